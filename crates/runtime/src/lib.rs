@@ -1,0 +1,1 @@
+//! Contexts: one thread, thousands of sources.
