@@ -1,2 +1,8 @@
-//! bin
-fn main(){}
+//! The `threadbare` command. Everything it does is in the library of the same name.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+
+fn main() -> miette::Result<std::process::ExitCode> {
+    threadbare::cli::Cli::parse().execute()
+}
