@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::demo::{DemoArgs, PeerArgs};
 use crate::run::RunArgs;
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
@@ -20,6 +21,11 @@ pub struct Cli {
 pub enum Command {
     /// Run the gateway of a configuration file until SIGTERM or SIGINT
     Run(RunArgs),
+    /// Carry real RTP streams over loopback, check every packet, and show what it costs
+    Demo(DemoArgs),
+    /// The callers and listeners of the demo
+    #[command(hide = true)]
+    DemoPeer(PeerArgs),
 }
 
 impl Cli {
@@ -27,6 +33,8 @@ impl Cli {
     pub fn execute(self) -> miette::Result<ExitCode> {
         match self.command {
             Command::Run(args) => args.execute(),
+            Command::Demo(args) => args.execute(),
+            Command::DemoPeer(args) => Ok(args.execute()),
         }
     }
 }

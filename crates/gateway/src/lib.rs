@@ -11,6 +11,7 @@ pub mod backoff;
 pub mod cli;
 pub mod codec;
 pub mod config;
+pub mod demo;
 pub mod gateway;
 pub mod logging;
 pub mod pipeline;
