@@ -71,12 +71,37 @@ impl Gateway {
     /// Builds and starts all streams. One that fails to start is handled as one that fails later.
     pub fn start(config: Config, elements: Elements) -> Gateway {
         let (sender, events) = channel();
-        let builder = PipelineBuilder { elements, bus: shared_bus(sender.clone()), clock: gst::SystemClock::obtain() };
-        let indices = config.streams.iter().enumerate().map(|(n, spec)| (spec.name.clone(), n)).collect();
+        let builder = PipelineBuilder {
+            elements,
+            bus: shared_bus(sender.clone()),
+            clock: gst::SystemClock::obtain(),
+        };
+        let indices = config
+            .streams
+            .iter()
+            .enumerate()
+            .map(|(n, spec)| (spec.name.clone(), n))
+            .collect();
         let now = Instant::now();
-        let stream = Stream { pipeline: None, started: now, backoff: Backoff::new(config.restart) };
-        let streams = config.streams.iter().map(|_| stream.clone_stopped()).collect();
-        let mut gateway = Gateway { config, builder, indices, streams, restarts: BTreeSet::new(), events, sender };
+        let stream = Stream {
+            pipeline: None,
+            started: now,
+            backoff: Backoff::new(config.restart),
+        };
+        let streams = config
+            .streams
+            .iter()
+            .map(|_| stream.clone_stopped())
+            .collect();
+        let mut gateway = Gateway {
+            config,
+            builder,
+            indices,
+            streams,
+            restarts: BTreeSet::new(),
+            events,
+            sender,
+        };
         for index in 0..gateway.streams.len() {
             gateway.start_stream(index);
         }
@@ -90,7 +115,10 @@ impl Gateway {
 
     /// Streams that have a running pipeline.
     pub fn streams_running(&self) -> usize {
-        self.streams.iter().filter(|stream| stream.pipeline.is_some()).count()
+        self.streams
+            .iter()
+            .filter(|stream| stream.pipeline.is_some())
+            .count()
     }
 
     /// Handles events and restarts for `time` (`None`: until told to stop).
@@ -106,7 +134,10 @@ impl Gateway {
             let wake_at = [end, next_restart].into_iter().flatten().min();
             let event = match wake_at {
                 Some(at) => self.events.recv_timeout(at.saturating_duration_since(now)),
-                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                None => self
+                    .events
+                    .recv()
+                    .map_err(|_| RecvTimeoutError::Disconnected),
             };
             match event {
                 Ok(Event::Failed { pipeline, reason }) => self.fail(&pipeline, &reason),
@@ -125,13 +156,18 @@ impl Gateway {
         let end = Instant::now() + limit;
         let mut draining: HashMap<String, gst::Pipeline> = HashMap::new();
         for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
-            let Some(pipeline) = &stream.pipeline else { continue };
+            let Some(pipeline) = &stream.pipeline else {
+                continue;
+            };
             if pipeline.send_event(gst::event::Eos::new()) {
                 draining.insert(spec.name.clone(), pipeline.clone());
             }
         }
         while !draining.is_empty() {
-            match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self
+                .events
+                .recv_timeout(end.saturating_duration_since(Instant::now()))
+            {
                 Ok(Event::Failed { pipeline, .. } | Event::Ended { pipeline }) => {
                     draining.remove(pipeline.name().as_str());
                 }
@@ -162,14 +198,22 @@ impl Gateway {
         if pipeline.set_state(gst::State::Playing).is_err() {
             // The element that refused has posted why; this is for one that has not.
             let reason = "an element refused to start".to_owned();
-            let _ = self.sender.send(Event::Failed { pipeline: pipeline.upcast(), reason });
+            let _ = self.sender.send(Event::Failed {
+                pipeline: pipeline.upcast(),
+                reason,
+            });
         }
     }
 
     fn fail(&mut self, pipeline: &gst::Object, reason: &str) {
-        let Some(&index) = self.indices.get(pipeline.name().as_str()) else { return };
+        let Some(&index) = self.indices.get(pipeline.name().as_str()) else {
+            return;
+        };
         // A pipeline that fails may say so more than once; only the first word counts.
-        let is_current = self.streams[index].pipeline.as_ref().is_some_and(|p| p.upcast_ref::<gst::Object>() == pipeline);
+        let is_current = self.streams[index]
+            .pipeline
+            .as_ref()
+            .is_some_and(|p| p.upcast_ref::<gst::Object>() == pipeline);
         if is_current {
             self.retry_later(index, reason);
         }
@@ -182,7 +226,12 @@ impl Gateway {
         let wait = stream.backoff.after(now - stream.started);
         self.restarts.insert((now + wait, index));
         let name = &self.config.streams[index].name;
-        tracing::error!(stream = name, reason, retry_ms = wait.as_millis() as u64, "the stream failed");
+        tracing::error!(
+            stream = name,
+            reason,
+            retry_ms = wait.as_millis() as u64,
+            "the stream failed"
+        );
     }
 
     fn restart_due(&mut self, now: Instant) {
@@ -191,7 +240,10 @@ impl Gateway {
                 return;
             }
             self.restarts.pop_first();
-            tracing::info!(stream = self.config.streams[index].name, "starting the stream again");
+            tracing::info!(
+                stream = self.config.streams[index].name,
+                "starting the stream again"
+            );
             self.start_stream(index);
         }
     }
@@ -199,7 +251,11 @@ impl Gateway {
 
 impl Stream {
     fn clone_stopped(&self) -> Stream {
-        Stream { pipeline: None, started: self.started, backoff: self.backoff.clone() }
+        Stream {
+            pipeline: None,
+            started: self.started,
+            backoff: self.backoff.clone(),
+        }
     }
 
     fn stop(&mut self) {
@@ -225,13 +281,24 @@ fn shared_bus(sender: Sender<Event>) -> gst::Bus {
     bus.set_sync_handler(move |_, message| {
         let event = match message.view() {
             gst::MessageView::Error(error) => top(message).map(|pipeline| {
-                let source = error.src().map(|src| src.name().to_string()).unwrap_or_default();
-                let detail = error.debug().map(|debug| format!(" ({debug})")).unwrap_or_default();
-                Event::Failed { pipeline, reason: format!("{source}: {}{detail}", error.error()) }
+                let source = error
+                    .src()
+                    .map(|src| src.name().to_string())
+                    .unwrap_or_default();
+                let detail = error
+                    .debug()
+                    .map(|debug| format!(" ({debug})"))
+                    .unwrap_or_default();
+                Event::Failed {
+                    pipeline,
+                    reason: format!("{source}: {}{detail}", error.error()),
+                }
             }),
             gst::MessageView::Eos(_) => top(message).map(|pipeline| Event::Ended { pipeline }),
             gst::MessageView::Warning(warning) => {
-                let stream = top(message).map(|top| top.name().to_string()).unwrap_or_default();
+                let stream = top(message)
+                    .map(|top| top.name().to_string())
+                    .unwrap_or_default();
                 tracing::warn!(stream, warning = %warning.error(), "a warning from the stream");
                 None
             }

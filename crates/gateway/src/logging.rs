@@ -16,7 +16,8 @@ pub enum LogFormat {
 
 /// Sets up the log of this process; `default` applies unless the environment variable THREADBARE_LOG says otherwise.
 pub fn init(format: LogFormat, default: &str) {
-    let filter = EnvFilter::try_from_env("THREADBARE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let filter =
+        EnvFilter::try_from_env("THREADBARE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -35,7 +36,10 @@ pub fn bridge_gstreamer() {
         gst::log::set_default_threshold(gst::DebugLevel::Warning);
     }
     gst::log::add_log_function(|category, level, file, _function, line, object, message| {
-        let text = message.get().map(|text| text.to_string()).unwrap_or_default();
+        let text = message
+            .get()
+            .map(|text| text.to_string())
+            .unwrap_or_default();
         let object = object.map(|object| object.to_string()).unwrap_or_default();
         let category = category.name();
         macro_rules! emit {

@@ -24,10 +24,17 @@ pub struct Elements {
 
 impl Elements {
     /// Threadbare's own.
-    pub const THREADBARE: Elements =
-        Elements { source: "ts-udpsrc", sink: "ts-udpsink", share_threads: true };
+    pub const THREADBARE: Elements = Elements {
+        source: "ts-udpsrc",
+        sink: "ts-udpsink",
+        share_threads: true,
+    };
     /// GStreamer's own, with a thread per stream: for comparison.
-    pub const STOCK: Elements = Elements { source: "udpsrc", sink: "udpsink", share_threads: false };
+    pub const STOCK: Elements = Elements {
+        source: "udpsrc",
+        sink: "udpsink",
+        share_threads: false,
+    };
 }
 
 /// Why a pipeline could not be built.
@@ -70,7 +77,12 @@ enum Setting {
 
 impl PipelineBuilder {
     /// A pipeline in state NULL for stream number `index`, named after the stream.
-    pub fn build(&self, spec: &StreamSpec, contexts: &Contexts, index: usize) -> Result<gst::Pipeline, BuildError> {
+    pub fn build(
+        &self,
+        spec: &StreamSpec,
+        contexts: &Contexts,
+        index: usize,
+    ) -> Result<gst::Pipeline, BuildError> {
         let pipeline = gst::Pipeline::with_name(&spec.name);
         pipeline.set_bus(Some(&self.bus));
         // The bus is everybody's; a pipeline that stops must not flush it.
@@ -84,16 +96,25 @@ impl PipelineBuilder {
         pipeline.add(&sink)?;
         match (spec.is_passthrough(), spec.codec_in) {
             (true, _) => link(&source, &sink)?,
-            (false, CodecIn::Known(codec_in)) => insert(&pipeline, &source, &sink, chain(codec_in, spec))?,
+            (false, CodecIn::Known(codec_in)) => {
+                insert(&pipeline, &source, &sink, chain(codec_in, spec))?
+            }
             (false, CodecIn::Auto) => learn_codec(&pipeline, &source, &sink, spec)?,
         }
         Ok(pipeline)
     }
 
-    fn source(&self, spec: &StreamSpec, contexts: &Contexts, context: &str) -> Result<gst::Element, BuildError> {
+    fn source(
+        &self,
+        spec: &StreamSpec,
+        contexts: &Contexts,
+        context: &str,
+    ) -> Result<gst::Element, BuildError> {
         let caps = match spec.codec_in {
             CodecIn::Known(codec) => codec.rtp_caps(),
-            CodecIn::Auto => gst::Caps::builder("application/x-rtp").field("media", "audio").build(),
+            CodecIn::Auto => gst::Caps::builder("application/x-rtp")
+                .field("media", "audio")
+                .build(),
         };
         let source = make(self.elements.source)?;
         source.set_property("address", spec.listen.ip().to_string());
@@ -110,9 +131,17 @@ impl PipelineBuilder {
         Ok(source)
     }
 
-    fn sink(&self, spec: &StreamSpec, contexts: &Contexts, context: &str) -> Result<gst::Element, BuildError> {
+    fn sink(
+        &self,
+        spec: &StreamSpec,
+        contexts: &Contexts,
+        context: &str,
+    ) -> Result<gst::Element, BuildError> {
         let sink = make(self.elements.sink)?;
-        sink.set_property("clients", format!("{}:{}", spec.destination.host, spec.destination.port));
+        sink.set_property(
+            "clients",
+            format!("{}:{}", spec.destination.host, spec.destination.port),
+        );
         // Live packets go out as they come; nothing is prerolled.
         sink.set_property("sync", false);
         sink.set_property("async", false);
@@ -134,27 +163,38 @@ fn learn_codec(
     sink: &gst::Element,
     spec: &StreamSpec,
 ) -> Result<(), BuildError> {
-    let pad = source.static_pad("src").ok_or_else(|| glib::bool_error!("the source has no src pad"))?;
+    let pad = source
+        .static_pad("src")
+        .ok_or_else(|| glib::bool_error!("the source has no src pad"))?;
     let (pipeline, sink) = (pipeline.downgrade(), sink.downgrade());
     let spec = spec.clone();
     let mut warned = false;
     let learn = std::sync::Mutex::new(move |pad: &gst::Pad, buffer: &gst::BufferRef| {
-        let (Some(pipeline), Some(sink), Some(source)) = (pipeline.upgrade(), sink.upgrade(), pad.parent_element())
+        let (Some(pipeline), Some(sink), Some(source)) =
+            (pipeline.upgrade(), sink.upgrade(), pad.parent_element())
         else {
             return gst::PadProbeReturn::Drop;
         };
         let Some(codec) = payload_type(buffer).and_then(Codec::from_static_payload_type) else {
             if !warned {
                 warned = true;
-                tracing::warn!(stream = spec.name, "dropping packets whose payload type does not tell the codec; set `codec` for this stream");
+                tracing::warn!(
+                    stream = spec.name,
+                    "dropping packets whose payload type does not tell the codec; set `codec` for this stream"
+                );
             }
             return gst::PadProbeReturn::Drop;
         };
         tracing::info!(stream = spec.name, %codec, "learnt the codec from the first packet");
-        let known = StreamSpec { codec_in: CodecIn::Known(codec), ..spec.clone() };
+        let known = StreamSpec {
+            codec_in: CodecIn::Known(codec),
+            ..spec.clone()
+        };
         // The caps event is sent again, with what is now known, when the pad is linked.
         let caps = gst::event::Caps::new(&codec.rtp_caps());
-        let linked = pad.store_sticky_event(&caps).map_err(|_| glib::bool_error!("the source is stopping").into());
+        let linked = pad
+            .store_sticky_event(&caps)
+            .map_err(|_| glib::bool_error!("the source is stopping").into());
         let linked = linked.and_then(|_| match known.is_passthrough() {
             true => link(&source, &sink),
             false => insert(&pipeline, &source, &sink, chain(codec, &known)),
@@ -165,16 +205,21 @@ fn learn_codec(
         }
         gst::PadProbeReturn::Remove
     });
-    pad.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST, move |pad, info| {
-        let Ok(mut learn) = learn.lock() else { return gst::PadProbeReturn::Drop };
-        match &info.data {
-            Some(gst::PadProbeData::Buffer(buffer)) => learn(pad, buffer),
-            Some(gst::PadProbeData::BufferList(list)) => {
-                list.get(0).map_or(gst::PadProbeReturn::Drop, |buffer| learn(pad, buffer))
+    pad.add_probe(
+        gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST,
+        move |pad, info| {
+            let Ok(mut learn) = learn.lock() else {
+                return gst::PadProbeReturn::Drop;
+            };
+            match &info.data {
+                Some(gst::PadProbeData::Buffer(buffer)) => learn(pad, buffer),
+                Some(gst::PadProbeData::BufferList(list)) => list
+                    .get(0)
+                    .map_or(gst::PadProbeReturn::Drop, |buffer| learn(pad, buffer)),
+                _ => gst::PadProbeReturn::Ok,
             }
-            _ => gst::PadProbeReturn::Ok,
-        }
-    });
+        },
+    );
     Ok(())
 }
 
@@ -252,7 +297,9 @@ fn payloader(codec: Codec, spec: &StreamSpec) -> Part {
         Codec::L16 { .. } => "rtpL16pay",
         Codec::Opus => "rtpopuspay",
     };
-    let payload_type = spec.payload_type.unwrap_or_else(|| codec.default_payload_type());
+    let payload_type = spec
+        .payload_type
+        .unwrap_or_else(|| codec.default_payload_type());
     let mut part = part(name).with("pt", Setting::Uint(payload_type.into()));
     if let Some(ssrc) = spec.ssrc {
         part = part.with("ssrc", Setting::Uint(ssrc));
@@ -267,7 +314,10 @@ fn payloader(codec: Codec, spec: &StreamSpec) -> Part {
 }
 
 fn part(factory: &'static str) -> Part {
-    Part { factory, properties: Vec::new() }
+    Part {
+        factory,
+        properties: Vec::new(),
+    }
 }
 
 impl Part {
@@ -278,7 +328,12 @@ impl Part {
 }
 
 /// Makes `parts`, adds them to a pipeline that may be running, and links source to sink through them.
-fn insert(pipeline: &gst::Pipeline, source: &gst::Element, sink: &gst::Element, parts: Vec<Part>) -> Result<(), BuildError> {
+fn insert(
+    pipeline: &gst::Pipeline,
+    source: &gst::Element,
+    sink: &gst::Element,
+    parts: Vec<Part>,
+) -> Result<(), BuildError> {
     let mut chain = Vec::with_capacity(parts.len());
     for part in parts {
         let element = make(part.factory)?;

@@ -47,7 +47,11 @@ impl RunArgs {
         warn_about_descriptors(config.streams.len());
         let count = config.streams.len();
         let contexts = config.contexts.count;
-        let elements = if self.stock { Elements::STOCK } else { Elements::THREADBARE };
+        let elements = if self.stock {
+            Elements::STOCK
+        } else {
+            Elements::THREADBARE
+        };
         let mut gateway = Gateway::start(config, elements);
         stop_on_signals(gateway.sender())?;
         tracing::info!(streams = count, contexts, "running");
@@ -58,7 +62,10 @@ impl RunArgs {
         tracing::info!(cause = stopped_by, "draining");
         let undone = gateway.drain_and_stop(DRAIN_LIMIT);
         if undone > 0 {
-            tracing::warn!(streams = undone, "stopped before these streams had sent everything");
+            tracing::warn!(
+                streams = undone,
+                "stopped before these streams had sent everything"
+            );
         }
         tracing::info!("stopped");
         Ok(ExitCode::SUCCESS)
@@ -75,7 +82,9 @@ pub fn read_config(path: &Path) -> miette::Result<Config> {
 
 /// Initialises GStreamer with its log in ours, and our own elements built in.
 pub fn init_gstreamer() -> miette::Result<()> {
-    gst::init().into_diagnostic().wrap_err("GStreamer does not start")?;
+    gst::init()
+        .into_diagnostic()
+        .wrap_err("GStreamer does not start")?;
     logging::bridge_gstreamer();
     gstthreadbare::plugin_register_static()
         .into_diagnostic()
@@ -92,7 +101,11 @@ pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
         .name("signals".to_owned())
         .spawn(move || {
             for signal in signals.forever() {
-                let cause = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
+                let cause = if signal == SIGINT {
+                    "SIGINT"
+                } else {
+                    "SIGTERM"
+                };
                 if events.send(Event::Stop { cause }).is_err() {
                     return;
                 }

@@ -107,7 +107,10 @@ impl StreamSpec {
 
 impl Default for Restart {
     fn default() -> Self {
-        Restart { first: Duration::from_millis(500), max: Duration::from_secs(30) }
+        Restart {
+            first: Duration::from_millis(500),
+            max: Duration::from_secs(30),
+        }
     }
 }
 
