@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use gst::prelude::*;
 
 use crate::backoff::Backoff;
-use crate::config::Config;
+use crate::config::{Config, Restart};
 use crate::pipeline::{Elements, PipelineBuilder};
 
 /// The running streams of a configuration.
@@ -82,16 +82,10 @@ impl Gateway {
             .enumerate()
             .map(|(n, spec)| (spec.name.clone(), n))
             .collect();
-        let now = Instant::now();
-        let stream = Stream {
-            pipeline: None,
-            started: now,
-            backoff: Backoff::new(config.restart),
-        };
         let streams = config
             .streams
             .iter()
-            .map(|_| stream.clone_stopped())
+            .map(|_| Stream::new(config.restart))
             .collect();
         let mut gateway = Gateway {
             config,
@@ -151,9 +145,14 @@ impl Gateway {
 
     /// Lets every stream send what it has received, for at most `limit`; then stops all of them.
     ///
+    /// A context looks at its sockets once per slice. So first two slices pass, and what had arrived
+    /// before is on its way; then the end of the stream makes the codecs give up what they hold.
+    ///
     /// Returns the number of streams that did not get done in time.
     pub fn drain_and_stop(mut self, limit: Duration) -> usize {
         let end = Instant::now() + limit;
+        let slice = Duration::from_millis(self.config.contexts.wait_ms.into());
+        self.handle_for(Some(limit.min(2 * slice + DRAIN_SPARE)));
         let mut draining: HashMap<String, gst::Pipeline> = HashMap::new();
         for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
             let Some(pipeline) = &stream.pipeline else {
@@ -250,11 +249,11 @@ impl Gateway {
 }
 
 impl Stream {
-    fn clone_stopped(&self) -> Stream {
+    fn new(restart: Restart) -> Stream {
         Stream {
             pipeline: None,
-            started: self.started,
-            backoff: self.backoff.clone(),
+            started: Instant::now(),
+            backoff: Backoff::new(restart),
         }
     }
 
@@ -274,6 +273,9 @@ impl Drop for Gateway {
         }
     }
 }
+
+/// Beyond the slices of the contexts: for threads to be scheduled.
+const DRAIN_SPARE: Duration = Duration::from_millis(20);
 
 /// One bus for all pipelines: it keeps no message, and needs no thread and no main loop.
 fn shared_bus(sender: Sender<Event>) -> gst::Bus {
