@@ -8,7 +8,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use common::{Received, free_port, knock, receive, rtp, socket};
-use gst::prelude::*;
 use threadbare::config::Config;
 use threadbare::gateway::{Event, Gateway};
 use threadbare::pipeline::Elements;
