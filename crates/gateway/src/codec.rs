@@ -57,6 +57,11 @@ impl Codec {
         }
     }
 
+    /// All codecs that a payload type alone tells.
+    pub fn with_static_payload_types() -> impl Iterator<Item = Codec> {
+        (0..STATIC_PAYLOAD_TYPES).filter_map(Codec::from_static_payload_type)
+    }
+
     /// The payload type to send with: the static one where there is one, else [`DYNAMIC_PAYLOAD_TYPE`].
     pub fn default_payload_type(self) -> u8 {
         (0..STATIC_PAYLOAD_TYPES)

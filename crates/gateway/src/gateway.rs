@@ -13,7 +13,7 @@ use gst::prelude::*;
 
 use crate::backoff::Backoff;
 use crate::config::{Config, Restart};
-use crate::pipeline::{Elements, PipelineBuilder};
+use crate::pipeline::{Elements, MissingElements, PipelineBuilder};
 
 /// The running streams of a configuration.
 #[derive(Debug)]
@@ -69,13 +69,10 @@ struct Stream {
 
 impl Gateway {
     /// Builds and starts all streams. One that fails to start is handled as one that fails later.
-    pub fn start(config: Config, elements: Elements) -> Gateway {
+    pub fn start(config: Config, elements: Elements) -> Result<Gateway, MissingElements> {
         let (sender, events) = channel();
-        let builder = PipelineBuilder {
-            elements,
-            bus: shared_bus(sender.clone()),
-            clock: gst::SystemClock::obtain(),
-        };
+        let builder = PipelineBuilder::new(elements, shared_bus(sender.clone()));
+        builder.check(&config.streams)?;
         let indices = config
             .streams
             .iter()
@@ -99,7 +96,7 @@ impl Gateway {
         for index in 0..gateway.streams.len() {
             gateway.start_stream(index);
         }
-        gateway
+        Ok(gateway)
     }
 
     /// Where others send events to.

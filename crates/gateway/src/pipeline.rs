@@ -5,6 +5,8 @@
 //! and no thread. Elements are made from their factories and linked without the checks that
 //! `gst_parse_launch` does for pipelines it knows nothing of.
 
+use std::collections::BTreeSet;
+
 use gst::glib;
 use gst::prelude::*;
 
@@ -48,15 +50,19 @@ pub enum BuildError {
     Failed(#[from] glib::BoolError),
 }
 
+/// Elements that a configuration needs are not there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("GStreamer elements are not installed: {}. `threadbare doctor` names their packages", .0.join(", "))]
+pub struct MissingElements(pub Vec<&'static str>);
+
 /// Builds pipelines for streams.
 #[derive(Clone, Debug)]
 pub struct PipelineBuilder {
-    /// Which elements receive and send.
-    pub elements: Elements,
+    elements: Elements,
     /// Where messages of all pipelines go.
-    pub bus: gst::Bus,
+    bus: gst::Bus,
     /// The clock of all pipelines.
-    pub clock: gst::Clock,
+    clock: gst::Clock,
 }
 
 /// A codec element of the chain: the name of its factory, and its properties.
@@ -76,6 +82,36 @@ enum Setting {
 }
 
 impl PipelineBuilder {
+    /// Pipelines made of these elements, which post to this bus.
+    pub fn new(elements: Elements, bus: gst::Bus) -> PipelineBuilder {
+        PipelineBuilder {
+            elements,
+            bus,
+            clock: gst::SystemClock::obtain(),
+        }
+    }
+
+    /// Whether everything is there that these streams need.
+    pub fn check(&self, streams: &[StreamSpec]) -> Result<(), MissingElements> {
+        let mut factories = BTreeSet::from([self.elements.source, self.elements.sink]);
+        for spec in streams.iter().filter(|spec| !spec.is_passthrough()) {
+            let codecs_in = match spec.codec_in {
+                CodecIn::Known(codec) => vec![codec],
+                CodecIn::Auto => Codec::with_static_payload_types().collect(),
+            };
+            let parts = codecs_in.into_iter().flat_map(|codec| chain(codec, spec));
+            factories.extend(parts.map(|part| part.factory));
+        }
+        let missing = factories
+            .into_iter()
+            .filter(|name| gst::ElementFactory::find(name).is_none())
+            .collect::<Vec<_>>();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(MissingElements(missing)),
+        }
+    }
+
     /// A pipeline in state NULL for stream number `index`, named after the stream.
     pub fn build(
         &self,

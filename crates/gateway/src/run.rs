@@ -52,7 +52,7 @@ impl RunArgs {
         } else {
             Elements::THREADBARE
         };
-        let mut gateway = Gateway::start(config, elements);
+        let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
         stop_on_signals(gateway.sender())?;
         tracing::info!(streams = count, contexts, "running");
         let stopped_by = match gateway.handle_for(None) {

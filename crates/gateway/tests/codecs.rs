@@ -23,7 +23,7 @@ struct Background {
 fn start(config: &str, elements: Elements) -> Background {
     init_gstreamer().expect("GStreamer");
     let config = Config::from_toml("test", config).expect("a good configuration");
-    let mut gateway = Gateway::start(config, elements);
+    let mut gateway = Gateway::start(config, elements).expect("all elements");
     let events = gateway.sender();
     let thread = std::thread::spawn(move || {
         gateway.handle_for(None);

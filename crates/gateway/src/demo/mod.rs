@@ -38,7 +38,7 @@ pub use self::report::{Report, grouped};
 use crate::config::Config;
 use crate::gateway::{Gateway, Handled};
 use crate::logging::{self, LogFormat};
-use crate::pipeline::Elements;
+use crate::pipeline::{Elements, PipelineBuilder};
 use crate::process::{self, Usage};
 use crate::run::{init_gstreamer, stop_on_signals};
 use crate::subprocess::Subprocess;
@@ -103,9 +103,10 @@ impl DemoArgs {
             Elements::THREADBARE
         };
 
-        let resident_kib_before = process::resident_kib();
         let setup_start = Instant::now();
-        let mut gateway = Gateway::start(config, elements);
+        load_plugins(&config, elements)?;
+        let resident_kib_before = process::resident_kib();
+        let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
         let setup = setup_start.elapsed();
         // Whatever failed to start has posted that by now.
         gateway.handle_for(Some(Duration::ZERO));
@@ -216,6 +217,18 @@ fn wait_until_ready(peer: &Peer) -> miette::Result<(Vec<u16>, Vec<String>)> {
             bail!("the callers and listeners are confused")
         }
     }
+}
+
+/// Builds one pipeline for nothing: the memory of the plugins' code is not that of a stream.
+fn load_plugins(config: &Config, elements: Elements) -> miette::Result<()> {
+    let builder = PipelineBuilder::new(elements, gst::Bus::new());
+    builder.check(&config.streams).into_diagnostic()?;
+    if let Some(first) = config.streams.first() {
+        builder
+            .build(first, &config.contexts, 0)
+            .into_diagnostic()?;
+    }
+    Ok(())
 }
 
 /// Nanoseconds since the epoch: the clock of the kernel's receive time stamps.
