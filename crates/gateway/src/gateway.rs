@@ -13,6 +13,7 @@ use gst::prelude::*;
 
 use crate::backoff::Backoff;
 use crate::config::{Config, Restart};
+use crate::limit::{LineLimit, Verdict};
 use crate::pipeline::{Elements, MissingElements, PipelineBuilder};
 
 /// The running streams of a configuration.
@@ -274,9 +275,13 @@ impl Drop for Gateway {
 /// Beyond the slices of the contexts: for threads to be scheduled.
 const DRAIN_SPARE: Duration = Duration::from_millis(20);
 
+/// Elements warn about bad packets, and whoever sends these must not fill the log.
+const WARNINGS_PER_SECOND: u32 = 10;
+
 /// One bus for all pipelines: it keeps no message, and needs no thread and no main loop.
 fn shared_bus(sender: Sender<Event>) -> gst::Bus {
     let bus = gst::Bus::new();
+    let warnings = LineLimit::new(WARNINGS_PER_SECOND);
     bus.set_sync_handler(move |_, message| {
         let event = match message.view() {
             gst::MessageView::Error(error) => top(message).map(|pipeline| {
@@ -295,10 +300,13 @@ fn shared_bus(sender: Sender<Event>) -> gst::Bus {
             }),
             gst::MessageView::Eos(_) => top(message).map(|pipeline| Event::Ended { pipeline }),
             gst::MessageView::Warning(warning) => {
+                let Verdict::Write { suppressed } = warnings.check(Instant::now()) else {
+                    return gst::BusSyncReply::Drop;
+                };
                 let stream = top(message)
                     .map(|top| top.name().to_string())
                     .unwrap_or_default();
-                tracing::warn!(stream, warning = %warning.error(), "a warning from the stream");
+                tracing::warn!(stream, warning = %warning.error(), suppressed, "a warning from the stream");
                 None
             }
             _ => None,

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use gst::glib;
 use gst::prelude::*;
+use rtp_types::RtpPacket;
 
 use crate::codec::{Codec, CodecIn};
 use crate::config::{Contexts, StreamSpec};
@@ -259,11 +260,12 @@ fn learn_codec(
     Ok(())
 }
 
-/// The payload type of a packet, if it is RTP version 2 (RFC 3550, section 5.1).
+/// The payload type of a packet, if it is RTP.
 fn payload_type(buffer: &gst::BufferRef) -> Option<u8> {
-    let mut header = [0; 12];
-    buffer.copy_to_slice(0, &mut header).ok()?;
-    (header[0] >> 6 == 2).then_some(header[1] & 0x7f)
+    let bytes = buffer.map_readable().ok()?;
+    RtpPacket::parse(&bytes)
+        .ok()
+        .map(|packet| packet.payload_type())
 }
 
 /// The elements between source and sink that turn `codec_in` into what `spec` sends.

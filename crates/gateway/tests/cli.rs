@@ -207,6 +207,50 @@ fn a_failing_stream_is_restarted_and_touches_no_other() {
     running.wait_for("stopped");
 }
 
+/// Whatever strangers send: no stream stops, and the log stays readable.
+#[test]
+fn garbage_stops_no_stream_and_fills_no_log() {
+    let (answer, from) = (socket(), socket());
+    let destination = answer.local_addr().expect("bound");
+    let codecs = ["PCMU", "PCMA", "L16/8000/1", "Opus", "auto"];
+    let ports = codecs.map(|_| SocketAddr::from(([127, 0, 0, 1], free_port())));
+    let mut config = "[contexts]\nwait = 1\n".to_owned();
+    for (codec, listen) in codecs.iter().zip(ports) {
+        config += &format!(
+            "[[stream]]\nname = \"{codec}\"\nlisten = \"{listen}\"\ndestination = \"{destination}\"\n\
+             codec = \"{codec}\"\ncodec-out = \"PCMU\"\nptime = 10\n"
+        );
+    }
+    let (mut running, _directory) = Running::start(&config, STOCK);
+    running.wait_for("running");
+    for to in ports {
+        for number in 0..200 {
+            // Lengths, versions, CSRC counts, extensions and paddings of all kinds, some of them lies.
+            let garbage = (0..number)
+                .map(|n| (n * 7 + number * 31) as u8)
+                .collect::<Vec<_>>();
+            from.send_to(&garbage, to).expect("sent");
+            from.send_to(&rtp(0, number, &garbage), to).expect("sent");
+            let mut lies = rtp(0, number, &garbage);
+            lies[0] = 0x80 | (number % 0x40) as u8;
+            from.send_to(&lies, to).expect("sent");
+        }
+    }
+    // Audible in all codecs, as Opus: one frame of silence.
+    for to in ports {
+        let payload = if to == ports[3] {
+            vec![0xf8, 0xff, 0xfe]
+        } else {
+            vec![0x11; 160]
+        };
+        knock(&from, to, &answer, &rtp(0, 1000, &payload));
+    }
+    running.signal(Signal::SIGTERM);
+    let (_, log) = running.wait_past("stopped");
+    assert!(!log.contains("the stream failed"), "{log}");
+    assert!(log.lines().count() < 300, "{log}");
+}
+
 #[test]
 fn doctor_names_the_packages_of_what_is_missing() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -123,6 +123,34 @@ fn auto_learns_the_codec_from_the_payload_type() {
 }
 
 #[test]
+fn auto_waits_for_a_packet_that_tells() {
+    for_all_elements(|elements| {
+        let (answer, from) = (socket(), socket());
+        let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let destination = answer.local_addr().expect("bound");
+        let _gateway = start(
+            &format!(
+                "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
+                 destination = \"{destination}\"\ncodec-out = \"PCMA\"\n"
+            ),
+            elements,
+        );
+        for packet in [
+            rtp(96, 0, &[1; 160]),
+            vec![],
+            vec![0x80],
+            vec![0xff; 500],
+            rtp(13, 1, &[2]),
+        ] {
+            from.send_to(&packet, to).expect("sent");
+        }
+        knock(&from, to, &answer, &rtp(0, 2, &every_code()));
+        from.send_to(&rtp(0, 3, &every_code()), to).expect("sent");
+        assert_eq!(receive(&answer).payload, g711::ULAW_TO_ALAW);
+    });
+}
+
+#[test]
 fn passthrough_changes_nothing() {
     for_all_elements(|elements| {
         let received = through(

@@ -128,6 +128,60 @@ pub fn grouped(number: u64) -> String {
 mod tests {
     use super::*;
 
+    fn report() -> Report {
+        Report {
+            streams: 1000,
+            seconds: 10,
+            packets_sent: 500_000,
+            packets_received: 500_000,
+            lost: 0,
+            reordered: 0,
+            payload_errors: 0,
+            threads: 4,
+            contexts: 1,
+            cpu_percent: 50.0,
+            cpu_us_per_packet: 10.0,
+            latency_ms_p50: 10.0,
+            latency_ms_p99: 20.0,
+            latency_ms_max: 21.0,
+            rss_kib_per_stream: 16.0,
+            setup_seconds: 0.5,
+        }
+    }
+
+    #[test]
+    fn anything_lost_late_or_wrong_is_not_clean() {
+        assert!(report().is_clean());
+        let not_clean = [
+            Report {
+                lost: 1,
+                ..report()
+            },
+            Report {
+                reordered: 1,
+                ..report()
+            },
+            Report {
+                payload_errors: 1,
+                ..report()
+            },
+            Report {
+                packets_sent: 0,
+                packets_received: 0,
+                ..report()
+            },
+        ];
+        for report in not_clean {
+            assert!(!report.is_clean(), "{report:?}");
+            assert!(
+                report.summary().starts_with("NOT CLEAN"),
+                "{}",
+                report.summary()
+            );
+        }
+        assert!(report().summary().contains("2,000 streams per core"));
+    }
+
     #[test]
     fn numbers_are_grouped() {
         assert_eq!(

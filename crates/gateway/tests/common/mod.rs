@@ -118,6 +118,11 @@ impl Running {
 
     /// The next log line with this message.
     pub fn wait_for(&mut self, message: &str) -> serde_json::Value {
+        self.wait_past(message).0
+    }
+
+    /// The same, and all lines before it.
+    pub fn wait_past(&mut self, message: &str) -> (serde_json::Value, String) {
         let mut seen = String::new();
         loop {
             let mut line = String::new();
@@ -127,7 +132,7 @@ impl Running {
             );
             let event: serde_json::Value = serde_json::from_str(&line).expect("JSON log");
             if event["message"] == message {
-                return event;
+                return (event, seen);
             }
             seen.push_str(&line);
         }
