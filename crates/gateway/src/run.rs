@@ -21,6 +21,9 @@ pub struct RunArgs {
     /// Only check the configuration: bind nothing, start nothing
     #[arg(long)]
     pub check: bool,
+    /// With --check: print the configuration as it was understood, ranges counted out
+    #[arg(long, requires = "check")]
+    pub print: bool,
     /// How log lines look
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -33,6 +36,10 @@ impl RunArgs {
     /// Does it.
     pub fn execute(&self) -> miette::Result<ExitCode> {
         let config = read_config(&self.config)?;
+        if self.print {
+            print!("{}", config.to_toml());
+            return Ok(ExitCode::SUCCESS);
+        }
         if self.check {
             println!(
                 "{}: fine. {} streams on {} contexts.",

@@ -5,6 +5,7 @@
 //! that many [`StreamSpec`]s.
 
 mod check;
+mod print;
 mod problem;
 mod raw;
 

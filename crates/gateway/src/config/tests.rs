@@ -330,3 +330,50 @@ fn auto_means_one_context_per_core() {
         .expect("good");
     assert!(config.contexts.count >= 1);
 }
+
+const EXAMPLE: &str = include_str!("../../../../examples/gateway.toml");
+
+#[test]
+fn a_configuration_survives_being_printed_and_read_again() {
+    let more = "
+        [contexts]
+        count = 7
+        prefix = \"a \\\"b\\\" \u{e9}\"
+        [[stream]]
+        name = \"x = 1\"
+        listen = \"[::1]:1\"
+        destination = \"[::1]:2\"
+        codec = \"L16/16000/2\"
+        ptime = 10
+        payload-type = 127
+        ssrc = 4294967295
+    ";
+    for text in [EXAMPLE, GOOD_STREAM, more] {
+        let config = Config::from_toml("first", text).expect("good");
+        let printed = config.to_toml();
+        assert_eq!(
+            Config::from_toml("second", &printed).expect(&printed),
+            config
+        );
+    }
+}
+
+proptest::proptest! {
+    /// A file that was cut, pasted and misspelt is refused or not, but always with a message.
+    #[test]
+    fn no_text_is_too_broken_for_a_message(
+        cut in 0..EXAMPLE.len(),
+        length in 0..200_usize,
+        paste in "[\\PC\\n\"=\\[\\]#]{0,20}",
+    ) {
+        let mut bytes = EXAMPLE.as_bytes().to_vec();
+        let end = (cut + length).min(bytes.len());
+        bytes.splice(cut..end, paste.bytes());
+        let text = String::from_utf8_lossy(&bytes);
+        if let Err(error) = Config::from_toml("gateway.toml", &text) {
+            let mut rendered = String::new();
+            let shown = miette::GraphicalReportHandler::new().render_report(&mut rendered, &error);
+            proptest::prop_assert!(shown.is_ok() && rendered.contains("gateway.toml"), "{rendered}");
+        }
+    }
+}
