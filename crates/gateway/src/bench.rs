@@ -12,7 +12,7 @@ use miette::{IntoDiagnostic, bail, miette};
 use serde::{Deserialize, Serialize};
 
 use crate::demo::caller::{Caller, Schedule};
-use crate::demo::{free_ports, grouped};
+use crate::demo::{free_ports, grouped, rounded};
 use crate::process::{self, Usage};
 use crate::run::init_gstreamer;
 use crate::subprocess::{self, Subprocess};
@@ -220,12 +220,12 @@ impl ReceiveArgs {
             threads,
             contexts: if has_contexts { self.contexts } else { 0 },
             wait: if has_contexts { self.wait } else { 0 },
-            cpu_percent: cpu_us / 10_000.0 / seconds,
-            us_per_packet: cpu_us / packets.max(1) as f64,
-            context_switches_per_second: usage.context_switches as f64 / seconds,
+            cpu_percent: rounded(cpu_us / 10_000.0 / seconds),
+            us_per_packet: rounded(cpu_us / packets.max(1) as f64),
+            context_switches_per_second: rounded(usage.context_switches as f64 / seconds),
             lost: packets_sent.saturating_sub(packets),
-            rss_kib_per_stream,
-            setup_seconds,
+            rss_kib_per_stream: rounded(rss_kib_per_stream),
+            setup_seconds: rounded(setup_seconds),
         })
     }
 }
@@ -331,7 +331,7 @@ impl ReceiverArgs {
         source.set_property("caps", gst::Caps::new_empty_simple("application/x-rtp"));
         source.set_property("reuse", false);
         source.set_property("retrieve-sender-address", false);
-        let has_contexts = source.find_property("context").is_some();
+        let has_contexts = source.has_property("context");
         if has_contexts {
             source.set_property("context", format!("bench-{}", u32::from(n) % self.contexts));
             source.set_property("context-wait", self.wait);

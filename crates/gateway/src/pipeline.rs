@@ -21,8 +21,6 @@ pub struct Elements {
     pub source: &'static str,
     /// Factory name of the sink.
     pub sink: &'static str,
-    /// Whether they have the properties `context` and `context-wait`.
-    pub share_threads: bool,
 }
 
 impl Elements {
@@ -30,13 +28,11 @@ impl Elements {
     pub const THREADBARE: Elements = Elements {
         source: "ts-udpsrc",
         sink: "ts-udpsink",
-        share_threads: true,
     };
     /// GStreamer's own, with a thread per stream: for comparison.
     pub const STOCK: Elements = Elements {
         source: "udpsrc",
         sink: "udpsink",
-        share_threads: false,
     };
 }
 
@@ -161,10 +157,7 @@ impl PipelineBuilder {
         source.set_property("reuse", false);
         // Nobody looks at it, and it costs an allocation per packet.
         source.set_property("retrieve-sender-address", false);
-        if self.elements.share_threads {
-            source.set_property("context", context);
-            source.set_property("context-wait", contexts.wait_ms);
-        }
+        share_thread(&source, contexts, context);
         Ok(source)
     }
 
@@ -182,10 +175,7 @@ impl PipelineBuilder {
         // Live packets go out as they come; nothing is prerolled.
         sink.set_property("sync", false);
         sink.set_property("async", false);
-        if self.elements.share_threads {
-            sink.set_property("context", context);
-            sink.set_property("context-wait", contexts.wait_ms);
-        }
+        share_thread(&sink, contexts, context);
         Ok(sink)
     }
 }
@@ -393,6 +383,14 @@ fn insert(
         next = element;
     }
     link(source, next)
+}
+
+/// Puts an element on a context, if it is one that can be.
+fn share_thread(element: &gst::Element, contexts: &Contexts, context: &str) {
+    if element.has_property("context") {
+        element.set_property("context", context);
+        element.set_property("context-wait", contexts.wait_ms);
+    }
 }
 
 fn make(factory: &'static str) -> Result<gst::Element, BuildError> {

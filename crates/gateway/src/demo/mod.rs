@@ -239,7 +239,7 @@ fn now_ns() -> u64 {
 }
 
 /// Three digits after the point are more than the measurement is good for.
-fn rounded(value: f64) -> f64 {
+pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
