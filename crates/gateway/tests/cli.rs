@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{Running, free_port, knock, receive, rtp, socket, threadbare};
+use common::{Running, free_port, knock, receive, rtp, socket, threadbare, wait_until};
 use nix::sys::signal::Signal;
 
 /// With Threadbare's own elements, and with GStreamer's.
@@ -152,6 +152,96 @@ fn check_demo_has_a_summary_for_people(elements: &[&str]) {
         said.contains("150  packets sent by the callers, 150 came back"),
         "{said}"
     );
+}
+
+#[test]
+fn demo_ends_early_with_a_report() {
+    let child = threadbare()
+        .args(["demo", "--streams", "2", "--seconds", "3600", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    let pid = nix::unistd::Pid::from_raw(child.id().try_into().expect("a pid"));
+    // It takes a signal as soon as the thread for these is there.
+    wait_until(|| {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        tasks
+            .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+            .any(|name| name.trim() == "signals")
+    });
+    nix::sys::signal::kill(pid, Signal::SIGINT).expect("it runs");
+    let output = child.wait_with_output().expect("ends");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(
+        (&report["lost"], &report["payload_errors"]),
+        (&0.into(), &0.into()),
+        "{said}"
+    );
+}
+
+#[test]
+fn bench_measures_elements_side_by_side() {
+    let output = threadbare()
+        .args([
+            "bench",
+            "receive",
+            "--streams",
+            "3",
+            "--streams",
+            "5",
+            "--seconds",
+            "1",
+            "--contexts",
+            "2",
+        ])
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let lines = said.lines().collect::<Vec<_>>();
+    assert!(lines[0].contains("µs/packet"), "{said}");
+    let rows: Vec<threadbare::bench::Row> = serde_json::from_str(lines[5]).expect("JSON");
+    let brief = rows
+        .iter()
+        .map(|row| (row.element.as_str(), row.streams, row.contexts, row.lost))
+        .collect::<Vec<_>>();
+    let expected = [
+        ("udpsrc", 3, 0, 0),
+        ("ts-udpsrc", 3, 2, 0),
+        ("udpsrc", 5, 0, 0),
+        ("ts-udpsrc", 5, 2, 0),
+    ];
+    assert_eq!(brief, expected);
+    assert!(
+        rows[1].threads < rows[0].threads + 3 && rows[3].threads == rows[1].threads,
+        "{said}"
+    );
+}
+
+#[test]
+fn bench_names_an_element_that_is_not_there() {
+    let output = threadbare()
+        .args([
+            "bench",
+            "receive",
+            "--streams",
+            "1",
+            "--element",
+            "no-such-source",
+        ])
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-source"));
 }
 
 #[test]
