@@ -27,7 +27,7 @@ impl Elements {
     /// Threadbare's own.
     pub const THREADBARE: Elements = Elements {
         source: "ts-udpsrc",
-        sink: "udpsink",
+        sink: "ts-udpsink",
     };
     /// GStreamer's own, with a thread per stream: for comparison.
     pub const STOCK: Elements = Elements {
