@@ -56,10 +56,14 @@ lint: ## formatting, clippy without warnings, dependency policy where cargo-deny
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --all-targets -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
-	    $(CARGO) deny --workspace check; \
+	    $(CARGO) deny --workspace check bans licenses sources; \
 	else \
 	    echo 'lint: cargo-deny is not installed, dependency policy not checked (cargo install cargo-deny)'; \
 	fi
+
+.PHONY: audit
+audit: ## known vulnerabilities in dependencies; fetches the advisory database
+	$(CARGO) deny --workspace check advisories
 
 .PHONY: loom
 loom: ## every interleaving of the runtime's cross-thread parts, in a model checker
