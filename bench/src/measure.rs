@@ -45,6 +45,11 @@ impl Snapshot {
         }
     }
 
+    /// User and system time of the whole process since this snapshot.
+    pub fn cpu_ms_until(&self, end: &Snapshot) -> f64 {
+        (end.cpu - self.cpu).as_secs_f64() * 1e3
+    }
+
     pub fn until(&self, end: &Snapshot) -> Window {
         let seconds = (end.at - self.at).as_secs_f64();
         let cpu_seconds = (end.cpu - self.cpu).as_secs_f64();

@@ -52,11 +52,14 @@ pub struct Done {
     pub lost: i64,
 }
 
-/// Voluntary context switches of an idle process, by thread name; the main thread is left out.
+/// What an idle process did.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Idle {
     pub seconds: f64,
+    /// Voluntary context switches by thread name; the main thread is left out.
     pub switches: BTreeMap<String, u64>,
+    /// A thread that spins never gives the processor up: no switches, but time.
+    pub cpu_ms: f64,
 }
 
 /// The driver's word that the sender has finished.
@@ -100,7 +103,9 @@ pub fn run_idle(ready: Ready, warmup: Duration, window: Duration) -> Result<()> 
     report(&Report::Ready(ready))?;
     std::thread::sleep(warmup);
     let first = measure::switches_by_thread()?;
+    let start = Snapshot::take();
     std::thread::sleep(window);
+    let cpu_ms = start.cpu_ms_until(&Snapshot::take());
     let last = measure::switches_by_thread()?;
     let mut switches = BTreeMap::new();
     for (id, (name, count)) in last.iter().filter(|(id, _)| **id != std::process::id()) {
@@ -110,6 +115,7 @@ pub fn run_idle(ready: Ready, warmup: Duration, window: Duration) -> Result<()> 
     report(&Report::Idle(Idle {
         seconds: window.as_secs_f64(),
         switches,
+        cpu_ms,
     }))
 }
 

@@ -147,10 +147,10 @@ mod tests {
     #[test]
     fn figures_are_as_precise_as_they_are_sure() {
         assert_eq!(figure(0.0), "0");
-        assert_eq!(figure(3.14159), "3.14");
-        assert_eq!(figure(31.4159), "31.4");
-        assert_eq!(figure(3141.59), "3142");
-        assert_eq!(figure(0.00031), "3.1e-4");
+        assert_eq!(figure(2.34567), "2.35");
+        assert_eq!(figure(23.4567), "23.5");
+        assert_eq!(figure(2345.67), "2346");
+        assert_eq!(figure(0.00023), "2.3e-4");
     }
 
     #[test]

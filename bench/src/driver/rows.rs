@@ -164,6 +164,13 @@ pub(crate) const TARGETS: &[Target] = &[
         Judge::EachRun,
     ),
     target(
+        "idle, no throttling: CPU time in the window",
+        "ms",
+        1.0,
+        Figure::Of("idle-wait-0", idle_cpu_ms),
+        Judge::EachRun,
+    ),
+    target(
         "receive only, 1000 streams: against gst-plugin-threadshare 0.15.4",
         "x",
         0.7,
@@ -277,6 +284,10 @@ fn setup_seconds(run: &Measured) -> Option<f64> {
 
 fn wake_ups(run: &Measured) -> Option<f64> {
     Some(run.idle.as_ref()?.switches.values().sum::<u64>() as f64)
+}
+
+fn idle_cpu_ms(run: &Measured) -> Option<f64> {
+    Some(run.idle.as_ref()?.cpu_ms)
 }
 
 #[cfg(test)]
