@@ -1,0 +1,44 @@
+//! How long a failed stream waits before it is started again.
+
+use std::time::Duration;
+
+use crate::config::Restart;
+
+/// Doubles from the first time to the longest; a run that lasted resets it.
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    limits: Restart,
+    next: Duration,
+}
+
+impl Backoff {
+    /// Starts with `limits.first`.
+    pub fn new(limits: Restart) -> Self {
+        Backoff { limits, next: limits.first }
+    }
+
+    /// The time to wait now, after a run of `ran_for`.
+    ///
+    /// A run longer than the longest wait counts as healthy, and the doubling starts over.
+    pub fn after(&mut self, ran_for: Duration) -> Duration {
+        if ran_for > self.limits.max {
+            self.next = self.limits.first;
+        }
+        let wait = self.next.min(self.limits.max);
+        self.next = (wait * 2).min(self.limits.max);
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_to_the_longest_and_starts_over_after_a_healthy_run() {
+        let ms = Duration::from_millis;
+        let mut backoff = Backoff::new(Restart { first: ms(100), max: ms(350) });
+        let waits = [0, 0, 350, 0, 351, 0].map(|ran_for| backoff.after(ms(ran_for)).as_millis());
+        assert_eq!(waits, [100, 200, 350, 350, 100, 200]);
+    }
+}

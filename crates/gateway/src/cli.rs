@@ -1,0 +1,51 @@
+//! The command line.
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::demo::{DemoArgs, PeerArgs};
+use crate::run::RunArgs;
+
+/// RTP audio gateway that carries thousands of streams on a handful of threads.
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100, after_help = EXAMPLES)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the gateway of a configuration file until SIGTERM or SIGINT
+    Run(RunArgs),
+    /// Carry real RTP streams over loopback, check every packet, and show what it costs
+    Demo(DemoArgs),
+    /// The callers and listeners of the demo
+    #[command(hide = true)]
+    DemoPeer(PeerArgs),
+}
+
+impl Cli {
+    /// Runs the command.
+    pub fn execute(self) -> miette::Result<ExitCode> {
+        match self.command {
+            Command::Run(args) => args.execute(),
+            Command::Demo(args) => args.execute(),
+            Command::DemoPeer(args) => Ok(args.execute()),
+        }
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  threadbare demo                       See 1000 streams carried and checked, for 10 seconds
+  threadbare demo --streams 10 --json   The same with 10 streams; one line of JSON at the end
+  threadbare run gateway.toml --check   Is my configuration right?
+  threadbare run gateway.toml           Run it
+  threadbare doctor                     Is everything there that Threadbare needs?
+  threadbare bench receive              What does receiving cost, beside GStreamer's own udpsrc?
+
+Set THREADBARE_LOG=debug for more log lines, and GST_DEBUG as usual for GStreamer's.";

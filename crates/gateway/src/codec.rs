@@ -1,0 +1,195 @@
+//! The codecs the gateway knows: their names, RTP parameters and payload types.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// An audio codec, with what RTP must know of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Codec {
+    /// G.711 µ-law, 8000 Hz mono.
+    Pcmu,
+    /// G.711 A-law, 8000 Hz mono.
+    Pcma,
+    /// 16-bit linear audio in network byte order, interleaved.
+    L16 {
+        /// Samples per second and channel.
+        rate_hz: u32,
+        /// Interleaved channels.
+        channels: u32,
+    },
+    /// Opus; its RTP clock is always 48000 Hz.
+    Opus,
+}
+
+/// What a stream brings: a codec, or whatever the payload type of the first packet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CodecIn {
+    /// By the static payload types of RFC 3551.
+    Auto,
+    /// As configured; the payload type of the packets is not looked at.
+    Known(Codec),
+}
+
+/// Not the name of a codec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("unknown codec")]
+pub struct UnknownCodec;
+
+/// What may be written for a codec, for error messages.
+pub const ALLOWED_CODECS: &str = "PCMU, PCMA, Opus, L16 (44100 Hz mono) or L16/RATE/CHANNELS, for example L16/16000/1";
+
+impl Codec {
+    /// The codec of a static payload type (RFC 3551, section 6, table 4).
+    pub fn from_static_payload_type(payload_type: u8) -> Option<Codec> {
+        match payload_type {
+            0 => Some(Codec::Pcmu),
+            8 => Some(Codec::Pcma),
+            10 => Some(Codec::L16 { rate_hz: 44100, channels: 2 }),
+            11 => Some(Codec::L16 { rate_hz: 44100, channels: 1 }),
+            _ => None,
+        }
+    }
+
+    /// The payload type to send with: the static one where there is one, else [`DYNAMIC_PAYLOAD_TYPE`].
+    pub fn default_payload_type(self) -> u8 {
+        (0..STATIC_PAYLOAD_TYPES)
+            .find(|n| Codec::from_static_payload_type(*n) == Some(self))
+            .unwrap_or(DYNAMIC_PAYLOAD_TYPE)
+    }
+
+    /// RTP clock rate in Hz, which is the sample rate except for Opus (RFC 7587, section 4.1: 48000).
+    pub fn clock_rate_hz(self) -> u32 {
+        match self {
+            Codec::Pcmu | Codec::Pcma => 8000,
+            Codec::L16 { rate_hz, .. } => rate_hz,
+            Codec::Opus => 48000,
+        }
+    }
+
+    /// The `encoding-name` of GStreamer's RTP caps.
+    pub fn encoding_name(self) -> &'static str {
+        match self {
+            Codec::Pcmu => "PCMU",
+            Codec::Pcma => "PCMA",
+            Codec::L16 { .. } => "L16",
+            Codec::Opus => "OPUS",
+        }
+    }
+
+    /// Packet times in milliseconds that can be sent.
+    pub fn ptimes_ms(self) -> &'static [u32] {
+        match self {
+            // opusenc's frame sizes; the 2.5 ms one is no whole number.
+            Codec::Opus => &[5, 10, 20, 40, 60],
+            Codec::Pcmu | Codec::Pcma | Codec::L16 { .. } => &[5, 10, 20, 30, 40, 60],
+        }
+    }
+
+    /// Bytes of one packet's payload at `ptime_ms`, where the codec has a fixed rate.
+    pub fn payload_bytes(self, ptime_ms: u32) -> Option<u32> {
+        match self {
+            Codec::Pcmu | Codec::Pcma => Some(8 * ptime_ms),
+            Codec::L16 { rate_hz, channels } => Some(rate_hz * ptime_ms / 1000 * channels * 2),
+            Codec::Opus => None,
+        }
+    }
+
+    /// The caps an RTP source announces for this codec.
+    pub fn rtp_caps(self) -> gst::Caps {
+        let caps = gst::Caps::builder("application/x-rtp")
+            .field("media", "audio")
+            .field("clock-rate", self.clock_rate_hz() as i32)
+            .field("encoding-name", self.encoding_name());
+        match self {
+            Codec::L16 { channels, .. } => {
+                caps.field("encoding-params", channels.to_string()).field("channels", channels as i32).build()
+            }
+            _ => caps.build(),
+        }
+    }
+}
+
+impl FromStr for Codec {
+    type Err = UnknownCodec;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut parts = text.split('/');
+        let name = parts.next().unwrap_or_default();
+        let (rate, channels) = (parts.next(), parts.next());
+        if parts.next().is_some() {
+            return Err(UnknownCodec);
+        }
+        let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+        match (rate, channels) {
+            (None, None) if is("pcmu") => Ok(Codec::Pcmu),
+            (None, None) if is("pcma") => Ok(Codec::Pcma),
+            (None, None) if is("opus") => Ok(Codec::Opus),
+            (None, None) if is("l16") => Ok(Codec::L16 { rate_hz: 44100, channels: 1 }),
+            (Some(rate), channels) if is("l16") => {
+                let rate_hz = rate.parse().map_err(|_| UnknownCodec)?;
+                let channels = channels.unwrap_or("1").parse().map_err(|_| UnknownCodec)?;
+                if !(8000..=192_000).contains(&rate_hz) || !(1..=2).contains(&channels) {
+                    return Err(UnknownCodec);
+                }
+                Ok(Codec::L16 { rate_hz, channels })
+            }
+            _ => Err(UnknownCodec),
+        }
+    }
+}
+
+impl fmt::Display for Codec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Codec::Pcmu => f.write_str("PCMU"),
+            Codec::Pcma => f.write_str("PCMA"),
+            Codec::L16 { rate_hz, channels } => write!(f, "L16/{rate_hz}/{channels}"),
+            Codec::Opus => f.write_str("Opus"),
+        }
+    }
+}
+
+impl fmt::Display for CodecIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CodecIn::Auto => f.write_str("auto"),
+            CodecIn::Known(codec) => codec.fmt(f),
+        }
+    }
+}
+
+/// First of the dynamic payload types (RFC 3551, section 3).
+pub const DYNAMIC_PAYLOAD_TYPE: u8 = 96;
+
+/// Payload types below this are static or reserved (RFC 3551, section 6).
+const STATIC_PAYLOAD_TYPES: u8 = 35;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for name in ["PCMU", "PCMA", "Opus", "L16/44100/1", "L16/8000/2"] {
+            assert_eq!(name.parse::<Codec>().map(|codec| codec.to_string()).as_deref(), Ok(name));
+        }
+        assert_eq!("l16".parse(), Ok(Codec::L16 { rate_hz: 44100, channels: 1 }));
+    }
+
+    #[test]
+    fn nonsense_is_no_codec() {
+        for name in ["", "G729", "PCMU/8000", "L16/1/1", "L16/8000/3", "L16/x", "L16/8000/1/1"] {
+            assert_eq!(name.parse::<Codec>(), Err(UnknownCodec), "{name}");
+        }
+    }
+
+    #[test]
+    fn static_payload_types_are_used_to_send() {
+        for (name, payload_type) in
+            [("PCMU", 0), ("PCMA", 8), ("L16/44100/2", 10), ("L16", 11), ("L16/8000/1", 96), ("Opus", 96)]
+        {
+            let codec = name.parse::<Codec>().expect("a codec");
+            assert_eq!(codec.default_payload_type(), payload_type, "{name}");
+        }
+    }
+}

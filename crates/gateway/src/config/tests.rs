@@ -1,0 +1,226 @@
+use super::*;
+
+/// A configuration that must be refused: the text, what the message must say, and the lines shown.
+struct Refused {
+    text: &'static str,
+    says: &'static [&'static str],
+    lines: &'static [usize],
+}
+
+const GOOD_STREAM: &str = "\n[[stream]]\nname = \"good\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\n";
+
+const REFUSED: &[Refused] = &[
+    Refused { text: "[contexts]\nwiat = 20", says: &["unknown field `wiat`", "`wait`"], lines: &[2] },
+    Refused { text: "colour = 1", says: &["unknown field `colour`", "`contexts`"], lines: &[1] },
+    Refused { text: "[contexts]\nwait = 1001", says: &["`wait` cannot be 1001", "0 to 1000"], lines: &[2] },
+    Refused { text: "[contexts]\nwait = \"x\"", says: &["invalid type: string \"x\""], lines: &[2] },
+    Refused { text: "[contexts]\nwait = ", says: &[""], lines: &[2] },
+    Refused { text: "[contexts]\n\ncount = 0", says: &["`count` cannot be 0", "\"auto\"", "1 to 256"], lines: &[3] },
+    Refused { text: "[contexts]\ncount = \"all\"", says: &["`count` cannot be \"all\"", "\"auto\""], lines: &[2] },
+    Refused { text: "[contexts]\nprefix = \"\"", says: &["`prefix` cannot be \"\""], lines: &[2] },
+    Refused { text: "[restart]\nfirst = 0", says: &["`first` cannot be 0", "1 to 3600000"], lines: &[2] },
+    Refused { text: "[restart]\nfirst = 50\nmax = 40", says: &["`max` cannot be 40", "50 ms"], lines: &[3] },
+    Refused { text: "[defaults]\ncodec = \"G729\"", says: &["`codec` cannot be \"G729\"", "PCMU", "auto"], lines: &[2] },
+    Refused { text: "[defaults]\ncodec-out = \"auto\"", says: &["`codec-out` cannot be \"auto\"", "PCMA"], lines: &[2] },
+    Refused { text: "[defaults]\nptime = 21", says: &["`ptime` cannot be 21", "10, 20, 30"], lines: &[2] },
+    Refused { text: "[defaults]\nptime = -20", says: &["`ptime` cannot be -20"], lines: &[2] },
+    Refused {
+        text: "[defaults]\ncodec-out = \"Opus\"\nptime = 30",
+        says: &["`ptime` cannot be 30", "5, 10, 20, 40, 60", "Opus"],
+        lines: &[3],
+    },
+    Refused {
+        text: "[defaults]\ncodec-out = \"L16/44100/2\"\nptime = 20",
+        says: &["`ptime` cannot be 20", "1388", "3528"],
+        lines: &[3],
+    },
+    Refused { text: "[defaults]\nlatency = 20000", says: &["`latency` cannot be 20000", "0 to 10000"], lines: &[2] },
+    Refused { text: "[defaults]\npayload-type = 128", says: &["`payload-type` cannot be 128", "96 to 127"], lines: &[2] },
+    Refused { text: "[defaults]\ncodec-out=\"PCMA\"\npayload-type = 72", says: &["`payload-type` cannot be 72", "or 8 for PCMA"], lines: &[3] },
+];
+
+/// The same for the keys of a stream: here the text is the whole table.
+const REFUSED_STREAMS: &[Refused] = &[
+    Refused { text: "listen = \"127.0.0.1:1\"\ndestination = \"a:1\"", says: &["missing field `name`"], lines: &[1] },
+    Refused { text: "name = \"a\"\ndestination = \"a:1\"", says: &["missing field `listen`"], lines: &[1] },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:70000\"\ndestination = \"a:1\"",
+        says: &["`listen` cannot be \"127.0.0.1:70000\"", "1 to 65535"],
+        lines: &[3],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:0\"\ndestination = \"a:1\"",
+        says: &["`listen` cannot be \"127.0.0.1:0\""],
+        lines: &[3],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = 5004\ndestination = \"a:1\"",
+        says: &["invalid type: integer `5004`, expected a string"],
+        lines: &[3],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\ndestination = \"host\"",
+        says: &["`destination` cannot be \"host\"", "HOST:PORT"],
+        lines: &[4],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\ndestination = \"a:1,b:2\"",
+        says: &["`destination` cannot be \"a:1,b:2\""],
+        lines: &[4],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\ndestination = \"2001:db8::7:5004\"",
+        says: &["`destination` cannot be", "[2001:db8::7]:6000"],
+        lines: &[4],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\ndestination = \"a:1\"\ncodec = \"mp3\"",
+        says: &["`codec` cannot be \"mp3\"", "L16/RATE/CHANNELS"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\ndestination = \"a:1\"\nssrc = -1",
+        says: &["`ssrc` cannot be -1", "0 to 4294967295"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\ndestination = \"a:1\"\nstep = 2",
+        says: &["`step` without `count`"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\ndestination = \"a:1\"\ncount = 0",
+        says: &["`count` cannot be 0", "1 to 65535"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:65000\"\ndestination = \"a:1\"\ncount = 1000",
+        says: &["1000 streams runs past port 65535"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\n\n[[stream]]\nname = \"b\"\nlisten = \"0.0.0.0:6000\"\ndestination = \"a:1\"",
+        says: &["`listen` port 6000 is taken", "\"b\""],
+        lines: &[3, 8],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncount = 50\nstep = 4\n[[stream]]\nname = \"b\"\nlisten = \"127.0.0.1:6002\"\ndestination = \"a:1\"\ncount = 3\nstep = 1",
+        says: &["`listen` port 6004 is taken", "\"b-2\""],
+        lines: &[3, 9],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\n[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:6002\"\ndestination = \"a:1\"",
+        says: &["`name` \"a\" is taken"],
+        lines: &[2, 6],
+    },
+];
+
+fn assert_refused(text: &str, refused: &Refused) {
+    let error = Config::from_toml("gateway.toml", text).expect_err(text);
+    let problem = &error.problems[0];
+    let shown = format!("{}\n{}", problem.message, problem.help.as_deref().unwrap_or_default());
+    for words in refused.says {
+        assert!(shown.contains(words), "{words:?} is not in {shown:?} of\n{text}");
+    }
+    assert_eq!(problem.lines(), refused.lines, "{shown} of\n{text}");
+    // What a person sees has the line itself in it.
+    let mut rendered = String::new();
+    miette::GraphicalReportHandler::new_themed(miette::GraphicalTheme::none())
+        .with_width(200)
+        .render_report(&mut rendered, &error)
+        .expect("renders");
+    for line in refused.lines {
+        let line = text.lines().nth(line - 1).expect("a line of the file");
+        assert!(rendered.contains(line.trim_end()), "{line:?} is not in\n{rendered}");
+    }
+}
+
+#[test]
+fn bad_tables_are_refused_with_their_line() {
+    for refused in REFUSED {
+        assert_refused(&format!("{}{GOOD_STREAM}", refused.text), refused);
+    }
+}
+
+#[test]
+fn bad_streams_are_refused_with_their_line() {
+    for refused in REFUSED_STREAMS {
+        assert_refused(&format!("[[stream]]\n{}\n", refused.text), refused);
+    }
+}
+
+#[test]
+fn a_file_without_streams_is_refused() {
+    let error = Config::from_toml("empty.toml", "[contexts]\nwait = 10\n").expect_err("no streams");
+    assert!(error.problems[0].message.contains("no [[stream]]"));
+}
+
+#[test]
+fn all_problems_are_found_at_once() {
+    let text = format!("[contexts]\nwait = -1\ncount = -1\n[defaults]\ncodec = \"x\"{GOOD_STREAM}");
+    let error = Config::from_toml("gateway.toml", &text).expect_err("three mistakes");
+    assert_eq!(error.problems.len(), 3);
+}
+
+#[test]
+fn the_shortest_configuration_has_the_documented_defaults() {
+    let config = Config::from_toml("gateway.toml", GOOD_STREAM).expect("good");
+    assert_eq!(config.contexts, Contexts { prefix: "gateway".to_owned(), count: 1, wait_ms: 20 });
+    assert_eq!(config.restart, Restart::default());
+    let stream = &config.streams[0];
+    assert_eq!(stream.codec_in, CodecIn::Auto);
+    assert!(stream.is_passthrough());
+    assert_eq!(stream.destination.to_string(), "127.0.0.1:6004");
+}
+
+#[test]
+fn ranges_count_out_names_ports_and_ssrcs() {
+    let text = "
+        [contexts]
+        prefix = \"t\"
+        count = 2
+        [defaults]
+        codec = \"PCMU\"
+        codec-out = \"Opus\"
+        ptime = 40
+        [[stream]]
+        name = \"call\"
+        listen = \"[::1]:5000\"
+        destination = \"[::1]:7000\"
+        count = 3
+        step = 10
+        destination-step = 0
+        ssrc = 4294967295
+        [[stream]]
+        name = \"single\"
+        listen = \"127.0.0.1:5000\"
+        destination = \"media.example:7000\"
+        codec-out = \"PCMU\"
+        ptime = 20
+        payload-type = 97
+    ";
+    let config = Config::from_toml("gateway.toml", text).expect("good");
+    let brief = config
+        .streams
+        .iter()
+        .map(|s| format!("{} {} {} {:?} {}", s.name, s.listen, s.destination, s.ssrc, s.ptime_ms.unwrap_or(0)))
+        .collect::<Vec<_>>();
+    assert_eq!(
+        brief,
+        [
+            "call-0 [::1]:5000 [::1]:7000 Some(4294967295) 40",
+            "call-1 [::1]:5010 [::1]:7000 Some(0) 40",
+            "call-2 [::1]:5020 [::1]:7000 Some(1) 40",
+            "single 127.0.0.1:5000 media.example:7000 None 20",
+        ]
+    );
+    assert_eq!(config.streams[3].payload_type, Some(97));
+    assert!(!config.streams[3].is_passthrough());
+    assert_eq!([0, 1, 2].map(|n| config.contexts.name_for(n)), ["t-0", "t-1", "t-0"]);
+}
+
+#[test]
+fn auto_means_one_context_per_core() {
+    let config = Config::from_toml("g", &format!("[contexts]\ncount = \"auto\"{GOOD_STREAM}")).expect("good");
+    assert!(config.contexts.count >= 1);
+}

@@ -1,0 +1,65 @@
+//! The view while the demo runs, where there is a terminal to show it.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::ledger::Counters;
+use super::report::grouped;
+use crate::process::{self, Usage};
+
+/// A progress bar with a table below it.
+#[derive(Debug)]
+pub struct Live {
+    bar: ProgressBar,
+    streams: usize,
+    last: (Instant, Usage, u64),
+}
+
+impl Live {
+    /// Shows itself if standard error is a terminal.
+    pub fn new(streams: usize, seconds: u32) -> Live {
+        let target = match std::io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(u64::from(seconds) * 1000), target);
+        if let Ok(style) = ProgressStyle::with_template("{bar:40.cyan/blue} {percent:>3} %\n{msg}") {
+            bar.set_style(style);
+        }
+        Live { bar, streams, last: (Instant::now(), Usage::now(), 0) }
+    }
+
+    /// Shows how things stand `elapsed` after the calls began.
+    pub fn show(&mut self, elapsed: Duration, counters: &Counters) {
+        let (now, usage) = (Instant::now(), Usage::now());
+        let (then, usage_then, received_then) = self.last;
+        let seconds = (now - then).as_secs_f64();
+        if seconds < SHOW_EVERY.as_secs_f64() {
+            return;
+        }
+        self.last = (now, usage, counters.packets_received);
+        let rate = (counters.packets_received - received_then) as f64 / seconds;
+        let cpu_percent = 100.0 * usage.since(&usage_then).cpu.as_secs_f64() / seconds;
+        self.bar.set_position(elapsed.as_millis() as u64);
+        self.bar.set_message(format!(
+            "  streams     {:>10}\n  packets/s   {:>10}\n  gateway CPU {cpu_percent:>8.1} %\n  \
+             threads     {:>10}\n  lost        {:>10}\n  latency     {:>7.1} ms  (99 %: {:.1} ms)",
+            grouped(self.streams as u64),
+            grouped(rate as u64),
+            process::threads(),
+            grouped(counters.passed_over),
+            counters.latency_ms_p50,
+            counters.latency_ms_p99,
+        ));
+    }
+
+    /// Takes itself away.
+    pub fn finish(self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Shorter times make the figures jump.
+const SHOW_EVERY: Duration = Duration::from_millis(400);

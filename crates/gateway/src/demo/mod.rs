@@ -1,0 +1,269 @@
+//! `threadbare demo`: shows a thousand streams, and checks every packet.
+//!
+//! This process is the gateway and nothing else, so that its CPU time is the gateway's. Callers and
+//! listeners are the same program in another process (module `peer`):
+//!
+//! ```text
+//!   this process                                   the other
+//!     start it                                       bind the listeners
+//!     <------------------------------------------    Ready: the listeners' ports
+//!     make a configuration, start the gateway
+//!     Start: the gateway's ports  --------------->   send on schedule, check what comes back
+//!     measure own CPU, threads, memory               Progress, twice a second
+//!     <------------------------------------------    Done: everything accounted for
+//! ```
+
+pub mod caller;
+mod ledger;
+mod listener;
+mod live;
+mod peer;
+mod ports;
+mod report;
+mod tone;
+mod wire;
+
+use std::fmt::Write as _;
+use std::io::BufReader;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use miette::{Context, IntoDiagnostic, bail, miette};
+
+pub use self::ledger::Counters;
+pub use self::peer::PeerArgs;
+pub use self::ports::free_ports;
+pub use self::report::{Report, grouped};
+use self::live::Live;
+use self::wire::{FromPeer, ToPeer};
+use crate::config::Config;
+use crate::gateway::{Gateway, Handled};
+use crate::logging::{self, LogFormat};
+use crate::pipeline::Elements;
+use crate::process::{self, Usage};
+use crate::run::{init_gstreamer, stop_on_signals};
+
+/// Carries real RTP streams over loopback and checks every packet.
+#[derive(Debug, clap::Args)]
+pub struct DemoArgs {
+    /// How many streams at once
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=20_000))]
+    pub streams: u16,
+    /// How long each stream sends
+    #[arg(long, default_value_t = 10, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// How many contexts, that is threads, carry the streams
+    #[arg(long, default_value_t = 1, value_name = "C", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub contexts: u32,
+    /// Handle everything that has arrived at most once in so many milliseconds
+    #[arg(long, default_value_t = 20, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=1000))]
+    pub wait: u32,
+    /// Print one line of JSON instead of the summary
+    #[arg(long)]
+    pub json: bool,
+    /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison
+    #[arg(long)]
+    pub stock: bool,
+}
+
+impl DemoArgs {
+    /// Does it. The exit status is 1 if anything was lost or wrong.
+    pub fn execute(&self) -> miette::Result<ExitCode> {
+        logging::init(LogFormat::Text, "warn");
+        process::raise_descriptor_limit();
+        init_gstreamer()?;
+        let report = self.measure()?;
+        if self.json {
+            println!("{}", serde_json::to_string(&report).into_diagnostic()?);
+        } else {
+            println!("{}", report.summary());
+        }
+        Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    fn measure(&self) -> miette::Result<Report> {
+        let mut peer = Peer::start(self.streams)?;
+        let (listener_ports, notes) = peer.wait_until_ready()?;
+        for note in notes {
+            eprintln!("Note: {note}");
+        }
+        let first_port = free_ports(self.streams.into())
+            .ok_or_else(|| miette!("there are no {} free UDP ports in a row", self.streams))?;
+        let config = self.config(first_port, &listener_ports)?;
+        let elements = if self.stock { Elements::STOCK } else { Elements::THREADBARE };
+
+        let resident_kib_before = process::resident_kib();
+        let setup_start = Instant::now();
+        let mut gateway = Gateway::start(config, elements);
+        let setup = setup_start.elapsed();
+        // Whatever failed to start has posted that by now.
+        gateway.handle_for(Some(Duration::ZERO));
+        if gateway.streams_running() < usize::from(self.streams) {
+            bail!("only {} of {} streams started; the log says why", gateway.streams_running(), self.streams);
+        }
+        stop_on_signals(gateway.sender())?;
+
+        peer.send(&ToPeer::Start { first_port, seconds: self.seconds, first_ssrc: FIRST_SSRC, payload_type: PCMA })?;
+        let start = Instant::now();
+        let usage_start = Usage::now();
+        let (counters, threads) = self.watch(&mut gateway, &mut peer, start)?;
+        let cpu = Usage::now().since(&usage_start).cpu;
+        let resident_kib = process::resident_kib().saturating_sub(resident_kib_before);
+
+        let mut report = Report {
+            streams: self.streams.into(),
+            seconds: self.seconds,
+            packets_sent: 0,
+            packets_received: 0,
+            lost: 0,
+            reordered: 0,
+            payload_errors: 0,
+            threads,
+            contexts: self.contexts,
+            cpu_percent: rounded(100.0 * cpu.as_secs_f64() / start.elapsed().as_secs_f64()),
+            cpu_us_per_packet: rounded(cpu.as_micros() as f64 / counters.packets_received.max(1) as f64),
+            latency_ms_p50: 0.0,
+            latency_ms_p99: 0.0,
+            latency_ms_max: 0.0,
+            rss_kib_per_stream: rounded(resident_kib as f64 / f64::from(self.streams)),
+            setup_seconds: rounded(setup.as_secs_f64()),
+        };
+        report.count(&counters);
+        Ok(report)
+    }
+
+    /// Keeps the gateway going until the peer is done; also gives the largest number of threads seen.
+    fn watch(&self, gateway: &mut Gateway, peer: &mut Peer, start: Instant) -> miette::Result<(Counters, usize)> {
+        let mut live = Live::new(self.streams.into(), self.seconds);
+        let mut threads = process::threads();
+        loop {
+            if let Handled::Stop(_) = gateway.handle_for(Some(POLL)) {
+                // The peer stops calling, waits for the tail, and says what it has.
+                peer.hang_up();
+            }
+            match peer.receive()? {
+                Some(FromPeer::Progress(counters)) => {
+                    threads = threads.max(process::threads());
+                    live.show(start.elapsed(), &counters);
+                }
+                Some(FromPeer::Done(counters)) => {
+                    live.finish();
+                    return Ok((counters, threads));
+                }
+                Some(FromPeer::Failed { reason }) => bail!("the callers and listeners failed: {reason}"),
+                Some(FromPeer::Ready { .. }) | None => {}
+            }
+        }
+    }
+
+    /// The gateway's configuration, written as a user would, one range per listener.
+    fn config(&self, first_port: u16, listener_ports: &[u16]) -> miette::Result<Config> {
+        let mut text = format!(
+            "[contexts]\nprefix = \"demo\"\ncount = {}\nwait = {}\n\
+             [defaults]\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\n",
+            self.contexts, self.wait,
+        );
+        for (n, listener_port) in listener_ports.iter().enumerate() {
+            let first = (n * listener::STREAMS_PER_LISTENER) as u16;
+            let count = (self.streams - first).min(listener::STREAMS_PER_LISTENER as u16);
+            // Writing to a String does not fail.
+            let _ = write!(
+                text,
+                "[[stream]]\nname = \"call-{n}\"\ncount = {count}\nlisten = \"127.0.0.1:{}\"\nstep = 1\n\
+                 destination = \"127.0.0.1:{listener_port}\"\ndestination-step = 0\nssrc = {}\n",
+                first_port + first,
+                FIRST_SSRC + u32::from(first),
+            );
+        }
+        Config::from_toml("the demo's own configuration", &text).map_err(Into::into)
+    }
+}
+
+/// The other process. It is ended when this is dropped.
+struct Peer {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    messages: Receiver<FromPeer>,
+}
+
+impl Peer {
+    fn start(streams: u16) -> miette::Result<Peer> {
+        let program = std::env::current_exe().into_diagnostic().wrap_err("cannot find the program itself")?;
+        let mut child = Command::new(program)
+            .args(["demo-peer", "--streams", &streams.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Ctrl-C is for us; we tell the peer in time.
+            .process_group(0)
+            .spawn()
+            .into_diagnostic()
+            .wrap_err("cannot start the process of the callers and listeners")?;
+        let stdin = child.stdin.take();
+        let stdout = child.stdout.take().ok_or_else(|| miette!("the peer has no standard output"))?;
+        let (sender, messages) = channel();
+        std::thread::Builder::new()
+            .name("demo-peer".to_owned())
+            .spawn(move || {
+                let mut stdout = BufReader::new(stdout);
+                while let Ok(Some(message)) = wire::read(&mut stdout) {
+                    if sender.send(message).is_err() {
+                        return;
+                    }
+                }
+            })
+            .into_diagnostic()?;
+        Ok(Peer { child, stdin, messages })
+    }
+
+    fn wait_until_ready(&mut self) -> miette::Result<(Vec<u16>, Vec<String>)> {
+        match self.messages.recv() {
+            Ok(FromPeer::Ready { ports, notes }) => Ok((ports, notes)),
+            Ok(FromPeer::Failed { reason }) => bail!("the callers and listeners failed: {reason}"),
+            Ok(_) | Err(_) => bail!("the callers and listeners did not get ready"),
+        }
+    }
+
+    fn send(&mut self, message: &ToPeer) -> miette::Result<()> {
+        let stdin = self.stdin.as_mut().ok_or_else(|| miette!("the peer was told to stop"))?;
+        wire::write(stdin, message).into_diagnostic().wrap_err("the callers and listeners are gone")
+    }
+
+    fn receive(&mut self) -> miette::Result<Option<FromPeer>> {
+        match self.messages.try_recv() {
+            Ok(message) => Ok(Some(message)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => bail!("the callers and listeners ended unexpectedly"),
+        }
+    }
+
+    fn hang_up(&mut self) {
+        self.stdin = None;
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.hang_up();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Nanoseconds since the epoch: the clock of the kernel's receive time stamps.
+fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+/// Three digits after the point are more than the measurement is good for.
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+/// SSRC of what the gateway sends for stream 0.
+const FIRST_SSRC: u32 = 0x7b00_0000;
+/// Static payload type of PCMA (RFC 3551).
+const PCMA: u8 = 8;
+/// How often the peer's messages are looked at.
+const POLL: Duration = Duration::from_millis(50);

@@ -1,0 +1,115 @@
+//! The other process of the demo: callers and listeners. Started by the demo, never by hand.
+
+use std::io::{BufReader, Error};
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::time::{Duration, Instant};
+
+use rtp_types::RtpPacket;
+
+use super::caller::{Caller, Schedule};
+use super::ledger::Ledger;
+use super::listener::Listeners;
+use super::wire::{self, FromPeer, ToPeer};
+use super::now_ns;
+use crate::process;
+
+/// The callers and listeners of `threadbare demo`.
+#[derive(Debug, clap::Args)]
+pub struct PeerArgs {
+    /// How many
+    #[arg(long)]
+    streams: usize,
+}
+
+impl PeerArgs {
+    /// Talks to the parent over standard input and output until the calls are over.
+    pub fn execute(&self) -> ExitCode {
+        match run(self.streams) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                let _ = wire::write(std::io::stdout(), &FromPeer::Failed { reason: error.to_string() });
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+fn run(streams: usize) -> Result<(), Error> {
+    process::raise_descriptor_limit();
+    let mut listeners = Listeners::bind(streams)?;
+    wire::write(std::io::stdout(), &FromPeer::Ready { ports: listeners.ports()?, notes: listeners.notes() })?;
+    let orders = orders();
+    let Ok(ToPeer::Start { first_port, seconds, first_ssrc, payload_type }) = orders.recv() else {
+        return Ok(());
+    };
+    let mut ledger = Ledger::new(streams);
+    let mut caller = Caller::new(streams, first_port)?;
+    let mut schedule = Schedule::new(streams, seconds);
+    let expected = Expected { first_ssrc, payload_type };
+
+    let start = Instant::now();
+    let mut next_progress = PROGRESS_EVERY;
+    while !schedule.is_over() && !is_hung_up(&orders) {
+        let elapsed = start.elapsed();
+        while let Some(due) = schedule.poll(elapsed) {
+            let now_ns = now_ns();
+            caller.send(&due, |stream| ledger.send(stream, now_ns))?;
+        }
+        listeners.drain(|packet, arrival_ns| expected.account(&mut ledger, packet, arrival_ns))?;
+        if elapsed >= next_progress {
+            next_progress += PROGRESS_EVERY;
+            wire::write(std::io::stdout(), &FromPeer::Progress(ledger.counters()))?;
+        }
+        std::thread::sleep(schedule.next_timeout().saturating_sub(start.elapsed()));
+    }
+    let last_sent = Instant::now();
+    while !ledger.is_complete() && last_sent.elapsed() < TAIL_MAX {
+        listeners.drain(|packet, arrival_ns| expected.account(&mut ledger, packet, arrival_ns))?;
+        std::thread::sleep(TAIL_POLL);
+    }
+    // Whatever comes twice has come by now.
+    listeners.drain(|packet, arrival_ns| expected.account(&mut ledger, packet, arrival_ns))?;
+    wire::write(std::io::stdout(), &FromPeer::Done(ledger.counters()))
+}
+
+struct Expected {
+    first_ssrc: u32,
+    payload_type: u8,
+}
+
+impl Expected {
+    fn account(&self, ledger: &mut Ledger, packet: &[u8], arrival_ns: u64) {
+        match RtpPacket::parse(packet) {
+            Ok(rtp) if rtp.payload_type() == self.payload_type => {
+                let stream = rtp.ssrc().wrapping_sub(self.first_ssrc) as usize;
+                ledger.receive(stream, rtp.payload(), arrival_ns);
+            }
+            _ => ledger.receive_stranger(),
+        }
+    }
+}
+
+/// What the parent says; the channel closes when the parent closes our standard input.
+fn orders() -> Receiver<ToPeer> {
+    let (sender, orders) = channel();
+    std::thread::spawn(move || {
+        let mut stdin = BufReader::new(std::io::stdin());
+        while let Ok(Some(order)) = wire::read(&mut stdin) {
+            if sender.send(order).is_err() {
+                return;
+            }
+        }
+    });
+    orders
+}
+
+fn is_hung_up(orders: &Receiver<ToPeer>) -> bool {
+    matches!(orders.try_recv(), Err(TryRecvError::Disconnected))
+}
+
+/// How often the parent hears how things stand.
+const PROGRESS_EVERY: Duration = Duration::from_millis(500);
+/// How long after the last packet was sent the last may come back.
+const TAIL_MAX: Duration = Duration::from_secs(5);
+const TAIL_POLL: Duration = Duration::from_millis(5);

@@ -1,0 +1,121 @@
+//! What the callers say: a tone per stream, computed from stream and packet number alone.
+//!
+//! Caller and listener compute the same packet independently, so nothing has to be remembered to
+//! check a payload. The tones are chosen so that the packets of one stream, [`DISTINCT_PACKETS`] in a
+//! row, all differ: then the payload alone says which packet it is.
+
+use threadbare_rtp::g711::{ULAW_TO_ALAW, linear_to_ulaw};
+
+/// Samples and, in G.711, bytes per packet of 20 ms at 8000 Hz.
+pub const PACKET_SAMPLES: usize = 160;
+
+/// So many packets of a stream in a row have different payloads.
+pub const DISTINCT_PACKETS: u32 = 64;
+
+/// One packet's payload.
+pub type Payload = [u8; PACKET_SAMPLES];
+
+/// The tones of all streams.
+#[derive(Debug)]
+pub struct Tones {
+    /// One period of a sine, in µ-law.
+    ulaw: Box<[u8; PERIOD]>,
+    /// What the gateway must make of `ulaw`: the reference conversion.
+    alaw: Box<[u8; PERIOD]>,
+    /// Per stream: how far each sample advances in the period, in units of 2^-32.
+    steps: Vec<u32>,
+}
+
+impl Tones {
+    /// Tones for so many streams, between 300 and 3300 Hz.
+    pub fn new(streams: usize) -> Tones {
+        let mut ulaw = Box::new([0; PERIOD]);
+        let mut alaw = Box::new([0; PERIOD]);
+        for (n, (ulaw, alaw)) in ulaw.iter_mut().zip(alaw.iter_mut()).enumerate() {
+            let angle = std::f64::consts::TAU * n as f64 / PERIOD as f64;
+            *ulaw = linear_to_ulaw((AMPLITUDE * angle.sin()).round() as i16);
+            *alaw = ULAW_TO_ALAW[usize::from(*ulaw)];
+        }
+        let hz = |stream: usize| LOWEST_HZ + BAND_HZ * stream as f64 / streams.max(1) as f64;
+        Tones { ulaw, alaw, steps: (0..streams).map(|stream| distinct_step(hz(stream))).collect() }
+    }
+
+    /// Packet number `packet` of a stream as it is sent, in PCMU.
+    pub fn sent(&self, stream: usize, packet: u32) -> Payload {
+        self.payload(&self.ulaw, stream, packet)
+    }
+
+    /// The same packet as it must come back, in PCMA.
+    pub fn expected(&self, stream: usize, packet: u32) -> Payload {
+        self.payload(&self.alaw, stream, packet)
+    }
+
+    fn payload(&self, period: &[u8; PERIOD], stream: usize, packet: u32) -> Payload {
+        let step = self.steps[stream];
+        let mut phase = step.wrapping_mul(packet.wrapping_mul(PACKET_SAMPLES as u32));
+        std::array::from_fn(|_| {
+            let sample = period[(phase >> PHASE_SHIFT) as usize];
+            phase = phase.wrapping_add(step);
+            sample
+        })
+    }
+}
+
+/// The step of a tone near `hz` whose phase at the start of [`DISTINCT_PACKETS`] packets always differs.
+fn distinct_step(hz: f64) -> u32 {
+    let cycle = f64::from(u32::MAX) + 1.0;
+    let candidates = (0..CANDIDATES_MAX).map(|n| ((hz + 0.01 * f64::from(n)) / RATE_HZ * cycle) as u32);
+    let distinct = |step: &u32| {
+        let advance = step.wrapping_mul(PACKET_SAMPLES as u32);
+        (1..=DISTINCT_PACKETS).all(|packets| {
+            let phase = advance.wrapping_mul(packets);
+            phase.min(phase.wrapping_neg()) >= PHASE_APART
+        })
+    };
+    let mut candidates = candidates.peekable();
+    let first = candidates.peek().copied().unwrap_or(0);
+    candidates.find(distinct).unwrap_or(first)
+}
+
+const RATE_HZ: f64 = 8000.0;
+const LOWEST_HZ: f64 = 300.0;
+const BAND_HZ: f64 = 3000.0;
+/// About -8 dBFS.
+const AMPLITUDE: f64 = 13_000.0;
+/// Entries of the table of one period.
+const PERIOD: usize = 4096;
+/// From a phase of 32 bits to an entry of the table.
+const PHASE_SHIFT: u32 = 32 - PERIOD.ilog2();
+/// Two packets this far apart in phase (1/512 of a period) differ in many samples.
+const PHASE_APART: u32 = 1 << 23;
+/// Half of all tones will do, so this is never reached.
+const CANDIDATES_MAX: u32 = 5000;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn packets_in_a_row_differ_in_every_stream() {
+        let tones = Tones::new(3000);
+        for stream in (0..3000).step_by(37).chain([2999]) {
+            let packets = (1000..1000 + DISTINCT_PACKETS).map(|n| tones.sent(stream, n));
+            assert_eq!(packets.collect::<HashSet<_>>().len(), DISTINCT_PACKETS as usize, "{stream}");
+        }
+    }
+
+    #[test]
+    fn every_stream_has_its_own_tone() {
+        let tones = Tones::new(3000);
+        assert_eq!(tones.steps.iter().collect::<HashSet<_>>().len(), 3000);
+    }
+
+    #[test]
+    fn the_expected_payload_is_the_converted_one() {
+        let tones = Tones::new(7);
+        let (sent, expected) = (tones.sent(3, 99), tones.expected(3, 99));
+        assert_eq!(sent.map(|code| ULAW_TO_ALAW[usize::from(code)]), expected);
+    }
+}

@@ -1,0 +1,256 @@
+//! Keeps the streams of a configuration running.
+//!
+//! Everything happens on the thread that calls [`Gateway::handle_for`]. Pipelines post to one bus, whose
+//! synchronous handler turns what matters into [`Event`]s; it runs on whatever thread posts and only
+//! sends to a channel. A stream that fails is stopped, reported, and started again after its
+//! back-off; the others never notice.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+
+use crate::backoff::Backoff;
+use crate::config::Config;
+use crate::pipeline::{Elements, PipelineBuilder};
+
+/// The running streams of a configuration.
+#[derive(Debug)]
+pub struct Gateway {
+    config: Config,
+    builder: PipelineBuilder,
+    /// By name, for messages from pipelines.
+    indices: HashMap<String, usize>,
+    streams: Vec<Stream>,
+    /// When which stopped stream is started again.
+    restarts: BTreeSet<(Instant, usize)>,
+    events: Receiver<Event>,
+    sender: Sender<Event>,
+}
+
+/// What reaches the gateway's thread.
+#[derive(Debug)]
+pub enum Event {
+    /// A pipeline cannot go on.
+    Failed {
+        /// Whose it is.
+        pipeline: gst::Object,
+        /// What its elements say.
+        reason: String,
+    },
+    /// A pipeline has sent all it had.
+    Ended {
+        /// Whose it is.
+        pipeline: gst::Object,
+    },
+    /// The user wants the gateway to stop.
+    Stop {
+        /// What told us, such as "SIGTERM".
+        cause: &'static str,
+    },
+}
+
+/// Why [`Gateway::handle_for`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// The time is over.
+    TimeOut,
+    /// Somebody asked to stop, by this.
+    Stop(&'static str),
+}
+
+#[derive(Debug)]
+struct Stream {
+    pipeline: Option<gst::Pipeline>,
+    started: Instant,
+    backoff: Backoff,
+}
+
+impl Gateway {
+    /// Builds and starts all streams. One that fails to start is handled as one that fails later.
+    pub fn start(config: Config, elements: Elements) -> Gateway {
+        let (sender, events) = channel();
+        let builder = PipelineBuilder { elements, bus: shared_bus(sender.clone()), clock: gst::SystemClock::obtain() };
+        let indices = config.streams.iter().enumerate().map(|(n, spec)| (spec.name.clone(), n)).collect();
+        let now = Instant::now();
+        let stream = Stream { pipeline: None, started: now, backoff: Backoff::new(config.restart) };
+        let streams = config.streams.iter().map(|_| stream.clone_stopped()).collect();
+        let mut gateway = Gateway { config, builder, indices, streams, restarts: BTreeSet::new(), events, sender };
+        for index in 0..gateway.streams.len() {
+            gateway.start_stream(index);
+        }
+        gateway
+    }
+
+    /// Where others send events to.
+    pub fn sender(&self) -> Sender<Event> {
+        self.sender.clone()
+    }
+
+    /// Streams that have a running pipeline.
+    pub fn streams_running(&self) -> usize {
+        self.streams.iter().filter(|stream| stream.pipeline.is_some()).count()
+    }
+
+    /// Handles events and restarts for `time` (`None`: until told to stop).
+    pub fn handle_for(&mut self, time: Option<Duration>) -> Handled {
+        let end = time.map(|time| Instant::now() + time);
+        loop {
+            let now = Instant::now();
+            self.restart_due(now);
+            if end.is_some_and(|end| end <= now) {
+                return Handled::TimeOut;
+            }
+            let next_restart = self.restarts.first().map(|(at, _)| *at);
+            let wake_at = [end, next_restart].into_iter().flatten().min();
+            let event = match wake_at {
+                Some(at) => self.events.recv_timeout(at.saturating_duration_since(now)),
+                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match event {
+                Ok(Event::Failed { pipeline, reason }) => self.fail(&pipeline, &reason),
+                Ok(Event::Ended { pipeline }) => self.fail(&pipeline, "the stream ended"),
+                Ok(Event::Stop { cause }) => return Handled::Stop(cause),
+                // We hold a sender ourselves, so the channel stays open.
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            }
+        }
+    }
+
+    /// Lets every stream send what it has received, for at most `limit`; then stops all of them.
+    ///
+    /// Returns the number of streams that did not get done in time.
+    pub fn drain_and_stop(mut self, limit: Duration) -> usize {
+        let end = Instant::now() + limit;
+        let mut draining: HashMap<String, gst::Pipeline> = HashMap::new();
+        for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
+            let Some(pipeline) = &stream.pipeline else { continue };
+            if pipeline.send_event(gst::event::Eos::new()) {
+                draining.insert(spec.name.clone(), pipeline.clone());
+            }
+        }
+        while !draining.is_empty() {
+            match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(Event::Failed { pipeline, .. } | Event::Ended { pipeline }) => {
+                    draining.remove(pipeline.name().as_str());
+                }
+                Ok(Event::Stop { cause }) => {
+                    tracing::warn!(cause, "stopping at once");
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        let undone = draining.len();
+        for stream in &mut self.streams {
+            stream.stop();
+        }
+        undone
+    }
+
+    fn start_stream(&mut self, index: usize) {
+        let spec = &self.config.streams[index];
+        let built = self.builder.build(spec, &self.config.contexts, index);
+        let stream = &mut self.streams[index];
+        stream.started = Instant::now();
+        let pipeline = match built {
+            Ok(pipeline) => pipeline,
+            Err(error) => return self.retry_later(index, &error.to_string()),
+        };
+        stream.pipeline = Some(pipeline.clone());
+        if pipeline.set_state(gst::State::Playing).is_err() {
+            // The element that refused has posted why; this is for one that has not.
+            let reason = "an element refused to start".to_owned();
+            let _ = self.sender.send(Event::Failed { pipeline: pipeline.upcast(), reason });
+        }
+    }
+
+    fn fail(&mut self, pipeline: &gst::Object, reason: &str) {
+        let Some(&index) = self.indices.get(pipeline.name().as_str()) else { return };
+        // A pipeline that fails may say so more than once; only the first word counts.
+        let is_current = self.streams[index].pipeline.as_ref().is_some_and(|p| p.upcast_ref::<gst::Object>() == pipeline);
+        if is_current {
+            self.retry_later(index, reason);
+        }
+    }
+
+    fn retry_later(&mut self, index: usize, reason: &str) {
+        let stream = &mut self.streams[index];
+        stream.stop();
+        let now = Instant::now();
+        let wait = stream.backoff.after(now - stream.started);
+        self.restarts.insert((now + wait, index));
+        let name = &self.config.streams[index].name;
+        tracing::error!(stream = name, reason, retry_ms = wait.as_millis() as u64, "the stream failed");
+    }
+
+    fn restart_due(&mut self, now: Instant) {
+        while let Some(&(at, index)) = self.restarts.first() {
+            if at > now {
+                return;
+            }
+            self.restarts.pop_first();
+            tracing::info!(stream = self.config.streams[index].name, "starting the stream again");
+            self.start_stream(index);
+        }
+    }
+}
+
+impl Stream {
+    fn clone_stopped(&self) -> Stream {
+        Stream { pipeline: None, started: self.started, backoff: self.backoff.clone() }
+    }
+
+    fn stop(&mut self) {
+        if let Some(pipeline) = self.pipeline.take() {
+            // Going to NULL cannot fail in a way that anything could be done about.
+            let _ = pipeline.set_state(gst::State::Null);
+        }
+    }
+}
+
+/// A pipeline must not be dropped in any other state than NULL.
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        for stream in &mut self.streams {
+            stream.stop();
+        }
+    }
+}
+
+/// One bus for all pipelines: it keeps no message, and needs no thread and no main loop.
+fn shared_bus(sender: Sender<Event>) -> gst::Bus {
+    let bus = gst::Bus::new();
+    bus.set_sync_handler(move |_, message| {
+        let event = match message.view() {
+            gst::MessageView::Error(error) => top(message).map(|pipeline| {
+                let source = error.src().map(|src| src.name().to_string()).unwrap_or_default();
+                let detail = error.debug().map(|debug| format!(" ({debug})")).unwrap_or_default();
+                Event::Failed { pipeline, reason: format!("{source}: {}{detail}", error.error()) }
+            }),
+            gst::MessageView::Eos(_) => top(message).map(|pipeline| Event::Ended { pipeline }),
+            gst::MessageView::Warning(warning) => {
+                let stream = top(message).map(|top| top.name().to_string()).unwrap_or_default();
+                tracing::warn!(stream, warning = %warning.error(), "a warning from the stream");
+                None
+            }
+            _ => None,
+        };
+        if let Some(event) = event {
+            // Fails only when the gateway is gone, and then nobody wants to know.
+            let _ = sender.send(event);
+        }
+        gst::BusSyncReply::Drop
+    });
+    bus
+}
+
+/// The pipeline a message comes from.
+fn top(message: &gst::Message) -> Option<gst::Object> {
+    let mut object = message.src()?.clone();
+    while let Some(parent) = object.parent() {
+        object = parent;
+    }
+    Some(object)
+}

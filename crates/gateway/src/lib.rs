@@ -1,0 +1,19 @@
+//! The gateway `threadbare`: receives RTP audio streams, transcodes them and sends them on, thousands
+//! of them on a fixed number of threads.
+//!
+//! This library is the inside of the binary, so that tests reach it; it is no interface for others.
+//!
+//! - [`config`] says what is to run, [`pipeline`] builds one stream, [`gateway`] keeps all of them running.
+//! - [`cli`] is the command line; each of its commands is a module.
+#![forbid(unsafe_code)]
+
+pub mod backoff;
+pub mod cli;
+pub mod codec;
+pub mod config;
+pub mod demo;
+pub mod gateway;
+pub mod logging;
+pub mod pipeline;
+pub mod process;
+pub mod run;

@@ -1,0 +1,54 @@
+//! Logs: `tracing` on standard error, as text or as JSON, with GStreamer's own log bridged in.
+
+use std::io::IsTerminal;
+
+use tracing_subscriber::EnvFilter;
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object per line, for machines.
+    Json,
+}
+
+/// Sets up the log of this process; `default` applies unless the environment variable THREADBARE_LOG says otherwise.
+pub fn init(format: LogFormat, default: &str) {
+    let filter = EnvFilter::try_from_env("THREADBARE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    // Fails only where a log is already set up, which then stays.
+    let _ = match format {
+        LogFormat::Text => log.with_target(false).try_init(),
+        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    };
+}
+
+/// Sends GStreamer's log through ours. GST_DEBUG keeps its meaning; without it, warnings and errors come.
+pub fn bridge_gstreamer() {
+    gst::log::remove_default_log_function();
+    if std::env::var_os("GST_DEBUG").is_none() {
+        gst::log::set_default_threshold(gst::DebugLevel::Warning);
+    }
+    gst::log::add_log_function(|category, level, file, _function, line, object, message| {
+        let text = message.get().map(|text| text.to_string()).unwrap_or_default();
+        let object = object.map(|object| object.to_string()).unwrap_or_default();
+        let category = category.name();
+        macro_rules! emit {
+            ($level:expr) => {
+                tracing::event!(target: "gstreamer", $level, category, object, file = file.as_str(), line, "{text}")
+            };
+        }
+        match level {
+            gst::DebugLevel::Error => emit!(tracing::Level::ERROR),
+            gst::DebugLevel::Warning | gst::DebugLevel::Fixme => emit!(tracing::Level::WARN),
+            gst::DebugLevel::Info => emit!(tracing::Level::INFO),
+            gst::DebugLevel::Debug => emit!(tracing::Level::DEBUG),
+            _ => emit!(tracing::Level::TRACE),
+        }
+    });
+}

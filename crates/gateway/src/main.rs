@@ -1,0 +1,8 @@
+//! The `threadbare` command. Everything it does is in the library of the same name.
+#![forbid(unsafe_code)]
+
+use clap::Parser;
+
+fn main() -> miette::Result<std::process::ExitCode> {
+    threadbare::cli::Cli::parse().execute()
+}

@@ -1,0 +1,124 @@
+//! `threadbare run`: the gateway with a user's configuration.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use miette::{Context, IntoDiagnostic};
+
+use crate::config::Config;
+use crate::gateway::{Event, Gateway, Handled};
+use crate::logging::{self, LogFormat};
+use crate::pipeline::Elements;
+use crate::process;
+
+/// Runs the gateway of a configuration file until SIGTERM or SIGINT.
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// The configuration file (TOML)
+    pub config: PathBuf,
+    /// Only check the configuration: bind nothing, start nothing
+    #[arg(long)]
+    pub check: bool,
+    /// How log lines look
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    pub log_format: LogFormat,
+    /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison
+    #[arg(long)]
+    pub stock: bool,
+}
+
+impl RunArgs {
+    /// Does it.
+    pub fn execute(&self) -> miette::Result<ExitCode> {
+        let config = read_config(&self.config)?;
+        if self.check {
+            println!(
+                "{}: fine. {} streams on {} contexts.",
+                self.config.display(),
+                config.streams.len(),
+                config.contexts.count
+            );
+            return Ok(ExitCode::SUCCESS);
+        }
+        logging::init(self.log_format, "info");
+        init_gstreamer()?;
+        warn_about_descriptors(config.streams.len());
+        let count = config.streams.len();
+        let contexts = config.contexts.count;
+        let elements = if self.stock { Elements::STOCK } else { Elements::THREADBARE };
+        let mut gateway = Gateway::start(config, elements);
+        stop_on_signals(gateway.sender())?;
+        tracing::info!(streams = count, contexts, "running");
+        let stopped_by = match gateway.handle_for(None) {
+            Handled::Stop(cause) => cause,
+            Handled::TimeOut => "time",
+        };
+        tracing::info!(cause = stopped_by, "draining");
+        let undone = gateway.drain_and_stop(DRAIN_LIMIT);
+        if undone > 0 {
+            tracing::warn!(streams = undone, "stopped before these streams had sent everything");
+        }
+        tracing::info!("stopped");
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Reads and checks a configuration file.
+pub fn read_config(path: &Path) -> miette::Result<Config> {
+    let text = std::fs::read_to_string(path)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("cannot read the configuration {}", path.display()))?;
+    Ok(Config::from_toml(&path.display().to_string(), &text)?)
+}
+
+/// Initialises GStreamer with its log in ours, and our own elements built in.
+pub fn init_gstreamer() -> miette::Result<()> {
+    gst::init().into_diagnostic().wrap_err("GStreamer does not start")?;
+    logging::bridge_gstreamer();
+    gstthreadbare::plugin_register_static()
+        .into_diagnostic()
+        .wrap_err("Threadbare's elements cannot be registered")
+}
+
+/// Sends [`Event::Stop`] when SIGTERM or SIGINT comes.
+pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
+    use signal_hook::consts::{SIGINT, SIGTERM};
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])
+        .into_diagnostic()
+        .wrap_err("cannot listen for signals")?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            for signal in signals.forever() {
+                let cause = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
+                if events.send(Event::Stop { cause }).is_err() {
+                    return;
+                }
+            }
+        })
+        .into_diagnostic()
+        .wrap_err("cannot start the thread for signals")?;
+    Ok(())
+}
+
+fn warn_about_descriptors(streams: usize) {
+    let needed = (streams * DESCRIPTORS_PER_STREAM + DESCRIPTORS_SPARE) as u64;
+    if let Some(limit) = process::raise_descriptor_limit().filter(|limit| *limit < needed) {
+        tracing::warn!(
+            limit,
+            needed,
+            "the limit of open files may be too low for so many streams; raise it with `ulimit -n` or LimitNOFILE="
+        );
+    }
+}
+
+/// How long streams may take to send what they have received, once told to stop.
+const DRAIN_LIMIT: Duration = Duration::from_secs(2);
+
+/// A receiving socket, and sending ones for IPv4 and IPv6.
+const DESCRIPTORS_PER_STREAM: usize = 3;
+
+/// For standard streams, epoll, libraries.
+const DESCRIPTORS_SPARE: usize = 64;
