@@ -1,1 +1,55 @@
-//! Contexts: one thread, thousands of sources.
+//! Contexts: one thread each, carrying thousands of sources.
+//!
+//! A [`Context`] has a name, a *wait* and a number of threads. Each of its threads is a [`Shard`]: an
+//! epoll reactor, a timer wheel and a ready queue, all owned by that thread. Things that live on a
+//! shard are [`Agent`]s (driven by sockets, timers and wake-ups, called directly, no future in
+//! between) and tasks (futures).
+//!
+//! With `wait = W` a shard handles all that has arrived at most once per `W`, in one batch; between
+//! batches it sleeps in the kernel, and when nothing arrives it does not wake up at all. Control
+//! commands interrupt the sleep.
+//!
+//! ```
+//! use threadbare_runtime::{Context, Settings};
+//!
+//! let context = Context::acquire("doc", Settings::default())?;
+//! let shard = context.next_shard();
+//! let answer = shard.call(|_local| 6 * 7)?;
+//! assert_eq!(answer, 42);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Nothing here knows of GStreamer.
+
+#[cfg(not(loom))]
+mod agent;
+#[cfg(not(loom))]
+mod block;
+#[cfg(not(loom))]
+mod context;
+#[cfg(not(loom))]
+mod counters;
+#[cfg(not(loom))]
+mod local;
+mod park;
+#[cfg(not(loom))]
+mod shard;
+mod sync;
+#[cfg(not(loom))]
+mod sys;
+#[cfg(not(loom))]
+mod task;
+mod wheel;
+
+#[cfg(not(loom))]
+pub use self::{
+    agent::{Agent, AgentHandle, Cx, Interest, Ready},
+    block::block_on,
+    context::{Context, ContextInfo, Settings, SettingsConflict, contexts},
+    counters::{CountersSnapshot, Lateness},
+    local::Local,
+    shard::{Shard, ShardClosed, current_shard_id},
+    sys::{RawAddr, RecvBatch, Received, clock_now_ns, recv_from, recv_from_timestamped},
+    task::{Sleep, sleep_until},
+};
+pub use self::wheel::{Precision, TimerKey, Wheel};

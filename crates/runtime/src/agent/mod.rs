@@ -1,0 +1,204 @@
+//! Agents: what lives on a shard and is called when its sockets, timers or wake-ups are due.
+
+mod state;
+
+use std::marker::PhantomData;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::{Wake as StdWake, Waker};
+use std::{any::Any, io};
+
+use self::state::Queued;
+use crate::local::{Local, Token};
+use crate::shard::{Shard, ShardClosed};
+use crate::wheel::Precision;
+
+/// A thing on a shard. Its thread alone calls it, so it needs no locks; it is dropped there, too.
+pub trait Agent: Any + Send {
+    /// Something is ready. Must not block: everything else on the shard waits meanwhile. Bound the work
+    /// of one call and ask for another with [`Cx::wake_self`].
+    fn run(&mut self, cx: &mut Cx<'_>, ready: Ready);
+}
+
+/// Why an agent runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ready {
+    /// The descriptor registered with this key is readable, writable, or has an error to fetch.
+    Io(u8),
+    /// The agent's waker was woken.
+    Woken,
+    /// The agent's timer is due.
+    Timer,
+}
+
+/// What to wait for on a descriptor (errors are always reported).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Data to read.
+    Read,
+    /// Room to write.
+    Write,
+}
+
+/// What an agent may do while it runs.
+#[derive(Debug)]
+pub struct Cx<'a> {
+    pub(crate) local: &'a Local,
+    pub(crate) token: Token,
+}
+
+impl Cx<'_> {
+    /// Nanoseconds of CLOCK_MONOTONIC, read once a pass.
+    pub fn now_ns(&self) -> u64 {
+        self.local.now_ns()
+    }
+
+    /// The shard's own state.
+    pub fn local(&self) -> &Local {
+        self.local
+    }
+
+    /// Wakes this agent, from any thread. Allocates nothing when cloned.
+    pub fn waker(&self) -> Waker {
+        self.local.waker_of(self.token)
+    }
+
+    /// Runs this agent again in the next pass.
+    pub fn wake_self(&self) {
+        self.local.wake_agent(self.token);
+    }
+
+    /// Calls the agent with [`Ready::Io`]`(key)` whenever `fd` is ready (level-triggered). The agent owns
+    /// the descriptor and keeps it open until [`Cx::deregister`] or its own drop.
+    pub fn register(&self, fd: BorrowedFd<'_>, key: u8, interest: Interest) -> io::Result<()> {
+        self.local.register(self.token, fd.as_raw_fd(), key, interest)
+    }
+
+    /// No more calls for `fd`. No effect if it is not registered.
+    pub fn deregister(&self, fd: BorrowedFd<'_>) {
+        self.local.deregister(self.token, fd.as_raw_fd());
+    }
+
+    /// Sets the agent's one timer, in place of what it was set to. Moving it later costs nothing.
+    pub fn set_timer(&self, deadline_ns: u64, precision: Precision) {
+        self.local.set_timer(self.token, deadline_ns, precision);
+    }
+
+    /// Takes the agent's timer back.
+    pub fn clear_timer(&self) {
+        self.local.clear_timer(self.token);
+    }
+
+    /// Adds to the shard's packet counter.
+    pub fn count_packets(&self, packets: u64) {
+        self.local.count_packets(packets);
+    }
+}
+
+/// Reaches an agent from any thread. Dropping the handle leaves the agent where it is.
+pub struct AgentHandle<A> {
+    shard: Shard,
+    token: Token,
+    wake: Arc<WakeAgent>,
+    kind: PhantomData<fn(A)>,
+}
+
+impl<A: Agent> AgentHandle<A> {
+    pub(crate) fn new(shard: Shard, token: Token, wake: Arc<WakeAgent>) -> Self {
+        AgentHandle { shard, token, wake, kind: PhantomData }
+    }
+
+    /// The shard the agent lives on.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// Runs the agent at the next occasion; a throttled shard waits for its slice edge.
+    pub fn wake(&self) {
+        self.wake.notify();
+    }
+
+    /// A waker for this agent.
+    pub fn waker(&self) -> Waker {
+        self.wake.clone().into()
+    }
+
+    /// Runs `f` with the agent on its shard, at once: a throttled sleep is interrupted. Commands of one
+    /// thread run in the order they were given. Dropped unrun if the agent is gone.
+    pub fn command(&self, f: impl FnOnce(&mut A, &mut Cx<'_>) + Send + 'static) {
+        let token = self.token;
+        let result = self.shard.command(move |local| {
+            local.with_agent(token, |agent, cx| {
+                let agent: &mut dyn Any = agent;
+                if let Some(agent) = agent.downcast_mut::<A>() {
+                    f(agent, cx);
+                }
+            });
+        });
+        if result.is_err() {
+            tracing::debug!("command for an agent of a shard that has shut down");
+        }
+    }
+
+    /// Takes the agent off its shard and waits until it is dropped; its descriptors are unregistered
+    /// before that. Called by the agent itself, directly or through what it calls, it returns at once and
+    /// the agent is dropped when its run returns.
+    pub fn remove(&self) {
+        let token = self.token;
+        match self.shard.call(move |local| local.remove_agent(token)) {
+            Ok(()) | Err(ShardClosed) => {}
+        }
+    }
+}
+
+impl<A> Clone for AgentHandle<A> {
+    fn clone(&self) -> Self {
+        AgentHandle {
+            shard: self.shard.clone(),
+            token: self.token,
+            wake: self.wake.clone(),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<A> std::fmt::Debug for AgentHandle<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentHandle").field("shard", &self.shard).field("token", &self.token).finish()
+    }
+}
+
+/// The wake-up of one agent: queued at most once, however often it is woken.
+#[derive(Debug)]
+pub(crate) struct WakeAgent {
+    shard: Shard,
+    token: Token,
+    queued: Queued,
+}
+
+impl WakeAgent {
+    pub(crate) fn new(shard: Shard, token: Token) -> Self {
+        WakeAgent { shard, token, queued: Queued::new() }
+    }
+
+    pub(crate) fn notify(&self) {
+        if self.queued.enqueue() {
+            self.shard.wake_agent(self.token);
+        }
+    }
+
+    /// The shard takes the wake-up off its queue, before it runs the agent.
+    pub(crate) fn dequeue(&self) {
+        self.queued.dequeue();
+    }
+}
+
+impl StdWake for WakeAgent {
+    fn wake(self: Arc<Self>) {
+        self.notify();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.notify();
+    }
+}

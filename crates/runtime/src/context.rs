@@ -1,0 +1,210 @@
+//! Contexts by name: who asks for the same name shares the same threads.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use std::{fmt, io, thread};
+
+use crate::counters::CountersSnapshot;
+use crate::shard::{Shard, current_shard_id};
+
+/// What a context is asked to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settings {
+    /// How long to collect before a batch is handled; zero for none.
+    pub wait: Duration,
+    /// -1: exactly one thread; 0: one per CPU core; N: N threads.
+    pub threads: i32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings { wait: Duration::ZERO, threads: -1 }
+    }
+}
+
+impl Settings {
+    /// The number of threads that `threads` stands for.
+    pub fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            n => usize::try_from(n).unwrap_or(1).min(THREADS_MAX),
+        }
+    }
+}
+
+/// A second user asked for other settings than the first, whose stand.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "context '{name}' runs already with wait {} ms and {} thread(s); asked for wait {} ms and {} thread(s), which is ignored",
+    .stands.wait.as_millis(), .stands.thread_count(), .asked.wait.as_millis(), .asked.thread_count()
+)]
+pub struct SettingsConflict {
+    /// The context.
+    pub name: String,
+    /// What it runs with.
+    pub stands: Settings,
+    /// What was asked for.
+    pub asked: Settings,
+}
+
+/// A user's share in a context. The context's threads end when the last share is dropped.
+#[derive(Clone)]
+pub struct Context(Arc<Inner>);
+
+impl Context {
+    /// The context of this name, started if nobody uses it yet.
+    ///
+    /// # Errors
+    /// When threads or descriptors run out.
+    pub fn acquire(name: &str, settings: Settings) -> io::Result<Context> {
+        let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inner) = registry.get(name).and_then(Weak::upgrade) {
+            return Ok(Context(inner));
+        }
+        let mut inner = Inner {
+            name: name.to_owned(),
+            settings,
+            shards: Vec::new(),
+            threads: Mutex::new(Vec::new()),
+            next: AtomicUsize::new(0),
+        };
+        let count = settings.thread_count();
+        for i in 0..count {
+            let id = NEXT_SHARD.fetch_add(1, Ordering::Relaxed);
+            let (shard, thread) = Shard::start(id, thread_name(name, i, count), settings.wait)?;
+            inner.shards.push(shard);
+            inner.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
+        }
+        let inner = Arc::new(inner);
+        registry.insert(name.to_owned(), Arc::downgrade(&inner));
+        registry.retain(|_, known| known.strong_count() > 0);
+        Ok(Context(inner))
+    }
+
+    /// The context of this name, if somebody uses it.
+    pub fn find(name: &str) -> Option<Context> {
+        let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+        registry.get(name).and_then(Weak::upgrade).map(Context)
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// What it runs with: the settings of its first user.
+    pub fn settings(&self) -> Settings {
+        self.0.settings
+    }
+
+    /// What to tell a user who asked for `asked`, if that differs from what stands.
+    pub fn conflict(&self, asked: Settings) -> Option<SettingsConflict> {
+        let stands = self.0.settings;
+        let same =
+            stands.wait == asked.wait && stands.thread_count() == asked.thread_count();
+        (!same).then(|| SettingsConflict { name: self.0.name.clone(), stands, asked })
+    }
+
+    /// The thread for a new element: each in turn. The element stays on it for life.
+    pub fn next_shard(&self) -> Shard {
+        let turn = self.0.next.fetch_add(1, Ordering::Relaxed);
+        self.0.shards[turn % self.0.shards.len()].clone()
+    }
+
+    /// All its threads.
+    pub fn shards(&self) -> &[Shard] {
+        &self.0.shards
+    }
+
+    /// How many hold a share.
+    pub fn users(&self) -> usize {
+        Arc::strong_count(&self.0)
+    }
+}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("name", &self.0.name)
+            .field("settings", &self.0.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A context as an observer sees it.
+#[derive(Debug, Clone)]
+pub struct ContextInfo {
+    /// Its name.
+    pub name: String,
+    /// What it runs with.
+    pub settings: Settings,
+    /// How many hold a share.
+    pub users: usize,
+    /// The counters of each thread.
+    pub shards: Vec<CountersSnapshot>,
+}
+
+/// All contexts in use, by name.
+pub fn contexts() -> Vec<ContextInfo> {
+    let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
+    let alive: Vec<Context> = registry.values().filter_map(Weak::upgrade).map(Context).collect();
+    drop(registry);
+    let mut infos: Vec<ContextInfo> = alive
+        .iter()
+        .map(|context| ContextInfo {
+            name: context.name().to_owned(),
+            settings: context.settings(),
+            users: context.users() - 1,
+            shards: context.shards().iter().map(Shard::counters_snapshot).collect(),
+        })
+        .collect();
+    infos.sort_by(|a, b| a.name.cmp(&b.name));
+    infos
+}
+
+struct Inner {
+    name: String,
+    settings: Settings,
+    shards: Vec<Shard>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    next: AtomicUsize,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for shard in &self.shards {
+            // Refused only if the thread has ended already.
+            let _ = shard.command(|local| local.closing.set(true));
+        }
+        // A shard's thread cannot wait for itself, and must not hold up its neighbours for another's.
+        if current_shard_id().is_some() {
+            return;
+        }
+        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for thread in threads.drain(..) {
+            // Panics were reported where they happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// At most 15 bytes, the limit of Linux thread names.
+fn thread_name(context: &str, index: usize, count: usize) -> String {
+    let suffix = if count > 1 { format!("/{index}") } else { String::new() };
+    let mut name = String::from("ts:");
+    for c in context.chars().filter(|c| !c.is_control()) {
+        if name.len() + c.len_utf8() + suffix.len() > 15 {
+            break;
+        }
+        name.push(c);
+    }
+    name + &suffix
+}
+
+static REGISTRY: LazyLock<Mutex<HashMap<String, Weak<Inner>>>> = LazyLock::new(Mutex::default);
+static NEXT_SHARD: AtomicU64 = AtomicU64::new(0);
+/// More threads in one context than this is a mistake in a configuration.
+const THREADS_MAX: usize = 1024;

@@ -1,0 +1,205 @@
+//! How other threads reach a shard: the inbox, and the word that says whether the shard sleeps.
+//!
+//! | field | who writes | who reads |
+//! |---|---|---|
+//! | `inbox` | any thread, under its lock | the shard's thread, under its lock |
+//! | `state` | the shard's thread: sleeping and waking; any thread: notified | all |
+//!
+//! The protocol: a sender puts its item into the inbox and *then* looks at the state. The shard
+//! announces its sleep in the state and *then* looks into the inbox. The inbox lock orders the two, so
+//! one of them always sees the other: an item is never left behind in front of a sleeping shard
+//! (`loom_*` tests below).
+
+mod state;
+
+pub(crate) use self::state::Sleep;
+use self::state::State;
+use crate::sync::{Mutex, lock};
+
+/// What other threads leave for a shard. Control items interrupt a throttled sleep, data does not.
+#[derive(Debug)]
+pub(crate) struct Inbox<C, D> {
+    control: Vec<C>,
+    data: Vec<D>,
+    closed: bool,
+}
+
+/// The shared half of a shard's sleep: `C` are commands, `D` are wake-ups.
+#[derive(Debug)]
+pub(crate) struct Park<C, D> {
+    inbox: Mutex<Inbox<C, D>>,
+    state: State,
+}
+
+impl<C, D> Park<C, D> {
+    pub(crate) fn new() -> Self {
+        Park {
+            inbox: Mutex::new(Inbox { control: Vec::new(), data: Vec::new(), closed: false }),
+            state: State::new(),
+        }
+    }
+
+    /// Leaves a command. `Ok(true)`: the caller must interrupt the shard's poller.
+    /// Gives the command back when the shard has shut down.
+    pub(crate) fn send_control(&self, command: C) -> Result<bool, C> {
+        {
+            let mut inbox = lock(&self.inbox);
+            if inbox.closed {
+                return Err(command);
+            }
+            inbox.control.push(command);
+        }
+        Ok(self.state.notify_control())
+    }
+
+    /// Leaves a wake-up. `Ok(true)`: the caller must interrupt the shard's poller.
+    /// Gives the wake-up back when the shard has shut down.
+    pub(crate) fn send_data(&self, wake: D) -> Result<bool, D> {
+        {
+            let mut inbox = lock(&self.inbox);
+            if inbox.closed {
+                return Err(wake);
+            }
+            inbox.data.push(wake);
+        }
+        Ok(self.state.notify_data())
+    }
+
+    /// Takes everything that was left, into empty vectors whose capacity is used again.
+    pub(crate) fn take(&self, control: &mut Vec<C>, data: &mut Vec<D>) {
+        debug_assert!(control.is_empty() && data.is_empty());
+        let mut inbox = lock(&self.inbox);
+        std::mem::swap(&mut inbox.control, control);
+        std::mem::swap(&mut inbox.data, data);
+    }
+
+    /// Takes the commands alone: during a throttled sleep the wake-ups wait for the edge.
+    pub(crate) fn take_control(&self, control: &mut Vec<C>) {
+        debug_assert!(control.is_empty());
+        std::mem::swap(&mut lock(&self.inbox).control, control);
+    }
+
+    /// Announces a sleep. `false`: something is there already, do not sleep (the state is active again).
+    pub(crate) fn prepare(&self, sleep: Sleep) -> bool {
+        self.state.fall_asleep(sleep);
+        let stay = {
+            let inbox = lock(&self.inbox);
+            match sleep {
+                Sleep::Throttled => inbox.control.is_empty(),
+                Sleep::Idle => inbox.control.is_empty() && inbox.data.is_empty(),
+            }
+        };
+        if !stay {
+            self.state.awake();
+        }
+        stay
+    }
+
+    /// The sleep is over. `true`: the poller was, or is being, interrupted by a notification.
+    pub(crate) fn awake(&self) -> bool {
+        self.state.awake()
+    }
+
+    /// Refuses everything from now on and returns what was left.
+    pub(crate) fn close(&self) -> (Vec<C>, Vec<D>) {
+        let mut inbox = lock(&self.inbox);
+        inbox.closed = true;
+        (std::mem::take(&mut inbox.control), std::mem::take(&mut inbox.data))
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::sync::Arc;
+    use loom::sync::atomic::{AtomicBool, Ordering};
+    use loom::thread;
+
+    /// The eventfd of the real thing: a flag that the sleeper waits for.
+    struct Poller(AtomicBool);
+
+    /// Runs `sleep` against one sender and fails if the sleeper would sleep on for ever.
+    fn sleeper_against(sleep: Sleep, send: fn(&Park<u8, u8>) -> bool) {
+        loom::model(move || {
+            let park = Arc::new(Park::<u8, u8>::new());
+            let poller = Arc::new(Poller(AtomicBool::new(false)));
+            let sender = thread::spawn({
+                let (park, poller) = (park.clone(), poller.clone());
+                move || {
+                    if send(&park) {
+                        poller.0.store(true, Ordering::Release);
+                    }
+                }
+            });
+            let (mut control, mut data) = (Vec::new(), Vec::new());
+            loop {
+                park.take(&mut control, &mut data);
+                if !control.is_empty() || !data.is_empty() {
+                    break;
+                }
+                if park.prepare(sleep) {
+                    // Sleeps until interrupted; loom reports a livelock if that never comes.
+                    while !poller.0.swap(false, Ordering::AcqRel) {
+                        thread::yield_now();
+                    }
+                    assert!(park.awake(), "interrupted without a notification");
+                }
+            }
+            sender.join().unwrap();
+            assert_eq!(control.len() + data.len(), 1);
+        });
+    }
+
+    #[test]
+    fn loom_data_wakes_an_idle_shard() {
+        sleeper_against(Sleep::Idle, |park| park.send_data(1).unwrap());
+    }
+
+    #[test]
+    fn loom_control_wakes_an_idle_shard() {
+        sleeper_against(Sleep::Idle, |park| park.send_control(1).unwrap());
+    }
+
+    #[test]
+    fn loom_control_wakes_a_throttled_shard() {
+        sleeper_against(Sleep::Throttled, |park| park.send_control(1).unwrap());
+    }
+
+    /// Two senders: at most one interrupts per sleep, and nothing is lost.
+    #[test]
+    fn loom_two_senders_interrupt_once_per_sleep() {
+        loom::model(|| {
+            let park = Arc::new(Park::<u8, u8>::new());
+            let slept = park.prepare(Sleep::Idle);
+            assert!(slept);
+            let senders: Vec<_> = (0..2)
+                .map(|i| {
+                    let park = park.clone();
+                    thread::spawn(move || park.send_data(i).unwrap())
+                })
+                .collect();
+            let interrupts =
+                senders.into_iter().map(|s| s.join().unwrap()).filter(|must| *must).count();
+            assert_eq!(interrupts, 1);
+            park.awake();
+            let (mut control, mut data) = (Vec::new(), Vec::new());
+            park.take(&mut control, &mut data);
+            assert_eq!(data.len(), 2);
+        });
+    }
+
+    /// A command to a shard that shuts down is either taken over by it or given back, never lost.
+    #[test]
+    fn loom_close_loses_nothing() {
+        loom::model(|| {
+            let park = Arc::new(Park::<u8, u8>::new());
+            let sender = thread::spawn({
+                let park = park.clone();
+                move || park.send_control(7).is_ok()
+            });
+            let (left, _) = park.close();
+            let accepted = sender.join().unwrap();
+            assert_eq!(accepted, left.len() == 1);
+        });
+    }
+}

@@ -1,0 +1,65 @@
+//! The sleep word of a shard.
+//!
+//! ```text
+//!            fall_asleep(Throttled)              fall_asleep(Idle)
+//!   ACTIVE ------------------------> THROTTLED      ACTIVE ---> IDLE
+//!   THROTTLED --notify_control--> NOTIFIED     IDLE --notify_control, notify_data--> NOTIFIED
+//!   any --awake--> ACTIVE
+//! ```
+//!
+//! Only the shard's thread falls asleep and awakes; any thread notifies. Whoever makes the step to
+//! NOTIFIED, and nobody else, writes the eventfd.
+
+use crate::sync::{AtomicU8, Ordering};
+
+const ACTIVE: u8 = 0;
+const THROTTLED: u8 = 1;
+const IDLE: u8 = 2;
+const NOTIFIED: u8 = 3;
+
+/// The two ways to sleep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sleep {
+    /// Until the next slice edge: data waits for the edge, control interrupts.
+    Throttled,
+    /// Until anything at all happens.
+    Idle,
+}
+
+#[derive(Debug)]
+pub(crate) struct State(AtomicU8);
+
+impl State {
+    pub(crate) fn new() -> Self {
+        State(AtomicU8::new(ACTIVE))
+    }
+
+    pub(crate) fn fall_asleep(&self, sleep: Sleep) {
+        let word = match sleep {
+            Sleep::Throttled => THROTTLED,
+            Sleep::Idle => IDLE,
+        };
+        self.0.store(word, Ordering::SeqCst);
+    }
+
+    /// `true`: somebody notified during the sleep.
+    pub(crate) fn awake(&self) -> bool {
+        self.0.swap(ACTIVE, Ordering::SeqCst) == NOTIFIED
+    }
+
+    /// `true`: the caller made the step and must write the eventfd.
+    pub(crate) fn notify_control(&self) -> bool {
+        self.step(THROTTLED) || self.step(IDLE)
+    }
+
+    /// `true`: the caller made the step and must write the eventfd.
+    pub(crate) fn notify_data(&self) -> bool {
+        self.step(IDLE)
+    }
+
+    fn step(&self, from: u8) -> bool {
+        // The plain load keeps the line shared while the shard is busy, which is the common case.
+        self.0.load(Ordering::SeqCst) == from
+            && self.0.compare_exchange(from, NOTIFIED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+}

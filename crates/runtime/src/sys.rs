@@ -1,0 +1,355 @@
+//! The system calls, each behind a safe function. With the task queue, the only `unsafe` of this crate.
+
+use std::io::{self, IoSliceMut};
+use std::mem::{MaybeUninit, size_of};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// Nanoseconds of CLOCK_MONOTONIC, which is also what GStreamer's system clock counts.
+pub fn clock_now_ns() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is a valid timespec for the call to fill; CLOCK_MONOTONIC exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// A sender's address as the kernel wrote it, so that two of them compare without being parsed.
+#[derive(Clone, Copy)]
+pub struct RawAddr {
+    storage: libc::sockaddr_storage,
+    len: libc::socklen_t,
+}
+
+impl RawAddr {
+    /// No address.
+    pub fn empty() -> Self {
+        // SAFETY: sockaddr_storage is plain old data for which all zeroes is a value (AF_UNSPEC).
+        RawAddr { storage: unsafe { std::mem::zeroed() }, len: 0 }
+    }
+
+    /// The bytes the kernel wrote (16 for IPv4, 28 for IPv6, none when it gave no address).
+    pub fn as_bytes(&self) -> &[u8] {
+        let len = (self.len as usize).min(size_of::<libc::sockaddr_storage>());
+        // SAFETY: the storage is fully initialised (zeroed in `empty`), `len` is within it, and the slice
+        // borrows `self`.
+        unsafe { std::slice::from_raw_parts((&raw const self.storage).cast::<u8>(), len) }
+    }
+
+    /// The address, if it is one of the two Internet families.
+    pub fn to_socket_addr(&self) -> Option<SocketAddr> {
+        match (i32::from(self.storage.ss_family), self.as_bytes().len()) {
+            (libc::AF_INET, 16..) => {
+                // SAFETY: the family says sockaddr_in, which is smaller than the storage and no more aligned.
+                let v4 = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in>() };
+                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+                Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+            }
+            (libc::AF_INET6, 28..) => {
+                // SAFETY: the family says sockaddr_in6, which is smaller than the storage and no more aligned.
+                let v6 = unsafe { &*(&raw const self.storage).cast::<libc::sockaddr_in6>() };
+                let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+                let port = u16::from_be(v6.sin6_port);
+                Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+            }
+            _ => None,
+        }
+    }
+}
+
+impl PartialEq for RawAddr {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl std::fmt::Debug for RawAddr {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.to_socket_addr().fmt(f)
+    }
+}
+
+/// One datagram that was received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// Bytes in the buffer.
+    pub len: usize,
+    /// Bytes the datagram had. More than `len`: it did not fit and the rest is gone.
+    pub datagram_len: usize,
+    /// When the kernel took it in, nanoseconds since the epoch (CLOCK_REALTIME), if asked for.
+    pub timestamp_ns: Option<u64>,
+}
+
+/// Receives one datagram without waiting. `WouldBlock` when there is none.
+pub fn recv_from(fd: BorrowedFd<'_>, buf: &mut [u8], from: &mut RawAddr) -> io::Result<Received> {
+    from.len = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    // SAFETY: `buf` and `from.storage` are exclusively borrowed and their true sizes are passed.
+    let n = unsafe {
+        libc::recvfrom(
+            fd.as_raw_fd(),
+            buf.as_mut_ptr().cast(),
+            buf.len(),
+            libc::MSG_DONTWAIT | libc::MSG_TRUNC,
+            (&raw mut from.storage).cast(),
+            &mut from.len,
+        )
+    };
+    if n < 0 {
+        from.len = 0;
+        return Err(io::Error::last_os_error());
+    }
+    let datagram_len = n as usize;
+    Ok(Received { len: datagram_len.min(buf.len()), datagram_len, timestamp_ns: None })
+}
+
+/// Like [`recv_from`], with the kernel's timestamp of a socket that has SO_TIMESTAMPNS on.
+pub fn recv_from_timestamped(
+    fd: BorrowedFd<'_>,
+    buf: &mut [u8],
+    from: &mut RawAddr,
+) -> io::Result<Received> {
+    let mut iov = IoSliceMut::new(buf);
+    let mut control = Control::new();
+    // SAFETY: msghdr is plain old data for which all zeroes is a value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = (&raw mut from.storage).cast();
+    header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+    header.msg_iov = (&raw mut iov).cast();
+    header.msg_iovlen = 1;
+    header.msg_control = control.0.as_mut_ptr().cast();
+    header.msg_controllen = size_of::<Control>();
+    // SAFETY: all that `header` points to is exclusively borrowed and outlives the call; IoSliceMut has
+    // the layout of iovec by its documentation.
+    let n = unsafe {
+        libc::recvmsg(fd.as_raw_fd(), &mut header, libc::MSG_DONTWAIT | libc::MSG_TRUNC)
+    };
+    if n < 0 {
+        from.len = 0;
+        return Err(io::Error::last_os_error());
+    }
+    from.len = header.msg_namelen;
+    let datagram_len = n as usize;
+    let timestamp_ns = timestamp_of(&header);
+    Ok(Received { len: datagram_len.min(iov.len()), datagram_len, timestamp_ns })
+}
+
+/// Receives up to a fixed number of datagrams with one system call.
+pub struct RecvBatch {
+    headers: Vec<libc::mmsghdr>,
+    addrs: Vec<RawAddr>,
+    lens: Vec<usize>,
+}
+
+impl RecvBatch {
+    /// Room for `capacity` datagrams a call.
+    pub fn new(capacity: usize) -> Self {
+        RecvBatch {
+            // SAFETY: mmsghdr is plain old data for which all zeroes is a value.
+            headers: vec![unsafe { std::mem::zeroed() }; capacity],
+            addrs: vec![RawAddr::empty(); capacity],
+            lens: vec![0; capacity],
+        }
+    }
+
+    /// Datagrams that one call takes at most.
+    pub fn capacity(&self) -> usize {
+        self.headers.len()
+    }
+
+    /// Receives what is there, one datagram a buffer, without waiting; returns how many.
+    /// `WouldBlock` when there is none.
+    pub fn recv(&mut self, fd: BorrowedFd<'_>, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let count = bufs.len().min(self.headers.len());
+        for i in 0..count {
+            self.lens[i] = bufs[i].len();
+            let header = &mut self.headers[i].msg_hdr;
+            header.msg_name = (&raw mut self.addrs[i].storage).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            header.msg_iov = (&raw mut bufs[i]).cast();
+            header.msg_iovlen = 1;
+        }
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        // SAFETY: the first `count` headers point into `self.addrs` and `bufs`, which are exclusively
+        // borrowed until the call returns; nothing uses the pointers afterwards. No timeout is passed.
+        let n = unsafe {
+            libc::recvmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                count as libc::c_uint,
+                flags as _,
+                std::ptr::null_mut(),
+            )
+        };
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for i in 0..n as usize {
+            self.addrs[i].len = self.headers[i].msg_hdr.msg_namelen;
+        }
+        Ok(n as usize)
+    }
+
+    /// What the last call received as its `i`-th datagram.
+    pub fn received(&self, i: usize) -> (Received, &RawAddr) {
+        let datagram_len = self.headers[i].msg_len as usize;
+        let len = datagram_len.min(self.lens[i]);
+        (Received { len, datagram_len, timestamp_ns: None }, &self.addrs[i])
+    }
+}
+
+// SAFETY: the raw pointers in `headers` are written and used within one `recv` call only.
+unsafe impl Send for RecvBatch {}
+
+impl std::fmt::Debug for RecvBatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RecvBatch").field("capacity", &self.capacity()).finish()
+    }
+}
+
+/// Room for one timestamp message, aligned as cmsghdr needs it.
+#[repr(C, align(8))]
+struct Control([u8; 64]);
+
+impl Control {
+    fn new() -> Self {
+        Control([0; 64])
+    }
+}
+
+fn timestamp_of(header: &libc::msghdr) -> Option<u64> {
+    // SAFETY: `header` was filled by a successful recvmsg and its control buffer is alive; the CMSG
+    // macros stay within `msg_controllen`.
+    unsafe {
+        let mut message = libc::CMSG_FIRSTHDR(header);
+        while !message.is_null() {
+            let kind = ((*message).cmsg_level, (*message).cmsg_type);
+            if kind == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+                let time = libc::CMSG_DATA(message).cast::<libc::timespec>().read_unaligned();
+                return Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
+            }
+            message = libc::CMSG_NXTHDR(header, message);
+        }
+    }
+    None
+}
+
+/// A level-triggered epoll instance.
+#[derive(Debug)]
+pub(crate) struct Epoll(OwnedFd);
+
+/// What was ready, and the number it was registered with.
+pub(crate) type Event = libc::epoll_event;
+
+impl Epoll {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: takes no pointer; the result is checked before it is used.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        Ok(Epoll(owned(fd)?))
+    }
+
+    pub(crate) fn add(&self, fd: i32, events: u32, data: u64) -> io::Result<()> {
+        let mut event = Event { events, u64: data };
+        // SAFETY: `event` is valid for the call, which copies it; a stale `fd` is an error, not a fault.
+        check(unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) })
+    }
+
+    pub(crate) fn delete(&self, fd: i32) -> io::Result<()> {
+        let epoll = self.0.as_raw_fd();
+        // SAFETY: the event argument is ignored for DEL; a stale `fd` is an error, not a fault.
+        check(unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) })
+    }
+
+    /// Waits for events, `None` without limit. An interrupted wait returns no events.
+    pub(crate) fn wait<'e>(
+        &self,
+        events: &'e mut [MaybeUninit<Event>],
+        timeout: Option<Duration>,
+    ) -> io::Result<&'e [Event]> {
+        let epoll = self.0.as_raw_fd();
+        let max = events.len() as i32;
+        let out = events.as_mut_ptr().cast::<Event>();
+        let n = if timeout == Some(Duration::ZERO) {
+            // SAFETY: `out` has room for `max` events, exclusively borrowed.
+            unsafe { libc::epoll_wait(epoll, out, max, 0) }
+        } else {
+            let time = timeout.map(timespec);
+            let time = time.as_ref().map_or(std::ptr::null(), |t| t as *const libc::timespec);
+            // SAFETY: as above; `time` is null or points to a timespec that outlives the call. The raw
+            // system call is used as Debian 12's libc crate target has no wrapper on every libc.
+            unsafe {
+                libc::syscall(
+                    libc::SYS_epoll_pwait2,
+                    epoll,
+                    out,
+                    max,
+                    time,
+                    std::ptr::null::<libc::sigset_t>(),
+                    0usize,
+                ) as i32
+            }
+        };
+        if n < 0 {
+            let error = io::Error::last_os_error();
+            return if error.kind() == io::ErrorKind::Interrupted { Ok(&[]) } else { Err(error) };
+        }
+        // SAFETY: the kernel wrote the first `n <= max` events.
+        Ok(unsafe { std::slice::from_raw_parts(out, n as usize) })
+    }
+}
+
+/// The file descriptor by which other threads interrupt the poller.
+#[derive(Debug)]
+pub(crate) struct EventFd(OwnedFd);
+
+impl EventFd {
+    pub(crate) fn new() -> io::Result<Self> {
+        // SAFETY: takes no pointer; the result is checked before it is used.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        Ok(EventFd(owned(fd)?))
+    }
+
+    pub(crate) fn raw(&self) -> i32 {
+        self.0.as_raw_fd()
+    }
+
+    pub(crate) fn notify(&self) {
+        let one = 1u64;
+        // SAFETY: writes the eight bytes of a live local. It fails only at a full counter, which is
+        // readable already.
+        unsafe { libc::write(self.raw(), (&raw const one).cast(), 8) };
+    }
+
+    pub(crate) fn drain(&self) {
+        let mut count = 0u64;
+        // SAFETY: reads eight bytes into a live local; nothing to read is fine (non-blocking).
+        unsafe { libc::read(self.raw(), (&raw mut count).cast(), 8) };
+    }
+
+    /// Sleeps until notified or for `timeout`.
+    pub(crate) fn sleep(&self, timeout: Duration) {
+        let mut fd = libc::pollfd { fd: self.raw(), events: libc::POLLIN, revents: 0 };
+        let time = timespec(timeout);
+        // SAFETY: one pollfd and one timespec, both live locals; no signal mask.
+        unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) };
+    }
+}
+
+fn timespec(duration: Duration) -> libc::timespec {
+    libc::timespec {
+        tv_sec: duration.as_secs() as libc::time_t,
+        tv_nsec: libc::c_long::from(duration.subsec_nanos() as i32),
+    }
+}
+
+fn owned(fd: i32) -> io::Result<OwnedFd> {
+    check(fd.min(0))?;
+    // SAFETY: `fd` is a descriptor that the kernel has just returned to us and nobody else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn check(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;
+pub(crate) const WRITABLE: u32 = libc::EPOLLOUT as u32;

@@ -1,0 +1,53 @@
+//! Futures that only work on a shard: its timers.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use crate::local::Local;
+use crate::wheel::{Precision, TimerKey};
+
+/// Completes when the shard's clock has reached `deadline_ns` (CLOCK_MONOTONIC). To be awaited in a
+/// task or agent of a shard; elsewhere it completes at once.
+pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
+    Sleep { deadline_ns, precision, key: None }
+}
+
+/// The future of [`sleep_until`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Sleep {
+    deadline_ns: u64,
+    precision: Precision,
+    key: Option<TimerKey>,
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let ready = Local::with_current(|local| {
+            if let Some(key) = self.key.take() {
+                local.cancel_sleeper(key);
+            }
+            let early_ns = match self.precision {
+                Precision::About => local.shard().tick_ns() / 2,
+                Precision::NotBefore => 0,
+            };
+            if local.now_ns() + early_ns >= self.deadline_ns {
+                return true;
+            }
+            let waker = cx.waker().clone();
+            self.key = Some(local.add_sleeper(self.deadline_ns, self.precision, waker));
+            false
+        });
+        if ready.unwrap_or(true) { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            Local::with_current(|local| local.cancel_sleeper(key));
+        }
+    }
+}
