@@ -1,16 +1,28 @@
 //! GStreamer elements that share threads.
+//!
+//! As a plugin file (`libgstthreadbare.so`), or linked into a program and registered with
+//! [`plugin_register_static`].
+#![warn(unreachable_pub)]
 
-fn plugin_init(_plugin: &gst::Plugin) -> Result<(), gst::glib::BoolError> {
-    Ok(())
+mod kit;
+mod udpsrc;
+
+mod plugin {
+    #![allow(missing_docs, reason = "made by the macro")]
+
+    fn plugin_init(plugin: &gst::Plugin) -> Result<(), gst::glib::BoolError> {
+        crate::udpsrc::register(Some(plugin))
+    }
+
+    gst::plugin_define!(
+        threadbare,
+        env!("CARGO_PKG_DESCRIPTION"),
+        plugin_init,
+        env!("CARGO_PKG_VERSION"),
+        "MIT/X11",
+        env!("CARGO_PKG_NAME"),
+        env!("CARGO_PKG_NAME"),
+        "threadbare"
+    );
 }
-
-gst::plugin_define!(
-    threadbare,
-    env!("CARGO_PKG_DESCRIPTION"),
-    plugin_init,
-    env!("CARGO_PKG_VERSION"),
-    "MIT/X11",
-    "threadbare",
-    "gst-plugin-threadbare",
-    "threadbare"
-);
+pub use plugin::plugin_register_static;

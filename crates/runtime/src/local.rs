@@ -34,6 +34,7 @@ pub struct Local {
     fired: RefCell<Vec<TimerTarget>>,
     epoll: Epoll,
     now_ns: Cell<u64>,
+    slice: Cell<u64>,
     pub(crate) closing: Cell<bool>,
 }
 
@@ -65,6 +66,7 @@ impl Local {
             fired: RefCell::new(Vec::new()),
             epoll,
             now_ns: Cell::new(clock_now_ns()),
+            slice: Cell::new(0),
             closing: Cell::new(false),
         });
         CURRENT.set(Some(local.clone()));
@@ -87,6 +89,15 @@ impl Local {
     /// Nanoseconds of CLOCK_MONOTONIC, read once a pass.
     pub fn now_ns(&self) -> u64 {
         self.now_ns.get()
+    }
+
+    /// The number of the current slice: with throttling, of the batch; without, of the pass.
+    pub fn slice(&self) -> u64 {
+        self.slice.get()
+    }
+
+    pub(crate) fn begin_slice(&self) {
+        self.slice.set(self.slice.get() + 1);
     }
 
     /// Puts an agent on this shard. It is not run until something wakes it.

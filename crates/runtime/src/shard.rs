@@ -259,6 +259,7 @@ impl Loop<'_> {
         let park = &self.shard.0.park;
         let mut awake_since = clock_now_ns();
         loop {
+            self.local.begin_slice();
             self.local.take_inbox();
             if self.local.closing.get() {
                 return;
@@ -287,6 +288,7 @@ impl Loop<'_> {
         let mut edge = origin_ns;
         loop {
             let begin = clock_now_ns();
+            self.local.begin_slice();
             self.counters().slice_late_by(begin.saturating_sub(edge));
             let worked = self.slice(edge + wait_ns);
             if self.local.closing.get() {

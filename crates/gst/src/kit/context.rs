@@ -1,0 +1,140 @@
+//! The context properties, once for all elements, and how a branch shares its context.
+
+use std::time::Duration;
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_runtime::{Context, Settings, Shard};
+
+use super::PropertyGroup;
+
+/// The properties `context`, `context-wait` and `context-threads`.
+#[derive(Debug, Clone)]
+pub(crate) struct ContextSettings {
+    name: String,
+    wait_ms: u32,
+    threads: i32,
+}
+
+impl Default for ContextSettings {
+    fn default() -> Self {
+        ContextSettings { name: String::new(), wait_ms: 0, threads: THREADS_DEFAULT }
+    }
+}
+
+impl PropertyGroup for ContextSettings {
+    /// The property specifications, to be appended to an element's own.
+    fn specs() -> Vec<glib::ParamSpec> {
+        vec![
+            glib::ParamSpecString::builder("context")
+                .nick("Context")
+                .blurb("Name of the context whose threads this element shares; empty: the branch's, if it announces one, else the context \"\"")
+                .default_value(Some(""))
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecUInt::builder("context-wait")
+                .nick("Context wait")
+                .blurb("How long the context collects before it handles a batch, ms; 0: not at all")
+                .maximum(WAIT_MS_MAX)
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecInt::builder("context-threads")
+                .nick("Context threads")
+                .blurb("Threads of the context: -1: exactly one, 0: one per CPU core, N: N, elements spread over them")
+                .minimum(-1)
+                .default_value(THREADS_DEFAULT)
+                .mutable_ready()
+                .build(),
+        ]
+    }
+
+    /// Sets one of them. `false`: not a property of this group.
+    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        match name {
+            "context" => self.name = value.get::<Option<String>>().ok().flatten().unwrap_or_default(),
+            "context-wait" => self.wait_ms = value.get().unwrap_or(0),
+            "context-threads" => self.threads = value.get().unwrap_or(THREADS_DEFAULT),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Reads one of them.
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        Some(match name {
+            "context" => self.name.to_value(),
+            "context-wait" => self.wait_ms.to_value(),
+            "context-threads" => self.threads.to_value(),
+            _ => return None,
+        })
+    }
+}
+
+impl ContextSettings {
+    /// Whether the user named a context, so that the branch's does not apply.
+    pub(crate) fn is_named(&self) -> bool {
+        !self.name.is_empty()
+    }
+
+    /// The wait that was asked for.
+    pub(crate) fn wait(&self) -> gst::ClockTime {
+        gst::ClockTime::from_mseconds(u64::from(self.wait_ms))
+    }
+
+    /// A place on the context these properties name. Warns, in the element's name, when the context
+    /// runs with other settings already.
+    pub(crate) fn place(&self, element: &gst::Element) -> Result<Place, gst::ErrorMessage> {
+        let asked = Settings {
+            wait: Duration::from_millis(self.wait_ms.into()),
+            threads: self.threads,
+        };
+        let context = Context::acquire(&self.name, asked).map_err(|error| {
+            gst::error_msg!(
+                gst::ResourceError::Failed,
+                ["cannot start context '{}': {error}", self.name]
+            )
+        })?;
+        if let Some(conflict) = context.conflict(asked) {
+            gst::warning!(super::CAT, obj = element, "{conflict}");
+        }
+        let shard = context.next_shard();
+        Ok(Place { context, shard })
+    }
+}
+
+/// A thread of a context, kept running by this value.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) context: Context,
+    pub(crate) shard: Shard,
+}
+
+impl Place {
+    /// The event that tells the elements downstream where their branch runs.
+    pub(crate) fn announcement(&self) -> gst::Event {
+        let structure = gst::Structure::builder(ANNOUNCEMENT)
+            .field("context", self.context.name())
+            .field("shard", self.shard.id())
+            .build();
+        gst::event::CustomDownstreamSticky::new(structure)
+    }
+
+    /// The place an event announces, if it is such an event and the context is still in use.
+    pub(crate) fn announced(event: &gst::EventRef) -> Option<Place> {
+        let structure = event.structure().filter(|s| s.name() == ANNOUNCEMENT)?;
+        let context = Context::find(structure.get::<&str>("context").ok()?)?;
+        let id = structure.get::<u64>("shard").ok()?;
+        let shard = context.shards().iter().find(|shard| shard.id() == id)?.clone();
+        Some(Place { context, shard })
+    }
+
+    /// The wait of the context, as it runs.
+    pub(crate) fn wait(&self) -> gst::ClockTime {
+        gst::ClockTime::from_nseconds(self.shard.wait().as_nanos() as u64)
+    }
+}
+
+const ANNOUNCEMENT: &str = "threadbare-context";
+const THREADS_DEFAULT: i32 = -1;
+/// As in pipelines that exist.
+const WAIT_MS_MAX: u32 = 1000;

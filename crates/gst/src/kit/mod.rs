@@ -1,0 +1,72 @@
+//! What the elements share: contexts, the life of a source pad's task, back-pressure, buffers.
+//!
+//! An element converts properties, pads and buffers into plain values and hands them to a
+//! [`source::Producer`] that lives on a context thread; everything that elements would otherwise repeat is here.
+
+pub(crate) mod context;
+pub(crate) mod pending;
+pub(crate) mod pool;
+pub(crate) mod socket;
+pub(crate) mod source;
+pub(crate) mod stats;
+pub(crate) mod time;
+
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+/// The debug category of what the elements share.
+pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new("threadbare", gst::DebugColorFlags::empty(), Some("Threadbare contexts and tasks"))
+});
+
+/// Implements `properties`, `set_property` and `property` of an element whose own properties are derived and
+/// that has property groups of the kit besides: fields of the implementation, behind a mutex, whose types
+/// have `specs`, `set` and `get`.
+macro_rules! properties_with_groups {
+    ($($group:ident),+) => {
+        fn properties() -> &'static [gst::glib::ParamSpec] {
+            static ALL: std::sync::OnceLock<Vec<gst::glib::ParamSpec>> = std::sync::OnceLock::new();
+            ALL.get_or_init(|| {
+                let mut all = Self::derived_properties().to_vec();
+                $(all.extend($crate::kit::group_specs(|imp: &Self| &imp.$group));)+
+                all
+            })
+        }
+
+        fn set_property(&self, id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
+            $(if $crate::kit::PropertyGroup::set(&mut *$crate::kit::lock(&self.$group), spec.name(), value) {
+                return;
+            })+
+            self.derived_set_property(id, value, spec);
+        }
+
+        fn property(&self, id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
+            $(if let Some(value) = $crate::kit::PropertyGroup::get(&*$crate::kit::lock(&self.$group), spec.name()) {
+                return value;
+            })+
+            self.derived_property(id, spec)
+        }
+    };
+}
+pub(crate) use properties_with_groups;
+
+/// A group of properties that several elements have.
+pub(crate) trait PropertyGroup {
+    /// The specifications.
+    fn specs() -> Vec<gst::glib::ParamSpec>;
+    /// Sets one. `false`: not of this group.
+    fn set(&mut self, name: &str, value: &gst::glib::Value) -> bool;
+    /// Reads one. `None`: not of this group.
+    fn get(&self, name: &str) -> Option<gst::glib::Value>;
+}
+
+/// The specifications of the group that `field` leads to.
+pub(crate) fn group_specs<T, G: PropertyGroup>(
+    _field: fn(&T) -> &Mutex<G>,
+) -> Vec<gst::glib::ParamSpec> {
+    G::specs()
+}
+
+/// Locks, and goes on if another thread panicked meanwhile: settings are plain values.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

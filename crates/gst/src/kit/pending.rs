@@ -1,0 +1,145 @@
+//! Back-pressure without blocking: what a sink or queue leaves with the source that pushed into it.
+//!
+//! An element that would block while it is called on a context thread returns at once and leaves a future
+//! with [`defer`]. The source that pushed picks the futures up ([`scope`]) and awaits them ([`Pending`]) before it
+//! produces more. When nothing is left, which is the rule, this costs two thread-local reads.
+
+use std::cell::{Cell, RefCell};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Completes when the element can take more, or with the error that the pusher is to see.
+pub(crate) type Wait = Pin<Box<dyn Future<Output = Result<(), gst::FlowError>> + Send>>;
+
+thread_local! {
+    /// Number of [`scope`]s around the current call.
+    static DEPTH: Cell<usize> = const { Cell::new(0) };
+    static LEFT: RefCell<Vec<Wait>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Whether the caller runs below a source that awaits what is left with it.
+pub(crate) fn can_defer() -> bool {
+    DEPTH.get() > 0
+}
+
+/// Leaves a future with the source that is pushing. To be called where [`can_defer`] says so.
+pub(crate) fn defer(wait: Wait) {
+    debug_assert!(can_defer());
+    LEFT.with_borrow_mut(|left| left.push(wait));
+}
+
+/// Runs a push; what it leaves is added to `pending`.
+#[inline]
+pub(crate) fn scope<R>(pending: &mut Pending, push: impl FnOnce() -> R) -> R {
+    let guard = Depth::enter();
+    let result = push();
+    if LEFT.with_borrow(Vec::len) > guard.left_before {
+        LEFT.with_borrow_mut(|left| pending.waits.extend(left.drain(guard.left_before..)));
+    }
+    result
+}
+
+struct Depth {
+    left_before: usize,
+}
+
+impl Depth {
+    fn enter() -> Self {
+        DEPTH.set(DEPTH.get() + 1);
+        Depth { left_before: LEFT.with_borrow(Vec::len) }
+    }
+}
+
+impl Drop for Depth {
+    fn drop(&mut self) {
+        DEPTH.set(DEPTH.get() - 1);
+    }
+}
+
+/// All that downstream asked a source to wait for.
+#[derive(Default)]
+pub(crate) struct Pending {
+    waits: Vec<Wait>,
+    error: Option<gst::FlowError>,
+}
+
+impl Pending {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waits.is_empty()
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.waits.clear();
+        self.error = None;
+    }
+
+    /// Notes an error that came at once, to be seen after all that is pending.
+    pub(crate) fn fail(&mut self, error: gst::FlowError) {
+        self.error.get_or_insert(error);
+    }
+
+    /// Ready when all of them are. The first error wins, but only after the last one has completed: a
+    /// failing branch of a tee must not take its siblings' data with it.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), gst::FlowError>> {
+        let error = &mut self.error;
+        self.waits.retain_mut(|wait| match wait.as_mut().poll(cx) {
+            Poll::Pending => true,
+            Poll::Ready(result) => {
+                if let Err(e) = result {
+                    error.get_or_insert(e);
+                }
+                false
+            }
+        });
+        if !self.waits.is_empty() {
+            return Poll::Pending;
+        }
+        Poll::Ready(self.error.take().map_or(Ok(()), Err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Waker;
+
+    #[test]
+    fn all_waits_finish_and_the_first_error_is_kept() {
+        let finished = Arc::new(AtomicUsize::new(0));
+        let mut pending = Pending::default();
+        let wait = |result: Result<(), gst::FlowError>| {
+            let finished = finished.clone();
+            let mut polls = 0;
+            Box::pin(std::future::poll_fn(move |_| {
+                polls += 1;
+                if polls < 2 {
+                    return Poll::Pending;
+                }
+                finished.fetch_add(1, Ordering::Relaxed);
+                Poll::Ready(result)
+            })) as Wait
+        };
+        scope(&mut pending, || {
+            defer(wait(Ok(())));
+            defer(wait(Err(gst::FlowError::NotNegotiated)));
+            defer(wait(Err(gst::FlowError::Eos)));
+        });
+        assert!(!can_defer());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(pending.poll(&mut cx).is_pending());
+        assert_eq!(pending.poll(&mut cx), Poll::Ready(Err(gst::FlowError::NotNegotiated)));
+        assert_eq!(finished.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn a_scope_inside_a_scope_takes_only_its_own() {
+        let (mut outer, mut inner) = (Pending::default(), Pending::default());
+        scope(&mut outer, || {
+            defer(Box::pin(std::future::ready(Ok(()))));
+            scope(&mut inner, || defer(Box::pin(std::future::ready(Ok(())))));
+        });
+        assert_eq!((outer.waits.len(), inner.waits.len()), (1, 1));
+    }
+}

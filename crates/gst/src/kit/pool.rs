@@ -1,0 +1,404 @@
+//! Buffers for received packets, used again without a single allocation.
+//!
+//! One [`Pool`] per context thread and size. A buffer comes back when its last reference goes: its
+//! `dispose` hook (the mechanism GstBufferPool is built on) puts it on the free list of its thread, or, from
+//! another thread, on a list under a lock. The free list is last-in first-out, so that the next packet lands in
+//! memory that is still in the cache; that, and no atomic counters, is what a GstBufferPool shared by
+//! thousands of sources lacks.
+//!
+//! | field | thread |
+//! |---|---|
+//! | `local` | the context thread `shard_id` alone, or whoever drops the last owner after it ended |
+//! | `remote` | any, under its lock |
+
+use std::cell::UnsafeCell;
+use std::os::raw::c_void;
+use std::ptr::{self, NonNull};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+
+use gst::ffi as c;
+use gst::glib::{self, ffi as g, gobject_ffi, translate::*};
+use gst_net::ffi as net;
+use threadbare_runtime::{Shard, current_shard_id};
+
+/// The owner's end of a pool: dropping it empties the free lists, buffers still out are freed when they return.
+pub(crate) struct PoolOwner(Arc<Pool>);
+
+impl PoolOwner {
+    /// A pool for buffers of `capacity` bytes that are filled on `shard`'s thread.
+    pub(crate) fn new(shard: &Shard, capacity: usize) -> Self {
+        PoolOwner(Arc::new(Pool {
+            shard_id: shard.id(),
+            capacity,
+            local: UnsafeCell::new(Vec::new()),
+            remote: Mutex::new(Remote { free: Vec::new(), closed: false }),
+        }))
+    }
+
+    /// Bytes a buffer holds.
+    pub(crate) fn capacity(&self) -> usize {
+        self.0.capacity
+    }
+
+    /// An empty buffer. To be called on the pool's thread; elsewhere it allocates.
+    pub(crate) fn acquire(&self) -> PoolBuffer {
+        let pooled = if current_shard_id() == Some(self.0.shard_id) {
+            // SAFETY: this is the shard's thread, the only one that touches `local` while the shard runs;
+            // `take_local` runs no foreign code, so the borrow cannot overlap another one.
+            unsafe { self.0.take_local() }
+        } else {
+            None
+        };
+        pooled.unwrap_or_else(|| PoolBuffer::allocate(&self.0))
+    }
+}
+
+impl Drop for PoolOwner {
+    fn drop(&mut self) {
+        let remote = {
+            let mut remote = self.0.remote.lock().unwrap_or_else(PoisonError::into_inner);
+            remote.closed = true;
+            std::mem::take(&mut remote.free)
+        };
+        // SAFETY: the owner lives in its shard's extensions and in agents of that shard: it is dropped on
+        // the shard's thread or after that thread has ended, so nobody else is in `local`.
+        let local = unsafe { std::mem::take(&mut *self.0.local.get()) };
+        for idle in remote.into_iter().chain(local) {
+            drop(PoolBuffer(idle));
+        }
+    }
+}
+
+/// A buffer that nobody else refers to, on its way to be filled.
+pub(crate) struct PoolBuffer(Idle);
+
+impl PoolBuffer {
+    /// Its memory, as long as the pool's capacity; contents are left from earlier use (zeroes at first).
+    pub(crate) fn data(&mut self) -> &mut [u8] {
+        // SAFETY: `data` points to the buffer's only memory of `capacity` initialised bytes; the buffer has
+        // one reference, ours, and nobody else has it mapped (checked when it came back).
+        unsafe { std::slice::from_raw_parts_mut(self.meta().data, self.meta().capacity) }
+    }
+
+    /// Cuts the buffer to `skip..len` of its memory and gives it away.
+    pub(crate) fn finish(
+        self,
+        skip: usize,
+        len: usize,
+        time: Option<gst::ClockTime>,
+        sender: Option<&gio::SocketAddress>,
+    ) -> gst::Buffer {
+        let buffer = self.0.buffer.as_ptr();
+        let meta = self.0.meta.as_ptr();
+        std::mem::forget(self);
+        // SAFETY: we hold the only reference to `buffer`, whose pooled meta and memory are the ones it was
+        // made with; sizes stay within the capacity. `set_sender` gets the same exclusive buffer.
+        unsafe {
+            let len = len.min((*meta).capacity);
+            let skip = skip.min(len);
+            (*(*meta).memory).offset = skip;
+            (*(*meta).memory).size = len - skip;
+            let time = time.map_or(c::GST_CLOCK_TIME_NONE, gst::ClockTime::nseconds);
+            (*buffer).pts = time;
+            (*buffer).dts = time;
+            set_sender(buffer, meta, sender);
+            from_glib_full(buffer)
+        }
+    }
+
+    fn meta(&self) -> &PoolMeta {
+        // SAFETY: the meta lives as long as its buffer and is only written while the buffer is idle or new.
+        unsafe { self.0.meta.as_ref() }
+    }
+
+    /// A new buffer, with one memory and our meta, and the hook that brings it back.
+    fn allocate(pool: &Arc<Pool>) -> PoolBuffer {
+        // SAFETY: plain construction through the C API; every pointer is checked or documented non-null
+        // (allocation failure aborts in GLib). The memory is zeroed through its own mapping.
+        unsafe {
+            let buffer = c::gst_buffer_new_allocate(ptr::null_mut(), pool.capacity, ptr::null_mut());
+            let memory = c::gst_buffer_peek_memory(buffer, 0);
+            let mut map = std::mem::zeroed::<c::GstMapInfo>();
+            c::gst_memory_map(memory, &mut map, c::GST_MAP_WRITE);
+            ptr::write_bytes(map.data, 0, pool.capacity);
+            let data = map.data;
+            c::gst_memory_unmap(memory, &mut map);
+            let meta = c::gst_buffer_add_meta(buffer, META.info, ptr::null_mut()).cast::<PoolMeta>();
+            (*meta).meta.flags |= c::GST_META_FLAG_POOLED | c::GST_META_FLAG_LOCKED;
+            (*meta).pool = Arc::into_raw(pool.clone());
+            (*meta).memory = memory;
+            (*meta).data = data;
+            (*meta).capacity = pool.capacity;
+            (*meta).sender = ptr::null_mut();
+            (*buffer).mini_object.dispose = Some(dispose);
+            (*buffer).mini_object.flags = 0;
+            PoolBuffer(Idle {
+                buffer: NonNull::new_unchecked(buffer),
+                meta: NonNull::new_unchecked(meta),
+            })
+        }
+    }
+}
+
+impl Drop for PoolBuffer {
+    /// Frees it for good.
+    fn drop(&mut self) {
+        // SAFETY: we hold the only reference; without the hook, unref frees the buffer.
+        unsafe {
+            (*self.0.buffer.as_ptr()).mini_object.dispose = None;
+            c::gst_mini_object_unref(self.0.buffer.as_ptr().cast());
+        }
+    }
+}
+
+impl PoolBuffer {
+    /// Back to the pool, unused.
+    pub(crate) fn release(self) {
+        let buffer = self.0.buffer.as_ptr();
+        std::mem::forget(self);
+        // SAFETY: gives up our only reference; the hook brings the buffer back to its pool.
+        unsafe { c::gst_mini_object_unref(buffer.cast()) };
+    }
+}
+
+struct Pool {
+    shard_id: u64,
+    capacity: usize,
+    local: UnsafeCell<Vec<Idle>>,
+    remote: Mutex<Remote>,
+}
+
+// SAFETY: `local` is touched by one thread at a time (table in the module header); the rest is Sync.
+unsafe impl Sync for Pool {}
+// SAFETY: idle buffers are plain heap objects that any thread may free.
+unsafe impl Send for Pool {}
+
+struct Remote {
+    free: Vec<Idle>,
+    closed: bool,
+}
+
+impl Pool {
+    /// # Safety
+    /// On the shard's thread only.
+    unsafe fn take_local(&self) -> Option<PoolBuffer> {
+        // SAFETY: exclusive by the caller's promise; no call below leaves this function.
+        let local = unsafe { &mut *self.local.get() };
+        if local.is_empty() {
+            let mut remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::swap(local, &mut remote.free);
+        }
+        local.pop().map(PoolBuffer)
+    }
+
+    /// Takes an idle buffer in; gives it back when it is to be freed.
+    fn put(&self, idle: Idle) -> Result<(), Idle> {
+        if current_shard_id() == Some(self.shard_id) {
+            // SAFETY: the shard's own thread; see `take_local`.
+            let local = unsafe { &mut *self.local.get() };
+            if local.len() < FREE_MAX {
+                local.push(idle);
+                return Ok(());
+            }
+            return Err(idle);
+        }
+        let mut remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
+        if remote.closed || remote.free.len() >= FREE_MAX {
+            return Err(idle);
+        }
+        remote.free.push(idle);
+        Ok(())
+    }
+}
+
+/// A buffer with one reference, whose meta is ours.
+struct Idle {
+    buffer: NonNull<c::GstBuffer>,
+    meta: NonNull<PoolMeta>,
+}
+
+/// What ties a buffer to its pool. Never copied to another buffer (no transform function).
+#[repr(C)]
+struct PoolMeta {
+    meta: c::GstMeta,
+    /// A strong count of the `Arc`.
+    pool: *const Pool,
+    memory: *mut c::GstMemory,
+    data: *mut u8,
+    capacity: usize,
+    /// The sender's address meta, kept on the buffer and given the next address; null if there is none.
+    sender: *mut net::GstNetAddressMeta,
+}
+
+struct MetaIds {
+    api: g::GType,
+    info: *const c::GstMetaInfo,
+}
+
+// SAFETY: `info` points to GStreamer's registration, which is immutable and never freed.
+unsafe impl Send for MetaIds {}
+// SAFETY: as above.
+unsafe impl Sync for MetaIds {}
+
+static META: LazyLock<MetaIds> = LazyLock::new(|| {
+    let tags: [*const std::os::raw::c_char; 1] = [ptr::null()];
+    // SAFETY: registration through the C API with NUL-terminated names of our own and an empty tag list.
+    unsafe {
+        let api = c::gst_meta_api_type_register(c"ThreadbarePoolMetaAPI".as_ptr(), mut_tags(&tags));
+        let info = c::gst_meta_register(
+            api,
+            c"ThreadbarePoolMeta".as_ptr(),
+            size_of::<PoolMeta>(),
+            Some(meta_init),
+            Some(meta_free),
+            None,
+        );
+        MetaIds { api, info }
+    }
+});
+
+fn mut_tags(tags: &[*const std::os::raw::c_char; 1]) -> *mut *const std::os::raw::c_char {
+    tags.as_ptr().cast_mut()
+}
+
+unsafe extern "C" fn meta_init(
+    meta: *mut c::GstMeta,
+    _params: *mut c_void,
+    _buffer: *mut c::GstBuffer,
+) -> g::gboolean {
+    // SAFETY: GStreamer hands over the freshly allocated meta of the registered size.
+    unsafe { (*meta.cast::<PoolMeta>()).pool = ptr::null() };
+    g::GTRUE
+}
+
+unsafe extern "C" fn meta_free(meta: *mut c::GstMeta, _buffer: *mut c::GstBuffer) {
+    // SAFETY: called once, when the buffer is freed; `pool` is null or the count `allocate` made.
+    unsafe {
+        let pool = (*meta.cast::<PoolMeta>()).pool;
+        if !pool.is_null() {
+            drop(Arc::from_raw(pool));
+        }
+    }
+}
+
+/// The buffer's last reference is gone: keeps it for its pool (GFALSE), or lets it be freed (GTRUE).
+unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
+    let buffer = object.cast::<c::GstBuffer>();
+    // SAFETY: GStreamer calls this with a buffer whose reference count is 0, so it is ours alone. Our meta
+    // is locked and therefore on it; `reset` checks that the memory is the one it was made with.
+    unsafe {
+        let meta = c::gst_buffer_get_meta(buffer, META.api).cast::<PoolMeta>();
+        if meta.is_null() || !reset(buffer, meta) {
+            return g::GTRUE;
+        }
+        c::gst_mini_object_ref(object);
+        let idle = Idle { buffer: NonNull::new_unchecked(buffer), meta: NonNull::new_unchecked(meta) };
+        match (*(*meta).pool).put(idle) {
+            Ok(()) => g::GFALSE,
+            Err(refused) => {
+                drop(PoolBuffer(refused));
+                g::GFALSE
+            }
+        }
+    }
+}
+
+/// Puts a returned buffer into the state of a new one. `false`: somebody still has its memory, or it was
+/// replaced.
+///
+/// # Safety
+/// The caller has the only access to `buffer`, and `meta` is its pool meta.
+unsafe fn reset(buffer: *mut c::GstBuffer, meta: *mut PoolMeta) -> bool {
+    // SAFETY: exclusive access by the caller's promise; the C calls get the buffer and its own metas.
+    unsafe {
+        let memory = (*meta).memory;
+        if c::gst_buffer_n_memory(buffer) != 1
+            || c::gst_buffer_peek_memory(buffer, 0) != memory
+            || (*memory).mini_object.refcount != 1
+        {
+            return false;
+        }
+        (*meta).sender = ptr::null_mut();
+        let mut foreign = false;
+        let mut state: glib::ffi::gpointer = ptr::null_mut();
+        loop {
+            let next = c::gst_buffer_iterate_meta(buffer, &mut state);
+            if next.is_null() {
+                break;
+            }
+            if next == meta.cast() {
+                continue;
+            }
+            if (*next).flags & c::GST_META_FLAG_POOLED != 0
+                && (*(*next).info).api == net::gst_net_address_meta_api_get_type()
+            {
+                (*meta).sender = next.cast();
+            } else {
+                foreign = true;
+            }
+        }
+        if foreign {
+            c::gst_buffer_foreach_meta(buffer, Some(drop_unpooled), ptr::null_mut());
+        }
+        (*buffer).mini_object.flags = 0;
+        (*buffer).pts = c::GST_CLOCK_TIME_NONE;
+        (*buffer).dts = c::GST_CLOCK_TIME_NONE;
+        (*buffer).duration = c::GST_CLOCK_TIME_NONE;
+        (*buffer).offset = c::GST_BUFFER_OFFSET_NONE;
+        (*buffer).offset_end = c::GST_BUFFER_OFFSET_NONE;
+        true
+    }
+}
+
+unsafe extern "C" fn drop_unpooled(
+    _buffer: *mut c::GstBuffer,
+    meta: *mut *mut c::GstMeta,
+    _data: glib::ffi::gpointer,
+) -> g::gboolean {
+    // SAFETY: `meta` points to the iteration's current meta; setting it to null asks for its removal.
+    unsafe {
+        if (**meta).flags & c::GST_META_FLAG_POOLED == 0 {
+            *meta = ptr::null_mut();
+        }
+    }
+    g::GTRUE
+}
+
+/// Makes the buffer say who sent it. The meta stays on the buffer from use to use; only the reference to the
+/// address is exchanged.
+///
+/// # Safety
+/// The caller has the only access to `buffer`, and `meta` is its pool meta.
+unsafe fn set_sender(
+    buffer: *mut c::GstBuffer,
+    meta: *mut PoolMeta,
+    sender: Option<&gio::SocketAddress>,
+) {
+    // SAFETY: exclusive access by the caller's promise; `meta.sender` is null or on the buffer (looked up in
+    // `reset`). The address object is kept alive by the reference taken here.
+    unsafe {
+        let known = (*meta).sender;
+        match sender {
+            Some(address) => {
+                let address: *mut gio::ffi::GSocketAddress = address.to_glib_none().0;
+                if known.is_null() {
+                    let added = net::gst_buffer_add_net_address_meta(buffer, address);
+                    (*added).meta.flags |= c::GST_META_FLAG_POOLED;
+                    (*meta).sender = added;
+                } else if (*known).addr != address {
+                    gobject_ffi::g_object_ref(address.cast());
+                    gobject_ffi::g_object_unref((*known).addr.cast());
+                    (*known).addr = address;
+                }
+            }
+            None if !known.is_null() => {
+                c::gst_buffer_remove_meta(buffer, known.cast());
+                (*meta).sender = ptr::null_mut();
+            }
+            None => {}
+        }
+    }
+}
+
+/// Idle buffers kept per list: a whole slice of the largest deployment, and a bound after a burst.
+const FREE_MAX: usize = 8192;

@@ -1,0 +1,315 @@
+//! UDP sockets: opening, multicast, options; and the socket property group's conversions.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use gio::prelude::*;
+use gst::glib;
+
+use super::PropertyGroup;
+
+/// Why a socket could not be set up: what was asked for, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SocketError {
+    #[error("cannot resolve '{host}': {source}")]
+    Resolve { host: String, source: std::io::Error },
+    #[error("'{host}' has no address")]
+    NoAddress { host: String },
+    #[error("cannot open a UDP socket: {source} (is the limit of open files reached? see `ulimit -n`)")]
+    Open { source: glib::Error },
+    #[error("cannot bind to {address}: {source}")]
+    Bind { address: SocketAddr, source: glib::Error },
+    #[error("cannot join {group} on interface '{interface}': {source}")]
+    Join { group: IpAddr, interface: String, source: glib::Error },
+    #[error("multicast-source '{value}': expected addresses, each after a '+', such as \"+10.1.2.3+10.1.2.4\"")]
+    MulticastSource { value: String },
+    #[error("'{value}' is not a Differentiated Services code point (0..63)")]
+    Dscp { value: i32 },
+}
+
+impl From<SocketError> for gst::ErrorMessage {
+    fn from(error: SocketError) -> Self {
+        gst::error_msg!(gst::ResourceError::OpenRead, ["{error}"])
+    }
+}
+
+/// The first address of a host name or literal.
+pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> {
+    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    if let Ok(ip) = bare.parse::<IpAddr>() {
+        return Ok(SocketAddr::new(ip, port));
+    }
+    let mut found = (bare, port)
+        .to_socket_addrs()
+        .map_err(|source| SocketError::Resolve { host: host.to_owned(), source })?;
+    found.next().ok_or_else(|| SocketError::NoAddress { host: host.to_owned() })
+}
+
+/// A non-blocking UDP socket bound to `address`.
+pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<gio::Socket, SocketError> {
+    let socket = open(address.is_ipv6())?;
+    socket
+        .bind(&to_gio(address), reuse)
+        .map_err(|source| SocketError::Bind { address, source })?;
+    Ok(socket)
+}
+
+fn open(is_v6: bool) -> Result<gio::Socket, SocketError> {
+    let family = if is_v6 { gio::SocketFamily::Ipv6 } else { gio::SocketFamily::Ipv4 };
+    let socket = gio::Socket::new(family, gio::SocketType::Datagram, gio::SocketProtocol::Udp)
+        .map_err(|source| SocketError::Open { source })?;
+    socket.set_blocking(false);
+    Ok(socket)
+}
+
+pub(crate) fn to_gio(address: SocketAddr) -> gio::InetSocketAddress {
+    gio::InetSocketAddress::new(&gio::InetAddress::from(address.ip()), address.port())
+}
+
+/// A socket that threads may share, with its descriptor at hand.
+#[derive(Debug, Clone)]
+pub(crate) struct Udp {
+    socket: gio::Socket,
+    raw: i32,
+}
+
+// SAFETY: of the socket we use, from different threads, its descriptor (an immutable field), socket options
+// and membership (one system call each) and close (which GSocket serialises itself); its reference count is
+// atomic.
+unsafe impl Send for Udp {}
+// SAFETY: as above.
+unsafe impl Sync for Udp {}
+
+impl Udp {
+    /// `None` if the socket is closed.
+    pub(crate) fn new(socket: gio::Socket) -> Option<Self> {
+        let raw = socket.as_raw_fd();
+        (raw >= 0).then_some(Udp { socket, raw })
+    }
+
+    pub(crate) fn socket(&self) -> &gio::Socket {
+        &self.socket
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: `raw` is not -1 (checked in `new`) and belongs to `socket`, which the result's lifetime
+        // borrows. If an application closes the socket behind our back, calls fail with EBADF, an error
+        // like others.
+        unsafe { BorrowedFd::borrow_raw(self.raw) }
+    }
+}
+
+/// A sender's address as a GStreamer meta holds it.
+#[derive(Debug, Clone)]
+pub(crate) struct GioAddress(gio::SocketAddress);
+
+// SAFETY: a GInetSocketAddress is immutable once made, and its reference count is atomic.
+unsafe impl Send for GioAddress {}
+// SAFETY: as above.
+unsafe impl Sync for GioAddress {}
+
+impl GioAddress {
+    pub(crate) fn new(address: SocketAddr) -> Self {
+        GioAddress(to_gio(address).upcast())
+    }
+
+    pub(crate) fn get(&self) -> &gio::SocketAddress {
+        &self.0
+    }
+}
+
+/// The properties `auto-multicast`, `loop` and `multicast-iface`.
+#[derive(Debug, Clone)]
+pub(crate) struct MulticastSettings {
+    pub(crate) auto: bool,
+    pub(crate) loops: bool,
+    pub(crate) interface: Option<String>,
+}
+
+impl Default for MulticastSettings {
+    fn default() -> Self {
+        MulticastSettings { auto: true, loops: true, interface: None }
+    }
+}
+
+impl PropertyGroup for MulticastSettings {
+    fn specs() -> Vec<glib::ParamSpec> {
+        vec![
+            glib::ParamSpecBoolean::builder("auto-multicast")
+                .nick("Auto multicast")
+                .blurb("Join and leave multicast groups automatically")
+                .default_value(true)
+                .build(),
+            glib::ParamSpecBoolean::builder("loop")
+                .nick("Multicast loop")
+                .blurb("Whether multicast packets sent through this socket come back to this host")
+                .default_value(true)
+                .build(),
+            glib::ParamSpecString::builder("multicast-iface")
+                .nick("Multicast interface")
+                .blurb("Interfaces for the multicast groups, separated by commas; empty: the system's choice")
+                .build(),
+        ]
+    }
+
+    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        match name {
+            "auto-multicast" => self.auto = value.get().unwrap_or(true),
+            "loop" => self.loops = value.get().unwrap_or(true),
+            "multicast-iface" => self.interface = value.get().unwrap_or(None),
+            _ => return false,
+        }
+        true
+    }
+
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        Some(match name {
+            "auto-multicast" => self.auto.to_value(),
+            "loop" => self.loops.to_value(),
+            "multicast-iface" => self.interface.to_value(),
+            _ => return None,
+        })
+    }
+}
+
+/// The multicast group a socket receives, and what was asked for with it.
+#[derive(Debug, Clone)]
+pub(crate) struct Membership {
+    group: IpAddr,
+    interfaces: Vec<String>,
+    sources: Vec<IpAddr>,
+}
+
+impl Membership {
+    /// `interfaces`: names, separated by commas. `sources`: addresses, each after a `+`.
+    pub(crate) fn new(
+        group: IpAddr,
+        interfaces: Option<&str>,
+        sources: Option<&str>,
+    ) -> Result<Self, SocketError> {
+        let interfaces = interfaces
+            .unwrap_or_default()
+            .split(',')
+            .map(|name| name.trim().to_owned())
+            .filter(|name| !name.is_empty())
+            .collect();
+        Ok(Membership { group, interfaces, sources: parse_sources(sources.unwrap_or_default())? })
+    }
+
+    pub(crate) fn join(&self, socket: &gio::Socket) -> Result<(), SocketError> {
+        self.each(|group, source, interface| {
+            let joined = match source {
+                Some(source) => {
+                    socket.join_multicast_group_ssm(group, Some(source), interface)
+                }
+                None => socket.join_multicast_group(group, false, interface),
+            };
+            joined.map_err(|source| SocketError::Join {
+                group: self.group,
+                interface: interface.unwrap_or("any").to_owned(),
+                source,
+            })
+        })
+    }
+
+    /// Leaves what was joined. A group the kernel has forgotten (the interface went away) is left already.
+    pub(crate) fn leave(&self, socket: &gio::Socket) {
+        let _ = self.each(|group, source, interface| {
+            let left = match source {
+                Some(source) => {
+                    socket.leave_multicast_group_ssm(group, Some(source), interface)
+                }
+                None => socket.leave_multicast_group(group, false, interface),
+            };
+            if let Err(error) = left {
+                gst::debug!(super::CAT, "leaving {}: {error}", self.group);
+            }
+            Ok(())
+        });
+    }
+
+    fn each(
+        &self,
+        mut f: impl FnMut(
+            &gio::InetAddress,
+            Option<&gio::InetAddress>,
+            Option<&str>,
+        ) -> Result<(), SocketError>,
+    ) -> Result<(), SocketError> {
+        let group = gio::InetAddress::from(self.group);
+        let any = [None];
+        let interfaces: Vec<Option<&str>> =
+            self.interfaces.iter().map(|name| Some(name.as_str())).collect();
+        for interface in if interfaces.is_empty() { &any[..] } else { &interfaces[..] } {
+            if self.sources.is_empty() {
+                f(&group, None, *interface)?;
+            }
+            for source in &self.sources {
+                f(&group, Some(&gio::InetAddress::from(*source)), *interface)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn parse_sources(value: &str) -> Result<Vec<IpAddr>, SocketError> {
+    let error = || SocketError::MulticastSource { value: value.to_owned() };
+    let value_trimmed = value.trim();
+    if value_trimmed.is_empty() {
+        return Ok(Vec::new());
+    }
+    let list = value_trimmed.strip_prefix('+').ok_or_else(error)?;
+    list.split('+').map(|ip| ip.trim().parse().map_err(|_| error())).collect()
+}
+
+/// Marks what the socket sends (RFC 2474). -1 leaves the system's default.
+pub(crate) fn set_dscp(socket: &gio::Socket, dscp: i32) -> Result<(), SocketError> {
+    if dscp < 0 {
+        return Ok(());
+    }
+    if dscp > 63 {
+        return Err(SocketError::Dscp { value: dscp });
+    }
+    // The code point is the upper six bits of the octet.
+    let octet = dscp << 2;
+    let result = if socket.family() == gio::SocketFamily::Ipv6 {
+        socket.set_option(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, octet)
+    } else {
+        socket.set_option(libc::IPPROTO_IP, libc::IP_TOS, octet)
+    };
+    result.map_err(|source| SocketError::Open { source })
+}
+
+/// Sets the kernel's receive (`SO_RCVBUF`) or send (`SO_SNDBUF`) buffer and returns what the kernel granted.
+pub(crate) fn set_buffer_size(socket: &gio::Socket, option: i32, bytes: i32) -> Option<i32> {
+    if bytes <= 0 {
+        return None;
+    }
+    let _ = socket.set_option(libc::SOL_SOCKET, option, bytes);
+    // Linux reports twice what it uses for payload (socket(7)).
+    socket.option(libc::SOL_SOCKET, option).ok().map(|granted| granted / 2)
+}
+
+/// Asks the kernel for a timestamp with each packet.
+pub(crate) fn set_timestamps(socket: &gio::Socket) {
+    let _ = socket.set_option(libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_parsed_and_refused() {
+        let two: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap(), "fe80::1".parse().unwrap()];
+        assert_eq!(parse_sources("+10.0.0.1 + fe80::1").unwrap(), two);
+        assert!(parse_sources("").unwrap().is_empty());
+        assert!(parse_sources("10.0.0.1").is_err());
+        assert!(parse_sources("+x").is_err());
+    }
+
+    #[test]
+    fn bracketed_ipv6_is_an_address() {
+        assert_eq!(resolve("[::1]", 7).unwrap(), "[::1]:7".parse().unwrap());
+    }
+}

@@ -1,0 +1,395 @@
+//! The life of a source pad that is fed by a context thread.
+//!
+//! ```text
+//!   add -> Paused <--start/pause--> Running --flow error, EOS--> Ended
+//!                                   Running <--pending--> suspended (still Running; awaits downstream)
+//! ```
+//!
+//! A [`Driver`] is the element's end, a [`SrcAgent`] the context's; between them go commands, so that
+//! neither locks the other. What an element does itself is its [`Producer`].
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::{Context as TaskContext, Poll};
+
+use gst::glib;
+use gst::glib::translate::IntoGlib;
+use gst::prelude::*;
+use threadbare_runtime::{Agent, AgentHandle, Cx, Ready};
+
+use super::context::Place;
+use super::pending::{self, Pending};
+use super::time::RunningTime;
+
+/// What an element produces, on its context's thread.
+pub(crate) trait Producer: Send + 'static {
+    /// The element plays: starts to wait for input.
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage>;
+
+    /// Stops waiting for input: for a pause, while downstream is full, before the end.
+    fn stop(&mut self, cx: &mut Cx<'_>);
+
+    /// The element's clock or base time is now this.
+    fn set_time(&mut self, _time: RunningTime) {}
+
+    /// A pass begins because of this.
+    fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
+
+    /// The next thing to push, if there is one.
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced;
+
+    /// What has to be pushed before the first thing [`Producer::produce`] gives.
+    fn opening(&mut self, _pad: &gst::Pad) -> Vec<gst::Event> {
+        Vec::new()
+    }
+
+    /// What a push of the last thing produced came to, if it was not OK.
+    fn push_failed(&mut self, _error: gst::FlowError) {}
+
+    /// Whether a failed flow is this element's to report (a source's) or that of the elements upstream,
+    /// which see it as the result of their own push (a queue's).
+    const REPORTS_FLOW: bool = true;
+}
+
+/// What a producer has to give.
+pub(crate) enum Produced {
+    Buffer(gst::Buffer),
+    List(gst::BufferList),
+    Event(gst::Event),
+    /// Something was done, nothing is to be pushed: ask again.
+    Again,
+    /// Nothing for now; the producer has seen to its being called again.
+    Idle,
+    /// It failed.
+    Failed(gst::ErrorMessage),
+    /// The stream is over.
+    Eos,
+}
+
+/// The element's end of its task.
+pub(crate) struct Driver<P: Producer> {
+    slot: Mutex<Option<Driven<P>>>,
+}
+
+struct Driven<P: Producer> {
+    handle: AgentHandle<SrcAgent<P>>,
+    place: Place,
+}
+
+impl<P: Producer> Default for Driver<P> {
+    fn default() -> Self {
+        Driver { slot: Mutex::new(None) }
+    }
+}
+
+impl<P: Producer> Driver<P> {
+    fn slot(&self) -> MutexGuard<'_, Option<Driven<P>>> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts the producer on its context's thread, paused.
+    pub(crate) fn add(
+        &self,
+        element: &gst::Element,
+        pad: &gst::Pad,
+        place: Place,
+        producer: P,
+    ) -> Result<(), gst::ErrorMessage> {
+        let agent = SrcAgent {
+            element: element.downgrade(),
+            pad: pad.clone(),
+            place: place.clone(),
+            producer,
+            state: State::Paused,
+            waiting: false,
+            pending: Pending::default(),
+            opened: false,
+            events: VecDeque::new(),
+        };
+        let handle = place
+            .shard
+            .call(move |local| local.add_agent(agent))
+            .map_err(|e| gst::error_msg!(gst::CoreError::StateChange, ["{e}"]))?;
+        let replaced = self.slot().replace(Driven { handle, place });
+        debug_assert!(replaced.is_none(), "a task was added twice");
+        Ok(())
+    }
+
+    /// Lets it produce.
+    pub(crate) fn start(&self, time: RunningTime) {
+        self.command(move |agent, cx| {
+            agent.producer.set_time(time);
+            agent.start(cx);
+        });
+    }
+
+    /// Lets it rest. Does not wait for a push that is under way.
+    pub(crate) fn pause(&self) {
+        self.command(|agent, cx| agent.pause(cx));
+    }
+
+    /// After a flush, or an end: produce again, from the beginning of a stream.
+    pub(crate) fn restart(&self) {
+        self.command(|agent, cx| agent.restart(cx));
+    }
+
+    /// Pushes an event between two things produced.
+    pub(crate) fn send_event(&self, event: gst::Event) -> bool {
+        let known = self.slot().is_some();
+        self.command(move |agent, cx| {
+            agent.events.push_back(event);
+            cx.wake_self();
+        });
+        known
+    }
+
+    /// Runs `f` with the producer, soon.
+    pub(crate) fn with_producer(&self, f: impl FnOnce(&mut P, &mut Cx<'_>) + Send + 'static) {
+        self.command(move |agent, cx| f(&mut agent.producer, cx));
+    }
+
+    /// Takes the producer off its thread and waits until it is dropped. The pads must be flushing, so that
+    /// a push under way comes back.
+    pub(crate) fn remove(&self) {
+        let driven = self.slot().take();
+        if let Some(driven) = driven {
+            driven.handle.remove();
+        }
+    }
+
+    /// The waker of the task, while there is one.
+    pub(crate) fn waker(&self) -> Option<std::task::Waker> {
+        self.slot().as_ref().map(|driven| driven.handle.waker())
+    }
+
+    /// Where it runs, while it does.
+    pub(crate) fn place(&self) -> Option<Place> {
+        self.slot().as_ref().map(|driven| driven.place.clone())
+    }
+
+    fn command(&self, f: impl FnOnce(&mut SrcAgent<P>, &mut Cx<'_>) + Send + 'static) {
+        let handle = self.slot().as_ref().map(|driven| driven.handle.clone());
+        if let Some(handle) = handle {
+            handle.command(f);
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Paused,
+    Running,
+    Ended,
+}
+
+/// The context's end: calls the producer, pushes, awaits what downstream asks to wait for.
+pub(crate) struct SrcAgent<P> {
+    element: glib::WeakRef<gst::Element>,
+    pad: gst::Pad,
+    place: Place,
+    producer: P,
+    state: State,
+    /// The producer waits for input (started, not stopped).
+    waiting: bool,
+    pending: Pending,
+    opened: bool,
+    events: VecDeque<gst::Event>,
+}
+
+impl<P: Producer> Agent for SrcAgent<P> {
+    fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
+        if self.state != State::Running {
+            return;
+        }
+        self.producer.begin(cx, ready);
+        if !self.pending.is_empty() && !self.settle(cx) {
+            return;
+        }
+        for _ in 0..BUDGET {
+            let produced = match self.events.pop_front() {
+                Some(event) => Produced::Event(event),
+                None => self.producer.produce(cx),
+            };
+            if !self.step(cx, produced) {
+                return;
+            }
+        }
+        cx.wake_self();
+    }
+}
+
+impl<P: Producer> SrcAgent<P> {
+    fn start(&mut self, cx: &mut Cx<'_>) {
+        if self.state != State::Paused {
+            return;
+        }
+        self.state = State::Running;
+        if self.pending.is_empty() {
+            self.wait_for_input(cx);
+        }
+        cx.wake_self();
+    }
+
+    fn pause(&mut self, cx: &mut Cx<'_>) {
+        if self.state == State::Running {
+            self.rest(cx);
+            self.state = State::Paused;
+        }
+    }
+
+    fn restart(&mut self, cx: &mut Cx<'_>) {
+        let was_playing = self.state != State::Paused;
+        self.rest(cx);
+        self.pending.clear();
+        self.state = State::Paused;
+        if was_playing {
+            self.start(cx);
+        }
+    }
+
+    fn wait_for_input(&mut self, cx: &mut Cx<'_>) {
+        if self.waiting {
+            return;
+        }
+        match self.producer.start(cx) {
+            Ok(()) => self.waiting = true,
+            Err(error) => self.fail(cx, error),
+        }
+    }
+
+    fn rest(&mut self, cx: &mut Cx<'_>) {
+        if std::mem::take(&mut self.waiting) {
+            self.producer.stop(cx);
+        }
+    }
+
+    /// Pushes one thing. `true`: go on.
+    #[inline]
+    fn step(&mut self, cx: &mut Cx<'_>, produced: Produced) -> bool {
+        let result = match produced {
+            Produced::Buffer(buffer) => {
+                self.open();
+                pending::scope(&mut self.pending, || self.pad.push(buffer))
+            }
+            Produced::List(list) => {
+                self.open();
+                pending::scope(&mut self.pending, || self.pad.push_list(list))
+            }
+            Produced::Event(event) => return self.push_event(cx, event),
+            Produced::Again => return true,
+            Produced::Idle => return false,
+            Produced::Failed(error) => {
+                self.fail(cx, error);
+                return false;
+            }
+            Produced::Eos => {
+                self.end_of_stream(cx);
+                return false;
+            }
+        };
+        match result {
+            Ok(_) if self.pending.is_empty() => true,
+            Ok(_) => self.settle(cx),
+            Err(error) if self.pending.is_empty() => {
+                self.flow_failed(cx, error);
+                false
+            }
+            // One branch failed at once while others still hold data: theirs is awaited first.
+            Err(error) => {
+                self.pending.fail(error);
+                self.settle(cx)
+            }
+        }
+    }
+
+    fn push_event(&mut self, cx: &mut Cx<'_>, event: gst::Event) -> bool {
+        if event.is_sticky() || event.is_serialized() {
+            self.open();
+        }
+        let kind = event.type_();
+        pending::scope(&mut self.pending, || self.pad.push_event(event));
+        if kind == gst::EventType::StreamStart {
+            self.pad.push_event(self.place.announcement());
+        }
+        if kind == gst::EventType::Eos {
+            self.rest(cx);
+            self.state = State::Ended;
+            return false;
+        }
+        self.pending.is_empty() || self.settle(cx)
+    }
+
+    /// Asks what is pending. `true`: nothing any more, go on.
+    fn settle(&mut self, cx: &mut Cx<'_>) -> bool {
+        let waker = cx.waker();
+        match self.pending.poll(&mut TaskContext::from_waker(&waker)) {
+            Poll::Pending => {
+                self.rest(cx);
+                false
+            }
+            Poll::Ready(Ok(())) => {
+                self.wait_for_input(cx);
+                self.state == State::Running
+            }
+            Poll::Ready(Err(error)) => {
+                self.flow_failed(cx, error);
+                false
+            }
+        }
+    }
+
+    #[inline]
+    fn open(&mut self) {
+        if !self.opened {
+            self.opened = true;
+            for event in self.producer.opening(&self.pad) {
+                let kind = event.type_();
+                self.pad.push_event(event);
+                if kind == gst::EventType::StreamStart {
+                    self.pad.push_event(self.place.announcement());
+                }
+            }
+        }
+    }
+
+    fn flow_failed(&mut self, cx: &mut Cx<'_>, error: gst::FlowError) {
+        self.producer.push_failed(error);
+        self.rest(cx);
+        self.state = State::Ended;
+        if !P::REPORTS_FLOW {
+            return;
+        }
+        match error {
+            gst::FlowError::Flushing => {}
+            gst::FlowError::Eos => self.end_of_stream(cx),
+            error => {
+                if let Some(element) = self.element.upgrade() {
+                    gst::element_error!(
+                        element,
+                        gst::StreamError::Failed,
+                        ("Internal data stream error."),
+                        ["streaming stopped, reason {error:?} ({})", error.into_glib()]
+                    );
+                }
+                self.end_of_stream(cx);
+            }
+        }
+    }
+
+    fn fail(&mut self, cx: &mut Cx<'_>, error: gst::ErrorMessage) {
+        if let Some(element) = self.element.upgrade() {
+            element.post_error_message(error);
+        }
+        self.end_of_stream(cx);
+    }
+
+    fn end_of_stream(&mut self, cx: &mut Cx<'_>) {
+        self.rest(cx);
+        self.state = State::Ended;
+        self.open();
+        self.pad.push_event(gst::event::Eos::new());
+    }
+}
+
+/// Things one element may push in one pass, before its neighbours have their turn.
+const BUDGET: usize = 64;

@@ -1,0 +1,55 @@
+//! Counters that elements show in their `stats` property.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use gst::glib;
+use gst::prelude::*;
+
+use super::PropertyGroup;
+
+/// A counter with one writer at a time: a load and a store, no locked instruction.
+#[derive(Debug, Default)]
+pub(crate) struct Single(AtomicU64);
+
+impl Single {
+    /// Adds, and returns the new value.
+    #[inline]
+    pub(crate) fn add(&self, n: u64) -> u64 {
+        let sum = self.0.load(Relaxed).wrapping_add(n);
+        self.0.store(sum, Relaxed);
+        sum
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// The read-only property `stats`.
+pub(crate) struct StatsProperty(Box<dyn Fn() -> gst::Structure + Send + Sync>);
+
+impl StatsProperty {
+    pub(crate) fn new(read: impl Fn() -> gst::Structure + Send + Sync + 'static) -> Self {
+        StatsProperty(Box::new(read))
+    }
+}
+
+impl PropertyGroup for StatsProperty {
+    fn specs() -> Vec<glib::ParamSpec> {
+        vec![
+            glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
+                .nick("Statistics")
+                .blurb("What the element has counted since it was made")
+                .read_only()
+                .build(),
+        ]
+    }
+
+    fn set(&mut self, _name: &str, _value: &glib::Value) -> bool {
+        false
+    }
+
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        (name == "stats").then(|| (self.0)().to_value())
+    }
+}

@@ -1,0 +1,339 @@
+//! Properties, pad and states of `ts-udpsrc`.
+
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+
+use gio::prelude::*;
+use gst::glib::{self, Properties};
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+
+use super::receiver::{Receiver, Stats};
+use super::settings::{MTU_DEFAULT, MTU_MAX, Settings, SocketTimestamp};
+use crate::kit::context::ContextSettings;
+use crate::kit::lock;
+use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
+use crate::kit::source::Driver;
+use crate::kit::stats::StatsProperty;
+use crate::kit::time::RunningTime;
+
+static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new("ts-udpsrc", gst::DebugColorFlags::empty(), Some("Thread-sharing UDP source"))
+});
+
+#[derive(Properties)]
+#[properties(wrapper_type = super::UdpSrc)]
+pub struct UdpSrc {
+    #[property(name = "address", nick = "Address", blurb = "Address, host name or multicast group to receive packets on", type = String, get = |s: &Self| s.settings().address.clone(), set = |s: &Self, v: Option<String>| s.settings().address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
+    #[property(name = "port", nick = "Port", blurb = "Port to receive packets on, 0: any free one (see used-socket)", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = 0, maximum = 65_535, default = 5004)]
+    #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same port", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
+    #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
+    #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Bytes of the largest packet expected; larger ones are cut, flagged as corrupted, counted and warned of", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 1, maximum = MTU_MAX, default = MTU_DEFAULT)]
+    #[property(name = "retrieve-sender-address", nick = "Retrieve sender address", blurb = "Attach the sender's address to each buffer (GstNetAddressMeta)", type = bool, get = |s: &Self| s.settings().retrieve_sender_address, set = |s: &Self, v| s.settings().retrieve_sender_address = v, default = true)]
+    #[property(name = "buffer-size", nick = "Buffer size", blurb = "Size of the kernel's receive buffer, bytes; 0: the system's default", type = i32, get = |s: &Self| s.settings().buffer_size, set = |s: &Self, v| s.settings().buffer_size = v, minimum = 0, default = 0)]
+    #[property(name = "multicast-source", nick = "Multicast source", blurb = "Receive the group from these sources only (source-specific multicast), for example +10.1.2.3+10.1.2.4", type = Option<String>, get = |s: &Self| s.settings().multicast_source.clone(), set = |s: &Self, v| s.settings().multicast_source = v)]
+    #[property(name = "socket", nick = "Socket", blurb = "Socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|udp| udp.socket().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.and_then(Udp::new))]
+    #[property(name = "used-socket", nick = "Used socket", blurb = "Socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.opened().as_ref().map(|o| o.udp.socket().clone()))]
+    #[property(name = "close-socket", nick = "Close socket", blurb = "Close a socket that was given by property when the element stops", type = bool, get = |s: &Self| s.settings().close_socket, set = |s: &Self, v| s.settings().close_socket = v, default = true)]
+    #[property(name = "timeout", nick = "Timeout", blurb = "Post a message when nothing has arrived for this long, ns; 0: never", type = u64, get = |s: &Self| s.settings().timeout_ns, set = |s: &Self, v| s.settings().timeout_ns = v, default = 0)]
+    #[property(name = "skip-first-bytes", nick = "Skip first bytes", blurb = "Bytes to leave out at the beginning of each packet", type = i32, get = |s: &Self| s.settings().skip_first_bytes, set = |s: &Self, v| s.settings().skip_first_bytes = v, minimum = 0, default = 0)]
+    #[property(name = "socket-timestamp", nick = "Socket timestamp", blurb = "Attach the kernel's receive time to each buffer (GstReferenceTimestampMeta)", type = SocketTimestamp, get = |s: &Self| s.settings().socket_timestamp, set = |s: &Self, v| s.settings().socket_timestamp = v, builder(SocketTimestamp::Disabled))]
+    #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set buffer times to the running time of their arrival", type = bool, get = |s: &Self| s.settings().do_timestamp, set = |s: &Self, v| s.settings().do_timestamp = v, default = true)]
+    #[property(name = "uri", nick = "URI", blurb = "udp://host:port, udp://source@group:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "udp://0.0.0.0:5004")]
+    settings: Mutex<Settings>,
+    context: Mutex<ContextSettings>,
+    multicast: Mutex<MulticastSettings>,
+    src_pad: gst::Pad,
+    opened: Mutex<Option<Opened>>,
+    driver: Driver<Receiver>,
+    stats: Arc<Stats>,
+    stats_property: Mutex<StatsProperty>,
+}
+
+/// What exists from READY on.
+struct Opened {
+    udp: Udp,
+    membership: Option<Membership>,
+    /// Whether the socket is ours to close.
+    close: bool,
+}
+
+impl UdpSrc {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        lock(&self.settings)
+    }
+
+    fn context(&self) -> MutexGuard<'_, ContextSettings> {
+        lock(&self.context)
+    }
+
+    fn opened(&self) -> MutexGuard<'_, Option<Opened>> {
+        lock(&self.opened)
+    }
+
+    /// New caps while it runs are announced before the next packet.
+    fn set_caps(&self, caps: Option<gst::Caps>) {
+        self.settings().caps = caps.clone();
+        let sent = self.src_pad.has_current_caps();
+        let event = caps.as_ref().filter(|_| sent).map(gst::event::Caps::new);
+        self.driver.with_producer(move |receiver, _| receiver.set_caps(caps));
+        if let Some(event) = event {
+            self.driver.send_event(event);
+        }
+    }
+
+    fn set_uri_property(&self, uri: Option<String>) {
+        let result = match uri {
+            Some(uri) => self.settings().set_uri(&uri),
+            None => Ok(()),
+        };
+        if let Err(error) = result {
+            gst::error!(CAT, imp = self, "uri: {error}");
+        }
+    }
+
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        let settings = self.settings().clone();
+        let opened = open(&settings, &lock(&self.multicast))?;
+        if let Some(granted) =
+            socket::set_buffer_size(opened.udp.socket(), libc::SO_RCVBUF, settings.buffer_size)
+            && granted < settings.buffer_size
+        {
+            gst::element_imp_warning!(
+                self,
+                gst::ResourceError::Settings,
+                ["buffer-size={}: the kernel granted {granted} bytes (sysctl net.core.rmem_max)", settings.buffer_size]
+            );
+        }
+        *self.opened() = Some(opened);
+        self.obj().notify("used-socket");
+        Ok(())
+    }
+
+    fn close(&self) {
+        if let Some(opened) = self.opened().take() {
+            if let Some(membership) = &opened.membership {
+                membership.leave(opened.udp.socket());
+            }
+            if opened.close {
+                let _ = opened.udp.socket().close();
+            }
+        }
+    }
+
+    /// Puts the receiver on its context's thread.
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        let obj = self.obj();
+        let element = obj.upcast_ref::<gst::Element>();
+        let place = self.context().place(element)?;
+        let udp = self.opened().as_ref().map(|opened| opened.udp.clone());
+        let udp = udp.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        let receiver =
+            Receiver::new(element, &place.shard, udp, &self.settings(), self.stats.clone());
+        self.driver.add(element, &self.src_pad, place, receiver)
+    }
+
+    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        match query.view_mut() {
+            gst::QueryViewMut::Latency(latency) => {
+                // Live; what arrives may have waited for a whole slice. There is no upper bound: the
+                // kernel's buffer decides.
+                let wait = self.driver.place().map_or_else(|| self.context().wait(), |p| p.wait());
+                latency.set(true, wait, gst::ClockTime::NONE);
+                true
+            }
+            gst::QueryViewMut::Scheduling(scheduling) => {
+                scheduling.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
+                scheduling.add_scheduling_modes([gst::PadMode::Push]);
+                true
+            }
+            gst::QueryViewMut::Caps(caps_query) => {
+                let caps = self.settings().caps.clone().unwrap_or_else(gst::Caps::new_any);
+                let result = match caps_query.filter() {
+                    Some(filter) => {
+                        filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First)
+                    }
+                    None => caps,
+                };
+                caps_query.set_result(&result);
+                true
+            }
+            gst::QueryViewMut::Uri(uri) => {
+                uri.set_uri(Some(self.settings().uri().as_str()));
+                true
+            }
+            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
+        }
+    }
+}
+
+/// The socket the properties ask for.
+fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, SocketError> {
+    let given = settings.socket.clone();
+    let (udp, close) = match given {
+        Some(udp) => (udp, settings.close_socket),
+        None => {
+            let port = u16::try_from(settings.port).unwrap_or(0);
+            let address = socket::resolve(&settings.address, port)?;
+            (Udp::new(socket::bind(address, settings.reuse)?).ok_or_else(closed)?, true)
+        }
+    };
+    udp.socket().set_blocking(false);
+    udp.socket().set_multicast_loopback(multicast.loops);
+    if settings.socket_timestamp == SocketTimestamp::Realtime {
+        socket::set_timestamps(udp.socket());
+    }
+    let group = socket::resolve(&settings.address, 0)?.ip();
+    let membership = if group.is_multicast() && multicast.auto {
+        let membership = Membership::new(
+            group,
+            multicast.interface.as_deref(),
+            settings.multicast_source.as_deref(),
+        )?;
+        membership.join(udp.socket())?;
+        Some(membership)
+    } else {
+        None
+    };
+    Ok(Opened { udp, membership, close })
+}
+
+fn closed() -> SocketError {
+    SocketError::Open { source: glib::Error::new(gio::IOErrorEnum::Closed, "closed") }
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for UdpSrc {
+    const NAME: &'static str = "ThreadbareUdpSrc";
+    type Type = super::UdpSrc;
+    type ParentType = gst::Element;
+    type Interfaces = (gst::URIHandler,);
+
+    fn with_class(klass: &Self::Class) -> Self {
+        let template = klass.pad_template("src").expect("the class has a src template");
+        let src_pad = gst::Pad::builder_from_template(&template)
+            .query_function(|pad, parent, query| {
+                UdpSrc::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query))
+            })
+            .build();
+        let stats = Arc::<Stats>::default();
+        let read = stats.clone();
+        UdpSrc {
+            stats_property: Mutex::new(StatsProperty::new(move || read.structure())),
+            settings: Mutex::default(),
+            context: Mutex::default(),
+            multicast: Mutex::default(),
+            src_pad,
+            opened: Mutex::new(None),
+            driver: Driver::default(),
+            stats,
+        }
+    }
+}
+
+impl ObjectImpl for UdpSrc {
+    crate::kit::properties_with_groups!(context, multicast, stats_property);
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        let obj = self.obj();
+        obj.add_pad(&self.src_pad).expect("a new element takes its pad");
+        obj.set_element_flags(gst::ElementFlags::SOURCE | gst::ElementFlags::REQUIRE_CLOCK);
+    }
+}
+
+impl GstObjectImpl for UdpSrc {}
+
+impl ElementImpl for UdpSrc {
+    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
+        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
+            gst::subclass::ElementMetadata::new(
+                "Thread-sharing UDP source",
+                "Source/Network",
+                "Receives UDP packets on the thread of a context it shares with other elements",
+                "The Threadbare developers",
+            )
+        });
+        Some(&METADATA)
+    }
+
+    fn pad_templates() -> &'static [gst::PadTemplate] {
+        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
+            gst::PadTemplate::new(
+                "src",
+                gst::PadDirection::Src,
+                gst::PadPresence::Always,
+                &gst::Caps::new_any(),
+            )
+            .into_iter()
+            .collect()
+        });
+        &TEMPLATES
+    }
+
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        let prepared = match transition {
+            gst::StateChange::NullToReady => self.open(),
+            gst::StateChange::ReadyToPaused => self.activate(),
+            gst::StateChange::PlayingToPaused => {
+                self.driver.pause();
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = prepared {
+            self.post_error_message(error);
+            return Err(gst::StateChangeError);
+        }
+        let result = self.parent_change_state(transition);
+        match transition {
+            // The pad is flushing now, so that a push under way returns.
+            gst::StateChange::PausedToReady => self.driver.remove(),
+            gst::StateChange::ReadyToNull => self.close(),
+            _ if result.is_err() => {}
+            gst::StateChange::PausedToPlaying => {
+                self.driver.start(RunningTime::of(&*self.obj()));
+            }
+            gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
+                return Ok(gst::StateChangeSuccess::NoPreroll);
+            }
+            _ => {}
+        }
+        result
+    }
+
+    fn send_event(&self, event: gst::Event) -> bool {
+        if event.is_downstream() && event.is_serialized() {
+            return self.driver.send_event(event);
+        }
+        self.parent_send_event(event)
+    }
+
+    fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+        let accepted = self.parent_set_clock(clock);
+        let time = RunningTime::of(&*self.obj());
+        self.driver.with_producer(move |receiver, _| {
+            use crate::kit::source::Producer;
+            receiver.set_time(time);
+        });
+        accepted
+    }
+}
+
+impl URIHandlerImpl for UdpSrc {
+    const URI_TYPE: gst::URIType = gst::URIType::Src;
+
+    fn protocols() -> &'static [&'static str] {
+        &["udp"]
+    }
+
+    fn uri(&self) -> Option<String> {
+        Some(self.settings().uri())
+    }
+
+    fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
+        self.settings().set_uri(uri)
+    }
+}

@@ -1,0 +1,436 @@
+//! The receiving half of `ts-udpsrc`: lives on the context's thread.
+//!
+//! One receive call per ready socket and pass. A socket that had several packets in one slice is read in
+//! batches from then on, until it has calmed down.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_runtime::{
+    Cx, Interest, Precision, RawAddr, Ready, RecvBatch, Received, Shard, recv_from,
+    recv_from_timestamped,
+};
+
+use super::settings::{Settings, SocketTimestamp};
+use crate::kit::pool::{PoolBuffer, PoolOwner};
+use crate::kit::socket::{GioAddress, Udp};
+use crate::kit::source::{Produced, Producer};
+use crate::kit::stats::Single;
+use crate::kit::time::RunningTime;
+
+pub(super) struct Receiver {
+    element: glib::WeakRef<gst::Element>,
+    udp: Udp,
+    pool: Arc<PoolOwner>,
+    mtu: usize,
+    skip: usize,
+    timestamped: bool,
+    do_timestamp: bool,
+    time: RunningTime,
+    /// A receive is allowed in this pass.
+    may_receive: bool,
+    load: Load,
+    received: VecDeque<gst::Buffer>,
+    senders: Option<Senders>,
+    caps: Option<gst::Caps>,
+    timeout_ns: u64,
+    last_packet_ns: u64,
+    stats: Arc<Stats>,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        element: &gst::Element,
+        shard: &Shard,
+        udp: Udp,
+        settings: &Settings,
+        stats: Arc<Stats>,
+    ) -> Self {
+        Receiver {
+            element: element.downgrade(),
+            udp,
+            pool: shard.extension(Pools::new).pool(shard, settings.mtu as usize),
+            mtu: settings.mtu as usize,
+            skip: usize::try_from(settings.skip_first_bytes).unwrap_or(0),
+            timestamped: settings.socket_timestamp == SocketTimestamp::Realtime,
+            do_timestamp: settings.do_timestamp,
+            time: RunningTime::default(),
+            may_receive: false,
+            load: Load::default(),
+            received: VecDeque::new(),
+            senders: settings.retrieve_sender_address.then(Senders::default),
+            caps: settings.caps.clone(),
+            timeout_ns: settings.timeout_ns,
+            last_packet_ns: 0,
+            stats,
+        }
+    }
+
+    fn receive_one(&mut self, cx: &Cx<'_>) -> Produced {
+        let mut buffer = self.pool.acquire();
+        let mut from = RawAddr::empty();
+        let room = &mut buffer.data()[..self.mtu];
+        let result = if self.timestamped {
+            recv_from_timestamped(self.udp.fd(), room, &mut from)
+        } else {
+            recv_from(self.udp.fd(), room, &mut from)
+        };
+        match result {
+            Ok(received) => {
+                self.load.received(1);
+                match self.finish(cx, buffer, &received, &from) {
+                    Some(buffer) => Produced::Buffer(buffer),
+                    None => Produced::Again,
+                }
+            }
+            Err(error) => {
+                buffer.release();
+                self.receive_failed(&error)
+            }
+        }
+    }
+
+    /// Reads what is there, up to a batch, in one call.
+    fn receive_batch(&mut self, cx: &Cx<'_>) -> Produced {
+        let batch = cx.local().shard().extension(|_| SharedBatch(Mutex::new(RecvBatch::new(BATCH))));
+        let mut batch = batch.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut buffers: [Option<PoolBuffer>; BATCH] =
+            std::array::from_fn(|_| Some(self.pool.acquire()));
+        let result = {
+            let mut rest = buffers.iter_mut();
+            let mtu = self.mtu;
+            let mut rooms: [IoSliceMut<'_>; BATCH] = std::array::from_fn(|_| {
+                match rest.next().and_then(Option::as_mut) {
+                    Some(buffer) => IoSliceMut::new(&mut buffer.data()[..mtu]),
+                    None => IoSliceMut::new(&mut []),
+                }
+            });
+            batch.recv(self.udp.fd(), &mut rooms)
+        };
+        let count = *result.as_ref().unwrap_or(&0);
+        self.load.received(count);
+        for (i, slot) in buffers.iter_mut().enumerate() {
+            let Some(buffer) = slot.take() else { continue };
+            if i >= count {
+                buffer.release();
+                continue;
+            }
+            let (received, from) = batch.received(i);
+            if let Some(buffer) = self.finish(cx, buffer, &received, from) {
+                self.received.push_back(buffer);
+            }
+        }
+        match result {
+            Ok(_) => Produced::Again,
+            Err(error) => self.receive_failed(&error),
+        }
+    }
+
+    /// Makes a GStreamer buffer of what was received. `None`: nothing is left of it.
+    fn finish(
+        &mut self,
+        cx: &Cx<'_>,
+        buffer: PoolBuffer,
+        received: &Received,
+        from: &RawAddr,
+    ) -> Option<gst::Buffer> {
+        self.stats.packets.add(1);
+        self.stats.bytes.add(received.len as u64);
+        cx.count_packets(1);
+        self.last_packet_ns = cx.now_ns();
+        if received.len < self.skip {
+            self.stats.too_short.add(1);
+            buffer.release();
+            return None;
+        }
+        let time = if self.do_timestamp { self.time.at(cx.now_ns()) } else { None };
+        let sender = self.senders.as_mut().and_then(|senders| senders.of(from));
+        let mut buffer = buffer.finish(self.skip, received.len, time, sender);
+        if received.datagram_len > received.len {
+            self.truncated(&mut buffer, received.datagram_len);
+        }
+        if let Some(timestamp_ns) = received.timestamp_ns {
+            add_timestamp(&mut buffer, timestamp_ns);
+        }
+        Some(buffer)
+    }
+
+    /// Never silently: flagged on the buffer, counted, and said once for each power of two.
+    fn truncated(&self, buffer: &mut gst::Buffer, datagram_len: usize) {
+        let count = self.stats.truncated.add(1);
+        buffer.make_mut().set_flags(gst::BufferFlags::CORRUPTED);
+        if count.is_power_of_two()
+            && let Some(element) = self.element.upgrade()
+        {
+            gst::element_warning!(
+                element,
+                gst::ResourceError::Read,
+                ("Packets are larger than mtu={} and were cut: {count} so far, this one had {datagram_len} bytes. Raise the mtu property.", self.mtu)
+            );
+        }
+    }
+
+    fn receive_failed(&mut self, error: &io::Error) -> Produced {
+        match error.kind() {
+            ErrorKind::WouldBlock => Produced::Idle,
+            ErrorKind::Interrupted => {
+                self.may_receive = true;
+                Produced::Again
+            }
+            // The ICMP answer to something this socket sent, or a shortage: never the end of a source.
+            ErrorKind::ConnectionRefused
+            | ErrorKind::ConnectionReset
+            | ErrorKind::HostUnreachable
+            | ErrorKind::NetworkUnreachable
+            | ErrorKind::NetworkDown
+            | ErrorKind::OutOfMemory => {
+                self.stats.socket_errors.add(1);
+                Produced::Again
+            }
+            _ if is_transient(error) => {
+                self.stats.socket_errors.add(1);
+                Produced::Again
+            }
+            _ => Produced::Failed(gst::error_msg!(
+                gst::ResourceError::Read,
+                ["cannot receive: {error}"]
+            )),
+        }
+    }
+
+    fn check_timeout(&mut self, cx: &Cx<'_>) {
+        if self.timeout_ns == 0 {
+            return;
+        }
+        let due_ns = self.last_packet_ns.saturating_add(self.timeout_ns);
+        if cx.now_ns() < due_ns {
+            cx.set_timer(due_ns, Precision::NotBefore);
+            return;
+        }
+        if let Some(element) = self.element.upgrade() {
+            let structure =
+                gst::Structure::builder("GstUDPSrcTimeout").field("timeout", self.timeout_ns).build();
+            let message = gst::message::Element::builder(structure).src(&element).build();
+            let _ = element.post_message(message);
+        }
+        cx.set_timer(cx.now_ns().saturating_add(self.timeout_ns), Precision::NotBefore);
+    }
+}
+
+impl Producer for Receiver {
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        cx.register(self.udp.fd(), 0, Interest::Read).map_err(|error| {
+            gst::error_msg!(
+                gst::ResourceError::OpenRead,
+                ["cannot watch the socket: {error} (is it used twice in one context?)"]
+            )
+        })?;
+        if self.timeout_ns > 0 {
+            self.last_packet_ns = cx.now_ns();
+            cx.set_timer(cx.now_ns().saturating_add(self.timeout_ns), Precision::NotBefore);
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        cx.deregister(self.udp.fd());
+        cx.clear_timer();
+    }
+
+    fn set_time(&mut self, time: RunningTime) {
+        self.time = time;
+    }
+
+    #[inline]
+    fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
+        match ready {
+            Ready::Io(_) => {
+                self.may_receive = true;
+                self.load.pass(cx.local().slice());
+            }
+            Ready::Timer => self.check_timeout(cx),
+            Ready::Woken => {}
+        }
+    }
+
+    #[inline]
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        if let Some(buffer) = self.received.pop_front() {
+            return Produced::Buffer(buffer);
+        }
+        if !std::mem::take(&mut self.may_receive) {
+            return Produced::Idle;
+        }
+        if self.load.is_busy && !self.timestamped {
+            self.receive_batch(cx)
+        } else {
+            self.receive_one(cx)
+        }
+    }
+
+    fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
+        let Some(element) = self.element.upgrade() else { return Vec::new() };
+        let stream_id = pad.create_stream_id(&element, None);
+        let start = gst::event::StreamStart::builder(&stream_id)
+            .group_id(gst::GroupId::next())
+            .build();
+        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        let mut events = vec![start];
+        events.extend(self.caps.as_ref().map(gst::event::Caps::new));
+        events.push(gst::event::Segment::new(&segment));
+        events
+    }
+}
+
+impl Receiver {
+    /// The `caps` property changed.
+    pub(super) fn set_caps(&mut self, caps: Option<gst::Caps>) {
+        self.caps = caps;
+    }
+}
+
+/// Whether a socket has had more than one packet a slice lately.
+#[derive(Debug, Default)]
+struct Load {
+    slice: u64,
+    in_slice: u32,
+    calm_slices: u32,
+    is_busy: bool,
+}
+
+impl Load {
+    /// The socket is ready, in this slice.
+    #[inline]
+    fn pass(&mut self, slice: u64) {
+        if slice == self.slice {
+            return;
+        }
+        // A pass of a context that does not throttle is a slice of its own: ready in successive ones is busy.
+        let several = self.in_slice > 1 || slice == self.slice + 1 && self.in_slice > 0 && self.is_busy;
+        self.calm_slices = if several { 0 } else { self.calm_slices.saturating_add(1) };
+        if several {
+            self.is_busy = true;
+        } else if self.calm_slices > CALM_SLICES {
+            self.is_busy = false;
+        }
+        self.slice = slice;
+        self.in_slice = 0;
+    }
+
+    #[inline]
+    fn received(&mut self, packets: usize) {
+        self.in_slice = self.in_slice.saturating_add(packets as u32);
+    }
+}
+
+/// The last few senders as GStreamer wants them, so that a packet costs no new object.
+#[derive(Default)]
+struct Senders {
+    last: usize,
+    next: usize,
+    known: Vec<(RawAddr, GioAddress)>,
+}
+
+impl Senders {
+    #[inline]
+    fn of(&mut self, from: &RawAddr) -> Option<&gio::SocketAddress> {
+        if self.known.get(self.last).is_none_or(|(raw, _)| raw != from) {
+            self.find(from)?;
+        }
+        Some(self.known[self.last].1.get())
+    }
+
+    #[cold]
+    fn find(&mut self, from: &RawAddr) -> Option<()> {
+        if let Some(i) = self.known.iter().position(|(raw, _)| raw == from) {
+            self.last = i;
+            return Some(());
+        }
+        let entry = (*from, GioAddress::new(from.to_socket_addr()?));
+        if self.known.len() < SENDERS_MAX {
+            self.known.push(entry);
+            self.last = self.known.len() - 1;
+        } else {
+            self.next = (self.next + 1) % SENDERS_MAX;
+            self.known[self.next] = entry;
+            self.last = self.next;
+        }
+        Some(())
+    }
+}
+
+/// What a source has seen; written by the context's thread, read by anyone.
+#[derive(Debug, Default)]
+pub(super) struct Stats {
+    packets: Single,
+    bytes: Single,
+    truncated: Single,
+    too_short: Single,
+    socket_errors: Single,
+}
+
+impl Stats {
+    pub(super) fn structure(&self) -> gst::Structure {
+        gst::Structure::builder("application/x-ts-udpsrc-stats")
+            .field("packets-received", self.packets.get())
+            .field("bytes-received", self.bytes.get())
+            .field("packets-truncated", self.truncated.get())
+            .field("packets-too-short", self.too_short.get())
+            .field("socket-errors", self.socket_errors.get())
+            .build()
+    }
+}
+
+/// The receive pools of one context thread, by size.
+struct Pools(Mutex<Vec<Arc<PoolOwner>>>);
+
+impl Pools {
+    fn new(_shard: &Shard) -> Self {
+        Pools(Mutex::new(Vec::new()))
+    }
+
+    fn pool(&self, shard: &Shard, mtu: usize) -> Arc<PoolOwner> {
+        let capacity = mtu.max(1).next_multiple_of(POOL_STEP);
+        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(pool) = pools.iter().find(|pool| pool.capacity() == capacity) {
+            return pool.clone();
+        }
+        let pool = Arc::new(PoolOwner::new(shard, capacity));
+        pools.push(pool.clone());
+        pool
+    }
+}
+
+/// The receive batch of one context thread.
+struct SharedBatch(Mutex<RecvBatch>);
+
+fn add_timestamp(buffer: &mut gst::Buffer, timestamp_ns: u64) {
+    use std::sync::LazyLock;
+    static UNIX: LazyLock<gst::Caps> =
+        LazyLock::new(|| gst::Caps::new_empty_simple("timestamp/x-unix"));
+    gst::ReferenceTimestampMeta::add(
+        buffer.make_mut(),
+        &UNIX,
+        gst::ClockTime::from_nseconds(timestamp_ns),
+        gst::ClockTime::NONE,
+    );
+}
+
+fn is_transient(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOBUFS | libc::EMSGSIZE | libc::EPROTO | libc::ENOPROTOOPT | libc::EHOSTDOWN)
+    )
+}
+
+/// Datagrams one call reads from a busy socket.
+const BATCH: usize = 32;
+/// Slices with at most one packet after which a socket is read one by one again.
+const CALM_SLICES: u32 = 50;
+/// Senders that one socket remembers: a conference, not a scan of the Internet.
+const SENDERS_MAX: usize = 16;
+/// Pools are shared by elements whose MTU rounds to the same multiple of this.
+const POOL_STEP: usize = 512;

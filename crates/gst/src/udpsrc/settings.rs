@@ -1,0 +1,145 @@
+//! The properties of `ts-udpsrc` as plain values, and its URI.
+
+use gst::glib;
+
+use crate::kit::socket::Udp;
+
+/// What the properties say. Read when the element leaves NULL and READY.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) address: String,
+    pub(super) port: i32,
+    pub(super) reuse: bool,
+    pub(super) caps: Option<gst::Caps>,
+    pub(super) mtu: u32,
+    pub(super) retrieve_sender_address: bool,
+    pub(super) buffer_size: i32,
+    pub(super) multicast_source: Option<String>,
+    pub(super) socket: Option<Udp>,
+    pub(super) close_socket: bool,
+    pub(super) timeout_ns: u64,
+    pub(super) skip_first_bytes: i32,
+    pub(super) socket_timestamp: SocketTimestamp,
+    pub(super) do_timestamp: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            address: "0.0.0.0".into(),
+            port: 5004,
+            reuse: true,
+            caps: None,
+            mtu: MTU_DEFAULT,
+            retrieve_sender_address: true,
+            buffer_size: 0,
+            multicast_source: None,
+            socket: None,
+            close_socket: true,
+            timeout_ns: 0,
+            skip_first_bytes: 0,
+            socket_timestamp: SocketTimestamp::Disabled,
+            do_timestamp: true,
+        }
+    }
+}
+
+/// An Ethernet frame's payload less some tunnel headers; what the stock element has.
+pub(super) const MTU_DEFAULT: u32 = 1492;
+/// The largest UDP datagram (16-bit length less no header at all), rounded up.
+pub(super) const MTU_MAX: u32 = 65_536;
+
+/// Which clock a `GstReferenceTimestampMeta` on each buffer is of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "ThreadbareSocketTimestamp")]
+pub(super) enum SocketTimestamp {
+    /// No timestamps besides the buffer's own.
+    #[default]
+    #[enum_value(name = "Disable additional timestamps", nick = "disabled")]
+    Disabled,
+    /// The kernel's receive time.
+    #[enum_value(name = "Timestamp with realtime clock (nsec resolution, may not be monotonic)", nick = "realtime")]
+    Realtime,
+}
+
+impl Settings {
+    /// `udp://host:port`, as the stock element has it.
+    pub(super) fn uri(&self) -> String {
+        if self.address.contains(':') && !self.address.starts_with('[') {
+            format!("udp://[{}]:{}", self.address, self.port)
+        } else {
+            format!("udp://{}:{}", self.address, self.port)
+        }
+    }
+
+    /// Takes `udp://[source@]host[:port][?multicast-source=+a+b]` apart; the port defaults to 5004.
+    pub(super) fn set_uri(&mut self, uri: &str) -> Result<(), glib::Error> {
+        let bad = |what: &str| {
+            glib::Error::new(gst::URIError::BadUri, &format!("'{uri}': {what}; expected udp://host:port"))
+        };
+        let rest = uri.strip_prefix("udp://").ok_or_else(|| bad("not a udp:// URI"))?;
+        let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (source, host_port) = match authority.split_once('@') {
+            Some((source, host)) => (Some(source), host),
+            None => (None, authority),
+        };
+        let (host, port) = split_host_port(host_port.trim_end_matches('/')).ok_or_else(|| bad("bad host or port"))?;
+        self.multicast_source = source.filter(|s| !s.is_empty()).map(|s| format!("+{s}"));
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            match pair.split_once('=') {
+                Some(("multicast-source", value)) => self.multicast_source = Some(value.into()),
+                _ => return Err(bad("unknown query; known is multicast-source")),
+            }
+        }
+        self.address = if host.is_empty() { "0.0.0.0".into() } else { host.into() };
+        self.port = port.unwrap_or(5004).into();
+        Ok(())
+    }
+}
+
+/// `host`, `host:port`, `[v6]`, `[v6]:port`.
+fn split_host_port(text: &str) -> Option<(&str, Option<u16>)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, after) = rest.split_once(']')?;
+        return match after.strip_prefix(':') {
+            Some(port) => Some((host, Some(port.parse().ok()?))),
+            None => after.is_empty().then_some((host, None)),
+        };
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) => Some((host, Some(port.parse().ok()?))),
+        None => Some((text, None)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uris_round_trip() {
+        for (uri, address, port) in [
+            ("udp://127.0.0.1:6000", "127.0.0.1", 6000),
+            ("udp://[ff02::1]:6000", "ff02::1", 6000),
+            ("udp://example.org", "example.org", 5004),
+            ("udp://:7", "0.0.0.0", 7),
+        ] {
+            let mut settings = Settings::default();
+            settings.set_uri(uri).unwrap();
+            assert_eq!((settings.address.as_str(), settings.port), (address, port));
+            let mut again = Settings::default();
+            again.set_uri(&settings.uri()).unwrap();
+            assert_eq!((again.address, again.port), (settings.address, settings.port));
+        }
+        let mut settings = Settings::default();
+        settings.set_uri("udp://10.0.0.1@232.1.2.3:5000").unwrap();
+        assert_eq!(settings.multicast_source.as_deref(), Some("+10.0.0.1"));
+    }
+
+    #[test]
+    fn bad_uris_are_refused() {
+        for uri in ["rtp://1.2.3.4:5", "udp://1.2.3.4:99999", "udp://[::1", "udp://a:1?x=2"] {
+            assert!(Settings::default().set_uri(uri).is_err(), "{uri}");
+        }
+    }
+}
