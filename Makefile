@@ -54,7 +54,7 @@ lint: ## formatting, clippy without warnings, dependency policy where cargo-deny
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --all --check --manifest-path bench/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --all-targets -- -D warnings
+	$(CARGO) clippy --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --workspace --all-targets -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --workspace check bans licenses sources; \
 	else \
