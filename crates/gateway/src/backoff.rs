@@ -14,7 +14,10 @@ pub struct Backoff {
 impl Backoff {
     /// Starts with `limits.first`.
     pub fn new(limits: Restart) -> Self {
-        Backoff { limits, next: limits.first }
+        Backoff {
+            limits,
+            next: limits.first,
+        }
     }
 
     /// The time to wait now, after a run of `ran_for`.
@@ -37,7 +40,10 @@ mod tests {
     #[test]
     fn doubles_to_the_longest_and_starts_over_after_a_healthy_run() {
         let ms = Duration::from_millis;
-        let mut backoff = Backoff::new(Restart { first: ms(100), max: ms(350) });
+        let mut backoff = Backoff::new(Restart {
+            first: ms(100),
+            max: ms(350),
+        });
         let waits = [0, 0, 350, 0, 351, 0].map(|ran_for| backoff.after(ms(ran_for)).as_millis());
         assert_eq!(waits, [100, 200, 350, 350, 100, 200]);
     }

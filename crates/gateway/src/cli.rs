@@ -4,7 +4,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::bench::{Bench, ReceiverArgs, SenderArgs};
 use crate::demo::{DemoArgs, PeerArgs};
+use crate::doctor::{DoctorArgs, LoadArgs};
 use crate::run::RunArgs;
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
@@ -23,9 +25,23 @@ pub enum Command {
     Run(RunArgs),
     /// Carry real RTP streams over loopback, check every packet, and show what it costs
     Demo(DemoArgs),
+    /// Measure
+    #[command(subcommand)]
+    Bench(Bench),
+    /// Check that everything is there that Threadbare needs
+    Doctor(DoctorArgs),
     /// The callers and listeners of the demo
     #[command(hide = true)]
     DemoPeer(PeerArgs),
+    /// The receivers of a measurement
+    #[command(hide = true)]
+    BenchReceiver(ReceiverArgs),
+    /// The sender of a measurement
+    #[command(hide = true)]
+    BenchSender(SenderArgs),
+    /// Loads a plugin for the doctor
+    #[command(hide = true)]
+    DoctorLoad(LoadArgs),
 }
 
 impl Cli {
@@ -35,6 +51,11 @@ impl Cli {
             Command::Run(args) => args.execute(),
             Command::Demo(args) => args.execute(),
             Command::DemoPeer(args) => Ok(args.execute()),
+            Command::Bench(Bench::Receive(args)) => args.execute(),
+            Command::BenchReceiver(args) => Ok(args.execute()),
+            Command::BenchSender(args) => Ok(args.execute()),
+            Command::Doctor(args) => args.execute(),
+            Command::DoctorLoad(args) => args.execute(),
         }
     }
 }

@@ -36,7 +36,8 @@ pub enum CodecIn {
 pub struct UnknownCodec;
 
 /// What may be written for a codec, for error messages.
-pub const ALLOWED_CODECS: &str = "PCMU, PCMA, Opus, L16 (44100 Hz mono) or L16/RATE/CHANNELS, for example L16/16000/1";
+pub const ALLOWED_CODECS: &str =
+    "PCMU, PCMA, Opus, L16 (44100 Hz mono) or L16/RATE/CHANNELS, for example L16/16000/1";
 
 impl Codec {
     /// The codec of a static payload type (RFC 3551, section 6, table 4).
@@ -44,10 +45,21 @@ impl Codec {
         match payload_type {
             0 => Some(Codec::Pcmu),
             8 => Some(Codec::Pcma),
-            10 => Some(Codec::L16 { rate_hz: 44100, channels: 2 }),
-            11 => Some(Codec::L16 { rate_hz: 44100, channels: 1 }),
+            10 => Some(Codec::L16 {
+                rate_hz: 44100,
+                channels: 2,
+            }),
+            11 => Some(Codec::L16 {
+                rate_hz: 44100,
+                channels: 1,
+            }),
             _ => None,
         }
+    }
+
+    /// All codecs that a payload type alone tells.
+    pub fn with_static_payload_types() -> impl Iterator<Item = Codec> {
+        (0..STATIC_PAYLOAD_TYPES).filter_map(Codec::from_static_payload_type)
     }
 
     /// The payload type to send with: the static one where there is one, else [`DYNAMIC_PAYLOAD_TYPE`].
@@ -101,9 +113,10 @@ impl Codec {
             .field("clock-rate", self.clock_rate_hz() as i32)
             .field("encoding-name", self.encoding_name());
         match self {
-            Codec::L16 { channels, .. } => {
-                caps.field("encoding-params", channels.to_string()).field("channels", channels as i32).build()
-            }
+            Codec::L16 { channels, .. } => caps
+                .field("encoding-params", channels.to_string())
+                .field("channels", channels as i32)
+                .build(),
             _ => caps.build(),
         }
     }
@@ -124,7 +137,10 @@ impl FromStr for Codec {
             (None, None) if is("pcmu") => Ok(Codec::Pcmu),
             (None, None) if is("pcma") => Ok(Codec::Pcma),
             (None, None) if is("opus") => Ok(Codec::Opus),
-            (None, None) if is("l16") => Ok(Codec::L16 { rate_hz: 44100, channels: 1 }),
+            (None, None) if is("l16") => Ok(Codec::L16 {
+                rate_hz: 44100,
+                channels: 1,
+            }),
             (Some(rate), channels) if is("l16") => {
                 let rate_hz = rate.parse().map_err(|_| UnknownCodec)?;
                 let channels = channels.unwrap_or("1").parse().map_err(|_| UnknownCodec)?;
@@ -171,23 +187,47 @@ mod tests {
     #[test]
     fn names_round_trip() {
         for name in ["PCMU", "PCMA", "Opus", "L16/44100/1", "L16/8000/2"] {
-            assert_eq!(name.parse::<Codec>().map(|codec| codec.to_string()).as_deref(), Ok(name));
+            assert_eq!(
+                name.parse::<Codec>()
+                    .map(|codec| codec.to_string())
+                    .as_deref(),
+                Ok(name)
+            );
         }
-        assert_eq!("l16".parse(), Ok(Codec::L16 { rate_hz: 44100, channels: 1 }));
+        assert_eq!(
+            "l16".parse(),
+            Ok(Codec::L16 {
+                rate_hz: 44100,
+                channels: 1
+            })
+        );
     }
 
     #[test]
     fn nonsense_is_no_codec() {
-        for name in ["", "G729", "PCMU/8000", "L16/1/1", "L16/8000/3", "L16/x", "L16/8000/1/1"] {
+        for name in [
+            "",
+            "G729",
+            "PCMU/8000",
+            "L16/1/1",
+            "L16/8000/3",
+            "L16/x",
+            "L16/8000/1/1",
+        ] {
             assert_eq!(name.parse::<Codec>(), Err(UnknownCodec), "{name}");
         }
     }
 
     #[test]
     fn static_payload_types_are_used_to_send() {
-        for (name, payload_type) in
-            [("PCMU", 0), ("PCMA", 8), ("L16/44100/2", 10), ("L16", 11), ("L16/8000/1", 96), ("Opus", 96)]
-        {
+        for (name, payload_type) in [
+            ("PCMU", 0),
+            ("PCMA", 8),
+            ("L16/44100/2", 10),
+            ("L16", 11),
+            ("L16/8000/1", 96),
+            ("Opus", 96),
+        ] {
             let codec = name.parse::<Codec>().expect("a codec");
             assert_eq!(codec.default_payload_type(), payload_type, "{name}");
         }

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 use gst::prelude::*;
 
 use crate::backoff::Backoff;
-use crate::config::Config;
-use crate::pipeline::{Elements, PipelineBuilder};
+use crate::config::{Config, Restart};
+use crate::limit::{LineLimit, Verdict};
+use crate::pipeline::{Elements, MissingElements, PipelineBuilder};
 
 /// The running streams of a configuration.
 #[derive(Debug)]
@@ -69,18 +70,34 @@ struct Stream {
 
 impl Gateway {
     /// Builds and starts all streams. One that fails to start is handled as one that fails later.
-    pub fn start(config: Config, elements: Elements) -> Gateway {
+    pub fn start(config: Config, elements: Elements) -> Result<Gateway, MissingElements> {
         let (sender, events) = channel();
-        let builder = PipelineBuilder { elements, bus: shared_bus(sender.clone()), clock: gst::SystemClock::obtain() };
-        let indices = config.streams.iter().enumerate().map(|(n, spec)| (spec.name.clone(), n)).collect();
-        let now = Instant::now();
-        let stream = Stream { pipeline: None, started: now, backoff: Backoff::new(config.restart) };
-        let streams = config.streams.iter().map(|_| stream.clone_stopped()).collect();
-        let mut gateway = Gateway { config, builder, indices, streams, restarts: BTreeSet::new(), events, sender };
+        let builder = PipelineBuilder::new(elements, shared_bus(sender.clone()));
+        builder.check(&config.streams)?;
+        let indices = config
+            .streams
+            .iter()
+            .enumerate()
+            .map(|(n, spec)| (spec.name.clone(), n))
+            .collect();
+        let streams = config
+            .streams
+            .iter()
+            .map(|_| Stream::new(config.restart))
+            .collect();
+        let mut gateway = Gateway {
+            config,
+            builder,
+            indices,
+            streams,
+            restarts: BTreeSet::new(),
+            events,
+            sender,
+        };
         for index in 0..gateway.streams.len() {
             gateway.start_stream(index);
         }
-        gateway
+        Ok(gateway)
     }
 
     /// Where others send events to.
@@ -90,7 +107,10 @@ impl Gateway {
 
     /// Streams that have a running pipeline.
     pub fn streams_running(&self) -> usize {
-        self.streams.iter().filter(|stream| stream.pipeline.is_some()).count()
+        self.streams
+            .iter()
+            .filter(|stream| stream.pipeline.is_some())
+            .count()
     }
 
     /// Handles events and restarts for `time` (`None`: until told to stop).
@@ -106,7 +126,10 @@ impl Gateway {
             let wake_at = [end, next_restart].into_iter().flatten().min();
             let event = match wake_at {
                 Some(at) => self.events.recv_timeout(at.saturating_duration_since(now)),
-                None => self.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                None => self
+                    .events
+                    .recv()
+                    .map_err(|_| RecvTimeoutError::Disconnected),
             };
             match event {
                 Ok(Event::Failed { pipeline, reason }) => self.fail(&pipeline, &reason),
@@ -120,18 +143,28 @@ impl Gateway {
 
     /// Lets every stream send what it has received, for at most `limit`; then stops all of them.
     ///
+    /// A context looks at its sockets once per slice. So first two slices pass, and what had arrived
+    /// before is on its way; then the end of the stream makes the codecs give up what they hold.
+    ///
     /// Returns the number of streams that did not get done in time.
     pub fn drain_and_stop(mut self, limit: Duration) -> usize {
         let end = Instant::now() + limit;
+        let slice = Duration::from_millis(self.config.contexts.wait_ms.into());
+        self.handle_for(Some(limit.min(2 * slice + DRAIN_SPARE)));
         let mut draining: HashMap<String, gst::Pipeline> = HashMap::new();
         for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
-            let Some(pipeline) = &stream.pipeline else { continue };
+            let Some(pipeline) = &stream.pipeline else {
+                continue;
+            };
             if pipeline.send_event(gst::event::Eos::new()) {
                 draining.insert(spec.name.clone(), pipeline.clone());
             }
         }
         while !draining.is_empty() {
-            match self.events.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            match self
+                .events
+                .recv_timeout(end.saturating_duration_since(Instant::now()))
+            {
                 Ok(Event::Failed { pipeline, .. } | Event::Ended { pipeline }) => {
                     draining.remove(pipeline.name().as_str());
                 }
@@ -162,14 +195,22 @@ impl Gateway {
         if pipeline.set_state(gst::State::Playing).is_err() {
             // The element that refused has posted why; this is for one that has not.
             let reason = "an element refused to start".to_owned();
-            let _ = self.sender.send(Event::Failed { pipeline: pipeline.upcast(), reason });
+            let _ = self.sender.send(Event::Failed {
+                pipeline: pipeline.upcast(),
+                reason,
+            });
         }
     }
 
     fn fail(&mut self, pipeline: &gst::Object, reason: &str) {
-        let Some(&index) = self.indices.get(pipeline.name().as_str()) else { return };
+        let Some(&index) = self.indices.get(pipeline.name().as_str()) else {
+            return;
+        };
         // A pipeline that fails may say so more than once; only the first word counts.
-        let is_current = self.streams[index].pipeline.as_ref().is_some_and(|p| p.upcast_ref::<gst::Object>() == pipeline);
+        let is_current = self.streams[index]
+            .pipeline
+            .as_ref()
+            .is_some_and(|p| p.upcast_ref::<gst::Object>() == pipeline);
         if is_current {
             self.retry_later(index, reason);
         }
@@ -182,7 +223,12 @@ impl Gateway {
         let wait = stream.backoff.after(now - stream.started);
         self.restarts.insert((now + wait, index));
         let name = &self.config.streams[index].name;
-        tracing::error!(stream = name, reason, retry_ms = wait.as_millis() as u64, "the stream failed");
+        tracing::error!(
+            stream = name,
+            reason,
+            retry_ms = wait.as_millis() as u64,
+            "the stream failed"
+        );
     }
 
     fn restart_due(&mut self, now: Instant) {
@@ -191,15 +237,22 @@ impl Gateway {
                 return;
             }
             self.restarts.pop_first();
-            tracing::info!(stream = self.config.streams[index].name, "starting the stream again");
+            tracing::info!(
+                stream = self.config.streams[index].name,
+                "starting the stream again"
+            );
             self.start_stream(index);
         }
     }
 }
 
 impl Stream {
-    fn clone_stopped(&self) -> Stream {
-        Stream { pipeline: None, started: self.started, backoff: self.backoff.clone() }
+    fn new(restart: Restart) -> Stream {
+        Stream {
+            pipeline: None,
+            started: Instant::now(),
+            backoff: Backoff::new(restart),
+        }
     }
 
     fn stop(&mut self) {
@@ -219,20 +272,41 @@ impl Drop for Gateway {
     }
 }
 
+/// Beyond the slices of the contexts: for threads to be scheduled.
+const DRAIN_SPARE: Duration = Duration::from_millis(20);
+
+/// Elements warn about bad packets, and whoever sends these must not fill the log.
+const WARNINGS_PER_SECOND: u32 = 10;
+
 /// One bus for all pipelines: it keeps no message, and needs no thread and no main loop.
 fn shared_bus(sender: Sender<Event>) -> gst::Bus {
     let bus = gst::Bus::new();
+    let warnings = LineLimit::new(WARNINGS_PER_SECOND);
     bus.set_sync_handler(move |_, message| {
         let event = match message.view() {
             gst::MessageView::Error(error) => top(message).map(|pipeline| {
-                let source = error.src().map(|src| src.name().to_string()).unwrap_or_default();
-                let detail = error.debug().map(|debug| format!(" ({debug})")).unwrap_or_default();
-                Event::Failed { pipeline, reason: format!("{source}: {}{detail}", error.error()) }
+                let source = error
+                    .src()
+                    .map(|src| src.name().to_string())
+                    .unwrap_or_default();
+                let detail = error
+                    .debug()
+                    .map(|debug| format!(" ({debug})"))
+                    .unwrap_or_default();
+                Event::Failed {
+                    pipeline,
+                    reason: format!("{source}: {}{detail}", error.error()),
+                }
             }),
             gst::MessageView::Eos(_) => top(message).map(|pipeline| Event::Ended { pipeline }),
             gst::MessageView::Warning(warning) => {
-                let stream = top(message).map(|top| top.name().to_string()).unwrap_or_default();
-                tracing::warn!(stream, warning = %warning.error(), "a warning from the stream");
+                let Verdict::Write { suppressed } = warnings.check(Instant::now()) else {
+                    return gst::BusSyncReply::Drop;
+                };
+                let stream = top(message)
+                    .map(|top| top.name().to_string())
+                    .unwrap_or_default();
+                tracing::warn!(stream, warning = %warning.error(), suppressed, "a warning from the stream");
                 None
             }
             _ => None,

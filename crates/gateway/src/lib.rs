@@ -8,12 +8,16 @@
 #![forbid(unsafe_code)]
 
 pub mod backoff;
+pub mod bench;
 pub mod cli;
 pub mod codec;
 pub mod config;
 pub mod demo;
+pub mod doctor;
 pub mod gateway;
+pub mod limit;
 pub mod logging;
 pub mod pipeline;
 pub mod process;
 pub mod run;
+pub mod subprocess;

@@ -1,8 +1,11 @@
 //! Logs: `tracing` on standard error, as text or as JSON, with GStreamer's own log bridged in.
 
 use std::io::IsTerminal;
+use std::time::Instant;
 
 use tracing_subscriber::EnvFilter;
+
+use crate::limit::{LineLimit, Verdict};
 
 /// How a log line looks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -16,7 +19,8 @@ pub enum LogFormat {
 
 /// Sets up the log of this process; `default` applies unless the environment variable THREADBARE_LOG says otherwise.
 pub fn init(format: LogFormat, default: &str) {
-    let filter = EnvFilter::try_from_env("THREADBARE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
+    let filter =
+        EnvFilter::try_from_env("THREADBARE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
@@ -31,24 +35,44 @@ pub fn init(format: LogFormat, default: &str) {
 /// Sends GStreamer's log through ours. GST_DEBUG keeps its meaning; without it, warnings and errors come.
 pub fn bridge_gstreamer() {
     gst::log::remove_default_log_function();
-    if std::env::var_os("GST_DEBUG").is_none() {
-        gst::log::set_default_threshold(gst::DebugLevel::Warning);
-    }
-    gst::log::add_log_function(|category, level, file, _function, line, object, message| {
-        let text = message.get().map(|text| text.to_string()).unwrap_or_default();
-        let object = object.map(|object| object.to_string()).unwrap_or_default();
-        let category = category.name();
-        macro_rules! emit {
+    let limit = match std::env::var_os("GST_DEBUG") {
+        None => {
+            gst::log::set_default_threshold(gst::DebugLevel::Warning);
+            LineLimit::new(GSTREAMER_LINES_PER_SECOND)
+        }
+        // Whoever asks for GStreamer's log wants all of it.
+        Some(_) => LineLimit::new(u32::MAX),
+    };
+    gst::log::add_log_function(
+        move |category, level, file, _function, line, object, message| {
+            match limit.check(Instant::now()) {
+                Verdict::Write { suppressed: 0 } => {}
+                Verdict::Write { suppressed } => {
+                    tracing::warn!(target: "gstreamer", suppressed, "log lines were left out")
+                }
+                Verdict::Suppress => return,
+            }
+            let text = message
+                .get()
+                .map(|text| text.to_string())
+                .unwrap_or_default();
+            let object = object.map(|object| object.to_string()).unwrap_or_default();
+            let category = category.name();
+            macro_rules! emit {
             ($level:expr) => {
                 tracing::event!(target: "gstreamer", $level, category, object, file = file.as_str(), line, "{text}")
             };
         }
-        match level {
-            gst::DebugLevel::Error => emit!(tracing::Level::ERROR),
-            gst::DebugLevel::Warning | gst::DebugLevel::Fixme => emit!(tracing::Level::WARN),
-            gst::DebugLevel::Info => emit!(tracing::Level::INFO),
-            gst::DebugLevel::Debug => emit!(tracing::Level::DEBUG),
-            _ => emit!(tracing::Level::TRACE),
-        }
-    });
+            match level {
+                gst::DebugLevel::Error => emit!(tracing::Level::ERROR),
+                gst::DebugLevel::Warning | gst::DebugLevel::Fixme => emit!(tracing::Level::WARN),
+                gst::DebugLevel::Info => emit!(tracing::Level::INFO),
+                gst::DebugLevel::Debug => emit!(tracing::Level::DEBUG),
+                _ => emit!(tracing::Level::TRACE),
+            }
+        },
+    );
 }
+
+/// A broken sender makes elements warn about every packet.
+const GSTREAMER_LINES_PER_SECOND: u32 = 20;

@@ -5,8 +5,11 @@
 //! and no thread. Elements are made from their factories and linked without the checks that
 //! `gst_parse_launch` does for pipelines it knows nothing of.
 
+use std::collections::BTreeSet;
+
 use gst::glib;
 use gst::prelude::*;
+use rtp_types::RtpPacket;
 
 use crate::codec::{Codec, CodecIn};
 use crate::config::{Contexts, StreamSpec};
@@ -18,16 +21,19 @@ pub struct Elements {
     pub source: &'static str,
     /// Factory name of the sink.
     pub sink: &'static str,
-    /// Whether they have the properties `context` and `context-wait`.
-    pub share_threads: bool,
 }
 
 impl Elements {
     /// Threadbare's own.
-    pub const THREADBARE: Elements =
-        Elements { source: "ts-udpsrc", sink: "ts-udpsink", share_threads: true };
+    pub const THREADBARE: Elements = Elements {
+        source: "ts-udpsrc",
+        sink: "ts-udpsink",
+    };
     /// GStreamer's own, with a thread per stream: for comparison.
-    pub const STOCK: Elements = Elements { source: "udpsrc", sink: "udpsink", share_threads: false };
+    pub const STOCK: Elements = Elements {
+        source: "udpsrc",
+        sink: "udpsink",
+    };
 }
 
 /// Why a pipeline could not be built.
@@ -41,15 +47,19 @@ pub enum BuildError {
     Failed(#[from] glib::BoolError),
 }
 
+/// Elements that a configuration needs are not there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("GStreamer elements are not installed: {}. `threadbare doctor` names their packages", .0.join(", "))]
+pub struct MissingElements(pub Vec<&'static str>);
+
 /// Builds pipelines for streams.
 #[derive(Clone, Debug)]
 pub struct PipelineBuilder {
-    /// Which elements receive and send.
-    pub elements: Elements,
+    elements: Elements,
     /// Where messages of all pipelines go.
-    pub bus: gst::Bus,
+    bus: gst::Bus,
     /// The clock of all pipelines.
-    pub clock: gst::Clock,
+    clock: gst::Clock,
 }
 
 /// A codec element of the chain: the name of its factory, and its properties.
@@ -69,8 +79,43 @@ enum Setting {
 }
 
 impl PipelineBuilder {
+    /// Pipelines made of these elements, which post to this bus.
+    pub fn new(elements: Elements, bus: gst::Bus) -> PipelineBuilder {
+        PipelineBuilder {
+            elements,
+            bus,
+            clock: gst::SystemClock::obtain(),
+        }
+    }
+
+    /// Whether everything is there that these streams need.
+    pub fn check(&self, streams: &[StreamSpec]) -> Result<(), MissingElements> {
+        let mut factories = BTreeSet::from([self.elements.source, self.elements.sink]);
+        for spec in streams.iter().filter(|spec| !spec.is_passthrough()) {
+            let codecs_in = match spec.codec_in {
+                CodecIn::Known(codec) => vec![codec],
+                CodecIn::Auto => Codec::with_static_payload_types().collect(),
+            };
+            let parts = codecs_in.into_iter().flat_map(|codec| chain(codec, spec));
+            factories.extend(parts.map(|part| part.factory));
+        }
+        let missing = factories
+            .into_iter()
+            .filter(|name| gst::ElementFactory::find(name).is_none())
+            .collect::<Vec<_>>();
+        match missing.is_empty() {
+            true => Ok(()),
+            false => Err(MissingElements(missing)),
+        }
+    }
+
     /// A pipeline in state NULL for stream number `index`, named after the stream.
-    pub fn build(&self, spec: &StreamSpec, contexts: &Contexts, index: usize) -> Result<gst::Pipeline, BuildError> {
+    pub fn build(
+        &self,
+        spec: &StreamSpec,
+        contexts: &Contexts,
+        index: usize,
+    ) -> Result<gst::Pipeline, BuildError> {
         let pipeline = gst::Pipeline::with_name(&spec.name);
         pipeline.set_bus(Some(&self.bus));
         // The bus is everybody's; a pipeline that stops must not flush it.
@@ -84,16 +129,25 @@ impl PipelineBuilder {
         pipeline.add(&sink)?;
         match (spec.is_passthrough(), spec.codec_in) {
             (true, _) => link(&source, &sink)?,
-            (false, CodecIn::Known(codec_in)) => insert(&pipeline, &source, &sink, chain(codec_in, spec))?,
+            (false, CodecIn::Known(codec_in)) => {
+                insert(&pipeline, &source, &sink, chain(codec_in, spec))?
+            }
             (false, CodecIn::Auto) => learn_codec(&pipeline, &source, &sink, spec)?,
         }
         Ok(pipeline)
     }
 
-    fn source(&self, spec: &StreamSpec, contexts: &Contexts, context: &str) -> Result<gst::Element, BuildError> {
+    fn source(
+        &self,
+        spec: &StreamSpec,
+        contexts: &Contexts,
+        context: &str,
+    ) -> Result<gst::Element, BuildError> {
         let caps = match spec.codec_in {
             CodecIn::Known(codec) => codec.rtp_caps(),
-            CodecIn::Auto => gst::Caps::builder("application/x-rtp").field("media", "audio").build(),
+            CodecIn::Auto => gst::Caps::builder("application/x-rtp")
+                .field("media", "audio")
+                .build(),
         };
         let source = make(self.elements.source)?;
         source.set_property("address", spec.listen.ip().to_string());
@@ -103,23 +157,25 @@ impl PipelineBuilder {
         source.set_property("reuse", false);
         // Nobody looks at it, and it costs an allocation per packet.
         source.set_property("retrieve-sender-address", false);
-        if self.elements.share_threads {
-            source.set_property("context", context);
-            source.set_property("context-wait", contexts.wait_ms);
-        }
+        share_thread(&source, contexts, context);
         Ok(source)
     }
 
-    fn sink(&self, spec: &StreamSpec, contexts: &Contexts, context: &str) -> Result<gst::Element, BuildError> {
+    fn sink(
+        &self,
+        spec: &StreamSpec,
+        contexts: &Contexts,
+        context: &str,
+    ) -> Result<gst::Element, BuildError> {
         let sink = make(self.elements.sink)?;
-        sink.set_property("clients", format!("{}:{}", spec.destination.host, spec.destination.port));
+        sink.set_property(
+            "clients",
+            format!("{}:{}", spec.destination.host, spec.destination.port),
+        );
         // Live packets go out as they come; nothing is prerolled.
         sink.set_property("sync", false);
         sink.set_property("async", false);
-        if self.elements.share_threads {
-            sink.set_property("context", context);
-            sink.set_property("context-wait", contexts.wait_ms);
-        }
+        share_thread(&sink, contexts, context);
         Ok(sink)
     }
 }
@@ -134,27 +190,38 @@ fn learn_codec(
     sink: &gst::Element,
     spec: &StreamSpec,
 ) -> Result<(), BuildError> {
-    let pad = source.static_pad("src").ok_or_else(|| glib::bool_error!("the source has no src pad"))?;
+    let pad = source
+        .static_pad("src")
+        .ok_or_else(|| glib::bool_error!("the source has no src pad"))?;
     let (pipeline, sink) = (pipeline.downgrade(), sink.downgrade());
     let spec = spec.clone();
     let mut warned = false;
     let learn = std::sync::Mutex::new(move |pad: &gst::Pad, buffer: &gst::BufferRef| {
-        let (Some(pipeline), Some(sink), Some(source)) = (pipeline.upgrade(), sink.upgrade(), pad.parent_element())
+        let (Some(pipeline), Some(sink), Some(source)) =
+            (pipeline.upgrade(), sink.upgrade(), pad.parent_element())
         else {
             return gst::PadProbeReturn::Drop;
         };
         let Some(codec) = payload_type(buffer).and_then(Codec::from_static_payload_type) else {
             if !warned {
                 warned = true;
-                tracing::warn!(stream = spec.name, "dropping packets whose payload type does not tell the codec; set `codec` for this stream");
+                tracing::warn!(
+                    stream = spec.name,
+                    "dropping packets whose payload type does not tell the codec; set `codec` for this stream"
+                );
             }
             return gst::PadProbeReturn::Drop;
         };
         tracing::info!(stream = spec.name, %codec, "learnt the codec from the first packet");
-        let known = StreamSpec { codec_in: CodecIn::Known(codec), ..spec.clone() };
+        let known = StreamSpec {
+            codec_in: CodecIn::Known(codec),
+            ..spec.clone()
+        };
         // The caps event is sent again, with what is now known, when the pad is linked.
         let caps = gst::event::Caps::new(&codec.rtp_caps());
-        let linked = pad.store_sticky_event(&caps).map_err(|_| glib::bool_error!("the source is stopping").into());
+        let linked = pad
+            .store_sticky_event(&caps)
+            .map_err(|_| glib::bool_error!("the source is stopping").into());
         let linked = linked.and_then(|_| match known.is_passthrough() {
             true => link(&source, &sink),
             false => insert(&pipeline, &source, &sink, chain(codec, &known)),
@@ -165,24 +232,30 @@ fn learn_codec(
         }
         gst::PadProbeReturn::Remove
     });
-    pad.add_probe(gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST, move |pad, info| {
-        let Ok(mut learn) = learn.lock() else { return gst::PadProbeReturn::Drop };
-        match &info.data {
-            Some(gst::PadProbeData::Buffer(buffer)) => learn(pad, buffer),
-            Some(gst::PadProbeData::BufferList(list)) => {
-                list.get(0).map_or(gst::PadProbeReturn::Drop, |buffer| learn(pad, buffer))
+    pad.add_probe(
+        gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST,
+        move |pad, info| {
+            let Ok(mut learn) = learn.lock() else {
+                return gst::PadProbeReturn::Drop;
+            };
+            match &info.data {
+                Some(gst::PadProbeData::Buffer(buffer)) => learn(pad, buffer),
+                Some(gst::PadProbeData::BufferList(list)) => list
+                    .get(0)
+                    .map_or(gst::PadProbeReturn::Drop, |buffer| learn(pad, buffer)),
+                _ => gst::PadProbeReturn::Ok,
             }
-            _ => gst::PadProbeReturn::Ok,
-        }
-    });
+        },
+    );
     Ok(())
 }
 
-/// The payload type of a packet, if it is RTP version 2 (RFC 3550, section 5.1).
+/// The payload type of a packet, if it is RTP.
 fn payload_type(buffer: &gst::BufferRef) -> Option<u8> {
-    let mut header = [0; 12];
-    buffer.copy_to_slice(0, &mut header).ok()?;
-    (header[0] >> 6 == 2).then_some(header[1] & 0x7f)
+    let bytes = buffer.map_readable().ok()?;
+    RtpPacket::parse(&bytes)
+        .ok()
+        .map(|packet| packet.payload_type())
 }
 
 /// The elements between source and sink that turn `codec_in` into what `spec` sends.
@@ -252,7 +325,9 @@ fn payloader(codec: Codec, spec: &StreamSpec) -> Part {
         Codec::L16 { .. } => "rtpL16pay",
         Codec::Opus => "rtpopuspay",
     };
-    let payload_type = spec.payload_type.unwrap_or_else(|| codec.default_payload_type());
+    let payload_type = spec
+        .payload_type
+        .unwrap_or_else(|| codec.default_payload_type());
     let mut part = part(name).with("pt", Setting::Uint(payload_type.into()));
     if let Some(ssrc) = spec.ssrc {
         part = part.with("ssrc", Setting::Uint(ssrc));
@@ -267,7 +342,10 @@ fn payloader(codec: Codec, spec: &StreamSpec) -> Part {
 }
 
 fn part(factory: &'static str) -> Part {
-    Part { factory, properties: Vec::new() }
+    Part {
+        factory,
+        properties: Vec::new(),
+    }
 }
 
 impl Part {
@@ -278,7 +356,12 @@ impl Part {
 }
 
 /// Makes `parts`, adds them to a pipeline that may be running, and links source to sink through them.
-fn insert(pipeline: &gst::Pipeline, source: &gst::Element, sink: &gst::Element, parts: Vec<Part>) -> Result<(), BuildError> {
+fn insert(
+    pipeline: &gst::Pipeline,
+    source: &gst::Element,
+    sink: &gst::Element,
+    parts: Vec<Part>,
+) -> Result<(), BuildError> {
     let mut chain = Vec::with_capacity(parts.len());
     for part in parts {
         let element = make(part.factory)?;
@@ -300,6 +383,14 @@ fn insert(pipeline: &gst::Pipeline, source: &gst::Element, sink: &gst::Element, 
         next = element;
     }
     link(source, next)
+}
+
+/// Puts an element on a context, if it is one that can be.
+fn share_thread(element: &gst::Element, contexts: &Contexts, context: &str) {
+    if element.has_property("context") {
+        element.set_property("context", context);
+        element.set_property("context-wait", contexts.wait_ms);
+    }
 }
 
 fn make(factory: &'static str) -> Result<gst::Element, BuildError> {

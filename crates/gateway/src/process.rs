@@ -17,17 +17,24 @@ pub struct Usage {
 impl Usage {
     /// As of now; zeros where the kernel does not tell.
     pub fn now() -> Usage {
-        let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else { return Usage::default() };
+        let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else {
+            return Usage::default();
+        };
         let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
         let switches = usage.voluntary_context_switches() + usage.involuntary_context_switches();
-        Usage { cpu: Duration::from_micros(micros.unsigned_abs()), context_switches: switches.unsigned_abs() }
+        Usage {
+            cpu: Duration::from_micros(micros.unsigned_abs()),
+            context_switches: switches.unsigned_abs(),
+        }
     }
 
     /// What was used since `earlier`.
     pub fn since(&self, earlier: &Usage) -> Usage {
         Usage {
             cpu: self.cpu.saturating_sub(earlier.cpu),
-            context_switches: self.context_switches.saturating_sub(earlier.context_switches),
+            context_switches: self
+                .context_switches
+                .saturating_sub(earlier.context_switches),
         }
     }
 }
@@ -64,5 +71,9 @@ pub fn raise_descriptor_limit() -> Option<u64> {
 
 /// A kernel setting that is one number, such as `net/core/rmem_max`.
 pub fn sysctl(path: &str) -> Option<u64> {
-    std::fs::read_to_string(format!("/proc/sys/{path}")).ok()?.trim().parse().ok()
+    std::fs::read_to_string(format!("/proc/sys/{path}"))
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
 }

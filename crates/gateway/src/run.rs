@@ -21,6 +21,9 @@ pub struct RunArgs {
     /// Only check the configuration: bind nothing, start nothing
     #[arg(long)]
     pub check: bool,
+    /// With --check: print the configuration as it was understood, ranges counted out
+    #[arg(long, requires = "check")]
+    pub print: bool,
     /// How log lines look
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -33,6 +36,10 @@ impl RunArgs {
     /// Does it.
     pub fn execute(&self) -> miette::Result<ExitCode> {
         let config = read_config(&self.config)?;
+        if self.print {
+            print!("{}", config.to_toml());
+            return Ok(ExitCode::SUCCESS);
+        }
         if self.check {
             println!(
                 "{}: fine. {} streams on {} contexts.",
@@ -47,8 +54,12 @@ impl RunArgs {
         warn_about_descriptors(config.streams.len());
         let count = config.streams.len();
         let contexts = config.contexts.count;
-        let elements = if self.stock { Elements::STOCK } else { Elements::THREADBARE };
-        let mut gateway = Gateway::start(config, elements);
+        let elements = if self.stock {
+            Elements::STOCK
+        } else {
+            Elements::THREADBARE
+        };
+        let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
         stop_on_signals(gateway.sender())?;
         tracing::info!(streams = count, contexts, "running");
         let stopped_by = match gateway.handle_for(None) {
@@ -58,7 +69,10 @@ impl RunArgs {
         tracing::info!(cause = stopped_by, "draining");
         let undone = gateway.drain_and_stop(DRAIN_LIMIT);
         if undone > 0 {
-            tracing::warn!(streams = undone, "stopped before these streams had sent everything");
+            tracing::warn!(
+                streams = undone,
+                "stopped before these streams had sent everything"
+            );
         }
         tracing::info!("stopped");
         Ok(ExitCode::SUCCESS)
@@ -75,7 +89,9 @@ pub fn read_config(path: &Path) -> miette::Result<Config> {
 
 /// Initialises GStreamer with its log in ours, and our own elements built in.
 pub fn init_gstreamer() -> miette::Result<()> {
-    gst::init().into_diagnostic().wrap_err("GStreamer does not start")?;
+    gst::init()
+        .into_diagnostic()
+        .wrap_err("GStreamer does not start")?;
     logging::bridge_gstreamer();
     gstthreadbare::plugin_register_static()
         .into_diagnostic()
@@ -92,7 +108,11 @@ pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
         .name("signals".to_owned())
         .spawn(move || {
             for signal in signals.forever() {
-                let cause = if signal == SIGINT { "SIGINT" } else { "SIGTERM" };
+                let cause = if signal == SIGINT {
+                    "SIGINT"
+                } else {
+                    "SIGTERM"
+                };
                 if events.send(Event::Stop { cause }).is_err() {
                     return;
                 }

@@ -58,7 +58,11 @@ pub const ALAW_TO_ULAW: [u8; 256] = {
 /// Amplitudes beyond the virtual decision value (8159 of 14 bits) take the outermost code.
 pub const fn linear_to_ulaw(sample: i16) -> u8 {
     let magnitude = sample.unsigned_abs();
-    let clipped = if magnitude > ULAW_CLIP { ULAW_CLIP } else { magnitude };
+    let clipped = if magnitude > ULAW_CLIP {
+        ULAW_CLIP
+    } else {
+        magnitude
+    };
     let biased = clipped + ULAW_BIAS;
     // The bias makes the top set bit bit 7 in segment 0 and bit 14 in segment 7.
     let segment = 8 - biased.leading_zeros() as u16;
@@ -73,7 +77,11 @@ pub const fn linear_to_ulaw(sample: i16) -> u8 {
 /// Even bits are inverted, as the Recommendation asks for transmission.
 pub const fn linear_to_alaw(sample: i16) -> u8 {
     // -32768 has no positive twin; its interval is that of -32767.
-    let magnitude = if sample == i16::MIN { i16::MAX as u16 } else { sample.unsigned_abs() };
+    let magnitude = if sample == i16::MIN {
+        i16::MAX as u16
+    } else {
+        sample.unsigned_abs()
+    };
     let code = if magnitude < 256 {
         // Segments 0 and 1 of the sixteen have the same step, so the first 256 are linear.
         magnitude >> 4
@@ -106,7 +114,11 @@ const fn ulaw_decode(code: u8) -> i16 {
     let segment = (inverted >> 4) & 7;
     let step = (inverted & 0x0f) as i16;
     let magnitude = (((step << 3) + ULAW_BIAS as i16) << segment) - ULAW_BIAS as i16;
-    if inverted & 0x80 != 0 { -magnitude } else { magnitude }
+    if inverted & 0x80 != 0 {
+        -magnitude
+    } else {
+        magnitude
+    }
 }
 
 const fn alaw_decode(code: u8) -> i16 {
@@ -118,7 +130,11 @@ const fn alaw_decode(code: u8) -> i16 {
         0 => (step << 4) + 8,
         _ => ((step << 4) + 0x108) << (segment - 1),
     };
-    if plain & 0x80 != 0 { magnitude } else { -magnitude }
+    if plain & 0x80 != 0 {
+        magnitude
+    } else {
+        -magnitude
+    }
 }
 
 /// 33 in the 14-bit scale of the Recommendation: makes every µ-law segment start at a power of two.
@@ -156,9 +172,19 @@ mod tests {
         assert_eq!(decisions[128], 8159);
         // y[0] = 0, all others are the middle of their interval.
         let outputs = (0..128)
-            .map(|n| if n == 0 { 0 } else { (decisions[n] + decisions[n + 1]) / 2 })
+            .map(|n| {
+                if n == 0 {
+                    0
+                } else {
+                    (decisions[n] + decisions[n + 1]) / 2
+                }
+            })
             .collect();
-        Law { decisions, outputs, scale: 4 }
+        Law {
+            decisions,
+            outputs,
+            scale: 4,
+        }
     }
 
     fn alaw() -> Law {
@@ -170,8 +196,14 @@ mod tests {
             decisions.push(decisions[decisions.len() - 1] + interval);
         }
         assert_eq!(decisions[128], 4096);
-        let outputs = (0..128).map(|n| (decisions[n] + decisions[n + 1]) / 2).collect();
-        Law { decisions, outputs, scale: 8 }
+        let outputs = (0..128)
+            .map(|n| (decisions[n] + decisions[n + 1]) / 2)
+            .collect();
+        Law {
+            decisions,
+            outputs,
+            scale: 8,
+        }
     }
 
     impl Law {
@@ -179,7 +211,9 @@ mod tests {
         fn interval(&self, sample: i16) -> u8 {
             let magnitude = i32::from(sample).abs();
             let last = self.decisions.len() - 2;
-            let n = (0..=last).rev().find(|n| self.decisions[*n] * self.scale <= magnitude);
+            let n = (0..=last)
+                .rev()
+                .find(|n| self.decisions[*n] * self.scale <= magnitude);
             u8::try_from(n.expect("0 is a decision value")).expect("below 128")
         }
 
@@ -205,9 +239,17 @@ mod tests {
         for interval in 0..128 {
             for negative in [false, true] {
                 let u = ulaw_code(interval, negative);
-                assert_eq!(ULAW_TO_LINEAR[usize::from(u)], ulaw.output(interval, negative), "{u:#x}");
+                assert_eq!(
+                    ULAW_TO_LINEAR[usize::from(u)],
+                    ulaw.output(interval, negative),
+                    "{u:#x}"
+                );
                 let a = alaw_code(interval, negative);
-                assert_eq!(ALAW_TO_LINEAR[usize::from(a)], alaw.output(interval, negative), "{a:#x}");
+                assert_eq!(
+                    ALAW_TO_LINEAR[usize::from(a)],
+                    alaw.output(interval, negative),
+                    "{a:#x}"
+                );
             }
         }
     }

@@ -13,13 +13,19 @@ use super::{Config, Contexts, Destination, Restart, StreamSpec};
 use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE};
 
 pub(super) fn check(path: &str, text: &str) -> Result<Config, ConfigError> {
-    let mut checker = Checker { problems: Problems::new(path, text), seen: Seen::default() };
+    let mut checker = Checker {
+        problems: Problems::new(path, text),
+        seen: Seen::default(),
+    };
     let raw = match toml::from_str::<RawConfig>(text) {
         Ok(raw) => raw,
         Err(error) => {
             let span = error.span().unwrap_or(0..0);
             checker.problems.add(error.message(), "", &[(span, "here")]);
-            return checker.problems.into_result(()).map(|()| unreachable!("a problem was added"));
+            return checker
+                .problems
+                .into_result(())
+                .map(|()| unreachable!("a problem was added"));
         }
     };
     let contexts = checker.contexts(&raw.contexts);
@@ -36,7 +42,11 @@ pub(super) fn check(path: &str, text: &str) -> Result<Config, ConfigError> {
             &[(end..end, "the file ends without one")],
         );
     }
-    checker.problems.into_result(Config { contexts, restart, streams })
+    checker.problems.into_result(Config {
+        contexts,
+        restart,
+        streams,
+    })
 }
 
 struct Checker {
@@ -61,7 +71,10 @@ struct Series {
 
 impl Checker {
     fn contexts(&mut self, raw: &RawContexts) -> Contexts {
-        let prefix = raw.prefix.as_ref().map_or("gateway", |prefix| prefix.get_ref());
+        let prefix = raw
+            .prefix
+            .as_ref()
+            .map_or("gateway", |prefix| prefix.get_ref());
         if prefix.is_empty() {
             self.refuse(raw.prefix.as_ref(), "prefix", "a name that is not empty");
         }
@@ -70,13 +83,22 @@ impl Checker {
             Some(toml::Value::String(text)) if text == "auto" => cores(),
             Some(toml::Value::Integer(count)) if CONTEXTS.contains(count) => *count as u32,
             Some(_) => {
-                let allowed = format!("\"auto\" (one per core) or a number from {}", shown(&CONTEXTS));
+                let allowed = format!(
+                    "\"auto\" (one per core) or a number from {}",
+                    shown(&CONTEXTS)
+                );
                 self.refuse(raw.count.as_ref(), "count", &allowed);
                 1
             }
         };
-        let wait_ms = self.number(raw.wait.as_ref(), "wait", WAIT_MS).unwrap_or(20) as u32;
-        Contexts { prefix: prefix.to_owned(), count, wait_ms }
+        let wait_ms = self
+            .number(raw.wait.as_ref(), "wait", WAIT_MS)
+            .unwrap_or(20) as u32;
+        Contexts {
+            prefix: prefix.to_owned(),
+            count,
+            wait_ms,
+        }
     }
 
     fn restart(&mut self, raw: &RawRestart) -> Restart {
@@ -84,16 +106,30 @@ impl Checker {
         let millis = |value: Option<i64>, default: Duration| {
             value.map_or(default, |ms| Duration::from_millis(ms.unsigned_abs()))
         };
-        let first = millis(self.number(raw.first.as_ref(), "first", RESTART_MS), default.first);
-        let max = millis(self.number(raw.max.as_ref(), "max", RESTART_MS), default.max);
+        let first = millis(
+            self.number(raw.first.as_ref(), "first", RESTART_MS),
+            default.first,
+        );
+        let max = millis(
+            self.number(raw.max.as_ref(), "max", RESTART_MS),
+            default.max,
+        );
         if let Some(key) = raw.max.as_ref().filter(|_| max < first) {
             let allowed = format!("at least `first`, which is {} ms", first.as_millis());
             self.refuse(Some(key), "max", &allowed);
         }
-        Restart { first, max: max.max(first) }
+        Restart {
+            first,
+            max: max.max(first),
+        }
     }
 
-    fn stream(&mut self, raw: &Spanned<RawStream>, defaults: &RawDefaults, streams: &mut Vec<StreamSpec>) {
+    fn stream(
+        &mut self,
+        raw: &Spanned<RawStream>,
+        defaults: &RawDefaults,
+        streams: &mut Vec<StreamSpec>,
+    ) {
         let place = raw.span();
         let raw = raw.get_ref();
         let series = self.series(raw);
@@ -103,14 +139,19 @@ impl Checker {
         if raw.name.get_ref().is_empty() {
             self.refuse(Some(&raw.name), "name", "a name that is not empty");
         }
-        let (Some(series), Some(listen), Some(destination)) = (series, listen, destination) else { return };
+        let (Some(series), Some(listen), Some(destination)) = (series, listen, destination) else {
+            return;
+        };
         let fits = last_port(listen.port(), series.count, series.step)
             && last_port(destination.port, series.count, series.destination_step);
         if !fits {
             self.problems.add(
                 format!("a range of {} streams runs past port 65535", series.count),
                 "lower `count`, `step`, `destination-step` or the first port",
-                &[(raw.count.as_ref().map_or(place, |count| count.span()), "from here on")],
+                &[(
+                    raw.count.as_ref().map_or(place, |count| count.span()),
+                    "from here on",
+                )],
             );
             return;
         }
@@ -135,9 +176,16 @@ impl Checker {
     fn series(&mut self, raw: &RawStream) -> Option<Series> {
         let count = self.number(raw.count.as_ref(), "count", COUNT);
         let step = self.number(raw.step.as_ref(), "step", STEP);
-        let destination_step = self.number(raw.destination_step.as_ref(), "destination-step", DESTINATION_STEP);
+        let destination_step = self.number(
+            raw.destination_step.as_ref(),
+            "destination-step",
+            DESTINATION_STEP,
+        );
         if raw.count.is_none() {
-            for (key, value) in [("step", &raw.step), ("destination-step", &raw.destination_step)] {
+            for (key, value) in [
+                ("step", &raw.step),
+                ("destination-step", &raw.destination_step),
+            ] {
                 if let Some(value) = value {
                     self.problems.add(
                         format!("`{key}` without `count`"),
@@ -186,7 +234,9 @@ impl Checker {
         let codec_in = match raw.codec.as_ref().or(defaults.codec.as_ref()) {
             None => CodecIn::Auto,
             Some(name) if name.get_ref().eq_ignore_ascii_case("auto") => CodecIn::Auto,
-            Some(name) => self.codec(name, "codec", &format!("auto, {ALLOWED_CODECS}")).map_or(CodecIn::Auto, CodecIn::Known),
+            Some(name) => self
+                .codec(name, "codec", &format!("auto, {ALLOWED_CODECS}"))
+                .map_or(CodecIn::Auto, CodecIn::Known),
         };
         let codec_out = raw.codec_out.as_ref().or(defaults.codec_out.as_ref());
         let codec_out = codec_out.and_then(|name| self.codec(name, "codec-out", ALLOWED_CODECS));
@@ -202,7 +252,9 @@ impl Checker {
             ptime_ms: self.ptime(raw.ptime.as_ref().or(defaults.ptime.as_ref()), sent),
             latency_ms: self.number(latency, "latency", LATENCY_MS).unwrap_or(0) as u32,
             payload_type: self.payload_type(payload_type, sent),
-            ssrc: self.number(raw.ssrc.as_ref(), "ssrc", SSRC).map(|ssrc| ssrc as u32),
+            ssrc: self
+                .number(raw.ssrc.as_ref(), "ssrc", SSRC)
+                .map(|ssrc| ssrc as u32),
         }
     }
 
@@ -217,15 +269,28 @@ impl Checker {
     fn ptime(&mut self, raw: Option<&Spanned<i64>>, sent: Option<Codec>) -> Option<u32> {
         let raw = raw?;
         let codec = sent.unwrap_or(Codec::Pcmu);
-        let ptime_ms = u32::try_from(*raw.get_ref()).ok().filter(|ms| codec.ptimes_ms().contains(ms));
+        let ptime_ms = u32::try_from(*raw.get_ref())
+            .ok()
+            .filter(|ms| codec.ptimes_ms().contains(ms));
         let Some(ptime_ms) = ptime_ms else {
-            let allowed = codec.ptimes_ms().iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-            self.refuse(Some(raw), "ptime", &format!("one of {allowed} (milliseconds, for {codec})"));
+            let allowed = codec
+                .ptimes_ms()
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ");
+            self.refuse(
+                Some(raw),
+                "ptime",
+                &format!("one of {allowed} (milliseconds, for {codec})"),
+            );
             return None;
         };
         let bytes = codec.payload_bytes(ptime_ms).unwrap_or(0);
         if bytes > PAYLOAD_BYTES_MAX {
-            let allowed = format!("so short that a packet of {codec} has at most {PAYLOAD_BYTES_MAX} bytes; this has {bytes}");
+            let allowed = format!(
+                "so short that a packet of {codec} has at most {PAYLOAD_BYTES_MAX} bytes; this has {bytes}"
+            );
             self.refuse(Some(raw), "ptime", &allowed);
         }
         Some(ptime_ms)
@@ -235,13 +300,20 @@ impl Checker {
         let raw = raw?;
         let own = sent.map(Codec::default_payload_type);
         let value = u8::try_from(*raw.get_ref()).ok();
-        let allowed = value.filter(|value| DYNAMIC_PAYLOAD_TYPES.contains(value) || own == Some(*value));
+        let allowed =
+            value.filter(|value| DYNAMIC_PAYLOAD_TYPES.contains(value) || own == Some(*value));
         if allowed.is_none() {
             let own = match (sent, own) {
-                (Some(codec), Some(own)) if own < DYNAMIC_PAYLOAD_TYPE => format!(", or {own} for {codec}"),
+                (Some(codec), Some(own)) if own < DYNAMIC_PAYLOAD_TYPE => {
+                    format!(", or {own} for {codec}")
+                }
                 _ => String::new(),
             };
-            self.refuse(Some(raw), "payload-type", &format!("a dynamic type from 96 to 127{own}"));
+            self.refuse(
+                Some(raw),
+                "payload-type",
+                &format!("a dynamic type from 96 to 127{own}"),
+            );
         }
         allowed
     }
@@ -260,9 +332,15 @@ impl Checker {
         let users = self.seen.ports.entry(port).or_default();
         if let Some((_, first)) = users.iter().find(|(other, _)| overlap(*other, ip)) {
             self.problems.add(
-                format!("`listen` port {port} is taken: stream \"{}\" cannot have it too", spec.name),
+                format!(
+                    "`listen` port {port} is taken: stream \"{}\" cannot have it too",
+                    spec.name
+                ),
                 "every stream needs a port of its own; a range takes `count` ports, `step` apart",
-                &[(first.clone(), "first here"), (raw.listen.span(), "and again here")],
+                &[
+                    (first.clone(), "first here"),
+                    (raw.listen.span(), "and again here"),
+                ],
             );
             return false;
         }
@@ -270,7 +348,12 @@ impl Checker {
         true
     }
 
-    fn number(&mut self, raw: Option<&Spanned<i64>>, key: &str, allowed: RangeInclusive<i64>) -> Option<i64> {
+    fn number(
+        &mut self,
+        raw: Option<&Spanned<i64>>,
+        key: &str,
+        allowed: RangeInclusive<i64>,
+    ) -> Option<i64> {
         let value = raw?;
         if allowed.contains(value.get_ref()) {
             return Some(*value.get_ref());
@@ -335,24 +418,34 @@ fn last_port(first: u16, count: u16, step: u16) -> bool {
 /// Whether both cannot be bound to the same port. `::` takes IPv4 along on Linux.
 fn overlap(a: IpAddr, b: IpAddr) -> bool {
     let everything = |ip: IpAddr| ip.is_ipv6() && ip.is_unspecified();
-    a == b || everything(a) || everything(b) || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()))
+    a == b
+        || everything(a)
+        || everything(b)
+        || (a.is_ipv4() == b.is_ipv4() && (a.is_unspecified() || b.is_unspecified()))
 }
 
 fn parse_destination(text: &str) -> Option<Destination> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
     let host = match host.strip_prefix('[') {
-        Some(bracketed) => bracketed.strip_suffix(']').filter(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok())?,
+        Some(bracketed) => bracketed
+            .strip_suffix(']')
+            .filter(|ip| ip.parse::<std::net::Ipv6Addr>().is_ok())?,
         None => host,
     };
     let bare_ipv6 = host.contains(':') && !text.starts_with('[');
     // A comma would end this client in the sink's list of clients.
     let odd = host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == ',' || c == '/');
-    (!bare_ipv6 && !odd).then(|| Destination { host: host.to_owned(), port })
+    (!bare_ipv6 && !odd).then(|| Destination {
+        host: host.to_owned(),
+        port,
+    })
 }
 
 fn cores() -> u32 {
-    std::thread::available_parallelism().map_or(1, |n| n.get() as u32).min(*CONTEXTS.end() as u32)
+    std::thread::available_parallelism()
+        .map_or(1, |n| n.get() as u32)
+        .min(*CONTEXTS.end() as u32)
 }
 
 fn shown(range: &RangeInclusive<i64>) -> String {

@@ -5,6 +5,7 @@
 //! that many [`StreamSpec`]s.
 
 mod check;
+mod print;
 mod problem;
 mod raw;
 
@@ -107,7 +108,10 @@ impl StreamSpec {
 
 impl Default for Restart {
     fn default() -> Self {
-        Restart { first: Duration::from_millis(500), max: Duration::from_secs(30) }
+        Restart {
+            first: Duration::from_millis(500),
+            max: Duration::from_secs(30),
+        }
     }
 }
 

@@ -35,8 +35,17 @@ impl Problem {
     /// The lines (counted from 1) the problem points at.
     pub fn lines(&self) -> Vec<usize> {
         let text = self.source_code.inner();
-        let line = |offset: usize| 1 + text.bytes().take(offset).filter(|byte| *byte == b'\n').count();
-        self.labels.iter().map(|label| line(label.offset())).collect()
+        let line = |offset: usize| {
+            1 + text
+                .bytes()
+                .take(offset)
+                .filter(|byte| *byte == b'\n')
+                .count()
+        };
+        self.labels
+            .iter()
+            .map(|label| line(label.offset()))
+            .collect()
     }
 }
 
@@ -49,18 +58,31 @@ pub(super) struct Problems {
 
 impl Problems {
     pub(super) fn new(path: &str, text: &str) -> Self {
-        Problems { path: path.to_owned(), text: text.into(), found: Vec::new() }
+        Problems {
+            path: path.to_owned(),
+            text: text.into(),
+            found: Vec::new(),
+        }
     }
 
-    pub(super) fn add(&mut self, message: impl Into<String>, help: &str, places: &[(Range<usize>, &str)]) {
+    pub(super) fn add(
+        &mut self,
+        message: impl Into<String>,
+        help: &str,
+        places: &[(Range<usize>, &str)],
+    ) {
         let message = message.into();
         // A bad value in [defaults] is met again by every stream that uses it.
-        if self.found.len() >= PROBLEMS_MAX || self.found.iter().any(|known| known.message == message) {
+        if self.found.len() >= PROBLEMS_MAX
+            || self.found.iter().any(|known| known.message == message)
+        {
             return;
         }
         let labels = places
             .iter()
-            .map(|(span, label)| LabeledSpan::new_with_span(Some((*label).to_owned()), span.clone()))
+            .map(|(span, label)| {
+                LabeledSpan::new_with_span(Some((*label).to_owned()), span.clone())
+            })
             .collect();
         self.found.push(Problem {
             message,
@@ -73,7 +95,10 @@ impl Problems {
     pub(super) fn into_result<T>(self, value: T) -> Result<T, ConfigError> {
         match self.found.is_empty() {
             true => Ok(value),
-            false => Err(ConfigError { path: self.path, problems: self.found }),
+            false => Err(ConfigError {
+                path: self.path,
+                problems: self.found,
+            }),
         }
     }
 }

@@ -10,20 +10,76 @@ struct Refused {
 const GOOD_STREAM: &str = "\n[[stream]]\nname = \"good\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:6004\"\n";
 
 const REFUSED: &[Refused] = &[
-    Refused { text: "[contexts]\nwiat = 20", says: &["unknown field `wiat`", "`wait`"], lines: &[2] },
-    Refused { text: "colour = 1", says: &["unknown field `colour`", "`contexts`"], lines: &[1] },
-    Refused { text: "[contexts]\nwait = 1001", says: &["`wait` cannot be 1001", "0 to 1000"], lines: &[2] },
-    Refused { text: "[contexts]\nwait = \"x\"", says: &["invalid type: string \"x\""], lines: &[2] },
-    Refused { text: "[contexts]\nwait = ", says: &[""], lines: &[2] },
-    Refused { text: "[contexts]\n\ncount = 0", says: &["`count` cannot be 0", "\"auto\"", "1 to 256"], lines: &[3] },
-    Refused { text: "[contexts]\ncount = \"all\"", says: &["`count` cannot be \"all\"", "\"auto\""], lines: &[2] },
-    Refused { text: "[contexts]\nprefix = \"\"", says: &["`prefix` cannot be \"\""], lines: &[2] },
-    Refused { text: "[restart]\nfirst = 0", says: &["`first` cannot be 0", "1 to 3600000"], lines: &[2] },
-    Refused { text: "[restart]\nfirst = 50\nmax = 40", says: &["`max` cannot be 40", "50 ms"], lines: &[3] },
-    Refused { text: "[defaults]\ncodec = \"G729\"", says: &["`codec` cannot be \"G729\"", "PCMU", "auto"], lines: &[2] },
-    Refused { text: "[defaults]\ncodec-out = \"auto\"", says: &["`codec-out` cannot be \"auto\"", "PCMA"], lines: &[2] },
-    Refused { text: "[defaults]\nptime = 21", says: &["`ptime` cannot be 21", "10, 20, 30"], lines: &[2] },
-    Refused { text: "[defaults]\nptime = -20", says: &["`ptime` cannot be -20"], lines: &[2] },
+    Refused {
+        text: "[contexts]\nwiat = 20",
+        says: &["unknown field `wiat`", "`wait`"],
+        lines: &[2],
+    },
+    Refused {
+        text: "colour = 1",
+        says: &["unknown field `colour`", "`contexts`"],
+        lines: &[1],
+    },
+    Refused {
+        text: "[contexts]\nwait = 1001",
+        says: &["`wait` cannot be 1001", "0 to 1000"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[contexts]\nwait = \"x\"",
+        says: &["invalid type: string \"x\""],
+        lines: &[2],
+    },
+    Refused {
+        text: "[contexts]\nwait = ",
+        says: &[""],
+        lines: &[2],
+    },
+    Refused {
+        text: "[contexts]\n\ncount = 0",
+        says: &["`count` cannot be 0", "\"auto\"", "1 to 256"],
+        lines: &[3],
+    },
+    Refused {
+        text: "[contexts]\ncount = \"all\"",
+        says: &["`count` cannot be \"all\"", "\"auto\""],
+        lines: &[2],
+    },
+    Refused {
+        text: "[contexts]\nprefix = \"\"",
+        says: &["`prefix` cannot be \"\""],
+        lines: &[2],
+    },
+    Refused {
+        text: "[restart]\nfirst = 0",
+        says: &["`first` cannot be 0", "1 to 3600000"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[restart]\nfirst = 50\nmax = 40",
+        says: &["`max` cannot be 40", "50 ms"],
+        lines: &[3],
+    },
+    Refused {
+        text: "[defaults]\ncodec = \"G729\"",
+        says: &["`codec` cannot be \"G729\"", "PCMU", "auto"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[defaults]\ncodec-out = \"auto\"",
+        says: &["`codec-out` cannot be \"auto\"", "PCMA"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[defaults]\nptime = 21",
+        says: &["`ptime` cannot be 21", "10, 20, 30"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[defaults]\nptime = -20",
+        says: &["`ptime` cannot be -20"],
+        lines: &[2],
+    },
     Refused {
         text: "[defaults]\ncodec-out = \"Opus\"\nptime = 30",
         says: &["`ptime` cannot be 30", "5, 10, 20, 40, 60", "Opus"],
@@ -34,15 +90,35 @@ const REFUSED: &[Refused] = &[
         says: &["`ptime` cannot be 20", "1388", "3528"],
         lines: &[3],
     },
-    Refused { text: "[defaults]\nlatency = 20000", says: &["`latency` cannot be 20000", "0 to 10000"], lines: &[2] },
-    Refused { text: "[defaults]\npayload-type = 128", says: &["`payload-type` cannot be 128", "96 to 127"], lines: &[2] },
-    Refused { text: "[defaults]\ncodec-out=\"PCMA\"\npayload-type = 72", says: &["`payload-type` cannot be 72", "or 8 for PCMA"], lines: &[3] },
+    Refused {
+        text: "[defaults]\nlatency = 20000",
+        says: &["`latency` cannot be 20000", "0 to 10000"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[defaults]\npayload-type = 128",
+        says: &["`payload-type` cannot be 128", "96 to 127"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[defaults]\ncodec-out=\"PCMA\"\npayload-type = 72",
+        says: &["`payload-type` cannot be 72", "or 8 for PCMA"],
+        lines: &[3],
+    },
 ];
 
 /// The same for the keys of a stream: here the text is the whole table.
 const REFUSED_STREAMS: &[Refused] = &[
-    Refused { text: "listen = \"127.0.0.1:1\"\ndestination = \"a:1\"", says: &["missing field `name`"], lines: &[1] },
-    Refused { text: "name = \"a\"\ndestination = \"a:1\"", says: &["missing field `listen`"], lines: &[1] },
+    Refused {
+        text: "listen = \"127.0.0.1:1\"\ndestination = \"a:1\"",
+        says: &["missing field `name`"],
+        lines: &[1],
+    },
+    Refused {
+        text: "name = \"a\"\ndestination = \"a:1\"",
+        says: &["missing field `listen`"],
+        lines: &[1],
+    },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:70000\"\ndestination = \"a:1\"",
         says: &["`listen` cannot be \"127.0.0.1:70000\"", "1 to 65535"],
@@ -118,9 +194,16 @@ const REFUSED_STREAMS: &[Refused] = &[
 fn assert_refused(text: &str, refused: &Refused) {
     let error = Config::from_toml("gateway.toml", text).expect_err(text);
     let problem = &error.problems[0];
-    let shown = format!("{}\n{}", problem.message, problem.help.as_deref().unwrap_or_default());
+    let shown = format!(
+        "{}\n{}",
+        problem.message,
+        problem.help.as_deref().unwrap_or_default()
+    );
     for words in refused.says {
-        assert!(shown.contains(words), "{words:?} is not in {shown:?} of\n{text}");
+        assert!(
+            shown.contains(words),
+            "{words:?} is not in {shown:?} of\n{text}"
+        );
     }
     assert_eq!(problem.lines(), refused.lines, "{shown} of\n{text}");
     // What a person sees has the line itself in it.
@@ -131,7 +214,10 @@ fn assert_refused(text: &str, refused: &Refused) {
         .expect("renders");
     for line in refused.lines {
         let line = text.lines().nth(line - 1).expect("a line of the file");
-        assert!(rendered.contains(line.trim_end()), "{line:?} is not in\n{rendered}");
+        assert!(
+            rendered.contains(line.trim_end()),
+            "{line:?} is not in\n{rendered}"
+        );
     }
 }
 
@@ -165,7 +251,14 @@ fn all_problems_are_found_at_once() {
 #[test]
 fn the_shortest_configuration_has_the_documented_defaults() {
     let config = Config::from_toml("gateway.toml", GOOD_STREAM).expect("good");
-    assert_eq!(config.contexts, Contexts { prefix: "gateway".to_owned(), count: 1, wait_ms: 20 });
+    assert_eq!(
+        config.contexts,
+        Contexts {
+            prefix: "gateway".to_owned(),
+            count: 1,
+            wait_ms: 20
+        }
+    );
     assert_eq!(config.restart, Restart::default());
     let stream = &config.streams[0];
     assert_eq!(stream.codec_in, CodecIn::Auto);
@@ -203,7 +296,16 @@ fn ranges_count_out_names_ports_and_ssrcs() {
     let brief = config
         .streams
         .iter()
-        .map(|s| format!("{} {} {} {:?} {}", s.name, s.listen, s.destination, s.ssrc, s.ptime_ms.unwrap_or(0)))
+        .map(|s| {
+            format!(
+                "{} {} {} {:?} {}",
+                s.name,
+                s.listen,
+                s.destination,
+                s.ssrc,
+                s.ptime_ms.unwrap_or(0)
+            )
+        })
         .collect::<Vec<_>>();
     assert_eq!(
         brief,
@@ -216,11 +318,62 @@ fn ranges_count_out_names_ports_and_ssrcs() {
     );
     assert_eq!(config.streams[3].payload_type, Some(97));
     assert!(!config.streams[3].is_passthrough());
-    assert_eq!([0, 1, 2].map(|n| config.contexts.name_for(n)), ["t-0", "t-1", "t-0"]);
+    assert_eq!(
+        [0, 1, 2].map(|n| config.contexts.name_for(n)),
+        ["t-0", "t-1", "t-0"]
+    );
 }
 
 #[test]
 fn auto_means_one_context_per_core() {
-    let config = Config::from_toml("g", &format!("[contexts]\ncount = \"auto\"{GOOD_STREAM}")).expect("good");
+    let config = Config::from_toml("g", &format!("[contexts]\ncount = \"auto\"{GOOD_STREAM}"))
+        .expect("good");
     assert!(config.contexts.count >= 1);
+}
+
+const EXAMPLE: &str = include_str!("../../../../examples/gateway.toml");
+
+#[test]
+fn a_configuration_survives_being_printed_and_read_again() {
+    let more = "
+        [contexts]
+        count = 7
+        prefix = \"a \\\"b\\\" \u{e9}\"
+        [[stream]]
+        name = \"x = 1\"
+        listen = \"[::1]:1\"
+        destination = \"[::1]:2\"
+        codec = \"L16/16000/2\"
+        ptime = 10
+        payload-type = 127
+        ssrc = 4294967295
+    ";
+    for text in [EXAMPLE, GOOD_STREAM, more] {
+        let config = Config::from_toml("first", text).expect("good");
+        let printed = config.to_toml();
+        assert_eq!(
+            Config::from_toml("second", &printed).expect(&printed),
+            config
+        );
+    }
+}
+
+proptest::proptest! {
+    /// A file that was cut, pasted and misspelt is refused or not, but always with a message.
+    #[test]
+    fn no_text_is_too_broken_for_a_message(
+        cut in 0..EXAMPLE.len(),
+        length in 0..200_usize,
+        paste in "[\\PC\\n\"=\\[\\]#]{0,20}",
+    ) {
+        let mut bytes = EXAMPLE.as_bytes().to_vec();
+        let end = (cut + length).min(bytes.len());
+        bytes.splice(cut..end, paste.bytes());
+        let text = String::from_utf8_lossy(&bytes);
+        if let Err(error) = Config::from_toml("gateway.toml", &text) {
+            let mut rendered = String::new();
+            let shown = miette::GraphicalReportHandler::new().render_report(&mut rendered, &error);
+            proptest::prop_assert!(shown.is_ok() && rendered.contains("gateway.toml"), "{rendered}");
+        }
+    }
 }

@@ -32,7 +32,11 @@ pub struct Due {
 impl Schedule {
     /// Each of so many streams sends for so many seconds.
     pub fn new(streams: usize, seconds: u32) -> Schedule {
-        Schedule { streams, ticks_end: u64::from(seconds) * 1000, tick: 0 }
+        Schedule {
+            streams,
+            ticks_end: u64::from(seconds) * 1000,
+            tick: 0,
+        }
     }
 
     /// The next that is due `elapsed` after the start; call until `None`.
@@ -43,7 +47,10 @@ impl Schedule {
         let (packet, slot) = (self.tick / SLOTS, (self.tick % SLOTS) as usize);
         self.tick += 1;
         let edge = |slot: usize| slot * self.streams / SLOTS as usize;
-        Some(Due { packet: packet as u32, streams: edge(slot)..edge(slot + 1) })
+        Some(Due {
+            packet: packet as u32,
+            streams: edge(slot)..edge(slot + 1),
+        })
     }
 
     /// Whether everything was due already.
@@ -74,13 +81,23 @@ impl Caller {
     pub fn new(streams: usize, first_port: u16) -> Result<Caller, Error> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let targets = (0..streams)
-            .map(|stream| SocketAddrV4::new(Ipv4Addr::LOCALHOST, first_port + stream as u16).as_any())
+            .map(|stream| {
+                SocketAddrV4::new(Ipv4Addr::LOCALHOST, first_port + stream as u16).as_any()
+            })
             .collect();
-        Ok(Caller { socket, targets, packets: vec![[0; HEADER_BYTES + PACKET_SAMPLES]; BATCH_PACKETS] })
+        Ok(Caller {
+            socket,
+            targets,
+            packets: vec![[0; HEADER_BYTES + PACKET_SAMPLES]; BATCH_PACKETS],
+        })
     }
 
     /// Sends what is due; `payload` gives the next payload of a stream.
-    pub fn send(&mut self, due: &Due, mut payload: impl FnMut(usize) -> Payload) -> Result<(), Error> {
+    pub fn send(
+        &mut self,
+        due: &Due,
+        mut payload: impl FnMut(usize) -> Payload,
+    ) -> Result<(), Error> {
         let mut streams = due.streams.clone();
         while !streams.is_empty() {
             let batch = streams.start..streams.end.min(streams.start + BATCH_PACKETS);
@@ -94,8 +111,14 @@ impl Caller {
     }
 
     fn send_batch(&self, targets: &[SocketAddrAny], packets: &[Packet]) -> Result<(), Error> {
-        let slices = packets.iter().map(|packet| [IoSlice::new(packet)]).collect::<Vec<_>>();
-        let mut controls = packets.iter().map(|_| SendAncillaryBuffer::default()).collect::<Vec<_>>();
+        let slices = packets
+            .iter()
+            .map(|packet| [IoSlice::new(packet)])
+            .collect::<Vec<_>>();
+        let mut controls = packets
+            .iter()
+            .map(|_| SendAncillaryBuffer::default())
+            .collect::<Vec<_>>();
         let mut messages = targets
             .iter()
             .zip(&slices)
@@ -115,7 +138,12 @@ impl Caller {
 }
 
 /// Sequence numbers and timestamps start just below their ends, so that even a short run wraps.
-fn write_packet(packet: &mut Packet, stream: usize, number: u32, payload: &Payload) -> Result<(), Error> {
+fn write_packet(
+    packet: &mut Packet,
+    stream: usize,
+    number: u32,
+    payload: &Payload,
+) -> Result<(), Error> {
     let first_sequence = u16::MAX - (stream % 32) as u16;
     let first_timestamp = u32::MAX - 1000;
     RtpPacketBuilder::<&[u8], &[u8]>::new()
@@ -168,9 +196,16 @@ mod tests {
     #[test]
     fn a_late_caller_catches_up() {
         let mut schedule = Schedule::new(40, 1);
-        let due = std::iter::from_fn(|| schedule.poll(Duration::from_millis(25))).collect::<Vec<_>>();
+        let due =
+            std::iter::from_fn(|| schedule.poll(Duration::from_millis(25))).collect::<Vec<_>>();
         assert_eq!(due.len(), 26);
-        assert_eq!(due[25], Due { packet: 1, streams: 10..12 });
+        assert_eq!(
+            due[25],
+            Due {
+                packet: 1,
+                streams: 10..12
+            }
+        );
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct Counters {
 
 /// Keeps account of all streams.
 #[derive(Debug)]
-pub struct Ledger {
+pub(super) struct Ledger {
     tones: Tones,
     streams: Vec<Stream>,
     counters: Counters,
@@ -53,10 +53,15 @@ struct Stream {
 
 impl Ledger {
     /// Accounts for so many streams.
-    pub fn new(streams: usize) -> Ledger {
+    pub(super) fn new(streams: usize) -> Ledger {
         // Three digits, up to a minute; the bounds are constants that fit.
         let latency_us = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("valid bounds");
-        let stream = Stream { sent: 0, next: 0, came: 0, sent_at_ns: [0; SENT_AT_PACKETS] };
+        let stream = Stream {
+            sent: 0,
+            next: 0,
+            came: 0,
+            sent_at_ns: [0; SENT_AT_PACKETS],
+        };
         Ledger {
             tones: Tones::new(streams),
             streams: vec![stream; streams],
@@ -66,7 +71,7 @@ impl Ledger {
     }
 
     /// The payload of the next packet of a stream, which is being sent at `now_ns`.
-    pub fn send(&mut self, stream: usize, now_ns: u64) -> [u8; PACKET_SAMPLES] {
+    pub(super) fn send(&mut self, stream: usize, now_ns: u64) -> [u8; PACKET_SAMPLES] {
         let state = &mut self.streams[stream];
         let packet = state.sent;
         state.sent += 1;
@@ -76,7 +81,7 @@ impl Ledger {
     }
 
     /// Takes a payload that arrived for a stream at `arrival_ns`, on the clock of [`Ledger::send`].
-    pub fn receive(&mut self, stream: usize, payload: &[u8], arrival_ns: u64) {
+    pub(super) fn receive(&mut self, stream: usize, payload: &[u8], arrival_ns: u64) {
         let Some(state) = self.streams.get(stream) else {
             self.counters.unexpected += 1;
             return;
@@ -110,17 +115,17 @@ impl Ledger {
     }
 
     /// Takes a packet that no stream can be found for, or that is not what was asked for.
-    pub fn receive_stranger(&mut self) {
+    pub(super) fn receive_stranger(&mut self) {
         self.counters.unexpected += 1;
     }
 
     /// Whether everything that was sent has come back.
-    pub fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.counters.packets_received >= self.counters.packets_sent
     }
 
     /// Where things stand.
-    pub fn counters(&self) -> Counters {
+    pub(super) fn counters(&self) -> Counters {
         let ms = |us: u64| us as f64 / 1000.0;
         Counters {
             latency_ms_p50: ms(self.latency_us.value_at_quantile(0.50)),
@@ -184,8 +189,21 @@ mod tests {
     }
 
     fn brief(counters: &Counters) -> [u64; 5] {
-        let Counters { packets_received, passed_over, reordered, payload_errors, unexpected, .. } = *counters;
-        [packets_received, passed_over, reordered, payload_errors, unexpected]
+        let Counters {
+            packets_received,
+            passed_over,
+            reordered,
+            payload_errors,
+            unexpected,
+            ..
+        } = *counters;
+        [
+            packets_received,
+            passed_over,
+            reordered,
+            payload_errors,
+            unexpected,
+        ]
     }
 
     #[test]
@@ -193,11 +211,31 @@ mod tests {
         let all = (0..100).collect::<Vec<_>>();
         let cases: &[(&str, Vec<u32>, [u64; 5])] = &[
             ("all in order", all.clone(), [100, 0, 0, 0, 0]),
-            ("one lost", [&all[..40], &all[41..]].concat(), [99, 1, 0, 0, 0]),
-            ("many lost", [&all[..10], &all[70..]].concat(), [40, 60, 0, 0, 0]),
-            ("two swapped", [&all[..40], &[41, 40], &all[42..]].concat(), [100, 0, 1, 0, 0]),
-            ("one twice", [&all[..40], &[39], &all[40..]].concat(), [100, 0, 0, 0, 1]),
-            ("one late, then again", [&all[..40], &[41, 42, 40, 40], &all[43..]].concat(), [100, 0, 1, 0, 1]),
+            (
+                "one lost",
+                [&all[..40], &all[41..]].concat(),
+                [99, 1, 0, 0, 0],
+            ),
+            (
+                "many lost",
+                [&all[..10], &all[70..]].concat(),
+                [40, 60, 0, 0, 0],
+            ),
+            (
+                "two swapped",
+                [&all[..40], &[41, 40], &all[42..]].concat(),
+                [100, 0, 1, 0, 0],
+            ),
+            (
+                "one twice",
+                [&all[..40], &[39], &all[40..]].concat(),
+                [100, 0, 0, 0, 1],
+            ),
+            (
+                "one late, then again",
+                [&all[..40], &[41, 42, 40, 40], &all[43..]].concat(),
+                [100, 0, 1, 0, 1],
+            ),
             ("the last ones lost", all[..90].to_vec(), [90, 0, 0, 0, 0]),
         ];
         for (what, order, expected) in cases {

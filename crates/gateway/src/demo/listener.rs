@@ -6,7 +6,8 @@ use std::os::fd::AsRawFd;
 
 use nix::errno::Errno;
 use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, getsockopt, recvmmsg, setsockopt, sockopt,
+    ControlMessageOwned, MsgFlags, MultiHeaders, SockaddrIn, getsockopt, recvmmsg, setsockopt,
+    sockopt,
 };
 
 use super::now_ns;
@@ -15,10 +16,10 @@ use super::now_ns;
 ///
 /// Few, because a socket's buffer may be small: with the usual limit of 208 KiB it holds about 500
 /// packets, which is 100 ms of so many streams.
-pub const STREAMS_PER_LISTENER: usize = 100;
+pub(super) const STREAMS_PER_LISTENER: usize = 100;
 
 /// All sockets of the listeners.
-pub struct Listeners {
+pub(super) struct Listeners {
     sockets: Vec<UdpSocket>,
     headers: MultiHeaders<SockaddrIn>,
     buffers: Vec<[u8; PACKET_BYTES_MAX]>,
@@ -27,10 +28,13 @@ pub struct Listeners {
 
 impl Listeners {
     /// Binds what is needed for so many streams, to free ports of 127.0.0.1.
-    pub fn bind(streams: usize) -> Result<Listeners, Error> {
+    pub(super) fn bind(streams: usize) -> Result<Listeners, Error> {
         let mut listeners = Listeners {
             sockets: Vec::new(),
-            headers: MultiHeaders::preallocate(BATCH_PACKETS, Some(nix::cmsg_space!(nix::sys::time::TimeSpec))),
+            headers: MultiHeaders::preallocate(
+                BATCH_PACKETS,
+                Some(nix::cmsg_space!(nix::sys::time::TimeSpec)),
+            ),
             buffers: vec![[0; PACKET_BYTES_MAX]; BATCH_PACKETS],
             buffer_bytes_least: usize::MAX,
         };
@@ -51,12 +55,15 @@ impl Listeners {
     }
 
     /// The ports, in the order of the streams.
-    pub fn ports(&self) -> Result<Vec<u16>, Error> {
-        self.sockets.iter().map(|socket| Ok(socket.local_addr()?.port())).collect()
+    pub(super) fn ports(&self) -> Result<Vec<u16>, Error> {
+        self.sockets
+            .iter()
+            .map(|socket| Ok(socket.local_addr()?.port()))
+            .collect()
     }
 
     /// What a user should know about the sockets' buffers.
-    pub fn notes(&self) -> Vec<String> {
+    pub(super) fn notes(&self) -> Vec<String> {
         let granted = self.buffer_bytes_least;
         if granted >= BUFFER_BYTES {
             return Vec::new();
@@ -71,8 +78,13 @@ impl Listeners {
     }
 
     /// Gives every packet that has arrived to `take`, with its arrival time (nanoseconds since the epoch).
-    pub fn drain(&mut self, mut take: impl FnMut(&[u8], u64)) -> Result<(), Error> {
-        let Listeners { sockets, headers, buffers, .. } = self;
+    pub(super) fn drain(&mut self, mut take: impl FnMut(&[u8], u64)) -> Result<(), Error> {
+        let Listeners {
+            sockets,
+            headers,
+            buffers,
+            ..
+        } = self;
         for socket in sockets {
             // A budget, so that one socket cannot keep the callers from their schedule.
             for _ in 0..BATCHES_PER_DRAIN {
@@ -92,8 +104,17 @@ fn receive_batch(
     buffers: &mut [[u8; PACKET_BYTES_MAX]],
     take: &mut impl FnMut(&[u8], u64),
 ) -> Result<usize, Error> {
-    let mut slices = buffers.iter_mut().map(|buffer| [IoSliceMut::new(buffer)]).collect::<Vec<_>>();
-    let messages = match recvmmsg(socket.as_raw_fd(), headers, slices.iter_mut(), MsgFlags::MSG_DONTWAIT, None) {
+    let mut slices = buffers
+        .iter_mut()
+        .map(|buffer| [IoSliceMut::new(buffer)])
+        .collect::<Vec<_>>();
+    let messages = match recvmmsg(
+        socket.as_raw_fd(),
+        headers,
+        slices.iter_mut(),
+        MsgFlags::MSG_DONTWAIT,
+        None,
+    ) {
         Ok(messages) => messages,
         Err(Errno::EAGAIN | Errno::EINTR) => return Ok(0),
         Err(error) => return Err(error.into()),

@@ -11,7 +11,7 @@ use crate::process::{self, Usage};
 
 /// A progress bar with a table below it.
 #[derive(Debug)]
-pub struct Live {
+pub(super) struct Live {
     bar: ProgressBar,
     streams: usize,
     last: (Instant, Usage, u64),
@@ -19,20 +19,25 @@ pub struct Live {
 
 impl Live {
     /// Shows itself if standard error is a terminal.
-    pub fn new(streams: usize, seconds: u32) -> Live {
+    pub(super) fn new(streams: usize, seconds: u32) -> Live {
         let target = match std::io::stderr().is_terminal() {
             true => ProgressDrawTarget::stderr(),
             false => ProgressDrawTarget::hidden(),
         };
         let bar = ProgressBar::with_draw_target(Some(u64::from(seconds) * 1000), target);
-        if let Ok(style) = ProgressStyle::with_template("{bar:40.cyan/blue} {percent:>3} %\n{msg}") {
+        if let Ok(style) = ProgressStyle::with_template("{bar:40.cyan/blue} {percent:>3} %\n{msg}")
+        {
             bar.set_style(style);
         }
-        Live { bar, streams, last: (Instant::now(), Usage::now(), 0) }
+        Live {
+            bar,
+            streams,
+            last: (Instant::now(), Usage::now(), 0),
+        }
     }
 
     /// Shows how things stand `elapsed` after the calls began.
-    pub fn show(&mut self, elapsed: Duration, counters: &Counters) {
+    pub(super) fn show(&mut self, elapsed: Duration, counters: &Counters) {
         let (now, usage) = (Instant::now(), Usage::now());
         let (then, usage_then, received_then) = self.last;
         let seconds = (now - then).as_secs_f64();
@@ -56,7 +61,7 @@ impl Live {
     }
 
     /// Takes itself away.
-    pub fn finish(self) {
+    pub(super) fn finish(self) {
         self.bar.finish_and_clear();
     }
 }

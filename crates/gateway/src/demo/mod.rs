@@ -17,33 +17,34 @@ pub mod caller;
 mod ledger;
 mod listener;
 mod live;
+mod messages;
 mod peer;
 mod ports;
 mod report;
 mod tone;
-mod wire;
 
 use std::fmt::Write as _;
-use std::io::BufReader;
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use miette::{Context, IntoDiagnostic, bail, miette};
+use miette::{IntoDiagnostic, bail, miette};
 
 pub use self::ledger::Counters;
+use self::live::Live;
+use self::messages::{FromPeer, ToPeer};
 pub use self::peer::PeerArgs;
 pub use self::ports::free_ports;
 pub use self::report::{Report, grouped};
-use self::live::Live;
-use self::wire::{FromPeer, ToPeer};
 use crate::config::Config;
 use crate::gateway::{Gateway, Handled};
 use crate::logging::{self, LogFormat};
-use crate::pipeline::Elements;
+use crate::pipeline::{Elements, PipelineBuilder};
 use crate::process::{self, Usage};
 use crate::run::{init_gstreamer, stop_on_signals};
+use crate::subprocess::Subprocess;
+
+/// The callers and listeners.
+type Peer = Subprocess<FromPeer>;
 
 /// Carries real RTP streams over loopback and checks every packet.
 #[derive(Debug, clap::Args)]
@@ -80,32 +81,50 @@ impl DemoArgs {
         } else {
             println!("{}", report.summary());
         }
-        Ok(if report.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(if report.is_clean() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
     }
 
     fn measure(&self) -> miette::Result<Report> {
-        let mut peer = Peer::start(self.streams)?;
-        let (listener_ports, notes) = peer.wait_until_ready()?;
+        let mut peer = Peer::start(&["demo-peer", "--streams", &self.streams.to_string()])?;
+        let (listener_ports, notes) = wait_until_ready(&peer)?;
         for note in notes {
             eprintln!("Note: {note}");
         }
         let first_port = free_ports(self.streams.into())
             .ok_or_else(|| miette!("there are no {} free UDP ports in a row", self.streams))?;
         let config = self.config(first_port, &listener_ports)?;
-        let elements = if self.stock { Elements::STOCK } else { Elements::THREADBARE };
+        let elements = if self.stock {
+            Elements::STOCK
+        } else {
+            Elements::THREADBARE
+        };
 
-        let resident_kib_before = process::resident_kib();
         let setup_start = Instant::now();
-        let mut gateway = Gateway::start(config, elements);
+        load_plugins(&config, elements)?;
+        let resident_kib_before = process::resident_kib();
+        let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
         let setup = setup_start.elapsed();
         // Whatever failed to start has posted that by now.
         gateway.handle_for(Some(Duration::ZERO));
         if gateway.streams_running() < usize::from(self.streams) {
-            bail!("only {} of {} streams started; the log says why", gateway.streams_running(), self.streams);
+            bail!(
+                "only {} of {} streams started; the log says why",
+                gateway.streams_running(),
+                self.streams
+            );
         }
         stop_on_signals(gateway.sender())?;
 
-        peer.send(&ToPeer::Start { first_port, seconds: self.seconds, first_ssrc: FIRST_SSRC, payload_type: PCMA })?;
+        peer.tell(&ToPeer::Start {
+            first_port,
+            seconds: self.seconds,
+            first_ssrc: FIRST_SSRC,
+            payload_type: PCMA,
+        })?;
         let start = Instant::now();
         let usage_start = Usage::now();
         let (counters, threads) = self.watch(&mut gateway, &mut peer, start)?;
@@ -121,9 +140,11 @@ impl DemoArgs {
             reordered: 0,
             payload_errors: 0,
             threads,
-            contexts: self.contexts,
+            contexts: if self.stock { 0 } else { self.contexts },
             cpu_percent: rounded(100.0 * cpu.as_secs_f64() / start.elapsed().as_secs_f64()),
-            cpu_us_per_packet: rounded(cpu.as_micros() as f64 / counters.packets_received.max(1) as f64),
+            cpu_us_per_packet: rounded(
+                cpu.as_micros() as f64 / counters.packets_received.max(1) as f64,
+            ),
             latency_ms_p50: 0.0,
             latency_ms_p99: 0.0,
             latency_ms_max: 0.0,
@@ -135,7 +156,12 @@ impl DemoArgs {
     }
 
     /// Keeps the gateway going until the peer is done; also gives the largest number of threads seen.
-    fn watch(&self, gateway: &mut Gateway, peer: &mut Peer, start: Instant) -> miette::Result<(Counters, usize)> {
+    fn watch(
+        &self,
+        gateway: &mut Gateway,
+        peer: &mut Peer,
+        start: Instant,
+    ) -> miette::Result<(Counters, usize)> {
         let mut live = Live::new(self.streams.into(), self.seconds);
         let mut threads = process::threads();
         loop {
@@ -143,7 +169,7 @@ impl DemoArgs {
                 // The peer stops calling, waits for the tail, and says what it has.
                 peer.hang_up();
             }
-            match peer.receive()? {
+            match peer.poll()? {
                 Some(FromPeer::Progress(counters)) => {
                     threads = threads.max(process::threads());
                     live.show(start.elapsed(), &counters);
@@ -152,7 +178,9 @@ impl DemoArgs {
                     live.finish();
                     return Ok((counters, threads));
                 }
-                Some(FromPeer::Failed { reason }) => bail!("the callers and listeners failed: {reason}"),
+                Some(FromPeer::Failed { reason }) => {
+                    bail!("the callers and listeners failed: {reason}")
+                }
                 Some(FromPeer::Ready { .. }) | None => {}
             }
         }
@@ -181,83 +209,37 @@ impl DemoArgs {
     }
 }
 
-/// The other process. It is ended when this is dropped.
-struct Peer {
-    child: Child,
-    stdin: Option<ChildStdin>,
-    messages: Receiver<FromPeer>,
+fn wait_until_ready(peer: &Peer) -> miette::Result<(Vec<u16>, Vec<String>)> {
+    match peer.wait()? {
+        FromPeer::Ready { ports, notes } => Ok((ports, notes)),
+        FromPeer::Failed { reason } => bail!("the callers and listeners failed: {reason}"),
+        FromPeer::Progress(_) | FromPeer::Done(_) => {
+            bail!("the callers and listeners are confused")
+        }
+    }
 }
 
-impl Peer {
-    fn start(streams: u16) -> miette::Result<Peer> {
-        let program = std::env::current_exe().into_diagnostic().wrap_err("cannot find the program itself")?;
-        let mut child = Command::new(program)
-            .args(["demo-peer", "--streams", &streams.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            // Ctrl-C is for us; we tell the peer in time.
-            .process_group(0)
-            .spawn()
-            .into_diagnostic()
-            .wrap_err("cannot start the process of the callers and listeners")?;
-        let stdin = child.stdin.take();
-        let stdout = child.stdout.take().ok_or_else(|| miette!("the peer has no standard output"))?;
-        let (sender, messages) = channel();
-        std::thread::Builder::new()
-            .name("demo-peer".to_owned())
-            .spawn(move || {
-                let mut stdout = BufReader::new(stdout);
-                while let Ok(Some(message)) = wire::read(&mut stdout) {
-                    if sender.send(message).is_err() {
-                        return;
-                    }
-                }
-            })
+/// Builds one pipeline for nothing: the memory of the plugins' code is not that of a stream.
+fn load_plugins(config: &Config, elements: Elements) -> miette::Result<()> {
+    let builder = PipelineBuilder::new(elements, gst::Bus::new());
+    builder.check(&config.streams).into_diagnostic()?;
+    if let Some(first) = config.streams.first() {
+        builder
+            .build(first, &config.contexts, 0)
             .into_diagnostic()?;
-        Ok(Peer { child, stdin, messages })
     }
-
-    fn wait_until_ready(&mut self) -> miette::Result<(Vec<u16>, Vec<String>)> {
-        match self.messages.recv() {
-            Ok(FromPeer::Ready { ports, notes }) => Ok((ports, notes)),
-            Ok(FromPeer::Failed { reason }) => bail!("the callers and listeners failed: {reason}"),
-            Ok(_) | Err(_) => bail!("the callers and listeners did not get ready"),
-        }
-    }
-
-    fn send(&mut self, message: &ToPeer) -> miette::Result<()> {
-        let stdin = self.stdin.as_mut().ok_or_else(|| miette!("the peer was told to stop"))?;
-        wire::write(stdin, message).into_diagnostic().wrap_err("the callers and listeners are gone")
-    }
-
-    fn receive(&mut self) -> miette::Result<Option<FromPeer>> {
-        match self.messages.try_recv() {
-            Ok(message) => Ok(Some(message)),
-            Err(TryRecvError::Empty) => Ok(None),
-            Err(TryRecvError::Disconnected) => bail!("the callers and listeners ended unexpectedly"),
-        }
-    }
-
-    fn hang_up(&mut self) {
-        self.stdin = None;
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        self.hang_up();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+    Ok(())
 }
 
 /// Nanoseconds since the epoch: the clock of the kernel's receive time stamps.
 fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// Three digits after the point are more than the measurement is good for.
-fn rounded(value: f64) -> f64 {
+pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 

@@ -1,8 +1,8 @@
 //! The other process of the demo: callers and listeners. Started by the demo, never by hand.
 
-use std::io::{BufReader, Error};
+use std::io::Error;
 use std::process::ExitCode;
-use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rtp_types::RtpPacket;
@@ -10,9 +10,10 @@ use rtp_types::RtpPacket;
 use super::caller::{Caller, Schedule};
 use super::ledger::Ledger;
 use super::listener::Listeners;
-use super::wire::{self, FromPeer, ToPeer};
+use super::messages::{FromPeer, ToPeer};
 use super::now_ns;
 use crate::process;
+use crate::subprocess;
 
 /// The callers and listeners of `threadbare demo`.
 #[derive(Debug, clap::Args)]
@@ -28,7 +29,9 @@ impl PeerArgs {
         match run(self.streams) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                let _ = wire::write(std::io::stdout(), &FromPeer::Failed { reason: error.to_string() });
+                let _ = subprocess::tell_parent(&FromPeer::Failed {
+                    reason: error.to_string(),
+                });
                 ExitCode::FAILURE
             }
         }
@@ -38,15 +41,27 @@ impl PeerArgs {
 fn run(streams: usize) -> Result<(), Error> {
     process::raise_descriptor_limit();
     let mut listeners = Listeners::bind(streams)?;
-    wire::write(std::io::stdout(), &FromPeer::Ready { ports: listeners.ports()?, notes: listeners.notes() })?;
-    let orders = orders();
-    let Ok(ToPeer::Start { first_port, seconds, first_ssrc, payload_type }) = orders.recv() else {
+    subprocess::tell_parent(&FromPeer::Ready {
+        ports: listeners.ports()?,
+        notes: listeners.notes(),
+    })?;
+    let orders = subprocess::orders();
+    let Ok(ToPeer::Start {
+        first_port,
+        seconds,
+        first_ssrc,
+        payload_type,
+    }) = orders.recv()
+    else {
         return Ok(());
     };
     let mut ledger = Ledger::new(streams);
     let mut caller = Caller::new(streams, first_port)?;
     let mut schedule = Schedule::new(streams, seconds);
-    let expected = Expected { first_ssrc, payload_type };
+    let expected = Expected {
+        first_ssrc,
+        payload_type,
+    };
 
     let start = Instant::now();
     let mut next_progress = PROGRESS_EVERY;
@@ -59,7 +74,7 @@ fn run(streams: usize) -> Result<(), Error> {
         listeners.drain(|packet, arrival_ns| expected.account(&mut ledger, packet, arrival_ns))?;
         if elapsed >= next_progress {
             next_progress += PROGRESS_EVERY;
-            wire::write(std::io::stdout(), &FromPeer::Progress(ledger.counters()))?;
+            subprocess::tell_parent(&FromPeer::Progress(ledger.counters()))?;
         }
         std::thread::sleep(schedule.next_timeout().saturating_sub(start.elapsed()));
     }
@@ -70,7 +85,7 @@ fn run(streams: usize) -> Result<(), Error> {
     }
     // Whatever comes twice has come by now.
     listeners.drain(|packet, arrival_ns| expected.account(&mut ledger, packet, arrival_ns))?;
-    wire::write(std::io::stdout(), &FromPeer::Done(ledger.counters()))
+    subprocess::tell_parent(&FromPeer::Done(ledger.counters()))
 }
 
 struct Expected {
@@ -88,20 +103,6 @@ impl Expected {
             _ => ledger.receive_stranger(),
         }
     }
-}
-
-/// What the parent says; the channel closes when the parent closes our standard input.
-fn orders() -> Receiver<ToPeer> {
-    let (sender, orders) = channel();
-    std::thread::spawn(move || {
-        let mut stdin = BufReader::new(std::io::stdin());
-        while let Ok(Some(order)) = wire::read(&mut stdin) {
-            if sender.send(order).is_err() {
-                return;
-            }
-        }
-    });
-    orders
 }
 
 fn is_hung_up(orders: &Receiver<ToPeer>) -> bool {

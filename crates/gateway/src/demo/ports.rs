@@ -27,14 +27,15 @@ pub fn free_ports(count: usize) -> Option<u16> {
 /// The last port of the row that somebody else has, if any.
 fn first_taken(first: u16, count: u16) -> Option<u16> {
     let mut held = Vec::with_capacity(usize::from(count));
-    let taken = (first..first + count).rev().find(|port| match UdpSocket::bind((Ipv4Addr::LOCALHOST, *port)) {
-        Ok(socket) => {
-            held.push(socket);
-            false
-        }
-        Err(_) => true,
-    });
-    taken
+    (first..first + count)
+        .rev()
+        .find(|port| match UdpSocket::bind((Ipv4Addr::LOCALHOST, *port)) {
+            Ok(socket) => {
+                held.push(socket);
+                false
+            }
+            Err(_) => true,
+        })
 }
 
 const FIRST: u16 = 10_000;

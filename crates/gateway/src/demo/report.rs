@@ -24,7 +24,7 @@ pub struct Report {
     pub payload_errors: u64,
     /// Of the gateway's process, while all streams ran.
     pub threads: usize,
-    /// Of these, the ones that carry streams.
+    /// Of these, the ones that carry streams; 0: each stream has its own.
     pub contexts: u32,
     /// User and system time of the gateway's process; 100 is one core.
     pub cpu_percent: f64,
@@ -57,7 +57,10 @@ impl Report {
 
     /// Whether every packet arrived, in order and with the right content.
     pub fn is_clean(&self) -> bool {
-        self.packets_received > 0 && self.lost == 0 && self.reordered == 0 && self.payload_errors == 0
+        self.packets_received > 0
+            && self.lost == 0
+            && self.reordered == 0
+            && self.payload_errors == 0
     }
 
     /// The result in words.
@@ -73,14 +76,17 @@ impl Report {
             )
         };
         let per_core = match self.cpu_us_per_packet > 0.0 {
-            true => format!(", which is {} streams per core", grouped((20_000.0 / self.cpu_us_per_packet) as u64)),
+            true => format!(
+                ", which is {} streams per core",
+                grouped((20_000.0 / self.cpu_us_per_packet) as u64)
+            ),
             false => String::new(),
         };
         format!(
             "{verdict}\n\n\
              {:>10}  phone calls at once, each 50 packets a second of PCMU, sent on as PCMA for {} s\n\
              {:>10}  packets sent by the callers, {} came back to the listeners\n\
-             {:>10}  threads in the gateway, {} of them carry the streams\n\
+             {:>10}  threads in the gateway, {} the streams\n\
              {:>9}%  of one CPU core: {:.1} µs per packet received, converted and sent{per_core}\n\
              {:>7.1} ms  typical way through the gateway (99 % within {:.1} ms, the longest {:.1} ms)\n\
              {:>6.0} KiB  of memory per stream, and {:.2} s to start them all",
@@ -89,7 +95,11 @@ impl Report {
             grouped(self.packets_sent),
             grouped(self.packets_received),
             self.threads,
-            self.contexts,
+            match self.contexts {
+                0 => "one for each of".to_owned(),
+                1 => "one of them carries all".to_owned(),
+                n => format!("{n} of them carry"),
+            },
             format!("{:.1}", self.cpu_percent),
             self.cpu_us_per_packet,
             self.latency_ms_p50,
@@ -106,7 +116,7 @@ pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (n, digit) in digits.chars().enumerate() {
-        if n > 0 && (digits.len() - n) % 3 == 0 {
+        if n > 0 && (digits.len() - n).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);
@@ -118,8 +128,65 @@ pub fn grouped(number: u64) -> String {
 mod tests {
     use super::*;
 
+    fn report() -> Report {
+        Report {
+            streams: 1000,
+            seconds: 10,
+            packets_sent: 500_000,
+            packets_received: 500_000,
+            lost: 0,
+            reordered: 0,
+            payload_errors: 0,
+            threads: 4,
+            contexts: 1,
+            cpu_percent: 50.0,
+            cpu_us_per_packet: 10.0,
+            latency_ms_p50: 10.0,
+            latency_ms_p99: 20.0,
+            latency_ms_max: 21.0,
+            rss_kib_per_stream: 16.0,
+            setup_seconds: 0.5,
+        }
+    }
+
+    #[test]
+    fn anything_lost_late_or_wrong_is_not_clean() {
+        assert!(report().is_clean());
+        let not_clean = [
+            Report {
+                lost: 1,
+                ..report()
+            },
+            Report {
+                reordered: 1,
+                ..report()
+            },
+            Report {
+                payload_errors: 1,
+                ..report()
+            },
+            Report {
+                packets_sent: 0,
+                packets_received: 0,
+                ..report()
+            },
+        ];
+        for report in not_clean {
+            assert!(!report.is_clean(), "{report:?}");
+            assert!(
+                report.summary().starts_with("NOT CLEAN"),
+                "{}",
+                report.summary()
+            );
+        }
+        assert!(report().summary().contains("2,000 streams per core"));
+    }
+
     #[test]
     fn numbers_are_grouped() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1,000", "1,234,567"]);
+        assert_eq!(
+            [0, 999, 1000, 1_234_567].map(grouped),
+            ["0", "999", "1,000", "1,234,567"]
+        );
     }
 }

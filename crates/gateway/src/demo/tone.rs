@@ -7,17 +7,17 @@
 use threadbare_rtp::g711::{ULAW_TO_ALAW, linear_to_ulaw};
 
 /// Samples and, in G.711, bytes per packet of 20 ms at 8000 Hz.
-pub const PACKET_SAMPLES: usize = 160;
+pub(super) const PACKET_SAMPLES: usize = 160;
 
 /// So many packets of a stream in a row have different payloads.
-pub const DISTINCT_PACKETS: u32 = 64;
+pub(super) const DISTINCT_PACKETS: u32 = 64;
 
 /// One packet's payload.
-pub type Payload = [u8; PACKET_SAMPLES];
+pub(super) type Payload = [u8; PACKET_SAMPLES];
 
 /// The tones of all streams.
 #[derive(Debug)]
-pub struct Tones {
+pub(super) struct Tones {
     /// One period of a sine, in µ-law.
     ulaw: Box<[u8; PERIOD]>,
     /// What the gateway must make of `ulaw`: the reference conversion.
@@ -28,7 +28,7 @@ pub struct Tones {
 
 impl Tones {
     /// Tones for so many streams, between 300 and 3300 Hz.
-    pub fn new(streams: usize) -> Tones {
+    pub(super) fn new(streams: usize) -> Tones {
         let mut ulaw = Box::new([0; PERIOD]);
         let mut alaw = Box::new([0; PERIOD]);
         for (n, (ulaw, alaw)) in ulaw.iter_mut().zip(alaw.iter_mut()).enumerate() {
@@ -37,16 +37,22 @@ impl Tones {
             *alaw = ULAW_TO_ALAW[usize::from(*ulaw)];
         }
         let hz = |stream: usize| LOWEST_HZ + BAND_HZ * stream as f64 / streams.max(1) as f64;
-        Tones { ulaw, alaw, steps: (0..streams).map(|stream| distinct_step(hz(stream))).collect() }
+        Tones {
+            ulaw,
+            alaw,
+            steps: (0..streams)
+                .map(|stream| distinct_step(hz(stream)))
+                .collect(),
+        }
     }
 
     /// Packet number `packet` of a stream as it is sent, in PCMU.
-    pub fn sent(&self, stream: usize, packet: u32) -> Payload {
+    pub(super) fn sent(&self, stream: usize, packet: u32) -> Payload {
         self.payload(&self.ulaw, stream, packet)
     }
 
     /// The same packet as it must come back, in PCMA.
-    pub fn expected(&self, stream: usize, packet: u32) -> Payload {
+    pub(super) fn expected(&self, stream: usize, packet: u32) -> Payload {
         self.payload(&self.alaw, stream, packet)
     }
 
@@ -64,7 +70,8 @@ impl Tones {
 /// The step of a tone near `hz` whose phase at the start of [`DISTINCT_PACKETS`] packets always differs.
 fn distinct_step(hz: f64) -> u32 {
     let cycle = f64::from(u32::MAX) + 1.0;
-    let candidates = (0..CANDIDATES_MAX).map(|n| ((hz + 0.01 * f64::from(n)) / RATE_HZ * cycle) as u32);
+    let candidates =
+        (0..CANDIDATES_MAX).map(|n| ((hz + 0.01 * f64::from(n)) / RATE_HZ * cycle) as u32);
     let distinct = |step: &u32| {
         let advance = step.wrapping_mul(PACKET_SAMPLES as u32);
         (1..=DISTINCT_PACKETS).all(|packets| {
@@ -102,7 +109,11 @@ mod tests {
         let tones = Tones::new(3000);
         for stream in (0..3000).step_by(37).chain([2999]) {
             let packets = (1000..1000 + DISTINCT_PACKETS).map(|n| tones.sent(stream, n));
-            assert_eq!(packets.collect::<HashSet<_>>().len(), DISTINCT_PACKETS as usize, "{stream}");
+            assert_eq!(
+                packets.collect::<HashSet<_>>().len(),
+                DISTINCT_PACKETS as usize,
+                "{stream}"
+            );
         }
     }
 

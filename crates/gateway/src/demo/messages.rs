@@ -1,8 +1,5 @@
-//! What the two processes of the demo say to each other: JSON, one message per line.
+//! What the two processes of the demo say to each other.
 
-use std::io::{BufRead, Write};
-
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Counters;
@@ -10,7 +7,7 @@ use super::ledger::Counters;
 /// From the gateway's process to the callers and listeners.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "to_peer", rename_all = "snake_case")]
-pub enum ToPeer {
+pub(super) enum ToPeer {
     /// The gateway is ready: call now.
     Start {
         /// Where the gateway listens: stream n at this port plus n.
@@ -27,7 +24,7 @@ pub enum ToPeer {
 /// From the callers and listeners to the gateway's process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "from_peer", rename_all = "snake_case")]
-pub enum FromPeer {
+pub(super) enum FromPeer {
     /// The listeners are bound.
     Ready {
         /// Each takes [`STREAMS_PER_LISTENER`](super::listener::STREAMS_PER_LISTENER) streams, in order.
@@ -44,21 +41,4 @@ pub enum FromPeer {
         /// Why.
         reason: String,
     },
-}
-
-/// Writes one message.
-pub fn write<T: Serialize>(mut to: impl Write, message: &T) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(message)?;
-    line.push(b'\n');
-    to.write_all(&line)?;
-    to.flush()
-}
-
-/// Reads one message; `None` at the end.
-pub fn read<T: DeserializeOwned>(from: &mut impl BufRead) -> std::io::Result<Option<T>> {
-    let mut line = String::new();
-    match from.read_line(&mut line)? {
-        0 => Ok(None),
-        _ => Ok(Some(serde_json::from_str(&line)?)),
-    }
 }

@@ -1,0 +1,55 @@
+//! A configuration as it was understood: defaults filled in, ranges counted out.
+
+use toml::{Table, Value};
+
+use super::{Config, StreamSpec};
+
+impl Config {
+    /// The configuration as TOML. [`Config::from_toml`] makes the same configuration of it.
+    pub fn to_toml(&self) -> String {
+        let millis = |time: std::time::Duration| Value::from(time.as_millis() as i64);
+        let contexts = Table::from_iter([
+            (
+                "prefix".to_owned(),
+                Value::from(self.contexts.prefix.clone()),
+            ),
+            ("count".to_owned(), Value::from(self.contexts.count)),
+            ("wait".to_owned(), Value::from(self.contexts.wait_ms)),
+        ]);
+        let restart = Table::from_iter([
+            ("first".to_owned(), millis(self.restart.first)),
+            ("max".to_owned(), millis(self.restart.max)),
+        ]);
+        let streams = self
+            .streams
+            .iter()
+            .map(stream)
+            .map(Value::from)
+            .collect::<Vec<_>>();
+        Table::from_iter([
+            ("contexts".to_owned(), Value::from(contexts)),
+            ("restart".to_owned(), Value::from(restart)),
+            ("stream".to_owned(), Value::from(streams)),
+        ])
+        .to_string()
+    }
+}
+
+fn stream(spec: &StreamSpec) -> Table {
+    let text = |value: &dyn ToString| Some(Value::from(value.to_string()));
+    let number = |value: Option<u32>| value.map(Value::from);
+    let keys = [
+        ("name", text(&spec.name)),
+        ("listen", text(&spec.listen)),
+        ("destination", text(&spec.destination)),
+        ("codec", text(&spec.codec_in)),
+        ("codec-out", spec.codec_out.and_then(|codec| text(&codec))),
+        ("ptime", number(spec.ptime_ms)),
+        ("latency", number(Some(spec.latency_ms))),
+        ("payload-type", number(spec.payload_type.map(u32::from))),
+        ("ssrc", number(spec.ssrc)),
+    ];
+    keys.into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value?)))
+        .collect()
+}

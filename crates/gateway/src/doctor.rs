@@ -1,0 +1,329 @@
+//! `threadbare doctor`: is everything there that Threadbare needs?
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use miette::{IntoDiagnostic, miette};
+
+use crate::process;
+
+/// Looks for what Threadbare needs, and says how to get what is missing.
+#[derive(Debug, clap::Args)]
+pub struct DoctorArgs {}
+
+/// Loads a plugin file; for the doctor, in a process of its own.
+#[derive(Debug, clap::Args)]
+pub struct LoadArgs {
+    plugin: PathBuf,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grade {
+    Good,
+    /// Works, but a user should know.
+    Note,
+    /// Does not work.
+    Bad,
+}
+
+/// One line, and what to do about it.
+#[derive(Debug)]
+struct Finding {
+    grade: Grade,
+    what: String,
+    advice: Option<String>,
+}
+
+impl DoctorArgs {
+    /// Exit status 1 if something needed is missing.
+    pub fn execute(&self) -> miette::Result<ExitCode> {
+        let mut findings = Vec::new();
+        match gst::init() {
+            Err(error) => findings.push(bad(
+                format!("GStreamer does not start: {error}"),
+                "sudo apt install libgstreamer1.0-0".to_owned(),
+            )),
+            Ok(()) => {
+                findings.push(version());
+                findings.extend(elements());
+                findings.push(built_in());
+            }
+        }
+        findings.push(plugin_file());
+        findings.push(descriptors());
+        findings.push(buffers("rmem_max", "receive"));
+        findings.push(buffers("wmem_max", "send"));
+        for finding in &findings {
+            println!("{finding}");
+        }
+        let bad = findings
+            .iter()
+            .filter(|finding| finding.grade == Grade::Bad)
+            .count();
+        if bad > 0 {
+            println!("\n{bad} of these must be put right before Threadbare works.");
+            return Ok(ExitCode::FAILURE);
+        }
+        println!("\nThreadbare has what it needs. Try: threadbare demo");
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl LoadArgs {
+    /// Exit status 1, and the reason on standard output, if the file cannot be loaded.
+    pub fn execute(&self) -> miette::Result<ExitCode> {
+        gst::init().into_diagnostic()?;
+        match gst::Plugin::load_file(&self.plugin) {
+            Ok(plugin) => {
+                println!("{} {}", plugin.plugin_name(), plugin.version());
+                Ok(ExitCode::SUCCESS)
+            }
+            Err(error) => {
+                println!("{error}");
+                Ok(ExitCode::FAILURE)
+            }
+        }
+    }
+}
+
+fn version() -> Finding {
+    let (major, minor, micro, _) = gst::version();
+    let what = format!("GStreamer {major}.{minor}.{micro}");
+    match (major, minor) >= GSTREAMER_LEAST {
+        true => good(what),
+        false => bad(
+            format!("{what} is too old"),
+            format!(
+                "Threadbare needs {}.{}, which Debian 12 has",
+                GSTREAMER_LEAST.0, GSTREAMER_LEAST.1
+            ),
+        ),
+    }
+}
+
+fn elements() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (package, elements) in PACKAGES {
+        let missing = elements
+            .iter()
+            .filter(|name| gst::ElementFactory::find(name).is_none());
+        let missing = missing.copied().collect::<Vec<_>>();
+        findings.push(match missing.is_empty() {
+            true => good(format!("{package}: {}", elements.join(", "))),
+            false => bad(
+                format!("elements are missing: {}", missing.join(", ")),
+                format!("sudo apt install {package}"),
+            ),
+        });
+    }
+    findings
+}
+
+/// Threadbare's own elements, which are part of this program.
+fn built_in() -> Finding {
+    let registered = gstthreadbare::plugin_register_static();
+    let missing = OWN_ELEMENTS
+        .iter()
+        .filter(|name| gst::ElementFactory::find(name).is_none());
+    let missing = missing.copied().collect::<Vec<_>>();
+    match (registered, missing.is_empty()) {
+        (Ok(()), true) => good(format!("built in: {}", OWN_ELEMENTS.join(", "))),
+        (Ok(()), false) => bad(
+            format!("this program was built without {}", missing.join(", ")),
+            "build it again from a clean clone: make install".to_owned(),
+        ),
+        (Err(error), _) => bad(
+            format!("the built-in elements cannot be registered: {error}"),
+            "please report this, with the output of gst-inspect-1.0 threadbare".to_owned(),
+        ),
+    }
+}
+
+/// The plugin for other programs, such as gst-launch-1.0. The gateway itself does not need it.
+fn plugin_file() -> Finding {
+    let Some(plugin) = plugin_directories()
+        .into_iter()
+        .map(|dir| dir.join(PLUGIN_FILE))
+        .find(|file| file.is_file())
+    else {
+        return note(
+            format!(
+                "{PLUGIN_FILE} is not installed: gst-launch-1.0 does not know the ts- elements, the gateway does"
+            ),
+            "make install, or set GST_PLUGIN_PATH to the directory that has it".to_owned(),
+        );
+    };
+    match load(&plugin) {
+        Ok(name) => good(format!("plugin {name} at {}", plugin.display())),
+        Err(error) => bad(
+            format!("the plugin {} cannot be loaded: {error}", plugin.display()),
+            "install it again (make install); if it stays, delete ~/.cache/gstreamer-1.0"
+                .to_owned(),
+        ),
+    }
+}
+
+/// In another process: this one has the same types already, and a broken plugin may crash.
+fn load(plugin: &Path) -> miette::Result<String> {
+    let program = std::env::current_exe().into_diagnostic()?;
+    let output = Command::new(program)
+        .arg("doctor-load")
+        .arg(plugin)
+        .output()
+        .into_diagnostic()?;
+    let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match output.status.success() {
+        true => Ok(said),
+        false if said.is_empty() => Err(miette!(
+            "it ends the process that loads it ({})",
+            output.status
+        )),
+        false => Err(miette!("{said}")),
+    }
+}
+
+/// Where GStreamer looks for plugins, in its order.
+fn plugin_directories() -> Vec<PathBuf> {
+    let mut directories = Vec::new();
+    for variable in ["GST_PLUGIN_PATH_1_0", "GST_PLUGIN_PATH"] {
+        directories.extend(
+            std::env::var_os(variable)
+                .iter()
+                .flat_map(std::env::split_paths),
+        );
+    }
+    let data = std::env::var_os("XDG_DATA_HOME").map(PathBuf::from);
+    let data = data.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/share")));
+    directories.extend(data.map(|data| data.join("gstreamer-1.0/plugins")));
+    for variable in ["GST_PLUGIN_SYSTEM_PATH_1_0", "GST_PLUGIN_SYSTEM_PATH"] {
+        directories.extend(
+            std::env::var_os(variable)
+                .iter()
+                .flat_map(std::env::split_paths),
+        );
+    }
+    // Beside the plugin that every installation has.
+    let core = gst::Registry::get()
+        .find_plugin("coreelements")
+        .and_then(|plugin| plugin.filename());
+    directories.extend(core.and_then(|file| file.parent().map(Path::to_path_buf)));
+    directories
+}
+
+fn descriptors() -> Finding {
+    let Some((soft, hard)) = process::descriptor_limits() else {
+        return note(
+            "the limit of open files is unknown".to_owned(),
+            "ulimit -n shows it".to_owned(),
+        );
+    };
+    let what = format!("open files: {soft}, which Threadbare raises to {hard} for itself");
+    match hard >= DESCRIPTORS_GOOD {
+        true => good(what),
+        false => note(
+            what,
+            format!(
+                "{} streams are about the most with that; raise it with LimitNOFILE= or in /etc/security/limits.conf",
+                hard / 3
+            ),
+        ),
+    }
+}
+
+fn buffers(setting: &str, direction: &str) -> Finding {
+    let Some(bytes) = process::sysctl(&format!("net/core/{setting}")) else {
+        return note(
+            format!("net.core.{setting} cannot be read"),
+            "in a container this is usual".to_owned(),
+        );
+    };
+    let what = format!(
+        "socket {direction} buffers: up to {} KiB (net.core.{setting})",
+        bytes / 1024
+    );
+    match bytes >= BUFFER_BYTES_GOOD {
+        true => good(what),
+        false => note(
+            format!("{what}; a burst on many streams may overflow them"),
+            format!("sudo sysctl -w net.core.{setting}={BUFFER_BYTES_GOOD}"),
+        ),
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let grade = match self.grade {
+            Grade::Good => "  ok    ",
+            Grade::Note => "  note  ",
+            Grade::Bad => "  BAD   ",
+        };
+        write!(f, "{grade}{}", self.what)?;
+        match &self.advice {
+            Some(advice) => write!(f, "\n          -> {advice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+fn good(what: String) -> Finding {
+    Finding {
+        grade: Grade::Good,
+        what,
+        advice: None,
+    }
+}
+
+fn note(what: String, advice: String) -> Finding {
+    Finding {
+        grade: Grade::Note,
+        what,
+        advice: Some(advice),
+    }
+}
+
+fn bad(what: String, advice: String) -> Finding {
+    Finding {
+        grade: Grade::Bad,
+        what,
+        advice: Some(advice),
+    }
+}
+
+/// The elements the gateway may use, by the Debian package that has them.
+const PACKAGES: &[(&str, &[&str])] = &[
+    ("libgstreamer1.0-0", &["fakesink"]),
+    (
+        "gstreamer1.0-plugins-base",
+        &["audioconvert", "audioresample", "opusdec", "opusenc"],
+    ),
+    (
+        "gstreamer1.0-plugins-good",
+        &[
+            "mulawdec",
+            "mulawenc",
+            "alawdec",
+            "alawenc",
+            "rtppcmudepay",
+            "rtppcmupay",
+            "rtppcmadepay",
+            "rtppcmapay",
+            "rtpL16depay",
+            "rtpL16pay",
+            "rtpopusdepay",
+            "rtpopuspay",
+            "rtpjitterbuffer",
+            "udpsrc",
+            "udpsink",
+        ],
+    ),
+];
+
+/// What the gateway receives and sends with.
+const OWN_ELEMENTS: &[&str] = &["ts-udpsrc", "ts-udpsink"];
+
+const PLUGIN_FILE: &str = "libgstthreadbare.so";
+const GSTREAMER_LEAST: (u32, u32) = (1, 22);
+/// 3000 streams, with some to spare.
+const DESCRIPTORS_GOOD: u64 = 10_000;
+const BUFFER_BYTES_GOOD: u64 = 4 << 20;

@@ -1,0 +1,86 @@
+//! Keeps what strangers send from filling the log.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Lets so many lines through per second, and counts the others.
+#[derive(Debug)]
+pub struct LineLimit {
+    lines_per_second: u32,
+    window: Mutex<Window>,
+}
+
+#[derive(Debug, Default)]
+struct Window {
+    start: Option<Instant>,
+    lines: u32,
+    suppressed: u64,
+}
+
+/// What to do with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Write it; so many were suppressed before it.
+    Write {
+        /// Since the last line that was written.
+        suppressed: u64,
+    },
+    /// Do not.
+    Suppress,
+}
+
+impl LineLimit {
+    /// At most so many lines per second.
+    pub const fn new(lines_per_second: u32) -> LineLimit {
+        LineLimit {
+            lines_per_second,
+            window: Mutex::new(Window {
+                start: None,
+                lines: 0,
+                suppressed: 0,
+            }),
+        }
+    }
+
+    /// Whether a line may be written at `now`.
+    pub fn check(&self, now: Instant) -> Verdict {
+        // Whoever panicked with the lock held left nothing half done.
+        let mut window = self
+            .window
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let is_over =
+            |start: Instant| now.saturating_duration_since(start) >= Duration::from_secs(1);
+        if window.start.is_none_or(is_over) {
+            window.start = Some(now);
+            window.lines = 0;
+        }
+        if window.lines >= self.lines_per_second {
+            window.suppressed += 1;
+            return Verdict::Suppress;
+        }
+        window.lines += 1;
+        Verdict::Write {
+            suppressed: std::mem::take(&mut window.suppressed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_beyond_the_limit_are_counted_and_not_written() {
+        let limit = LineLimit::new(2);
+        let start = Instant::now();
+        let verdicts =
+            [0, 1, 2, 999, 1000, 1001].map(|ms| limit.check(start + Duration::from_millis(ms)));
+        let write = |suppressed| Verdict::Write { suppressed };
+        let suppress = Verdict::Suppress;
+        assert_eq!(
+            verdicts,
+            [write(0), write(0), suppress, suppress, write(2), write(0)]
+        );
+    }
+}

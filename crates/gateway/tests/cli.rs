@@ -1,0 +1,293 @@
+//! The program as a user meets it.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::Stdio;
+
+use common::{Running, free_port, knock, receive, rtp, socket, threadbare};
+use nix::sys::signal::Signal;
+
+/// Empty once the gateway's own elements are to be used.
+const STOCK: &[&str] = &["--stock"];
+
+#[test]
+fn the_example_configuration_is_right() {
+    let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/gateway.toml");
+    let output = threadbare()
+        .arg("run")
+        .arg(example)
+        .arg("--check")
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(said.contains("502 streams on 1 contexts"), "{said}");
+}
+
+#[test]
+fn a_bad_configuration_is_shown_with_its_line() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("bad.toml");
+    std::fs::write(&path, "[contexts]\nwait = 5000\n[[stream]]\nname = \"a\"\nlisten = \"x\"\ndestination = \"y:1\"\n")
+        .expect("written");
+    let output = threadbare()
+        .arg("run")
+        .arg(&path)
+        .arg("--check")
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for words in [
+        "`wait` cannot be 5000",
+        "0 to 1000",
+        "wait = 5000",
+        "`listen` cannot be \"x\"",
+        "bad.toml:2",
+    ] {
+        assert!(said.contains(words), "no {words:?} in\n{said}");
+    }
+}
+
+#[test]
+fn a_file_that_is_not_there_is_named() {
+    let output = threadbare()
+        .args(["run", "no-such-file.toml"])
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-file.toml"));
+}
+
+#[test]
+fn help_shows_examples() {
+    let output = threadbare().arg("--help").output().expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.contains("threadbare demo --streams 10 --json"),
+        "{said}"
+    );
+    assert!(!said.contains("demo-peer"), "{said}");
+}
+
+#[test]
+fn demo_checks_every_packet_and_has_exactly_these_keys() {
+    let output = threadbare()
+        .args(["demo", "--streams", "5", "--seconds", "2", "--json"])
+        .args(STOCK)
+        .stdin(Stdio::null())
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let line = said.lines().last().expect("one line");
+    let report: serde_json::Value = serde_json::from_str(line).expect("JSON");
+    let keys = "streams, seconds, packets_sent, packets_received, lost, reordered, payload_errors, threads, \
+                contexts, cpu_percent, cpu_us_per_packet, latency_ms_p50, latency_ms_p99, latency_ms_max, \
+                rss_kib_per_stream, setup_seconds";
+    let mut rest = line;
+    for key in keys.split(", ") {
+        assert!(report[key].is_number(), "{key} in {line}");
+        // In this order.
+        rest = rest
+            .split_once(&format!("\"{key}\":"))
+            .unwrap_or_else(|| panic!("{key} late in {line}"))
+            .1;
+    }
+    assert_eq!(
+        report.as_object().map(|all| all.len()),
+        Some(keys.split(", ").count()),
+        "{line}"
+    );
+    for (key, value) in [
+        ("streams", 5),
+        ("packets_sent", 500),
+        ("packets_received", 500),
+        ("lost", 0),
+    ] {
+        assert_eq!(report[key], value, "{key} in {line}");
+    }
+    assert_eq!(
+        (&report["reordered"], &report["payload_errors"]),
+        (&0.into(), &0.into()),
+        "{line}"
+    );
+}
+
+#[test]
+fn demo_has_a_summary_for_people() {
+    let output = threadbare()
+        .args(["demo", "--streams", "3", "--seconds", "1"])
+        .args(STOCK)
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        said.contains("Every packet arrived, in order and with the right content."),
+        "{said}"
+    );
+    assert!(
+        said.contains("150  packets sent by the callers, 150 came back"),
+        "{said}"
+    );
+}
+
+#[test]
+fn sigterm_drains_and_stops() {
+    let (answer, from) = (socket(), socket());
+    let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let config = format!(
+        "[[stream]]\nname = \"a\"\nlisten = \"{to}\"\ndestination = \"{}\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\n",
+        answer.local_addr().expect("bound")
+    );
+    let (mut running, _directory) = Running::start(&config, STOCK);
+    running.wait_for("running");
+    knock(&from, to, &answer, &rtp(0, 0, &[0xff; 160]));
+    for number in 1..=20 {
+        from.send_to(&rtp(0, number, &[0xff; 160]), to)
+            .expect("sent");
+    }
+    running.signal(Signal::SIGTERM);
+    assert_eq!(running.wait_for("draining")["cause"], "SIGTERM");
+    running.wait_for("stopped");
+    assert!(running.child.wait().expect("ends").success());
+    for _ in 0..20 {
+        assert_eq!(receive(&answer).payload, [0xd5; 160]);
+    }
+}
+
+#[test]
+fn sigint_stops_too() {
+    let config = format!(
+        "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:{}\"\ndestination = \"127.0.0.1:9\"\n",
+        free_port()
+    );
+    let (mut running, _directory) = Running::start(&config, STOCK);
+    running.wait_for("running");
+    running.signal(Signal::SIGINT);
+    assert_eq!(running.wait_for("draining")["cause"], "SIGINT");
+    assert!(running.child.wait().expect("ends").success());
+}
+
+/// A stream whose port is taken fails, backs off, and comes up once the port is free; the other
+/// stream works all the time.
+#[test]
+fn a_failing_stream_is_restarted_and_touches_no_other() {
+    let (answer, from, taken) = (socket(), socket(), socket());
+    let bad = taken.local_addr().expect("bound");
+    let good = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let destination = answer.local_addr().expect("bound");
+    let config = format!(
+        "[restart]\nfirst = 10\nmax = 40\n\
+         [[stream]]\nname = \"bad\"\nlisten = \"{bad}\"\ndestination = \"{destination}\"\n\
+         [[stream]]\nname = \"good\"\nlisten = \"{good}\"\ndestination = \"{destination}\"\n"
+    );
+    let (mut running, _directory) = Running::start(&config, STOCK);
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let failure = running.wait_for("the stream failed");
+        assert_eq!(failure["stream"], "bad");
+        waits.push(failure["retry_ms"].as_u64());
+    }
+    assert_eq!(waits, [Some(10), Some(20), Some(40), Some(40)]);
+    knock(&from, good, &answer, &rtp(0, 1, &[1; 160]));
+    drop(taken);
+    knock(&from, bad, &answer, &rtp(0, 2, &[2; 160]));
+    running.signal(Signal::SIGTERM);
+    running.wait_for("stopped");
+}
+
+/// Whatever strangers send: no stream stops, and the log stays readable.
+#[test]
+fn garbage_stops_no_stream_and_fills_no_log() {
+    let (answer, from) = (socket(), socket());
+    let destination = answer.local_addr().expect("bound");
+    let codecs = ["PCMU", "PCMA", "L16/8000/1", "Opus", "auto"];
+    let ports = codecs.map(|_| SocketAddr::from(([127, 0, 0, 1], free_port())));
+    let mut config = "[contexts]\nwait = 1\n".to_owned();
+    for (codec, listen) in codecs.iter().zip(ports) {
+        config += &format!(
+            "[[stream]]\nname = \"{codec}\"\nlisten = \"{listen}\"\ndestination = \"{destination}\"\n\
+             codec = \"{codec}\"\ncodec-out = \"PCMU\"\nptime = 10\n"
+        );
+    }
+    let (mut running, _directory) = Running::start(&config, STOCK);
+    running.wait_for("running");
+    for to in ports {
+        for number in 0..200 {
+            // Lengths, versions, CSRC counts, extensions and paddings of all kinds, some of them lies.
+            let garbage = (0..number)
+                .map(|n| (n * 7 + number * 31) as u8)
+                .collect::<Vec<_>>();
+            from.send_to(&garbage, to).expect("sent");
+            from.send_to(&rtp(0, number, &garbage), to).expect("sent");
+            let mut lies = rtp(0, number, &garbage);
+            lies[0] = 0x80 | (number % 0x40) as u8;
+            from.send_to(&lies, to).expect("sent");
+        }
+    }
+    // Audible in all codecs, as Opus: one frame of silence.
+    for to in ports {
+        let payload = if to == ports[3] {
+            vec![0xf8, 0xff, 0xfe]
+        } else {
+            vec![0x11; 160]
+        };
+        knock(&from, to, &answer, &rtp(0, 1000, &payload));
+    }
+    running.signal(Signal::SIGTERM);
+    let (_, log) = running.wait_past("stopped");
+    assert!(!log.contains("the stream failed"), "{log}");
+    assert!(log.lines().count() < 300, "{log}");
+}
+
+#[test]
+fn doctor_names_the_packages_of_what_is_missing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = threadbare()
+        .arg("doctor")
+        // A GStreamer that finds no plugin at all, with a registry of its own.
+        .env("GST_PLUGIN_SYSTEM_PATH_1_0", directory.path())
+        .env("GST_REGISTRY_1_0", directory.path().join("registry"))
+        .env_remove("GST_PLUGIN_PATH")
+        .env_remove("GST_PLUGIN_PATH_1_0")
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for words in [
+        "mulawdec",
+        "sudo apt install gstreamer1.0-plugins-good",
+        "sudo apt install gstreamer1.0-plugins-base",
+    ] {
+        assert!(said.contains(words), "no {words:?} in\n{said}");
+    }
+}
+
+#[test]
+fn doctor_says_why_a_plugin_does_not_load() {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("libgstthreadbare.so"), "no plugin").expect("written");
+    let output = threadbare()
+        .arg("doctor")
+        .env("GST_PLUGIN_PATH", directory.path())
+        .env("GST_REGISTRY_1_0", directory.path().join("registry"))
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("libgstthreadbare.so cannot be loaded"),
+        "{said}"
+    );
+}

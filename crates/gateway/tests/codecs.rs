@@ -1,0 +1,317 @@
+//! What arrives as one codec leaves as another, through the real elements.
+
+mod common;
+
+use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use common::{Received, free_port, knock, receive, rtp, socket};
+use threadbare::config::Config;
+use threadbare::gateway::{Event, Gateway};
+use threadbare::pipeline::Elements;
+use threadbare::run::init_gstreamer;
+use threadbare_rtp::g711;
+
+/// A gateway on a thread of its own, until dropped.
+struct Background {
+    events: Sender<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+fn start(config: &str, elements: Elements) -> Background {
+    init_gstreamer().expect("GStreamer");
+    let config = Config::from_toml("test", config).expect("a good configuration");
+    let mut gateway = Gateway::start(config, elements).expect("all elements");
+    let events = gateway.sender();
+    let thread = std::thread::spawn(move || {
+        gateway.handle_for(None);
+        gateway.drain_and_stop(Duration::from_secs(2));
+    });
+    Background {
+        events,
+        thread: Some(thread),
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::Stop { cause: "the test" });
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the gateway ends well");
+        }
+    }
+}
+
+/// Runs one stream with `keys`; gives what 10 packets of `payload` become, after the first one.
+fn through(elements: Elements, keys: &str, payload_type: u8, payload: &[u8]) -> Vec<Received> {
+    let answer = socket();
+    let from = socket();
+    let port = free_port();
+    let to = SocketAddr::from(([127, 0, 0, 1], port));
+    let _gateway = start(
+        &format!(
+            "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
+             destination = \"{}\"\n{keys}",
+            answer.local_addr().expect("bound")
+        ),
+        elements,
+    );
+    knock(&from, to, &answer, &rtp(payload_type, 0, payload));
+    for number in 1..=10 {
+        from.send_to(&rtp(payload_type, number, payload), to)
+            .expect("sent");
+    }
+    (0..10).map(|_| receive(&answer)).collect()
+}
+
+fn for_all_elements(check: impl Fn(Elements)) {
+    for elements in ELEMENTS {
+        check(*elements);
+    }
+}
+
+const ELEMENTS: &[Elements] = &[Elements::STOCK];
+
+fn every_code() -> Vec<u8> {
+    (0..=255).collect()
+}
+
+#[test]
+fn pcmu_to_pcma_is_the_reference_conversion() {
+    for_all_elements(|elements| {
+        let keys = "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nssrc = 77";
+        let expected = g711::ULAW_TO_ALAW.to_vec();
+        let received = through(elements, keys, 0, &every_code());
+        for (n, packet) in received.iter().enumerate() {
+            assert_eq!((packet.payload_type, packet.ssrc), (8, 77));
+            assert_eq!(packet.sequence, received[0].sequence.wrapping_add(n as u16));
+            assert_eq!(packet.payload, expected);
+        }
+    });
+}
+
+#[test]
+fn pcma_to_pcmu_is_the_reference_conversion() {
+    for_all_elements(|elements| {
+        let keys = "codec = \"PCMA\"\ncodec-out = \"PCMU\"";
+        for packet in through(elements, keys, 8, &every_code()) {
+            assert_eq!(
+                (packet.payload_type, packet.payload),
+                (0, g711::ALAW_TO_ULAW.to_vec())
+            );
+        }
+    });
+}
+
+#[test]
+fn auto_learns_the_codec_from_the_payload_type() {
+    for_all_elements(|elements| {
+        for (payload_type, table) in [(0, g711::ULAW_TO_ALAW.to_vec()), (8, every_code())] {
+            let received = through(
+                elements,
+                "codec-out = \"PCMA\"\npayload-type = 97",
+                payload_type,
+                &every_code(),
+            );
+            for packet in received {
+                assert_eq!((packet.payload_type, packet.payload), (97, table.clone()));
+            }
+        }
+    });
+}
+
+#[test]
+fn auto_waits_for_a_packet_that_tells() {
+    for_all_elements(|elements| {
+        let (answer, from) = (socket(), socket());
+        let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let destination = answer.local_addr().expect("bound");
+        let _gateway = start(
+            &format!(
+                "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
+                 destination = \"{destination}\"\ncodec-out = \"PCMA\"\n"
+            ),
+            elements,
+        );
+        for packet in [
+            rtp(96, 0, &[1; 160]),
+            vec![],
+            vec![0x80],
+            vec![0xff; 500],
+            rtp(13, 1, &[2]),
+        ] {
+            from.send_to(&packet, to).expect("sent");
+        }
+        knock(&from, to, &answer, &rtp(0, 2, &every_code()));
+        from.send_to(&rtp(0, 3, &every_code()), to).expect("sent");
+        assert_eq!(receive(&answer).payload, g711::ULAW_TO_ALAW);
+    });
+}
+
+#[test]
+fn passthrough_changes_nothing() {
+    for_all_elements(|elements| {
+        let received = through(
+            elements,
+            "codec-out = \"PCMU\"\ncodec = \"PCMU\"",
+            0,
+            &[1, 2, 3],
+        );
+        let sent = (1..=10).map(|sequence| Received {
+            payload_type: 0,
+            sequence,
+            ssrc: 0x1234,
+            payload: vec![1, 2, 3],
+        });
+        assert_eq!(received, sent.collect::<Vec<_>>());
+    });
+}
+
+#[test]
+fn ptime_joins_and_splits_packets() {
+    for_all_elements(|elements| {
+        let received = through(elements, "codec = \"PCMU\"\nptime = 10", 0, &[5; 160]);
+        assert!(
+            received.iter().all(|packet| packet.payload == [5; 80]),
+            "{received:?}"
+        );
+        let received = through(elements, "codec = \"PCMU\"\nptime = 20", 0, &[5; 480]);
+        assert!(
+            received.iter().all(|packet| packet.payload == [5; 160]),
+            "{received:?}"
+        );
+    });
+}
+
+#[test]
+fn l16_is_network_byte_order() {
+    for_all_elements(|elements| {
+        let keys = "codec = \"PCMU\"\ncodec-out = \"L16/8000/1\"";
+        let expected = g711::ULAW_TO_LINEAR
+            .iter()
+            .flat_map(|sample| sample.to_be_bytes())
+            .collect::<Vec<_>>();
+        for packet in through(elements, keys, 0, &every_code()) {
+            assert_eq!((packet.payload_type, &packet.payload), (96, &expected));
+        }
+    });
+}
+
+/// PCMU -> Opus -> L16/16000 -> PCMA -> L16 at 44100 Hz -> Opus -> PCMU, all in one gateway.
+#[test]
+fn all_codecs_in_a_row() {
+    for_all_elements(|elements| {
+        let answer = socket();
+        let from = socket();
+        let codecs = [
+            "PCMU",
+            "Opus",
+            "L16/16000/1",
+            "PCMA",
+            "L16/44100/1",
+            "Opus",
+            "PCMU",
+        ];
+        let ports = (1..codecs.len()).map(|_| free_port()).collect::<Vec<_>>();
+        let mut config = "[contexts]\nwait = 5\n".to_owned();
+        for (n, pair) in codecs.windows(2).enumerate() {
+            let destination = ports
+                .get(n + 1)
+                .copied()
+                .unwrap_or(answer.local_addr().expect("bound").port());
+            // 10 ms, for a packet of L16 at 44100 Hz must not be split.
+            config += &format!(
+                "[[stream]]\nname = \"{n}\"\nlisten = \"127.0.0.1:{}\"\ndestination = \"127.0.0.1:{destination}\"\n\
+                 codec = \"{}\"\ncodec-out = \"{}\"\nptime = 10\n",
+                ports[n], pair[0], pair[1]
+            );
+        }
+        let _gateway = start(&config, elements);
+        let to = SocketAddr::from(([127, 0, 0, 1], ports[0]));
+        knock(&from, to, &answer, &rtp(0, 0, &[0xff; 160]));
+        for number in 1..20 {
+            from.send_to(&rtp(0, number, &[0xff; 160]), to)
+                .expect("sent");
+        }
+        let packet = receive(&answer);
+        assert_eq!((packet.payload_type, packet.payload.len()), (0, 80));
+    });
+}
+
+/// The demo's reference is what GStreamer's own elements make of every code and every sample.
+#[test]
+fn tables_agree_with_gstreamers_elements() {
+    gst::init().expect("GStreamer");
+    let run = |chain: &str, caps: gst::Caps, input: Vec<u8>| {
+        let mut harness = gst_check::Harness::new_parse(chain);
+        harness.set_src_caps(caps);
+        harness.push(gst::Buffer::from_slice(input)).expect("taken");
+        let output = harness.pull().expect("given");
+        output.map_readable().expect("readable").to_vec()
+    };
+    let caps = |name: &str| {
+        gst::Caps::builder(name)
+            .field("rate", 8000)
+            .field("channels", 1)
+    };
+    let (ulaw, alaw) = (caps("audio/x-mulaw").build(), caps("audio/x-alaw").build());
+    let raw = caps("audio/x-raw")
+        .field("format", "S16LE")
+        .field("layout", "interleaved")
+        .build();
+    let samples = (i16::MIN..=i16::MAX).collect::<Vec<_>>();
+    let sample_bytes = || {
+        samples
+            .iter()
+            .flat_map(|sample| sample.to_le_bytes())
+            .collect::<Vec<_>>()
+    };
+    let le = |table: &[i16; 256]| {
+        table
+            .iter()
+            .flat_map(|sample| sample.to_le_bytes())
+            .collect::<Vec<_>>()
+    };
+
+    assert_eq!(
+        run("mulawdec ! alawenc", ulaw.clone(), every_code()),
+        g711::ULAW_TO_ALAW
+    );
+    assert_eq!(
+        run("alawdec ! mulawenc", alaw.clone(), every_code()),
+        g711::ALAW_TO_ULAW
+    );
+    assert_eq!(
+        run("mulawdec", ulaw, every_code()),
+        le(&g711::ULAW_TO_LINEAR)
+    );
+    assert_eq!(
+        run("alawdec", alaw, every_code()),
+        le(&g711::ALAW_TO_LINEAR)
+    );
+    let encoded = run("mulawenc", raw.clone(), sample_bytes());
+    assert_eq!(
+        first_difference(&encoded, &samples, g711::linear_to_ulaw),
+        None
+    );
+    let encoded = run("alawenc", raw, sample_bytes());
+    assert_eq!(
+        first_difference(&encoded, &samples, g711::linear_to_alaw),
+        None
+    );
+}
+
+fn first_difference(
+    encoded: &[u8],
+    samples: &[i16],
+    encode: impl Fn(i16) -> u8,
+) -> Option<(i16, u8, u8)> {
+    assert_eq!(encoded.len(), samples.len());
+    let pairs = samples
+        .iter()
+        .zip(encoded)
+        .map(|(sample, theirs)| (*sample, *theirs, encode(*sample)));
+    pairs.into_iter().find(|(_, theirs, ours)| theirs != ours)
+}

@@ -1,0 +1,153 @@
+//! What the tests share: ports, packets, and the program itself.
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test program uses its own part"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rtp_types::{RtpPacket, RtpPacketBuilder};
+
+/// Nothing here takes long; this only ends a test that hangs.
+pub const LIMIT: Duration = Duration::from_secs(30);
+
+/// The program, with its own log only.
+pub fn threadbare() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_threadbare"));
+    command.env_remove("THREADBARE_LOG").env_remove("GST_DEBUG");
+    command
+}
+
+/// A port of 127.0.0.1 that is free now.
+pub fn free_port() -> u16 {
+    socket().local_addr().expect("bound").port()
+}
+
+/// A socket on a free port of 127.0.0.1.
+pub fn socket() -> UdpSocket {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    socket
+        .set_read_timeout(Some(LIMIT))
+        .expect("a valid time-out");
+    socket
+}
+
+/// An RTP packet.
+pub fn rtp(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
+    RtpPacketBuilder::<&[u8], &[u8]>::new()
+        .payload_type(payload_type)
+        .sequence_number(number)
+        .timestamp(u32::from(number) * payload.len() as u32)
+        .ssrc(0x1234)
+        .payload(payload)
+        .write_vec()
+        .expect("a valid packet")
+}
+
+/// An RTP packet as it was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    pub payload_type: u8,
+    pub sequence: u16,
+    pub ssrc: u32,
+    pub payload: Vec<u8>,
+}
+
+/// The next packet that arrives; fails the test if none does.
+pub fn receive(socket: &UdpSocket) -> Received {
+    let mut buffer = [0; 2048];
+    let length = socket.recv(&mut buffer).expect("a packet in time");
+    let packet = RtpPacket::parse(&buffer[..length]).expect("RTP");
+    Received {
+        payload_type: packet.payload_type(),
+        sequence: packet.sequence_number(),
+        ssrc: packet.ssrc(),
+        payload: packet.payload().to_vec(),
+    }
+}
+
+/// Sends the same packet again and again until something comes back: then a stream is running.
+pub fn knock(from: &UdpSocket, to: SocketAddr, answer: &UdpSocket, packet: &[u8]) {
+    answer
+        .set_read_timeout(Some(Duration::from_millis(20)))
+        .expect("a valid time-out");
+    let start = Instant::now();
+    let mut buffer = [0; 2048];
+    loop {
+        assert!(start.elapsed() < LIMIT, "nothing comes back from {to}");
+        // While nobody listens there, the kernel may refuse.
+        let _ = from.send_to(packet, to);
+        if answer.recv(&mut buffer).is_ok() {
+            break;
+        }
+    }
+    // Answers to the other knocks may still be on their way.
+    while answer.recv(&mut buffer).is_ok() {}
+    answer
+        .set_read_timeout(Some(LIMIT))
+        .expect("a valid time-out");
+}
+
+/// A running gateway process with its log. Killed when dropped.
+pub struct Running {
+    pub child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Running {
+    /// Runs a configuration.
+    pub fn start(config: &str, arguments: &[&str]) -> (Running, tempfile::TempDir) {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("gateway.toml");
+        std::fs::write(&path, config).expect("written");
+        let mut child = threadbare()
+            .arg("run")
+            .arg(path)
+            .args(["--log-format", "json"])
+            .args(arguments)
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let log = BufReader::new(child.stderr.take().expect("piped"));
+        (Running { child, log }, directory)
+    }
+
+    /// The next log line with this message.
+    pub fn wait_for(&mut self, message: &str) -> serde_json::Value {
+        self.wait_past(message).0
+    }
+
+    /// The same, and all lines before it.
+    pub fn wait_past(&mut self, message: &str) -> (serde_json::Value, String) {
+        let mut seen = String::new();
+        loop {
+            let mut line = String::new();
+            assert!(
+                self.log.read_line(&mut line).expect("a log") > 0,
+                "no {message:?} in\n{seen}"
+            );
+            let event: serde_json::Value = serde_json::from_str(&line).expect("JSON log");
+            if event["message"] == message {
+                return (event, seen);
+            }
+            seen.push_str(&line);
+        }
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: nix::sys::signal::Signal) {
+        let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().expect("a pid"));
+        nix::sys::signal::kill(pid, signal).expect("it runs");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
