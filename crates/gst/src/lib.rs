@@ -5,13 +5,15 @@
 #![warn(unreachable_pub)]
 
 mod kit;
+mod udpsink;
 mod udpsrc;
 
 mod plugin {
     #![allow(missing_docs, reason = "made by the macro")]
 
     fn plugin_init(plugin: &gst::Plugin) -> Result<(), gst::glib::BoolError> {
-        crate::udpsrc::register(Some(plugin))
+        crate::udpsrc::register(Some(plugin))?;
+        crate::udpsink::register(Some(plugin))
     }
 
     gst::plugin_define!(

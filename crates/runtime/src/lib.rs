@@ -49,7 +49,7 @@ pub use self::{
     counters::{CountersSnapshot, Lateness},
     local::Local,
     shard::{Shard, ShardClosed, current_shard_id},
-    sys::{RawAddr, RecvBatch, Received, clock_now_ns, recv_from, recv_from_timestamped},
+    sys::{RawAddr, RecvBatch, Received, clock_now_ns, recv_from, recv_from_timestamped, send_to, send_vectored_to},
     task::{Sleep, sleep_until},
 };
 pub use self::wheel::{Precision, TimerKey, Wheel};

@@ -1,6 +1,6 @@
 //! The system calls, each behind a safe function. With the task queue, the only `unsafe` of this crate.
 
-use std::io::{self, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -56,6 +56,69 @@ impl RawAddr {
         }
     }
 }
+
+impl From<SocketAddr> for RawAddr {
+    fn from(address: SocketAddr) -> Self {
+        let mut raw = RawAddr::empty();
+        match address {
+            SocketAddr::V4(v4) => {
+                // SAFETY: the storage is larger than sockaddr_in and at least as aligned; it is ours.
+                let out = unsafe { &mut *(&raw mut raw.storage).cast::<libc::sockaddr_in>() };
+                out.sin_family = libc::AF_INET as libc::sa_family_t;
+                out.sin_port = v4.port().to_be();
+                out.sin_addr.s_addr = u32::from(*v4.ip()).to_be();
+                raw.len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+            }
+            SocketAddr::V6(v6) => {
+                // SAFETY: the storage is larger than sockaddr_in6 and at least as aligned; it is ours.
+                let out = unsafe { &mut *(&raw mut raw.storage).cast::<libc::sockaddr_in6>() };
+                out.sin6_family = libc::AF_INET6 as libc::sa_family_t;
+                out.sin6_port = v6.port().to_be();
+                out.sin6_addr.s6_addr = v6.ip().octets();
+                out.sin6_flowinfo = v6.flowinfo();
+                out.sin6_scope_id = v6.scope_id();
+                raw.len = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+            }
+        }
+        raw
+    }
+}
+
+/// Sends one datagram without waiting. `WouldBlock` when the socket's buffer is full.
+pub fn send_to(fd: BorrowedFd<'_>, data: &[u8], to: &RawAddr) -> io::Result<usize> {
+    // SAFETY: `data` and the address are borrowed for the call, with their true lengths.
+    let n = unsafe {
+        libc::sendto(
+            fd.as_raw_fd(),
+            data.as_ptr().cast(),
+            data.len(),
+            SEND_FLAGS,
+            (&raw const to.storage).cast(),
+            to.len,
+        )
+    };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+/// Like [`send_to`], for a datagram in several pieces.
+pub fn send_vectored_to(
+    fd: BorrowedFd<'_>,
+    data: &[IoSlice<'_>],
+    to: &RawAddr,
+) -> io::Result<usize> {
+    // SAFETY: msghdr is plain old data for which all zeroes is a value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_name = (&raw const to.storage).cast_mut().cast();
+    header.msg_namelen = to.len;
+    header.msg_iov = data.as_ptr().cast_mut().cast();
+    header.msg_iovlen = data.len();
+    // SAFETY: all that `header` points to is borrowed for the call, which only reads it; IoSlice has the
+    // layout of iovec by its documentation.
+    let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, SEND_FLAGS) };
+    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+}
+
+const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 impl PartialEq for RawAddr {
     fn eq(&self, other: &Self) -> bool {

@@ -6,6 +6,7 @@
 pub(crate) mod context;
 pub(crate) mod pending;
 pub(crate) mod pool;
+pub(crate) mod sink;
 pub(crate) mod socket;
 pub(crate) mod source;
 pub(crate) mod stats;

@@ -23,6 +23,8 @@ pub(crate) enum SocketError {
     Join { group: IpAddr, interface: String, source: glib::Error },
     #[error("multicast-source '{value}': expected addresses, each after a '+', such as \"+10.1.2.3+10.1.2.4\"")]
     MulticastSource { value: String },
+    #[error("cannot send multicast through interface '{name}': {source}")]
+    Interface { name: String, source: std::io::Error },
     #[error("'{value}' is not a Differentiated Services code point (0..63)")]
     Dscp { value: i32 },
 }
@@ -288,6 +290,37 @@ pub(crate) fn set_buffer_size(socket: &gio::Socket, option: i32, bytes: i32) -> 
     let _ = socket.set_option(libc::SOL_SOCKET, option, bytes);
     // Linux reports twice what it uses for payload (socket(7)).
     socket.option(libc::SOL_SOCKET, option).ok().map(|granted| granted / 2)
+}
+
+/// Sends multicast packets through this interface, by name.
+pub(crate) fn set_multicast_interface(udp: &Udp, name: &str) -> Result<(), SocketError> {
+    let failed = |error: std::io::Error| SocketError::Interface { name: name.to_owned(), source: error };
+    let unknown = || failed(std::io::ErrorKind::NotFound.into());
+    let c_name = std::ffi::CString::new(name).map_err(|_| unknown())?;
+    // SAFETY: a NUL-terminated string that outlives the call.
+    let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+    if index == 0 {
+        return Err(unknown());
+    }
+    let fd = udp.fd().as_raw_fd();
+    let result = if udp.socket().family() == gio::SocketFamily::Ipv6 {
+        // SAFETY: passes a live u32 with its size, as ipv6(7) has it.
+        unsafe {
+            libc::setsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, (&raw const index).cast(), 4)
+        }
+    } else {
+        let request = libc::ip_mreqn {
+            imr_multiaddr: libc::in_addr { s_addr: 0 },
+            imr_address: libc::in_addr { s_addr: 0 },
+            imr_ifindex: index as i32,
+        };
+        let size = size_of::<libc::ip_mreqn>() as libc::socklen_t;
+        // SAFETY: passes a live ip_mreqn with its size, as ip(7) has it.
+        unsafe {
+            libc::setsockopt(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, (&raw const request).cast(), size)
+        }
+    };
+    if result < 0 { Err(failed(std::io::Error::last_os_error())) } else { Ok(()) }
 }
 
 /// Asks the kernel for a timestamp with each packet.

@@ -59,7 +59,7 @@ impl Receiver {
             do_timestamp: settings.do_timestamp,
             time: RunningTime::default(),
             may_receive: false,
-            load: Load::default(),
+            load: Load { unthrottled: shard.wait().is_zero(), ..Load::default() },
             received: VecDeque::new(),
             senders: settings.retrieve_sender_address.then(Senders::default),
             caps: settings.caps.clone(),
@@ -94,11 +94,11 @@ impl Receiver {
     }
 
     /// Reads what is there, up to a batch, in one call.
-    fn receive_batch(&mut self, cx: &Cx<'_>) -> Produced {
+    fn receive_batch(&mut self, cx: &Cx<'_>, size: usize) -> Produced {
         let batch = cx.local().shard().extension(|_| SharedBatch(Mutex::new(RecvBatch::new(BATCH))));
         let mut batch = batch.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut buffers: [Option<PoolBuffer>; BATCH] =
-            std::array::from_fn(|_| Some(self.pool.acquire()));
+            std::array::from_fn(|i| (i < size).then(|| self.pool.acquire()));
         let result = {
             let mut rest = buffers.iter_mut();
             let mtu = self.mtu;
@@ -108,7 +108,7 @@ impl Receiver {
                     None => IoSliceMut::new(&mut []),
                 }
             });
-            batch.recv(self.udp.fd(), &mut rooms)
+            batch.recv(self.udp.fd(), &mut rooms[..size])
         };
         let count = *result.as_ref().unwrap_or(&0);
         self.load.received(count);
@@ -264,10 +264,9 @@ impl Producer for Receiver {
         if !std::mem::take(&mut self.may_receive) {
             return Produced::Idle;
         }
-        if self.load.is_busy && !self.timestamped {
-            self.receive_batch(cx)
-        } else {
-            self.receive_one(cx)
+        match self.load.batch() {
+            Some(size) if !self.timestamped => self.receive_batch(cx, size),
+            _ => self.receive_one(cx),
         }
     }
 
@@ -292,13 +291,17 @@ impl Receiver {
     }
 }
 
-/// Whether a socket has had more than one packet a slice lately.
+/// How many packets a socket had in its last slice, and so how many to ask for at once.
+///
+/// Below [`BATCH_FROM`] a plain receive per packet is cheaper than a batch (measured). Without throttling a
+/// slice is one pass of the loop, so there a socket is busy when it is ready in pass after pass.
 #[derive(Debug, Default)]
 struct Load {
     slice: u64,
-    in_slice: u32,
-    calm_slices: u32,
-    is_busy: bool,
+    in_slice: usize,
+    streak: u32,
+    expected: usize,
+    unthrottled: bool,
 }
 
 impl Load {
@@ -308,13 +311,12 @@ impl Load {
         if slice == self.slice {
             return;
         }
-        // A pass of a context that does not throttle is a slice of its own: ready in successive ones is busy.
-        let several = self.in_slice > 1 || slice == self.slice + 1 && self.in_slice > 0 && self.is_busy;
-        self.calm_slices = if several { 0 } else { self.calm_slices.saturating_add(1) };
-        if several {
-            self.is_busy = true;
-        } else if self.calm_slices > CALM_SLICES {
-            self.is_busy = false;
+        self.expected = self.in_slice;
+        if self.unthrottled {
+            self.streak = if slice == self.slice + 1 { self.streak.saturating_add(1) } else { 0 };
+            if self.streak > STREAK_BUSY {
+                self.expected = BATCH;
+            }
         }
         self.slice = slice;
         self.in_slice = 0;
@@ -322,7 +324,14 @@ impl Load {
 
     #[inline]
     fn received(&mut self, packets: usize) {
-        self.in_slice = self.in_slice.saturating_add(packets as u32);
+        self.in_slice += packets;
+    }
+
+    /// Datagrams to ask for in one call, if a batch is worth it.
+    #[inline]
+    fn batch(&self) -> Option<usize> {
+        // One more than expected, so that the call itself finds out that nothing is left.
+        (self.expected >= BATCH_FROM).then(|| (self.expected + 1).min(BATCH))
     }
 }
 
@@ -428,8 +437,10 @@ fn is_transient(error: &io::Error) -> bool {
 
 /// Datagrams one call reads from a busy socket.
 const BATCH: usize = 32;
-/// Slices with at most one packet after which a socket is read one by one again.
-const CALM_SLICES: u32 = 50;
+/// Packets in a slice from which on a batch is cheaper than single receives.
+const BATCH_FROM: usize = 4;
+/// Passes in a row after which a socket of a context without throttling counts as busy.
+const STREAK_BUSY: u32 = 8;
 /// Senders that one socket remembers: a conference, not a scan of the Internet.
 const SENDERS_MAX: usize = 16;
 /// Pools are shared by elements whose MTU rounds to the same multiple of this.

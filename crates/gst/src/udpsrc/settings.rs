@@ -52,7 +52,8 @@ pub(super) const MTU_MAX: u32 = 65_536;
 /// Which clock a `GstReferenceTimestampMeta` on each buffer is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "ThreadbareSocketTimestamp")]
-pub(super) enum SocketTimestamp {
+#[allow(unreachable_pub, reason = "the type of a public property")]
+pub enum SocketTimestamp {
     /// No timestamps besides the buffer's own.
     #[default]
     #[enum_value(name = "Disable additional timestamps", nick = "disabled")]

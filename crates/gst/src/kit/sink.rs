@@ -1,0 +1,603 @@
+//! The life of a sink pad whose element sends or hands out what arrives.
+//!
+//! All sinks wait for the same things: to be PLAYING, for a buffer's time, for room. On a context thread the
+//! wait is a future that stays with the source that pushed ([`super::pending`]); it renders what was left
+//! when the time has come, so that a sink needs no task of its own. An ordinary thread waits in place.
+//!
+//! | field | who |
+//! |---|---|
+//! | `core` | any thread, under its lock; never held across a call out of the element, except the renderer's system call |
+//! | `changed` | signals ordinary threads that wait in `chain` |
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_runtime::{Precision, Sleep, sleep_until};
+
+use super::time::RunningTime;
+use super::{PropertyGroup, lock, pending};
+
+/// What a sink does with what arrives.
+pub(crate) trait Renderer: Send + 'static {
+    /// Renders as much as it can without waiting.
+    fn render(&mut self, buffer: &gst::BufferRef) -> Rendered;
+}
+
+/// What came of a render.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Rendered {
+    Done,
+    /// No room: the same buffer again in a moment.
+    Blocked,
+}
+
+/// How a sink waits for the clock: the properties `sync`, `async`, `ts-offset` and `max-lateness`. Shared with
+/// the streaming thread, which reads them without a lock.
+#[derive(Debug, Clone)]
+pub(crate) struct SyncProperties(Arc<SyncState>);
+
+#[derive(Debug)]
+struct SyncState {
+    sync: AtomicBool,
+    preroll: AtomicBool,
+    offset_ns: AtomicI64,
+    /// Negative: none.
+    max_lateness_ns: AtomicI64,
+}
+
+impl Default for SyncProperties {
+    fn default() -> Self {
+        SyncProperties(Arc::new(SyncState {
+            sync: AtomicBool::new(true),
+            preroll: AtomicBool::new(true),
+            offset_ns: AtomicI64::new(0),
+            max_lateness_ns: AtomicI64::new(-1),
+        }))
+    }
+}
+
+impl PropertyGroup for SyncProperties {
+    fn specs() -> Vec<glib::ParamSpec> {
+        vec![
+            glib::ParamSpecBoolean::builder("sync")
+                .nick("Sync")
+                .blurb("Render buffers at their time")
+                .default_value(true)
+                .mutable_playing()
+                .build(),
+            glib::ParamSpecBoolean::builder("async")
+                .nick("Async")
+                .blurb("Wait for a first buffer before PAUSED is reached")
+                .default_value(true)
+                .build(),
+            glib::ParamSpecInt64::builder("ts-offset")
+                .nick("Timestamp offset")
+                .blurb("Added to the time of each buffer, ns")
+                .mutable_playing()
+                .build(),
+            glib::ParamSpecInt64::builder("max-lateness")
+                .nick("Maximum lateness")
+                .blurb("Drop buffers that are later than this, ns; -1: none")
+                .minimum(-1)
+                .default_value(-1)
+                .mutable_playing()
+                .build(),
+        ]
+    }
+
+    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        match name {
+            "sync" => self.0.sync.store(value.get().unwrap_or(true), Relaxed),
+            "async" => self.0.preroll.store(value.get().unwrap_or(true), Relaxed),
+            "ts-offset" => self.0.offset_ns.store(value.get().unwrap_or(0), Relaxed),
+            "max-lateness" => self.0.max_lateness_ns.store(value.get().unwrap_or(-1), Relaxed),
+            _ => return false,
+        }
+        true
+    }
+
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        Some(match name {
+            "sync" => self.0.sync.load(Relaxed).to_value(),
+            "async" => self.0.preroll.load(Relaxed).to_value(),
+            "ts-offset" => self.0.offset_ns.load(Relaxed).to_value(),
+            "max-lateness" => self.0.max_lateness_ns.load(Relaxed).to_value(),
+            _ => return None,
+        })
+    }
+}
+
+/// The sink half of an element.
+pub(crate) struct Sink<R: Renderer>(Arc<Shared<R>>);
+
+struct Shared<R> {
+    element: glib::WeakRef<gst::Element>,
+    core: Mutex<Core<R>>,
+    changed: Condvar,
+}
+
+struct Core<R> {
+    renderer: R,
+    sync: Arc<SyncState>,
+    stage: Stage,
+    /// The state change to PAUSED waits for a first buffer.
+    is_async: bool,
+    segment: Option<gst::FormattedSegment<gst::ClockTime>>,
+    latency: gst::ClockTime,
+    time: RunningTime,
+    waiting: VecDeque<Item>,
+    wakers: Vec<Waker>,
+    clock_id: Option<gst::ClockId>,
+    is_eos: bool,
+    dropped: u64,
+    rendered: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Flushing,
+    Paused,
+    Playing,
+}
+
+enum Item {
+    Buffer(gst::Buffer),
+    Eos(Option<gst::Seqnum>),
+}
+
+/// What the item at hand has to wait for.
+enum Next {
+    Ready,
+    UntilPlaying,
+    Until { clock_ns: u64 },
+    Drop,
+    Flushing,
+}
+
+impl<R: Renderer> Sink<R> {
+    pub(crate) fn new(element: &gst::Element, renderer: R, sync: SyncProperties) -> Self {
+        Sink(Arc::new(Shared {
+            element: element.downgrade(),
+            core: Mutex::new(Core {
+                renderer,
+                sync: sync.0,
+                stage: Stage::Flushing,
+                is_async: false,
+                segment: None,
+                latency: gst::ClockTime::ZERO,
+                time: RunningTime::default(),
+                waiting: VecDeque::new(),
+                wakers: Vec::new(),
+                clock_id: None,
+                is_eos: false,
+                dropped: 0,
+                rendered: 0,
+            }),
+            changed: Condvar::new(),
+        }))
+    }
+
+    /// Runs `f` with the renderer.
+    pub(crate) fn with_renderer<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
+        f(&mut lock(&self.0.core).renderer)
+    }
+
+    /// Buffers rendered, and dropped for being late.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        let core = lock(&self.0.core);
+        (core.rendered, core.dropped)
+    }
+
+    /// A buffer arrives.
+    #[inline]
+    pub(crate) fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let mut core = lock(&self.0.core);
+        if core.is_eos {
+            return Err(gst::FlowError::Eos);
+        }
+        if core.stage == Stage::Playing
+            && !core.sync.sync.load(Relaxed)
+            && core.waiting.is_empty()
+            && core.renderer.render(&buffer) == Rendered::Done
+        {
+            core.rendered += 1;
+            return Ok(gst::FlowSuccess::Ok);
+        }
+        drop(core);
+        self.arrive(Item::Buffer(buffer))
+    }
+
+    /// Buffers arrive.
+    pub(crate) fn chain_list(&self, list: &gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+        for buffer in list.iter_owned() {
+            self.chain(buffer)?;
+        }
+        Ok(gst::FlowSuccess::Ok)
+    }
+
+    /// An event arrives. `false`: not handled here.
+    pub(crate) fn event(&self, event: &gst::Event) -> bool {
+        match event.view() {
+            gst::EventView::Segment(segment) => {
+                lock(&self.0.core).segment =
+                    segment.segment().downcast_ref::<gst::ClockTime>().cloned();
+            }
+            gst::EventView::StreamStart(start) => {
+                lock(&self.0.core).is_eos = false;
+                let message = gst::message::StreamStart::builder().seqnum(event.seqnum());
+                let message = match start.group_id() {
+                    Some(group) => message.group_id(group),
+                    None => message,
+                };
+                self.post(|element| message.src(element).build());
+            }
+            gst::EventView::FlushStart(_) => self.flush(true),
+            gst::EventView::FlushStop(_) => self.flush(false),
+            gst::EventView::Eos(_) => {
+                lock(&self.0.core).is_eos = true;
+                let _ = self.arrive(Item::Eos(Some(event.seqnum())));
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// The pipeline's latency, from a LATENCY event.
+    pub(crate) fn set_latency(&self, latency: gst::ClockTime) {
+        lock(&self.0.core).latency = latency;
+        self.wake();
+    }
+
+    /// READY to PAUSED. `true`: the state change is asynchronous.
+    pub(crate) fn pause_from_ready(&self) -> bool {
+        let mut core = lock(&self.0.core);
+        core.stage = Stage::Paused;
+        core.is_eos = false;
+        core.segment = None;
+        core.is_async = core.sync.preroll.load(Relaxed);
+        core.is_async
+    }
+
+    /// PAUSED to PLAYING. `true`: an asynchronous state change ends without a preroll.
+    pub(crate) fn play(&self, time: RunningTime) -> bool {
+        let ends = {
+            let mut core = lock(&self.0.core);
+            core.stage = Stage::Playing;
+            core.time = time;
+            std::mem::take(&mut core.is_async)
+        };
+        self.wake();
+        ends
+    }
+
+    /// PLAYING to PAUSED. `true`: asynchronous, until the next buffer.
+    pub(crate) fn pause(&self) -> bool {
+        let is_async = {
+            let mut core = lock(&self.0.core);
+            core.stage = Stage::Paused;
+            core.is_async = core.sync.preroll.load(Relaxed) && core.waiting.is_empty() && !core.is_eos;
+            core.is_async
+        };
+        self.unschedule();
+        self.wake();
+        is_async
+    }
+
+    /// PAUSED to READY, before the pads are deactivated: releases everybody who waits.
+    pub(crate) fn stop(&self) {
+        {
+            let mut core = lock(&self.0.core);
+            core.stage = Stage::Flushing;
+            core.is_async = false;
+            core.waiting.clear();
+        }
+        self.unschedule();
+        self.wake();
+    }
+
+    /// A clock was set.
+    pub(crate) fn set_time(&self, time: RunningTime) {
+        lock(&self.0.core).time = time;
+        self.wake();
+    }
+
+    fn flush(&self, flushing: bool) {
+        {
+            let mut core = lock(&self.0.core);
+            core.waiting.clear();
+            core.is_eos = false;
+            if !flushing {
+                core.segment = None;
+            }
+        }
+        self.unschedule();
+        self.wake();
+    }
+
+    /// Something that may have to wait.
+    fn arrive(&self, item: Item) -> Result<gst::FlowSuccess, gst::FlowError> {
+        {
+            let mut core = lock(&self.0.core);
+            if core.stage == Stage::Flushing {
+                return Err(gst::FlowError::Flushing);
+            }
+            core.waiting.push_back(item);
+        }
+        self.commit();
+        let mut drain = Drain { shared: self.0.clone(), sleep: None };
+        if !pending::can_defer() {
+            return drain.block().map(|()| gst::FlowSuccess::Ok);
+        }
+        // What is due already costs no wait.
+        match drain.step() {
+            Some(result) => result.map(|()| gst::FlowSuccess::Ok),
+            None => {
+                pending::defer(Box::pin(drain));
+                Ok(gst::FlowSuccess::Ok)
+            }
+        }
+    }
+
+    /// The first buffer completes an asynchronous state change.
+    fn commit(&self) {
+        if std::mem::take(&mut lock(&self.0.core).is_async)
+            && let Some(element) = self.0.element.upgrade()
+        {
+            let _ = element.continue_state(gst::StateChangeSuccess::Success);
+            let done = gst::message::AsyncDone::builder().src(&element).build();
+            let _ = element.post_message(done);
+        }
+    }
+
+    fn post(&self, message: impl FnOnce(&gst::Element) -> gst::Message) {
+        self.0.post(message);
+    }
+
+    fn unschedule(&self) {
+        let id = lock(&self.0.core).clock_id.take();
+        if let Some(id) = id {
+            id.unschedule();
+        }
+    }
+
+    fn wake(&self) {
+        let wakers = std::mem::take(&mut lock(&self.0.core).wakers);
+        self.0.changed.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<R> Shared<R> {
+    fn post(&self, message: impl FnOnce(&gst::Element) -> gst::Message) {
+        if let Some(element) = self.element.upgrade() {
+            let _ = element.post_message(message(&element));
+        }
+    }
+}
+
+impl<R> Core<R> {
+    /// What the first waiting item has to wait for.
+    fn next(&self) -> Option<Next> {
+        let item = self.waiting.front()?;
+        Some(match self.stage {
+            Stage::Flushing => Next::Flushing,
+            Stage::Paused => Next::UntilPlaying,
+            Stage::Playing => match item {
+                Item::Buffer(buffer) if self.sync.sync.load(Relaxed) => self.due(buffer),
+                Item::Buffer(_) | Item::Eos(_) => Next::Ready,
+            },
+        })
+    }
+
+    /// When a buffer is to be rendered, by the pipeline's clock.
+    fn due(&self, buffer: &gst::BufferRef) -> Next {
+        let (Some(segment), Some(clock)) = (&self.segment, self.time.clock()) else {
+            return Next::Ready;
+        };
+        let Some(start) = buffer.pts().or(buffer.dts()) else { return Next::Ready };
+        let Some(running) = segment.to_running_time(start) else {
+            // Outside of the segment.
+            return Next::Drop;
+        };
+        let at = self.time.base_ns().saturating_add((running + self.latency).nseconds());
+        let at = at.saturating_add_signed(self.sync.offset_ns.load(Relaxed));
+        let now = clock.time().nseconds();
+        if now < at {
+            return Next::Until { clock_ns: at };
+        }
+        let late_ns = i64::try_from(now - at).unwrap_or(i64::MAX);
+        match self.sync.max_lateness_ns.load(Relaxed) {
+            max if max >= 0 && late_ns > max => Next::Drop,
+            _ => Next::Ready,
+        }
+    }
+}
+
+/// Renders what waits in a sink, in order, each item at its time. Also the body of the wait of an ordinary
+/// thread.
+struct Drain<R: Renderer> {
+    shared: Arc<Shared<R>>,
+    sleep: Option<Sleep>,
+}
+
+/// Why a drain cannot go on now.
+enum Obstacle {
+    /// Somebody will wake us.
+    Change,
+    /// The clock.
+    Clock { clock_ns: u64 },
+    /// No room downstream.
+    Room,
+}
+
+impl<R: Renderer> Drain<R> {
+    /// Renders all that can be rendered now. `None`: something has to wait.
+    fn step(&mut self) -> Option<Result<(), gst::FlowError>> {
+        self.advance().ok()
+    }
+
+    fn advance(&mut self) -> Result<Result<(), gst::FlowError>, Obstacle> {
+        loop {
+            let mut core = lock(&self.shared.core);
+            match core.next() {
+                None if core.stage == Stage::Flushing => return Ok(Err(gst::FlowError::Flushing)),
+                None => return Ok(Ok(())),
+                Some(Next::Flushing) => return Ok(Err(gst::FlowError::Flushing)),
+                Some(Next::UntilPlaying) => return Err(Obstacle::Change),
+                Some(Next::Until { clock_ns }) => return Err(Obstacle::Clock { clock_ns }),
+                Some(Next::Drop) => {
+                    core.waiting.pop_front();
+                    core.dropped += 1;
+                }
+                Some(Next::Ready) => match core.waiting.pop_front() {
+                    Some(Item::Buffer(buffer)) => {
+                        if core.renderer.render(&buffer) == Rendered::Blocked {
+                            core.waiting.push_front(Item::Buffer(buffer));
+                            return Err(Obstacle::Room);
+                        }
+                        core.rendered += 1;
+                    }
+                    Some(Item::Eos(seqnum)) => {
+                        drop(core);
+                        self.shared.post(|element| {
+                            let message = gst::message::Eos::builder().src(element);
+                            match seqnum {
+                                Some(seqnum) => message.seqnum(seqnum).build(),
+                                None => message.build(),
+                            }
+                        });
+                    }
+                    None => {}
+                },
+            }
+        }
+    }
+
+    /// The same on an ordinary thread, which waits here.
+    fn block(&mut self) -> Result<(), gst::FlowError> {
+        loop {
+            match self.advance() {
+                Ok(result) => return result,
+                Err(Obstacle::Change) => {
+                    let core = lock(&self.shared.core);
+                    if matches!(core.next(), Some(Next::UntilPlaying)) {
+                        drop(self.shared.changed.wait(core));
+                    }
+                }
+                Err(Obstacle::Room) => std::thread::sleep(ROOM_RETRY),
+                Err(Obstacle::Clock { clock_ns }) => self.block_on_clock(clock_ns),
+            }
+        }
+    }
+
+    fn block_on_clock(&mut self, clock_ns: u64) {
+        let id = {
+            let mut core = lock(&self.shared.core);
+            if core.stage != Stage::Playing || core.waiting.is_empty() {
+                return;
+            }
+            let Some(clock) = core.time.clock() else { return };
+            let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
+            core.clock_id = Some(id.clone().into());
+            id
+        };
+        let _ = id.wait();
+    }
+
+    /// Has `waker` woken at a time of the pipeline's clock.
+    fn wake_at(&mut self, clock_ns: u64, cx: &mut Context<'_>) {
+        let mut core = lock(&self.shared.core);
+        if core.time.is_monotonic() {
+            drop(core);
+            let mut sleep = sleep_until(clock_ns, Precision::NotBefore);
+            if Pin::new(&mut sleep).poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+            self.sleep = Some(sleep);
+            return;
+        }
+        let Some(clock) = core.time.clock() else { return };
+        let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
+        let waker = cx.waker().clone();
+        core.clock_id = Some(id.clone().into());
+        drop(core);
+        if id.wait_async(move |_, _, _| waker.wake_by_ref()).is_err() {
+            cx.waker().wake_by_ref();
+        }
+    }
+}
+
+impl<R: Renderer> Future for Drain<R> {
+    type Output = Result<(), gst::FlowError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.sleep = None;
+        // Registered before the look, so that a change in between is not lost.
+        {
+            let mut core = lock(&self.shared.core);
+            if !core.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                core.wakers.push(cx.waker().clone());
+            }
+        }
+        match self.advance() {
+            Ok(result) => return Poll::Ready(result),
+            Err(Obstacle::Change) => {}
+            Err(Obstacle::Clock { clock_ns }) => self.wake_at(clock_ns, cx),
+            Err(Obstacle::Room) => {
+                let retry = threadbare_runtime::clock_now_ns() + ROOM_RETRY.as_nanos() as u64;
+                let mut sleep = sleep_until(retry, Precision::NotBefore);
+                if Pin::new(&mut sleep).poll(cx).is_ready() {
+                    cx.waker().wake_by_ref();
+                }
+                self.sleep = Some(sleep);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// How long a sink waits before it tries a full socket again.
+const ROOM_RETRY: Duration = Duration::from_millis(1);
+
+/// The state changes of a sink element around those of its parent class.
+pub(crate) fn change_state<R: Renderer, T: gst::subclass::prelude::ElementImpl>(
+    sink: &Sink<R>,
+    imp: &T,
+    transition: gst::StateChange,
+    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
+) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
+where
+    <T as gst::glib::subclass::types::ObjectSubclass>::Type: IsA<gst::Element>,
+{
+    use gst::subclass::prelude::ObjectSubclassExt;
+    let obj = imp.obj();
+    let element: &gst::Element = obj.upcast_ref();
+    let mut is_async = false;
+    match transition {
+        gst::StateChange::ReadyToPaused => {
+            is_async = sink.pause_from_ready();
+            if is_async {
+                let _ = element.post_message(gst::message::AsyncStart::builder().src(element).build());
+            }
+        }
+        gst::StateChange::PausedToReady => sink.stop(),
+        gst::StateChange::PlayingToPaused => {
+            is_async = sink.pause();
+            if is_async {
+                let _ = element.post_message(gst::message::AsyncStart::builder().src(element).build());
+            }
+        }
+        _ => {}
+    }
+    let result = parent()?;
+    if transition == gst::StateChange::PausedToPlaying && sink.play(RunningTime::of(element)) {
+        let _ = element.post_message(gst::message::AsyncDone::builder().src(element).build());
+    }
+    Ok(if is_async { gst::StateChangeSuccess::Async } else { result })
+}

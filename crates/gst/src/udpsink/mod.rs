@@ -1,0 +1,19 @@
+//! `ts-udpsink`: sends UDP packets, waiting without holding a thread.
+
+mod clients;
+mod imp;
+mod sender;
+
+use gst::glib;
+use gst::prelude::*;
+
+glib::wrapper! {
+    /// Sends what arrives to a list of destinations.
+    pub struct UdpSink(ObjectSubclass<imp::UdpSink>)
+        @extends gst::Element, gst::Object,
+        @implements gst::URIHandler;
+}
+
+pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    gst::Element::register(plugin, "ts-udpsink", gst::Rank::NONE, UdpSink::static_type())
+}
