@@ -111,7 +111,9 @@ impl Codec {
         let caps = gst::Caps::builder("application/x-rtp")
             .field("media", "audio")
             .field("clock-rate", self.clock_rate_hz() as i32)
-            .field("encoding-name", self.encoding_name());
+            .field("encoding-name", self.encoding_name())
+            // Depayloaders want one, and then take packets of any.
+            .field("payload", i32::from(self.default_payload_type()));
         match self {
             Codec::L16 { channels, .. } => caps
                 .field("encoding-params", channels.to_string())

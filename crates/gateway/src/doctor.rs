@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 
 use miette::{IntoDiagnostic, miette};
 
+use crate::pipeline::Elements;
 use crate::process;
 
 /// Looks for what Threadbare needs, and says how to get what is missing.
@@ -320,7 +321,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
 ];
 
 /// What the gateway receives and sends with.
-const OWN_ELEMENTS: &[&str] = &["ts-udpsrc", "ts-udpsink"];
+const OWN_ELEMENTS: [&str; 2] = [Elements::THREADBARE.source, Elements::THREADBARE.sink];
 
 const PLUGIN_FILE: &str = "libgstthreadbare.so";
 const GSTREAMER_LEAST: (u32, u32) = (1, 22);

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::process::Stdio;
 
-use common::{Running, free_port, knock, receive, rtp, socket, threadbare};
+use common::{Running, free_port, knock, receive, rtp, socket, threadbare, wait_until};
 use nix::sys::signal::Signal;
 
-/// Empty once the gateway's own elements are to be used.
-const STOCK: &[&str] = &["--stock"];
+/// With Threadbare's own elements, and with GStreamer's.
+const ELEMENTS: &[&[&str]] = &[&[], &["--stock"]];
 
 #[test]
 fn the_example_configuration_is_right() {
@@ -78,9 +78,15 @@ fn help_shows_examples() {
 
 #[test]
 fn demo_checks_every_packet_and_has_exactly_these_keys() {
+    for elements in ELEMENTS {
+        check_demo_checks_every_packet_and_has_exactly_these_keys(elements);
+    }
+}
+
+fn check_demo_checks_every_packet_and_has_exactly_these_keys(elements: &[&str]) {
     let output = threadbare()
         .args(["demo", "--streams", "5", "--seconds", "2", "--json"])
-        .args(STOCK)
+        .args(elements)
         .stdin(Stdio::null())
         .output()
         .expect("runs");
@@ -126,9 +132,15 @@ fn demo_checks_every_packet_and_has_exactly_these_keys() {
 
 #[test]
 fn demo_has_a_summary_for_people() {
+    for elements in ELEMENTS {
+        check_demo_has_a_summary_for_people(elements);
+    }
+}
+
+fn check_demo_has_a_summary_for_people(elements: &[&str]) {
     let output = threadbare()
         .args(["demo", "--streams", "3", "--seconds", "1"])
-        .args(STOCK)
+        .args(elements)
         .output()
         .expect("runs");
     let said = String::from_utf8_lossy(&output.stdout);
@@ -143,14 +155,110 @@ fn demo_has_a_summary_for_people() {
 }
 
 #[test]
+fn demo_ends_early_with_a_report() {
+    let child = threadbare()
+        .args(["demo", "--streams", "2", "--seconds", "3600", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("runs");
+    let pid = nix::unistd::Pid::from_raw(child.id().try_into().expect("a pid"));
+    // It takes a signal as soon as the thread for these is there.
+    wait_until(|| {
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+            .into_iter()
+            .flatten()
+            .flatten();
+        tasks
+            .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+            .any(|name| name.trim() == "signals")
+    });
+    nix::sys::signal::kill(pid, Signal::SIGINT).expect("it runs");
+    let output = child.wait_with_output().expect("ends");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let report: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(
+        (&report["lost"], &report["payload_errors"]),
+        (&0.into(), &0.into()),
+        "{said}"
+    );
+}
+
+#[test]
+fn bench_measures_elements_side_by_side() {
+    let output = threadbare()
+        .args([
+            "bench",
+            "receive",
+            "--streams",
+            "3",
+            "--streams",
+            "5",
+            "--seconds",
+            "1",
+            "--contexts",
+            "2",
+        ])
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{said}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let lines = said.lines().collect::<Vec<_>>();
+    assert!(lines[0].contains("µs/packet"), "{said}");
+    let rows: Vec<threadbare::bench::Row> = serde_json::from_str(lines[5]).expect("JSON");
+    let brief = rows
+        .iter()
+        .map(|row| (row.element.as_str(), row.streams, row.contexts, row.lost))
+        .collect::<Vec<_>>();
+    let expected = [
+        ("udpsrc", 3, 0, 0),
+        ("ts-udpsrc", 3, 2, 0),
+        ("udpsrc", 5, 0, 0),
+        ("ts-udpsrc", 5, 2, 0),
+    ];
+    assert_eq!(brief, expected);
+    assert!(
+        rows[1].threads < rows[0].threads + 3 && rows[3].threads == rows[1].threads,
+        "{said}"
+    );
+}
+
+#[test]
+fn bench_names_an_element_that_is_not_there() {
+    let output = threadbare()
+        .args([
+            "bench",
+            "receive",
+            "--streams",
+            "1",
+            "--element",
+            "no-such-source",
+        ])
+        .output()
+        .expect("runs");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("no-such-source"));
+}
+
+#[test]
 fn sigterm_drains_and_stops() {
+    for elements in ELEMENTS {
+        check_sigterm_drains_and_stops(elements);
+    }
+}
+
+fn check_sigterm_drains_and_stops(elements: &[&str]) {
     let (answer, from) = (socket(), socket());
     let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let config = format!(
         "[[stream]]\nname = \"a\"\nlisten = \"{to}\"\ndestination = \"{}\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\n",
         answer.local_addr().expect("bound")
     );
-    let (mut running, _directory) = Running::start(&config, STOCK);
+    let (mut running, _directory) = Running::start(&config, elements);
     running.wait_for("running");
     knock(&from, to, &answer, &rtp(0, 0, &[0xff; 160]));
     for number in 1..=20 {
@@ -168,11 +276,17 @@ fn sigterm_drains_and_stops() {
 
 #[test]
 fn sigint_stops_too() {
+    for elements in ELEMENTS {
+        check_sigint_stops_too(elements);
+    }
+}
+
+fn check_sigint_stops_too(elements: &[&str]) {
     let config = format!(
         "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:{}\"\ndestination = \"127.0.0.1:9\"\n",
         free_port()
     );
-    let (mut running, _directory) = Running::start(&config, STOCK);
+    let (mut running, _directory) = Running::start(&config, elements);
     running.wait_for("running");
     running.signal(Signal::SIGINT);
     assert_eq!(running.wait_for("draining")["cause"], "SIGINT");
@@ -183,6 +297,12 @@ fn sigint_stops_too() {
 /// stream works all the time.
 #[test]
 fn a_failing_stream_is_restarted_and_touches_no_other() {
+    for elements in ELEMENTS {
+        check_a_failing_stream_is_restarted_and_touches_no_other(elements);
+    }
+}
+
+fn check_a_failing_stream_is_restarted_and_touches_no_other(elements: &[&str]) {
     let (answer, from, taken) = (socket(), socket(), socket());
     let bad = taken.local_addr().expect("bound");
     let good = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -192,7 +312,7 @@ fn a_failing_stream_is_restarted_and_touches_no_other() {
          [[stream]]\nname = \"bad\"\nlisten = \"{bad}\"\ndestination = \"{destination}\"\n\
          [[stream]]\nname = \"good\"\nlisten = \"{good}\"\ndestination = \"{destination}\"\n"
     );
-    let (mut running, _directory) = Running::start(&config, STOCK);
+    let (mut running, _directory) = Running::start(&config, elements);
     let mut waits = Vec::new();
     for _ in 0..4 {
         let failure = running.wait_for("the stream failed");
@@ -210,6 +330,12 @@ fn a_failing_stream_is_restarted_and_touches_no_other() {
 /// Whatever strangers send: no stream stops, and the log stays readable.
 #[test]
 fn garbage_stops_no_stream_and_fills_no_log() {
+    for elements in ELEMENTS {
+        check_garbage_stops_no_stream_and_fills_no_log(elements);
+    }
+}
+
+fn check_garbage_stops_no_stream_and_fills_no_log(elements: &[&str]) {
     let (answer, from) = (socket(), socket());
     let destination = answer.local_addr().expect("bound");
     let codecs = ["PCMU", "PCMA", "L16/8000/1", "Opus", "auto"];
@@ -221,7 +347,7 @@ fn garbage_stops_no_stream_and_fills_no_log() {
              codec = \"{codec}\"\ncodec-out = \"PCMU\"\nptime = 10\n"
         );
     }
-    let (mut running, _directory) = Running::start(&config, STOCK);
+    let (mut running, _directory) = Running::start(&config, elements);
     running.wait_for("running");
     for to in ports {
         for number in 0..200 {

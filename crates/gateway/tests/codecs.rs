@@ -72,7 +72,7 @@ fn for_all_elements(check: impl Fn(Elements)) {
     }
 }
 
-const ELEMENTS: &[Elements] = &[Elements::STOCK];
+const ELEMENTS: &[Elements] = &[Elements::THREADBARE, Elements::STOCK];
 
 fn every_code() -> Vec<u8> {
     (0..=255).collect()

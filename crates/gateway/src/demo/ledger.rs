@@ -163,8 +163,8 @@ impl Counters {
     }
 }
 
-/// Send times kept per stream; 256 packets of 20 ms are 5 s, the latest a packet can come.
-const SENT_AT_PACKETS: usize = 256;
+/// Send times kept per stream; 1024 packets of 20 ms are 20 s, later than any packet is waited for.
+const SENT_AT_PACKETS: usize = 1024;
 
 /// Later than this counts as this.
 const LATENCY_US_MAX: u64 = 60_000_000;

@@ -29,6 +29,10 @@ impl Live {
         {
             bar.set_style(style);
         }
+        bar.set_message(format!(
+            "  calling on {} streams ...",
+            grouped(streams as u64)
+        ));
         Live {
             bar,
             streams,

@@ -78,14 +78,32 @@ fn run(streams: usize) -> Result<(), Error> {
         }
         std::thread::sleep(schedule.next_timeout().saturating_sub(start.elapsed()));
     }
-    let last_sent = Instant::now();
-    while !ledger.is_complete() && last_sent.elapsed() < TAIL_MAX {
-        listeners.drain(|packet, arrival_ns| expected.account(&mut ledger, packet, arrival_ns))?;
-        std::thread::sleep(TAIL_POLL);
-    }
+    wait_for_tail(&mut listeners, &mut ledger, &expected)?;
     // Whatever comes twice has come by now.
     listeners.drain(|packet, arrival_ns| expected.account(&mut ledger, packet, arrival_ns))?;
     subprocess::tell_parent(&FromPeer::Done(ledger.counters()))
+}
+
+/// Until all has come back, or nothing more comes.
+fn wait_for_tail(
+    listeners: &mut Listeners,
+    ledger: &mut Ledger,
+    expected: &Expected,
+) -> Result<(), Error> {
+    let start = Instant::now();
+    let mut last_progress = (start, 0);
+    while !ledger.is_complete() && start.elapsed() < TAIL_MAX {
+        listeners.drain(|packet, arrival_ns| expected.account(ledger, packet, arrival_ns))?;
+        let received = ledger.counters().packets_received;
+        if received > last_progress.1 {
+            last_progress = (Instant::now(), received);
+        }
+        if last_progress.0.elapsed() > TAIL_QUIET {
+            break;
+        }
+        std::thread::sleep(TAIL_POLL);
+    }
+    Ok(())
 }
 
 struct Expected {
@@ -111,6 +129,8 @@ fn is_hung_up(orders: &Receiver<ToPeer>) -> bool {
 
 /// How often the parent hears how things stand.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// How long after the last packet was sent the last may come back.
-const TAIL_MAX: Duration = Duration::from_secs(5);
+/// How long after the last packet was sent the last may come back, on a machine that is much too busy.
+const TAIL_MAX: Duration = Duration::from_secs(15);
+/// If nothing comes for so long, nothing will.
+const TAIL_QUIET: Duration = Duration::from_secs(3);
 const TAIL_POLL: Duration = Duration::from_millis(5);

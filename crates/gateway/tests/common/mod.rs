@@ -92,6 +92,15 @@ pub fn knock(from: &UdpSocket, to: SocketAddr, answer: &UdpSocket, packet: &[u8]
         .expect("a valid time-out");
 }
 
+/// Waits for something that nothing tells of.
+pub fn wait_until(condition: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < LIMIT, "it does not come true");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// A running gateway process with its log. Killed when dropped.
 pub struct Running {
     pub child: Child,
