@@ -1,0 +1,121 @@
+# Entry points. `make demo` and `make test` do all set-up of a fresh Debian 12 themselves.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+# rustup's directory is not on PATH before the next login.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+CARGO ?= cargo
+TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
+DEMO_ARGS ?=
+SOAK_STREAMS ?= 1000
+SOAK_SECONDS ?= 600
+BENCH_ARGS ?=
+
+# Without PREFIX: for this user only, where GStreamer looks by itself. With PREFIX: the layout that
+# the system's GStreamer has below its own prefix. DESTDIR is for packagers.
+PREFIX ?=
+DESTDIR ?=
+plugin_name := libgstthreadbare.so
+binary_name := threadbare
+ifeq ($(PREFIX),)
+BINDIR ?= $(HOME)/.local/bin
+PLUGINDIR ?= $(or $(XDG_DATA_HOME),$(HOME)/.local/share)/gstreamer-1.0/plugins
+else
+BINDIR ?= $(PREFIX)/bin
+PLUGINDIR ?= $(shell pkg-config --define-variable=prefix=$(PREFIX) --variable=pluginsdir gstreamer-1.0)
+endif
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@printf '\n  Variables: DEMO_ARGS, PREFIX, BINDIR, PLUGINDIR, DESTDIR, BENCH_RUNS, BENCH_SECS,\n'
+	@printf '  BENCH_ARGS, SOAK_STREAMS, SOAK_SECONDS, CARGO_TARGET_DIR\n'
+
+.PHONY: demo
+demo: setup-demo ## 1000 live RTP streams through the gateway, every packet checked (DEMO_ARGS=...)
+	$(CARGO) run --release -p threadbare -- demo $(DEMO_ARGS)
+
+.PHONY: test
+test: setup-test ## everything CI checks: lint, tests, loom, tests with real tools
+	$(MAKE) --no-print-directory lint
+	$(MAKE) --no-print-directory unit
+	$(MAKE) --no-print-directory loom
+	$(MAKE) --no-print-directory shell-test
+
+.PHONY: unit
+unit: ## the tests of all crates, and of the benchmark tools
+	$(CARGO) test --workspace
+	$(CARGO) test --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench
+
+.PHONY: lint
+lint: ## formatting, clippy without warnings, dependency policy where cargo-deny is installed
+	$(CARGO) fmt --all --check
+	$(CARGO) fmt --all --check --manifest-path bench/Cargo.toml
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --workspace --all-targets -- -D warnings
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+	    $(CARGO) deny --workspace check bans licenses sources; \
+	else \
+	    echo 'lint: cargo-deny is not installed, dependency policy not checked (cargo install cargo-deny)'; \
+	fi
+
+.PHONY: audit
+audit: ## known vulnerabilities in dependencies; fetches the advisory database
+	$(CARGO) deny --workspace check advisories
+
+.PHONY: loom
+loom: ## every interleaving of the runtime's cross-thread parts, in a model checker
+	RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime --release --lib --target-dir $(TARGET_DIR)/loom loom
+
+.PHONY: shell-test
+shell-test: ## the scripts in tests/, each with real tools
+	@shopt -s nullglob; \
+	for script in tests/*.sh; do \
+	    echo "== $$script"; \
+	    bash "$$script" </dev/null; \
+	done
+
+.PHONY: bench
+bench: setup-bench ## the benchmark table; writes target/bench.json (BENCH_RUNS=5 BENCH_SECS=10)
+	scripts/bench $(BENCH_ARGS)
+
+.PHONY: soak
+soak: setup-demo ## ten minutes of 1000 streams: nothing lost, memory flat
+	$(CARGO) build --release -p threadbare
+	scripts/soak $(TARGET_DIR)/release/$(binary_name) $(SOAK_STREAMS) $(SOAK_SECONDS)
+
+.PHONY: doc
+doc: setup-demo ## API documentation of all crates
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
+
+.PHONY: build
+build: setup-demo ## the plugin and the binary, optimised
+	$(CARGO) build --release -p gst-plugin-threadbare -p threadbare
+
+.PHONY: install
+install: build ## plugin and binary for this user, or below PREFIX
+	install -Dm755 $(TARGET_DIR)/release/$(plugin_name) '$(DESTDIR)$(PLUGINDIR)/$(plugin_name)'
+	install -Dm755 $(TARGET_DIR)/release/$(binary_name) '$(DESTDIR)$(BINDIR)/$(binary_name)'
+	@echo 'installed $(DESTDIR)$(PLUGINDIR)/$(plugin_name)'
+	@echo 'installed $(DESTDIR)$(BINDIR)/$(binary_name)'
+	@case ':$(PATH):' in *':$(BINDIR):'*) ;; *) echo 'note: $(BINDIR) is not on PATH' ;; esac
+ifneq ($(PREFIX),)
+	@if [ '$(PLUGINDIR)' != "$$(pkg-config --variable=pluginsdir gstreamer-1.0)" ]; then \
+	    echo 'note: GStreamer looks there only with GST_PLUGIN_PATH=$(PLUGINDIR)'; \
+	fi
+endif
+
+.PHONY: uninstall
+uninstall: ## what `make install` with the same variables put there
+	rm -f '$(DESTDIR)$(PLUGINDIR)/$(plugin_name)' '$(DESTDIR)$(BINDIR)/$(binary_name)'
+
+.PHONY: clean
+clean: ## remove what was built
+	$(CARGO) clean
+	rm -rf $(TARGET_DIR)/bench $(TARGET_DIR)/loom
+
+.PHONY: setup-demo setup-test setup-bench
+setup-demo setup-test setup-bench: setup-%:
+	@scripts/setup $*

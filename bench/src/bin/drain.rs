@@ -1,0 +1,99 @@
+//! Takes what the measured process sends on, in a process of its own. Prints its first port and how many
+//! there are; counts until standard input closes, then prints how many packets came.
+
+use std::io::Read;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use threadbare_bench::PACKET_BYTES;
+use threadbare_bench::ports;
+
+/// Several sockets share the load, because the kernel bounds what waits in one of them.
+const SOCKETS: u16 = 16;
+/// Thousands of streams at 50 packets/s on 16 sockets: some ten packets per socket in this time.
+const PASS_INTERVAL: Duration = Duration::from_millis(3);
+const RECEIVE_BUFFER_BYTES: libc::c_int = 4 << 20;
+const BATCH: usize = 64;
+
+fn main() -> Result<()> {
+    let base = ports::free_range(SOCKETS)?;
+    let sockets: Vec<UdpSocket> = (base..base + SOCKETS).map(open).collect::<Result<_>>()?;
+    println!("{{\"port\": {base}, \"ports\": {SOCKETS}}}");
+    let (count, end) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !end.load(Ordering::Relaxed) {
+                for socket in &sockets {
+                    count.fetch_add(take_all(socket), Ordering::Relaxed);
+                }
+                std::thread::sleep(PASS_INTERVAL);
+            }
+        });
+        // Until the driver closes its end.
+        let waited = std::io::stdin().read_to_end(&mut Vec::new());
+        end.store(true, Ordering::Relaxed);
+        waited
+    })?;
+    let rest: u64 = sockets.iter().map(take_all).sum();
+    println!("{{\"drained\": {}}}", count.into_inner() + rest);
+    Ok(())
+}
+
+fn open(port: u16) -> Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, port))?;
+    socket.set_nonblocking(true)?;
+    let size = RECEIVE_BUFFER_BYTES;
+    // Beyond the system's limit where permitted, up to it where not.
+    for option in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
+        // SAFETY: an int option with its size; the socket is open.
+        unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const size).cast(),
+                size_of::<libc::c_int>() as u32,
+            );
+        }
+    }
+    if socket.local_addr()?.port() != port {
+        bail!("port {port} was taken meanwhile");
+    }
+    Ok(socket)
+}
+
+fn take_all(socket: &UdpSocket) -> u64 {
+    let mut space = [[0u8; PACKET_BYTES]; BATCH];
+    let mut pieces = space.each_mut().map(|packet| libc::iovec {
+        iov_base: packet.as_mut_ptr().cast(),
+        iov_len: PACKET_BYTES,
+    });
+    let mut headers = pieces.each_mut().map(|piece| {
+        // SAFETY: all-zero is a valid header: no name, no pieces, no control data.
+        let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        header.msg_hdr.msg_iov = piece;
+        header.msg_hdr.msg_iovlen = 1;
+        header
+    });
+    let mut taken = 0;
+    loop {
+        // SAFETY: BATCH headers, each with one piece of PACKET_BYTES that outlives the call.
+        let got = unsafe {
+            let no_timeout = std::ptr::null_mut();
+            libc::recvmmsg(
+                socket.as_raw_fd(),
+                headers.as_mut_ptr(),
+                BATCH as u32,
+                0,
+                no_timeout,
+            )
+        };
+        taken += got.max(0) as u64;
+        if got < BATCH as libc::c_int {
+            return taken;
+        }
+    }
+}

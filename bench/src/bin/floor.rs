@@ -1,0 +1,219 @@
+//! The hand-written loop that a receiving element is measured against: epoll, a buffer pool, one `recv` per
+//! ready socket, `gst_pad_push` into a fakesink. No element, no tasks, no state: what is left is the cost of
+//! the kernel and of GStreamer itself. C calls throughout, so that no binding is measured either.
+
+use std::ffi::CString;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::ptr::{null, null_mut};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use threadbare_bench::session::{self, Ready};
+use threadbare_bench::{counter, measure};
+
+/// The hand-written receive loop.
+#[derive(Parser)]
+struct Options {
+    /// How many streams.
+    #[arg(long)]
+    streams: u16,
+    /// Port of the first stream; the others follow.
+    #[arg(long)]
+    port: u16,
+    /// Milliseconds of a slice.
+    #[arg(long, default_value_t = 20)]
+    wait: u64,
+    /// Seconds from the first packet to the window.
+    #[arg(long, default_value_t = 3.0)]
+    warmup: f64,
+    /// Seconds of the window.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+}
+
+/// As large as the elements' `mtu`.
+const BUFFER_BYTES: u32 = 1492;
+const POOL_BUFFERS_MIN: u32 = 64;
+const EVENTS: usize = 4096;
+
+struct Stream {
+    socket: UdpSocket,
+    pad: *mut gst_sys::GstPad,
+}
+
+/// What the loop's thread owns.
+struct Receiver {
+    epoll: libc::c_int,
+    pool: *mut gst_sys::GstBufferPool,
+    streams: Vec<Stream>,
+    slice: Duration,
+}
+
+// SAFETY: GStreamer's objects may be used from any thread, and the receiver moves to one thread whole.
+unsafe impl Send for Receiver {}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    measure::raise_descriptor_limit();
+    gst::init()?;
+    let started = Instant::now();
+    // SAFETY: plain calls with valid arguments; a failed epoll_create1 is found below.
+    let (epoll, pool) = unsafe { (libc::epoll_create1(0), new_pool()) };
+    if epoll < 0 {
+        bail!("epoll_create1: {}", std::io::Error::last_os_error());
+    }
+    let slice = Duration::from_millis(options.wait);
+    let mut receiver = Receiver {
+        epoll,
+        pool,
+        streams: Vec::new(),
+        slice,
+    };
+    let mut resident_kib_first = 0;
+    for stream in 0..options.streams {
+        receiver.add(options.port + stream)?;
+        if stream == 0 {
+            resident_kib_first = measure::resident_kib()?;
+        }
+    }
+    std::thread::Builder::new()
+        .name("floor".into())
+        .spawn(move || receiver.run())?;
+
+    let ready = Ready {
+        setup_seconds: started.elapsed().as_secs_f64(),
+        resident_kib_first,
+    };
+    let warmup = Duration::from_secs_f64(options.warmup);
+    session::run(ready, warmup, Duration::from_secs_f64(options.seconds))?;
+    // The loop has no end.
+    std::process::exit(0)
+}
+
+/// A pool that hands the same few buffers out again and again.
+///
+/// # Safety
+/// GStreamer is initialised.
+unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
+    // SAFETY: the configuration is the pool's own copy, handed back to it.
+    unsafe {
+        let pool = gst_sys::gst_buffer_pool_new();
+        let config = gst_sys::gst_buffer_pool_get_config(pool);
+        let minimum = POOL_BUFFERS_MIN;
+        gst_sys::gst_buffer_pool_config_set_params(config, null_mut(), BUFFER_BYTES, minimum, 0);
+        gst_sys::gst_buffer_pool_set_config(pool, config);
+        gst_sys::gst_buffer_pool_set_active(pool, glib_sys::GTRUE);
+        pool
+    }
+}
+
+impl Receiver {
+    fn add(&mut self, port: u16) -> Result<()> {
+        let address = (Ipv4Addr::LOCALHOST, port);
+        let socket = UdpSocket::bind(address).with_context(|| format!("{address:?}"))?;
+        socket.set_nonblocking(true)?;
+        let id = CString::new(format!("floor-{port}"))?;
+        let place = self.streams.len() as u64;
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: place,
+        };
+        // SAFETY: both descriptors are open; `id` is a C string that outlives the call.
+        let pad = unsafe {
+            let socket = socket.as_raw_fd();
+            if libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, socket, &mut event) != 0 {
+                bail!("epoll_ctl: {}", std::io::Error::last_os_error());
+            }
+            new_branch(&id)?
+        };
+        self.streams.push(Stream { socket, pad });
+        Ok(())
+    }
+
+    fn run(self) {
+        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let started = Instant::now();
+        let mut slice_end = started;
+        loop {
+            // The next edge that is still ahead: without drift, and without catching up.
+            slice_end = (slice_end + self.slice).max(Instant::now());
+            std::thread::sleep(slice_end.saturating_duration_since(Instant::now()));
+            let time_ns = (slice_end - started).as_nanos() as u64;
+            loop {
+                // SAFETY: `events` has room for EVENTS events.
+                let ready = unsafe {
+                    libc::epoll_wait(self.epoll, events.as_mut_ptr(), EVENTS as libc::c_int, 0)
+                };
+                if ready <= 0 {
+                    break;
+                }
+                for event in &events[..ready as usize] {
+                    let stream = &self.streams[event.u64 as usize];
+                    // SAFETY: pool and pad were made in `main` and live as long as the process.
+                    unsafe { receive_one(self.pool, stream, time_ns) };
+                }
+            }
+        }
+    }
+}
+
+/// A source pad that stands alone, linked to a playing fakesink.
+///
+/// # Safety
+/// GStreamer is initialised.
+unsafe fn new_branch(stream_id: &CString) -> Result<*mut gst_sys::GstPad> {
+    // SAFETY: names are C strings; each object is checked before it is used; objects are never freed,
+    // they live as long as the process.
+    unsafe {
+        let sink = gst_sys::gst_element_factory_make(c"fakesink".as_ptr(), null());
+        if sink.is_null() {
+            bail!("there is no fakesink");
+        }
+        for property in [c"sync", c"async", c"enable-last-sample"] {
+            let end: *const libc::c_char = null();
+            let no = glib_sys::GFALSE;
+            gobject_sys::g_object_set(sink.cast(), property.as_ptr(), no, end);
+        }
+        let sink_pad = gst_sys::gst_element_get_static_pad(sink, c"sink".as_ptr());
+        counter::count_at(sink_pad);
+        let pad = gst_sys::gst_pad_new(c"src".as_ptr(), gst_sys::GST_PAD_SRC);
+        gst_sys::gst_pad_set_active(pad, glib_sys::GTRUE);
+        gst_sys::gst_element_set_state(sink, gst_sys::GST_STATE_PLAYING);
+        if gst_sys::gst_pad_link(pad, sink_pad) != gst_sys::GST_PAD_LINK_OK {
+            bail!("pad and fakesink do not link");
+        }
+        let start = gst_sys::gst_event_new_stream_start(stream_id.as_ptr());
+        gst_sys::gst_pad_push_event(pad, start);
+        let mut segment: gst_sys::GstSegment = std::mem::zeroed();
+        gst_sys::gst_segment_init(&mut segment, gst_sys::GST_FORMAT_TIME);
+        gst_sys::gst_pad_push_event(pad, gst_sys::gst_event_new_segment(&segment));
+        Ok(pad)
+    }
+}
+
+/// # Safety
+/// The pool is active, the pad active and linked.
+unsafe fn receive_one(pool: *mut gst_sys::GstBufferPool, stream: &Stream, time_ns: u64) {
+    // SAFETY: a buffer fresh from the pool is ours alone, so it may be mapped for writing; the map lends
+    // `size` bytes at `data` until it is undone; the push takes the buffer over.
+    unsafe {
+        let mut buffer = null_mut();
+        let flow = gst_sys::gst_buffer_pool_acquire_buffer(pool, &mut buffer, null_mut());
+        if flow != gst_sys::GST_FLOW_OK {
+            return;
+        }
+        let mut map = std::mem::zeroed();
+        gst_sys::gst_buffer_map(buffer, &mut map, gst_sys::GST_MAP_WRITE);
+        let bytes = libc::recv(stream.socket.as_raw_fd(), map.data.cast(), map.size, 0);
+        gst_sys::gst_buffer_unmap(buffer, &mut map);
+        if bytes > 0 {
+            gst_sys::gst_buffer_set_size(buffer, bytes);
+            (*buffer).dts = time_ns;
+            gst_sys::gst_pad_push(stream.pad, buffer);
+        } else {
+            gst_sys::gst_mini_object_unref(buffer.cast());
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Sends N streams of RTP to N consecutive ports of the loopback interface, one packet each 20 ms, the
+//! streams spread evenly over the 20 ms, in as few system calls as possible. Prints `{"sent": N}`.
+
+use std::io::Error;
+use std::mem::size_of;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use clap::Parser;
+use threadbare_bench::session::Finished;
+use threadbare_bench::{PACKET_BYTES, PACKETS_PER_SECOND, rtp};
+
+/// Sends RTP streams over loopback.
+#[derive(Parser)]
+struct Options {
+    /// How many streams.
+    #[arg(long)]
+    streams: u16,
+    /// Port of the first stream; the others follow.
+    #[arg(long)]
+    port: u16,
+    /// For how long.
+    #[arg(long)]
+    seconds: f64,
+}
+
+/// A stream's packet goes out in one of so many bursts within its 20 ms.
+const BURSTS: usize = 20;
+
+/// Everything that the kernel reads while it sends. The vectors are not touched after the headers point
+/// into them, so the pointers stay good.
+struct Batch {
+    packets: Vec<[u8; PACKET_BYTES]>,
+    _addresses: Vec<libc::sockaddr_in>,
+    _pieces: Vec<libc::iovec>,
+    headers: Vec<libc::mmsghdr>,
+}
+
+impl Batch {
+    fn new(streams: u16, port: u16) -> Batch {
+        let mut packets: Vec<_> = (0..u32::from(streams)).map(rtp::first_packet).collect();
+        let mut addresses: Vec<_> = (0..streams).map(|stream| loopback(port + stream)).collect();
+        let mut pieces: Vec<_> = packets
+            .iter_mut()
+            .map(|packet| libc::iovec {
+                iov_base: packet.as_mut_ptr().cast(),
+                iov_len: PACKET_BYTES,
+            })
+            .collect();
+        let headers = addresses
+            .iter_mut()
+            .zip(&mut pieces)
+            .map(|(address, piece)| {
+                // SAFETY: all-zero is a valid header: no name, no pieces, no control data.
+                let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+                header.msg_hdr.msg_name = (address as *mut libc::sockaddr_in).cast();
+                header.msg_hdr.msg_namelen = size_of::<libc::sockaddr_in>() as u32;
+                header.msg_hdr.msg_iov = piece;
+                header.msg_hdr.msg_iovlen = 1;
+                header
+            })
+            .collect();
+        Batch {
+            packets,
+            _addresses: addresses,
+            _pieces: pieces,
+            headers,
+        }
+    }
+
+    /// Returns how many the kernel took.
+    fn send(&mut self, socket: &UdpSocket, from: usize, to: usize) -> u64 {
+        let mut next = from;
+        while next < to {
+            let rest = &mut self.headers[next..to];
+            // SAFETY: `rest` is valid for its length, and each header points to an address and a packet
+            // that this batch owns.
+            let taken = unsafe {
+                libc::sendmmsg(socket.as_raw_fd(), rest.as_mut_ptr(), rest.len() as u32, 0)
+            };
+            if taken <= 0 {
+                eprintln!("sender: {}", Error::last_os_error());
+                break;
+            }
+            next += taken as usize;
+        }
+        (next - from) as u64
+    }
+}
+
+fn loopback(port: u16) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: port.to_be(),
+        sin_addr: libc::in_addr {
+            s_addr: u32::from(Ipv4Addr::LOCALHOST).to_be(),
+        },
+        sin_zero: [0; 8],
+    }
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let streams = usize::from(options.streams);
+    if options.port.checked_add(options.streams).is_none() {
+        bail!("{streams} ports from {} on are too many", options.port);
+    }
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let mut batch = Batch::new(options.streams, options.port);
+    let interval = Duration::from_micros(1_000_000 / PACKETS_PER_SECOND);
+    let rounds = (options.seconds * PACKETS_PER_SECOND as f64) as u32;
+    let start = Instant::now();
+    let mut sent = 0;
+    for number in 0..rounds {
+        for packet in &mut batch.packets {
+            rtp::set_number(packet, number);
+        }
+        for burst in 0..BURSTS {
+            let due = start + interval * number + interval * burst as u32 / BURSTS as u32;
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            let (from, to) = (streams * burst / BURSTS, streams * (burst + 1) / BURSTS);
+            sent += batch.send(&socket, from, to);
+        }
+    }
+    println!("{}", serde_json::to_string(&Finished { sent })?);
+    Ok(())
+}

@@ -1,0 +1,196 @@
+//! What is run. Descriptions that are compared do the same work with the same settings.
+
+/// Which program is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// The stock elements.
+    Stock,
+    /// Our plugin.
+    Ours,
+    /// The published crate, in a program that has it linked in.
+    Peer,
+    /// The hand-written loop.
+    Floor,
+}
+
+/// How a case is run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// In each round, beside the others it is compared with.
+    EachRound,
+    /// Once: the figure does not vary.
+    Once,
+    /// Once, with every allocation counted.
+    CountAllocations,
+    /// Once, without a sender.
+    Idle,
+}
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) name: &'static str,
+    pub(crate) program: Program,
+    pub(crate) mode: Mode,
+    pub(crate) streams: u16,
+    /// One stream, as for gst-launch; the floor has none.
+    pub(crate) description: &'static str,
+}
+
+/// A slice of 20 ms, and no sender addresses: the hand-written loop does not ask for them either.
+macro_rules! ts_udpsrc {
+    ($more:literal) => {
+        concat!(
+            "ts-udpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={port} ",
+            "retrieve-sender-address=false ",
+            $more
+        )
+    };
+}
+
+macro_rules! ts_udpsink {
+    () => {
+        " ! ts-udpsink context=bench-{ctx} context-wait=20 sync=false clients=127.0.0.1:{out}"
+    };
+}
+
+macro_rules! fakesink {
+    () => {
+        " ! fakesink sync=false async=false enable-last-sample=false"
+    };
+}
+
+const RECEIVE: &str = concat!(ts_udpsrc!(""), fakesink!());
+const RECEIVE_NO_WAIT: &str = concat!(
+    "ts-udpsrc context=bench-{ctx} context-wait=0 address=127.0.0.1 port={port}",
+    fakesink!()
+);
+const RECEIVE_STOCK: &str = concat!(
+    "udpsrc address=127.0.0.1 port={port} retrieve-sender-address=false",
+    fakesink!()
+);
+const FORWARD: &str = concat!(ts_udpsrc!(""), ts_udpsink!());
+const TRANSCODE: &str = concat!(
+    ts_udpsrc!(
+        "caps=application/x-rtp,media=audio,clock-rate=8000,encoding-name=PCMU,payload=0 \
+         ! rtppcmudepay ! mulawdec ! alawenc ! rtppcmapay"
+    ),
+    ts_udpsink!()
+);
+
+const fn case(
+    name: &'static str,
+    program: Program,
+    mode: Mode,
+    streams: u16,
+    description: &'static str,
+) -> Case {
+    Case {
+        name,
+        program,
+        mode,
+        streams,
+        description,
+    }
+}
+
+/// In this order, each round; what is compared stands side by side.
+pub(crate) const CASES: &[Case] = &[
+    case(
+        "stock-receive-1000",
+        Program::Stock,
+        Mode::EachRound,
+        1000,
+        RECEIVE_STOCK,
+    ),
+    case(
+        "receive-1000",
+        Program::Ours,
+        Mode::EachRound,
+        1000,
+        RECEIVE,
+    ),
+    case("floor-1000", Program::Floor, Mode::EachRound, 1000, ""),
+    case(
+        "peer-receive-1000",
+        Program::Peer,
+        Mode::EachRound,
+        1000,
+        RECEIVE,
+    ),
+    case(
+        "receive-3000",
+        Program::Ours,
+        Mode::EachRound,
+        3000,
+        RECEIVE,
+    ),
+    case("floor-3000", Program::Floor, Mode::EachRound, 3000, ""),
+    case(
+        "forward-1000",
+        Program::Ours,
+        Mode::EachRound,
+        1000,
+        FORWARD,
+    ),
+    case(
+        "peer-forward-1000",
+        Program::Peer,
+        Mode::EachRound,
+        1000,
+        FORWARD,
+    ),
+    case(
+        "transcode-1000",
+        Program::Ours,
+        Mode::EachRound,
+        1000,
+        TRANSCODE,
+    ),
+    case(
+        "peer-transcode-1000",
+        Program::Peer,
+        Mode::EachRound,
+        1000,
+        TRANSCODE,
+    ),
+    case("transcode-1", Program::Ours, Mode::Once, 1, TRANSCODE),
+    case(
+        "forward-100-allocations",
+        Program::Ours,
+        Mode::CountAllocations,
+        100,
+        FORWARD,
+    ),
+    case("idle-wait-20", Program::Ours, Mode::Idle, 100, RECEIVE),
+    case(
+        "idle-wait-0",
+        Program::Ours,
+        Mode::Idle,
+        100,
+        RECEIVE_NO_WAIT,
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique() {
+        for (place, case) in CASES.iter().enumerate() {
+            assert!(
+                CASES[..place].iter().all(|other| other.name != case.name),
+                "{}",
+                case.name
+            );
+        }
+    }
+
+    #[test]
+    fn streams_of_one_case_do_not_share_a_port() {
+        for case in CASES.iter().filter(|case| case.program != Program::Floor) {
+            assert!(case.description.contains("port={port}"), "{}", case.name);
+        }
+    }
+}

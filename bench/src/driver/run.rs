@@ -1,0 +1,214 @@
+//! Runs one case: starts the processes, tells each when it is its turn, collects what they say.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use threadbare_bench::ports;
+use threadbare_bench::session::{Done, Finished, Idle, Ready, Report};
+
+use super::cases::{Case, Mode, Program};
+
+/// Where things are, and how long to measure.
+pub(crate) struct Bench {
+    /// Holds the programs of this workspace and the counting library.
+    pub(crate) programs: PathBuf,
+    /// Holds our plugin and nothing else.
+    pub(crate) plugin_folder: PathBuf,
+    /// GStreamer's registries go here, one per kind of process.
+    pub(crate) scratch: PathBuf,
+    pub(crate) warmup_seconds: f64,
+    pub(crate) window_seconds: f64,
+}
+
+/// What came out of one run.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Measured {
+    pub(crate) streams: u16,
+    pub(crate) ready: Ready,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) done: Option<Done>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) idle: Option<Idle>,
+    /// Sent, but never arrived in the process that takes what is sent on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost_on_the_way_out: Option<i64>,
+}
+
+#[derive(Deserialize)]
+struct DrainPorts {
+    port: u16,
+    ports: u16,
+}
+
+#[derive(Deserialize)]
+struct Drained {
+    drained: u64,
+}
+
+/// Longer than the window, so that the last packets of the window are not the last ones sent.
+const SENDER_EXTRA_SECONDS: f64 = 0.5;
+
+impl Bench {
+    pub(crate) fn run(&self, case: &Case) -> Result<Measured> {
+        let base = ports::free_range(case.streams)?;
+        let mut drain = None;
+        let mut command = self.measured(case, base);
+        if case.description.contains("{out}") {
+            let mut process = Process::start(self.program("drain"))?;
+            let DrainPorts { port, ports } = process.line()?;
+            command.args([
+                "--out",
+                &port.to_string(),
+                "--out-ports",
+                &ports.to_string(),
+            ]);
+            drain = Some(process);
+        }
+        let mut measured = Process::start(command)?;
+        let Report::Ready(ready) = measured.line()? else {
+            bail!("a figure before it was ready")
+        };
+        let mut result = Measured {
+            streams: case.streams,
+            ready,
+            done: None,
+            idle: None,
+            lost_on_the_way_out: None,
+        };
+        if case.mode == Mode::Idle {
+            let Report::Idle(idle) = measured.line()? else {
+                bail!("no figures")
+            };
+            result.idle = Some(idle);
+            return Ok(result);
+        }
+        let sent: Finished = self.send(case, base)?;
+        measured.say(&sent)?;
+        let Report::Done(done) = measured.line()? else {
+            bail!("no figures")
+        };
+        if let Some(mut drain) = drain {
+            let Drained { drained } = drain.last_line()?;
+            result.lost_on_the_way_out = Some(done.arrived as i64 - drained as i64);
+        }
+        result.done = Some(done);
+        Ok(result)
+    }
+
+    fn send(&self, case: &Case, base: u16) -> Result<Finished> {
+        let seconds = self.warmup_seconds + self.window_seconds + SENDER_EXTRA_SECONDS;
+        let mut command = self.program("sender");
+        command.args([
+            "--streams",
+            &case.streams.to_string(),
+            "--port",
+            &base.to_string(),
+        ]);
+        command.args(["--seconds", &seconds.to_string()]);
+        Process::start(command)?.line()
+    }
+
+    fn measured(&self, case: &Case, base: u16) -> Command {
+        let mut command = self.program(match case.program {
+            Program::Stock | Program::Ours => "streams",
+            Program::Peer => "streams-peer",
+            Program::Floor => "floor",
+        });
+        command.args([
+            "--streams",
+            &case.streams.to_string(),
+            "--port",
+            &base.to_string(),
+        ]);
+        command.args(["--warmup", &self.warmup_seconds.to_string()]);
+        command.args(["--seconds", &self.window_seconds.to_string()]);
+        if case.program != Program::Floor {
+            command.args(["--description", case.description]);
+        }
+        // The peer's elements have the names of ours: neither a plugin that is installed for this user nor
+        // the registry of another run may stand in for what is meant.
+        command.env("XDG_DATA_HOME", self.scratch.join("no-user-plugins"));
+        if case.program == Program::Ours {
+            command.env("GST_PLUGIN_PATH", &self.plugin_folder);
+            command.env("GST_REGISTRY", self.scratch.join("registry-ours.bin"));
+        } else {
+            command.env_remove("GST_PLUGIN_PATH");
+            command.env("GST_REGISTRY", self.scratch.join("registry-stock.bin"));
+        }
+        match case.mode {
+            Mode::CountAllocations => {
+                command.env(
+                    "LD_PRELOAD",
+                    self.programs.join("libthreadbare_malloc_count.so"),
+                );
+                // GLib's own free lists would hide allocations from the count.
+                command.env("G_SLICE", "always-malloc");
+            }
+            Mode::Idle => {
+                command.arg("--idle");
+            }
+            Mode::EachRound | Mode::Once => {}
+        }
+        command
+    }
+
+    fn program(&self, name: &str) -> Command {
+        Command::new(self.programs.join(name))
+    }
+}
+
+/// A child that speaks in lines, and does not outlive its handle.
+struct Process {
+    name: String,
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Process {
+    fn start(mut command: Command) -> Result<Process> {
+        let name = Path::new(command.get_program())
+            .file_name()
+            .map(OsStr::to_string_lossy)
+            .unwrap_or_default()
+            .into_owned();
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("starting {name}"))?;
+        let lines = BufReader::new(child.stdout.take().context("a child without output")?);
+        Ok(Process { name, child, lines })
+    }
+
+    fn line<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let mut line = String::new();
+        if self.lines.read_line(&mut line)? == 0 {
+            bail!("{} ended early ({})", self.name, self.child.wait()?);
+        }
+        serde_json::from_str(&line).with_context(|| format!("{} said {line:?}", self.name))
+    }
+
+    fn say(&mut self, word: &impl Serialize) -> Result<()> {
+        let input = self.child.stdin.as_mut().context("a child without input")?;
+        writeln!(input, "{}", serde_json::to_string(word)?)?;
+        Ok(())
+    }
+
+    /// Closes its input, which ends it, and takes its last word.
+    fn last_line<T: DeserializeOwned>(&mut self) -> Result<T> {
+        drop(self.child.stdin.take());
+        self.line()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself, and then there is nothing to do.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

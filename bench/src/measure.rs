@@ -1,0 +1,186 @@
+//! What a process can learn about itself: processor time, context switches, threads, memory.
+
+#![allow(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::counter;
+
+/// The counters of this process at one moment.
+#[derive(Clone, Copy, Debug)]
+pub struct Snapshot {
+    at: Instant,
+    cpu: Duration,
+    switches: u64,
+    arrived: u64,
+    allocations: Option<u64>,
+}
+
+/// What happened between two snapshots.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Window {
+    pub seconds: f64,
+    pub buffers: u64,
+    pub cpu_percent: f64,
+    /// User and system time of the whole process over the buffers that arrived.
+    pub cpu_us_per_buffer: Option<f64>,
+    pub switches_per_second: f64,
+    /// Only where the counting allocator is preloaded.
+    pub allocations_per_buffer: Option<f64>,
+}
+
+impl Snapshot {
+    pub fn take() -> Snapshot {
+        let usage = usage();
+        Snapshot {
+            at: Instant::now(),
+            cpu: duration_of(usage.ru_utime) + duration_of(usage.ru_stime),
+            switches: (usage.ru_nvcsw + usage.ru_nivcsw) as u64,
+            arrived: counter::arrived(),
+            allocations: allocations(),
+        }
+    }
+
+    /// User and system time of the whole process since this snapshot.
+    pub fn cpu_ms_until(&self, end: &Snapshot) -> f64 {
+        (end.cpu - self.cpu).as_secs_f64() * 1e3
+    }
+
+    pub fn until(&self, end: &Snapshot) -> Window {
+        let seconds = (end.at - self.at).as_secs_f64();
+        let cpu_seconds = (end.cpu - self.cpu).as_secs_f64();
+        let buffers = end.arrived - self.arrived;
+        let per_buffer = |total: f64| (buffers > 0).then(|| total / buffers as f64);
+        let allocations = self
+            .allocations
+            .zip(end.allocations)
+            .map(|(first, last)| last - first);
+        Window {
+            seconds,
+            buffers,
+            cpu_percent: 100.0 * cpu_seconds / seconds,
+            cpu_us_per_buffer: per_buffer(cpu_seconds * 1e6),
+            switches_per_second: (end.switches - self.switches) as f64 / seconds,
+            allocations_per_buffer: allocations.and_then(|calls| per_buffer(calls as f64)),
+        }
+    }
+}
+
+fn usage() -> libc::rusage {
+    // SAFETY: all-zero is a valid rusage, and it is only written to.
+    unsafe {
+        let mut usage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+        usage
+    }
+}
+
+fn duration_of(time: libc::timeval) -> Duration {
+    Duration::new(time.tv_sec as u64, time.tv_usec as u32 * 1000)
+}
+
+/// Allocating calls so far, where the library `malloc-count` is preloaded.
+fn allocations() -> Option<u64> {
+    // SAFETY: the name is a C string; where it resolves it is our function of exactly this type.
+    unsafe {
+        let symbol = libc::dlsym(libc::RTLD_DEFAULT, c"threadbare_malloc_count".as_ptr());
+        if symbol.is_null() {
+            return None;
+        }
+        let count: extern "C" fn() -> u64 = std::mem::transmute(symbol);
+        Some(count())
+    }
+}
+
+/// Resident memory of this process.
+pub fn resident_kib() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("Rss:"))
+        .context("no Rss line")?;
+    let kib = line
+        .split_whitespace()
+        .nth(1)
+        .context("no figure in the Rss line")?;
+    Ok(kib.parse()?)
+}
+
+/// Voluntary context switches of each thread of this process so far: thread id to (name, switches).
+pub fn switches_by_thread() -> Result<BTreeMap<u32, (String, u64)>> {
+    let mut threads = BTreeMap::new();
+    for entry in std::fs::read_dir("/proc/self/task")? {
+        let entry = entry?;
+        let id = entry.file_name().to_string_lossy().parse()?;
+        let status = std::fs::read_to_string(entry.path().join("status"))?;
+        let field = |name: &str| {
+            let line = status.lines().find(|line| line.starts_with(name));
+            line.map(|line| line[name.len()..].trim().to_owned())
+        };
+        let name = field("Name:").context("a thread without a name")?;
+        let switches = field("voluntary_ctxt_switches:")
+            .context("no count of switches")?
+            .parse()?;
+        threads.insert(id, (name, switches));
+    }
+    Ok(threads)
+}
+
+/// Lets this process open as many descriptors as the system permits.
+pub fn raise_descriptor_limit() {
+    // SAFETY: plain data in and out; a failure leaves the limit as it was, and binding will say so.
+    unsafe {
+        let mut limit: libc::rlimit = std::mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 {
+            limit.rlim_cur = limit.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &limit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_window_divides_by_what_arrived() {
+        let at = Instant::now();
+        let first = Snapshot {
+            at,
+            cpu: Duration::ZERO,
+            switches: 5,
+            arrived: 100,
+            allocations: Some(7),
+        };
+        let last = Snapshot {
+            at: at + Duration::from_secs(2),
+            cpu: Duration::from_millis(500),
+            switches: 25,
+            arrived: 1100,
+            allocations: Some(507),
+        };
+        let window = first.until(&last);
+        assert_eq!(window.buffers, 1000);
+        assert_eq!(window.cpu_percent, 25.0);
+        assert_eq!(window.cpu_us_per_buffer, Some(500.0));
+        assert_eq!(window.switches_per_second, 10.0);
+        assert_eq!(window.allocations_per_buffer, Some(0.5));
+    }
+
+    #[test]
+    fn nothing_arrived_is_not_a_figure() {
+        let now = Snapshot::take();
+        assert_eq!(now.until(&Snapshot::take()).cpu_us_per_buffer, None);
+    }
+
+    #[test]
+    fn the_process_knows_itself() {
+        assert!(resident_kib().unwrap() > 0);
+        let threads = switches_by_thread().unwrap();
+        assert!(threads.contains_key(&std::process::id()));
+    }
+}

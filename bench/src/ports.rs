@@ -1,0 +1,68 @@
+//! Ranges of free UDP ports. Nothing here has a fixed number: two benchmarks may run side by side.
+
+use std::net::UdpSocket;
+
+use anyhow::{Context, Result, bail};
+
+/// Below the range that the kernel hands out by itself, so that nobody is given one of ours in between.
+const LOWEST: u16 = 10_000;
+const BELOW: u16 = 32_000;
+
+/// The first of `count` consecutive ports that nobody uses, on any address.
+///
+/// They are free when they are looked at; who asks binds them soon.
+pub fn free_range(count: u16) -> Result<u16> {
+    let span = BELOW - LOWEST;
+    if count == 0 || count > span {
+        bail!("between 1 and {span} ports, not {count}");
+    }
+    // Different from run to run, so that a range just released is not asked for again at once.
+    let start = LOWEST + std::process::id() as u16 % span;
+    // One at a time: held together they could run into the limit of open descriptors.
+    search(start, count, |port| {
+        UdpSocket::bind(("0.0.0.0", port)).is_err()
+    })
+    .with_context(|| format!("no {count} free ports in a row from {LOWEST} to {BELOW}"))
+}
+
+/// From `start` up to the end of the range, then from its beginning.
+fn search(start: u16, count: u16, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
+    for mut base in [start, LOWEST] {
+        while base + count <= BELOW {
+            match (base..base + count).find(|port| is_taken(*port)) {
+                None => return Some(base),
+                Some(taken) => base = taken + 1,
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taken_ports_are_gone_around() {
+        assert_eq!(search(LOWEST, 3, |_| false), Some(LOWEST));
+        assert_eq!(
+            search(LOWEST, 3, |port| port == LOWEST + 1),
+            Some(LOWEST + 2)
+        );
+        assert_eq!(
+            search(BELOW - 2, 3, |_| false),
+            Some(LOWEST),
+            "it begins anew at the end"
+        );
+        assert_eq!(search(BELOW - 3, 3, |port| port == BELOW - 1), Some(LOWEST));
+        assert_eq!(search(LOWEST, 3, |port| port % 3 == 0), None);
+    }
+
+    #[test]
+    fn the_range_lies_in_bounds() {
+        let base = free_range(500).unwrap();
+        assert!(base >= LOWEST && base + 500 <= BELOW);
+        assert!(free_range(0).is_err());
+        assert!(free_range(u16::MAX).is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! The packets that are sent: valid RTP, one 20 ms PCMU frame each.
+
+use crate::PACKET_BYTES;
+
+const HEADER_BYTES: usize = 12;
+const SAMPLES: u32 = (PACKET_BYTES - HEADER_BYTES) as u32;
+
+/// A stream's first packet. SSRC and payload differ from stream to stream.
+pub fn first_packet(stream: u32) -> [u8; PACKET_BYTES] {
+    let mut packet = [0; PACKET_BYTES];
+    packet[0] = 0x80;
+    packet[8..12].copy_from_slice(&(stream + 1).to_be_bytes());
+    for (place, sample) in packet[HEADER_BYTES..].iter_mut().enumerate() {
+        *sample = (place as u32 * 7 + stream) as u8;
+    }
+    packet
+}
+
+/// Writes sequence number and timestamp of a stream's packet number `number`.
+pub fn set_number(packet: &mut [u8; PACKET_BYTES], number: u32) {
+    packet[2..4].copy_from_slice(&(number as u16).to_be_bytes());
+    packet[4..8].copy_from_slice(&number.wrapping_mul(SAMPLES).to_be_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_fields_stand_where_rfc_3550_has_them() {
+        let mut packet = first_packet(41);
+        set_number(&mut packet, 0x1_0002);
+        assert_eq!(packet[0] >> 6, 2, "version");
+        assert_eq!(packet[1], 0, "PCMU");
+        assert_eq!(packet[2..4], [0, 2], "the sequence number wraps");
+        assert_eq!(packet[4..8], (0x1_0002 * 160u32).to_be_bytes());
+        assert_eq!(packet[8..12], 42u32.to_be_bytes());
+    }
+}

@@ -1,0 +1,147 @@
+//! The measured process's side of a measurement.
+//!
+//! ```text
+//! measured -> driver   {"Ready": ...}       everything is set up; the sender may start
+//!                      (first packet, warm-up, window)
+//! driver -> measured   {"sent": N}          the sender has finished
+//!                      (until N have arrived, or nothing more does)
+//! measured -> driver   {"Done": ...}
+//! ```
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+
+use crate::counter;
+use crate::measure::{self, Snapshot, Window};
+
+/// How often the main thread looks before and after the window; in the window it sleeps through.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// A sender that has not sent within this time is not coming.
+const FIRST_PACKET_PATIENCE: Duration = Duration::from_secs(30);
+/// Packets that have not arrived when nothing came for this long are lost.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// One line from the measured process.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Report {
+    Ready(Ready),
+    Done(Done),
+    Idle(Idle),
+}
+
+/// State after set-up, before the first packet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Ready {
+    /// From before the first stream is built until the last one plays.
+    pub setup_seconds: f64,
+    /// Resident memory when one stream played and the others were not there yet.
+    pub resident_kib_first: u64,
+}
+
+/// The figures of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Done {
+    pub window: Window,
+    pub threads: usize,
+    pub resident_kib: u64,
+    pub arrived: u64,
+    pub lost: i64,
+}
+
+/// What an idle process did.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Idle {
+    pub seconds: f64,
+    /// Voluntary context switches by thread name; the main thread is left out.
+    pub switches: BTreeMap<String, u64>,
+    /// A thread that spins never gives the processor up: no switches, but time.
+    pub cpu_ms: f64,
+}
+
+/// The driver's word that the sender has finished.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Finished {
+    pub sent: u64,
+}
+
+/// Says that the streams are up, measures, and reports.
+pub fn run(ready: Ready, warmup: Duration, window: Duration) -> Result<()> {
+    report(&Report::Ready(ready))?;
+    let patience_end = Instant::now() + FIRST_PACKET_PATIENCE;
+    while counter::arrived() == 0 {
+        if Instant::now() > patience_end {
+            bail!("no packet arrived within {FIRST_PACKET_PATIENCE:?}");
+        }
+        std::thread::sleep(LOOK_INTERVAL);
+    }
+    std::thread::sleep(warmup);
+    let first = Snapshot::take();
+    std::thread::sleep(window);
+    let last = Snapshot::take();
+
+    let threads = measure::switches_by_thread()?.len();
+    let resident_kib = measure::resident_kib()?;
+    let sent = finished()?.sent;
+    let arrived = wait_for_stragglers(sent);
+    let lost = sent as i64 - arrived as i64;
+    let window = first.until(&last);
+    report(&Report::Done(Done {
+        window,
+        threads,
+        resident_kib,
+        arrived,
+        lost,
+    }))
+}
+
+/// Says that the streams are up, and counts who wakes up although nothing is sent.
+pub fn run_idle(ready: Ready, warmup: Duration, window: Duration) -> Result<()> {
+    report(&Report::Ready(ready))?;
+    std::thread::sleep(warmup);
+    let first = measure::switches_by_thread()?;
+    let start = Snapshot::take();
+    std::thread::sleep(window);
+    let cpu_ms = start.cpu_ms_until(&Snapshot::take());
+    let last = measure::switches_by_thread()?;
+    let mut switches = BTreeMap::new();
+    for (id, (name, count)) in last.iter().filter(|(id, _)| **id != std::process::id()) {
+        let before = first.get(id).map_or(0, |(_, before)| *before);
+        *switches.entry(name.clone()).or_insert(0) += count - before;
+    }
+    report(&Report::Idle(Idle {
+        seconds: window.as_secs_f64(),
+        switches,
+        cpu_ms,
+    }))
+}
+
+fn finished() -> Result<Finished> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    serde_json::from_str(&line).context("the driver ended before the sender did")
+}
+
+fn wait_for_stragglers(sent: u64) -> u64 {
+    let mut arrived = counter::arrived();
+    let mut quiet_since = Instant::now();
+    while arrived < sent && quiet_since.elapsed() < QUIET {
+        std::thread::sleep(LOOK_INTERVAL);
+        let now = counter::arrived();
+        if now != arrived {
+            (arrived, quiet_since) = (now, Instant::now());
+        }
+    }
+    arrived
+}
+
+fn report(report: &Report) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, report)?;
+    writeln!(out)?;
+    out.flush()?;
+    Ok(())
+}

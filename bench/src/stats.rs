@@ -1,0 +1,54 @@
+//! Several runs as one figure: the median, and how far the runs lie apart.
+
+use serde::Serialize;
+
+/// Median, least and greatest of some figures.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Spread {
+    /// Nothing for no figures. Of an even number, the mean of the two in the middle.
+    pub fn of(figures: &[f64]) -> Option<Spread> {
+        let mut sorted = figures.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let (min, max) = (*sorted.first()?, *sorted.last()?);
+        let upper = sorted.len() / 2;
+        let lower = (sorted.len() - 1) / 2;
+        Some(Spread {
+            median: (sorted[lower] + sorted[upper]) / 2.0,
+            min,
+            max,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(Spread::of(&[]), None);
+        assert_eq!(
+            Spread::of(&[2.0]),
+            Some(Spread {
+                median: 2.0,
+                min: 2.0,
+                max: 2.0
+            })
+        );
+        assert_eq!(
+            Spread::of(&[9.0, 1.0, 3.0]),
+            Some(Spread {
+                median: 3.0,
+                min: 1.0,
+                max: 9.0
+            })
+        );
+        assert_eq!(Spread::of(&[4.0, 1.0]).unwrap().median, 2.5);
+    }
+}

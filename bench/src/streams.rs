@@ -1,0 +1,145 @@
+//! N streams, each in a pipeline of its own, from one gst-launch description.
+//!
+//! One pipeline per stream, because the time that a bin takes to start grows with the square of what is in
+//! it; one clock and one bus handler for all.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use gst::glib;
+use gst::glib::translate::ToGlibPtr;
+use gst::prelude::*;
+
+use crate::session::{self, Ready};
+use crate::{counter, measure};
+
+/// Runs streams and measures this process.
+#[derive(Debug, Parser)]
+pub struct Options {
+    /// One stream, as for gst-launch. {port} {out} {ctx} {i} are filled in.
+    #[arg(long)]
+    description: String,
+    /// How many streams.
+    #[arg(long)]
+    streams: u16,
+    /// {ctx} runs from 0 to one less than this.
+    #[arg(long, default_value_t = 1)]
+    contexts: u16,
+    /// {port} of the first stream; the others follow.
+    #[arg(long)]
+    port: u16,
+    /// {out} of the first stream.
+    #[arg(long, default_value_t = 9)]
+    out: u16,
+    /// So many ports are taken in turn for {out}.
+    #[arg(long, default_value_t = 1)]
+    out_ports: u16,
+    /// Seconds from the first packet to the window.
+    #[arg(long, default_value_t = 3.0)]
+    warmup: f64,
+    /// Seconds of the window.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+    /// Nobody sends: count who wakes up all the same.
+    #[arg(long)]
+    idle: bool,
+}
+
+/// The programs' `main`. `register` makes elements known that are linked in.
+pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()> {
+    let options = Options::parse();
+    measure::raise_descriptor_limit();
+    gst::init()?;
+    register()?;
+    let clock = gst::SystemClock::obtain();
+
+    let started = Instant::now();
+    // Kept to the end: a pipeline that goes out of scope stops.
+    let mut pipelines = vec![start(&options, 0, &clock)?];
+    let resident_kib_first = measure::resident_kib()?;
+    for stream in 1..options.streams {
+        pipelines.push(start(&options, stream, &clock)?);
+    }
+    let ready = Ready {
+        setup_seconds: started.elapsed().as_secs_f64(),
+        resident_kib_first,
+    };
+
+    let warmup = Duration::from_secs_f64(options.warmup);
+    let window = Duration::from_secs_f64(options.seconds);
+    if options.idle {
+        session::run_idle(ready, warmup, window)?;
+    } else {
+        session::run(ready, warmup, window)?;
+    }
+    // Taking thousands of pipelines down is not what is measured.
+    std::process::exit(0)
+}
+
+fn start(options: &Options, stream: u16, clock: &gst::Clock) -> Result<gst::Pipeline> {
+    let description = fill_in(options, stream);
+    let contents = gst::parse::bin_from_description(&description, false)
+        .with_context(|| format!("in: {description}"))?;
+    let pipeline = gst::Pipeline::new();
+    pipeline.use_clock(Some(clock));
+    let bus = pipeline.bus().context("a pipeline without a bus")?;
+    bus.set_sync_handler(|_, message| {
+        if let gst::MessageView::Error(error) = message.view() {
+            eprintln!("{:?}: {} ({:?})", error.src(), error.error(), error.debug());
+            std::process::exit(2);
+        }
+        gst::BusSyncReply::Drop
+    });
+    for sink in contents.iterate_sinks() {
+        let sink = sink.context("the bin changed while it was looked at")?;
+        count_at(
+            &sink
+                .static_pad("sink")
+                .context("a sink without a sink pad")?,
+        );
+    }
+    pipeline.add(&contents)?;
+    pipeline.set_state(gst::State::Playing)?;
+    Ok(pipeline)
+}
+
+#[allow(unsafe_code)]
+fn count_at(pad: &gst::Pad) {
+    // SAFETY: the reference keeps the pad alive for the call.
+    unsafe { counter::count_at(pad.to_glib_none().0) }
+}
+
+fn fill_in(options: &Options, stream: u16) -> String {
+    options
+        .description
+        .replace("{port}", &(options.port + stream).to_string())
+        .replace(
+            "{out}",
+            &(options.out + stream % options.out_ports).to_string(),
+        )
+        .replace("{ctx}", &(stream % options.contexts).to_string())
+        .replace("{i}", &stream.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_filled_in() {
+        let options = Options::parse_from([
+            "streams",
+            "--description=a port={port} ! b name=s{i} context=c{ctx} port={out}",
+            "--streams=10",
+            "--contexts=2",
+            "--port=1000",
+            "--out=2000",
+            "--out-ports=4",
+        ]);
+        assert_eq!(
+            fill_in(&options, 7),
+            "a port=1007 ! b name=s7 context=c1 port=2003"
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! The measuring programs measure: a few streams, a fraction of a second, every packet accounted for.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+use std::sync::Mutex;
+
+use threadbare_bench::ports;
+use threadbare_bench::session::{Done, Finished, Report};
+
+const STREAMS: u16 = 5;
+const SENDER_SECONDS: &str = "0.6";
+/// 0.6 s at 50 packets a second.
+const PACKETS_EACH: u64 = 30;
+
+/// Free ports are ours only once they are bound: one test at a time looks for some.
+static FINDING_PORTS: Mutex<()> = Mutex::new(());
+
+/// Runs a measured program against the sender, by the protocol of `session`.
+fn measure(program: &str, arguments: &[&str]) -> (Finished, Done) {
+    let finding = FINDING_PORTS.lock().unwrap();
+    let streams = STREAMS.to_string();
+    let port = ports::free_range(STREAMS).unwrap().to_string();
+    let mut measured = Command::new(program)
+        .args([
+            "--streams",
+            &streams,
+            "--port",
+            &port,
+            "--warmup",
+            "0.1",
+            "--seconds",
+            "0.2",
+        ])
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(measured.stdout.take().unwrap()).lines();
+    let mut next = || serde_json::from_str(&lines.next().expect("a line").unwrap()).unwrap();
+    assert!(matches!(next(), Report::Ready(_)));
+    drop(finding);
+
+    let sender = Command::new(env!("CARGO_BIN_EXE_sender"))
+        .args([
+            "--streams",
+            &streams,
+            "--port",
+            &port,
+            "--seconds",
+            SENDER_SECONDS,
+        ])
+        .output()
+        .unwrap();
+    let finished: Finished = serde_json::from_slice(&sender.stdout).unwrap();
+    let mut input = measured.stdin.take().unwrap();
+    writeln!(input, "{}", serde_json::to_string(&finished).unwrap()).unwrap();
+
+    let Report::Done(done) = next() else {
+        panic!("no figures")
+    };
+    assert!(measured.wait().unwrap().success());
+    (finished, done)
+}
+
+fn assert_all_arrived((finished, done): &(Finished, Done)) {
+    assert_eq!(finished.sent, u64::from(STREAMS) * PACKETS_EACH);
+    assert_eq!((done.arrived, done.lost), (finished.sent, 0));
+    assert!(done.window.buffers > 0);
+    assert_eq!(
+        done.window.allocations_per_buffer, None,
+        "nothing is preloaded"
+    );
+}
+
+#[test]
+fn the_hand_written_loop_loses_nothing_on_one_thread() {
+    let run = measure(env!("CARGO_BIN_EXE_floor"), &[]);
+    assert_all_arrived(&run);
+    assert_eq!(run.1.threads, 2, "the main thread and the loop's");
+}
+
+#[test]
+fn stock_pipelines_have_a_thread_each() {
+    let description = "udpsrc address=127.0.0.1 port={port} ! fakesink sync=false async=false";
+    let run = measure(
+        env!("CARGO_BIN_EXE_streams"),
+        &["--description", description],
+    );
+    assert_all_arrived(&run);
+    assert_eq!(run.1.threads, 1 + usize::from(STREAMS));
+}

@@ -1,0 +1,236 @@
+//! The layer table: which crate may import which.
+//!
+//! Only what ends up in the product counts: dev-dependencies are free.
+
+/// How far a crate may go with `unsafe`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnsafePolicy {
+    /// The crate root carries `#![forbid(unsafe_code)]`.
+    Forbid,
+    /// Only in files whose path inside the crate starts with one of these.
+    OnlyBelow(&'static [&'static str]),
+    /// Anywhere: a C interface.
+    Anywhere,
+}
+
+/// What a crate may import from outside the workspace.
+#[derive(Clone, Copy, Debug)]
+pub enum External {
+    /// These and nothing else.
+    Only(&'static [&'static str]),
+    /// Everything but these.
+    AllBut(&'static [&'static str]),
+}
+
+/// One row of the layer table.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    /// The package's name.
+    pub package: &'static str,
+    /// The packages of this workspace that it may import.
+    pub internal: &'static [&'static str],
+    /// The packages from outside that it may import.
+    pub external: External,
+    /// Where it may use `unsafe`.
+    pub unsafe_policy: UnsafePolicy,
+}
+
+/// What belongs to an application and has no place in a plugin that is loaded into somebody else's.
+const APPLICATION_ONLY: &[&str] = &["anyhow", "clap", "miette", "toml", "tracing-subscriber"];
+
+/// The table. A crate that is not in it fails the test: its place is to be decided, not drifted into.
+pub const RULES: &[Rule] = &[
+    // Layer 0: pure. No clock, no randomness, no sockets, no GStreamer.
+    Rule {
+        package: "threadbare-rtp",
+        internal: &[],
+        external: External::Only(&["rtcp-types", "rtp-types", "thiserror"]),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
+    Rule {
+        package: "threadbare-loudness",
+        internal: &[],
+        external: External::Only(&["thiserror"]),
+        unsafe_policy: UnsafePolicy::OnlyBelow(&["src/simd"]),
+    },
+    Rule {
+        package: "threadbare-demux",
+        internal: &[],
+        external: External::Only(&["futures-core", "futures-sink", "thiserror"]),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
+    // Layer 1: the operating system, still without GStreamer.
+    Rule {
+        package: "threadbare-runtime",
+        internal: &[],
+        external: External::Only(&[
+            "async-task",
+            "libc",
+            "loom",
+            "rustix",
+            "slab",
+            "thiserror",
+            "tracing",
+        ]),
+        unsafe_policy: UnsafePolicy::OnlyBelow(&["src/sys", "src/task"]),
+    },
+    // The C edge: decode, call safe code, catch panics.
+    Rule {
+        package: "threadbare-loudness-capi",
+        internal: &["threadbare-loudness"],
+        external: External::Only(&["libc"]),
+        unsafe_policy: UnsafePolicy::Anywhere,
+    },
+    // Layer 2: glue to GStreamer and GLib.
+    Rule {
+        package: "gst-plugin-threadbare",
+        internal: &[
+            "threadbare-loudness",
+            "threadbare-rtp",
+            "threadbare-runtime",
+        ],
+        external: External::AllBut(APPLICATION_ONLY),
+        unsafe_policy: UnsafePolicy::OnlyBelow(&["src/kit/"]),
+    },
+    Rule {
+        package: "threadbare-mainloop",
+        internal: &["threadbare-demux", "threadbare-runtime"],
+        external: External::AllBut(APPLICATION_ONLY),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
+    // Layer 3: the application.
+    Rule {
+        package: "threadbare",
+        internal: &[
+            "gst-plugin-threadbare",
+            "threadbare-demux",
+            "threadbare-loudness",
+            "threadbare-mainloop",
+            "threadbare-rtp",
+            "threadbare-runtime",
+        ],
+        external: External::AllBut(&[]),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
+    // Beside the house: nothing imports it, and it imports none of the crates it judges.
+    Rule {
+        package: "threadbare-tidy",
+        internal: &[],
+        external: External::AllBut(&[]),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
+];
+
+/// The row of `package`.
+pub fn rule_of(package: &str) -> Option<&'static Rule> {
+    RULES.iter().find(|rule| rule.package == package)
+}
+
+/// Complaints about one package of the workspace.
+///
+/// `imports` are its dependencies that are not for tests only, as (package name, is in this workspace).
+pub fn check_imports<'a>(
+    package: &str,
+    imports: impl IntoIterator<Item = (&'a str, bool)>,
+) -> Vec<String> {
+    let Some(rule) = rule_of(package) else {
+        return vec![format!(
+            "{package} has no row in the layer table (crates/tidy/src/layers.rs)"
+        )];
+    };
+    let mut complaints = Vec::new();
+    for (name, is_internal) in imports {
+        if is_internal && !rule.internal.contains(&name) {
+            complaints.push(format!(
+                "{package} may not import {name}: its layer is not below"
+            ));
+        } else if !is_internal && !allows_external(rule.external, name) {
+            complaints.push(format!(
+                "{package} may not import {name}: not in its row of the table"
+            ));
+        }
+    }
+    complaints
+}
+
+fn allows_external(external: External, name: &str) -> bool {
+    match external {
+        External::Only(allowed) => allowed.contains(&name),
+        External::AllBut(refused) => !refused.contains(&name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upward_and_sideways_imports_are_refused() {
+        for (package, import) in [
+            ("threadbare-rtp", "threadbare-runtime"),
+            ("threadbare-runtime", "gst-plugin-threadbare"),
+            ("threadbare-runtime", "threadbare-rtp"),
+            ("gst-plugin-threadbare", "threadbare"),
+            ("threadbare", "threadbare-tidy"),
+        ] {
+            assert_eq!(
+                check_imports(package, [(import, true)]).len(),
+                1,
+                "{package} -> {import}"
+            );
+        }
+    }
+
+    #[test]
+    fn downward_imports_are_allowed() {
+        let below = [("threadbare-rtp", true), ("threadbare-runtime", true)];
+        assert_eq!(
+            check_imports("gst-plugin-threadbare", below),
+            Vec::<String>::new()
+        );
+        assert_eq!(check_imports("threadbare", below), Vec::<String>::new());
+    }
+
+    #[test]
+    fn pure_crates_import_nothing_that_reaches_outside() {
+        for import in ["gstreamer", "glib", "libc", "rand", "socket2", "tracing"] {
+            assert_eq!(
+                check_imports("threadbare-rtp", [(import, false)]).len(),
+                1,
+                "{import}"
+            );
+        }
+        assert_eq!(
+            check_imports("threadbare-runtime", [("gstreamer", false)]).len(),
+            1
+        );
+        assert_eq!(
+            check_imports("threadbare-runtime", [("libc", false)]).len(),
+            0
+        );
+        assert_eq!(
+            check_imports("gst-plugin-threadbare", [("clap", false)]).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn an_unknown_crate_is_a_complaint() {
+        assert_eq!(check_imports("threadbare-surprise", []).len(), 1);
+    }
+
+    #[test]
+    fn the_table_has_no_way_up() {
+        // Rows stand in the order of the layers, so every import must stand above its user.
+        for (place, rule) in RULES.iter().enumerate() {
+            for import in rule.internal {
+                let below = RULES.iter().position(|other| other.package == *import);
+                assert!(
+                    below.is_some_and(|below| below < place),
+                    "{} -> {import}",
+                    rule.package
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! Rules about the source tree that neither the compiler nor clippy keeps.
+//!
+//! Each module is one rule: a pure function from text to complaints, with unit tests that show it
+//! complaining. `tests/tree.rs` applies them all to the tree it stands in.
+
+#![forbid(unsafe_code)]
+
+pub mod layers;
+pub mod size;
+pub mod strays;
+pub mod tokens;
+pub mod unsafety;

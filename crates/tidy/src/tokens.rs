@@ -1,0 +1,83 @@
+//! Finds words in Rust source as the compiler sees it: not in comments, not in strings, but inside
+//! macro calls, where a syntax tree would not look.
+
+use proc_macro2::{TokenStream, TokenTree};
+
+/// Compare-and-swap and its kin: a state transition without a name.
+pub const RAW_TRANSITIONS: &[&str] = &[
+    "compare_exchange",
+    "compare_exchange_weak",
+    "compare_and_swap",
+    "fetch_update",
+    "try_update",
+];
+
+/// The lines (from 1) on which one of `words` stands as an identifier or keyword.
+///
+/// # Errors
+/// The source is not made of Rust tokens.
+pub fn lines_with(source: &str, words: &[&str]) -> Result<Vec<usize>, String> {
+    let stream: TokenStream = source
+        .parse()
+        .map_err(|error| format!("not Rust: {error}"))?;
+    let mut lines = Vec::new();
+    collect(stream, words, &mut lines);
+    lines.dedup();
+    Ok(lines)
+}
+
+fn collect(stream: TokenStream, words: &[&str], lines: &mut Vec<usize>) {
+    for token in stream {
+        match token {
+            TokenTree::Group(group) => collect(group.stream(), words, lines),
+            TokenTree::Ident(ident) if words.iter().any(|word| ident == word) => {
+                lines.push(ident.span().start().line);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Complaints about raw transitions of an atomic outside a file named `state.rs`.
+///
+/// # Errors
+/// The source is not made of Rust tokens.
+pub fn check_transitions(path: &str, source: &str) -> Result<Vec<String>, String> {
+    if path.ends_with("/state.rs") {
+        return Ok(Vec::new());
+    }
+    let lines = lines_with(source, RAW_TRANSITIONS)?;
+    Ok(lines
+        .into_iter()
+        .map(|line| format!("{path}:{line}: give this transition a name in a state.rs"))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_found_in_code_and_macros_only() {
+        let source = "// unsafe\nfn f() {\n  let s = \"unsafe\";\n  m!({ unsafe { g() } });\n}\n";
+        assert_eq!(lines_with(source, &["unsafe"]), Ok(vec![4]));
+        assert_eq!(lines_with("fn unsafe_code() {}", &["unsafe"]), Ok(vec![]));
+        assert!(lines_with("fn f( {", &["unsafe"]).is_err());
+    }
+
+    #[test]
+    fn a_raw_transition_belongs_in_state_rs() {
+        let source = "fn f() {\n  a.compare_exchange_weak(0, 1, AcqRel, Relaxed);\n}\n";
+        let complaints = check_transitions("crates/x/src/queue.rs", source).unwrap();
+        assert_eq!(complaints.len(), 1);
+        assert!(complaints[0].contains("queue.rs:2"), "{}", complaints[0]);
+        assert_eq!(
+            check_transitions("crates/x/src/task/state.rs", source),
+            Ok(vec![])
+        );
+        assert_eq!(
+            check_transitions("crates/x/src/queue.rs", "fn f() { a.load(Acquire) }"),
+            Ok(vec![])
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! The rules, applied to the tree that this file stands in.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cargo_metadata::{DependencyKind, MetadataCommand, Package};
+use threadbare_tidy::{layers, size, strays, tokens, unsafety};
+
+/// Files and functions that are better long, each with the reason: (path, function or "" for the file).
+const OVERSIZE_PERMITTED: &[(&str, &str)] = &[];
+
+/// The rule about stray paths has to name them.
+const STRAYS_EXEMPT: &[&str] = &["crates/tidy/src/strays.rs"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the tree's root")
+}
+
+/// What git tracks or would track, so that a breach shows before it is committed.
+fn tracked_files() -> Vec<String> {
+    let output = Command::new("git")
+        .args(["-c", "safe.directory=*", "ls-files", "-z"])
+        .args(["--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git runs");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let names = String::from_utf8(output.stdout).expect("file names are UTF-8");
+    let mut files: Vec<String> = names.split_terminator('\0').map(str::to_owned).collect();
+    // Deleted, but not yet so in the index.
+    files.retain(|path| root().join(path).is_file());
+    assert!(!files.is_empty(), "git lists no files");
+    files
+}
+
+fn read(path: &str) -> Option<String> {
+    let bytes = std::fs::read(root().join(path)).expect("a listed file is readable");
+    String::from_utf8(bytes).ok()
+}
+
+fn workspace_packages() -> Vec<Package> {
+    let metadata = MetadataCommand::new()
+        .manifest_path(root().join("Cargo.toml"))
+        .no_deps()
+        .exec()
+        .expect("cargo metadata");
+    metadata.packages
+}
+
+/// The crate's folder from the root of the tree, such as `crates/gst`.
+fn folder_of(package: &Package) -> String {
+    let folder = package
+        .manifest_path
+        .parent()
+        .expect("a manifest has a folder");
+    let folder = folder.as_std_path().canonicalize().expect("it exists");
+    folder
+        .strip_prefix(root())
+        .expect("below the root")
+        .to_str()
+        .expect("UTF-8")
+        .to_owned()
+}
+
+fn assert_none(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn imports_go_down_the_layers() {
+    let packages = workspace_packages();
+    let is_internal = |name: &str| packages.iter().any(|package| package.name == name);
+    let mut complaints = Vec::new();
+    for package in &packages {
+        let imports = package
+            .dependencies
+            .iter()
+            .filter(|import| import.kind != DependencyKind::Development)
+            .map(|import| (import.name.as_str(), is_internal(&import.name)));
+        complaints.extend(layers::check_imports(&package.name, imports));
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn unsafe_stands_where_the_table_allows_it() {
+    let files = tracked_files();
+    let mut complaints = Vec::new();
+    for package in workspace_packages() {
+        let Some(rule) = layers::rule_of(&package.name) else {
+            continue;
+        };
+        let folder = folder_of(&package);
+        for root_file in ["src/lib.rs", "src/main.rs"] {
+            let path = format!("{folder}/{root_file}");
+            if let Some(source) = files.contains(&path).then(|| read(&path)).flatten() {
+                complaints
+                    .extend(unsafety::check_root(&path, &source, rule.unsafe_policy).unwrap());
+            }
+        }
+        let sources = format!("{folder}/src/");
+        for path in files
+            .iter()
+            .filter(|path| path.starts_with(&sources) && path.ends_with(".rs"))
+        {
+            let source = read(path).expect("Rust is UTF-8");
+            let inside = &path[folder.len() + 1..];
+            let found = unsafety::check_file(inside, &source, rule.unsafe_policy).unwrap();
+            complaints.extend(
+                found
+                    .into_iter()
+                    .map(|complaint| format!("{folder}/{complaint}")),
+            );
+        }
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn functions_and_files_stay_readable() {
+    let mut found = Vec::new();
+    for path in tracked_files()
+        .iter()
+        .filter(|path| path.ends_with(".rs") && !is_test_file(path))
+    {
+        found.extend(size::check_size(path, &read(path).expect("Rust is UTF-8")).unwrap());
+    }
+    assert_none(&size::apply_exceptions(&found, OVERSIZE_PERMITTED));
+}
+
+fn is_test_file(path: &str) -> bool {
+    path.contains("/tests/") || path.contains("/benches/") || path.ends_with("/tests.rs")
+}
+
+#[test]
+fn transitions_of_atomics_have_names() {
+    let mut complaints = Vec::new();
+    for path in tracked_files()
+        .iter()
+        .filter(|path| path.ends_with(".rs") && !is_test_file(path))
+    {
+        let source = read(path).expect("Rust is UTF-8");
+        complaints.extend(tokens::check_transitions(path, &source).unwrap());
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn nothing_of_one_machine_is_tracked() {
+    let mut complaints = Vec::new();
+    for path in tracked_files()
+        .iter()
+        .filter(|path| !STRAYS_EXEMPT.contains(&path.as_str()))
+    {
+        if let Some(text) = read(path) {
+            complaints.extend(strays::check_text(path, &text));
+        }
+    }
+    assert_none(&complaints);
+}
