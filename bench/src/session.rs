@@ -66,6 +66,9 @@ pub struct Idle {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Finished {
     pub sent: u64,
+    /// How far the sender was behind its own schedule at worst: more than a packet's 20 ms, and the load
+    /// was not the one that was asked for.
+    pub late_ms_max: f64,
 }
 
 /// Says that the streams are up, measures, and reports.

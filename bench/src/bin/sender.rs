@@ -1,5 +1,5 @@
 //! Sends N streams of RTP to N consecutive ports of the loopback interface, one packet each 20 ms, the
-//! streams spread evenly over the 20 ms, in as few system calls as possible. Prints `{"sent": N}`.
+//! streams spread evenly over the 20 ms, in as few system calls as possible. Prints how many went out.
 
 use std::io::Error;
 use std::mem::size_of;
@@ -112,7 +112,7 @@ fn main() -> Result<()> {
     let interval = Duration::from_micros(1_000_000 / PACKETS_PER_SECOND);
     let rounds = (options.seconds * PACKETS_PER_SECOND as f64) as u32;
     let start = Instant::now();
-    let mut sent = 0;
+    let (mut sent, mut late_max) = (0, Duration::ZERO);
     for number in 0..rounds {
         for packet in &mut batch.packets {
             rtp::set_number(packet, number);
@@ -120,10 +120,15 @@ fn main() -> Result<()> {
         for burst in 0..BURSTS {
             let due = start + interval * number + interval * burst as u32 / BURSTS as u32;
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            late_max = late_max.max(due.elapsed());
             let (from, to) = (streams * burst / BURSTS, streams * (burst + 1) / BURSTS);
             sent += batch.send(&socket, from, to);
         }
     }
-    println!("{}", serde_json::to_string(&Finished { sent })?);
+    let late_ms_max = late_max.as_secs_f64() * 1e3;
+    println!(
+        "{}",
+        serde_json::to_string(&Finished { sent, late_ms_max })?
+    );
     Ok(())
 }

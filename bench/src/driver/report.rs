@@ -42,7 +42,7 @@ pub(crate) struct Report<'a> {
     pub(crate) window_seconds: f64,
     pub(crate) rows: &'a [Row],
     pub(crate) runs: &'a Runs,
-    pub(crate) failures: &'a [String],
+    pub(crate) remarks: &'a [String],
 }
 
 impl Report<'_> {
@@ -73,10 +73,10 @@ impl Report<'_> {
                 text.push_str(&case_line(case.name, runs));
             }
         }
-        if !self.failures.is_empty() {
-            text.push_str("\nNot measured:\n\n");
-            for failure in self.failures {
-                let _ = writeln!(text, "- {failure}");
+        if !self.remarks.is_empty() {
+            text.push_str("\nRemarks:\n\n");
+            for remark in self.remarks {
+                let _ = writeln!(text, "- {remark}");
             }
         }
         text

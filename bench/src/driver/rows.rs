@@ -321,6 +321,7 @@ mod tests {
                 lost,
             }),
             idle: None,
+            sender_late_ms_max: None,
             lost_on_the_way_out: None,
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct Measured {
     pub(crate) done: Option<Done>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) idle: Option<Idle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) sender_late_ms_max: Option<f64>,
     /// Sent, but never arrived in the process that takes what is sent on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost_on_the_way_out: Option<i64>,
@@ -78,6 +80,7 @@ impl Bench {
             ready,
             done: None,
             idle: None,
+            sender_late_ms_max: None,
             lost_on_the_way_out: None,
         };
         if case.mode == Mode::Idle {
@@ -89,6 +92,7 @@ impl Bench {
         }
         let sent: Finished = self.send(case, base)?;
         measured.say(&sent)?;
+        result.sender_late_ms_max = Some(sent.late_ms_max);
         let Report::Done(done) = measured.line()? else {
             bail!("no figures")
         };
