@@ -5,6 +5,7 @@
 #![warn(unreachable_pub)]
 
 mod kit;
+mod queue;
 mod udpsink;
 mod udpsrc;
 
@@ -13,7 +14,8 @@ mod plugin {
 
     fn plugin_init(plugin: &gst::Plugin) -> Result<(), gst::glib::BoolError> {
         crate::udpsrc::register(Some(plugin))?;
-        crate::udpsink::register(Some(plugin))
+        crate::udpsink::register(Some(plugin))?;
+        crate::queue::register(Some(plugin))
     }
 
     gst::plugin_define!(

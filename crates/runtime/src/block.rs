@@ -9,7 +9,10 @@ use std::thread::{self, Thread};
 /// Runs `future` to its end on this thread, which sleeps in between. On a shard's thread this stalls
 /// everything that lives there: await instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    let parker = Arc::new(Parker { thread: thread::current(), woken: AtomicBool::new(false) });
+    let parker = Arc::new(Parker {
+        thread: thread::current(),
+        woken: AtomicBool::new(false),
+    });
     let waker = Waker::from(parker.clone());
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);

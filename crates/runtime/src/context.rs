@@ -21,7 +21,10 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Settings { wait: Duration::ZERO, threads: -1 }
+        Settings {
+            wait: Duration::ZERO,
+            threads: -1,
+        }
     }
 }
 
@@ -76,7 +79,11 @@ impl Context {
             let id = NEXT_SHARD.fetch_add(1, Ordering::Relaxed);
             let (shard, thread) = Shard::start(id, thread_name(name, i, count), settings.wait)?;
             inner.shards.push(shard);
-            inner.threads.get_mut().unwrap_or_else(PoisonError::into_inner).push(thread);
+            inner
+                .threads
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(thread);
         }
         let inner = Arc::new(inner);
         registry.insert(name.to_owned(), Arc::downgrade(&inner));
@@ -103,9 +110,12 @@ impl Context {
     /// What to tell a user who asked for `asked`, if that differs from what stands.
     pub fn conflict(&self, asked: Settings) -> Option<SettingsConflict> {
         let stands = self.0.settings;
-        let same =
-            stands.wait == asked.wait && stands.thread_count() == asked.thread_count();
-        (!same).then(|| SettingsConflict { name: self.0.name.clone(), stands, asked })
+        let same = stands.wait == asked.wait && stands.thread_count() == asked.thread_count();
+        (!same).then(|| SettingsConflict {
+            name: self.0.name.clone(),
+            stands,
+            asked,
+        })
     }
 
     /// The thread for a new element: each in turn. The element stays on it for life.
@@ -150,7 +160,11 @@ pub struct ContextInfo {
 /// All contexts in use, by name.
 pub fn contexts() -> Vec<ContextInfo> {
     let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
-    let alive: Vec<Context> = registry.values().filter_map(Weak::upgrade).map(Context).collect();
+    let alive: Vec<Context> = registry
+        .values()
+        .filter_map(Weak::upgrade)
+        .map(Context)
+        .collect();
     drop(registry);
     let mut infos: Vec<ContextInfo> = alive
         .iter()
@@ -158,7 +172,11 @@ pub fn contexts() -> Vec<ContextInfo> {
             name: context.name().to_owned(),
             settings: context.settings(),
             users: context.users() - 1,
-            shards: context.shards().iter().map(Shard::counters_snapshot).collect(),
+            shards: context
+                .shards()
+                .iter()
+                .map(Shard::counters_snapshot)
+                .collect(),
         })
         .collect();
     infos.sort_by(|a, b| a.name.cmp(&b.name));
@@ -183,7 +201,10 @@ impl Drop for Inner {
         if current_shard_id().is_some() {
             return;
         }
-        let threads = self.threads.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let threads = self
+            .threads
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
         for thread in threads.drain(..) {
             // Panics were reported where they happened.
             let _ = thread.join();
@@ -193,7 +214,11 @@ impl Drop for Inner {
 
 /// At most 15 bytes, the limit of Linux thread names.
 fn thread_name(context: &str, index: usize, count: usize) -> String {
-    let suffix = if count > 1 { format!("/{index}") } else { String::new() };
+    let suffix = if count > 1 {
+        format!("/{index}")
+    } else {
+        String::new()
+    };
     let mut name = String::from("ts:");
     for c in context.chars().filter(|c| !c.is_control()) {
         if name.len() + c.len_utf8() + suffix.len() > 15 {

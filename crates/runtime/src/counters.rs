@@ -72,7 +72,12 @@ impl Counters {
             packets: self.packets.get(),
             agents: self.agents.get(),
             ready_max: self.ready_max.get(),
-            lateness: Lateness { slices, p50_ns: quantile(50), p99_ns: quantile(99), max_ns },
+            lateness: Lateness {
+                slices,
+                p50_ns: quantile(50),
+                p99_ns: quantile(99),
+                max_ns,
+            },
         }
     }
 }
@@ -144,7 +149,10 @@ mod tests {
         for us in (0..5_000u64).chain([1 << 20, (1 << 20) + 1, 1 << 30]) {
             let bucket = bucket_of(us * 1_000);
             assert!(us * 1_000 < bucket_end_ns(bucket), "{us} µs");
-            assert!(bucket == 0 || us * 1_000 >= bucket_end_ns(bucket - 1), "{us} µs");
+            assert!(
+                bucket == 0 || us * 1_000 >= bucket_end_ns(bucket - 1),
+                "{us} µs"
+            );
         }
     }
 
@@ -156,7 +164,13 @@ mod tests {
         }
         let lateness = counters.snapshot().lateness;
         assert_eq!((lateness.slices, lateness.max_ns), (1_000, 1_000_000));
-        assert!((500_000..=625_000).contains(&lateness.p50_ns), "{lateness:?}");
-        assert!((990_000..=1_000_000).contains(&lateness.p99_ns), "{lateness:?}");
+        assert!(
+            (500_000..=625_000).contains(&lateness.p50_ns),
+            "{lateness:?}"
+        );
+        assert!(
+            (990_000..=1_000_000).contains(&lateness.p99_ns),
+            "{lateness:?}"
+        );
     }
 }

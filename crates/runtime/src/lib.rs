@@ -41,6 +41,7 @@ mod sys;
 mod task;
 mod wheel;
 
+pub use self::wheel::{Precision, TimerKey, Wheel};
 #[cfg(not(loom))]
 pub use self::{
     agent::{Agent, AgentHandle, Cx, Interest, Ready},
@@ -49,7 +50,9 @@ pub use self::{
     counters::{CountersSnapshot, Lateness},
     local::Local,
     shard::{Shard, ShardClosed, current_shard_id},
-    sys::{RawAddr, RecvBatch, Received, clock_now_ns, recv_from, recv_from_timestamped, send_to, send_vectored_to},
+    sys::{
+        RawAddr, Received, RecvBatch, clock_now_ns, recv_from, recv_from_timestamped, send_to,
+        send_vectored_to,
+    },
     task::{Sleep, sleep_until},
 };
-pub use self::wheel::{Precision, TimerKey, Wheel};

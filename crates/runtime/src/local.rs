@@ -106,7 +106,10 @@ impl Local {
         self.next_generation.set((generation + 1) & GENERATION_MASK);
         let mut slots = self.slots.borrow_mut();
         let entry = slots.vacant_entry();
-        let token = Token { index: entry.key() as u32, generation };
+        let token = Token {
+            index: entry.key() as u32,
+            generation,
+        };
         let wake = Arc::new(WakeAgent::new(self.shard.clone(), token));
         entry.insert(Slot {
             agent: Some(Box::new(agent)),
@@ -148,20 +151,28 @@ impl Local {
         if let Some(key) = slot.timer {
             self.wheel.borrow_mut().cancel(key);
         }
-        self.shard.counters().agents.set(self.slots.borrow().len() as u64);
+        self.shard
+            .counters()
+            .agents
+            .set(self.slots.borrow().len() as u64);
         drop(slot);
     }
 
     /// Runs `f` with the agent, unless it is gone. The agent must not be running: commands are taken
     /// between runs only.
     pub(crate) fn with_agent(&self, token: Token, f: impl FnOnce(&mut dyn Agent, &mut Cx<'_>)) {
-        let Some(mut agent) = self.take_out(token) else { return };
+        let Some(mut agent) = self.take_out(token) else {
+            return;
+        };
         let mut cx = Cx { local: self, token };
         let result = catch_unwind(AssertUnwindSafe(|| f(&mut *agent, &mut cx)));
         match result {
             Ok(()) => self.put_back(token, agent),
             Err(_) => {
-                tracing::error!(shard = self.shard.name(), "an agent panicked and is removed");
+                tracing::error!(
+                    shard = self.shard.name(),
+                    "an agent panicked and is removed"
+                );
                 self.remove_agent(token);
             }
         }
@@ -248,7 +259,9 @@ impl Local {
 
     pub(crate) fn set_timer(&self, token: Token, deadline_ns: u64, precision: Precision) {
         let mut slots = self.slots.borrow_mut();
-        let Some(slot) = slots.get_mut(token.index as usize) else { return };
+        let Some(slot) = slots.get_mut(token.index as usize) else {
+            return;
+        };
         if slot.generation != token.generation {
             return;
         }
@@ -262,8 +275,7 @@ impl Local {
                 if let Some(key) = slot.timer.take() {
                     wheel.cancel(key);
                 }
-                slot.timer =
-                    Some(wheel.insert(deadline_ns, precision, TimerTarget::Agent(token)));
+                slot.timer = Some(wheel.insert(deadline_ns, precision, TimerTarget::Agent(token)));
             }
         }
     }
@@ -278,8 +290,15 @@ impl Local {
         }
     }
 
-    pub(crate) fn add_sleeper(&self, deadline_ns: u64, precision: Precision, waker: Waker) -> TimerKey {
-        self.wheel.borrow_mut().insert(deadline_ns, precision, TimerTarget::Waker(waker))
+    pub(crate) fn add_sleeper(
+        &self,
+        deadline_ns: u64,
+        precision: Precision,
+        waker: Waker,
+    ) -> TimerKey {
+        self.wheel
+            .borrow_mut()
+            .insert(deadline_ns, precision, TimerTarget::Waker(waker))
     }
 
     pub(crate) fn cancel_sleeper(&self, key: TimerKey) {
@@ -341,7 +360,9 @@ impl Local {
         // Bounded: what they add is for the next pass.
         let count = self.commands.borrow().len();
         for _ in 0..count {
-            let Some(command) = self.commands.borrow_mut().pop_front() else { return };
+            let Some(command) = self.commands.borrow_mut().pop_front() else {
+                return;
+            };
             self.run_command(command);
         }
     }
@@ -397,7 +418,9 @@ impl Local {
     /// Fires the timers that are due. Returns how many.
     pub(crate) fn run_timers(&self, now_ns: u64) -> usize {
         let mut fired = self.fired.take();
-        self.wheel.borrow_mut().advance(now_ns, |target| fired.push(target));
+        self.wheel
+            .borrow_mut()
+            .advance(now_ns, |target| fired.push(target));
         let count = fired.len();
         for target in fired.drain(..) {
             match target {
@@ -412,7 +435,9 @@ impl Local {
     fn agent_timer(&self, token: Token, now_ns: u64) {
         {
             let mut slots = self.slots.borrow_mut();
-            let Some(slot) = slots.get_mut(token.index as usize) else { return };
+            let Some(slot) = slots.get_mut(token.index as usize) else {
+                return;
+            };
             if slot.generation != token.generation {
                 return;
             }
@@ -420,7 +445,11 @@ impl Local {
             let (deadline_ns, precision) = slot.deadline;
             let mut wheel = self.wheel.borrow_mut();
             // It was moved later while it waited. (About may fire half a tick early.)
-            let early_ns = if precision == Precision::About { self.shard.tick_ns() / 2 } else { 0 };
+            let early_ns = if precision == Precision::About {
+                self.shard.tick_ns() / 2
+            } else {
+                0
+            };
             if deadline_ns > now_ns + early_ns {
                 slot.timer = Some(wheel.insert(deadline_ns, precision, TimerTarget::Agent(token)));
                 return;
@@ -434,7 +463,9 @@ impl Local {
         let count = self.ready.borrow().len();
         self.shard.counters().ready_max.raise_to(count as u64);
         for _ in 0..count {
-            let Some(wake) = self.ready.borrow_mut().pop_front() else { break };
+            let Some(wake) = self.ready.borrow_mut().pop_front() else {
+                break;
+            };
             match wake {
                 Wake::Agent(token) => {
                     if let Some(slot) = self.slots.borrow().get(token.index as usize)
@@ -459,12 +490,17 @@ impl Local {
                 .slots
                 .borrow()
                 .iter()
-                .map(|(index, slot)| Token { index: index as u32, generation: slot.generation })
+                .map(|(index, slot)| Token {
+                    index: index as u32,
+                    generation: slot.generation,
+                })
                 .collect();
             if tokens.is_empty() {
                 break;
             }
-            tokens.into_iter().for_each(|token| self.remove_agent(token));
+            tokens
+                .into_iter()
+                .for_each(|token| self.remove_agent(token));
         }
         // Dropping a queued task cancels it, which may wake others: until nothing is left.
         while let Some(wake) = self.ready.borrow_mut().pop_front() {
@@ -484,7 +520,9 @@ fn run_task(task: Runnable) {
 
 impl fmt::Debug for Local {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Local").field("shard", &self.shard).finish_non_exhaustive()
+        f.debug_struct("Local")
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
     }
 }
 
@@ -524,7 +562,13 @@ impl Token {
 
     fn from_event(data: u64) -> (Self, u8) {
         let generation = (data >> 32) as u32 & GENERATION_MASK;
-        (Token { index: data as u32, generation }, (data >> 56) as u8)
+        (
+            Token {
+                index: data as u32,
+                generation,
+            },
+            (data >> 56) as u8,
+        )
     }
 }
 

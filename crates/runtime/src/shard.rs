@@ -51,7 +51,9 @@ impl Shard {
             extensions: Mutex::new(Vec::new()),
         }));
         let of_thread = shard.clone();
-        let thread = thread::Builder::new().name(name).spawn(move || of_thread.run())?;
+        let thread = thread::Builder::new()
+            .name(name)
+            .spawn(move || of_thread.run())?;
         Ok((shard, thread))
     }
 
@@ -110,7 +112,10 @@ impl Shard {
         if self.is_current() {
             return Local::with_current(f).ok_or(ShardClosed);
         }
-        let slot = Arc::new(Reply { value: Mutex::new(ReplyState::Waiting), done: Condvar::new() });
+        let slot = Arc::new(Reply {
+            value: Mutex::new(ReplyState::Waiting),
+            done: Condvar::new(),
+        });
         let sender = ReplySender(slot.clone());
         self.command(move |local| sender.send(f(local)))?;
         slot.wait()
@@ -130,7 +135,11 @@ impl Shard {
 
     /// One value of type `T` for each shard, made when it is first asked for.
     pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce(&Shard) -> T) -> Arc<T> {
-        let mut extensions = self.0.extensions.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut extensions = self
+            .0
+            .extensions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let known = extensions.iter().find(|(id, _)| *id == TypeId::of::<T>());
         if let Some(found) = known.and_then(|(_, any)| any.clone().downcast::<T>().ok()) {
             return found;
@@ -174,7 +183,11 @@ impl Shard {
     }
 
     pub(crate) fn tick_ns(&self) -> u64 {
-        if self.0.wait_ns == 0 { UNTHROTTLED_TICK_NS } else { self.0.wait_ns }
+        if self.0.wait_ns == 0 {
+            UNTHROTTLED_TICK_NS
+        } else {
+            self.0.wait_ns
+        }
     }
 
     pub(crate) fn take_inbox(&self) -> (Vec<Command>, Vec<Wake>) {
@@ -204,9 +217,19 @@ impl Shard {
         Local::enter(self.clone(), origin_ns, self.tick_ns(), |local| {
             let mut events = vec![MaybeUninit::uninit(); EVENTS];
             if self.0.wait_ns == 0 {
-                Loop { shard: &self, local, events: &mut events }.run_unthrottled();
+                Loop {
+                    shard: &self,
+                    local,
+                    events: &mut events,
+                }
+                .run_unthrottled();
             } else {
-                Loop { shard: &self, local, events: &mut events }.run_throttled(origin_ns);
+                Loop {
+                    shard: &self,
+                    local,
+                    events: &mut events,
+                }
+                .run_throttled(origin_ns);
             }
         });
         // Whatever started the thread may have failed before the inbox was served.
@@ -217,7 +240,10 @@ impl Shard {
 
 impl fmt::Debug for Shard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shard").field("id", &self.0.id).field("name", &self.0.name).finish()
+        f.debug_struct("Shard")
+            .field("id", &self.0.id)
+            .field("name", &self.0.name)
+            .finish()
     }
 }
 
@@ -265,7 +291,11 @@ impl Loop<'_> {
                 return;
             }
             let idle = !self.local.has_ready() && park.prepare(Sleep::Idle);
-            let timeout = if idle { self.until_timer() } else { Some(Duration::ZERO) };
+            let timeout = if idle {
+                self.until_timer()
+            } else {
+                Some(Duration::ZERO)
+            };
             if idle {
                 self.counters().busy_ns.add(clock_now_ns() - awake_since);
             }
@@ -341,7 +371,10 @@ impl Loop<'_> {
                 return;
             }
             if park.prepare(Sleep::Throttled) {
-                self.shard.0.interrupt.sleep(Duration::from_nanos(edge_ns - now));
+                self.shard
+                    .0
+                    .interrupt
+                    .sleep(Duration::from_nanos(edge_ns - now));
                 if park.awake() {
                     self.shard.drain_interrupt();
                 }
@@ -366,7 +399,11 @@ impl Loop<'_> {
                 happened = ready || notified;
             }
             let since = clock_now_ns() - origin_ns;
-            if self.local.next_timer_ns().is_some_and(|at| at <= origin_ns + since) {
+            if self
+                .local
+                .next_timer_ns()
+                .is_some_and(|at| at <= origin_ns + since)
+            {
                 // Timers are due at edges: this is one.
                 return origin_ns + since / wait_ns * wait_ns;
             }
@@ -418,7 +455,10 @@ impl<R> Reply<R> {
                 ReplyState::Waiting => {}
             }
             if !on_shard {
-                state = self.done.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self
+                    .done
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
             state = self

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 /// Nanoseconds of CLOCK_MONOTONIC, which is also what GStreamer's system clock counts.
 pub fn clock_now_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: `time` is a valid timespec for the call to fill; CLOCK_MONOTONIC exists on every Linux.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -25,7 +28,10 @@ impl RawAddr {
     /// No address.
     pub fn empty() -> Self {
         // SAFETY: sockaddr_storage is plain old data for which all zeroes is a value (AF_UNSPEC).
-        RawAddr { storage: unsafe { std::mem::zeroed() }, len: 0 }
+        RawAddr {
+            storage: unsafe { std::mem::zeroed() },
+            len: 0,
+        }
     }
 
     /// The bytes the kernel wrote (16 for IPv4, 28 for IPv6, none when it gave no address).
@@ -97,7 +103,11 @@ pub fn send_to(fd: BorrowedFd<'_>, data: &[u8], to: &RawAddr) -> io::Result<usiz
             to.len,
         )
     };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+    if n < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(n as usize)
+    }
 }
 
 /// Like [`send_to`], for a datagram in several pieces.
@@ -115,7 +125,11 @@ pub fn send_vectored_to(
     // SAFETY: all that `header` points to is borrowed for the call, which only reads it; IoSlice has the
     // layout of iovec by its documentation.
     let n = unsafe { libc::sendmsg(fd.as_raw_fd(), &header, SEND_FLAGS) };
-    if n < 0 { Err(io::Error::last_os_error()) } else { Ok(n as usize) }
+    if n < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(n as usize)
+    }
 }
 
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -162,7 +176,11 @@ pub fn recv_from(fd: BorrowedFd<'_>, buf: &mut [u8], from: &mut RawAddr) -> io::
         return Err(io::Error::last_os_error());
     }
     let datagram_len = n as usize;
-    Ok(Received { len: datagram_len.min(buf.len()), datagram_len, timestamp_ns: None })
+    Ok(Received {
+        len: datagram_len.min(buf.len()),
+        datagram_len,
+        timestamp_ns: None,
+    })
 }
 
 /// Like [`recv_from`], with the kernel's timestamp of a socket that has SO_TIMESTAMPNS on.
@@ -184,7 +202,11 @@ pub fn recv_from_timestamped(
     // SAFETY: all that `header` points to is exclusively borrowed and outlives the call; IoSliceMut has
     // the layout of iovec by its documentation.
     let n = unsafe {
-        libc::recvmsg(fd.as_raw_fd(), &mut header, libc::MSG_DONTWAIT | libc::MSG_TRUNC)
+        libc::recvmsg(
+            fd.as_raw_fd(),
+            &mut header,
+            libc::MSG_DONTWAIT | libc::MSG_TRUNC,
+        )
     };
     if n < 0 {
         from.len = 0;
@@ -193,7 +215,11 @@ pub fn recv_from_timestamped(
     from.len = header.msg_namelen;
     let datagram_len = n as usize;
     let timestamp_ns = timestamp_of(&header);
-    Ok(Received { len: datagram_len.min(iov.len()), datagram_len, timestamp_ns })
+    Ok(Received {
+        len: datagram_len.min(iov.len()),
+        datagram_len,
+        timestamp_ns,
+    })
 }
 
 /// Receives up to a fixed number of datagrams with one system call.
@@ -256,7 +282,14 @@ impl RecvBatch {
     pub fn received(&self, i: usize) -> (Received, &RawAddr) {
         let datagram_len = self.headers[i].msg_len as usize;
         let len = datagram_len.min(self.lens[i]);
-        (Received { len, datagram_len, timestamp_ns: None }, &self.addrs[i])
+        (
+            Received {
+                len,
+                datagram_len,
+                timestamp_ns: None,
+            },
+            &self.addrs[i],
+        )
     }
 }
 
@@ -265,7 +298,9 @@ unsafe impl Send for RecvBatch {}
 
 impl std::fmt::Debug for RecvBatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RecvBatch").field("capacity", &self.capacity()).finish()
+        f.debug_struct("RecvBatch")
+            .field("capacity", &self.capacity())
+            .finish()
     }
 }
 
@@ -287,7 +322,9 @@ fn timestamp_of(header: &libc::msghdr) -> Option<u64> {
         while !message.is_null() {
             let kind = ((*message).cmsg_level, (*message).cmsg_type);
             if kind == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
-                let time = libc::CMSG_DATA(message).cast::<libc::timespec>().read_unaligned();
+                let time = libc::CMSG_DATA(message)
+                    .cast::<libc::timespec>()
+                    .read_unaligned();
                 return Some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64);
             }
             message = libc::CMSG_NXTHDR(header, message);
@@ -336,7 +373,9 @@ impl Epoll {
             unsafe { libc::epoll_wait(epoll, out, max, 0) }
         } else {
             let time = timeout.map(timespec);
-            let time = time.as_ref().map_or(std::ptr::null(), |t| t as *const libc::timespec);
+            let time = time
+                .as_ref()
+                .map_or(std::ptr::null(), |t| t as *const libc::timespec);
             // SAFETY: as above; `time` is null or points to a timespec that outlives the call. The raw
             // system call is used as Debian 12's libc crate target has no wrapper on every libc.
             unsafe {
@@ -353,7 +392,11 @@ impl Epoll {
         };
         if n < 0 {
             let error = io::Error::last_os_error();
-            return if error.kind() == io::ErrorKind::Interrupted { Ok(&[]) } else { Err(error) };
+            return if error.kind() == io::ErrorKind::Interrupted {
+                Ok(&[])
+            } else {
+                Err(error)
+            };
         }
         // SAFETY: the kernel wrote the first `n <= max` events.
         Ok(unsafe { std::slice::from_raw_parts(out, n as usize) })
@@ -390,7 +433,11 @@ impl EventFd {
 
     /// Sleeps until notified or for `timeout`.
     pub(crate) fn sleep(&self, timeout: Duration) {
-        let mut fd = libc::pollfd { fd: self.raw(), events: libc::POLLIN, revents: 0 };
+        let mut fd = libc::pollfd {
+            fd: self.raw(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         let time = timespec(timeout);
         // SAFETY: one pollfd and one timespec, both live locals; no signal mask.
         unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) };
@@ -411,7 +458,11 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
 }
 
 fn check(result: i32) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 pub(crate) const READABLE: u32 = libc::EPOLLIN as u32;

@@ -9,7 +9,11 @@ use crate::wheel::{Precision, TimerKey};
 /// Completes when the shard's clock has reached `deadline_ns` (CLOCK_MONOTONIC). To be awaited in a
 /// task or agent of a shard; elsewhere it completes at once.
 pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
-    Sleep { deadline_ns, precision, key: None }
+    Sleep {
+        deadline_ns,
+        precision,
+        key: None,
+    }
 }
 
 /// The future of [`sleep_until`].
@@ -40,7 +44,11 @@ impl Future for Sleep {
             self.key = Some(local.add_sleeper(self.deadline_ns, self.precision, waker));
             false
         });
-        if ready.unwrap_or(true) { Poll::Ready(()) } else { Poll::Pending }
+        if ready.unwrap_or(true) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 }
 

@@ -73,10 +73,19 @@ impl<T> Wheel<T> {
         let tick = tick.clamp(self.tick_now + 1, self.tick_now + HORIZON_TICKS);
         self.generation = self.generation.wrapping_add(1);
         let generation = self.generation;
-        let index =
-            self.entries.insert(Entry { tick, generation, item, place: (0, 0), prev: NIL, next: NIL });
+        let index = self.entries.insert(Entry {
+            tick,
+            generation,
+            item,
+            place: (0, 0),
+            prev: NIL,
+            next: NIL,
+        });
         self.link(index as u32);
-        TimerKey { index: index as u32, generation }
+        TimerKey {
+            index: index as u32,
+            generation,
+        }
     }
 
     /// Takes a timer out. `None` if it has fired or was cancelled before.
@@ -107,7 +116,8 @@ impl<T> Wheel<T> {
     /// When to call [`Wheel::advance`] next: never later than the earliest deadline's tick. It may be
     /// earlier when a far timer has to move to a finer level.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        self.next_tick().map(|tick| self.origin_ns + tick * self.tick_ns)
+        self.next_tick()
+            .map(|tick| self.origin_ns + tick * self.tick_ns)
     }
 
     /// The wheel stands at `tick`: spreads the coarse slots that begin here, fires the finest one.
@@ -133,7 +143,9 @@ impl<T> Wheel<T> {
 
     /// The next tick at which a slot is due, of any level.
     fn next_tick(&self) -> Option<u64> {
-        (0..LEVELS).filter_map(|level| self.next_tick_of(level)).min()
+        (0..LEVELS)
+            .filter_map(|level| self.next_tick_of(level))
+            .min()
     }
 
     fn next_tick_of(&self, level: usize) -> Option<u64> {
@@ -172,7 +184,12 @@ impl<T> Wheel<T> {
     }
 
     fn unlink(&mut self, index: u32) {
-        let Entry { place: (level, slot), prev, next, .. } = self.entries[index as usize];
+        let Entry {
+            place: (level, slot),
+            prev,
+            next,
+            ..
+        } = self.entries[index as usize];
         let level = &mut self.levels[level as usize];
         if prev == NIL {
             level.heads[slot as usize] = next;
@@ -220,7 +237,10 @@ struct Level {
 
 impl Default for Level {
     fn default() -> Self {
-        Level { occupied: 0, heads: [NIL; SLOTS] }
+        Level {
+            occupied: 0,
+            heads: [NIL; SLOTS],
+        }
     }
 }
 
@@ -230,7 +250,8 @@ const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_MASK: u64 = SLOTS as u64 - 1;
 const LEVELS: usize = 6;
 /// What is further away than the coarsest level reaches fires there (at 1 ms: after 2 years).
-const HORIZON_TICKS: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - (1 << (SLOT_BITS * (LEVELS as u32 - 1))) - 1;
+const HORIZON_TICKS: u64 =
+    (1 << (SLOT_BITS * LEVELS as u32)) - (1 << (SLOT_BITS * (LEVELS as u32 - 1))) - 1;
 
 #[cfg(all(test, not(loom)))]
 mod tests {

@@ -18,7 +18,11 @@ pub(crate) struct ContextSettings {
 
 impl Default for ContextSettings {
     fn default() -> Self {
-        ContextSettings { name: String::new(), wait_ms: 0, threads: THREADS_DEFAULT }
+        ContextSettings {
+            name: String::new(),
+            wait_ms: 0,
+            threads: THREADS_DEFAULT,
+        }
     }
 }
 
@@ -51,7 +55,13 @@ impl PropertyGroup for ContextSettings {
     /// Sets one of them. `false`: not a property of this group.
     fn set(&mut self, name: &str, value: &glib::Value) -> bool {
         match name {
-            "context" => self.name = value.get::<Option<String>>().ok().flatten().unwrap_or_default(),
+            "context" => {
+                self.name = value
+                    .get::<Option<String>>()
+                    .ok()
+                    .flatten()
+                    .unwrap_or_default()
+            }
             "context-wait" => self.wait_ms = value.get().unwrap_or(0),
             "context-threads" => self.threads = value.get().unwrap_or(THREADS_DEFAULT),
             _ => return false,
@@ -124,7 +134,11 @@ impl Place {
         let structure = event.structure().filter(|s| s.name() == ANNOUNCEMENT)?;
         let context = Context::find(structure.get::<&str>("context").ok()?)?;
         let id = structure.get::<u64>("shard").ok()?;
-        let shard = context.shards().iter().find(|shard| shard.id() == id)?.clone();
+        let shard = context
+            .shards()
+            .iter()
+            .find(|shard| shard.id() == id)?
+            .clone();
         Some(Place { context, shard })
     }
 

@@ -6,6 +6,7 @@
 pub(crate) mod context;
 pub(crate) mod pending;
 pub(crate) mod pool;
+pub(crate) mod queue;
 pub(crate) mod sink;
 pub(crate) mod socket;
 pub(crate) mod source;
@@ -16,7 +17,11 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// The debug category of what the elements share.
 pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-    gst::DebugCategory::new("threadbare", gst::DebugColorFlags::empty(), Some("Threadbare contexts and tasks"))
+    gst::DebugCategory::new(
+        "threadbare",
+        gst::DebugColorFlags::empty(),
+        Some("Threadbare contexts and tasks"),
+    )
 });
 
 /// Implements `properties`, `set_property` and `property` of an element whose own properties are derived and
@@ -49,6 +54,33 @@ macro_rules! properties_with_groups {
     };
 }
 pub(crate) use properties_with_groups;
+
+/// The same for an element that has no properties of its own.
+macro_rules! properties_of_groups {
+    ($($group:ident),+) => {
+        fn properties() -> &'static [gst::glib::ParamSpec] {
+            static ALL: std::sync::OnceLock<Vec<gst::glib::ParamSpec>> = std::sync::OnceLock::new();
+            ALL.get_or_init(|| {
+                let mut all = Vec::new();
+                $(all.extend($crate::kit::group_specs(|imp: &Self| &imp.$group));)+
+                all
+            })
+        }
+
+        fn set_property(&self, _id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
+            let _is_known = false
+                $(|| $crate::kit::PropertyGroup::set(&mut *$crate::kit::lock(&self.$group), spec.name(), value))+;
+        }
+
+        fn property(&self, _id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
+            $(if let Some(value) = $crate::kit::PropertyGroup::get(&*$crate::kit::lock(&self.$group), spec.name()) {
+                return value;
+            })+
+            spec.default_value().clone()
+        }
+    };
+}
+pub(crate) use properties_of_groups;
 
 /// A group of properties that several elements have.
 pub(crate) trait PropertyGroup {

@@ -46,7 +46,9 @@ struct Depth {
 impl Depth {
     fn enter() -> Self {
         DEPTH.set(DEPTH.get() + 1);
-        Depth { left_before: LEFT.with_borrow(Vec::len) }
+        Depth {
+            left_before: LEFT.with_borrow(Vec::len),
+        }
     }
 }
 
@@ -129,7 +131,10 @@ mod tests {
         assert!(!can_defer());
         let mut cx = Context::from_waker(Waker::noop());
         assert!(pending.poll(&mut cx).is_pending());
-        assert_eq!(pending.poll(&mut cx), Poll::Ready(Err(gst::FlowError::NotNegotiated)));
+        assert_eq!(
+            pending.poll(&mut cx),
+            Poll::Ready(Err(gst::FlowError::NotNegotiated))
+        );
         assert_eq!(finished.load(Ordering::Relaxed), 3);
     }
 

@@ -31,7 +31,10 @@ impl PoolOwner {
             shard_id: shard.id(),
             capacity,
             local: UnsafeCell::new(Vec::new()),
-            remote: Mutex::new(Remote { free: Vec::new(), closed: false }),
+            remote: Mutex::new(Remote {
+                free: Vec::new(),
+                closed: false,
+            }),
         }))
     }
 
@@ -116,14 +119,16 @@ impl PoolBuffer {
         // SAFETY: plain construction through the C API; every pointer is checked or documented non-null
         // (allocation failure aborts in GLib). The memory is zeroed through its own mapping.
         unsafe {
-            let buffer = c::gst_buffer_new_allocate(ptr::null_mut(), pool.capacity, ptr::null_mut());
+            let buffer =
+                c::gst_buffer_new_allocate(ptr::null_mut(), pool.capacity, ptr::null_mut());
             let memory = c::gst_buffer_peek_memory(buffer, 0);
             let mut map = std::mem::zeroed::<c::GstMapInfo>();
             c::gst_memory_map(memory, &mut map, c::GST_MAP_WRITE);
             ptr::write_bytes(map.data, 0, pool.capacity);
             let data = map.data;
             c::gst_memory_unmap(memory, &mut map);
-            let meta = c::gst_buffer_add_meta(buffer, META.info, ptr::null_mut()).cast::<PoolMeta>();
+            let meta =
+                c::gst_buffer_add_meta(buffer, META.info, ptr::null_mut()).cast::<PoolMeta>();
             (*meta).meta.flags |= c::GST_META_FLAG_POOLED | c::GST_META_FLAG_LOCKED;
             (*meta).pool = Arc::into_raw(pool.clone());
             (*meta).memory = memory;
@@ -292,7 +297,10 @@ unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
             return g::GTRUE;
         }
         c::gst_mini_object_ref(object);
-        let idle = Idle { buffer: NonNull::new_unchecked(buffer), meta: NonNull::new_unchecked(meta) };
+        let idle = Idle {
+            buffer: NonNull::new_unchecked(buffer),
+            meta: NonNull::new_unchecked(meta),
+        };
         match (*(*meta).pool).put(idle) {
             Ok(()) => g::GFALSE,
             Err(refused) => {

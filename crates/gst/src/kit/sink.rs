@@ -96,7 +96,10 @@ impl PropertyGroup for SyncProperties {
             "sync" => self.0.sync.store(value.get().unwrap_or(true), Relaxed),
             "async" => self.0.preroll.store(value.get().unwrap_or(true), Relaxed),
             "ts-offset" => self.0.offset_ns.store(value.get().unwrap_or(0), Relaxed),
-            "max-lateness" => self.0.max_lateness_ns.store(value.get().unwrap_or(-1), Relaxed),
+            "max-lateness" => self
+                .0
+                .max_lateness_ns
+                .store(value.get().unwrap_or(-1), Relaxed),
             _ => return false,
         }
         true
@@ -214,7 +217,10 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// Buffers arrive.
-    pub(crate) fn chain_list(&self, list: &gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+    pub(crate) fn chain_list(
+        &self,
+        list: &gst::BufferList,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
         for buffer in list.iter_owned() {
             self.chain(buffer)?;
         }
@@ -281,7 +287,8 @@ impl<R: Renderer> Sink<R> {
         let is_async = {
             let mut core = lock(&self.0.core);
             core.stage = Stage::Paused;
-            core.is_async = core.sync.preroll.load(Relaxed) && core.waiting.is_empty() && !core.is_eos;
+            core.is_async =
+                core.sync.preroll.load(Relaxed) && core.waiting.is_empty() && !core.is_eos;
             core.is_async
         };
         self.unschedule();
@@ -330,7 +337,10 @@ impl<R: Renderer> Sink<R> {
             core.waiting.push_back(item);
         }
         self.commit();
-        let mut drain = Drain { shared: self.0.clone(), sleep: None };
+        let mut drain = Drain {
+            shared: self.0.clone(),
+            sleep: None,
+        };
         if !pending::can_defer() {
             return drain.block().map(|()| gst::FlowSuccess::Ok);
         }
@@ -400,12 +410,17 @@ impl<R> Core<R> {
         let (Some(segment), Some(clock)) = (&self.segment, self.time.clock()) else {
             return Next::Ready;
         };
-        let Some(start) = buffer.pts().or(buffer.dts()) else { return Next::Ready };
+        let Some(start) = buffer.pts().or(buffer.dts()) else {
+            return Next::Ready;
+        };
         let Some(running) = segment.to_running_time(start) else {
             // Outside of the segment.
             return Next::Drop;
         };
-        let at = self.time.base_ns().saturating_add((running + self.latency).nseconds());
+        let at = self
+            .time
+            .base_ns()
+            .saturating_add((running + self.latency).nseconds());
         let at = at.saturating_add_signed(self.sync.offset_ns.load(Relaxed));
         let now = clock.time().nseconds();
         if now < at {
@@ -502,7 +517,9 @@ impl<R: Renderer> Drain<R> {
             if core.stage != Stage::Playing || core.waiting.is_empty() {
                 return;
             }
-            let Some(clock) = core.time.clock() else { return };
+            let Some(clock) = core.time.clock() else {
+                return;
+            };
             let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
             core.clock_id = Some(id.clone().into());
             id
@@ -522,7 +539,9 @@ impl<R: Renderer> Drain<R> {
             self.sleep = Some(sleep);
             return;
         }
-        let Some(clock) = core.time.clock() else { return };
+        let Some(clock) = core.time.clock() else {
+            return;
+        };
         let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
         let waker = cx.waker().clone();
         core.clock_id = Some(id.clone().into());
@@ -583,14 +602,16 @@ where
         gst::StateChange::ReadyToPaused => {
             is_async = sink.pause_from_ready();
             if is_async {
-                let _ = element.post_message(gst::message::AsyncStart::builder().src(element).build());
+                let _ =
+                    element.post_message(gst::message::AsyncStart::builder().src(element).build());
             }
         }
         gst::StateChange::PausedToReady => sink.stop(),
         gst::StateChange::PlayingToPaused => {
             is_async = sink.pause();
             if is_async {
-                let _ = element.post_message(gst::message::AsyncStart::builder().src(element).build());
+                let _ =
+                    element.post_message(gst::message::AsyncStart::builder().src(element).build());
             }
         }
         _ => {}
@@ -599,5 +620,9 @@ where
     if transition == gst::StateChange::PausedToPlaying && sink.play(RunningTime::of(element)) {
         let _ = element.post_message(gst::message::AsyncDone::builder().src(element).build());
     }
-    Ok(if is_async { gst::StateChangeSuccess::Async } else { result })
+    Ok(if is_async {
+        gst::StateChangeSuccess::Async
+    } else {
+        result
+    })
 }

@@ -12,19 +12,36 @@ use super::PropertyGroup;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SocketError {
     #[error("cannot resolve '{host}': {source}")]
-    Resolve { host: String, source: std::io::Error },
+    Resolve {
+        host: String,
+        source: std::io::Error,
+    },
     #[error("'{host}' has no address")]
     NoAddress { host: String },
-    #[error("cannot open a UDP socket: {source} (is the limit of open files reached? see `ulimit -n`)")]
+    #[error(
+        "cannot open a UDP socket: {source} (is the limit of open files reached? see `ulimit -n`)"
+    )]
     Open { source: glib::Error },
     #[error("cannot bind to {address}: {source}")]
-    Bind { address: SocketAddr, source: glib::Error },
+    Bind {
+        address: SocketAddr,
+        source: glib::Error,
+    },
     #[error("cannot join {group} on interface '{interface}': {source}")]
-    Join { group: IpAddr, interface: String, source: glib::Error },
-    #[error("multicast-source '{value}': expected addresses, each after a '+', such as \"+10.1.2.3+10.1.2.4\"")]
+    Join {
+        group: IpAddr,
+        interface: String,
+        source: glib::Error,
+    },
+    #[error(
+        "multicast-source '{value}': expected addresses, each after a '+', such as \"+10.1.2.3+10.1.2.4\""
+    )]
     MulticastSource { value: String },
     #[error("cannot send multicast through interface '{name}': {source}")]
-    Interface { name: String, source: std::io::Error },
+    Interface {
+        name: String,
+        source: std::io::Error,
+    },
     #[error("'{value}' is not a Differentiated Services code point (0..63)")]
     Dscp { value: i32 },
 }
@@ -37,14 +54,22 @@ impl From<SocketError> for gst::ErrorMessage {
 
 /// The first address of a host name or literal.
 pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> {
-    let bare = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+    let bare = host
+        .strip_prefix('[')
+        .and_then(|h| h.strip_suffix(']'))
+        .unwrap_or(host);
     if let Ok(ip) = bare.parse::<IpAddr>() {
         return Ok(SocketAddr::new(ip, port));
     }
     let mut found = (bare, port)
         .to_socket_addrs()
-        .map_err(|source| SocketError::Resolve { host: host.to_owned(), source })?;
-    found.next().ok_or_else(|| SocketError::NoAddress { host: host.to_owned() })
+        .map_err(|source| SocketError::Resolve {
+            host: host.to_owned(),
+            source,
+        })?;
+    found.next().ok_or_else(|| SocketError::NoAddress {
+        host: host.to_owned(),
+    })
 }
 
 /// A non-blocking UDP socket bound to `address`.
@@ -57,7 +82,11 @@ pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<gio::Socket, Sock
 }
 
 fn open(is_v6: bool) -> Result<gio::Socket, SocketError> {
-    let family = if is_v6 { gio::SocketFamily::Ipv6 } else { gio::SocketFamily::Ipv4 };
+    let family = if is_v6 {
+        gio::SocketFamily::Ipv6
+    } else {
+        gio::SocketFamily::Ipv4
+    };
     let socket = gio::Socket::new(family, gio::SocketType::Datagram, gio::SocketProtocol::Udp)
         .map_err(|source| SocketError::Open { source })?;
     socket.set_blocking(false);
@@ -130,7 +159,11 @@ pub(crate) struct MulticastSettings {
 
 impl Default for MulticastSettings {
     fn default() -> Self {
-        MulticastSettings { auto: true, loops: true, interface: None }
+        MulticastSettings {
+            auto: true,
+            loops: true,
+            interface: None,
+        }
     }
 }
 
@@ -195,15 +228,17 @@ impl Membership {
             .map(|name| name.trim().to_owned())
             .filter(|name| !name.is_empty())
             .collect();
-        Ok(Membership { group, interfaces, sources: parse_sources(sources.unwrap_or_default())? })
+        Ok(Membership {
+            group,
+            interfaces,
+            sources: parse_sources(sources.unwrap_or_default())?,
+        })
     }
 
     pub(crate) fn join(&self, socket: &gio::Socket) -> Result<(), SocketError> {
         self.each(|group, source, interface| {
             let joined = match source {
-                Some(source) => {
-                    socket.join_multicast_group_ssm(group, Some(source), interface)
-                }
+                Some(source) => socket.join_multicast_group_ssm(group, Some(source), interface),
                 None => socket.join_multicast_group(group, false, interface),
             };
             joined.map_err(|source| SocketError::Join {
@@ -218,9 +253,7 @@ impl Membership {
     pub(crate) fn leave(&self, socket: &gio::Socket) {
         let _ = self.each(|group, source, interface| {
             let left = match source {
-                Some(source) => {
-                    socket.leave_multicast_group_ssm(group, Some(source), interface)
-                }
+                Some(source) => socket.leave_multicast_group_ssm(group, Some(source), interface),
                 None => socket.leave_multicast_group(group, false, interface),
             };
             if let Err(error) = left {
@@ -240,9 +273,16 @@ impl Membership {
     ) -> Result<(), SocketError> {
         let group = gio::InetAddress::from(self.group);
         let any = [None];
-        let interfaces: Vec<Option<&str>> =
-            self.interfaces.iter().map(|name| Some(name.as_str())).collect();
-        for interface in if interfaces.is_empty() { &any[..] } else { &interfaces[..] } {
+        let interfaces: Vec<Option<&str>> = self
+            .interfaces
+            .iter()
+            .map(|name| Some(name.as_str()))
+            .collect();
+        for interface in if interfaces.is_empty() {
+            &any[..]
+        } else {
+            &interfaces[..]
+        } {
             if self.sources.is_empty() {
                 f(&group, None, *interface)?;
             }
@@ -255,13 +295,17 @@ impl Membership {
 }
 
 fn parse_sources(value: &str) -> Result<Vec<IpAddr>, SocketError> {
-    let error = || SocketError::MulticastSource { value: value.to_owned() };
+    let error = || SocketError::MulticastSource {
+        value: value.to_owned(),
+    };
     let value_trimmed = value.trim();
     if value_trimmed.is_empty() {
         return Ok(Vec::new());
     }
     let list = value_trimmed.strip_prefix('+').ok_or_else(error)?;
-    list.split('+').map(|ip| ip.trim().parse().map_err(|_| error())).collect()
+    list.split('+')
+        .map(|ip| ip.trim().parse().map_err(|_| error()))
+        .collect()
 }
 
 /// Marks what the socket sends (RFC 2474). -1 leaves the system's default.
@@ -289,12 +333,18 @@ pub(crate) fn set_buffer_size(socket: &gio::Socket, option: i32, bytes: i32) -> 
     }
     let _ = socket.set_option(libc::SOL_SOCKET, option, bytes);
     // Linux reports twice what it uses for payload (socket(7)).
-    socket.option(libc::SOL_SOCKET, option).ok().map(|granted| granted / 2)
+    socket
+        .option(libc::SOL_SOCKET, option)
+        .ok()
+        .map(|granted| granted / 2)
 }
 
 /// Sends multicast packets through this interface, by name.
 pub(crate) fn set_multicast_interface(udp: &Udp, name: &str) -> Result<(), SocketError> {
-    let failed = |error: std::io::Error| SocketError::Interface { name: name.to_owned(), source: error };
+    let failed = |error: std::io::Error| SocketError::Interface {
+        name: name.to_owned(),
+        source: error,
+    };
     let unknown = || failed(std::io::ErrorKind::NotFound.into());
     let c_name = std::ffi::CString::new(name).map_err(|_| unknown())?;
     // SAFETY: a NUL-terminated string that outlives the call.
@@ -306,7 +356,13 @@ pub(crate) fn set_multicast_interface(udp: &Udp, name: &str) -> Result<(), Socke
     let result = if udp.socket().family() == gio::SocketFamily::Ipv6 {
         // SAFETY: passes a live u32 with its size, as ipv6(7) has it.
         unsafe {
-            libc::setsockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_IF, (&raw const index).cast(), 4)
+            libc::setsockopt(
+                fd,
+                libc::IPPROTO_IPV6,
+                libc::IPV6_MULTICAST_IF,
+                (&raw const index).cast(),
+                4,
+            )
         }
     } else {
         let request = libc::ip_mreqn {
@@ -317,10 +373,20 @@ pub(crate) fn set_multicast_interface(udp: &Udp, name: &str) -> Result<(), Socke
         let size = size_of::<libc::ip_mreqn>() as libc::socklen_t;
         // SAFETY: passes a live ip_mreqn with its size, as ip(7) has it.
         unsafe {
-            libc::setsockopt(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, (&raw const request).cast(), size)
+            libc::setsockopt(
+                fd,
+                libc::IPPROTO_IP,
+                libc::IP_MULTICAST_IF,
+                (&raw const request).cast(),
+                size,
+            )
         }
     };
-    if result < 0 { Err(failed(std::io::Error::last_os_error())) } else { Ok(()) }
+    if result < 0 {
+        Err(failed(std::io::Error::last_os_error()))
+    } else {
+        Ok(())
+    }
 }
 
 /// Asks the kernel for a timestamp with each packet.

@@ -62,8 +62,6 @@ pub(crate) enum Produced {
     Idle,
     /// It failed.
     Failed(gst::ErrorMessage),
-    /// The stream is over.
-    Eos,
 }
 
 /// The element's end of its task.
@@ -78,7 +76,9 @@ struct Driven<P: Producer> {
 
 impl<P: Producer> Default for Driver<P> {
     fn default() -> Self {
-        Driver { slot: Mutex::new(None) }
+        Driver {
+            slot: Mutex::new(None),
+        }
     }
 }
 
@@ -282,10 +282,6 @@ impl<P: Producer> SrcAgent<P> {
                 self.fail(cx, error);
                 return false;
             }
-            Produced::Eos => {
-                self.end_of_stream(cx);
-                return false;
-            }
         };
         match result {
             Ok(_) if self.pending.is_empty() => true,
@@ -311,7 +307,8 @@ impl<P: Producer> SrcAgent<P> {
         if kind == gst::EventType::StreamStart {
             self.pad.push_event(self.place.announcement());
         }
-        if kind == gst::EventType::Eos {
+        // A queue passes the end of one stream on and the start of the next.
+        if kind == gst::EventType::Eos && P::REPORTS_FLOW {
             self.rest(cx);
             self.state = State::Ended;
             return false;
@@ -368,7 +365,10 @@ impl<P: Producer> SrcAgent<P> {
                         element,
                         gst::StreamError::Failed,
                         ("Internal data stream error."),
-                        ["streaming stopped, reason {error:?} ({})", error.into_glib()]
+                        [
+                            "streaming stopped, reason {error:?} ({})",
+                            error.into_glib()
+                        ]
                     );
                 }
                 self.end_of_stream(cx);

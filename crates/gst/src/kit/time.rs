@@ -19,15 +19,25 @@ impl RunningTime {
         let clock = element.clock();
         let base_ns = element.base_time().map_or(0, gst::ClockTime::nseconds);
         let is_monotonic = clock.as_ref().is_some_and(counts_monotonic);
-        RunningTime { clock, base_ns, is_monotonic }
+        RunningTime {
+            clock,
+            base_ns,
+            is_monotonic,
+        }
     }
 
     /// Running time at `now_ns` of the context's clock, which was read this pass. `None` without a clock.
     #[inline]
     pub(crate) fn at(&self, now_ns: u64) -> Option<gst::ClockTime> {
         let clock = self.clock.as_ref()?;
-        let clock_ns = if self.is_monotonic { now_ns } else { clock.time().nseconds() };
-        Some(gst::ClockTime::from_nseconds(clock_ns.saturating_sub(self.base_ns)))
+        let clock_ns = if self.is_monotonic {
+            now_ns
+        } else {
+            clock.time().nseconds()
+        };
+        Some(gst::ClockTime::from_nseconds(
+            clock_ns.saturating_sub(self.base_ns),
+        ))
     }
 
     /// The pipeline's clock.

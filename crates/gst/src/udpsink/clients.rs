@@ -44,7 +44,9 @@ impl Client {
 
 /// Why a list of clients was refused.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("client '{client}': expected host:port with a port from 1 to 65535, [address]:port for IPv6")]
+#[error(
+    "client '{client}': expected host:port with a port from 1 to 65535, [address]:port for IPv6"
+)]
 pub(super) struct BadClient {
     client: String,
 }
@@ -55,10 +57,15 @@ pub(super) fn parse(list: &str) -> Result<Vec<(String, u16)>, BadClient> {
         .map(str::trim)
         .filter(|client| !client.is_empty())
         .map(|client| {
-            let bad = || BadClient { client: client.to_owned() };
+            let bad = || BadClient {
+                client: client.to_owned(),
+            };
             let (host, port) = client.rsplit_once(':').ok_or_else(bad)?;
             let port = port.parse().ok().filter(|port| *port > 0).ok_or_else(bad)?;
-            let host = host.strip_prefix('[').and_then(|h| h.strip_suffix(']')).unwrap_or(host);
+            let host = host
+                .strip_prefix('[')
+                .and_then(|h| h.strip_suffix(']'))
+                .unwrap_or(host);
             if host.is_empty() {
                 return Err(bad());
             }
@@ -71,7 +78,11 @@ pub(super) fn parse(list: &str) -> Result<Vec<(String, u16)>, BadClient> {
 pub(super) fn format<'a>(clients: impl Iterator<Item = (&'a str, u16)>) -> String {
     let parts: Vec<String> = clients
         .map(|(host, port)| {
-            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+            if host.contains(':') {
+                format!("[{host}]:{port}")
+            } else {
+                format!("{host}:{port}")
+            }
         })
         .collect();
     parts.join(",")

@@ -20,7 +20,11 @@ use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-    gst::DebugCategory::new("ts-udpsink", gst::DebugColorFlags::empty(), Some("Thread-sharing UDP sink"))
+    gst::DebugCategory::new(
+        "ts-udpsink",
+        gst::DebugColorFlags::empty(),
+        Some("Thread-sharing UDP sink"),
+    )
 });
 
 /// What the properties say, besides the list of clients.
@@ -106,7 +110,9 @@ impl UdpSink {
     fn sink(&self) -> &Sink<Sender> {
         self.sink.get_or_init(|| {
             let mut sender = Sender::new();
-            sender.clients.extend(Client::new("127.0.0.1", 5004, 0).ok());
+            sender
+                .clients
+                .extend(Client::new("127.0.0.1", 5004, 0).ok());
             Sink::new(self.obj().upcast_ref(), sender, lock(&self.sync).clone())
         })
     }
@@ -152,7 +158,10 @@ impl UdpSink {
     fn set_first_client(&self, host: Option<String>, port: Option<u16>) {
         let (old_host, old_port) = self.first_client();
         self.remove(&old_host, old_port);
-        self.add(host.as_deref().unwrap_or(&old_host), port.unwrap_or(old_port));
+        self.add(
+            host.as_deref().unwrap_or(&old_host),
+            port.unwrap_or(old_port),
+        );
         self.sender(|sender| {
             let last_first = 1.min(sender.clients.len());
             sender.clients.rotate_right(last_first);
@@ -182,12 +191,17 @@ impl UdpSink {
                 self.refuse(&error);
             }
         }
-        self.obj().emit_by_name::<()>("client-added", &[&host, &i32::from(port)]);
+        self.obj()
+            .emit_by_name::<()>("client-added", &[&host, &i32::from(port)]);
     }
 
     fn remove(&self, host: &str, port: u16) {
         let removed = self.sender(|sender| {
-            let Some(i) = sender.clients.iter().position(|client| client.is(host, port)) else {
+            let Some(i) = sender
+                .clients
+                .iter()
+                .position(|client| client.is(host, port))
+            else {
                 return None;
             };
             sender.reset();
@@ -205,7 +219,8 @@ impl UdpSink {
                 if let Some(address) = gone {
                     self.leave(Some(address));
                 }
-                self.obj().emit_by_name::<()>("client-removed", &[&host, &i32::from(port)]);
+                self.obj()
+                    .emit_by_name::<()>("client-removed", &[&host, &i32::from(port)]);
             }
         }
     }
@@ -219,7 +234,8 @@ impl UdpSink {
         for client in gone {
             for _ in 0..client.uses {
                 let port = i32::from(client.address.port());
-                self.obj().emit_by_name::<()>("client-removed", &[&client.host, &port]);
+                self.obj()
+                    .emit_by_name::<()>("client-removed", &[&client.host, &port]);
             }
         }
     }
@@ -253,14 +269,20 @@ impl UdpSink {
             self.sender(|sender| sender.clients.iter().map(|client| client.address).collect());
         // An IPv4 socket is always there, so that used-socket has something to share.
         self.open_for(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-        addresses.into_iter().try_for_each(|address| self.open_for(address))
+        addresses
+            .into_iter()
+            .try_for_each(|address| self.open_for(address))
     }
 
     /// Sees to a socket of the address's family, and to its multicast group.
     fn open_for(&self, address: SocketAddr) -> Result<(), SocketError> {
         let settings = self.settings().clone();
         let known = self.sender(|sender| {
-            if address.is_ipv4() { sender.v4.clone() } else { sender.v6.clone() }
+            if address.is_ipv4() {
+                sender.v4.clone()
+            } else {
+                sender.v6.clone()
+            }
         });
         let udp = match known {
             Some(udp) => udp,
@@ -268,8 +290,11 @@ impl UdpSink {
             None => {
                 let udp = open_socket(&settings, address.is_ipv6())?;
                 self.sender(|sender| {
-                    *(if address.is_ipv4() { &mut sender.v4 } else { &mut sender.v6 }) =
-                        Some(udp.clone());
+                    *(if address.is_ipv4() {
+                        &mut sender.v4
+                    } else {
+                        &mut sender.v6
+                    }) = Some(udp.clone());
                 });
                 udp
             }
@@ -289,13 +314,20 @@ impl UdpSink {
         let left: Vec<(SocketAddr, Membership)> = {
             let mut memberships = lock(&self.memberships);
             let all = std::mem::take(&mut *memberships);
-            let (left, stay) =
-                all.into_iter().partition(|(known, _)| address.is_none_or(|a| a == *known));
+            let (left, stay) = all
+                .into_iter()
+                .partition(|(known, _)| address.is_none_or(|a| a == *known));
             *memberships = stay;
             left
         };
         for (address, membership) in left {
-            let udp = self.sender(|s| if address.is_ipv4() { s.v4.clone() } else { s.v6.clone() });
+            let udp = self.sender(|s| {
+                if address.is_ipv4() {
+                    s.v4.clone()
+                } else {
+                    s.v6.clone()
+                }
+            });
             if let Some(udp) = udp {
                 membership.leave(udp.socket());
             }
@@ -317,7 +349,10 @@ impl UdpSink {
         let settings = self.settings().clone();
         let sockets = self.sender(|sender| {
             sender.reset();
-            [(sender.v4.take(), settings.socket), (sender.v6.take(), settings.socket_v6)]
+            [
+                (sender.v4.take(), settings.socket),
+                (sender.v6.take(), settings.socket_v6),
+            ]
         });
         for (used, given) in sockets {
             if let Some(udp) = used
@@ -329,21 +364,28 @@ impl UdpSink {
     }
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        self.sink().event(&event)
-            || gst::Pad::event_default(pad, Some(&*self.obj()), event)
+        self.sink().event(&event) || gst::Pad::event_default(pad, Some(&*self.obj()), event)
     }
 }
 
 fn open_socket(settings: &Settings, is_v6: bool) -> Result<Udp, SocketError> {
     let (host, port) = if is_v6 {
-        (settings.bind_address_v6.as_deref().unwrap_or("::"), settings.bind_port_v6)
+        (
+            settings.bind_address_v6.as_deref().unwrap_or("::"),
+            settings.bind_port_v6,
+        )
     } else {
-        (settings.bind_address.as_deref().unwrap_or("0.0.0.0"), settings.bind_port)
+        (
+            settings.bind_address.as_deref().unwrap_or("0.0.0.0"),
+            settings.bind_port,
+        )
     };
     let address = socket::resolve(host, u16::try_from(port).unwrap_or(0))?;
     let socket = socket::bind(address, settings.reuse)?;
     socket::set_buffer_size(&socket, libc::SO_SNDBUF, settings.buffer_size);
-    Udp::new(socket).ok_or_else(|| SocketError::NoAddress { host: host.to_owned() })
+    Udp::new(socket).ok_or_else(|| SocketError::NoAddress {
+        host: host.to_owned(),
+    })
 }
 
 fn set_options(
@@ -355,14 +397,20 @@ fn set_options(
     socket.set_ttl(settings.ttl.unsigned_abs());
     socket.set_multicast_ttl(settings.ttl_mc.unsigned_abs());
     socket.set_multicast_loopback(multicast.loops);
-    if let Some(name) = multicast.interface.as_deref().and_then(|list| list.split(',').next()) {
+    if let Some(name) = multicast
+        .interface
+        .as_deref()
+        .and_then(|list| list.split(',').next())
+    {
         socket::set_multicast_interface(udp, name.trim())?;
     }
     socket::set_dscp(socket, settings.qos_dscp)
 }
 
 fn now_ns() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64)
 }
 
 #[glib::object_subclass]
@@ -373,7 +421,9 @@ impl ObjectSubclass for UdpSink {
     type Interfaces = (gst::URIHandler,);
 
     fn with_class(klass: &Self::Class) -> Self {
-        let template = klass.pad_template("sink").expect("the class has a sink template");
+        let template = klass
+            .pad_template("sink")
+            .expect("the class has a sink template");
         let flushing = || Err(gst::FlowError::Error);
         let sink_pad = gst::Pad::builder_from_template(&template)
             .chain_function(move |_, parent, buffer| {
@@ -385,7 +435,11 @@ impl ObjectSubclass for UdpSink {
                 })
             })
             .event_function(|pad, parent, event| {
-                UdpSink::catch_panic_pad_function(parent, || false, |imp| imp.sink_event(pad, event))
+                UdpSink::catch_panic_pad_function(
+                    parent,
+                    || false,
+                    |imp| imp.sink_event(pad, event),
+                )
             })
             .build();
         UdpSink {
@@ -412,15 +466,17 @@ impl ObjectImpl for UdpSink {
     fn constructed(&self) {
         self.parent_constructed();
         let obj = self.obj();
-        obj.add_pad(&self.sink_pad).expect("a new element takes its pad");
+        obj.add_pad(&self.sink_pad)
+            .expect("a new element takes its pad");
         obj.set_element_flags(gst::ElementFlags::SINK | gst::ElementFlags::REQUIRE_CLOCK);
         let weak = obj.downgrade();
         *lock(&self.stats) = StatsProperty::new(move || {
-            let (rendered, dropped) =
-                weak.upgrade().map_or((0, 0), |obj| obj.imp().sink().counts());
-            let (served, errors) = weak
+            let (rendered, dropped) = weak
                 .upgrade()
-                .map_or((0, 0), |obj| obj.imp().sender(|s| (s.bytes_served, s.errors)));
+                .map_or((0, 0), |obj| obj.imp().sink().counts());
+            let (served, errors) = weak.upgrade().map_or((0, 0), |obj| {
+                obj.imp().sender(|s| (s.bytes_served, s.errors))
+            });
             gst::Structure::builder("application/x-ts-udpsink-stats")
                 .field("rendered", rendered)
                 .field("dropped", dropped)
@@ -470,8 +526,12 @@ fn signals() -> Vec<Signal> {
                 Some(obj.imp().client_stats(&host, port).to_value())
             })
             .build(),
-        Signal::builder("client-added").param_types(host_port()).build(),
-        Signal::builder("client-removed").param_types(host_port()).build(),
+        Signal::builder("client-added")
+            .param_types(host_port())
+            .build(),
+        Signal::builder("client-removed")
+            .param_types(host_port())
+            .build(),
     ]
 }
 
@@ -549,11 +609,19 @@ impl URIHandlerImpl for UdpSink {
 
     fn uri(&self) -> Option<String> {
         let (host, port) = self.first_client();
-        Some(format!("udp://{}", clients::format([(host.as_str(), port)].into_iter())))
+        Some(format!(
+            "udp://{}",
+            clients::format([(host.as_str(), port)].into_iter())
+        ))
     }
 
     fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
-        let bad = || glib::Error::new(gst::URIError::BadUri, &format!("'{uri}': expected udp://host:port"));
+        let bad = || {
+            glib::Error::new(
+                gst::URIError::BadUri,
+                &format!("'{uri}': expected udp://host:port"),
+            )
+        };
         let list = uri.strip_prefix("udp://").ok_or_else(bad)?;
         let parsed = clients::parse(list).map_err(|_| bad())?;
         let (host, port) = parsed.first().ok_or_else(bad)?;

@@ -15,5 +15,10 @@ glib::wrapper! {
 }
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
-    gst::Element::register(plugin, "ts-udpsink", gst::Rank::NONE, UdpSink::static_type())
+    gst::Element::register(
+        plugin,
+        "ts-udpsink",
+        gst::Rank::NONE,
+        UdpSink::static_type(),
+    )
 }

@@ -53,7 +53,11 @@ impl Sender {
         }
         for i in first..self.clients.len() {
             let client = &mut self.clients[i];
-            let socket = if client.address.is_ipv4() { &self.v4 } else { &self.v6 };
+            let socket = if client.address.is_ipv4() {
+                &self.v4
+            } else {
+                &self.v6
+            };
             let Some(udp) = socket else {
                 client.errors += 1;
                 continue;
@@ -91,7 +95,9 @@ impl Renderer for Sender {
         if buffer.n_memory() == 1
             && let Ok(map) = buffer.peek_memory(0).map_readable()
         {
-            return self.send_all(map.len(), |udp, client| send_to(udp.fd(), &map, &client.raw));
+            return self.send_all(map.len(), |udp, client| {
+                send_to(udp.fd(), &map, &client.raw)
+            });
         }
         let maps: Vec<_> = (0..buffer.n_memory())
             .filter_map(|i| buffer.peek_memory(i).map_readable().ok())

@@ -17,7 +17,11 @@ use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
-    gst::DebugCategory::new("ts-udpsrc", gst::DebugColorFlags::empty(), Some("Thread-sharing UDP source"))
+    gst::DebugCategory::new(
+        "ts-udpsrc",
+        gst::DebugColorFlags::empty(),
+        Some("Thread-sharing UDP source"),
+    )
 });
 
 #[derive(Properties)]
@@ -75,7 +79,8 @@ impl UdpSrc {
         self.settings().caps = caps.clone();
         let sent = self.src_pad.has_current_caps();
         let event = caps.as_ref().filter(|_| sent).map(gst::event::Caps::new);
-        self.driver.with_producer(move |receiver, _| receiver.set_caps(caps));
+        self.driver
+            .with_producer(move |receiver, _| receiver.set_caps(caps));
         if let Some(event) = event {
             self.driver.send_event(event);
         }
@@ -101,7 +106,10 @@ impl UdpSrc {
             gst::element_imp_warning!(
                 self,
                 gst::ResourceError::Settings,
-                ["buffer-size={}: the kernel granted {granted} bytes (sysctl net.core.rmem_max)", settings.buffer_size]
+                [
+                    "buffer-size={}: the kernel granted {granted} bytes (sysctl net.core.rmem_max)",
+                    settings.buffer_size
+                ]
             );
         }
         *self.opened() = Some(opened);
@@ -127,8 +135,13 @@ impl UdpSrc {
         let place = self.context().place(element)?;
         let udp = self.opened().as_ref().map(|opened| opened.udp.clone());
         let udp = udp.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
-        let receiver =
-            Receiver::new(element, &place.shard, udp, &self.settings(), self.stats.clone());
+        let receiver = Receiver::new(
+            element,
+            &place.shard,
+            udp,
+            &self.settings(),
+            self.stats.clone(),
+        );
         self.driver.add(element, &self.src_pad, place, receiver)
     }
 
@@ -137,7 +150,10 @@ impl UdpSrc {
             gst::QueryViewMut::Latency(latency) => {
                 // Live; what arrives may have waited for a whole slice. There is no upper bound: the
                 // kernel's buffer decides.
-                let wait = self.driver.place().map_or_else(|| self.context().wait(), |p| p.wait());
+                let wait = self
+                    .driver
+                    .place()
+                    .map_or_else(|| self.context().wait(), |p| p.wait());
                 latency.set(true, wait, gst::ClockTime::NONE);
                 true
             }
@@ -147,7 +163,11 @@ impl UdpSrc {
                 true
             }
             gst::QueryViewMut::Caps(caps_query) => {
-                let caps = self.settings().caps.clone().unwrap_or_else(gst::Caps::new_any);
+                let caps = self
+                    .settings()
+                    .caps
+                    .clone()
+                    .unwrap_or_else(gst::Caps::new_any);
                 let result = match caps_query.filter() {
                     Some(filter) => {
                         filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First)
@@ -174,7 +194,10 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
         None => {
             let port = u16::try_from(settings.port).unwrap_or(0);
             let address = socket::resolve(&settings.address, port)?;
-            (Udp::new(socket::bind(address, settings.reuse)?).ok_or_else(closed)?, true)
+            (
+                Udp::new(socket::bind(address, settings.reuse)?).ok_or_else(closed)?,
+                true,
+            )
         }
     };
     udp.socket().set_blocking(false);
@@ -194,11 +217,17 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
     } else {
         None
     };
-    Ok(Opened { udp, membership, close })
+    Ok(Opened {
+        udp,
+        membership,
+        close,
+    })
 }
 
 fn closed() -> SocketError {
-    SocketError::Open { source: glib::Error::new(gio::IOErrorEnum::Closed, "closed") }
+    SocketError::Open {
+        source: glib::Error::new(gio::IOErrorEnum::Closed, "closed"),
+    }
 }
 
 #[glib::object_subclass]
@@ -209,7 +238,9 @@ impl ObjectSubclass for UdpSrc {
     type Interfaces = (gst::URIHandler,);
 
     fn with_class(klass: &Self::Class) -> Self {
-        let template = klass.pad_template("src").expect("the class has a src template");
+        let template = klass
+            .pad_template("src")
+            .expect("the class has a src template");
         let src_pad = gst::Pad::builder_from_template(&template)
             .query_function(|pad, parent, query| {
                 UdpSrc::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query))
@@ -236,7 +267,8 @@ impl ObjectImpl for UdpSrc {
     fn constructed(&self) {
         self.parent_constructed();
         let obj = self.obj();
-        obj.add_pad(&self.src_pad).expect("a new element takes its pad");
+        obj.add_pad(&self.src_pad)
+            .expect("a new element takes its pad");
         obj.set_element_flags(gst::ElementFlags::SOURCE | gst::ElementFlags::REQUIRE_CLOCK);
     }
 }

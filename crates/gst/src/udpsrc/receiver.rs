@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{
-    Cx, Interest, Precision, RawAddr, Ready, RecvBatch, Received, Shard, recv_from,
+    Cx, Interest, Precision, RawAddr, Ready, Received, RecvBatch, Shard, recv_from,
     recv_from_timestamped,
 };
 
@@ -52,14 +52,19 @@ impl Receiver {
         Receiver {
             element: element.downgrade(),
             udp,
-            pool: shard.extension(Pools::new).pool(shard, settings.mtu as usize),
+            pool: shard
+                .extension(Pools::new)
+                .pool(shard, settings.mtu as usize),
             mtu: settings.mtu as usize,
             skip: usize::try_from(settings.skip_first_bytes).unwrap_or(0),
             timestamped: settings.socket_timestamp == SocketTimestamp::Realtime,
             do_timestamp: settings.do_timestamp,
             time: RunningTime::default(),
             may_receive: false,
-            load: Load { unthrottled: shard.wait().is_zero(), ..Load::default() },
+            load: Load {
+                unthrottled: shard.wait().is_zero(),
+                ..Load::default()
+            },
             received: VecDeque::new(),
             senders: settings.retrieve_sender_address.then(Senders::default),
             caps: settings.caps.clone(),
@@ -95,19 +100,21 @@ impl Receiver {
 
     /// Reads what is there, up to a batch, in one call.
     fn receive_batch(&mut self, cx: &Cx<'_>, size: usize) -> Produced {
-        let batch = cx.local().shard().extension(|_| SharedBatch(Mutex::new(RecvBatch::new(BATCH))));
+        let batch = cx
+            .local()
+            .shard()
+            .extension(|_| SharedBatch(Mutex::new(RecvBatch::new(BATCH))));
         let mut batch = batch.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut buffers: [Option<PoolBuffer>; BATCH] =
             std::array::from_fn(|i| (i < size).then(|| self.pool.acquire()));
         let result = {
             let mut rest = buffers.iter_mut();
             let mtu = self.mtu;
-            let mut rooms: [IoSliceMut<'_>; BATCH] = std::array::from_fn(|_| {
-                match rest.next().and_then(Option::as_mut) {
+            let mut rooms: [IoSliceMut<'_>; BATCH] =
+                std::array::from_fn(|_| match rest.next().and_then(Option::as_mut) {
                     Some(buffer) => IoSliceMut::new(&mut buffer.data()[..mtu]),
                     None => IoSliceMut::new(&mut []),
-                }
-            });
+                });
             batch.recv(self.udp.fd(), &mut rooms[..size])
         };
         let count = *result.as_ref().unwrap_or(&0);
@@ -146,7 +153,11 @@ impl Receiver {
             buffer.release();
             return None;
         }
-        let time = if self.do_timestamp { self.time.at(cx.now_ns()) } else { None };
+        let time = if self.do_timestamp {
+            self.time.at(cx.now_ns())
+        } else {
+            None
+        };
         let sender = self.senders.as_mut().and_then(|senders| senders.of(from));
         let mut buffer = buffer.finish(self.skip, received.len, time, sender);
         if received.datagram_len > received.len {
@@ -168,7 +179,10 @@ impl Receiver {
             gst::element_warning!(
                 element,
                 gst::ResourceError::Read,
-                ("Packets are larger than mtu={} and were cut: {count} so far, this one had {datagram_len} bytes. Raise the mtu property.", self.mtu)
+                (
+                    "Packets are larger than mtu={} and were cut: {count} so far, this one had {datagram_len} bytes. Raise the mtu property.",
+                    self.mtu
+                )
             );
         }
     }
@@ -211,26 +225,36 @@ impl Receiver {
             return;
         }
         if let Some(element) = self.element.upgrade() {
-            let structure =
-                gst::Structure::builder("GstUDPSrcTimeout").field("timeout", self.timeout_ns).build();
-            let message = gst::message::Element::builder(structure).src(&element).build();
+            let structure = gst::Structure::builder("GstUDPSrcTimeout")
+                .field("timeout", self.timeout_ns)
+                .build();
+            let message = gst::message::Element::builder(structure)
+                .src(&element)
+                .build();
             let _ = element.post_message(message);
         }
-        cx.set_timer(cx.now_ns().saturating_add(self.timeout_ns), Precision::NotBefore);
+        cx.set_timer(
+            cx.now_ns().saturating_add(self.timeout_ns),
+            Precision::NotBefore,
+        );
     }
 }
 
 impl Producer for Receiver {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        cx.register(self.udp.fd(), 0, Interest::Read).map_err(|error| {
-            gst::error_msg!(
-                gst::ResourceError::OpenRead,
-                ["cannot watch the socket: {error} (is it used twice in one context?)"]
-            )
-        })?;
+        cx.register(self.udp.fd(), 0, Interest::Read)
+            .map_err(|error| {
+                gst::error_msg!(
+                    gst::ResourceError::OpenRead,
+                    ["cannot watch the socket: {error} (is it used twice in one context?)"]
+                )
+            })?;
         if self.timeout_ns > 0 {
             self.last_packet_ns = cx.now_ns();
-            cx.set_timer(cx.now_ns().saturating_add(self.timeout_ns), Precision::NotBefore);
+            cx.set_timer(
+                cx.now_ns().saturating_add(self.timeout_ns),
+                Precision::NotBefore,
+            );
         }
         Ok(())
     }
@@ -271,7 +295,9 @@ impl Producer for Receiver {
     }
 
     fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
-        let Some(element) = self.element.upgrade() else { return Vec::new() };
+        let Some(element) = self.element.upgrade() else {
+            return Vec::new();
+        };
         let stream_id = pad.create_stream_id(&element, None);
         let start = gst::event::StreamStart::builder(&stream_id)
             .group_id(gst::GroupId::next())
@@ -313,7 +339,11 @@ impl Load {
         }
         self.expected = self.in_slice;
         if self.unthrottled {
-            self.streak = if slice == self.slice + 1 { self.streak.saturating_add(1) } else { 0 };
+            self.streak = if slice == self.slice + 1 {
+                self.streak.saturating_add(1)
+            } else {
+                0
+            };
             if self.streak > STREAK_BUSY {
                 self.expected = BATCH;
             }

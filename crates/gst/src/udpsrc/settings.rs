@@ -59,7 +59,10 @@ pub enum SocketTimestamp {
     #[enum_value(name = "Disable additional timestamps", nick = "disabled")]
     Disabled,
     /// The kernel's receive time.
-    #[enum_value(name = "Timestamp with realtime clock (nsec resolution, may not be monotonic)", nick = "realtime")]
+    #[enum_value(
+        name = "Timestamp with realtime clock (nsec resolution, may not be monotonic)",
+        nick = "realtime"
+    )]
     Realtime,
 }
 
@@ -76,15 +79,21 @@ impl Settings {
     /// Takes `udp://[source@]host[:port][?multicast-source=+a+b]` apart; the port defaults to 5004.
     pub(super) fn set_uri(&mut self, uri: &str) -> Result<(), glib::Error> {
         let bad = |what: &str| {
-            glib::Error::new(gst::URIError::BadUri, &format!("'{uri}': {what}; expected udp://host:port"))
+            glib::Error::new(
+                gst::URIError::BadUri,
+                &format!("'{uri}': {what}; expected udp://host:port"),
+            )
         };
-        let rest = uri.strip_prefix("udp://").ok_or_else(|| bad("not a udp:// URI"))?;
+        let rest = uri
+            .strip_prefix("udp://")
+            .ok_or_else(|| bad("not a udp:// URI"))?;
         let (authority, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (source, host_port) = match authority.split_once('@') {
             Some((source, host)) => (Some(source), host),
             None => (None, authority),
         };
-        let (host, port) = split_host_port(host_port.trim_end_matches('/')).ok_or_else(|| bad("bad host or port"))?;
+        let (host, port) = split_host_port(host_port.trim_end_matches('/'))
+            .ok_or_else(|| bad("bad host or port"))?;
         self.multicast_source = source.filter(|s| !s.is_empty()).map(|s| format!("+{s}"));
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             match pair.split_once('=') {
@@ -92,7 +101,11 @@ impl Settings {
                 _ => return Err(bad("unknown query; known is multicast-source")),
             }
         }
-        self.address = if host.is_empty() { "0.0.0.0".into() } else { host.into() };
+        self.address = if host.is_empty() {
+            "0.0.0.0".into()
+        } else {
+            host.into()
+        };
         self.port = port.unwrap_or(5004).into();
         Ok(())
     }
@@ -130,7 +143,10 @@ mod tests {
             assert_eq!((settings.address.as_str(), settings.port), (address, port));
             let mut again = Settings::default();
             again.set_uri(&settings.uri()).unwrap();
-            assert_eq!((again.address, again.port), (settings.address, settings.port));
+            assert_eq!(
+                (again.address, again.port),
+                (settings.address, settings.port)
+            );
         }
         let mut settings = Settings::default();
         settings.set_uri("udp://10.0.0.1@232.1.2.3:5000").unwrap();
@@ -139,7 +155,12 @@ mod tests {
 
     #[test]
     fn bad_uris_are_refused() {
-        for uri in ["rtp://1.2.3.4:5", "udp://1.2.3.4:99999", "udp://[::1", "udp://a:1?x=2"] {
+        for uri in [
+            "rtp://1.2.3.4:5",
+            "udp://1.2.3.4:99999",
+            "udp://[::1",
+            "udp://a:1?x=2",
+        ] {
             assert!(Settings::default().set_uri(uri).is_err(), "{uri}");
         }
     }

@@ -71,7 +71,8 @@ impl Cx<'_> {
     /// Calls the agent with [`Ready::Io`]`(key)` whenever `fd` is ready (level-triggered). The agent owns
     /// the descriptor and keeps it open until [`Cx::deregister`] or its own drop.
     pub fn register(&self, fd: BorrowedFd<'_>, key: u8, interest: Interest) -> io::Result<()> {
-        self.local.register(self.token, fd.as_raw_fd(), key, interest)
+        self.local
+            .register(self.token, fd.as_raw_fd(), key, interest)
     }
 
     /// No more calls for `fd`. No effect if it is not registered.
@@ -105,7 +106,12 @@ pub struct AgentHandle<A> {
 
 impl<A: Agent> AgentHandle<A> {
     pub(crate) fn new(shard: Shard, token: Token, wake: Arc<WakeAgent>) -> Self {
-        AgentHandle { shard, token, wake, kind: PhantomData }
+        AgentHandle {
+            shard,
+            token,
+            wake,
+            kind: PhantomData,
+        }
     }
 
     /// The shard the agent lives on.
@@ -164,7 +170,10 @@ impl<A> Clone for AgentHandle<A> {
 
 impl<A> std::fmt::Debug for AgentHandle<A> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AgentHandle").field("shard", &self.shard).field("token", &self.token).finish()
+        f.debug_struct("AgentHandle")
+            .field("shard", &self.shard)
+            .field("token", &self.token)
+            .finish()
     }
 }
 
@@ -178,7 +187,11 @@ pub(crate) struct WakeAgent {
 
 impl WakeAgent {
     pub(crate) fn new(shard: Shard, token: Token) -> Self {
-        WakeAgent { shard, token, queued: Queued::new() }
+        WakeAgent {
+            shard,
+            token,
+            queued: Queued::new(),
+        }
     }
 
     pub(crate) fn notify(&self) {

@@ -34,7 +34,11 @@ pub(crate) struct Park<C, D> {
 impl<C, D> Park<C, D> {
     pub(crate) fn new() -> Self {
         Park {
-            inbox: Mutex::new(Inbox { control: Vec::new(), data: Vec::new(), closed: false }),
+            inbox: Mutex::new(Inbox {
+                control: Vec::new(),
+                data: Vec::new(),
+                closed: false,
+            }),
             state: State::new(),
         }
     }
@@ -104,7 +108,10 @@ impl<C, D> Park<C, D> {
     pub(crate) fn close(&self) -> (Vec<C>, Vec<D>) {
         let mut inbox = lock(&self.inbox);
         inbox.closed = true;
-        (std::mem::take(&mut inbox.control), std::mem::take(&mut inbox.data))
+        (
+            std::mem::take(&mut inbox.control),
+            std::mem::take(&mut inbox.data),
+        )
     }
 }
 
@@ -178,8 +185,11 @@ mod loom_tests {
                     thread::spawn(move || park.send_data(i).unwrap())
                 })
                 .collect();
-            let interrupts =
-                senders.into_iter().map(|s| s.join().unwrap()).filter(|must| *must).count();
+            let interrupts = senders
+                .into_iter()
+                .map(|s| s.join().unwrap())
+                .filter(|must| *must)
+                .count();
             assert_eq!(interrupts, 1);
             park.awake();
             let (mut control, mut data) = (Vec::new(), Vec::new());

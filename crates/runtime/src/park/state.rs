@@ -60,6 +60,9 @@ impl State {
     fn step(&self, from: u8) -> bool {
         // The plain load keeps the line shared while the shard is busy, which is the common case.
         self.0.load(Ordering::SeqCst) == from
-            && self.0.compare_exchange(from, NOTIFIED, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+            && self
+                .0
+                .compare_exchange(from, NOTIFIED, Ordering::SeqCst, Ordering::SeqCst)
+                .is_ok()
     }
 }

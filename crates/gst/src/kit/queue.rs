@@ -1,0 +1,607 @@
+//! A bounded queue between two streaming threads: the inside of `ts-queue`, and of proxies.
+//!
+//! Whoever pushes on a context thread never waits in place: what does not fit is taken all the same, and the
+//! source that pushed awaits room before it produces more ([`super::pending`]). So the queue may exceed its limits by
+//! what one input of an element yields, and loses nothing. An ordinary thread waits in `push`.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use gst::glib;
+use gst::prelude::*;
+
+use super::{PropertyGroup, lock, pending};
+
+/// Where a full queue leaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "ThreadbareQueueLeaky")]
+#[allow(unreachable_pub, reason = "the type of a public property")]
+pub enum Leaky {
+    /// Not at all: the pusher waits.
+    #[default]
+    #[enum_value(name = "Not leaky", nick = "no")]
+    No,
+    /// New buffers are dropped.
+    #[enum_value(name = "Leaky on upstream (new buffers)", nick = "upstream")]
+    Upstream,
+    /// Old buffers are dropped.
+    #[enum_value(name = "Leaky on downstream (old buffers)", nick = "downstream")]
+    Downstream,
+}
+
+/// How much is in a queue, or may be; 0 means no limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Level {
+    pub(crate) buffers: u32,
+    pub(crate) bytes: u32,
+    pub(crate) time_ns: u64,
+}
+
+impl Level {
+    /// Whether this reaches one of `limits`.
+    fn reaches(&self, limits: &Level) -> bool {
+        (limits.buffers > 0 && self.buffers >= limits.buffers)
+            || (limits.bytes > 0 && self.bytes >= limits.bytes)
+            || (limits.time_ns > 0 && self.time_ns >= limits.time_ns)
+    }
+
+    /// Whether this is below one of `thresholds`.
+    fn is_below(&self, thresholds: &Level) -> bool {
+        self.buffers < thresholds.buffers
+            || self.bytes < thresholds.bytes
+            || self.time_ns < thresholds.time_ns
+    }
+}
+
+/// Something in the queue.
+pub(crate) enum Item {
+    Buffer(gst::Buffer),
+    List(gst::BufferList),
+    Event(gst::Event),
+}
+
+impl Item {
+    fn buffers(&self) -> u32 {
+        match self {
+            Item::Buffer(_) => 1,
+            Item::List(list) => list.len() as u32,
+            Item::Event(_) => 0,
+        }
+    }
+
+    fn bytes(&self) -> u32 {
+        let bytes = match self {
+            Item::Buffer(buffer) => buffer.size(),
+            Item::List(list) => list.calculate_size(),
+            Item::Event(_) => 0,
+        };
+        u32::try_from(bytes).unwrap_or(u32::MAX)
+    }
+
+    /// Begin and end.
+    fn span(&self) -> Option<(gst::ClockTime, gst::ClockTime)> {
+        let of = |buffer: &gst::BufferRef| {
+            let begin = buffer.dts_or_pts()?;
+            Some((
+                begin,
+                begin + buffer.duration().unwrap_or(gst::ClockTime::ZERO),
+            ))
+        };
+        match self {
+            Item::Buffer(buffer) => of(buffer),
+            Item::List(list) => Some((
+                of(list.get(0)?)?.0,
+                of(list.get(list.len().checked_sub(1)?)?)?.1,
+            )),
+            Item::Event(_) => None,
+        }
+    }
+}
+
+/// What happened to the queue that its element may tell of. Signals are emitted without the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    Overrun,
+    Underrun,
+    Running,
+}
+
+/// The queue. Cheap to clone: both ends share it.
+#[derive(Clone)]
+pub(crate) struct Queue(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+    notice: Box<dyn Fn(Notice) + Send + Sync>,
+}
+
+struct State {
+    items: VecDeque<Item>,
+    level: Level,
+    max: Level,
+    min: Level,
+    leaky: Leaky,
+    silent: bool,
+    flush_on_eos: bool,
+    flushing: bool,
+    /// What downstream answered.
+    result: Result<(), gst::FlowError>,
+    is_eos: bool,
+    /// The popper has something in its hands that is not pushed yet.
+    in_flight: bool,
+    /// A buffer was dropped: the next one is the first after a gap.
+    discont: bool,
+    is_empty_noticed: bool,
+    segment: gst::FormattedSegment<gst::ClockTime>,
+    pushers: Vec<Waker>,
+    popper: Option<Waker>,
+}
+
+impl Queue {
+    pub(crate) fn new(notice: impl Fn(Notice) + Send + Sync + 'static) -> Self {
+        Queue(Arc::new(Shared {
+            state: Mutex::new(State {
+                items: VecDeque::new(),
+                level: Level::default(),
+                max: Level {
+                    buffers: 200,
+                    bytes: 1 << 20,
+                    time_ns: 1_000_000_000,
+                },
+                min: Level::default(),
+                leaky: Leaky::No,
+                silent: false,
+                flush_on_eos: false,
+                flushing: true,
+                result: Ok(()),
+                is_eos: false,
+                in_flight: false,
+                discont: false,
+                is_empty_noticed: true,
+                segment: gst::FormattedSegment::new(),
+                pushers: Vec::new(),
+                popper: None,
+            }),
+            changed: Condvar::new(),
+            notice: Box::new(notice),
+        }))
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0.state)
+    }
+
+    /// Takes a buffer or list, in order. On a context thread the wait for room is left with the source.
+    pub(crate) fn push(&self, item: Item) -> Result<(), gst::FlowError> {
+        let mut overran = false;
+        loop {
+            let mut state = self.state();
+            state.check()?;
+            if !state.is_full() || state.leaky == Leaky::Downstream {
+                state.leak_old();
+                self.enqueue(state, item);
+                return Ok(());
+            }
+            if state.leaky == Leaky::Upstream {
+                state.discont = true;
+                return Ok(());
+            }
+            if pending::can_defer() {
+                let noticed = !state.silent;
+                self.enqueue(state, item);
+                if noticed {
+                    (self.0.notice)(Notice::Overrun);
+                }
+                pending::defer(Box::pin(Room(self.clone())));
+                return Ok(());
+            }
+            if !std::mem::replace(&mut overran, true) && !state.silent {
+                drop(state);
+                (self.0.notice)(Notice::Overrun);
+                continue;
+            }
+            // An ordinary thread: waits here, and looks again at everything afterwards.
+            drop(self.0.changed.wait(state));
+        }
+    }
+
+    /// Takes a serialized event; events are never held up by limits.
+    pub(crate) fn push_event(&self, event: gst::Event) -> bool {
+        let mut state = self.state();
+        if event.type_() == gst::EventType::StreamStart {
+            state.is_eos = false;
+        }
+        if state.check().is_err() {
+            return false;
+        }
+        match event.view() {
+            gst::EventView::Segment(segment) => {
+                if let Some(segment) = segment.segment().downcast_ref::<gst::ClockTime>() {
+                    state.segment = segment.clone();
+                }
+            }
+            gst::EventView::Eos(_) => {
+                state.is_eos = true;
+                if state.flush_on_eos {
+                    state.items.retain(|item| matches!(item, Item::Event(_)));
+                    state.recount();
+                }
+            }
+            _ => {}
+        }
+        self.enqueue(state, Item::Event(event));
+        true
+    }
+
+    fn enqueue(&self, mut state: MutexGuard<'_, State>, mut item: Item) {
+        if std::mem::take(&mut state.discont) {
+            if let Item::Buffer(buffer) = &mut item {
+                buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
+            } else {
+                state.discont = true;
+            }
+        }
+        state.level.buffers += item.buffers();
+        state.level.bytes = state.level.bytes.saturating_add(item.bytes());
+        let has_time = item.span().is_some();
+        state.items.push_back(item);
+        if has_time {
+            state.retime();
+        }
+        let popper = if state.may_pop() {
+            state.popper.take()
+        } else {
+            None
+        };
+        let running =
+            !state.silent && state.level.buffers > 0 && std::mem::take(&mut state.is_empty_noticed);
+        drop(state);
+        if running {
+            (self.0.notice)(Notice::Running);
+        }
+        if let Some(popper) = popper {
+            popper.wake();
+        }
+    }
+
+    /// The next thing, if there is one; if not, `waker` is woken when there is.
+    pub(crate) fn pop(&self, waker: impl FnOnce() -> Waker) -> Option<Item> {
+        let mut state = self.state();
+        let was_in_flight = std::mem::take(&mut state.in_flight);
+        if state.flushing || !state.may_pop() {
+            state.popper = Some(waker());
+            let underrun = !state.silent
+                && !state.flushing
+                && !std::mem::replace(&mut state.is_empty_noticed, true);
+            drop(state);
+            if was_in_flight {
+                self.0.changed.notify_all();
+            }
+            if underrun {
+                (self.0.notice)(Notice::Underrun);
+            }
+            return None;
+        }
+        let item = state.take_front();
+        state.in_flight = true;
+        let pushers = if state.is_full() {
+            Vec::new()
+        } else {
+            std::mem::take(&mut state.pushers)
+        };
+        drop(state);
+        self.0.changed.notify_all();
+        pushers.into_iter().for_each(Waker::wake);
+        item
+    }
+
+    /// Downstream refused: whoever pushes sees it. `true`: nobody will, the stream has ended.
+    pub(crate) fn fail(&self, error: gst::FlowError) -> bool {
+        let unseen = {
+            let mut state = self.state();
+            state.in_flight = false;
+            state.result = Err(error);
+            state.is_eos
+        };
+        self.wake_all();
+        unseen
+    }
+
+    /// Begins or ends a flush; also the way to release everybody who waits before the element stops. Gives back
+    /// the sticky events that were under way and are still true.
+    pub(crate) fn flush(&self, flushing: bool) -> Vec<gst::Event> {
+        let dropped = {
+            let mut state = self.state();
+            state.flushing = flushing;
+            state.in_flight = false;
+            state.is_eos = false;
+            state.is_empty_noticed = true;
+            state.level = Level::default();
+            if !flushing {
+                state.result = Ok(());
+                state.segment = gst::FormattedSegment::new();
+            }
+            std::mem::take(&mut state.items)
+        };
+        self.wake_all();
+        let sticky = dropped.into_iter().filter_map(|item| match item {
+            Item::Event(event)
+                if event.is_sticky()
+                    && !matches!(event.type_(), gst::EventType::Segment | gst::EventType::Eos) =>
+            {
+                Some(event)
+            }
+            _ => None,
+        });
+        sticky.collect()
+    }
+
+    /// Waits, on an ordinary thread, until all that was pushed has left. `false`: it will not.
+    pub(crate) fn wait_drained(&self) -> bool {
+        let mut state = self.state();
+        loop {
+            if state.check().is_err() {
+                return false;
+            }
+            if state.items.is_empty() && !state.in_flight {
+                return true;
+            }
+            state = match self.0.changed.wait(state) {
+                Ok(state) => state,
+                Err(poisoned) => poisoned.into_inner(),
+            };
+        }
+    }
+
+    fn wake_all(&self) {
+        let (pushers, popper) = {
+            let mut state = self.state();
+            (std::mem::take(&mut state.pushers), state.popper.take())
+        };
+        self.0.changed.notify_all();
+        pushers.into_iter().chain(popper).for_each(Waker::wake);
+    }
+
+    /// Limits may have changed while somebody waits.
+    fn set_limits(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state());
+        self.wake_all();
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<(), gst::FlowError> {
+        if self.flushing {
+            return Err(gst::FlowError::Flushing);
+        }
+        self.result?;
+        if self.is_eos {
+            Err(gst::FlowError::Eos)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.level.reaches(&self.max)
+    }
+
+    /// Something is there, and enough of it.
+    fn may_pop(&self) -> bool {
+        !self.items.is_empty()
+            && (self.is_eos
+                || self.is_full()
+                || !self.level.is_below(&self.min)
+                || !matches!(self.items.front(), Some(Item::Buffer(_) | Item::List(_))))
+    }
+
+    fn take_front(&mut self) -> Option<Item> {
+        let item = self.items.pop_front()?;
+        self.level.buffers -= item.buffers();
+        self.level.bytes = self.level.bytes.saturating_sub(item.bytes());
+        if item.span().is_some() {
+            self.retime();
+        }
+        Some(item)
+    }
+
+    /// Makes room for one more by dropping the oldest buffers; events stay.
+    fn leak_old(&mut self) {
+        while self.leaky == Leaky::Downstream && self.is_full() {
+            let Some(i) = self.items.iter().position(|item| item.buffers() > 0) else {
+                return;
+            };
+            self.items.remove(i);
+            self.discont_next();
+            self.recount();
+        }
+    }
+
+    /// The first buffer still queued, or else the next one, comes after a gap.
+    fn discont_next(&mut self) {
+        for item in &mut self.items {
+            if let Item::Buffer(buffer) = item {
+                buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
+                return;
+            }
+        }
+        self.discont = true;
+    }
+
+    fn recount(&mut self) {
+        self.level.buffers = self.items.iter().map(Item::buffers).sum();
+        self.level.bytes = self
+            .items
+            .iter()
+            .map(Item::bytes)
+            .fold(0, u32::saturating_add);
+        self.retime();
+    }
+
+    /// Queued time: from the begin of the first to the end of the last thing that has a time.
+    fn retime(&mut self) {
+        let first = self.items.iter().find_map(Item::span).map(|span| span.0);
+        let last = self
+            .items
+            .iter()
+            .rev()
+            .find_map(Item::span)
+            .map(|span| span.1);
+        let running = |time: gst::ClockTime| self.segment.to_running_time(time).unwrap_or(time);
+        self.level.time_ns = match (first, last) {
+            (Some(first), Some(last)) => running(last)
+                .nseconds()
+                .saturating_sub(running(first).nseconds()),
+            _ => 0,
+        };
+    }
+}
+
+/// Completes when there is room again.
+struct Room(Queue);
+
+impl Future for Room {
+    type Output = Result<(), gst::FlowError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.0.state();
+        // The end of the stream is no error here: what this wait stands for was taken before it.
+        if state.flushing {
+            return Poll::Ready(Err(gst::FlowError::Flushing));
+        }
+        if let Err(error) = state.result {
+            return Poll::Ready(Err(error));
+        }
+        if !state.is_full() {
+            return Poll::Ready(Ok(()));
+        }
+        state.pushers.push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// The properties of a queue: limits, levels and what to do when it is full. They act at once, in any state.
+pub(crate) struct QueueProperties(pub(crate) Queue);
+
+impl PropertyGroup for QueueProperties {
+    fn specs() -> Vec<glib::ParamSpec> {
+        let level32 = |name, blurb, default| {
+            glib::ParamSpecUInt::builder(name)
+                .blurb(blurb)
+                .default_value(default)
+                .mutable_playing()
+                .build()
+        };
+        let level64 = |name, blurb, default| {
+            glib::ParamSpecUInt64::builder(name)
+                .blurb(blurb)
+                .default_value(default)
+                .mutable_playing()
+                .build()
+        };
+        let now32 = |name, blurb| {
+            glib::ParamSpecUInt::builder(name)
+                .blurb(blurb)
+                .read_only()
+                .build()
+        };
+        let flag = |name, blurb| {
+            glib::ParamSpecBoolean::builder(name)
+                .blurb(blurb)
+                .mutable_playing()
+                .build()
+        };
+        vec![
+            glib::ParamSpecEnum::builder_with_default("leaky", Leaky::No)
+                .blurb("Where the queue leaks when it is full, if at all")
+                .mutable_playing()
+                .build(),
+            level32(
+                "max-size-buffers",
+                "Buffers the queue holds, 0: no limit",
+                200,
+            ),
+            level32(
+                "max-size-bytes",
+                "Bytes the queue holds, 0: no limit",
+                1 << 20,
+            ),
+            level64(
+                "max-size-time",
+                "Time the queue holds, ns, 0: no limit",
+                1_000_000_000,
+            ),
+            level32(
+                "min-threshold-buffers",
+                "Buffers that must be there before any is passed on",
+                0,
+            ),
+            level32(
+                "min-threshold-bytes",
+                "Bytes that must be there before any is passed on",
+                0,
+            ),
+            level64(
+                "min-threshold-time",
+                "Time that must be there before any is passed on, ns",
+                0,
+            ),
+            now32("current-level-buffers", "Buffers in the queue"),
+            now32("current-level-bytes", "Bytes in the queue"),
+            glib::ParamSpecUInt64::builder("current-level-time")
+                .blurb("Time in the queue, ns")
+                .read_only()
+                .build(),
+            flag(
+                "flush-on-eos",
+                "Drop what is queued when the end of the stream arrives",
+            ),
+            flag("silent", "Emit no signals"),
+        ]
+    }
+
+    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        let n32 = || value.get::<u32>().unwrap_or(0);
+        let n64 = || value.get::<u64>().unwrap_or(0);
+        let flag = || value.get::<bool>().unwrap_or(false);
+        let queue = &self.0;
+        match name {
+            "leaky" => {
+                let leaky = value.get().unwrap_or_default();
+                queue.set_limits(|state| state.leaky = leaky);
+            }
+            "max-size-buffers" => queue.set_limits(|state| state.max.buffers = n32()),
+            "max-size-bytes" => queue.set_limits(|state| state.max.bytes = n32()),
+            "max-size-time" => queue.set_limits(|state| state.max.time_ns = n64()),
+            "min-threshold-buffers" => queue.set_limits(|state| state.min.buffers = n32()),
+            "min-threshold-bytes" => queue.set_limits(|state| state.min.bytes = n32()),
+            "min-threshold-time" => queue.set_limits(|state| state.min.time_ns = n64()),
+            "flush-on-eos" => queue.set_limits(|state| state.flush_on_eos = flag()),
+            "silent" => queue.set_limits(|state| state.silent = flag()),
+            _ => return false,
+        }
+        true
+    }
+
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        let state = self.0.state();
+        Some(match name {
+            "leaky" => state.leaky.to_value(),
+            "max-size-buffers" => state.max.buffers.to_value(),
+            "max-size-bytes" => state.max.bytes.to_value(),
+            "max-size-time" => state.max.time_ns.to_value(),
+            "min-threshold-buffers" => state.min.buffers.to_value(),
+            "min-threshold-bytes" => state.min.bytes.to_value(),
+            "min-threshold-time" => state.min.time_ns.to_value(),
+            "current-level-buffers" => state.level.buffers.to_value(),
+            "current-level-bytes" => state.level.bytes.to_value(),
+            "current-level-time" => state.level.time_ns.to_value(),
+            "flush-on-eos" => state.flush_on_eos.to_value(),
+            "silent" => state.silent.to_value(),
+            _ => return None,
+        })
+    }
+}
