@@ -26,9 +26,9 @@ pub struct RawAddr {
 
 impl RawAddr {
     /// No address.
-    pub fn empty() -> Self {
         // SAFETY: sockaddr_storage is plain old data for which all zeroes is a value (AF_UNSPEC).
         RawAddr {
+            // SAFETY: sockaddr_storage is plain old data for which all zeroes is a value (AF_UNSPEC).
             storage: unsafe { std::mem::zeroed() },
             len: 0,
         }
@@ -249,12 +249,12 @@ impl RecvBatch {
     /// `WouldBlock` when there is none.
     pub fn recv(&mut self, fd: BorrowedFd<'_>, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let count = bufs.len().min(self.headers.len());
-        for i in 0..count {
-            self.lens[i] = bufs[i].len();
+        for (i, buf) in bufs.iter_mut().enumerate().take(count) {
+            self.lens[i] = buf.len();
             let header = &mut self.headers[i].msg_hdr;
             header.msg_name = (&raw mut self.addrs[i].storage).cast();
             header.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            header.msg_iov = (&raw mut bufs[i]).cast();
+            header.msg_iov = (buf as *mut IoSliceMut<'_>).cast();
             header.msg_iovlen = 1;
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;

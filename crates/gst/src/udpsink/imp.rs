@@ -186,10 +186,11 @@ impl UdpSink {
                 }
             }
         });
-        if is_new && self.is_open() {
-            if let Err(error) = self.open_for(address) {
-                self.refuse(&error);
-            }
+        if is_new
+            && self.is_open()
+            && let Err(error) = self.open_for(address)
+        {
+            self.refuse(&error);
         }
         self.obj()
             .emit_by_name::<()>("client-added", &[&host, &i32::from(port)]);
@@ -197,13 +198,10 @@ impl UdpSink {
 
     fn remove(&self, host: &str, port: u16) {
         let removed = self.sender(|sender| {
-            let Some(i) = sender
+            let i = sender
                 .clients
                 .iter()
-                .position(|client| client.is(host, port))
-            else {
-                return None;
-            };
+                .position(|client| client.is(host, port))?;
             sender.reset();
             sender.clients[i].uses -= 1;
             let address = sender.clients[i].address;

@@ -304,13 +304,29 @@ impl Producer for Receiver {
             .build();
         let segment = gst::FormattedSegment::<gst::ClockTime>::new();
         let mut events = vec![start];
-        events.extend(self.caps.as_ref().map(gst::event::Caps::new));
+        events.extend(
+            self.negotiated_caps(pad)
+                .as_ref()
+                .map(gst::event::Caps::new),
+        );
         events.push(gst::event::Segment::new(&segment));
         events
     }
 }
 
 impl Receiver {
+    /// The `caps` property narrowed to what downstream takes, and fixed: RTP caps that leave the payload type
+    /// open, for one, get that of the depayloader.
+    fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
+        let own = self.caps.clone()?;
+        let mut common = pad.peer_query_caps(Some(&own)).intersect(&own);
+        if common.is_empty() || common.is_any() {
+            return Some(own);
+        }
+        common.fixate();
+        Some(common)
+    }
+
     /// The `caps` property changed.
     pub(super) fn set_caps(&mut self, caps: Option<gst::Caps>) {
         self.caps = caps;

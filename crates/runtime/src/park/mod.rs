@@ -146,7 +146,7 @@ mod loom_tests {
                 }
                 if park.prepare(sleep) {
                     // Sleeps until interrupted; loom reports a livelock if that never comes.
-                    while !poller.0.swap(false, Ordering::AcqRel) {
+                    while !poller.0.load(Ordering::Acquire) {
                         thread::yield_now();
                     }
                     assert!(park.awake(), "interrupted without a notification");
