@@ -27,7 +27,6 @@ pub struct RawAddr {
 impl RawAddr {
     /// No address.
     pub fn empty() -> Self {
-        // SAFETY: sockaddr_storage is plain old data for which all zeroes is a value (AF_UNSPEC).
         RawAddr {
             // SAFETY: sockaddr_storage is plain old data for which all zeroes is a value (AF_UNSPEC).
             storage: unsafe { std::mem::zeroed() },
