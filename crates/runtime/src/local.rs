@@ -526,6 +526,8 @@ impl fmt::Debug for Local {
     }
 }
 
+/// Laid out by hand: an event touches the first two fields only.
+#[repr(C)]
 struct Slot {
     /// Out while it runs.
     agent: Option<Box<dyn Agent>>,

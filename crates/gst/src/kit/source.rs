@@ -182,18 +182,20 @@ enum State {
     Ended,
 }
 
-/// The context's end: calls the producer, pushes, awaits what downstream asks to wait for.
+/// The context's end: calls the producer, pushes, awaits what downstream asks to wait for. Laid out by hand:
+/// what each push touches comes first.
+#[repr(C)]
 pub(crate) struct SrcAgent<P> {
-    element: glib::WeakRef<gst::Element>,
     pad: gst::Pad,
-    place: Place,
-    producer: P,
     state: State,
     /// The producer waits for input (started, not stopped).
     waiting: bool,
-    pending: Pending,
     opened: bool,
+    pending: Pending,
     events: VecDeque<gst::Event>,
+    producer: P,
+    element: glib::WeakRef<gst::Element>,
+    place: Place,
 }
 
 impl<P: Producer> Agent for SrcAgent<P> {

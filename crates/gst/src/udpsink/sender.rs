@@ -53,11 +53,7 @@ impl Sender {
         }
         for i in first..self.clients.len() {
             let client = &mut self.clients[i];
-            let socket = if client.address.is_ipv4() {
-                &self.v4
-            } else {
-                &self.v6
-            };
+            let socket = if client.is_ipv4 { &self.v4 } else { &self.v6 };
             let Some(udp) = socket else {
                 client.errors += 1;
                 continue;
