@@ -17,6 +17,24 @@ pub fn clock_now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Asks the processor to fetch `lines` cache lines from `address` on: a hint that never faults, whatever the
+/// address is, and does nothing where there is no such instruction.
+#[inline]
+pub fn prefetch<T>(address: *const T, lines: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..lines {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let at = address.cast::<i8>().wrapping_add(line * CACHE_LINE);
+        // SAFETY: PREFETCHT0 is in the x86-64 baseline and does not access memory architecturally.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (address, lines);
+}
+
+/// Bytes of a cache line, of every machine this is likely to run on.
+pub const CACHE_LINE: usize = 64;
+
 /// A sender's address as the kernel wrote it, so that two of them compare without being parsed.
 ///
 /// Room for IPv4 and IPv6 only: an address takes half a cache line, and thousands of streams keep some.

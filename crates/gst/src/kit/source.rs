@@ -15,7 +15,7 @@ use std::task::{Context as TaskContext, Poll};
 use gst::glib;
 use gst::glib::translate::IntoGlib;
 use gst::prelude::*;
-use threadbare_runtime::{Agent, AgentHandle, Cx, Ready};
+use threadbare_runtime::{Agent, AgentHandle, CACHE_LINE, Cx, Ready, prefetch};
 
 use super::context::Place;
 use super::pending::{self, Pending};
@@ -42,6 +42,9 @@ pub(crate) trait Producer: Send + 'static {
     fn opening(&mut self, _pad: &gst::Pad) -> Vec<gst::Event> {
         Vec::new()
     }
+
+    /// See [`Agent::prefetch`].
+    fn prefetch(&self) {}
 
     /// What a push of the last thing produced came to, if it was not OK.
     fn push_failed(&mut self, _error: gst::FlowError) {}
@@ -218,6 +221,12 @@ impl<P: Producer> Agent for SrcAgent<P> {
         }
         cx.wake_self();
     }
+
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(self.pad.as_ptr(), PAD_LINES);
+        self.producer.prefetch();
+    }
 }
 
 impl<P: Producer> SrcAgent<P> {
@@ -393,5 +402,7 @@ impl<P: Producer> SrcAgent<P> {
     }
 }
 
+/// Cache lines of a pad: a push touches most of them.
+const PAD_LINES: usize = size_of::<gst::ffi::GstPad>().div_ceil(CACHE_LINE);
 /// Things one element may push in one pass, before its neighbours have their turn.
 const BUDGET: usize = 64;

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{
-    Cx, Interest, Precision, RawAddr, Ready, Received, RecvBatch, Shard, recv_from,
+    Cx, Interest, Precision, RawAddr, Ready, Received, RecvBatch, Shard, prefetch, recv_from,
     recv_from_timestamped,
 };
 
@@ -301,6 +301,11 @@ impl Producer for Receiver {
             Some(size) if !self.timestamped => self.receive_batch(cx, size),
             _ => self.receive_one(cx),
         }
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(Arc::as_ptr(&self.stats), 1);
     }
 
     fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
