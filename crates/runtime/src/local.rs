@@ -602,7 +602,7 @@ impl Token {
 /// fetch from memory takes.
 const AHEAD: usize = 2;
 /// Cache lines of an agent that are worth fetching: the beginning, where the hot fields are.
-const AGENT_LINES_MAX: usize = 6;
+const AGENT_LINES_MAX: usize = 10;
 /// 24 bits, so that a token and a key fit the 64 bits of an epoll event.
 const GENERATION_MASK: u32 = (1 << 24) - 1;
 /// The event of the interrupt descriptor; no agent has this token (its generation would be -1).

@@ -15,11 +15,12 @@ use std::task::{Context as TaskContext, Poll};
 use gst::glib;
 use gst::glib::translate::IntoGlib;
 use gst::prelude::*;
-use threadbare_runtime::{Agent, AgentHandle, CACHE_LINE, Cx, Ready, prefetch};
+use threadbare_runtime::{Agent, AgentHandle, Cx, Ready};
 
 use super::context::Place;
 use super::pending::{self, Pending};
 use super::time::RunningTime;
+use super::trail::Trail;
 
 /// What an element produces, on its context's thread.
 pub(crate) trait Producer: Send + 'static {
@@ -108,6 +109,7 @@ impl<P: Producer> Driver<P> {
             pending: Pending::default(),
             opened: false,
             events: VecDeque::new(),
+            trail: Trail::EMPTY,
         };
         let handle = place
             .shard
@@ -197,6 +199,7 @@ pub(crate) struct SrcAgent<P> {
     pending: Pending,
     events: VecDeque<gst::Event>,
     producer: P,
+    trail: Trail,
     element: glib::WeakRef<gst::Element>,
     place: Place,
 }
@@ -224,7 +227,7 @@ impl<P: Producer> Agent for SrcAgent<P> {
 
     #[inline]
     fn prefetch(&self) {
-        prefetch(self.pad.as_ptr(), PAD_LINES);
+        self.trail.prefetch();
         self.producer.prefetch();
     }
 }
@@ -350,6 +353,7 @@ impl<P: Producer> SrcAgent<P> {
     fn open(&mut self) {
         if !self.opened {
             self.opened = true;
+            self.trail = Trail::from(&self.pad);
             for event in self.producer.opening(&self.pad) {
                 let kind = event.type_();
                 self.pad.push_event(event);
@@ -402,7 +406,5 @@ impl<P: Producer> SrcAgent<P> {
     }
 }
 
-/// Cache lines of a pad: a push touches most of them.
-const PAD_LINES: usize = size_of::<gst::ffi::GstPad>().div_ceil(CACHE_LINE);
 /// Things one element may push in one pass, before its neighbours have their turn.
 const BUDGET: usize = 64;
