@@ -326,7 +326,12 @@ impl Local {
     }
 
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.borrow().is_empty() || !self.commands.borrow().is_empty()
+        !self.ready.borrow().is_empty() || self.has_commands()
+    }
+
+    /// Whether commands gave commands in their turn.
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.commands.borrow().is_empty()
     }
 
     pub(crate) fn next_timer_ns(&self) -> Option<u64> {
@@ -337,28 +342,27 @@ impl Local {
     pub(crate) fn take_inbox(&self) {
         let (mut control, mut data) = self.shard.take_inbox();
         self.ready.borrow_mut().extend(data.drain(..));
-        self.run_all(&mut control);
+        self.commands.borrow_mut().extend(control.drain(..));
         self.shard.recycle_inbox(control, data);
-        self.run_own_commands();
+        self.run_commands();
     }
 
     /// Takes the commands only.
     pub(crate) fn take_control(&self) {
-        let mut control = self.shard.take_control();
-        self.run_all(&mut control);
-        self.run_own_commands();
+        self.commands.borrow_mut().extend(self.shard.take_control());
+        self.run_commands();
     }
 
-    fn run_all(&self, commands: &mut Vec<Command>) {
-        for command in commands.drain(..) {
-            self.run_command(command);
-        }
-    }
-
-    /// Commands that this thread gave to its own shard.
-    fn run_own_commands(&self) {
+    /// One queue for all, also for those fetched in the middle of a command that waits for another shard:
+    /// so they stay in order.
+    fn run_commands(&self) {
         // Bounded: what they add is for the next pass.
         let count = self.commands.borrow().len();
+        if count == 0 {
+            return;
+        }
+        // The last pass of a context that slept may be long ago.
+        self.read_clock();
         for _ in 0..count {
             let Some(command) = self.commands.borrow_mut().pop_front() else {
                 return;

@@ -370,7 +370,7 @@ impl Loop<'_> {
             if now >= edge_ns || self.local.closing.get() {
                 return;
             }
-            if park.prepare(Sleep::Throttled) {
+            if !self.local.has_commands() && park.prepare(Sleep::Throttled) {
                 self.shard
                     .0
                     .interrupt
