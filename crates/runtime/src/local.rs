@@ -115,6 +115,7 @@ impl Local {
             agent: Some(Box::new(agent)),
             generation,
             wake: wake.clone(),
+            deferred: Vec::new(),
             fds: Vec::new(),
             timer: None,
             deadline: (0, Precision::About),
@@ -158,8 +159,7 @@ impl Local {
         drop(slot);
     }
 
-    /// Runs `f` with the agent, unless it is gone. The agent must not be running: commands are taken
-    /// between runs only.
+    /// Runs `f` with the agent, unless it is gone or out.
     pub(crate) fn with_agent(&self, token: Token, f: impl FnOnce(&mut dyn Agent, &mut Cx<'_>)) {
         let Some(mut agent) = self.take_out(token) else {
             return;
@@ -191,12 +191,38 @@ impl Local {
     fn put_back(&self, token: Token, agent: Box<dyn Agent>) {
         let mut slots = self.slots.borrow_mut();
         match slots.get_mut(token.index as usize) {
-            Some(slot) if slot.generation == token.generation => slot.agent = Some(agent),
+            Some(slot) if slot.generation == token.generation => {
+                slot.agent = Some(agent);
+                if !slot.deferred.is_empty() {
+                    let mut commands = self.commands.borrow_mut();
+                    // In front: later ones for this agent may be queued already.
+                    for command in slot.deferred.drain(..).rev() {
+                        commands.push_front(command);
+                    }
+                }
+            }
             _ => {
                 drop(slots);
                 drop(agent);
             }
         }
+    }
+
+    /// Runs a command for an agent, or puts it aside while the agent is out. Dropped if the agent is gone.
+    pub(crate) fn with_agent_later(
+        &self,
+        token: Token,
+        f: impl FnOnce(&mut dyn Agent, &mut Cx<'_>) + Send + 'static,
+    ) {
+        if let Some(slot) = self.slots.borrow_mut().get_mut(token.index as usize)
+            && slot.generation == token.generation
+            && slot.agent.is_none()
+        {
+            slot.deferred
+                .push(Box::new(move |local| local.with_agent_later(token, f)));
+            return;
+        }
+        self.with_agent(token, f);
     }
 
     fn run_agent(&self, token: Token, ready: Ready) {
@@ -533,6 +559,8 @@ impl fmt::Debug for Local {
 struct Slot {
     /// Out while it runs.
     agent: Option<Box<dyn Agent>>,
+    /// Commands for it that were served while it was out, in a call to another shard.
+    deferred: Vec<Command>,
     generation: u32,
     wake: Arc<WakeAgent>,
     fds: Vec<i32>,
