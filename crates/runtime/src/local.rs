@@ -156,7 +156,7 @@ impl Local {
             .counters()
             .agents
             .set(self.slots.borrow().len() as u64);
-        drop(slot);
+        drop_caught(slot);
     }
 
     /// Runs `f` with the agent, unless it is gone or out.
@@ -174,6 +174,7 @@ impl Local {
                     "an agent panicked and is removed"
                 );
                 self.remove_agent(token);
+                drop_caught(agent);
             }
         }
     }
@@ -203,7 +204,7 @@ impl Local {
             }
             _ => {
                 drop(slots);
-                drop(agent);
+                drop_caught(agent);
             }
         }
     }
@@ -514,7 +515,8 @@ impl Local {
     /// The shard ends: everything that still lives on it is dropped here, on its own thread.
     fn clear(&self) {
         let (control, data) = self.shard.close_inbox();
-        drop((control, data));
+        control.into_iter().for_each(drop_caught);
+        data.into_iter().for_each(drop_caught);
         loop {
             let tokens: Vec<Token> = self
                 .slots
@@ -534,9 +536,16 @@ impl Local {
         }
         // Dropping a queued task cancels it, which may wake others: until nothing is left.
         while let Some(wake) = self.ready.borrow_mut().pop_front() {
-            drop(wake);
+            drop_caught(wake);
         }
-        self.commands.take();
+        self.commands.take().into_iter().for_each(drop_caught);
+    }
+}
+
+/// Drops what belongs to others, whose panic must not stop the shard.
+fn drop_caught<T>(value: T) {
+    if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+        tracing::error!("a panic while something of a context thread was dropped");
     }
 }
 

@@ -8,8 +8,8 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Barrier};
 use std::thread;
 
-use common::{add, ask, next, shard, until};
-use threadbare_runtime::{Agent, Cx, Ready, ShardClosed, block_on, current_shard_id};
+use common::{Tid, add, ask, next, shard, until};
+use threadbare_runtime::{Agent, AgentHandle, Cx, Ready, ShardClosed, block_on, current_shard_id};
 
 #[test]
 fn a_burst_of_commands_tasks_and_wakes_loses_nothing() {
@@ -214,6 +214,22 @@ impl Agent for Tell {
     }
 }
 
+/// Removes itself when it runs.
+#[derive(Default)]
+struct PanicsInDrop(Option<AgentHandle<PanicsInDrop>>);
+
+impl Drop for PanicsInDrop {
+    fn drop(&mut self) {
+        panic!("on purpose: an agent's drop");
+    }
+}
+
+impl Agent for PanicsInDrop {
+    fn run(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {
+        self.0.take().expect("its handle").remove();
+    }
+}
+
 #[test]
 fn a_panic_does_not_stop_the_shard() {
     for wait_ms in [0, 5] {
@@ -246,5 +262,36 @@ fn a_panic_does_not_stop_the_shard() {
         assert_eq!(next(&rx), "command");
         until("both are gone", || shard.counters_snapshot().agents == 0);
         assert_eq!(shard.call(|_| 1), Ok(1));
+    }
+}
+
+#[test]
+fn a_panic_in_an_agents_drop_does_not_stop_the_shard() {
+    for wait_ms in [0, 5] {
+        let (context, shard) = shard(wait_ms);
+        let tid = Tid::of(&shard);
+        let add = || {
+            shard
+                .call(|local| local.add_agent(PanicsInDrop(None)))
+                .unwrap()
+        };
+        add().remove();
+        let agent = add();
+        let itself = agent.clone();
+        agent.command(move |agent, _| agent.0 = Some(itself));
+        agent.wake();
+        until("it removed itself", || {
+            shard.counters_snapshot().agents == 0
+        });
+        assert_eq!(shard.call(|_| 1), Ok(1));
+        // These panic when the context ends, which must end all the same, and drop what else it has.
+        let (tx, rx) = channel();
+        add();
+        add();
+        let other = Tell(tx, "dropped");
+        shard.call(|local| local.add_agent(other)).unwrap();
+        drop(context);
+        assert_eq!(next(&rx), "dropped");
+        until("the thread ends", || !tid.is_alive());
     }
 }
