@@ -20,6 +20,7 @@ use slab::Slab;
 use crate::agent::{Agent, AgentHandle, Cx, Interest, Ready, WakeAgent};
 use crate::shard::{Command, Shard, Wake};
 use crate::sys::{self, Epoll, Event, clock_now_ns};
+use crate::task::enlisted;
 use crate::wheel::{Precision, TimerKey, Wheel};
 
 /// The state of the shard whose thread this is. Reached through [`Local::with_current`], a command or an
@@ -30,6 +31,8 @@ pub struct Local {
     next_generation: Cell<u32>,
     ready: RefCell<VecDeque<Wake>>,
     commands: RefCell<VecDeque<Command>>,
+    /// Of the tasks that have begun and not ended.
+    tasks: RefCell<Slab<Waker>>,
     wheel: RefCell<Wheel<TimerTarget>>,
     fired: RefCell<Vec<TimerTarget>>,
     epoll: Epoll,
@@ -62,6 +65,7 @@ impl Local {
             next_generation: Cell::new(1),
             ready: RefCell::new(VecDeque::new()),
             commands: RefCell::new(VecDeque::new()),
+            tasks: RefCell::new(Slab::new()),
             wheel: RefCell::new(Wheel::new(origin_ns, tick_ns)),
             fired: RefCell::new(Vec::new()),
             epoll,
@@ -131,9 +135,18 @@ impl Local {
         F::Output: 'static,
     {
         let shard = self.shard.clone();
-        let (runnable, task) = async_task::spawn_local(future, move |r| shard.schedule(r));
+        let (runnable, task) =
+            async_task::spawn_local(enlisted(future), move |r| shard.schedule(r));
         runnable.schedule();
         task
+    }
+
+    pub(crate) fn enlist_task(&self, waker: Waker) -> usize {
+        self.tasks.borrow_mut().insert(waker)
+    }
+
+    pub(crate) fn discharge_task(&self, key: usize) -> Option<Waker> {
+        self.tasks.borrow_mut().try_remove(key)
     }
 
     pub(crate) fn remove_agent(&self, token: Token) {
@@ -535,8 +548,15 @@ impl Local {
                 .for_each(|token| self.remove_agent(token));
         }
         // Dropping a queued task cancels it, which may wake others: until nothing is left.
-        while let Some(wake) = self.ready.borrow_mut().pop_front() {
-            drop_caught(wake);
+        loop {
+            let queued = self.ready.take();
+            let tasks = self.tasks.take();
+            if queued.is_empty() && tasks.is_empty() {
+                break;
+            }
+            // That puts them on the queue.
+            tasks.into_iter().for_each(|(_, waker)| waker.wake());
+            queued.into_iter().for_each(drop_caught);
         }
         self.commands.take().into_iter().for_each(drop_caught);
     }

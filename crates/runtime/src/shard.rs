@@ -12,6 +12,7 @@ use crate::local::{Local, Token};
 use crate::park::{Park, Sleep};
 use crate::sync::lock;
 use crate::sys::{Event, EventFd, clock_now_ns};
+use crate::task::enlisted;
 
 /// A command for a shard's thread.
 pub(crate) type Command = Box<dyn FnOnce(&Local) + Send>;
@@ -121,14 +122,14 @@ impl Shard {
         slot.wait()
     }
 
-    /// Runs a future on this shard. Dropping the task cancels it.
+    /// Runs a future on this shard. Dropping the task cancels it, and so does the end of the shard.
     pub fn spawn<F>(&self, future: F) -> async_task::Task<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
         let shard = self.clone();
-        let (runnable, task) = async_task::spawn(future, move |r| shard.schedule(r));
+        let (runnable, task) = async_task::spawn(enlisted(future), move |r| shard.schedule(r));
         runnable.schedule();
         task
     }
