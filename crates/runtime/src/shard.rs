@@ -372,13 +372,13 @@ impl Loop<'_> {
                 return;
             }
             if !self.local.has_commands() && park.prepare(Sleep::Throttled) {
-                self.shard
-                    .0
-                    .interrupt
-                    .sleep(Duration::from_nanos(edge_ns - now));
-                if park.awake() {
-                    self.shard.drain_interrupt();
+                let interrupt = &self.shard.0.interrupt;
+                if interrupt.sleep(Duration::from_nanos(edge_ns - now)) {
+                    // Also one that was written late, for an earlier sleep: it would end this one at once,
+                    // again and again.
+                    interrupt.drain();
                 }
+                park.awake();
                 self.counters().wakeups.add(1);
             }
         }
