@@ -20,6 +20,7 @@ use slab::Slab;
 use crate::agent::{Agent, AgentHandle, Cx, Interest, Ready, WakeAgent};
 use crate::shard::{Command, Shard, Wake};
 use crate::sys::{self, Epoll, Event, clock_now_ns};
+use crate::task::enlisted;
 use crate::wheel::{Precision, TimerKey, Wheel};
 
 /// The state of the shard whose thread this is. Reached through [`Local::with_current`], a command or an
@@ -30,6 +31,8 @@ pub struct Local {
     next_generation: Cell<u32>,
     ready: RefCell<VecDeque<Wake>>,
     commands: RefCell<VecDeque<Command>>,
+    /// Of the tasks that have begun and not ended.
+    tasks: RefCell<Slab<Waker>>,
     wheel: RefCell<Wheel<TimerTarget>>,
     fired: RefCell<Vec<TimerTarget>>,
     epoll: Epoll,
@@ -62,6 +65,7 @@ impl Local {
             next_generation: Cell::new(1),
             ready: RefCell::new(VecDeque::new()),
             commands: RefCell::new(VecDeque::new()),
+            tasks: RefCell::new(Slab::new()),
             wheel: RefCell::new(Wheel::new(origin_ns, tick_ns)),
             fired: RefCell::new(Vec::new()),
             epoll,
@@ -115,6 +119,7 @@ impl Local {
             agent: Some(Box::new(agent)),
             generation,
             wake: wake.clone(),
+            deferred: Vec::new(),
             fds: Vec::new(),
             timer: None,
             deadline: (0, Precision::About),
@@ -130,9 +135,18 @@ impl Local {
         F::Output: 'static,
     {
         let shard = self.shard.clone();
-        let (runnable, task) = async_task::spawn_local(future, move |r| shard.schedule(r));
+        let (runnable, task) =
+            async_task::spawn_local(enlisted(future), move |r| shard.schedule(r));
         runnable.schedule();
         task
+    }
+
+    pub(crate) fn enlist_task(&self, waker: Waker) -> usize {
+        self.tasks.borrow_mut().insert(waker)
+    }
+
+    pub(crate) fn discharge_task(&self, key: usize) -> Option<Waker> {
+        self.tasks.borrow_mut().try_remove(key)
     }
 
     pub(crate) fn remove_agent(&self, token: Token) {
@@ -155,11 +169,10 @@ impl Local {
             .counters()
             .agents
             .set(self.slots.borrow().len() as u64);
-        drop(slot);
+        drop_caught(slot);
     }
 
-    /// Runs `f` with the agent, unless it is gone. The agent must not be running: commands are taken
-    /// between runs only.
+    /// Runs `f` with the agent, unless it is gone or out.
     pub(crate) fn with_agent(&self, token: Token, f: impl FnOnce(&mut dyn Agent, &mut Cx<'_>)) {
         let Some(mut agent) = self.take_out(token) else {
             return;
@@ -174,6 +187,7 @@ impl Local {
                     "an agent panicked and is removed"
                 );
                 self.remove_agent(token);
+                drop_caught(agent);
             }
         }
     }
@@ -191,12 +205,38 @@ impl Local {
     fn put_back(&self, token: Token, agent: Box<dyn Agent>) {
         let mut slots = self.slots.borrow_mut();
         match slots.get_mut(token.index as usize) {
-            Some(slot) if slot.generation == token.generation => slot.agent = Some(agent),
+            Some(slot) if slot.generation == token.generation => {
+                slot.agent = Some(agent);
+                if !slot.deferred.is_empty() {
+                    let mut commands = self.commands.borrow_mut();
+                    // In front: later ones for this agent may be queued already.
+                    for command in slot.deferred.drain(..).rev() {
+                        commands.push_front(command);
+                    }
+                }
+            }
             _ => {
                 drop(slots);
-                drop(agent);
+                drop_caught(agent);
             }
         }
+    }
+
+    /// Runs a command for an agent, or puts it aside while the agent is out. Dropped if the agent is gone.
+    pub(crate) fn with_agent_later(
+        &self,
+        token: Token,
+        f: impl FnOnce(&mut dyn Agent, &mut Cx<'_>) + Send + 'static,
+    ) {
+        if let Some(slot) = self.slots.borrow_mut().get_mut(token.index as usize)
+            && slot.generation == token.generation
+            && slot.agent.is_none()
+        {
+            slot.deferred
+                .push(Box::new(move |local| local.with_agent_later(token, f)));
+            return;
+        }
+        self.with_agent(token, f);
     }
 
     fn run_agent(&self, token: Token, ready: Ready) {
@@ -326,7 +366,12 @@ impl Local {
     }
 
     pub(crate) fn has_ready(&self) -> bool {
-        !self.ready.borrow().is_empty() || !self.commands.borrow().is_empty()
+        !self.ready.borrow().is_empty() || self.has_commands()
+    }
+
+    /// Whether commands gave commands in their turn.
+    pub(crate) fn has_commands(&self) -> bool {
+        !self.commands.borrow().is_empty()
     }
 
     pub(crate) fn next_timer_ns(&self) -> Option<u64> {
@@ -337,28 +382,27 @@ impl Local {
     pub(crate) fn take_inbox(&self) {
         let (mut control, mut data) = self.shard.take_inbox();
         self.ready.borrow_mut().extend(data.drain(..));
-        self.run_all(&mut control);
+        self.commands.borrow_mut().extend(control.drain(..));
         self.shard.recycle_inbox(control, data);
-        self.run_own_commands();
+        self.run_commands();
     }
 
     /// Takes the commands only.
     pub(crate) fn take_control(&self) {
-        let mut control = self.shard.take_control();
-        self.run_all(&mut control);
-        self.run_own_commands();
+        self.commands.borrow_mut().extend(self.shard.take_control());
+        self.run_commands();
     }
 
-    fn run_all(&self, commands: &mut Vec<Command>) {
-        for command in commands.drain(..) {
-            self.run_command(command);
-        }
-    }
-
-    /// Commands that this thread gave to its own shard.
-    fn run_own_commands(&self) {
+    /// One queue for all, also for those fetched in the middle of a command that waits for another shard:
+    /// so they stay in order.
+    fn run_commands(&self) {
         // Bounded: what they add is for the next pass.
         let count = self.commands.borrow().len();
+        if count == 0 {
+            return;
+        }
+        // The last pass of a context that slept may be long ago.
+        self.read_clock();
         for _ in 0..count {
             let Some(command) = self.commands.borrow_mut().pop_front() else {
                 return;
@@ -508,7 +552,8 @@ impl Local {
     /// The shard ends: everything that still lives on it is dropped here, on its own thread.
     fn clear(&self) {
         let (control, data) = self.shard.close_inbox();
-        drop((control, data));
+        control.into_iter().for_each(drop_caught);
+        data.into_iter().for_each(drop_caught);
         loop {
             let tokens: Vec<Token> = self
                 .slots
@@ -527,10 +572,24 @@ impl Local {
                 .for_each(|token| self.remove_agent(token));
         }
         // Dropping a queued task cancels it, which may wake others: until nothing is left.
-        while let Some(wake) = self.ready.borrow_mut().pop_front() {
-            drop(wake);
+        loop {
+            let queued = self.ready.take();
+            let tasks = self.tasks.take();
+            if queued.is_empty() && tasks.is_empty() {
+                break;
+            }
+            // That puts them on the queue.
+            tasks.into_iter().for_each(|(_, waker)| waker.wake());
+            queued.into_iter().for_each(drop_caught);
         }
-        self.commands.take();
+        self.commands.take().into_iter().for_each(drop_caught);
+    }
+}
+
+/// Drops what belongs to others, whose panic must not stop the shard.
+fn drop_caught<T>(value: T) {
+    if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+        tracing::error!("a panic while something of a context thread was dropped");
     }
 }
 
@@ -555,6 +614,8 @@ impl fmt::Debug for Local {
 struct Slot {
     /// Out while it runs.
     agent: Option<Box<dyn Agent>>,
+    /// Commands for it that were served while it was out, in a call to another shard.
+    deferred: Vec<Command>,
     generation: u32,
     wake: Arc<WakeAgent>,
     fds: Vec<i32>,

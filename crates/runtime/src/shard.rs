@@ -12,6 +12,7 @@ use crate::local::{Local, Token};
 use crate::park::{Park, Sleep};
 use crate::sync::lock;
 use crate::sys::{Event, EventFd, clock_now_ns};
+use crate::task::enlisted;
 
 /// A command for a shard's thread.
 pub(crate) type Command = Box<dyn FnOnce(&Local) + Send>;
@@ -121,14 +122,14 @@ impl Shard {
         slot.wait()
     }
 
-    /// Runs a future on this shard. Dropping the task cancels it.
+    /// Runs a future on this shard. Dropping the task cancels it, and so does the end of the shard.
     pub fn spawn<F>(&self, future: F) -> async_task::Task<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
     {
         let shard = self.clone();
-        let (runnable, task) = async_task::spawn(future, move |r| shard.schedule(r));
+        let (runnable, task) = async_task::spawn(enlisted(future), move |r| shard.schedule(r));
         runnable.schedule();
         task
     }
@@ -370,14 +371,14 @@ impl Loop<'_> {
             if now >= edge_ns || self.local.closing.get() {
                 return;
             }
-            if park.prepare(Sleep::Throttled) {
-                self.shard
-                    .0
-                    .interrupt
-                    .sleep(Duration::from_nanos(edge_ns - now));
-                if park.awake() {
-                    self.shard.drain_interrupt();
+            if !self.local.has_commands() && park.prepare(Sleep::Throttled) {
+                let interrupt = &self.shard.0.interrupt;
+                if interrupt.sleep(Duration::from_nanos(edge_ns - now)) {
+                    // Also one that was written late, for an earlier sleep: it would end this one at once,
+                    // again and again.
+                    interrupt.drain();
                 }
+                park.awake();
                 self.counters().wakeups.add(1);
             }
         }

@@ -450,8 +450,8 @@ impl EventFd {
         unsafe { libc::read(self.raw(), (&raw mut count).cast(), 8) };
     }
 
-    /// Sleeps until notified or for `timeout`.
-    pub(crate) fn sleep(&self, timeout: Duration) {
+    /// Sleeps until notified or for `timeout`. `true`: there is a notification to drain.
+    pub(crate) fn sleep(&self, timeout: Duration) -> bool {
         let mut fd = libc::pollfd {
             fd: self.raw(),
             events: libc::POLLIN,
@@ -459,7 +459,7 @@ impl EventFd {
         };
         let time = timespec(timeout);
         // SAFETY: one pollfd and one timespec, both live locals; no signal mask.
-        unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) };
+        unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) > 0 }
     }
 }
 

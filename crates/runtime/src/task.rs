@@ -1,10 +1,41 @@
-//! Futures that only work on a shard: its timers.
+//! Futures that only work on a shard: its tasks and its timers.
 
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::local::Local;
 use crate::wheel::{Precision, TimerKey};
+
+/// Runs `future` as a task of the shard: known to it from the first poll on, so that it can be cancelled
+/// on its own thread when the shard ends, whoever may hold its waker.
+pub(crate) async fn enlisted<F: Future>(future: F) -> F::Output {
+    let _enlisted = poll_fn(|cx| Poll::Ready(Enlisted::new(cx))).await;
+    future.await
+}
+
+struct Enlisted(Option<(u64, usize)>);
+
+impl Enlisted {
+    fn new(cx: &Context<'_>) -> Self {
+        let enlist = |local: &Local| (local.shard().id(), local.enlist_task(cx.waker().clone()));
+        Enlisted(Local::with_current(enlist))
+    }
+}
+
+impl Drop for Enlisted {
+    fn drop(&mut self) {
+        let Some((shard_id, key)) = self.0 else {
+            return;
+        };
+        // A shard that has ended knows none any more.
+        Local::with_current(|local| {
+            if local.shard().id() == shard_id {
+                drop(local.discharge_task(key));
+            }
+        });
+    }
+}
 
 /// Completes when the shard's clock has reached `deadline_ns` (CLOCK_MONOTONIC). To be awaited in a
 /// task or agent of a shard; elsewhere it completes at once.

@@ -135,11 +135,12 @@ impl<A: Agent> AgentHandle<A> {
     }
 
     /// Runs `f` with the agent on its shard, at once: a throttled sleep is interrupted. Commands of one
-    /// thread run in the order they were given. Dropped unrun if the agent is gone.
+    /// thread run in the order they were given; if the agent is in the middle of a call to another shard,
+    /// after its run. Dropped unrun if the agent is gone.
     pub fn command(&self, f: impl FnOnce(&mut A, &mut Cx<'_>) + Send + 'static) {
         let token = self.token;
         let result = self.shard.command(move |local| {
-            local.with_agent(token, |agent, cx| {
+            local.with_agent_later(token, |agent, cx| {
                 let agent: &mut dyn Any = agent;
                 if let Some(agent) = agent.downcast_mut::<A>() {
                     f(agent, cx);

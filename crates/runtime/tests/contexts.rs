@@ -1,0 +1,271 @@
+//! Contexts: shared by name, one set of settings, threads that end with the last user.
+
+mod common;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::Duration;
+
+use common::{FnAgent, Tid, add, context, next, shard, unique_name, until};
+use threadbare_runtime::{Agent, Context, Cx, Ready, Settings, ShardClosed, contexts};
+
+fn settings(wait_ms: u64, threads: i32) -> Settings {
+    Settings {
+        wait: Duration::from_millis(wait_ms),
+        threads,
+    }
+}
+
+#[test]
+fn same_name_same_threads() {
+    let name = unique_name();
+    let first = Context::acquire(&name, settings(0, -1)).unwrap();
+    let second = Context::acquire(&name, settings(0, -1)).unwrap();
+    let other = context(0, -1);
+    assert_eq!(first.next_shard().id(), second.next_shard().id());
+    assert_ne!(first.next_shard().id(), other.next_shard().id());
+    assert_eq!(first.users(), 2);
+    assert_eq!(Context::find(&name).unwrap().name(), name);
+    drop((first, second));
+    assert!(Context::find(&name).is_none());
+}
+
+#[test]
+fn the_first_settings_stand_and_the_conflict_names_both() {
+    let name = unique_name();
+    let first = Context::acquire(&name, settings(20, -1)).unwrap();
+    let asked = settings(50, 3);
+    let second = Context::acquire(&name, asked).unwrap();
+    assert_eq!(second.settings(), settings(20, -1));
+    assert_eq!(second.shards().len(), 1);
+    let conflict = second.conflict(asked).expect("they differ");
+    assert_eq!((conflict.stands, conflict.asked), (first.settings(), asked));
+    let text = conflict.to_string();
+    for part in [&name, "20 ms", "50 ms", "1 thread", "3 thread"] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+    assert_eq!(
+        second.conflict(settings(20, 1)),
+        None,
+        "1 means what -1 means"
+    );
+}
+
+#[test]
+fn threads_are_one_or_n_or_one_per_core() {
+    let cores = thread::available_parallelism().unwrap().get();
+    for (asked, threads) in [(-1, 1), (1, 1), (3, 3), (0, cores)] {
+        let context = context(0, asked);
+        assert_eq!(context.shards().len(), threads, "context-threads={asked}");
+        let tids: HashSet<String> = context
+            .shards()
+            .iter()
+            .map(|shard| format!("{:?}", Tid::of(shard)))
+            .collect();
+        assert_eq!(tids.len(), threads);
+    }
+}
+
+#[test]
+fn agents_are_spread_over_the_threads_and_stay_where_they_are() {
+    let context = context(0, 3);
+    let (tx, rx) = channel();
+    let agents: Vec<_> = (0..9)
+        .map(|i| {
+            let tx = tx.clone();
+            add(&context.next_shard(), move |_cx, _ready| {
+                tx.send((i, thread::current().id())).unwrap();
+            })
+        })
+        .collect();
+    let mut threads_of_agents = vec![HashSet::new(); agents.len()];
+    for _ in 0..20 {
+        agents.iter().for_each(|agent| agent.wake());
+        for _ in &agents {
+            let (i, thread) = next(&rx);
+            threads_of_agents[i].insert(thread);
+        }
+    }
+    assert!(threads_of_agents.iter().all(|threads| threads.len() == 1));
+    let all: HashSet<_> = threads_of_agents.into_iter().flatten().collect();
+    assert_eq!(all.len(), 3);
+    for shard in context.shards() {
+        assert_eq!(shard.counters_snapshot().agents, 3);
+    }
+}
+
+/// Says where it was dropped.
+struct Dropped(std::sync::mpsc::Sender<thread::ThreadId>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let _ = self.0.send(thread::current().id());
+    }
+}
+
+impl Agent for Dropped {
+    fn run(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
+}
+
+#[test]
+fn the_threads_end_with_the_last_user_and_drop_their_agents_themselves() {
+    let context = context(20, 2);
+    let (tx, rx) = channel();
+    let mut handles = Vec::new();
+    let mut homes = HashSet::new();
+    for shard in context.shards() {
+        let tx = tx.clone();
+        handles.push(shard.call(|local| local.add_agent(Dropped(tx))).unwrap());
+        homes.insert(shard.call(|_| thread::current().id()).unwrap());
+    }
+    let tids: Vec<Tid> = context.shards().iter().map(Tid::of).collect();
+    let second = context.clone();
+    drop(context);
+    assert!(tids.iter().all(Tid::is_alive));
+    drop(second);
+    // The handles are still there: they do not keep the threads.
+    tids.iter()
+        .for_each(|tid| until("the thread ends", || !tid.is_alive()));
+    assert_eq!(HashSet::from([next(&rx), next(&rx)]), homes);
+    for handle in handles {
+        assert_eq!(handle.shard().call(|_| ()), Err(ShardClosed));
+        handle.wake();
+        handle.command(|_, _| panic!("its shard has ended"));
+        handle.remove();
+    }
+}
+
+#[test]
+fn the_last_user_may_go_on_the_contexts_own_thread() {
+    for wait_ms in [0, 1000] {
+        let (context, shard) = shard(wait_ms);
+        let tid = Tid::of(&shard);
+        let (tx, rx) = channel();
+        let agent_tx = tx.clone();
+        shard
+            .call(|local| local.add_agent(Dropped(agent_tx)))
+            .unwrap();
+        shard
+            .command(move |_| {
+                drop(context);
+                tx.send(thread::current().id()).unwrap();
+            })
+            .unwrap();
+        assert_eq!(next(&rx), next(&rx));
+        until("the thread ends", || !tid.is_alive());
+        assert_eq!(shard.call(|_| ()), Err(ShardClosed));
+    }
+}
+
+#[test]
+fn the_last_user_may_go_in_an_agents_run_or_on_another_contexts_thread() {
+    let (context, shard) = shard(0);
+    let (_other_context, other) = common::shard(0);
+    let tid = Tid::of(&shard);
+    let mut held = Some(context.clone());
+    let agent = add(&shard, move |_cx, _ready| drop(held.take()));
+    drop(context);
+    agent.wake();
+    until("the thread ends", || !tid.is_alive());
+
+    let (context, shard) = common::shard(20);
+    let tid = Tid::of(&shard);
+    other.call(move |_| drop(context)).unwrap();
+    until("the thread ends", || !tid.is_alive());
+    other.call(|_| ()).unwrap();
+}
+
+#[test]
+fn contexts_in_use_are_listed() {
+    let context = context(20, 2);
+    let second = context.clone();
+    let agent = add(&context.shards()[0], |cx, _ready| cx.count_packets(7));
+    agent.wake();
+    until("it ran", || {
+        context.shards()[0].counters_snapshot().packets == 7
+    });
+    let info = contexts()
+        .into_iter()
+        .find(|info| info.name == context.name())
+        .expect("listed");
+    assert_eq!((info.settings, info.users), (context.settings(), 2));
+    let agents: Vec<u64> = info.shards.iter().map(|shard| shard.agents).collect();
+    assert_eq!((agents, info.shards[0].packets), (vec![1, 0], 7));
+    drop((context, second));
+    assert!(contexts().iter().all(|known| known.name != info.name));
+}
+
+#[test]
+fn one_value_of_a_type_per_shard() {
+    let context = context(0, 2);
+    let [a, b] = [&context.shards()[0], &context.shards()[1]];
+    let made = AtomicUsize::new(0);
+    let make = |_: &_| made.fetch_add(1, Ordering::Relaxed);
+    let [first, again, other] = [a.extension(make), a.extension(make), b.extension(make)];
+    assert!(Arc::ptr_eq(&first, &again) && !Arc::ptr_eq(&first, &other));
+    assert_eq!(made.into_inner(), 2);
+}
+
+/// Contexts come and go under a few shared names while others send to whatever is there: nothing may
+/// panic, hang or be lost without a word, and every thread ends.
+#[test]
+fn contexts_come_and_go_while_work_is_sent() {
+    let names = [unique_name(), unique_name()];
+    let ran = Arc::new(AtomicUsize::new(0));
+    let failed = Arc::new(AtomicBool::new(false));
+    let barrier = Arc::new(Barrier::new(4));
+    let workers: Vec<_> = (0..4usize)
+        .map(|worker| {
+            let (names, ran, barrier) = (names.clone(), ran.clone(), barrier.clone());
+            let failed = failed.clone();
+            thread::spawn(move || {
+                barrier.wait();
+                for round in 0..150 {
+                    let wait_ms = [0, 1][round % 2];
+                    let name = &names[(worker + round) % 2];
+                    let context = Context::acquire(name, settings(wait_ms, -1)).unwrap();
+                    let shard = context.next_shard();
+                    let agent =
+                        shard.call(|local| local.add_agent(FnAgent(|_: &mut Cx<'_>, _| ())));
+                    let agent = agent.expect("this worker is a user");
+                    let counted = ran.clone();
+                    let task = shard.spawn(async move { counted.fetch_add(1, Ordering::Relaxed) });
+                    agent.wake();
+                    if round % 3 == 0 {
+                        threadbare_runtime::block_on(task);
+                    } else {
+                        task.detach();
+                    }
+                    // The user goes first in every other round; what follows may be refused.
+                    let mut context = Some(context);
+                    if worker % 2 == 0 {
+                        drop(context.take());
+                    }
+                    agent.wake();
+                    agent.command(|_, _| ());
+                    match shard.call(|_| ()) {
+                        Ok(()) => {}
+                        Err(ShardClosed) => {
+                            failed.fetch_or(context.is_some(), Ordering::Relaxed);
+                        }
+                    }
+                    agent.remove();
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().expect("no panic");
+    }
+    assert!(
+        !failed.load(Ordering::Relaxed),
+        "refused in spite of a user"
+    );
+    assert!(ran.load(Ordering::Relaxed) >= 200);
+    for name in &names {
+        assert!(Context::find(name).is_none());
+    }
+}
