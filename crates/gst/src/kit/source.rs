@@ -133,6 +133,14 @@ impl<P: Producer> Driver<P> {
         self.command(|agent, cx| agent.restart(cx));
     }
 
+    /// Waits until what the task pushes at this moment has come back. On the task's own thread there is
+    /// nothing to wait for.
+    pub(crate) fn await_pass(&self) {
+        if let Some(place) = self.place() {
+            let _ = place.shard.call(|_| ());
+        }
+    }
+
     /// Pushes an event between two things produced.
     pub(crate) fn send_event(&self, event: gst::Event) -> bool {
         let known = self.slot().is_some();
