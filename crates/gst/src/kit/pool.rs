@@ -293,14 +293,19 @@ unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
     // is locked and therefore on it; `reset` checks that the memory is the one it was made with.
     unsafe {
         let meta = c::gst_buffer_get_meta(buffer, META.api).cast::<PoolMeta>();
-        if meta.is_null() || !reset(buffer, meta) {
+        if meta.is_null() {
             return g::GTRUE;
         }
+        // A reference makes it writable, which `reset` needs to take metas off.
         c::gst_mini_object_ref(object);
         let idle = Idle {
             buffer: NonNull::new_unchecked(buffer),
             meta: NonNull::new_unchecked(meta),
         };
+        if !reset(buffer, meta) {
+            drop(PoolBuffer(idle));
+            return g::GFALSE;
+        }
         match (*(*meta).pool).put(idle) {
             Ok(()) => g::GFALSE,
             Err(refused) => {
