@@ -20,6 +20,8 @@ pub fn init() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
         gst::init().unwrap();
+        // What GLib calls critical is a mistake in our code: the test ends.
+        gst::glib::log_set_always_fatal(gst::glib::LogLevels::LEVEL_CRITICAL);
         gstthreadbare::plugin_register_static().unwrap();
     });
 }
@@ -110,6 +112,15 @@ pub fn set_state(element: &impl IsA<gst::Element>, state: gst::State) {
         result.unwrap();
         assert_eq!(reached, state);
     });
+}
+
+/// What an error or warning says.
+pub fn text(message: &gst::Message) -> String {
+    match message.view() {
+        gst::MessageView::Error(error) => format!("{} {:?}", error.error(), error.debug()),
+        gst::MessageView::Warning(warning) => format!("{} {:?}", warning.error(), warning.debug()),
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Runs `f` on a thread of its own and fails when it does not come back.
