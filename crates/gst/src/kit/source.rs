@@ -47,6 +47,11 @@ pub(crate) trait Producer: Send + 'static {
     /// See [`Agent::prefetch`].
     fn prefetch(&self) {}
 
+    /// What has to be pushed anew behind the end of a flush.
+    fn reopening(&mut self) -> Vec<gst::Event> {
+        Vec::new()
+    }
+
     /// What a push of the last thing produced came to, if it was not OK.
     fn push_failed(&mut self, _error: gst::FlowError) {}
 
@@ -136,6 +141,34 @@ impl<P: Producer> Driver<P> {
     /// After a flush, or an end: produce again, from the beginning of a stream.
     pub(crate) fn restart(&self) {
         self.command(|agent, cx| agent.restart(cx));
+    }
+
+    /// Ends a flush that began with a FLUSH_START on the pad: passes the event on and produces again.
+    pub(crate) fn end_flush(&self, event: gst::Event) {
+        self.command(move |agent, cx| agent.end_flush(cx, event));
+    }
+
+    /// Changes the producer; the event that says so is pushed before what it produces next, unless the
+    /// stream has still to be opened.
+    pub(crate) fn announce(
+        &self,
+        change: impl FnOnce(&mut P, &gst::Pad) -> Option<gst::Event> + Send + 'static,
+    ) {
+        self.command(move |agent, cx| {
+            let event = change(&mut agent.producer, &agent.pad);
+            if agent.opened {
+                agent.events.extend(event);
+                cx.wake_self();
+            }
+        });
+    }
+
+    /// Waits until what the task pushes at this moment has come back. On the task's own thread there is
+    /// nothing to wait for.
+    pub(crate) fn await_pass(&self) {
+        if let Some(place) = self.place() {
+            let _ = place.shard.call(|_| ());
+        }
     }
 
     /// Pushes an event between two things produced.
@@ -259,6 +292,16 @@ impl<P: Producer> SrcAgent<P> {
         if was_playing {
             self.start(cx);
         }
+    }
+
+    fn end_flush(&mut self, cx: &mut Cx<'_>, event: gst::Event) {
+        self.pad.push_event(event);
+        if self.opened {
+            for event in self.producer.reopening() {
+                self.pad.push_event(event);
+            }
+        }
+        self.restart(cx);
     }
 
     fn wait_for_input(&mut self, cx: &mut Cx<'_>) {

@@ -593,7 +593,8 @@ impl ElementImpl for UdpSink {
 
     fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
         let accepted = self.parent_set_clock(clock);
-        self.sink().set_time(RunningTime::of(&*self.obj()));
+        self.sink()
+            .set_time(RunningTime::with_clock(&*self.obj(), clock.cloned()));
         accepted
     }
 }
