@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 use gst::glib;
 use gst::prelude::*;
 
-use super::{PropertyGroup, lock, pending};
+use super::pending::{self, Hold};
+use super::{PropertyGroup, lock};
 
 /// Where a full queue leaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
@@ -209,7 +210,7 @@ impl Queue {
                 if noticed {
                     (self.0.notice)(Notice::Overrun);
                 }
-                pending::defer(Box::pin(Room(self.clone())));
+                pending::defer(Hold::Source, Box::pin(Room(self.clone())));
                 return Ok(());
             }
             if !std::mem::replace(&mut overran, true) && !state.silent {

@@ -20,8 +20,9 @@ use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{Precision, Sleep, sleep_until};
 
+use super::pending::{self, Hold};
 use super::time::RunningTime;
-use super::{PropertyGroup, lock, pending};
+use super::{PropertyGroup, lock};
 
 /// What a sink does with what arrives.
 pub(crate) trait Renderer: Send + 'static {
@@ -136,6 +137,9 @@ struct Core<R> {
     time: RunningTime,
     waiting: VecDeque<Item>,
     wakers: Vec<Waker>,
+    room_wakers: Vec<Waker>,
+    /// A source drives what waits.
+    is_driven: bool,
     clock_id: Option<gst::ClockId>,
     is_eos: bool,
     dropped: u64,
@@ -177,6 +181,8 @@ impl<R: Renderer> Sink<R> {
                 time: RunningTime::default(),
                 waiting: VecDeque::new(),
                 wakers: Vec::new(),
+                room_wakers: Vec::new(),
+                is_driven: false,
                 clock_id: None,
                 is_eos: false,
                 dropped: 0,
@@ -337,21 +343,29 @@ impl<R: Renderer> Sink<R> {
             core.waiting.push_back(item);
         }
         self.commit();
-        let mut drain = Drain {
-            shared: self.0.clone(),
-            sleep: None,
-        };
         if !pending::can_defer() {
-            return drain.block().map(|()| gst::FlowSuccess::Ok);
+            return Drain::new(&self.0).block().map(|()| gst::FlowSuccess::Ok);
         }
-        // What is due already costs no wait.
-        match drain.step() {
-            Some(result) => result.map(|()| gst::FlowSuccess::Ok),
-            None => {
-                pending::defer(Box::pin(drain));
-                Ok(gst::FlowSuccess::Ok)
+        if !lock(&self.0.core).is_driven {
+            // What is due already costs no wait.
+            let mut drain = Drain::new(&self.0);
+            match drain.advance() {
+                Ok(result) => return result.map(|()| gst::FlowSuccess::Ok),
+                // Until its time has come, an item does not hold up the source: it may have more that is due
+                // at the same time.
+                Err(Obstacle::Clock { .. }) => {
+                    drain.drive();
+                    pending::defer(Hold::Nobody, Box::pin(drain));
+                }
+                Err(Obstacle::Change | Obstacle::Room) => {
+                    pending::defer(Hold::Source, Box::pin(drain));
+                }
             }
         }
+        if lock(&self.0.core).waiting.len() >= WAITING_MAX {
+            pending::defer(Hold::Source, Box::pin(Room(self.0.clone())));
+        }
+        Ok(gst::FlowSuccess::Ok)
     }
 
     /// The first buffer completes an asynchronous state change.
@@ -377,13 +391,31 @@ impl<R: Renderer> Sink<R> {
     }
 
     fn wake(&self) {
-        let wakers = std::mem::take(&mut lock(&self.0.core).wakers);
+        let wakers = {
+            let mut core = lock(&self.0.core);
+            let room = std::mem::take(&mut core.room_wakers);
+            std::mem::take(&mut core.wakers)
+                .into_iter()
+                .chain(room)
+                .collect::<Vec<_>>()
+        };
         self.0.changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
 impl<R> Shared<R> {
+    fn wake_who_waits_for_room(&self) {
+        let wakers = {
+            let mut core = lock(&self.core);
+            if core.room_wakers.is_empty() || core.waiting.len() > WAITING_RESUME {
+                return;
+            }
+            std::mem::take(&mut core.room_wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
     fn post(&self, message: impl FnOnce(&gst::Element) -> gst::Message) {
         if let Some(element) = self.element.upgrade() {
             let _ = element.post_message(message(&element));
@@ -439,6 +471,16 @@ impl<R> Core<R> {
 struct Drain<R: Renderer> {
     shared: Arc<Shared<R>>,
     sleep: Option<Sleep>,
+    /// The one that drives the sink for all that arrives.
+    drives: bool,
+}
+
+impl<R: Renderer> Drop for Drain<R> {
+    fn drop(&mut self) {
+        if self.drives {
+            lock(&self.shared.core).is_driven = false;
+        }
+    }
 }
 
 /// Why a drain cannot go on now.
@@ -452,17 +494,32 @@ enum Obstacle {
 }
 
 impl<R: Renderer> Drain<R> {
-    /// Renders all that can be rendered now. `None`: something has to wait.
-    fn step(&mut self) -> Option<Result<(), gst::FlowError>> {
-        self.advance().ok()
+    fn new(shared: &Arc<Shared<R>>) -> Self {
+        Drain {
+            shared: shared.clone(),
+            sleep: None,
+            drives: false,
+        }
     }
 
+    fn drive(&mut self) {
+        self.drives = true;
+        lock(&self.shared.core).is_driven = true;
+    }
+
+    /// Renders all that can be rendered now.
     fn advance(&mut self) -> Result<Result<(), gst::FlowError>, Obstacle> {
         loop {
             let mut core = lock(&self.shared.core);
             match core.next() {
                 None if core.stage == Stage::Flushing => return Ok(Err(gst::FlowError::Flushing)),
-                None => return Ok(Ok(())),
+                None => {
+                    // Under the same lock as the look: what arrives from now on has nobody to drive it.
+                    if std::mem::take(&mut self.drives) {
+                        core.is_driven = false;
+                    }
+                    return Ok(Ok(()));
+                }
                 Some(Next::Flushing) => return Ok(Err(gst::FlowError::Flushing)),
                 Some(Next::UntilPlaying) => return Err(Obstacle::Change),
                 Some(Next::Until { clock_ns }) => return Err(Obstacle::Clock { clock_ns }),
@@ -564,7 +621,9 @@ impl<R: Renderer> Future for Drain<R> {
                 core.wakers.push(cx.waker().clone());
             }
         }
-        match self.advance() {
+        let advanced = self.advance();
+        self.shared.wake_who_waits_for_room();
+        match advanced {
             Ok(result) => return Poll::Ready(result),
             Err(Obstacle::Change) => {}
             Err(Obstacle::Clock { clock_ns }) => self.wake_at(clock_ns, cx),
@@ -581,6 +640,30 @@ impl<R: Renderer> Future for Drain<R> {
     }
 }
 
+/// Completes when a sink holds few enough items again.
+struct Room<R>(Arc<Shared<R>>);
+
+impl<R> Future for Room<R> {
+    type Output = Result<(), gst::FlowError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut core = lock(&self.0.core);
+        if core.stage == Stage::Flushing {
+            return Poll::Ready(Err(gst::FlowError::Flushing));
+        }
+        if core.waiting.len() <= WAITING_RESUME {
+            return Poll::Ready(Ok(()));
+        }
+        core.room_wakers.push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Items that a sink holds until their time has come before it holds up the source: some slices of a fast
+/// stream.
+const WAITING_MAX: usize = 64;
+/// How few they must be for the source to go on.
+const WAITING_RESUME: usize = WAITING_MAX / 2;
 /// How long a sink waits before it tries a full socket again.
 const ROOM_RETRY: Duration = Duration::from_millis(1);
 

@@ -239,11 +239,12 @@ pub(crate) struct SrcAgent<P> {
 
 impl<P: Producer> Agent for SrcAgent<P> {
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
-        if self.state != State::Running {
-            return;
+        if self.state == State::Running {
+            self.producer.begin(cx, ready);
         }
-        self.producer.begin(cx, ready);
-        if !self.pending.is_empty() && !self.settle(cx) {
+        // What was left by the last push, even by that of the end of the stream, is seen through.
+        let must_ask = !self.pending.is_empty() && (ready == Ready::Woken || self.pending.holds());
+        if must_ask && !self.settle(cx) || self.state != State::Running {
             return;
         }
         for _ in 0..BUDGET {
@@ -271,7 +272,7 @@ impl<P: Producer> SrcAgent<P> {
             return;
         }
         self.state = State::Running;
-        if self.pending.is_empty() {
+        if !self.pending.holds() {
             self.wait_for_input(cx);
         }
         cx.wake_self();
@@ -323,6 +324,7 @@ impl<P: Producer> SrcAgent<P> {
     /// Pushes one thing. `true`: go on.
     #[inline]
     fn step(&mut self, cx: &mut Cx<'_>, produced: Produced) -> bool {
+        let pending_before = self.pending.len();
         let result = match produced {
             Produced::Buffer(buffer) => {
                 self.open();
@@ -341,7 +343,8 @@ impl<P: Producer> SrcAgent<P> {
             }
         };
         match result {
-            Ok(_) if self.pending.is_empty() => true,
+            // What was there before this push has been asked already, and has the waker.
+            Ok(_) if self.pending.len() == pending_before => true,
             Ok(_) => self.settle(cx),
             Err(error) if self.pending.is_empty() => {
                 self.flow_failed(cx, error);
@@ -368,6 +371,9 @@ impl<P: Producer> SrcAgent<P> {
         if kind == gst::EventType::Eos && P::REPORTS_FLOW {
             self.rest(cx);
             self.state = State::Ended;
+            if !self.pending.is_empty() {
+                self.settle(cx);
+            }
             return false;
         }
         self.pending.is_empty() || self.settle(cx)
@@ -377,16 +383,20 @@ impl<P: Producer> SrcAgent<P> {
     fn settle(&mut self, cx: &mut Cx<'_>) -> bool {
         let waker = cx.waker();
         match self.pending.poll(&mut TaskContext::from_waker(&waker)) {
-            Poll::Pending => {
+            Poll::Pending if self.pending.holds() => {
                 self.rest(cx);
                 false
             }
-            Poll::Ready(Ok(())) => {
-                self.wait_for_input(cx);
+            Poll::Pending | Poll::Ready(Ok(())) => {
+                if self.state == State::Running {
+                    self.wait_for_input(cx);
+                }
                 self.state == State::Running
             }
             Poll::Ready(Err(error)) => {
-                self.flow_failed(cx, error);
+                if self.state == State::Running {
+                    self.flow_failed(cx, error);
+                }
                 false
             }
         }
