@@ -98,15 +98,15 @@ fn pushes_nothing_while_paused() {
     sender.send_to(&packet(0), target).unwrap();
     assert_eq!(number(&next_buffer(&seen)), 0);
     pipe.to(gst::State::Paused);
-    sender.send_to(&packet(1), target).unwrap();
-    // Another element of the same context passes data meanwhile, so the thread was there to do it.
+    // Another element of the same context plays and passes data: the thread has seen to the pause.
     let context: String = pipe.get("src").property("context");
     let other = Pipe::parse(&format!(
         "ts-udpsrc name=src address=127.0.0.1 port=0 context={context} ! fakesink name=sink sync=false async=false"
     ));
     let other_seen = watch(&other.pad("sink", "sink"));
     other.play();
-    socket()
+    sender.send_to(&packet(1), target).unwrap();
+    sender
         .send_to(&packet(2), common::target(&other.get("src")))
         .unwrap();
     next_buffer(&other_seen);

@@ -142,6 +142,8 @@ struct Core<R> {
     is_driven: bool,
     clock_id: Option<gst::ClockId>,
     is_eos: bool,
+    /// Between FLUSH_START and FLUSH_STOP.
+    flushing: bool,
     dropped: u64,
     rendered: u64,
 }
@@ -185,6 +187,7 @@ impl<R: Renderer> Sink<R> {
                 is_driven: false,
                 clock_id: None,
                 is_eos: false,
+                flushing: false,
                 dropped: 0,
                 rendered: 0,
             }),
@@ -251,6 +254,8 @@ impl<R: Renderer> Sink<R> {
             }
             gst::EventView::FlushStart(_) => self.flush(true),
             gst::EventView::FlushStop(_) => self.flush(false),
+            // It stands for data that is not there.
+            gst::EventView::Gap(_) => self.commit(),
             gst::EventView::Eos(_) => {
                 lock(&self.0.core).is_eos = true;
                 let _ = self.arrive(Item::Eos(Some(event.seqnum())));
@@ -271,6 +276,7 @@ impl<R: Renderer> Sink<R> {
         let mut core = lock(&self.0.core);
         core.stage = Stage::Paused;
         core.is_eos = false;
+        core.flushing = false;
         core.segment = None;
         core.is_async = core.sync.preroll.load(Relaxed);
         core.is_async
@@ -325,6 +331,7 @@ impl<R: Renderer> Sink<R> {
             let mut core = lock(&self.0.core);
             core.waiting.clear();
             core.is_eos = false;
+            core.flushing = flushing;
             if !flushing {
                 core.segment = None;
             }
@@ -337,7 +344,8 @@ impl<R: Renderer> Sink<R> {
     fn arrive(&self, item: Item) -> Result<gst::FlowSuccess, gst::FlowError> {
         {
             let mut core = lock(&self.0.core);
-            if core.stage == Stage::Flushing {
+            // A push that was on its way here when the flush began would wait on through it.
+            if core.stage == Stage::Flushing || core.flushing {
                 return Err(gst::FlowError::Flushing);
             }
             core.waiting.push_back(item);
@@ -442,7 +450,8 @@ impl<R> Core<R> {
         let (Some(segment), Some(clock)) = (&self.segment, self.time.clock()) else {
             return Next::Ready;
         };
-        let Some(start) = buffer.pts().or(buffer.dts()) else {
+        // As the stock sinks: the order of sending is that of decoding.
+        let Some(start) = buffer.dts_or_pts() else {
             return Next::Ready;
         };
         let Some(running) = segment.to_running_time(start) else {
@@ -601,8 +610,12 @@ impl<R: Renderer> Drain<R> {
         };
         let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
         let waker = cx.waker().clone();
-        core.clock_id = Some(id.clone().into());
+        let earlier = core.clock_id.replace(id.clone().into());
         drop(core);
+        // Looked at again before its time: one wait is enough.
+        if let Some(earlier) = earlier {
+            earlier.unschedule();
+        }
         if id.wait_async(move |_, _, _| waker.wake_by_ref()).is_err() {
             cx.waker().wake_by_ref();
         }

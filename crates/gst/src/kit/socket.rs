@@ -44,6 +44,8 @@ pub(crate) enum SocketError {
     },
     #[error("multicast-iface: there is no interface '{name}' (see `ip link`)")]
     UnknownInterface { name: String },
+    #[error("the socket given by property is closed (see close-socket)")]
+    Closed,
     #[error("'{value}' is not a Differentiated Services code point (0..63)")]
     Dscp { value: i32 },
 }

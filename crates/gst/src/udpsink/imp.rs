@@ -259,6 +259,15 @@ impl UdpSink {
 
     fn open(&self) -> Result<(), SocketError> {
         let settings = self.settings().clone();
+        // Its descriptor may be somebody else's by now.
+        let given = [&settings.socket, &settings.socket_v6];
+        if given
+            .into_iter()
+            .flatten()
+            .any(|udp| udp.socket().is_closed())
+        {
+            return Err(SocketError::Closed);
+        }
         self.sender(|sender| {
             sender.v4 = settings.socket.clone();
             sender.v6 = settings.socket_v6.clone();

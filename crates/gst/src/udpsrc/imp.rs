@@ -186,7 +186,7 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
     let given = settings.socket.clone();
     let (udp, close) = match given {
         // Its descriptor may be somebody else's by now.
-        Some(udp) if udp.socket().is_closed() => return Err(closed()),
+        Some(udp) if udp.socket().is_closed() => return Err(SocketError::Closed),
         Some(udp) => (udp, settings.close_socket),
         None => {
             let port = u16::try_from(settings.port).unwrap_or(0);
@@ -197,7 +197,7 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
             } else {
                 socket::bind(address, settings.reuse)?
             };
-            (Udp::new(socket).ok_or_else(closed)?, true)
+            (Udp::new(socket).ok_or(SocketError::Closed)?, true)
         }
     };
     udp.socket().set_blocking(false);
@@ -222,12 +222,6 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
         membership,
         close,
     })
-}
-
-fn closed() -> SocketError {
-    SocketError::Open {
-        source: glib::Error::new(gio::IOErrorEnum::Closed, "closed"),
-    }
 }
 
 #[glib::object_subclass]

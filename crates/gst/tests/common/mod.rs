@@ -64,8 +64,15 @@ impl Pipe {
         set_state(&self.0, state);
     }
 
+    /// Lets it play, without waiting for sinks that wait for data.
     pub fn play(&self) {
-        self.to(gst::State::Playing);
+        let pipeline = self.0.clone();
+        let result = within("change to Playing", move || {
+            pipeline.set_state(gst::State::Playing)
+        });
+        if result.unwrap() != gst::StateChangeSuccess::Async {
+            self.to(gst::State::Playing);
+        }
     }
 
     pub fn bus(&self) -> gst::Bus {
