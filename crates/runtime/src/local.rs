@@ -430,6 +430,9 @@ impl Local {
             &[]
         });
         awake();
+        // A command that was given before a packet came is carried out before the packet is looked at: after
+        // a pause, nothing more arrives.
+        self.take_control();
         let mut count = 0;
         for (i, event) in events.iter().enumerate() {
             self.look_ahead(&events[i..]);
