@@ -80,7 +80,7 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> 
 pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<gio::Socket, SocketError> {
     let socket = open(address.is_ipv6())?;
     socket
-        .bind(&to_gio(address), reuse)
+        .bind(&to_gio(address), may_share(address, reuse))
         .map_err(|source| SocketError::Bind { address, source })?;
     Ok(socket)
 }
@@ -120,6 +120,12 @@ fn open(is_v6: bool) -> Result<gio::Socket, SocketError> {
         .map_err(|source| SocketError::Open { source })?;
     socket.set_blocking(false);
     Ok(socket)
+}
+
+/// Whether others may bind to the same port. If the kernel is to choose one, it must be nobody else's: with
+/// sharing allowed, Linux gives two sockets the same one.
+fn may_share(address: SocketAddr, reuse: bool) -> bool {
+    reuse && address.port() != 0
 }
 
 pub(crate) fn to_gio(address: SocketAddr) -> gio::InetSocketAddress {
