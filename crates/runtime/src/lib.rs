@@ -55,8 +55,8 @@ pub use self::{
     local::Local,
     shard::{Shard, ShardClosed, current_shard_id},
     sys::{
-        RawAddr, Received, RecvBatch, clock_now_ns, recv_from, recv_from_timestamped, send_to,
-        send_vectored_to,
+        CACHE_LINE, RawAddr, Received, RecvBatch, clock_now_ns, prefetch, recv_from,
+        recv_from_timestamped, send_to, send_vectored_to,
     },
     task::{Sleep, sleep_until},
 };

@@ -12,6 +12,7 @@ pub(crate) mod socket;
 pub(crate) mod source;
 pub(crate) mod stats;
 pub(crate) mod time;
+pub(crate) mod trail;
 
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 

@@ -12,49 +12,61 @@ use std::task::{Context, Poll};
 pub(crate) type Wait = Pin<Box<dyn Future<Output = Result<(), gst::FlowError>> + Send>>;
 
 thread_local! {
+    static HERE: Here = const { Here { depth: Cell::new(0), left: RefCell::new(Vec::new()) } };
+}
+
+/// What the context thread knows of the pushes that are under way on it.
+struct Here {
     /// Number of [`scope`]s around the current call.
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
-    static LEFT: RefCell<Vec<Wait>> = const { RefCell::new(Vec::new()) };
+    depth: Cell<usize>,
+    left: RefCell<Vec<Wait>>,
 }
 
 /// Whether the caller runs below a source that awaits what is left with it.
 pub(crate) fn can_defer() -> bool {
-    DEPTH.get() > 0
+    HERE.with(|here| here.depth.get() > 0)
 }
 
 /// Leaves a future with the source that is pushing. To be called where [`can_defer`] says so.
 pub(crate) fn defer(wait: Wait) {
     debug_assert!(can_defer());
-    LEFT.with_borrow_mut(|left| left.push(wait));
+    HERE.with(|here| here.left.borrow_mut().push(wait));
 }
 
 /// Runs a push; what it leaves is added to `pending`.
 #[inline]
 pub(crate) fn scope<R>(pending: &mut Pending, push: impl FnOnce() -> R) -> R {
-    let guard = Depth::enter();
-    let result = push();
-    if LEFT.with_borrow(Vec::len) > guard.left_before {
-        LEFT.with_borrow_mut(|left| pending.waits.extend(left.drain(guard.left_before..)));
-    }
-    result
+    // One access: thread-locals of a plugin file are looked up by a call.
+    HERE.with(|here| {
+        let guard = Depth::enter(here);
+        let result = push();
+        if here.left.borrow().len() > guard.left_before {
+            pending
+                .waits
+                .extend(here.left.borrow_mut().drain(guard.left_before..));
+        }
+        result
+    })
 }
 
-struct Depth {
+struct Depth<'a> {
+    here: &'a Here,
     left_before: usize,
 }
 
-impl Depth {
-    fn enter() -> Self {
-        DEPTH.set(DEPTH.get() + 1);
+impl<'a> Depth<'a> {
+    fn enter(here: &'a Here) -> Self {
+        here.depth.set(here.depth.get() + 1);
         Depth {
-            left_before: LEFT.with_borrow(Vec::len),
+            here,
+            left_before: here.left.borrow().len(),
         }
     }
 }
 
-impl Drop for Depth {
+impl Drop for Depth<'_> {
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
+        self.here.depth.set(self.here.depth.get() - 1);
     }
 }
 

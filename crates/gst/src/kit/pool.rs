@@ -19,7 +19,7 @@ use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use gst::ffi as c;
 use gst::glib::{self, ffi as g, gobject_ffi, translate::*};
 use gst_net::ffi as net;
-use threadbare_runtime::{Shard, current_shard_id};
+use threadbare_runtime::{Cx, Shard, current_shard_id};
 
 /// The owner's end of a pool: dropping it empties the free lists, buffers still out are freed when they return.
 pub(crate) struct PoolOwner(Arc<Pool>);
@@ -43,10 +43,10 @@ impl PoolOwner {
         self.0.capacity
     }
 
-    /// An empty buffer. To be called on the pool's thread; elsewhere it allocates.
-    pub(crate) fn acquire(&self) -> PoolBuffer {
-        let pooled = if current_shard_id() == Some(self.0.shard_id) {
-            // SAFETY: this is the shard's thread, the only one that touches `local` while the shard runs;
+    /// An empty buffer, for an agent of the pool's own shard; for another's it is allocated.
+    pub(crate) fn acquire(&self, cx: &Cx<'_>) -> PoolBuffer {
+        let pooled = if cx.local().shard().id() == self.0.shard_id {
+            // SAFETY: a `Cx` exists on its shard's thread alone (it is not Send): the only one that touches `local` while the shard runs;
             // `take_local` runs no foreign code, so the borrow cannot overlap another one.
             unsafe { self.0.take_local() }
         } else {
@@ -296,7 +296,8 @@ unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
         if meta.is_null() || !reset(buffer, meta) {
             return g::GTRUE;
         }
-        c::gst_mini_object_ref(object);
+        // The one reference of its next life. Nobody else can see the object: no atomic operation needed.
+        (*object).refcount = 1;
         let idle = Idle {
             buffer: NonNull::new_unchecked(buffer),
             meta: NonNull::new_unchecked(meta),

@@ -488,69 +488,44 @@ pub(crate) struct QueueProperties(pub(crate) Queue);
 
 impl PropertyGroup for QueueProperties {
     fn specs() -> Vec<glib::ParamSpec> {
-        let level32 = |name, blurb, default| {
-            glib::ParamSpecUInt::builder(name)
-                .blurb(blurb)
-                .default_value(default)
-                .mutable_playing()
-                .build()
-        };
-        let level64 = |name, blurb, default| {
-            glib::ParamSpecUInt64::builder(name)
-                .blurb(blurb)
-                .default_value(default)
-                .mutable_playing()
-                .build()
-        };
-        let now32 = |name, blurb| {
-            glib::ParamSpecUInt::builder(name)
-                .blurb(blurb)
-                .read_only()
-                .build()
-        };
-        let flag = |name, blurb| {
-            glib::ParamSpecBoolean::builder(name)
-                .blurb(blurb)
-                .mutable_playing()
-                .build()
-        };
+        let leaky = glib::ParamSpecEnum::builder_with_default("leaky", Leaky::No)
+            .blurb("Where the queue leaks when it is full, if at all")
+            .mutable_playing()
+            .build();
         vec![
-            glib::ParamSpecEnum::builder_with_default("leaky", Leaky::No)
-                .blurb("Where the queue leaks when it is full, if at all")
-                .mutable_playing()
-                .build(),
-            level32(
+            leaky,
+            limit32(
                 "max-size-buffers",
                 "Buffers the queue holds, 0: no limit",
                 200,
             ),
-            level32(
+            limit32(
                 "max-size-bytes",
                 "Bytes the queue holds, 0: no limit",
                 1 << 20,
             ),
-            level64(
+            limit64(
                 "max-size-time",
                 "Time the queue holds, ns, 0: no limit",
                 1_000_000_000,
             ),
-            level32(
+            limit32(
                 "min-threshold-buffers",
-                "Buffers that must be there before any is passed on",
+                "Buffers to collect before any is passed on",
                 0,
             ),
-            level32(
+            limit32(
                 "min-threshold-bytes",
-                "Bytes that must be there before any is passed on",
+                "Bytes to collect before any is passed on",
                 0,
             ),
-            level64(
+            limit64(
                 "min-threshold-time",
-                "Time that must be there before any is passed on, ns",
+                "Time to collect before any is passed on, ns",
                 0,
             ),
-            now32("current-level-buffers", "Buffers in the queue"),
-            now32("current-level-bytes", "Bytes in the queue"),
+            level32("current-level-buffers", "Buffers in the queue"),
+            level32("current-level-bytes", "Bytes in the queue"),
             glib::ParamSpecUInt64::builder("current-level-time")
                 .blurb("Time in the queue, ns")
                 .read_only()
@@ -604,4 +579,34 @@ impl PropertyGroup for QueueProperties {
             _ => return None,
         })
     }
+}
+
+fn limit32(name: &str, blurb: &str, default: u32) -> glib::ParamSpec {
+    glib::ParamSpecUInt::builder(name)
+        .blurb(blurb)
+        .default_value(default)
+        .mutable_playing()
+        .build()
+}
+
+fn limit64(name: &str, blurb: &str, default: u64) -> glib::ParamSpec {
+    glib::ParamSpecUInt64::builder(name)
+        .blurb(blurb)
+        .default_value(default)
+        .mutable_playing()
+        .build()
+}
+
+fn level32(name: &str, blurb: &str) -> glib::ParamSpec {
+    glib::ParamSpecUInt::builder(name)
+        .blurb(blurb)
+        .read_only()
+        .build()
+}
+
+fn flag(name: &str, blurb: &str) -> glib::ParamSpec {
+    glib::ParamSpecBoolean::builder(name)
+        .blurb(blurb)
+        .mutable_playing()
+        .build()
 }

@@ -20,6 +20,7 @@ use threadbare_runtime::{Agent, AgentHandle, Cx, Ready};
 use super::context::Place;
 use super::pending::{self, Pending};
 use super::time::RunningTime;
+use super::trail::Trail;
 
 /// What an element produces, on its context's thread.
 pub(crate) trait Producer: Send + 'static {
@@ -42,6 +43,9 @@ pub(crate) trait Producer: Send + 'static {
     fn opening(&mut self, _pad: &gst::Pad) -> Vec<gst::Event> {
         Vec::new()
     }
+
+    /// See [`Agent::prefetch`].
+    fn prefetch(&self) {}
 
     /// What a push of the last thing produced came to, if it was not OK.
     fn push_failed(&mut self, _error: gst::FlowError) {}
@@ -105,6 +109,7 @@ impl<P: Producer> Driver<P> {
             pending: Pending::default(),
             opened: false,
             events: VecDeque::new(),
+            trail: Trail::EMPTY,
         };
         let handle = place
             .shard
@@ -182,18 +187,21 @@ enum State {
     Ended,
 }
 
-/// The context's end: calls the producer, pushes, awaits what downstream asks to wait for.
+/// The context's end: calls the producer, pushes, awaits what downstream asks to wait for. Laid out by hand:
+/// what each push touches comes first.
+#[repr(C)]
 pub(crate) struct SrcAgent<P> {
-    element: glib::WeakRef<gst::Element>,
     pad: gst::Pad,
-    place: Place,
-    producer: P,
     state: State,
     /// The producer waits for input (started, not stopped).
     waiting: bool,
-    pending: Pending,
     opened: bool,
+    pending: Pending,
     events: VecDeque<gst::Event>,
+    producer: P,
+    trail: Trail,
+    element: glib::WeakRef<gst::Element>,
+    place: Place,
 }
 
 impl<P: Producer> Agent for SrcAgent<P> {
@@ -215,6 +223,12 @@ impl<P: Producer> Agent for SrcAgent<P> {
             }
         }
         cx.wake_self();
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        self.trail.prefetch();
+        self.producer.prefetch();
     }
 }
 
@@ -339,6 +353,7 @@ impl<P: Producer> SrcAgent<P> {
     fn open(&mut self) {
         if !self.opened {
             self.opened = true;
+            self.trail = Trail::from(&self.pad);
             for event in self.producer.opening(&self.pad) {
                 let kind = event.type_();
                 self.pad.push_event(event);

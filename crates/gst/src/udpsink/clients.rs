@@ -6,18 +6,20 @@ use threadbare_runtime::RawAddr;
 
 use crate::kit::socket::{SocketError, resolve};
 
-/// One destination.
+/// One destination. Laid out by hand: what each packet touches comes first.
 #[derive(Debug, Clone)]
+#[repr(C)]
 pub(super) struct Client {
-    /// As the user wrote it.
-    pub(super) host: String,
-    pub(super) address: SocketAddr,
     pub(super) raw: RawAddr,
     /// How often it was added.
     pub(super) uses: u32,
+    pub(super) is_ipv4: bool,
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) errors: u64,
+    pub(super) address: SocketAddr,
+    /// As the user wrote it.
+    pub(super) host: String,
     /// When it was added and removed, ns since the epoch.
     pub(super) connect_ns: u64,
 }
@@ -30,6 +32,7 @@ impl Client {
             address,
             raw: address.into(),
             uses: 1,
+            is_ipv4: address.is_ipv4(),
             packets: 0,
             bytes: 0,
             errors: 0,

@@ -41,6 +41,12 @@ impl Sender {
         self.resume = (0, 0);
     }
 
+    /// A memory that cannot be mapped, such as a protected one.
+    fn unreadable(&mut self) -> Rendered {
+        self.errors += 1;
+        Rendered::Done
+    }
+
     /// Sends to every client, `send` doing the one system call.
     fn send_all(
         &mut self,
@@ -53,11 +59,7 @@ impl Sender {
         }
         for i in first..self.clients.len() {
             let client = &mut self.clients[i];
-            let socket = if client.address.is_ipv4() {
-                &self.v4
-            } else {
-                &self.v6
-            };
+            let socket = if client.is_ipv4 { &self.v4 } else { &self.v6 };
             let Some(udp) = socket else {
                 client.errors += 1;
                 continue;
@@ -99,16 +101,32 @@ impl Renderer for Sender {
                 send_to(udp.fd(), &map, &client.raw)
             });
         }
-        let maps: Vec<_> = (0..buffer.n_memory())
-            .filter_map(|i| buffer.peek_memory(i).map_readable().ok())
-            .collect();
-        if maps.len() != buffer.n_memory() {
-            self.errors += 1;
-            return Rendered::Done;
+        if buffer.n_memory() > PIECES_MAX {
+            return match buffer.map_readable() {
+                Ok(map) => self.send_all(map.len(), |udp, client| {
+                    send_to(udp.fd(), &map, &client.raw)
+                }),
+                Err(_) => self.unreadable(),
+            };
         }
-        let parts: Vec<IoSlice<'_>> = maps.iter().map(|map| IoSlice::new(map)).collect();
-        self.send_all(buffer.size(), |udp, client| {
-            send_vectored_to(udp.fd(), &parts, &client.raw)
+        // A payloader's buffer is a header and a payload: sent as they are, with nothing on the heap.
+        let maps: [_; PIECES_MAX] = std::array::from_fn(|i| {
+            (i < buffer.n_memory()).then(|| buffer.peek_memory(i).map_readable())
+        });
+        let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+        for (piece, map) in pieces.iter_mut().zip(maps.iter().flatten()) {
+            match map {
+                Ok(map) => *piece = IoSlice::new(map),
+                Err(_) => return self.unreadable(),
+            }
+        }
+        let pieces = &pieces[..buffer.n_memory()];
+        let bytes = pieces.iter().map(|piece| piece.len()).sum();
+        self.send_all(bytes, |udp, client| {
+            send_vectored_to(udp.fd(), pieces, &client.raw)
         })
     }
 }
+
+/// Memories of a buffer that are sent without being joined first.
+const PIECES_MAX: usize = 4;

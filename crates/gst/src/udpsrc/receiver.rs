@@ -3,14 +3,15 @@
 //! One receive call per ready socket and pass. A socket that had several packets in one slice is read in
 //! batches from then on, until it has calmed down.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{
-    Cx, Interest, Precision, RawAddr, Ready, Received, RecvBatch, Shard, recv_from,
+    Cx, Interest, Precision, RawAddr, Ready, Received, RecvBatch, Shard, prefetch, recv_from,
     recv_from_timestamped,
 };
 
@@ -21,24 +22,27 @@ use crate::kit::source::{Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
 
+/// Laid out by hand: a packet touches the first fields only, and thousands of receivers take turns in the cache.
+#[repr(C)]
 pub(super) struct Receiver {
-    element: glib::WeakRef<gst::Element>,
     udp: Udp,
     pool: Arc<PoolOwner>,
-    mtu: usize,
-    skip: usize,
-    timestamped: bool,
-    do_timestamp: bool,
+    stats: Arc<Stats>,
     time: RunningTime,
+    last_packet_ns: u64,
+    load: Load,
+    mtu: u32,
+    skip: u32,
     /// A receive is allowed in this pass.
     may_receive: bool,
-    load: Load,
+    timestamped: bool,
+    do_timestamp: bool,
+    retrieve_sender: bool,
+    senders: Senders,
     received: VecDeque<gst::Buffer>,
-    senders: Option<Senders>,
+    element: glib::WeakRef<gst::Element>,
     caps: Option<gst::Caps>,
     timeout_ns: u64,
-    last_packet_ns: u64,
-    stats: Arc<Stats>,
 }
 
 impl Receiver {
@@ -55,8 +59,8 @@ impl Receiver {
             pool: shard
                 .extension(Pools::new)
                 .pool(shard, settings.mtu as usize),
-            mtu: settings.mtu as usize,
-            skip: usize::try_from(settings.skip_first_bytes).unwrap_or(0),
+            mtu: settings.mtu,
+            skip: settings.skip_first_bytes.unsigned_abs(),
             timestamped: settings.socket_timestamp == SocketTimestamp::Realtime,
             do_timestamp: settings.do_timestamp,
             time: RunningTime::default(),
@@ -66,7 +70,8 @@ impl Receiver {
                 ..Load::default()
             },
             received: VecDeque::new(),
-            senders: settings.retrieve_sender_address.then(Senders::default),
+            retrieve_sender: settings.retrieve_sender_address,
+            senders: Senders::new(shard),
             caps: settings.caps.clone(),
             timeout_ns: settings.timeout_ns,
             last_packet_ns: 0,
@@ -75,9 +80,9 @@ impl Receiver {
     }
 
     fn receive_one(&mut self, cx: &Cx<'_>) -> Produced {
-        let mut buffer = self.pool.acquire();
+        let mut buffer = self.pool.acquire(cx);
         let mut from = RawAddr::empty();
-        let room = &mut buffer.data()[..self.mtu];
+        let room = &mut buffer.data()[..self.mtu as usize];
         let result = if self.timestamped {
             recv_from_timestamped(self.udp.fd(), room, &mut from)
         } else {
@@ -106,10 +111,10 @@ impl Receiver {
             .extension(|_| SharedBatch(Mutex::new(RecvBatch::new(BATCH))));
         let mut batch = batch.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut buffers: [Option<PoolBuffer>; BATCH] =
-            std::array::from_fn(|i| (i < size).then(|| self.pool.acquire()));
+            std::array::from_fn(|i| (i < size).then(|| self.pool.acquire(cx)));
         let result = {
             let mut rest = buffers.iter_mut();
-            let mtu = self.mtu;
+            let mtu = self.mtu as usize;
             let mut rooms: [IoSliceMut<'_>; BATCH] =
                 std::array::from_fn(|_| match rest.next().and_then(Option::as_mut) {
                     Some(buffer) => IoSliceMut::new(&mut buffer.data()[..mtu]),
@@ -148,7 +153,7 @@ impl Receiver {
         self.stats.bytes.add(received.len as u64);
         cx.count_packets(1);
         self.last_packet_ns = cx.now_ns();
-        if received.len < self.skip {
+        if received.len < self.skip as usize {
             self.stats.too_short.add(1);
             buffer.release();
             return None;
@@ -158,8 +163,12 @@ impl Receiver {
         } else {
             None
         };
-        let sender = self.senders.as_mut().and_then(|senders| senders.of(from));
-        let mut buffer = buffer.finish(self.skip, received.len, time, sender);
+        let sender = if self.retrieve_sender {
+            self.senders.of(from)
+        } else {
+            None
+        };
+        let mut buffer = buffer.finish(self.skip as usize, received.len, time, sender);
         if received.datagram_len > received.len {
             self.truncated(&mut buffer, received.datagram_len);
         }
@@ -294,6 +303,11 @@ impl Producer for Receiver {
         }
     }
 
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(Arc::as_ptr(&self.stats), 1);
+    }
+
     fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
         let Some(element) = self.element.upgrade() else {
             return Vec::new();
@@ -339,10 +353,11 @@ impl Receiver {
 /// slice is one pass of the loop, so there a socket is busy when it is ready in pass after pass.
 #[derive(Debug, Default)]
 struct Load {
-    slice: u64,
-    in_slice: usize,
-    streak: u32,
-    expected: usize,
+    /// Truncated: only compared with its neighbours.
+    slice: u32,
+    in_slice: u16,
+    expected: u16,
+    streak: u16,
     unthrottled: bool,
 }
 
@@ -350,18 +365,19 @@ impl Load {
     /// The socket is ready, in this slice.
     #[inline]
     fn pass(&mut self, slice: u64) {
+        let slice = slice as u32;
         if slice == self.slice {
             return;
         }
         self.expected = self.in_slice;
         if self.unthrottled {
-            self.streak = if slice == self.slice + 1 {
+            self.streak = if slice == self.slice.wrapping_add(1) {
                 self.streak.saturating_add(1)
             } else {
                 0
             };
             if self.streak > STREAK_BUSY {
-                self.expected = BATCH;
+                self.expected = BATCH as u16;
             }
         }
         self.slice = slice;
@@ -370,50 +386,63 @@ impl Load {
 
     #[inline]
     fn received(&mut self, packets: usize) {
-        self.in_slice += packets;
+        self.in_slice = self.in_slice.saturating_add(packets as u16);
     }
 
     /// Datagrams to ask for in one call, if a batch is worth it.
     #[inline]
     fn batch(&self) -> Option<usize> {
         // One more than expected, so that the call itself finds out that nothing is left.
-        (self.expected >= BATCH_FROM).then(|| (self.expected + 1).min(BATCH))
+        let expected = usize::from(self.expected);
+        (expected >= BATCH_FROM).then(|| (expected + 1).min(BATCH))
     }
 }
 
-/// The last few senders as GStreamer wants them, so that a packet costs no new object.
-#[derive(Default)]
+/// The sender of the last packet as GStreamer wants it, so that a packet costs no new object.
 struct Senders {
-    last: usize,
-    next: usize,
-    known: Vec<(RawAddr, GioAddress)>,
+    raw: RawAddr,
+    last: Option<GioAddress>,
+    of_shard: Arc<Addresses>,
 }
 
 impl Senders {
-    #[inline]
-    fn of(&mut self, from: &RawAddr) -> Option<&gio::SocketAddress> {
-        if self.known.get(self.last).is_none_or(|(raw, _)| raw != from) {
-            self.find(from)?;
+    fn new(shard: &Shard) -> Self {
+        Senders {
+            raw: RawAddr::empty(),
+            last: None,
+            of_shard: shard.extension(|_| Addresses::default()),
         }
-        Some(self.known[self.last].1.get())
     }
 
+    #[inline]
+    fn of(&mut self, from: &RawAddr) -> Option<&gio::SocketAddress> {
+        if self.raw != *from {
+            self.raw = *from;
+            self.last = self.of_shard.get(from);
+        }
+        self.last.as_ref().map(GioAddress::get)
+    }
+}
+
+/// The addresses that sources of one context thread have seen. One object for each, however many streams come
+/// from there: then its reference count stays in the cache, too.
+#[derive(Default)]
+struct Addresses(Mutex<HashMap<SocketAddr, GioAddress>>);
+
+impl Addresses {
     #[cold]
-    fn find(&mut self, from: &RawAddr) -> Option<()> {
-        if let Some(i) = self.known.iter().position(|(raw, _)| raw == from) {
-            self.last = i;
-            return Some(());
+    fn get(&self, raw: &RawAddr) -> Option<GioAddress> {
+        let address = raw.to_socket_addr()?;
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= ADDRESSES_MAX {
+            known.clear();
         }
-        let entry = (*from, GioAddress::new(from.to_socket_addr()?));
-        if self.known.len() < SENDERS_MAX {
-            self.known.push(entry);
-            self.last = self.known.len() - 1;
-        } else {
-            self.next = (self.next + 1) % SENDERS_MAX;
-            self.known[self.next] = entry;
-            self.last = self.next;
-        }
-        Some(())
+        Some(
+            known
+                .entry(address)
+                .or_insert_with(|| GioAddress::new(address))
+                .clone(),
+        )
     }
 }
 
@@ -486,8 +515,9 @@ const BATCH: usize = 32;
 /// Packets in a slice from which on a batch is cheaper than single receives.
 const BATCH_FROM: usize = 4;
 /// Passes in a row after which a socket of a context without throttling counts as busy.
-const STREAK_BUSY: u32 = 8;
-/// Senders that one socket remembers: a conference, not a scan of the Internet.
-const SENDERS_MAX: usize = 16;
+const STREAK_BUSY: u16 = 8;
+/// Addresses that a context thread remembers: all peers of a large gateway. A scan of the Internet makes it
+/// start anew, not grow.
+const ADDRESSES_MAX: usize = 8192;
 /// Pools are shared by elements whose MTU rounds to the same multiple of this.
 const POOL_STEP: usize = 512;

@@ -18,6 +18,11 @@ pub trait Agent: Any + Send {
     /// Something is ready. Must not block: everything else on the shard waits meanwhile. Bound the work
     /// of one call and ask for another with [`Cx::wake_self`].
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready);
+
+    /// The agent runs soon: [`crate::prefetch`] what it is going to touch besides itself. With thousands of
+    /// agents that take turns, waiting for memory is most of the work.
+    #[inline]
+    fn prefetch(&self) {}
 }
 
 /// Why an agent runs.
