@@ -2,26 +2,27 @@
 
 mod common;
 
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
-use common::{FnAgent, add, ask, next, settle, shard};
-use threadbare_runtime::{AgentHandle, Cx, Precision, Ready, Shard, clock_now_ns};
+use common::{add, ask, next, settle, shard};
+use threadbare_runtime::{Agent, AgentHandle, Cx, Precision, Ready, Shard, clock_now_ns};
 
 const MS: u64 = 1_000_000;
 
-/// An agent that says when its timer fires: (by the shard's clock, slice).
-fn timed(
-    shard: &Shard,
-) -> (
-    AgentHandle<FnAgent<impl FnMut(&mut Cx<'_>, Ready) + Send + 'static>>,
-    Receiver<(u64, u64)>,
-) {
-    let (tx, rx) = channel();
-    let agent = add(shard, move |cx, ready| {
+/// Says when its timer fires: (by the shard's clock, slice).
+struct Timed(Sender<(u64, u64)>);
+
+impl Agent for Timed {
+    fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
         if ready == Ready::Timer {
-            tx.send((cx.now_ns(), cx.local().slice())).unwrap();
+            self.0.send((cx.now_ns(), cx.local().slice())).unwrap();
         }
-    });
+    }
+}
+
+fn timed(shard: &Shard) -> (AgentHandle<Timed>, Receiver<(u64, u64)>) {
+    let (tx, rx) = channel();
+    let agent = shard.call(|local| local.add_agent(Timed(tx))).unwrap();
     (agent, rx)
 }
 
