@@ -11,6 +11,15 @@ use std::task::{Context, Poll};
 /// Completes when the element can take more, or with the error that the pusher is to see.
 pub(crate) type Wait = Pin<Box<dyn Future<Output = Result<(), gst::FlowError>> + Send>>;
 
+/// What a source may do while something is pending.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// Nothing: the element that waits takes no more.
+    Source,
+    /// Go on: the element only needs to be driven (it holds a few items until their time has come).
+    Nobody,
+}
+
 thread_local! {
     static HERE: Here = const { Here { depth: Cell::new(0), left: RefCell::new(Vec::new()) } };
 }
@@ -19,7 +28,7 @@ thread_local! {
 struct Here {
     /// Number of [`scope`]s around the current call.
     depth: Cell<usize>,
-    left: RefCell<Vec<Wait>>,
+    left: RefCell<Vec<(Hold, Wait)>>,
 }
 
 /// Whether the caller runs below a source that awaits what is left with it.
@@ -28,9 +37,9 @@ pub(crate) fn can_defer() -> bool {
 }
 
 /// Leaves a future with the source that is pushing. To be called where [`can_defer`] says so.
-pub(crate) fn defer(wait: Wait) {
+pub(crate) fn defer(hold: Hold, wait: Wait) {
     debug_assert!(can_defer());
-    HERE.with(|here| here.left.borrow_mut().push(wait));
+    HERE.with(|here| here.left.borrow_mut().push((hold, wait)));
 }
 
 /// Runs a push; what it leaves is added to `pending`.
@@ -73,13 +82,23 @@ impl Drop for Depth<'_> {
 /// All that downstream asked a source to wait for.
 #[derive(Default)]
 pub(crate) struct Pending {
-    waits: Vec<Wait>,
+    waits: Vec<(Hold, Wait)>,
     error: Option<gst::FlowError>,
 }
 
 impl Pending {
     pub(crate) fn is_empty(&self) -> bool {
         self.waits.is_empty()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Whether the source has to wait. After an error it does, until the others have completed.
+    pub(crate) fn holds(&self) -> bool {
+        !self.waits.is_empty()
+            && (self.error.is_some() || self.waits.iter().any(|(hold, _)| *hold == Hold::Source))
     }
 
     pub(crate) fn clear(&mut self) {
@@ -96,15 +115,16 @@ impl Pending {
     /// failing branch of a tee must not take its siblings' data with it.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), gst::FlowError>> {
         let error = &mut self.error;
-        self.waits.retain_mut(|wait| match wait.as_mut().poll(cx) {
-            Poll::Pending => true,
-            Poll::Ready(result) => {
-                if let Err(e) = result {
-                    error.get_or_insert(e);
+        self.waits
+            .retain_mut(|(_, wait)| match wait.as_mut().poll(cx) {
+                Poll::Pending => true,
+                Poll::Ready(result) => {
+                    if let Err(e) = result {
+                        error.get_or_insert(e);
+                    }
+                    false
                 }
-                false
-            }
-        });
+            });
         if !self.waits.is_empty() {
             return Poll::Pending;
         }
@@ -136,9 +156,9 @@ mod tests {
             })) as Wait
         };
         scope(&mut pending, || {
-            defer(wait(Ok(())));
-            defer(wait(Err(gst::FlowError::NotNegotiated)));
-            defer(wait(Err(gst::FlowError::Eos)));
+            defer(Hold::Source, wait(Ok(())));
+            defer(Hold::Source, wait(Err(gst::FlowError::NotNegotiated)));
+            defer(Hold::Source, wait(Err(gst::FlowError::Eos)));
         });
         assert!(!can_defer());
         let mut cx = Context::from_waker(Waker::noop());
@@ -151,11 +171,31 @@ mod tests {
     }
 
     #[test]
+    fn only_what_holds_the_source_or_failed_stops_it() {
+        let mut pending = Pending::default();
+        scope(&mut pending, || {
+            defer(Hold::Nobody, Box::pin(std::future::pending()));
+        });
+        assert!(!pending.is_empty() && !pending.holds());
+        scope(&mut pending, || {
+            defer(Hold::Source, Box::pin(std::future::ready(Ok(()))));
+        });
+        assert!(pending.holds());
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(pending.poll(&mut cx).is_pending());
+        assert!(!pending.holds(), "what held the source has completed");
+        pending.fail(gst::FlowError::Error);
+        assert!(pending.holds());
+    }
+
+    #[test]
     fn a_scope_inside_a_scope_takes_only_its_own() {
         let (mut outer, mut inner) = (Pending::default(), Pending::default());
         scope(&mut outer, || {
-            defer(Box::pin(std::future::ready(Ok(()))));
-            scope(&mut inner, || defer(Box::pin(std::future::ready(Ok(())))));
+            defer(Hold::Source, Box::pin(std::future::ready(Ok(()))));
+            scope(&mut inner, || {
+                defer(Hold::Source, Box::pin(std::future::ready(Ok(()))))
+            });
         });
         assert_eq!((outer.waits.len(), inner.waits.len()), (1, 1));
     }

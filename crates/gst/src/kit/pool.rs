@@ -293,15 +293,20 @@ unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
     // is locked and therefore on it; `reset` checks that the memory is the one it was made with.
     unsafe {
         let meta = c::gst_buffer_get_meta(buffer, META.api).cast::<PoolMeta>();
-        if meta.is_null() || !reset(buffer, meta) {
+        if meta.is_null() {
             return g::GTRUE;
         }
-        // The one reference of its next life. Nobody else can see the object: no atomic operation needed.
+        // The one reference of its next life, which `reset` needs to take metas off. Nobody else can see the
+        // object: no atomic operation needed.
         (*object).refcount = 1;
         let idle = Idle {
             buffer: NonNull::new_unchecked(buffer),
             meta: NonNull::new_unchecked(meta),
         };
+        if !reset(buffer, meta) {
+            drop(PoolBuffer(idle));
+            return g::GFALSE;
+        }
         match (*(*meta).pool).put(idle) {
             Ok(()) => g::GFALSE,
             Err(refused) => {

@@ -12,7 +12,8 @@ use std::task::{Context, Poll, Waker};
 use gst::glib;
 use gst::prelude::*;
 
-use super::{PropertyGroup, lock, pending};
+use super::pending::{self, Hold};
+use super::{PropertyGroup, lock};
 
 /// Where a full queue leaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
@@ -108,6 +109,14 @@ pub(crate) enum Notice {
     Running,
 }
 
+/// An event was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Refused {
+    pub(crate) error: gst::FlowError,
+    /// Whoever pushes has been told by a push already.
+    pub(crate) seen: bool,
+}
+
 /// The queue. Cheap to clone: both ends share it.
 #[derive(Clone)]
 pub(crate) struct Queue(Arc<Shared>);
@@ -129,12 +138,16 @@ struct State {
     flushing: bool,
     /// What downstream answered.
     result: Result<(), gst::FlowError>,
+    /// Somebody upstream has been told of a failed result.
+    result_seen: bool,
     is_eos: bool,
     /// The popper has something in its hands that is not pushed yet.
     in_flight: bool,
     /// A buffer was dropped: the next one is the first after a gap.
     discont: bool,
     is_empty_noticed: bool,
+    /// How many wait until all has left: no threshold holds anything back meanwhile.
+    drains: u32,
     segment: gst::FormattedSegment<gst::ClockTime>,
     pushers: Vec<Waker>,
     popper: Option<Waker>,
@@ -157,10 +170,12 @@ impl Queue {
                 flush_on_eos: false,
                 flushing: true,
                 result: Ok(()),
+                result_seen: false,
                 is_eos: false,
                 in_flight: false,
                 discont: false,
                 is_empty_noticed: true,
+                drains: 0,
                 segment: gst::FormattedSegment::new(),
                 pushers: Vec::new(),
                 popper: None,
@@ -179,7 +194,7 @@ impl Queue {
         let mut overran = false;
         loop {
             let mut state = self.state();
-            state.check()?;
+            state.check_for_pusher()?;
             if !state.is_full() || state.leaky == Leaky::Downstream {
                 state.leak_old();
                 self.enqueue(state, item);
@@ -195,7 +210,7 @@ impl Queue {
                 if noticed {
                     (self.0.notice)(Notice::Overrun);
                 }
-                pending::defer(Box::pin(Room(self.clone())));
+                pending::defer(Hold::Source, Box::pin(Room(self.clone())));
                 return Ok(());
             }
             if !std::mem::replace(&mut overran, true) && !state.silent {
@@ -209,13 +224,14 @@ impl Queue {
     }
 
     /// Takes a serialized event; events are never held up by limits.
-    pub(crate) fn push_event(&self, event: gst::Event) -> bool {
+    pub(crate) fn push_event(&self, event: gst::Event) -> Result<(), Refused> {
         let mut state = self.state();
         if event.type_() == gst::EventType::StreamStart {
             state.is_eos = false;
         }
-        if state.check().is_err() {
-            return false;
+        if let Err(error) = state.check() {
+            let seen = state.result_seen;
+            return Err(Refused { error, seen });
         }
         match event.view() {
             gst::EventView::Segment(segment) => {
@@ -233,7 +249,7 @@ impl Queue {
             _ => {}
         }
         self.enqueue(state, Item::Event(event));
-        true
+        Ok(())
     }
 
     fn enqueue(&self, mut state: MutexGuard<'_, State>, mut item: Item) {
@@ -302,8 +318,12 @@ impl Queue {
     pub(crate) fn fail(&self, error: gst::FlowError) -> bool {
         let unseen = {
             let mut state = self.state();
-            state.in_flight = false;
+            // What failed was pushed before a flush that is over: no business of what comes now.
+            if !std::mem::take(&mut state.in_flight) {
+                return false;
+            }
             state.result = Err(error);
+            state.result_seen = false;
             state.is_eos
         };
         self.wake_all();
@@ -342,18 +362,25 @@ impl Queue {
     /// Waits, on an ordinary thread, until all that was pushed has left. `false`: it will not.
     pub(crate) fn wait_drained(&self) -> bool {
         let mut state = self.state();
-        loop {
+        state.drains += 1;
+        // A threshold may have held it back.
+        if let Some(popper) = state.popper.take() {
+            popper.wake();
+        }
+        let has_left = loop {
             if state.check().is_err() {
-                return false;
+                break false;
             }
             if state.items.is_empty() && !state.in_flight {
-                return true;
+                break true;
             }
             state = match self.0.changed.wait(state) {
                 Ok(state) => state,
                 Err(poisoned) => poisoned.into_inner(),
             };
-        }
+        };
+        state.drains -= 1;
+        has_left
     }
 
     fn wake_all(&self) {
@@ -385,6 +412,12 @@ impl State {
         }
     }
 
+    /// The same for somebody who will know the answer from now on.
+    fn check_for_pusher(&mut self) -> Result<(), gst::FlowError> {
+        self.result_seen |= self.result.is_err();
+        self.check()
+    }
+
     fn is_full(&self) -> bool {
         self.level.reaches(&self.max)
     }
@@ -393,6 +426,7 @@ impl State {
     fn may_pop(&self) -> bool {
         !self.items.is_empty()
             && (self.is_eos
+                || self.drains > 0
                 || self.is_full()
                 || !self.level.is_below(&self.min)
                 || !matches!(self.items.front(), Some(Item::Buffer(_) | Item::List(_))))
@@ -473,9 +507,10 @@ impl Future for Room {
             return Poll::Ready(Err(gst::FlowError::Flushing));
         }
         if let Err(error) = state.result {
+            state.result_seen = true;
             return Poll::Ready(Err(error));
         }
-        if !state.is_full() {
+        if !state.is_full() || state.leaky != Leaky::No {
             return Poll::Ready(Ok(()));
         }
         state.pushers.push(cx.waker().clone());

@@ -20,8 +20,9 @@ use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{Precision, Sleep, sleep_until};
 
+use super::pending::{self, Hold};
 use super::time::RunningTime;
-use super::{PropertyGroup, lock, pending};
+use super::{PropertyGroup, lock};
 
 /// What a sink does with what arrives.
 pub(crate) trait Renderer: Send + 'static {
@@ -136,8 +137,13 @@ struct Core<R> {
     time: RunningTime,
     waiting: VecDeque<Item>,
     wakers: Vec<Waker>,
+    room_wakers: Vec<Waker>,
+    /// A source drives what waits.
+    is_driven: bool,
     clock_id: Option<gst::ClockId>,
     is_eos: bool,
+    /// Between FLUSH_START and FLUSH_STOP.
+    flushing: bool,
     dropped: u64,
     rendered: u64,
 }
@@ -177,8 +183,11 @@ impl<R: Renderer> Sink<R> {
                 time: RunningTime::default(),
                 waiting: VecDeque::new(),
                 wakers: Vec::new(),
+                room_wakers: Vec::new(),
+                is_driven: false,
                 clock_id: None,
                 is_eos: false,
+                flushing: false,
                 dropped: 0,
                 rendered: 0,
             }),
@@ -245,6 +254,8 @@ impl<R: Renderer> Sink<R> {
             }
             gst::EventView::FlushStart(_) => self.flush(true),
             gst::EventView::FlushStop(_) => self.flush(false),
+            // It stands for data that is not there.
+            gst::EventView::Gap(_) => self.commit(),
             gst::EventView::Eos(_) => {
                 lock(&self.0.core).is_eos = true;
                 let _ = self.arrive(Item::Eos(Some(event.seqnum())));
@@ -265,6 +276,7 @@ impl<R: Renderer> Sink<R> {
         let mut core = lock(&self.0.core);
         core.stage = Stage::Paused;
         core.is_eos = false;
+        core.flushing = false;
         core.segment = None;
         core.is_async = core.sync.preroll.load(Relaxed);
         core.is_async
@@ -319,6 +331,7 @@ impl<R: Renderer> Sink<R> {
             let mut core = lock(&self.0.core);
             core.waiting.clear();
             core.is_eos = false;
+            core.flushing = flushing;
             if !flushing {
                 core.segment = None;
             }
@@ -331,27 +344,36 @@ impl<R: Renderer> Sink<R> {
     fn arrive(&self, item: Item) -> Result<gst::FlowSuccess, gst::FlowError> {
         {
             let mut core = lock(&self.0.core);
-            if core.stage == Stage::Flushing {
+            // A push that was on its way here when the flush began would wait on through it.
+            if core.stage == Stage::Flushing || core.flushing {
                 return Err(gst::FlowError::Flushing);
             }
             core.waiting.push_back(item);
         }
         self.commit();
-        let mut drain = Drain {
-            shared: self.0.clone(),
-            sleep: None,
-        };
         if !pending::can_defer() {
-            return drain.block().map(|()| gst::FlowSuccess::Ok);
+            return Drain::new(&self.0).block().map(|()| gst::FlowSuccess::Ok);
         }
-        // What is due already costs no wait.
-        match drain.step() {
-            Some(result) => result.map(|()| gst::FlowSuccess::Ok),
-            None => {
-                pending::defer(Box::pin(drain));
-                Ok(gst::FlowSuccess::Ok)
+        if !lock(&self.0.core).is_driven {
+            // What is due already costs no wait.
+            let mut drain = Drain::new(&self.0);
+            match drain.advance() {
+                Ok(result) => return result.map(|()| gst::FlowSuccess::Ok),
+                // Until its time has come, an item does not hold up the source: it may have more that is due
+                // at the same time.
+                Err(Obstacle::Clock { .. }) => {
+                    drain.drive();
+                    pending::defer(Hold::Nobody, Box::pin(drain));
+                }
+                Err(Obstacle::Change | Obstacle::Room) => {
+                    pending::defer(Hold::Source, Box::pin(drain));
+                }
             }
         }
+        if lock(&self.0.core).waiting.len() >= WAITING_MAX {
+            pending::defer(Hold::Source, Box::pin(Room(self.0.clone())));
+        }
+        Ok(gst::FlowSuccess::Ok)
     }
 
     /// The first buffer completes an asynchronous state change.
@@ -377,13 +399,31 @@ impl<R: Renderer> Sink<R> {
     }
 
     fn wake(&self) {
-        let wakers = std::mem::take(&mut lock(&self.0.core).wakers);
+        let wakers = {
+            let mut core = lock(&self.0.core);
+            let room = std::mem::take(&mut core.room_wakers);
+            std::mem::take(&mut core.wakers)
+                .into_iter()
+                .chain(room)
+                .collect::<Vec<_>>()
+        };
         self.0.changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
     }
 }
 
 impl<R> Shared<R> {
+    fn wake_who_waits_for_room(&self) {
+        let wakers = {
+            let mut core = lock(&self.core);
+            if core.room_wakers.is_empty() || core.waiting.len() > WAITING_RESUME {
+                return;
+            }
+            std::mem::take(&mut core.room_wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
     fn post(&self, message: impl FnOnce(&gst::Element) -> gst::Message) {
         if let Some(element) = self.element.upgrade() {
             let _ = element.post_message(message(&element));
@@ -410,7 +450,8 @@ impl<R> Core<R> {
         let (Some(segment), Some(clock)) = (&self.segment, self.time.clock()) else {
             return Next::Ready;
         };
-        let Some(start) = buffer.pts().or(buffer.dts()) else {
+        // As the stock sinks: the order of sending is that of decoding.
+        let Some(start) = buffer.dts_or_pts() else {
             return Next::Ready;
         };
         let Some(running) = segment.to_running_time(start) else {
@@ -439,6 +480,16 @@ impl<R> Core<R> {
 struct Drain<R: Renderer> {
     shared: Arc<Shared<R>>,
     sleep: Option<Sleep>,
+    /// The one that drives the sink for all that arrives.
+    drives: bool,
+}
+
+impl<R: Renderer> Drop for Drain<R> {
+    fn drop(&mut self) {
+        if self.drives {
+            lock(&self.shared.core).is_driven = false;
+        }
+    }
 }
 
 /// Why a drain cannot go on now.
@@ -452,17 +503,32 @@ enum Obstacle {
 }
 
 impl<R: Renderer> Drain<R> {
-    /// Renders all that can be rendered now. `None`: something has to wait.
-    fn step(&mut self) -> Option<Result<(), gst::FlowError>> {
-        self.advance().ok()
+    fn new(shared: &Arc<Shared<R>>) -> Self {
+        Drain {
+            shared: shared.clone(),
+            sleep: None,
+            drives: false,
+        }
     }
 
+    fn drive(&mut self) {
+        self.drives = true;
+        lock(&self.shared.core).is_driven = true;
+    }
+
+    /// Renders all that can be rendered now.
     fn advance(&mut self) -> Result<Result<(), gst::FlowError>, Obstacle> {
         loop {
             let mut core = lock(&self.shared.core);
             match core.next() {
                 None if core.stage == Stage::Flushing => return Ok(Err(gst::FlowError::Flushing)),
-                None => return Ok(Ok(())),
+                None => {
+                    // Under the same lock as the look: what arrives from now on has nobody to drive it.
+                    if std::mem::take(&mut self.drives) {
+                        core.is_driven = false;
+                    }
+                    return Ok(Ok(()));
+                }
                 Some(Next::Flushing) => return Ok(Err(gst::FlowError::Flushing)),
                 Some(Next::UntilPlaying) => return Err(Obstacle::Change),
                 Some(Next::Until { clock_ns }) => return Err(Obstacle::Clock { clock_ns }),
@@ -544,8 +610,12 @@ impl<R: Renderer> Drain<R> {
         };
         let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
         let waker = cx.waker().clone();
-        core.clock_id = Some(id.clone().into());
+        let earlier = core.clock_id.replace(id.clone().into());
         drop(core);
+        // Looked at again before its time: one wait is enough.
+        if let Some(earlier) = earlier {
+            earlier.unschedule();
+        }
         if id.wait_async(move |_, _, _| waker.wake_by_ref()).is_err() {
             cx.waker().wake_by_ref();
         }
@@ -564,7 +634,9 @@ impl<R: Renderer> Future for Drain<R> {
                 core.wakers.push(cx.waker().clone());
             }
         }
-        match self.advance() {
+        let advanced = self.advance();
+        self.shared.wake_who_waits_for_room();
+        match advanced {
             Ok(result) => return Poll::Ready(result),
             Err(Obstacle::Change) => {}
             Err(Obstacle::Clock { clock_ns }) => self.wake_at(clock_ns, cx),
@@ -581,6 +653,30 @@ impl<R: Renderer> Future for Drain<R> {
     }
 }
 
+/// Completes when a sink holds few enough items again.
+struct Room<R>(Arc<Shared<R>>);
+
+impl<R> Future for Room<R> {
+    type Output = Result<(), gst::FlowError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut core = lock(&self.0.core);
+        if core.stage == Stage::Flushing {
+            return Poll::Ready(Err(gst::FlowError::Flushing));
+        }
+        if core.waiting.len() <= WAITING_RESUME {
+            return Poll::Ready(Ok(()));
+        }
+        core.room_wakers.push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+/// Items that a sink holds until their time has come before it holds up the source: some slices of a fast
+/// stream.
+const WAITING_MAX: usize = 64;
+/// How few they must be for the source to go on.
+const WAITING_RESUME: usize = WAITING_MAX / 2;
 /// How long a sink waits before it tries a full socket again.
 const ROOM_RETRY: Duration = Duration::from_millis(1);
 

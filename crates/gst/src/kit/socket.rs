@@ -1,6 +1,6 @@
 //! UDP sockets: opening, multicast, options; and the socket property group's conversions.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use gio::prelude::*;
@@ -42,6 +42,10 @@ pub(crate) enum SocketError {
         name: String,
         source: std::io::Error,
     },
+    #[error("multicast-iface: there is no interface '{name}' (see `ip link`)")]
+    UnknownInterface { name: String },
+    #[error("the socket given by property is closed (see close-socket)")]
+    Closed,
     #[error("'{value}' is not a Differentiated Services code point (0..63)")]
     Dscp { value: i32 },
 }
@@ -81,6 +85,31 @@ pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<gio::Socket, Sock
     Ok(socket)
 }
 
+/// A non-blocking UDP socket to receive a multicast group on.
+pub(crate) fn bind_group(
+    group: SocketAddr,
+    interfaces: Option<&str>,
+    reuse: bool,
+) -> Result<gio::Socket, SocketError> {
+    let bound = match group.ip() {
+        IpAddr::V6(ip) if is_scoped(ip) => match interfaces {
+            Some(name) if !name.trim().is_empty() && !name.contains(',') => {
+                let scope = interface_index(name.trim())?;
+                SocketAddr::V6(SocketAddrV6::new(ip, group.port(), 0, scope))
+            }
+            // No interface to name, or several: the memberships decide.
+            _ => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), group.port()),
+        },
+        _ => group,
+    };
+    bind(bound, reuse)
+}
+
+/// Interface-local and link-local groups are none without their zone (RFC 4291, section 2.7; RFC 4007).
+fn is_scoped(group: Ipv6Addr) -> bool {
+    matches!(group.octets(), [0xff, scope, ..] if matches!(scope & 0x0f, 1 | 2))
+}
+
 fn open(is_v6: bool) -> Result<gio::Socket, SocketError> {
     let family = if is_v6 {
         gio::SocketFamily::Ipv6
@@ -94,7 +123,15 @@ fn open(is_v6: bool) -> Result<gio::Socket, SocketError> {
 }
 
 pub(crate) fn to_gio(address: SocketAddr) -> gio::InetSocketAddress {
-    gio::InetSocketAddress::new(&gio::InetAddress::from(address.ip()), address.port())
+    let ip = gio::InetAddress::from(address.ip());
+    match address {
+        SocketAddr::V6(v6) if v6.scope_id() != 0 => glib::Object::builder()
+            .property("address", ip)
+            .property("port", u32::from(v6.port()))
+            .property("scope-id", v6.scope_id())
+            .build(),
+        _ => gio::InetSocketAddress::new(&ip, address.port()),
+    }
 }
 
 /// A socket that threads may share, with its descriptor at hand.
@@ -236,6 +273,10 @@ impl Membership {
     }
 
     pub(crate) fn join(&self, socket: &gio::Socket) -> Result<(), SocketError> {
+        // GIO would take an unknown name for the system's choice.
+        for name in &self.interfaces {
+            interface_index(name)?;
+        }
         self.each(|group, source, interface| {
             let joined = match source {
                 Some(source) => socket.join_multicast_group_ssm(group, Some(source), interface),
@@ -339,19 +380,23 @@ pub(crate) fn set_buffer_size(socket: &gio::Socket, option: i32, bytes: i32) -> 
         .map(|granted| granted / 2)
 }
 
+fn interface_index(name: &str) -> Result<u32, SocketError> {
+    let unknown = |_| SocketError::UnknownInterface {
+        name: name.to_owned(),
+    };
+    let c_name = std::ffi::CString::new(name).map_err(|_| unknown(()))?;
+    // SAFETY: a NUL-terminated string that outlives the call.
+    let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+    (index != 0).then_some(index).ok_or_else(|| unknown(()))
+}
+
 /// Sends multicast packets through this interface, by name.
 pub(crate) fn set_multicast_interface(udp: &Udp, name: &str) -> Result<(), SocketError> {
     let failed = |error: std::io::Error| SocketError::Interface {
         name: name.to_owned(),
         source: error,
     };
-    let unknown = || failed(std::io::ErrorKind::NotFound.into());
-    let c_name = std::ffi::CString::new(name).map_err(|_| unknown())?;
-    // SAFETY: a NUL-terminated string that outlives the call.
-    let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
-    if index == 0 {
-        return Err(unknown());
-    }
+    let index = interface_index(name)?;
     let fd = udp.fd().as_raw_fd();
     let result = if udp.socket().family() == gio::SocketFamily::Ipv6 {
         // SAFETY: passes a live u32 with its size, as ipv6(7) has it.

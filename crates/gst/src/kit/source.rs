@@ -47,6 +47,11 @@ pub(crate) trait Producer: Send + 'static {
     /// See [`Agent::prefetch`].
     fn prefetch(&self) {}
 
+    /// What has to be pushed anew behind the end of a flush.
+    fn reopening(&mut self) -> Vec<gst::Event> {
+        Vec::new()
+    }
+
     /// What a push of the last thing produced came to, if it was not OK.
     fn push_failed(&mut self, _error: gst::FlowError) {}
 
@@ -138,6 +143,34 @@ impl<P: Producer> Driver<P> {
         self.command(|agent, cx| agent.restart(cx));
     }
 
+    /// Ends a flush that began with a FLUSH_START on the pad: passes the event on and produces again.
+    pub(crate) fn end_flush(&self, event: gst::Event) {
+        self.command(move |agent, cx| agent.end_flush(cx, event));
+    }
+
+    /// Changes the producer; the event that says so is pushed before what it produces next, unless the
+    /// stream has still to be opened.
+    pub(crate) fn announce(
+        &self,
+        change: impl FnOnce(&mut P, &gst::Pad) -> Option<gst::Event> + Send + 'static,
+    ) {
+        self.command(move |agent, cx| {
+            let event = change(&mut agent.producer, &agent.pad);
+            if agent.opened {
+                agent.events.extend(event);
+                cx.wake_self();
+            }
+        });
+    }
+
+    /// Waits until what the task pushes at this moment has come back. On the task's own thread there is
+    /// nothing to wait for.
+    pub(crate) fn await_pass(&self) {
+        if let Some(place) = self.place() {
+            let _ = place.shard.call(|_| ());
+        }
+    }
+
     /// Pushes an event between two things produced.
     pub(crate) fn send_event(&self, event: gst::Event) -> bool {
         let known = self.slot().is_some();
@@ -206,11 +239,12 @@ pub(crate) struct SrcAgent<P> {
 
 impl<P: Producer> Agent for SrcAgent<P> {
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
-        if self.state != State::Running {
-            return;
+        if self.state == State::Running {
+            self.producer.begin(cx, ready);
         }
-        self.producer.begin(cx, ready);
-        if !self.pending.is_empty() && !self.settle(cx) {
+        // What was left by the last push, even by that of the end of the stream, is seen through.
+        let must_ask = !self.pending.is_empty() && (ready == Ready::Woken || self.pending.holds());
+        if must_ask && !self.settle(cx) || self.state != State::Running {
             return;
         }
         for _ in 0..BUDGET {
@@ -238,7 +272,7 @@ impl<P: Producer> SrcAgent<P> {
             return;
         }
         self.state = State::Running;
-        if self.pending.is_empty() {
+        if !self.pending.holds() {
             self.wait_for_input(cx);
         }
         cx.wake_self();
@@ -261,6 +295,16 @@ impl<P: Producer> SrcAgent<P> {
         }
     }
 
+    fn end_flush(&mut self, cx: &mut Cx<'_>, event: gst::Event) {
+        self.pad.push_event(event);
+        if self.opened {
+            for event in self.producer.reopening() {
+                self.pad.push_event(event);
+            }
+        }
+        self.restart(cx);
+    }
+
     fn wait_for_input(&mut self, cx: &mut Cx<'_>) {
         if self.waiting {
             return;
@@ -280,6 +324,7 @@ impl<P: Producer> SrcAgent<P> {
     /// Pushes one thing. `true`: go on.
     #[inline]
     fn step(&mut self, cx: &mut Cx<'_>, produced: Produced) -> bool {
+        let pending_before = self.pending.len();
         let result = match produced {
             Produced::Buffer(buffer) => {
                 self.open();
@@ -298,7 +343,8 @@ impl<P: Producer> SrcAgent<P> {
             }
         };
         match result {
-            Ok(_) if self.pending.is_empty() => true,
+            // What was there before this push has been asked already, and has the waker.
+            Ok(_) if self.pending.len() == pending_before => true,
             Ok(_) => self.settle(cx),
             Err(error) if self.pending.is_empty() => {
                 self.flow_failed(cx, error);
@@ -325,6 +371,9 @@ impl<P: Producer> SrcAgent<P> {
         if kind == gst::EventType::Eos && P::REPORTS_FLOW {
             self.rest(cx);
             self.state = State::Ended;
+            if !self.pending.is_empty() {
+                self.settle(cx);
+            }
             return false;
         }
         self.pending.is_empty() || self.settle(cx)
@@ -334,16 +383,20 @@ impl<P: Producer> SrcAgent<P> {
     fn settle(&mut self, cx: &mut Cx<'_>) -> bool {
         let waker = cx.waker();
         match self.pending.poll(&mut TaskContext::from_waker(&waker)) {
-            Poll::Pending => {
+            Poll::Pending if self.pending.holds() => {
                 self.rest(cx);
                 false
             }
-            Poll::Ready(Ok(())) => {
-                self.wait_for_input(cx);
+            Poll::Pending | Poll::Ready(Ok(())) => {
+                if self.state == State::Running {
+                    self.wait_for_input(cx);
+                }
                 self.state == State::Running
             }
             Poll::Ready(Err(error)) => {
-                self.flow_failed(cx, error);
+                if self.state == State::Running {
+                    self.flow_failed(cx, error);
+                }
                 false
             }
         }

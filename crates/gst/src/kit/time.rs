@@ -16,7 +16,11 @@ pub(crate) struct RunningTime {
 impl RunningTime {
     /// As the element stands now; to be taken again when its clock or base time changes.
     pub(crate) fn of(element: &impl IsA<gst::Element>) -> Self {
-        let clock = element.clock();
+        Self::with_clock(element, element.clock())
+    }
+
+    /// As the element will stand with `clock`: while it is being set, it does not have it yet.
+    pub(crate) fn with_clock(element: &impl IsA<gst::Element>, clock: Option<gst::Clock>) -> Self {
         let base_ns = element.base_time().map_or(0, gst::ClockTime::nseconds);
         let is_monotonic = clock.as_ref().is_some_and(counts_monotonic);
         RunningTime {

@@ -60,20 +60,24 @@ impl Producer for Popper {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        let unseen = self.items.fail(error);
         // Upstream has sent its last: nobody is left to see the error and report it.
-        let is_error = !matches!(error, gst::FlowError::Flushing | gst::FlowError::Eos);
-        if unseen
-            && is_error
+        if self.items.fail(error)
             && let Some(element) = self.element.upgrade()
         {
-            gst::element_error!(
-                element,
-                gst::StreamError::Failed,
-                ("Internal data stream error."),
-                ["streaming stopped after the end of the stream, reason {error:?}"]
-            );
+            report_unseen(&element, error);
         }
+    }
+}
+
+/// A flow error that is not the result of any push upstream.
+fn report_unseen(element: &gst::Element, error: gst::FlowError) {
+    if !matches!(error, gst::FlowError::Flushing | gst::FlowError::Eos) {
+        gst::element_error!(
+            element,
+            gst::StreamError::Failed,
+            ("Internal data stream error."),
+            ["streaming stopped at the end of the stream, reason {error:?}"]
+        );
     }
 }
 
@@ -140,6 +144,8 @@ impl Queue {
                 passed
             }
             gst::EventType::FlushStop => {
+                // A push from before the flush has returned, before anything comes after it.
+                self.driver.await_pass();
                 let passed = gst::Pad::event_default(pad, Some(&*self.obj()), event);
                 self.items.flush(false);
                 self.driver.restart();
@@ -150,7 +156,16 @@ impl Queue {
                 if kind != gst::EventType::StreamStart && self.bind_or_report(None).is_err() {
                     return false;
                 }
-                self.items.push_event(event)
+                match self.items.push_event(event) {
+                    Ok(()) => true,
+                    Err(refused) => {
+                        // No push comes after the end that could tell of the error.
+                        if kind == gst::EventType::Eos && !refused.seen {
+                            report_unseen(self.obj().upcast_ref(), refused.error);
+                        }
+                        false
+                    }
+                }
             }
             _ => gst::Pad::event_default(pad, Some(&*self.obj()), event),
         }

@@ -259,6 +259,15 @@ impl UdpSink {
 
     fn open(&self) -> Result<(), SocketError> {
         let settings = self.settings().clone();
+        // Its descriptor may be somebody else's by now.
+        let given = [&settings.socket, &settings.socket_v6];
+        if given
+            .into_iter()
+            .flatten()
+            .any(|udp| udp.socket().is_closed())
+        {
+            return Err(SocketError::Closed);
+        }
         self.sender(|sender| {
             sender.v4 = settings.socket.clone();
             sender.v6 = settings.socket_v6.clone();
@@ -593,7 +602,8 @@ impl ElementImpl for UdpSink {
 
     fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
         let accepted = self.parent_set_clock(clock);
-        self.sink().set_time(RunningTime::of(&*self.obj()));
+        self.sink()
+            .set_time(RunningTime::with_clock(&*self.obj(), clock.cloned()));
         accepted
     }
 }

@@ -65,6 +65,7 @@ impl Sender {
                 continue;
             };
             let copies = if self.send_duplicates { client.uses } else { 1 };
+            let mut was_told = false;
             while copies_sent < copies {
                 match send(udp, client) {
                     Ok(sent) => {
@@ -77,7 +78,15 @@ impl Sender {
                         return Rendered::Blocked;
                     }
                     Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    // The ICMP answer to an earlier packet, no route, too large: this client's trouble, not
+                    // The ICMP answer to an earlier packet, of any client: this one has not been sent.
+                    Err(error)
+                        if error.kind() == ErrorKind::ConnectionRefused
+                            && !std::mem::replace(&mut was_told, true) =>
+                    {
+                        self.errors += 1;
+                        continue;
+                    }
+                    // No route, too large: this client's trouble, not
                     // the sink's.
                     Err(_) => {
                         client.errors += 1;

@@ -77,13 +77,8 @@ impl UdpSrc {
     /// New caps while it runs are announced before the next packet.
     fn set_caps(&self, caps: Option<gst::Caps>) {
         self.settings().caps = caps.clone();
-        let sent = self.src_pad.has_current_caps();
-        let event = caps.as_ref().filter(|_| sent).map(gst::event::Caps::new);
         self.driver
-            .with_producer(move |receiver, _| receiver.set_caps(caps));
-        if let Some(event) = event {
-            self.driver.send_event(event);
-        }
+            .announce(move |receiver, pad| receiver.set_caps(caps, pad));
     }
 
     fn set_uri_property(&self, uri: Option<String>) {
@@ -190,14 +185,19 @@ impl UdpSrc {
 fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, SocketError> {
     let given = settings.socket.clone();
     let (udp, close) = match given {
+        // Its descriptor may be somebody else's by now.
+        Some(udp) if udp.socket().is_closed() => return Err(SocketError::Closed),
         Some(udp) => (udp, settings.close_socket),
         None => {
             let port = u16::try_from(settings.port).unwrap_or(0);
             let address = socket::resolve(&settings.address, port)?;
-            (
-                Udp::new(socket::bind(address, settings.reuse)?).ok_or_else(closed)?,
-                true,
-            )
+            let socket = if address.ip().is_multicast() {
+                let interface = multicast.interface.as_deref().filter(|_| multicast.auto);
+                socket::bind_group(address, interface, settings.reuse)?
+            } else {
+                socket::bind(address, settings.reuse)?
+            };
+            (Udp::new(socket).ok_or(SocketError::Closed)?, true)
         }
     };
     udp.socket().set_blocking(false);
@@ -222,12 +222,6 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
         membership,
         close,
     })
-}
-
-fn closed() -> SocketError {
-    SocketError::Open {
-        source: glib::Error::new(gio::IOErrorEnum::Closed, "closed"),
-    }
 }
 
 #[glib::object_subclass]
@@ -337,6 +331,14 @@ impl ElementImpl for UdpSrc {
     }
 
     fn send_event(&self, event: gst::Event) -> bool {
+        match event.type_() {
+            gst::EventType::FlushStart => return self.src_pad.push_event(event),
+            gst::EventType::FlushStop => {
+                self.driver.end_flush(event);
+                return true;
+            }
+            _ => {}
+        }
         if event.is_downstream() && event.is_serialized() {
             return self.driver.send_event(event);
         }
@@ -345,7 +347,7 @@ impl ElementImpl for UdpSrc {
 
     fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
         let accepted = self.parent_set_clock(clock);
-        let time = RunningTime::of(&*self.obj());
+        let time = RunningTime::with_clock(&*self.obj(), clock.cloned());
         self.driver.with_producer(move |receiver, _| {
             use crate::kit::source::Producer;
             receiver.set_time(time);

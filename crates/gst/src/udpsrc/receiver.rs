@@ -326,24 +326,41 @@ impl Producer for Receiver {
         events.push(gst::event::Segment::new(&segment));
         events
     }
+
+    fn reopening(&mut self) -> Vec<gst::Event> {
+        self.received.clear();
+        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        vec![gst::event::Segment::new(&segment)]
+    }
 }
 
 impl Receiver {
     /// The `caps` property narrowed to what downstream takes, and fixed: RTP caps that leave the payload type
-    /// open, for one, get that of the depayloader.
+    /// open, for one, get that of the depayloader. Caps that downstream will refuse go out all the same: the
+    /// refusal says why.
     fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
         let own = self.caps.clone()?;
+        if own.is_empty() || own.is_any() {
+            return None;
+        }
         let mut common = pad.peer_query_caps(Some(&own)).intersect(&own);
-        if common.is_empty() || common.is_any() {
-            return Some(own);
+        if common.is_empty() {
+            common = own;
         }
         common.fixate();
         Some(common)
     }
 
-    /// The `caps` property changed.
-    pub(super) fn set_caps(&mut self, caps: Option<gst::Caps>) {
+    /// The `caps` property changed. What tells downstream, if the stream is open already.
+    pub(super) fn set_caps(
+        &mut self,
+        caps: Option<gst::Caps>,
+        pad: &gst::Pad,
+    ) -> Option<gst::Event> {
         self.caps = caps;
+        self.negotiated_caps(pad)
+            .as_ref()
+            .map(gst::event::Caps::new)
     }
 }
 

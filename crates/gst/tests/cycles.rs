@@ -1,0 +1,81 @@
+//! Create, play, carry data, stop, destroy, three hundred times: nothing may be left. The only test of its
+//! process, since it counts descriptors, threads and objects.
+
+mod common;
+
+use common::*;
+use gst::prelude::*;
+
+fn count(folder: &str) -> usize {
+    std::fs::read_dir(folder).unwrap().count()
+}
+
+fn round(receiver: &std::net::UdpSocket, i: u32) {
+    let name = format!("cycle{}", i % 3);
+    let wait = [0, 5][i as usize % 2];
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 caps=application/x-test context={name} context-wait={wait} ! ts-queue context={name}-q ! tee name=t t. ! ts-queue ! ts-udpsink clients={},[::1]:9 t. ! ts-queue ! fakesink async=false",
+        receiver.local_addr().unwrap()
+    ));
+    pipe.play();
+    socket()
+        .send_to(&packet(i), target(&pipe.get("src")))
+        .unwrap();
+    assert_eq!(received(receiver), packet(i));
+    // Some end in the middle of things.
+    if i % 4 == 0 {
+        pipe.0.send_event(gst::event::Eos::new());
+    }
+    if i % 5 == 0 {
+        let sender = socket();
+        for _ in 0..20 {
+            sender
+                .send_to(&packet(0), target(&pipe.get("src")))
+                .unwrap();
+        }
+        pipe.to(gst::State::Null);
+        receiver.set_nonblocking(true).unwrap();
+        while receiver.recv_from(&mut [0; 10]).is_ok() {}
+        receiver.set_nonblocking(false).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_left_of_three_hundred_pipelines() {
+    init();
+    // What GST_TRACERS=leaks does, for this process alone.
+    let factory = gst::TracerFactory::factories()
+        .into_iter()
+        .find(|f| f.name() == "leaks");
+    let factory = factory.expect("the leaks tracer of GStreamer's core elements");
+    let factory = factory
+        .load()
+        .unwrap()
+        .downcast::<gst::TracerFactory>()
+        .unwrap();
+    let receiver = socket();
+    // Pools, caches and worker threads of GLib come with the first ones.
+    for i in 0..10 {
+        round(&receiver, i);
+    }
+    let tracer = gst::glib::Object::with_type(factory.tracer_type())
+        .downcast::<gst::Tracer>()
+        .unwrap();
+    let (fds, threads) = (count("/proc/self/fd"), count("/proc/self/task"));
+    for i in 10..310 {
+        round(&receiver, i);
+    }
+    eventually("descriptors and threads are given back", || {
+        count("/proc/self/fd") <= fds && count("/proc/self/task") <= threads
+    });
+    assert!(threadbare_runtime::contexts().is_empty());
+    let live = tracer.emit_by_name::<gst::Structure>("get-live-objects", &[]);
+    let list = live.get::<gst::List>("live-objects-list").unwrap();
+    let left: Vec<String> = list.iter().map(|object| format!("{object:?}")).collect();
+    assert!(
+        left.is_empty(),
+        "{} objects are left: {:#?}",
+        left.len(),
+        &left[..left.len().min(10)]
+    );
+}

@@ -1,0 +1,787 @@
+//! `ts-udpsink`: sending, clients, clocks, preroll.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::sync::{Arc, Mutex};
+
+use common::*;
+use gio::prelude::*;
+use gst::prelude::*;
+
+const MS: gst::ClockTime = gst::ClockTime::from_mseconds(1);
+const S: gst::ClockTime = gst::ClockTime::SECOND;
+
+/// A sink that plays and sends to a socket of the test's.
+fn sending(properties: &str) -> (Rig, UdpSocket) {
+    let receiver = socket();
+    let port = receiver.local_addr().unwrap().port();
+    let rig = Rig::new(
+        &format!("ts-udpsink clients=127.0.0.1:{port} async=false {properties}"),
+        gst::State::Playing,
+    );
+    (rig, receiver)
+}
+
+fn clients(sockets: &[&UdpSocket]) -> String {
+    let all: Vec<String> = sockets
+        .iter()
+        .map(|s| s.local_addr().unwrap().to_string())
+        .collect();
+    all.join(",")
+}
+
+/// A sink that waits for a test clock, which stands at 100 s, its base time.
+fn with_test_clock(properties: &str) -> (Rig, UdpSocket, gst_check::TestClock) {
+    init();
+    let receiver = socket();
+    let port = receiver.local_addr().unwrap().port();
+    let line = format!("ts-udpsink clients=127.0.0.1:{port} async=false {properties}");
+    let rig = Rig::without_stream(&line, gst::State::Ready);
+    let clock = gst_check::TestClock::with_start_time(100 * S);
+    rig.element.set_clock(Some(&clock)).unwrap();
+    rig.element.set_base_time(100 * S);
+    rig.to(gst::State::Playing);
+    rig.open_stream();
+    (rig, receiver, clock)
+}
+
+/// The same below a ts-udpsrc: the wait is a future on its context.
+fn on_a_context(properties: &str) -> (Pipe, UdpSocket, gst_check::TestClock, Feeder) {
+    init();
+    let receiver = socket();
+    let port = receiver.local_addr().unwrap().port();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 do-timestamp=false context={} ! ts-udpsink name=sink clients=127.0.0.1:{port} {properties}",
+        context()
+    ));
+    let clock = gst_check::TestClock::with_start_time(100 * S);
+    pipe.0.use_clock(Some(&clock));
+    pipe.0.set_start_time(gst::ClockTime::NONE);
+    pipe.0.set_base_time(100 * S);
+    // Each packet's first four bytes are its time in ms.
+    pipe.pad("src", "src")
+        .add_probe(gst::PadProbeType::BUFFER, |_, info| {
+            if let Some(buffer) = info.buffer_mut() {
+                let ms = number(buffer);
+                if ms != u32::MAX {
+                    buffer.make_mut().set_pts(u64::from(ms) * MS);
+                }
+            }
+            gst::PadProbeReturn::Ok
+        });
+    pipe.play();
+    let feeder = Feeder {
+        socket: socket(),
+        to: target(&pipe.get("src")),
+    };
+    (pipe, receiver, clock, feeder)
+}
+
+struct Feeder {
+    socket: UdpSocket,
+    to: std::net::SocketAddr,
+}
+
+impl Feeder {
+    fn send(&self, ms: u32) {
+        self.socket.send_to(&packet(ms), self.to).unwrap();
+    }
+}
+
+#[test]
+fn sends_to_all_clients_in_order() {
+    let receivers = [socket(), socket(), socket()];
+    let list = clients(&receivers.each_ref());
+    let rig = Rig::new(
+        &format!("ts-udpsink sync=false async=false clients={list}"),
+        gst::State::Playing,
+    );
+    for i in 0..20 {
+        rig.push(numbered(i)).unwrap();
+    }
+    let mut buffer_list = gst::BufferList::new();
+    for i in 20..25 {
+        buffer_list.get_mut().unwrap().add(numbered(i));
+    }
+    rig.feed.push_list(buffer_list).unwrap();
+    // Several memories are one packet.
+    let mut parts = gst::Buffer::new();
+    for part in [&packet(25)[..2], &packet(25)[2..]] {
+        parts
+            .get_mut()
+            .unwrap()
+            .append_memory(gst::Memory::from_slice(part.to_vec()));
+    }
+    rig.push(parts).unwrap();
+    for receiver in &receivers {
+        for i in 0..26 {
+            assert_eq!(received(receiver), packet(i));
+        }
+        assert_nothing(receiver);
+    }
+    assert_eq!(rig.element.property::<u64>("bytes-served"), 3 * 26 * 4);
+    assert_eq!(rig.element.property::<u64>("bytes-to-serve"), 26 * 4);
+    assert_eq!(stat(&rig.element, "rendered"), 26);
+}
+
+#[test]
+fn clients_are_added_removed_cleared_and_counted() {
+    let (rig, first) = sending("sync=false");
+    let second = socket();
+    let ports = [&first, &second].map(|s| i32::from(s.local_addr().unwrap().port()));
+    let said = Arc::new(Mutex::new(Vec::new()));
+    for name in ["client-added", "client-removed"] {
+        let said = said.clone();
+        rig.element.connect(name, false, move |args| {
+            said.lock().unwrap().push((
+                name,
+                args[1].get::<String>().unwrap(),
+                args[2].get::<i32>().unwrap(),
+            ));
+            None
+        });
+    }
+    let host = "127.0.0.1";
+    rig.element.emit_by_name::<()>("add", &[&host, &ports[1]]);
+    rig.push(numbered(1)).unwrap();
+    assert_eq!(received(&first), packet(1));
+    assert_eq!(received(&second), packet(1));
+    let list = rig.element.property::<String>("clients");
+    assert_eq!(list, clients(&[&first, &second]));
+    let stats: Option<gst::Structure> = rig.element.emit_by_name("get-stats", &[&host, &ports[1]]);
+    let stats = stats.unwrap();
+    assert_eq!(stats.get::<u64>("packets-sent"), Ok(1));
+    assert_eq!(stats.get::<u64>("bytes-sent"), Ok(4));
+    let unknown: Option<gst::Structure> = rig.element.emit_by_name("get-stats", &[&host, &1i32]);
+    assert_eq!(unknown, None);
+    // Twice: sent twice, unless told otherwise.
+    rig.element.emit_by_name::<()>("add", &[&host, &ports[1]]);
+    rig.push(numbered(2)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(received(&second), packet(2));
+    }
+    rig.element.set_property("send-duplicates", false);
+    rig.push(numbered(3)).unwrap();
+    assert_eq!(received(&second), packet(3));
+    assert_nothing(&second);
+    rig.element
+        .emit_by_name::<()>("remove", &[&host, &ports[1]]);
+    rig.element
+        .emit_by_name::<()>("remove", &[&host, &ports[1]]);
+    // Once more than it was added, and one that never was: no harm.
+    rig.element
+        .emit_by_name::<()>("remove", &[&host, &ports[1]]);
+    rig.element.emit_by_name::<()>("add", &[&host, &0i32]);
+    rig.push(numbered(4)).unwrap();
+    for i in 2..=4 {
+        assert_eq!(received(&first), packet(i));
+    }
+    assert_nothing(&second);
+    rig.element.emit_by_name::<()>("clear", &[]);
+    assert_eq!(rig.element.property::<String>("clients"), "");
+    rig.push(numbered(5)).unwrap();
+    assert_nothing(&first);
+    let events: Vec<&str> = said
+        .lock()
+        .unwrap()
+        .iter()
+        .map(|(name, ..)| *name)
+        .collect();
+    let (added, removed) = ("client-added", "client-removed");
+    assert_eq!(events, [added, added, removed, removed, removed]);
+}
+
+#[test]
+fn host_and_port_are_the_first_client() {
+    let sink = make("ts-udpsink");
+    sink.set_property("port", 6000);
+    assert_eq!(sink.property::<String>("clients"), "127.0.0.1:6000");
+    sink.set_property("host", "::1");
+    assert_eq!(sink.property::<String>("clients"), "[::1]:6000");
+    sink.emit_by_name::<()>("add", &[&"127.0.0.1", &7000i32]);
+    sink.set_property("port", 6001);
+    assert_eq!(
+        sink.property::<String>("clients"),
+        "[::1]:6001,127.0.0.1:7000"
+    );
+    assert_eq!(sink.property::<String>("host"), "::1");
+    assert_eq!(sink.property::<i32>("port"), 6001);
+}
+
+#[test]
+fn bad_clients_are_refused_with_a_warning_and_the_list_stays() {
+    let sink = make("ts-udpsink");
+    let bus = gst::Bus::new();
+    sink.set_bus(Some(&bus));
+    sink.set_property("clients", "127.0.0.1:5000,nonsense");
+    assert_eq!(sink.property::<String>("clients"), "127.0.0.1:5004");
+    let warning = bus
+        .pop_filtered(&[gst::MessageType::Warning])
+        .expect("a warning");
+    assert!(text(&warning).contains("nonsense"));
+}
+
+#[test]
+fn one_bad_client_of_three_does_not_stop_the_others() {
+    let good = [socket(), socket()];
+    let dead = socket().local_addr().unwrap();
+    // Nobody listens at the second; a broadcast needs a permission this socket has not.
+    for bad in [dead.to_string(), "255.255.255.255:9".to_owned()] {
+        let list = format!("{},{bad},{}", clients(&[&good[0]]), clients(&[&good[1]]));
+        let rig = Rig::new(
+            &format!("ts-udpsink sync=false async=false clients={list}"),
+            gst::State::Playing,
+        );
+        for i in 0..50 {
+            rig.push(numbered(i)).unwrap();
+        }
+        for receiver in &good {
+            for i in 0..50 {
+                assert_eq!(received(receiver), packet(i), "{bad}");
+            }
+        }
+        assert!(rig.bus.pop_filtered(&[gst::MessageType::Error]).is_none());
+    }
+}
+
+#[test]
+fn an_icmp_error_on_send_is_not_fatal_and_costs_the_good_client_nothing() {
+    // A connected socket hears of the packets that nobody took, at its next call.
+    init();
+    let dead = socket().local_addr().unwrap();
+    let good = socket();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.connect(dead).unwrap();
+    let shared = gio::Socket::from_fd(sender.into()).unwrap();
+    let sink = make("ts-udpsink");
+    sink.set_property("socket", &shared);
+    sink.set_property("sync", false);
+    sink.set_property("async", false);
+    sink.set_property("clients", format!("{dead},{}", good.local_addr().unwrap()));
+    let pipe =
+        Pipe::parse("fakesrc name=src num-buffers=100 sizetype=fixed sizemax=4 ! identity name=i");
+    pipe.0.add(&sink).unwrap();
+    pipe.get("i").link(&sink).unwrap();
+    pipe.play();
+    pipe.expect(gst::MessageType::Eos);
+    for _ in 0..100 {
+        received(&good);
+    }
+}
+
+#[test]
+fn sends_to_ipv6_and_ipv4_clients_alike() {
+    let (v4, v6) = (socket(), bound("::1"));
+    let rig = Rig::new(
+        &format!(
+            "ts-udpsink sync=false async=false clients={}",
+            clients(&[&v4, &v6])
+        ),
+        gst::State::Playing,
+    );
+    rig.push(numbered(1)).unwrap();
+    assert_eq!(received(&v4), packet(1));
+    assert_eq!(received(&v6), packet(1));
+    // And one that comes later.
+    let late = bound("::1");
+    let port = i32::from(late.local_addr().unwrap().port());
+    rig.element.emit_by_name::<()>("add", &[&"::1", &port]);
+    rig.push(numbered(2)).unwrap();
+    assert_eq!(received(&late), packet(2));
+    assert!(used_address(&rig.element, "used-socket-v6").is_ipv6());
+    assert!(used_address(&rig.element, "used-socket").is_ipv4());
+}
+
+#[test]
+fn an_ipv6_client_that_is_added_before_any_state_is_sent_to() {
+    let late = bound("::1");
+    let rig = Rig::new("ts-udpsink sync=false async=false", gst::State::Paused);
+    rig.element.emit_by_name::<()>("clear", &[]);
+    let port = i32::from(late.local_addr().unwrap().port());
+    rig.element.emit_by_name::<()>("add", &[&"::1", &port]);
+    rig.to(gst::State::Playing);
+    rig.push(numbered(2)).unwrap();
+    assert_eq!(received(&late), packet(2));
+}
+
+#[test]
+fn binds_where_it_is_told() {
+    let free = socket().local_addr().unwrap().port();
+    let (rig, receiver) = sending(&format!(
+        "sync=false bind-address=127.0.0.2 bind-port={free}"
+    ));
+    rig.push(numbered(1)).unwrap();
+    let (_, from) = receiver.recv_from(&mut [0; 10]).unwrap();
+    assert_eq!(from.to_string(), format!("127.0.0.2:{free}"));
+    let pipe = Pipe::parse("fakesrc ! ts-udpsink bind-address=192.0.2.1");
+    assert!(pipe.0.set_state(gst::State::Ready).is_err());
+    assert!(text(&pipe.message(&[gst::MessageType::Error])).contains("192.0.2.1"));
+}
+
+#[test]
+fn shares_a_socket_with_a_source_both_ways() {
+    for from_sink in [true, false] {
+        let peer = socket();
+        let name = context();
+        let pipe = Pipe::parse(&format!(
+            "ts-udpsrc name=src address=127.0.0.1 port=0 close-socket=false context={name} ! fakesink name=got async=false sync=false \
+             ts-udpsrc name=in address=127.0.0.1 port=0 context={name} ! ts-udpsink name=sink bind-address=127.0.0.1 close-socket=false sync=false clients={}",
+            peer.local_addr().unwrap()
+        ));
+        let (src, sink) = (pipe.get("src"), pipe.get("sink"));
+        let (giver, taker) = if from_sink {
+            (&sink, &src)
+        } else {
+            (&src, &sink)
+        };
+        giver.set_state(gst::State::Ready).unwrap();
+        let socket = giver.property::<Option<gio::Socket>>("used-socket");
+        taker.set_property("socket", socket);
+        let seen = watch(&pipe.pad("got", "sink"));
+        for round in 0..2 {
+            pipe.play();
+            let shared = used_address(&src, "used-socket");
+            assert_eq!(shared, used_address(&sink, "used-socket"));
+            common::socket()
+                .send_to(&packet(round), target(&pipe.get("in")))
+                .unwrap();
+            let mut room = [0; 10];
+            let (_, from) = peer.recv_from(&mut room).unwrap();
+            assert_eq!(from, shared);
+            peer.send_to(&packet(round + 100), from).unwrap();
+            assert_eq!(number(&next_buffer(&seen)), round + 100);
+            pipe.to(gst::State::Paused);
+        }
+    }
+}
+
+#[test]
+fn a_given_socket_that_was_closed_is_refused() {
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let sink = make("ts-udpsink");
+    let given = gio::Socket::from_fd(sender.into()).unwrap();
+    sink.set_property("socket", &given);
+    sink.set_state(gst::State::Ready).unwrap();
+    sink.set_state(gst::State::Null).unwrap();
+    assert!(given.is_closed());
+    assert!(sink.set_state(gst::State::Ready).is_err());
+    sink.set_state(gst::State::Null).unwrap();
+}
+
+#[test]
+fn renders_at_the_time_and_not_before() {
+    let (rig, receiver, clock) = with_test_clock("");
+    let result = rig.push_aside(timed(1, 10 * S));
+    clock.wait_for_pending_id_count(1);
+    assert_eq!(clock.next_entry_time(), Some(110 * S));
+    clock.set_time(110 * S - gst::ClockTime::NSECOND);
+    assert!(result.try_recv().is_err());
+    assert_nothing(&receiver);
+    assert!(clock.crank());
+    assert_eq!(
+        result.recv_timeout(DEADLINE).unwrap(),
+        Ok(gst::FlowSuccess::Ok)
+    );
+    assert_eq!(received(&receiver), packet(1));
+    // What is late is sent at once, and so is what has no time.
+    rig.push(timed(2, S)).unwrap();
+    rig.push(numbered(3)).unwrap();
+    assert_eq!(received(&receiver), packet(2));
+    assert_eq!(received(&receiver), packet(3));
+}
+
+#[test]
+fn renders_at_the_time_and_not_before_on_a_context() {
+    let (_pipe, receiver, clock, feeder) = on_a_context("");
+    feeder.send(10_000);
+    feeder.send(11_000);
+    for i in [10u64, 11] {
+        clock.wait_for_pending_id_count(1);
+        assert_eq!(clock.next_entry_time(), Some((100 + i) * S));
+        clock.set_time((100 + i) * S - gst::ClockTime::NSECOND);
+        assert_nothing(&receiver);
+        assert!(clock.crank());
+        assert_eq!(received(&receiver), packet(1000 * i as u32));
+    }
+}
+
+#[test]
+fn a_wait_on_the_system_clock_is_a_timer_of_the_context() {
+    let receiver = socket();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! ts-udpsink ts-offset=30000000 clients={}",
+        context(),
+        receiver.local_addr().unwrap()
+    ));
+    pipe.play();
+    let sender = socket();
+    for i in 0..5 {
+        let begin = std::time::Instant::now();
+        sender
+            .send_to(&packet(i), target(&pipe.get("src")))
+            .unwrap();
+        assert_eq!(received(&receiver), packet(i));
+        // Never before; how long after is the machine's business.
+        assert!(begin.elapsed() >= std::time::Duration::from_millis(30));
+    }
+}
+
+#[test]
+fn an_offset_and_the_latency_are_added() {
+    let (rig, receiver, clock) = with_test_clock("ts-offset=-3000000000");
+    assert!(rig.element.send_event(gst::event::Latency::new(2 * S)));
+    let result = rig.push_aside(timed(1, 10 * S));
+    clock.wait_for_pending_id_count(1);
+    assert_eq!(clock.next_entry_time(), Some(109 * S));
+    clock.crank();
+    result.recv_timeout(DEADLINE).unwrap().unwrap();
+    received(&receiver);
+}
+
+#[test]
+fn what_is_too_late_is_dropped_and_counted() {
+    let (rig, receiver, clock) = with_test_clock("max-lateness=1000000000");
+    clock.set_time(110 * S);
+    rig.push(timed(1, 8 * S)).unwrap();
+    rig.push(timed(2, 9 * S)).unwrap();
+    assert_eq!(received(&receiver), packet(2));
+    assert_eq!(stat(&rig.element, "dropped"), 1);
+    rig.element.set_property("max-lateness", -1i64);
+    rig.push(timed(3, S)).unwrap();
+    assert_eq!(received(&receiver), packet(3));
+}
+
+#[test]
+fn what_is_outside_of_the_segment_is_dropped() {
+    let (rig, receiver, _clock) = with_test_clock("");
+    let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+    segment.set_start(5 * S);
+    assert!(rig.feed.push_event(gst::event::Segment::new(&segment)));
+    rig.push(timed(1, S)).unwrap();
+    rig.push(timed(2, 5 * S)).unwrap();
+    assert_eq!(received(&receiver), packet(2));
+}
+
+#[test]
+fn syncs_on_the_decoding_time_first() {
+    let (rig, receiver, clock) = with_test_clock("");
+    let mut buffer = timed(1, 20 * S);
+    buffer.get_mut().unwrap().set_dts(10 * S);
+    let result = rig.push_aside(buffer);
+    clock.wait_for_pending_id_count(1);
+    assert_eq!(clock.next_entry_time(), Some(110 * S));
+    clock.crank();
+    result.recv_timeout(DEADLINE).unwrap().unwrap();
+    received(&receiver);
+}
+
+#[test]
+fn flush_cancels_the_wait_for_the_clock_at_once() {
+    let (rig, receiver, clock) = with_test_clock("");
+    for _ in 0..2 {
+        let result = rig.push_aside(timed(1, 10 * S));
+        clock.wait_for_pending_id_count(1);
+        assert!(rig.feed.push_event(gst::event::FlushStart::new()));
+        result
+            .recv_timeout(DEADLINE)
+            .expect("the flush cancels nothing")
+            .ok();
+        assert!(rig.feed.push_event(gst::event::FlushStop::new(true)));
+        rig.open_segment();
+        assert_nothing(&receiver);
+        rig.push(timed(2, S * 0)).unwrap();
+        assert_eq!(received(&receiver), packet(2));
+    }
+}
+
+#[test]
+fn a_flush_against_a_push_that_just_arrives_cancels_it_too() {
+    let (rig, _receiver, _clock) = with_test_clock("");
+    for _ in 0..200 {
+        let result = rig.push_aside(timed(1, 10 * S));
+        let feed = rig.feed.clone();
+        within("a flush", move || {
+            feed.push_event(gst::event::FlushStart::new());
+            feed.push_event(gst::event::FlushStop::new(true));
+        });
+        rig.open_segment();
+        // It may have come after the flush altogether: then this one ends it.
+        while result
+            .recv_timeout(std::time::Duration::from_millis(20))
+            .is_err()
+        {
+            rig.feed.push_event(gst::event::FlushStart::new());
+            rig.feed.push_event(gst::event::FlushStop::new(true));
+            rig.open_segment();
+        }
+    }
+}
+
+#[test]
+fn flush_cancels_the_wait_for_the_clock_on_a_context() {
+    let (pipe, receiver, clock, feeder) = on_a_context("");
+    let src = pipe.get("src");
+    let passing = watch(&pipe.pad("src", "src"));
+    for _ in 0..3 {
+        feeder.send(10_000);
+        clock.wait_for_pending_id_count(1);
+        assert!(src.send_event(gst::event::FlushStart::new()));
+        assert!(src.send_event(gst::event::FlushStop::new(false)));
+        next_event(&passing, gst::EventType::FlushStop);
+        next_event(&passing, gst::EventType::Segment);
+        assert_nothing(&receiver);
+        feeder.send(0);
+        assert_eq!(received(&receiver), packet(0));
+    }
+    pipe.assert_no_error();
+}
+
+#[test]
+fn pause_and_stop_cancel_the_wait_for_the_clock() {
+    let (rig, receiver, clock) = with_test_clock("");
+    let result = rig.push_aside(timed(1, 10 * S));
+    clock.wait_for_pending_id_count(1);
+    rig.to(gst::State::Paused);
+    clock.set_time(111 * S);
+    assert!(result.try_recv().is_err(), "rendered while paused");
+    assert_nothing(&receiver);
+    rig.to(gst::State::Playing);
+    assert_eq!(
+        result.recv_timeout(DEADLINE).unwrap(),
+        Ok(gst::FlowSuccess::Ok)
+    );
+    assert_eq!(received(&receiver), packet(1));
+    let result = rig.push_aside(timed(2, 20 * S));
+    clock.wait_for_pending_id_count(1);
+    rig.to(gst::State::Null);
+    assert_eq!(
+        result.recv_timeout(DEADLINE).unwrap(),
+        Err(gst::FlowError::Flushing)
+    );
+    assert_nothing(&receiver);
+}
+
+#[test]
+fn pause_and_stop_cancel_the_wait_for_the_clock_on_a_context() {
+    let (pipe, receiver, clock, feeder) = on_a_context("");
+    feeder.send(10_000);
+    clock.wait_for_pending_id_count(1);
+    pipe.to(gst::State::Paused);
+    pipe.0.set_base_time(100 * S);
+    clock.set_time(111 * S);
+    assert_nothing(&receiver);
+    pipe.play();
+    assert_eq!(received(&receiver), packet(10_000));
+    feeder.send(20_000);
+    clock.wait_for_pending_id_count(1);
+    pipe.to(gst::State::Null);
+    assert_nothing(&receiver);
+}
+
+#[test]
+fn prerolls_on_the_first_buffer_of_a_source_that_is_not_live() {
+    let receiver = socket();
+    let pipe = Pipe::parse(&format!(
+        "fakesrc num-buffers=3 sizetype=fixed sizemax=4 ! ts-udpsink name=sink sync=false clients={}",
+        receiver.local_addr().unwrap()
+    ));
+    assert_eq!(
+        pipe.0.set_state(gst::State::Paused),
+        Ok(gst::StateChangeSuccess::Async)
+    );
+    pipe.expect(gst::MessageType::AsyncDone);
+    assert_eq!(pipe.0.state(gst::ClockTime::ZERO).1, gst::State::Paused);
+    assert_nothing(&receiver);
+    pipe.play();
+    pipe.expect(gst::MessageType::Eos);
+    for _ in 0..3 {
+        received(&receiver);
+    }
+    assert_nothing(&receiver);
+}
+
+#[test]
+fn prerolls_on_a_gap_and_on_the_end() {
+    for gap in [true, false] {
+        let rig = Rig::new("ts-udpsink name=sink", gst::State::Paused);
+        let (_, now, pending) = rig.element.state(gst::ClockTime::ZERO);
+        assert_eq!((now, pending), (gst::State::Ready, gst::State::Paused));
+        let feed = rig.feed.clone();
+        std::thread::spawn(move || {
+            if gap {
+                feed.push_event(gst::event::Gap::builder(gst::ClockTime::ZERO).build())
+            } else {
+                feed.push_event(gst::event::Eos::new())
+            }
+        });
+        let (result, now, _) = rig.element.state(DEADLINE_GST);
+        assert_eq!(
+            (result.is_ok(), now),
+            (true, gst::State::Paused),
+            "gap: {gap}"
+        );
+    }
+}
+
+#[test]
+fn does_not_wait_for_a_preroll_without_async_or_with_a_live_source() {
+    let rig = Rig::without_stream("ts-udpsink async=false", gst::State::Ready);
+    let result = rig.element.set_state(gst::State::Paused);
+    assert_eq!(result, Ok(gst::StateChangeSuccess::Success));
+    let pipe = Pipe::parse("ts-udpsrc address=127.0.0.1 port=0 ! ts-udpsink");
+    assert_eq!(
+        pipe.0.set_state(gst::State::Paused),
+        Ok(gst::StateChangeSuccess::NoPreroll)
+    );
+    pipe.play();
+}
+
+#[test]
+fn the_end_of_the_stream_is_told_after_the_last_buffer_once_a_round() {
+    let receiver = socket();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! ts-udpsink clients={}",
+        context(),
+        receiver.local_addr().unwrap()
+    ));
+    for round in 0..3 {
+        pipe.play();
+        socket()
+            .send_to(&packet(round), target(&pipe.get("src")))
+            .unwrap();
+        assert_eq!(received(&receiver), packet(round));
+        let eos = gst::event::Eos::new();
+        let seqnum = eos.seqnum();
+        assert!(pipe.0.send_event(eos));
+        assert_eq!(pipe.expect(gst::MessageType::Eos).seqnum(), seqnum);
+        pipe.to(gst::State::Ready);
+    }
+    let (rig, _receiver) = sending("sync=false");
+    assert!(rig.feed.push_event(gst::event::Eos::new()));
+    assert_eq!(rig.push(numbered(1)), Err(gst::FlowError::Eos));
+    assert!(rig.feed.push_event(gst::event::FlushStart::new()));
+    assert!(rig.feed.push_event(gst::event::FlushStop::new(true)));
+    rig.open_segment();
+    rig.push(numbered(1)).unwrap();
+    assert!(rig.feed.push_event(gst::event::Eos::new()));
+    let eos = || {
+        rig.bus
+            .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Eos])
+    };
+    assert!(eos().is_some() && eos().is_some());
+}
+
+#[test]
+fn several_sinks_behind_one_source_wait_each_for_its_own_time() {
+    let (early, late) = (socket(), socket());
+    init();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 do-timestamp=false context={} ! tee name=t t. ! ts-udpsink clients={} t. ! ts-udpsink ts-offset=5000000000 clients={}",
+        context(),
+        early.local_addr().unwrap(),
+        late.local_addr().unwrap()
+    ));
+    let clock = gst_check::TestClock::with_start_time(100 * S);
+    pipe.0.use_clock(Some(&clock));
+    pipe.0.set_start_time(gst::ClockTime::NONE);
+    pipe.0.set_base_time(100 * S);
+    pipe.pad("src", "src")
+        .add_probe(gst::PadProbeType::BUFFER, |_, info| {
+            if let Some(buffer) = info.buffer_mut() {
+                buffer.make_mut().set_pts(S);
+            }
+            gst::PadProbeReturn::Ok
+        });
+    pipe.play();
+    socket()
+        .send_to(&packet(1), target(&pipe.get("src")))
+        .unwrap();
+    clock.wait_for_pending_id_count(2);
+    assert_eq!(clock.next_entry_time(), Some(101 * S));
+    assert!(clock.crank());
+    assert_eq!(received(&early), packet(1));
+    assert_nothing(&late);
+    // The source's task looks at all its waits whenever one is over.
+    eventually("the late one waits", || {
+        clock.next_entry_time() == Some(106 * S)
+    });
+    assert!(clock.crank());
+    assert_eq!(received(&late), packet(1));
+}
+
+#[test]
+fn sends_multicast_through_an_interface_and_back_only_if_asked_to() {
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=239.255.43.31 port=0 multicast-iface=lo context={} ! fakesink name=got async=false sync=false",
+        context()
+    ));
+    let seen = watch(&pipe.pad("got", "sink"));
+    pipe.play();
+    let port = used_address(&pipe.get("src"), "used-socket").port();
+    for loops in [true, false] {
+        let rig = Rig::new(
+            &format!(
+                "ts-udpsink sync=false async=false loop={loops} multicast-iface=lo clients=239.255.43.31:{port},[::1]:9"
+            ),
+            gst::State::Playing,
+        );
+        // What leaves through this very interface comes back whatever is asked for: the option tells.
+        for used in ["used-socket", "used-socket-v6"] {
+            let socket = rig.element.property::<Option<gio::Socket>>(used).unwrap();
+            assert_eq!(socket.is_multicast_loopback(), loops, "{used}");
+        }
+        rig.push(numbered(1)).unwrap();
+        assert_eq!(number(&next_buffer(&seen)), 1);
+    }
+    // Joins and leaves, by state and by signal.
+    let rig = Rig::new(
+        "ts-udpsink async=false multicast-iface=lo clients=239.255.43.32:5000",
+        gst::State::Playing,
+    );
+    rig.element
+        .emit_by_name::<()>("add", &[&"239.255.43.33", &5000i32]);
+    rig.element
+        .emit_by_name::<()>("add", &[&"ff05::4333", &5000i32]);
+    rig.element
+        .emit_by_name::<()>("remove", &[&"239.255.43.33", &5000i32]);
+    rig.element.emit_by_name::<()>("clear", &[]);
+    for _ in 0..2 {
+        rig.to(gst::State::Null);
+        rig.to(gst::State::Playing);
+    }
+    assert!(rig.bus.pop_filtered(&[gst::MessageType::Warning]).is_none());
+}
+
+#[test]
+fn socket_options_reach_the_kernel_live() {
+    let (rig, _receiver) = sending("ttl=9 ttl-mc=3 qos-dscp=46");
+    let socket = rig
+        .element
+        .property::<Option<gio::Socket>>("used-socket")
+        .unwrap();
+    let tos = |socket: &gio::Socket| socket.option(0, 1).unwrap();
+    assert_eq!(
+        (socket.ttl(), socket.multicast_ttl(), tos(&socket)),
+        (9, 3, 46 << 2)
+    );
+    rig.element.set_property("ttl", 11);
+    rig.element.set_property("ttl-mc", 5);
+    rig.element.set_property("qos-dscp", 10);
+    assert_eq!(
+        (socket.ttl(), socket.multicast_ttl(), tos(&socket)),
+        (11, 5, 10 << 2)
+    );
+}
+
+#[test]
+fn the_uri_handler_takes_and_gives_udp() {
+    let sink = make("ts-udpsink");
+    let handler = sink.dynamic_cast_ref::<gst::URIHandler>().unwrap();
+    assert_eq!(handler.uri_type(), gst::URIType::Sink);
+    handler.set_uri("udp://[::1]:6002").unwrap();
+    assert_eq!(sink.property::<String>("clients"), "[::1]:6002");
+    assert_eq!(handler.uri().as_deref(), Some("udp://[::1]:6002"));
+    assert!(handler.set_uri("udp://x").is_err());
+    assert!(handler.set_uri("http://x:1").is_err());
+}

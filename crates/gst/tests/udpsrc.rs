@@ -1,0 +1,740 @@
+//! `ts-udpsrc`: receiving, sockets, multicast, URIs, time-outs.
+
+mod common;
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use common::*;
+use gio::prelude::*;
+use gst::prelude::*;
+
+/// A source on loopback and any free port, what it pushed, and where to send.
+fn playing(properties: &str) -> (Pipe, std::sync::mpsc::Receiver<Seen>, SocketAddr) {
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={} {properties} ! fakesink name=sink sync=false async=false",
+        context()
+    ));
+    let seen = watch(&pipe.pad("sink", "sink"));
+    pipe.play();
+    let target = target(&pipe.get("src"));
+    (pipe, seen, target)
+}
+
+#[test]
+fn receives_in_order_with_stream_caps_segment_and_time() {
+    let (pipe, seen, target) = playing("caps=application/x-test,n=(int)1");
+    let sender = socket();
+    for i in 0..50 {
+        sender.send_to(&packet(i), target).unwrap();
+    }
+    let mut kinds = Vec::new();
+    let first = loop {
+        match seen.recv_timeout(DEADLINE).unwrap() {
+            Seen::Event(event) => kinds.push(event.type_()),
+            Seen::Buffer(buffer) => break buffer,
+        }
+    };
+    use gst::EventType as E;
+    assert_eq!(
+        kinds,
+        [
+            E::StreamStart,
+            E::CustomDownstreamSticky,
+            E::Caps,
+            E::Segment
+        ]
+    );
+    assert_eq!(number(&first), 0);
+    let mut last = first.pts().expect("a time");
+    for i in 1..50 {
+        let buffer = next_buffer(&seen);
+        assert_eq!(number(&buffer), i);
+        assert!(buffer.pts().unwrap() >= last);
+        last = buffer.pts().unwrap();
+    }
+    let src = pipe.get("src");
+    assert_eq!(stat(&src, "packets-received"), 50);
+    assert_eq!(stat(&src, "bytes-received"), 200);
+}
+
+#[test]
+fn is_live_and_reports_its_wait_as_latency() {
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={} context-wait=20 ! fakesink sync=false",
+        context()
+    ));
+    let src = pipe.get("src");
+    assert_eq!(
+        src.set_state(gst::State::Ready),
+        Ok(gst::StateChangeSuccess::Success)
+    );
+    assert_eq!(
+        src.set_state(gst::State::Paused),
+        Ok(gst::StateChangeSuccess::NoPreroll)
+    );
+    let mut query = gst::query::Latency::new();
+    assert!(pipe.pad("src", "src").query(&mut query));
+    assert_eq!(
+        query.result(),
+        (true, gst::ClockTime::from_mseconds(20), None)
+    );
+    assert_eq!(
+        src.set_state(gst::State::Playing),
+        Ok(gst::StateChangeSuccess::Success)
+    );
+    assert_eq!(
+        src.set_state(gst::State::Paused),
+        Ok(gst::StateChangeSuccess::NoPreroll)
+    );
+    let result = pipe.0.set_state(gst::State::Paused);
+    assert_eq!(result, Ok(gst::StateChangeSuccess::NoPreroll));
+}
+
+#[test]
+fn pushes_nothing_while_paused() {
+    let (pipe, seen, target) = playing("");
+    let sender = socket();
+    sender.send_to(&packet(0), target).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 0);
+    pipe.to(gst::State::Paused);
+    // Another element of the same context plays and passes data: the thread has seen to the pause.
+    let context: String = pipe.get("src").property("context");
+    let other = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={context} ! fakesink name=sink sync=false async=false"
+    ));
+    let other_seen = watch(&other.pad("sink", "sink"));
+    other.play();
+    sender.send_to(&packet(1), target).unwrap();
+    sender
+        .send_to(&packet(2), common::target(&other.get("src")))
+        .unwrap();
+    next_buffer(&other_seen);
+    assert!(seen.try_recv().is_err());
+    pipe.play();
+    assert_eq!(number(&next_buffer(&seen)), 1);
+}
+
+#[test]
+fn caps_that_change_come_before_the_next_packet() {
+    for first in ["caps=application/x-one", ""] {
+        let (pipe, seen, target) = playing(first);
+        let sender = socket();
+        sender.send_to(&packet(0), target).unwrap();
+        next_buffer(&seen);
+        let two = gst::Caps::new_empty_simple("application/x-two");
+        pipe.get("src").set_property("caps", &two);
+        let event = next_event(&seen, gst::EventType::Caps);
+        match event.view() {
+            gst::EventView::Caps(caps) => assert_eq!(caps.caps_owned(), two),
+            other => panic!("{other:?}"),
+        }
+        sender.send_to(&packet(1), target).unwrap();
+        assert_eq!(number(&next_buffer(&seen)), 1);
+    }
+}
+
+#[test]
+fn caps_that_are_open_are_fixed_before_they_are_announced() {
+    // Whatever downstream says, and when they change while it runs.
+    let (pipe, seen, target) = playing("caps=application/x-test,n=[1,5]");
+    let sender = socket();
+    sender.send_to(&packet(0), target).unwrap();
+    let caps = next_event(&seen, gst::EventType::Caps);
+    let fixed = |event: &gst::Event| match event.view() {
+        gst::EventView::Caps(caps) => caps.caps().is_fixed(),
+        _ => false,
+    };
+    assert!(fixed(&caps));
+    next_buffer(&seen);
+    let open: gst::Caps = "application/x-test,n=[7,9]".parse().unwrap();
+    pipe.get("src").set_property("caps", open);
+    assert!(fixed(&next_event(&seen, gst::EventType::Caps)));
+    sender.send_to(&packet(1), target).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 1);
+    pipe.assert_no_error();
+}
+
+#[test]
+fn caps_that_downstream_refuses_are_an_error_not_a_panic() {
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! capsfilter caps=application/x-other ! fakesink sync=false async=false",
+        context()
+    ));
+    let open: gst::Caps = "application/x-test,n=[1,5]".parse().unwrap();
+    pipe.get("src").set_property("caps", open);
+    pipe.play();
+    socket()
+        .send_to(&packet(0), target(&pipe.get("src")))
+        .unwrap();
+    pipe.message(&[gst::MessageType::Error]);
+}
+
+#[test]
+fn a_packet_that_is_too_large_is_cut_counted_flagged_and_told() {
+    for packets in [1u64, 40] {
+        // Many at once take the way of batches.
+        let (pipe, seen, target) = playing("mtu=10 context-wait=20");
+        let sender = socket();
+        for _ in 0..packets {
+            sender.send_to(&[7; 11], target).unwrap();
+        }
+        sender.send_to(&[8; 10], target).unwrap();
+        for _ in 0..packets {
+            let cut = next_buffer(&seen);
+            assert_eq!(bytes(&cut), [7; 10]);
+            assert!(cut.flags().contains(gst::BufferFlags::CORRUPTED));
+        }
+        let whole = next_buffer(&seen);
+        assert_eq!(bytes(&whole), [8; 10]);
+        assert!(!whole.flags().contains(gst::BufferFlags::CORRUPTED));
+        assert_eq!(stat(&pipe.get("src"), "packets-truncated"), packets);
+        let warning = pipe.message(&[gst::MessageType::Warning]);
+        assert!(text(&warning).contains("mtu=10"), "{warning:?}");
+    }
+}
+
+#[test]
+fn skips_the_first_bytes_and_counts_what_is_too_short() {
+    let (pipe, seen, target) = playing("skip-first-bytes=3");
+    let sender = socket();
+    sender.send_to(b"ab", target).unwrap();
+    sender.send_to(b"abcdef", target).unwrap();
+    assert_eq!(bytes(&next_buffer(&seen)), b"def");
+    assert_eq!(stat(&pipe.get("src"), "packets-too-short"), 1);
+}
+
+#[test]
+fn an_empty_datagram_is_no_end() {
+    let (_pipe, seen, target) = playing("");
+    let sender = socket();
+    sender.send_to(b"", target).unwrap();
+    sender.send_to(&packet(1), target).unwrap();
+    assert_eq!(next_buffer(&seen).size(), 0);
+    assert_eq!(number(&next_buffer(&seen)), 1);
+}
+
+#[test]
+fn tells_the_sender_of_each_packet_or_not() {
+    let (_pipe, seen, target) = playing("");
+    let senders: Vec<UdpSocket> = (0..20).map(|_| socket()).collect();
+    for round in 0..2 {
+        for sender in &senders {
+            sender.send_to(&packet(round), target).unwrap();
+            let buffer = next_buffer(&seen);
+            let meta = buffer
+                .meta::<gst_net::NetAddressMeta>()
+                .expect("no address");
+            let address = meta.addr().downcast::<gio::InetSocketAddress>().unwrap();
+            assert_eq!(address.port(), sender.local_addr().unwrap().port());
+            assert_eq!(
+                IpAddr::from(address.address()),
+                IpAddr::from([127, 0, 0, 1])
+            );
+        }
+    }
+    let (_pipe, seen, target) = playing("retrieve-sender-address=false");
+    socket().send_to(&packet(0), target).unwrap();
+    assert!(
+        next_buffer(&seen)
+            .meta::<gst_net::NetAddressMeta>()
+            .is_none()
+    );
+}
+
+#[test]
+fn attaches_the_kernels_time_when_asked_to() {
+    let (_pipe, seen, target) = playing("socket-timestamp=realtime");
+    let sender = socket();
+    for i in 0..20 {
+        sender.send_to(&packet(i), target).unwrap();
+    }
+    for i in 0..100 {
+        let buffer = next_buffer(&seen);
+        assert_eq!(number(&buffer), i);
+        let meta = buffer
+            .meta::<gst::ReferenceTimestampMeta>()
+            .expect("no timestamp");
+        assert_eq!(meta.reference().to_string(), "timestamp/x-unix");
+        assert!(meta.timestamp() > gst::ClockTime::from_seconds(1_000_000_000));
+        // None is left from the last use of the buffer.
+        assert_eq!(buffer.iter_meta::<gst::ReferenceTimestampMeta>().count(), 1);
+        drop(buffer);
+        sender.send_to(&packet(i + 20), target).unwrap();
+    }
+}
+
+#[test]
+fn does_not_stamp_when_asked_not_to() {
+    let (_pipe, seen, target) = playing("do-timestamp=false");
+    socket().send_to(&packet(0), target).unwrap();
+    assert_eq!(next_buffer(&seen).pts(), None);
+}
+
+#[test]
+fn posts_a_message_when_nothing_arrives_for_a_while() {
+    let (pipe, seen, target) = playing("timeout=20000000");
+    for _ in 0..2 {
+        let message = pipe.expect(gst::MessageType::Element);
+        let structure = message.structure().unwrap();
+        assert_eq!(structure.name(), "GstUDPSrcTimeout");
+        assert_eq!(structure.get::<u64>("timeout"), Ok(20_000_000));
+    }
+    socket().send_to(&packet(0), target).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 0);
+    pipe.expect(gst::MessageType::Element);
+}
+
+#[test]
+fn eos_ends_it_once_and_a_flush_lets_it_begin_again() {
+    let (pipe, seen, target) = playing("");
+    let sender = socket();
+    sender.send_to(&packet(0), target).unwrap();
+    next_buffer(&seen);
+    let src = pipe.get("src");
+    assert!(src.send_event(gst::event::Eos::new()));
+    pipe.expect(gst::MessageType::Eos);
+    for _ in 0..2 {
+        assert!(src.send_event(gst::event::FlushStart::new()));
+        assert!(src.send_event(gst::event::FlushStop::new(true)));
+        next_event(&seen, gst::EventType::FlushStop);
+        next_event(&seen, gst::EventType::Segment);
+        sender.send_to(&packet(1), target).unwrap();
+        assert_eq!(number(&next_buffer(&seen)), 1);
+    }
+    assert!(src.send_event(gst::event::Eos::new()));
+    pipe.expect(gst::MessageType::Eos);
+    // And from the beginning.
+    pipe.to(gst::State::Ready);
+    pipe.play();
+    sender.send_to(&packet(2), common::target(&src)).unwrap();
+    next_event(&seen, gst::EventType::StreamStart);
+    assert_eq!(number(&next_buffer(&seen)), 2);
+}
+
+#[test]
+fn a_downstream_that_ends_or_fails_is_an_eos_or_an_error() {
+    let (pipe, _seen, target) = playing("");
+    pipe.pad("sink", "sink").send_event(gst::event::Eos::new());
+    socket().send_to(&packet(0), target).unwrap();
+    pipe.expect(gst::MessageType::Eos);
+    // Nobody is linked.
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={}",
+        context()
+    ));
+    pipe.play();
+    socket()
+        .send_to(&packet(0), common::target(&pipe.get("src")))
+        .unwrap();
+    let error = pipe.message(&[gst::MessageType::Error]);
+    assert!(text(&error).contains("NotLinked"), "{error:?}");
+    // An error state is left downward, and works again once linked.
+    pipe.to(gst::State::Null);
+    let sink = gst::ElementFactory::make("fakesink")
+        .property("async", false)
+        .build()
+        .unwrap();
+    pipe.0.add(&sink).unwrap();
+    pipe.get("src").link(&sink).unwrap();
+    let seen = watch(&sink.static_pad("sink").unwrap());
+    pipe.play();
+    socket()
+        .send_to(&packet(1), common::target(&pipe.get("src")))
+        .unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 1);
+}
+
+#[test]
+fn refuses_what_it_cannot_bind_and_names_it() {
+    for (properties, named) in [
+        ("address=192.0.2.1 port=0", "192.0.2.1"),
+        ("address=no.such.host.invalid", "no.such.host.invalid"),
+        (
+            "address=239.1.2.3 port=0 multicast-iface=nosuchif0",
+            "nosuchif0",
+        ),
+        (
+            "address=239.1.2.3 port=0 multicast-source=nonsense",
+            "nonsense",
+        ),
+    ] {
+        let pipe = Pipe::parse(&format!("ts-udpsrc name=src {properties} ! fakesink"));
+        let result = within("a refused start", {
+            let pipeline = pipe.0.clone();
+            move || pipeline.set_state(gst::State::Playing)
+        });
+        assert!(result.is_err(), "{properties}");
+        let error = pipe.message(&[gst::MessageType::Error]);
+        assert!(text(&error).contains(named), "{error:?}");
+    }
+    // A port in use, without sharing.
+    let taken = socket();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc address=127.0.0.1 reuse=false port={} ! fakesink",
+        taken.local_addr().unwrap().port()
+    ));
+    assert!(pipe.0.set_state(gst::State::Playing).is_err());
+}
+
+#[test]
+fn a_host_name_is_an_address() {
+    let pipe = Pipe::parse("ts-udpsrc name=src address=localhost port=0 ! fakesink async=false");
+    pipe.to(gst::State::Ready);
+    assert!(
+        used_address(&pipe.get("src"), "used-socket")
+            .ip()
+            .is_loopback()
+    );
+}
+
+#[test]
+fn receives_on_ipv6() {
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=::1 port=0 context={} ! fakesink name=sink async=false",
+        context()
+    ));
+    let seen = watch(&pipe.pad("sink", "sink"));
+    pipe.play();
+    bound("::1")
+        .send_to(&packet(6), target(&pipe.get("src")))
+        .unwrap();
+    let buffer = next_buffer(&seen);
+    assert_eq!(number(&buffer), 6);
+    let meta = buffer.meta::<gst_net::NetAddressMeta>().unwrap();
+    let address = meta.addr().downcast::<gio::InetSocketAddress>().unwrap();
+    assert_eq!(
+        IpAddr::from(address.address()),
+        "::1".parse::<IpAddr>().unwrap()
+    );
+}
+
+#[test]
+fn an_icmp_error_on_receive_is_not_fatal() {
+    // A connected socket hears of its packets that nobody took.
+    let socket = gio_socket("127.0.0.1");
+    let dead = common::socket().local_addr().unwrap();
+    let peer = gio::InetSocketAddress::new(&gio::InetAddress::from(dead.ip()), dead.port());
+    gio::prelude::SocketExt::connect(&socket, &peer, gio::Cancellable::NONE).unwrap();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src context={} ! fakesink name=sink async=false",
+        context()
+    ));
+    let src = pipe.get("src");
+    src.set_property("socket", &socket);
+    let seen = watch(&pipe.pad("sink", "sink"));
+    pipe.play();
+    for _ in 0..3 {
+        // The second one may hear of the first.
+        let _ = socket.send(b"x", gio::Cancellable::NONE);
+        let before = stat(&src, "socket-errors");
+        let _ = socket.send(b"x", gio::Cancellable::NONE);
+        eventually("an ICMP error", || {
+            let _ = socket.send(b"x", gio::Cancellable::NONE);
+            stat(&src, "socket-errors") > before
+        });
+    }
+    // Now the peer is there.
+    let peer = UdpSocket::bind(dead).unwrap();
+    peer.send_to(&packet(3), used_address(&src, "used-socket"))
+        .unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 3);
+    pipe.assert_no_error();
+}
+
+fn gio_socket(address: &str) -> gio::Socket {
+    init();
+    let ip: IpAddr = address.parse().unwrap();
+    let family = if ip.is_ipv4() {
+        gio::SocketFamily::Ipv4
+    } else {
+        gio::SocketFamily::Ipv6
+    };
+    let socket =
+        gio::Socket::new(family, gio::SocketType::Datagram, gio::SocketProtocol::Udp).unwrap();
+    let address = gio::InetSocketAddress::new(&gio::InetAddress::from(ip), 0);
+    socket.bind(&address, false).unwrap();
+    socket
+}
+
+#[test]
+fn a_given_socket_is_used_and_closed_only_if_asked_to() {
+    for close in [true, false] {
+        let socket = gio_socket("127.0.0.1");
+        let pipe = Pipe::parse(&format!(
+            "ts-udpsrc name=src close-socket={close} context={} ! fakesink name=sink async=false",
+            context()
+        ));
+        let src = pipe.get("src");
+        src.set_property("socket", &socket);
+        assert_eq!(src.property::<Option<gio::Socket>>("used-socket"), None);
+        let seen = watch(&pipe.pad("sink", "sink"));
+        pipe.play();
+        assert_eq!(
+            src.property::<Option<gio::Socket>>("used-socket").as_ref(),
+            Some(&socket)
+        );
+        common::socket().send_to(&packet(1), target(&src)).unwrap();
+        assert_eq!(number(&next_buffer(&seen)), 1);
+        pipe.to(gst::State::Null);
+        assert_eq!(src.property::<Option<gio::Socket>>("used-socket"), None);
+        assert_eq!(socket.is_closed(), close);
+        // Again: a socket that is closed is refused, its descriptor may be somebody else's by now.
+        let result = pipe.0.set_state(gst::State::Playing);
+        assert_eq!(result.is_err(), close, "{result:?}");
+        if close {
+            let error = pipe.message(&[gst::MessageType::Error]);
+            assert!(text(&error).contains("closed"), "{error:?}");
+            src.set_property("socket", None::<gio::Socket>);
+            src.set_property("address", "127.0.0.1");
+            src.set_property("port", 0);
+            pipe.to(gst::State::Null);
+            pipe.play();
+        }
+        common::socket().send_to(&packet(2), target(&src)).unwrap();
+        assert_eq!(number(&next_buffer(&seen)), 2);
+    }
+}
+
+#[test]
+fn the_uri_handler_takes_and_gives_udp() {
+    init();
+    let src = gst::Element::make_from_uri(gst::URIType::Src, "udp://127.0.0.1:6001", None);
+    // Ours has no rank, so that it is nobody's default.
+    let factory = src.unwrap().factory().unwrap().name();
+    assert_ne!(factory, "ts-udpsrc");
+    let src = make("ts-udpsrc");
+    let handler = src.dynamic_cast_ref::<gst::URIHandler>().unwrap();
+    assert_eq!(handler.uri_type(), gst::URIType::Src);
+    assert_eq!(handler.protocols(), ["udp"]);
+    handler.set_uri("udp://[::1]:6002").unwrap();
+    assert_eq!(src.property::<String>("address"), "::1");
+    assert_eq!(src.property::<i32>("port"), 6002);
+    assert_eq!(handler.uri().as_deref(), Some("udp://[::1]:6002"));
+    assert!(handler.set_uri("http://x").is_err());
+    src.set_property("uri", "udp://1.2.3.4:99");
+    assert_eq!(src.property::<String>("address"), "1.2.3.4");
+    assert_eq!(src.property::<String>("uri"), "udp://1.2.3.4:99");
+}
+
+#[test]
+fn joins_multicast_groups_with_and_without_an_interface() {
+    let with = ["multicast-iface=lo", "multicast-iface=lo,lo", ""];
+    for group in ["239.255.43.21", "ff05::4321", "ff02::4321", "ff01::4321"] {
+        for interface in with {
+            let pipe = Pipe::parse(&format!(
+                "ts-udpsrc name=src address={group} port=0 context={} {interface} ! fakesink name=sink async=false",
+                context()
+            ));
+            if interface == "multicast-iface=lo,lo" {
+                // Twice the same: refused by the kernel, and left without a panic.
+                let _ = pipe.0.set_state(gst::State::Playing);
+                pipe.to(gst::State::Null);
+                continue;
+            }
+            let start = pipe.0.set_state(gst::State::Playing);
+            if start.is_err() {
+                let error = pipe.message(&[gst::MessageType::Error]);
+                // Without a name it is the routing table's choice, and it may have none.
+                let no_route = interface.is_empty() && text(&error).contains("No such device");
+                assert!(no_route, "{group} {interface}: {error:?}");
+                continue;
+            }
+            for _ in 0..2 {
+                pipe.to(gst::State::Null);
+                pipe.play();
+            }
+            if interface.is_empty() {
+                continue;
+            }
+            let seen = watch(&pipe.pad("sink", "sink"));
+            let src = pipe.get("src");
+            let port = used_address(&src, "used-socket").port();
+            if send_multicast(group.parse().unwrap(), port, &packet(5)) {
+                assert_eq!(number(&next_buffer(&seen)), 5, "{group}");
+            }
+        }
+    }
+}
+
+/// Sends to a group through the loopback interface. `false`: it has no route for such groups (IPv6, rarely
+/// configured).
+fn send_multicast(group: IpAddr, port: u16, data: &[u8]) -> bool {
+    match group {
+        IpAddr::V4(_) => {
+            let sender = socket2::Socket::from(bound("127.0.0.1"));
+            sender
+                .set_multicast_if_v4(&"127.0.0.1".parse().unwrap())
+                .unwrap();
+            sender
+                .send_to(data, &SocketAddr::new(group, port).into())
+                .unwrap();
+            true
+        }
+        IpAddr::V6(group) => {
+            let sender = socket2::Socket::from(bound("::1"));
+            let lo = 1;
+            sender.set_multicast_if_v6(lo).unwrap();
+            let to = std::net::SocketAddrV6::new(group, port, 0, lo);
+            sender.send_to(data, &SocketAddr::V6(to).into()).is_ok()
+        }
+    }
+}
+
+#[test]
+fn without_auto_multicast_it_does_not_join() {
+    let pipe = Pipe::parse(
+        "ts-udpsrc name=src address=239.255.43.22 port=0 auto-multicast=false multicast-iface=nosuchif0 ! fakesink async=false",
+    );
+    pipe.play();
+}
+
+#[test]
+fn receives_a_group_from_one_source_only() {
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=232.255.43.23 port=0 context={} multicast-source=+127.0.0.1 multicast-iface=lo ! fakesink name=sink async=false",
+        context()
+    ));
+    let seen = watch(&pipe.pad("sink", "sink"));
+    pipe.play();
+    let port = used_address(&pipe.get("src"), "used-socket").port();
+    let group: IpAddr = "232.255.43.23".parse().unwrap();
+    let other = socket2::Socket::from(bound("127.0.0.2"));
+    other
+        .set_multicast_if_v4(&"127.0.0.1".parse().unwrap())
+        .unwrap();
+    other
+        .send_to(&packet(1), &SocketAddr::new(group, port).into())
+        .unwrap();
+    send_multicast(group, port, &packet(2));
+    assert_eq!(number(&next_buffer(&seen)), 2);
+}
+
+#[test]
+fn a_flooded_source_leaves_its_neighbours_their_turn() {
+    for wait in [0, 20] {
+        let name = context();
+        let line: String = (0..20)
+            .map(|i| {
+                format!("ts-udpsrc name=src{i} address=127.0.0.1 port=0 context={name} context-wait={wait} ! fakesink name=sink{i} async=false sync=false ")
+            })
+            .collect();
+        let pipe = Pipe::parse(&line);
+        let seen: Vec<_> = (1..20)
+            .map(|i| watch(&pipe.pad(&format!("sink{i}"), "sink")))
+            .collect();
+        pipe.play();
+        let flooded = target(&pipe.get("src0"));
+        let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let of_thread = stop.clone();
+        let flood = std::thread::spawn(move || {
+            let sender = socket();
+            while !of_thread.load(std::sync::atomic::Ordering::Relaxed) {
+                let _ = sender.send_to(&[0; 20], flooded);
+            }
+        });
+        let src0 = pipe.get("src0");
+        eventually("the flood", || stat(&src0, "packets-received") > 200);
+        let quiet: Vec<SocketAddr> = (1..20)
+            .map(|i| target(&pipe.get(&format!("src{i}"))))
+            .collect();
+        let sender = socket();
+        for round in 0..20 {
+            let before = stat(&src0, "packets-received");
+            for address in &quiet {
+                sender.send_to(&packet(round), address).unwrap();
+            }
+            for seen in &seen {
+                assert_eq!(number(&next_buffer(seen)), round);
+            }
+            eventually("the flood goes on", || {
+                stat(&src0, "packets-received") > before
+            });
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        flood.join().unwrap();
+    }
+}
+
+#[test]
+fn a_clock_that_changes_or_is_missing_is_survived() {
+    let (pipe, seen, target) = playing("");
+    let sender = socket();
+    let src = pipe.get("src");
+    sender.send_to(&packet(0), target).unwrap();
+    assert!(next_buffer(&seen).pts().is_some());
+    let test_clock = gst_check::TestClock::with_start_time(gst::ClockTime::from_seconds(5_000_000));
+    src.set_base_time(gst::ClockTime::from_seconds(4_999_990));
+    src.set_clock(Some(&test_clock)).unwrap();
+    // What arrives at the same moment may still have the old one's.
+    eventually("the new clock's time", || {
+        sender.send_to(&packet(1), target).unwrap();
+        next_buffer(&seen).pts() == Some(gst::ClockTime::from_seconds(10))
+    });
+    src.set_clock(None::<&gst::Clock>).unwrap();
+    eventually("no time", || {
+        sender.send_to(&packet(2), target).unwrap();
+        next_buffer(&seen).pts().is_none()
+    });
+    pipe.assert_no_error();
+}
+
+#[test]
+fn a_user_of_a_context_with_other_settings_still_runs_on_it() {
+    let name = context();
+    let first = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={name} context-wait=20 ! fakesink async=false"
+    ));
+    first.to(gst::State::Paused);
+    let logged = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let of_log = logged.clone();
+    let wanted = name.clone();
+    gst::log::set_threshold_for_name("threadbare", gst::DebugLevel::Warning);
+    gst::log::add_log_function(move |_, level, _, _, _, _, message| {
+        let text = message.get().map(|m| m.to_string()).unwrap_or_default();
+        if level == gst::DebugLevel::Warning && text.contains(&format!("'{wanted}'")) {
+            of_log.lock().unwrap().push(text);
+        }
+    });
+    let second = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={name} context-wait=50 context-threads=2 ! fakesink async=false"
+    ));
+    second.to(gst::State::Paused);
+    let mut query = gst::query::Latency::new();
+    assert!(second.pad("src", "src").query(&mut query));
+    assert_eq!(query.result().1, gst::ClockTime::from_mseconds(20));
+    let logged = logged.lock().unwrap();
+    assert_eq!(logged.len(), 1, "{logged:?}");
+    for part in ["20 ms", "50 ms", "1 thread", "2 thread"] {
+        assert!(logged[0].contains(part), "{logged:?}");
+    }
+}
+
+#[test]
+fn buffers_outlive_their_source() {
+    let (pipe, seen, target) = playing("");
+    let sender = socket();
+    for i in 0..50 {
+        sender.send_to(&packet(i), target).unwrap();
+    }
+    let held: Vec<gst::Buffer> = (0..50).map(|_| next_buffer(&seen)).collect();
+    drop(pipe);
+    for (i, buffer) in held.iter().enumerate() {
+        assert_eq!(number(buffer), i as u32);
+    }
+}
+
+#[test]
+fn a_throttled_source_starts_and_stops_without_waiting_for_its_slice() {
+    // The wait is the longest there is; a hundred state changes would take minutes.
+    let begin = std::time::Instant::now();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={} context-wait=1000 ! fakesink async=false",
+        context()
+    ));
+    for _ in 0..50 {
+        pipe.play();
+        pipe.to(gst::State::Null);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(25));
+}
