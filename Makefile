@@ -69,6 +69,17 @@ audit: ## known vulnerabilities in dependencies; fetches the advisory database
 loom: ## every interleaving of the runtime's cross-thread parts, in a model checker
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime --release --lib --target-dir $(TARGET_DIR)/loom loom
 
+# A nightly toolchain with rust-src, as the standard library has to be instrumented, too. Not the test that
+# watches the resident memory, which the sanitizer itself takes.
+.PHONY: sanitize
+sanitize: ## the runtime's tests under ThreadSanitizer (needs a nightly Rust with rust-src)
+	@$(CARGO) +nightly --version >/dev/null 2>&1 && \
+	    [ -d "$$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library" ] || { \
+	    echo 'sanitize: first: rustup toolchain install nightly --component rust-src'; exit 1; }
+	RUSTFLAGS=-Zsanitizer=thread $(CARGO) +nightly test -Zbuild-std -p threadbare-runtime --lib --tests \
+	    --target "$$(rustc +nightly -vV | sed -n 's/^host: //p')" --target-dir $(TARGET_DIR)/tsan \
+	    -- --skip leave_nothing_behind
+
 .PHONY: shell-test
 shell-test: ## the scripts in tests/, each with real tools
 	@shopt -s nullglob; \

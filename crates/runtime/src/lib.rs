@@ -23,6 +23,10 @@
 
 #[cfg(not(loom))]
 mod agent;
+// Of the agents, the model checker needs the word that other threads share.
+#[cfg(loom)]
+#[path = "agent/state.rs"]
+mod agent_state;
 #[cfg(not(loom))]
 mod block;
 #[cfg(not(loom))]

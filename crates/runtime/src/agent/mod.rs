@@ -80,7 +80,9 @@ impl Cx<'_> {
             .register(self.token, fd.as_raw_fd(), key, interest)
     }
 
-    /// No more calls for `fd`. No effect if it is not registered.
+    /// No more calls for `fd`, but for one that the pass under way may have fetched already: who has several
+    /// descriptors must be ready for a key whose descriptor it has given up in the same pass. No effect if it
+    /// is not registered.
     pub fn deregister(&self, fd: BorrowedFd<'_>) {
         self.local.deregister(self.token, fd.as_raw_fd());
     }
@@ -154,7 +156,8 @@ impl<A: Agent> AgentHandle<A> {
 
     /// Takes the agent off its shard and waits until it is dropped; its descriptors are unregistered
     /// before that. Called by the agent itself, directly or through what it calls, it returns at once and
-    /// the agent is dropped when its run returns.
+    /// the agent is dropped when its run returns. The same if the agent is in the middle of a call to another
+    /// shard, which might wait for this one in its turn.
     pub fn remove(&self) {
         let token = self.token;
         match self.shard.call(move |local| local.remove_agent(token)) {

@@ -1,0 +1,218 @@
+//! The system calls: datagrams, their addresses, what did not fit, and many at once from one socket.
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::{ErrorKind, IoSlice, IoSliceMut};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::SystemTime;
+
+use nix::sys::socket::sockopt::ReceiveTimestampns;
+
+use common::{add, ask, next, shard, udp, until};
+use threadbare_runtime::{
+    Interest, RawAddr, Ready, RecvBatch, clock_now_ns, recv_from, recv_from_timestamped, send_to,
+    send_vectored_to,
+};
+
+/// Two sockets of each family that this machine has.
+fn pairs() -> Vec<(UdpSocket, UdpSocket)> {
+    let pair = |address: &str| {
+        let sockets = (UdpSocket::bind(address), UdpSocket::bind(address));
+        let (Ok(a), Ok(b)) = sockets else {
+            return None;
+        };
+        a.set_nonblocking(true).unwrap();
+        b.set_nonblocking(true).unwrap();
+        Some((a, b))
+    };
+    let pairs: Vec<_> = ["127.0.0.1:0", "[::1]:0"]
+        .into_iter()
+        .filter_map(pair)
+        .collect();
+    assert!(!pairs.is_empty());
+    pairs
+}
+
+#[test]
+fn a_datagram_comes_with_its_senders_address() {
+    for (a, b) in pairs() {
+        let (mut buf, mut from) = ([0; 64], RawAddr::empty());
+        let empty = recv_from(a.as_fd(), &mut buf, &mut from).unwrap_err();
+        assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+        assert_eq!(from.to_socket_addr(), None);
+
+        let to = RawAddr::from(a.local_addr().unwrap());
+        assert_eq!(send_to(b.as_fd(), b"hello", &to).unwrap(), 5);
+        let received = recv_from(a.as_fd(), &mut buf, &mut from).unwrap();
+        assert_eq!((received.len, received.datagram_len), (5, 5));
+        assert_eq!(&buf[..5], b"hello");
+        let sender = b.local_addr().unwrap();
+        assert_eq!(from.to_socket_addr(), Some(sender));
+        assert_eq!(from, RawAddr::from(sender));
+        assert_ne!(from, to);
+        assert_eq!(format!("{from:?}"), format!("{:?}", Some(sender)));
+
+        let pieces = [
+            IoSlice::new(b"in "),
+            IoSlice::new(b""),
+            IoSlice::new(b"pieces"),
+        ];
+        assert_eq!(send_vectored_to(b.as_fd(), &pieces, &to).unwrap(), 9);
+        // Answering to where it came from.
+        let received = recv_from(a.as_fd(), &mut buf, &mut from).unwrap();
+        assert_eq!(&buf[..received.len], b"in pieces");
+        send_to(a.as_fd(), b"", &from).unwrap();
+        let received = recv_from(b.as_fd(), &mut buf, &mut from).unwrap();
+        assert_eq!((received.len, received.datagram_len), (0, 0));
+    }
+}
+
+#[test]
+fn addresses_survive_the_way_there_and_back() {
+    for text in [
+        "1.2.3.4:5",
+        "255.255.255.255:65535",
+        "[fe80::1%7]:9",
+        "[ff02::1:2]:1234",
+    ] {
+        let address: SocketAddr = text.parse().unwrap();
+        let raw = RawAddr::from(address);
+        assert_eq!(raw.to_socket_addr(), Some(address));
+        assert_eq!(
+            raw.as_bytes().len(),
+            if address.is_ipv4() { 16 } else { 28 }
+        );
+    }
+    assert!(RawAddr::empty().as_bytes().is_empty());
+}
+
+#[test]
+fn what_does_not_fit_is_told() {
+    for (a, b) in pairs() {
+        let to = a.local_addr().unwrap();
+        let (mut buf, mut from) = ([0; 8], RawAddr::empty());
+        b.send_to(&[7; 100], to).unwrap();
+        let received = recv_from(a.as_fd(), &mut buf, &mut from).unwrap();
+        assert_eq!((received.len, received.datagram_len), (8, 100));
+        b.send_to(&[7; 100], to).unwrap();
+        let received = recv_from_timestamped(a.as_fd(), &mut buf, &mut from).unwrap();
+        assert_eq!((received.len, received.datagram_len), (8, 100));
+        assert_eq!(from.to_socket_addr(), Some(b.local_addr().unwrap()));
+
+        for len in [8, 9, 0] {
+            b.send_to(&vec![7; len], to).unwrap();
+        }
+        let mut batch = RecvBatch::new(4);
+        let mut bufs = [[0; 8]; 4];
+        let mut slices: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        assert_eq!(batch.recv(a.as_fd(), &mut slices).unwrap(), 3);
+        let lens = [0, 1, 2].map(|i| (batch.received(i).0.len, batch.received(i).0.datagram_len));
+        assert_eq!(lens, [(8, 8), (8, 9), (0, 0)]);
+    }
+}
+
+#[test]
+fn the_kernels_timestamp_comes_when_asked_for() {
+    for (a, b) in pairs() {
+        let to = a.local_addr().unwrap();
+        let (mut buf, mut from) = ([0; 8], RawAddr::empty());
+        b.send_to(b"x", to).unwrap();
+        let plain = recv_from_timestamped(a.as_fd(), &mut buf, &mut from).unwrap();
+        assert_eq!(plain.timestamp_ns, None);
+
+        nix::sys::socket::setsockopt(&a, ReceiveTimestampns, &true).unwrap();
+        let since_epoch = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+        let before_ns = since_epoch();
+        b.send_to(b"x", to).unwrap();
+        let stamped = recv_from_timestamped(a.as_fd(), &mut buf, &mut from).unwrap();
+        let range_ns = before_ns..=since_epoch();
+        assert!(range_ns.contains(&stamped.timestamp_ns.unwrap()));
+    }
+}
+
+#[test]
+fn a_batch_takes_no_more_than_it_has_room_for() {
+    for (a, b) in pairs() {
+        let to = a.local_addr().unwrap();
+        let mut batch = RecvBatch::new(4);
+        assert_eq!(batch.capacity(), 4);
+        let mut bufs = [[0; 16]; 6];
+        let mut slices: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+        let empty = batch.recv(a.as_fd(), &mut slices).unwrap_err();
+        assert_eq!(empty.kind(), ErrorKind::WouldBlock);
+        for i in 0..9u8 {
+            b.send_to(&[i], to).unwrap();
+        }
+        assert_eq!(batch.recv(a.as_fd(), &mut slices).unwrap(), 4);
+        assert_eq!(batch.recv(a.as_fd(), &mut slices[..3]).unwrap(), 3);
+        assert_eq!(batch.recv(a.as_fd(), &mut slices).unwrap(), 2);
+        assert_eq!((slices[0][0], slices[1][0], slices[2][0]), (7, 8, 6));
+        assert_eq!(batch.received(1).1.to_socket_addr(), b.local_addr().ok());
+    }
+}
+
+/// The shared socket: one agent takes 64 datagrams a call and tells the streams apart by their senders.
+#[test]
+fn one_socket_carries_many_streams() {
+    const STREAMS: usize = 100;
+    const PACKETS: usize = 20;
+    const BATCH: usize = 64;
+    for wait_ms in [0, 10] {
+        let (_context, shard) = shard(wait_ms);
+        let socket = Arc::new(udp());
+        let to = socket.local_addr().unwrap();
+        let (tx, rx) = channel();
+        let registered = socket.clone();
+        let mut batch = RecvBatch::new(BATCH);
+        let mut bufs = vec![[0; 64]; BATCH];
+        let agent = add(&shard, move |cx, ready| {
+            assert_eq!(ready, Ready::Io(0));
+            let mut slices: Vec<_> = bufs.iter_mut().map(|buf| IoSliceMut::new(buf)).collect();
+            let Ok(count) = batch.recv(socket.as_fd(), &mut slices) else {
+                return;
+            };
+            cx.count_packets(count as u64);
+            for (i, buf) in bufs.iter().enumerate().take(count) {
+                let (received, from) = batch.received(i);
+                let number = u32::from_le_bytes(buf[..received.len].try_into().unwrap());
+                tx.send((from.to_socket_addr().unwrap(), number, count))
+                    .unwrap();
+            }
+        });
+        ask(&agent, move |_, cx| {
+            cx.register(registered.as_fd(), 0, Interest::Read).unwrap();
+        });
+        let senders: Vec<UdpSocket> = (0..STREAMS).map(|_| udp()).collect();
+        let mut next_number: HashMap<SocketAddr, u32> = HashMap::new();
+        let mut largest = 0;
+        for round in 0..PACKETS as u32 {
+            for sender in &senders {
+                sender.send_to(&round.to_le_bytes(), to).unwrap();
+            }
+            // No more in flight than the socket's buffer holds.
+            for _ in &senders {
+                let (from, number, count) = next(&rx);
+                let expected = next_number.entry(from).or_default();
+                assert_eq!(number, *expected, "in order");
+                *expected += 1;
+                largest = largest.max(count);
+            }
+        }
+        assert_eq!(next_number.len(), STREAMS);
+        assert!(largest > 1 && largest <= BATCH, "{largest}");
+        until("all are counted", || {
+            shard.counters_snapshot().packets == (STREAMS * PACKETS) as u64
+        });
+        assert!(shard.counters_snapshot().busy_ns > 0);
+    }
+}
+
+#[test]
+fn the_clock_goes_forward() {
+    let times: Vec<u64> = (0..1000).map(|_| clock_now_ns()).collect();
+    assert!(times.is_sorted());
+}

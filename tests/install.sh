@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# `make install` puts the plugin where GStreamer finds it, and `make uninstall` leaves nothing behind.
+. "$(dirname "$0")/common.bash"
+
+use_build
+# `make install` takes an optimised build; what is tested here is the same for the one that is there.
+mkdir "$work/target"
+ln -s "$target_dir" "$work/target/release"
+
+files_below() { (cd "$1" && find . ! -type d | sort); }
+
+# $1: what it is; then make's variables.
+check() {
+    local what=$1 root=$work/root
+    shift
+    mkdir "$root"
+    make_it() {
+        # -o: without a build.
+        CARGO_TARGET_DIR=$work/target HOME=$root/home make --no-print-directory -o build "$@" >"$work/log" 2>&1 ||
+            die "$what: make $* failed: $(cat "$work/log")"
+    }
+    make_it install "$@"
+    local plugin binary
+    plugin=$(find "$root" -name "$plugin_name")
+    binary=$(find "$root" -name threadbare -type f -perm -u+x)
+    [ "$(files_below "$root" | wc -l)" -eq 2 ] && [ -n "$plugin" ] && [ -n "$binary" ] ||
+        die "$what: expected the plugin and the binary, got: $(files_below "$root")"
+    for element in "${elements[@]}"; do
+        GST_PLUGIN_SYSTEM_PATH='' GST_PLUGIN_PATH=$(dirname "$plugin") gst-inspect-1.0 "$element" >"$work/log" 2>&1 ||
+            die "$what: gst-inspect-1.0 $element: $(cat "$work/log")"
+        grep -q "Filename *$plugin\$" "$work/log" || die "$what: $element is another file's"
+    done
+    "$binary" --version >/dev/null || die "$what: the binary does not start"
+    make_it uninstall "$@"
+    [ -z "$(files_below "$root")" ] || die "$what: left behind: $(files_below "$root")"
+    rm -r "$root"
+    say "$what: ok"
+}
+
+check 'below a prefix' PREFIX="$work/root/usr"
+check 'for packagers' DESTDIR="$work/root" PREFIX=/usr
+XDG_DATA_HOME=$work/root/data check 'for a user'

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# The gst-launch-1.0 lines of the documentation, and some more, run as they stand but for their ports.
+. "$(dirname "$0")/common.bash"
+
+use_build
+export GST_PLUGIN_PATH=$target_dir
+seconds_max=60
+tone='audiotestsrc is-live=true num-buffers=100 samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1'
+
+# A UDP port that nothing on this machine is bound to.
+free_port() {
+    local port hex
+    while :; do
+        port=$((20000 + RANDOM % 12000))
+        printf -v hex ':%04X ' "$port"
+        if ! grep -qi "$hex" /proc/net/udp /proc/net/udp6 2>/dev/null; then
+            echo "$port"
+            return
+        fi
+    done
+}
+
+# The documented lines, one each, without the backslashes that continue them.
+documented_lines() {
+    find README.md docs -name '*.md' -print0 | xargs -0 awk '
+        FNR == 1 { fenced = 0; more = 0 }
+        /^ *```/ { fenced = !fenced; next }
+        fenced && (more || /^ *gst-launch-1\.0 /) {
+            line = more ? line $0 : $0
+            more = sub(/\\$/, "", line)
+            if (!more) { gsub(/ +/, " ", line); print line }
+        }'
+}
+
+# Runs the words of a line (as a shell would: the lines have been written for one).
+launch() { timeout "$seconds_max" bash -c "exec $1"; }
+
+# A line that ends by itself.
+run_to_end() {
+    launch "$1" >"$work/log" 2>&1 || die "failed: $1"$'\n'"$(cat "$work/log")"
+    say "ok: $1"
+}
+
+# A line that receives and sends on for ever: fed until 20 packets have come out of it, then interrupted,
+# which must end it well.
+run_between() {
+    local line=$1 port_in=$2 port_out=$3 receiver running status=0
+    launch "gst-launch-1.0 -q udpsrc address=127.0.0.1 port=$port_out num-buffers=20 ! fakesink" >"$work/received" 2>&1 &
+    receiver=$!
+    started+=("$receiver")
+    # Job control, as otherwise an asynchronous process ignores interrupts.
+    set -m
+    bash -c "exec ${line/gst-launch-1.0 /gst-launch-1.0 -e }" >"$work/log" 2>&1 &
+    running=$!
+    set +m
+    started+=("$running")
+    while kill -0 "$receiver" 2>/dev/null; do
+        kill -0 "$running" 2>/dev/null || die "ended early: $line"$'\n'"$(cat "$work/log")"
+        launch "gst-launch-1.0 -q $tone ! mulawenc ! rtppcmupay ! udpsink host=127.0.0.1 port=$port_in" >/dev/null
+    done
+    wait "$receiver" || die "nothing came out of: $line"$'\n'"$(cat "$work/log" "$work/received")"
+    kill -INT "$running"
+    timeout "$seconds_max" tail --pid="$running" -f /dev/null || die "does not end when interrupted: $line"
+    wait "$running" || status=$?
+    [ "$status" -eq 0 ] || die "status $status when interrupted: $line"$'\n'"$(cat "$work/log")"
+    say "ok: $line"
+}
+
+run() {
+    local line=$1 port_in='' port_out='' in out
+    # The first port that it listens at, the first that it sends to.
+    in=$(grep -oP 'udpsrc [^!]*\bport=\K\d+' <<<"$line" | head -1) || true
+    out=$(grep -oP 'udpsink [^!]*\b(port=|clients=[^ ]*:)\K\d+' <<<"$line" | head -1) || true
+    if [ -n "$in" ]; then
+        port_in=$(free_port)
+        line=${line//"$in"/$port_in}
+    fi
+    if [ -n "$out" ]; then
+        port_out=$(free_port)
+        line=${line//"$out"/$port_out}
+    fi
+    case "$in,$out" in
+        ?*,?*) run_between "$line" "$port_in" "$port_out" ;;
+        ?*,) die "it has no end and sends nothing that would tell that it works: $line" ;;
+        *) run_to_end "$line" ;;
+    esac
+}
+
+mapfile -t lines < <(documented_lines)
+[ "${#lines[@]}" -gt 0 ] || die 'no gst-launch-1.0 line in README.md or docs'
+for line in "${lines[@]}"; do
+    run "$line"
+done
+run "gst-launch-1.0 -q $tone ! ts-queue context=q context-wait=20 ! fakesink"
+run "gst-launch-1.0 -q $tone ! ts-queue ! mulawenc ! rtppcmupay ! ts-udpsink clients=127.0.0.1:5004 context=out"
+run "gst-launch-1.0 -q $tone ! tee name=t ! ts-queue context=a ! fakesink t. ! ts-queue context=b ! fakesink"
+run "gst-launch-1.0 -q ts-udpsrc port=5004 context=c context-wait=20 caps=application/x-rtp,media=audio,payload=0,clock-rate=8000,encoding-name=PCMU ! ts-queue context=d ! ts-udpsink clients=127.0.0.1:5006"
