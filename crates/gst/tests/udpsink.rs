@@ -490,7 +490,7 @@ fn flush_cancels_the_wait_for_the_clock_at_once() {
         assert!(rig.feed.push_event(gst::event::FlushStop::new(true)));
         rig.open_segment();
         assert_nothing(&receiver);
-        rig.push(timed(2, S * 0)).unwrap();
+        rig.push(timed(2, gst::ClockTime::ZERO)).unwrap();
         assert_eq!(received(&receiver), packet(2));
     }
 }
