@@ -79,9 +79,16 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> 
 /// A non-blocking UDP socket bound to `address`.
 pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<gio::Socket, SocketError> {
     let socket = open(address.is_ipv6())?;
+    // Asked for any free port by a socket that shares its port, Linux may give one that another such has.
+    let any_port = address.port() == 0;
     socket
-        .bind(&to_gio(address), reuse)
+        .bind(&to_gio(address), reuse && !any_port)
         .map_err(|source| SocketError::Bind { address, source })?;
+    if reuse && any_port {
+        for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
+            let _ = socket.set_option(libc::SOL_SOCKET, option, 1);
+        }
+    }
     Ok(socket)
 }
 
