@@ -763,6 +763,7 @@ fn a_branch_that_fails_takes_nothing_from_a_sibling_that_waits() {
     for _ in 0..3 {
         shard.call(|_| ()).unwrap();
     }
+    eventually("the sibling still waits", || clock.peek_id_count() == 1);
     assert!(clock.crank());
     assert_eq!(received(&receiver), packet(10_000));
     let error = pipe.message(&[gst::MessageType::Error]);

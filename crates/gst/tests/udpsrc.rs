@@ -385,6 +385,31 @@ fn refuses_what_it_cannot_bind_and_names_it() {
 }
 
 #[test]
+fn any_free_port_is_nobody_elses_and_may_be_shared_then() {
+    init();
+    let sources: Vec<gst::Element> = (0..400)
+        .map(|_| {
+            let src = make("ts-udpsrc");
+            src.set_property("address", "127.0.0.1");
+            src.set_property("port", 0);
+            src.set_state(gst::State::Ready).unwrap();
+            src
+        })
+        .collect();
+    let ports: std::collections::HashSet<u16> =
+        sources.iter().map(|src| target(src).port()).collect();
+    let sharing = make("ts-udpsrc");
+    sharing.set_property("address", "127.0.0.1");
+    sharing.set_property("port", i32::from(target(&sources[0]).port()));
+    let shared = sharing.set_state(gst::State::Ready);
+    for src in sources.iter().chain([&sharing]) {
+        src.set_state(gst::State::Null).unwrap();
+    }
+    assert_eq!(ports.len(), 400);
+    assert!(shared.is_ok());
+}
+
+#[test]
 fn a_host_name_is_an_address() {
     let pipe = Pipe::parse("ts-udpsrc name=src address=localhost port=0 ! fakesink async=false");
     pipe.to(gst::State::Ready);
