@@ -23,10 +23,10 @@ fn round(receiver: &std::net::UdpSocket, i: u32) {
         .unwrap();
     assert_eq!(received(receiver), packet(i));
     // Some end in the middle of things.
-    if i % 4 == 0 {
+    if i.is_multiple_of(4) {
         pipe.0.send_event(gst::event::Eos::new());
     }
-    if i % 5 == 0 {
+    if i.is_multiple_of(5) {
         let sender = socket();
         for _ in 0..20 {
             sender

@@ -490,7 +490,7 @@ fn flush_cancels_the_wait_for_the_clock_at_once() {
         assert!(rig.feed.push_event(gst::event::FlushStop::new(true)));
         rig.open_segment();
         assert_nothing(&receiver);
-        rig.push(timed(2, S * 0)).unwrap();
+        rig.push(timed(2, gst::ClockTime::ZERO)).unwrap();
         assert_eq!(received(&receiver), packet(2));
     }
 }
@@ -708,6 +708,66 @@ fn several_sinks_behind_one_source_wait_each_for_its_own_time() {
     });
     assert!(clock.crank());
     assert_eq!(received(&late), packet(1));
+}
+
+#[test]
+fn a_branch_that_fails_takes_nothing_from_a_sibling_that_waits() {
+    // The source awaits room in one branch and the clock in the other; then the first fails.
+    let receiver = socket();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 do-timestamp=false context={} ! tee name=t \
+         t. ! ts-queue name=bad context={} max-size-buffers=1 ! fakesink async=false \
+         t. ! ts-udpsink async=false clients={}",
+        context(),
+        context(),
+        receiver.local_addr().unwrap()
+    ));
+    let clock = gst_check::TestClock::with_start_time(100 * S);
+    pipe.0.use_clock(Some(&clock));
+    pipe.0.set_start_time(gst::ClockTime::NONE);
+    pipe.0.set_base_time(100 * S);
+    pipe.pad("src", "src")
+        .add_probe(gst::PadProbeType::BUFFER, |_, info| {
+            if let Some(buffer) = info.buffer_mut() {
+                let ms = u64::from(number(buffer));
+                buffer.make_mut().set_pts(ms * MS);
+            }
+            gst::PadProbeReturn::Ok
+        });
+    let bad = pipe.pad("bad", "src");
+    let gate = gate(&bad);
+    pipe.play();
+    let feeder = Feeder {
+        socket: socket(),
+        to: target(&pipe.get("src")),
+    };
+    feeder.send(0);
+    assert_eq!(received(&receiver), packet(0));
+    gate.wait_held();
+    feeder.send(0);
+    assert_eq!(received(&receiver), packet(0));
+    feeder.send(10_000);
+    clock.wait_for_pending_id_count(1);
+    bad.unlink(&bad.peer().unwrap()).unwrap();
+    gate.open();
+    // The failure is known once the queue refuses; the source has looked at both waits by the time that it
+    // waits for the clock anew.
+    eventually("the queue has failed", || {
+        pipe.get("bad").property::<u32>("current-level-buffers") < 3
+    });
+    let context: String = pipe.get("src").property("context");
+    let shard = threadbare_runtime::Context::find(&context)
+        .unwrap()
+        .shards()[0]
+        .clone();
+    for _ in 0..3 {
+        shard.call(|_| ()).unwrap();
+    }
+    eventually("the sibling still waits", || clock.peek_id_count() == 1);
+    assert!(clock.crank());
+    assert_eq!(received(&receiver), packet(10_000));
+    let error = pipe.message(&[gst::MessageType::Error]);
+    assert!(text(&error).contains("NotLinked"), "{}", text(&error));
 }
 
 #[test]

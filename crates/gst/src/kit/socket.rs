@@ -79,9 +79,16 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> 
 /// A non-blocking UDP socket bound to `address`.
 pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<gio::Socket, SocketError> {
     let socket = open(address.is_ipv6())?;
+    // Asked for any free port by a socket that shares its port, Linux may give one that another such has.
+    let any_port = address.port() == 0;
     socket
-        .bind(&to_gio(address), may_share(address, reuse))
+        .bind(&to_gio(address), reuse && !any_port)
         .map_err(|source| SocketError::Bind { address, source })?;
+    if reuse && any_port {
+        for option in [libc::SO_REUSEADDR, libc::SO_REUSEPORT] {
+            let _ = socket.set_option(libc::SOL_SOCKET, option, 1);
+        }
+    }
     Ok(socket)
 }
 
@@ -120,12 +127,6 @@ fn open(is_v6: bool) -> Result<gio::Socket, SocketError> {
         .map_err(|source| SocketError::Open { source })?;
     socket.set_blocking(false);
     Ok(socket)
-}
-
-/// Whether others may bind to the same port. If the kernel is to choose one, it must be nobody else's: with
-/// sharing allowed, Linux gives two sockets the same one.
-fn may_share(address: SocketAddr, reuse: bool) -> bool {
-    reuse && address.port() != 0
 }
 
 pub(crate) fn to_gio(address: SocketAddr) -> gio::InetSocketAddress {
