@@ -406,6 +406,81 @@ fn renders_at_the_time_and_not_before_on_a_context() {
     }
 }
 
+/// Clock ticks (10 ms) of CPU that a thread of this process has used, by its name (proc(5), stat).
+fn cpu_ticks(thread: &str) -> u64 {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let stats =
+        tasks.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("stat")).ok());
+    let stat = stats
+        .into_iter()
+        .find(|stat| stat.contains(&format!("({thread})")))
+        .expect("no such thread");
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    let times = fields.split(' ').skip(11).take(2);
+    times.map(|ticks| ticks.parse::<u64>().unwrap()).sum()
+}
+
+#[test]
+fn a_source_that_a_paused_sink_holds_up_rests() {
+    // Woken by its own look at the sink, it would look again and again, from the first wake-up on.
+    let receiver = socket();
+    let name = context();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={name} ! ts-udpsink name=sink async=false sync=false clients={}",
+        receiver.local_addr().unwrap()
+    ));
+    pipe.to(gst::State::Paused);
+    let (src, sink) = (pipe.get("src"), pipe.get("sink"));
+    sink.set_locked_state(true);
+    pipe.play();
+    socket().send_to(&packet(1), target(&src)).unwrap();
+    eventually("the packet is in", || stat(&src, "packets-received") == 1);
+    let event = gst::event::CustomDownstream::new(gst::Structure::new_empty("wake-up"));
+    assert!(src.send_event(event));
+    // Watched for a while: the point of the test is that nothing happens.
+    let before = cpu_ticks(&format!("ts:{name}"));
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let ticks = cpu_ticks(&format!("ts:{name}")) - before;
+    assert!(ticks < 15, "of 30 ticks the thread was busy for {ticks}");
+    sink.set_locked_state(false);
+    sink.sync_state_with_parent().unwrap();
+    assert_eq!(received(&receiver), packet(1));
+}
+
+#[test]
+fn more_is_received_while_something_waits_for_the_clock() {
+    // A stream of more than one packet a slice fell behind when each wait held up its source.
+    let (pipe, receiver, clock, feeder) = on_a_context("");
+    for i in 0..40 {
+        feeder.send(1_000 + i);
+    }
+    let src = pipe.get("src");
+    eventually("all are in", || stat(&src, "packets-received") == 40);
+    assert_nothing(&receiver);
+    clock.set_time(102 * S);
+    clock.process_next_clock_id();
+    for i in 0..40 {
+        assert_eq!(received(&receiver), packet(1_000 + i));
+    }
+}
+
+#[test]
+fn a_sink_that_holds_enough_holds_up_its_source_and_loses_nothing() {
+    let (pipe, receiver, clock, feeder) = on_a_context("");
+    for i in 0..150 {
+        feeder.send(1_000 + i);
+    }
+    let src = pipe.get("src");
+    eventually("as many as it holds are in", || {
+        stat(&src, "packets-received") >= 64
+    });
+    clock.set_time(102 * S);
+    clock.process_next_clock_id();
+    for i in 0..150 {
+        assert_eq!(received(&receiver), packet(1_000 + i));
+    }
+}
+
 #[test]
 fn a_wait_on_the_system_clock_is_a_timer_of_the_context() {
     let receiver = socket();

@@ -146,6 +146,9 @@ struct State {
     /// A buffer was dropped: the next one is the first after a gap.
     discont: bool,
     is_empty_noticed: bool,
+    /// Buffers that left the queue, and that leaked.
+    passed: u64,
+    leaked: u64,
     /// How many wait until all has left: no threshold holds anything back meanwhile.
     drains: u32,
     segment: gst::FormattedSegment<gst::ClockTime>,
@@ -175,6 +178,8 @@ impl Queue {
                 in_flight: false,
                 discont: false,
                 is_empty_noticed: true,
+                passed: 0,
+                leaked: 0,
                 drains: 0,
                 segment: gst::FormattedSegment::new(),
                 pushers: Vec::new(),
@@ -202,6 +207,7 @@ impl Queue {
             }
             if state.leaky == Leaky::Upstream {
                 state.discont = true;
+                state.leaked += u64::from(item.buffers());
                 return Ok(());
             }
             if pending::can_defer() {
@@ -435,6 +441,7 @@ impl State {
     fn take_front(&mut self) -> Option<Item> {
         let item = self.items.pop_front()?;
         self.level.buffers -= item.buffers();
+        self.passed += u64::from(item.buffers());
         self.level.bytes = self.level.bytes.saturating_sub(item.bytes());
         if item.span().is_some() {
             self.retime();
@@ -448,7 +455,8 @@ impl State {
             let Some(i) = self.items.iter().position(|item| item.buffers() > 0) else {
                 return;
             };
-            self.items.remove(i);
+            let item = self.items.remove(i);
+            self.leaked += item.map_or(0, |item| u64::from(item.buffers()));
             self.discont_next();
             self.recount();
         }
@@ -463,6 +471,16 @@ impl State {
             }
         }
         self.discont = true;
+    }
+
+    fn stats(&self) -> gst::Structure {
+        gst::Structure::builder("application/x-ts-queue-stats")
+            .field("buffers-passed", self.passed)
+            .field("buffers-leaked", self.leaked)
+            .field("current-level-buffers", self.level.buffers)
+            .field("current-level-bytes", self.level.bytes)
+            .field("current-level-time", self.level.time_ns)
+            .build()
     }
 
     fn recount(&mut self) {
@@ -570,6 +588,7 @@ impl PropertyGroup for QueueProperties {
                 "Drop what is queued when the end of the stream arrives",
             ),
             flag("silent", "Emit no signals"),
+            super::stats::spec(),
         ]
     }
 
@@ -611,6 +630,7 @@ impl PropertyGroup for QueueProperties {
             "current-level-time" => state.level.time_ns.to_value(),
             "flush-on-eos" => state.flush_on_eos.to_value(),
             "silent" => state.silent.to_value(),
+            "stats" => state.stats().to_value(),
             _ => return None,
         })
     }

@@ -156,8 +156,19 @@ enum Stage {
 }
 
 enum Item {
-    Buffer(gst::Buffer),
+    Buffer(gst::Buffer, When),
     Eos(Option<gst::Seqnum>),
+}
+
+/// When a buffer is due, by the segment that was valid when it arrived: the next one may come while it waits.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    /// It says nothing of its time, or nobody said what the time means.
+    Now,
+    /// At this running time.
+    At(gst::ClockTime),
+    /// Outside of the segment.
+    Never,
 }
 
 /// What the item at hand has to wait for.
@@ -222,7 +233,10 @@ impl<R: Renderer> Sink<R> {
             return Ok(gst::FlowSuccess::Ok);
         }
         drop(core);
-        self.arrive(Item::Buffer(buffer))
+        self.arrive(|core| {
+            let when = core.when(&buffer);
+            Item::Buffer(buffer, when)
+        })
     }
 
     /// Buffers arrive.
@@ -258,7 +272,7 @@ impl<R: Renderer> Sink<R> {
             gst::EventView::Gap(_) => self.commit(),
             gst::EventView::Eos(_) => {
                 lock(&self.0.core).is_eos = true;
-                let _ = self.arrive(Item::Eos(Some(event.seqnum())));
+                let _ = self.arrive(|_| Item::Eos(Some(event.seqnum())));
             }
             _ => return false,
         }
@@ -341,13 +355,17 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// Something that may have to wait.
-    fn arrive(&self, item: Item) -> Result<gst::FlowSuccess, gst::FlowError> {
+    fn arrive(
+        &self,
+        item: impl FnOnce(&Core<R>) -> Item,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
         {
             let mut core = lock(&self.0.core);
             // A push that was on its way here when the flush began would wait on through it.
             if core.stage == Stage::Flushing || core.flushing {
                 return Err(gst::FlowError::Flushing);
             }
+            let item = item(&core);
             core.waiting.push_back(item);
         }
         self.commit();
@@ -360,13 +378,13 @@ impl<R: Renderer> Sink<R> {
             match drain.advance() {
                 Ok(result) => return result.map(|()| gst::FlowSuccess::Ok),
                 // Until its time has come, an item does not hold up the source: it may have more that is due
-                // at the same time.
-                Err(Obstacle::Clock { .. }) => {
+                // at the same time. A sink that does not play takes no more.
+                Err(obstacle) => {
                     drain.drive();
                     pending::defer(Hold::Nobody, Box::pin(drain));
-                }
-                Err(Obstacle::Change | Obstacle::Room) => {
-                    pending::defer(Hold::Source, Box::pin(drain));
+                    if matches!(obstacle, Obstacle::Change) {
+                        pending::defer(Hold::Source, Box::pin(WhilePaused(self.0.clone())));
+                    }
                 }
             }
         }
@@ -439,24 +457,34 @@ impl<R> Core<R> {
             Stage::Flushing => Next::Flushing,
             Stage::Paused => Next::UntilPlaying,
             Stage::Playing => match item {
-                Item::Buffer(buffer) if self.sync.sync.load(Relaxed) => self.due(buffer),
-                Item::Buffer(_) | Item::Eos(_) => Next::Ready,
+                Item::Buffer(_, when) if self.sync.sync.load(Relaxed) => self.due(*when),
+                Item::Buffer(..) | Item::Eos(_) => Next::Ready,
             },
         })
     }
 
-    /// When a buffer is to be rendered, by the pipeline's clock.
-    fn due(&self, buffer: &gst::BufferRef) -> Next {
-        let (Some(segment), Some(clock)) = (&self.segment, self.time.clock()) else {
-            return Next::Ready;
-        };
+    fn wake_on_change(&mut self, waker: &Waker) {
+        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
+            self.wakers.push(waker.clone());
+        }
+    }
+
+    fn when(&self, buffer: &gst::BufferRef) -> When {
         // As the stock sinks: the order of sending is that of decoding.
-        let Some(start) = buffer.dts_or_pts() else {
-            return Next::Ready;
-        };
-        let Some(running) = segment.to_running_time(start) else {
-            // Outside of the segment.
-            return Next::Drop;
+        match (&self.segment, buffer.dts_or_pts()) {
+            (Some(segment), Some(start)) => {
+                segment.to_running_time(start).map_or(When::Never, When::At)
+            }
+            _ => When::Now,
+        }
+    }
+
+    /// What a buffer has to wait for, by the pipeline's clock.
+    fn due(&self, when: When) -> Next {
+        let (running, clock) = match (when, self.time.clock()) {
+            (When::Never, _) => return Next::Drop,
+            (When::At(running), Some(clock)) => (running, clock),
+            _ => return Next::Ready,
         };
         let at = self
             .time
@@ -537,9 +565,9 @@ impl<R: Renderer> Drain<R> {
                     core.dropped += 1;
                 }
                 Some(Next::Ready) => match core.waiting.pop_front() {
-                    Some(Item::Buffer(buffer)) => {
+                    Some(Item::Buffer(buffer, when)) => {
                         if core.renderer.render(&buffer) == Rendered::Blocked {
-                            core.waiting.push_front(Item::Buffer(buffer));
+                            core.waiting.push_front(Item::Buffer(buffer, when));
                             return Err(Obstacle::Room);
                         }
                         core.rendered += 1;
@@ -629,10 +657,7 @@ impl<R: Renderer> Future for Drain<R> {
         self.sleep = None;
         // Registered before the look, so that a change in between is not lost.
         {
-            let mut core = lock(&self.shared.core);
-            if !core.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-                core.wakers.push(cx.waker().clone());
-            }
+            lock(&self.shared.core).wake_on_change(cx.waker());
         }
         let advanced = self.advance();
         self.shared.wake_who_waits_for_room();
@@ -650,6 +675,25 @@ impl<R: Renderer> Future for Drain<R> {
             }
         }
         Poll::Pending
+    }
+}
+
+/// Completes when a sink plays, or stops.
+struct WhilePaused<R>(Arc<Shared<R>>);
+
+impl<R> Future for WhilePaused<R> {
+    type Output = Result<(), gst::FlowError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut core = lock(&self.0.core);
+        match core.stage {
+            Stage::Flushing => Poll::Ready(Err(gst::FlowError::Flushing)),
+            Stage::Paused if !core.flushing => {
+                core.wake_on_change(cx.waker());
+                Poll::Pending
+            }
+            _ => Poll::Ready(Ok(())),
+        }
     }
 }
 

@@ -36,13 +36,7 @@ impl StatsProperty {
 
 impl PropertyGroup for StatsProperty {
     fn specs() -> Vec<glib::ParamSpec> {
-        vec![
-            glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
-                .nick("Statistics")
-                .blurb("What the element has counted since it was made")
-                .read_only()
-                .build(),
-        ]
+        vec![spec()]
     }
 
     fn set(&mut self, _name: &str, _value: &glib::Value) -> bool {
@@ -52,4 +46,13 @@ impl PropertyGroup for StatsProperty {
     fn get(&self, name: &str) -> Option<glib::Value> {
         (name == "stats").then(|| (self.0)().to_value())
     }
+}
+
+/// The specification of the property `stats`.
+pub(crate) fn spec() -> glib::ParamSpec {
+    glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
+        .nick("Statistics")
+        .blurb("What the element has counted since it was made")
+        .read_only()
+        .build()
 }

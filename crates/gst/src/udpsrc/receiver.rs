@@ -58,8 +58,8 @@ impl Receiver {
             udp,
             pool: shard
                 .extension(Pools::new)
-                .pool(shard, settings.mtu as usize),
-            mtu: settings.mtu,
+                .pool(shard, settings.buffer_bytes() as usize),
+            mtu: settings.buffer_bytes(),
             skip: settings.skip_first_bytes.unsigned_abs(),
             timestamped: settings.socket_timestamp == SocketTimestamp::Realtime,
             do_timestamp: settings.do_timestamp,

@@ -46,8 +46,10 @@ impl Default for Settings {
 
 /// An Ethernet frame's payload less some tunnel headers; what the stock element has.
 pub(super) const MTU_DEFAULT: u32 = 1492;
-/// The largest UDP datagram (16-bit length less no header at all), rounded up.
-pub(super) const MTU_MAX: u32 = 65_536;
+/// What the property takes, as the stock element's does.
+pub(super) const MTU_MAX: u32 = i32::MAX as u32;
+/// No UDP datagram is larger (RFC 768: 16 bits of length), so no buffer need be.
+const DATAGRAM_MAX: u32 = 65_536;
 
 /// Which clock a `GstReferenceTimestampMeta` on each buffer is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
@@ -67,6 +69,11 @@ pub enum SocketTimestamp {
 }
 
 impl Settings {
+    /// Bytes of the buffers that packets are received into.
+    pub(super) fn buffer_bytes(&self) -> u32 {
+        self.mtu.clamp(1, DATAGRAM_MAX)
+    }
+
     /// `udp://host:port`, as the stock element has it.
     pub(super) fn uri(&self) -> String {
         if self.address.contains(':') && !self.address.starts_with('[') {
