@@ -7,6 +7,7 @@ pub(crate) mod context;
 pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod queue;
+pub(crate) mod receive;
 pub(crate) mod sink;
 pub(crate) mod socket;
 pub(crate) mod source;
@@ -82,6 +83,55 @@ macro_rules! properties_of_groups {
     };
 }
 pub(crate) use properties_of_groups;
+
+/// Implements `metadata` and `pad_templates` of an element: name, class, description, then its pads.
+macro_rules! element_class {
+    ($name:literal, $class:literal, $description:literal; $($pad:literal: $direction:ident $presence:ident $caps:expr),+) => {
+        fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
+            static METADATA: std::sync::LazyLock<gst::subclass::ElementMetadata> =
+                std::sync::LazyLock::new(|| {
+                    gst::subclass::ElementMetadata::new(
+                        $name,
+                        $class,
+                        $description,
+                        "The Threadbare developers",
+                    )
+                });
+            Some(&METADATA)
+        }
+
+        fn pad_templates() -> &'static [gst::PadTemplate] {
+            static TEMPLATES: std::sync::LazyLock<Vec<gst::PadTemplate>> =
+                std::sync::LazyLock::new(|| {
+                    [$(gst::PadTemplate::new(
+                        $pad,
+                        gst::PadDirection::$direction,
+                        gst::PadPresence::$presence,
+                        &$caps,
+                    )),+]
+                    .into_iter()
+                    .flatten()
+                    .collect()
+                });
+            &TEMPLATES
+        }
+    };
+}
+pub(crate) use element_class;
+
+/// The template of a pad that [`element_class`] has declared.
+pub(crate) fn template<T>(
+    klass: &impl std::ops::Deref<Target = gst::glib::Class<T>>,
+    name: &str,
+) -> gst::PadTemplate
+where
+    T: gst::glib::object::IsA<gst::Element> + gst::glib::object::IsClass,
+{
+    use gst::prelude::ElementClassExt;
+    klass
+        .pad_template(name)
+        .expect("the class has this template")
+}
 
 /// A group of properties that several elements have.
 pub(crate) trait PropertyGroup {

@@ -6,6 +6,9 @@
 //! memory that is still in the cache; that, and no atomic counters, is what a GstBufferPool shared by
 //! thousands of sources lacks.
 //!
+//! A depayloader does not give a buffer back whole: it shares its memory with the payload's buffer, which outlives
+//! it. Where that is the rule, packets leave in plain buffers of their own size (see [`Local::shared_away`]).
+//!
 //! | field | thread |
 //! |---|---|
 //! | `local` | the context thread `shard_id` alone, or whoever drops the last owner after it ended |
@@ -30,7 +33,7 @@ impl PoolOwner {
         PoolOwner(Arc::new(Pool {
             shard_id: shard.id(),
             capacity,
-            local: UnsafeCell::new(Vec::new()),
+            local: UnsafeCell::new(Local::default()),
             remote: Mutex::new(Remote {
                 free: Vec::new(),
                 closed: false,
@@ -65,7 +68,7 @@ impl Drop for PoolOwner {
         };
         // SAFETY: the owner lives in its shard's extensions and in agents of that shard: it is dropped on
         // the shard's thread or after that thread has ended, so nobody else is in `local`.
-        let local = unsafe { std::mem::take(&mut *self.0.local.get()) };
+        let local = unsafe { std::mem::take(&mut (*self.0.local.get()).free) };
         for idle in remote.into_iter().chain(local) {
             drop(PoolBuffer(idle));
         }
@@ -74,6 +77,10 @@ impl Drop for PoolOwner {
 
 /// A buffer that nobody else refers to, on its way to be filled.
 pub(crate) struct PoolBuffer(Idle);
+
+// SAFETY: it has the only reference to a heap object that any thread may use; where it comes back, it is looked at
+// which thread that is.
+unsafe impl Send for PoolBuffer {}
 
 impl PoolBuffer {
     /// Its memory, as long as the pool's capacity; contents are left from earlier use (zeroes at first).
@@ -91,6 +98,9 @@ impl PoolBuffer {
         time: Option<gst::ClockTime>,
         sender: Option<&gio::SocketAddress>,
     ) -> gst::Buffer {
+        if self.leaves_as_copy() {
+            return self.copy(skip, len, time, sender);
+        }
         let buffer = self.0.buffer.as_ptr();
         let meta = self.0.meta.as_ptr();
         std::mem::forget(self);
@@ -107,6 +117,39 @@ impl PoolBuffer {
             set_sender(buffer, meta, sender);
             from_glib_full(buffer)
         }
+    }
+
+    /// Whether a copy is cheaper than what becomes of the buffer itself.
+    fn leaves_as_copy(&self) -> bool {
+        // SAFETY: the meta keeps its pool alive; `local` is touched on the shard's own thread alone.
+        unsafe {
+            let pool = &*self.meta().pool;
+            current_shard_id() == Some(pool.shard_id)
+                && (*pool.local.get()).shared_away >= SHARED_AWAY_RULE
+        }
+    }
+
+    /// A buffer of just the packet's size; this one goes back.
+    fn copy(
+        mut self,
+        skip: usize,
+        len: usize,
+        time: Option<gst::ClockTime>,
+        sender: Option<&gio::SocketAddress>,
+    ) -> gst::Buffer {
+        let data = self.data();
+        let len = len.min(data.len());
+        let data = &data[skip.min(len)..len];
+        let mut copy = gst::Buffer::with_size(data.len()).expect("some bytes of memory");
+        let buffer = copy.make_mut();
+        let _ = buffer.copy_from_slice(0, data);
+        buffer.set_pts(time);
+        buffer.set_dts(time);
+        if let Some(sender) = sender {
+            gst_net::NetAddressMeta::add(buffer, sender);
+        }
+        self.release();
+        copy
     }
 
     fn meta(&self) -> &PoolMeta {
@@ -169,8 +212,16 @@ impl PoolBuffer {
 struct Pool {
     shard_id: u64,
     capacity: usize,
-    local: UnsafeCell<Vec<Idle>>,
+    local: UnsafeCell<Local>,
     remote: Mutex<Remote>,
+}
+
+#[derive(Default)]
+struct Local {
+    free: Vec<Idle>,
+    /// Rises with each buffer whose memory somebody still has when it comes back, falls with the others: buffers
+    /// made for one packet each, of full size and zeroed, would cost more than copies.
+    shared_away: u32,
 }
 
 // SAFETY: `local` is touched by one thread at a time (table in the module header); the rest is Sync.
@@ -189,11 +240,20 @@ impl Pool {
     unsafe fn take_local(&self) -> Option<PoolBuffer> {
         // SAFETY: exclusive by the caller's promise; no call below leaves this function.
         let local = unsafe { &mut *self.local.get() };
-        if local.is_empty() {
+        if local.free.is_empty() {
             let mut remote = self.remote.lock().unwrap_or_else(PoisonError::into_inner);
-            std::mem::swap(local, &mut remote.free);
+            std::mem::swap(&mut local.free, &mut remote.free);
         }
-        local.pop().map(PoolBuffer)
+        local.free.pop().map(PoolBuffer)
+    }
+
+    /// A buffer came back without its memory.
+    fn count_shared_away(&self) {
+        if current_shard_id() == Some(self.shard_id) {
+            // SAFETY: the shard's own thread; see `take_local`.
+            let local = unsafe { &mut *self.local.get() };
+            local.shared_away = (local.shared_away + SHARED_AWAY_RUN).min(2 * SHARED_AWAY_RUN);
+        }
     }
 
     /// Takes an idle buffer in; gives it back when it is to be freed.
@@ -201,8 +261,9 @@ impl Pool {
         if current_shard_id() == Some(self.shard_id) {
             // SAFETY: the shard's own thread; see `take_local`.
             let local = unsafe { &mut *self.local.get() };
-            if local.len() < FREE_MAX {
-                local.push(idle);
+            local.shared_away = local.shared_away.saturating_sub(1);
+            if local.free.len() < FREE_MAX {
+                local.free.push(idle);
                 return Ok(());
             }
             return Err(idle);
@@ -304,6 +365,7 @@ unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
             meta: NonNull::new_unchecked(meta),
         };
         if !reset(buffer, meta) {
+            (*(*meta).pool).count_shared_away();
             drop(PoolBuffer(idle));
             return g::GFALSE;
         }
@@ -414,5 +476,9 @@ unsafe fn set_sender(
     }
 }
 
+/// Packets that leave as copies before a pooled buffer is tried again.
+const SHARED_AWAY_RUN: u32 = 64;
+/// From here on they leave as copies: when one in so many packets, or more, takes the memory along.
+const SHARED_AWAY_RULE: u32 = SHARED_AWAY_RUN + 1;
 /// Idle buffers kept per list: a whole slice of the largest deployment, and a bound after a burst.
 const FREE_MAX: usize = 8192;

@@ -247,13 +247,8 @@ impl ObjectSubclass for Queue {
     type ParentType = gst::Element;
 
     fn with_class(klass: &Self::Class) -> Self {
-        let template = |name| {
-            klass
-                .pad_template(name)
-                .expect("the class has both templates")
-        };
         let error = || Err(gst::FlowError::Error);
-        let sink_pad = gst::Pad::builder_from_template(&template("sink"))
+        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
             .chain_function(move |_, parent, buffer| {
                 Queue::catch_panic_pad_function(parent, error, |imp| {
                     imp.chain(Item::Buffer(buffer))
@@ -270,7 +265,7 @@ impl ObjectSubclass for Queue {
             })
             .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
             .build();
-        let src_pad = gst::Pad::builder_from_template(&template("src"))
+        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
             .query_function(|pad, parent, query| {
                 Queue::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query))
             })
@@ -326,33 +321,13 @@ impl ObjectImpl for Queue {
 impl GstObjectImpl for Queue {}
 
 impl ElementImpl for Queue {
-    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
-        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
-            gst::subclass::ElementMetadata::new(
-                "Thread-sharing queue",
-                "Generic",
-                "Queues data between streaming threads; its downstream side runs on a context's thread",
-                "The Threadbare developers",
-            )
-        });
-        Some(&METADATA)
-    }
-
-    fn pad_templates() -> &'static [gst::PadTemplate] {
-        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            [
-                ("sink", gst::PadDirection::Sink),
-                ("src", gst::PadDirection::Src),
-            ]
-            .into_iter()
-            .filter_map(|(name, direction)| {
-                let caps = gst::Caps::new_any();
-                gst::PadTemplate::new(name, direction, gst::PadPresence::Always, &caps).ok()
-            })
-            .collect()
-        });
-        &TEMPLATES
-    }
+    crate::kit::element_class!(
+        "Thread-sharing queue",
+        "Generic",
+        "Queues data between streaming threads; its downstream side runs on a context's thread";
+        "sink": Sink Always gst::Caps::new_any(),
+        "src": Src Always gst::Caps::new_any()
+    );
 
     fn change_state(
         &self,

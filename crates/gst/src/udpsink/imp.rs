@@ -428,9 +428,7 @@ impl ObjectSubclass for UdpSink {
     type Interfaces = (gst::URIHandler,);
 
     fn with_class(klass: &Self::Class) -> Self {
-        let template = klass
-            .pad_template("sink")
-            .expect("the class has a sink template");
+        let template = crate::kit::template(klass, "sink");
         let flushing = || Err(gst::FlowError::Error);
         let sink_pad = gst::Pad::builder_from_template(&template)
             .chain_function(move |_, parent, buffer| {
@@ -545,31 +543,12 @@ fn signals() -> Vec<Signal> {
 impl GstObjectImpl for UdpSink {}
 
 impl ElementImpl for UdpSink {
-    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
-        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
-            gst::subclass::ElementMetadata::new(
-                "Thread-sharing UDP sink",
-                "Sink/Network",
-                "Sends UDP packets without blocking the thread it shares with other elements",
-                "The Threadbare developers",
-            )
-        });
-        Some(&METADATA)
-    }
-
-    fn pad_templates() -> &'static [gst::PadTemplate] {
-        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            gst::PadTemplate::new(
-                "sink",
-                gst::PadDirection::Sink,
-                gst::PadPresence::Always,
-                &gst::Caps::new_any(),
-            )
-            .into_iter()
-            .collect()
-        });
-        &TEMPLATES
-    }
+    crate::kit::element_class!(
+        "Thread-sharing UDP sink",
+        "Sink/Network",
+        "Sends UDP packets without blocking the thread it shares with other elements";
+        "sink": Sink Always gst::Caps::new_any()
+    );
 
     fn change_state(
         &self,

@@ -232,9 +232,7 @@ impl ObjectSubclass for UdpSrc {
     type Interfaces = (gst::URIHandler,);
 
     fn with_class(klass: &Self::Class) -> Self {
-        let template = klass
-            .pad_template("src")
-            .expect("the class has a src template");
+        let template = crate::kit::template(klass, "src");
         let src_pad = gst::Pad::builder_from_template(&template)
             .query_function(|pad, parent, query| {
                 UdpSrc::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query))
@@ -270,31 +268,12 @@ impl ObjectImpl for UdpSrc {
 impl GstObjectImpl for UdpSrc {}
 
 impl ElementImpl for UdpSrc {
-    fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
-        static METADATA: LazyLock<gst::subclass::ElementMetadata> = LazyLock::new(|| {
-            gst::subclass::ElementMetadata::new(
-                "Thread-sharing UDP source",
-                "Source/Network",
-                "Receives UDP packets on the thread of a context it shares with other elements",
-                "The Threadbare developers",
-            )
-        });
-        Some(&METADATA)
-    }
-
-    fn pad_templates() -> &'static [gst::PadTemplate] {
-        static TEMPLATES: LazyLock<Vec<gst::PadTemplate>> = LazyLock::new(|| {
-            gst::PadTemplate::new(
-                "src",
-                gst::PadDirection::Src,
-                gst::PadPresence::Always,
-                &gst::Caps::new_any(),
-            )
-            .into_iter()
-            .collect()
-        });
-        &TEMPLATES
-    }
+    crate::kit::element_class!(
+        "Thread-sharing UDP source",
+        "Source/Network",
+        "Receives UDP packets on the thread of a context it shares with other elements";
+        "src": Src Always gst::Caps::new_any()
+    );
 
     fn change_state(
         &self,

@@ -1,22 +1,15 @@
 //! The receiving half of `ts-udpsrc`: lives on the context's thread.
-//!
-//! One receive call per ready socket and pass. A socket that had several packets in one slice is read in
-//! batches from then on, until it has calmed down.
 
-use std::collections::{HashMap, VecDeque};
-use std::io::{self, ErrorKind, IoSliceMut};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use gst::glib;
 use gst::prelude::*;
-use threadbare_runtime::{
-    Cx, Interest, Precision, RawAddr, Ready, Received, RecvBatch, Shard, prefetch, recv_from,
-    recv_from_timestamped,
-};
+use threadbare_runtime::{Cx, Interest, Precision, RawAddr, Ready, Shard, prefetch};
 
 use super::settings::{Settings, SocketTimestamp};
-use crate::kit::pool::{PoolBuffer, PoolOwner};
+use crate::kit::receive::{Datagram, Read, Reader};
 use crate::kit::socket::{GioAddress, Udp};
 use crate::kit::source::{Produced, Producer};
 use crate::kit::stats::Single;
@@ -25,21 +18,15 @@ use crate::kit::time::RunningTime;
 /// Laid out by hand: a packet touches the first fields only, and thousands of receivers take turns in the cache.
 #[repr(C)]
 pub(super) struct Receiver {
-    udp: Udp,
-    pool: Arc<PoolOwner>,
+    reader: Reader,
     stats: Arc<Stats>,
     time: RunningTime,
     last_packet_ns: u64,
-    load: Load,
-    mtu: u32,
     skip: u32,
-    /// A receive is allowed in this pass.
-    may_receive: bool,
-    timestamped: bool,
     do_timestamp: bool,
     retrieve_sender: bool,
     senders: Senders,
-    received: VecDeque<gst::Buffer>,
+    mtu: u32,
     element: glib::WeakRef<gst::Element>,
     caps: Option<gst::Caps>,
     timeout_ns: u64,
@@ -55,21 +42,16 @@ impl Receiver {
     ) -> Self {
         Receiver {
             element: element.downgrade(),
-            udp,
-            pool: shard
-                .extension(Pools::new)
-                .pool(shard, settings.buffer_bytes() as usize),
+            reader: Reader::new(
+                shard,
+                udp,
+                settings.buffer_bytes(),
+                settings.socket_timestamp == SocketTimestamp::Realtime,
+            ),
             mtu: settings.buffer_bytes(),
             skip: settings.skip_first_bytes.unsigned_abs(),
-            timestamped: settings.socket_timestamp == SocketTimestamp::Realtime,
             do_timestamp: settings.do_timestamp,
             time: RunningTime::default(),
-            may_receive: false,
-            load: Load {
-                unthrottled: shard.wait().is_zero(),
-                ..Load::default()
-            },
-            received: VecDeque::new(),
             retrieve_sender: settings.retrieve_sender_address,
             senders: Senders::new(shard),
             caps: settings.caps.clone(),
@@ -79,76 +61,13 @@ impl Receiver {
         }
     }
 
-    fn receive_one(&mut self, cx: &Cx<'_>) -> Produced {
-        let mut buffer = self.pool.acquire(cx);
-        let mut from = RawAddr::empty();
-        let room = &mut buffer.data()[..self.mtu as usize];
-        let result = if self.timestamped {
-            recv_from_timestamped(self.udp.fd(), room, &mut from)
-        } else {
-            recv_from(self.udp.fd(), room, &mut from)
-        };
-        match result {
-            Ok(received) => {
-                self.load.received(1);
-                match self.finish(cx, buffer, &received, &from) {
-                    Some(buffer) => Produced::Buffer(buffer),
-                    None => Produced::Again,
-                }
-            }
-            Err(error) => {
-                buffer.release();
-                self.receive_failed(&error)
-            }
-        }
-    }
-
-    /// Reads what is there, up to a batch, in one call.
-    fn receive_batch(&mut self, cx: &Cx<'_>, size: usize) -> Produced {
-        let batch = cx
-            .local()
-            .shard()
-            .extension(|_| SharedBatch(Mutex::new(RecvBatch::new(BATCH))));
-        let mut batch = batch.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut buffers: [Option<PoolBuffer>; BATCH] =
-            std::array::from_fn(|i| (i < size).then(|| self.pool.acquire(cx)));
-        let result = {
-            let mut rest = buffers.iter_mut();
-            let mtu = self.mtu as usize;
-            let mut rooms: [IoSliceMut<'_>; BATCH] =
-                std::array::from_fn(|_| match rest.next().and_then(Option::as_mut) {
-                    Some(buffer) => IoSliceMut::new(&mut buffer.data()[..mtu]),
-                    None => IoSliceMut::new(&mut []),
-                });
-            batch.recv(self.udp.fd(), &mut rooms[..size])
-        };
-        let count = *result.as_ref().unwrap_or(&0);
-        self.load.received(count);
-        for (i, slot) in buffers.iter_mut().enumerate() {
-            let Some(buffer) = slot.take() else { continue };
-            if i >= count {
-                buffer.release();
-                continue;
-            }
-            let (received, from) = batch.received(i);
-            if let Some(buffer) = self.finish(cx, buffer, &received, from) {
-                self.received.push_back(buffer);
-            }
-        }
-        match result {
-            Ok(_) => Produced::Again,
-            Err(error) => self.receive_failed(&error),
-        }
-    }
-
     /// Makes a GStreamer buffer of what was received. `None`: nothing is left of it.
-    fn finish(
-        &mut self,
-        cx: &Cx<'_>,
-        buffer: PoolBuffer,
-        received: &Received,
-        from: &RawAddr,
-    ) -> Option<gst::Buffer> {
+    fn finish(&mut self, cx: &Cx<'_>, datagram: Datagram) -> Option<gst::Buffer> {
+        let Datagram {
+            buffer,
+            received,
+            from,
+        } = datagram;
         self.stats.packets.add(1);
         self.stats.bytes.add(received.len as u64);
         cx.count_packets(1);
@@ -164,7 +83,7 @@ impl Receiver {
             None
         };
         let sender = if self.retrieve_sender {
-            self.senders.of(from)
+            self.senders.of(&from)
         } else {
             None
         };
@@ -196,34 +115,6 @@ impl Receiver {
         }
     }
 
-    fn receive_failed(&mut self, error: &io::Error) -> Produced {
-        match error.kind() {
-            ErrorKind::WouldBlock => Produced::Idle,
-            ErrorKind::Interrupted => {
-                self.may_receive = true;
-                Produced::Again
-            }
-            // The ICMP answer to something this socket sent, or a shortage: never the end of a source.
-            ErrorKind::ConnectionRefused
-            | ErrorKind::ConnectionReset
-            | ErrorKind::HostUnreachable
-            | ErrorKind::NetworkUnreachable
-            | ErrorKind::NetworkDown
-            | ErrorKind::OutOfMemory => {
-                self.stats.socket_errors.add(1);
-                Produced::Again
-            }
-            _ if is_transient(error) => {
-                self.stats.socket_errors.add(1);
-                Produced::Again
-            }
-            _ => Produced::Failed(gst::error_msg!(
-                gst::ResourceError::Read,
-                ["cannot receive: {error}"]
-            )),
-        }
-    }
-
     fn check_timeout(&mut self, cx: &Cx<'_>) {
         if self.timeout_ns == 0 {
             return;
@@ -251,7 +142,7 @@ impl Receiver {
 
 impl Producer for Receiver {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        cx.register(self.udp.fd(), 0, Interest::Read)
+        cx.register(self.reader.udp().fd(), 0, Interest::Read)
             .map_err(|error| {
                 gst::error_msg!(
                     gst::ResourceError::OpenRead,
@@ -269,7 +160,7 @@ impl Producer for Receiver {
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        cx.deregister(self.udp.fd());
+        cx.deregister(self.reader.udp().fd());
         cx.clear_timer();
     }
 
@@ -280,10 +171,7 @@ impl Producer for Receiver {
     #[inline]
     fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
         match ready {
-            Ready::Io(_) => {
-                self.may_receive = true;
-                self.load.pass(cx.local().slice());
-            }
+            Ready::Io(_) => self.reader.begin(cx),
             Ready::Timer => self.check_timeout(cx),
             Ready::Woken => {}
         }
@@ -291,15 +179,21 @@ impl Producer for Receiver {
 
     #[inline]
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        if let Some(buffer) = self.received.pop_front() {
-            return Produced::Buffer(buffer);
-        }
-        if !std::mem::take(&mut self.may_receive) {
-            return Produced::Idle;
-        }
-        match self.load.batch() {
-            Some(size) if !self.timestamped => self.receive_batch(cx, size),
-            _ => self.receive_one(cx),
+        match self.reader.next(cx) {
+            Read::Datagram(datagram) => match self.finish(cx, datagram) {
+                Some(buffer) => Produced::Buffer(buffer),
+                None => Produced::Again,
+            },
+            Read::NetworkError => {
+                self.stats.socket_errors.add(1);
+                Produced::Again
+            }
+            Read::Again => Produced::Again,
+            Read::Idle => Produced::Idle,
+            Read::Failed(error) => Produced::Failed(gst::error_msg!(
+                gst::ResourceError::Read,
+                ["cannot receive: {error}"]
+            )),
         }
     }
 
@@ -328,7 +222,7 @@ impl Producer for Receiver {
     }
 
     fn reopening(&mut self) -> Vec<gst::Event> {
-        self.received.clear();
+        self.reader.clear();
         let segment = gst::FormattedSegment::<gst::ClockTime>::new();
         vec![gst::event::Segment::new(&segment)]
     }
@@ -361,57 +255,6 @@ impl Receiver {
         self.negotiated_caps(pad)
             .as_ref()
             .map(gst::event::Caps::new)
-    }
-}
-
-/// How many packets a socket had in its last slice, and so how many to ask for at once.
-///
-/// Below [`BATCH_FROM`] a plain receive per packet is cheaper than a batch (measured). Without throttling a
-/// slice is one pass of the loop, so there a socket is busy when it is ready in pass after pass.
-#[derive(Debug, Default)]
-struct Load {
-    /// Truncated: only compared with its neighbours.
-    slice: u32,
-    in_slice: u16,
-    expected: u16,
-    streak: u16,
-    unthrottled: bool,
-}
-
-impl Load {
-    /// The socket is ready, in this slice.
-    #[inline]
-    fn pass(&mut self, slice: u64) {
-        let slice = slice as u32;
-        if slice == self.slice {
-            return;
-        }
-        self.expected = self.in_slice;
-        if self.unthrottled {
-            self.streak = if slice == self.slice.wrapping_add(1) {
-                self.streak.saturating_add(1)
-            } else {
-                0
-            };
-            if self.streak > STREAK_BUSY {
-                self.expected = BATCH as u16;
-            }
-        }
-        self.slice = slice;
-        self.in_slice = 0;
-    }
-
-    #[inline]
-    fn received(&mut self, packets: usize) {
-        self.in_slice = self.in_slice.saturating_add(packets as u16);
-    }
-
-    /// Datagrams to ask for in one call, if a batch is worth it.
-    #[inline]
-    fn batch(&self) -> Option<usize> {
-        // One more than expected, so that the call itself finds out that nothing is left.
-        let expected = usize::from(self.expected);
-        (expected >= BATCH_FROM).then(|| (expected + 1).min(BATCH))
     }
 }
 
@@ -485,29 +328,6 @@ impl Stats {
     }
 }
 
-/// The receive pools of one context thread, by size.
-struct Pools(Mutex<Vec<Arc<PoolOwner>>>);
-
-impl Pools {
-    fn new(_shard: &Shard) -> Self {
-        Pools(Mutex::new(Vec::new()))
-    }
-
-    fn pool(&self, shard: &Shard, mtu: usize) -> Arc<PoolOwner> {
-        let capacity = mtu.max(1).next_multiple_of(POOL_STEP);
-        let mut pools = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(pool) = pools.iter().find(|pool| pool.capacity() == capacity) {
-            return pool.clone();
-        }
-        let pool = Arc::new(PoolOwner::new(shard, capacity));
-        pools.push(pool.clone());
-        pool
-    }
-}
-
-/// The receive batch of one context thread.
-struct SharedBatch(Mutex<RecvBatch>);
-
 fn add_timestamp(buffer: &mut gst::Buffer, timestamp_ns: u64) {
     use std::sync::LazyLock;
     static UNIX: LazyLock<gst::Caps> =
@@ -520,21 +340,6 @@ fn add_timestamp(buffer: &mut gst::Buffer, timestamp_ns: u64) {
     );
 }
 
-fn is_transient(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ENOBUFS | libc::EMSGSIZE | libc::EPROTO | libc::ENOPROTOOPT | libc::EHOSTDOWN)
-    )
-}
-
-/// Datagrams one call reads from a busy socket.
-const BATCH: usize = 32;
-/// Packets in a slice from which on a batch is cheaper than single receives.
-const BATCH_FROM: usize = 4;
-/// Passes in a row after which a socket of a context without throttling counts as busy.
-const STREAK_BUSY: u16 = 8;
 /// Addresses that a context thread remembers: all peers of a large gateway. A scan of the Internet makes it
 /// start anew, not grow.
 const ADDRESSES_MAX: usize = 8192;
-/// Pools are shared by elements whose MTU rounds to the same multiple of this.
-const POOL_STEP: usize = 512;
