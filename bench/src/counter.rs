@@ -14,6 +14,11 @@ pub fn arrived() -> u64 {
     ARRIVED.load(Ordering::Relaxed)
 }
 
+/// Counts one where there is no pad.
+pub fn count() {
+    ARRIVED.fetch_add(1, Ordering::Relaxed);
+}
+
 /// Counts buffers that arrive at `pad` from now on.
 ///
 /// # Safety

@@ -12,6 +12,7 @@
 #![deny(unsafe_code)]
 
 pub mod counter;
+pub mod epoll;
 pub mod measure;
 pub mod ports;
 pub mod rtp;

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use threadbare_bench::epoll::Epoll;
 use threadbare_bench::session::{self, Ready};
 use threadbare_bench::{counter, measure};
 
@@ -36,7 +37,6 @@ struct Options {
 /// As large as the elements' `mtu`.
 const BUFFER_BYTES: u32 = 1492;
 const POOL_BUFFERS_MIN: u32 = 64;
-const EVENTS: usize = 4096;
 
 struct Stream {
     socket: UdpSocket,
@@ -45,7 +45,7 @@ struct Stream {
 
 /// What the loop's thread owns.
 struct Receiver {
-    epoll: libc::c_int,
+    epoll: Epoll,
     pool: *mut gst_sys::GstBufferPool,
     streams: Vec<Stream>,
     slice: Duration,
@@ -59,14 +59,11 @@ fn main() -> Result<()> {
     measure::raise_descriptor_limit();
     gst::init()?;
     let started = Instant::now();
-    // SAFETY: plain calls with valid arguments; a failed epoll_create1 is found below.
-    let (epoll, pool) = unsafe { (libc::epoll_create1(0), new_pool()) };
-    if epoll < 0 {
-        bail!("epoll_create1: {}", std::io::Error::last_os_error());
-    }
+    // SAFETY: GStreamer is initialised.
+    let pool = unsafe { new_pool() };
     let slice = Duration::from_millis(options.wait);
     let mut receiver = Receiver {
-        epoll,
+        epoll: Epoll::new()?,
         pool,
         streams: Vec::new(),
         slice,
@@ -114,48 +111,19 @@ impl Receiver {
         let address = (Ipv4Addr::LOCALHOST, port);
         let socket = UdpSocket::bind(address).with_context(|| format!("{address:?}"))?;
         socket.set_nonblocking(true)?;
+        self.epoll.add(&socket, self.streams.len())?;
         let id = CString::new(format!("floor-{port}"))?;
-        let place = self.streams.len() as u64;
-        let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
-            u64: place,
-        };
-        // SAFETY: both descriptors are open; `id` is a C string that outlives the call.
-        let pad = unsafe {
-            let socket = socket.as_raw_fd();
-            if libc::epoll_ctl(self.epoll, libc::EPOLL_CTL_ADD, socket, &mut event) != 0 {
-                bail!("epoll_ctl: {}", std::io::Error::last_os_error());
-            }
-            new_branch(&id)?
-        };
+        // SAFETY: GStreamer is initialised.
+        let pad = unsafe { new_branch(&id)? };
         self.streams.push(Stream { socket, pad });
         Ok(())
     }
 
     fn run(self) {
-        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
-        let started = Instant::now();
-        let mut slice_end = started;
-        loop {
-            // The next edge that is still ahead: without drift, and without catching up.
-            slice_end = (slice_end + self.slice).max(Instant::now());
-            std::thread::sleep(slice_end.saturating_duration_since(Instant::now()));
-            let time_ns = (slice_end - started).as_nanos() as u64;
-            loop {
-                // SAFETY: `events` has room for EVENTS events.
-                let ready = unsafe {
-                    libc::epoll_wait(self.epoll, events.as_mut_ptr(), EVENTS as libc::c_int, 0)
-                };
-                if ready <= 0 {
-                    break;
-                }
-                for event in &events[..ready as usize] {
-                    let stream = &self.streams[event.u64 as usize];
-                    // SAFETY: pool and pad were made in `main` and live as long as the process.
-                    unsafe { receive_one(self.pool, stream, time_ns) };
-                }
-            }
-        }
+        self.epoll.run(self.slice, |place, time| {
+            // SAFETY: pool and pad were made in `main` and live as long as the process.
+            unsafe { receive_one(self.pool, &self.streams[place], time.as_nanos() as u64) };
+        });
     }
 }
 

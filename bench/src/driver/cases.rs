@@ -9,8 +9,12 @@ pub(crate) enum Program {
     Ours,
     /// The published crate, in a program that has it linked in.
     Peer,
-    /// The hand-written loop.
+    /// The hand-written loop that receives.
     Floor,
+    /// The hand-written loop that receives and sends, without GStreamer.
+    RelayFloor,
+    /// The same through GStreamer buffers and two pads.
+    RelayPads,
 }
 
 /// How a case is run.
@@ -35,6 +39,14 @@ pub(crate) struct Case {
     pub(crate) streams: u16,
     /// One stream, as for gst-launch; the floor has none.
     pub(crate) description: &'static str,
+}
+
+impl Case {
+    /// Whether what is received goes somewhere else.
+    pub(crate) fn sends_on(&self) -> bool {
+        self.description.contains("{out}")
+            || matches!(self.program, Program::RelayFloor | Program::RelayPads)
+    }
 }
 
 /// A slice of 20 ms, and no sender addresses: the hand-written loop does not ask for them either.
@@ -154,6 +166,20 @@ pub(crate) const CASES: &[Case] = &[
         1000,
         TRANSCODE,
     ),
+    case(
+        "relay-floor-1000",
+        Program::RelayFloor,
+        Mode::EachRound,
+        1000,
+        "",
+    ),
+    case(
+        "relay-pads-1000",
+        Program::RelayPads,
+        Mode::EachRound,
+        1000,
+        "",
+    ),
     case("transcode-1", Program::Ours, Mode::Once, 1, TRANSCODE),
     case(
         "forward-100-allocations",
@@ -189,7 +215,7 @@ mod tests {
 
     #[test]
     fn streams_of_one_case_do_not_share_a_port() {
-        for case in CASES.iter().filter(|case| case.program != Program::Floor) {
+        for case in CASES.iter().filter(|case| !case.description.is_empty()) {
             assert!(case.description.contains("port={port}"), "{}", case.name);
         }
     }

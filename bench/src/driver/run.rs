@@ -57,20 +57,19 @@ const SENDER_EXTRA_SECONDS: f64 = 0.5;
 
 impl Bench {
     pub(crate) fn run(&self, case: &Case) -> Result<Measured> {
-        let base = ports::free_range(case.streams)?;
+        // Bound before ports are looked for that are free.
         let mut drain = None;
-        let mut command = self.measured(case, base);
-        if case.description.contains("{out}") {
+        let mut out = Vec::new();
+        if case.sends_on() {
             let mut process = Process::start(self.program("drain"))?;
             let DrainPorts { port, ports } = process.line()?;
-            command.args([
-                "--out",
-                &port.to_string(),
-                "--out-ports",
-                &ports.to_string(),
-            ]);
+            out = vec!["--out".into(), port.to_string()];
+            out.extend(["--out-ports".into(), ports.to_string()]);
             drain = Some(process);
         }
+        let base = ports::free_range(case.streams)?;
+        let mut command = self.measured(case, base);
+        command.args(out);
         let mut measured = Process::start(command)?;
         let Report::Ready(ready) = measured.line()? else {
             bail!("a figure before it was ready")
@@ -122,6 +121,7 @@ impl Bench {
             Program::Stock | Program::Ours => "streams",
             Program::Peer => "streams-peer",
             Program::Floor => "floor",
+            Program::RelayFloor | Program::RelayPads => "relay",
         });
         command.args([
             "--streams",
@@ -131,8 +131,14 @@ impl Bench {
         ]);
         command.args(["--warmup", &self.warmup_seconds.to_string()]);
         command.args(["--seconds", &self.window_seconds.to_string()]);
-        if case.program != Program::Floor {
-            command.args(["--description", case.description]);
+        match case.program {
+            Program::Floor | Program::RelayFloor => {}
+            Program::RelayPads => {
+                command.arg("--pads");
+            }
+            Program::Stock | Program::Ours | Program::Peer => {
+                command.args(["--description", case.description]);
+            }
         }
         // The peer's elements have the names of ours: neither a plugin that is installed for this user nor
         // the registry of another run may stand in for what is meant.

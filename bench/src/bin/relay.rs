@@ -1,0 +1,306 @@
+//! The hand-written loops that a full session is measured against: receive a packet, turn µ-law into A-law in
+//! place, send it on from the socket it came to. No jitter buffer, no RTCP.
+//!
+//! Bare: nothing but the kernel and a table. With `--pads`: a pooled GStreamer buffer that goes through two
+//! pads, as it would through two elements.
+
+use std::ffi::CString;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd;
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use threadbare_bench::epoll::Epoll;
+use threadbare_bench::session::{self, Ready};
+use threadbare_bench::{counter, measure};
+
+/// Hand-written loops that receive and send.
+#[derive(Parser)]
+struct Options {
+    /// How many streams.
+    #[arg(long)]
+    streams: u16,
+    /// Port of the first stream; the others follow.
+    #[arg(long)]
+    port: u16,
+    /// Port of the first destination.
+    #[arg(long)]
+    out: u16,
+    /// So many destinations are taken in turn.
+    #[arg(long, default_value_t = 1)]
+    out_ports: u16,
+    /// Through GStreamer buffers and pads.
+    #[arg(long)]
+    pads: bool,
+    /// Milliseconds of a slice.
+    #[arg(long, default_value_t = 20)]
+    wait: u64,
+    /// Seconds from the first packet to the window.
+    #[arg(long, default_value_t = 3.0)]
+    warmup: f64,
+    /// Seconds of the window.
+    #[arg(long, default_value_t = 10.0)]
+    seconds: f64,
+}
+
+const BUFFER_BYTES: usize = 1492;
+const POOL_BUFFERS_MIN: u32 = 64;
+const HEADER_BYTES: usize = 12;
+const PCMA: u8 = 8;
+
+/// One stream. Its address is given to GStreamer, so it stays where it is.
+struct Stream {
+    socket: UdpSocket,
+    destination: libc::sockaddr_in,
+    table: &'static [u8; 256],
+    /// Null in the bare loop.
+    source: *mut gst_sys::GstPad,
+    converter_source: *mut gst_sys::GstPad,
+}
+
+/// What the loop's thread owns.
+struct Relay {
+    epoll: Epoll,
+    /// Null in the bare loop.
+    pool: *mut gst_sys::GstBufferPool,
+    // Boxed: the pads hold pointers.
+    #[allow(clippy::vec_box)]
+    streams: Vec<Box<Stream>>,
+}
+
+// SAFETY: GStreamer's objects may be used from any thread, and the relay moves to one thread whole.
+unsafe impl Send for Relay {}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    measure::raise_descriptor_limit();
+    gst::init()?;
+    let started = Instant::now();
+    // SAFETY: GStreamer is initialised.
+    let pool = match options.pads {
+        true => unsafe { new_pool() },
+        false => null_mut(),
+    };
+    let mut relay = Relay {
+        epoll: Epoll::new()?,
+        pool,
+        streams: Vec::new(),
+    };
+    // What the values become does not matter here, only that each is looked up.
+    let table: &'static [u8; 256] = Box::leak(Box::new(std::array::from_fn(|i| i as u8 ^ 0x55)));
+    let mut resident_kib_first = 0;
+    for stream in 0..options.streams {
+        let destination = options.out + stream % options.out_ports;
+        relay.add(options.port + stream, destination, table)?;
+        if stream == 0 {
+            resident_kib_first = measure::resident_kib()?;
+        }
+    }
+    let slice = Duration::from_millis(options.wait);
+    std::thread::Builder::new()
+        .name("relay".into())
+        .spawn(move || relay.run(slice))?;
+    let ready = Ready {
+        setup_seconds: started.elapsed().as_secs_f64(),
+        resident_kib_first,
+    };
+    let warmup = Duration::from_secs_f64(options.warmup);
+    session::run(ready, warmup, Duration::from_secs_f64(options.seconds))?;
+    // The loop has no end.
+    std::process::exit(0)
+}
+
+impl Relay {
+    fn add(&mut self, port: u16, destination: u16, table: &'static [u8; 256]) -> Result<()> {
+        let address = (Ipv4Addr::LOCALHOST, port);
+        let socket = UdpSocket::bind(address).with_context(|| format!("{address:?}"))?;
+        socket.set_nonblocking(true)?;
+        self.epoll.add(&socket, self.streams.len())?;
+        let mut stream = Box::new(Stream {
+            socket,
+            destination: libc::sockaddr_in {
+                sin_family: libc::AF_INET as u16,
+                sin_port: destination.to_be(),
+                sin_addr: libc::in_addr {
+                    s_addr: u32::from(Ipv4Addr::LOCALHOST).to_be(),
+                },
+                sin_zero: [0; 8],
+            },
+            table,
+            source: null_mut(),
+            converter_source: null_mut(),
+        });
+        if !self.pool.is_null() {
+            // SAFETY: GStreamer is initialised, and the stream is boxed and never freed before the process ends.
+            unsafe { add_pads(&mut stream, &format!("relay-{port}"))? };
+        }
+        self.streams.push(stream);
+        Ok(())
+    }
+
+    fn run(self, slice: Duration) {
+        let mut packet = [0u8; BUFFER_BYTES];
+        self.epoll.run(slice, |place, time| {
+            let stream = &self.streams[place];
+            if self.pool.is_null() {
+                if let Ok(len) = stream.socket.recv(&mut packet) {
+                    convert(&mut packet[..len], stream.table);
+                    stream.send(&packet[..len]);
+                }
+            } else {
+                // SAFETY: pool and pads were made in `main` and live as long as the process.
+                unsafe { push_one(self.pool, stream, time.as_nanos() as u64) };
+            }
+        });
+    }
+}
+
+impl Stream {
+    fn send(&self, packet: &[u8]) {
+        // SAFETY: an open socket, a packet and an address that live through the call.
+        let sent = unsafe {
+            libc::sendto(
+                self.socket.as_raw_fd(),
+                packet.as_ptr().cast(),
+                packet.len(),
+                0,
+                (&raw const self.destination).cast(),
+                size_of::<libc::sockaddr_in>() as u32,
+            )
+        };
+        if sent > 0 {
+            counter::count();
+        }
+    }
+}
+
+fn convert(packet: &mut [u8], table: &[u8; 256]) {
+    let Some((header, payload)) = packet.split_at_mut_checked(HEADER_BYTES) else {
+        return;
+    };
+    header[1] = PCMA;
+    for sample in payload {
+        *sample = table[usize::from(*sample)];
+    }
+}
+
+/// # Safety
+/// GStreamer is initialised.
+unsafe fn new_pool() -> *mut gst_sys::GstBufferPool {
+    // SAFETY: the configuration is the pool's own copy, handed back to it.
+    unsafe {
+        let pool = gst_sys::gst_buffer_pool_new();
+        let config = gst_sys::gst_buffer_pool_get_config(pool);
+        let (bytes, minimum) = (BUFFER_BYTES as u32, POOL_BUFFERS_MIN);
+        gst_sys::gst_buffer_pool_config_set_params(config, null_mut(), bytes, minimum, 0);
+        gst_sys::gst_buffer_pool_set_config(pool, config);
+        gst_sys::gst_buffer_pool_set_active(pool, glib_sys::GTRUE);
+        pool
+    }
+}
+
+/// Source, converter and sink, each a bin without anything in it but pads.
+///
+/// # Safety
+/// GStreamer is initialised; `stream` never moves and is never freed.
+unsafe fn add_pads(stream: &mut Stream, id: &str) -> Result<()> {
+    let id = CString::new(id)?;
+    // SAFETY: each object is made here and lives as long as the process; names are C strings.
+    unsafe {
+        let owner = std::ptr::from_mut(stream).cast();
+        let pad = |name: &std::ffi::CStr, direction, chain| {
+            let pad = gst_sys::gst_pad_new(name.as_ptr(), direction);
+            gst_sys::gst_pad_set_element_private(pad, owner);
+            if let Some(chain) = chain {
+                gst_sys::gst_pad_set_chain_function_full(pad, Some(chain), null_mut(), None);
+            }
+            let element = gst_sys::gst_bin_new(std::ptr::null());
+            gst_sys::gst_element_add_pad(element, pad);
+            gst_sys::gst_pad_set_active(pad, glib_sys::GTRUE);
+            pad
+        };
+        let (source, sink) = (gst_sys::GST_PAD_SRC, gst_sys::GST_PAD_SINK);
+        stream.source = pad(c"src", source, None);
+        let converter_sink = pad(c"sink", sink, Some(convert_chain as _));
+        stream.converter_source = pad(c"src", source, None);
+        let sender = pad(c"sink", sink, Some(send_chain as _));
+        for (from, to) in [
+            (stream.source, converter_sink),
+            (stream.converter_source, sender),
+        ] {
+            if gst_sys::gst_pad_link(from, to) != gst_sys::GST_PAD_LINK_OK {
+                bail!("pads do not link");
+            }
+            let start = gst_sys::gst_event_new_stream_start(id.as_ptr());
+            gst_sys::gst_pad_push_event(from, start);
+            let mut segment: gst_sys::GstSegment = std::mem::zeroed();
+            gst_sys::gst_segment_init(&mut segment, gst_sys::GST_FORMAT_TIME);
+            gst_sys::gst_pad_push_event(from, gst_sys::gst_event_new_segment(&segment));
+        }
+    }
+    Ok(())
+}
+
+/// # Safety
+/// The pool is active, the pads active and linked.
+unsafe fn push_one(pool: *mut gst_sys::GstBufferPool, stream: &Stream, time_ns: u64) {
+    // SAFETY: a buffer fresh from the pool is ours alone, so it may be mapped for writing; the map lends
+    // `size` bytes at `data` until it is undone; the push takes the buffer over.
+    unsafe {
+        let mut buffer = null_mut();
+        let flow = gst_sys::gst_buffer_pool_acquire_buffer(pool, &mut buffer, null_mut());
+        if flow != gst_sys::GST_FLOW_OK {
+            return;
+        }
+        let mut map = std::mem::zeroed();
+        gst_sys::gst_buffer_map(buffer, &mut map, gst_sys::GST_MAP_WRITE);
+        let bytes = libc::recv(stream.socket.as_raw_fd(), map.data.cast(), map.size, 0);
+        gst_sys::gst_buffer_unmap(buffer, &mut map);
+        if bytes > 0 {
+            gst_sys::gst_buffer_set_size(buffer, bytes);
+            (*buffer).dts = time_ns;
+            gst_sys::gst_pad_push(stream.source, buffer);
+        } else {
+            gst_sys::gst_mini_object_unref(buffer.cast());
+        }
+    }
+}
+
+unsafe extern "C" fn convert_chain(
+    pad: *mut gst_sys::GstPad,
+    _parent: *mut gst_sys::GstObject,
+    buffer: *mut gst_sys::GstBuffer,
+) -> gst_sys::GstFlowReturn {
+    // SAFETY: the pad's private pointer is its stream (see `add_pads`); the buffer is ours.
+    unsafe {
+        let stream = &*gst_sys::gst_pad_get_element_private(pad).cast::<Stream>();
+        let buffer = gst_sys::gst_mini_object_make_writable(buffer.cast()).cast();
+        let mut map = std::mem::zeroed();
+        gst_sys::gst_buffer_map(buffer, &mut map, gst_sys::GST_MAP_READWRITE);
+        convert(
+            std::slice::from_raw_parts_mut(map.data, map.size),
+            stream.table,
+        );
+        gst_sys::gst_buffer_unmap(buffer, &mut map);
+        gst_sys::gst_pad_push(stream.converter_source, buffer)
+    }
+}
+
+unsafe extern "C" fn send_chain(
+    pad: *mut gst_sys::GstPad,
+    _parent: *mut gst_sys::GstObject,
+    buffer: *mut gst_sys::GstBuffer,
+) -> gst_sys::GstFlowReturn {
+    // SAFETY: as above; the buffer is given back once.
+    unsafe {
+        let stream = &*gst_sys::gst_pad_get_element_private(pad).cast::<Stream>();
+        let mut map = std::mem::zeroed();
+        gst_sys::gst_buffer_map(buffer, &mut map, gst_sys::GST_MAP_READ);
+        stream.send(std::slice::from_raw_parts(map.data, map.size));
+        gst_sys::gst_buffer_unmap(buffer, &mut map);
+        gst_sys::gst_mini_object_unref(buffer.cast());
+        gst_sys::GST_FLOW_OK
+    }
+}

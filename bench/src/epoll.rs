@@ -1,0 +1,66 @@
+//! The hand-written loops' slices: sleep to the next edge, then everything that is ready.
+
+#![allow(unsafe_code)]
+
+use std::io::Error;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+const EVENTS: usize = 4096;
+
+/// Level-triggered, registered once.
+#[derive(Debug)]
+pub struct Epoll(libc::c_int);
+
+impl Epoll {
+    pub fn new() -> Result<Epoll> {
+        // SAFETY: a plain call; a failure is found below.
+        let epoll = unsafe { libc::epoll_create1(0) };
+        if epoll < 0 {
+            bail!("epoll_create1: {}", Error::last_os_error());
+        }
+        Ok(Epoll(epoll))
+    }
+
+    /// Watches `socket`; `place` is what [`Epoll::run`] says when something is there.
+    pub fn add(&self, socket: &UdpSocket, place: usize) -> Result<()> {
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: place as u64,
+        };
+        // SAFETY: both descriptors are open, the event outlives the call.
+        let added =
+            unsafe { libc::epoll_ctl(self.0, libc::EPOLL_CTL_ADD, socket.as_raw_fd(), &mut event) };
+        if added != 0 {
+            bail!("epoll_ctl: {}", Error::last_os_error());
+        }
+        Ok(())
+    }
+
+    /// Calls `ready` with each place that has something and the slice's time since the start. Without end.
+    pub fn run(&self, slice: Duration, mut ready: impl FnMut(usize, Duration)) {
+        let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
+        let started = Instant::now();
+        let mut slice_end = started;
+        loop {
+            // The next edge that is still ahead: without drift, and without catching up.
+            slice_end = (slice_end + slice).max(Instant::now());
+            std::thread::sleep(slice_end.saturating_duration_since(Instant::now()));
+            let time = slice_end - started;
+            loop {
+                // SAFETY: `events` has room for EVENTS events.
+                let count =
+                    unsafe { libc::epoll_wait(self.0, events.as_mut_ptr(), EVENTS as i32, 0) };
+                if count <= 0 {
+                    break;
+                }
+                for event in &events[..count as usize] {
+                    ready(event.u64 as usize, time);
+                }
+            }
+        }
+    }
+}
