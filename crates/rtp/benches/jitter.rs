@@ -1,0 +1,3 @@
+//! What one packet costs in the jitter buffer.
+
+fn main() {}
