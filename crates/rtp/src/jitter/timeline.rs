@@ -10,15 +10,24 @@ use crate::id::{NS_PER_S, RtpTime};
 pub(super) struct Timeline {
     time: RtpTime,
     clock_rate_hz: u32,
+    /// Where that is a whole number, as at 8 and 16 kHz; else 0. It spares every packet a division.
+    unit_ns: u32,
     send_ns: i64,
 }
 
 impl Timeline {
     /// `clock_rate_hz` is not 0.
     pub(super) fn new(clock_rate_hz: u32) -> Timeline {
+        let ns_per_s = NS_PER_S as u32;
+        let is_whole = ns_per_s.is_multiple_of(clock_rate_hz);
         Timeline {
             time: RtpTime(0),
             clock_rate_hz,
+            unit_ns: if is_whole {
+                ns_per_s / clock_rate_hz
+            } else {
+                0
+            },
             send_ns: 0,
         }
     }
@@ -32,9 +41,13 @@ impl Timeline {
     /// Where on the line `time` is, rounded down.
     pub(super) fn send_ns(&self, time: RtpTime) -> i64 {
         // 2^31 units times 10^9 stays below 2^63.
-        let units_ns = time.distance_from(self.time) * NS_PER_S as i64;
-        self.send_ns
-            .saturating_add(units_ns.div_euclid(i64::from(self.clock_rate_hz)))
+        let units = time.distance_from(self.time);
+        let ns = if self.unit_ns > 0 {
+            units * i64::from(self.unit_ns)
+        } else {
+            (units * NS_PER_S as i64).div_euclid(i64::from(self.clock_rate_hz))
+        };
+        self.send_ns.saturating_add(ns)
     }
 
     /// The stream has come to `time`. Calling this at least every 2^31 units is what extends the timestamps.
