@@ -1,9 +1,19 @@
 //! Building blocks for RTP audio that never read a clock, draw a random number or touch a socket.
 //!
 //! - [`id`]: sequence numbers, timestamps and their arithmetic.
+//! - [`packet`]: the header of a received packet.
+//! - [`jitter`]: the jitter buffer.
+//! - [`conceal`]: packet-loss concealment.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
+//! - [`l16`]: conversions from and to L16, linear audio in network byte order.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
+pub mod conceal;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod g711;
 pub mod id;
+pub mod jitter;
+pub mod l16;
+pub mod packet;

@@ -1,0 +1,10 @@
+//! What the fuzz targets do with their bytes. It stands here so that the corpora in `fuzz/corpus` replay
+//! under `cargo test` (`tests/corpus.rs`), without the nightly compiler that a fuzzer needs.
+//!
+//! Each function panics where an invariant does not hold.
+
+mod jitter;
+mod packet;
+
+pub use jitter::{Watched, jitter};
+pub use packet::packet;

@@ -1,0 +1,17 @@
+//! Target `packet`: the bytes are one datagram.
+
+use crate::packet::{Packet, is_rtcp};
+
+/// Whatever parses, describes itself within its own bytes.
+pub fn packet(data: &[u8]) {
+    let Ok(packet) = Packet::parse(data) else {
+        return;
+    };
+    let range = packet.payload_range();
+    assert!(range.start >= 12 + 4 * usize::from(packet.csrc_count()));
+    assert!(range.start <= range.end && range.end <= data.len());
+    assert_eq!(packet.payload(), &data[range]);
+    assert!(packet.payload_type().0 < 128);
+    // With rtcp-mux the two are told apart by the second octet alone.
+    assert_eq!(is_rtcp(data), (192..=223).contains(&data[1]));
+}
