@@ -4,6 +4,7 @@
 //! - [`packet`]: the header of a received packet.
 //! - [`jitter`]: the jitter buffer.
 //! - [`conceal`]: packet-loss concealment.
+//! - [`reception`]: loss, jitter and validity of what one source sends.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
 #![forbid(unsafe_code)]
@@ -17,3 +18,5 @@ pub mod id;
 pub mod jitter;
 pub mod l16;
 pub mod packet;
+pub mod reception;
+mod rng;
