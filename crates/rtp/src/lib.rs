@@ -5,6 +5,7 @@
 //! - [`jitter`]: the jitter buffer.
 //! - [`conceal`]: packet-loss concealment.
 //! - [`reception`]: loss, jitter and validity of what one source sends.
+//! - [`session`]: RTCP, both directions.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
 #![forbid(unsafe_code)]
@@ -20,3 +21,4 @@ pub mod l16;
 pub mod packet;
 pub mod reception;
 mod rng;
+pub mod session;
