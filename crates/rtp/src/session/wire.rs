@@ -501,3 +501,177 @@ pub(crate) fn cname_bytes(cname: &str) -> usize {
 pub(crate) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }
+
+/// With `rtcp-types` as the other side.
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use rtcp_types::prelude::*;
+
+    use super::*;
+
+    fn block() -> impl Strategy<Value = Block> {
+        let words = any::<(u32, u32, u32, u32, u32)>();
+        (words, any::<u8>(), -0x80_0000..=0x7f_ffff_i32).prop_map(|(words, fraction_lost, lost)| {
+            Block {
+                ssrc: Ssrc(words.0),
+                fraction_lost,
+                cumulative_lost: lost,
+                highest: words.1,
+                jitter_units: words.2,
+                lsr: words.3,
+                dlsr: words.4,
+            }
+        })
+    }
+
+    fn read_by_others(block: &rtcp_types::ReportBlock<'_>) -> Block {
+        Block {
+            ssrc: Ssrc(block.ssrc()),
+            fraction_lost: block.fraction_lost(),
+            cumulative_lost: (block.cumulative_lost() << 8).cast_signed() >> 8,
+            highest: block.extended_sequence_number(),
+            jitter_units: block.interarrival_jitter(),
+            lsr: block.last_sender_report_timestamp(),
+            dlsr: block.delay_since_last_sender_report_timestamp(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn others_read_what_is_written(
+            ssrc in any::<u32>(),
+            info in prop::option::of(any::<(u64, u32, u32, u32)>()),
+            blocks in prop::collection::vec(block(), 0..31),
+            cname in "[a-zäß]{0,300}",
+            reason in prop::option::of("[a-z]{1,300}"),
+        ) {
+            let mut out = [0; 2000];
+            let mut writer = Writer::new(&mut out);
+            let sender = info.map(|(ntp, time, packets, octets)| SenderInfo {
+                ntp: NtpTime(ntp),
+                time: RtpTime(time),
+                packets,
+                octets,
+            });
+            prop_assert!(writer.report(Ssrc(ssrc), sender, blocks.iter().copied()));
+            prop_assert!(writer.cname(Ssrc(ssrc), &cname));
+            prop_assert!(writer.bye(Ssrc(ssrc), reason.as_deref().unwrap_or_default()));
+            let bytes = writer.bytes();
+            let mut compound = rtcp_types::Compound::parse(&out[..bytes]).expect("a compound");
+            let read: Vec<Block> = match compound.next() {
+                Some(Ok(rtcp_types::Packet::Sr(report))) => {
+                    let told = (report.ntp_timestamp(), report.rtp_timestamp(),
+                        report.packet_count(), report.octet_count());
+                    prop_assert_eq!(Some(told), info);
+                    prop_assert_eq!(report.ssrc(), ssrc);
+                    report.report_blocks().map(|block| read_by_others(&block)).collect()
+                }
+                Some(Ok(rtcp_types::Packet::Rr(report))) => {
+                    prop_assert_eq!(None, info);
+                    prop_assert_eq!(report.ssrc(), ssrc);
+                    report.report_blocks().map(|block| read_by_others(&block)).collect()
+                }
+                other => panic!("{other:?}"),
+            };
+            prop_assert_eq!(&read, &blocks);
+            let Some(Ok(rtcp_types::Packet::Sdes(sdes))) = compound.next() else {
+                panic!("no description");
+            };
+            let chunk = sdes.chunks().next().expect("a chunk");
+            let item = chunk.items().next().expect("an item");
+            prop_assert_eq!(item.value(), cut(&cname).as_bytes());
+            let Some(Ok(rtcp_types::Packet::Bye(bye))) = compound.next() else {
+                panic!("no BYE");
+            };
+            prop_assert_eq!(bye.reason(), reason.as_deref().map(|reason| cut(reason).as_bytes()));
+            // And so do we.
+            let ours: Vec<Packet<'_>> = parse(&out[..bytes], false).expect("good").collect();
+            prop_assert_eq!(ours[0].blocks().collect::<Vec<_>>(), blocks);
+            if let Some(sender) = sender {
+                prop_assert_eq!(ours[0].sender_info(), sender);
+            }
+            prop_assert_eq!(ours[1].cnames().next(), Some((Ssrc(ssrc), cut(&cname).as_bytes())));
+            prop_assert_eq!(ours[2].reason(), cut(reason.as_deref().unwrap_or_default()).as_bytes());
+            prop_assert_eq!(bytes - ours[2].body.len() - 4 - ours[0].body.len() - 4, cname_bytes(&cname));
+        }
+
+        #[test]
+        fn what_others_write_is_read(
+            sources in prop::collection::vec((any::<u32>(), "[a-z]{1,40}"), 1..31),
+            lost in prop::collection::btree_set(any::<u16>(), 1..40),
+            padding in 0..3_u8,
+        ) {
+            let mut sdes = rtcp_types::Sdes::builder();
+            for (ssrc, name) in &sources {
+                let chunk = rtcp_types::SdesChunk::builder(*ssrc)
+                    .add_item(rtcp_types::SdesItem::builder(rtcp_types::SdesItem::TOOL, "test"))
+                    .add_item(rtcp_types::SdesItem::builder(rtcp_types::SdesItem::CNAME, name));
+                sdes = sdes.add_chunk(chunk);
+            }
+            let nack = lost.iter().fold(rtcp_types::Nack::builder(), |nack, seq| {
+                nack.add_rtp_sequence(*seq)
+            });
+            let nack = rtcp_types::TransportFeedback::builder_owned(nack).sender_ssrc(1).media_ssrc(2);
+            let bye = sources.iter().fold(rtcp_types::Bye::builder(), |bye, (ssrc, _)| bye.add_source(*ssrc));
+            let compound = rtcp_types::Compound::builder()
+                .add_packet(rtcp_types::ReceiverReport::builder(1))
+                .add_packet(sdes)
+                .add_packet(nack)
+                // Aligned as it is: `rtcp-types` 0.3.0 writes padding over the alignment.
+                .add_packet(bye.padding(padding * 4).reason("bye"));
+            let mut bytes = vec![0; 4000];
+            let length = compound.write_into(&mut bytes).expect("it fits");
+            let packets: Vec<Packet<'_>> = parse(&bytes[..length], false).expect("good").collect();
+            let names: Vec<_> = packets[1].cnames().collect();
+            let expected: Vec<_> = sources.iter().map(|(ssrc, name)| (Ssrc(*ssrc), name.as_bytes())).collect();
+            prop_assert_eq!(names, expected);
+            let mut read = std::collections::BTreeSet::new();
+            for (first, following) in packets[2].nacks() {
+                read.insert(first.0);
+                read.extend((0..16).filter(|bit| following >> bit & 1 == 1).map(|bit| first.plus(bit + 1).0));
+            }
+            prop_assert_eq!(read, lost);
+            prop_assert_eq!((packets[2].sender(), packets[2].media()), (Ssrc(1), Ssrc(2)));
+            let leaving: Vec<_> = packets[3].leaving().map(|ssrc| ssrc.0).collect();
+            prop_assert_eq!(leaving, sources.iter().map(|(ssrc, _)| *ssrc).collect::<Vec<_>>());
+            prop_assert_eq!(packets[3].reason(), b"bye");
+        }
+
+        #[test]
+        fn a_packet_that_does_not_fit_is_left_out_whole(room in 0..200_usize) {
+            let mut out = vec![0; room];
+            let mut writer = Writer::new(&mut out);
+            writer.report(Ssrc(1), None, std::iter::empty());
+            writer.cname(Ssrc(1), "a name of some length");
+            writer.nack(Ssrc(1), Ssrc(2), (0..20).map(|seq| SeqNum(seq * 20)));
+            writer.pli(Ssrc(1), Ssrc(2));
+            let bytes = writer.bytes();
+            prop_assert!(bytes <= room);
+            prop_assert!(bytes == 0 || parse(&out[..bytes], true).is_ok());
+        }
+
+        #[test]
+        fn any_bytes_are_read_within_their_bounds(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let Ok(packets) = parse(&bytes, true) else { return Ok(()) };
+            for packet in packets {
+                prop_assert!(packet.blocks().count() <= BLOCKS_MAX);
+                prop_assert!(packet.leaving().count() <= BLOCKS_MAX);
+                prop_assert!(packet.cnames().count() <= BLOCKS_MAX);
+                let _ = (packet.reason(), packet.nacks().count(), packet.firs().count());
+                let _ = (packet.sender(), packet.media(), packet.sender_info());
+            }
+        }
+    }
+
+    /// Zeros after the end of a chunk reach to the next 32-bit boundary; the next source may begin with zeros.
+    #[test]
+    fn a_source_that_begins_with_zeros_is_not_taken_for_padding() {
+        let mut bytes = vec![0x82, SDES, 0, 5];
+        bytes.extend([0, 0, 0, 5, CNAME, 1, b'a', 0]);
+        bytes.extend([0, 0, 0, 6, CNAME, 3, b'b', b'c', b'd', 0, 0, 0]);
+        let packets: Vec<Packet<'_>> = parse(&bytes, true).expect("good").collect();
+        let names: Vec<_> = packets[0].cnames().collect();
+        assert_eq!(names, [(Ssrc(5), &b"a"[..]), (Ssrc(6), &b"bcd"[..])]);
+    }
+}
