@@ -4,16 +4,25 @@
 //! - [`packet`]: the header of a received packet.
 //! - [`jitter`]: the jitter buffer.
 //! - [`conceal`]: packet-loss concealment.
+//! - [`reception`]: loss, jitter and validity of what one source sends.
+//! - [`session`]: RTCP, both directions.
+//! - [`demux`]: which stream a packet of a shared port belongs to.
+//! - [`latch`]: which address a stream's peer is at.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
 pub mod conceal;
+pub mod demux;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod g711;
 pub mod id;
 pub mod jitter;
 pub mod l16;
+pub mod latch;
 pub mod packet;
+pub mod reception;
+mod rng;
+pub mod session;

@@ -1,0 +1,703 @@
+//! Which stream a packet of a shared port belongs to.
+//!
+//! Routes are found by SSRC, by the sender's address, by payload type or by any of these together; the one that says
+//! most wins. A packet costs one hash lookup: what several filters would have to be asked for is remembered per flow.
+//! Strangers may be given routes of their own, after a few packets (see [`Learning`]).
+//!
+//! Everything has a bound, and where it is reached the least recently used entry goes, in constant time.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::net::{IpAddr, SocketAddr};
+
+use thiserror::Error;
+
+use crate::id::{PayloadType, Ssrc};
+use crate::rng::SplitMix;
+
+/// Static routes at a time: more streams than one machine carries, and 16 MiB of table.
+pub const ROUTES_MAX: usize = 65_536;
+/// Flows remembered at a time. With fewer flows than this, each is looked up once.
+pub const FLOWS_MAX: usize = 65_536;
+/// An entry is moved to the front of its list at most this often: the list's neighbours are cold memory.
+const USED_GRAIN_NS: u64 = 1_000_000_000;
+/// No entry.
+const NONE: u32 = u32::MAX;
+
+const BY_SSRC: u8 = 1;
+const BY_ADDRESS: u8 = 2;
+const BY_PAYLOAD_TYPE: u8 = 4;
+/// The fields that filters may use together, in the order in which they are asked: more fields first, and an SSRC says
+/// more than an address, an address more than a payload type.
+const MASKS: [u8; 8] = [
+    BY_SSRC | BY_ADDRESS | BY_PAYLOAD_TYPE,
+    BY_SSRC | BY_ADDRESS,
+    BY_SSRC | BY_PAYLOAD_TYPE,
+    BY_ADDRESS | BY_PAYLOAD_TYPE,
+    BY_SSRC,
+    BY_ADDRESS,
+    BY_PAYLOAD_TYPE,
+    0,
+];
+const STRANGER_MASK: u8 = BY_SSRC | BY_ADDRESS;
+
+/// What a route's packets look like. Fields that are `None` do not matter; a filter without any takes what is left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Filter {
+    /// Their SSRC.
+    pub ssrc: Option<Ssrc>,
+    /// Where they come from.
+    pub from: Option<SocketAddr>,
+    /// Their payload type.
+    pub payload_type: Option<PayloadType>,
+}
+
+/// Whether and how strangers get routes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Learning {
+    /// Packets of one SSRC from one address, each less than `idle_ns` after the one before, that make it worth a route.
+    pub packets: u32,
+    /// Strangers on probation at a time. A flood of them evicts its own.
+    pub strangers_max: usize,
+    /// Learned routes at a time.
+    pub routes_max: usize,
+    /// A learned route or a stranger of whom nothing came for so long is forgotten.
+    pub idle_ns: u64,
+}
+
+/// Why a route was not taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum DemuxError {
+    /// There is a static route with the same filter.
+    #[error("there is a route for this filter already")]
+    Duplicate,
+    /// There are [`ROUTES_MAX`] static routes, or the learned ones are not wanted.
+    #[error("no room for another route")]
+    Full,
+}
+
+/// Where a packet belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lookup<R> {
+    /// To this route.
+    Route(R),
+    /// To a stranger who sent enough packets by now. Said once: give it a route with [`Demux::learn`] or let it be.
+    Stranger,
+    /// To a stranger on probation, or one who was announced and got no route.
+    Probation,
+    /// To nobody.
+    Unmatched,
+}
+
+/// What a table did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DemuxStats {
+    /// Packets that belonged to a route.
+    pub matched: u64,
+    /// Packets that belonged to nobody.
+    pub unmatched: u64,
+    /// Packets of strangers on probation.
+    pub probation: u64,
+    /// Packets of strangers who were announced and got no route.
+    pub unclaimed: u64,
+    /// Strangers forgotten because there were too many.
+    pub strangers_evicted: u64,
+    /// Learned routes forgotten because there were too many.
+    pub routes_evicted: u64,
+    /// Learned routes forgotten because they were idle.
+    pub routes_expired: u64,
+    /// Expired routes that were not drained in time.
+    pub expired_dropped: u64,
+}
+
+/// The fields of a packet, those out of `mask`; four words to hash and to compare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Key {
+    ip: [u64; 2],
+    /// SSRC and payload type.
+    stream: u64,
+    /// Port, scope of an IPv6 address, mask.
+    place: u64,
+}
+
+impl Key {
+    #[inline]
+    fn new(mask: u8, ssrc: Ssrc, from: SocketAddr, payload_type: PayloadType) -> Key {
+        let mut key = Key {
+            ip: [0; 2],
+            stream: 0,
+            place: u64::from(mask),
+        };
+        if mask & BY_ADDRESS != 0 {
+            let (ip, scope) = match from {
+                SocketAddr::V4(v4) => (u128::from(u32::from(*v4.ip())), 1 << 31),
+                // The scope tells link-local neighbours on two interfaces apart.
+                SocketAddr::V6(v6) => {
+                    (u128::from(*v6.ip()), u64::from(v6.scope_id() & 0x7fff_ffff))
+                }
+            };
+            key.ip = [(ip >> 64) as u64, ip as u64];
+            key.place |= u64::from(from.port()) << 8 | scope << 32;
+        }
+        if mask & BY_SSRC != 0 {
+            key.stream = u64::from(ssrc.0);
+        }
+        if mask & BY_PAYLOAD_TYPE != 0 {
+            key.stream |= u64::from(payload_type.0) << 32;
+        }
+        key
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.ip[0] ^ self.stream.rotate_left(17));
+        state.write_u64(self.ip[1]);
+        state.write_u64(self.stream);
+        state.write_u64(self.place);
+    }
+}
+
+/// Keyed hashing of a few words: each is folded in by a 64x64 -> 128 bit multiplication with a secret.
+#[derive(Debug, Clone)]
+struct Keyed([u64; 2]);
+
+struct KeyedHasher {
+    state: u64,
+    secret: u64,
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = KeyedHasher;
+
+    fn build_hasher(&self) -> KeyedHasher {
+        KeyedHasher {
+            state: self.0[0],
+            secret: self.0[1],
+        }
+    }
+}
+
+impl Hasher for KeyedHasher {
+    fn finish(&self) -> u64 {
+        self.state
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        let product = u128::from(self.state ^ word) * u128::from(self.secret);
+        // The state rotated in keeps a factor of 0 from wiping out what was before.
+        self.state = (product as u64) ^ ((product >> 64) as u64) ^ self.state.rotate_left(29);
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind<R> {
+    /// Given by the caller.
+    Static(R),
+    /// Given to a stranger.
+    Learned(R),
+    /// What the filters said about a flow, true as long as they stay what they were; and whose route that is.
+    Flow {
+        route: R,
+        generation: u32,
+        owner: u32,
+    },
+    /// On probation, so many packets yet to come before it is announced.
+    Stranger { packets_left: u32 },
+    /// A free place of the table.
+    Free,
+}
+
+#[derive(Debug, Clone)]
+struct Entry<R> {
+    kind: Kind<R>,
+    used_ns: u64,
+    key: Key,
+    /// Neighbours in the list of its kind.
+    newer: u32,
+    older: u32,
+}
+
+/// Entries of one kind by last use.
+#[derive(Debug, Clone, Copy)]
+struct List {
+    newest: u32,
+    oldest: u32,
+    length: usize,
+}
+
+const FLOWS: usize = 0;
+const STRANGERS: usize = 1;
+const LEARNED: usize = 2;
+
+/// A table of routes. `R` is whatever the caller calls a stream by: an index, for example.
+///
+/// **Contract.** [`lookup`](Demux::lookup) per packet; every few seconds [`expire`](Demux::expire), and after both,
+/// [`poll_expired`](Demux::poll_expired) until it returns `None`.
+#[derive(Debug)]
+pub struct Demux<R> {
+    index: HashMap<Key, u32, Keyed>,
+    entries: Vec<Entry<R>>,
+    free: Vec<u32>,
+    lists: [List; 3],
+    /// Routes by the fields they use, as in [`MASKS`].
+    routes_with: [usize; 8],
+    /// All fields that any filter uses: what a flow is told apart by.
+    flow_mask: u8,
+    static_routes: usize,
+    generation: u32,
+    learning: Option<Learning>,
+    expired: VecDeque<(Filter, R)>,
+    stats: DemuxStats,
+}
+
+impl<R: Copy> Demux<R> {
+    /// An empty table. `seed` keys the hash: another one for each table, unknown to senders.
+    #[must_use]
+    pub fn new(learning: Option<Learning>, seed: u64) -> Demux<R> {
+        let mut rng = SplitMix(seed);
+        let secrets = [rng.next_u64(), rng.next_u64() | 1];
+        let empty = List {
+            newest: NONE,
+            oldest: NONE,
+            length: 0,
+        };
+        let mut demux = Demux {
+            index: HashMap::with_hasher(Keyed(secrets)),
+            entries: Vec::new(),
+            free: Vec::new(),
+            lists: [empty; 3],
+            routes_with: [0; 8],
+            flow_mask: 0,
+            static_routes: 0,
+            generation: 0,
+            learning,
+            expired: VecDeque::new(),
+            stats: DemuxStats::default(),
+        };
+        demux.filters_changed();
+        demux
+    }
+
+    /// Adds a route for the packets that `filter` describes.
+    ///
+    /// # Errors
+    /// There is one for the same filter, or there are too many.
+    pub fn add(&mut self, filter: Filter, route: R) -> Result<(), DemuxError> {
+        let key = key_of(&filter);
+        if let Some(&at) = self.index.get(&key) {
+            if let Kind::Static(_) = self.entries[at as usize].kind {
+                return Err(DemuxError::Duplicate);
+            }
+            // A flow, a stranger or a learned route of the same description: it is the caller's now.
+            self.forget(at);
+        }
+        if self.static_routes >= ROUTES_MAX {
+            return Err(DemuxError::Full);
+        }
+        self.static_routes += 1;
+        self.insert(0, key, Kind::Static(route));
+        self.routes_with[usize::from(mask_of(&filter))] += 1;
+        self.filters_changed();
+        Ok(())
+    }
+
+    /// Removes a route, static or learned. `None` if there is none for this very filter.
+    pub fn remove(&mut self, filter: &Filter) -> Option<R> {
+        let at = *self.index.get(&key_of(filter))?;
+        let route = match self.entries[at as usize].kind {
+            Kind::Static(route) | Kind::Learned(route) => route,
+            Kind::Flow { .. } | Kind::Stranger { .. } | Kind::Free => return None,
+        };
+        self.forget(at);
+        Some(route)
+    }
+
+    /// Gives a stranger a route, until it is idle or too many others are used more.
+    ///
+    /// # Errors
+    /// There is a static route for it, or the table does not learn.
+    pub fn learn(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        ssrc: Ssrc,
+        route: R,
+    ) -> Result<(), DemuxError> {
+        let learning = self.learning.ok_or(DemuxError::Full)?;
+        let key = Key::new(STRANGER_MASK, ssrc, from, PayloadType(0));
+        if let Some(&at) = self.index.get(&key) {
+            if let Kind::Static(_) = self.entries[at as usize].kind {
+                return Err(DemuxError::Duplicate);
+            }
+            self.forget(at);
+        }
+        if self.lists[LEARNED].length >= learning.routes_max.max(1) {
+            self.stats.routes_evicted += 1;
+            self.retire(self.lists[LEARNED].oldest);
+        }
+        self.insert(now_ns, key, Kind::Learned(route));
+        self.routes_with[usize::from(STRANGER_MASK)] += 1;
+        self.filters_changed();
+        Ok(())
+    }
+
+    /// Where a packet that arrived at `now_ns` belongs. One hash lookup for a known flow; allocates only as the table grows.
+    #[inline]
+    pub fn lookup(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        ssrc: Ssrc,
+        payload_type: PayloadType,
+    ) -> Lookup<R> {
+        let key = Key::new(self.flow_mask, ssrc, from, payload_type);
+        if let Some(&at) = self.index.get(&key) {
+            let entry = &self.entries[at as usize];
+            let route = match entry.kind {
+                Kind::Static(route) => Some(route),
+                Kind::Learned(route) => Some(route),
+                Kind::Flow {
+                    route, generation, ..
+                } if generation == self.generation => Some(route),
+                Kind::Flow { .. } | Kind::Stranger { .. } | Kind::Free => None,
+            };
+            if let Some(route) = route {
+                if now_ns.saturating_sub(entry.used_ns) >= USED_GRAIN_NS {
+                    self.touch(now_ns, at);
+                }
+                self.stats.matched += 1;
+                return Lookup::Route(route);
+            }
+        }
+        self.resolve(now_ns, key, from, ssrc, payload_type)
+    }
+
+    /// Asks the filters, the one that says most first.
+    #[cold]
+    fn resolve(
+        &mut self,
+        now_ns: u64,
+        flow: Key,
+        from: SocketAddr,
+        ssrc: Ssrc,
+        payload_type: PayloadType,
+    ) -> Lookup<R> {
+        for mask in MASKS {
+            if self.routes_with[usize::from(mask)] == 0 {
+                continue;
+            }
+            let key = Key::new(mask, ssrc, from, payload_type);
+            let Some(&owner) = self.index.get(&key) else {
+                continue;
+            };
+            let (Kind::Static(route) | Kind::Learned(route)) = self.entries[owner as usize].kind
+            else {
+                continue;
+            };
+            self.touch(now_ns, owner);
+            self.remember(now_ns, flow, route, owner);
+            self.stats.matched += 1;
+            return Lookup::Route(route);
+        }
+        match self.learning {
+            Some(learning) => self.judge_stranger(now_ns, from, ssrc, learning),
+            None => {
+                self.stats.unmatched += 1;
+                Lookup::Unmatched
+            }
+        }
+    }
+
+    fn remember(&mut self, now_ns: u64, flow: Key, route: R, owner: u32) {
+        let kind = Kind::Flow {
+            route,
+            generation: self.generation,
+            owner,
+        };
+        if let Some(&at) = self.index.get(&flow) {
+            // What the filters said before they changed. A stranger's place is taken by the route that it now has.
+            if let Kind::Flow { .. } = self.entries[at as usize].kind {
+                self.entries[at as usize].kind = kind;
+                self.touch(now_ns, at);
+                return;
+            }
+            if let Kind::Static(_) | Kind::Learned(_) = self.entries[at as usize].kind {
+                return; // The filter uses all the fields that flows are told apart by.
+            }
+            self.forget(at);
+        }
+        if self.lists[FLOWS].length >= FLOWS_MAX {
+            self.forget(self.lists[FLOWS].oldest);
+        }
+        self.insert(now_ns, flow, kind);
+    }
+
+    fn judge_stranger(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        ssrc: Ssrc,
+        learning: Learning,
+    ) -> Lookup<R> {
+        let key = Key::new(STRANGER_MASK, ssrc, from, PayloadType(0));
+        let packets_first = learning.packets.saturating_sub(1);
+        let known = self.index.get(&key).copied();
+        let known = known.filter(|at| {
+            let entry = &self.entries[*at as usize];
+            matches!(entry.kind, Kind::Stranger { .. })
+        });
+        let packets_left = match known {
+            Some(at) => {
+                let entry = &self.entries[at as usize];
+                let is_idle = now_ns.saturating_sub(entry.used_ns) >= learning.idle_ns;
+                match entry.kind {
+                    Kind::Stranger { packets_left: 0 } if !is_idle => {
+                        self.touch(now_ns, at);
+                        self.stats.unclaimed += 1;
+                        return Lookup::Probation;
+                    }
+                    Kind::Stranger { packets_left } if !is_idle => packets_left - 1,
+                    _ => packets_first,
+                }
+            }
+            None => packets_first,
+        };
+        match known {
+            Some(at) => {
+                self.entries[at as usize].kind = Kind::Stranger { packets_left };
+                self.touch(now_ns, at);
+            }
+            None => {
+                if let Some(&stale) = self.index.get(&key) {
+                    self.forget(stale); // A flow whose filter is gone.
+                }
+                if self.lists[STRANGERS].length >= learning.strangers_max.max(1) {
+                    self.stats.strangers_evicted += 1;
+                    self.forget(self.lists[STRANGERS].oldest);
+                }
+                self.insert(now_ns, key, Kind::Stranger { packets_left });
+            }
+        }
+        if packets_left == 0 {
+            return Lookup::Stranger;
+        }
+        self.stats.probation += 1;
+        Lookup::Probation
+    }
+
+    /// Forgets strangers and learned routes that were idle for too long by `now_ns`. The work is that of what is
+    /// forgotten.
+    pub fn expire(&mut self, now_ns: u64) {
+        let Some(learning) = self.learning else {
+            return;
+        };
+        // Each round removes an entry.
+        for list in [STRANGERS, LEARNED] {
+            loop {
+                let oldest = self.lists[list].oldest;
+                if oldest == NONE {
+                    break;
+                }
+                let used_ns = self.entries[oldest as usize].used_ns;
+                // A use is noted once per grain, so an entry may be younger than it looks.
+                if now_ns.saturating_sub(used_ns) < learning.idle_ns.saturating_add(USED_GRAIN_NS) {
+                    break;
+                }
+                self.stats.routes_expired += u64::from(list == LEARNED);
+                self.retire(oldest);
+            }
+        }
+    }
+
+    /// A learned route that is no more, because it was idle or because others were used more: its stream can be ended.
+    pub fn poll_expired(&mut self) -> Option<(Filter, R)> {
+        self.expired.pop_front()
+    }
+
+    /// How many routes there are, static and learned.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.static_routes + self.lists[LEARNED].length
+    }
+
+    /// Whether there are no routes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> DemuxStats {
+        self.stats
+    }
+
+    /// Forgets an entry, and tells of it if it was a learned route.
+    fn retire(&mut self, at: u32) {
+        let entry = &self.entries[at as usize];
+        if let Kind::Learned(route) = entry.kind {
+            let filter = stranger_filter(&entry.key);
+            // As many as there can be routes; a caller who never drains loses the news, not the memory.
+            let expired_max = self
+                .learning
+                .map_or(0, |learning| learning.routes_max)
+                .max(1);
+            if self.expired.len() < expired_max {
+                self.expired.push_back((filter, route));
+            } else {
+                self.stats.expired_dropped += 1;
+            }
+        }
+        self.forget(at);
+    }
+
+    /// What flows were told about the filters is no longer true.
+    fn filters_changed(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        let in_use = MASKS
+            .iter()
+            .filter(|mask| self.routes_with[usize::from(**mask)] > 0);
+        let learning_mask = self.learning.map_or(0, |_| STRANGER_MASK);
+        self.flow_mask = in_use.fold(learning_mask, |all, mask| all | mask);
+    }
+
+    fn insert(&mut self, now_ns: u64, key: Key, kind: Kind<R>) -> u32 {
+        let entry = Entry {
+            kind,
+            used_ns: now_ns,
+            key,
+            newer: NONE,
+            older: NONE,
+        };
+        let at = match self.free.pop() {
+            Some(at) => {
+                self.entries[at as usize] = entry;
+                at
+            }
+            None => {
+                self.entries.push(entry);
+                (self.entries.len() - 1) as u32
+            }
+        };
+        self.index.insert(key, at);
+        if let Some(list) = list_of(&self.entries[at as usize].kind) {
+            self.link(at, list);
+        }
+        at
+    }
+
+    fn forget(&mut self, at: u32) {
+        let Entry { kind, key, .. } = self.entries[at as usize];
+        if let Some(list) = list_of(&kind) {
+            self.unlink(at, list);
+        }
+        self.index.remove(&key);
+        self.entries[at as usize].kind = Kind::Free;
+        self.free.push(at);
+        if let Kind::Static(_) | Kind::Learned(_) = kind {
+            self.static_routes -= usize::from(matches!(kind, Kind::Static(_)));
+            self.routes_with[usize::from(key.place as u8)] -= 1;
+            self.filters_changed();
+        }
+    }
+
+    fn touch(&mut self, now_ns: u64, at: u32) {
+        let entry = &mut self.entries[at as usize];
+        entry.used_ns = now_ns;
+        let kind = entry.kind;
+        if let Some(list) = list_of(&kind) {
+            self.unlink(at, list);
+            self.link(at, list);
+        }
+        // A learned route is in use while a flow of it is. Its place is the same as long as the filters are.
+        if let Kind::Flow {
+            owner, generation, ..
+        } = kind
+            && generation == self.generation
+            && let Kind::Learned(_) = self.entries[owner as usize].kind
+        {
+            self.entries[owner as usize].used_ns = now_ns;
+            self.unlink(owner, LEARNED);
+            self.link(owner, LEARNED);
+        }
+    }
+
+    fn link(&mut self, at: u32, list: usize) {
+        let newest = self.lists[list].newest;
+        self.entries[at as usize].older = newest;
+        self.entries[at as usize].newer = NONE;
+        match newest {
+            NONE => self.lists[list].oldest = at,
+            _ => self.entries[newest as usize].newer = at,
+        }
+        self.lists[list].newest = at;
+        self.lists[list].length += 1;
+    }
+
+    fn unlink(&mut self, at: u32, list: usize) {
+        let Entry { newer, older, .. } = self.entries[at as usize];
+        match newer {
+            NONE => self.lists[list].newest = older,
+            _ => self.entries[newer as usize].older = older,
+        }
+        match older {
+            NONE => self.lists[list].oldest = newer,
+            _ => self.entries[older as usize].newer = newer,
+        }
+        self.lists[list].length -= 1;
+    }
+}
+
+fn list_of<R>(kind: &Kind<R>) -> Option<usize> {
+    match kind {
+        Kind::Flow { .. } => Some(FLOWS),
+        Kind::Stranger { .. } => Some(STRANGERS),
+        Kind::Learned(_) => Some(LEARNED),
+        Kind::Static(_) | Kind::Free => None,
+    }
+}
+
+fn mask_of(filter: &Filter) -> u8 {
+    (if filter.ssrc.is_some() { BY_SSRC } else { 0 })
+        | (if filter.from.is_some() { BY_ADDRESS } else { 0 })
+        | (if filter.payload_type.is_some() {
+            BY_PAYLOAD_TYPE
+        } else {
+            0
+        })
+}
+
+fn key_of(filter: &Filter) -> Key {
+    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    Key::new(
+        mask_of(filter),
+        filter.ssrc.unwrap_or(Ssrc(0)),
+        filter.from.unwrap_or(nowhere),
+        filter.payload_type.unwrap_or(PayloadType(0)),
+    )
+}
+
+/// The filter of a learned route. Its key holds all of SSRC and address.
+fn stranger_filter(key: &Key) -> Filter {
+    let port = (key.place >> 8) as u16;
+    let scope = key.place >> 32;
+    let ip = u128::from(key.ip[0]) << 64 | u128::from(key.ip[1]);
+    let from = if scope == 1 << 31 {
+        SocketAddr::new(IpAddr::V4((ip as u32).into()), port)
+    } else {
+        std::net::SocketAddrV6::new(ip.into(), port, 0, scope as u32).into()
+    };
+    Filter {
+        ssrc: Some(Ssrc(key.stream as u32)),
+        from: Some(from),
+        payload_type: None,
+    }
+}

@@ -1,0 +1,253 @@
+//! Symmetric RTP (RFC 4961): learns which address the peer is at from the packets that it sends, and holds on to it.
+//!
+//! A peer behind a NAT cannot say where it is; what it signals is often an address of its own network. So the first valid
+//! packets tell. From then on a stranger's packets must not move the stream away, and yet a peer that really moves (the
+//! NAT rebinds, the phone changes networks) must not lose it for good. What tells the two apart is whether the old
+//! address has fallen silent.
+
+use std::net::SocketAddr;
+
+use crate::id::Ssrc;
+
+/// When the peer is believed to have moved.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// Never: whatever comes first is it.
+    Never,
+    /// As soon as a valid packet with its SSRC comes from elsewhere while it was silent for `silence_ns`.
+    AfterSilence {
+        /// How long nothing may have come from the address so far.
+        silence_ns: u64,
+    },
+    /// The same, but only with the last of `packets` of them in a row from one address, with none from the address so
+    /// far in between.
+    AfterPackets {
+        /// How many.
+        packets: u32,
+        /// How long nothing may have come from the address so far.
+        silence_ns: u64,
+    },
+}
+
+/// How a [`Latch`] behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LatchConfig {
+    /// When the peer is believed to have moved, its SSRC being the same.
+    pub follow: Follow,
+    /// After how much silence packets with another SSRC from another address are taken for the peer: a media server that
+    /// hands over to another, a phone that restarted. `None` for never.
+    pub other_ssrc_silence_ns: Option<u64>,
+}
+
+impl LatchConfig {
+    /// For RTP: half a second of silence and five packets in a row; 3 s with another SSRC. Longer than the gaps that
+    /// networks make in speech, and soon enough that a caller who moves does not hang up.
+    pub const RTP: LatchConfig = LatchConfig {
+        follow: Follow::AfterPackets {
+            packets: 5,
+            silence_ns: crate::session::ADDRESS_SILENCE_NS,
+        },
+        other_ssrc_silence_ns: Some(3_000_000_000),
+    };
+
+    /// For RTCP, of which there is a packet every 5 s or so: three times in silence.
+    pub const RTCP: LatchConfig = LatchConfig {
+        follow: Follow::AfterSilence {
+            silence_ns: crate::session::RTCP_ADDRESS_SILENCE_NS,
+        },
+        other_ssrc_silence_ns: Some(crate::session::RTCP_ADDRESS_SILENCE_NS),
+    };
+}
+
+/// What a packet did to the latch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LatchVerdict {
+    /// It was the first: this is the peer's address.
+    Latched,
+    /// It came from the peer's address.
+    Peer,
+    /// The peer has moved here.
+    Moved {
+        /// Where it was.
+        from: SocketAddr,
+    },
+    /// It came from somewhere else. It is not to be played, and nothing is to be sent there.
+    Stranger,
+}
+
+/// What happened to a latch so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LatchStats {
+    /// Packets from the peer's address.
+    pub peer: u64,
+    /// Packets from elsewhere.
+    pub strangers: u64,
+    /// Times that the peer moved.
+    pub moves: u64,
+}
+
+/// One learned address. See the module.
+#[derive(Debug, Clone)]
+pub struct Latch {
+    config: LatchConfig,
+    held: Option<Held>,
+    /// Who may be the peer at a new place, and how many packets in a row say so.
+    candidate: Option<(SocketAddr, Ssrc, u32)>,
+    stats: LatchStats,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    address: SocketAddr,
+    ssrc: Ssrc,
+    heard_ns: u64,
+}
+
+impl Latch {
+    /// A latch that holds nothing yet.
+    #[must_use]
+    pub fn new(config: LatchConfig) -> Latch {
+        Latch {
+            config,
+            held: None,
+            candidate: None,
+            stats: LatchStats::default(),
+        }
+    }
+
+    /// Takes note of a packet that arrived at `now_ns` from `from`. Only of one whose source is valid: the first packet
+    /// that anybody sends must not be enough to draw the stream.
+    #[inline]
+    pub fn handle_valid(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> LatchVerdict {
+        match &mut self.held {
+            Some(held) if held.address == from => {
+                held.heard_ns = now_ns;
+                held.ssrc = ssrc;
+                self.candidate = None;
+                self.stats.peer += 1;
+                LatchVerdict::Peer
+            }
+            Some(held) => {
+                let held = *held;
+                self.consider(now_ns, from, ssrc, held)
+            }
+            None => {
+                self.hold(now_ns, from, ssrc);
+                LatchVerdict::Latched
+            }
+        }
+    }
+
+    #[cold]
+    fn consider(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc, held: Held) -> LatchVerdict {
+        let packets = match self.candidate {
+            Some((address, candidate, packets)) if (address, candidate) == (from, ssrc) => {
+                packets.saturating_add(1)
+            }
+            _ => 1,
+        };
+        self.candidate = Some((from, ssrc, packets));
+        let (packets_min, silence_ns_min) = match self.config.follow {
+            Follow::Never => (u32::MAX, u64::MAX),
+            Follow::AfterSilence { silence_ns } => (1, silence_ns),
+            Follow::AfterPackets {
+                packets,
+                silence_ns,
+            } => (packets, silence_ns),
+        };
+        let silence_ns = now_ns.saturating_sub(held.heard_ns);
+        let is_peer = packets >= packets_min
+            && if ssrc == held.ssrc {
+                silence_ns >= silence_ns_min
+            } else {
+                let other_ns_min = self.config.other_ssrc_silence_ns;
+                other_ns_min.is_some_and(|other_ns_min| silence_ns >= other_ns_min)
+            };
+        if !is_peer {
+            self.stats.strangers += 1;
+            return LatchVerdict::Stranger;
+        }
+        self.stats.moves += 1;
+        self.hold(now_ns, from, ssrc);
+        LatchVerdict::Moved { from: held.address }
+    }
+
+    fn hold(&mut self, now_ns: u64, address: SocketAddr, ssrc: Ssrc) {
+        self.candidate = None;
+        self.stats.peer += 1;
+        self.held = Some(Held {
+            address,
+            ssrc,
+            heard_ns: now_ns,
+        });
+    }
+
+    /// The peer's address, once it is known.
+    #[must_use]
+    pub fn address(&self) -> Option<SocketAddr> {
+        self.held.map(|held| held.address)
+    }
+
+    /// Forgets the address: signalling announced another peer.
+    pub fn reset(&mut self) {
+        self.held = None;
+        self.candidate = None;
+    }
+
+    /// What happened so far.
+    #[must_use]
+    pub fn stats(&self) -> LatchStats {
+        self.stats
+    }
+}
+
+/// Both addresses of a peer.
+#[derive(Debug, Clone)]
+pub struct PeerLatch {
+    /// Where its RTP comes from.
+    pub rtp: Latch,
+    /// Where its RTCP comes from; not used with `mux`.
+    pub rtcp: Latch,
+    mux: bool,
+}
+
+impl PeerLatch {
+    /// Latches for both. With `mux`, RTCP shares RTP's address (RFC 5761).
+    #[must_use]
+    pub fn new(rtp: LatchConfig, rtcp: LatchConfig, mux: bool) -> PeerLatch {
+        PeerLatch {
+            rtp: Latch::new(rtp),
+            rtcp: Latch::new(rtcp),
+            mux,
+        }
+    }
+
+    /// Takes note of an RTCP packet that the session accepted, as [`Latch::handle_valid`] does. With `mux` it can find the
+    /// peer where nothing was heard yet, but not move it: that is for the RTP to do, of which there is much more.
+    pub fn handle_valid_rtcp(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> LatchVerdict {
+        if !self.mux {
+            return self.rtcp.handle_valid(now_ns, from, ssrc);
+        }
+        match self.rtp.address() {
+            None => self.rtp.handle_valid(now_ns, from, ssrc),
+            Some(address) if address == from => LatchVerdict::Peer,
+            Some(_) => LatchVerdict::Stranger,
+        }
+    }
+
+    /// Where to send RTCP: where it comes from; until that is known, where the next port after RTP's would be (RFC 3550,
+    /// section 11: "the corresponding RTCP stream SHOULD use the next higher (odd) destination port number"). With `mux`,
+    /// where RTP goes.
+    #[must_use]
+    pub fn rtcp_address(&self) -> Option<SocketAddr> {
+        let rtp = self.rtp.address();
+        if self.mux {
+            return rtp;
+        }
+        self.rtcp.address().or_else(|| {
+            let mut guess = rtp?;
+            guess.set_port(guess.port().checked_add(1)?);
+            Some(guess)
+        })
+    }
+}

@@ -1,0 +1,43 @@
+//! Addresses that used our own SSRC: RFC 3550, section 8.2.
+
+use std::net::SocketAddr;
+
+/// More colliding hosts than this at a time mean that somebody plays with us; the oldest is then forgotten.
+const CONFLICTS_MAX: usize = 8;
+
+/// The list of conflicting transport addresses.
+#[derive(Debug, Default)]
+pub(crate) struct Conflicts {
+    /// Address and when it last conflicted. Empty, and off the heap, for nearly everybody.
+    entries: Vec<(SocketAddr, u64)>,
+}
+
+impl Conflicts {
+    /// Notes a packet with our SSRC. True if one from there was noted before: although we changed our SSRC then, it
+    /// bears the new one, so our own packets come back. False for the first: a collision.
+    pub(crate) fn note(&mut self, now_ns: u64, from: SocketAddr) -> bool {
+        if let Some(known) = self.entries.iter_mut().find(|known| known.0 == from) {
+            known.1 = now_ns;
+            return true;
+        }
+        if self.entries.len() >= CONFLICTS_MAX {
+            let oldest = self.entries.iter().enumerate();
+            if let Some((at, _)) = oldest.min_by_key(|(_, entry)| entry.1) {
+                self.entries.swap_remove(at);
+            }
+        }
+        self.entries.push((from, now_ns));
+        false
+    }
+
+    /// Bytes that the list takes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<(SocketAddr, u64)>()
+    }
+
+    /// Forgets those that were quiet for `age_ns`.
+    pub(crate) fn expire(&mut self, now_ns: u64, age_ns: u64) {
+        self.entries
+            .retain(|(_, noted_ns)| now_ns.saturating_sub(*noted_ns) <= age_ns);
+    }
+}

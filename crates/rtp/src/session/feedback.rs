@@ -1,0 +1,173 @@
+//! Feedback that waits to be sent, and when it may be: RFC 4585, section 3.5.2.
+
+use crate::id::{SeqNum, Ssrc};
+
+use super::interval::Timing;
+use super::wire::Writer;
+
+/// Numbers that wait to be asked for again. More missing at once is an outage, which resending does not mend.
+pub const NACKS_MAX: usize = 64;
+/// Sources that wait to be asked for a picture.
+pub const PLIS_MAX: usize = 4;
+/// Room that all of it takes in a packet: each number an entry of its own in a message of its own, at worst.
+pub(crate) const FEEDBACK_BYTES_MAX: usize = NACKS_MAX * 16 + PLIS_MAX * 12;
+
+/// RFC 4585, section 3.5.2: "T_dither_max = l * T_rr with l=0.5".
+const DITHER_SHARE: f64 = 0.5;
+
+/// Pending messages, and the state variables of RFC 4585, section 3.4.
+#[derive(Debug)]
+pub(crate) struct Feedback {
+    nacks: Vec<(Ssrc, SeqNum)>,
+    plis: Vec<Ssrc>,
+    /// "te": when an early packet is to be sent.
+    early_ns: Option<u64>,
+    allow_early: bool,
+    /// "t_rr_last": when the last regular packet was sent.
+    regular_ns: Option<u64>,
+}
+
+impl Feedback {
+    pub(crate) fn new() -> Feedback {
+        Feedback {
+            nacks: Vec::new(),
+            plis: Vec::new(),
+            early_ns: None,
+            // Section 3.5.1: "Initially, R MUST set allow_early = TRUE and t_rr_last = NaN".
+            allow_early: true,
+            regular_ns: None,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nacks.is_empty() && self.plis.is_empty()
+    }
+
+    /// Queues one number. False if there is no room.
+    pub(crate) fn add_nack(&mut self, media: Ssrc, seq: SeqNum) -> bool {
+        if self.nacks.contains(&(media, seq)) {
+            return true;
+        }
+        let has_room = self.nacks.len() < NACKS_MAX;
+        if has_room {
+            self.nacks.push((media, seq));
+        }
+        has_room
+    }
+
+    /// Queues a picture loss. False if there is no room.
+    pub(crate) fn add_pli(&mut self, media: Ssrc) -> bool {
+        if self.plis.contains(&media) {
+            return true;
+        }
+        let has_room = self.plis.len() < PLIS_MAX;
+        if has_room {
+            self.plis.push(media);
+        }
+        has_room
+    }
+
+    /// Decides when what was queued at `now_ns` is sent: at once or after a random delay in a packet of its own, or
+    /// with the next regular one. Too late to be of use, it is dropped: false.
+    pub(crate) fn schedule(&mut self, now_ns: u64, timing: &mut Timing, delay_ns_max: u64) -> bool {
+        // Step 2a: "the new FB message MUST be included in the scheduled packet"
+        if self.early_ns.is_some() {
+            return true;
+        }
+        // Step 2b: "If the session is a point-to-point session, then T_dither_max = 0."
+        let dither_ns = if timing.members <= 2 {
+            0
+        } else {
+            (timing.interval_ns() as f64 * DITHER_SHARE) as u64
+        };
+        // Step 3a: "i.e., if t0 + T_dither_max > tn. [...] an Early RTCP packet MUST NOT be scheduled"
+        if now_ns.saturating_add(dither_ns) > timing.next_ns {
+            return true;
+        }
+        if self.allow_early {
+            // Step 4b: "te = t0 + RND * T_dither_max"
+            let delay_ns = dither_ns as f64 * timing.random_unit();
+            self.early_ns = Some(now_ns.saturating_add(delay_ns as u64));
+            return true;
+        }
+        // Step 4a: "If tn - t0 < T_max_fb_delay, then the feedback could still be useful for the sender [...] Otherwise,
+        // R MUST discard the RTCP FB message."
+        if timing.next_ns.saturating_sub(now_ns) < delay_ns_max {
+            return true;
+        }
+        self.clear();
+        false
+    }
+
+    /// Step 5: somebody else asked for it already, "R MUST discard its own FB message".
+    pub(crate) fn suppress_nack(&mut self, media: Ssrc, first: SeqNum, following: u16) {
+        self.nacks.retain(|&(ours, seq)| {
+            let after = seq.distance_from(first);
+            let bits = u32::from(following) << 1 | 1;
+            !(ours == media && (0..=16).contains(&after) && bits >> after & 1 == 1)
+        });
+        self.forget_if_empty();
+    }
+
+    /// See [`suppress_nack`](Feedback::suppress_nack).
+    pub(crate) fn suppress_pli(&mut self, media: Ssrc) {
+        self.plis.retain(|ours| *ours != media);
+        self.forget_if_empty();
+    }
+
+    fn forget_if_empty(&mut self) {
+        if self.is_empty() {
+            self.early_ns = None;
+        }
+    }
+
+    /// Bytes that the queues take on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.nacks.capacity() * size_of::<(Ssrc, SeqNum)>()
+            + self.plis.capacity() * size_of::<Ssrc>()
+    }
+
+    pub(crate) fn early_ns(&self) -> Option<u64> {
+        self.early_ns
+    }
+
+    /// Whether a regular packet without feedback may be left out. Section 3.4: "Regular RTCP packets scheduled for
+    /// transmission before tp+T_rr_interval will be suppressed if, for example, they do not contain any FB messages."
+    pub(crate) fn may_suppress(&self, now_ns: u64, interval_ns: u64) -> bool {
+        let is_early = |last_ns: u64| last_ns.saturating_add(interval_ns) > now_ns;
+        self.is_empty() && self.regular_ns.is_some_and(is_early)
+    }
+
+    /// Writes all that waits, as far as it fits, and forgets it.
+    pub(crate) fn write(&mut self, ssrc: Ssrc, writer: &mut Writer<'_>) {
+        // At most one round per number that waits.
+        while let Some(&(media, _)) = self.nacks.first() {
+            let lost = self.nacks.iter().filter(|(other, _)| *other == media);
+            writer.nack(ssrc, media, lost.map(|(_, seq)| *seq));
+            self.nacks.retain(|(other, _)| *other != media);
+        }
+        for &media in &self.plis {
+            writer.pli(ssrc, media);
+        }
+        self.clear();
+    }
+
+    fn clear(&mut self) {
+        self.nacks.clear();
+        self.plis.clear();
+        self.early_ns = None;
+    }
+
+    /// Step 6: "R then MUST set allow_early = FALSE".
+    pub(crate) fn sent_early(&mut self) {
+        self.allow_early = false;
+    }
+
+    /// Section 3.5.3: "Whenever a Regular RTCP packet is sent or suppressed, allow_early MUST be set to TRUE".
+    pub(crate) fn regular_passed(&mut self, now_ns: u64, is_sent: bool) {
+        self.allow_early = true;
+        if is_sent {
+            self.regular_ns = Some(now_ns);
+        }
+    }
+}

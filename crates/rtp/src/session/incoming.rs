@@ -1,0 +1,244 @@
+//! RTCP that arrives: RFC 3550, sections 6.3.3 and 6.3.4.
+
+use std::net::SocketAddr;
+
+use crate::id::{NS_PER_S, Ssrc};
+
+use super::source::{LastReport, Place, RemoteView, flag};
+use super::wire::{self, Block, Packet, RtcpError};
+use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, RTCP_ADDRESS_SILENCE_NS, Session};
+
+/// Units of LSR and DLSR: RFC 3550, section 6.4.1.
+const UNITS_PER_S: u64 = 65_536;
+/// By so much a round trip may be negative, as both clocks round: 1 ms, in 65536ths of a second.
+const RTT_SLACK_UNITS: i32 = 66;
+/// Longer than this is no round trip but a mistake: half a minute, in 65536ths of a second.
+const RTT_UNITS_MAX: i32 = 30 * 65_536;
+
+impl Session {
+    /// Takes an RTCP packet that arrived at `now_ns` from `from`, all or nothing.
+    ///
+    /// Allocates nothing, except when a source appears, names itself or gives a reason for leaving.
+    ///
+    /// # Errors
+    /// It is no valid compound, or no valid packet where reduced size is agreed on. It is counted by its cause and has no
+    /// effect.
+    pub fn handle_rtcp(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), RtcpError> {
+        let packets = wire::parse(bytes, self.reduced_size)
+            .inspect_err(|error| self.counts.errors.count(error))?;
+        if self.phase == Phase::Left {
+            return Ok(());
+        }
+        self.counts.rtcp_received += 1;
+        let byes = packets
+            .clone()
+            .filter(|packet| packet.packet_type == wire::BYE);
+        let byes = byes.count() as u32;
+        // RFC 3550, section 6.3.7: "avg_rtcp_size is updated only for received BYE packets", while we leave.
+        if self.phase == Phase::Active || byes > 0 {
+            self.timing.note_bytes(bytes.len() + LOWER_LAYERS_BYTES);
+        }
+        if let Phase::Leaving { .. } = self.phase {
+            // "Every time a BYE packet from another participant is received, members is incremented by 1".
+            self.timing.members = self.timing.members.saturating_add(byes);
+        }
+        for packet in packets {
+            self.handle_packet(now_ns, from, &packet);
+        }
+        Ok(())
+    }
+
+    fn handle_packet(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
+        match packet.packet_type {
+            wire::SR | wire::RR => self.handle_report(now_ns, from, packet),
+            wire::SDES => {
+                for (ssrc, cname) in packet.cnames() {
+                    self.handle_cname(now_ns, from, ssrc, cname);
+                }
+            }
+            wire::BYE => self.handle_bye(now_ns, from, packet),
+            wire::RTPFB | wire::PSFB => self.handle_feedback(now_ns, from, packet),
+            // APP, XR and what is yet to be invented.
+            _ => {}
+        }
+    }
+
+    /// Finds or makes room for who sent this. `None` if it is to be ignored.
+    fn heard(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> Option<Place> {
+        if ssrc == self.ssrc {
+            self.handle_own_ssrc(now_ns, from);
+            return None;
+        }
+        if self.departed == Some(ssrc) {
+            return None; // Said to us as we were called a moment ago.
+        }
+        let place = self.place_of(now_ns, from, ssrc);
+        let source = self.sources.get(place);
+        if source.has(flag::LEFT) && now_ns.saturating_sub(source.left_ns) < BYE_LINGER_NS {
+            return None;
+        }
+        self.revive(now_ns, place);
+        if !self.is_its_own(now_ns, from, place) {
+            return None;
+        }
+        let source = self.sources.get_mut(place);
+        source.rtcp_from = Some(from);
+        source.rtcp_ns = now_ns;
+        Some(place)
+    }
+
+    /// Whether RTCP from this address may be the source's: from where it came before, from where its RTP comes, or from
+    /// anywhere after a long silence. A stranger who knows the SSRC is not to say BYE in its name.
+    fn is_its_own(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> bool {
+        let source = self.sources.get_mut(place);
+        let is_known = match source.rtcp_from {
+            None => true,
+            Some(known) => {
+                known == from
+                    || (source.has_rtp && source.rtp_from.ip() == from.ip())
+                    || now_ns.saturating_sub(source.rtcp_ns) >= RTCP_ADDRESS_SILENCE_NS
+            }
+        };
+        if !is_known {
+            source.conflicts += 1;
+            self.counts.conflicts += 1;
+        }
+        is_known
+    }
+
+    fn handle_report(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
+        let ssrc = packet.sender();
+        let Some(place) = self.heard(now_ns, from, ssrc) else {
+            return;
+        };
+        if packet.packet_type == wire::SR {
+            let info = packet.sender_info();
+            self.sources.get_mut(place).report = Some(LastReport {
+                ntp: info.ntp,
+                time: info.time,
+                packets: info.packets,
+                octets: info.octets,
+                arrived_ns: now_ns,
+            });
+            let (ntp, time) = (info.ntp, info.time);
+            self.tell(Event::SenderReport { ssrc, ntp, time });
+        }
+        let ours = self.ssrc;
+        for block in packet.blocks().filter(|block| block.ssrc == ours) {
+            let view = RemoteView {
+                fraction_lost: block.fraction_lost,
+                cumulative_lost: block.cumulative_lost,
+                highest: block.highest,
+                jitter_units: block.jitter_units,
+                rtt_ns: self.round_trip_ns(now_ns, &block),
+            };
+            self.sources.get_mut(place).remote = Some(view);
+            self.tell(Event::ReportAboutUs { from: ssrc, view });
+        }
+    }
+
+    /// RFC 3550, section 6.4.1: "Source SSRC_n can compute the round-trip propagation delay to SSRC_r by recording the time
+    /// A when this reception report block is received. It calculates the total round-trip time A-LSR using the last SR
+    /// timestamp (LSR) field, and then subtracting this field to leave the round-trip propagation delay as
+    /// (A - LSR - DLSR)."
+    fn round_trip_ns(&mut self, now_ns: u64, block: &Block) -> Option<u64> {
+        // "If no SR has been received yet [...], the LSR field is set to zero."
+        if block.lsr == 0 {
+            return None;
+        }
+        let units = self
+            .ntp(now_ns)
+            .middle()
+            .wrapping_sub(block.lsr)
+            .wrapping_sub(block.dlsr)
+            .cast_signed();
+        if !(-RTT_SLACK_UNITS..=RTT_UNITS_MAX).contains(&units) {
+            self.counts.rtt_refused += 1;
+            return None;
+        }
+        let rtt_ns = u64::from(units.max(0).unsigned_abs()) * NS_PER_S / UNITS_PER_S;
+        self.counts.rtt_ns = Some(rtt_ns);
+        Some(rtt_ns)
+    }
+
+    fn handle_cname(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc, cname: &[u8]) {
+        let Some(place) = self.heard(now_ns, from, ssrc) else {
+            return;
+        };
+        let source = self.sources.get_mut(place);
+        let is_known = source
+            .cname
+            .as_ref()
+            .is_some_and(|known| known.as_bytes() == cname);
+        if !is_known {
+            source.cname = Some(String::from_utf8_lossy(cname).into());
+        }
+        // RFC 3550, section 6.2.1: "until an SDES RTCP packet containing a CNAME for that SSRC has been received".
+        self.count_in(place, flag::MEMBER);
+    }
+
+    fn handle_bye(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
+        let reason = packet.reason();
+        for ssrc in packet.leaving() {
+            // Nobody is let in only to leave; one of our own that came back says nothing new.
+            let Some(place) = self.sources.find(ssrc) else {
+                continue;
+            };
+            let source = self.sources.get(place);
+            if source.has(flag::LEFT) || !self.is_its_own(now_ns, from, place) {
+                continue;
+            }
+            let source = self.sources.get_mut(place);
+            let flags = source.flags;
+            source.flags = flags & !(flag::MEMBER | flag::SENDER) | flag::LEFT;
+            source.left_ns = now_ns;
+            self.count_out(flags);
+            let reason = (!reason.is_empty()).then(|| String::from_utf8_lossy(reason).into());
+            self.tell(Event::Bye { ssrc, reason });
+        }
+        if self.phase == Phase::Active {
+            self.timing.members_left(now_ns);
+        }
+    }
+
+    fn handle_feedback(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
+        let sender = packet.sender();
+        if self.heard(now_ns, from, sender).is_none() {
+            return;
+        }
+        let (media, ours) = (packet.media(), self.ssrc);
+        let is_ours = media == ours;
+        match (packet.packet_type, packet.count) {
+            (wire::RTPFB, wire::FMT_NACK) => {
+                for (first, following) in packet.nacks() {
+                    if is_ours {
+                        self.tell(Event::Nack {
+                            from: sender,
+                            first,
+                            following,
+                        });
+                    } else {
+                        self.feedback.suppress_nack(media, first, following);
+                    }
+                }
+            }
+            (wire::PSFB, wire::FMT_PLI) if is_ours => self.tell(Event::Pli { from: sender }),
+            (wire::PSFB, wire::FMT_PLI) => self.feedback.suppress_pli(media),
+            (wire::PSFB, wire::FMT_FIR) => {
+                // RFC 5104, section 4.3.1.2: the media source of the header "SHALL be set to 0"; the entries name it.
+                for (_, request) in packet.firs().filter(|(ssrc, _)| *ssrc == ours) {
+                    self.tell(Event::Fir {
+                        from: sender,
+                        request,
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,634 @@
+//! The RTCP session: who is in it, how their packets arrive, when to say what about it. RFC 3550 (sections 6 and 8,
+//! appendix A), with early feedback (RFC 4585) and reduced size (RFC 5506).
+//!
+//! One [`Session`] per RTP session serves both directions. It owns no socket, reads no clock and draws no random
+//! numbers of its own: what it needs is in [`Config`] and in the parameters.
+//!
+//! Packets that arrive touch its first cache lines only and nothing that the timer reads; so a packet never moves the
+//! timer, and a session that nobody floods is woken about every five seconds.
+
+mod conflict;
+mod feedback;
+mod incoming;
+mod interval;
+mod outgoing;
+mod source;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+
+use crate::id::{NtpTime, PayloadType, RtpTime, SeqNum, Ssrc};
+use crate::packet::Packet;
+use crate::reception::Receipt;
+
+pub use feedback::{NACKS_MAX, PLIS_MAX};
+pub use source::{ClockRates, LastReport, RemoteView, SOURCES_MAX};
+pub use stats::{RtcpErrors, SessionStats, SourceStats};
+pub use wire::RtcpError;
+
+use conflict::Conflicts;
+use feedback::Feedback;
+use interval::Timing;
+use source::{Place, Source, Sources, flag};
+
+/// A source whose packets come from another address is believed once the address so far was silent for this long:
+/// longer than any gap that the network makes in speech, short enough that a caller who moves is soon heard again.
+pub const ADDRESS_SILENCE_NS: u64 = 500_000_000;
+/// The same for RTCP from another host, which speaks every 5 s or so: three times in silence.
+pub const RTCP_ADDRESS_SILENCE_NS: u64 = 15_000_000_000;
+/// The current source is given up for another valid one when it was silent for this long: several packets' time.
+const CURRENT_SILENCE_NS: u64 = 100_000_000;
+/// For so long after its BYE a source is kept: packets that the BYE overtook must not make it a new member
+/// (RFC 3550, section 6.2.1).
+const BYE_LINGER_NS: u64 = 2_000_000_000;
+/// Events that wait for [`Session::poll_event`]; a caller that does not drain loses the newest. A packet's worth of NACKs.
+const EVENTS_MAX: usize = 128;
+/// Bytes that UDP and IPv4 add to a packet: they count in the average size (RFC 3550, section 6.2).
+const LOWER_LAYERS_BYTES: usize = 28;
+
+/// By which rules feedback is sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Profile {
+    /// RFC 3551: reports at their interval only; no NACK, no PLI.
+    Avp,
+    /// RFC 4585: feedback early where the bandwidth allows it, and reports as often as the bandwidth allows.
+    Avpf {
+        /// Reports without feedback at least this far apart on average (`T_rr_interval`); 0 for no such bound.
+        regular_interval_ns: u64,
+        /// Feedback that would have to wait longer than this is dropped (`T_max_fb_delay`).
+        feedback_delay_ns_max: u64,
+    },
+}
+
+/// The shortest interval that members may send RTCP at, apart from randomness.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MinimumInterval {
+    /// 5 s.
+    Fixed,
+    /// 360 s divided by the session bandwidth in kbit/s, where that is less than 5 s (RFC 3550, section 6.2).
+    Reduced,
+}
+
+/// What a session needs to know from the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Our own number. Random; a collision changes it, see [`Event::Collision`].
+    pub ssrc: Ssrc,
+    /// Our canonical name (RFC 7022), the same for all sessions of an endpoint that belong together. At most 255 bytes
+    /// are sent.
+    pub cname: String,
+    /// Bandwidth of the whole session's media, bits/s.
+    pub session_bandwidth_bps: u64,
+    /// Bandwidth for everybody's RTCP, bits/s; `None` for the usual 5 % of the session's. With 0 no RTCP is sent.
+    pub rtcp_bandwidth_bps: Option<u64>,
+    /// The shortest interval.
+    pub minimum_interval: MinimumInterval,
+    /// Clock rates of what is received; the default one is that of what is sent, too.
+    pub clock_rates: ClockRates,
+    /// The wall clock at the moment that the monotonic clock calls 0.
+    pub ntp_at_zero: NtpTime,
+    /// Where random numbers begin: another one for each session.
+    pub seed: u64,
+    /// Whether both sides agreed on RTCP packets that are no compounds (RFC 5506).
+    pub reduced_size: bool,
+    /// Rules for feedback.
+    pub profile: Profile,
+    /// Sources kept at a time, 2..=[`SOURCES_MAX`]; beyond that the least recently heard one is forgotten. Also the
+    /// largest group that the interval can be right for.
+    pub sources_max: usize,
+}
+
+impl Config {
+    /// A telephone call: 64 kbit/s of payload and its headers, AVP, a handful of sources.
+    #[must_use]
+    pub fn call(ssrc: Ssrc, cname: &str, clock_rate_hz: u32, seed: u64) -> Config {
+        Config {
+            ssrc,
+            cname: cname.to_owned(),
+            session_bandwidth_bps: 80_000,
+            rtcp_bandwidth_bps: None,
+            minimum_interval: MinimumInterval::Fixed,
+            clock_rates: ClockRates::new(clock_rate_hz, &[]),
+            ntp_at_zero: NtpTime(0),
+            seed,
+            reduced_size: false,
+            profile: Profile::Avp,
+            sources_max: 32,
+        }
+    }
+
+    fn rtcp_bps(&self) -> u64 {
+        // RFC 3550, section 6.2: "It is RECOMMENDED that the fraction of the session bandwidth added for RTCP be fixed at
+        // 5%."
+        self.rtcp_bandwidth_bps
+            .unwrap_or(self.session_bandwidth_bps / 20)
+    }
+}
+
+/// The fields of an RTP packet that the session looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// Who it is from.
+    pub ssrc: Ssrc,
+    /// Its number.
+    pub seq: SeqNum,
+    /// Its timestamp.
+    pub time: RtpTime,
+    /// What is in it.
+    pub payload_type: PayloadType,
+}
+
+impl From<&Packet<'_>> for Arrival {
+    fn from(packet: &Packet<'_>) -> Arrival {
+        Arrival {
+            ssrc: packet.ssrc(),
+            seq: packet.seq(),
+            time: packet.time(),
+            payload_type: packet.payload_type(),
+        }
+    }
+}
+
+/// What to do with an RTP packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RtpVerdict {
+    /// From a source that proved itself.
+    Valid,
+    /// The sender restarted its numbering here: two packets in a row far from where it was.
+    Restarted,
+    /// From a source that has not yet sent two packets in a row.
+    Probation,
+    /// Its number is far from where its source is. Drop it.
+    OutOfRange,
+    /// Its source's packets come from another address at the moment: a third party's collision or loop. Drop it.
+    Conflict,
+    /// It bears our own SSRC, which has been changed. Drop it.
+    Collision,
+    /// It is one of our own that came back. Drop it.
+    Loop,
+}
+
+impl RtpVerdict {
+    /// Whether the packet belongs to a stream that may be played.
+    #[must_use]
+    pub fn is_valid(self) -> bool {
+        matches!(self, RtpVerdict::Valid | RtpVerdict::Restarted)
+    }
+}
+
+/// What happened that the caller may want to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A source proved itself.
+    SsrcActive {
+        /// Its number.
+        ssrc: Ssrc,
+        /// Where its RTP comes from.
+        from: SocketAddr,
+    },
+    /// Another source than before is the one to listen to: that one was silent or left.
+    SsrcChanged {
+        /// The one so far.
+        old: Ssrc,
+        /// The one from now on.
+        new: Ssrc,
+    },
+    /// A source's RTP comes from another address; the one so far was silent.
+    AddressChanged {
+        /// Its number.
+        ssrc: Ssrc,
+        /// Where its RTP comes from now.
+        from: SocketAddr,
+    },
+    /// Somebody else used our SSRC. RTP must be sent with the new one from now on; the BYE for the old one is on its way.
+    Collision {
+        /// What it was.
+        old: Ssrc,
+        /// What it is.
+        new: Ssrc,
+    },
+    /// Our own packets come back from here. Said once per address and SSRC.
+    Loop {
+        /// Who sends them back.
+        from: SocketAddr,
+    },
+    /// A source left.
+    Bye {
+        /// Its number.
+        ssrc: Ssrc,
+        /// Its reason, if it gave one.
+        reason: Option<Box<str>>,
+    },
+    /// A source has not sent RTP for two intervals; it is still a member.
+    SenderTimeout {
+        /// Its number.
+        ssrc: Ssrc,
+    },
+    /// Nothing was heard of a source for five intervals; it is forgotten.
+    SourceTimeout {
+        /// Its number.
+        ssrc: Ssrc,
+    },
+    /// A source tied its timestamps to its wall clock.
+    SenderReport {
+        /// Its number.
+        ssrc: Ssrc,
+        /// Its wall clock.
+        ntp: NtpTime,
+        /// The same moment as a timestamp.
+        time: RtpTime,
+    },
+    /// A source reported how our packets arrive.
+    ReportAboutUs {
+        /// The source.
+        from: Ssrc,
+        /// What it said.
+        view: RemoteView,
+    },
+    /// A source misses packets of ours.
+    Nack {
+        /// The source.
+        from: Ssrc,
+        /// The first one.
+        first: SeqNum,
+        /// Bit `i`, from the lowest: the packet `i + 1` after the first is missing as well.
+        following: u16,
+    },
+    /// A source lost a picture of ours.
+    Pli {
+        /// The source.
+        from: Ssrc,
+    },
+    /// A source wants a full picture.
+    Fir {
+        /// The source.
+        from: Ssrc,
+        /// Number of the request; the same again is a repetition.
+        request: u8,
+    },
+}
+
+/// Sending side of our own stream.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+struct Sent {
+    last_ns: u64,
+    packets: u64,
+    octets: u64,
+    time: RtpTime,
+    has_any: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Active,
+    /// `send_bye` was called. In a large group the BYE waits for its time.
+    Leaving {
+        at_once: bool,
+    },
+    Left,
+}
+
+/// An RTCP session. See the module.
+///
+/// **Contract.** After every call of a `handle_*` or `request_*` function and whenever [`next_timeout`] is reached, call
+/// [`poll_transmit`] until it returns `None`, then [`poll_event`] until it returns `None`, then arm the timer with
+/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`] all of that may wait until the timer fires: they never
+/// move it, and a collision is the only one of their events that calls for a packet. `now_ns` is monotonic and must
+/// not go back; a value that does is survived, but makes for strange intervals.
+///
+/// [`next_timeout`]: Session::next_timeout
+/// [`poll_transmit`]: Session::poll_transmit
+/// [`poll_event`]: Session::poll_event
+/// [`handle_rtp`]: Session::handle_rtp
+/// [`handle_rtp_sent`]: Session::handle_rtp_sent
+#[derive(Debug)]
+#[repr(C, align(64))] // The current source at the front: two cache lines serve a received packet.
+pub struct Session {
+    sources: Sources,
+    sent: Sent,
+    timing: Timing,
+    ssrc: Ssrc,
+    phase: Phase,
+    reduced_size: bool,
+    has_bandwidth: bool,
+    profile: Profile,
+    /// The SSRC that we gave up and owe a BYE for.
+    departed: Option<Ssrc>,
+    clock_rates: ClockRates,
+    ntp_at_zero: NtpTime,
+    cname: Box<str>,
+    bye_reason: Box<str>,
+    conflicts: Conflicts,
+    feedback: Feedback,
+    events: VecDeque<Event>,
+    counts: stats::Counts,
+}
+
+impl Session {
+    /// Joins at `now_ns`.
+    #[must_use]
+    pub fn new(now_ns: u64, config: Config) -> Session {
+        let minimum_ns = match config.minimum_interval {
+            MinimumInterval::Fixed => interval::FIXED_MINIMUM_NS,
+            MinimumInterval::Reduced => interval::reduced_minimum_ns(config.session_bandwidth_bps),
+        };
+        let minimum_ns = match config.profile {
+            Profile::Avp => minimum_ns,
+            Profile::Avpf { .. } => outgoing::AVPF_INTERVAL_NS_MIN,
+        };
+        let first_bytes = LOWER_LAYERS_BYTES
+            + wire::SR_BYTES
+            + wire::BLOCK_BYTES
+            + wire::cname_bytes(&config.cname);
+        let rtcp_bps = config.rtcp_bps();
+        Session {
+            sources: Sources::new(config.sources_max),
+            sent: Sent {
+                last_ns: 0,
+                packets: 0,
+                octets: 0,
+                time: RtpTime(0),
+                has_any: false,
+            },
+            timing: Timing::new(now_ns, rtcp_bps, minimum_ns, first_bytes, config.seed),
+            ssrc: config.ssrc,
+            phase: Phase::Active,
+            reduced_size: config.reduced_size,
+            has_bandwidth: rtcp_bps > 0,
+            profile: config.profile,
+            departed: None,
+            clock_rates: config.clock_rates,
+            ntp_at_zero: config.ntp_at_zero,
+            cname: wire::cut(&config.cname).into(),
+            bye_reason: Box::default(),
+            conflicts: Conflicts::default(),
+            feedback: Feedback::new(),
+            events: VecDeque::new(),
+            counts: stats::Counts::default(),
+        }
+    }
+
+    /// Takes an RTP packet that arrived at `now_ns` from `from`, before it is played.
+    ///
+    /// Allocates nothing, except when a source beside the current one appears or an event is to be told.
+    #[inline]
+    pub fn handle_rtp(&mut self, now_ns: u64, from: SocketAddr, packet: Arrival) -> RtpVerdict {
+        let source = &mut self.sources.current;
+        if source.is_steady(packet.ssrc, packet.payload_type, from) {
+            let receipt = source.reception.handle(now_ns, packet.seq, packet.time);
+            return verdict(receipt);
+        }
+        self.handle_rtp_otherwise(now_ns, from, packet)
+    }
+
+    /// Everything but the next packet of a known source.
+    #[cold]
+    fn handle_rtp_otherwise(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        packet: Arrival,
+    ) -> RtpVerdict {
+        if packet.ssrc == self.ssrc {
+            return self.handle_own_ssrc(now_ns, from);
+        }
+        let place = self.place_of(now_ns, from, packet.ssrc);
+        self.revive(now_ns, place);
+        let source = self.sources.get_mut(place);
+        if source.has_rtp && source.rtp_from != from {
+            // RFC 3550, section 8.2: "it MAY keep the packets from one and discard the packets from the other when this can
+            // be detected by different source transport addresses". But "in some applications of RTP sources may be
+            // expected to change addresses during a session": then the old one falls silent.
+            let silence_ns = now_ns.saturating_sub(source.reception.arrived_ns());
+            if source.reception.is_valid() {
+                if silence_ns < ADDRESS_SILENCE_NS {
+                    source.conflicts += 1;
+                    self.counts.conflicts += 1;
+                    return RtpVerdict::Conflict;
+                }
+                let ssrc = packet.ssrc;
+                self.tell(Event::AddressChanged { ssrc, from });
+            }
+        }
+        let source = self.sources.get_mut(place);
+        source.rtp_from = from;
+        source.has_rtp = true;
+        if source.payload_type != packet.payload_type {
+            source.payload_type = packet.payload_type;
+            let rate_hz = self.clock_rates.of(packet.payload_type);
+            source.reception.set_clock_rate(rate_hz);
+        }
+        let receipt = source.reception.handle(now_ns, packet.seq, packet.time);
+        if receipt == Receipt::Validated {
+            let ssrc = packet.ssrc;
+            self.tell(Event::SsrcActive { ssrc, from });
+        }
+        if verdict(receipt).is_valid() {
+            self.sources.get_mut(place).flags |= flag::VALID;
+            self.count_in(place, flag::MEMBER | flag::SENDER);
+            self.consider_current(now_ns, place);
+        }
+        verdict(receipt)
+    }
+
+    /// Makes a valid source the current one if that is gone or silent.
+    fn consider_current(&mut self, now_ns: u64, place: Place) {
+        if place == 0 || self.sources.get(place).has(flag::LEFT) {
+            return;
+        }
+        let current = &self.sources.current;
+        let silence_ns = now_ns.saturating_sub(current.reception.arrived_ns());
+        let is_heard = current.has(flag::PRESENT | flag::VALID)
+            && !current.has(flag::LEFT)
+            && silence_ns < CURRENT_SILENCE_NS;
+        if is_heard {
+            return;
+        }
+        let was_heard = current.has(flag::PRESENT | flag::VALID);
+        let (old, new) = (current.ssrc, self.sources.get(place).ssrc);
+        self.sources.promote(place);
+        if was_heard {
+            self.tell(Event::SsrcChanged { old, new });
+        }
+    }
+
+    /// Notes that RTP was sent at `now_ns`: `packets` of them, the last with timestamp `time`, `payload_bytes` of payload
+    /// together.
+    #[inline]
+    pub fn handle_rtp_sent(
+        &mut self,
+        now_ns: u64,
+        time: RtpTime,
+        payload_bytes: usize,
+        packets: u32,
+    ) {
+        self.sent.last_ns = now_ns;
+        self.sent.time = time;
+        self.sent.packets += u64::from(packets);
+        self.sent.octets += payload_bytes as u64;
+        if !self.timing.we_sent {
+            self.begin_sending();
+        }
+    }
+
+    /// RFC 3550, section 6.3.8: "If the participant sends an RTP packet when we_sent is false, it adds itself to the sender
+    /// table and sets we_sent to true."
+    #[cold]
+    fn begin_sending(&mut self) {
+        self.sent.has_any = true;
+        if self.phase == Phase::Active {
+            self.timing.we_sent = true;
+            self.timing.senders += 1;
+        }
+    }
+
+    /// When to call [`poll_transmit`](Session::poll_transmit) next, monotonic. `None` after leaving.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<u64> {
+        if self.phase == Phase::Left {
+            return None;
+        }
+        if self.departed.is_some() {
+            return Some(self.timing.last_ns);
+        }
+        let regular_ns = self.timing.next_ns;
+        Some(
+            self.feedback
+                .early_ns()
+                .map_or(regular_ns, |early_ns| early_ns.min(regular_ns)),
+        )
+    }
+
+    /// The next thing that happened.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Our SSRC.
+    #[must_use]
+    pub fn ssrc(&self) -> Ssrc {
+        self.ssrc
+    }
+
+    /// The source that RTP is received from: the last one that proved itself while no other was heard.
+    #[must_use]
+    pub fn current_ssrc(&self) -> Option<Ssrc> {
+        let current = &self.sources.current;
+        current
+            .has(flag::PRESENT | flag::VALID)
+            .then_some(current.ssrc)
+    }
+
+    /// Whether the BYE is out, or nothing had to be said.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.phase == Phase::Left
+    }
+
+    fn tell(&mut self, event: Event) {
+        if self.events.len() < EVENTS_MAX {
+            self.events.push_back(event);
+        } else {
+            self.counts.events_dropped += 1;
+        }
+    }
+
+    fn ntp(&self, now_ns: u64) -> NtpTime {
+        self.ntp_at_zero.plus_ns(now_ns)
+    }
+
+    /// The place of a source, which it is given if it is new.
+    fn place_of(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> Place {
+        if let Some(place) = self.sources.find(ssrc) {
+            return place;
+        }
+        let source = Source::new(now_ns, ssrc, from, self.clock_rates.default_hz());
+        let (place, evicted) = self.sources.insert(source);
+        if let Some(evicted) = evicted {
+            self.count_out(evicted.flags);
+        }
+        place
+    }
+
+    /// One that left and is heard again after a while came back: it begins anew.
+    fn revive(&mut self, now_ns: u64, place: Place) {
+        let source = self.sources.get_mut(place);
+        if source.has(flag::LEFT) && now_ns.saturating_sub(source.left_ns) >= BYE_LINGER_NS {
+            let rate_hz = self.clock_rates.default_hz();
+            *source = Source::new(now_ns, source.ssrc, source.rtp_from, rate_hz);
+        }
+    }
+
+    /// Sets flags of a source and counts it for those it did not have. Not for one that left, nor while we leave:
+    /// "members is NOT incremented when other RTCP packets or RTP packets are received" (RFC 3550, section 6.3.7).
+    fn count_in(&mut self, place: Place, flags: u8) {
+        let source = self.sources.get_mut(place);
+        if self.phase != Phase::Active || source.has(flag::LEFT) {
+            return;
+        }
+        let new = flags & !source.flags;
+        source.flags |= new;
+        self.timing.members += u32::from(new & flag::MEMBER != 0);
+        self.timing.senders += u32::from(new & flag::SENDER != 0);
+    }
+
+    /// Counts one out that is gone or has lost these flags.
+    fn count_out(&mut self, flags: u8) {
+        if self.phase != Phase::Active {
+            return;
+        }
+        self.timing.members -= u32::from(flags & flag::MEMBER != 0);
+        self.timing.senders -= u32::from(flags & flag::SENDER != 0);
+    }
+
+    /// A packet with our own SSRC: RFC 3550, section 8.2. "If a source discovers at any time that another source is using
+    /// the same SSRC identifier as its own, it MUST send an RTCP BYE packet for the old identifier and choose another
+    /// random one. (As explained below, this step is taken only once in case of a loop.)"
+    fn handle_own_ssrc(&mut self, now_ns: u64, from: SocketAddr) -> RtpVerdict {
+        if self.conflicts.note(now_ns, from) {
+            self.counts.looped += 1;
+            if self.counts.loop_told != Some((self.ssrc, from)) {
+                self.counts.loop_told = Some((self.ssrc, from));
+                self.tell(Event::Loop { from });
+            }
+            return RtpVerdict::Loop;
+        }
+        self.counts.collisions += 1;
+        let old = self.ssrc;
+        // At most as often as there are sources; one of 2^32 numbers is hardly ever taken.
+        loop {
+            self.ssrc = Ssrc((self.timing.random_u64() >> 32) as u32);
+            if self.ssrc != old && self.sources.find(self.ssrc).is_none() {
+                break;
+            }
+        }
+        // "A participant which never sent an RTP or RTCP packet MUST NOT send a BYE packet", section 6.3.7.
+        let is_known = self.sent.has_any || !self.timing.initial;
+        if self.phase == Phase::Active && is_known && self.has_bandwidth {
+            self.departed = Some(old);
+        }
+        self.sent.packets = 0;
+        self.sent.octets = 0;
+        self.tell(Event::Collision {
+            old,
+            new: self.ssrc,
+        });
+        RtpVerdict::Collision
+    }
+}
+
+/// What a receipt means for the packet.
+#[inline]
+fn verdict(receipt: Receipt) -> RtpVerdict {
+    match receipt {
+        Receipt::Valid | Receipt::Validated => RtpVerdict::Valid,
+        Receipt::Resync => RtpVerdict::Restarted,
+        Receipt::Probation => RtpVerdict::Probation,
+        Receipt::OutOfRange => RtpVerdict::OutOfRange,
+    }
+}

@@ -1,0 +1,285 @@
+//! RTCP that is sent: RFC 3550, sections 6.3.5 to 6.3.8 and 6.4; RFC 4585, section 3.5.
+
+use crate::id::{NS_PER_S, SeqNum, Ssrc};
+
+use super::feedback::FEEDBACK_BYTES_MAX;
+use super::source::{Source, flag};
+use super::wire::{self, Block, SenderInfo, Writer};
+use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, Profile, Session};
+
+/// RFC 4585, section 3.5.3: "After the first transmission of a Regular RTCP packet, Tmin MUST be set to 0." Not quite.
+pub(super) const AVPF_INTERVAL_NS_MIN: u64 = super::interval::FLOOR_NS;
+/// RFC 4585, section 3.5.1: "For a multiparty session, Tmin is initialized to 1.0 seconds." Twice that, as the first
+/// interval is halved.
+const AVPF_FIRST_INTERVAL_NS_MIN: u64 = 2 * NS_PER_S;
+/// RFC 3550, section 6.3.7: the back-off is for "if the number of members is more than 50".
+const BYE_MEMBERS_MAX: u32 = 50;
+/// Conflicting addresses are forgotten after about ten intervals of at least 5 s (RFC 3550, section 8.2).
+const CONFLICT_AGE_NS: u64 = 50 * NS_PER_S;
+
+impl Session {
+    /// The next RTCP packet that is due at `now_ns`: how many bytes of `out` it takes. A buffer of 1500 bytes holds whatever
+    /// there is to say; with a smaller one reports on some sources wait for their turn and feedback may be left out, and
+    /// with one too small for the rest the packet is skipped.
+    ///
+    /// Also sees to the time-outs. Allocates nothing, except to tell of them.
+    pub fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8]) -> Option<usize> {
+        if self.phase == Phase::Left {
+            return None;
+        }
+        if let Some(old) = self.departed.take() {
+            return self.write_departure(old, out);
+        }
+        if let Phase::Leaving { at_once } = self.phase {
+            return self.poll_bye(now_ns, at_once, out);
+        }
+        if self.feedback.early_ns().is_some_and(|at| at <= now_ns) {
+            return self.write_early(now_ns, out);
+        }
+        if now_ns < self.timing.next_ns {
+            return None;
+        }
+        self.time_out(now_ns);
+        self.adapt_minimum();
+        if !self.timing.reconsider(now_ns) {
+            return None;
+        }
+        if !self.has_bandwidth || self.is_suppressed(now_ns) {
+            self.timing.suppressed(now_ns);
+            self.feedback.regular_passed(now_ns, false);
+            return None;
+        }
+        self.write_regular(now_ns, out)
+    }
+
+    /// Leaves the session. The BYE is due at once, or later if the group is large; until [`has_left`](Session::has_left)
+    /// says so, go on polling. Nothing is sent if nothing ever was.
+    pub fn send_bye(&mut self, now_ns: u64, reason: &str) {
+        if self.phase != Phase::Active {
+            return;
+        }
+        // RFC 3550, section 6.3.7: "a participant which never sent an RTP or RTCP packet MUST NOT send a BYE packet when they
+        // leave the group."
+        let is_known = self.sent.has_any || !self.timing.initial;
+        if !is_known || !self.has_bandwidth {
+            self.phase = Phase::Left;
+            return;
+        }
+        self.bye_reason = wire::cut(reason).into();
+        // "If the group size estimate members is less than 50 when the participant decides to leave, the participant MAY send
+        // a BYE packet immediately."
+        let at_once = self.timing.members <= BYE_MEMBERS_MAX;
+        self.phase = Phase::Leaving { at_once };
+        if at_once {
+            self.timing.next_ns = now_ns;
+        } else {
+            let bytes = LOWER_LAYERS_BYTES + 8 + wire::cname_bytes(&self.cname) + 8;
+            self.timing.begin_bye(now_ns, bytes + self.bye_reason.len());
+        }
+    }
+
+    /// Asks `media` for packets again, in the order of their numbers. False, and counted, if some of it is not sent: the
+    /// profile does not allow it, there is no room, or it would come too late.
+    pub fn request_nack(
+        &mut self,
+        now_ns: u64,
+        media: Ssrc,
+        lost: impl IntoIterator<Item = SeqNum>,
+    ) -> bool {
+        // Room for what is not there yet, and then an end, however many the caller gives.
+        let mut lost = lost.into_iter().take(super::NACKS_MAX + 1);
+        let has_room = lost.all(|seq| self.feedback.add_nack(media, seq));
+        self.schedule_feedback(now_ns) && has_room
+    }
+
+    /// Asks `media` for a new picture, as what was received of the last one cannot be decoded. False, and counted, as with
+    /// [`request_nack`](Session::request_nack).
+    pub fn request_pli(&mut self, now_ns: u64, media: Ssrc) -> bool {
+        let has_room = self.feedback.add_pli(media);
+        self.schedule_feedback(now_ns) && has_room
+    }
+
+    fn schedule_feedback(&mut self, now_ns: u64) -> bool {
+        let is_scheduled = match self.profile {
+            Profile::Avpf {
+                feedback_delay_ns_max,
+                ..
+            } if self.phase == Phase::Active && self.has_bandwidth => {
+                self.feedback
+                    .schedule(now_ns, &mut self.timing, feedback_delay_ns_max)
+            }
+            _ => {
+                self.feedback = super::Feedback::new();
+                false
+            }
+        };
+        self.counts.feedback_dropped += u64::from(!is_scheduled);
+        is_scheduled
+    }
+
+    fn is_suppressed(&mut self, now_ns: u64) -> bool {
+        match self.profile {
+            Profile::Avpf {
+                regular_interval_ns,
+                ..
+            } if regular_interval_ns > 0 => {
+                // RFC 4585, section 3.5.3: "T_rr_current_interval = RND2*T_rr_interval", from half to one and a half of it.
+                let share = self.timing.random_unit() + 0.5;
+                let interval_ns = (regular_interval_ns as f64 * share) as u64;
+                self.feedback.may_suppress(now_ns, interval_ns)
+            }
+            _ => false,
+        }
+    }
+
+    fn adapt_minimum(&mut self) {
+        if matches!(self.profile, Profile::Avpf { .. }) {
+            let is_first_of_many = self.timing.initial && self.timing.members > 2;
+            self.timing.set_minimum_ns(if is_first_of_many {
+                AVPF_FIRST_INTERVAL_NS_MIN
+            } else {
+                AVPF_INTERVAL_NS_MIN
+            });
+        }
+    }
+
+    /// RFC 3550, section 6.3.5: "The participant MUST perform this check at least once per RTCP transmission interval."
+    fn time_out(&mut self, now_ns: u64) {
+        let member_ns = self.timing.member_timeout_ns();
+        let sender_ns = self.timing.sender_timeout_ns();
+        for place in self.sources.places_backwards() {
+            let source = self.sources.get(place);
+            let (ssrc, flags) = (source.ssrc, source.flags);
+            if source.has(flag::LEFT) {
+                if now_ns.saturating_sub(source.left_ns) >= BYE_LINGER_NS {
+                    self.sources.remove(place);
+                }
+            } else if now_ns.saturating_sub(source.heard_ns()) > member_ns {
+                self.sources.remove(place);
+                self.count_out(flags);
+                if flags & flag::MEMBER != 0 {
+                    self.tell(Event::SourceTimeout { ssrc });
+                }
+            } else if source.has(flag::SENDER)
+                && now_ns.saturating_sub(source.reception.arrived_ns()) > sender_ns
+            {
+                self.sources.get_mut(place).flags &= !flag::SENDER;
+                self.count_out(flag::SENDER);
+                self.tell(Event::SenderTimeout { ssrc });
+            }
+        }
+        if self.timing.we_sent && now_ns.saturating_sub(self.sent.last_ns) > sender_ns {
+            // Section 6.3.8: "the participant removes itself from the sender table, decrements the sender count, and sets
+            // we_sent to false."
+            self.timing.we_sent = false;
+            self.timing.senders -= 1;
+        }
+        self.conflicts.expire(now_ns, CONFLICT_AGE_NS);
+        // "If any members time out, the reverse reconsideration algorithm [...] SHOULD be performed."
+        self.timing.members_left(now_ns);
+    }
+
+    fn sender_info(&self, now_ns: u64) -> SenderInfo {
+        // RFC 3550, section 6.4.1: the RTP timestamp "Corresponds to the same time as the NTP timestamp (above)", which is
+        // now, not when the last packet was sent.
+        let since_ns = u128::from(now_ns.saturating_sub(self.sent.last_ns));
+        let rate_hz = u128::from(self.clock_rates.default_hz());
+        let units = since_ns * rate_hz / u128::from(NS_PER_S);
+        SenderInfo {
+            ntp: self.ntp(now_ns),
+            time: self.sent.time.plus(units as u32),
+            packets: self.sent.packets as u32,
+            octets: self.sent.octets as u32,
+        }
+    }
+
+    fn write_regular(&mut self, now_ns: u64, out: &mut [u8]) -> Option<usize> {
+        let info = self.timing.we_sent.then(|| self.sender_info(now_ns));
+        let mut writer = Writer::new(out);
+        let feedback_bytes = if self.feedback.is_empty() {
+            0
+        } else {
+            FEEDBACK_BYTES_MAX
+        };
+        let reserved = wire::SR_BYTES + wire::cname_bytes(&self.cname) + feedback_bytes;
+        let count = writer.blocks_room(reserved);
+        let places = self.sources.report_places(count);
+        let sources = &mut self.sources;
+        let blocks = places.map(|place| report_block(now_ns, sources.get_mut(place)));
+        let is_whole =
+            writer.report(self.ssrc, info, blocks) && writer.cname(self.ssrc, &self.cname);
+        self.feedback.write(self.ssrc, &mut writer);
+        self.feedback.regular_passed(now_ns, is_whole);
+        let bytes = writer.bytes();
+        self.timing.sent(now_ns, bytes + LOWER_LAYERS_BYTES);
+        self.finish(is_whole, bytes)
+    }
+
+    fn write_early(&mut self, now_ns: u64, out: &mut [u8]) -> Option<usize> {
+        let info = self.timing.we_sent.then(|| self.sender_info(now_ns));
+        let mut writer = Writer::new(out);
+        // RFC 4585, section 3.1: a minimal compound has "exactly one RR or SR" and "exactly one SDES". RFC 5506 does without.
+        let is_whole = self.reduced_size
+            || (writer.report(self.ssrc, info, std::iter::empty())
+                && writer.cname(self.ssrc, &self.cname));
+        self.feedback.write(self.ssrc, &mut writer);
+        self.feedback.sent_early();
+        let bytes = writer.bytes();
+        self.timing.sent_early(bytes + LOWER_LAYERS_BYTES);
+        self.finish(is_whole, bytes)
+    }
+
+    fn poll_bye(&mut self, now_ns: u64, at_once: bool, out: &mut [u8]) -> Option<usize> {
+        if !at_once && !self.timing.reconsider(now_ns) {
+            return None;
+        }
+        self.phase = Phase::Left;
+        let mut writer = Writer::new(out);
+        // RFC 3550, section 6.1: a BYE is part of a compound like any other.
+        let is_whole = writer.report(self.ssrc, None, std::iter::empty())
+            && writer.cname(self.ssrc, &self.cname)
+            && writer.bye(self.ssrc, &self.bye_reason);
+        let bytes = writer.bytes();
+        self.finish(is_whole, bytes)
+    }
+
+    /// BYE for an SSRC that collided.
+    fn write_departure(&mut self, old: Ssrc, out: &mut [u8]) -> Option<usize> {
+        let mut writer = Writer::new(out);
+        let is_whole = writer.report(old, None, std::iter::empty())
+            && writer.cname(old, &self.cname)
+            && writer.bye(old, "SSRC collision");
+        let bytes = writer.bytes();
+        self.finish(is_whole, bytes)
+    }
+
+    fn finish(&mut self, is_whole: bool, bytes: usize) -> Option<usize> {
+        let is_sent = is_whole && bytes > 0;
+        self.counts.rtcp_sent += u64::from(is_sent);
+        is_sent.then_some(bytes)
+    }
+}
+
+fn report_block(now_ns: u64, source: &mut Source) -> Block {
+    let loss = source.reception.take_loss();
+    source.fraction_lost = loss.fraction;
+    let (lsr, dlsr) = source.report.map_or((0, 0), |report| {
+        // RFC 3550, section 6.4.1: "The delay, expressed in units of 1/65536 seconds, between receiving the last SR packet
+        // from source SSRC_n and sending this reception report block."
+        let delay_ns = u128::from(now_ns.saturating_sub(report.arrived_ns));
+        let delay = delay_ns * 65_536 / u128::from(NS_PER_S);
+        (
+            report.ntp.middle(),
+            u32::try_from(delay).unwrap_or(u32::MAX),
+        )
+    });
+    Block {
+        ssrc: source.ssrc,
+        fraction_lost: loss.fraction,
+        cumulative_lost: loss.cumulative,
+        highest: source.reception.highest_reported(),
+        jitter_units: source.reception.jitter_units(),
+        lsr,
+        dlsr,
+    }
+}

@@ -1,0 +1,316 @@
+//! Who else is in the session: a table of sources that cannot grow past its bound.
+
+use std::net::SocketAddr;
+
+use crate::id::{NtpTime, PayloadType, RtpTime, Ssrc};
+use crate::reception::Reception;
+
+/// What [`Config::sources_max`](super::Config::sources_max) may at most be: looking one up is a scan, and 16 KiB of
+/// numbers to scan is what a flood of strangers may cost per packet.
+pub const SOURCES_MAX: usize = 4096;
+/// As few as leave room for a newcomer beside the current source, which is never evicted.
+pub(crate) const SOURCES_MIN: usize = 2;
+
+/// States of a source, as bits so that the hot path compares them in one go.
+pub(crate) mod flag {
+    /// There is a source in this place.
+    pub(crate) const PRESENT: u8 = 1;
+    /// It passed probation (RFC 3550, A.1) since it came or came back.
+    pub(crate) const VALID: u8 = 2;
+    /// Counted among the members.
+    pub(crate) const MEMBER: u8 = 4;
+    /// Counted among the senders.
+    pub(crate) const SENDER: u8 = 8;
+    /// It said BYE.
+    pub(crate) const LEFT: u8 = 16;
+    /// Nothing to do about it but to count its packets.
+    pub(crate) const STEADY: u8 = PRESENT | VALID | MEMBER | SENDER;
+}
+
+/// Its last sender report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LastReport {
+    /// Wall clock of the sender.
+    pub ntp: NtpTime,
+    /// The same moment as a timestamp of its stream.
+    pub time: RtpTime,
+    /// Packets that it had sent by then.
+    pub packets: u32,
+    /// Bytes of payload that it had sent by then.
+    pub octets: u32,
+    /// When it arrived here, monotonic.
+    pub arrived_ns: u64,
+}
+
+/// What a source says about how our packets reach it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RemoteView {
+    /// Packets lost since its report before, in 256ths.
+    pub fraction_lost: u8,
+    /// Packets lost since the beginning. Negative when duplicates outnumber losses.
+    pub cumulative_lost: i32,
+    /// Highest sequence number that it received, with wrap-arounds in the upper 16 bits.
+    pub highest: u32,
+    /// Jitter in units of our timestamps.
+    pub jitter_units: u32,
+    /// Round trip, where the report allowed to tell it.
+    pub rtt_ns: Option<u64>,
+}
+
+/// One remote source.
+#[derive(Debug, Clone)]
+#[repr(C)] // What every packet touches first, together.
+pub(crate) struct Source {
+    pub(crate) ssrc: Ssrc,
+    pub(crate) flags: u8,
+    pub(crate) payload_type: PayloadType,
+    /// Where its RTP comes from. Only meaningful once RTP was heard.
+    pub(crate) rtp_from: SocketAddr,
+    pub(crate) reception: Reception,
+    // From here on: RTCP and bookkeeping.
+    pub(crate) rtcp_ns: u64,
+    pub(crate) left_ns: u64,
+    pub(crate) rtcp_from: Option<SocketAddr>,
+    pub(crate) cname: Option<Box<str>>,
+    pub(crate) report: Option<LastReport>,
+    pub(crate) remote: Option<RemoteView>,
+    pub(crate) conflicts: u64,
+    pub(crate) fraction_lost: u8,
+    pub(crate) has_rtp: bool,
+}
+
+impl Source {
+    pub(crate) fn absent() -> Source {
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut source = Source::new(0, Ssrc(0), nowhere, 1);
+        source.flags = 0;
+        source
+    }
+
+    pub(crate) fn new(now_ns: u64, ssrc: Ssrc, from: SocketAddr, clock_rate_hz: u32) -> Source {
+        Source {
+            ssrc,
+            flags: flag::PRESENT,
+            payload_type: PayloadType(u8::MAX),
+            rtp_from: from,
+            reception: Reception::new(clock_rate_hz),
+            rtcp_ns: now_ns,
+            left_ns: 0,
+            rtcp_from: None,
+            cname: None,
+            report: None,
+            remote: None,
+            conflicts: 0,
+            fraction_lost: 0,
+            has_rtp: false,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_steady(
+        &self,
+        ssrc: Ssrc,
+        payload_type: PayloadType,
+        from: SocketAddr,
+    ) -> bool {
+        self.ssrc == ssrc
+            && self.flags == flag::STEADY
+            && self.payload_type == payload_type
+            && self.rtp_from == from
+    }
+
+    pub(crate) fn has(&self, flags: u8) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// When anything of it was heard last.
+    pub(crate) fn heard_ns(&self) -> u64 {
+        self.rtcp_ns.max(self.reception.arrived_ns())
+    }
+
+    /// Whether a report block about it is due: a sender that was heard since the last one.
+    pub(crate) fn is_reportable(&self) -> bool {
+        self.has(flag::PRESENT | flag::VALID) && self.reception.has_news()
+    }
+}
+
+/// The sources. The current one, which nearly all packets come from, stands apart and is never evicted; the others are
+/// on the heap, from when there are any.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Sources {
+    pub(crate) current: Source,
+    others: Vec<Source>,
+    /// The numbers of `others`, so that a scan touches 4 bytes each.
+    numbers: Vec<Ssrc>,
+    others_max: usize,
+    pub(crate) evictions: u64,
+    /// Where the next report begins when there are more sources than blocks.
+    cursor: usize,
+}
+
+/// A source's place. Valid until the next insertion or removal.
+pub(crate) type Place = usize;
+
+impl Sources {
+    pub(crate) fn new(sources_max: usize) -> Sources {
+        Sources {
+            current: Source::absent(),
+            others: Vec::new(),
+            numbers: Vec::new(),
+            others_max: sources_max.clamp(SOURCES_MIN, SOURCES_MAX) - 1,
+            evictions: 0,
+            cursor: 0,
+        }
+    }
+
+    /// Place 0 is the current source.
+    pub(crate) fn find(&self, ssrc: Ssrc) -> Option<Place> {
+        if self.current.ssrc == ssrc && self.current.has(flag::PRESENT) {
+            return Some(0);
+        }
+        let other = self.numbers.iter().position(|number| *number == ssrc)?;
+        Some(other + 1)
+    }
+
+    pub(crate) fn get(&self, place: Place) -> &Source {
+        match place {
+            0 => &self.current,
+            _ => &self.others[place - 1],
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, place: Place) -> &mut Source {
+        match place {
+            0 => &mut self.current,
+            _ => &mut self.others[place - 1],
+        }
+    }
+
+    /// All that are present.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Source> {
+        let current = Some(&self.current).filter(|source| source.has(flag::PRESENT));
+        current.into_iter().chain(&self.others)
+    }
+
+    /// Takes in a source that is not there yet. Returns who had to go for it.
+    ///
+    /// That is the one that was heard least recently: of those that never proved themselves or have left if there
+    /// are any, so that a flood of invented numbers evicts its own.
+    pub(crate) fn insert(&mut self, source: Source) -> (Place, Option<Source>) {
+        if !self.current.has(flag::PRESENT) {
+            self.current = source;
+            return (0, None);
+        }
+        let mut evicted = None;
+        if self.others.len() >= self.others_max {
+            let oldest = self.others.iter().enumerate().min_by_key(|(_, other)| {
+                let is_real = other.has(flag::MEMBER) && !other.has(flag::LEFT);
+                (is_real, other.heard_ns())
+            });
+            if let Some((at, _)) = oldest {
+                evicted = Some(self.remove(at + 1));
+                self.evictions += 1;
+            }
+        }
+        self.numbers.push(source.ssrc);
+        self.others.push(source);
+        (self.others.len(), evicted)
+    }
+
+    /// The last one takes the place of the one removed.
+    pub(crate) fn remove(&mut self, place: Place) -> Source {
+        if place == 0 {
+            return std::mem::replace(&mut self.current, Source::absent());
+        }
+        self.numbers.swap_remove(place - 1);
+        self.others.swap_remove(place - 1)
+    }
+
+    /// Makes this one the current source. The one that was so far takes its place.
+    pub(crate) fn promote(&mut self, place: Place) {
+        let Some(other) = place.checked_sub(1) else {
+            return;
+        };
+        std::mem::swap(&mut self.current, &mut self.others[other]);
+        if self.others[other].has(flag::PRESENT) {
+            self.numbers[other] = self.others[other].ssrc;
+        } else {
+            self.numbers.swap_remove(other);
+            self.others.swap_remove(other);
+        }
+    }
+
+    /// Bytes that the table takes on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.others.capacity() * size_of::<Source>() + self.numbers.capacity() * size_of::<Ssrc>()
+    }
+
+    /// Places from the last to the first, so that removing one leaves those still to come where they are.
+    pub(crate) fn places_backwards(&self) -> impl Iterator<Item = Place> + use<> {
+        let first = usize::from(!self.current.has(flag::PRESENT));
+        (first..=self.others.len()).rev()
+    }
+
+    /// The next `count` sources that a report is due about. RFC 3550, section 6.4: "The subsets SHOULD be selected
+    /// round-robin across multiple intervals so that all sources are reported."
+    pub(crate) fn report_places(&mut self, count: usize) -> impl Iterator<Item = Place> + use<> {
+        let total = self.others.len() + 1;
+        let mut places = [0; super::wire::BLOCKS_MAX];
+        let mut found = 0;
+        let begin = self.cursor % total;
+        for step in 0..total {
+            if found == count.min(places.len()) {
+                break;
+            }
+            let place = (begin + step) % total;
+            if self.get(place).is_reportable() {
+                places[found] = place;
+                found += 1;
+                self.cursor = place + 1;
+            }
+        }
+        places.into_iter().take(found)
+    }
+}
+
+/// The RTP clock rate of each payload type.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClockRates {
+    default_hz: u32,
+    /// At most 128: there are no more payload types.
+    exceptions: Box<[(PayloadType, u32)]>,
+}
+
+impl ClockRates {
+    /// `default_hz` for all payload types but those of `exceptions`.
+    #[must_use]
+    pub fn new(default_hz: u32, exceptions: &[(PayloadType, u32)]) -> ClockRates {
+        let mut table: Vec<(PayloadType, u32)> = Vec::new();
+        for &(payload_type, rate_hz) in exceptions {
+            if payload_type.0 < 128 && !table.iter().any(|(known, _)| *known == payload_type) {
+                table.push((payload_type, rate_hz));
+            }
+        }
+        ClockRates {
+            default_hz,
+            exceptions: table.into_boxed_slice(),
+        }
+    }
+
+    /// Units per second of the timestamps of this payload type.
+    #[must_use]
+    pub fn of(&self, payload_type: PayloadType) -> u32 {
+        let exception = self
+            .exceptions
+            .iter()
+            .find(|(known, _)| *known == payload_type);
+        exception.map_or(self.default_hz, |(_, rate_hz)| *rate_hz)
+    }
+
+    /// The rate of all payload types without one of their own.
+    #[must_use]
+    pub fn default_hz(&self) -> u32 {
+        self.default_hz
+    }
+}

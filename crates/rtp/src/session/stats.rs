@@ -1,0 +1,207 @@
+//! What a session counts, as plain values.
+
+use std::net::SocketAddr;
+
+use crate::id::Ssrc;
+
+use super::source::{LastReport, RemoteView, Source, flag};
+use super::wire::RtcpError;
+use super::{NtpTime, Session};
+
+/// RTCP packets refused, by cause. See [`RtcpError`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct RtcpErrors {
+    /// Ended early.
+    pub truncated: u64,
+    /// Of another version.
+    pub version: u64,
+    /// Did not begin with a report.
+    pub first_packet: u64,
+    /// With misplaced or impossible padding.
+    pub padding: u64,
+    /// Too short for what they count.
+    pub malformed: u64,
+}
+
+impl RtcpErrors {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.truncated + self.version + self.first_packet + self.padding + self.malformed
+    }
+
+    pub(super) fn count(&mut self, error: &RtcpError) {
+        *match error {
+            RtcpError::Truncated { .. } => &mut self.truncated,
+            RtcpError::Version(_) => &mut self.version,
+            RtcpError::FirstPacket(_) => &mut self.first_packet,
+            RtcpError::Padding(_) => &mut self.padding,
+            RtcpError::Malformed { .. } => &mut self.malformed,
+        } += 1;
+    }
+}
+
+/// Counters that are in the statistics as they are.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) rtcp_sent: u64,
+    pub(super) rtcp_received: u64,
+    pub(super) errors: RtcpErrors,
+    pub(super) conflicts: u64,
+    pub(super) collisions: u64,
+    pub(super) looped: u64,
+    pub(super) rtt_refused: u64,
+    pub(super) events_dropped: u64,
+    pub(super) feedback_dropped: u64,
+    pub(super) rtt_ns: Option<u64>,
+    /// The loop that was told last.
+    pub(super) loop_told: Option<(Ssrc, SocketAddr)>,
+}
+
+/// Our side of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionStats {
+    /// Our SSRC.
+    pub ssrc: Ssrc,
+    /// RTP packets sent with it.
+    pub packets_sent: u64,
+    /// Bytes of payload in them.
+    pub octets_sent: u64,
+    /// RTCP packets sent, each compound one.
+    pub rtcp_sent: u64,
+    /// RTCP packets accepted, each compound one.
+    pub rtcp_received: u64,
+    /// RTCP packets refused.
+    pub rtcp_errors: RtcpErrors,
+    /// Members of the group, ourselves included.
+    pub members: u32,
+    /// Members that send RTP, ourselves included.
+    pub senders: u32,
+    /// The last round trip that a report allowed to tell.
+    pub rtt_ns: Option<u64>,
+    /// Reports whose round trip would have been negative or absurdly long.
+    pub rtt_refused: u64,
+    /// Packets dropped because their source's come from another address.
+    pub conflicts: u64,
+    /// Times that somebody else used our SSRC.
+    pub collisions: u64,
+    /// Packets of our own that came back.
+    pub looped: u64,
+    /// Sources forgotten because there were too many.
+    pub evictions: u64,
+    /// Events that were not drained in time.
+    pub events_dropped: u64,
+    /// Requests for feedback that found no room or no time.
+    pub feedback_dropped: u64,
+}
+
+/// One remote source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceStats<'a> {
+    /// Its SSRC.
+    pub ssrc: Ssrc,
+    /// Its canonical name, once it told it.
+    pub cname: Option<&'a str>,
+    /// Whether it proved itself with RTP.
+    pub is_valid: bool,
+    /// Whether it sends RTP at present.
+    pub is_sender: bool,
+    /// Where its RTP comes from.
+    pub rtp_from: Option<SocketAddr>,
+    /// Where its RTCP comes from.
+    pub rtcp_from: Option<SocketAddr>,
+    /// RTP packets received since it began or restarted, duplicates and late ones included.
+    pub packets: u64,
+    /// RTP packets lost since then. Negative when duplicates outnumber losses.
+    pub lost: i64,
+    /// Lost in the interval of our last report, in 256ths.
+    pub fraction_lost: u8,
+    /// Interarrival jitter, units of its timestamps.
+    pub jitter_units: u32,
+    /// Interarrival jitter.
+    pub jitter_ns: u64,
+    /// Highest sequence number, as in a report: wrap-arounds in the upper 16 bits.
+    pub highest: u32,
+    /// How often it restarted its numbers.
+    pub restarts: u32,
+    /// RTP packets that bore its SSRC and came from elsewhere.
+    pub conflicts: u64,
+    /// Its last sender report.
+    pub report: Option<LastReport>,
+    /// What it last said of our packets.
+    pub remote: Option<RemoteView>,
+}
+
+impl Session {
+    /// Our side. Cheap enough to be called often; allocates nothing.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        let counts = &self.counts;
+        SessionStats {
+            ssrc: self.ssrc,
+            packets_sent: self.sent.packets,
+            octets_sent: self.sent.octets,
+            rtcp_sent: counts.rtcp_sent,
+            rtcp_received: counts.rtcp_received,
+            rtcp_errors: counts.errors,
+            members: self.timing.members,
+            senders: self.timing.senders,
+            rtt_ns: counts.rtt_ns,
+            rtt_refused: counts.rtt_refused,
+            conflicts: counts.conflicts,
+            collisions: counts.collisions,
+            looped: counts.looped,
+            evictions: self.sources.evictions,
+            events_dropped: counts.events_dropped,
+            feedback_dropped: counts.feedback_dropped,
+        }
+    }
+
+    /// The remote sources, the current one first. Those that left are listed for a moment yet.
+    pub fn sources(&self) -> impl Iterator<Item = SourceStats<'_>> {
+        self.sources.iter().map(source_stats)
+    }
+
+    /// The wall clock at `now_ns`, as our sender reports tell it.
+    #[must_use]
+    pub fn wall_clock(&self, now_ns: u64) -> NtpTime {
+        self.ntp(now_ns)
+    }
+
+    /// Bytes that the session takes in memory, the heap included.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let cnames: usize = self.sources.iter().map(|source| text(&source.cname)).sum();
+        size_of::<Session>()
+            + self.sources.heap_bytes()
+            + cnames
+            + self.cname.len()
+            + self.bye_reason.len()
+            + self.events.capacity() * size_of::<super::Event>()
+            + self.feedback.heap_bytes()
+            + self.conflicts.heap_bytes()
+    }
+}
+
+fn source_stats(source: &Source) -> SourceStats<'_> {
+    let reception = &source.reception;
+    SourceStats {
+        ssrc: source.ssrc,
+        cname: source.cname.as_deref(),
+        is_valid: source.has(flag::VALID),
+        is_sender: source.has(flag::SENDER),
+        rtp_from: source.has_rtp.then_some(source.rtp_from),
+        rtcp_from: source.rtcp_from,
+        packets: reception.received(),
+        lost: reception.lost(),
+        fraction_lost: source.fraction_lost,
+        jitter_units: reception.jitter_units(),
+        jitter_ns: reception.jitter_ns(),
+        highest: reception.highest_reported(),
+        restarts: reception.resyncs(),
+        conflicts: source.conflicts,
+        report: source.report,
+        remote: source.remote,
+    }
+}
