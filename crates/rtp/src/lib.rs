@@ -9,6 +9,7 @@
 //! - [`demux`]: which stream a packet of a shared port belongs to.
 //! - [`latch`]: which address a stream's peer is at.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
+//! - [`recode`]: from one of PCMU, PCMA and L16 to another, RTP in and RTP out.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
@@ -24,5 +25,6 @@ pub mod l16;
 pub mod latch;
 pub mod packet;
 pub mod reception;
+pub mod recode;
 mod rng;
 pub mod session;

@@ -1,0 +1,824 @@
+//! From one of PCMU, PCMA and L16 to another, packet by packet: RTP in, RTP out.
+//!
+//! A packet that keeps its number of samples is converted in place. Another packet time, or a loss that is
+//! concealed, goes through a small store. Sequence numbers go on without a gap, timestamps keep the distances
+//! of the incoming ones, also over a change of the sender (RFC 3550, section 5.1).
+//!
+//! Drain contract: after each `handle_*`, call [`Recoder::poll_packet`] until it gives `None`. A packet that is
+//! answered with [`Handled::DrainFirst`] is to be handled again after that.
+
+use std::ops::Range;
+
+use crate::conceal::Concealer;
+use crate::g711;
+use crate::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
+use crate::packet::Packet;
+
+/// How samples stand in a payload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Encoding {
+    /// G.711 µ-law, a byte a sample.
+    Pcmu,
+    /// G.711 A-law, a byte a sample.
+    Pcma,
+    /// 16 bits a sample in network byte order (RFC 3551, section 4.5.11).
+    L16,
+}
+
+impl Encoding {
+    /// Bytes of one sample.
+    #[must_use]
+    pub const fn sample_bytes(self) -> usize {
+        match self {
+            Encoding::Pcmu | Encoding::Pcma => 1,
+            Encoding::L16 => 2,
+        }
+    }
+
+    fn decode(self, payload: &[u8], samples: &mut Vec<i16>) {
+        match self {
+            Encoding::Pcmu => {
+                let table = &g711::ULAW_TO_LINEAR;
+                samples.extend(payload.iter().map(|code| table[usize::from(*code)]));
+            }
+            Encoding::Pcma => {
+                let table = &g711::ALAW_TO_LINEAR;
+                samples.extend(payload.iter().map(|code| table[usize::from(*code)]));
+            }
+            Encoding::L16 => samples.extend(
+                payload
+                    .chunks_exact(2)
+                    .map(|pair| i16::from_be_bytes([pair[0], pair[1]])),
+            ),
+        }
+    }
+
+    fn encode(self, sample: i16, out: &mut Vec<u8>) {
+        match self {
+            Encoding::Pcmu => out.push(g711::linear_to_ulaw(sample)),
+            Encoding::Pcma => out.push(g711::linear_to_alaw(sample)),
+            Encoding::L16 => out.extend(sample.to_be_bytes()),
+        }
+    }
+}
+
+/// What a [`Recoder`] makes of what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// The encoding that comes in.
+    pub from: Encoding,
+    /// The encoding that goes out.
+    pub to: Encoding,
+    /// Samples a second, of both, and the rate of both RTP clocks.
+    pub clock_rate_hz: u32,
+    /// The payload type that comes in; `None`: any but those that are passed on as they are.
+    pub payload_type_in: Option<PayloadType>,
+    /// The payload type that goes out.
+    pub payload_type: PayloadType,
+    /// The sender that goes out.
+    pub ssrc: Ssrc,
+    /// The first sequence number that goes out; random, by RFC 3550, section 5.1.
+    pub first_seq: SeqNum,
+    /// The first timestamp that goes out; random, by RFC 3550, section 5.1.
+    pub first_time: RtpTime,
+    /// Samples of each packet that goes out; 0: as they come in.
+    pub packet_samples: u32,
+    /// The payload type of telephone events (RFC 4733), which are passed on as they are.
+    pub telephone_event: Option<PayloadType>,
+}
+
+/// What became of a packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Handled {
+    /// It was converted in place: these bytes of it are what goes out.
+    InPlace(Range<usize>),
+    /// What it held is in the store.
+    Stored,
+    /// Nothing yet: what is in the store goes out before it.
+    DrainFirst,
+    /// It is of no use here.
+    Dropped(DropReason),
+}
+
+/// Why a packet was not passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DropReason {
+    /// It is not RTP.
+    Malformed,
+    /// It is of another payload type.
+    PayloadType(PayloadType),
+    /// No whole sample is in it, or more than [`STORE_SAMPLES_MAX`].
+    Length(usize),
+}
+
+/// A packet from the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stored {
+    /// Bytes written, header included.
+    pub len: usize,
+    /// When its first sample is to be played, nanoseconds, if the packets that came in said so.
+    pub play_ns: Option<u64>,
+}
+
+/// Counters, since the start.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Packets that came in.
+    pub packets_in: u64,
+    /// Packets that went out.
+    pub packets_out: u64,
+    /// Samples that were made up for lost ones.
+    pub concealed_samples: u64,
+    /// Telephone events and comfort noise passed on as they were.
+    pub passed_on: u64,
+    /// Packets of no use.
+    pub dropped: u64,
+}
+
+/// Converts one stream. Hot fields first: thousands of them take turns in the cache.
+#[derive(Debug)]
+pub struct Recoder {
+    config: Config,
+    seq: SeqNum,
+    /// Added to an incoming timestamp.
+    time_offset: u32,
+    /// Of the packet that came last.
+    last_ssrc: Option<Ssrc>,
+    last_samples: u32,
+    /// Where the next packet is expected, in incoming timestamps.
+    next_time: RtpTime,
+    /// When that is to be played.
+    next_play_ns: Option<u64>,
+    conceals: bool,
+    /// A packet goes out with a marker when there was a pause before it.
+    after_pause: bool,
+    stats: Stats,
+    history: History,
+    /// Encoded as it goes out, not sent yet; as a rule empty.
+    store: Vec<u8>,
+    store_time: RtpTime,
+    store_play_ns: Option<u64>,
+    /// What is in the store goes out even if it is no full packet.
+    flushing: bool,
+    concealer: Option<Concealer>,
+}
+
+impl Recoder {
+    /// A recoder that has seen nothing yet.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Recoder {
+            seq: config.first_seq,
+            time_offset: 0,
+            last_ssrc: None,
+            last_samples: 0,
+            next_time: RtpTime(0),
+            next_play_ns: None,
+            conceals: false,
+            after_pause: true,
+            stats: Stats::default(),
+            history: History::new(config.from),
+            store: Vec::new(),
+            store_time: config.first_time,
+            store_play_ns: None,
+            flushing: false,
+            concealer: None,
+            config,
+        }
+    }
+
+    /// What it was made for.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Another sender identifier for what goes out, after a collision.
+    pub fn set_ssrc(&mut self, ssrc: Ssrc) {
+        self.config.ssrc = ssrc;
+    }
+
+    /// Counters, since the start.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// The next number that goes out.
+    #[must_use]
+    pub fn next_seq(&self) -> SeqNum {
+        self.seq
+    }
+
+    /// A packet in its order; `play_ns` is when it is to be played, if that is known. `resync`: what came before
+    /// says nothing about its timestamp.
+    pub fn handle_packet(
+        &mut self,
+        bytes: &mut [u8],
+        play_ns: Option<u64>,
+        resync: bool,
+    ) -> Handled {
+        let Ok(packet) = Packet::parse(bytes) else {
+            return self.dropped(DropReason::Malformed);
+        };
+        let header = Header {
+            ssrc: packet.ssrc(),
+            time: packet.time(),
+            marker: packet.marker(),
+            payload_type: packet.payload_type(),
+        };
+        let payload = packet.payload_range();
+        let is_new = resync || self.last_ssrc != Some(header.ssrc);
+        let passes = self.passes(header.payload_type);
+        if !self.store.is_empty() && (is_new || passes || header.time != self.next_time) {
+            self.flushing = true;
+            return Handled::DrainFirst;
+        }
+        if is_new {
+            self.follow(header, play_ns);
+        }
+        if passes {
+            return self.pass_on(bytes, payload, header);
+        }
+        if self
+            .config
+            .payload_type_in
+            .is_some_and(|own| own != header.payload_type)
+        {
+            return self.dropped(DropReason::PayloadType(header.payload_type));
+        }
+        let width = self.config.from.sample_bytes();
+        let samples = payload.len() / width;
+        let payload = payload.start..payload.start + samples * width;
+        if samples == 0 || samples > STORE_SAMPLES_MAX {
+            return self.dropped(DropReason::Length(payload.len()));
+        }
+        self.stats.packets_in += 1;
+        self.recode(bytes, payload, header, samples as u32, play_ns)
+    }
+
+    fn recode(
+        &mut self,
+        bytes: &mut [u8],
+        payload: Range<usize>,
+        header: Header,
+        samples: u32,
+        play_ns: Option<u64>,
+    ) -> Handled {
+        self.last_samples = samples;
+        self.next_time = header.time.plus(samples);
+        self.next_play_ns =
+            play_ns.map(|play_ns| play_ns.saturating_add(self.duration_ns(samples)));
+        self.after_pause |= header.marker;
+        let is_grown = self.config.to.sample_bytes() > self.config.from.sample_bytes();
+        let is_whole = self.config.packet_samples == 0 || self.config.packet_samples == samples;
+        if self.conceals || is_grown || !is_whole || !self.store.is_empty() {
+            self.store_payload(&bytes[payload], header.time, play_ns);
+            return Handled::Stored;
+        }
+        self.history.add(&bytes[payload.clone()]);
+        let start = payload.start - HEADER_BYTES;
+        let end = payload.start + self.convert(&mut bytes[payload]);
+        let out = Header {
+            time: self.outgoing(header.time),
+            marker: std::mem::take(&mut self.after_pause),
+            payload_type: self.config.payload_type,
+            ..header
+        };
+        self.write_header(&mut bytes[start..], out);
+        Handled::InPlace(start..end)
+    }
+
+    /// Packets were lost that stood for `duration_ns`: conceals them, up to [`CONCEAL_NS_MAX`].
+    pub fn handle_loss(&mut self, play_ns: Option<u64>, duration_ns: u64) {
+        if self.last_ssrc.is_none() {
+            return;
+        }
+        let wanted = duration_ns.min(CONCEAL_NS_MAX) * u64::from(self.config.clock_rate_hz);
+        let samples = (wanted + NS_PER_S / 2) / NS_PER_S;
+        let rate_hz = self.config.clock_rate_hz;
+        if self.concealer.is_none() {
+            self.concealer = Concealer::new(rate_hz, 1).ok();
+        }
+        let mut made = vec![0; samples as usize];
+        // At a rate that the concealer does not know, what is missing is silence.
+        if let Some(concealer) = &mut self.concealer {
+            if !self.conceals {
+                concealer.reset();
+                concealer.pass(&mut self.history.decode(self.config.from));
+            }
+            concealer.fill(&mut made);
+        }
+        self.conceals = true;
+        self.begin_store(self.next_time, play_ns.or(self.next_play_ns));
+        for sample in made {
+            self.config.to.encode(sample, &mut self.store);
+        }
+        self.stats.concealed_samples += samples;
+        self.next_time = self.next_time.plus(samples as u32);
+        self.next_play_ns = self.next_play_ns.map(|ns| ns.saturating_add(duration_ns));
+    }
+
+    /// The stream ends or is flushed: what is in the store goes out.
+    pub fn handle_end(&mut self) {
+        self.flushing = true;
+    }
+
+    /// The next packet from the store, written to `out`, which has room for [`Recoder::packet_bytes_max`].
+    pub fn poll_packet(&mut self, out: &mut [u8]) -> Option<Stored> {
+        if self.store.is_empty() {
+            self.flushing = false;
+            return None;
+        }
+        let width = self.config.to.sample_bytes();
+        let whole = self.packet_samples() as usize * width;
+        let bytes = match self.store.len() {
+            len if len >= whole => whole,
+            len if self.flushing => len,
+            _ => return None,
+        };
+        let len = HEADER_BYTES + bytes;
+        let payload = out.get_mut(HEADER_BYTES..len)?;
+        payload.copy_from_slice(&self.store[..bytes]);
+        self.store.drain(..bytes);
+        let samples = (bytes / width) as u32;
+        let (time, play_ns) = (self.store_time, self.store_play_ns);
+        self.store_time = time.plus(samples);
+        let duration_ns = self.duration_ns(samples);
+        self.store_play_ns = play_ns.map(|play_ns| play_ns.saturating_add(duration_ns));
+        let header = Header {
+            ssrc: self.config.ssrc,
+            time,
+            marker: std::mem::take(&mut self.after_pause),
+            payload_type: self.config.payload_type,
+        };
+        self.write_header(out, header);
+        Some(Stored { len, play_ns })
+    }
+
+    /// Bytes of the longest packet that [`Recoder::poll_packet`] writes now.
+    #[must_use]
+    pub fn packet_bytes_max(&self) -> usize {
+        HEADER_BYTES + self.packet_samples() as usize * self.config.to.sample_bytes()
+    }
+
+    /// Nanoseconds that the store may hold back: the packet time, where it is changed.
+    #[must_use]
+    pub fn delay_ns(&self) -> u64 {
+        self.duration_ns(self.config.packet_samples)
+    }
+
+    fn packet_samples(&self) -> u32 {
+        match self.config.packet_samples {
+            0 => self.last_samples.max(1),
+            samples => samples,
+        }
+    }
+
+    fn duration_ns(&self, samples: u32) -> u64 {
+        u64::from(samples) * NS_PER_S / u64::from(self.config.clock_rate_hz.max(1))
+    }
+
+    /// A sender's first packet, or one after a jump: goes out at the time that belongs to when it is played.
+    fn follow(&mut self, header: Header, play_ns: Option<u64>) {
+        let goes_on = match self.last_ssrc {
+            None => self.config.first_time,
+            Some(_) => {
+                let pause_ns = match (play_ns, self.next_play_ns) {
+                    (Some(play_ns), Some(expected_ns)) => play_ns.saturating_sub(expected_ns),
+                    _ => 0,
+                };
+                let pause = u128::from(pause_ns) * u128::from(self.config.clock_rate_hz);
+                self.outgoing(self.next_time)
+                    .plus((pause / u128::from(NS_PER_S)) as u32)
+            }
+        };
+        self.last_ssrc = Some(header.ssrc);
+        self.time_offset = goes_on.0.wrapping_sub(header.time.0);
+        self.next_time = header.time;
+        self.after_pause = true;
+    }
+
+    /// An incoming timestamp as it goes out.
+    fn outgoing(&self, time: RtpTime) -> RtpTime {
+        time.plus(self.time_offset)
+    }
+
+    fn passes(&self, payload_type: PayloadType) -> bool {
+        payload_type == COMFORT_NOISE || self.config.telephone_event == Some(payload_type)
+    }
+
+    /// Telephone events and comfort noise, which mean the same in every encoding.
+    fn pass_on(&mut self, bytes: &mut [u8], payload: Range<usize>, header: Header) -> Handled {
+        self.stats.packets_in += 1;
+        self.stats.passed_on += 1;
+        let start = payload.start - HEADER_BYTES;
+        let out = Header {
+            time: self.outgoing(header.time),
+            ..header
+        };
+        self.write_header(&mut bytes[start..], out);
+        Handled::InPlace(start..payload.end)
+    }
+
+    fn dropped(&mut self, reason: DropReason) -> Handled {
+        self.stats.packets_in += 1;
+        self.stats.dropped += 1;
+        Handled::Dropped(reason)
+    }
+
+    /// Converts a payload in place and returns how long it is then.
+    fn convert(&self, payload: &mut [u8]) -> usize {
+        match (self.config.from, self.config.to) {
+            (Encoding::Pcmu, Encoding::Pcma) => translate(&g711::ULAW_TO_ALAW, payload),
+            (Encoding::Pcma, Encoding::Pcmu) => translate(&g711::ALAW_TO_ULAW, payload),
+            (Encoding::L16, Encoding::Pcmu) => return narrow(payload, g711::linear_to_ulaw),
+            (Encoding::L16, Encoding::Pcma) => return narrow(payload, g711::linear_to_alaw),
+            _ => {}
+        }
+        payload.len()
+    }
+
+    fn store_payload(&mut self, payload: &[u8], time: RtpTime, play_ns: Option<u64>) {
+        self.begin_store(time, play_ns);
+        self.history.add(payload);
+        let mends = std::mem::take(&mut self.conceals);
+        if self.config.from == self.config.to && !mends {
+            self.store.extend_from_slice(payload);
+            return;
+        }
+        let mut samples = Vec::with_capacity(payload.len());
+        self.config.from.decode(payload, &mut samples);
+        if mends && let Some(concealer) = &mut self.concealer {
+            // The end of what was made up fades into the beginning of this.
+            concealer.pass(&mut samples);
+        }
+        for sample in samples {
+            self.config.to.encode(sample, &mut self.store);
+        }
+    }
+
+    /// What is put into the store next stands for this time, unless it follows something.
+    fn begin_store(&mut self, time: RtpTime, play_ns: Option<u64>) {
+        if self.store.is_empty() {
+            self.store_time = self.outgoing(time);
+            self.store_play_ns = play_ns;
+        }
+    }
+
+    /// Writes a header of ours, in order.
+    fn write_header(&mut self, out: &mut [u8], header: Header) {
+        let marker = u8::from(header.marker) << 7;
+        out[0] = VERSION << 6;
+        out[1] = marker | header.payload_type.0;
+        out[2..4].copy_from_slice(&self.seq.0.to_be_bytes());
+        out[4..8].copy_from_slice(&header.time.0.to_be_bytes());
+        out[8..12].copy_from_slice(&self.config.ssrc.0.to_be_bytes());
+        self.seq = self.seq.plus(1);
+        self.stats.packets_out += 1;
+    }
+}
+
+/// What matters of an RTP header here.
+#[derive(Debug, Clone, Copy)]
+struct Header {
+    ssrc: Ssrc,
+    time: RtpTime,
+    marker: bool,
+    payload_type: PayloadType,
+}
+
+fn translate(table: &[u8; 256], payload: &mut [u8]) {
+    for code in payload {
+        *code = table[usize::from(*code)];
+    }
+}
+
+/// Two bytes become one, at the front.
+fn narrow(payload: &mut [u8], encode: impl Fn(i16) -> u8) -> usize {
+    let samples = payload.len() / 2;
+    for i in 0..samples {
+        payload[i] = encode(i16::from_be_bytes([payload[2 * i], payload[2 * i + 1]]));
+    }
+    samples
+}
+
+/// The last samples that came in, as they came: what a loss is concealed with. Kept for every stream and
+/// looked at only after a loss, so adding to it is a copy and nothing else.
+#[derive(Debug)]
+struct History {
+    bytes: Box<[u8]>,
+    /// Where the oldest byte is.
+    at: usize,
+    /// No more than there are.
+    filled: usize,
+}
+
+impl History {
+    fn new(encoding: Encoding) -> Self {
+        History {
+            bytes: vec![0; HISTORY_SAMPLES * encoding.sample_bytes()].into_boxed_slice(),
+            at: 0,
+            filled: 0,
+        }
+    }
+
+    fn add(&mut self, payload: &[u8]) {
+        let size = self.bytes.len();
+        let newest = &payload[payload.len().saturating_sub(size)..];
+        let first = newest.len().min(size - self.at);
+        self.bytes[self.at..self.at + first].copy_from_slice(&newest[..first]);
+        self.bytes[..newest.len() - first].copy_from_slice(&newest[first..]);
+        self.at = (self.at + newest.len()) % size;
+        self.filled = (self.filled + newest.len()).min(size);
+    }
+
+    fn decode(&self, encoding: Encoding) -> Vec<i16> {
+        let mut samples = Vec::with_capacity(HISTORY_SAMPLES);
+        if self.filled == self.bytes.len() {
+            encoding.decode(&self.bytes[self.at..], &mut samples);
+            encoding.decode(&self.bytes[..self.at], &mut samples);
+        } else {
+            encoding.decode(&self.bytes[..self.filled], &mut samples);
+        }
+        samples
+    }
+}
+
+/// Comfort noise has a static payload type (RFC 3551, section 6).
+const COMFORT_NOISE: PayloadType = PayloadType(13);
+/// A header without CSRC entries and extension (RFC 3550, section 5.1).
+const HEADER_BYTES: usize = 12;
+const VERSION: u8 = 2;
+/// Half a second of 16 kHz: more than any packet time in use, and what bounds the store.
+const STORE_SAMPLES_MAX: usize = 8000;
+/// Longer losses are pauses: after this, concealment is silence anyway.
+const CONCEAL_NS_MAX: u64 = 200_000_000;
+/// What a concealer looks back at: 48.75 ms of 8 kHz.
+const HISTORY_SAMPLES: usize = 390;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PCMU_TO_PCMA: Config = Config {
+        from: Encoding::Pcmu,
+        to: Encoding::Pcma,
+        clock_rate_hz: 8000,
+        payload_type_in: Some(PayloadType(0)),
+        payload_type: PayloadType(8),
+        ssrc: Ssrc(7),
+        first_seq: SeqNum(65_535),
+        first_time: RtpTime(1000),
+        packet_samples: 0,
+        telephone_event: Some(PayloadType(101)),
+    };
+
+    fn packet(seq: u16, time: u32, payload_type: u8, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0x80, payload_type];
+        bytes.extend(seq.to_be_bytes());
+        bytes.extend(time.to_be_bytes());
+        bytes.extend(0xaaaa_u32.to_be_bytes());
+        bytes.extend(payload);
+        bytes
+    }
+
+    /// What goes out for what comes in: sequence number, timestamp, marker, payload type, payload.
+    type Out = (u16, u32, bool, u8, Vec<u8>);
+
+    fn read(bytes: &[u8]) -> Out {
+        let packet = Packet::parse(bytes).expect("what goes out is RTP");
+        assert_eq!(packet.ssrc(), Ssrc(7));
+        (
+            packet.seq().0,
+            packet.time().0,
+            packet.marker(),
+            packet.payload_type().0,
+            packet.payload().to_vec(),
+        )
+    }
+
+    fn drain(recoder: &mut Recoder, out: &mut Vec<Out>) {
+        loop {
+            let mut bytes = vec![0; recoder.packet_bytes_max()];
+            let Some(stored) = recoder.poll_packet(&mut bytes) else {
+                return;
+            };
+            out.push(read(&bytes[..stored.len]));
+        }
+    }
+
+    fn handle(recoder: &mut Recoder, mut bytes: Vec<u8>, out: &mut Vec<Out>) {
+        loop {
+            match recoder.handle_packet(&mut bytes, None, false) {
+                Handled::InPlace(range) => return out.push(read(&bytes[range])),
+                Handled::Stored => return drain(recoder, out),
+                Handled::DrainFirst => drain(recoder, out),
+                Handled::Dropped(_) => return,
+            }
+        }
+    }
+
+    #[test]
+    fn a_packet_of_the_same_length_is_converted_in_place() {
+        let mut recoder = Recoder::new(PCMU_TO_PCMA);
+        let payload: Vec<u8> = (0..160).collect();
+        let expected: Vec<u8> = payload
+            .iter()
+            .map(|code| g711::ULAW_TO_ALAW[usize::from(*code)])
+            .collect();
+        let mut out = Vec::new();
+        handle(&mut recoder, packet(5, 77, 0, &payload), &mut out);
+        handle(&mut recoder, packet(6, 237, 0, &payload), &mut out);
+        assert_eq!(out[0], (65_535, 1000, true, 8, expected.clone()));
+        // RFC 3551, section 4.1: the marker is for the first packet after silence.
+        assert_eq!(out[1], (0, 1160, false, 8, expected));
+    }
+
+    #[test]
+    fn lists_extensions_and_padding_are_left_out() {
+        let mut recoder = Recoder::new(PCMU_TO_PCMA);
+        let mut bytes = packet(1, 0, 0, &[]);
+        bytes[0] = 0xb1;
+        bytes.extend([0, 0, 0, 9, 0xbe, 0xde, 0, 1, 1, 2, 3, 4]);
+        bytes.extend([0xff, 0xff, 0, 2]);
+        let mut out = Vec::new();
+        handle(&mut recoder, bytes, &mut out);
+        assert_eq!(out[0].4, [0xd5, 0xd5]);
+    }
+
+    #[test]
+    fn another_packet_time_keeps_every_byte() {
+        for samples in [80, 240, 400] {
+            let mut recoder = Recoder::new(Config {
+                to: Encoding::Pcmu,
+                payload_type: PayloadType(0),
+                packet_samples: samples,
+                ..PCMU_TO_PCMA
+            });
+            let (mut sent, mut out) = (Vec::new(), Vec::new());
+            for i in 0..30_u32 {
+                let payload: Vec<u8> = (0..160).map(|k| (k * 7 + i) as u8).collect();
+                sent.extend(&payload);
+                handle(
+                    &mut recoder,
+                    packet(i as u16, i * 160, 0, &payload),
+                    &mut out,
+                );
+            }
+            recoder.handle_end();
+            drain(&mut recoder, &mut out);
+            let back: Vec<u8> = out.iter().flat_map(|o| o.4.clone()).collect();
+            assert_eq!(back, sent);
+            for (i, o) in out.iter().enumerate() {
+                assert_eq!(o.0, 65_535_u16.wrapping_add(i as u16));
+                assert_eq!(o.1, 1000 + i as u32 * samples);
+            }
+        }
+    }
+
+    #[test]
+    fn a_pause_leaves_a_gap_in_time_and_none_in_numbers() {
+        let mut recoder = Recoder::new(Config {
+            packet_samples: 240,
+            ..PCMU_TO_PCMA
+        });
+        let mut out = Vec::new();
+        handle(&mut recoder, packet(1, 0, 0, &[0; 160]), &mut out);
+        let mut after = packet(2, 8000, 0, &[0; 240]);
+        after[1] |= 0x80;
+        handle(&mut recoder, after, &mut out);
+        let seen: Vec<_> = out.iter().map(|o| (o.0, o.1, o.2, o.4.len())).collect();
+        assert_eq!(seen, [(65_535, 1000, true, 160), (0, 9000, true, 240)]);
+    }
+
+    #[test]
+    fn a_loss_is_filled_and_the_numbers_go_on() {
+        let mut recoder = Recoder::new(PCMU_TO_PCMA);
+        let tone = |i: u32| -> Vec<u8> {
+            (0..160)
+                .map(|k| {
+                    let t = f64::from(i * 160 + k) / 8000.0;
+                    let level = (t * 400.0 * std::f64::consts::TAU).sin() * 8000.0;
+                    g711::linear_to_ulaw(level as i16)
+                })
+                .collect()
+        };
+        let mut out = Vec::new();
+        for i in 0..5 {
+            handle(
+                &mut recoder,
+                packet(i as u16, i * 160, 0, &tone(i)),
+                &mut out,
+            );
+        }
+        recoder.handle_loss(None, 20_000_000);
+        drain(&mut recoder, &mut out);
+        for i in 6..9 {
+            handle(
+                &mut recoder,
+                packet(i as u16, i * 160, 0, &tone(i)),
+                &mut out,
+            );
+        }
+        assert_eq!(recoder.stats().concealed_samples, 160);
+        assert_eq!(out.len(), 9);
+        for (i, o) in out.iter().enumerate() {
+            let i = i as u32;
+            assert_eq!(
+                (o.0, o.1, o.4.len()),
+                (65_535_u16.wrapping_add(i as u16), 1000 + i * 160, 160)
+            );
+        }
+        // What was made up is nearer to what was lost than silence is.
+        let error = |made: &dyn Fn(usize) -> f64| -> f64 {
+            tone(5)
+                .iter()
+                .enumerate()
+                .map(|(k, code)| {
+                    let lost = f64::from(g711::ULAW_TO_LINEAR[usize::from(*code)]);
+                    (lost - made(k)).powi(2)
+                })
+                .sum()
+        };
+        let made = error(&|k| f64::from(g711::ALAW_TO_LINEAR[usize::from(out[5].4[k])]));
+        assert!(made < error(&|_| 0.0) / 10.0, "{made}");
+        // And after the first good packet, samples are as they came.
+        let as_it_came: Vec<u8> = tone(7)
+            .iter()
+            .map(|code| g711::ULAW_TO_ALAW[usize::from(*code)])
+            .collect();
+        assert_eq!(out[7].4, as_it_came);
+    }
+
+    #[test]
+    fn telephone_events_pass_between_the_audio() {
+        let mut recoder = Recoder::new(PCMU_TO_PCMA);
+        let event = [5, 0x0a, 0, 160];
+        let mut out = Vec::new();
+        handle(&mut recoder, packet(1, 0, 0, &[0xff; 160]), &mut out);
+        // RFC 4733, section 2.2: all packets of an event have the timestamp of its beginning.
+        handle(&mut recoder, packet(2, 160, 101, &event), &mut out);
+        handle(&mut recoder, packet(3, 160, 101, &event), &mut out);
+        handle(&mut recoder, packet(4, 480, 0, &[0xff; 160]), &mut out);
+        handle(&mut recoder, packet(5, 640, 97, &[0; 4]), &mut out);
+        let seen: Vec<_> = out.iter().map(|o| (o.0, o.1, o.3)).collect();
+        assert_eq!(
+            seen,
+            [
+                (65_535, 1000, 8),
+                (0, 1160, 101),
+                (1, 1160, 101),
+                (2, 1480, 8)
+            ]
+        );
+        assert_eq!(out[1].4, event);
+        assert_eq!(recoder.stats().dropped, 1);
+    }
+
+    #[test]
+    fn another_sender_goes_on_where_the_last_one_ended() {
+        let mut recoder = Recoder::new(PCMU_TO_PCMA);
+        let mut first = packet(100, 5000, 0, &[0; 160]);
+        let mut second = packet(9, 70_000, 0, &[0; 160]);
+        second[8] = 1;
+        assert!(matches!(
+            recoder.handle_packet(&mut first, Some(1_000_000_000), false),
+            Handled::InPlace(_)
+        ));
+        // 100 ms of silence in between, by the times at which they are played.
+        assert!(matches!(
+            recoder.handle_packet(&mut second, Some(1_120_000_000), false),
+            Handled::InPlace(_)
+        ));
+        assert_eq!((read(&second).0, read(&second).1), (0, 1000 + 160 + 800));
+    }
+
+    #[test]
+    fn linear_audio_shrinks_in_place_and_grows_in_the_store() {
+        let samples: Vec<i16> = (0..160).map(|k| k * 200 - 16_000).collect();
+        let linear: Vec<u8> = samples.iter().flat_map(|s| s.to_be_bytes()).collect();
+        let coded: Vec<u8> = samples.iter().map(|s| g711::linear_to_alaw(*s)).collect();
+        let mut out = Vec::new();
+        let mut narrows = Recoder::new(Config {
+            from: Encoding::L16,
+            payload_type_in: None,
+            ..PCMU_TO_PCMA
+        });
+        handle(&mut narrows, packet(1, 0, 96, &linear), &mut out);
+        assert_eq!(out[0].4, coded);
+        let mut widens = Recoder::new(Config {
+            from: Encoding::Pcma,
+            to: Encoding::L16,
+            payload_type_in: None,
+            ..PCMU_TO_PCMA
+        });
+        out.clear();
+        handle(&mut widens, packet(1, 0, 8, &coded), &mut out);
+        let decoded: Vec<u8> = coded
+            .iter()
+            .flat_map(|code| g711::ALAW_TO_LINEAR[usize::from(*code)].to_be_bytes())
+            .collect();
+        assert_eq!(out[0].4, decoded);
+    }
+}
