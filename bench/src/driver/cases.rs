@@ -90,6 +90,13 @@ const TRANSCODE: &str = concat!(
     ts_udpsink!()
 );
 
+/// A full session: jitter buffer, RTCP both ways, one socket.
+const SESSION: &str = concat!(
+    "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={port} rtcp-mux=true session=s{i} ",
+    "! ts-rtpg711 encoding-name=PCMA ",
+    "! ts-rtpsink session=s{i} context=bench-{ctx} context-wait=20 host=127.0.0.1 port={out} rtcp-mux=true"
+);
+
 const fn case(
     name: &'static str,
     program: Program,
@@ -167,6 +174,13 @@ pub(crate) const CASES: &[Case] = &[
         TRANSCODE,
     ),
     case(
+        "session-1000",
+        Program::Ours,
+        Mode::EachRound,
+        1000,
+        SESSION,
+    ),
+    case(
         "relay-floor-1000",
         Program::RelayFloor,
         Mode::EachRound,
@@ -187,6 +201,13 @@ pub(crate) const CASES: &[Case] = &[
         Mode::CountAllocations,
         100,
         FORWARD,
+    ),
+    case(
+        "session-100-allocations",
+        Program::Ours,
+        Mode::CountAllocations,
+        100,
+        SESSION,
     ),
     case("idle-wait-20", Program::Ours, Mode::Idle, 100, RECEIVE),
     case(

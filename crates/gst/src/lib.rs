@@ -6,6 +6,7 @@
 
 mod kit;
 mod queue;
+mod rtp;
 mod udpsink;
 mod udpsrc;
 
@@ -15,7 +16,8 @@ mod plugin {
     fn plugin_init(plugin: &gst::Plugin) -> Result<(), gst::glib::BoolError> {
         crate::udpsrc::register(Some(plugin))?;
         crate::udpsink::register(Some(plugin))?;
-        crate::queue::register(Some(plugin))
+        crate::queue::register(Some(plugin))?;
+        crate::rtp::register(Some(plugin))
     }
 
     gst::plugin_define!(

@@ -2,6 +2,7 @@
 //!
 //! - [`id`]: sequence numbers, timestamps and their arithmetic.
 //! - [`packet`]: the header of a received packet.
+//! - [`payload`]: the static payload types.
 //! - [`jitter`]: the jitter buffer.
 //! - [`conceal`]: packet-loss concealment.
 //! - [`reception`]: loss, jitter and validity of what one source sends.
@@ -24,6 +25,7 @@ pub mod jitter;
 pub mod l16;
 pub mod latch;
 pub mod packet;
+pub mod payload;
 pub mod reception;
 pub mod recode;
 mod rng;

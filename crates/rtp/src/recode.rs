@@ -13,6 +13,7 @@ use crate::conceal::Concealer;
 use crate::g711;
 use crate::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::packet::Packet;
+use crate::payload::COMFORT_NOISE;
 
 /// How samples stand in a payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -545,8 +546,6 @@ impl History {
     }
 }
 
-/// Comfort noise has a static payload type (RFC 3551, section 6).
-const COMFORT_NOISE: PayloadType = PayloadType(13);
 /// A header without CSRC entries and extension (RFC 3550, section 5.1).
 const HEADER_BYTES: usize = 12;
 const VERSION: u8 = 2;

@@ -8,6 +8,7 @@ pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub(crate) mod receive;
+pub(crate) mod send;
 pub(crate) mod sink;
 pub(crate) mod socket;
 pub(crate) mod source;

@@ -63,6 +63,24 @@ impl Default for SyncProperties {
     }
 }
 
+impl SyncProperties {
+    /// For a sink that is live by nature: no preroll, and no waiting for the clock unless it is asked to.
+    pub(crate) fn live() -> Self {
+        let properties = SyncProperties::default();
+        properties.set_sync(false);
+        properties.0.preroll.store(false, Relaxed);
+        properties
+    }
+
+    pub(crate) fn sync(&self) -> bool {
+        self.0.sync.load(Relaxed)
+    }
+
+    pub(crate) fn set_sync(&self, sync: bool) {
+        self.0.sync.store(sync, Relaxed);
+    }
+}
+
 impl PropertyGroup for SyncProperties {
     fn specs() -> Vec<glib::ParamSpec> {
         vec![

@@ -44,6 +44,8 @@ pub(crate) enum SocketError {
     },
     #[error("multicast-iface: there is no interface '{name}' (see `ip link`)")]
     UnknownInterface { name: String },
+    #[error("there is no port after {port} for RTCP: set rtcp-port, or rtcp-mux")]
+    NoRtcpPort { port: u16 },
     #[error("the socket given by property is closed (see close-socket)")]
     Closed,
     #[error("'{value}' is not a Differentiated Services code point (0..63)")]
@@ -74,6 +76,30 @@ pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> 
     found.next().ok_or_else(|| SocketError::NoAddress {
         host: host.to_owned(),
     })
+}
+
+/// `host`, `host:port`, `[v6]`, `[v6]:port`.
+pub(crate) fn split_host_port(text: &str) -> Option<(&str, Option<u16>)> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, after) = rest.split_once(']')?;
+        return match after.strip_prefix(':') {
+            Some(port) => Some((host, Some(port.parse().ok()?))),
+            None => after.is_empty().then_some((host, None)),
+        };
+    }
+    match text.rsplit_once(':') {
+        Some((host, port)) => Some((host, Some(port.parse().ok()?))),
+        None => Some((text, None)),
+    }
+}
+
+/// The other way round.
+pub(crate) fn format_host_port(host: &str, port: i32) -> String {
+    if host.contains(':') && !host.starts_with('[') {
+        format!("[{host}]:{port}")
+    } else {
+        format!("{host}:{port}")
+    }
 }
 
 /// A non-blocking UDP socket bound to `address`.

@@ -171,6 +171,23 @@ impl<P: Producer> Driver<P> {
         }
     }
 
+    /// What a source does with an event that the application sends it. `Err`: it is for the parent class.
+    pub(crate) fn handle_event(
+        &self,
+        pad: &gst::Pad,
+        event: gst::Event,
+    ) -> Result<bool, gst::Event> {
+        match event.type_() {
+            gst::EventType::FlushStart => Ok(pad.push_event(event)),
+            gst::EventType::FlushStop => {
+                self.end_flush(event);
+                Ok(true)
+            }
+            _ if event.is_downstream() && event.is_serialized() => Ok(self.send_event(event)),
+            _ => Err(event),
+        }
+    }
+
     /// Pushes an event between two things produced.
     pub(crate) fn send_event(&self, event: gst::Event) -> bool {
         let known = self.slot().is_some();

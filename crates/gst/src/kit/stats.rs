@@ -20,6 +20,10 @@ impl Single {
         sum
     }
 
+    pub(crate) fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Relaxed)
     }
@@ -31,6 +35,27 @@ pub(crate) struct StatsProperty(Box<dyn Fn() -> gst::Structure + Send + Sync>);
 impl StatsProperty {
     pub(crate) fn new(read: impl Fn() -> gst::Structure + Send + Sync + 'static) -> Self {
         StatsProperty(Box::new(read))
+    }
+
+    /// Reads them from the element itself.
+    pub(crate) fn of<T: IsA<glib::Object>>(
+        element: &T,
+        read: impl Fn(&T) -> gst::Structure + Send + Sync + 'static,
+    ) -> Self
+    where
+        T: Send + Sync,
+    {
+        let weak = element.downgrade();
+        StatsProperty::new(move || match weak.upgrade() {
+            Some(element) => read(&element),
+            None => gst::Structure::new_empty("none"),
+        })
+    }
+}
+
+impl Default for StatsProperty {
+    fn default() -> Self {
+        StatsProperty::new(|| gst::Structure::new_empty("none"))
     }
 }
 

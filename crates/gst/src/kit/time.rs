@@ -44,6 +44,14 @@ impl RunningTime {
         ))
     }
 
+    /// Running time at `then_ns` of the context's clock, which reads `now_ns` now.
+    #[inline]
+    pub(crate) fn at_other(&self, now_ns: u64, then_ns: u64) -> Option<gst::ClockTime> {
+        let now = self.at(now_ns)?.nseconds();
+        let then = (now.saturating_add(then_ns)).saturating_sub(now_ns);
+        Some(gst::ClockTime::from_nseconds(then))
+    }
+
     /// The pipeline's clock.
     pub(crate) fn clock(&self) -> Option<&gst::Clock> {
         self.clock.as_ref()

@@ -370,6 +370,17 @@ impl UdpSink {
         }
     }
 
+    fn structure(&self) -> gst::Structure {
+        let (rendered, dropped) = self.sink().counts();
+        let (served, errors) = self.sender(|s| (s.bytes_served, s.errors));
+        gst::Structure::builder("application/x-ts-udpsink-stats")
+            .field("rendered", rendered)
+            .field("dropped", dropped)
+            .field("bytes-served", served)
+            .field("send-errors", errors)
+            .build()
+    }
+
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
         self.sink().event(&event) || gst::Pad::event_default(pad, Some(&*self.obj()), event)
     }
@@ -452,7 +463,7 @@ impl ObjectSubclass for UdpSink {
             context: Mutex::default(),
             multicast: Mutex::default(),
             sync: Mutex::default(),
-            stats: Mutex::new(StatsProperty::new(|| gst::Structure::new_empty("none"))),
+            stats: Mutex::default(),
             sink_pad,
             sink: OnceLock::new(),
             memberships: Mutex::default(),
@@ -474,21 +485,7 @@ impl ObjectImpl for UdpSink {
         obj.add_pad(&self.sink_pad)
             .expect("a new element takes its pad");
         obj.set_element_flags(gst::ElementFlags::SINK | gst::ElementFlags::REQUIRE_CLOCK);
-        let weak = obj.downgrade();
-        *lock(&self.stats) = StatsProperty::new(move || {
-            let (rendered, dropped) = weak
-                .upgrade()
-                .map_or((0, 0), |obj| obj.imp().sink().counts());
-            let (served, errors) = weak.upgrade().map_or((0, 0), |obj| {
-                obj.imp().sender(|s| (s.bytes_served, s.errors))
-            });
-            gst::Structure::builder("application/x-ts-udpsink-stats")
-                .field("rendered", rendered)
-                .field("dropped", dropped)
-                .field("bytes-served", served)
-                .field("send-errors", errors)
-                .build()
-        });
+        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }
 }
 

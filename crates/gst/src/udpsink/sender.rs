@@ -1,10 +1,9 @@
 //! The sending half of `ts-udpsink`.
 
-use std::io::{ErrorKind, IoSlice};
-
-use threadbare_runtime::{send_to, send_vectored_to};
+use std::io::ErrorKind;
 
 use super::clients::Client;
+use crate::kit::send::{self, Pieces};
 use crate::kit::sink::{Rendered, Renderer};
 use crate::kit::socket::Udp;
 
@@ -41,21 +40,11 @@ impl Sender {
         self.resume = (0, 0);
     }
 
-    /// A memory that cannot be mapped, such as a protected one.
-    fn unreadable(&mut self) -> Rendered {
-        self.errors += 1;
-        Rendered::Done
-    }
-
-    /// Sends to every client, `send` doing the one system call.
-    fn send_all(
-        &mut self,
-        bytes: usize,
-        mut send: impl FnMut(&Udp, &Client) -> std::io::Result<usize>,
-    ) -> Rendered {
+    /// Sends to every client.
+    fn send_all(&mut self, pieces: Pieces<'_>) -> Rendered {
         let (first, mut copies_sent) = std::mem::take(&mut self.resume);
         if first == 0 && copies_sent == 0 {
-            self.bytes_to_serve += bytes as u64;
+            self.bytes_to_serve += pieces.len() as u64;
         }
         for i in first..self.clients.len() {
             let client = &mut self.clients[i];
@@ -65,9 +54,9 @@ impl Sender {
                 continue;
             };
             let copies = if self.send_duplicates { client.uses } else { 1 };
-            let mut was_told = false;
             while copies_sent < copies {
-                match send(udp, client) {
+                let errors = &mut self.errors;
+                match pieces.send(udp, &client.raw, || *errors += 1) {
                     Ok(sent) => {
                         client.packets += 1;
                         client.bytes += sent as u64;
@@ -76,15 +65,6 @@ impl Sender {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         self.resume = (i, copies_sent);
                         return Rendered::Blocked;
-                    }
-                    Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                    // The ICMP answer to an earlier packet, of any client: this one has not been sent.
-                    Err(error)
-                        if error.kind() == ErrorKind::ConnectionRefused
-                            && !std::mem::replace(&mut was_told, true) =>
-                    {
-                        self.errors += 1;
-                        continue;
                     }
                     // No route, too large: this client's trouble, not
                     // the sink's.
@@ -103,39 +83,12 @@ impl Sender {
 
 impl Renderer for Sender {
     fn render(&mut self, buffer: &gst::BufferRef) -> Rendered {
-        if buffer.n_memory() == 1
-            && let Ok(map) = buffer.peek_memory(0).map_readable()
-        {
-            return self.send_all(map.len(), |udp, client| {
-                send_to(udp.fd(), &map, &client.raw)
-            });
-        }
-        if buffer.n_memory() > PIECES_MAX {
-            return match buffer.map_readable() {
-                Ok(map) => self.send_all(map.len(), |udp, client| {
-                    send_to(udp.fd(), &map, &client.raw)
-                }),
-                Err(_) => self.unreadable(),
-            };
-        }
-        // A payloader's buffer is a header and a payload: sent as they are, with nothing on the heap.
-        let maps: [_; PIECES_MAX] = std::array::from_fn(|i| {
-            (i < buffer.n_memory()).then(|| buffer.peek_memory(i).map_readable())
-        });
-        let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
-        for (piece, map) in pieces.iter_mut().zip(maps.iter().flatten()) {
-            match map {
-                Ok(map) => *piece = IoSlice::new(map),
-                Err(_) => return self.unreadable(),
+        match send::with_pieces(buffer, |pieces| self.send_all(pieces)) {
+            Some(rendered) => rendered,
+            None => {
+                self.errors += 1;
+                Rendered::Done
             }
         }
-        let pieces = &pieces[..buffer.n_memory()];
-        let bytes = pieces.iter().map(|piece| piece.len()).sum();
-        self.send_all(bytes, |udp, client| {
-            send_vectored_to(udp.fd(), pieces, &client.raw)
-        })
     }
 }
-
-/// Memories of a buffer that are sent without being joined first.
-const PIECES_MAX: usize = 4;

@@ -310,18 +310,10 @@ impl ElementImpl for UdpSrc {
     }
 
     fn send_event(&self, event: gst::Event) -> bool {
-        match event.type_() {
-            gst::EventType::FlushStart => return self.src_pad.push_event(event),
-            gst::EventType::FlushStop => {
-                self.driver.end_flush(event);
-                return true;
-            }
-            _ => {}
+        match self.driver.handle_event(&self.src_pad, event) {
+            Ok(handled) => handled,
+            Err(event) => self.parent_send_event(event),
         }
-        if event.is_downstream() && event.is_serialized() {
-            return self.driver.send_event(event);
-        }
-        self.parent_send_event(event)
     }
 
     fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {

@@ -2,7 +2,7 @@
 
 use gst::glib;
 
-use crate::kit::socket::Udp;
+use crate::kit::socket::{Udp, format_host_port, split_host_port};
 
 /// What the properties say. Read when the element leaves NULL and READY.
 #[derive(Debug, Clone)]
@@ -76,11 +76,7 @@ impl Settings {
 
     /// `udp://host:port`, as the stock element has it.
     pub(super) fn uri(&self) -> String {
-        if self.address.contains(':') && !self.address.starts_with('[') {
-            format!("udp://[{}]:{}", self.address, self.port)
-        } else {
-            format!("udp://{}:{}", self.address, self.port)
-        }
+        format!("udp://{}", format_host_port(&self.address, self.port))
     }
 
     /// Takes `udp://[source@]host[:port][?multicast-source=+a+b]` apart; the port defaults to 5004.
@@ -115,21 +111,6 @@ impl Settings {
         };
         self.port = port.unwrap_or(5004).into();
         Ok(())
-    }
-}
-
-/// `host`, `host:port`, `[v6]`, `[v6]:port`.
-fn split_host_port(text: &str) -> Option<(&str, Option<u16>)> {
-    if let Some(rest) = text.strip_prefix('[') {
-        let (host, after) = rest.split_once(']')?;
-        return match after.strip_prefix(':') {
-            Some(port) => Some((host, Some(port.parse().ok()?))),
-            None => after.is_empty().then_some((host, None)),
-        };
-    }
-    match text.rsplit_once(':') {
-        Some((host, port)) => Some((host, Some(port.parse().ok()?))),
-        None => Some((text, None)),
     }
 }
 

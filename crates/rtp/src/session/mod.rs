@@ -509,6 +509,29 @@ impl Session {
         self.events.pop_front()
     }
 
+    /// Sends with another SSRC from now on, one that the caller's packets bear already. A BYE for the one so far is due with
+    /// the next report, if anything was sent with it (RFC 3550, section 8.2).
+    pub fn set_ssrc(&mut self, ssrc: Ssrc) {
+        if ssrc == self.ssrc {
+            return;
+        }
+        if self.sent.has_any || self.counts.rtcp_sent > 0 {
+            self.departed = Some(self.ssrc);
+        }
+        self.ssrc = ssrc;
+        (self.sent.packets, self.sent.octets) = (0, 0);
+    }
+
+    /// Another canonical name for what is sent from now on.
+    pub fn set_cname(&mut self, cname: &str) {
+        self.cname = wire::cut(cname).into();
+    }
+
+    /// Clock rates of what is received, for sources that appear from now on.
+    pub fn set_clock_rates(&mut self, clock_rates: ClockRates) {
+        self.clock_rates = clock_rates;
+    }
+
     /// Our SSRC.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {

@@ -1,0 +1,92 @@
+//! A buffer as one datagram, without joining its memories.
+
+use std::io::{self, ErrorKind, IoSlice};
+
+use threadbare_runtime::{RawAddr, send_to, send_vectored_to};
+
+use super::socket::Udp;
+
+/// The bytes of a buffer, as they lie.
+#[derive(Clone, Copy)]
+pub(crate) enum Pieces<'a> {
+    One(&'a [u8]),
+    Several(&'a [IoSlice<'a>]),
+}
+
+impl Pieces<'_> {
+    /// Bytes in all.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Pieces::One(bytes) => bytes.len(),
+            Pieces::Several(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
+        }
+    }
+
+    /// The bytes of the first piece.
+    pub(crate) fn first(&self) -> &[u8] {
+        match self {
+            Pieces::One(bytes) => bytes,
+            Pieces::Several(pieces) => pieces.first().map_or(&[], |piece| piece),
+        }
+    }
+
+    #[inline]
+    fn send_once(&self, udp: &Udp, to: &RawAddr) -> io::Result<usize> {
+        match self {
+            Pieces::One(bytes) => send_to(udp.fd(), bytes, to),
+            Pieces::Several(pieces) => send_vectored_to(udp.fd(), pieces, to),
+        }
+    }
+
+    /// Sends one datagram without waiting. `refused` is told of the ICMP answer to an earlier one, after which it is
+    /// tried again: this one has not been sent.
+    #[inline]
+    pub(crate) fn send(
+        &self,
+        udp: &Udp,
+        to: &RawAddr,
+        mut refused: impl FnMut(),
+    ) -> io::Result<usize> {
+        let mut was_told = false;
+        loop {
+            match self.send_once(udp, to) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error)
+                    if error.kind() == ErrorKind::ConnectionRefused
+                        && !std::mem::replace(&mut was_told, true) =>
+                {
+                    refused();
+                }
+                result => return result,
+            }
+        }
+    }
+}
+
+/// Calls `f` with the bytes of `buffer`; `None` if they cannot be read, as in a protected memory.
+#[inline]
+pub(crate) fn with_pieces<R>(
+    buffer: &gst::BufferRef,
+    f: impl FnOnce(Pieces<'_>) -> R,
+) -> Option<R> {
+    if buffer.n_memory() == 1 {
+        let map = buffer.peek_memory(0).map_readable().ok()?;
+        return Some(f(Pieces::One(&map)));
+    }
+    if buffer.n_memory() > PIECES_MAX {
+        let map = buffer.map_readable().ok()?;
+        return Some(f(Pieces::One(&map)));
+    }
+    // A payloader's buffer is a header and a payload: sent as they are, with nothing on the heap.
+    let maps: [_; PIECES_MAX] = std::array::from_fn(|i| {
+        (i < buffer.n_memory()).then(|| buffer.peek_memory(i).map_readable())
+    });
+    let mut pieces = [IoSlice::new(&[]); PIECES_MAX];
+    for (piece, map) in pieces.iter_mut().zip(maps.iter().flatten()) {
+        *piece = IoSlice::new(map.as_ref().ok()?);
+    }
+    Some(f(Pieces::Several(&pieces[..buffer.n_memory()])))
+}
+
+/// Memories of a buffer that are sent without being joined first.
+const PIECES_MAX: usize = 4;

@@ -1,0 +1,20 @@
+//! RTP sessions on shared threads.
+//!
+//! - `session`: sockets, RTCP and the peer's address, shared by the elements of one session.
+//! - `playout`: from the jitter buffer's outputs to GStreamer buffers and events.
+//! - `source`, `sink`: `ts-rtpsrc` and `ts-rtpsink`.
+//! - `g711`: `ts-rtpg711`.
+
+mod g711;
+mod playout;
+mod session;
+mod sink;
+mod source;
+
+use gst::glib;
+
+pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    source::register(plugin)?;
+    sink::register(plugin)?;
+    g711::register(plugin)
+}

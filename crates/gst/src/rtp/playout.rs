@@ -1,0 +1,307 @@
+//! From packets to what is pushed: the jitter buffer with GStreamer's times, caps and events around it.
+
+use gst::prelude::*;
+use threadbare_rtp::id::PayloadType;
+use threadbare_rtp::jitter::{self, Arrival, DropReason, JitterBuffer, Output};
+use threadbare_rtp::packet::Packet;
+use threadbare_rtp::payload::{COMFORT_NOISE, static_payload};
+use threadbare_rtp::session;
+
+use crate::kit::source::Produced;
+use crate::kit::time::RunningTime;
+
+/// A packet in the jitter buffer.
+struct Held {
+    buffer: gst::Buffer,
+    payload_type: PayloadType,
+}
+
+/// What the jitter buffer and the session want to know of a packet.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Fields {
+    pub(super) arrival: session::Arrival,
+    pub(super) marker: bool,
+}
+
+impl From<&Packet<'_>> for Fields {
+    fn from(packet: &Packet<'_>) -> Fields {
+        Fields {
+            arrival: session::Arrival::from(packet),
+            marker: packet.marker(),
+        }
+    }
+}
+
+/// Puts packets in order and says what to push.
+pub(super) struct Playout {
+    jitter: JitterBuffer<Held>,
+    time: RunningTime,
+    do_lost: bool,
+    /// The next packet does not go on from the last one.
+    resync: bool,
+    /// As the user gave them; without, those of the payload type.
+    caps: Option<gst::Caps>,
+    /// Whose caps were announced.
+    announced: Option<PayloadType>,
+    /// Comes behind the caps that were due before it.
+    waiting: Option<gst::Buffer>,
+    /// Packets of a payload type that nobody said anything about.
+    unknown: u64,
+}
+
+/// Why a packet was not taken in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct UnknownPayloadType(pub(super) PayloadType);
+
+impl Playout {
+    pub(super) fn new(
+        config: jitter::Config,
+        caps: Option<gst::Caps>,
+        do_lost: bool,
+    ) -> Result<Playout, jitter::ConfigError> {
+        Ok(Playout {
+            jitter: JitterBuffer::new(config)?,
+            time: RunningTime::default(),
+            do_lost,
+            resync: false,
+            caps,
+            announced: None,
+            waiting: None,
+            unknown: 0,
+        })
+    }
+
+    pub(super) fn set_time(&mut self, time: RunningTime) {
+        self.time = time;
+    }
+
+    pub(super) fn set_caps(&mut self, caps: Option<gst::Caps>) {
+        self.caps = caps;
+        self.announced = None;
+    }
+
+    pub(super) fn set_do_lost(&mut self, do_lost: bool) {
+        self.do_lost = do_lost;
+    }
+
+    pub(super) fn jitter(&self) -> jitter::Stats {
+        self.jitter.stats()
+    }
+
+    pub(super) fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// Changes the jitter buffer's settings that can be changed while it runs.
+    pub(super) fn configure(&mut self, config: jitter::Config) {
+        self.jitter.set_drop_on_latency(config.drop_on_latency);
+        self.jitter.set_release(config.release);
+        self.jitter
+            .set_tolerance_ms(config.max_dropout_ms, config.max_misorder_ms);
+        if config.latency_ns != self.jitter.config().latency_ns {
+            // Checked by the property's range.
+            let _ = self.jitter.set_latency_ns(config.latency_ns);
+        }
+    }
+
+    /// Takes a packet in.
+    #[inline]
+    pub(super) fn handle(
+        &mut self,
+        now_ns: u64,
+        arrival_ns: Option<u64>,
+        fields: Fields,
+        buffer: gst::Buffer,
+    ) -> Result<(), UnknownPayloadType> {
+        let session::Arrival {
+            ssrc,
+            seq,
+            time,
+            payload_type,
+        } = fields.arrival;
+        if self.announced.is_none() {
+            self.begin(payload_type)?;
+        }
+        self.jitter.handle_packet(
+            now_ns,
+            Arrival {
+                ssrc,
+                seq,
+                time,
+                marker: fields.marker,
+                arrival_ns,
+                packet: Held {
+                    buffer,
+                    payload_type,
+                },
+            },
+        );
+        Ok(())
+    }
+
+    /// The first packet says at which rate the timestamps count, unless the caps do.
+    #[cold]
+    fn begin(&mut self, payload_type: PayloadType) -> Result<(), UnknownPayloadType> {
+        let rate_hz = self.clock_rate_hz(payload_type).ok_or_else(|| {
+            self.unknown += 1;
+            UnknownPayloadType(payload_type)
+        })?;
+        self.announced = Some(payload_type);
+        self.restart(rate_hz);
+        Ok(())
+    }
+
+    fn restart(&mut self, clock_rate_hz: u32) {
+        let config = self.jitter.config();
+        if config.clock_rate_hz != clock_rate_hz
+            && let Ok(jitter) = JitterBuffer::new(jitter::Config {
+                clock_rate_hz,
+                ..config
+            })
+        {
+            self.jitter = jitter;
+        }
+    }
+
+    fn clock_rate_hz(&self, payload_type: PayloadType) -> Option<u32> {
+        self.clock_rate_by_caps()
+            .or_else(|| static_payload(payload_type).map(|known| known.clock_rate_hz))
+    }
+
+    /// What the user's caps say.
+    pub(super) fn clock_rate_by_caps(&self) -> Option<u32> {
+        let rate = self.caps.as_ref()?.structure(0)?.get::<i32>("clock-rate");
+        u32::try_from(rate.ok()?)
+            .ok()
+            .filter(|rate| (1..=jitter::CLOCK_RATE_HZ_MAX).contains(rate))
+    }
+
+    /// What is to be pushed next at `now_ns`. `None`: nothing yet.
+    #[inline]
+    pub(super) fn next(&mut self, now_ns: u64, horizon_ns: u64) -> Option<Produced> {
+        if let Some(buffer) = self.waiting.take() {
+            return Some(Produced::Buffer(buffer));
+        }
+        loop {
+            match self.jitter.poll_output(now_ns.saturating_add(horizon_ns))? {
+                Output::Packet {
+                    packet:
+                        Held {
+                            mut buffer,
+                            payload_type,
+                        },
+                    play_ns,
+                    discont,
+                    ..
+                } => {
+                    let time = self.time.at_other(now_ns, play_ns);
+                    let buffer_ref = buffer.make_mut();
+                    buffer_ref.set_pts(time);
+                    buffer_ref.set_dts(time);
+                    if discont {
+                        buffer_ref.set_flags(gst::BufferFlags::DISCONT);
+                        if std::mem::take(&mut self.resync) {
+                            buffer_ref.set_flags(gst::BufferFlags::RESYNC);
+                        }
+                    }
+                    if self.announced != Some(payload_type)
+                        && let Some(caps) = self.other_caps(payload_type)
+                    {
+                        self.waiting = Some(buffer);
+                        return Some(Produced::Event(gst::event::Caps::new(&caps)));
+                    }
+                    return Some(Produced::Buffer(buffer));
+                }
+                Output::Lost {
+                    first,
+                    packets,
+                    play_ns,
+                    duration_ns,
+                } => {
+                    if self.do_lost && duration_ns > 0 {
+                        let time = self.time.at_other(now_ns, play_ns);
+                        return Some(Produced::Event(lost(first.0, packets, time, duration_ns)));
+                    }
+                }
+                Output::Resync { .. } => self.resync = true,
+                Output::Dropped { packet, reason } => {
+                    debug_assert!(reason != DropReason::Full, "outputs are always drained");
+                    drop(packet);
+                }
+            }
+        }
+    }
+
+    /// When [`Playout::next`] has something if nothing arrives before.
+    #[inline]
+    pub(super) fn next_timeout(&self) -> Option<u64> {
+        self.jitter.next_timeout()
+    }
+
+    /// Forgets the stream.
+    pub(super) fn flush(&mut self, now_ns: u64) {
+        self.jitter.flush();
+        self.waiting = None;
+        while self.jitter.poll_output(now_ns).is_some() {}
+    }
+
+    /// The sender changed to another static payload type. Telephone events and comfort noise come in between and
+    /// change nothing; with caps given, the user knows better.
+    #[cold]
+    fn other_caps(&mut self, payload_type: PayloadType) -> Option<gst::Caps> {
+        if self.caps.is_some() || payload_type == COMFORT_NOISE {
+            return None;
+        }
+        let known = static_payload(payload_type)?;
+        let before = self.announced.and_then(static_payload)?;
+        if known.clock_rate_hz != before.clock_rate_hz {
+            self.restart(known.clock_rate_hz);
+        }
+        self.announced = Some(payload_type);
+        caps_of(payload_type)
+    }
+
+    /// The caps of what comes, narrowed to what downstream takes.
+    pub(super) fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
+        let own = match &self.caps {
+            Some(caps) if !caps.is_any() && !caps.is_empty() => caps.clone(),
+            _ => caps_of(self.announced?)?,
+        };
+        let mut common = pad.peer_query_caps(Some(&own)).intersect(&own);
+        // Caps that downstream will refuse go out all the same: the refusal says why.
+        if common.is_empty() {
+            common = own;
+        }
+        common.fixate();
+        Some(common)
+    }
+}
+
+/// As the stock jitter buffer says it, so that stock depayloaders make gaps of it, which decoders conceal.
+fn lost(first: u16, packets: u32, time: Option<gst::ClockTime>, duration_ns: u64) -> gst::Event {
+    let structure = gst::Structure::builder("GstRTPPacketLost")
+        .field("seqnum", u32::from(first))
+        .field("packets", packets)
+        .field("timestamp", time.unwrap_or_default().nseconds())
+        .field("duration", duration_ns)
+        .field("retry", 0u32)
+        .build();
+    gst::event::CustomDownstream::new(structure)
+}
+
+/// RTP caps of a static payload type.
+fn caps_of(payload_type: PayloadType) -> Option<gst::Caps> {
+    let known = static_payload(payload_type)?;
+    let caps = gst::Caps::builder("application/x-rtp")
+        .field("media", known.media)
+        .field("payload", i32::from(payload_type.0))
+        .field("clock-rate", known.clock_rate_hz as i32)
+        .field("encoding-name", known.encoding_name);
+    Some(match known.channels {
+        0 | 1 => caps.build(),
+        channels => caps
+            .field("encoding-params", channels.to_string())
+            .field("channels", channels as i32)
+            .build(),
+    })
+}

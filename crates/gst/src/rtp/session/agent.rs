@@ -1,0 +1,139 @@
+//! The RTCP of a session, on a context's thread: one timer for what is due, one descriptor for what comes.
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use threadbare_runtime::{
+    Agent, AgentHandle, Cx, Interest, Precision, RawAddr, Ready, clock_now_ns, recv_from, send_to,
+};
+
+use super::{RtpSession, Sockets, address_of};
+use crate::kit::context::Place;
+
+/// Receives and sends a session's RTCP.
+pub(super) struct RtcpAgent {
+    session: Arc<RtpSession>,
+    sockets: Option<Arc<Sockets>>,
+}
+
+impl RtcpAgent {
+    pub(super) fn start(
+        session: Arc<RtpSession>,
+        place: &Place,
+    ) -> Result<AgentHandle<RtcpAgent>, gst::ErrorMessage> {
+        let agent = RtcpAgent {
+            sockets: session.sockets(),
+            session,
+        };
+        let handle = place
+            .shard
+            .call(move |local| local.add_agent(agent))
+            .map_err(|e| gst::error_msg!(gst::CoreError::StateChange, ["{e}"]))?;
+        handle.command(|agent: &mut RtcpAgent, cx| {
+            if let Some(udp) = agent.rtcp_socket()
+                && let Err(error) = cx.register(udp.fd(), 0, Interest::Read)
+            {
+                gst::warning!(crate::kit::CAT, "cannot watch the RTCP socket: {error}");
+            }
+            agent.arm(cx);
+        });
+        Ok(handle)
+    }
+
+    /// Says BYE, at once: the sockets are about to close, and the session is small.
+    pub(super) fn leave(&mut self, cx: &mut Cx<'_>) {
+        let now_ns = clock_now_ns();
+        {
+            let mut rtcp = self.session.rtcp();
+            self.session.report_sent(&mut rtcp);
+            rtcp.session.send_bye(now_ns, "");
+        }
+        self.transmit(now_ns);
+        if let Some(udp) = self.rtcp_socket() {
+            cx.deregister(udp.fd());
+        }
+        cx.clear_timer();
+    }
+
+    /// The socket that is ours alone: with rtcp-mux the one who receives the RTP hands us what is RTCP.
+    fn rtcp_socket(&self) -> Option<&crate::kit::socket::Udp> {
+        self.sockets.as_ref()?.rtcp.as_ref()
+    }
+
+    fn receive(&mut self, now_ns: u64) {
+        let Some(udp) = self.sockets.as_ref().and_then(|s| s.rtcp.as_ref()) else {
+            return;
+        };
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        for _ in 0..BUDGET {
+            let mut from = RawAddr::empty();
+            match recv_from(udp.fd(), &mut bytes, &mut from) {
+                Ok(received) => {
+                    let packet = &bytes[..received.len];
+                    self.session.handle_rtcp(now_ns, address_of(&from), packet);
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                // The ICMP answer to something sent, and the like.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// Sends what is due.
+    fn transmit(&mut self, now_ns: u64) {
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        for _ in 0..BUDGET {
+            let (len, to) = {
+                let mut rtcp = self.session.rtcp();
+                self.session.report_sent(&mut rtcp);
+                match rtcp.session.poll_transmit(now_ns, &mut bytes) {
+                    Some(len) => (len, rtcp.rtcp_address()),
+                    None => break,
+                }
+            };
+            if let Some(to) = to {
+                self.send(&bytes[..len], to);
+            }
+        }
+        self.session.tell_events();
+    }
+
+    /// RTCP that does not go out is made up for by the next one.
+    fn send(&self, bytes: &[u8], to: SocketAddr) {
+        if let Some(sockets) = &self.sockets {
+            let udp = sockets.rtcp.as_ref().unwrap_or(&sockets.rtp);
+            let to = RawAddr::from(to);
+            if send_to(udp.fd(), bytes, &to)
+                .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
+            {
+                // That was the answer to an earlier one.
+                let _ = send_to(udp.fd(), bytes, &to);
+            }
+        }
+    }
+
+    fn arm(&self, cx: &mut Cx<'_>) {
+        match self.session.rtcp().session.next_timeout() {
+            Some(due_ns) => cx.set_timer(due_ns, Precision::About),
+            None => cx.clear_timer(),
+        }
+    }
+}
+
+impl Agent for RtcpAgent {
+    fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
+        // Sessions are asked for what is due by the time of the slice, which `About` may have fired half of early.
+        let now_ns = cx.now_ns();
+        if let Ready::Io(_) = ready {
+            self.receive(now_ns);
+        }
+        self.transmit(now_ns);
+        self.arm(cx);
+    }
+}
+
+/// No RTCP packet of a session this small is longer than an Ethernet frame.
+const PACKET_BYTES_MAX: usize = 1500;
+/// Packets in one pass, each way.
+const BUDGET: usize = 16;

@@ -1,0 +1,442 @@
+//! One RTP session on shared threads: what a `ts-rtpsrc` and a `ts-rtpsink` have in common.
+//!
+//! It has a pair of sockets, one RTCP session for both directions, and knows where its peer is. Elements with the
+//! same `session` property share one; without a name each has its own. An agent on a context's thread sends and
+//! receives the RTCP ([`agent`]); RTP itself is the elements' business.
+//!
+//! | field | who |
+//! |---|---|
+//! | `rtcp` | any thread, under its lock; computation only, never across a push, a callback or a system call |
+//! | `sent` | the thread that sends adds to it, the agent reads it |
+//! | `peer_version` | written with `rtcp` locked, read by the thread that sends |
+//! | `sockets`, `agent` | state changes |
+
+mod agent;
+mod sockets;
+mod stats;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gst::glib;
+use threadbare_rtp::id::{NS_PER_S, NtpTime, RtpTime, Ssrc};
+use threadbare_rtp::latch::{LatchConfig, LatchVerdict, PeerLatch};
+use threadbare_rtp::session::{Arrival, Config, Event, RtpVerdict, Session};
+use threadbare_runtime::{AgentHandle, RawAddr, clock_now_ns};
+
+use crate::kit::context::Place;
+use crate::kit::lock;
+use crate::kit::socket::Udp;
+use agent::RtcpAgent;
+pub(crate) use sockets::{SocketSettings, Sockets};
+
+/// What elements of one session share.
+pub(crate) struct RtpSession {
+    name: String,
+    rtcp: Mutex<Rtcp>,
+    sent: Mutex<Sent>,
+    peer_version: AtomicU32,
+    sockets: Mutex<Option<Arc<Sockets>>>,
+    agent: Mutex<Running>,
+    /// Told of what happens in the session.
+    listeners: Mutex<Vec<Listener>>,
+}
+
+type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// The RTCP state and what is known of the peer.
+pub(crate) struct Rtcp {
+    pub(crate) session: Session,
+    peers: Option<PeerLatch>,
+    /// Where to send by configuration; goes before what was learned.
+    destination: Option<SocketAddr>,
+    rtcp_destination: Option<SocketAddr>,
+    mux: bool,
+    /// Dropped for coming from somebody else than the peer.
+    pub(crate) strangers: u64,
+}
+
+/// What has been sent, for the next sender report.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    ssrc: Ssrc,
+    packets: u32,
+    octets: u64,
+    last_time: RtpTime,
+    last_ns: u64,
+}
+
+#[derive(Default)]
+struct Running {
+    users: u32,
+    agent: Option<(AgentHandle<RtcpAgent>, Place)>,
+}
+
+/// What becomes of an RTP packet that was received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// It belongs to the stream, or may prove to.
+    Admitted,
+    /// It is somebody else's, or our own.
+    Refused,
+}
+
+impl RtpSession {
+    /// The session of this name, if elements use it already, or a new one. "": always a new one.
+    pub(crate) fn join(name: &str) -> Arc<RtpSession> {
+        if name.is_empty() {
+            return Arc::new(RtpSession::new(name));
+        }
+        let mut named = lock(&NAMED);
+        if let Some(known) = named.get(name).and_then(Weak::upgrade) {
+            return known;
+        }
+        named.retain(|_, session| session.strong_count() > 0);
+        let session = Arc::new(RtpSession::new(name));
+        named.insert(name.to_owned(), Arc::downgrade(&session));
+        session
+    }
+
+    fn new(name: &str) -> RtpSession {
+        let now_ns = clock_now_ns();
+        let mut config = Config::call(Ssrc(glib::random_int()), &cname(), CLOCK_RATE_HZ, seed());
+        config.ntp_at_zero = ntp_at_zero();
+        RtpSession {
+            name: name.to_owned(),
+            sent: Mutex::new(Sent {
+                ssrc: config.ssrc,
+                packets: 0,
+                octets: 0,
+                last_time: RtpTime(0),
+                last_ns: 0,
+            }),
+            rtcp: Mutex::new(Rtcp {
+                session: Session::new(now_ns, config),
+                peers: None,
+                destination: None,
+                rtcp_destination: None,
+                mux: false,
+                strangers: 0,
+            }),
+            peer_version: AtomicU32::new(0),
+            sockets: Mutex::new(None),
+            agent: Mutex::default(),
+            listeners: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Has `listener` told of events, on the context's thread. It is to hold no reference to an element.
+    pub(crate) fn listen(&self, listener: impl Fn(&Event) + Send + Sync + 'static) {
+        lock(&self.listeners).push(Arc::new(listener));
+    }
+
+    pub(crate) fn rtcp(&self) -> MutexGuard<'_, Rtcp> {
+        lock(&self.rtcp)
+    }
+
+    /// The sockets, once an element has opened them.
+    pub(crate) fn sockets(&self) -> Option<Arc<Sockets>> {
+        lock(&self.sockets).clone()
+    }
+
+    /// Uses these sockets from now on.
+    pub(crate) fn set_sockets(&self, sockets: Arc<Sockets>) {
+        self.rtcp().mux = sockets.rtcp.is_none();
+        *lock(&self.sockets) = Some(sockets);
+    }
+
+    /// Closes the sockets, if these are the ones.
+    pub(crate) fn close(&self, sockets: &Arc<Sockets>) {
+        let mut current = lock(&self.sockets);
+        if current.as_ref().is_some_and(|c| Arc::ptr_eq(c, sockets)) {
+            *current = None;
+        }
+    }
+
+    /// Learns from what arrives where the peer is.
+    pub(crate) fn learn_peer(&self, learns: bool) {
+        let mut rtcp = self.rtcp();
+        let mux = rtcp.mux;
+        rtcp.peers = learns.then(|| PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, mux));
+        drop(rtcp);
+        self.peer_changed();
+    }
+
+    /// Sends there, whatever is learned; `None`: where the peer is.
+    pub(crate) fn set_destination(&self, rtp: Option<SocketAddr>, rtcp: Option<SocketAddr>) {
+        let mut state = self.rtcp();
+        state.destination = rtp;
+        state.rtcp_destination = rtcp;
+        drop(state);
+        self.peer_changed();
+    }
+
+    fn peer_changed(&self) {
+        self.peer_version.fetch_add(1, Ordering::Release);
+    }
+
+    /// Changes when [`RtpSession::peer`] may have.
+    #[inline]
+    pub(crate) fn peer_version(&self) -> u32 {
+        self.peer_version.load(Ordering::Acquire)
+    }
+
+    /// Where RTP goes.
+    pub(crate) fn peer(&self) -> Option<SocketAddr> {
+        self.rtcp().rtp_address()
+    }
+
+    /// An RTP packet arrived.
+    #[inline]
+    pub(crate) fn handle_rtp(
+        &self,
+        arrival_ns: u64,
+        from: SocketAddr,
+        packet: Arrival,
+    ) -> Admission {
+        let mut rtcp = self.rtcp();
+        let verdict = rtcp.session.handle_rtp(arrival_ns, from, packet);
+        let Admitting { admission, moved } = rtcp.admit(arrival_ns, from, packet.ssrc, verdict);
+        drop(rtcp);
+        if moved {
+            self.peer_changed();
+        }
+        if verdict == RtpVerdict::Collision {
+            self.wake_agent();
+        }
+        admission
+    }
+
+    /// An RTCP packet arrived; the agent answers if there is something to answer.
+    pub(crate) fn handle_rtcp(&self, now_ns: u64, from: SocketAddr, bytes: &[u8]) {
+        let mut rtcp = self.rtcp();
+        if rtcp.session.handle_rtcp(now_ns, from, bytes).is_err() {
+            return;
+        }
+        let Some(ssrc) = sender_of(bytes) else { return };
+        if let Some(peers) = &mut rtcp.peers
+            && let LatchVerdict::Latched | LatchVerdict::Moved { .. } =
+                peers.handle_valid_rtcp(now_ns, from, ssrc)
+        {
+            drop(rtcp);
+            self.peer_changed();
+        }
+    }
+
+    /// The same for a packet that came with the RTP (RFC 5761).
+    #[cold]
+    pub(crate) fn handle_rtcp_muxed(&self, now_ns: u64, from: SocketAddr, bytes: &[u8]) {
+        self.handle_rtcp(now_ns, from, bytes);
+        self.wake_agent();
+    }
+
+    /// An RTP packet of ours went out.
+    #[inline]
+    pub(crate) fn count_sent(&self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
+        let mut sent = lock(&self.sent);
+        sent.ssrc = ssrc;
+        sent.packets += 1;
+        sent.octets += payload_bytes as u64;
+        sent.last_time = time;
+        sent.last_ns = now_ns;
+    }
+
+    /// Tells the RTCP session what has been sent since it was told last.
+    fn report_sent(&self, rtcp: &mut Rtcp) {
+        let mut sent = lock(&self.sent);
+        if sent.packets > 0 {
+            if sent.ssrc != rtcp.session.ssrc() {
+                rtcp.session.set_ssrc(sent.ssrc);
+            }
+            rtcp.session.handle_rtp_sent(
+                sent.last_ns,
+                sent.last_time,
+                sent.octets as usize,
+                sent.packets,
+            );
+            (sent.packets, sent.octets) = (0, 0);
+        }
+    }
+
+    /// The agent runs there, as long as an element uses it; if it runs already, where it runs.
+    pub(crate) fn start(self: &Arc<Self>, place: &Place) -> Result<(), gst::ErrorMessage> {
+        let mut running = lock(&self.agent);
+        if running.agent.is_none() {
+            running.agent = Some((RtcpAgent::start(self.clone(), place)?, place.clone()));
+        }
+        running.users += 1;
+        Ok(())
+    }
+
+    /// An element does not use it any more. With the last one goes the agent, which says BYE.
+    pub(crate) fn stop(&self) {
+        let agent = {
+            let mut running = lock(&self.agent);
+            running.users = running.users.saturating_sub(1);
+            match running.users {
+                0 => running.agent.take(),
+                _ => None,
+            }
+        };
+        if let Some((agent, place)) = agent {
+            agent.command(RtcpAgent::leave);
+            agent.remove();
+            drop(place);
+        }
+    }
+
+    /// Whether the agent runs.
+    pub(crate) fn is_running(&self) -> bool {
+        lock(&self.agent).agent.is_some()
+    }
+
+    /// What the session has counted, as a structure with one of each source in `sources`.
+    pub(crate) fn structure(&self) -> gst::Structure {
+        let mut rtcp = self.rtcp();
+        self.report_sent(&mut rtcp);
+        stats::structure(&rtcp)
+    }
+
+    fn wake_agent(&self) {
+        if let Some((agent, _)) = &lock(&self.agent).agent {
+            agent.wake();
+        }
+    }
+
+    /// Tells the listener what has happened. Not to be called with `rtcp` locked.
+    fn tell_events(&self) {
+        loop {
+            let Some(event) = self.rtcp().session.poll_event() else {
+                return;
+            };
+            let listeners = lock(&self.listeners).clone();
+            for listener in listeners {
+                listener(&event);
+            }
+        }
+    }
+}
+
+struct Admitting {
+    admission: Admission,
+    moved: bool,
+}
+
+impl Rtcp {
+    fn admit(
+        &mut self,
+        now_ns: u64,
+        from: SocketAddr,
+        ssrc: Ssrc,
+        verdict: RtpVerdict,
+    ) -> Admitting {
+        let mut moved = false;
+        let is_ours = match verdict {
+            RtpVerdict::Valid | RtpVerdict::Restarted => match &mut self.peers {
+                None => true,
+                Some(peers) => match peers.rtp.handle_valid(now_ns, from, ssrc) {
+                    LatchVerdict::Peer => true,
+                    LatchVerdict::Latched | LatchVerdict::Moved { .. } => {
+                        moved = true;
+                        true
+                    }
+                    LatchVerdict::Stranger => false,
+                },
+            },
+            // Not proved yet: from where the peer is, if that is known.
+            RtpVerdict::Probation | RtpVerdict::OutOfRange => self
+                .peers
+                .as_ref()
+                .and_then(|peers| peers.rtp.address())
+                .is_none_or(|address| address == from),
+            RtpVerdict::Conflict | RtpVerdict::Collision | RtpVerdict::Loop => false,
+        };
+        if !is_ours {
+            self.strangers += 1;
+        }
+        Admitting {
+            admission: if is_ours {
+                Admission::Admitted
+            } else {
+                Admission::Refused
+            },
+            moved,
+        }
+    }
+
+    fn rtp_address(&self) -> Option<SocketAddr> {
+        self.destination
+            .or_else(|| self.peers.as_ref().and_then(|peers| peers.rtp.address()))
+    }
+
+    fn rtcp_address(&self) -> Option<SocketAddr> {
+        if self.destination.is_some() {
+            return self.rtcp_destination;
+        }
+        self.peers.as_ref().and_then(PeerLatch::rtcp_address)
+    }
+}
+
+/// The SSRC of who sent an RTCP packet that was found valid: that of its first report (RFC 3550, section 6.4).
+fn sender_of(bytes: &[u8]) -> Option<Ssrc> {
+    let bytes = bytes.get(4..8)?.try_into().ok()?;
+    Some(Ssrc(u32::from_be_bytes(bytes)))
+}
+
+/// The same for all sessions of this process, and no other's (RFC 7022, section 4.2: 96 random bits, in base 64; ours are
+/// in base 16).
+fn cname() -> String {
+    static CNAME: LazyLock<String> = LazyLock::new(|| {
+        (0..3)
+            .map(|_| format!("{:08x}", glib::random_int()))
+            .collect()
+    });
+    CNAME.clone()
+}
+
+fn seed() -> u64 {
+    u64::from(glib::random_int()) << 32 | u64::from(glib::random_int())
+}
+
+/// The wall clock when the monotonic clock was 0.
+fn ntp_at_zero() -> NtpTime {
+    let since_1970_ns = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_nanos() as u64);
+    NtpTime(NTP_AT_1970_S << 32).plus_ns(since_1970_ns.saturating_sub(clock_now_ns()))
+}
+
+/// What the kernel wrote, as the pure parts take it.
+#[inline]
+pub(crate) fn address_of(raw: &RawAddr) -> SocketAddr {
+    // A datagram socket always says who sent; were it not so, all of them would be the same stranger.
+    raw.to_socket_addr()
+        .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
+}
+
+/// Seconds from 1900 to 1970 (RFC 868).
+const NTP_AT_1970_S: u64 = 2_208_988_800;
+/// Of telephone audio; what is received says its own.
+const CLOCK_RATE_HZ: u32 = 8000;
+const _: () = assert!(NS_PER_S == 1_000_000_000);
+
+static NAMED: LazyLock<Mutex<HashMap<String, Weak<RtpSession>>>> = LazyLock::new(Mutex::default);
+
+impl Udp {
+    /// The port it is bound to.
+    pub(crate) fn port(&self) -> u16 {
+        use gio::prelude::*;
+        self.socket()
+            .local_address()
+            .ok()
+            .and_then(|address| address.downcast::<gio::InetSocketAddress>().ok())
+            .map_or(0, |address| address.port() as u16)
+    }
+}

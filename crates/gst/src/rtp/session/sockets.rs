@@ -1,0 +1,128 @@
+//! The pair of sockets of a session.
+
+use std::net::SocketAddr;
+
+use gio::prelude::*;
+
+use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
+
+/// Where to listen.
+#[derive(Debug, Clone)]
+pub(crate) struct SocketSettings {
+    pub(crate) address: String,
+    /// 0: any free one.
+    pub(crate) port: u16,
+    /// `None`: the one after the RTP port (RFC 3550, section 11).
+    pub(crate) rtcp_port: Option<u16>,
+    /// RTP and RTCP on one port (RFC 5761).
+    pub(crate) mux: bool,
+    pub(crate) reuse: bool,
+    pub(crate) buffer_bytes: i32,
+    pub(crate) multicast: MulticastSettings,
+}
+
+/// Open sockets. Closed when the last user goes.
+#[derive(Debug)]
+pub(crate) struct Sockets {
+    pub(crate) rtp: Udp,
+    /// `None`: RTCP comes with the RTP.
+    pub(crate) rtcp: Option<Udp>,
+    memberships: Vec<(Udp, Membership)>,
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        for (udp, membership) in &self.memberships {
+            membership.leave(udp.socket());
+        }
+        for udp in std::iter::once(&self.rtp).chain(&self.rtcp) {
+            let _ = udp.socket().close();
+        }
+    }
+}
+
+impl Sockets {
+    /// Binds what the settings ask for.
+    pub(crate) fn open(settings: &SocketSettings) -> Result<Sockets, SocketError> {
+        let address = socket::resolve(&settings.address, settings.port)?;
+        let (rtp, rtcp) = match (settings.mux, settings.rtcp_port, settings.port) {
+            (true, ..) => (bind(settings, address)?, None),
+            (false, Some(rtcp_port), _) => {
+                let rtp = bind(settings, address)?;
+                let rtcp = bind(settings, with_port(address, rtcp_port))?;
+                (rtp, Some(rtcp))
+            }
+            (false, None, 0) => any_pair(settings, address)?,
+            (false, None, port) => {
+                let next = port
+                    .checked_add(1)
+                    .ok_or(SocketError::NoRtcpPort { port })?;
+                let rtp = bind(settings, address)?;
+                (rtp, Some(bind(settings, with_port(address, next))?))
+            }
+        };
+        socket::set_buffer_size(rtp.socket(), libc::SO_RCVBUF, settings.buffer_bytes);
+        // When each packet came, not when its slice did: jitter is measured in fractions of a slice.
+        socket::set_timestamps(rtp.socket());
+        let mut memberships = Vec::new();
+        if address.ip().is_multicast() && settings.multicast.auto {
+            let interface = settings.multicast.interface.as_deref();
+            for udp in std::iter::once(&rtp).chain(&rtcp) {
+                let membership = Membership::new(address.ip(), interface, None)?;
+                membership.join(udp.socket())?;
+                memberships.push((udp.clone(), membership));
+            }
+        }
+        Ok(Sockets {
+            rtp,
+            rtcp,
+            memberships,
+        })
+    }
+}
+
+fn bind(settings: &SocketSettings, address: SocketAddr) -> Result<Udp, SocketError> {
+    let socket = if address.ip().is_multicast() {
+        let interface = settings.multicast.interface.as_deref();
+        socket::bind_group(
+            address,
+            interface.filter(|_| settings.multicast.auto),
+            settings.reuse,
+        )?
+    } else {
+        socket::bind(address, settings.reuse)?
+    };
+    socket.set_multicast_loopback(settings.multicast.loops);
+    Udp::new(socket).ok_or(SocketError::Closed)
+}
+
+/// Two free ports in a row, the first of them even (RFC 3550, section 11).
+fn any_pair(
+    settings: &SocketSettings,
+    address: SocketAddr,
+) -> Result<(Udp, Option<Udp>), SocketError> {
+    let mut refused = None;
+    let mut odd = Vec::new();
+    for _ in 0..PAIR_ATTEMPTS {
+        let rtp = bind(settings, address)?;
+        let port = rtp.port();
+        if port % 2 == 1 || port == u16::MAX {
+            // Held, so that it is not offered again.
+            odd.push(rtp);
+            continue;
+        }
+        match bind(settings, with_port(address, port + 1)) {
+            Ok(rtcp) => return Ok((rtp, Some(rtcp))),
+            Err(error) => refused = Some(error),
+        }
+    }
+    Err(refused.unwrap_or(SocketError::NoRtcpPort { port: 0 }))
+}
+
+fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// Every second port is odd, and few are taken.
+const PAIR_ATTEMPTS: usize = 64;

@@ -1,0 +1,467 @@
+//! Properties, pad and states of `ts-rtpsink`.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+
+use gst::glib::{self, Properties};
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use threadbare_rtp::session::Event;
+
+use super::sender::Sender;
+use crate::kit::context::{ContextSettings, Place};
+use crate::kit::lock;
+use crate::kit::sink::{Sink, SyncProperties};
+use crate::kit::socket::{self, MulticastSettings, SocketError, format_host_port, split_host_port};
+use crate::kit::stats::StatsProperty;
+use crate::kit::time::RunningTime;
+use crate::rtp::session::{RtpSession, SocketSettings, Sockets};
+
+#[derive(Debug, Clone)]
+struct Settings {
+    host: String,
+    port: i32,
+    rtcp_port: i32,
+    rtcp_mux: bool,
+    bind_address: String,
+    bind_port: i32,
+    session: String,
+    cname: Option<String>,
+    qos_dscp: i32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            host: String::new(),
+            port: PORT_DEFAULT,
+            rtcp_port: -1,
+            rtcp_mux: false,
+            bind_address: "0.0.0.0".into(),
+            bind_port: 0,
+            session: String::new(),
+            cname: None,
+            qos_dscp: -1,
+        }
+    }
+}
+
+const PORT_DEFAULT: i32 = 5004;
+/// As the stock payloaders have it.
+const SSRC_OF_PACKETS: u32 = u32::MAX;
+
+#[derive(Properties)]
+#[properties(wrapper_type = super::RtpSink)]
+pub struct RtpSink {
+    #[property(name = "host", nick = "Host", blurb = "Where to send; empty: to where the session's ts-rtpsrc is sent from (symmetric RTP)", type = String, get = |s: &Self| s.settings().host.clone(), set = |s: &Self, v: Option<String>| s.change_destination(|settings| settings.host = v.unwrap_or_default()), default = "")]
+    #[property(name = "port", nick = "Port", blurb = "RTP port to send to", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.change_destination(|settings| settings.port = v), minimum = 1, maximum = 65_535, default = PORT_DEFAULT)]
+    #[property(name = "rtcp-port", nick = "RTCP port", blurb = "RTCP port to send to, -1: the one after the RTP port", type = i32, get = |s: &Self| s.settings().rtcp_port, set = |s: &Self, v| s.change_destination(|settings| settings.rtcp_port = v), minimum = -1, maximum = 65_535, default = -1)]
+    #[property(name = "rtcp-mux", nick = "RTCP mux", blurb = "RTCP on the RTP port (RFC 5761)", type = bool, get = |s: &Self| s.settings().rtcp_mux, set = |s: &Self, v| s.change_destination(|settings| settings.rtcp_mux = v), default = false)]
+    #[property(name = "bind-address", nick = "Bind address", blurb = "Address to send from, where no ts-rtpsrc shares the session", type = String, get = |s: &Self| s.settings().bind_address.clone(), set = |s: &Self, v: Option<String>| s.settings().bind_address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
+    #[property(name = "bind-port", nick = "Bind port", blurb = "RTP port to send from, where no ts-rtpsrc shares the session; 0: any free one", type = i32, get = |s: &Self| s.settings().bind_port, set = |s: &Self, v| s.settings().bind_port = v, minimum = 0, maximum = 65_535, default = 0)]
+    #[property(name = "session", nick = "Session", blurb = "Send from the sockets of the ts-rtpsrc with the same name, and share its RTCP session; empty: neither", type = String, get = |s: &Self| s.settings().session.clone(), set = |s: &Self, v: Option<String>| s.settings().session = v.unwrap_or_default(), default = "")]
+    #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of what is sent; 4294967295: that of the packets", type = u32, get = |s: &Self| s.property_ssrc(), set = |s: &Self, v| s.set_property_ssrc(v), default = SSRC_OF_PACKETS)]
+    #[property(name = "cname", nick = "CNAME", blurb = "Canonical name in RTCP; NULL: a random one, the same for all sessions of the process (RFC 7022)", type = Option<String>, get = |s: &Self| s.settings().cname.clone(), set = |s: &Self, v| s.settings().cname = v)]
+    #[property(name = "sync", nick = "Sync", blurb = "Send packets at their time", type = bool, get = |s: &Self| s.sync.sync(), set = |s: &Self, v| s.sync.set_sync(v), default = false)]
+    #[property(name = "qos-dscp", nick = "QoS DSCP", blurb = "Differentiated Services code point of what is sent, -1: the system's default", type = i32, get = |s: &Self| s.settings().qos_dscp, set = |s: &Self, v| s.settings().qos_dscp = v, minimum = -1, maximum = 63, default = -1)]
+    settings: Mutex<Settings>,
+    context: Mutex<ContextSettings>,
+    stats: Mutex<StatsProperty>,
+    sync: SyncProperties,
+    /// The SSRC to write into packets, or [`NO_SSRC`].
+    ssrc: Arc<AtomicU64>,
+    sink_pad: gst::Pad,
+    sink: OnceLock<Sink<Sender>>,
+    opened: Mutex<Option<Opened>>,
+}
+
+/// What exists from READY on.
+struct Opened {
+    session: Arc<RtpSession>,
+    /// Ours, where no source shares the session.
+    sockets: Option<Arc<Sockets>>,
+    is_started: bool,
+}
+
+/// Above any SSRC.
+const NO_SSRC: u64 = 1 << 32;
+
+impl RtpSink {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        lock(&self.settings)
+    }
+
+    fn sink(&self) -> &Sink<Sender> {
+        self.sink.get_or_init(|| {
+            Sink::new(
+                self.obj().upcast_ref(),
+                Sender::default(),
+                self.sync.clone(),
+            )
+        })
+    }
+
+    fn property_ssrc(&self) -> u32 {
+        u32::try_from(self.ssrc.load(Ordering::Relaxed)).unwrap_or(SSRC_OF_PACKETS)
+    }
+
+    fn set_property_ssrc(&self, ssrc: u32) {
+        let ssrc = match ssrc {
+            SSRC_OF_PACKETS => NO_SSRC,
+            ssrc => ssrc.into(),
+        };
+        self.ssrc.store(ssrc, Ordering::Relaxed);
+    }
+
+    /// A setting that counts at once, too.
+    fn change_destination(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.settings());
+        let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
+        if let Some(session) = session
+            && let Err(error) = self.set_destination(&session)
+        {
+            gst::element_imp_warning!(self, gst::ResourceError::Settings, ["{error}"]);
+        }
+    }
+
+    fn set_destination(&self, session: &RtpSession) -> Result<(), SocketError> {
+        let settings = self.settings().clone();
+        if settings.host.is_empty() {
+            session.set_destination(None, None);
+            return Ok(());
+        }
+        let rtp = socket::resolve(&settings.host, u16::try_from(settings.port).unwrap_or(0))?;
+        let rtcp_port = match u16::try_from(settings.rtcp_port) {
+            _ if settings.rtcp_mux => Some(rtp.port()),
+            Ok(port) => Some(port),
+            Err(_) => rtp.port().checked_add(1),
+        };
+        let rtcp = rtcp_port.map(|port| SocketAddr::new(rtp.ip(), port));
+        session.set_destination(Some(rtp), rtcp);
+        Ok(())
+    }
+
+    /// NULL to READY: the source of the session, which changes its state after its sink, finds it.
+    fn join(&self) -> Result<(), gst::ErrorMessage> {
+        let settings = self.settings().clone();
+        let session = RtpSession::join(&settings.session);
+        if let Some(cname) = &settings.cname {
+            session.rtcp().session.set_cname(cname);
+        }
+        self.set_destination(&session)?;
+        let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());
+        session.listen(move |event| {
+            if let Some(pad) = sink_pad.upgrade() {
+                tell_upstream(&pad, &ssrc, event);
+            }
+        });
+        *lock(&self.opened) = Some(Opened {
+            session,
+            sockets: None,
+            is_started: false,
+        });
+        Ok(())
+    }
+
+    /// READY to PAUSED: by now the session's source, if there is one, has its sockets.
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        let settings = self.settings().clone();
+        let mut opened = lock(&self.opened);
+        let opened = opened
+            .as_mut()
+            .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no session"]))?;
+        let session = opened.session.clone();
+        let sockets = match session.sockets() {
+            Some(sockets) => sockets,
+            None if settings.host.is_empty() => {
+                return Err(gst::error_msg!(
+                    gst::ResourceError::Settings,
+                    [
+                        "host is empty and session '{}' has no ts-rtpsrc that is READY: nowhere to send to",
+                        settings.session
+                    ]
+                ));
+            }
+            None => {
+                let sockets = Arc::new(Sockets::open(&SocketSettings {
+                    address: own_address(&settings)?,
+                    port: u16::try_from(settings.bind_port).unwrap_or(0),
+                    rtcp_port: None,
+                    mux: settings.rtcp_mux,
+                    reuse: false,
+                    buffer_bytes: 0,
+                    multicast: MulticastSettings::default(),
+                })?);
+                session.set_sockets(sockets.clone());
+                opened.sockets = Some(sockets.clone());
+                sockets
+            }
+        };
+        socket::set_dscp(sockets.rtp.socket(), settings.qos_dscp)?;
+        self.sink()
+            .with_renderer(|sender| sender.open(session.clone(), Some(sockets)));
+        // The source's place, or one that was named. Otherwise the branch's, which is announced on its way.
+        if session.is_running() || lock(&self.context).is_named() {
+            self.start(opened, None)?;
+        }
+        Ok(())
+    }
+
+    fn start(
+        &self,
+        opened: &mut Opened,
+        announced: Option<Place>,
+    ) -> Result<(), gst::ErrorMessage> {
+        if opened.is_started {
+            return Ok(());
+        }
+        let place = match announced {
+            Some(place) => place,
+            None => lock(&self.context).place(self.obj().upcast_ref())?,
+        };
+        opened.session.start(&place)?;
+        opened.is_started = true;
+        Ok(())
+    }
+
+    /// The branch says where it runs, or says that it does not.
+    fn start_by(&self, announced: Option<Place>) {
+        let mut opened = lock(&self.opened);
+        if let Some(opened) = opened.as_mut()
+            && let Err(error) = self.start(opened, announced)
+        {
+            self.post_error_message(error);
+        }
+    }
+
+    fn close(&self) {
+        let closing = lock(&self.opened).as_mut().map(|opened| {
+            (
+                opened.session.clone(),
+                opened.sockets.take(),
+                std::mem::take(&mut opened.is_started),
+            )
+        });
+        if let Some((session, sockets, was_started)) = closing {
+            if was_started {
+                session.stop();
+            }
+            self.sink().with_renderer(Sender::close);
+            if let Some(sockets) = sockets {
+                session.close(&sockets);
+            }
+        }
+    }
+
+    fn chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let ssrc = self.ssrc.load(Ordering::Relaxed);
+        if let Ok(ssrc) = u32::try_from(ssrc) {
+            let _ = buffer
+                .make_mut()
+                .copy_from_slice(SSRC_AT, &ssrc.to_be_bytes());
+        }
+        self.sink().chain(buffer)
+    }
+
+    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        if let Some(place) = Place::announced(&event) {
+            self.start_by(Some(place));
+        } else if event.type_() == gst::EventType::Segment {
+            self.start_by(None);
+        }
+        self.sink().event(&event) || gst::Pad::event_default(pad, Some(&*self.obj()), event)
+    }
+
+    fn structure(&self) -> gst::Structure {
+        let (rendered, dropped) = self.sink().counts();
+        let stats = gst::Structure::builder("application/x-ts-rtpsink-stats")
+            .field("rendered", rendered)
+            .field("dropped", dropped);
+        let stats = self.sink().with_renderer(|sender| {
+            stats
+                .field("packets-sent", sender.packets)
+                .field("bytes-sent", sender.bytes)
+                .field("send-errors", sender.errors)
+                .field("unsent", sender.unsent)
+                .field("malformed", sender.malformed)
+        });
+        match lock(&self.opened).as_ref() {
+            Some(opened) => stats.field("rtcp", opened.session.structure()).build(),
+            None => stats.build(),
+        }
+    }
+}
+
+/// What the network said that concerns the elements that make the packets.
+fn tell_upstream(pad: &gst::Pad, ssrc: &AtomicU64, event: &Event) {
+    match event {
+        Event::Collision { old, new } => {
+            let fixed = u64::from(old.0);
+            if ssrc.load(Ordering::Relaxed) == fixed {
+                ssrc.store(new.0.into(), Ordering::Relaxed);
+                return;
+            }
+            // As the stock session says it: payloaders take another one.
+            let structure = gst::Structure::builder("GstRTPCollision")
+                .field("ssrc", old.0)
+                .build();
+            pad.push_event(gst::event::CustomUpstream::new(structure));
+        }
+        Event::Pli { .. } | Event::Fir { .. } => {
+            let structure = gst::Structure::builder("GstForceKeyUnit")
+                .field("all-headers", matches!(event, Event::Fir { .. }))
+                .build();
+            pad.push_event(gst::event::CustomUpstream::new(structure));
+        }
+        _ => {}
+    }
+}
+
+/// Of the family of where it sends to.
+fn own_address(settings: &Settings) -> Result<String, SocketError> {
+    let is_default = settings.bind_address == Settings::default().bind_address;
+    if is_default && socket::resolve(&settings.host, 0)?.is_ipv6() {
+        return Ok("::".into());
+    }
+    Ok(settings.bind_address.clone())
+}
+
+/// Where the SSRC stands in a packet (RFC 3550, section 5.1).
+const SSRC_AT: usize = 8;
+
+#[glib::object_subclass]
+impl ObjectSubclass for RtpSink {
+    const NAME: &'static str = "ThreadbareRtpSink";
+    type Type = super::RtpSink;
+    type ParentType = gst::Element;
+    type Interfaces = (gst::URIHandler,);
+
+    fn with_class(klass: &Self::Class) -> Self {
+        let error = || Err(gst::FlowError::Error);
+        let no = || false;
+        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
+            .chain_function(move |_, parent, buffer| {
+                RtpSink::catch_panic_pad_function(parent, error, |imp| imp.chain(buffer))
+            })
+            .chain_list_function(move |_, parent, list| {
+                RtpSink::catch_panic_pad_function(parent, error, |imp| {
+                    for buffer in list.iter_owned() {
+                        imp.chain(buffer)?;
+                    }
+                    Ok(gst::FlowSuccess::Ok)
+                })
+            })
+            .event_function(move |pad, parent, event| {
+                RtpSink::catch_panic_pad_function(parent, no, |imp| imp.sink_event(pad, event))
+            })
+            .build();
+        RtpSink {
+            settings: Mutex::default(),
+            context: Mutex::default(),
+            stats: Mutex::default(),
+            sync: SyncProperties::live(),
+            ssrc: Arc::new(AtomicU64::new(NO_SSRC)),
+            sink_pad,
+            sink: OnceLock::new(),
+            opened: Mutex::new(None),
+        }
+    }
+}
+
+impl ObjectImpl for RtpSink {
+    crate::kit::properties_with_groups!(context, stats);
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        let obj = self.obj();
+        obj.add_pad(&self.sink_pad)
+            .expect("a new element takes its pad");
+        obj.set_element_flags(gst::ElementFlags::SINK | gst::ElementFlags::REQUIRE_CLOCK);
+        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
+    }
+}
+
+impl GstObjectImpl for RtpSink {}
+
+impl ElementImpl for RtpSink {
+    crate::kit::element_class!(
+        "Thread-sharing RTP sink",
+        "Sink/Network/RTP",
+        "Sends an RTP session: RTP and RTCP, also from the sockets of a ts-rtpsrc (symmetric RTP)";
+        "sink": Sink Always gst::Caps::new_empty_simple("application/x-rtp")
+    );
+
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        let prepared = match transition {
+            gst::StateChange::NullToReady => self.join(),
+            gst::StateChange::ReadyToPaused => self.open(),
+            _ => Ok(()),
+        };
+        if let Err(error) = prepared {
+            self.close();
+            self.post_error_message(error);
+            return Err(gst::StateChangeError);
+        }
+        let result = crate::kit::sink::change_state(self.sink(), self, transition, || {
+            self.parent_change_state(transition)
+        });
+        match transition {
+            gst::StateChange::PausedToReady => self.close(),
+            gst::StateChange::ReadyToNull => *lock(&self.opened) = None,
+            _ => {}
+        }
+        result
+    }
+
+    fn send_event(&self, event: gst::Event) -> bool {
+        if let gst::EventView::Latency(latency) = event.view() {
+            self.sink().set_latency(latency.latency());
+            return self.sink_pad.push_event(event);
+        }
+        self.parent_send_event(event)
+    }
+
+    fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+        let accepted = self.parent_set_clock(clock);
+        self.sink()
+            .set_time(RunningTime::with_clock(&*self.obj(), clock.cloned()));
+        accepted
+    }
+}
+
+impl URIHandlerImpl for RtpSink {
+    const URI_TYPE: gst::URIType = gst::URIType::Sink;
+
+    fn protocols() -> &'static [&'static str] {
+        &["rtp"]
+    }
+
+    fn uri(&self) -> Option<String> {
+        let settings = self.settings();
+        Some(format!(
+            "rtp://{}",
+            format_host_port(&settings.host, settings.port)
+        ))
+    }
+
+    fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
+        let parsed = uri
+            .strip_prefix("rtp://")
+            .and_then(|rest| split_host_port(rest.trim_end_matches('/')));
+        let Some((host, port)) = parsed else {
+            return Err(glib::Error::new(
+                gst::URIError::BadUri,
+                &format!("'{uri}': expected rtp://host:port"),
+            ));
+        };
+        self.change_destination(|settings| {
+            settings.host = host.into();
+            settings.port = port.map_or(PORT_DEFAULT, i32::from);
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,126 @@
+//! The sending half of `ts-rtpsink`.
+
+use std::io::ErrorKind;
+use std::sync::Arc;
+
+use threadbare_rtp::id::{RtpTime, Ssrc};
+use threadbare_runtime::{RawAddr, clock_now_ns};
+
+use crate::kit::send::{self, Pieces};
+use crate::kit::sink::{Rendered, Renderer};
+use crate::rtp::session::{RtpSession, Sockets};
+
+/// Sends a session's RTP; under the sink's lock.
+#[derive(Default)]
+pub(super) struct Sender {
+    peer: Option<RawAddr>,
+    /// For which `peer` was looked up.
+    peer_version: Option<u32>,
+    session: Option<Arc<RtpSession>>,
+    sockets: Option<Arc<Sockets>>,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
+    pub(super) errors: u64,
+    /// There was no peer yet to send to.
+    pub(super) unsent: u64,
+    /// Not RTP.
+    pub(super) malformed: u64,
+}
+
+impl Sender {
+    pub(super) fn open(&mut self, session: Arc<RtpSession>, sockets: Option<Arc<Sockets>>) {
+        self.session = Some(session);
+        self.sockets = sockets;
+        self.peer_version = None;
+    }
+
+    pub(super) fn close(&mut self) {
+        self.session = None;
+        self.sockets = None;
+    }
+
+    fn send(&mut self, pieces: Pieces<'_>) -> Rendered {
+        let Some(header) = Header::read(pieces.first(), pieces.len()) else {
+            self.malformed += 1;
+            return Rendered::Done;
+        };
+        let (Some(session), Some(sockets)) = (&self.session, &self.sockets) else {
+            self.unsent += 1;
+            return Rendered::Done;
+        };
+        let version = session.peer_version();
+        if self.peer_version != Some(version) {
+            self.peer_version = Some(version);
+            self.peer = session.peer().map(RawAddr::from);
+        }
+        let Some(peer) = &self.peer else {
+            self.unsent += 1;
+            return Rendered::Done;
+        };
+        let errors = &mut self.errors;
+        match pieces.send(&sockets.rtp, peer, || *errors += 1) {
+            Ok(sent) => {
+                self.packets += 1;
+                self.bytes += sent as u64;
+                session.count_sent(
+                    clock_now_ns(),
+                    header.ssrc,
+                    header.time,
+                    header.payload_bytes,
+                );
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Rendered::Blocked,
+            // No route, too large: nothing that stops a stream.
+            Err(_) => self.errors += 1,
+        }
+        Rendered::Done
+    }
+}
+
+impl Renderer for Sender {
+    fn render(&mut self, buffer: &gst::BufferRef) -> Rendered {
+        match send::with_pieces(buffer, |pieces| self.send(pieces)) {
+            Some(rendered) => rendered,
+            None => {
+                self.errors += 1;
+                Rendered::Done
+            }
+        }
+    }
+}
+
+/// What a sender report wants to know of a packet.
+struct Header {
+    ssrc: Ssrc,
+    time: RtpTime,
+    payload_bytes: usize,
+}
+
+impl Header {
+    /// From the beginning of a packet of `len` bytes; `None` if it is not RTP.
+    #[inline]
+    fn read(first: &[u8], len: usize) -> Option<Header> {
+        let fixed: &[u8; FIXED_BYTES] = first.first_chunk()?;
+        if fixed[0] >> 6 != 2 {
+            return None;
+        }
+        let word = |at: usize| {
+            u32::from_be_bytes([fixed[at], fixed[at + 1], fixed[at + 2], fixed[at + 3]])
+        };
+        let mut header_bytes = FIXED_BYTES + 4 * usize::from(fixed[0] & 0x0f);
+        if fixed[0] & EXTENSION != 0
+            && let Some([_, _, high, low]) = first.get(header_bytes..header_bytes + 4)
+        {
+            header_bytes += 4 + 4 * usize::from(u16::from_be_bytes([*high, *low]));
+        }
+        Some(Header {
+            ssrc: Ssrc(word(8)),
+            time: RtpTime(word(4)),
+            payload_bytes: len.saturating_sub(header_bytes),
+        })
+    }
+}
+
+/// RFC 3550, section 5.1.
+const FIXED_BYTES: usize = 12;
+const EXTENSION: u8 = 0x10;

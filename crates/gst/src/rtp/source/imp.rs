@@ -1,0 +1,376 @@
+//! Properties, pad and states of `ts-rtpsrc`.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use gst::glib::{self, Properties};
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use threadbare_rtp::session::ClockRates;
+
+use super::receiver::{Counts, Receiver, Shared};
+use super::settings::{
+    ClockSkew, LATENCY_MS_DEFAULT, LATENCY_MS_MAX, MAX_DROPOUT_MS_DEFAULT, MAX_MISORDER_MS_DEFAULT,
+    MTU_DEFAULT, MTU_MAX, PORT_DEFAULT, Settings,
+};
+use crate::kit::context::ContextSettings;
+use crate::kit::lock;
+use crate::kit::socket::MulticastSettings;
+use crate::kit::source::{Driver, Producer};
+use crate::kit::stats::StatsProperty;
+use crate::kit::time::RunningTime;
+use crate::rtp::playout::Playout;
+use crate::rtp::session::{RtpSession, Sockets};
+
+#[derive(Properties)]
+#[properties(wrapper_type = super::RtpSrc)]
+pub struct RtpSrc {
+    #[property(name = "address", nick = "Address", blurb = "Address, host name or multicast group to receive on", type = String, get = |s: &Self| s.settings().address.clone(), set = |s: &Self, v: Option<String>| s.settings().address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
+    #[property(name = "port", nick = "Port", blurb = "Port to receive RTP on, 0: any free one (see used-port)", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = 0, maximum = 65_535, default = PORT_DEFAULT)]
+    #[property(name = "rtcp-port", nick = "RTCP port", blurb = "Port to receive RTCP on and to send it from, -1: the one after the RTP port", type = i32, get = |s: &Self| s.settings().rtcp_port, set = |s: &Self, v| s.settings().rtcp_port = v, minimum = -1, maximum = 65_535, default = -1)]
+    #[property(name = "rtcp-mux", nick = "RTCP mux", blurb = "RTCP on the RTP port (RFC 5761)", type = bool, get = |s: &Self| s.settings().rtcp_mux, set = |s: &Self, v| s.settings().rtcp_mux = v, default = false)]
+    #[property(name = "used-port", nick = "Used port", blurb = "RTP port in use, 0 for none", type = i32, get = |s: &Self| s.used_port())]
+    #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same ports", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
+    #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad; NULL: those of the static payload type that arrives (RFC 3551)", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
+    #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Bytes of the largest packet expected; larger ones are dropped and counted", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 12, maximum = MTU_MAX, default = MTU_DEFAULT)]
+    #[property(name = "buffer-size", nick = "Buffer size", blurb = "Size of the kernel's receive buffer, bytes; 0: the system's default", type = i32, get = |s: &Self| s.settings().buffer_size, set = |s: &Self, v| s.settings().buffer_size = v, minimum = 0, default = 0)]
+    #[property(name = "latency", nick = "Latency", blurb = "Playout delay of the jitter buffer, ms", type = u32, get = |s: &Self| s.settings().latency_ms, set = |s: &Self, v| s.configure(|settings| settings.latency_ms = v), maximum = LATENCY_MS_MAX, default = LATENCY_MS_DEFAULT)]
+    #[property(name = "drop-on-latency", nick = "Drop on latency", blurb = "Drop the oldest packets rather than hold more than the latency", type = bool, get = |s: &Self| s.settings().drop_on_latency, set = |s: &Self, v| s.configure(|settings| settings.drop_on_latency = v), default = false)]
+    #[property(name = "do-lost", nick = "Do lost", blurb = "Push an event for packets that did not come by their deadline (GstRTPPacketLost)", type = bool, get = |s: &Self| s.settings().do_lost, set = |s: &Self, v| s.configure(|settings| settings.do_lost = v), default = true)]
+    #[property(name = "clock-skew", nick = "Clock skew", blurb = "How the sender's clock is followed", type = ClockSkew, get = |s: &Self| s.settings().clock_skew, set = |s: &Self, v| s.settings().clock_skew = v, builder(ClockSkew::Window))]
+    #[property(name = "adaptive", nick = "Adaptive", blurb = "Delay packets only as long as the network's jitter asks for, up to latency", type = bool, get = |s: &Self| s.settings().adaptive, set = |s: &Self, v| s.settings().adaptive = v, default = false)]
+    #[property(name = "latch", nick = "Latch", blurb = "Learn the sender's address from its first valid packets and take no others (symmetric RTP)", type = bool, get = |s: &Self| s.settings().latch, set = |s: &Self, v| s.settings().latch = v, default = true)]
+    #[property(name = "session", nick = "Session", blurb = "A ts-rtpsink with the same name sends from this element's sockets and shares its RTCP session; empty: none does", type = String, get = |s: &Self| s.settings().session.clone(), set = |s: &Self, v: Option<String>| s.settings().session = v.unwrap_or_default(), default = "")]
+    #[property(name = "max-dropout-time", nick = "Maximum dropout time", blurb = "A step forward in the sequence numbers of at most this much time is a loss, of more a restart, ms", type = u32, get = |s: &Self| s.settings().max_dropout_ms, set = |s: &Self, v| s.configure(|settings| settings.max_dropout_ms = v), default = MAX_DROPOUT_MS_DEFAULT)]
+    #[property(name = "max-misorder-time", nick = "Maximum misorder time", blurb = "A step back in the sequence numbers of at most this much time is a late packet, of more a restart, ms", type = u32, get = |s: &Self| s.settings().max_misorder_ms, set = |s: &Self, v| s.configure(|settings| settings.max_misorder_ms = v), default = MAX_MISORDER_MS_DEFAULT)]
+    #[property(name = "uri", nick = "URI", blurb = "rtp://host:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "rtp://0.0.0.0:5004")]
+    settings: Mutex<Settings>,
+    context: Mutex<ContextSettings>,
+    multicast: Mutex<MulticastSettings>,
+    src_pad: gst::Pad,
+    opened: Mutex<Option<Opened>>,
+    driver: Driver<Receiver>,
+    /// While it is PAUSED or PLAYING.
+    shared: Mutex<Option<Arc<Shared>>>,
+    stats: Mutex<StatsProperty>,
+}
+
+/// What exists from READY on.
+struct Opened {
+    session: Arc<RtpSession>,
+    sockets: Arc<Sockets>,
+}
+
+impl RtpSrc {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        lock(&self.settings)
+    }
+
+    fn shared(&self) -> Option<Arc<Shared>> {
+        lock(&self.shared).clone()
+    }
+
+    fn used_port(&self) -> i32 {
+        let opened = lock(&self.opened);
+        opened.as_ref().map_or(0, |o| o.sockets.rtp.port().into())
+    }
+
+    /// A setting that counts while it plays, too.
+    fn configure(&self, change: impl FnOnce(&mut Settings)) {
+        let (settings, latency_changed) = {
+            let mut settings = self.settings();
+            let before_ms = settings.latency_ms;
+            change(&mut settings);
+            (settings.clone(), settings.latency_ms != before_ms)
+        };
+        if let Some(shared) = self.shared() {
+            let mut playout = lock(&shared.playout);
+            playout.configure(settings.jitter());
+            playout.set_do_lost(settings.do_lost);
+            drop(playout);
+            if latency_changed {
+                let message = gst::message::Latency::builder().src(&*self.obj()).build();
+                let _ = self.obj().post_message(message);
+            }
+        }
+    }
+
+    /// New caps while it runs are announced before the next packet.
+    fn set_caps(&self, caps: Option<gst::Caps>) {
+        self.settings().caps = caps.clone();
+        let Some(shared) = self.shared() else { return };
+        self.driver.announce(move |_, pad| {
+            let mut playout = lock(&shared.playout);
+            playout.set_caps(caps);
+            playout
+                .negotiated_caps(pad)
+                .as_ref()
+                .map(gst::event::Caps::new)
+        });
+    }
+
+    fn set_uri_property(&self, uri: Option<String>) {
+        if let Some(uri) = uri
+            && let Err(error) = self.settings().set_uri(&uri)
+        {
+            gst::element_imp_warning!(self, gst::ResourceError::Settings, ["uri: {error}"]);
+        }
+    }
+
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        let settings = self.settings().clone();
+        let sockets = Arc::new(Sockets::open(&settings.sockets(&lock(&self.multicast)))?);
+        let session = RtpSession::join(&settings.session);
+        if session.sockets().is_some() {
+            return Err(gst::error_msg!(
+                gst::ResourceError::Busy,
+                ["session '{}' has a ts-rtpsrc already", session.name()]
+            ));
+        }
+        session.set_sockets(sockets.clone());
+        session.learn_peer(settings.latch);
+        *lock(&self.opened) = Some(Opened { session, sockets });
+        self.obj().notify("used-port");
+        Ok(())
+    }
+
+    fn close(&self) {
+        let opened = lock(&self.opened).take();
+        if let Some(Opened { session, sockets }) = opened {
+            session.close(&sockets);
+        }
+    }
+
+    /// Puts the receiver and the session's agent on their context's thread.
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        let obj = self.obj();
+        let element = obj.upcast_ref::<gst::Element>();
+        let settings = self.settings().clone();
+        let opened = lock(&self.opened);
+        let Opened { session, sockets } = opened
+            .as_ref()
+            .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        let playout = Playout::new(settings.jitter(), settings.caps.clone(), settings.do_lost)
+            .map_err(|e| gst::error_msg!(gst::ResourceError::Settings, ["{e}"]))?;
+        if let Some(rate_hz) = playout.clock_rate_by_caps() {
+            let rates = ClockRates::new(rate_hz, &[]);
+            session.rtcp().session.set_clock_rates(rates);
+        }
+        let shared = Arc::new(Shared {
+            playout: Mutex::new(playout),
+            counts: Counts::default(),
+        });
+        let place = lock(&self.context).place(element)?;
+        session.start(&place)?;
+        let receiver = Receiver::new(
+            element,
+            &place.shard,
+            session.clone(),
+            sockets.clone(),
+            shared.clone(),
+            settings.mtu,
+        );
+        *lock(&self.shared) = Some(shared);
+        self.driver.add(element, &self.src_pad, place, receiver)
+    }
+
+    fn deactivate(&self) {
+        self.driver.remove();
+        let had_shared = lock(&self.shared).take().is_some();
+        if had_shared && let Some(opened) = lock(&self.opened).as_ref() {
+            opened.session.stop();
+        }
+    }
+
+    fn latency(&self) -> gst::ClockTime {
+        let wait = self
+            .driver
+            .place()
+            .map_or_else(|| lock(&self.context).wait(), |place| place.wait());
+        gst::ClockTime::from_mseconds(self.settings().latency_ms.into()) + wait
+    }
+
+    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        match query.view_mut() {
+            gst::QueryViewMut::Latency(latency) => {
+                // What is due may have to wait for the edge of a slice. There is no upper bound: what is not
+                // pushed waits in the kernel.
+                latency.set(true, self.latency(), gst::ClockTime::NONE);
+                true
+            }
+            gst::QueryViewMut::Scheduling(scheduling) => {
+                scheduling.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
+                scheduling.add_scheduling_modes([gst::PadMode::Push]);
+                true
+            }
+            gst::QueryViewMut::Caps(caps_query) => {
+                let caps = self.settings().caps.clone();
+                let caps = caps.unwrap_or_else(|| pad.pad_template_caps());
+                let result = match caps_query.filter() {
+                    Some(filter) => {
+                        filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First)
+                    }
+                    None => caps,
+                };
+                caps_query.set_result(&result);
+                true
+            }
+            gst::QueryViewMut::Uri(uri) => {
+                uri.set_uri(Some(self.settings().uri().as_str()));
+                true
+            }
+            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
+        }
+    }
+
+    fn structure(&self) -> gst::Structure {
+        let stats = gst::Structure::builder("application/x-ts-rtpsrc-stats");
+        let stats = match self.shared() {
+            Some(shared) => {
+                let counts = &shared.counts;
+                let (jitter, unknown) = {
+                    let playout = lock(&shared.playout);
+                    (playout.jitter(), playout.unknown())
+                };
+                stats
+                    .field("packets-received", counts.packets.get())
+                    .field("bytes-received", counts.bytes.get())
+                    .field("malformed", counts.malformed.get())
+                    .field("truncated", counts.truncated.get())
+                    .field("socket-errors", counts.socket_errors.get())
+                    .field("unknown-payload-type", unknown)
+                    .field("num-pushed", jitter.delivered)
+                    .field("num-lost", jitter.lost)
+                    .field("num-late", jitter.late)
+                    .field("num-duplicates", jitter.duplicates)
+                    .field("num-dropped", jitter.dropped())
+                    .field("num-resyncs", jitter.resyncs)
+                    .field("num-held", jitter.held_packets)
+                    .field("avg-jitter", jitter.jitter_ns)
+                    .field("latency", jitter.latency_ns)
+                    .field("skew", jitter.skew_ns)
+            }
+            None => stats,
+        };
+        let stats = match lock(&self.opened).as_ref() {
+            Some(opened) => stats.field("rtcp", opened.session.structure()),
+            None => stats,
+        };
+        stats.build()
+    }
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for RtpSrc {
+    const NAME: &'static str = "ThreadbareRtpSrc";
+    type Type = super::RtpSrc;
+    type ParentType = gst::Element;
+    type Interfaces = (gst::URIHandler,);
+
+    fn with_class(klass: &Self::Class) -> Self {
+        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
+            .query_function(|pad, parent, query| {
+                RtpSrc::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query))
+            })
+            .build();
+        RtpSrc {
+            settings: Mutex::default(),
+            context: Mutex::default(),
+            multicast: Mutex::default(),
+            src_pad,
+            opened: Mutex::new(None),
+            driver: Driver::default(),
+            shared: Mutex::new(None),
+            stats: Mutex::default(),
+        }
+    }
+}
+
+impl ObjectImpl for RtpSrc {
+    crate::kit::properties_with_groups!(context, multicast, stats);
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        let obj = self.obj();
+        obj.add_pad(&self.src_pad)
+            .expect("a new element takes its pad");
+        obj.set_element_flags(gst::ElementFlags::SOURCE | gst::ElementFlags::REQUIRE_CLOCK);
+        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
+    }
+}
+
+impl GstObjectImpl for RtpSrc {}
+
+impl ElementImpl for RtpSrc {
+    crate::kit::element_class!(
+        "Thread-sharing RTP source",
+        "Source/Network/RTP",
+        "Receives an RTP session: sockets, jitter buffer and RTCP on the thread of a shared context";
+        "src": Src Always gst::Caps::new_empty_simple("application/x-rtp")
+    );
+
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        let prepared = match transition {
+            gst::StateChange::NullToReady => self.open(),
+            gst::StateChange::ReadyToPaused => self.activate(),
+            gst::StateChange::PlayingToPaused => {
+                self.driver.pause();
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        if let Err(error) = prepared {
+            self.deactivate();
+            self.post_error_message(error);
+            return Err(gst::StateChangeError);
+        }
+        let result = self.parent_change_state(transition);
+        match transition {
+            // The pad is flushing now, so that a push under way returns.
+            gst::StateChange::PausedToReady => self.deactivate(),
+            gst::StateChange::ReadyToNull => self.close(),
+            _ if result.is_err() => {}
+            gst::StateChange::PausedToPlaying => {
+                self.driver.start(RunningTime::of(&*self.obj()));
+            }
+            gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
+                return Ok(gst::StateChangeSuccess::NoPreroll);
+            }
+            _ => {}
+        }
+        result
+    }
+
+    fn send_event(&self, event: gst::Event) -> bool {
+        match self.driver.handle_event(&self.src_pad, event) {
+            Ok(handled) => handled,
+            Err(event) => self.parent_send_event(event),
+        }
+    }
+
+    fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+        let accepted = self.parent_set_clock(clock);
+        let time = RunningTime::with_clock(&*self.obj(), clock.cloned());
+        self.driver
+            .with_producer(move |receiver, _| receiver.set_time(time));
+        accepted
+    }
+}
+
+impl URIHandlerImpl for RtpSrc {
+    const URI_TYPE: gst::URIType = gst::URIType::Src;
+
+    fn protocols() -> &'static [&'static str] {
+        &["rtp"]
+    }
+
+    fn uri(&self) -> Option<String> {
+        Some(self.settings().uri())
+    }
+
+    fn set_uri(&self, uri: &str) -> Result<(), glib::Error> {
+        self.settings().set_uri(uri)
+    }
+}

@@ -1,0 +1,269 @@
+//! The receiving half of `ts-rtpsrc`: lives on the context's thread.
+//!
+//! A packet goes from the socket through the session's checks into the jitter buffer; what is due comes out in
+//! the same pass. A steady stream needs no timer for that: each arrival brings out what is due. The timer is
+//! for losses and stalls.
+
+use std::sync::{Arc, Mutex};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_rtp::packet::{Packet, is_rtcp};
+use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard, clock_now_ns, prefetch};
+
+use crate::kit::lock;
+use crate::kit::receive::{Datagram, Read, Reader};
+use crate::kit::source::{Produced, Producer};
+use crate::kit::stats::Single;
+use crate::kit::time::RunningTime;
+use crate::rtp::playout::{Fields, Playout, UnknownPayloadType};
+use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
+
+/// What the receiver shares with its element.
+pub(super) struct Shared {
+    /// Entered by the context's thread for each packet, by others for statistics and settings. Not held across a
+    /// push.
+    pub(super) playout: Mutex<Playout>,
+    pub(super) counts: Counts,
+}
+
+/// Written by the context's thread, read by anyone.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) packets: Single,
+    pub(super) bytes: Single,
+    pub(super) malformed: Single,
+    pub(super) truncated: Single,
+    pub(super) socket_errors: Single,
+}
+
+/// Hot fields first: thousands of receivers take turns in the cache.
+#[repr(C)]
+pub(super) struct Receiver {
+    reader: Reader,
+    shared: Arc<Shared>,
+    session: Arc<RtpSession>,
+    clock: Arc<SliceClock>,
+    /// Half a slice: what is due by then comes out now rather than a whole slice late.
+    horizon_ns: u64,
+    /// A whole slice: what an arrival will bring out needs no timer.
+    slack_ns: u64,
+    mux: bool,
+    has_warned: bool,
+    _sockets: Arc<Sockets>,
+    element: glib::WeakRef<gst::Element>,
+}
+
+impl Receiver {
+    pub(super) fn new(
+        element: &gst::Element,
+        shard: &Shard,
+        session: Arc<RtpSession>,
+        sockets: Arc<Sockets>,
+        shared: Arc<Shared>,
+        mtu: u32,
+    ) -> Self {
+        let slice_ns = shard.wait().as_nanos() as u64;
+        Receiver {
+            reader: Reader::new(shard, sockets.rtp.clone(), mtu, true),
+            shared,
+            session,
+            clock: shard.extension(|_| SliceClock::default()),
+            horizon_ns: slice_ns / 2,
+            slack_ns: slice_ns,
+            mux: sockets.rtcp.is_none(),
+            has_warned: false,
+            _sockets: sockets,
+            element: element.downgrade(),
+        }
+    }
+
+    /// A datagram on its way into the jitter buffer.
+    #[inline]
+    fn take(&mut self, cx: &Cx<'_>, datagram: Datagram) {
+        let Datagram {
+            mut buffer,
+            received,
+            from,
+        } = datagram;
+        let counts = &self.shared.counts;
+        counts.packets.add(1);
+        counts.bytes.add(received.len as u64);
+        cx.count_packets(1);
+        let now_ns = cx.now_ns();
+        let data = &buffer.data()[..received.len];
+        if received.datagram_len > received.len {
+            counts.truncated.add(1);
+            return buffer.release();
+        }
+        let from = address_of(&from);
+        if self.mux && is_rtcp(data) {
+            self.session.handle_rtcp_muxed(now_ns, from, data);
+            return buffer.release();
+        }
+        let arrival_ns = received
+            .timestamp_ns
+            .map(|at_ns| self.clock.monotonic_ns(cx, at_ns));
+        let Ok(packet) = Packet::parse(data) else {
+            counts.malformed.add(1);
+            return buffer.release();
+        };
+        let fields = Fields::from(&packet);
+        let admission = self
+            .session
+            .handle_rtp(arrival_ns.unwrap_or(now_ns), from, fields.arrival);
+        if admission == Admission::Refused {
+            return buffer.release();
+        }
+        let buffer = buffer.finish(0, received.len, None, None);
+        let taken = lock(&self.shared.playout).handle(now_ns, arrival_ns, fields, buffer);
+        if let Err(UnknownPayloadType(payload_type)) = taken {
+            self.warn_of(payload_type.0);
+        }
+    }
+
+    #[cold]
+    fn warn_of(&mut self, payload_type: u8) {
+        if !std::mem::replace(&mut self.has_warned, true)
+            && let Some(element) = self.element.upgrade()
+        {
+            gst::element_warning!(
+                element,
+                gst::StreamError::Format,
+                ["payload type {payload_type} is dynamic and drops: set caps, with a clock-rate"]
+            );
+        }
+    }
+
+    fn arm(&self, cx: &mut Cx<'_>, due_ns: Option<u64>) {
+        match due_ns {
+            Some(due_ns) => {
+                cx.set_timer(due_ns.saturating_add(self.slack_ns), Precision::About);
+            }
+            None => cx.clear_timer(),
+        }
+    }
+}
+
+impl Producer for Receiver {
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        cx.register(self.reader.udp().fd(), 0, Interest::Read)
+            .map_err(|error| {
+                gst::error_msg!(
+                    gst::ResourceError::OpenRead,
+                    ["cannot watch the socket: {error}"]
+                )
+            })
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        cx.deregister(self.reader.udp().fd());
+        cx.clear_timer();
+        // What is held would be late when it goes on.
+        lock(&self.shared.playout).flush(cx.now_ns());
+    }
+
+    fn set_time(&mut self, time: RunningTime) {
+        lock(&self.shared.playout).set_time(time);
+    }
+
+    #[inline]
+    fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
+        if let Ready::Io(_) = ready {
+            self.reader.begin(cx);
+        }
+    }
+
+    #[inline]
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        let now_ns = cx.now_ns();
+        loop {
+            let due_ns = {
+                let mut playout = lock(&self.shared.playout);
+                if let Some(produced) = playout.next(now_ns, self.horizon_ns) {
+                    return produced;
+                }
+                playout.next_timeout()
+            };
+            match self.reader.next(cx) {
+                Read::Datagram(datagram) => self.take(cx, datagram),
+                Read::NetworkError => {
+                    self.shared.counts.socket_errors.add(1);
+                }
+                Read::Again => {}
+                Read::Idle => {
+                    self.arm(cx, due_ns);
+                    return Produced::Idle;
+                }
+                Read::Failed(error) => {
+                    return Produced::Failed(gst::error_msg!(
+                        gst::ResourceError::Read,
+                        ["cannot receive: {error}"]
+                    ));
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        prefetch(Arc::as_ptr(&self.shared), SHARED_LINES);
+        prefetch(Arc::as_ptr(&self.session), SESSION_LINES);
+    }
+
+    fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
+        let Some(element) = self.element.upgrade() else {
+            return Vec::new();
+        };
+        let stream_id = pad.create_stream_id(&element, None);
+        let start = gst::event::StreamStart::builder(&stream_id)
+            .group_id(gst::GroupId::next())
+            .build();
+        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        let caps = lock(&self.shared.playout).negotiated_caps(pad);
+        let mut events = vec![start];
+        events.extend(caps.as_ref().map(gst::event::Caps::new));
+        events.push(gst::event::Segment::new(&segment));
+        events
+    }
+
+    fn reopening(&mut self) -> Vec<gst::Event> {
+        self.reader.clear();
+        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        vec![gst::event::Segment::new(&segment)]
+    }
+}
+
+/// How far the wall clock, which the kernel stamps packets with, is ahead of the monotonic one. Read once a slice
+/// for all sources of a thread.
+#[derive(Debug, Default)]
+pub(super) struct SliceClock {
+    slice: Single,
+    ahead_ns: Single,
+}
+
+impl SliceClock {
+    /// When it was `wall_ns` on the wall clock; within the last second, whatever happened to that clock.
+    #[inline]
+    fn monotonic_ns(&self, cx: &Cx<'_>, wall_ns: u64) -> u64 {
+        let slice = cx.local().slice();
+        if self.slice.get() != slice {
+            let wall_now_ns = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |since| since.as_nanos() as u64);
+            self.ahead_ns.set(wall_now_ns.wrapping_sub(clock_now_ns()));
+            self.slice.set(slice);
+        }
+        let now_ns = cx.now_ns();
+        wall_ns
+            .wrapping_sub(self.ahead_ns.get())
+            .clamp(now_ns.saturating_sub(ARRIVAL_AGE_NS_MAX), now_ns)
+    }
+}
+
+/// A packet that waited longer in the kernel was not slow on the network.
+const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
+/// Cache lines that a packet touches.
+const SHARED_LINES: usize = 6;
+const SESSION_LINES: usize = 5;

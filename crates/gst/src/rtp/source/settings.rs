@@ -1,0 +1,142 @@
+//! The properties of `ts-rtpsrc` as plain values, and its URI.
+
+use gst::glib;
+use threadbare_rtp::jitter::{self, Adaptive, Release, Skew};
+
+use crate::kit::socket::{MulticastSettings, format_host_port, split_host_port};
+use crate::rtp::session::SocketSettings;
+
+/// What the properties say.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
+    pub(super) address: String,
+    pub(super) port: i32,
+    pub(super) rtcp_port: i32,
+    pub(super) rtcp_mux: bool,
+    pub(super) reuse: bool,
+    pub(super) caps: Option<gst::Caps>,
+    pub(super) mtu: u32,
+    pub(super) buffer_size: i32,
+    pub(super) latency_ms: u32,
+    pub(super) drop_on_latency: bool,
+    pub(super) do_lost: bool,
+    pub(super) clock_skew: ClockSkew,
+    pub(super) adaptive: bool,
+    pub(super) latch: bool,
+    pub(super) session: String,
+    pub(super) max_dropout_ms: u32,
+    pub(super) max_misorder_ms: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            address: "0.0.0.0".into(),
+            port: PORT_DEFAULT,
+            rtcp_port: -1,
+            rtcp_mux: false,
+            reuse: true,
+            caps: None,
+            mtu: MTU_DEFAULT,
+            buffer_size: 0,
+            latency_ms: LATENCY_MS_DEFAULT,
+            drop_on_latency: false,
+            do_lost: true,
+            clock_skew: ClockSkew::Window,
+            adaptive: false,
+            latch: true,
+            session: String::new(),
+            max_dropout_ms: MAX_DROPOUT_MS_DEFAULT,
+            max_misorder_ms: MAX_MISORDER_MS_DEFAULT,
+        }
+    }
+}
+
+pub(super) const PORT_DEFAULT: i32 = 5004;
+/// An Ethernet frame's payload less some tunnel headers.
+pub(super) const MTU_DEFAULT: u32 = 1492;
+/// No UDP datagram is larger (RFC 768).
+pub(super) const MTU_MAX: u32 = 65_536;
+/// Two packets of 20 ms.
+pub(super) const LATENCY_MS_DEFAULT: u32 = 40;
+pub(super) const LATENCY_MS_MAX: u32 = (jitter::LATENCY_NS_MAX / 1_000_000) as u32;
+/// As the stock jitter buffer has them.
+pub(super) const MAX_DROPOUT_MS_DEFAULT: u32 = 60_000;
+pub(super) const MAX_MISORDER_MS_DEFAULT: u32 = 2_000;
+
+/// How the sender's clock is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "ThreadbareClockSkew")]
+#[allow(unreachable_pub, reason = "the type of a public property")]
+pub enum ClockSkew {
+    /// By the packets that were delayed least in the last seconds.
+    #[default]
+    #[enum_value(
+        name = "Follow the packets that were delayed least in the last seconds",
+        nick = "window"
+    )]
+    Window,
+    /// By the first packet, for good.
+    #[enum_value(
+        name = "RTP timestamps only, counted from the first packet",
+        nick = "none"
+    )]
+    None,
+}
+
+impl Settings {
+    /// The jitter buffer's settings. The clock rate is that of telephony until a packet or the caps say otherwise.
+    pub(super) fn jitter(&self) -> jitter::Config {
+        let latency_ns = u64::from(self.latency_ms) * 1_000_000;
+        jitter::Config {
+            release: Release::AtDeadline,
+            drop_on_latency: self.drop_on_latency,
+            skew: match self.clock_skew {
+                ClockSkew::Window => Skew::Window,
+                ClockSkew::None => Skew::None,
+            },
+            // What the pipeline was told is the most that it can be.
+            adaptive: self.adaptive.then_some(Adaptive {
+                min_ns: 0,
+                max_ns: latency_ns,
+            }),
+            max_dropout_ms: self.max_dropout_ms,
+            max_misorder_ms: self.max_misorder_ms,
+            ..jitter::Config::new(8000, latency_ns)
+        }
+    }
+
+    pub(super) fn sockets(&self, multicast: &MulticastSettings) -> SocketSettings {
+        SocketSettings {
+            address: self.address.clone(),
+            port: u16::try_from(self.port).unwrap_or(0),
+            rtcp_port: u16::try_from(self.rtcp_port).ok(),
+            mux: self.rtcp_mux,
+            reuse: self.reuse,
+            buffer_bytes: self.buffer_size,
+            multicast: multicast.clone(),
+        }
+    }
+
+    pub(super) fn uri(&self) -> String {
+        format!("rtp://{}", format_host_port(&self.address, self.port))
+    }
+
+    /// Takes `rtp://host[:port]` apart; the port defaults to 5004.
+    pub(super) fn set_uri(&mut self, uri: &str) -> Result<(), glib::Error> {
+        let bad = || {
+            glib::Error::new(
+                gst::URIError::BadUri,
+                &format!("'{uri}': expected rtp://host:port"),
+            )
+        };
+        let rest = uri.strip_prefix("rtp://").ok_or_else(bad)?;
+        let (host, port) = split_host_port(rest.trim_end_matches('/')).ok_or_else(bad)?;
+        self.address = match host {
+            "" => "0.0.0.0".into(),
+            host => host.into(),
+        };
+        self.port = port.map_or(PORT_DEFAULT, i32::from);
+        Ok(())
+    }
+}
