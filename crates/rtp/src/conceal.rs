@@ -1,1 +1,476 @@
-//! Packet-loss concealment.
+//! Packet-loss concealment for linear audio: what was lost is filled with the last pitch period before it, repeated.
+//!
+//! The idea is that of ITU-T G.711, Appendix I; the implementation is not. The period is the lag at which the last 20 ms
+//! resemble what was before them most. It is repeated at full level for 10 ms and then faded out, to silence after 60 ms:
+//! longer, it would be a tone that nobody spoke. There is no delay: instead of holding back good audio to overlap it with
+//! what will follow if it is lost, the step at the seam is taken up and let fade.
+
+use thiserror::Error;
+
+/// Fills gaps in a stream of audio. Every sample of the stream goes through it, in order: [`Concealer::pass`] those that
+/// arrived, [`Concealer::fill`] those that did not.
+///
+/// Samples are interleaved, and slices hold whole frames. Memory is allocated at construction and never again: at 8 kHz
+/// and one channel some 900 bytes.
+#[derive(Debug)]
+pub struct Concealer {
+    /// The last 35 ms of output, interleaved, the oldest sample at `oldest`.
+    history: Box<[i16]>,
+    oldest: usize,
+    /// A pitch period that can be repeated without a step; `cycle_samples` of it are in use.
+    cycle: Box<[i16]>,
+    cycle_samples: usize,
+    /// Where in the cycle the next sample is taken from.
+    phase: usize,
+    /// Frames filled in since the last good one; 0 while nothing is missing.
+    filled_frames: u32,
+    /// Per channel: the step between the last good frame and the cycle, which fades over a quarter of it.
+    seam: [i32; CHANNELS_MAX],
+    frame_rate_hz: u32,
+    channels: usize,
+}
+
+/// Why audio of such a format is not concealed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ConcealError {
+    /// The rate is out of range.
+    #[error("{0} Hz, allowed is {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
+    Rate(u32),
+    /// The number of channels is out of range.
+    #[error("{0} channels, allowed is 1 to {CHANNELS_MAX}")]
+    Channels(usize),
+}
+
+impl Concealer {
+    /// For audio of `rate_hz` frames a second, [`RATE_HZ_MIN`]..=[`RATE_HZ_MAX`], of 1..=[`CHANNELS_MAX`] channels.
+    ///
+    /// # Errors
+    /// One of them is out of range.
+    pub fn new(rate_hz: u32, channels: usize) -> Result<Concealer, ConcealError> {
+        if !(RATE_HZ_MIN..=RATE_HZ_MAX).contains(&rate_hz) {
+            return Err(ConcealError::Rate(rate_hz));
+        }
+        if !(1..=CHANNELS_MAX).contains(&channels) {
+            return Err(ConcealError::Channels(channels));
+        }
+        let cycle_max = frames(rate_hz, LAG_MAX_US);
+        let history = cycle_max + frames(rate_hz, WINDOW_US);
+        Ok(Concealer {
+            history: vec![0; history * channels].into(),
+            oldest: 0,
+            cycle: vec![0; cycle_max * channels].into(),
+            cycle_samples: 0,
+            phase: 0,
+            filled_frames: 0,
+            seam: [0; CHANNELS_MAX],
+            frame_rate_hz: rate_hz,
+            channels,
+        })
+    }
+
+    /// Audio that arrived. It is left as it is, except at its start if something before it was missing: there it fades
+    /// in, as what was filled in fades out.
+    pub fn pass(&mut self, audio: &mut [i16]) {
+        if self.filled_frames > 0 {
+            self.join(audio);
+            self.filled_frames = 0;
+        }
+        self.remember(audio);
+    }
+
+    /// Audio that is missing: fills all of `audio`.
+    pub fn fill(&mut self, audio: &mut [i16]) {
+        if self.filled_frames == 0 {
+            self.prepare();
+        }
+        for frame in audio.chunks_mut(self.channels) {
+            self.next_frame(frame);
+        }
+        self.remember(audio);
+    }
+
+    /// The stream begins anew: nothing of before is repeated.
+    pub fn reset(&mut self) {
+        self.history.fill(0);
+        self.filled_frames = 0;
+    }
+
+    /// Whether the last audio was filled in.
+    #[must_use]
+    pub fn is_filling(&self) -> bool {
+        self.filled_frames > 0
+    }
+
+    /// Keeps the last samples: a copy, in one or two pieces.
+    fn remember(&mut self, audio: &[i16]) {
+        let size = self.history.len();
+        let tail = &audio[audio.len().saturating_sub(size)..];
+        let until_end = tail.len().min(size - self.oldest);
+        let (first, second) = tail.split_at(until_end);
+        self.history[self.oldest..self.oldest + until_end].copy_from_slice(first);
+        self.history[..second.len()].copy_from_slice(second);
+        self.oldest = (self.oldest + tail.len()) % size;
+    }
+
+    /// Cuts the last pitch period out of the history, so that its end leads over into its beginning.
+    fn prepare(&mut self) {
+        self.history.rotate_left(self.oldest);
+        self.oldest = 0;
+        let lag = self.pitch_frames() * self.channels;
+        let start = self.history.len() - lag;
+        let cycle = &mut self.cycle[..lag];
+        cycle.copy_from_slice(&self.history[start..]);
+        // The last quarter becomes what led into the period when it was played the first time.
+        let overlap = overlap_frames(lag / self.channels) * self.channels;
+        let lead_in = &self.history[start - overlap..start];
+        for (index, (end, lead)) in cycle[lag - overlap..].iter_mut().zip(lead_in).enumerate() {
+            let part = index / self.channels + 1;
+            *end = blend(*end, *lead, part, overlap / self.channels);
+        }
+        for channel in 0..self.channels {
+            let last = self.history[self.history.len() - self.channels + channel];
+            let before = self.history[start - self.channels + channel];
+            self.seam[channel] = i32::from(last) - i32::from(before);
+        }
+        self.cycle_samples = lag;
+        self.phase = 0;
+    }
+
+    /// The lag, in frames, at which the last [`WINDOW_US`] correlate best with what was before, relative to its level.
+    ///
+    /// At high rates first roughly, then every lag near the best: the work is the same at all rates.
+    fn pitch_frames(&self) -> usize {
+        let (least, greatest) = (
+            frames(self.frame_rate_hz, LAG_MIN_US),
+            frames(self.frame_rate_hz, LAG_MAX_US),
+        );
+        let rate_hz = self.frame_rate_hz as usize;
+        let step = (rate_hz / COARSE_RATE_HZ).max(1);
+        let lag_step = (rate_hz / COARSE_LAG_RATE_HZ).max(1);
+        let best_of = |lags: &mut dyn Iterator<Item = usize>, step| {
+            let mut best = (f32::MIN, least);
+            for lag in lags {
+                let likeness = self.likeness(lag, step);
+                if likeness > best.0 {
+                    best = (likeness, lag);
+                }
+            }
+            best.1
+        };
+        let coarse = best_of(&mut (least..=greatest).step_by(lag_step), step);
+        if lag_step == 1 {
+            return coarse;
+        }
+        let near = coarse.saturating_sub(lag_step).max(least)..=(coarse + lag_step).min(greatest);
+        best_of(&mut { near }, step)
+    }
+
+    /// How much the window resembles what was `lag` frames before it: their product over the level of the latter, by every
+    /// `step`th frame.
+    fn likeness(&self, lag: usize, step: usize) -> f32 {
+        let total = self.history.len() / self.channels;
+        let window = frames(self.frame_rate_hz, WINDOW_US);
+        let (mut product, mut energy) = (0_i64, 0_i64);
+        for frame in (total - window..total).step_by(step) {
+            let (now, before) = (self.mono(frame), self.mono(frame - lag));
+            product += now * before;
+            energy += before * before;
+        }
+        product as f32 / (energy.max(1) as f32).sqrt()
+    }
+
+    fn mono(&self, frame: usize) -> i64 {
+        let start = frame * self.channels;
+        self.history[start..start + self.channels]
+            .iter()
+            .map(|sample| i64::from(*sample))
+            .sum()
+    }
+
+    /// One more frame of the cycle, at the level that is due.
+    fn next_frame(&mut self, frame: &mut [i16]) {
+        let level = self.level();
+        let fade = overlap_frames(self.cycle_samples / self.channels) as i32;
+        let done = i32::try_from(self.filled_frames).unwrap_or(i32::MAX);
+        let rest = (fade - done).max(0);
+        for (sample, seam) in frame.iter_mut().zip(self.seam) {
+            let whole = i32::from(self.cycle[self.phase]) + seam * rest / (fade + 1);
+            // 16 bits of level times 17 of sample.
+            let scaled = i64::from(whole) * i64::from(level) / i64::from(LEVEL_FULL);
+            *sample = clip(scaled);
+            self.phase = (self.phase + 1) % self.cycle_samples;
+        }
+        self.filled_frames = self.filled_frames.saturating_add(1);
+    }
+
+    /// 0..=[`LEVEL_FULL`].
+    fn level(&self) -> u32 {
+        let full = frames(self.frame_rate_hz, FULL_US) as u32;
+        let fade = frames(self.frame_rate_hz, FADE_US) as u32;
+        let faded = self.filled_frames.saturating_sub(full).min(fade);
+        (u64::from(LEVEL_FULL) * u64::from(fade - faded) / u64::from(fade)) as u32
+    }
+
+    /// The first good audio after a gap: what is filled in goes on under it for a while, longer after a long gap, as the
+    /// two have drifted apart more.
+    fn join(&mut self, audio: &mut [i16]) {
+        let gap = self.filled_frames as usize;
+        let quarter = overlap_frames(self.cycle_samples / self.channels);
+        let frames_max = frames(self.frame_rate_hz, JOIN_MAX_US);
+        let overlap = quarter
+            .saturating_add(gap.saturating_mul(2) / 5)
+            .min(frames_max)
+            .min(audio.len() / self.channels);
+        let mut filled = [0; CHANNELS_MAX];
+        for (index, frame) in audio
+            .chunks_exact_mut(self.channels)
+            .take(overlap)
+            .enumerate()
+        {
+            let filled = &mut filled[..frame.len()];
+            self.next_frame(filled);
+            for (good, filled) in frame.iter_mut().zip(filled) {
+                *good = blend(*filled, *good, index + 1, overlap + 1);
+            }
+        }
+    }
+}
+
+/// `part` of `whole` of the way from `from` to `to`.
+fn blend(from: i16, to: i16, part: usize, whole: usize) -> i16 {
+    let (part, whole) = (part as i64, whole as i64);
+    clip((i64::from(from) * (whole - part) + i64::from(to) * part) / whole)
+}
+
+fn clip(sample: i64) -> i16 {
+    sample.clamp(i64::from(i16::MIN), i64::from(i16::MAX)) as i16
+}
+
+fn overlap_frames(cycle_frames: usize) -> usize {
+    cycle_frames / 4
+}
+
+fn frames(rate_hz: u32, us: u64) -> usize {
+    (u64::from(rate_hz) * us / 1_000_000) as usize
+}
+
+/// The least rate: below, a pitch period is too few samples.
+pub const RATE_HZ_MIN: u32 = 4_000;
+
+/// The greatest rate in use for audio.
+pub const RATE_HZ_MAX: u32 = 192_000;
+
+/// Mono and stereo.
+pub const CHANNELS_MAX: usize = 2;
+
+/// Voices have a pitch of 66 to 200 Hz, or multiples of that.
+const LAG_MIN_US: u64 = 5_000;
+
+/// See [`LAG_MIN_US`].
+const LAG_MAX_US: u64 = 15_000;
+
+/// What has to resemble what was before: more than a period of any voice.
+const WINDOW_US: u64 = 20_000;
+
+/// How long a vowel goes on by itself.
+const FULL_US: u64 = 10_000;
+
+/// From full level to silence, after [`FULL_US`].
+const FADE_US: u64 = 50_000;
+
+/// As long as a fade-in may take from a consonant.
+const JOIN_MAX_US: u64 = 10_000;
+
+/// The search looks at this many frames a second: speech has most of its energy below 2 kHz.
+const COARSE_RATE_HZ: usize = 4_000;
+
+/// The rough search tries lags of this resolution: half a period of 4 kHz.
+const COARSE_LAG_RATE_HZ: usize = 8_000;
+
+const LEVEL_FULL: u32 = 1 << 15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: u32 = 8_000;
+    const LEVEL: f64 = 10_000.0;
+
+    /// 20 ms packets of a tone, interleaved.
+    fn tone(rate: u32, channels: usize, hz: f64, packets: usize) -> Vec<Vec<i16>> {
+        let per_packet = rate as usize / 50;
+        let sample = |frame: usize| {
+            let angle = std::f64::consts::TAU * hz * frame as f64 / f64::from(rate);
+            (LEVEL * angle.sin()) as i16
+        };
+        (0..packets)
+            .map(|packet| {
+                (0..per_packet * channels)
+                    .map(|index| {
+                        let value = sample(packet * per_packet + index / channels);
+                        // The second channel is told from the first.
+                        if index % channels == 1 {
+                            value / 2
+                        } else {
+                            value
+                        }
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    fn energy(samples: impl Iterator<Item = f64>) -> f64 {
+        samples.map(|sample| sample * sample).sum()
+    }
+
+    fn step_max(samples: &[i16], channels: usize) -> i32 {
+        let steps = samples
+            .iter()
+            .zip(&samples[channels..])
+            .map(|(a, b)| (i32::from(*a) - i32::from(*b)).abs());
+        steps.max().unwrap_or(0)
+    }
+
+    /// Sends `packets` through, those of `lost` as missing.
+    fn conceal(rate: u32, channels: usize, packets: &[Vec<i16>], lost: &[usize]) -> Vec<Vec<i16>> {
+        let mut concealer = Concealer::new(rate, channels).unwrap();
+        let carry = |(number, packet): (usize, &Vec<i16>)| {
+            let mut audio = packet.clone();
+            if lost.contains(&number) {
+                audio.fill(i16::MAX);
+                concealer.fill(&mut audio);
+            } else {
+                concealer.pass(&mut audio);
+            }
+            audio
+        };
+        packets.iter().enumerate().map(carry).collect()
+    }
+
+    #[test]
+    fn a_lost_packet_of_a_tone_goes_on_in_phase() {
+        for (rate, channels) in [
+            (8_000, 1),
+            (8_000, 2),
+            (16_000, 1),
+            (48_000, 2),
+            (44_100, 1),
+        ] {
+            for hz in [110.0, 187.0, 440.0, 697.0, 997.0] {
+                let packets = tone(rate, channels, hz, 12);
+                let out = conceal(rate, channels, &packets, &[8]);
+                assert_eq!(out[..8], packets[..8]);
+                let difference = |range: std::ops::Range<usize>| {
+                    let pairs = out[8][range.clone()].iter().zip(&packets[8][range.clone()]);
+                    energy(pairs.map(|(a, b)| f64::from(*a) - f64::from(*b)))
+                        / energy(packets[8][range].iter().map(|a| f64::from(*a)))
+                };
+                // Silence would be 1. In the first half the level is full.
+                let half = packets[8].len() / 2;
+                let what = format!("{hz} Hz at {rate} Hz, {channels}");
+                assert!(
+                    difference(0..half) < 0.05,
+                    "{what}: {}",
+                    difference(0..half)
+                );
+                assert!(
+                    difference(0..2 * half) < 0.15,
+                    "{what}: {}",
+                    difference(0..2 * half)
+                );
+                let level = energy(out[8][..half].iter().map(|a| f64::from(*a)))
+                    / energy(packets[8][..half].iter().map(|a| f64::from(*a)));
+                assert!((0.8..1.2).contains(&level), "{what}: level {level}");
+                assert_eq!(out[10..], packets[10..]);
+            }
+        }
+    }
+
+    #[test]
+    fn there_are_no_clicks() {
+        for hz in [110.0, 187.0, 440.0, 997.0] {
+            for lost in [&[8][..], &[8, 9], &[8, 10], &[8, 9, 10, 11, 12]] {
+                for channels in [1, 2] {
+                    let packets = tone(RATE, channels, hz, 20);
+                    let out = conceal(RATE, channels, &packets, lost).concat();
+                    let allowed = step_max(&packets.concat(), channels) * 3 / 2;
+                    let found = step_max(&out, channels);
+                    assert!(found <= allowed, "{hz} Hz, {lost:?}: {found} > {allowed}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_loss_fades_to_silence() {
+        let packets = tone(RATE, 1, 200.0, 12);
+        let out = conceal(RATE, 1, &packets, &[6, 7, 8, 9, 10, 11]).concat();
+        let level = |ms: usize| {
+            // A whole period of 5 ms.
+            let from = (6 * 20 + ms) * 8;
+            energy(out[from..from + 40].iter().map(|a| f64::from(*a)))
+        };
+        assert!(level(5) > 0.9 * level(0));
+        for ms in (10..55).step_by(5) {
+            assert!(level(ms + 5) < level(ms), "{ms} ms");
+        }
+        assert!(out[(6 * 20 + 60) * 8..].iter().all(|sample| *sample == 0));
+    }
+
+    #[test]
+    fn audio_that_arrives_is_left_alone() {
+        let packets = tone(RATE, 1, 997.0, 500);
+        assert_eq!(conceal(RATE, 1, &packets, &[]), packets);
+    }
+
+    #[test]
+    fn anything_may_be_lost_at_any_time() {
+        let mut noise = 1_u32;
+        for (rate, channels) in [(4_000, 1), (8_000, 1), (11_025, 2), (192_000, 2)] {
+            let mut concealer = Concealer::new(rate, channels).unwrap();
+            for turn in 0..300_usize {
+                let mut audio: Vec<i16> = (0..(turn * 37 % 500) * channels)
+                    .map(|_| {
+                        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                        // Full scale, with both extremes.
+                        if noise & 3 == 0 {
+                            i16::MIN
+                        } else {
+                            (noise >> 16) as i16
+                        }
+                    })
+                    .collect();
+                match turn % 7 {
+                    0 | 3 | 4 => concealer.fill(&mut audio),
+                    6 if turn % 49 == 6 => concealer.reset(),
+                    _ => concealer.pass(&mut audio),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_loss_at_the_very_start_is_silence() {
+        let mut concealer = Concealer::new(RATE, 1).unwrap();
+        let mut audio = [77; 160];
+        concealer.fill(&mut audio);
+        assert_eq!(audio, [0; 160]);
+        assert!(concealer.is_filling());
+    }
+
+    #[test]
+    fn it_stays_small() {
+        let concealer = Concealer::new(RATE, 1).unwrap();
+        let samples = concealer.history.len() + concealer.cycle.len();
+        assert!(size_of::<Concealer>() + samples * size_of::<i16>() <= 1024);
+        assert_eq!(
+            Concealer::new(3_999, 1).err(),
+            Some(ConcealError::Rate(3_999))
+        );
+        assert_eq!(
+            Concealer::new(RATE, 3).err(),
+            Some(ConcealError::Channels(3))
+        );
+    }
+}

@@ -6,5 +6,5 @@
 mod jitter;
 mod packet;
 
-pub use jitter::jitter;
+pub use jitter::{Watched, jitter};
 pub use packet::packet;

@@ -1,1 +1,366 @@
-//! The jitter buffer.
+//! The jitter buffer: puts packets in order, evens out their delays, and says what is missing.
+//!
+//! It is driven by packets. Each arrival lets out all that is due, so a steady stream needs no timer; only a missing
+//! packet, or a wait for a deadline, asks for one ([`JitterBuffer::next_timeout`]).
+//!
+//! ```text
+//!  handle_packet ─ judge ─┬─ next in order, ahead, behind ─→ ring ── poll_output ─→ Packet, Lost, Resync
+//!                         ├─ late, duplicate ──────────────→ rejects ────────────→ Dropped
+//!                         └─ does not fit ─→ candidate ─ a consecutive one follows ─→ resync, ring
+//! ```
+//!
+//! - Send times lie on one time line ([`timeline`]) that goes on over wrap-arounds, restarts and changes of source.
+//! - `play = send time + offset`, where the offset follows the least transit of the last seconds ([`skew`]).
+//! - `deadline = play + latency`, where the latency is set or adapts ([`adaptive`]).
+//! - Packets lie in a ring by an index that likewise goes on ([`ring`]): after a restart the next index belongs to
+//!   another sequence number, and nothing held is lost.
+//!
+//! No single packet moves any of this by more than a place in the ring: what does not fit waits for a second one.
+
+mod adaptive;
+mod arrive;
+mod config;
+mod depart;
+mod output;
+mod ring;
+mod skew;
+mod stats;
+mod timeline;
+
+use adaptive::Target;
+pub use config::{
+    Adaptive, CAPACITY_PACKETS_MAX, CAPACITY_PACKETS_MIN, CLOCK_RATE_HZ_MAX, Config, ConfigError,
+    LATENCY_NS_MAX, Release, Skew,
+};
+use depart::Next;
+pub use output::{Arrival, DropReason, Output, ResyncCause};
+use ring::Ring;
+use skew::{Offset, Slices};
+use stats::Drops;
+pub use stats::Stats;
+use timeline::Timeline;
+
+use crate::id::{RtpTime, SeqNum, Ssrc};
+
+/// The jitter buffer of one stream; `T` is the caller's handle of a packet.
+///
+/// After each call that takes `&mut self`, call [`poll_output`](Self::poll_output) until it gives nothing. Then ask
+/// [`next_timeout`](Self::next_timeout), and poll again at that time if no packet has come before. Whoever does not
+/// drain loses packets ([`DropReason::Full`]) and nothing else.
+///
+/// Times are ns on one monotonic clock of the caller's choice. Memory is allocated at construction and never again.
+#[derive(Debug)]
+#[repr(C)]
+pub struct JitterBuffer<T> {
+    // What every packet touches stands first and together: with thousands of streams in a process, each
+    // cache line is a miss.
+    ssrc: Ssrc,
+    highest_seq: SeqNum,
+    /// Of the last packet given out or declared lost.
+    last_seq: SeqNum,
+    is_active: bool,
+    /// Packets from before [`JitterBuffer::floor`] may be of the present source.
+    is_open_below: bool,
+    is_adaptive: bool,
+    drop_on_latency: bool,
+    /// The next packet given out does not follow on the last.
+    is_broken: bool,
+    /// Entries of [`Cold::rejects`].
+    rejects: u8,
+    /// Entries of [`Cold::candidate`].
+    candidates: u8,
+    /// Consecutive late packets without a good one between them.
+    late_run: u8,
+    release: Release,
+    skew: Skew,
+    /// Index of the next packet to give out.
+    next: u64,
+    /// Index of the highest packet of the present numbering.
+    highest: u64,
+    /// Index of the first packet of the present numbering.
+    floor: u64,
+    /// All below is due.
+    release_to: u64,
+    /// All below is dropped.
+    flush_to: u64,
+    /// Bit n: index `next - 1 - n` was given out.
+    delivered_bits: u64,
+    timeline: Timeline,
+    offset: Offset,
+    highest_send_ns: i64,
+    /// Where what was given out or declared lost ended.
+    last_send_ns: i64,
+    last_play_ns: i64,
+    /// Between consecutive packets; 0 while unknown.
+    spacing_ns: i64,
+    latency_ns: i64,
+    last_at_ns: i64,
+    last_transit_ns: i64,
+    /// 16 times the jitter of RFC 3550, A.8: that is how the division by 16 loses nothing.
+    jitter_ns_x16: u64,
+    received: u64,
+    delivered: u64,
+    ring: Ring<T>,
+    cold: Box<Cold<T>>,
+}
+
+/// What a packet in order does not touch.
+#[derive(Debug)]
+struct Cold<T> {
+    slices: Slices,
+    target: Option<Target>,
+    candidate: Option<Incoming<T>>,
+    rejects: [Option<(T, DropReason)>; REJECTS_MAX],
+    old_ssrc: Option<Ssrc>,
+    late_seq: SeqNum,
+    late_since_ns: i64,
+    drops: Drops,
+    lost: u64,
+    resyncs: u64,
+    max_dropout_ns: i64,
+    max_misorder_ns: i64,
+    config: Config,
+}
+
+#[derive(Debug)]
+struct Incoming<T> {
+    at_ns: i64,
+    ssrc: Ssrc,
+    seq: SeqNum,
+    time: RtpTime,
+    marker: bool,
+    packet: T,
+}
+
+impl<T> JitterBuffer<T> {
+    /// An empty buffer.
+    ///
+    /// # Errors
+    /// A setting is out of range.
+    pub fn new(config: Config) -> Result<JitterBuffer<T>, ConfigError> {
+        config.check()?;
+        let target = config
+            .adaptive
+            .map(|bounds| Target::new(bounds, config.latency_ns));
+        let latency_ns = target.as_ref().map_or(config.latency_ns as i64, Target::ns);
+        Ok(JitterBuffer {
+            ssrc: Ssrc(0),
+            highest_seq: SeqNum(0),
+            last_seq: SeqNum(0),
+            is_active: false,
+            is_open_below: false,
+            is_adaptive: target.is_some(),
+            drop_on_latency: config.drop_on_latency,
+            is_broken: true,
+            rejects: 0,
+            candidates: 0,
+            late_run: 0,
+            release: config.release,
+            skew: config.skew,
+            next: FIRST_INDEX,
+            highest: FIRST_INDEX - 1,
+            floor: FIRST_INDEX,
+            release_to: 0,
+            flush_to: 0,
+            delivered_bits: 0,
+            timeline: Timeline::new(config.clock_rate_hz),
+            offset: Offset::new(),
+            highest_send_ns: 0,
+            last_send_ns: 0,
+            last_play_ns: 0,
+            spacing_ns: 0,
+            latency_ns,
+            last_at_ns: 0,
+            last_transit_ns: 0,
+            jitter_ns_x16: 0,
+            received: 0,
+            delivered: 0,
+            ring: Ring::new(config.capacity_packets),
+            cold: Box::new(Cold {
+                slices: Slices::default(),
+                target,
+                candidate: None,
+                rejects: [const { None }; REJECTS_MAX],
+                old_ssrc: None,
+                late_seq: SeqNum(0),
+                late_since_ns: 0,
+                drops: Drops::default(),
+                lost: 0,
+                resyncs: 0,
+                max_dropout_ns: i64::from(config.max_dropout_ms) * NS_PER_MS,
+                max_misorder_ns: i64::from(config.max_misorder_ms) * NS_PER_MS,
+                config,
+            }),
+        })
+    }
+
+    /// Takes a packet that has arrived. `now_ns` must not go back.
+    pub fn handle_packet(&mut self, now_ns: u64, arrival: Arrival<T>) {
+        let at_ns = arrival.arrival_ns.unwrap_or(now_ns).min(now_ns);
+        self.received += 1;
+        self.admit(Incoming {
+            at_ns: local_ns(at_ns),
+            ssrc: arrival.ssrc,
+            seq: arrival.seq,
+            time: arrival.time,
+            marker: arrival.marker,
+            packet: arrival.packet,
+        });
+    }
+
+    /// The next output that is due at `now_ns`, or nothing.
+    pub fn poll_output(&mut self, now_ns: u64) -> Option<Output<T>> {
+        if self.rejects > 0
+            && let Some(dropped) = self.take_reject()
+        {
+            return Some(dropped);
+        }
+        let head = self.head()?;
+        if self.next < self.flush_to {
+            return self.drop_head(head.index, DropReason::Flushed);
+        }
+        if local_ns(now_ns) >= self.due_ns(&head) {
+            return match head.what {
+                Next::Packet => self.give_out(head.send_ns),
+                Next::Missing { packets, step_ns } => {
+                    Some(self.declare_lost(&head, packets, step_ns))
+                }
+                Next::Resync(cause) => Some(self.announce(head.index, cause)),
+            };
+        }
+        let span_ns = self.highest_send_ns.saturating_sub(head.send_ns);
+        let is_packet = matches!(head.what, Next::Packet);
+        if self.drop_on_latency && is_packet && span_ns > self.latency_ns {
+            return self.drop_head(head.index, DropReason::Latency);
+        }
+        None
+    }
+
+    /// The earliest time, in ns, at which [`poll_output`](Self::poll_output) has something if no packet comes before.
+    /// 0 if it has something now.
+    #[must_use]
+    pub fn next_timeout(&self) -> Option<u64> {
+        if self.rejects > 0 {
+            return Some(0);
+        }
+        let head = self.head()?;
+        Some(self.due_ns(&head).max(0) as u64)
+    }
+
+    /// Everything held is due at once, in order, with its losses declared: the stream has ended (BYE), or what is
+    /// downstream drains. It goes on with the next packet.
+    pub fn release_all(&mut self) {
+        self.release_to = self.highest + 1;
+    }
+
+    /// Everything held comes out as [`DropReason::Flushed`], and the source is forgotten: the next packet is a first one.
+    /// Settings and counts stay.
+    pub fn flush(&mut self) {
+        self.flush_to = self.highest + 1;
+        self.is_active = false;
+        self.is_broken = true;
+        self.late_run = 0;
+        self.spacing_ns = 0;
+        self.cold.old_ssrc = None;
+        self.drop_candidate(DropReason::Flushed);
+    }
+
+    /// As new, with the present settings. What is held is dropped and not given back, and the counts are 0.
+    pub fn reset(&mut self) {
+        if let Ok(new) = JitterBuffer::new(self.config()) {
+            *self = new;
+        }
+    }
+
+    /// The present settings.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        self.cold.config
+    }
+
+    /// Sets the latency; with [`Config::adaptive`] it starts again from there, within its bounds. Packets held get new
+    /// deadlines.
+    ///
+    /// # Errors
+    /// More than [`LATENCY_NS_MAX`].
+    pub fn set_latency_ns(&mut self, latency_ns: u64) -> Result<(), ConfigError> {
+        config::check_latency(latency_ns)?;
+        self.cold.config.latency_ns = latency_ns;
+        self.latency_ns = latency_ns as i64;
+        if let Some(bounds) = self.cold.config.adaptive {
+            let target = Target::new(bounds, latency_ns);
+            self.latency_ns = target.ns();
+            self.cold.target = Some(target);
+        }
+        Ok(())
+    }
+
+    /// Sets [`Config::drop_on_latency`].
+    pub fn set_drop_on_latency(&mut self, drop_on_latency: bool) {
+        self.cold.config.drop_on_latency = drop_on_latency;
+        self.drop_on_latency = drop_on_latency;
+    }
+
+    /// Sets [`Config::release`].
+    pub fn set_release(&mut self, release: Release) {
+        self.cold.config.release = release;
+        self.release = release;
+    }
+
+    /// Sets [`Config::max_dropout_ms`] and [`Config::max_misorder_ms`].
+    pub fn set_tolerance_ms(&mut self, max_dropout_ms: u32, max_misorder_ms: u32) {
+        self.cold.config.max_dropout_ms = max_dropout_ms;
+        self.cold.config.max_misorder_ms = max_misorder_ms;
+        self.cold.max_dropout_ns = i64::from(max_dropout_ms) * NS_PER_MS;
+        self.cold.max_misorder_ns = i64::from(max_misorder_ms) * NS_PER_MS;
+    }
+
+    /// Packets held: those in order or waited for, and one that may turn out to be of a new source.
+    #[must_use]
+    pub fn held_packets(&self) -> u32 {
+        self.ring.held() + u32::from(self.candidates)
+    }
+
+    /// The latency now, in ns: as set, or as adapted.
+    #[must_use]
+    pub fn latency_ns(&self) -> u64 {
+        self.latency_ns as u64
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            received: self.received,
+            delivered: self.delivered,
+            lost: self.cold.lost,
+            resyncs: self.cold.resyncs,
+            jitter_ns: self.jitter_ns_x16 / 16,
+            held_packets: self.held_packets(),
+            latency_ns: self.latency_ns(),
+            skew_ns: self.offset.ns(),
+            ..Stats::default()
+        };
+        stats.count_drops(&self.cold.drops);
+        stats
+    }
+}
+
+/// Local times are below half the range, so that their sums and differences stay within it.
+fn local_ns(ns: u64) -> i64 {
+    ns.min(i64::MAX as u64 / 2) as i64
+}
+
+/// Leaves room below for packets from before the first one.
+const FIRST_INDEX: u64 = 1 << 20;
+
+/// One call rejects at most two: the packet itself and a candidate.
+const REJECTS_MAX: usize = 2;
+
+/// No packet carries more audio than this (RFC 3551, section 4.2: receivers should accept 0 to 200 ms).
+const SPACING_NS_MAX: i64 = 200 * NS_PER_MS;
+
+const NS_PER_MS: i64 = 1_000_000;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,385 @@
+//! What happens to a packet that arrives.
+
+use super::output::{DropReason, ResyncCause};
+use super::ring::{Mark, Slot};
+use super::skew::Offset;
+use super::{Incoming, JitterBuffer, NS_PER_MS, REJECTS_MAX, SPACING_NS_MAX};
+
+/// What an arriving packet is.
+enum Verdict {
+    /// The first of all.
+    First,
+    /// After the highest so far, by `step`.
+    Ahead { step: u64, send_ns: i64 },
+    /// Before the highest, and still wanted.
+    Behind { index: u64, send_ns: i64 },
+    /// Of this stream, and of no use.
+    Useless { reason: DropReason, send_ns: i64 },
+    /// Does not fit.
+    Suspect,
+}
+
+impl<T> JitterBuffer<T> {
+    pub(super) fn admit(&mut self, incoming: Incoming<T>) {
+        match self.judge(&incoming) {
+            Verdict::Ahead { step, send_ns } => self.append(incoming, step, send_ns),
+            Verdict::Behind { index, send_ns } => self.fill_in(incoming, index, send_ns),
+            Verdict::Useless { reason, send_ns } => self.turn_away(incoming, reason, send_ns),
+            Verdict::Suspect => self.suspect(incoming),
+            Verdict::First => {
+                self.offset = Offset::new();
+                self.begin_source(incoming, Mark::Nothing);
+            }
+        }
+    }
+
+    fn judge(&self, incoming: &Incoming<T>) -> Verdict {
+        if !self.is_active {
+            return Verdict::First;
+        }
+        if incoming.ssrc != self.ssrc {
+            return Verdict::Suspect;
+        }
+        let step = i64::from(incoming.seq.distance_from(self.highest_seq));
+        let send_ns = self.timeline.send_ns(incoming.time);
+        let is_timely =
+            self.is_plausible(incoming.at_ns, send_ns) || self.follows_on(step, send_ns);
+        if step > 0 {
+            let step = step as u64;
+            return if is_timely && step <= self.usable() {
+                Verdict::Ahead { step, send_ns }
+            } else {
+                Verdict::Suspect
+            };
+        }
+        let index = self.highest.saturating_add_signed(step);
+        if !is_timely || (index < self.next && -step > self.misorder_packets()) {
+            return Verdict::Suspect;
+        }
+        let reason = if index >= self.next.max(self.floor) {
+            if !self.ring.contains(index) {
+                return Verdict::Behind { index, send_ns };
+            }
+            if self.ring.slot(index).time != incoming.time {
+                return Verdict::Suspect;
+            }
+            DropReason::Duplicate
+        } else if index < self.floor && self.is_before_start(index) {
+            return Verdict::Behind { index, send_ns };
+        } else if index >= self.floor && self.was_delivered(index) {
+            DropReason::Duplicate
+        } else {
+            DropReason::Late
+        };
+        Verdict::Useless { reason, send_ns }
+    }
+
+    /// RFC 3550, A.1 looks at sequence numbers only. A timestamp that says "sent in the future" or "sent long ago" tells
+    /// garbage and restarts from a packet of this stream even where the numbers happen to be near.
+    fn is_plausible(&self, at_ns: i64, send_ns: i64) -> bool {
+        let behind_ns = at_ns
+            .saturating_sub(send_ns)
+            .saturating_sub(self.offset.ns());
+        (-EARLY_NS_MAX..=LATE_NS_MAX).contains(&behind_ns)
+    }
+
+    /// The timestamp goes on as the sequence number does, however late or early the packet is: a sender or a path that
+    /// stood still.
+    fn follows_on(&self, step: i64, send_ns: i64) -> bool {
+        let advance_ns = send_ns.saturating_sub(self.highest_send_ns);
+        let expected_ns = self.spacing_ns.saturating_mul(step);
+        let range_ns = expected_ns.saturating_mul(2);
+        match step {
+            // Several packets may share a timestamp: a frame's, an event's (RFC 4733, section 2.5.1.2).
+            1.. => (0..=range_ns).contains(&advance_ns),
+            _ => (range_ns..=0).contains(&advance_ns),
+        }
+    }
+
+    /// Nothing of the present numbering has been given out yet, so what comes before its first packet is in time, if
+    /// there is a place. Nothing of another numbering is held then.
+    fn is_before_start(&self, index: u64) -> bool {
+        self.is_open_below && self.next == self.floor && self.highest + 1 - index <= self.usable()
+    }
+
+    fn was_delivered(&self, index: u64) -> bool {
+        let age = self.next - 1 - index;
+        age < 64 && self.delivered_bits >> age & 1 == 1
+    }
+
+    /// The places that may be in use between arrivals.
+    pub(super) fn usable(&self) -> u64 {
+        self.ring.size() - SPARE_PLACES
+    }
+
+    /// RFC 3550, A.1: MAX_DROPOUT, for this stream's packets.
+    fn dropout_packets(&self) -> i64 {
+        packets_within(
+            self.cold.max_dropout_ns,
+            self.spacing_ns,
+            MAX_DROPOUT_PACKETS,
+        )
+    }
+
+    /// RFC 3550, A.1: MAX_MISORDER, for this stream's packets.
+    fn misorder_packets(&self) -> i64 {
+        packets_within(
+            self.cold.max_misorder_ns,
+            self.spacing_ns,
+            MAX_MISORDER_PACKETS,
+        )
+    }
+
+    /// A packet after the highest: the usual case.
+    fn append(&mut self, incoming: Incoming<T>, step: u64, send_ns: i64) {
+        let mut index = self.highest + step;
+        let mut mark = Mark::Nothing;
+        if step > 1 && index - self.next >= self.usable() {
+            // No places for the missing: they cannot come any more.
+            index = self.highest + 1;
+            mark = Mark::Gap;
+            self.is_open_below = false;
+        }
+        if index - self.next >= self.ring.size() {
+            return self.reject(incoming.packet, DropReason::Full);
+        }
+        let advance_ns = send_ns.saturating_sub(self.highest_send_ns);
+        let is_silence_before =
+            incoming.marker || advance_ns > self.spacing_ns.saturating_mul(2 * step as i64);
+        if step == 1 && 0 < advance_ns && advance_ns <= SPACING_NS_MAX && !incoming.marker {
+            self.spacing_ns = advance_ns;
+        }
+        self.observe(incoming.at_ns, send_ns);
+        if self.is_adaptive && is_silence_before {
+            self.settle_target();
+        }
+        self.timeline.follow(incoming.time);
+        self.late_run = 0;
+        self.store_highest(incoming, index, send_ns, mark);
+    }
+
+    fn store_highest(&mut self, incoming: Incoming<T>, index: u64, send_ns: i64, mark: Mark) {
+        self.highest = index;
+        self.highest_seq = incoming.seq;
+        self.highest_send_ns = send_ns;
+        self.last_at_ns = incoming.at_ns;
+        if mark != Mark::Nothing {
+            self.floor = index;
+        }
+        self.ring.insert(index, slot_of(incoming, send_ns, mark));
+        let held_from = (index + 1).saturating_sub(self.usable());
+        self.release_to = self.release_to.max(held_from);
+    }
+
+    /// A packet that was overtaken and is still wanted.
+    fn fill_in(&mut self, incoming: Incoming<T>, index: u64, send_ns: i64) {
+        self.observe(incoming.at_ns, send_ns);
+        self.last_at_ns = incoming.at_ns;
+        self.late_run = 0;
+        let mut mark = Mark::Nothing;
+        if index < self.next {
+            // It is the first one now; what stood before the first stands before it.
+            mark = std::mem::replace(&mut self.ring.slot_mut(self.floor).mark, mark);
+            self.next = index;
+            self.floor = index;
+            self.release_to = self.release_to.min(index);
+            self.flush_to = self.flush_to.min(index);
+        }
+        self.ring.insert(index, slot_of(incoming, send_ns, mark));
+    }
+
+    /// Takes a packet's delay into account: skew, jitter, adaptive latency.
+    fn observe(&mut self, at_ns: i64, send_ns: i64) {
+        // Of several packets with one timestamp only the first tells a delay.
+        if send_ns == self.highest_send_ns {
+            return;
+        }
+        let transit_ns = at_ns.saturating_sub(send_ns);
+        let delay_ns = self.offset.sample(&mut self.cold.slices, at_ns, transit_ns);
+        self.note_jitter(transit_ns);
+        if self.is_adaptive {
+            self.adapt(at_ns, delay_ns);
+        }
+    }
+
+    /// RFC 3550, A.8: J += (|D| - J) / 16, J being kept times 16.
+    fn note_jitter(&mut self, transit_ns: i64) {
+        let difference_ns = transit_ns
+            .saturating_sub(self.last_transit_ns)
+            .unsigned_abs();
+        let decay_ns = (self.jitter_ns_x16 + 8) >> 4;
+        self.jitter_ns_x16 = (self.jitter_ns_x16 - decay_ns).saturating_add(difference_ns);
+        self.last_transit_ns = transit_ns;
+    }
+
+    #[inline(never)]
+    fn adapt(&mut self, at_ns: i64, delay_ns: i64) {
+        if let Some(target) = &mut self.cold.target {
+            target.sample(at_ns, delay_ns);
+            self.latency_ns = target.ns();
+        }
+    }
+
+    #[inline(never)]
+    fn settle_target(&mut self) {
+        if let Some(target) = &mut self.cold.target {
+            target.settle();
+            self.latency_ns = target.ns();
+        }
+    }
+
+    /// A late packet or a duplicate; or, when one follows the other and nothing else comes, a sender that began its
+    /// numbers anew just below.
+    #[cold]
+    fn turn_away(&mut self, incoming: Incoming<T>, reason: DropReason, send_ns: i64) {
+        let is_consecutive = self.late_run > 0 && incoming.seq == self.cold.late_seq.plus(1);
+        if is_consecutive {
+            self.late_run = self.late_run.saturating_add(1);
+        } else {
+            self.late_run = 1;
+            self.cold.late_since_ns = incoming.at_ns;
+        }
+        self.cold.late_seq = incoming.seq;
+        let run_ns = incoming.at_ns.saturating_sub(self.cold.late_since_ns);
+        let sent_ns = self.spacing_ns * i64::from(self.late_run - 1);
+        // A path that delivers late does so in a burst, or good ones come in between.
+        if self.late_run >= LATE_RUN_PACKETS && 2 * run_ns >= sent_ns {
+            return self.begin_source(incoming, Mark::Resync(ResyncCause::Restart));
+        }
+        if reason == DropReason::Late {
+            // The latency cannot grow from the packets that it was enough for.
+            let transit_ns = incoming.at_ns.saturating_sub(send_ns);
+            self.note_jitter(transit_ns);
+            if self.is_adaptive {
+                self.adapt(incoming.at_ns, self.offset.delay_of(transit_ns));
+            }
+        }
+        self.reject(incoming.packet, reason);
+    }
+
+    /// A packet that does not fit waits for a second, consecutive one (RFC 3550, A.1: "two consecutive packets"), so
+    /// that a stray or forged one moves nothing.
+    #[cold]
+    fn suspect(&mut self, incoming: Incoming<T>) {
+        if self.candidates > 0
+            && let Some(candidate) = self.cold.candidate.take()
+        {
+            self.candidates = 0;
+            if candidate.ssrc == incoming.ssrc && incoming.seq == candidate.seq.plus(1) {
+                return self.confirm(candidate, incoming);
+            }
+            if candidate.ssrc == incoming.ssrc && candidate.seq == incoming.seq.plus(1) {
+                return self.confirm(incoming, candidate);
+            }
+            self.reject(candidate.packet, DropReason::Unconfirmed);
+        }
+        let since_ns = incoming.at_ns.saturating_sub(self.last_at_ns);
+        if self.cold.old_ssrc == Some(incoming.ssrc) && since_ns < ALIVE_NS {
+            return self.reject(incoming.packet, DropReason::OldSource);
+        }
+        self.candidates = 1;
+        self.cold.candidate = Some(incoming);
+    }
+
+    /// Two consecutive packets agree: the stream goes on from them.
+    fn confirm(&mut self, first: Incoming<T>, second: Incoming<T>) {
+        let step = i64::from(first.seq.distance_from(self.highest_seq));
+        let send_ns = self.timeline.send_ns(first.time);
+        let is_gap = first.ssrc == self.ssrc
+            && (1..=self.dropout_packets()).contains(&step)
+            && self.is_plausible(first.at_ns, send_ns);
+        if is_gap {
+            // As many places as there are not: see append.
+            self.append(first, step.max(self.usable() as i64 + 1) as u64, send_ns);
+        } else if first.ssrc == self.ssrc {
+            self.begin_source(first, Mark::Resync(ResyncCause::Restart));
+        } else {
+            self.cold.old_ssrc = Some(self.ssrc);
+            self.begin_source(first, Mark::Resync(ResyncCause::NewSource));
+        }
+        // It comes next now. Should its timestamp be off, it becomes the candidate in turn, of which there is none.
+        self.admit(second);
+    }
+
+    /// Numbers and timestamps begin with this packet. Its play time is its arrival, less what the offset is above that:
+    /// the time line goes on.
+    fn begin_source(&mut self, incoming: Incoming<T>, mark: Mark) {
+        let index = self.highest + 1;
+        if index - self.next >= self.ring.size() {
+            return self.reject(incoming.packet, DropReason::Full);
+        }
+        self.drop_candidate(DropReason::Unconfirmed);
+        let transit_ns = self.play_offset_ns();
+        let send_ns = incoming.at_ns.saturating_sub(transit_ns);
+        self.is_active = true;
+        self.is_open_below = true;
+        self.ssrc = incoming.ssrc;
+        self.timeline.anchor(incoming.time, send_ns);
+        self.offset
+            .begin(&mut self.cold.slices, incoming.at_ns, transit_ns);
+        self.last_transit_ns = transit_ns;
+        self.late_run = 0;
+        self.floor = index;
+        self.cold.resyncs += u64::from(mark != Mark::Nothing);
+        self.store_highest(incoming, index, send_ns, mark);
+    }
+
+    pub(super) fn drop_candidate(&mut self, reason: DropReason) {
+        self.candidates = 0;
+        if let Some(candidate) = self.cold.candidate.take() {
+            self.reject(candidate.packet, reason);
+        }
+    }
+
+    /// Keeps what is not played until it is fetched. If it is not, it is dropped here.
+    #[cold]
+    fn reject(&mut self, packet: T, reason: DropReason) {
+        self.cold.drops.count(reason);
+        let place = usize::from(self.rejects);
+        if place < REJECTS_MAX {
+            self.cold.rejects[place] = Some((packet, reason));
+            self.rejects += 1;
+        }
+    }
+}
+
+fn slot_of<T>(incoming: Incoming<T>, send_ns: i64, mark: Mark) -> Slot<T> {
+    Slot {
+        packet: Some(incoming.packet),
+        send_ns,
+        time: incoming.time,
+        seq: incoming.seq,
+        marker: incoming.marker,
+        mark,
+    }
+}
+
+/// How many packets `spacing_ns` apart lie within `span_ns`; `fallback` while the spacing is unknown.
+fn packets_within(span_ns: i64, spacing_ns: i64, fallback: i64) -> i64 {
+    match span_ns.checked_div(spacing_ns) {
+        None => fallback,
+        // Sequence numbers tell before from after within half their range.
+        Some(packets) => packets.clamp(1, i64::from(i16::MAX)),
+    }
+}
+
+/// One call may bring two packets: the second one of a source, and the first that waited for it.
+const SPARE_PLACES: u64 = 2;
+
+/// RFC 3550, A.1: MAX_DROPOUT, a minute at 50 packets/s.
+const MAX_DROPOUT_PACKETS: i64 = 3_000;
+
+/// RFC 3550, A.1: MAX_MISORDER, two seconds at 50 packets/s.
+const MAX_MISORDER_PACKETS: i64 = 100;
+
+/// A packet cannot be sent after it has arrived; this much is left to two hours of drift and to senders that hurry.
+const EARLY_NS_MAX: i64 = 1_000 * NS_PER_MS;
+
+/// Longer queues than this are no network's. A sender that paused is told by [`JitterBuffer::follows_on`].
+const LATE_NS_MAX: i64 = 2_000 * NS_PER_MS;
+
+/// Consecutive late packets, in real time and with nothing else between them, after which they are the stream.
+const LATE_RUN_PACKETS: u8 = 4;
+
+/// A source that has sent within this time is sending.
+const ALIVE_NS: i64 = 2_000 * NS_PER_MS;

@@ -1,0 +1,143 @@
+//! What a jitter buffer is told by its owner.
+
+use thiserror::Error;
+
+use crate::id::NS_PER_S;
+
+/// When a packet whose turn it is comes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Release {
+    /// At its playout deadline, never before: what comes out is as even as what was sent.
+    AtDeadline,
+    /// At once. Only a missing packet is waited for, until its deadline.
+    InOrder,
+}
+
+/// How the sender's clock is mapped to the local one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Skew {
+    /// Follow the packets that were delayed least in the last seconds: drift does not add up.
+    Window,
+    /// By the first packet, for good: only the RTP timestamps count. For clocks that are known to agree.
+    None,
+}
+
+/// Bounds of a latency that adapts to the delays observed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Adaptive {
+    /// Never less than this, in ns.
+    pub min_ns: u64,
+    /// Never more than this, in ns.
+    pub max_ns: u64,
+}
+
+/// Settings of a [`JitterBuffer`](super::JitterBuffer).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Config {
+    /// Units of the RTP timestamp in a second, 1..=[`CLOCK_RATE_HZ_MAX`].
+    pub clock_rate_hz: u32,
+    /// From the time at which a packet that was not delayed arrives to its playout deadline; with
+    /// [`Config::adaptive`] what it starts from. Up to [`LATENCY_NS_MAX`].
+    pub latency_ns: u64,
+    /// When packets come out.
+    pub release: Release,
+    /// Drop the oldest packets rather than hold more than [`Config::latency_ns`] of audio. Otherwise they stay to
+    /// their deadlines, or until there is no place.
+    pub drop_on_latency: bool,
+    /// How the sender's clock is mapped to the local one.
+    pub skew: Skew,
+    /// Whether the latency adapts, and within which bounds.
+    pub adaptive: Option<Adaptive>,
+    /// A step forward in the sequence numbers of at most this much time is a gap; of more, a restart (RFC 3550,
+    /// appendix A.1, MAX_DROPOUT).
+    pub max_dropout_ms: u32,
+    /// A packet of at most this much time ago is late or a duplicate; of longer ago, it hints at a restart (RFC 3550,
+    /// appendix A.1, MAX_MISORDER).
+    pub max_misorder_ms: u32,
+    /// Places for packets, a power of two in [`CAPACITY_PACKETS_MIN`]..=[`CAPACITY_PACKETS_MAX`]. Two of them are kept
+    /// free between arrivals, for a source's first two packets come in together.
+    pub capacity_packets: u16,
+}
+
+impl Config {
+    /// The usual settings at this clock rate and latency: [`Release::AtDeadline`], [`Skew::Window`], fixed latency,
+    /// and the bounds of GStreamer's rtpjitterbuffer for gaps and restarts.
+    #[must_use]
+    pub fn new(clock_rate_hz: u32, latency_ns: u64) -> Config {
+        Config {
+            clock_rate_hz,
+            latency_ns,
+            release: Release::AtDeadline,
+            drop_on_latency: false,
+            skew: Skew::Window,
+            adaptive: None,
+            max_dropout_ms: 60_000,
+            max_misorder_ms: 2_000,
+            capacity_packets: CAPACITY_PACKETS_MIN,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if self.clock_rate_hz == 0 || self.clock_rate_hz > CLOCK_RATE_HZ_MAX {
+            return Err(ConfigError::ClockRate(self.clock_rate_hz));
+        }
+        check_latency(self.latency_ns)?;
+        if let Some(Adaptive { min_ns, max_ns }) = self.adaptive {
+            check_latency(max_ns)?;
+            if min_ns > max_ns {
+                return Err(ConfigError::Adaptive { min_ns, max_ns });
+            }
+        }
+        let capacity = self.capacity_packets;
+        if !capacity.is_power_of_two()
+            || !(CAPACITY_PACKETS_MIN..=CAPACITY_PACKETS_MAX).contains(&capacity)
+        {
+            return Err(ConfigError::Capacity(capacity));
+        }
+        Ok(())
+    }
+}
+
+/// Why settings are refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum ConfigError {
+    /// [`Config::clock_rate_hz`] is out of range.
+    #[error("clock rate {0} Hz, allowed is 1 to {CLOCK_RATE_HZ_MAX}")]
+    ClockRate(u32),
+    /// [`Config::latency_ns`] is out of range.
+    #[error("latency {0} ns, allowed is up to {LATENCY_NS_MAX}")]
+    Latency(u64),
+    /// The bounds of [`Config::adaptive`] are the wrong way round.
+    #[error("adaptive latency from {min_ns} to {max_ns} ns: the lower bound is above the upper")]
+    Adaptive {
+        /// The lower bound given.
+        min_ns: u64,
+        /// The upper bound given.
+        max_ns: u64,
+    },
+    /// [`Config::capacity_packets`] is out of range.
+    #[error(
+        "capacity of {0} packets, allowed are the powers of two \
+         from {CAPACITY_PACKETS_MIN} to {CAPACITY_PACKETS_MAX}"
+    )]
+    Capacity(u16),
+}
+
+pub(super) fn check_latency(latency_ns: u64) -> Result<(), ConfigError> {
+    if latency_ns > LATENCY_NS_MAX {
+        return Err(ConfigError::Latency(latency_ns));
+    }
+    Ok(())
+}
+
+/// Far above any media clock; keeps products of rate and time far from overflow.
+pub const CLOCK_RATE_HZ_MAX: u32 = 10_000_000;
+
+/// Live audio with a minute's delay is no longer live.
+pub const LATENCY_NS_MAX: u64 = 60 * NS_PER_S;
+
+/// 1.28 s of the usual 20 ms packets; one word of the bitmap.
+pub const CAPACITY_PACKETS_MIN: u16 = 64;
+
+/// 5 s of the usual 20 ms packets; the bitmap stays within half a cache line.
+pub const CAPACITY_PACKETS_MAX: u16 = 256;

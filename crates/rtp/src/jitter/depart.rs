@@ -1,0 +1,184 @@
+//! What comes out, and when.
+
+use super::config::{Release, Skew};
+use super::output::{DropReason, Output, ResyncCause};
+use super::ring::Mark;
+use super::{JitterBuffer, NS_PER_MS, REJECTS_MAX, SPACING_NS_MAX};
+use crate::id::SeqNum;
+
+/// What is to come out next.
+pub(super) struct Head {
+    pub(super) what: Next,
+    /// The first packet held.
+    pub(super) index: u64,
+    pub(super) send_ns: i64,
+}
+
+pub(super) enum Next {
+    Packet,
+    Resync(ResyncCause),
+    /// So many before the first packet held, each carrying so much.
+    Missing {
+        packets: u32,
+        step_ns: i64,
+    },
+}
+
+impl<T> JitterBuffer<T> {
+    /// What is to come out next, sooner or later. Nothing if nothing is held.
+    pub(super) fn head(&self) -> Option<Head> {
+        if self.ring.held() == 0 {
+            return None;
+        }
+        let index = if self.ring.contains(self.next) {
+            self.next
+        } else {
+            self.ring.next_present(self.next)?
+        };
+        let slot = self.ring.slot(index);
+        let (seq, send_ns, mark) = (slot.seq, slot.send_ns, slot.mark);
+        let missing = match mark {
+            Mark::Gap => u32::from(seq.plus(u16::MAX).0.wrapping_sub(self.last_seq.0)),
+            _ => (index - self.next) as u32,
+        };
+        let what = match mark {
+            Mark::Resync(cause) => Next::Resync(cause),
+            _ if missing == 0 => Next::Packet,
+            _ => Next::Missing {
+                packets: missing,
+                step_ns: self.step_ns(missing, send_ns),
+            },
+        };
+        Some(Head {
+            what,
+            index,
+            send_ns,
+        })
+    }
+
+    /// How much audio each of `missing` packets before one sent at `send_ns` carried.
+    ///
+    /// Their neighbours' timestamps tell, unless a silence lies between: then the stream's spacing does.
+    fn step_ns(&self, missing: u32, send_ns: i64) -> i64 {
+        let span_ns = send_ns.saturating_sub(self.last_send_ns).max(0);
+        let step_ns = span_ns / (i64::from(missing) + 1);
+        if self.spacing_ns > 0 && step_ns > self.spacing_ns.saturating_mul(2) {
+            self.spacing_ns
+        } else if self.spacing_ns == 0 && step_ns > SPACING_NS_MAX {
+            SPACING_NS_UNKNOWN
+        } else {
+            step_ns
+        }
+    }
+
+    pub(super) fn due_ns(&self, head: &Head) -> i64 {
+        if self.next < self.release_to.max(self.flush_to) {
+            return i64::MIN;
+        }
+        let send_ns = match (&head.what, self.release) {
+            (Next::Missing { step_ns, .. }, _) => self.last_send_ns.saturating_add(*step_ns),
+            (_, Release::InOrder) => return i64::MIN,
+            (_, Release::AtDeadline) => head.send_ns,
+        };
+        self.play_ns(send_ns).saturating_add(self.latency_ns)
+    }
+
+    fn play_ns(&self, send_ns: i64) -> i64 {
+        send_ns
+            .saturating_add(self.play_offset_ns())
+            .max(self.last_play_ns)
+    }
+
+    pub(super) fn play_offset_ns(&self) -> i64 {
+        match self.skew {
+            Skew::Window => self.offset.ns(),
+            Skew::None => 0,
+        }
+    }
+
+    pub(super) fn give_out(&mut self, send_ns: i64) -> Option<Output<T>> {
+        let play_ns = self.play_ns(send_ns);
+        let slot = self.ring.slot(self.next);
+        let (seq, time, marker) = (slot.seq, slot.time, slot.marker);
+        let packet = self.ring.take(self.next)?;
+        self.pass_by(seq, 1, send_ns);
+        self.delivered_bits |= 1;
+        self.delivered += 1;
+        self.last_play_ns = play_ns;
+        Some(Output::Packet {
+            packet,
+            seq,
+            time,
+            marker,
+            play_ns: play_ns as u64,
+            discont: std::mem::replace(&mut self.is_broken, false),
+        })
+    }
+
+    /// `packets` up to `seq` are done with, the last of them sent at `send_ns`.
+    fn pass_by(&mut self, seq: SeqNum, packets: u64, send_ns: i64) {
+        self.next += packets;
+        self.delivered_bits = u32::try_from(packets)
+            .ok()
+            .and_then(|packets| self.delivered_bits.checked_shl(packets))
+            .unwrap_or(0);
+        self.last_seq = seq;
+        self.last_send_ns = send_ns;
+    }
+
+    #[cold]
+    pub(super) fn declare_lost(&mut self, head: &Head, packets: u32, step_ns: i64) -> Output<T> {
+        let slot = self.ring.slot_mut(head.index);
+        let first = SeqNum(slot.seq.0.wrapping_sub(packets as u16));
+        let last = slot.seq.plus(u16::MAX);
+        if slot.mark == Mark::Gap {
+            slot.mark = Mark::Nothing;
+        }
+        let play_ns = self.play_ns(self.last_send_ns.saturating_add(step_ns));
+        let duration_ns = step_ns.saturating_mul(i64::from(packets));
+        let end_ns = self.last_send_ns.saturating_add(duration_ns);
+        // Missing packets without places take none: the index stays.
+        self.pass_by(last, head.index - self.next, end_ns);
+        self.last_play_ns = play_ns;
+        self.is_broken = true;
+        self.cold.lost += u64::from(packets);
+        Output::Lost {
+            first,
+            packets,
+            play_ns: play_ns as u64,
+            duration_ns: duration_ns as u64,
+        }
+    }
+
+    #[cold]
+    pub(super) fn announce(&mut self, index: u64, cause: ResyncCause) -> Output<T> {
+        self.ring.slot_mut(index).mark = Mark::Nothing;
+        self.is_broken = true;
+        Output::Resync {
+            cause,
+            ssrc: self.ssrc,
+        }
+    }
+
+    #[cold]
+    pub(super) fn drop_head(&mut self, index: u64, reason: DropReason) -> Option<Output<T>> {
+        let slot = self.ring.slot(index);
+        let (seq, send_ns) = (slot.seq, slot.send_ns);
+        let packet = self.ring.take(index)?;
+        self.pass_by(seq, index + 1 - self.next, send_ns);
+        self.is_broken = true;
+        self.cold.drops.count(reason);
+        Some(Output::Dropped { packet, reason })
+    }
+
+    #[cold]
+    pub(super) fn take_reject(&mut self) -> Option<Output<T>> {
+        self.cold.rejects.rotate_left(1);
+        self.rejects -= 1;
+        let (packet, reason) = self.cold.rejects[REJECTS_MAX - 1].take()?;
+        Some(Output::Dropped { packet, reason })
+    }
+}
+
+/// RFC 3551, section 4.2: the default packet time.
+const SPACING_NS_UNKNOWN: i64 = 20 * NS_PER_MS;

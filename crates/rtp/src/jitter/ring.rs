@@ -1,0 +1,161 @@
+//! Places for packets, indexed by a number that goes on over wrap-arounds and restarts.
+
+use super::output::ResyncCause;
+use crate::id::{RtpTime, SeqNum};
+
+/// What is kept of a packet until its turn comes.
+#[derive(Debug)]
+pub(super) struct Slot<T> {
+    /// Nothing in a place that is free.
+    pub(super) packet: Option<T>,
+    pub(super) send_ns: i64,
+    pub(super) time: RtpTime,
+    pub(super) seq: SeqNum,
+    pub(super) marker: bool,
+    pub(super) mark: Mark,
+}
+
+/// What stands before a packet, other than the packet before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mark {
+    Nothing,
+    /// Packets are missing for which the ring had no places: as many as the sequence numbers tell.
+    Gap,
+    /// The numbers begin anew.
+    Resync(ResyncCause),
+}
+
+/// A power of two of slots, and a bitmap of those in use, so that looking for the next one touches no slot.
+#[derive(Debug)]
+pub(super) struct Ring<T> {
+    present: [u64; WORDS_MAX],
+    slots: Box<[Slot<T>]>,
+    held: u32,
+}
+
+impl<T> Ring<T> {
+    /// `capacity` is a power of two in 64..=256.
+    pub(super) fn new(capacity: u16) -> Ring<T> {
+        let slots = (0..capacity).map(|_| Slot {
+            packet: None,
+            send_ns: 0,
+            time: RtpTime(0),
+            seq: SeqNum(0),
+            marker: false,
+            mark: Mark::Nothing,
+        });
+        Ring {
+            present: [0; WORDS_MAX],
+            slots: slots.collect(),
+            held: 0,
+        }
+    }
+
+    /// How many packets are in it.
+    pub(super) fn held(&self) -> u32 {
+        self.held
+    }
+
+    /// How many places there are.
+    pub(super) fn size(&self) -> u64 {
+        self.slots.len() as u64
+    }
+
+    pub(super) fn contains(&self, index: u64) -> bool {
+        let place = self.place(index);
+        self.present[place / 64] >> (place % 64) & 1 == 1
+    }
+
+    pub(super) fn slot(&self, index: u64) -> &Slot<T> {
+        &self.slots[self.place(index)]
+    }
+
+    pub(super) fn slot_mut(&mut self, index: u64) -> &mut Slot<T> {
+        let place = self.place(index);
+        &mut self.slots[place]
+    }
+
+    /// The place of `index` is free.
+    pub(super) fn insert(&mut self, index: u64, slot: Slot<T>) {
+        debug_assert!(!self.contains(index), "the place is free");
+        let place = self.place(index);
+        self.present[place / 64] |= 1 << (place % 64);
+        self.slots[place] = slot;
+        self.held += 1;
+    }
+
+    /// Takes out the packet at `index`, if there is one.
+    pub(super) fn take(&mut self, index: u64) -> Option<T> {
+        let place = self.place(index);
+        let packet = self.slots[place].packet.take()?;
+        self.present[place / 64] &= !(1 << (place % 64));
+        self.held -= 1;
+        Some(packet)
+    }
+
+    /// The first index from `from` on that has a packet. All packets are within [`Ring::size`] of `from`.
+    pub(super) fn next_present(&self, from: u64) -> Option<u64> {
+        let place = self.place(from);
+        let (first, bit) = (place / 64, place % 64);
+        let head = self.present[first] >> bit;
+        if head != 0 {
+            return Some(from + u64::from(head.trailing_zeros()));
+        }
+        let words = self.slots.len() / 64;
+        // The last round is the first word again, of which only what lies below `bit` can be set.
+        (1..=words).find_map(|round| {
+            let word = self.present[(first + round) % words];
+            let distance = (round * 64 - bit) as u64 + u64::from(word.trailing_zeros());
+            (word != 0).then_some(from + distance)
+        })
+    }
+
+    fn place(&self, index: u64) -> usize {
+        index as usize & (self.slots.len() - 1)
+    }
+}
+
+/// 256 places.
+const WORDS_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(packet: u64) -> Slot<u64> {
+        Slot {
+            packet: Some(packet),
+            send_ns: 0,
+            time: RtpTime(0),
+            seq: SeqNum(0),
+            marker: false,
+            mark: Mark::Nothing,
+        }
+    }
+
+    #[test]
+    fn the_next_packet_is_found_from_everywhere_to_everywhere() {
+        for size in [64, 128, 256] {
+            for from in 1000..1000 + u64::from(size) {
+                for distance in 0..u64::from(size) {
+                    let mut ring = Ring::new(size);
+                    assert_eq!(ring.next_present(from), None);
+                    ring.insert(from + distance, slot(1));
+                    assert_eq!(ring.next_present(from), Some(from + distance));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_goes_in_comes_out_once() {
+        let mut ring = Ring::new(64);
+        ring.insert(70, slot(7));
+        assert!(ring.contains(70) && !ring.contains(71));
+        assert_eq!(
+            (ring.held(), ring.take(70), ring.take(70)),
+            (1, Some(7), None)
+        );
+        assert_eq!(ring.held(), 0);
+    }
+}

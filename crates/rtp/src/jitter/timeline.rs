@@ -1,0 +1,99 @@
+//! RTP timestamps on a 64-bit time line.
+
+use crate::id::{NS_PER_S, RtpTime};
+
+/// Maps RTP timestamps to send times in ns, on a line that goes on where timestamps wrap around or begin anew.
+///
+/// The anchor moves along with the stream in whole seconds, so that no rounding adds up and every timestamp is taken
+/// as the one nearest to the present.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    time: RtpTime,
+    clock_rate_hz: u32,
+    /// Where that is a whole number, as at 8 and 16 kHz; else 0. It spares every packet a division.
+    unit_ns: u32,
+    send_ns: i64,
+}
+
+impl Timeline {
+    /// `clock_rate_hz` is not 0.
+    pub(super) fn new(clock_rate_hz: u32) -> Timeline {
+        let ns_per_s = NS_PER_S as u32;
+        let is_whole = ns_per_s.is_multiple_of(clock_rate_hz);
+        Timeline {
+            time: RtpTime(0),
+            clock_rate_hz,
+            unit_ns: if is_whole {
+                ns_per_s / clock_rate_hz
+            } else {
+                0
+            },
+            send_ns: 0,
+        }
+    }
+
+    /// From now on, `time` is at `send_ns`.
+    pub(super) fn anchor(&mut self, time: RtpTime, send_ns: i64) {
+        self.time = time;
+        self.send_ns = send_ns;
+    }
+
+    /// Where on the line `time` is, rounded down.
+    pub(super) fn send_ns(&self, time: RtpTime) -> i64 {
+        // 2^31 units times 10^9 stays below 2^63.
+        let units = time.distance_from(self.time);
+        let ns = if self.unit_ns > 0 {
+            units * i64::from(self.unit_ns)
+        } else {
+            (units * NS_PER_S as i64).div_euclid(i64::from(self.clock_rate_hz))
+        };
+        self.send_ns.saturating_add(ns)
+    }
+
+    /// The stream has come to `time`. Calling this at least every 2^31 units is what extends the timestamps.
+    pub(super) fn follow(&mut self, time: RtpTime) {
+        let units = time.distance_from(self.time);
+        let rate = i64::from(self.clock_rate_hz);
+        if units < 2 * rate {
+            return;
+        }
+        let seconds = units / rate;
+        // At most the distance, which is below 2^31.
+        self.time = self.time.plus((seconds * rate) as u32);
+        self.send_ns = self.send_ns.saturating_add(seconds * NS_PER_S as i64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_of_timestamps_adds_up_to_the_nanosecond() {
+        // 48 kHz wraps around every 24.9 hours; 11025 Hz has no whole number of ns.
+        for rate in [8_000, 11_025, 48_000, 90_000] {
+            let mut line = Timeline::new(rate);
+            let start = RtpTime(u32::MAX - 1000);
+            line.anchor(start, 5_000);
+            let mut units = 0_u64;
+            while units < u64::from(rate) * 86_400 * 2 {
+                units += 160_000;
+                let time = start.plus(units as u32);
+                let exact = u128::from(units) * u128::from(NS_PER_S) / u128::from(rate);
+                assert_eq!(line.send_ns(time) as u128, 5_000 + exact);
+                line.follow(time);
+                assert_eq!(line.send_ns(time) as u128, 5_000 + exact, "{rate} {units}");
+            }
+        }
+    }
+
+    #[test]
+    fn timestamps_before_the_anchor_are_before_it() {
+        let mut line = Timeline::new(8_000);
+        line.anchor(RtpTime(80), 0);
+        assert_eq!(line.send_ns(RtpTime(0)), -10_000_000);
+        assert_eq!(line.send_ns(RtpTime(u32::MAX - 79)), -20_000_000);
+        line.follow(RtpTime(0));
+        assert_eq!(line.send_ns(RtpTime(80)), 0);
+    }
+}
