@@ -1,5 +1,6 @@
 //! What the session and the demultiplexer cost per packet: warm, and with thousands of them in turn, as a context thread
 //! meets them.
+#![allow(missing_docs)] // criterion's macros
 
 use std::hint::black_box;
 use std::net::SocketAddr;
@@ -7,7 +8,7 @@ use std::net::SocketAddr;
 use criterion::{Criterion, criterion_group, criterion_main};
 use threadbare_rtp::demux::{Demux, Filter};
 use threadbare_rtp::id::{PayloadType, RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::session::{Arrival, Config, Session};
+use threadbare_rtp::session::{Config, RtpHeader, Session};
 
 const STREAMS: u32 = 3000;
 const PACKET_NS: u64 = 20_000_000;
@@ -19,8 +20,8 @@ fn from(stream: u32) -> SocketAddr {
     ))
 }
 
-fn arrival(stream: u32, number: u64) -> Arrival {
-    Arrival {
+fn arrival(stream: u32, number: u64) -> RtpHeader {
+    RtpHeader {
         ssrc: Ssrc(stream.wrapping_mul(0x9e37_79b9)),
         seq: SeqNum(number as u16),
         time: RtpTime((number as u32).wrapping_mul(160)),

@@ -131,7 +131,7 @@ impl Config {
 
 /// The fields of an RTP packet that the session looks at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub struct RtpHeader {
     /// Who it is from.
     pub ssrc: Ssrc,
     /// Its number.
@@ -142,9 +142,9 @@ pub struct Arrival {
     pub payload_type: PayloadType,
 }
 
-impl From<&Packet<'_>> for Arrival {
-    fn from(packet: &Packet<'_>) -> Arrival {
-        Arrival {
+impl From<&Packet<'_>> for RtpHeader {
+    fn from(packet: &Packet<'_>) -> RtpHeader {
+        RtpHeader {
             ssrc: packet.ssrc(),
             seq: packet.seq(),
             time: packet.time(),
@@ -377,7 +377,7 @@ impl Session {
     ///
     /// Allocates nothing, except when a source beside the current one appears or an event is to be told.
     #[inline]
-    pub fn handle_rtp(&mut self, now_ns: u64, from: SocketAddr, packet: Arrival) -> RtpVerdict {
+    pub fn handle_rtp(&mut self, now_ns: u64, from: SocketAddr, packet: RtpHeader) -> RtpVerdict {
         let source = &mut self.sources.current;
         if source.is_steady(packet.ssrc, packet.payload_type, from) {
             let receipt = source.reception.handle(now_ns, packet.seq, packet.time);
@@ -392,7 +392,7 @@ impl Session {
         &mut self,
         now_ns: u64,
         from: SocketAddr,
-        packet: Arrival,
+        packet: RtpHeader,
     ) -> RtpVerdict {
         if packet.ssrc == self.ssrc {
             return self.handle_own_ssrc(now_ns, from);
