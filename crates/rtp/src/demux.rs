@@ -151,14 +151,13 @@ impl Key {
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.ip[0] ^ self.stream.rotate_left(17));
-        state.write_u64(self.ip[1]);
-        state.write_u64(self.stream);
-        state.write_u64(self.place);
+        state.write_u128(u128::from(self.ip[0]) << 64 | u128::from(self.ip[1]));
+        state.write_u128(u128::from(self.stream) << 64 | u128::from(self.place));
     }
 }
 
-/// Keyed hashing of a few words: each is folded in by a 64x64 -> 128 bit multiplication with a secret.
+/// Keyed hashing of a few words: each pair is folded in by a 64x64 -> 128 bit multiplication, a secret mixed into both
+/// factors.
 #[derive(Debug, Clone)]
 struct Keyed([u64; 2]);
 
@@ -185,13 +184,14 @@ impl Hasher for KeyedHasher {
 
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
-            self.write_u64(u64::from(*byte));
+            self.write_u128(u128::from(*byte));
         }
     }
 
     #[inline]
-    fn write_u64(&mut self, word: u64) {
-        let product = u128::from(self.state ^ word) * u128::from(self.secret);
+    fn write_u128(&mut self, pair: u128) {
+        let factors = (self.state ^ pair as u64, self.secret ^ (pair >> 64) as u64);
+        let product = u128::from(factors.0) * u128::from(factors.1);
         // The state rotated in keeps a factor of 0 from wiping out what was before.
         self.state = (product as u64) ^ ((product >> 64) as u64) ^ self.state.rotate_left(29);
     }
