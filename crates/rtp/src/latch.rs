@@ -40,11 +40,10 @@ pub struct LatchConfig {
 }
 
 impl LatchConfig {
-    /// For RTP: half a second of silence and five packets in a row; 3 s with another SSRC. Longer than the gaps that
-    /// networks make in speech, and soon enough that a caller who moves does not hang up.
+    /// For RTP: half a second of silence and five packets in a row, as the session has it; 3 s with another SSRC.
     pub const RTP: LatchConfig = LatchConfig {
         follow: Follow::AfterPackets {
-            packets: 5,
+            packets: crate::session::ADDRESS_PACKETS,
             silence_ns: crate::session::ADDRESS_SILENCE_NS,
         },
         other_ssrc_silence_ns: Some(3_000_000_000),

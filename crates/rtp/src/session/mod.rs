@@ -38,6 +38,8 @@ use source::{Place, Source, Sources, flag};
 /// A source whose packets come from another address is believed once the address so far was silent for this long:
 /// longer than any gap that the network makes in speech, short enough that a caller who moves is soon heard again.
 pub const ADDRESS_SILENCE_NS: u64 = 500_000_000;
+/// And once so many packets in a row came from there: a single forged one in a pause must not shut a caller out.
+pub const ADDRESS_PACKETS: u32 = 5;
 /// The same for RTCP from another host, which speaks every 5 s or so: three times in silence.
 pub const RTCP_ADDRESS_SILENCE_NS: u64 = 15_000_000_000;
 /// The current source is given up for another valid one when it was silent for this long: several packets' time.
@@ -404,9 +406,8 @@ impl Session {
             // RFC 3550, section 8.2: "it MAY keep the packets from one and discard the packets from the other when this can
             // be detected by different source transport addresses". But "in some applications of RTP sources may be
             // expected to change addresses during a session": then the old one falls silent.
-            let silence_ns = now_ns.saturating_sub(source.reception.arrived_ns());
             if source.reception.is_valid() {
-                if silence_ns < ADDRESS_SILENCE_NS {
+                if !source.has_moved(now_ns, from) {
                     source.conflicts += 1;
                     self.counts.conflicts += 1;
                     return RtpVerdict::Conflict;
