@@ -71,7 +71,8 @@ pub enum Profile {
 pub enum MinimumInterval {
     /// 5 s.
     Fixed,
-    /// 360 s divided by the session bandwidth in kbit/s, where that is less than 5 s (RFC 3550, section 6.2).
+    /// 360 s divided by the session bandwidth in kbit/s, where that is less than 5 s (RFC 3550, section 6.2). For unicast: in
+    /// a multicast group only senders may.
     Reduced,
 }
 
@@ -131,7 +132,8 @@ impl Config {
     }
 }
 
-/// The fields of an RTP packet that the session looks at.
+/// The fields of an RTP packet that the session looks at. Contributing sources are not among them: they do not count
+/// as members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RtpHeader {
     /// Who it is from.
