@@ -538,3 +538,27 @@ fn settings_out_of_range_are_refused() {
         Some(ConfigError::Adaptive { min_ns, max_ns })
     );
 }
+
+/// Two hours of a clock so fast that its timestamps wrap every seven minutes.
+#[test]
+fn timestamps_go_on_over_many_wraps() {
+    let mut buffer = JitterBuffer::new(Config::new(CLOCK_RATE_HZ_MAX, 0)).unwrap();
+    for n in 0..360_000_u32 {
+        let now_ns = (1_000 + u64::from(n) * 20) * MS;
+        let arrival = Arrival {
+            ssrc: Ssrc(A),
+            seq: SeqNum(n as u16),
+            time: RtpTime(n.wrapping_mul(200_000)),
+            marker: false,
+            arrival_ns: None,
+            packet: n,
+        };
+        buffer.handle_packet(now_ns, arrival);
+        let output = buffer.poll_output(now_ns);
+        assert!(
+            matches!(output, Some(Output::Packet { packet, play_ns, .. }) if packet == n && play_ns == now_ns),
+            "{n}: {output:?}"
+        );
+    }
+    assert_eq!(buffer.stats().resyncs, 0);
+}
