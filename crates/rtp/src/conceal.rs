@@ -136,7 +136,7 @@ impl Concealer {
         self.phase = 0;
     }
 
-    /// The lag, in frames, at which the last [`WINDOW_US`] correlate best with what was before, relative to its level.
+    /// The lag, in frames, at which the last `WINDOW_US` correlate best with what was before, relative to its level.
     ///
     /// At high rates first roughly, then every lag near the best: the work is the same at all rates.
     fn pitch_frames(&self) -> usize {
@@ -203,7 +203,7 @@ impl Concealer {
         self.filled_frames = self.filled_frames.saturating_add(1);
     }
 
-    /// 0..=[`LEVEL_FULL`].
+    /// 0..=`LEVEL_FULL`.
     fn level(&self) -> u32 {
         let full = frames(self.frame_rate_hz, FULL_US) as u32;
         let fade = frames(self.frame_rate_hz, FADE_US) as u32;
@@ -266,7 +266,7 @@ pub const CHANNELS_MAX: usize = 2;
 /// Voices have a pitch of 66 to 200 Hz, or multiples of that.
 const LAG_MIN_US: u64 = 5_000;
 
-/// See [`LAG_MIN_US`].
+/// See `LAG_MIN_US`.
 const LAG_MAX_US: u64 = 15_000;
 
 /// What has to resemble what was before: more than a period of any voice.

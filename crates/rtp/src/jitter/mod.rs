@@ -9,10 +9,10 @@
 //!                         └─ does not fit ─→ candidate ─ a consecutive one follows ─→ resync, ring
 //! ```
 //!
-//! - Send times lie on one time line ([`timeline`]) that goes on over wrap-arounds, restarts and changes of source.
-//! - `play = send time + offset`, where the offset follows the least transit of the last seconds ([`skew`]).
-//! - `deadline = play + latency`, where the latency is set or adapts ([`adaptive`]).
-//! - Packets lie in a ring by an index that likewise goes on ([`ring`]): after a restart the next index belongs to
+//! - Send times lie on one time line (`timeline`) that goes on over wrap-arounds, restarts and changes of source.
+//! - `play = send time + offset`, where the offset follows the least transit of the last seconds (`skew`).
+//! - `deadline = play + latency`, where the latency is set or adapts (`adaptive`).
+//! - Packets lie in a ring by an index that likewise goes on (`ring`): after a restart the next index belongs to
 //!   another sequence number, and nothing held is lost.
 //!
 //! No single packet moves any of this by more than a place in the ring: what does not fit waits for a second one.
@@ -57,9 +57,10 @@ pub struct JitterBuffer<T> {
     // What every packet touches stands first and together: with thousands of streams in a process, each
     // cache line is a miss.
     ssrc: Ssrc,
-    highest_seq: SeqNum,
     /// Of the last packet given out or declared lost.
     last_seq: SeqNum,
+    /// Second of the pair: a compiler reads the first with both, which has to wait for the other's store.
+    highest_seq: SeqNum,
     is_active: bool,
     /// Packets from before [`JitterBuffer::floor`] may be of the present source.
     is_open_below: bool,
