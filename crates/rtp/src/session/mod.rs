@@ -612,7 +612,7 @@ impl Session {
         }
         // "A participant which never sent an RTP or RTCP packet MUST NOT send a BYE packet", section 6.3.7.
         let is_known = self.sent.has_any || !self.timing.initial;
-        if self.phase == Phase::Active && is_known && self.has_bandwidth {
+        if self.phase != Phase::Left && is_known && self.has_bandwidth {
             self.departed = Some(old);
         }
         self.sent.packets = 0;
