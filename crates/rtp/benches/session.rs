@@ -11,6 +11,8 @@ use threadbare_rtp::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::session::{Config, RtpHeader, Session};
 
 const STREAMS: u32 = 3000;
+/// From one stream to the next: has no divisor in common with their number, and is more than a prefetcher follows.
+const STRIDE: u32 = 1223;
 const PACKET_NS: u64 = 20_000_000;
 
 fn from(stream: u32) -> SocketAddr {
@@ -45,12 +47,10 @@ fn sessions(count: u32) -> Vec<Session> {
 fn session(bench: &mut Criterion) {
     for count in [1, STREAMS] {
         let mut sessions = sessions(count);
-        let (mut number, mut stream) = (4, 0);
+        let (mut number, mut stream) = (3, 0);
         let mut step = move || {
-            stream += 1;
-            if stream >= count {
-                (stream, number) = (0, number + 1);
-            }
+            stream = (stream + STRIDE) % count;
+            number += u64::from(stream == 0);
             (stream, number)
         };
         bench.bench_function(&format!("handle_rtp, {count} in turn"), |bencher| {
@@ -129,7 +129,7 @@ fn demux(bench: &mut Criterion) {
         let mut stream = 0;
         bench.bench_function(&format!("demux {name} in turn"), |bencher| {
             bencher.iter(|| {
-                stream = (stream + 1) % count;
+                stream = (stream + STRIDE) % count;
                 let packet = black_box(arrival(stream, 0));
                 demux.lookup(1, black_box(from(stream)), packet.ssrc, packet.payload_type)
             });
@@ -149,7 +149,7 @@ fn demux(bench: &mut Criterion) {
     let mut stream = 0;
     bench.bench_function("demux by SSRC or address, 10000 in turn", |bencher| {
         bencher.iter(|| {
-            stream = (stream + 1) % 10_000;
+            stream = (stream + STRIDE) % 10_000;
             let packet = black_box(arrival(stream, 0));
             demux.lookup(1, black_box(from(stream)), packet.ssrc, packet.payload_type)
         });
