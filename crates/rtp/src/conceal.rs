@@ -136,33 +136,36 @@ impl Concealer {
         self.phase = 0;
     }
 
-    /// The lag, in frames, at which the last [`WINDOW_US`] correlate best with what was before, relative to its level.
+    /// The lag, in frames, at which the last 20 ms correlate best with what was before, relative to its level.
     ///
-    /// At high rates first roughly, then every lag near the best: the work is the same at all rates.
+    /// At high rates first every so many frames, then every lag near the best: the work is about the same at all rates.
     fn pitch_frames(&self) -> usize {
-        let (least, greatest) = (
-            frames(self.frame_rate_hz, LAG_MIN_US),
-            frames(self.frame_rate_hz, LAG_MAX_US),
-        );
         let rate_hz = self.frame_rate_hz as usize;
-        let step = (rate_hz / COARSE_RATE_HZ).max(1);
-        let lag_step = (rate_hz / COARSE_LAG_RATE_HZ).max(1);
-        let best_of = |lags: &mut dyn Iterator<Item = usize>, step| {
-            let mut best = (f32::MIN, least);
-            for lag in lags {
-                let likeness = self.likeness(lag, step);
-                if likeness > best.0 {
-                    best = (likeness, lag);
-                }
-            }
-            best.1
-        };
-        let coarse = best_of(&mut (least..=greatest).step_by(lag_step), step);
-        if lag_step == 1 {
-            return coarse;
+        let stride = (rate_hz / COARSE_RATE_HZ).max(1);
+        let total = self.history.len() / self.channels;
+        let count = total / stride;
+        let peak = (0..total).map(|frame| self.mono(frame).abs()).max();
+        // So many bits to spare that a sum of products stays within 32.
+        let excess = (u64::BITS - peak.unwrap_or(0).unsigned_abs().leading_zeros())
+            .saturating_sub(COARSE_BITS);
+        let mut coarse = [0_i16; COARSE_FRAMES_MAX];
+        let coarse = &mut coarse[..count];
+        for (index, sample) in coarse.iter_mut().enumerate() {
+            *sample = (self.mono(total - (count - index) * stride) >> excess) as i16;
         }
-        let near = coarse.saturating_sub(lag_step).max(least)..=(coarse + lag_step).min(greatest);
-        best_of(&mut { near }, step)
+        let window = frames(self.frame_rate_hz, WINDOW_US) / stride;
+        let least = frames(self.frame_rate_hz, LAG_MIN_US).div_ceil(stride);
+        let rough = best_lag(coarse, window, least) * stride;
+        if stride == 1 {
+            return rough;
+        }
+        let greatest = frames(self.frame_rate_hz, LAG_MAX_US);
+        let near = rough.saturating_sub(stride - 1)..=(rough + stride - 1).min(greatest);
+        near.max_by(|a, b| {
+            let (a, b) = (self.likeness(*a, stride), self.likeness(*b, stride));
+            a.total_cmp(&b)
+        })
+        .unwrap_or(greatest)
     }
 
     /// How much the window resembles what was `lag` frames before it: their product over the level of the latter, by every
@@ -176,7 +179,7 @@ impl Concealer {
             product += now * before;
             energy += before * before;
         }
-        product as f32 / (energy.max(1) as f32).sqrt()
+        relative(product, energy)
     }
 
     fn mono(&self, frame: usize) -> i64 {
@@ -203,7 +206,7 @@ impl Concealer {
         self.filled_frames = self.filled_frames.saturating_add(1);
     }
 
-    /// 0..=[`LEVEL_FULL`].
+    /// 0..=`LEVEL_FULL`.
     fn level(&self) -> u32 {
         let full = frames(self.frame_rate_hz, FULL_US) as u32;
         let fade = frames(self.frame_rate_hz, FADE_US) as u32;
@@ -236,6 +239,32 @@ impl Concealer {
     }
 }
 
+/// The lag of at least `least` at which the last `window` samples resemble what was before them most.
+fn best_lag(samples: &[i16], window: usize, least: usize) -> usize {
+    let start = samples.len() - window;
+    let now = &samples[start..];
+    let greatest = start;
+    let dot = |a: &[i16], b: &[i16]| -> i32 {
+        a.iter()
+            .zip(b)
+            .map(|(a, b)| i32::from(*a) * i32::from(*b))
+            .sum()
+    };
+    let mut best = (f32::MIN, least);
+    for lag in least..=greatest {
+        let before = &samples[start - lag..samples.len() - lag];
+        let likeness = relative(i64::from(dot(now, before)), i64::from(dot(before, before)));
+        if likeness > best.0 {
+            best = (likeness, lag);
+        }
+    }
+    best.1
+}
+
+fn relative(product: i64, energy: i64) -> f32 {
+    product as f32 / (energy.max(1) as f32).sqrt()
+}
+
 /// `part` of `whole` of the way from `from` to `to`.
 fn blend(from: i16, to: i16, part: usize, whole: usize) -> i16 {
     let (part, whole) = (part as i64, whole as i64);
@@ -266,7 +295,7 @@ pub const CHANNELS_MAX: usize = 2;
 /// Voices have a pitch of 66 to 200 Hz, or multiples of that.
 const LAG_MIN_US: u64 = 5_000;
 
-/// See [`LAG_MIN_US`].
+/// See `LAG_MIN_US`.
 const LAG_MAX_US: u64 = 15_000;
 
 /// What has to resemble what was before: more than a period of any voice.
@@ -281,11 +310,14 @@ const FADE_US: u64 = 50_000;
 /// As long as a fade-in may take from a consonant.
 const JOIN_MAX_US: u64 = 10_000;
 
-/// The search looks at this many frames a second: speech has most of its energy below 2 kHz.
-const COARSE_RATE_HZ: usize = 4_000;
+/// The rough search looks at this many frames a second, up to twice as many where they do not divide.
+const COARSE_RATE_HZ: usize = 8_000;
 
-/// The rough search tries lags of this resolution: half a period of 4 kHz.
-const COARSE_LAG_RATE_HZ: usize = 8_000;
+/// 35 ms at just below twice that.
+const COARSE_FRAMES_MAX: usize = 560;
+
+/// Magnitudes in the rough search: the products of 320 samples stay below 2^31.
+const COARSE_BITS: u32 = 11;
 
 const LEVEL_FULL: u32 = 1 << 15;
 

@@ -5,6 +5,8 @@
 
 mod jitter;
 mod packet;
+mod session;
 
 pub use jitter::{Watched, jitter};
 pub use packet::packet;
+pub use session::{rtcp, session};

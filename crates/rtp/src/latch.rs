@@ -40,11 +40,10 @@ pub struct LatchConfig {
 }
 
 impl LatchConfig {
-    /// For RTP: half a second of silence and five packets in a row; 3 s with another SSRC. Longer than the gaps that
-    /// networks make in speech, and soon enough that a caller who moves does not hang up.
+    /// For RTP: half a second of silence and five packets in a row, as the session has it; 3 s with another SSRC.
     pub const RTP: LatchConfig = LatchConfig {
         follow: Follow::AfterPackets {
-            packets: 5,
+            packets: crate::session::ADDRESS_PACKETS,
             silence_ns: crate::session::ADDRESS_SILENCE_NS,
         },
         other_ssrc_silence_ns: Some(3_000_000_000),
@@ -249,5 +248,195 @@ impl PeerLatch {
             guess.set_port(guess.port().checked_add(1)?);
             Some(guess)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn address(host: u8) -> SocketAddr {
+        SocketAddr::from(([192, 0, 2, host], 5000))
+    }
+
+    struct Case {
+        name: &'static str,
+        config: LatchConfig,
+        /// From when on, every how many ms, until when, from which host and SSRC.
+        senders: &'static [(u64, u64, u64, u8, u32)],
+        /// Which host is held in the end, after how many moves.
+        held: u8,
+        moves: u64,
+    }
+
+    const NEVER: LatchConfig = LatchConfig {
+        follow: Follow::Never,
+        other_ssrc_silence_ns: None,
+    };
+
+    const CASES: &[Case] = &[
+        Case {
+            name: "a steady peer",
+            config: LatchConfig::RTP,
+            senders: &[(0, 20, 60_000, 1, 7)],
+            held: 1,
+            moves: 0,
+        },
+        Case {
+            name: "a stranger with another SSRC",
+            config: LatchConfig::RTP,
+            senders: &[(0, 20, 60_000, 1, 7), (1001, 5, 60_000, 2, 8)],
+            held: 1,
+            moves: 0,
+        },
+        Case {
+            name: "a stranger who guessed the SSRC and sends more",
+            config: LatchConfig::RTP,
+            senders: &[(0, 20, 60_000, 1, 7), (1001, 1, 60_000, 2, 7)],
+            held: 1,
+            moves: 0,
+        },
+        Case {
+            name: "a peer that moves",
+            config: LatchConfig::RTP,
+            senders: &[(0, 20, 5000, 1, 7), (5000, 20, 6000, 2, 7)],
+            held: 2,
+            moves: 1,
+        },
+        Case {
+            name: "a peer that moves and back again",
+            config: LatchConfig::RTP,
+            senders: &[
+                (0, 20, 5000, 1, 7),
+                (5000, 20, 9000, 2, 7),
+                (9000, 20, 12_000, 1, 7),
+            ],
+            held: 1,
+            moves: 2,
+        },
+        Case {
+            name: "one packet from elsewhere during a pause",
+            config: LatchConfig::RTP,
+            senders: &[
+                (0, 20, 5000, 1, 7),
+                (9000, 20, 9020, 2, 7),
+                (9500, 20, 12_000, 1, 7),
+            ],
+            held: 1,
+            moves: 0,
+        },
+        Case {
+            name: "another server with another SSRC takes over",
+            config: LatchConfig::RTP,
+            senders: &[(0, 20, 5000, 1, 7), (5000, 20, 9000, 2, 8)],
+            held: 2,
+            moves: 1,
+        },
+        Case {
+            name: "the same, told to stay",
+            config: NEVER,
+            senders: &[(0, 20, 5000, 1, 7), (5000, 20, 60_000, 2, 7)],
+            held: 1,
+            moves: 0,
+        },
+        Case {
+            name: "RTCP of a peer that moves",
+            config: LatchConfig::RTCP,
+            senders: &[(0, 5000, 60_000, 1, 7), (60_000, 5000, 90_000, 2, 7)],
+            held: 2,
+            moves: 1,
+        },
+        Case {
+            name: "RTCP of a stranger",
+            config: LatchConfig::RTCP,
+            senders: &[(0, 5000, 600_000, 1, 7), (100, 1000, 600_000, 2, 7)],
+            held: 1,
+            moves: 0,
+        },
+    ];
+
+    #[test]
+    fn peers_are_followed_and_strangers_are_not() {
+        for case in CASES {
+            let mut latch = Latch::new(case.config);
+            for now_ms in 0..=600_000 {
+                for &(from_ms, every_ms, until_ms, host, ssrc) in case.senders {
+                    let is_on = (from_ms..until_ms).contains(&now_ms);
+                    if is_on && (now_ms - from_ms) % every_ms == 0 {
+                        latch.handle_valid(now_ms * MS, address(host), Ssrc(ssrc));
+                    }
+                }
+            }
+            assert_eq!(latch.address(), Some(address(case.held)), "{}", case.name);
+            assert_eq!(latch.stats().moves, case.moves, "{}", case.name);
+        }
+    }
+
+    #[test]
+    fn what_happens_is_told() {
+        let mut latch = Latch::new(LatchConfig::RTP);
+        assert_eq!(latch.address(), None);
+        assert_eq!(
+            latch.handle_valid(0, address(1), Ssrc(7)),
+            LatchVerdict::Latched
+        );
+        assert_eq!(
+            latch.handle_valid(MS, address(1), Ssrc(7)),
+            LatchVerdict::Peer
+        );
+        let verdicts: Vec<_> = (0..5)
+            .map(|at| latch.handle_valid((600 + at) * MS, address(2), Ssrc(7)))
+            .collect();
+        assert_eq!(verdicts[..4], [LatchVerdict::Stranger; 4]);
+        assert_eq!(verdicts[4], LatchVerdict::Moved { from: address(1) });
+        let LatchStats {
+            peer,
+            strangers,
+            moves,
+        } = latch.stats();
+        assert_eq!((peer, strangers, moves), (3, 4, 1));
+        latch.reset();
+        assert_eq!(latch.address(), None);
+    }
+
+    #[test]
+    fn rtcp_goes_where_it_comes_from_and_before_that_where_it_should() {
+        let mut peer = PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, false);
+        assert_eq!(peer.rtcp_address(), None);
+        peer.rtp.handle_valid(0, address(1), Ssrc(7));
+        let next = SocketAddr::from(([192, 0, 2, 1], 5001));
+        assert_eq!(peer.rtcp_address(), Some(next));
+        peer.handle_valid_rtcp(0, address(9), Ssrc(7));
+        assert_eq!(peer.rtcp_address(), Some(address(9)));
+        // The last port has no next one.
+        let mut peer = PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, false);
+        peer.rtp
+            .handle_valid(0, SocketAddr::from(([192, 0, 2, 1], u16::MAX)), Ssrc(7));
+        assert_eq!(peer.rtcp_address(), None);
+    }
+
+    #[test]
+    fn with_mux_there_is_one_address_and_rtp_moves_it() {
+        let mut peer = PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, true);
+        assert_eq!(
+            peer.handle_valid_rtcp(0, address(1), Ssrc(7)),
+            LatchVerdict::Latched
+        );
+        assert_eq!(
+            peer.handle_valid_rtcp(0, address(1), Ssrc(7)),
+            LatchVerdict::Peer
+        );
+        let late_ns = 60_000 * MS;
+        assert_eq!(
+            peer.handle_valid_rtcp(late_ns, address(2), Ssrc(7)),
+            LatchVerdict::Stranger
+        );
+        assert_eq!(peer.rtcp_address(), Some(address(1)));
+        for _ in 0..5 {
+            peer.rtp.handle_valid(late_ns, address(2), Ssrc(7));
+        }
+        assert_eq!(peer.rtcp_address(), Some(address(2)));
     }
 }

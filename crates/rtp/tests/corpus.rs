@@ -7,7 +7,12 @@ use threadbare_rtp::fuzzing;
 /// A target's name in `fuzz/`, and what it does with its bytes.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: &[Target] = &[("packet", fuzzing::packet), ("jitter", fuzzing::jitter)];
+const TARGETS: &[Target] = &[
+    ("packet", fuzzing::packet),
+    ("jitter", fuzzing::jitter),
+    ("rtcp", fuzzing::rtcp),
+    ("session", fuzzing::session),
+];
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")

@@ -63,6 +63,12 @@ impl Watched {
         self.check_counts();
     }
 
+    /// The next packet is a first one.
+    pub fn flush(&mut self) {
+        self.buffer.flush();
+        self.expected = None;
+    }
+
     /// As new, what is held is gone.
     pub fn reset(&mut self) {
         self.buffer.reset();
@@ -208,7 +214,7 @@ pub fn jitter(data: &[u8]) {
         }
     }
     watched.buffer_mut().release_all();
-    watched.buffer_mut().flush();
+    watched.flush();
     watched.drain(stream.now_ns);
     assert_eq!(watched.buffer().held_packets(), 0);
     if is_drained {
@@ -265,7 +271,7 @@ fn operate(operation: u8, bytes: &mut Bytes<'_>, watched: &mut Watched, stream: 
         13 => set(bytes, watched),
         14 => watched.buffer_mut().release_all(),
         _ => match bytes.u8() {
-            0..128 => watched.buffer_mut().flush(),
+            0..128 => watched.flush(),
             _ => watched.reset(),
         },
     }

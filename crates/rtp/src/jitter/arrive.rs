@@ -114,20 +114,14 @@ impl<T> JitterBuffer<T> {
 
     /// RFC 3550, A.1: MAX_DROPOUT, for this stream's packets.
     fn dropout_packets(&self) -> i64 {
-        packets_within(
-            self.cold.max_dropout_ns,
-            self.spacing_ns,
-            MAX_DROPOUT_PACKETS,
-        )
+        let max_ms = self.cold.config.max_dropout_ms;
+        packets_within(max_ms, self.spacing_ns, MAX_DROPOUT_PACKETS)
     }
 
     /// RFC 3550, A.1: MAX_MISORDER, for this stream's packets.
     fn misorder_packets(&self) -> i64 {
-        packets_within(
-            self.cold.max_misorder_ns,
-            self.spacing_ns,
-            MAX_MISORDER_PACKETS,
-        )
+        let max_ms = self.cold.config.max_misorder_ms;
+        packets_within(max_ms, self.spacing_ns, MAX_MISORDER_PACKETS)
     }
 
     /// A packet after the highest: the usual case.
@@ -354,9 +348,9 @@ fn slot_of<T>(incoming: Incoming<T>, send_ns: i64, mark: Mark) -> Slot<T> {
     }
 }
 
-/// How many packets `spacing_ns` apart lie within `span_ns`; `fallback` while the spacing is unknown.
-fn packets_within(span_ns: i64, spacing_ns: i64, fallback: i64) -> i64 {
-    match span_ns.checked_div(spacing_ns) {
+/// How many packets `spacing_ns` apart lie within `span_ms`; `fallback` while the spacing is unknown.
+fn packets_within(span_ms: u32, spacing_ns: i64, fallback: i64) -> i64 {
+    match (i64::from(span_ms) * NS_PER_MS).checked_div(spacing_ns) {
         None => fallback,
         // Sequence numbers tell before from after within half their range.
         Some(packets) => packets.clamp(1, i64::from(i16::MAX)),

@@ -9,10 +9,10 @@
 //!                         └─ does not fit ─→ candidate ─ a consecutive one follows ─→ resync, ring
 //! ```
 //!
-//! - Send times lie on one time line ([`timeline`]) that goes on over wrap-arounds, restarts and changes of source.
-//! - `play = send time + offset`, where the offset follows the least transit of the last seconds ([`skew`]).
-//! - `deadline = play + latency`, where the latency is set or adapts ([`adaptive`]).
-//! - Packets lie in a ring by an index that likewise goes on ([`ring`]): after a restart the next index belongs to
+//! - Send times lie on one time line (`timeline`) that goes on over wrap-arounds, restarts and changes of source.
+//! - `play = send time + offset`, where the offset follows the least transit of the last seconds (`skew`).
+//! - `deadline = play + latency`, where the latency is set or adapts (`adaptive`).
+//! - Packets lie in a ring by an index that likewise goes on (`ring`): after a restart the next index belongs to
 //!   another sequence number, and nothing held is lost.
 //!
 //! No single packet moves any of this by more than a place in the ring: what does not fit waits for a second one.
@@ -35,6 +35,8 @@ pub use config::{
 use depart::Next;
 pub use output::{Arrival, DropReason, Output, ResyncCause};
 use ring::Ring;
+#[cfg(test)]
+use ring::Slot;
 use skew::{Offset, Slices};
 use stats::Drops;
 pub use stats::Stats;
@@ -55,9 +57,10 @@ pub struct JitterBuffer<T> {
     // What every packet touches stands first and together: with thousands of streams in a process, each
     // cache line is a miss.
     ssrc: Ssrc,
-    highest_seq: SeqNum,
     /// Of the last packet given out or declared lost.
     last_seq: SeqNum,
+    /// Second of the pair: a compiler reads the first with both, which has to wait for the other's store.
+    highest_seq: SeqNum,
     is_active: bool,
     /// Packets from before [`JitterBuffer::floor`] may be of the present source.
     is_open_below: bool,
@@ -108,7 +111,8 @@ pub struct JitterBuffer<T> {
 #[derive(Debug)]
 struct Cold<T> {
     slices: Slices,
-    target: Option<Target>,
+    /// Large, and mostly not there.
+    target: Option<Box<Target>>,
     candidate: Option<Incoming<T>>,
     rejects: [Option<(T, DropReason)>; REJECTS_MAX],
     old_ssrc: Option<Ssrc>,
@@ -117,8 +121,6 @@ struct Cold<T> {
     drops: Drops,
     lost: u64,
     resyncs: u64,
-    max_dropout_ns: i64,
-    max_misorder_ns: i64,
     config: Config,
 }
 
@@ -141,8 +143,10 @@ impl<T> JitterBuffer<T> {
         config.check()?;
         let target = config
             .adaptive
-            .map(|bounds| Target::new(bounds, config.latency_ns));
-        let latency_ns = target.as_ref().map_or(config.latency_ns as i64, Target::ns);
+            .map(|bounds| Box::new(Target::new(bounds, config.latency_ns)));
+        let latency_ns = target
+            .as_ref()
+            .map_or(config.latency_ns as i64, |target| target.ns());
         Ok(JitterBuffer {
             ssrc: Ssrc(0),
             highest_seq: SeqNum(0),
@@ -187,8 +191,6 @@ impl<T> JitterBuffer<T> {
                 drops: Drops::default(),
                 lost: 0,
                 resyncs: 0,
-                max_dropout_ns: i64::from(config.max_dropout_ms) * NS_PER_MS,
-                max_misorder_ns: i64::from(config.max_misorder_ms) * NS_PER_MS,
                 config,
             }),
         })
@@ -287,10 +289,9 @@ impl<T> JitterBuffer<T> {
         config::check_latency(latency_ns)?;
         self.cold.config.latency_ns = latency_ns;
         self.latency_ns = latency_ns as i64;
-        if let Some(bounds) = self.cold.config.adaptive {
-            let target = Target::new(bounds, latency_ns);
+        if let (Some(target), Some(bounds)) = (&mut self.cold.target, self.cold.config.adaptive) {
+            **target = Target::new(bounds, latency_ns);
             self.latency_ns = target.ns();
-            self.cold.target = Some(target);
         }
         Ok(())
     }
@@ -311,8 +312,6 @@ impl<T> JitterBuffer<T> {
     pub fn set_tolerance_ms(&mut self, max_dropout_ms: u32, max_misorder_ms: u32) {
         self.cold.config.max_dropout_ms = max_dropout_ms;
         self.cold.config.max_misorder_ms = max_misorder_ms;
-        self.cold.max_dropout_ns = i64::from(max_dropout_ms) * NS_PER_MS;
-        self.cold.max_misorder_ns = i64::from(max_misorder_ms) * NS_PER_MS;
     }
 
     /// Packets held: those in order or waited for, and one that may turn out to be of a new source.

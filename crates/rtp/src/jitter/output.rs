@@ -39,7 +39,9 @@ pub enum Output<T> {
         /// It does not follow on what came out before: the first packet, or one after a loss, a drop or a resync.
         discont: bool,
     },
-    /// Packets that did not come by their deadline. Those that come yet will be late.
+    /// Packets that did not come in time: a whole gap, at the deadline of its first packet, so that what is lost together is
+    /// concealed together. Those of it that come yet will be late. Only what a later packet has followed is missing: a
+    /// stream that stops has lost nothing.
     Lost {
         /// The first of them.
         first: SeqNum,

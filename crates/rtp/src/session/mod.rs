@@ -38,6 +38,8 @@ use source::{Place, Source, Sources, flag};
 /// A source whose packets come from another address is believed once the address so far was silent for this long:
 /// longer than any gap that the network makes in speech, short enough that a caller who moves is soon heard again.
 pub const ADDRESS_SILENCE_NS: u64 = 500_000_000;
+/// And once so many packets in a row came from there: a single forged one in a pause must not shut a caller out.
+pub const ADDRESS_PACKETS: u32 = 5;
 /// The same for RTCP from another host, which speaks every 5 s or so: three times in silence.
 pub const RTCP_ADDRESS_SILENCE_NS: u64 = 15_000_000_000;
 /// The current source is given up for another valid one when it was silent for this long: several packets' time.
@@ -69,7 +71,8 @@ pub enum Profile {
 pub enum MinimumInterval {
     /// 5 s.
     Fixed,
-    /// 360 s divided by the session bandwidth in kbit/s, where that is less than 5 s (RFC 3550, section 6.2).
+    /// 360 s divided by the session bandwidth in kbit/s, where that is less than 5 s (RFC 3550, section 6.2). For unicast: in
+    /// a multicast group only senders may.
     Reduced,
 }
 
@@ -129,9 +132,10 @@ impl Config {
     }
 }
 
-/// The fields of an RTP packet that the session looks at.
+/// The fields of an RTP packet that the session looks at. Contributing sources are not among them: they do not count
+/// as members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Arrival {
+pub struct RtpHeader {
     /// Who it is from.
     pub ssrc: Ssrc,
     /// Its number.
@@ -142,9 +146,9 @@ pub struct Arrival {
     pub payload_type: PayloadType,
 }
 
-impl From<&Packet<'_>> for Arrival {
-    fn from(packet: &Packet<'_>) -> Arrival {
-        Arrival {
+impl From<&Packet<'_>> for RtpHeader {
+    fn from(packet: &Packet<'_>) -> RtpHeader {
+        RtpHeader {
             ssrc: packet.ssrc(),
             seq: packet.seq(),
             time: packet.time(),
@@ -377,7 +381,7 @@ impl Session {
     ///
     /// Allocates nothing, except when a source beside the current one appears or an event is to be told.
     #[inline]
-    pub fn handle_rtp(&mut self, now_ns: u64, from: SocketAddr, packet: Arrival) -> RtpVerdict {
+    pub fn handle_rtp(&mut self, now_ns: u64, from: SocketAddr, packet: RtpHeader) -> RtpVerdict {
         let source = &mut self.sources.current;
         if source.is_steady(packet.ssrc, packet.payload_type, from) {
             let receipt = source.reception.handle(now_ns, packet.seq, packet.time);
@@ -392,7 +396,7 @@ impl Session {
         &mut self,
         now_ns: u64,
         from: SocketAddr,
-        packet: Arrival,
+        packet: RtpHeader,
     ) -> RtpVerdict {
         if packet.ssrc == self.ssrc {
             return self.handle_own_ssrc(now_ns, from);
@@ -404,9 +408,8 @@ impl Session {
             // RFC 3550, section 8.2: "it MAY keep the packets from one and discard the packets from the other when this can
             // be detected by different source transport addresses". But "in some applications of RTP sources may be
             // expected to change addresses during a session": then the old one falls silent.
-            let silence_ns = now_ns.saturating_sub(source.reception.arrived_ns());
             if source.reception.is_valid() {
-                if silence_ns < ADDRESS_SILENCE_NS {
+                if !source.has_moved(now_ns, from) {
                     source.conflicts += 1;
                     self.counts.conflicts += 1;
                     return RtpVerdict::Conflict;
@@ -632,7 +635,7 @@ impl Session {
         }
         // "A participant which never sent an RTP or RTCP packet MUST NOT send a BYE packet", section 6.3.7.
         let is_known = self.sent.has_any || !self.timing.initial;
-        if self.phase == Phase::Active && is_known && self.has_bandwidth {
+        if self.phase != Phase::Left && is_known && self.has_bandwidth {
             self.departed = Some(old);
         }
         self.sent.packets = 0;

@@ -75,6 +75,9 @@ pub(crate) struct Source {
     pub(crate) report: Option<LastReport>,
     pub(crate) remote: Option<RemoteView>,
     pub(crate) conflicts: u64,
+    /// Where its RTP may come from now, how many packets in a row say so, and when the last packet from the address
+    /// so far had arrived as they began.
+    candidate: Option<(SocketAddr, u32, u64)>,
     pub(crate) fraction_lost: u8,
     pub(crate) has_rtp: bool,
 }
@@ -101,6 +104,7 @@ impl Source {
             report: None,
             remote: None,
             conflicts: 0,
+            candidate: None,
             fraction_lost: 0,
             has_rtp: false,
         }
@@ -117,6 +121,23 @@ impl Source {
             && self.flags == flag::STEADY
             && self.payload_type == payload_type
             && self.rtp_from == from
+    }
+
+    /// Whether RTP from another address shows that the source is there now: the address so far is silent, and it is not the
+    /// first packet from the new one. Packets from the address so far in between, which the hot path takes without
+    /// looking here, are seen by their time of arrival.
+    pub(crate) fn has_moved(&mut self, now_ns: u64, from: SocketAddr) -> bool {
+        let heard_ns = self.reception.arrived_ns();
+        let packets = match self.candidate {
+            Some((address, packets, since_ns)) if address == from && since_ns == heard_ns => {
+                packets.saturating_add(1)
+            }
+            _ => 1,
+        };
+        let is_silent = now_ns.saturating_sub(heard_ns) >= super::ADDRESS_SILENCE_NS;
+        let has_moved = is_silent && packets >= super::ADDRESS_PACKETS;
+        self.candidate = (!has_moved).then_some((from, packets, heard_ns));
+        has_moved
     }
 
     pub(crate) fn has(&self, flags: u8) -> bool {

@@ -43,7 +43,7 @@ proptest! {
             writer.report(ssrc, None, std::iter::empty());
             match kind {
                 0..=2 => {
-                    let arrival = Arrival {
+                    let arrival = RtpHeader {
                         ssrc,
                         seq: SeqNum(u16::from(number / 2)),
                         time: RtpTime(0),

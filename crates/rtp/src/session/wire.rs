@@ -1,9 +1,10 @@
 //! RTCP as bytes: checking, reading and writing, in place and without allocation. RFC 3550 section 6, RFC 4585
 //! section 6, RFC 5104 section 4.3.1.
 //!
-//! Why not the builders and parsers of `rtcp-types`: they collect chunks, blocks and packets in boxes and vectors, which
-//! a hostile packet fills, and take the zeros at the end of a source's description for as long as they last, the next
-//! source's SSRC included. The tests read with it what is written here, and the other way round.
+//! Why not the builders and parsers of `rtcp-types` 0.3.0: they collect chunks, blocks and packets in boxes and vectors,
+//! which a hostile packet fills; they take the zeros at the end of a source's description for as long as they last, the
+//! next source's SSRC included; and they write a BYE's padding over its alignment. The tests read with it what is
+//! written here, and the other way round.
 
 use thiserror::Error;
 

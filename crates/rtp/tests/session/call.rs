@@ -235,8 +235,7 @@ fn run(case: &Case) -> [End; 2] {
             deliver(case, &mut ends, now_ns, to, thing);
             continue;
         }
-        for at in 0..2 {
-            let end = &mut ends[at];
+        for (at, end) in ends.iter_mut().enumerate() {
             let delay = |random: &mut Random| end.link.delay_ns + random.below(end.link.shake_ns);
             if rtp_ns(end) == now_ns {
                 let arrival = packet(end.ssrc, end.next_rtp);

@@ -9,7 +9,7 @@ mod odd;
 use std::net::SocketAddr;
 
 use threadbare_rtp::id::{NtpTime, PayloadType, RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::session::{Arrival, Config, Event, Session};
+use threadbare_rtp::session::{Config, Event, RtpHeader, Session};
 
 const MS: u64 = 1_000_000;
 const S: u64 = 1_000 * MS;
@@ -31,8 +31,8 @@ fn session(ssrc: u32) -> Session {
 }
 
 /// Packet `number` of a stream of 20 ms packets with 8000 units/s.
-fn packet(ssrc: u32, number: u64) -> Arrival {
-    Arrival {
+fn packet(ssrc: u32, number: u64) -> RtpHeader {
+    RtpHeader {
         ssrc: Ssrc(ssrc),
         seq: SeqNum(number as u16),
         time: RtpTime((number as u32).wrapping_mul(160)),

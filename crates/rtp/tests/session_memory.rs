@@ -1,0 +1,127 @@
+//! A call that is under way allocates nothing: not per packet, not per report; and it fits into a few cache lines.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::SocketAddr;
+
+use threadbare_rtp::demux::{Demux, Filter, Lookup};
+use threadbare_rtp::id::{PayloadType, RtpTime, SeqNum, Ssrc};
+use threadbare_rtp::latch::{Latch, LatchConfig};
+use threadbare_rtp::session::{Config, RtpHeader, RtpVerdict, Session};
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+// SAFETY: passes everything on to the system's allocator; the counter is a plain thread-local without a destructor, so
+// that it can be reached at any time and allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|count| count.set(count.get() + 1));
+        // SAFETY: the caller's promise about `layout` is the one that is asked for here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `alloc` above, and so from the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const PACKET_NS: u64 = 20_000_000;
+
+fn address(host: usize) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, host as u8], 5000))
+}
+
+/// What the receiving thread keeps per call, and the table of its shared port.
+struct Call {
+    ends: [Session; 2],
+    latch: Latch,
+    demux: Demux<u32>,
+}
+
+impl Call {
+    /// 20 ms of it: a packet each way, and the RTCP that is due.
+    fn step(&mut self, number: u64) {
+        let now_ns = number * PACKET_NS;
+        let mut out = [0; 1500];
+        for at in 0..2 {
+            let header = RtpHeader {
+                ssrc: self.ends[at].ssrc(),
+                seq: SeqNum(number as u16),
+                time: RtpTime((number as u32).wrapping_mul(160)),
+                payload_type: PayloadType(if number % 100 == 99 { 101 } else { 0 }),
+            };
+            self.ends[at].handle_rtp_sent(now_ns, header.time, 160, 1);
+            let from = address(at);
+            let found = self
+                .demux
+                .lookup(now_ns, from, header.ssrc, header.payload_type);
+            assert!(matches!(found, Lookup::Route(_)));
+            let verdict = self.ends[1 - at].handle_rtp(now_ns, from, header);
+            assert!(verdict == RtpVerdict::Valid || number == 0);
+            if at == 0 && verdict.is_valid() {
+                self.latch.handle_valid(now_ns, from, header.ssrc);
+            }
+            if self.ends[at]
+                .next_timeout()
+                .is_some_and(|at_ns| at_ns <= now_ns)
+            {
+                while let Some(bytes) = self.ends[at].poll_transmit(now_ns, &mut out) {
+                    let result = self.ends[1 - at].handle_rtcp(now_ns, from, &out[..bytes]);
+                    assert_eq!(result, Ok(()));
+                }
+            }
+            while self.ends[at].poll_event().is_some() {}
+        }
+    }
+}
+
+#[test]
+fn two_hours_of_a_call_allocate_nothing() {
+    let mut call = Call {
+        ends: [1, 2].map(|ssrc| {
+            Session::new(
+                0,
+                Config::call(Ssrc(ssrc), "us@example.org", 8000, ssrc.into()),
+            )
+        }),
+        latch: Latch::new(LatchConfig::RTP),
+        demux: Demux::new(None, 1),
+    };
+    let by_ssrc = Filter {
+        ssrc: Some(Ssrc(1)),
+        ..Filter::default()
+    };
+    let by_address = Filter {
+        from: Some(address(1)),
+        ..Filter::default()
+    };
+    call.demux.add(by_ssrc, 1).expect("room");
+    call.demux.add(by_address, 2).expect("room");
+    // Long enough for each to have heard the other's name.
+    for number in 0..1000 {
+        call.step(number);
+    }
+    let before = ALLOCATIONS.with(Cell::get);
+    assert!(before > 0, "allocations are counted");
+    for number in 1000..360_000 {
+        call.step(number);
+    }
+    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    for end in &call.ends {
+        assert!(end.stats().rtcp_sent > 1000);
+        let bytes = end.memory_bytes();
+        assert!(
+            bytes <= 1536,
+            "{bytes} bytes, {} of them in place",
+            size_of::<Session>()
+        );
+    }
+}
