@@ -19,14 +19,14 @@ struct Held {
 /// What the jitter buffer and the session want to know of a packet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields {
-    pub(super) arrival: session::Arrival,
+    pub(super) arrival: session::RtpHeader,
     pub(super) marker: bool,
 }
 
 impl From<&Packet<'_>> for Fields {
     fn from(packet: &Packet<'_>) -> Fields {
         Fields {
-            arrival: session::Arrival::from(packet),
+            arrival: session::RtpHeader::from(packet),
             marker: packet.marker(),
         }
     }
@@ -113,7 +113,7 @@ impl Playout {
         fields: Fields,
         buffer: gst::Buffer,
     ) -> Result<(), UnknownPayloadType> {
-        let session::Arrival {
+        let session::RtpHeader {
             ssrc,
             seq,
             time,

@@ -24,7 +24,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use gst::glib;
 use threadbare_rtp::id::{NS_PER_S, NtpTime, RtpTime, Ssrc};
 use threadbare_rtp::latch::{LatchConfig, LatchVerdict, PeerLatch};
-use threadbare_rtp::session::{Arrival, Config, Event, RtpVerdict, Session};
+use threadbare_rtp::session::{Config, Event, RtpHeader, RtpVerdict, Session};
 use threadbare_runtime::{AgentHandle, RawAddr, clock_now_ns};
 
 use crate::kit::context::Place;
@@ -199,7 +199,7 @@ impl RtpSession {
         &self,
         arrival_ns: u64,
         from: SocketAddr,
-        packet: Arrival,
+        packet: RtpHeader,
     ) -> Admission {
         let mut rtcp = self.rtcp();
         let verdict = rtcp.session.handle_rtp(arrival_ns, from, packet);
