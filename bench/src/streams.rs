@@ -17,7 +17,7 @@ use crate::{counter, measure};
 /// Runs streams and measures this process.
 #[derive(Debug, Parser)]
 pub struct Options {
-    /// One stream, as for gst-launch. {port} {out} {ctx} {i} are filled in.
+    /// One stream, as for gst-launch. {port} {base} {out} {ctx} {ssrc} {i} are filled in.
     #[arg(long)]
     description: String,
     /// How many streams.
@@ -119,6 +119,9 @@ fn fill_in(options: &Options, stream: u16) -> String {
             &(options.out + stream % options.out_ports).to_string(),
         )
         .replace("{ctx}", &(stream % options.contexts).to_string())
+        .replace("{base}", &options.port.to_string())
+        // As the sender numbers them.
+        .replace("{ssrc}", &(stream + 1).to_string())
         .replace("{i}", &stream.to_string())
 }
 

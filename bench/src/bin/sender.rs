@@ -21,6 +21,9 @@ struct Options {
     /// Port of the first stream; the others follow.
     #[arg(long)]
     port: u16,
+    /// All streams go to the first port.
+    #[arg(long)]
+    one_port: bool,
     /// For how long.
     #[arg(long)]
     seconds: f64,
@@ -39,9 +42,11 @@ struct Batch {
 }
 
 impl Batch {
-    fn new(streams: u16, port: u16) -> Batch {
+    fn new(streams: u16, port: u16, one_port: bool) -> Batch {
         let mut packets: Vec<_> = (0..u32::from(streams)).map(rtp::first_packet).collect();
-        let mut addresses: Vec<_> = (0..streams).map(|stream| loopback(port + stream)).collect();
+        let mut addresses: Vec<_> = (0..streams)
+            .map(|stream| loopback(if one_port { port } else { port + stream }))
+            .collect();
         let mut pieces: Vec<_> = packets
             .iter_mut()
             .map(|packet| libc::iovec {
@@ -108,7 +113,7 @@ fn main() -> Result<()> {
         bail!("{streams} ports from {} on are too many", options.port);
     }
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    let mut batch = Batch::new(options.streams, options.port);
+    let mut batch = Batch::new(options.streams, options.port, options.one_port);
     let interval = Duration::from_micros(1_000_000 / PACKETS_PER_SECOND);
     let rounds = (options.seconds * PACKETS_PER_SECOND as f64) as u32;
     let start = Instant::now();

@@ -113,6 +113,9 @@ impl Bench {
             &base.to_string(),
         ]);
         command.args(["--seconds", &seconds.to_string()]);
+        if case.description.contains("{base}") {
+            command.arg("--one-port");
+        }
         Process::start(command)?.line()
     }
 

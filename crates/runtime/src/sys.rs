@@ -245,6 +245,7 @@ pub fn recv_from_timestamped(
 pub struct RecvBatch {
     headers: Vec<libc::mmsghdr>,
     addrs: Vec<RawAddr>,
+    controls: Vec<Control>,
     lens: Vec<usize>,
 }
 
@@ -255,6 +256,7 @@ impl RecvBatch {
             // SAFETY: mmsghdr is plain old data for which all zeroes is a value.
             headers: vec![unsafe { std::mem::zeroed() }; capacity],
             addrs: vec![RawAddr::empty(); capacity],
+            controls: (0..capacity).map(|_| Control::new()).collect(),
             lens: vec![0; capacity],
         }
     }
@@ -275,10 +277,12 @@ impl RecvBatch {
             header.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
             header.msg_iov = (buf as *mut IoSliceMut<'_>).cast();
             header.msg_iovlen = 1;
+            header.msg_control = self.controls[i].0.as_mut_ptr().cast();
+            header.msg_controllen = size_of::<Control>();
         }
         let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
-        // SAFETY: the first `count` headers point into `self.addrs` and `bufs`, which are exclusively
-        // borrowed until the call returns; nothing uses the pointers afterwards. No timeout is passed.
+        // SAFETY: the first `count` headers point into `self.addrs`, `self.controls` and `bufs`, which are
+        // exclusively borrowed until the call returns. No timeout is passed.
         let n = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -297,7 +301,8 @@ impl RecvBatch {
         Ok(n as usize)
     }
 
-    /// What the last call received as its `i`-th datagram.
+    /// What the last call received as its `i`-th datagram; with the kernel's timestamp, if the socket has
+    /// SO_TIMESTAMPNS on.
     pub fn received(&self, i: usize) -> (Received, &RawAddr) {
         let datagram_len = self.headers[i].msg_len as usize;
         let len = datagram_len.min(self.lens[i]);
@@ -305,14 +310,15 @@ impl RecvBatch {
             Received {
                 len,
                 datagram_len,
-                timestamp_ns: None,
+                timestamp_ns: timestamp_of(&self.headers[i].msg_hdr),
             },
             &self.addrs[i],
         )
     }
 }
 
-// SAFETY: the raw pointers in `headers` are written and used within one `recv` call only.
+// SAFETY: of the raw pointers in `headers`, those to the caller's memory are written and used within one `recv`
+// call only; those that are used after it lead into the vectors' own heap blocks, which move along.
 unsafe impl Send for RecvBatch {}
 
 impl std::fmt::Debug for RecvBatch {

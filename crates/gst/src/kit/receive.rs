@@ -64,6 +64,13 @@ impl Reader {
         }
     }
 
+    /// The same for a socket that many streams share: always in full batches.
+    pub(crate) fn shared(shard: &Shard, udp: Udp, mtu: u32, timestamped: bool) -> Self {
+        let mut reader = Reader::new(shard, udp, mtu, timestamped);
+        reader.load.always = true;
+        reader
+    }
+
     pub(crate) fn udp(&self) -> &Udp {
         &self.udp
     }
@@ -90,8 +97,8 @@ impl Reader {
             return Read::Idle;
         }
         match self.load.batch() {
-            Some(size) if !self.timestamped => self.read_batch(cx, size),
-            _ => self.read_one(cx),
+            Some(size) => self.read_batch(cx, size),
+            None => self.read_one(cx),
         }
     }
 
@@ -193,6 +200,7 @@ struct Load {
     expected: u16,
     streak: u16,
     unthrottled: bool,
+    always: bool,
 }
 
 impl Load {
@@ -226,6 +234,9 @@ impl Load {
     /// Datagrams to ask for in one call, if a batch is worth it.
     #[inline]
     fn batch(&self) -> Option<usize> {
+        if self.always {
+            return Some(BATCH);
+        }
         // One more than expected, so that the call itself finds out that nothing is left.
         let expected = usize::from(self.expected);
         (expected >= BATCH_FROM).then(|| (expected + 1).min(BATCH))
@@ -263,7 +274,7 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 /// Datagrams one call reads from a busy socket.
-const BATCH: usize = 32;
+const BATCH: usize = 64;
 /// Packets in a slice from which on a batch is cheaper than single receives.
 const BATCH_FROM: usize = 4;
 /// Passes in a row after which a socket of a context without throttling counts as busy.

@@ -220,7 +220,7 @@ impl GioAddress {
 }
 
 /// The properties `auto-multicast`, `loop` and `multicast-iface`.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MulticastSettings {
     pub(crate) auto: bool,
     pub(crate) loops: bool,

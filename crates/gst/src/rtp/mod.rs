@@ -2,11 +2,13 @@
 //!
 //! - `session`: sockets, RTCP and the peer's address, shared by the elements of one session.
 //! - `playout`: from the jitter buffer's outputs to GStreamer buffers and events.
+//! - `port`: one socket for many sessions.
 //! - `source`, `sink`: `ts-rtpsrc` and `ts-rtpsink`.
 //! - `g711`: `ts-rtpg711`.
 
 mod g711;
 mod playout;
+mod port;
 mod session;
 mod sink;
 mod source;

@@ -10,6 +10,7 @@ use threadbare_runtime::{
 
 use super::{RtpSession, Sockets, address_of};
 use crate::kit::context::Place;
+use crate::kit::socket::Udp;
 
 /// Receives and sends a session's RTCP.
 pub(super) struct RtcpAgent {
@@ -56,13 +57,18 @@ impl RtcpAgent {
         cx.clear_timer();
     }
 
-    /// The socket that is ours alone: with rtcp-mux the one who receives the RTP hands us what is RTCP.
-    fn rtcp_socket(&self) -> Option<&crate::kit::socket::Udp> {
-        self.sockets.as_ref()?.rtcp.as_ref()
+    /// The socket that is ours alone to read. With rtcp-mux the one who receives the RTP hands us what is RTCP, and so
+    /// does the one who reads a shared port.
+    fn rtcp_socket(&self) -> Option<&Udp> {
+        self.sockets
+            .as_ref()
+            .filter(|sockets| !sockets.is_shared)?
+            .rtcp
+            .as_ref()
     }
 
     fn receive(&mut self, now_ns: u64) {
-        let Some(udp) = self.sockets.as_ref().and_then(|s| s.rtcp.as_ref()) else {
+        let Some(udp) = self.rtcp_socket() else {
             return;
         };
         let mut bytes = [0; PACKET_BYTES_MAX];

@@ -385,7 +385,7 @@ impl Rtcp {
 }
 
 /// The SSRC of who sent an RTCP packet that was found valid: that of its first report (RFC 3550, section 6.4).
-fn sender_of(bytes: &[u8]) -> Option<Ssrc> {
+pub(crate) fn sender_of(bytes: &[u8]) -> Option<Ssrc> {
     let bytes = bytes.get(4..8)?.try_into().ok()?;
     Some(Ssrc(u32::from_be_bytes(bytes)))
 }
@@ -401,7 +401,7 @@ fn cname() -> String {
     CNAME.clone()
 }
 
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     u64::from(glib::random_int()) << 32 | u64::from(glib::random_int())
 }
 

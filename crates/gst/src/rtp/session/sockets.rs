@@ -7,7 +7,7 @@ use gio::prelude::*;
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
 
 /// Where to listen.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SocketSettings {
     pub(crate) address: String,
     /// 0: any free one.
@@ -27,6 +27,8 @@ pub(crate) struct Sockets {
     pub(crate) rtp: Udp,
     /// `None`: RTCP comes with the RTP.
     pub(crate) rtcp: Option<Udp>,
+    /// Somebody else reads them, for several sessions.
+    pub(crate) is_shared: bool,
     memberships: Vec<(Udp, Membership)>,
 }
 
@@ -76,6 +78,7 @@ impl Sockets {
         Ok(Sockets {
             rtp,
             rtcp,
+            is_shared: false,
             memberships,
         })
     }

@@ -1,5 +1,6 @@
 //! Properties, pad and states of `ts-rtpsrc`.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use gst::glib::{self, Properties};
@@ -10,7 +11,7 @@ use threadbare_rtp::session::ClockRates;
 use super::receiver::{Counts, Receiver, Shared};
 use super::settings::{
     ClockSkew, LATENCY_MS_DEFAULT, LATENCY_MS_MAX, MAX_DROPOUT_MS_DEFAULT, MAX_MISORDER_MS_DEFAULT,
-    MTU_DEFAULT, MTU_MAX, PORT_DEFAULT, Settings,
+    MTU_DEFAULT, MTU_MAX, PORT_DEFAULT, SSRC_ANY, Settings,
 };
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
@@ -19,6 +20,7 @@ use crate::kit::source::{Driver, Producer};
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
 use crate::rtp::playout::Playout;
+use crate::rtp::port::{SharedPort, Tenancy};
 use crate::rtp::session::{RtpSession, Sockets};
 
 #[derive(Properties)]
@@ -40,6 +42,8 @@ pub struct RtpSrc {
     #[property(name = "adaptive", nick = "Adaptive", blurb = "Delay packets only as long as the network's jitter asks for, up to latency", type = bool, get = |s: &Self| s.settings().adaptive, set = |s: &Self, v| s.settings().adaptive = v, default = false)]
     #[property(name = "latch", nick = "Latch", blurb = "Learn the sender's address from its first valid packets and take no others (symmetric RTP)", type = bool, get = |s: &Self| s.settings().latch, set = |s: &Self, v| s.settings().latch = v, default = true)]
     #[property(name = "session", nick = "Session", blurb = "A ts-rtpsink with the same name sends from this element's sockets and shares its RTCP session; empty: none does", type = String, get = |s: &Self| s.settings().session.clone(), set = |s: &Self, v: Option<String>| s.settings().session = v.unwrap_or_default(), default = "")]
+    #[property(name = "ssrc", nick = "SSRC", blurb = "Receive the packets of this SSRC only, and share the port with other sources that receive others; 4294967295: no such limit", type = u32, get = |s: &Self| s.settings().ssrc, set = |s: &Self, v| s.settings().ssrc = v, default = SSRC_ANY)]
+    #[property(name = "from", nick = "From", blurb = "Receive packets from this address:port only, and share the port with other sources that receive others; NULL: no such limit", type = Option<String>, get = |s: &Self| s.settings().from.map(|from| from.to_string()), set = Self::set_from)]
     #[property(name = "max-dropout-time", nick = "Maximum dropout time", blurb = "A step forward in the sequence numbers of at most this much time is a loss, of more a restart, ms", type = u32, get = |s: &Self| s.settings().max_dropout_ms, set = |s: &Self, v| s.configure(|settings| settings.max_dropout_ms = v), default = MAX_DROPOUT_MS_DEFAULT)]
     #[property(name = "max-misorder-time", nick = "Maximum misorder time", blurb = "A step back in the sequence numbers of at most this much time is a late packet, of more a restart, ms", type = u32, get = |s: &Self| s.settings().max_misorder_ms, set = |s: &Self, v| s.configure(|settings| settings.max_misorder_ms = v), default = MAX_MISORDER_MS_DEFAULT)]
     #[property(name = "uri", nick = "URI", blurb = "rtp://host:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "rtp://0.0.0.0:5004")]
@@ -58,6 +62,8 @@ pub struct RtpSrc {
 struct Opened {
     session: Arc<RtpSession>,
     sockets: Arc<Sockets>,
+    /// On a shared port.
+    tenancy: Option<Tenancy>,
 }
 
 impl RtpSrc {
@@ -116,9 +122,24 @@ impl RtpSrc {
         }
     }
 
+    fn set_from(&self, from: Option<String>) {
+        let parsed = from.as_deref().filter(|from| !from.is_empty());
+        match parsed.map(str::parse::<SocketAddr>).transpose() {
+            Ok(from) => self.settings().from = from,
+            Err(_) => gst::element_imp_warning!(
+                self,
+                gst::ResourceError::Settings,
+                [
+                    "from={}: expected address:port, [address]:port for IPv6",
+                    from.unwrap_or_default()
+                ]
+            ),
+        }
+    }
+
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
-        let sockets = Arc::new(Sockets::open(&settings.sockets(&lock(&self.multicast)))?);
+        let asked = settings.sockets(&lock(&self.multicast));
         let session = RtpSession::join(&settings.session);
         if session.sockets().is_some() {
             return Err(gst::error_msg!(
@@ -126,16 +147,31 @@ impl RtpSrc {
                 ["session '{}' has a ts-rtpsrc already", session.name()]
             ));
         }
+        let tenancy = match settings.filter() {
+            Some(filter) => Some(SharedPort::rent(&asked, filter, &session)?),
+            None => None,
+        };
+        let sockets = match &tenancy {
+            Some(tenancy) => tenancy.sockets().clone(),
+            None => Arc::new(Sockets::open(&asked)?),
+        };
         session.set_sockets(sockets.clone());
         session.learn_peer(settings.latch);
-        *lock(&self.opened) = Some(Opened { session, sockets });
+        *lock(&self.opened) = Some(Opened {
+            session,
+            sockets,
+            tenancy,
+        });
         self.obj().notify("used-port");
         Ok(())
     }
 
     fn close(&self) {
         let opened = lock(&self.opened).take();
-        if let Some(Opened { session, sockets }) = opened {
+        if let Some(Opened {
+            session, sockets, ..
+        }) = opened
+        {
             session.close(&sockets);
         }
     }
@@ -146,7 +182,11 @@ impl RtpSrc {
         let element = obj.upcast_ref::<gst::Element>();
         let settings = self.settings().clone();
         let opened = lock(&self.opened);
-        let Opened { session, sockets } = opened
+        let Opened {
+            session,
+            sockets,
+            tenancy,
+        } = opened
             .as_ref()
             .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
         let playout = Playout::new(settings.jitter(), settings.caps.clone(), settings.do_lost)
@@ -161,15 +201,19 @@ impl RtpSrc {
         });
         let place = lock(&self.context).place(element)?;
         session.start(&place)?;
+        *lock(&self.shared) = Some(shared.clone());
+        if let Some(tenancy) = tenancy {
+            tenancy.start(&place, settings.mtu)?;
+        }
         let receiver = Receiver::new(
             element,
             &place.shard,
             session.clone(),
             sockets.clone(),
-            shared.clone(),
+            tenancy.as_ref().map(|tenancy| tenancy.mailbox().clone()),
+            shared,
             settings.mtu,
         );
-        *lock(&self.shared) = Some(shared);
         self.driver.add(element, &self.src_pad, place, receiver)
     }
 
@@ -178,6 +222,9 @@ impl RtpSrc {
         let had_shared = lock(&self.shared).take().is_some();
         if had_shared && let Some(opened) = lock(&self.opened).as_ref() {
             opened.session.stop();
+            if let Some(tenancy) = &opened.tenancy {
+                tenancy.stop();
+            }
         }
     }
 
@@ -251,11 +298,16 @@ impl RtpSrc {
             }
             None => stats,
         };
-        let stats = match lock(&self.opened).as_ref() {
-            Some(opened) => stats.field("rtcp", opened.session.structure()),
-            None => stats,
-        };
-        stats.build()
+        match lock(&self.opened).as_ref() {
+            Some(opened) => {
+                let stats = stats.field("rtcp", opened.session.structure());
+                match &opened.tenancy {
+                    Some(tenancy) => stats.field("port-unmatched", tenancy.unmatched()).build(),
+                    None => stats.build(),
+                }
+            }
+            None => stats.build(),
+        }
     }
 }
 

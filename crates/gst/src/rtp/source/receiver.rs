@@ -18,6 +18,7 @@ use crate::kit::source::{Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
 use crate::rtp::playout::{Fields, Playout, UnknownPayloadType};
+use crate::rtp::port::Mailbox;
 use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
 
 /// What the receiver shares with its element.
@@ -41,7 +42,7 @@ pub(super) struct Counts {
 /// Hot fields first: thousands of receivers take turns in the cache.
 #[repr(C)]
 pub(super) struct Receiver {
-    reader: Reader,
+    input: Input,
     shared: Arc<Shared>,
     session: Arc<RtpSession>,
     clock: Arc<SliceClock>,
@@ -55,18 +56,57 @@ pub(super) struct Receiver {
     element: glib::WeakRef<gst::Element>,
 }
 
+/// Where the datagrams come from.
+pub(super) enum Input {
+    /// A socket of its own.
+    Socket(Reader),
+    /// A place on a shared port: what has arrived, in order, the next one last.
+    Mailbox(Arc<Mailbox>, Vec<Datagram>),
+}
+
+impl Input {
+    fn of(shard: &Shard, sockets: &Sockets, mailbox: Option<Arc<Mailbox>>, mtu: u32) -> Input {
+        match mailbox {
+            Some(mailbox) => Input::Mailbox(mailbox, Vec::new()),
+            None => Input::Socket(Reader::new(shard, sockets.rtp.clone(), mtu, true)),
+        }
+    }
+
+    #[inline]
+    fn begin(&mut self, cx: &Cx<'_>, ready: Ready) {
+        if let (Input::Socket(reader), Ready::Io(_)) = (self, ready) {
+            reader.begin(cx);
+        }
+    }
+
+    #[inline]
+    fn next(&mut self, cx: &Cx<'_>) -> Read {
+        match self {
+            Input::Socket(reader) => reader.next(cx),
+            Input::Mailbox(mailbox, datagrams) => {
+                if datagrams.is_empty() {
+                    mailbox.take(datagrams);
+                    datagrams.reverse();
+                }
+                datagrams.pop().map_or(Read::Idle, Read::Datagram)
+            }
+        }
+    }
+}
+
 impl Receiver {
     pub(super) fn new(
         element: &gst::Element,
         shard: &Shard,
         session: Arc<RtpSession>,
         sockets: Arc<Sockets>,
+        mailbox: Option<Arc<Mailbox>>,
         shared: Arc<Shared>,
         mtu: u32,
     ) -> Self {
         let slice_ns = shard.wait().as_nanos() as u64;
         Receiver {
-            reader: Reader::new(shard, sockets.rtp.clone(), mtu, true),
+            input: Input::of(shard, &sockets, mailbox, mtu),
             shared,
             session,
             clock: shard.extension(|_| SliceClock::default()),
@@ -148,17 +188,31 @@ impl Receiver {
 
 impl Producer for Receiver {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        cx.register(self.reader.udp().fd(), 0, Interest::Read)
-            .map_err(|error| {
-                gst::error_msg!(
-                    gst::ResourceError::OpenRead,
-                    ["cannot watch the socket: {error}"]
-                )
-            })
+        match &self.input {
+            Input::Socket(reader) => {
+                cx.register(reader.udp().fd(), 0, Interest::Read)
+                    .map_err(|error| {
+                        gst::error_msg!(
+                            gst::ResourceError::OpenRead,
+                            ["cannot watch the socket: {error}"]
+                        )
+                    })
+            }
+            Input::Mailbox(mailbox, _) => {
+                mailbox.open(cx.waker());
+                Ok(())
+            }
+        }
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        cx.deregister(self.reader.udp().fd());
+        match &mut self.input {
+            Input::Socket(reader) => cx.deregister(reader.udp().fd()),
+            Input::Mailbox(mailbox, datagrams) => {
+                mailbox.close();
+                datagrams.clear();
+            }
+        }
         cx.clear_timer();
         // What is held would be late when it goes on.
         lock(&self.shared.playout).flush(cx.now_ns());
@@ -170,9 +224,7 @@ impl Producer for Receiver {
 
     #[inline]
     fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
-        if let Ready::Io(_) = ready {
-            self.reader.begin(cx);
-        }
+        self.input.begin(cx, ready);
     }
 
     #[inline]
@@ -186,7 +238,7 @@ impl Producer for Receiver {
                 }
                 playout.next_timeout()
             };
-            match self.reader.next(cx) {
+            match self.input.next(cx) {
                 Read::Datagram(datagram) => self.take(cx, datagram),
                 Read::NetworkError => {
                     self.shared.counts.socket_errors.add(1);
@@ -229,7 +281,9 @@ impl Producer for Receiver {
     }
 
     fn reopening(&mut self) -> Vec<gst::Event> {
-        self.reader.clear();
+        if let Input::Socket(reader) = &mut self.input {
+            reader.clear();
+        }
         let segment = gst::FormattedSegment::<gst::ClockTime>::new();
         vec![gst::event::Segment::new(&segment)]
     }

@@ -1,6 +1,10 @@
 //! The properties of `ts-rtpsrc` as plain values, and its URI.
 
+use std::net::SocketAddr;
+
 use gst::glib;
+use threadbare_rtp::demux::Filter;
+use threadbare_rtp::id::Ssrc;
 use threadbare_rtp::jitter::{self, Adaptive, Release, Skew};
 
 use crate::kit::socket::{MulticastSettings, format_host_port, split_host_port};
@@ -24,6 +28,9 @@ pub(super) struct Settings {
     pub(super) adaptive: bool,
     pub(super) latch: bool,
     pub(super) session: String,
+    /// [`SSRC_ANY`]: all.
+    pub(super) ssrc: u32,
+    pub(super) from: Option<SocketAddr>,
     pub(super) max_dropout_ms: u32,
     pub(super) max_misorder_ms: u32,
 }
@@ -46,12 +53,16 @@ impl Default for Settings {
             adaptive: false,
             latch: true,
             session: String::new(),
+            ssrc: SSRC_ANY,
+            from: None,
             max_dropout_ms: MAX_DROPOUT_MS_DEFAULT,
             max_misorder_ms: MAX_MISORDER_MS_DEFAULT,
         }
     }
 }
 
+/// As the stock payloaders have it.
+pub(super) const SSRC_ANY: u32 = u32::MAX;
 pub(super) const PORT_DEFAULT: i32 = 5004;
 /// An Ethernet frame's payload less some tunnel headers.
 pub(super) const MTU_DEFAULT: u32 = 1492;
@@ -104,6 +115,16 @@ impl Settings {
             max_misorder_ms: self.max_misorder_ms,
             ..jitter::Config::new(8000, latency_ns)
         }
+    }
+
+    /// What tells this source's packets from others on the same port, if anything does.
+    pub(super) fn filter(&self) -> Option<Filter> {
+        let ssrc = (self.ssrc != SSRC_ANY).then_some(Ssrc(self.ssrc));
+        (ssrc.is_some() || self.from.is_some()).then_some(Filter {
+            ssrc,
+            from: self.from,
+            payload_type: None,
+        })
     }
 
     pub(super) fn sockets(&self, multicast: &MulticastSettings) -> SocketSettings {
