@@ -161,8 +161,6 @@ impl<T> JitterBuffer<T> {
             self.floor = index;
         }
         self.ring.insert(index, slot_of(incoming, send_ns, mark));
-        let held_from = (index + 1).saturating_sub(self.usable());
-        self.release_to = self.release_to.max(held_from);
     }
 
     /// A packet that was overtaken and is still wanted.
@@ -176,8 +174,8 @@ impl<T> JitterBuffer<T> {
             mark = std::mem::replace(&mut self.ring.slot_mut(self.floor).mark, mark);
             self.next = index;
             self.floor = index;
-            self.release_to = self.release_to.min(index);
-            self.flush_to = self.flush_to.min(index);
+            self.cold.release_to = self.cold.release_to.min(index);
+            self.cold.flush_to = self.cold.flush_to.min(index);
         }
         self.ring.insert(index, slot_of(incoming, send_ns, mark));
     }

@@ -52,7 +52,7 @@ use crate::id::{RtpTime, SeqNum, Ssrc};
 ///
 /// Times are ns on one monotonic clock of the caller's choice. Memory is allocated at construction and never again.
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct JitterBuffer<T> {
     // What every packet touches stands first and together: with thousands of streams in a process, each
     // cache line is a miss.
@@ -62,6 +62,8 @@ pub struct JitterBuffer<T> {
     /// Second of the pair: a compiler reads the first with both, which has to wait for the other's store.
     highest_seq: SeqNum,
     is_active: bool,
+    /// [`Cold::release_to`] or [`Cold::flush_to`] is ahead.
+    is_forced: bool,
     /// Packets from before [`JitterBuffer::floor`] may be of the present source.
     is_open_below: bool,
     is_adaptive: bool,
@@ -82,10 +84,6 @@ pub struct JitterBuffer<T> {
     highest: u64,
     /// Index of the first packet of the present numbering.
     floor: u64,
-    /// All below is due.
-    release_to: u64,
-    /// All below is dropped.
-    flush_to: u64,
     /// Bit n: index `next - 1 - n` was given out.
     delivered_bits: u64,
     timeline: Timeline,
@@ -116,6 +114,10 @@ struct Cold<T> {
     candidate: Option<Incoming<T>>,
     rejects: [Option<(T, DropReason)>; REJECTS_MAX],
     old_ssrc: Option<Ssrc>,
+    /// All below is due.
+    release_to: u64,
+    /// All below is dropped.
+    flush_to: u64,
     late_seq: SeqNum,
     late_since_ns: i64,
     drops: Drops,
@@ -152,6 +154,7 @@ impl<T> JitterBuffer<T> {
             highest_seq: SeqNum(0),
             last_seq: SeqNum(0),
             is_active: false,
+            is_forced: false,
             is_open_below: false,
             is_adaptive: target.is_some(),
             drop_on_latency: config.drop_on_latency,
@@ -164,8 +167,6 @@ impl<T> JitterBuffer<T> {
             next: FIRST_INDEX,
             highest: FIRST_INDEX - 1,
             floor: FIRST_INDEX,
-            release_to: 0,
-            flush_to: 0,
             delivered_bits: 0,
             timeline: Timeline::new(config.clock_rate_hz),
             offset: Offset::new(),
@@ -186,6 +187,8 @@ impl<T> JitterBuffer<T> {
                 candidate: None,
                 rejects: [const { None }; REJECTS_MAX],
                 old_ssrc: None,
+                release_to: 0,
+                flush_to: 0,
                 late_seq: SeqNum(0),
                 late_since_ns: 0,
                 drops: Drops::default(),
@@ -218,8 +221,11 @@ impl<T> JitterBuffer<T> {
             return Some(dropped);
         }
         let head = self.head()?;
-        if self.next < self.flush_to {
-            return self.drop_head(head.index, DropReason::Flushed);
+        if self.is_forced {
+            if self.next < self.cold.flush_to {
+                return self.drop_head(head.index, DropReason::Flushed);
+            }
+            self.is_forced = self.next < self.cold.release_to;
         }
         if local_ns(now_ns) >= self.due_ns(&head) {
             return match head.what {
@@ -252,13 +258,16 @@ impl<T> JitterBuffer<T> {
     /// Everything held is due at once, in order, with its losses declared: the stream has ended (BYE), or what is
     /// downstream drains. It goes on with the next packet.
     pub fn release_all(&mut self) {
-        self.release_to = self.highest + 1;
+        self.is_forced = true;
+        self.cold.release_to = self.highest + 1;
     }
 
     /// Everything held comes out as [`DropReason::Flushed`], and the source is forgotten: the next packet is a first one.
     /// Settings and counts stay.
     pub fn flush(&mut self) {
-        self.flush_to = self.highest + 1;
+        self.is_forced = true;
+        self.cold.flush_to = self.highest + 1;
+        self.cold.release_to = self.cold.flush_to;
         self.is_active = false;
         self.is_broken = true;
         self.late_run = 0;
