@@ -90,7 +90,7 @@ impl<T> JitterBuffer<T> {
         let expected_ns = self.spacing_ns.saturating_mul(step);
         let range_ns = expected_ns.saturating_mul(2);
         match step {
-            // Several packets may share a timestamp: a frame's, an event's (RFC 4733, section 2.5.1.2).
+            // Several packets may share a timestamp: a frame's, an event's (RFC 4733).
             1.. => (0..=range_ns).contains(&advance_ns),
             _ => (range_ns..=0).contains(&advance_ns),
         }
@@ -138,8 +138,9 @@ impl<T> JitterBuffer<T> {
             return self.reject(incoming.packet, DropReason::Full);
         }
         let advance_ns = send_ns.saturating_sub(self.highest_send_ns);
+        let expected_ns = self.spacing_ns.saturating_mul(step as i64);
         let is_silence_before =
-            incoming.marker || advance_ns > self.spacing_ns.saturating_mul(2 * step as i64);
+            incoming.marker || (expected_ns > 0 && advance_ns > expected_ns.saturating_mul(2));
         if step == 1 && 0 < advance_ns && advance_ns <= SPACING_NS_MAX && !incoming.marker {
             self.spacing_ns = advance_ns;
         }

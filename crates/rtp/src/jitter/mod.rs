@@ -51,6 +51,41 @@ use crate::id::{RtpTime, SeqNum, Ssrc};
 /// drain loses packets ([`DropReason::Full`]) and nothing else.
 ///
 /// Times are ns on one monotonic clock of the caller's choice. Memory is allocated at construction and never again.
+///
+/// ```
+/// use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
+/// use threadbare_rtp::jitter::{Arrival, Config, JitterBuffer, Output, Release};
+///
+/// # fn main() -> Result<(), threadbare_rtp::jitter::ConfigError> {
+/// const MS: u64 = 1_000_000;
+/// let release = Release::InOrder;
+/// let mut buffer = JitterBuffer::new(Config { release, ..Config::new(8_000, 60 * MS) })?;
+/// let mut outputs = Vec::new();
+/// // The second of three packets is lost.
+/// for (n, packet) in [(0, "first"), (2, "third")] {
+///     let now_ns = u64::from(n) * 20 * MS;
+///     buffer.handle_packet(now_ns, Arrival {
+///         ssrc: Ssrc(1),
+///         seq: SeqNum(n),
+///         time: RtpTime(u32::from(n) * 160),
+///         marker: false,
+///         arrival_ns: None,
+///         packet,
+///     });
+///     outputs.extend(std::iter::from_fn(|| buffer.poll_output(now_ns)));
+/// }
+/// // It would have come after 20 ms, and is waited for another 60.
+/// let due_ns = buffer.next_timeout();
+/// assert_eq!(due_ns, Some(80 * MS));
+/// outputs.extend(std::iter::from_fn(|| buffer.poll_output(80 * MS)));
+/// assert!(matches!(outputs[..], [
+///     Output::Packet { packet: "first", .. },
+///     Output::Lost { first: SeqNum(1), packets: 1, .. },
+///     Output::Packet { packet: "third", discont: true, .. },
+/// ]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct JitterBuffer<T> {

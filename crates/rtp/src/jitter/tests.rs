@@ -562,3 +562,20 @@ fn timestamps_go_on_over_many_wraps() {
     }
     assert_eq!(buffer.stats().resyncs, 0);
 }
+
+#[test]
+fn the_adaptive_latency_shrinks_at_a_talkspurts_start_and_not_before() {
+    let mut bed = Bed::new(Config {
+        adaptive: Some(Adaptive {
+            min_ns: 20 * MS,
+            max_ns: 200 * MS,
+        }),
+        ..Config::new(8_000, 120 * MS)
+    });
+    bed.stream(0, 50);
+    assert_eq!(bed.buffer.latency_ns(), 120 * MS);
+    bed.stream(50, 50);
+    assert_eq!(bed.buffer.latency_ns(), 115 * MS);
+    bed.arrive_marked(A, 100, 100 * 160, true);
+    assert_eq!(bed.buffer.latency_ns(), 20 * MS);
+}
