@@ -374,5 +374,6 @@ const LATE_NS_MAX: i64 = 2_000 * NS_PER_MS;
 /// Consecutive late packets, in real time and with nothing else between them, after which they are the stream.
 const LATE_RUN_PACKETS: u8 = 4;
 
-/// A source that has sent within this time is sending.
-const ALIVE_NS: i64 = 2_000 * NS_PER_MS;
+/// A source that has sent within this time is sending: longer than packets straggle, and no longer, as two forged packets
+/// of another SSRC shut out the true source for so long.
+const ALIVE_NS: i64 = 500 * NS_PER_MS;

@@ -35,8 +35,6 @@ pub use config::{
 use depart::Next;
 pub use output::{Arrival, DropReason, Output, ResyncCause};
 use ring::Ring;
-#[cfg(test)]
-use ring::Slot;
 use skew::{Offset, Slices};
 use stats::Drops;
 pub use stats::Stats;

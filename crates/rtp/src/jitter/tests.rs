@@ -1,3 +1,4 @@
+use super::ring::Slot;
 use super::*;
 
 const MS: u64 = 1_000_000;
@@ -578,4 +579,18 @@ fn the_adaptive_latency_shrinks_at_a_talkspurts_start_and_not_before() {
     assert_eq!(bed.buffer.latency_ns(), 115 * MS);
     bed.arrive_marked(A, 100, 100 * 160, true);
     assert_eq!(bed.buffer.latency_ns(), 20 * MS);
+}
+
+#[test]
+fn two_forged_packets_cost_half_a_second() {
+    let mut bed = Bed::in_order(100);
+    bed.stream(0, 100);
+    bed.arrive(B, 7, 7);
+    bed.arrive(B, 8, 8);
+    let outputs = bed.stream(100, 100);
+    let dropped = outputs
+        .iter()
+        .filter(|output| output.ends_with("OldSource"));
+    assert_eq!(dropped.count(), 25);
+    assert!(outputs.ends_with(&["198".into(), "199".into()]));
 }
