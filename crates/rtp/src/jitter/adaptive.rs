@@ -61,7 +61,7 @@ impl Target {
 
     /// The packet at hand is the first after a silence: any change goes unheard.
     pub(super) fn settle(&mut self) {
-        if self.total > 0.0 {
+        if self.total >= SETTLE_SAMPLES_MIN * self.weight {
             self.target_ns = self.wanted_ns();
         }
     }
@@ -94,6 +94,9 @@ const QUANTILE: f32 = 0.95;
 
 /// Each sample weighs this much more than the one before: a packet of 10 s ago (at 50/s) counts 1/e.
 const GROWTH: f32 = 1.002;
+
+/// A second of the usual packets: fewer do not tell what latency is needed.
+const SETTLE_SAMPLES_MIN: f32 = 50.0;
 
 /// Before sums lose the weight of single samples in 24 bits of mantissa.
 const WEIGHT_MAX: f32 = 1e4;
@@ -149,6 +152,11 @@ mod tests {
         assert!(target.ns() > 150 * MS as i64);
         target.settle();
         assert_eq!(target.ns(), 35 * MS as i64);
+        // A stream that has only begun keeps what it was given.
+        let mut target = Target::new(BOUNDS, 200 * MS);
+        target.sample(0, 0);
+        target.settle();
+        assert_eq!(target.ns(), 200 * MS as i64);
     }
 
     #[test]

@@ -90,7 +90,7 @@ impl<T> JitterBuffer<T> {
         let expected_ns = self.spacing_ns.saturating_mul(step);
         let range_ns = expected_ns.saturating_mul(2);
         match step {
-            // Several packets may share a timestamp: a frame's, an event's (RFC 4733, section 2.5.1.2).
+            // Several packets may share a timestamp: a frame's, an event's (RFC 4733).
             1.. => (0..=range_ns).contains(&advance_ns),
             _ => (range_ns..=0).contains(&advance_ns),
         }
@@ -138,8 +138,9 @@ impl<T> JitterBuffer<T> {
             return self.reject(incoming.packet, DropReason::Full);
         }
         let advance_ns = send_ns.saturating_sub(self.highest_send_ns);
+        let expected_ns = self.spacing_ns.saturating_mul(step as i64);
         let is_silence_before =
-            incoming.marker || advance_ns > self.spacing_ns.saturating_mul(2 * step as i64);
+            incoming.marker || (expected_ns > 0 && advance_ns > expected_ns.saturating_mul(2));
         if step == 1 && 0 < advance_ns && advance_ns <= SPACING_NS_MAX && !incoming.marker {
             self.spacing_ns = advance_ns;
         }
@@ -161,8 +162,6 @@ impl<T> JitterBuffer<T> {
             self.floor = index;
         }
         self.ring.insert(index, slot_of(incoming, send_ns, mark));
-        let held_from = (index + 1).saturating_sub(self.usable());
-        self.release_to = self.release_to.max(held_from);
     }
 
     /// A packet that was overtaken and is still wanted.
@@ -176,8 +175,8 @@ impl<T> JitterBuffer<T> {
             mark = std::mem::replace(&mut self.ring.slot_mut(self.floor).mark, mark);
             self.next = index;
             self.floor = index;
-            self.release_to = self.release_to.min(index);
-            self.flush_to = self.flush_to.min(index);
+            self.cold.release_to = self.cold.release_to.min(index);
+            self.cold.flush_to = self.cold.flush_to.min(index);
         }
         self.ring.insert(index, slot_of(incoming, send_ns, mark));
     }
@@ -375,5 +374,6 @@ const LATE_NS_MAX: i64 = 2_000 * NS_PER_MS;
 /// Consecutive late packets, in real time and with nothing else between them, after which they are the stream.
 const LATE_RUN_PACKETS: u8 = 4;
 
-/// A source that has sent within this time is sending.
-const ALIVE_NS: i64 = 2_000 * NS_PER_MS;
+/// A source that has sent within this time is sending: longer than packets straggle, and no longer, as two forged packets
+/// of another SSRC shut out the true source for so long.
+const ALIVE_NS: i64 = 500 * NS_PER_MS;

@@ -27,7 +27,7 @@ pub(super) enum Next {
 impl<T> JitterBuffer<T> {
     /// What is to come out next, sooner or later. Nothing if nothing is held.
     pub(super) fn head(&self) -> Option<Head> {
-        if self.ring.held() == 0 {
+        if self.next > self.highest {
             return None;
         }
         let index = if self.ring.contains(self.next) {
@@ -72,7 +72,8 @@ impl<T> JitterBuffer<T> {
     }
 
     pub(super) fn due_ns(&self, head: &Head) -> i64 {
-        if self.next < self.release_to.max(self.flush_to) {
+        let is_short_of_places = self.next + self.usable() <= self.highest;
+        if is_short_of_places || (self.is_forced && self.next < self.cold.release_to) {
             return i64::MIN;
         }
         let send_ns = match (&head.what, self.release) {

@@ -35,8 +35,6 @@ pub use config::{
 use depart::Next;
 pub use output::{Arrival, DropReason, Output, ResyncCause};
 use ring::Ring;
-#[cfg(test)]
-use ring::Slot;
 use skew::{Offset, Slices};
 use stats::Drops;
 pub use stats::Stats;
@@ -51,8 +49,43 @@ use crate::id::{RtpTime, SeqNum, Ssrc};
 /// drain loses packets ([`DropReason::Full`]) and nothing else.
 ///
 /// Times are ns on one monotonic clock of the caller's choice. Memory is allocated at construction and never again.
+///
+/// ```
+/// use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
+/// use threadbare_rtp::jitter::{Arrival, Config, JitterBuffer, Output, Release};
+///
+/// # fn main() -> Result<(), threadbare_rtp::jitter::ConfigError> {
+/// const MS: u64 = 1_000_000;
+/// let release = Release::InOrder;
+/// let mut buffer = JitterBuffer::new(Config { release, ..Config::new(8_000, 60 * MS) })?;
+/// let mut outputs = Vec::new();
+/// // The second of three packets is lost.
+/// for (n, packet) in [(0, "first"), (2, "third")] {
+///     let now_ns = u64::from(n) * 20 * MS;
+///     buffer.handle_packet(now_ns, Arrival {
+///         ssrc: Ssrc(1),
+///         seq: SeqNum(n),
+///         time: RtpTime(u32::from(n) * 160),
+///         marker: false,
+///         arrival_ns: None,
+///         packet,
+///     });
+///     outputs.extend(std::iter::from_fn(|| buffer.poll_output(now_ns)));
+/// }
+/// // It would have come after 20 ms, and is waited for another 60.
+/// let due_ns = buffer.next_timeout();
+/// assert_eq!(due_ns, Some(80 * MS));
+/// outputs.extend(std::iter::from_fn(|| buffer.poll_output(80 * MS)));
+/// assert!(matches!(outputs[..], [
+///     Output::Packet { packet: "first", .. },
+///     Output::Lost { first: SeqNum(1), packets: 1, .. },
+///     Output::Packet { packet: "third", discont: true, .. },
+/// ]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct JitterBuffer<T> {
     // What every packet touches stands first and together: with thousands of streams in a process, each
     // cache line is a miss.
@@ -62,6 +95,8 @@ pub struct JitterBuffer<T> {
     /// Second of the pair: a compiler reads the first with both, which has to wait for the other's store.
     highest_seq: SeqNum,
     is_active: bool,
+    /// [`Cold::release_to`] or [`Cold::flush_to`] is ahead.
+    is_forced: bool,
     /// Packets from before [`JitterBuffer::floor`] may be of the present source.
     is_open_below: bool,
     is_adaptive: bool,
@@ -82,10 +117,6 @@ pub struct JitterBuffer<T> {
     highest: u64,
     /// Index of the first packet of the present numbering.
     floor: u64,
-    /// All below is due.
-    release_to: u64,
-    /// All below is dropped.
-    flush_to: u64,
     /// Bit n: index `next - 1 - n` was given out.
     delivered_bits: u64,
     timeline: Timeline,
@@ -116,6 +147,10 @@ struct Cold<T> {
     candidate: Option<Incoming<T>>,
     rejects: [Option<(T, DropReason)>; REJECTS_MAX],
     old_ssrc: Option<Ssrc>,
+    /// All below is due.
+    release_to: u64,
+    /// All below is dropped.
+    flush_to: u64,
     late_seq: SeqNum,
     late_since_ns: i64,
     drops: Drops,
@@ -152,6 +187,7 @@ impl<T> JitterBuffer<T> {
             highest_seq: SeqNum(0),
             last_seq: SeqNum(0),
             is_active: false,
+            is_forced: false,
             is_open_below: false,
             is_adaptive: target.is_some(),
             drop_on_latency: config.drop_on_latency,
@@ -164,8 +200,6 @@ impl<T> JitterBuffer<T> {
             next: FIRST_INDEX,
             highest: FIRST_INDEX - 1,
             floor: FIRST_INDEX,
-            release_to: 0,
-            flush_to: 0,
             delivered_bits: 0,
             timeline: Timeline::new(config.clock_rate_hz),
             offset: Offset::new(),
@@ -186,6 +220,8 @@ impl<T> JitterBuffer<T> {
                 candidate: None,
                 rejects: [const { None }; REJECTS_MAX],
                 old_ssrc: None,
+                release_to: 0,
+                flush_to: 0,
                 late_seq: SeqNum(0),
                 late_since_ns: 0,
                 drops: Drops::default(),
@@ -218,8 +254,11 @@ impl<T> JitterBuffer<T> {
             return Some(dropped);
         }
         let head = self.head()?;
-        if self.next < self.flush_to {
-            return self.drop_head(head.index, DropReason::Flushed);
+        if self.is_forced {
+            if self.next < self.cold.flush_to {
+                return self.drop_head(head.index, DropReason::Flushed);
+            }
+            self.is_forced = self.next < self.cold.release_to;
         }
         if local_ns(now_ns) >= self.due_ns(&head) {
             return match head.what {
@@ -252,13 +291,16 @@ impl<T> JitterBuffer<T> {
     /// Everything held is due at once, in order, with its losses declared: the stream has ended (BYE), or what is
     /// downstream drains. It goes on with the next packet.
     pub fn release_all(&mut self) {
-        self.release_to = self.highest + 1;
+        self.is_forced = true;
+        self.cold.release_to = self.highest + 1;
     }
 
     /// Everything held comes out as [`DropReason::Flushed`], and the source is forgotten: the next packet is a first one.
     /// Settings and counts stay.
     pub fn flush(&mut self) {
-        self.flush_to = self.highest + 1;
+        self.is_forced = true;
+        self.cold.flush_to = self.highest + 1;
+        self.cold.release_to = self.cold.flush_to;
         self.is_active = false;
         self.is_broken = true;
         self.late_run = 0;

@@ -30,7 +30,6 @@ pub(super) enum Mark {
 pub(super) struct Ring<T> {
     present: [u64; WORDS_MAX],
     slots: Box<[Slot<T>]>,
-    held: u32,
 }
 
 impl<T> Ring<T> {
@@ -47,13 +46,12 @@ impl<T> Ring<T> {
         Ring {
             present: [0; WORDS_MAX],
             slots: slots.collect(),
-            held: 0,
         }
     }
 
     /// How many packets are in it.
     pub(super) fn held(&self) -> u32 {
-        self.held
+        self.present.iter().map(|word| word.count_ones()).sum()
     }
 
     /// How many places there are.
@@ -81,7 +79,6 @@ impl<T> Ring<T> {
         let place = self.place(index);
         self.present[place / 64] |= 1 << (place % 64);
         self.slots[place] = slot;
-        self.held += 1;
     }
 
     /// Takes out the packet at `index`, if there is one.
@@ -89,7 +86,6 @@ impl<T> Ring<T> {
         let place = self.place(index);
         let packet = self.slots[place].packet.take()?;
         self.present[place / 64] &= !(1 << (place % 64));
-        self.held -= 1;
         Some(packet)
     }
 
