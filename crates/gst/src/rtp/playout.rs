@@ -109,7 +109,7 @@ impl Playout {
     pub(super) fn handle(
         &mut self,
         now_ns: u64,
-        arrival_ns: Option<u64>,
+        arrival_ns: u64,
         fields: Fields,
         buffer: gst::Buffer,
     ) -> Result<(), UnknownPayloadType> {
@@ -129,7 +129,7 @@ impl Playout {
                 seq,
                 time,
                 marker: fields.marker,
-                arrival_ns,
+                arrival_ns: Some(arrival_ns),
                 packet: Held {
                     buffer,
                     payload_type,
@@ -176,14 +176,14 @@ impl Playout {
             .filter(|rate| (1..=jitter::CLOCK_RATE_HZ_MAX).contains(rate))
     }
 
-    /// What is to be pushed next at `now_ns`. `None`: nothing yet.
+    /// What is to be pushed next at `now_ns`, when the context's clock reads `clock_ns`. `None`: nothing yet.
     #[inline]
-    pub(super) fn next(&mut self, now_ns: u64, horizon_ns: u64) -> Option<Produced> {
+    pub(super) fn next(&mut self, now_ns: u64, clock_ns: u64) -> Option<Produced> {
         if let Some(buffer) = self.waiting.take() {
             return Some(Produced::Buffer(buffer));
         }
         loop {
-            match self.jitter.poll_output(now_ns.saturating_add(horizon_ns))? {
+            match self.jitter.poll_output(now_ns)? {
                 Output::Packet {
                     packet:
                         Held {
@@ -194,7 +194,7 @@ impl Playout {
                     discont,
                     ..
                 } => {
-                    let time = self.time.at_other(now_ns, play_ns);
+                    let time = self.time.at_other(clock_ns, play_ns);
                     let buffer_ref = buffer.make_mut();
                     buffer_ref.set_pts(time);
                     buffer_ref.set_dts(time);
@@ -219,7 +219,7 @@ impl Playout {
                     duration_ns,
                 } => {
                     if self.do_lost && duration_ns > 0 {
-                        let time = self.time.at_other(now_ns, play_ns);
+                        let time = self.time.at_other(clock_ns, play_ns);
                         return Some(Produced::Event(lost(first.0, packets, time, duration_ns)));
                     }
                 }
@@ -230,6 +230,14 @@ impl Playout {
                 }
             }
         }
+    }
+
+    /// Whether [`Playout::next`] would declare a loss.
+    #[inline]
+    pub(super) fn is_loss_due(&self, at_ns: u64) -> bool {
+        self.jitter
+            .loss_due_ns()
+            .is_some_and(|due_ns| due_ns <= at_ns)
     }
 
     /// When [`Playout::next`] has something if nothing arrives before.

@@ -288,6 +288,17 @@ impl<T> JitterBuffer<T> {
         Some(self.due_ns(&head).max(0) as u64)
     }
 
+    /// When [`poll_output`](Self::poll_output) will declare a loss, in ns, if that comes next. A caller that may have packets
+    /// waiting which it has not handed in yet had better do that first.
+    #[must_use]
+    pub fn loss_due_ns(&self) -> Option<u64> {
+        let head = self.head()?;
+        match head.what {
+            depart::Next::Missing { .. } => Some(self.due_ns(&head).max(0) as u64),
+            depart::Next::Packet | depart::Next::Resync(_) => None,
+        }
+    }
+
     /// Everything held is due at once, in order, with its losses declared: the stream has ended (BYE), or what is
     /// downstream drains. It goes on with the next packet.
     pub fn release_all(&mut self) {
