@@ -13,6 +13,8 @@ use crate::kit::time::RunningTime;
 /// A packet in the jitter buffer.
 struct Held {
     buffer: gst::Buffer,
+    /// See [`Playout::next_addresses`].
+    addresses: [usize; 3],
     payload_type: PayloadType,
 }
 
@@ -112,6 +114,7 @@ impl Playout {
         arrival_ns: u64,
         fields: Fields,
         buffer: gst::Buffer,
+        addresses: [usize; 3],
     ) -> Result<(), UnknownPayloadType> {
         let session::RtpHeader {
             ssrc,
@@ -132,6 +135,7 @@ impl Playout {
                 arrival_ns: Some(arrival_ns),
                 packet: Held {
                     buffer,
+                    addresses,
                     payload_type,
                 },
             },
@@ -189,6 +193,7 @@ impl Playout {
                         Held {
                             mut buffer,
                             payload_type,
+                            ..
                         },
                     play_ns,
                     discont,
@@ -244,6 +249,14 @@ impl Playout {
     #[inline]
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.jitter.next_timeout()
+    }
+
+    /// Memory of the packet that comes out next, as it was given with it, and of the places it takes and leaves: what is
+    /// worth fetching before. All of it is hot when this is asked, at the end of a pass.
+    #[inline]
+    pub(super) fn next_addresses(&self) -> ([usize; 3], [usize; 2]) {
+        let packet = self.jitter.peek().map_or([0; 3], |held| held.addresses);
+        (packet, self.jitter.next_places())
     }
 
     /// Forgets the stream.

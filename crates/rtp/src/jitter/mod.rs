@@ -379,6 +379,20 @@ impl<T> JitterBuffer<T> {
         self.latency_ns as u64
     }
 
+    /// The next packet to come out, if it is held.
+    #[must_use]
+    pub fn peek(&self) -> Option<&T> {
+        self.ring.slot(self.next).packet.as_ref()
+    }
+
+    /// Addresses of the places of the next packet to come out and of the next one to come in, to be fetched into the cache
+    /// before they are used. Not to be followed.
+    #[must_use]
+    pub fn next_places(&self) -> [usize; 2] {
+        let address = |index| std::ptr::from_ref(self.ring.slot(index)) as usize;
+        [address(self.next), address(self.highest + 1)]
+    }
+
     /// What has been counted.
     #[must_use]
     pub fn stats(&self) -> Stats {

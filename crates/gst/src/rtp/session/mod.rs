@@ -33,12 +33,13 @@ use crate::kit::socket::Udp;
 use agent::RtcpAgent;
 pub(crate) use sockets::{SocketSettings, Sockets};
 
-/// What elements of one session share.
+/// What elements of one session share. Laid out by hand: what a packet touches comes first.
+#[repr(C)]
 pub(crate) struct RtpSession {
-    name: String,
-    rtcp: Mutex<Rtcp>,
     sent: Mutex<Sent>,
     peer_version: AtomicU32,
+    rtcp: Mutex<Rtcp>,
+    name: String,
     sockets: Mutex<Option<Arc<Sockets>>>,
     agent: Mutex<Running>,
     /// Told of what happens in the session.
@@ -48,8 +49,8 @@ pub(crate) struct RtpSession {
 type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// The RTCP state and what is known of the peer.
+#[repr(C)]
 pub(crate) struct Rtcp {
-    pub(crate) session: Session,
     peers: Option<PeerLatch>,
     /// Where to send by configuration; goes before what was learned.
     destination: Option<SocketAddr>,
@@ -57,6 +58,7 @@ pub(crate) struct Rtcp {
     mux: bool,
     /// Dropped for coming from somebody else than the peer.
     pub(crate) strangers: u64,
+    pub(crate) session: Session,
 }
 
 /// What has been sent, for the next sender report.
@@ -437,6 +439,6 @@ impl Udp {
             .local_address()
             .ok()
             .and_then(|address| address.downcast::<gio::InetSocketAddress>().ok())
-            .map_or(0, |address| address.port() as u16)
+            .map_or(0, |address| address.port())
     }
 }
