@@ -92,14 +92,14 @@ const TRANSCODE: &str = concat!(
 
 /// A full session: jitter buffer, RTCP both ways, one socket.
 const SESSION: &str = concat!(
-    "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={port} rtcp-mux=true session=s{i} ",
+    "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={port} rtcp-mux=true reuse=false session=s{i} ",
     "! ts-rtpg711 encoding-name=PCMA ",
     "! ts-rtpsink session=s{i} context=bench-{ctx} context-wait=20 host=127.0.0.1 port={out} rtcp-mux=true"
 );
 
 /// The same, all of them on one port.
 const SHARED_PORT: &str = concat!(
-    "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={base} ssrc={ssrc} rtcp-mux=true ",
+    "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={base} ssrc={ssrc} rtcp-mux=true reuse=false ",
     "buffer-size=8000000 session=s{i} ",
     "! ts-rtpg711 encoding-name=PCMA ",
     "! ts-rtpsink session=s{i} context=bench-{ctx} context-wait=20 host=127.0.0.1 port={out} rtcp-mux=true"
