@@ -556,6 +556,88 @@ fn sources_on_one_port_with_the_same_filter_are_refused() {
 }
 
 #[test]
+fn every_element_goes_up_and_down_twice() {
+    use gst::State::{Null, Paused, Playing, Ready};
+    for line in [
+        "ts-rtpsrc address=127.0.0.1 port=0",
+        "ts-rtpsrc address=127.0.0.1 port=0 rtcp-mux=true ssrc=5",
+        "ts-rtpsink host=127.0.0.1",
+        "ts-rtpsink host=127.0.0.1 rtcp-mux=true context=updown",
+        "ts-rtpg711",
+    ] {
+        init();
+        let element = gst::parse::launch(line).unwrap();
+        for state in [
+            Ready, Null, Ready, Playing, Null, Ready, Paused, Ready, Paused, Playing, Paused,
+            Ready, Null,
+        ] {
+            let element = element.clone();
+            within(line, move || {
+                element.set_state(state).unwrap();
+            });
+        }
+    }
+    // And with data, each time: a session goes up and down as a whole.
+    let (pipe, _) = answering("");
+    for _ in 0..2 {
+        pipe.to(Null);
+        pipe.play();
+        let target = rtp_address(&pipe.get("src"));
+        let peer = socket();
+        for number in 0..3 {
+            peer.send_to(&rtp(7, 0, number), target).unwrap();
+        }
+        assert_eq!(received(&peer)[1] & 0x7f, 8);
+        pipe.to(Paused);
+        pipe.play();
+        eventually("it goes on", || {
+            peer.send_to(&rtp(7, 0, 9), target).unwrap();
+            peer.set_read_timeout(Some(Duration::from_millis(5)))
+                .unwrap();
+            peer.recv(&mut [0; 1500]).is_ok()
+        });
+    }
+    pipe.assert_no_error();
+}
+
+#[test]
+fn a_session_stops_against_a_stuck_push() {
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 latency=0 context={} ! identity name=last ! fakesink async=false",
+        context()
+    ));
+    let (send, blocked) = std::sync::mpsc::channel();
+    let kinds = gst::PadProbeType::BLOCK | gst::PadProbeType::BUFFER;
+    pipe.pad("last", "src").add_probe(kinds, move |_, _| {
+        let _ = send.send(());
+        gst::PadProbeReturn::Ok
+    });
+    pipe.play();
+    let target = rtp_address(&pipe.get("src"));
+    socket().send_to(&rtp(7, 0, 0), target).unwrap();
+    blocked.recv_timeout(DEADLINE).expect("nothing was pushed");
+    set_state(&pipe.0, gst::State::Null);
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_and_free_again_it_works() {
+    let (taken, taken_rtcp) = pair();
+    let source = make("ts-rtpsrc");
+    source.set_property("address", "127.0.0.1");
+    source.set_property("reuse", false);
+    source.set_property("port", i32::from(taken.local_addr().unwrap().port()));
+    for _ in 0..2 {
+        assert!(source.set_state(gst::State::Ready).is_err());
+    }
+    drop(taken);
+    // The RTCP port still is.
+    assert!(source.set_state(gst::State::Ready).is_err());
+    drop(taken_rtcp);
+    source.set_state(gst::State::Ready).unwrap();
+    source.set_state(gst::State::Null).unwrap();
+}
+
+#[test]
 fn the_uri_is_host_and_port() {
     let source = make("ts-rtpsrc");
     source.set_property("uri", "rtp://[::1]:6000");
