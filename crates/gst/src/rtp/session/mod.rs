@@ -43,7 +43,7 @@ pub(crate) struct RtpSession {
     sockets: Mutex<Option<Arc<Sockets>>>,
     agent: Mutex<Running>,
     /// Told of what happens in the session.
-    listeners: Mutex<Vec<Listener>>,
+    listeners: Mutex<Arc<[Listener]>>,
 }
 
 type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
@@ -126,7 +126,7 @@ impl RtpSession {
             peer_version: AtomicU32::new(0),
             sockets: Mutex::new(None),
             agent: Mutex::default(),
-            listeners: Mutex::default(),
+            listeners: Mutex::new(Arc::new([])),
         }
     }
 
@@ -136,7 +136,9 @@ impl RtpSession {
 
     /// Has `listener` told of events, on the context's thread. It is to hold no reference to an element.
     pub(crate) fn listen(&self, listener: impl Fn(&Event) + Send + Sync + 'static) {
-        lock(&self.listeners).push(Arc::new(listener));
+        let mut listeners = lock(&self.listeners);
+        let more = std::iter::once(Arc::new(listener) as Listener);
+        *listeners = listeners.iter().cloned().chain(more).collect();
     }
 
     pub(crate) fn rtcp(&self) -> MutexGuard<'_, Rtcp> {
@@ -319,7 +321,7 @@ impl RtpSession {
                 return;
             };
             let listeners = lock(&self.listeners).clone();
-            for listener in listeners {
+            for listener in listeners.iter() {
                 listener(&event);
             }
         }
