@@ -56,7 +56,7 @@ run_between() {
     started+=("$running")
     while kill -0 "$receiver" 2>/dev/null; do
         kill -0 "$running" 2>/dev/null || die "ended early: $line"$'\n'"$(cat "$work/log")"
-        launch "gst-launch-1.0 -q $tone ! mulawenc ! rtppcmupay ! udpsink host=127.0.0.1 port=$port_in" >/dev/null
+        launch "gst-launch-1.0 -q $tone ! mulawenc ! rtppcmupay ssrc=1 ! udpsink host=127.0.0.1 port=$port_in" >/dev/null
     done
     wait "$receiver" || die "nothing came out of: $line"$'\n'"$(cat "$work/log" "$work/received")"
     kill -INT "$running"
@@ -69,8 +69,8 @@ run_between() {
 run() {
     local line=$1 port_in='' port_out='' in out
     # The first port that it listens at, the first that it sends to.
-    in=$(grep -oP 'udpsrc [^!]*\bport=\K\d+' <<<"$line" | head -1) || true
-    out=$(grep -oP 'udpsink [^!]*\b(port=|clients=[^ ]*:)\K\d+' <<<"$line" | head -1) || true
+    in=$(grep -oP '(udp|rtp)src [^!]*?\bport=\K\d+' <<<"$line" | head -1) || true
+    out=$(grep -oP '(udp|rtp)sink [^!]*?\b(port=|clients=[^ ]*:)\K\d+' <<<"$line" | head -1) || true
     if [ -n "$in" ]; then
         port_in=$(free_port)
         line=${line//"$in"/$port_in}
