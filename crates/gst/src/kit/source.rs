@@ -230,6 +230,61 @@ impl<P: Producer> Driver<P> {
     }
 }
 
+/// A source element that is live: what it does on its way up and down, around its [`Driver`].
+pub(crate) trait LiveSource: gst::subclass::prelude::ElementImpl {
+    type Producer: Producer;
+
+    fn driver(&self) -> &Driver<Self::Producer>;
+
+    /// NULL to READY.
+    fn open(&self) -> Result<(), gst::ErrorMessage>;
+
+    /// READY to PAUSED: puts the producer on its context's thread.
+    fn activate(&self) -> Result<(), gst::ErrorMessage>;
+
+    /// PAUSED to READY, when the pad is flushing; also after a failure on the way up.
+    fn deactivate(&self);
+
+    /// READY to NULL.
+    fn close(&self);
+}
+
+/// The state changes of a live source around those of its parent class.
+pub(crate) fn change_state<S: LiveSource>(
+    source: &S,
+    element: &impl IsA<gst::Element>,
+    transition: gst::StateChange,
+    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
+) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+    let prepared = match transition {
+        gst::StateChange::NullToReady => source.open(),
+        gst::StateChange::ReadyToPaused => source.activate(),
+        gst::StateChange::PlayingToPaused => {
+            source.driver().pause();
+            Ok(())
+        }
+        _ => Ok(()),
+    };
+    if let Err(error) = prepared {
+        source.deactivate();
+        element.post_error_message(error);
+        return Err(gst::StateChangeError);
+    }
+    let result = parent();
+    match transition {
+        // The pad is flushing now, so that a push under way returns.
+        gst::StateChange::PausedToReady => source.deactivate(),
+        gst::StateChange::ReadyToNull => source.close(),
+        _ if result.is_err() => {}
+        gst::StateChange::PausedToPlaying => source.driver().start(RunningTime::of(element)),
+        gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
+            return Ok(gst::StateChangeSuccess::NoPreroll);
+        }
+        _ => {}
+    }
+    result
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Paused,

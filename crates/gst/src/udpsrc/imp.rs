@@ -12,7 +12,7 @@ use super::settings::{MTU_DEFAULT, MTU_MAX, Settings, SocketTimestamp};
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
-use crate::kit::source::Driver;
+use crate::kit::source::{self, Driver, LiveSource, Producer};
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
 
@@ -89,55 +89,6 @@ impl UdpSrc {
         if let Err(error) = result {
             gst::error!(CAT, imp = self, "uri: {error}");
         }
-    }
-
-    fn open(&self) -> Result<(), gst::ErrorMessage> {
-        let settings = self.settings().clone();
-        let opened = open(&settings, &lock(&self.multicast))?;
-        if let Some(granted) =
-            socket::set_buffer_size(opened.udp.socket(), libc::SO_RCVBUF, settings.buffer_size)
-            && granted < settings.buffer_size
-        {
-            gst::element_imp_warning!(
-                self,
-                gst::ResourceError::Settings,
-                [
-                    "buffer-size={}: the kernel granted {granted} bytes (sysctl net.core.rmem_max)",
-                    settings.buffer_size
-                ]
-            );
-        }
-        *self.opened() = Some(opened);
-        self.obj().notify("used-socket");
-        Ok(())
-    }
-
-    fn close(&self) {
-        if let Some(opened) = self.opened().take() {
-            if let Some(membership) = &opened.membership {
-                membership.leave(opened.udp.socket());
-            }
-            if opened.close {
-                let _ = opened.udp.socket().close();
-            }
-        }
-    }
-
-    /// Puts the receiver on its context's thread.
-    fn activate(&self) -> Result<(), gst::ErrorMessage> {
-        let obj = self.obj();
-        let element = obj.upcast_ref::<gst::Element>();
-        let place = self.context().place(element)?;
-        let udp = self.opened().as_ref().map(|opened| opened.udp.clone());
-        let udp = udp.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
-        let receiver = Receiver::new(
-            element,
-            &place.shard,
-            udp,
-            &self.settings(),
-            self.stats.clone(),
-        );
-        self.driver.add(element, &self.src_pad, place, receiver)
     }
 
     fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
@@ -224,6 +175,67 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
     })
 }
 
+impl LiveSource for UdpSrc {
+    type Producer = Receiver;
+
+    fn driver(&self) -> &Driver<Receiver> {
+        &self.driver
+    }
+
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        let settings = self.settings().clone();
+        let opened = open(&settings, &lock(&self.multicast))?;
+        if let Some(granted) =
+            socket::set_buffer_size(opened.udp.socket(), libc::SO_RCVBUF, settings.buffer_size)
+            && granted < settings.buffer_size
+        {
+            gst::element_imp_warning!(
+                self,
+                gst::ResourceError::Settings,
+                [
+                    "buffer-size={}: the kernel granted {granted} bytes (sysctl net.core.rmem_max)",
+                    settings.buffer_size
+                ]
+            );
+        }
+        *self.opened() = Some(opened);
+        self.obj().notify("used-socket");
+        Ok(())
+    }
+
+    fn close(&self) {
+        if let Some(opened) = self.opened().take() {
+            if let Some(membership) = &opened.membership {
+                membership.leave(opened.udp.socket());
+            }
+            if opened.close {
+                let _ = opened.udp.socket().close();
+            }
+        }
+    }
+
+    /// Puts the receiver on its context's thread.
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        let obj = self.obj();
+        let element = obj.upcast_ref::<gst::Element>();
+        let place = self.context().place(element)?;
+        let udp = self.opened().as_ref().map(|opened| opened.udp.clone());
+        let udp = udp.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        let receiver = Receiver::new(
+            element,
+            &place.shard,
+            udp,
+            &self.settings(),
+            self.stats.clone(),
+        );
+        self.driver.add(element, &self.src_pad, place, receiver)
+    }
+
+    fn deactivate(&self) {
+        self.driver.remove();
+    }
+}
+
 #[glib::object_subclass]
 impl ObjectSubclass for UdpSrc {
     const NAME: &'static str = "ThreadbareUdpSrc";
@@ -279,34 +291,9 @@ impl ElementImpl for UdpSrc {
         &self,
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let prepared = match transition {
-            gst::StateChange::NullToReady => self.open(),
-            gst::StateChange::ReadyToPaused => self.activate(),
-            gst::StateChange::PlayingToPaused => {
-                self.driver.pause();
-                Ok(())
-            }
-            _ => Ok(()),
-        };
-        if let Err(error) = prepared {
-            self.post_error_message(error);
-            return Err(gst::StateChangeError);
-        }
-        let result = self.parent_change_state(transition);
-        match transition {
-            // The pad is flushing now, so that a push under way returns.
-            gst::StateChange::PausedToReady => self.driver.remove(),
-            gst::StateChange::ReadyToNull => self.close(),
-            _ if result.is_err() => {}
-            gst::StateChange::PausedToPlaying => {
-                self.driver.start(RunningTime::of(&*self.obj()));
-            }
-            gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
-                return Ok(gst::StateChangeSuccess::NoPreroll);
-            }
-            _ => {}
-        }
-        result
+        source::change_state(self, &*self.obj(), transition, || {
+            self.parent_change_state(transition)
+        })
     }
 
     fn send_event(&self, event: gst::Event) -> bool {
@@ -319,10 +306,8 @@ impl ElementImpl for UdpSrc {
     fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
         let accepted = self.parent_set_clock(clock);
         let time = RunningTime::with_clock(&*self.obj(), clock.cloned());
-        self.driver.with_producer(move |receiver, _| {
-            use crate::kit::source::Producer;
-            receiver.set_time(time);
-        });
+        self.driver
+            .with_producer(move |receiver, _| receiver.set_time(time));
         accepted
     }
 }

@@ -16,7 +16,7 @@ use super::settings::{
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
 use crate::kit::socket::MulticastSettings;
-use crate::kit::source::{Driver, Producer};
+use crate::kit::source::{self, Driver, LiveSource, Producer};
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
 use crate::rtp::playout::Playout;
@@ -137,6 +137,96 @@ impl RtpSrc {
         }
     }
 
+    fn latency(&self) -> gst::ClockTime {
+        let wait = self
+            .driver
+            .place()
+            .map_or_else(|| lock(&self.context).wait(), |place| place.wait());
+        gst::ClockTime::from_mseconds(self.settings().latency_ms.into()) + wait
+    }
+
+    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        match query.view_mut() {
+            gst::QueryViewMut::Latency(latency) => {
+                // What is due may have to wait for the edge of a slice. There is no upper bound: what is not
+                // pushed waits in the kernel.
+                latency.set(true, self.latency(), gst::ClockTime::NONE);
+                true
+            }
+            gst::QueryViewMut::Scheduling(scheduling) => {
+                scheduling.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
+                scheduling.add_scheduling_modes([gst::PadMode::Push]);
+                true
+            }
+            gst::QueryViewMut::Caps(caps_query) => {
+                let caps = self.settings().caps.clone();
+                let caps = caps.unwrap_or_else(|| pad.pad_template_caps());
+                let result = match caps_query.filter() {
+                    Some(filter) => {
+                        filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First)
+                    }
+                    None => caps,
+                };
+                caps_query.set_result(&result);
+                true
+            }
+            gst::QueryViewMut::Uri(uri) => {
+                uri.set_uri(Some(self.settings().uri().as_str()));
+                true
+            }
+            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
+        }
+    }
+
+    fn structure(&self) -> gst::Structure {
+        let stats = gst::Structure::builder("application/x-ts-rtpsrc-stats");
+        let stats = match self.shared() {
+            Some(shared) => {
+                let counts = &shared.counts;
+                let (jitter, unknown) = {
+                    let playout = lock(&shared.playout);
+                    (playout.jitter(), playout.unknown())
+                };
+                stats
+                    .field("packets-received", counts.packets.get())
+                    .field("bytes-received", counts.bytes.get())
+                    .field("malformed", counts.malformed.get())
+                    .field("truncated", counts.truncated.get())
+                    .field("socket-errors", counts.socket_errors.get())
+                    .field("unknown-payload-type", unknown)
+                    .field("num-pushed", jitter.delivered)
+                    .field("num-lost", jitter.lost)
+                    .field("num-late", jitter.late)
+                    .field("num-duplicates", jitter.duplicates)
+                    .field("num-dropped", jitter.dropped())
+                    .field("num-resyncs", jitter.resyncs)
+                    .field("num-held", jitter.held_packets)
+                    .field("avg-jitter", jitter.jitter_ns)
+                    .field("latency", jitter.latency_ns)
+                    .field("skew", jitter.skew_ns)
+            }
+            None => stats,
+        };
+        match lock(&self.opened).as_ref() {
+            Some(opened) => {
+                let stats = stats.field("rtcp", opened.session.structure());
+                match &opened.tenancy {
+                    Some(tenancy) => stats.field("port-unmatched", tenancy.unmatched()).build(),
+                    None => stats.build(),
+                }
+            }
+            None => stats.build(),
+        }
+    }
+}
+
+impl LiveSource for RtpSrc {
+    type Producer = Receiver;
+
+    fn driver(&self) -> &Driver<Receiver> {
+        &self.driver
+    }
+
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let asked = settings.sockets(&lock(&self.multicast));
@@ -227,88 +317,6 @@ impl RtpSrc {
             }
         }
     }
-
-    fn latency(&self) -> gst::ClockTime {
-        let wait = self
-            .driver
-            .place()
-            .map_or_else(|| lock(&self.context).wait(), |place| place.wait());
-        gst::ClockTime::from_mseconds(self.settings().latency_ms.into()) + wait
-    }
-
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        match query.view_mut() {
-            gst::QueryViewMut::Latency(latency) => {
-                // What is due may have to wait for the edge of a slice. There is no upper bound: what is not
-                // pushed waits in the kernel.
-                latency.set(true, self.latency(), gst::ClockTime::NONE);
-                true
-            }
-            gst::QueryViewMut::Scheduling(scheduling) => {
-                scheduling.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
-                scheduling.add_scheduling_modes([gst::PadMode::Push]);
-                true
-            }
-            gst::QueryViewMut::Caps(caps_query) => {
-                let caps = self.settings().caps.clone();
-                let caps = caps.unwrap_or_else(|| pad.pad_template_caps());
-                let result = match caps_query.filter() {
-                    Some(filter) => {
-                        filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First)
-                    }
-                    None => caps,
-                };
-                caps_query.set_result(&result);
-                true
-            }
-            gst::QueryViewMut::Uri(uri) => {
-                uri.set_uri(Some(self.settings().uri().as_str()));
-                true
-            }
-            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
-        }
-    }
-
-    fn structure(&self) -> gst::Structure {
-        let stats = gst::Structure::builder("application/x-ts-rtpsrc-stats");
-        let stats = match self.shared() {
-            Some(shared) => {
-                let counts = &shared.counts;
-                let (jitter, unknown) = {
-                    let playout = lock(&shared.playout);
-                    (playout.jitter(), playout.unknown())
-                };
-                stats
-                    .field("packets-received", counts.packets.get())
-                    .field("bytes-received", counts.bytes.get())
-                    .field("malformed", counts.malformed.get())
-                    .field("truncated", counts.truncated.get())
-                    .field("socket-errors", counts.socket_errors.get())
-                    .field("unknown-payload-type", unknown)
-                    .field("num-pushed", jitter.delivered)
-                    .field("num-lost", jitter.lost)
-                    .field("num-late", jitter.late)
-                    .field("num-duplicates", jitter.duplicates)
-                    .field("num-dropped", jitter.dropped())
-                    .field("num-resyncs", jitter.resyncs)
-                    .field("num-held", jitter.held_packets)
-                    .field("avg-jitter", jitter.jitter_ns)
-                    .field("latency", jitter.latency_ns)
-                    .field("skew", jitter.skew_ns)
-            }
-            None => stats,
-        };
-        match lock(&self.opened).as_ref() {
-            Some(opened) => {
-                let stats = stats.field("rtcp", opened.session.structure());
-                match &opened.tenancy {
-                    Some(tenancy) => stats.field("port-unmatched", tenancy.unmatched()).build(),
-                    None => stats.build(),
-                }
-            }
-            None => stats.build(),
-        }
-    }
 }
 
 #[glib::object_subclass]
@@ -364,35 +372,9 @@ impl ElementImpl for RtpSrc {
         &self,
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let prepared = match transition {
-            gst::StateChange::NullToReady => self.open(),
-            gst::StateChange::ReadyToPaused => self.activate(),
-            gst::StateChange::PlayingToPaused => {
-                self.driver.pause();
-                Ok(())
-            }
-            _ => Ok(()),
-        };
-        if let Err(error) = prepared {
-            self.deactivate();
-            self.post_error_message(error);
-            return Err(gst::StateChangeError);
-        }
-        let result = self.parent_change_state(transition);
-        match transition {
-            // The pad is flushing now, so that a push under way returns.
-            gst::StateChange::PausedToReady => self.deactivate(),
-            gst::StateChange::ReadyToNull => self.close(),
-            _ if result.is_err() => {}
-            gst::StateChange::PausedToPlaying => {
-                self.driver.start(RunningTime::of(&*self.obj()));
-            }
-            gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
-                return Ok(gst::StateChangeSuccess::NoPreroll);
-            }
-            _ => {}
-        }
-        result
+        source::change_state(self, &*self.obj(), transition, || {
+            self.parent_change_state(transition)
+        })
     }
 
     fn send_event(&self, event: gst::Event) -> bool {
