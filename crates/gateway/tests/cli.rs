@@ -100,7 +100,7 @@ fn check_demo_checks_every_packet_and_has_exactly_these_keys(elements: &[&str]) 
     let report: serde_json::Value = serde_json::from_str(line).expect("JSON");
     let keys = "streams, seconds, packets_sent, packets_received, lost, reordered, payload_errors, threads, \
                 contexts, cpu_percent, cpu_us_per_packet, latency_ms_p50, latency_ms_p99, latency_ms_max, \
-                rss_kib_per_stream, setup_seconds";
+                rss_kib_per_stream, setup_seconds, rtcp_reports_received, rtcp_errors, concealed_ms";
     let mut rest = line;
     for key in keys.split(", ") {
         assert!(report[key].is_number(), "{key} in {line}");
@@ -125,6 +125,11 @@ fn check_demo_checks_every_packet_and_has_exactly_these_keys(elements: &[&str]) 
     }
     assert_eq!(
         (&report["reordered"], &report["payload_errors"]),
+        (&0.into(), &0.into()),
+        "{line}"
+    );
+    assert_eq!(
+        (&report["rtcp_errors"], &report["concealed_ms"]),
         (&0.into(), &0.into()),
         "{line}"
     );
@@ -260,8 +265,8 @@ fn check_sigterm_drains_and_stops(elements: &[&str]) {
     );
     let (mut running, _directory) = Running::start(&config, elements);
     running.wait_for("running");
-    knock(&from, to, &answer, &rtp(0, 0, &[0xff; 160]));
-    for number in 1..=20 {
+    let next = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
+    for number in next..next + 20 {
         from.send_to(&rtp(0, number, &[0xff; 160]), to)
             .expect("sent");
     }
@@ -320,9 +325,9 @@ fn check_a_failing_stream_is_restarted_and_touches_no_other(elements: &[&str]) {
         waits.push(failure["retry_ms"].as_u64());
     }
     assert_eq!(waits, [Some(10), Some(20), Some(40), Some(40)]);
-    knock(&from, good, &answer, &rtp(0, 1, &[1; 160]));
+    knock(&from, good, &answer, 0, 1, &[1; 160]);
     drop(taken);
-    knock(&from, bad, &answer, &rtp(0, 2, &[2; 160]));
+    knock(&from, bad, &answer, 0, 2, &[2; 160]);
     running.signal(Signal::SIGTERM);
     running.wait_for("stopped");
 }
@@ -369,7 +374,7 @@ fn check_garbage_stops_no_stream_and_fills_no_log(elements: &[&str]) {
         } else {
             vec![0x11; 160]
         };
-        knock(&from, to, &answer, &rtp(0, 1000, &payload));
+        knock(&from, to, &answer, 0, 1000, &payload);
     }
     running.signal(Signal::SIGTERM);
     let (_, log) = running.wait_past("stopped");
