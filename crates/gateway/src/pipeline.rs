@@ -167,7 +167,7 @@ impl PipelineBuilder {
         contexts: &Contexts,
         context: &str,
     ) -> Result<gst::Element, BuildError> {
-        let source = make(self.elements.source())?;
+        let source = make_named(self.elements.source(), SOURCE)?;
         source.set_property("address", spec.listen.ip().to_string());
         source.set_property("port", i32::from(spec.listen.port()));
         // Two processes on one port would silently take turns.
@@ -196,7 +196,7 @@ impl PipelineBuilder {
         contexts: &Contexts,
         context: &str,
     ) -> Result<gst::Element, BuildError> {
-        let sink = make(self.elements.sink())?;
+        let sink = make_named(self.elements.sink(), SINK)?;
         // Live packets go out as they come; nothing is prerolled.
         sink.set_property("sync", false);
         match (self.elements, &spec.destination) {
@@ -429,7 +429,7 @@ impl Elements {
 fn converter(codec_in: Codec, spec: &StreamSpec) -> Part {
     let codec_out = spec.codec_out.unwrap_or(codec_in);
     let payload_type = payload_type_out(codec_out, spec);
-    let mut part = part("ts-rtpg711")
+    let mut part = part(CONVERTER_FACTORY)
         .with("encoding-name", Setting::Text(codec_out.encoding_name()))
         .with("ptime", Setting::Uint(spec.ptime_ms.unwrap_or(0)))
         .with("pt", Setting::Int(payload_type.into()))
@@ -548,7 +548,10 @@ fn insert(
 ) -> Result<(), BuildError> {
     let mut chain = Vec::with_capacity(parts.len());
     for part in parts {
-        let element = make(part.factory)?;
+        let element = match part.factory {
+            CONVERTER_FACTORY => make_named(part.factory, CONVERTER)?,
+            factory => make(factory)?,
+        };
         for (name, value) in part.properties {
             match value {
                 Setting::Uint(value) => element.set_property(name, value),
@@ -584,10 +587,24 @@ fn make(factory: &'static str) -> Result<gst::Element, BuildError> {
     Ok(found.create().build()?)
 }
 
+fn make_named(factory: &'static str, name: &str) -> Result<gst::Element, BuildError> {
+    let element = make(factory)?;
+    element.set_property("name", name);
+    Ok(element)
+}
+
 /// Links two always-pads whose caps are known to fit.
 fn link(from: &gst::Element, to: &gst::Element) -> Result<(), BuildError> {
     Ok(from.link_pads_full(Some("src"), to, Some("sink"), gst::PadLinkCheck::empty())?)
 }
 
+/// Name of a pipeline's source.
+pub const SOURCE: &str = "source";
+/// Name of the element that converts in one hop, where there is one.
+pub const CONVERTER: &str = "converter";
+/// Name of a pipeline's sink.
+pub const SINK: &str = "sink";
+
+const CONVERTER_FACTORY: &str = "ts-rtpg711";
 /// Static payload type of comfort noise (RFC 3551).
 const COMFORT_NOISE: u8 = 13;

@@ -2,6 +2,8 @@
 
 use gst::prelude::*;
 
+use crate::pipeline::{CONVERTER, SINK, SOURCE};
+
 /// A stream's figures since it started. Sums, where source and sink have an RTCP session each.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StreamStats {
@@ -30,23 +32,19 @@ impl StreamStats {
     pub fn of(pipeline: &gst::Pipeline) -> StreamStats {
         let mut stats = StreamStats::default();
         let mut sessions = Vec::new();
-        for element in pipeline.iterate_elements().into_iter().flatten() {
-            let Some(factory) = element.factory().map(|factory| factory.name()) else {
+        for name in [SOURCE, CONVERTER, SINK] {
+            let Some(counted) = pipeline.by_name(name).and_then(|element| counted(&element)) else {
                 continue;
             };
-            if !factory.starts_with("ts-rtp") {
-                continue;
-            }
-            let counted = element.property::<gst::Structure>("stats");
             let count = |name: &str| counted.get::<u64>(name).unwrap_or(0);
-            match factory.as_str() {
-                "ts-rtpsrc" => {
+            match name {
+                SOURCE => {
                     stats.received = count("packets-received");
                     stats.lost = count("num-lost");
                     stats.late = count("num-late");
                     stats.jitter_ms = count("avg-jitter") as f64 / 1e6;
                 }
-                "ts-rtpg711" => stats.concealed_ms = count("concealed-ms"),
+                CONVERTER => stats.concealed_ms = count("concealed-ms"),
                 _ => stats.sent = count("packets-sent"),
             }
             sessions.extend(counted.get::<gst::Structure>("rtcp"));
@@ -78,4 +76,11 @@ impl StreamStats {
             "statistics"
         );
     }
+}
+
+/// What an element has counted, if it counts.
+fn counted(element: &gst::Element) -> Option<gst::Structure> {
+    element
+        .has_property("stats")
+        .then(|| element.property::<gst::Structure>("stats"))
 }
