@@ -121,7 +121,7 @@ impl Gateway {
         let streams = self.streams.iter().zip(&self.config.streams);
         streams.filter_map(|(stream, spec)| {
             let pipeline = stream.pipeline.as_ref()?;
-            Some((spec.name.as_str(), StreamStats::of(pipeline)))
+            Some((spec.name.as_str(), StreamStats::of(pipeline)?))
         })
     }
 
@@ -130,7 +130,7 @@ impl Gateway {
         for (name, stats) in self.stats().take(STATS_LINES_MAX) {
             stats.log(name);
         }
-        let left_out = self.streams_running().saturating_sub(STATS_LINES_MAX);
+        let left_out = self.stats().skip(STATS_LINES_MAX).count();
         if left_out > 0 {
             tracing::info!(streams = left_out, "statistics of these are left out");
         }

@@ -28,8 +28,8 @@ pub struct StreamStats {
 }
 
 impl StreamStats {
-    /// Asks the elements of a pipeline; GStreamer's own have nothing to say.
-    pub fn of(pipeline: &gst::Pipeline) -> StreamStats {
+    /// Asks the elements of a pipeline. `None`: they are GStreamer's own, which have nothing to say.
+    pub fn of(pipeline: &gst::Pipeline) -> Option<StreamStats> {
         let mut stats = StreamStats::default();
         let mut sessions = Vec::new();
         for name in [SOURCE, CONVERTER, SINK] {
@@ -57,7 +57,7 @@ impl StreamStats {
             stats.rtcp_received += count("rtcp-received");
             stats.rtcp_errors += count("rtcp-errors");
         }
-        stats
+        (!sessions.is_empty()).then_some(stats)
     }
 
     /// Writes them to the log.

@@ -307,7 +307,8 @@ fn telephone_events_end_where_others_decode() {
     // Had the events been decoded, there would be something in them.
     for _ in 0..10 {
         let packet = receive(&answer);
-        assert_eq!((packet.payload_type, packet.payload), (96, vec![0; 640]));
+        assert_eq!(packet.payload_type, 96);
+        assert!(packet.payload.iter().all(|byte| *byte == 0), "{packet:?}");
     }
 }
 
@@ -393,6 +394,10 @@ fn all_codecs_in_a_row() {
         ];
         let ports = (1..codecs.len()).map(|_| free_port()).collect::<Vec<_>>();
         let mut config = "[contexts]\nwait = 5\n".to_owned();
+        if elements == Elements::Stock {
+            // GStreamer's jitter buffer wants more to be said of L16.
+            config += "[defaults]\nlatency = 0\n";
+        }
         for (n, pair) in codecs.windows(2).enumerate() {
             let destination = ports
                 .get(n + 1)
