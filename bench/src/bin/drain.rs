@@ -65,6 +65,11 @@ fn open(port: u16) -> Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Reports come on the same port (RFC 5761, section 4).
+fn is_rtcp(packet: &[u8; PACKET_BYTES]) -> bool {
+    (192..=223).contains(&packet[1])
+}
+
 fn take_all(socket: &UdpSocket) -> u64 {
     let mut space = [[0u8; PACKET_BYTES]; BATCH];
     let mut pieces = space.each_mut().map(|packet| libc::iovec {
@@ -91,7 +96,11 @@ fn take_all(socket: &UdpSocket) -> u64 {
                 no_timeout,
             )
         };
-        taken += got.max(0) as u64;
+        let got_packets = &space[..got.max(0) as usize];
+        taken += got_packets
+            .iter()
+            .filter(|packet| !is_rtcp(*packet))
+            .count() as u64;
         if got < BATCH as libc::c_int {
             return taken;
         }

@@ -92,18 +92,40 @@ const TRANSCODE: &str = concat!(
 
 /// A full session: jitter buffer, RTCP both ways, one socket.
 const SESSION: &str = concat!(
-    "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={port} rtcp-mux=true session=s{i} ",
+    "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={port} rtcp-mux=true reuse=false session=s{i} ",
     "! ts-rtpg711 encoding-name=PCMA ",
     "! ts-rtpsink session=s{i} context=bench-{ctx} context-wait=20 host=127.0.0.1 port={out} rtcp-mux=true"
 );
 
 /// The same, all of them on one port.
 const SHARED_PORT: &str = concat!(
-    "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={base} ssrc={ssrc} rtcp-mux=true ",
+    "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={base} ssrc={ssrc} rtcp-mux=true reuse=false ",
     "buffer-size=8000000 session=s{i} ",
     "! ts-rtpg711 encoding-name=PCMA ",
     "! ts-rtpsink session=s{i} context=bench-{ctx} context-wait=20 host=127.0.0.1 port={out} rtcp-mux=true"
 );
+
+/// The stock way: a session that receives and one that sends, each an rtpbin.
+const STOCK_SESSION: &str = concat!(
+    "rtpbin name=r latency=40 rtpbin name=s ",
+    "udpsrc address=127.0.0.1 port={port} ",
+    "caps=application/x-rtp,media=audio,clock-rate=8000,encoding-name=PCMU,payload=0 ! r.recv_rtp_sink_0 ",
+    "r. ! rtppcmudepay ! mulawdec ! alawenc ! rtppcmapay ! s.send_rtp_sink_0 ",
+    "s.send_rtp_src_0 ! udpsink name=out host=127.0.0.1 port={out} sync=false async=false ",
+    "udpsrc port=0 ! r.recv_rtcp_sink_0 r.send_rtcp_src_0 ! udpsink host=127.0.0.1 port=9 sync=false async=false ",
+    "udpsrc port=0 ! s.recv_rtcp_sink_0 s.send_rtcp_src_0 ! udpsink host=127.0.0.1 port=9 sync=false async=false"
+);
+macro_rules! to_opus {
+    ($complexity:literal) => {
+        concat!(
+            "ts-rtpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port={port} rtcp-mux=true ",
+            "reuse=false session=s{i} ! rtppcmudepay ! mulawdec ! opusenc complexity=",
+            $complexity,
+            " ! rtpopuspay ! ts-rtpsink session=s{i} context=bench-{ctx} context-wait=20 host=127.0.0.1 ",
+            "port={out} rtcp-mux=true"
+        )
+    };
+}
 
 const fn case(
     name: &'static str,
@@ -189,6 +211,30 @@ pub(crate) const CASES: &[Case] = &[
         SESSION,
     ),
     case(
+        "session-2800",
+        Program::Ours,
+        Mode::EachRound,
+        2800,
+        SESSION,
+    ),
+    case("session-100", Program::Ours, Mode::EachRound, 100, SESSION),
+    case(
+        "stock-session-100",
+        Program::Stock,
+        Mode::EachRound,
+        100,
+        STOCK_SESSION,
+    ),
+    case("opus-0-100", Program::Ours, Mode::Once, 100, to_opus!("0")),
+    case("opus-5-100", Program::Ours, Mode::Once, 100, to_opus!("5")),
+    case(
+        "opus-10-100",
+        Program::Ours,
+        Mode::Once,
+        100,
+        to_opus!("10"),
+    ),
+    case(
         "relay-floor-1000",
         Program::RelayFloor,
         Mode::EachRound,
@@ -211,10 +257,10 @@ pub(crate) const CASES: &[Case] = &[
         FORWARD,
     ),
     case(
-        "shared-port-1000",
+        "shared-port-3000",
         Program::Ours,
         Mode::EachRound,
-        1000,
+        3000,
         SHARED_PORT,
     ),
     case(

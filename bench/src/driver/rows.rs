@@ -191,6 +191,76 @@ pub(crate) const TARGETS: &[Target] = &[
         Figure::Ratio("transcode-1000", "peer-transcode-1000", us_per_packet),
         Judge::Median,
     ),
+    target(
+        "full session, 1000 streams: CPU per packet",
+        "µs",
+        7.0,
+        Figure::Of("session-1000", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "full session, 1000 streams: against a bare loop that receives and sends",
+        "x",
+        1.6,
+        Figure::Ratio("session-1000", "relay-floor-1000", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "full session, 2800 streams on one context: lost",
+        "packets",
+        0.0,
+        Figure::Of("session-2800", lost),
+        Judge::EachRun,
+    ),
+    target(
+        "full session, 2800 streams on one context: CPU",
+        "%",
+        100.0,
+        Figure::Of("session-2800", cpu_percent),
+        Judge::Median,
+    ),
+    target(
+        "full session, 100 streams: against two stock rtpbins each",
+        "x",
+        0.13,
+        Figure::Ratio("session-100", "stock-session-100", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "full session, 3000 streams on one shared port: CPU per packet",
+        "µs",
+        6.0,
+        Figure::Of("shared-port-3000", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "full session, 3000 streams on one shared port: lost",
+        "packets",
+        0.0,
+        Figure::Of("shared-port-3000", lost),
+        Judge::EachRun,
+    ),
+    target(
+        "full session, 1000 streams: threads beside the context's",
+        "threads",
+        6.0,
+        Figure::Of("session-1000", threads_beside_the_context),
+        Judge::EachRun,
+    ),
+    target(
+        "resident memory per full session, 1000 streams",
+        "KiB",
+        48.0,
+        Figure::Of("session-1000", resident_kib_per_stream),
+        Judge::Median,
+    ),
+    target(
+        "heap allocations per packet, full session",
+        "calls",
+        0.0,
+        Figure::Of("session-100-allocations", allocations),
+        Judge::EachRun,
+    ),
 ];
 
 impl Target {
@@ -256,6 +326,10 @@ fn paired(
 
 fn us_per_packet(run: &Measured) -> Option<f64> {
     run.done.as_ref()?.window.cpu_us_per_buffer
+}
+
+fn cpu_percent(run: &Measured) -> Option<f64> {
+    Some(run.done.as_ref()?.window.cpu_percent)
 }
 
 fn allocations(run: &Measured) -> Option<f64> {

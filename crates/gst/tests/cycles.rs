@@ -1,4 +1,4 @@
-//! Create, play, carry data, stop, destroy, three hundred times: nothing may be left. The only test of its
+//! Create, play, carry data, stop, destroy, three hundred times each: nothing may be left. The only test of its
 //! process, since it counts descriptors, threads and objects.
 
 mod common;
@@ -40,6 +40,43 @@ fn round(receiver: &std::net::UdpSocket, i: u32) {
     }
 }
 
+/// A packet of G.711.
+fn rtp(ssrc: u32, number: u16) -> Vec<u8> {
+    let mut packet = vec![0x80, 0];
+    packet.extend(number.to_be_bytes());
+    packet.extend((u32::from(number) * 160).to_be_bytes());
+    packet.extend(ssrc.to_be_bytes());
+    packet.extend([0xff; 160]);
+    packet
+}
+
+/// A session on ports of its own, and one on a shared port, which answer.
+fn rtp_round(i: u32) {
+    let name = format!("cycle{}", i % 3);
+    let filter = ["", "ssrc=7", "from"][i as usize % 3];
+    let peer = socket();
+    let filter = match filter {
+        "from" => format!("from={}", peer.local_addr().unwrap()),
+        filter => filter.into(),
+    };
+    let mux = i.is_multiple_of(2);
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 latency=0 rtcp-mux={mux} {filter} context={name} session=s{i} \
+         ! ts-rtpg711 encoding-name=PCMA ptime={} ! ts-rtpsink session=s{i}",
+        [0, 30][i as usize % 2]
+    ));
+    pipe.play();
+    let port = pipe.get("src").property::<i32>("used-port") as u16;
+    for number in [0, 1, 2, 4, 5, 6] {
+        peer.send_to(&rtp(7, number), ("127.0.0.1", port)).unwrap();
+    }
+    assert_eq!(received(&peer)[1] & 0x7f, 8);
+    if i.is_multiple_of(4) {
+        pipe.to(gst::State::Paused);
+        pipe.play();
+    }
+}
+
 #[test]
 fn nothing_is_left_of_three_hundred_pipelines() {
     init();
@@ -57,6 +94,7 @@ fn nothing_is_left_of_three_hundred_pipelines() {
     // Pools, caches and worker threads of GLib come with the first ones.
     for i in 0..10 {
         round(&receiver, i);
+        rtp_round(i);
     }
     let tracer = gst::glib::Object::with_type(factory.tracer_type())
         .downcast::<gst::Tracer>()
@@ -64,6 +102,7 @@ fn nothing_is_left_of_three_hundred_pipelines() {
     let (fds, threads) = (count("/proc/self/fd"), count("/proc/self/task"));
     for i in 10..310 {
         round(&receiver, i);
+        rtp_round(i);
     }
     eventually("descriptors and threads are given back", || {
         count("/proc/self/fd") <= fds && count("/proc/self/task") <= threads

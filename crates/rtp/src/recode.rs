@@ -205,6 +205,12 @@ impl Recoder {
         self.stats
     }
 
+    /// Memory that each packet writes to, to be fetched into the cache before.
+    #[must_use]
+    pub fn history(&self) -> &[u8] {
+        &self.history.bytes
+    }
+
     /// The next number that goes out.
     #[must_use]
     pub fn next_seq(&self) -> SeqNum {

@@ -435,7 +435,8 @@ impl Local {
         self.take_control();
         let mut count = 0;
         for (i, event) in events.iter().enumerate() {
-            self.look_ahead(&events[i..]);
+            let rest = &events[i..];
+            self.look_ahead(|ahead| Some(Token::from_event(rest.get(ahead)?.u64).0));
             let data = event.u64;
             if data == INTERRUPT {
                 self.shard.drain_interrupt();
@@ -451,12 +452,9 @@ impl Local {
     /// Has the memory of the agents that come next fetched while this one runs: first the slot, then the agent,
     /// then what the agent names.
     #[inline]
-    fn look_ahead(&self, events: &[Event]) {
+    fn look_ahead(&self, token: impl Fn(usize) -> Option<Token>) {
         let slots = self.slots.borrow();
-        let slot = |ahead: usize| {
-            let data = events.get(ahead)?.u64;
-            slots.get(Token::from_event(data).0.index as usize)
-        };
+        let slot = |ahead: usize| slots.get(token(ahead)?.index as usize);
         if let Some(slot) = slot(3 * AHEAD) {
             sys::prefetch(slot, 1);
         }
@@ -534,6 +532,13 @@ impl Local {
         let count = self.ready.borrow().len();
         self.shard.counters().ready_max.raise_to(count as u64);
         for _ in 0..count {
+            {
+                let ready = self.ready.borrow();
+                self.look_ahead(|ahead| match ready.get(ahead)? {
+                    Wake::Agent(token) => Some(*token),
+                    Wake::Task(_) => None,
+                });
+            }
             let Some(wake) = self.ready.borrow_mut().pop_front() else {
                 break;
             };

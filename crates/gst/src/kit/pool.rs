@@ -152,6 +152,17 @@ impl PoolBuffer {
         copy
     }
 
+    /// Addresses of the buffer, its memory with the bytes behind it, and its meta: what whoever gets the buffer later will
+    /// touch. Not to be followed.
+    pub(crate) fn addresses(&self) -> [usize; 3] {
+        let buffer = self.0.buffer.as_ptr() as usize;
+        [
+            buffer,
+            self.meta().memory as usize,
+            self.0.meta.as_ptr() as usize,
+        ]
+    }
+
     fn meta(&self) -> &PoolMeta {
         // SAFETY: the meta lives as long as its buffer and is only written while the buffer is idle or new.
         unsafe { self.0.meta.as_ref() }

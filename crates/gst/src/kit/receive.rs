@@ -82,6 +82,11 @@ impl Reader {
         self.load.pass(cx.local().slice());
     }
 
+    /// Allows one more receive in this pass.
+    pub(crate) fn again(&mut self) {
+        self.may_receive = true;
+    }
+
     /// Forgets what was read and not taken.
     pub(crate) fn clear(&mut self) {
         self.read.clear();

@@ -224,6 +224,12 @@ impl<R: Renderer> Sink<R> {
         }))
     }
 
+    /// What a buffer touches, for [`super::trail::offer`].
+    pub(crate) fn spans(&self) -> [(usize, usize); 2] {
+        let sync = lock(&self.0.core).sync.clone();
+        [super::trail::span(&*self.0), super::trail::span(&*sync)]
+    }
+
     /// Runs `f` with the renderer.
     pub(crate) fn with_renderer<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
         f(&mut lock(&self.0.core).renderer)

@@ -407,10 +407,19 @@ pub(crate) fn set_buffer_size(socket: &gio::Socket, option: i32, bytes: i32) -> 
     }
     let _ = socket.set_option(libc::SOL_SOCKET, option, bytes);
     // Linux reports twice what it uses for payload (socket(7)).
-    socket
-        .option(libc::SOL_SOCKET, option)
-        .ok()
-        .map(|granted| granted / 2)
+    let granted = || {
+        let granted = socket.option(libc::SOL_SOCKET, option).ok()?;
+        Some(granted / 2)
+    };
+    if granted().is_some_and(|granted| granted < bytes) {
+        // Who administers the network may go beyond the limit.
+        let force = match option {
+            libc::SO_RCVBUF => libc::SO_RCVBUFFORCE,
+            _ => libc::SO_SNDBUFFORCE,
+        };
+        let _ = socket.set_option(libc::SOL_SOCKET, force, bytes);
+    }
+    granted()
 }
 
 fn interface_index(name: &str) -> Result<u32, SocketError> {

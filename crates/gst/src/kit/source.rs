@@ -423,7 +423,6 @@ impl<P: Producer> SrcAgent<P> {
     fn open(&mut self) {
         if !self.opened {
             self.opened = true;
-            self.trail = Trail::from(&self.pad);
             for event in self.producer.opening(&self.pad) {
                 let kind = event.type_();
                 self.pad.push_event(event);
@@ -431,6 +430,8 @@ impl<P: Producer> SrcAgent<P> {
                     self.pad.push_event(self.place.announcement());
                 }
             }
+            // Behind the events: some elements know their memory only when they know the caps.
+            self.trail = Trail::from(&self.pad);
         }
     }
 

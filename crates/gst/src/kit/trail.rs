@@ -7,10 +7,52 @@
 //! The addresses are hints: they are never followed, only prefetched, which cannot fault. When a branch is
 //! relinked they are useless for a while, not wrong.
 
-use gst::glib::gobject_ffi;
+use std::sync::{Arc, LazyLock, Mutex};
+
 use gst::glib::translate::IntoGlib;
+use gst::glib::{self, gobject_ffi};
 use gst::prelude::*;
 use threadbare_runtime::{CACHE_LINE, prefetch};
+
+use super::lock;
+
+/// Memory that an element uses for each buffer besides its own structure. A source that looks down its branch has it
+/// fetched, too.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Offer(Arc<Mutex<Vec<(usize, usize)>>>);
+
+impl Offer {
+    /// To be called when the element is constructed, before anybody else has it.
+    pub(crate) fn attach(&self, element: &impl IsA<gst::Element>) {
+        // SAFETY: nobody else uses this quark, so the data always has this type, which is Send and Sync. It is set once,
+        // before other threads can know the element, and never replaced.
+        unsafe { element.set_qdata(*OFFER, self.clone()) };
+    }
+
+    fn of(element: &gst::Element) -> Option<Offer> {
+        // SAFETY: the type is the one that `attach` gives this quark; the data is neither replaced nor freed while the
+        // caller's reference keeps the element.
+        unsafe {
+            element
+                .qdata::<Offer>(*OFFER)
+                .map(|offer| offer.as_ref().clone())
+        }
+    }
+
+    /// Offers these spans instead of what was offered before.
+    pub(crate) fn set(&self, spans: impl IntoIterator<Item = (usize, usize)>) {
+        *lock(&self.0) = spans.into_iter().collect();
+    }
+}
+
+/// An object's place in memory, for [`offer`].
+pub(crate) fn span<T: ?Sized>(value: &T) -> (usize, usize) {
+    let address = std::ptr::from_ref(value).cast::<u8>() as usize;
+    (address, size_of_val(value))
+}
+
+static OFFER: LazyLock<glib::Quark> =
+    LazyLock::new(|| glib::Quark::from_str("threadbare-offered-memory"));
 
 /// The first objects along a branch.
 pub(crate) struct Trail {
@@ -39,6 +81,12 @@ impl Trail {
             let size = instance_size(&element);
             let lines = size.div_ceil(CACHE_LINE).min(INSTANCE_LINES_MAX);
             trail.add(element.as_ptr().cast(), PRIVATE_LINES, lines);
+            if let Some(offer) = Offer::of(&element) {
+                for (address, bytes) in lock(&offer.0).iter() {
+                    let lines = bytes.div_ceil(CACHE_LINE).clamp(1, OFFERED_LINES_MAX);
+                    trail.add(*address as *const u8, 0, lines);
+                }
+            }
             let mut sources = element.src_pads().into_iter();
             match (sources.next(), sources.next()) {
                 (Some(only), None) if trail.len < SPANS_MAX => pad = only,
@@ -78,8 +126,10 @@ fn instance_size(element: &gst::Element) -> usize {
     }
 }
 
-/// Four elements with their pads, and two more.
-const SPANS_MAX: usize = 16;
+/// Four elements with their pads and what they offer, and two more.
+const SPANS_MAX: usize = 20;
+/// Of one span that an element offers.
+const OFFERED_LINES_MAX: usize = 8;
 const LINES_SHIFT: u32 = 48;
 /// Cache lines of a pad: a push touches most of them.
 const PAD_LINES: usize = size_of::<gst::ffi::GstPad>().div_ceil(CACHE_LINE);

@@ -13,6 +13,8 @@ use crate::kit::time::RunningTime;
 /// A packet in the jitter buffer.
 struct Held {
     buffer: gst::Buffer,
+    /// See [`Playout::next_addresses`].
+    addresses: [usize; 3],
     payload_type: PayloadType,
 }
 
@@ -109,9 +111,10 @@ impl Playout {
     pub(super) fn handle(
         &mut self,
         now_ns: u64,
-        arrival_ns: Option<u64>,
+        arrival_ns: u64,
         fields: Fields,
         buffer: gst::Buffer,
+        addresses: [usize; 3],
     ) -> Result<(), UnknownPayloadType> {
         let session::RtpHeader {
             ssrc,
@@ -129,9 +132,10 @@ impl Playout {
                 seq,
                 time,
                 marker: fields.marker,
-                arrival_ns,
+                arrival_ns: Some(arrival_ns),
                 packet: Held {
                     buffer,
+                    addresses,
                     payload_type,
                 },
             },
@@ -176,25 +180,26 @@ impl Playout {
             .filter(|rate| (1..=jitter::CLOCK_RATE_HZ_MAX).contains(rate))
     }
 
-    /// What is to be pushed next at `now_ns`. `None`: nothing yet.
+    /// What is to be pushed next at `now_ns`, when the context's clock reads `clock_ns`. `None`: nothing yet.
     #[inline]
-    pub(super) fn next(&mut self, now_ns: u64, horizon_ns: u64) -> Option<Produced> {
+    pub(super) fn next(&mut self, now_ns: u64, clock_ns: u64) -> Option<Produced> {
         if let Some(buffer) = self.waiting.take() {
             return Some(Produced::Buffer(buffer));
         }
         loop {
-            match self.jitter.poll_output(now_ns.saturating_add(horizon_ns))? {
+            match self.jitter.poll_output(now_ns)? {
                 Output::Packet {
                     packet:
                         Held {
                             mut buffer,
                             payload_type,
+                            ..
                         },
                     play_ns,
                     discont,
                     ..
                 } => {
-                    let time = self.time.at_other(now_ns, play_ns);
+                    let time = self.time.at_other(clock_ns, play_ns);
                     let buffer_ref = buffer.make_mut();
                     buffer_ref.set_pts(time);
                     buffer_ref.set_dts(time);
@@ -219,7 +224,7 @@ impl Playout {
                     duration_ns,
                 } => {
                     if self.do_lost && duration_ns > 0 {
-                        let time = self.time.at_other(now_ns, play_ns);
+                        let time = self.time.at_other(clock_ns, play_ns);
                         return Some(Produced::Event(lost(first.0, packets, time, duration_ns)));
                     }
                 }
@@ -232,10 +237,26 @@ impl Playout {
         }
     }
 
+    /// Whether [`Playout::next`] would declare a loss.
+    #[inline]
+    pub(super) fn is_loss_due(&self, at_ns: u64) -> bool {
+        self.jitter
+            .loss_due_ns()
+            .is_some_and(|due_ns| due_ns <= at_ns)
+    }
+
     /// When [`Playout::next`] has something if nothing arrives before.
     #[inline]
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.jitter.next_timeout()
+    }
+
+    /// Memory of the packet that comes out next, as it was given with it, and of the places it takes and leaves: what is
+    /// worth fetching before. All of it is hot when this is asked, at the end of a pass.
+    #[inline]
+    pub(super) fn next_addresses(&self) -> ([usize; 3], [usize; 2]) {
+        let packet = self.jitter.peek().map_or([0; 3], |held| held.addresses);
+        (packet, self.jitter.next_places())
     }
 
     /// Forgets the stream.

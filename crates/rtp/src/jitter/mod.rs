@@ -288,6 +288,17 @@ impl<T> JitterBuffer<T> {
         Some(self.due_ns(&head).max(0) as u64)
     }
 
+    /// When [`poll_output`](Self::poll_output) will declare a loss, in ns, if that comes next. A caller that may have packets
+    /// waiting which it has not handed in yet had better do that first.
+    #[must_use]
+    pub fn loss_due_ns(&self) -> Option<u64> {
+        let head = self.head()?;
+        match head.what {
+            depart::Next::Missing { .. } => Some(self.due_ns(&head).max(0) as u64),
+            depart::Next::Packet | depart::Next::Resync(_) => None,
+        }
+    }
+
     /// Everything held is due at once, in order, with its losses declared: the stream has ended (BYE), or what is
     /// downstream drains. It goes on with the next packet.
     pub fn release_all(&mut self) {
@@ -366,6 +377,20 @@ impl<T> JitterBuffer<T> {
     #[must_use]
     pub fn latency_ns(&self) -> u64 {
         self.latency_ns as u64
+    }
+
+    /// The next packet to come out, if it is held.
+    #[must_use]
+    pub fn peek(&self) -> Option<&T> {
+        self.ring.slot(self.next).packet.as_ref()
+    }
+
+    /// Addresses of the places of the next packet to come out and of the next one to come in, to be fetched into the cache
+    /// before they are used. Not to be followed.
+    #[must_use]
+    pub fn next_places(&self) -> [usize; 2] {
+        let address = |index| std::ptr::from_ref(self.ring.slot(index)) as usize;
+        [address(self.next), address(self.highest + 1)]
     }
 
     /// What has been counted.

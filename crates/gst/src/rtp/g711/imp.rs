@@ -10,6 +10,7 @@ use threadbare_rtp::recode::{Config, Encoding, Handled, Recoder};
 
 use crate::kit::lock;
 use crate::kit::stats::StatsProperty;
+use crate::kit::trail::{self, Offer};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -60,6 +61,7 @@ pub struct RtpG711 {
     stats: Mutex<StatsProperty>,
     /// The stream's state: entered by the thread that pushes, and by `stats`. Not held across a push.
     recoder: Mutex<Option<Recoder>>,
+    offer: Offer,
     sink_pad: gst::Pad,
     src_pad: gst::Pad,
 }
@@ -208,7 +210,10 @@ impl RtpG711 {
             }
         };
         gst::debug!(CAT, imp = self, "from {caps} to {out}");
-        *lock(&self.recoder) = Some(Recoder::new(config));
+        let recoder = Recoder::new(config);
+        let spans = [trail::span(recoder.history()), trail::span(&self.recoder)];
+        *lock(&self.recoder) = Some(recoder);
+        self.offer.set(spans);
         self.src_pad.push_event(gst::event::Caps::new(&out))
     }
 
@@ -471,6 +476,7 @@ impl ObjectSubclass for RtpG711 {
             settings: Mutex::default(),
             stats: Mutex::default(),
             recoder: Mutex::new(None),
+            offer: Offer::default(),
             sink_pad,
             src_pad,
         }
@@ -486,6 +492,7 @@ impl ObjectImpl for RtpG711 {
         for pad in [&self.sink_pad, &self.src_pad] {
             obj.add_pad(pad).expect("a new element takes its pads");
         }
+        self.offer.attach(&*obj);
         *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }
 }

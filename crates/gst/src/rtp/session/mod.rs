@@ -33,23 +33,24 @@ use crate::kit::socket::Udp;
 use agent::RtcpAgent;
 pub(crate) use sockets::{SocketSettings, Sockets};
 
-/// What elements of one session share.
+/// What elements of one session share. Laid out by hand: what a packet touches comes first.
+#[repr(C)]
 pub(crate) struct RtpSession {
-    name: String,
-    rtcp: Mutex<Rtcp>,
     sent: Mutex<Sent>,
     peer_version: AtomicU32,
+    rtcp: Mutex<Rtcp>,
+    name: String,
     sockets: Mutex<Option<Arc<Sockets>>>,
     agent: Mutex<Running>,
     /// Told of what happens in the session.
-    listeners: Mutex<Vec<Listener>>,
+    listeners: Mutex<Arc<[Listener]>>,
 }
 
 type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// The RTCP state and what is known of the peer.
+#[repr(C)]
 pub(crate) struct Rtcp {
-    pub(crate) session: Session,
     peers: Option<PeerLatch>,
     /// Where to send by configuration; goes before what was learned.
     destination: Option<SocketAddr>,
@@ -59,6 +60,7 @@ pub(crate) struct Rtcp {
     silent: bool,
     /// Dropped for coming from somebody else than the peer.
     pub(crate) strangers: u64,
+    pub(crate) session: Session,
 }
 
 /// What has been sent, for the next sender report.
@@ -127,7 +129,7 @@ impl RtpSession {
             peer_version: AtomicU32::new(0),
             sockets: Mutex::new(None),
             agent: Mutex::default(),
-            listeners: Mutex::default(),
+            listeners: Mutex::new(Arc::new([])),
         }
     }
 
@@ -137,7 +139,9 @@ impl RtpSession {
 
     /// Has `listener` told of events, on the context's thread. It is to hold no reference to an element.
     pub(crate) fn listen(&self, listener: impl Fn(&Event) + Send + Sync + 'static) {
-        lock(&self.listeners).push(Arc::new(listener));
+        let mut listeners = lock(&self.listeners);
+        let more = std::iter::once(Arc::new(listener) as Listener);
+        *listeners = listeners.iter().cloned().chain(more).collect();
     }
 
     pub(crate) fn rtcp(&self) -> MutexGuard<'_, Rtcp> {
@@ -331,7 +335,7 @@ impl RtpSession {
                 return;
             };
             let listeners = lock(&self.listeners).clone();
-            for listener in listeners {
+            for listener in listeners.iter() {
                 listener(&event);
             }
         }
@@ -454,6 +458,6 @@ impl Udp {
             .local_address()
             .ok()
             .and_then(|address| address.downcast::<gio::InetSocketAddress>().ok())
-            .map_or(0, |address| address.port() as u16)
+            .map_or(0, |address| address.port())
     }
 }

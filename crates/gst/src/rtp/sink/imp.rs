@@ -17,6 +17,7 @@ use crate::kit::sink::{Sink, SyncProperties};
 use crate::kit::socket::{self, MulticastSettings, SocketError, format_host_port, split_host_port};
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
+use crate::kit::trail::Offer;
 use crate::rtp::session::{RtpSession, SocketSettings, Sockets};
 
 #[derive(Debug, Clone)]
@@ -72,6 +73,7 @@ pub struct RtpSink {
     sync: SyncProperties,
     /// The SSRC to write into packets, or [`NO_SSRC`].
     ssrc: Arc<AtomicU64>,
+    offer: Offer,
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Sender>>,
     opened: Mutex<Option<Opened>>,
@@ -206,6 +208,7 @@ impl RtpSink {
         socket::set_dscp(sockets.rtp.socket(), settings.qos_dscp)?;
         self.sink()
             .with_renderer(|sender| sender.open(session.clone(), Some(sockets)));
+        self.offer.set(self.sink().spans());
         // The source's place, or one that was named. Otherwise the branch's, which is announced on its way.
         if session.is_running() || lock(&self.context).is_named() {
             self.start(opened, None)?;
@@ -367,6 +370,7 @@ impl ObjectSubclass for RtpSink {
             stats: Mutex::default(),
             sync: SyncProperties::live(),
             ssrc: Arc::new(AtomicU64::new(NO_SSRC)),
+            offer: Offer::default(),
             sink_pad,
             sink: OnceLock::new(),
             opened: Mutex::new(None),
@@ -383,6 +387,7 @@ impl ObjectImpl for RtpSink {
         obj.add_pad(&self.sink_pad)
             .expect("a new element takes its pad");
         obj.set_element_flags(gst::ElementFlags::SINK | gst::ElementFlags::REQUIRE_CLOCK);
+        self.offer.attach(&*obj);
         *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }
 }

@@ -1,0 +1,786 @@
+//! `ts-rtpsrc`, `ts-rtpsink` and `ts-rtpg711`: order, losses, sessions, latching, RTCP.
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::mpsc::Receiver;
+use std::time::Duration;
+
+use common::*;
+use gst::prelude::*;
+
+/// Bytes of a packet with 20 ms of G.711.
+const PACKET: u32 = 160;
+
+/// A packet of a sender's `number`-th 20 ms.
+fn rtp(ssrc: u32, payload_type: u8, number: u32) -> Vec<u8> {
+    let mut packet = vec![0x80, payload_type];
+    packet.extend((number as u16).to_be_bytes());
+    packet.extend((number.wrapping_mul(PACKET)).to_be_bytes());
+    packet.extend(ssrc.to_be_bytes());
+    packet.extend((0..PACKET).map(|i| (i + number) as u8));
+    packet
+}
+
+fn seq(packet: &[u8]) -> u16 {
+    u16::from_be_bytes([packet[2], packet[3]])
+}
+
+fn ssrc(packet: &[u8]) -> u32 {
+    u32::from_be_bytes(packet[8..12].try_into().unwrap())
+}
+
+fn address(port: i32) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))
+}
+
+fn rtp_address(source: &gst::Element) -> SocketAddr {
+    address(source.property("used-port"))
+}
+
+/// A source on loopback and any free ports, what it pushed, and where to send.
+fn playing(properties: &str) -> (Pipe, Receiver<Seen>, SocketAddr) {
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} {properties} ! fakesink name=sink sync=false async=false",
+        context()
+    ));
+    let seen = watch(&pipe.pad("sink", "sink"));
+    pipe.play();
+    let target = rtp_address(&pipe.get("src"));
+    (pipe, seen, target)
+}
+
+fn counted(element: &gst::Element, field: &str) -> u64 {
+    let stats = element.property::<gst::Structure>("stats");
+    stats
+        .get::<u64>(field)
+        .unwrap_or_else(|e| panic!("{field}: {e}"))
+}
+
+fn rtcp_counted(element: &gst::Element, field: &str) -> u64 {
+    let stats = element.property::<gst::Structure>("stats");
+    let rtcp = stats.get::<gst::Structure>("rtcp").unwrap();
+    rtcp.get::<u64>(field)
+        .unwrap_or_else(|e| panic!("{field}: {e}"))
+}
+
+fn next_lost(seen: &Receiver<Seen>) -> gst::Structure {
+    loop {
+        let event = next_event(seen, gst::EventType::CustomDownstream);
+        if let Some(lost) = event.structure().filter(|s| s.name() == "GstRTPPacketLost") {
+            return lost.to_owned();
+        }
+    }
+}
+
+#[test]
+fn packets_come_out_in_order_once_with_caps_and_times() {
+    let (pipe, seen, target) = playing("clock-skew=none");
+    let sender = socket();
+    for number in [0, 2, 1, 3, 3, 5, 4, 6] {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    let caps = next_event(&seen, gst::EventType::Caps);
+    let gst::EventView::Caps(caps) = caps.view() else {
+        panic!("{caps:?}")
+    };
+    // RFC 3551, table 4: payload type 0.
+    let expected = "application/x-rtp, media=audio, payload=0, clock-rate=8000, encoding-name=PCMU";
+    assert_eq!(caps.caps_owned(), expected.parse::<gst::Caps>().unwrap());
+    let first = next_buffer(&seen);
+    assert_eq!(bytes(&first), rtp(7, 0, 0));
+    let mut last = first.pts().expect("a time");
+    for number in 1..=6 {
+        let buffer = next_buffer(&seen);
+        assert_eq!(bytes(&buffer), rtp(7, 0, number));
+        // As far apart as they were sent, however they came.
+        assert_eq!(buffer.pts().unwrap() - last, 20 * gst::ClockTime::MSECOND);
+        last = buffer.pts().unwrap();
+    }
+    let source = pipe.get("src");
+    eventually("the duplicate is counted", || {
+        counted(&source, "num-duplicates") == 1
+    });
+    assert_eq!(counted(&source, "num-pushed"), 7);
+}
+
+#[test]
+fn a_loss_is_one_event_at_its_time_and_a_gap_behind_a_stock_depayloader() {
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} latency=10 clock-skew=none ! tee name=t \
+         t. ! fakesink name=sink sync=false async=false \
+         t. ! rtppcmudepay ! fakesink name=decoded sync=false async=false",
+        context()
+    ));
+    let seen = watch(&pipe.pad("sink", "sink"));
+    let decoded = watch(&pipe.pad("decoded", "sink"));
+    pipe.play();
+    let target = rtp_address(&pipe.get("src"));
+    let sender = socket();
+    for number in [0, 1, 4, 5, 6] {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    next_buffer(&seen);
+    let before = next_buffer(&seen);
+    let lost = next_lost(&seen);
+    assert_eq!(lost.get::<u32>("seqnum"), Ok(2));
+    assert_eq!(lost.get::<u32>("packets"), Ok(2));
+    assert_eq!(lost.get::<u64>("duration"), Ok(40_000_000));
+    let expected = before.pts().unwrap() + 20 * gst::ClockTime::MSECOND;
+    assert_eq!(lost.get::<u64>("timestamp"), Ok(expected.nseconds()));
+    let after = next_buffer(&seen);
+    assert_eq!(seq(&bytes(&after)), 4);
+    assert!(after.flags().contains(gst::BufferFlags::DISCONT));
+    let gap = next_event(&decoded, gst::EventType::Gap);
+    let gst::EventView::Gap(gap) = gap.view() else {
+        panic!("{gap:?}")
+    };
+    assert_eq!(gap.get().1, Some(40 * gst::ClockTime::MSECOND));
+    assert_eq!(counted(&pipe.get("src"), "num-lost"), 2);
+}
+
+#[test]
+fn a_missing_packet_that_waits_in_the_socket_is_not_given_up() {
+    // The thread is held while packets arrive out of order, and for longer than their deadline.
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} latency=0 ! fakesink name=sink sync=false async=false",
+        context()
+    ));
+    let seen = watch(&pipe.pad("sink", "sink"));
+    let gate = gate(&pipe.pad("sink", "sink"));
+    pipe.play();
+    let target = rtp_address(&pipe.get("src"));
+    let sender = socket();
+    sender.send_to(&rtp(7, 0, 0), target).unwrap();
+    gate.wait_held();
+    for number in [2, 1, 3] {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    gate.open();
+    for number in 0..4 {
+        assert_eq!(seq(&bytes(&next_buffer(&seen))), number);
+    }
+    assert_eq!(counted(&pipe.get("src"), "num-lost"), 0);
+}
+
+#[test]
+fn a_dynamic_payload_type_needs_caps_and_is_said_to() {
+    let (pipe, seen, target) = playing("");
+    let sender = socket();
+    sender.send_to(&rtp(7, 97, 0), target).unwrap();
+    let warning = text(&pipe.expect(gst::MessageType::Warning));
+    assert!(
+        warning.contains("97") && warning.contains("caps"),
+        "{warning}"
+    );
+    pipe.get("src").set_property_from_str(
+        "caps",
+        "application/x-rtp,media=audio,clock-rate=16000,encoding-name=X,payload=97",
+    );
+    for number in 1..4 {
+        sender.send_to(&rtp(7, 97, number), target).unwrap();
+    }
+    assert_eq!(bytes(&next_buffer(&seen)), rtp(7, 97, 1));
+    assert_eq!(counted(&pipe.get("src"), "unknown-payload-type"), 1);
+}
+
+#[test]
+fn a_sender_that_changes_its_codec_gets_new_caps() {
+    let (_pipe, seen, target) = playing("clock-skew=none latency=0");
+    let sender = socket();
+    for number in 0..2 {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    next_buffer(&seen);
+    // Telephone events in between change nothing.
+    sender.send_to(&rtp(7, 101, 2), target).unwrap();
+    for number in 3..5 {
+        sender.send_to(&rtp(7, 8, number), target).unwrap();
+    }
+    let mut order = Vec::new();
+    while order.len() < 5 {
+        match seen.recv_timeout(DEADLINE).unwrap() {
+            Seen::Buffer(buffer) => order.push(bytes(&buffer)[1].to_string()),
+            Seen::Event(event) => {
+                if let gst::EventView::Caps(caps) = event.view() {
+                    let caps = caps.caps_owned();
+                    let name = caps.structure(0).unwrap().get::<String>("encoding-name");
+                    order.push(name.unwrap());
+                }
+            }
+        }
+    }
+    assert_eq!(order, ["0", "101", "PCMA", "8", "8"]);
+}
+
+#[test]
+fn garbage_is_counted_and_stops_nothing() {
+    let (pipe, seen, target) = playing("");
+    let sender = socket();
+    for garbage in [&[][..], &[0x80], &[0; 40], &[0x9f; 12], &[0xb0; 14]] {
+        sender.send_to(garbage, target).unwrap();
+    }
+    for number in 0..2 {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    assert_eq!(bytes(&next_buffer(&seen)), rtp(7, 0, 0));
+    assert_eq!(counted(&pipe.get("src"), "malformed"), 5);
+    pipe.assert_no_error();
+}
+
+#[test]
+fn a_stranger_is_not_heard_and_a_peer_that_moves_is() {
+    let (pipe, seen, target) = playing("latency=0");
+    let (peer, stranger) = (socket(), socket());
+    for number in 0..3 {
+        peer.send_to(&rtp(7, 0, number), target).unwrap();
+        next_buffer(&seen);
+    }
+    // With the peer's SSRC, and with its own.
+    for number in 3..8 {
+        stranger.send_to(&rtp(7, 0, number), target).unwrap();
+        stranger.send_to(&rtp(8, 0, number), target).unwrap();
+    }
+    peer.send_to(&rtp(7, 0, 3), target).unwrap();
+    let buffer = next_buffer(&seen);
+    assert_eq!((ssrc(&bytes(&buffer)), seq(&bytes(&buffer))), (7, 3));
+    let source = pipe.get("src");
+    assert!(rtcp_counted(&source, "strangers") >= 9);
+    // The old address has fallen silent: after a while the new one is the peer's.
+    let moved = socket();
+    let mut number = 4;
+    eventually("the peer is heard at its new address", || {
+        moved.send_to(&rtp(7, 0, number), target).unwrap();
+        number += 1;
+        std::thread::sleep(Duration::from_millis(20));
+        seen.try_iter().any(|seen| matches!(seen, Seen::Buffer(_)))
+    });
+}
+
+#[test]
+fn without_latching_everybody_is_heard() {
+    let (_pipe, seen, target) = playing("latch=false latency=0");
+    let (one, other) = (socket(), socket());
+    for number in 0..3 {
+        one.send_to(&rtp(7, 0, number), target).unwrap();
+        next_buffer(&seen);
+    }
+    for number in 0..3 {
+        other.send_to(&rtp(8, 0, number), target).unwrap();
+    }
+    assert_eq!(ssrc(&bytes(&next_buffer(&seen))), 8);
+}
+
+/// A source and a sink of one session, and a converter between them.
+fn answering(properties: &str) -> (Pipe, SocketAddr) {
+    let (context, session) = (context(), context());
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={context} latency=0 session={session} {properties} \
+         ! ts-rtpg711 name=g711 encoding-name=PCMA ! ts-rtpsink name=sink session={session}"
+    ));
+    pipe.play();
+    let target = rtp_address(&pipe.get("src"));
+    (pipe, target)
+}
+
+#[test]
+fn a_sink_without_a_host_answers_the_peer_from_the_port_that_it_sends_to() {
+    let (pipe, target) = answering("");
+    let peer = socket();
+    let mut room = [0; 1500];
+    for number in 0..5 {
+        peer.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    // The first packet alone proves nothing; from the second on there is somebody to answer.
+    let (len, from) = peer.recv_from(&mut room).expect("no answer");
+    assert_eq!(from, target);
+    assert_eq!((len, room[1] & 0x7f), (172, 8));
+    let unsent = counted(&pipe.get("sink"), "unsent");
+    assert!(unsent <= 1, "{unsent}");
+}
+
+/// Every packet of a compound, as (type, bytes).
+fn compound(bytes: &[u8]) -> Vec<String> {
+    let packets = rtcp_types::Compound::parse(bytes).expect("a valid compound");
+    packets
+        .map(|packet| match packet.expect("a valid packet") {
+            rtcp_types::Packet::Sr(sr) => format!("SR {}", sr.n_reports()),
+            rtcp_types::Packet::Rr(rr) => format!("RR {}", rr.n_reports()),
+            rtcp_types::Packet::Sdes(_) => "SDES".into(),
+            rtcp_types::Packet::Bye(_) => "BYE".into(),
+            other => format!("{other:?}"),
+        })
+        .collect()
+}
+
+fn next_rtcp(socket: &UdpSocket) -> Vec<u8> {
+    loop {
+        let packet = received(socket);
+        if (192..=223).contains(&packet[1]) {
+            return packet;
+        }
+    }
+}
+
+#[test]
+fn reports_go_to_the_peer_and_a_bye_at_the_end() {
+    // RFC 3550, section 11: RTCP on the port after RTP's, each way.
+    let (pipe, target) = answering("");
+    let (peer, peer_rtcp) = pair();
+    let mut number = 0;
+    let report = within("a report", {
+        let peer = peer.try_clone().unwrap();
+        move || {
+            peer_rtcp
+                .set_read_timeout(Some(Duration::from_millis(20)))
+                .unwrap();
+            let mut room = [0; 1500];
+            loop {
+                // Every fourth packet is lost.
+                if number % 4 != 3 {
+                    peer.send_to(&rtp(7, 0, number), target).unwrap();
+                }
+                number += 1;
+                if let Ok((len, from)) = peer_rtcp.recv_from(&mut room) {
+                    return (room[..len].to_vec(), from, peer_rtcp);
+                }
+            }
+        }
+    });
+    let (bytes, from, peer_rtcp) = report;
+    assert_eq!(from.port(), target.port() + 1);
+    assert_eq!(compound(&bytes), ["SR 1", "SDES"]);
+    let source = pipe.get("src");
+    let rtcp = source
+        .property::<gst::Structure>("stats")
+        .get::<gst::Structure>("rtcp")
+        .unwrap();
+    assert_eq!(rtcp.get::<u64>("rtcp-sent"), Ok(1));
+    peer_rtcp.set_read_timeout(Some(DEADLINE)).unwrap();
+    drop(pipe);
+    let bye = next_rtcp(&peer_rtcp);
+    assert!(
+        compound(&bye).contains(&"BYE".to_owned()),
+        "{:?}",
+        compound(&bye)
+    );
+}
+
+/// Two sockets on ports in a row.
+fn pair() -> (UdpSocket, UdpSocket) {
+    loop {
+        let rtp = socket();
+        let next = rtp.local_addr().unwrap().port().wrapping_add(1);
+        if let Ok(rtcp) = UdpSocket::bind(("127.0.0.1", next)) {
+            rtcp.set_read_timeout(Some(DEADLINE)).unwrap();
+            return (rtp, rtcp);
+        }
+    }
+}
+
+#[test]
+fn with_rtcp_mux_both_come_and_go_on_one_port() {
+    let (pipe, target) = answering("rtcp-mux=true");
+    let peer = socket();
+    // A sender report of the peer's (RFC 3550, section 6.4.1), with an SDES (6.5) behind it.
+    let mut report = vec![0x80, 200, 0, 6];
+    report.extend(7_u32.to_be_bytes());
+    report.extend([0; 20]);
+    report.extend([0x81, 202, 0, 3]);
+    report.extend(7_u32.to_be_bytes());
+    report.extend([1, 3, b'x', b'y', b'z', 0, 0, 0]);
+    for number in 0..3 {
+        peer.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    peer.send_to(&report, target).unwrap();
+    let source = pipe.get("src");
+    eventually("the report is taken in", || {
+        rtcp_counted(&source, "rtcp-received") == 1
+    });
+    assert_eq!(rtcp_counted(&source, "rtcp-errors"), 0);
+    let stats = format!("{:?}", source.property::<gst::Structure>("stats"));
+    assert!(stats.contains("xyz"), "{stats}");
+    drop(pipe);
+    let bye = next_rtcp(&peer);
+    assert!(compound(&bye).contains(&"BYE".to_owned()));
+}
+
+#[test]
+fn a_collision_changes_the_ssrc_that_is_sent() {
+    // RFC 3550, section 8.2.
+    let (_pipe, target) = answering("");
+    let peer = socket();
+    let mut number = 0;
+    let mut answer = |ssrc_sent: u32| {
+        peer.send_to(&rtp(ssrc_sent, 0, number), target).unwrap();
+        number += 1;
+        peer.set_read_timeout(Some(Duration::from_millis(100)))
+            .unwrap();
+        let mut room = [0; 1500];
+        peer.recv_from(&mut room).ok().map(|_| ssrc(&room))
+    };
+    let mut ours = None;
+    eventually("it answers", || {
+        ours = answer(7);
+        ours.is_some()
+    });
+    let ours = ours.unwrap();
+    let mut changed = None;
+    eventually("it has taken another SSRC", || {
+        answer(ours);
+        changed = answer(7).filter(|now| *now != ours);
+        changed.is_some()
+    });
+}
+
+#[test]
+fn a_sink_alone_sends_to_its_host_and_needs_one() {
+    let receiver = socket();
+    let port = receiver.local_addr().unwrap().port();
+    let line = |host: &str| {
+        Pipe::parse(&format!(
+            "audiotestsrc num-buffers=5 samplesperbuffer=160 ! audio/x-raw,rate=8000 ! mulawenc ! rtppcmupay ssrc=77 \
+             ! ts-rtpsink name=sink {host} port={port} context={}",
+            context()
+        ))
+    };
+    let pipe = line("host=127.0.0.1");
+    pipe.play();
+    let packet = received(&receiver);
+    assert_eq!((packet.len(), ssrc(&packet)), (172, 77));
+    pipe.expect(gst::MessageType::Eos);
+    assert_eq!(counted(&pipe.get("sink"), "packets-sent"), 5);
+
+    let pipe = line("");
+    assert!(pipe.0.set_state(gst::State::Playing).is_err());
+    let error = text(&pipe.message(&[gst::MessageType::Error]));
+    assert!(error.contains("host"), "{error}");
+}
+
+#[test]
+fn a_fixed_ssrc_is_written_into_packets_and_reports() {
+    let (receiver, rtcp) = pair();
+    let port = receiver.local_addr().unwrap().port();
+    let pipe = Pipe::parse(&format!(
+        "audiotestsrc is-live=true samplesperbuffer=160 ! audio/x-raw,rate=8000 ! mulawenc ! rtppcmupay \
+         ! ts-rtpsink name=sink host=127.0.0.1 port={port} ssrc=4711 cname=me@here context={}",
+        context()
+    ));
+    pipe.play();
+    assert_eq!(ssrc(&received(&receiver)), 4711);
+    let report = next_rtcp(&rtcp);
+    assert_eq!(u32::from_be_bytes(report[4..8].try_into().unwrap()), 4711);
+    assert_eq!(compound(&report), ["SR 0", "SDES"]);
+    assert!(report.windows(7).any(|text| text == b"me@here"));
+}
+
+#[test]
+fn a_second_source_of_a_session_is_refused() {
+    let (pipe, _) = answering("");
+    let session = pipe.get("src").property::<String>("session");
+    let source = make("ts-rtpsrc");
+    source.set_property("port", 0);
+    source.set_property("session", &session);
+    assert!(source.set_state(gst::State::Ready).is_err());
+    source.set_state(gst::State::Null).unwrap();
+}
+
+#[test]
+fn a_shared_port_gives_each_source_its_own() {
+    const SOURCES: u32 = 20;
+    let first = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 ssrc=1000 context={} latency=0 ! fakesink name=sink sync=false async=false",
+        context()
+    ));
+    let mut seen = vec![watch(&first.pad("sink", "sink"))];
+    first.play();
+    let target = rtp_address(&first.get("src"));
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let mut pipes = vec![first];
+    let (name, before) = (context(), descriptors());
+    for i in 1..SOURCES {
+        // On other threads than the one that reads the port, too.
+        let pipe = Pipe::parse(&format!(
+            "ts-rtpsrc name=src address=127.0.0.1 port={} ssrc={} context={name}{} latency=0 ! fakesink name=sink sync=false async=false",
+            target.port(),
+            1000 + i,
+            i % 2
+        ));
+        seen.push(watch(&pipe.pad("sink", "sink")));
+        pipe.play();
+        pipes.push(pipe);
+    }
+    // Two contexts, each with a poller and a wake-up, and what the pipelines' buses take.
+    let per_pipeline = (descriptors() - before) as u32 / (SOURCES - 1);
+    assert!(per_pipeline <= 2, "{per_pipeline}");
+    let sender = socket();
+    for number in 0..10 {
+        for i in 0..SOURCES {
+            sender.send_to(&rtp(1000 + i, 0, number), target).unwrap();
+        }
+        sender.send_to(&rtp(1, 0, number), target).unwrap();
+    }
+    for (i, seen) in seen.iter().enumerate() {
+        for number in 0..10 {
+            let packet = bytes(&next_buffer(seen));
+            assert_eq!((ssrc(&packet), seq(&packet)), (1000 + i as u32, number));
+        }
+    }
+    assert_eq!(counted(&pipes[3].get("src"), "port-unmatched"), 10);
+    // One that leaves takes nothing with it.
+    drop(pipes.remove(0));
+    sender.send_to(&rtp(1001, 0, 10), target).unwrap();
+    eventually("the others go on", || {
+        sender.send_to(&rtp(1001, 0, 11), target).unwrap();
+        seen[1]
+            .try_iter()
+            .any(|seen| matches!(seen, Seen::Buffer(_)))
+    });
+}
+
+#[test]
+fn sources_on_one_port_with_the_same_filter_are_refused() {
+    let first = make("ts-rtpsrc");
+    first.set_property("port", 0);
+    first.set_property("from", "127.0.0.1:9");
+    first.set_state(gst::State::Ready).unwrap();
+    let second = make("ts-rtpsrc");
+    second.set_property("port", first.property::<i32>("used-port"));
+    second.set_property("from", "127.0.0.1:9");
+    assert!(second.set_state(gst::State::Ready).is_err());
+    second.set_property("from", "127.0.0.1:11");
+    second.set_state(gst::State::Ready).unwrap();
+    for source in [first, second] {
+        source.set_state(gst::State::Null).unwrap();
+    }
+}
+
+#[test]
+fn every_element_goes_up_and_down_twice() {
+    use gst::State::{Null, Paused, Playing, Ready};
+    for line in [
+        "ts-rtpsrc address=127.0.0.1 port=0",
+        "ts-rtpsrc address=127.0.0.1 port=0 rtcp-mux=true ssrc=5",
+        "ts-rtpsink host=127.0.0.1",
+        "ts-rtpsink host=127.0.0.1 rtcp-mux=true context=updown",
+        "ts-rtpg711",
+    ] {
+        init();
+        let element = gst::parse::launch(line).unwrap();
+        for state in [
+            Ready, Null, Ready, Playing, Null, Ready, Paused, Ready, Paused, Playing, Paused,
+            Ready, Null,
+        ] {
+            let element = element.clone();
+            within(line, move || {
+                element.set_state(state).unwrap();
+            });
+        }
+    }
+    // And with data, each time: a session goes up and down as a whole.
+    let (pipe, _) = answering("");
+    for _ in 0..2 {
+        pipe.to(Null);
+        pipe.play();
+        let target = rtp_address(&pipe.get("src"));
+        let peer = socket();
+        for number in 0..3 {
+            peer.send_to(&rtp(7, 0, number), target).unwrap();
+        }
+        assert_eq!(received(&peer)[1] & 0x7f, 8);
+        pipe.to(Paused);
+        pipe.play();
+        eventually("it goes on", || {
+            peer.send_to(&rtp(7, 0, 9), target).unwrap();
+            peer.set_read_timeout(Some(Duration::from_millis(5)))
+                .unwrap();
+            peer.recv(&mut [0; 1500]).is_ok()
+        });
+    }
+    pipe.assert_no_error();
+}
+
+#[test]
+fn a_session_stops_against_a_stuck_push() {
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 latency=0 context={} ! identity name=last ! fakesink async=false",
+        context()
+    ));
+    let (send, blocked) = std::sync::mpsc::channel();
+    let kinds = gst::PadProbeType::BLOCK | gst::PadProbeType::BUFFER;
+    pipe.pad("last", "src").add_probe(kinds, move |_, _| {
+        let _ = send.send(());
+        gst::PadProbeReturn::Ok
+    });
+    pipe.play();
+    let target = rtp_address(&pipe.get("src"));
+    socket().send_to(&rtp(7, 0, 0), target).unwrap();
+    blocked.recv_timeout(DEADLINE).expect("nothing was pushed");
+    set_state(&pipe.0, gst::State::Null);
+}
+
+#[test]
+fn a_port_that_is_taken_is_an_error_and_free_again_it_works() {
+    let (taken, taken_rtcp) = pair();
+    let source = make("ts-rtpsrc");
+    source.set_property("address", "127.0.0.1");
+    source.set_property("reuse", false);
+    source.set_property("port", i32::from(taken.local_addr().unwrap().port()));
+    for _ in 0..2 {
+        assert!(source.set_state(gst::State::Ready).is_err());
+    }
+    drop(taken);
+    // The RTCP port still is.
+    assert!(source.set_state(gst::State::Ready).is_err());
+    drop(taken_rtcp);
+    source.set_state(gst::State::Ready).unwrap();
+    source.set_state(gst::State::Null).unwrap();
+}
+
+#[test]
+fn the_uri_is_host_and_port() {
+    let source = make("ts-rtpsrc");
+    source.set_property("uri", "rtp://[::1]:6000");
+    assert_eq!(source.property::<String>("address"), "::1");
+    assert_eq!(source.property::<i32>("port"), 6000);
+    let handler = source.dynamic_cast::<gst::URIHandler>().unwrap();
+    assert!(handler.set_uri("udp://x").is_err());
+    assert_eq!(handler.uri().unwrap(), "rtp://[::1]:6000");
+}
+
+#[test]
+fn latency_is_that_of_the_buffer_and_a_slice_and_changes_live() {
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} context-wait=20 latency=60 ! fakesink sync=false",
+        context()
+    ));
+    pipe.play();
+    let latency = || {
+        let mut query = gst::query::Latency::new();
+        assert!(pipe.pad("src", "src").query(&mut query));
+        query.result().1.mseconds()
+    };
+    assert_eq!(latency(), 80);
+    pipe.get("src").set_property("latency", 100_u32);
+    assert_eq!(latency(), 120);
+    pipe.expect(gst::MessageType::Latency);
+}
+
+/// What `elements` make of packets, each with its time.
+fn converted(elements: &str, caps: &str, packets: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    init();
+    let mut harness = gst_check::Harness::new_parse(elements);
+    harness.set_src_caps_str(caps);
+    for (i, packet) in packets.iter().enumerate() {
+        let mut buffer = gst::Buffer::from_mut_slice(packet.clone());
+        let pts = (i as u64) * 20 * gst::ClockTime::MSECOND;
+        buffer.get_mut().unwrap().set_pts(pts);
+        harness.push(buffer).unwrap();
+    }
+    harness.push_event(gst::event::Eos::new());
+    let mut out = Vec::new();
+    while let Some(buffer) = harness.try_pull() {
+        out.push(bytes(&buffer));
+    }
+    out
+}
+
+const PCMU: &str = "application/x-rtp,media=audio,clock-rate=8000,encoding-name=PCMU,payload=0";
+
+#[test]
+fn the_converter_gives_the_bytes_of_the_stock_chain() {
+    let packets: Vec<_> = (0..10).map(|number| rtp(7, 0, number)).collect();
+    let ours = converted("ts-rtpg711 encoding-name=PCMA", PCMU, &packets);
+    let stock = converted(
+        "rtppcmudepay ! mulawdec ! alawenc ! rtppcmapay",
+        PCMU,
+        &packets,
+    );
+    assert_eq!(ours.len(), 10);
+    for (ours, stock) in ours.iter().zip(&stock) {
+        assert_eq!(ours[12..], stock[12..]);
+        // Version and payload type; the marker says where speech begins, in both.
+        assert_eq!(ours[..2], stock[..2]);
+    }
+    for pair in ours.windows(2) {
+        assert_eq!(seq(&pair[1]), seq(&pair[0]).wrapping_add(1));
+        assert_eq!(ssrc(&pair[1]), ssrc(&pair[0]));
+    }
+}
+
+#[test]
+fn another_packet_time_keeps_every_byte() {
+    let packets: Vec<_> = (0..12).map(|number| rtp(7, 0, number)).collect();
+    let out = converted("ts-rtpg711 encoding-name=PCMU ptime=30", PCMU, &packets);
+    assert!(
+        out.iter().all(|packet| packet.len() == 12 + 240),
+        "{:?}",
+        out.len()
+    );
+    let back: Vec<u8> = out
+        .iter()
+        .flat_map(|packet| packet[12..].to_vec())
+        .collect();
+    let sent: Vec<u8> = packets
+        .iter()
+        .flat_map(|packet| packet[12..].to_vec())
+        .collect();
+    assert_eq!(back, sent);
+}
+
+#[test]
+fn the_converter_takes_what_downstream_takes_and_says_what_it_cannot() {
+    init();
+    let mut harness = gst_check::Harness::new_parse("ts-rtpg711");
+    harness.set_sink_caps_str("application/x-rtp,media=audio,encoding-name=PCMA");
+    harness.set_src_caps_str(PCMU);
+    harness
+        .push(gst::Buffer::from_mut_slice(rtp(7, 0, 0)))
+        .unwrap();
+    assert_eq!(bytes(&harness.pull().unwrap())[1] & 0x7f, 8);
+
+    let element = make("ts-rtpg711");
+    let pad = element.static_pad("sink").unwrap();
+    let bus = gst::Bus::new();
+    element.set_bus(Some(&bus));
+    element.set_state(gst::State::Paused).unwrap();
+    pad.send_event(gst::event::StreamStart::new("x"));
+    let stereo = "application/x-rtp,media=audio,clock-rate=44100,encoding-name=L16,encoding-params=(string)2,channels=2,payload=10";
+    assert!(!pad.send_event(gst::event::Caps::new(&stereo.parse().unwrap())));
+    let error = bus
+        .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Error])
+        .unwrap();
+    assert!(text(&error).contains("mono"), "{}", text(&error));
+    element.set_state(gst::State::Null).unwrap();
+}
+
+#[test]
+fn a_lost_packet_is_concealed_and_counted() {
+    init();
+    let mut harness = gst_check::Harness::new("ts-rtpg711");
+    harness.set_src_caps_str(PCMU);
+    let push = |harness: &mut gst_check::Harness, number| {
+        harness
+            .push(gst::Buffer::from_mut_slice(rtp(7, 0, number)))
+            .unwrap();
+    };
+    for number in 0..3 {
+        push(&mut harness, number);
+    }
+    let lost = gst::Structure::builder("GstRTPPacketLost")
+        .field("seqnum", 3u32)
+        .field("timestamp", 60_000_000u64)
+        .field("duration", 20_000_000u64)
+        .build();
+    assert!(harness.push_event(gst::event::CustomDownstream::new(lost)));
+    push(&mut harness, 4);
+    let out: Vec<_> = (0..5).map(|_| bytes(&harness.pull().unwrap())).collect();
+    let time = |packet: &[u8]| u32::from_be_bytes(packet[4..8].try_into().unwrap());
+    for (i, packet) in out.iter().enumerate() {
+        assert_eq!(packet.len(), 172);
+        assert_eq!(seq(packet), seq(&out[0]).wrapping_add(i as u16));
+        assert_eq!(time(packet), time(&out[0]).wrapping_add(i as u32 * PACKET));
+    }
+    let element = harness.element().unwrap();
+    assert_eq!(counted(&element, "concealed-ms"), 20);
+}
