@@ -86,6 +86,12 @@ pub struct DemoArgs {
     pub stock: bool,
 }
 
+/// What starting the gateway took.
+struct Started {
+    resident_kib_before: u64,
+    setup: Duration,
+}
+
 /// A number from 0 to 50: beyond that, it is no call any more.
 fn percent(text: &str) -> Result<f64, String> {
     let value = text.parse::<f64>().ok();
@@ -129,26 +135,7 @@ impl DemoArgs {
         }
         let ports = self.ports()?;
         let config = self.config(ports, &listener_ports)?;
-        let elements = if self.stock {
-            Elements::Stock
-        } else {
-            Elements::Threadbare
-        };
-
-        let setup_start = Instant::now();
-        load_plugins(&config, elements)?;
-        let resident_kib_before = process::resident_kib();
-        let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
-        let setup = setup_start.elapsed();
-        // Whatever failed to start has posted that by now.
-        gateway.handle_for(Some(Duration::ZERO));
-        if gateway.streams_running() < usize::from(self.streams) {
-            bail!(
-                "only {} of {} streams started; the log says why",
-                gateway.streams_running(),
-                self.streams
-            );
-        }
+        let (mut gateway, started) = self.start_gateway(config)?;
         stop_on_signals(gateway.sender())?;
 
         let harm = self.harm();
@@ -165,7 +152,7 @@ impl DemoArgs {
         let usage_start = Usage::now();
         let (standing, threads) = self.watch(&mut gateway, &mut peer, start)?;
         let cpu = Usage::now().since(&usage_start).cpu;
-        let resident_kib = process::resident_kib().saturating_sub(resident_kib_before);
+        let resident_kib = process::resident_kib().saturating_sub(started.resident_kib_before);
 
         let mut report = Report {
             streams: self.streams.into(),
@@ -185,7 +172,7 @@ impl DemoArgs {
             latency_ms_p99: 0.0,
             latency_ms_max: 0.0,
             rss_kib_per_stream: rounded(resident_kib as f64 / f64::from(self.streams)),
-            setup_seconds: rounded(setup.as_secs_f64()),
+            setup_seconds: rounded(started.setup.as_secs_f64()),
             rtcp_reports_received: 0,
             rtcp_errors: 0,
             concealed_ms: 0,
@@ -202,6 +189,33 @@ impl DemoArgs {
             .sum::<u64>();
         report.rtcp_errors += refused;
         Ok(report)
+    }
+
+    fn start_gateway(&self, config: Config) -> miette::Result<(Gateway, Started)> {
+        let elements = if self.stock {
+            Elements::Stock
+        } else {
+            Elements::Threadbare
+        };
+        let setup_start = Instant::now();
+        load_plugins(&config, elements)?;
+        let resident_kib_before = process::resident_kib();
+        let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
+        let setup = setup_start.elapsed();
+        // Whatever failed to start has posted that by now.
+        gateway.handle_for(Some(Duration::ZERO));
+        if gateway.streams_running() < usize::from(self.streams) {
+            bail!(
+                "only {} of {} streams started; the log says why",
+                gateway.streams_running(),
+                self.streams
+            );
+        }
+        let started = Started {
+            resident_kib_before,
+            setup,
+        };
+        Ok((gateway, started))
     }
 
     fn harm(&self) -> Harm {
