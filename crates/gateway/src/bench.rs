@@ -395,7 +395,7 @@ impl SenderArgs {
     }
 
     fn send(&self) -> std::io::Result<u64> {
-        let mut caller = Caller::new(self.streams.into(), self.first_port)?;
+        let mut caller = Caller::new(self.streams.into(), self.first_port, 1)?;
         let mut schedule = Schedule::new(self.streams.into(), self.seconds);
         let start = Instant::now();
         let mut packets = 0;

@@ -108,12 +108,19 @@ impl Codec {
 
     /// The caps an RTP source announces for this codec.
     pub fn rtp_caps(self) -> gst::Caps {
+        let mut caps = self.rtp_caps_of_any_type();
+        // Depayloaders want one, and then take packets of any.
+        let payload_type = i32::from(self.default_payload_type());
+        caps.make_mut().set("payload", payload_type);
+        caps
+    }
+
+    /// The same, and packets may have any payload type.
+    pub fn rtp_caps_of_any_type(self) -> gst::Caps {
         let caps = gst::Caps::builder("application/x-rtp")
             .field("media", "audio")
             .field("clock-rate", self.clock_rate_hz() as i32)
-            .field("encoding-name", self.encoding_name())
-            // Depayloaders want one, and then take packets of any.
-            .field("payload", i32::from(self.default_payload_type()));
+            .field("encoding-name", self.encoding_name());
         match self {
             Codec::L16 { channels, .. } => caps
                 .field("encoding-params", channels.to_string())

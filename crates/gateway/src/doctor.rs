@@ -6,7 +6,6 @@ use std::process::{Command, ExitCode};
 
 use miette::{IntoDiagnostic, miette};
 
-use crate::pipeline::Elements;
 use crate::process;
 
 /// Looks for what Threadbare needs, and says how to get what is missing.
@@ -321,7 +320,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
 ];
 
 /// What the gateway receives and sends with.
-const OWN_ELEMENTS: [&str; 2] = [Elements::THREADBARE.source, Elements::THREADBARE.sink];
+const OWN_ELEMENTS: [&str; 3] = ["ts-rtpsrc", "ts-rtpg711", "ts-rtpsink"];
 
 const PLUGIN_FILE: &str = "libgstthreadbare.so";
 const GSTREAMER_LEAST: (u32, u32) = (1, 22);

@@ -15,6 +15,7 @@ use crate::backoff::Backoff;
 use crate::config::{Config, Restart};
 use crate::limit::{LineLimit, Verdict};
 use crate::pipeline::{Elements, MissingElements, PipelineBuilder};
+use crate::stats::StreamStats;
 
 /// The running streams of a configuration.
 #[derive(Debug)]
@@ -45,6 +46,8 @@ pub enum Event {
         /// Whose it is.
         pipeline: gst::Object,
     },
+    /// The user wants to know how things stand.
+    Report,
     /// The user wants the gateway to stop.
     Stop {
         /// What told us, such as "SIGTERM".
@@ -113,6 +116,26 @@ impl Gateway {
             .count()
     }
 
+    /// What the running streams have counted, by name.
+    pub fn stats(&self) -> impl Iterator<Item = (&str, StreamStats)> {
+        let streams = self.streams.iter().zip(&self.config.streams);
+        streams.filter_map(|(stream, spec)| {
+            let pipeline = stream.pipeline.as_ref()?;
+            Some((spec.name.as_str(), StreamStats::of(pipeline)?))
+        })
+    }
+
+    /// Writes the streams' statistics to the log: a line each, but no more than fit on a few screens.
+    fn log_stats(&self) {
+        for (name, stats) in self.stats().take(STATS_LINES_MAX) {
+            stats.log(name);
+        }
+        let left_out = self.stats().skip(STATS_LINES_MAX).count();
+        if left_out > 0 {
+            tracing::info!(streams = left_out, "statistics of these are left out");
+        }
+    }
+
     /// Handles events and restarts for `time` (`None`: until told to stop).
     pub fn handle_for(&mut self, time: Option<Duration>) -> Handled {
         let end = time.map(|time| Instant::now() + time);
@@ -134,6 +157,7 @@ impl Gateway {
             match event {
                 Ok(Event::Failed { pipeline, reason }) => self.fail(&pipeline, &reason),
                 Ok(Event::Ended { pipeline }) => self.fail(&pipeline, "the stream ended"),
+                Ok(Event::Report) => self.log_stats(),
                 Ok(Event::Stop { cause }) => return Handled::Stop(cause),
                 // We hold a sender ourselves, so the channel stays open.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
@@ -168,6 +192,7 @@ impl Gateway {
                 Ok(Event::Failed { pipeline, .. } | Event::Ended { pipeline }) => {
                     draining.remove(pipeline.name().as_str());
                 }
+                Ok(Event::Report) => {}
                 Ok(Event::Stop { cause }) => {
                     tracing::warn!(cause, "stopping at once");
                     break;
@@ -176,6 +201,7 @@ impl Gateway {
             }
         }
         let undone = draining.len();
+        self.log_stats();
         for stream in &mut self.streams {
             stream.stop();
         }
@@ -271,6 +297,9 @@ impl Drop for Gateway {
         }
     }
 }
+
+/// Streams whose statistics are logged.
+const STATS_LINES_MAX: usize = 200;
 
 /// Beyond the slices of the contexts: for threads to be scheduled.
 const DRAIN_SPARE: Duration = Duration::from_millis(20);

@@ -20,4 +20,5 @@ pub mod logging;
 pub mod pipeline;
 pub mod process;
 pub mod run;
+pub mod stats;
 pub mod subprocess;

@@ -55,9 +55,9 @@ impl RunArgs {
         let count = config.streams.len();
         let contexts = config.contexts.count;
         let elements = if self.stock {
-            Elements::STOCK
+            Elements::Stock
         } else {
-            Elements::THREADBARE
+            Elements::Threadbare
         };
         let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
         stop_on_signals(gateway.sender())?;
@@ -98,22 +98,22 @@ pub fn init_gstreamer() -> miette::Result<()> {
         .wrap_err("Threadbare's elements cannot be registered")
 }
 
-/// Sends [`Event::Stop`] when SIGTERM or SIGINT comes.
+/// Sends [`Event::Stop`] when SIGTERM or SIGINT comes, and [`Event::Report`] when SIGUSR1 does.
 pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
-    use signal_hook::consts::{SIGINT, SIGTERM};
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT])
+    use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGUSR1])
         .into_diagnostic()
         .wrap_err("cannot listen for signals")?;
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
             for signal in signals.forever() {
-                let cause = if signal == SIGINT {
-                    "SIGINT"
-                } else {
-                    "SIGTERM"
+                let event = match signal {
+                    SIGUSR1 => Event::Report,
+                    SIGINT => Event::Stop { cause: "SIGINT" },
+                    _ => Event::Stop { cause: "SIGTERM" },
                 };
-                if events.send(Event::Stop { cause }).is_err() {
+                if events.send(event).is_err() {
                     return;
                 }
             }
@@ -137,8 +137,8 @@ fn warn_about_descriptors(streams: usize) {
 /// How long streams may take to send what they have received, once told to stop.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// A receiving socket, and sending ones for IPv4 and IPv6.
-const DESCRIPTORS_PER_STREAM: usize = 3;
+/// Sockets for RTP and RTCP; of a stream that is passed on as it comes, one pair for each side.
+const DESCRIPTORS_PER_STREAM: usize = 4;
 
 /// For standard streams, epoll, libraries.
 const DESCRIPTORS_SPARE: usize = 64;

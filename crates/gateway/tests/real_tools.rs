@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use common::{Running, free_port, knock, rtp, socket};
+use nix::sys::signal::Signal;
 use rtp_types::RtpPacket;
 
 /// A codec, as the gateway, as ffmpeg and as SDP call it.
@@ -73,9 +74,9 @@ fn tshark_reads_clean_rtp() {
         let (mut running, directory) =
             Running::start(&config(&PCMU, codec_out, listen, destination.port()), &[]);
         running.wait_for("running");
-        knock(&from, listen, &answer, &rtp(0, 0, &[0xff; 160]));
+        let next = knock(&from, listen, &answer, 0, 0, &[0xff; 160]);
         let mut packets = Vec::new();
-        for number in 1..=100 {
+        for number in next..next + 100 {
             from.send_to(&rtp(0, number, &[0xff; 160]), listen)
                 .expect("sent");
             let mut buffer = [0; 2048];
@@ -84,8 +85,8 @@ fn tshark_reads_clean_rtp() {
         }
         let ssrc = RtpPacket::parse(&packets[0]).expect("RTP").ssrc();
         let pcap = directory.path().join("out.pcap");
-        std::fs::write(&pcap, pcap_of(&packets)).expect("written");
-        let said = tshark(&pcap);
+        std::fs::write(&pcap, pcap_of(&packets, RTP_PORT)).expect("written");
+        let said = tshark(&pcap, &["-q", "-z", "rtp,streams"]);
         // One stream, and of its packets, by number: lost, and whether anything is a problem.
         let stream = said
             .lines()
@@ -105,10 +106,53 @@ fn tshark_reads_clean_rtp() {
     }
 }
 
+/// Reports while packets go both ways, and a BYE at the end.
+#[test]
+fn tshark_reads_clean_rtcp() {
+    let from = socket();
+    let hear_at = free_port();
+    let rtp_socket = std::net::UdpSocket::bind(("127.0.0.1", hear_at)).expect("free");
+    let rtcp_socket = std::net::UdpSocket::bind(("127.0.0.1", hear_at + 1)).expect("free");
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (mut running, directory) = Running::start(&config(&PCMU, &PCMA, listen, hear_at), &[]);
+    running.wait_for("running");
+    let mut number = knock(&from, listen, &rtp_socket, 0, 0, &[0xff; 160]);
+    rtcp_socket
+        .set_read_timeout(Some(std::time::Duration::from_millis(20)))
+        .expect("a valid time-out");
+    let mut packets = Vec::new();
+    let mut buffer = [0; 2048];
+    // One every 20 ms, until two reports have come; the second after 3.1 + 6.2 s at the latest (RFC 3550, section 6.3.1).
+    while packets.len() < 2 {
+        assert!(number < 1000, "no report after 20 s");
+        from.send_to(&rtp(0, number, &[0xff; 160]), listen)
+            .expect("sent");
+        number += 1;
+        while let Ok(length) = rtcp_socket.recv(&mut buffer) {
+            packets.push(buffer[..length].to_vec());
+        }
+    }
+    running.signal(Signal::SIGTERM);
+    running.wait_for("stopped");
+    while let Ok(length) = rtcp_socket.recv(&mut buffer) {
+        packets.push(buffer[..length].to_vec());
+    }
+    let pcap = directory.path().join("rtcp.pcap");
+    std::fs::write(&pcap, pcap_of(&packets, RTCP_PORT)).expect("written");
+    let bad = "rtcp.length_check==0 || _ws.malformed || _ws.expert.severity >= 6291456";
+    assert_eq!(tshark(&pcap, &["-Y", bad]), "");
+    // Sender reports with one block, names, and the BYE.
+    let types = tshark(&pcap, &["-T", "fields", "-e", "rtcp.pt", "-e", "rtcp.rc"]);
+    let lines = types.lines().collect::<Vec<_>>();
+    assert_eq!(lines.len(), packets.len(), "{types}");
+    assert!(lines[0].starts_with("200,202\t1"), "{types}");
+    assert!(lines[lines.len() - 1].starts_with("201,202,203"), "{types}");
+}
+
 /// ffmpeg sends a tone as one codec, and hears it as another.
 fn tone_goes_through(codec_in: &Codec, codec_out: &Codec) {
     let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let hear_at = even_port_pair();
+    let hear_at = free_port();
     let (mut running, directory) =
         Running::start(&config(codec_in, codec_out, listen, hear_at), &[]);
     running.wait_for("running");
@@ -145,6 +189,12 @@ fn tone_goes_through(codec_in: &Codec, codec_out: &Codec) {
     });
     let hear = hear.finish();
     drop(say);
+    running.signal(Signal::SIGTERM);
+    let stats = running.wait_for("statistics");
+    // ffmpeg says how its clock stands with the first packet.
+    assert!(stats["rtcp_received"].as_u64() >= Some(1), "{stats}");
+    let wrong = ["lost", "late", "rtcp_errors"].map(|key| &stats[key]);
+    assert_eq!(wrong, [0, 0, 0], "{stats}");
     let samples = std::fs::read(&heard)
         .expect(&hear)
         .chunks_exact(2)
@@ -175,14 +225,6 @@ fn config(codec_in: &Codec, codec_out: &Codec, listen: SocketAddr, to_port: u16)
          codec = \"{}\"\ncodec-out = \"{}\"\nptime = 20\n",
         codec_in.gateway, codec_out.gateway
     )
-}
-
-/// A port for RTP with the next one free for RTCP, which ffmpeg binds too.
-fn even_port_pair() -> u16 {
-    (0..1000)
-        .map(|_| free_port())
-        .find(|port| port % 2 == 0 && std::net::UdpSocket::bind(("127.0.0.1", port + 1)).is_ok())
-        .expect("two free ports in a row")
 }
 
 /// A running ffmpeg; killed when dropped.
@@ -217,18 +259,14 @@ impl Drop for Ffmpeg {
     }
 }
 
-/// Its table of RTP streams.
-fn tshark(pcap: &Path) -> String {
+/// What it says about a capture file.
+fn tshark(pcap: &Path, arguments: &[&str]) -> String {
     let output = Command::new("tshark")
         .arg("-r")
         .arg(pcap)
-        .args([
-            "-d",
-            &format!("udp.port=={PCAP_PORT},rtp"),
-            "-q",
-            "-z",
-            "rtp,streams",
-        ])
+        .args(["-d", &format!("udp.port=={RTP_PORT},rtp")])
+        .args(["-d", &format!("udp.port=={RTCP_PORT},rtcp")])
+        .args(arguments)
         .output()
         .expect("this test needs tshark: sudo apt install tshark");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -241,7 +279,7 @@ fn tshark(pcap: &Path) -> String {
 }
 
 /// Packets, 20 ms apart, as a capture file. Capturing for real would need privileges.
-fn pcap_of(packets: &[Vec<u8>]) -> Vec<u8> {
+fn pcap_of(packets: &[Vec<u8>], port: u16) -> Vec<u8> {
     // https://www.ietf.org/archive/id/draft-gharris-opsawg-pcap-01.html; link type 101 is raw IP.
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, 65535, 101_u32] {
@@ -262,7 +300,7 @@ fn pcap_of(packets: &[Vec<u8>]) -> Vec<u8> {
         file.extend([0x45, 0]);
         file.extend(length.to_be_bytes());
         file.extend([0, 0, 0, 0, 64, 17, 0, 0, 127, 0, 0, 1, 127, 0, 0, 1]);
-        for word in [PCAP_PORT, PCAP_PORT, length - 20, 0] {
+        for word in [port, port, length - 20, 0] {
             file.extend(word.to_be_bytes());
         }
         file.extend(packet);
@@ -271,4 +309,5 @@ fn pcap_of(packets: &[Vec<u8>]) -> Vec<u8> {
 }
 
 /// In the capture file only.
-const PCAP_PORT: u16 = 5004;
+const RTP_PORT: u16 = 5004;
+const RTCP_PORT: u16 = 5005;

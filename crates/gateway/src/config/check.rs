@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use toml::Spanned;
 
+use super::media::Media;
 use super::problem::{ConfigError, Problems};
 use super::raw::{RawConfig, RawContexts, RawDefaults, RawRestart, RawStream};
-use super::{Config, Contexts, Destination, Restart, StreamSpec};
-use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE};
+use super::{Config, Contexts, Destination, LATCHED, Restart, Rtcp, StreamSpec};
 
 pub(super) fn check(path: &str, text: &str) -> Result<Config, ConfigError> {
     let mut checker = Checker {
@@ -49,8 +49,8 @@ pub(super) fn check(path: &str, text: &str) -> Result<Config, ConfigError> {
     })
 }
 
-struct Checker {
-    problems: Problems,
+pub(super) struct Checker {
+    pub(super) problems: Problems,
     seen: Seen,
 }
 
@@ -58,8 +58,15 @@ struct Checker {
 #[derive(Default)]
 struct Seen {
     names: HashMap<String, Range<usize>>,
-    ports: HashMap<u16, Vec<(IpAddr, Range<usize>)>>,
+    ports: HashMap<u16, Vec<Taken>>,
     streams: usize,
+}
+
+/// By whom a port is taken.
+struct Taken {
+    ip: IpAddr,
+    by: Use,
+    place: Range<usize>,
 }
 
 /// A range of streams, counted out from its first.
@@ -67,6 +74,13 @@ struct Series {
     count: u16,
     step: u16,
     destination_step: u16,
+}
+
+/// What a port is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Use {
+    Rtp,
+    Rtcp,
 }
 
 impl Checker {
@@ -135,19 +149,23 @@ impl Checker {
         let series = self.series(raw);
         let listen = self.listen(&raw.listen);
         let destination = self.destination(&raw.destination);
-        let first = self.media(raw, defaults);
+        let first = self.media(raw, defaults, destination.as_ref());
         if raw.name.get_ref().is_empty() {
             self.refuse(Some(&raw.name), "name", "a name that is not empty");
         }
         let (Some(series), Some(listen), Some(destination)) = (series, listen, destination) else {
             return;
         };
-        let fits = last_port(listen.port(), series.count, series.step)
-            && last_port(destination.port, series.count, series.destination_step);
-        if !fits {
+        if !self.rtcp_in_step(raw, &first, &series) {
+            return;
+        }
+        if !fits(&first, &series, listen, &destination) {
             self.problems.add(
-                format!("a range of {} streams runs past port 65535", series.count),
-                "lower `count`, `step`, `destination-step` or the first port",
+                match series.count {
+                    1 => "RTCP would need port 65536".to_owned(),
+                    count => format!("a range of {count} streams runs past port 65535"),
+                },
+                "lower `count`, `step`, `destination-step` or the first port; RTCP needs the port above the RTP one, too",
                 &[(
                     raw.count.as_ref().map_or(place, |count| count.span()),
                     "from here on",
@@ -203,6 +221,23 @@ impl Checker {
         })
     }
 
+    /// The usual mistake of a range: its streams' RTCP falls on the next ones' RTP.
+    fn rtcp_in_step(&mut self, raw: &RawStream, media: &Media, series: &Series) -> bool {
+        let is_next = matches!(media.rtcp, Rtcp::Ports { listen: None, .. });
+        let Some(step) = raw.step.as_ref() else {
+            return true;
+        };
+        let is_free = !is_next || series.step > 1 || series.count == 1;
+        if !is_free {
+            self.problems.add(
+                "`step` cannot be 1: each stream's RTCP takes the port above its RTP",
+                "use `step = 2`, or `rtcp = \"mux\"` for RTCP on the RTP port, or `rtcp = false` for none",
+                &[(step.span(), "this value")],
+            );
+        }
+        is_free
+    }
+
     fn listen(&mut self, raw: &Spanned<String>) -> Option<SocketAddr> {
         match raw.get_ref().parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => Some(address),
@@ -223,99 +258,11 @@ impl Checker {
             self.refuse(
                 Some(raw),
                 "destination",
-                "HOST:PORT with a port from 1 to 65535, for example \"192.0.2.7:6000\" or \"[2001:db8::7]:6000\"",
+                "HOST:PORT with a port from 1 to 65535, for example \"192.0.2.7:6000\" or \"[2001:db8::7]:6000\"; \
+                 or \"latched\": back to whoever sends to this stream",
             );
         }
         parsed
-    }
-
-    /// Everything about a stream that is the same for a whole range; name and addresses are left open.
-    fn media(&mut self, raw: &RawStream, defaults: &RawDefaults) -> Media {
-        let codec_in = match raw.codec.as_ref().or(defaults.codec.as_ref()) {
-            None => CodecIn::Auto,
-            Some(name) if name.get_ref().eq_ignore_ascii_case("auto") => CodecIn::Auto,
-            Some(name) => self
-                .codec(name, "codec", &format!("auto, {ALLOWED_CODECS}"))
-                .map_or(CodecIn::Auto, CodecIn::Known),
-        };
-        let codec_out = raw.codec_out.as_ref().or(defaults.codec_out.as_ref());
-        let codec_out = codec_out.and_then(|name| self.codec(name, "codec-out", ALLOWED_CODECS));
-        let sent = match (codec_out, codec_in) {
-            (Some(codec), _) | (None, CodecIn::Known(codec)) => Some(codec),
-            (None, CodecIn::Auto) => None,
-        };
-        let latency = raw.latency.as_ref().or(defaults.latency.as_ref());
-        let payload_type = raw.payload_type.as_ref().or(defaults.payload_type.as_ref());
-        Media {
-            codec_in,
-            codec_out,
-            ptime_ms: self.ptime(raw.ptime.as_ref().or(defaults.ptime.as_ref()), sent),
-            latency_ms: self.number(latency, "latency", LATENCY_MS).unwrap_or(0) as u32,
-            payload_type: self.payload_type(payload_type, sent),
-            ssrc: self
-                .number(raw.ssrc.as_ref(), "ssrc", SSRC)
-                .map(|ssrc| ssrc as u32),
-        }
-    }
-
-    fn codec(&mut self, raw: &Spanned<String>, key: &str, allowed: &str) -> Option<Codec> {
-        let codec = raw.get_ref().parse().ok();
-        if codec.is_none() {
-            self.refuse(Some(raw), key, allowed);
-        }
-        codec
-    }
-
-    fn ptime(&mut self, raw: Option<&Spanned<i64>>, sent: Option<Codec>) -> Option<u32> {
-        let raw = raw?;
-        let codec = sent.unwrap_or(Codec::Pcmu);
-        let ptime_ms = u32::try_from(*raw.get_ref())
-            .ok()
-            .filter(|ms| codec.ptimes_ms().contains(ms));
-        let Some(ptime_ms) = ptime_ms else {
-            let allowed = codec
-                .ptimes_ms()
-                .iter()
-                .map(u32::to_string)
-                .collect::<Vec<_>>()
-                .join(", ");
-            self.refuse(
-                Some(raw),
-                "ptime",
-                &format!("one of {allowed} (milliseconds, for {codec})"),
-            );
-            return None;
-        };
-        let bytes = codec.payload_bytes(ptime_ms).unwrap_or(0);
-        if bytes > PAYLOAD_BYTES_MAX {
-            let allowed = format!(
-                "so short that a packet of {codec} has at most {PAYLOAD_BYTES_MAX} bytes; this has {bytes}"
-            );
-            self.refuse(Some(raw), "ptime", &allowed);
-        }
-        Some(ptime_ms)
-    }
-
-    fn payload_type(&mut self, raw: Option<&Spanned<i64>>, sent: Option<Codec>) -> Option<u8> {
-        let raw = raw?;
-        let own = sent.map(Codec::default_payload_type);
-        let value = u8::try_from(*raw.get_ref()).ok();
-        let allowed =
-            value.filter(|value| DYNAMIC_PAYLOAD_TYPES.contains(value) || own == Some(*value));
-        if allowed.is_none() {
-            let own = match (sent, own) {
-                (Some(codec), Some(own)) if own < DYNAMIC_PAYLOAD_TYPE => {
-                    format!(", or {own} for {codec}")
-                }
-                _ => String::new(),
-            };
-            self.refuse(
-                Some(raw),
-                "payload-type",
-                &format!("a dynamic type from 96 to 127{own}"),
-            );
-        }
-        allowed
     }
 
     /// Refuses a name or a listening port that another stream already has.
@@ -328,27 +275,52 @@ impl Checker {
             );
             return false;
         }
-        let (ip, port) = (spec.listen.ip(), spec.listen.port());
+        let place = raw.rtcp_port.as_ref().map(Spanned::span);
+        let rtcp_place = place.unwrap_or_else(|| raw.listen.span());
+        self.take_port(spec, spec.listen.port(), Use::Rtp, raw.listen.span())
+            && spec
+                .rtcp_port()
+                .is_none_or(|port| self.take_port(spec, port, Use::Rtcp, rtcp_place))
+    }
+
+    /// Refuses a port that something else has.
+    fn take_port(&mut self, spec: &StreamSpec, port: u16, by: Use, place: Range<usize>) -> bool {
+        let ip = spec.listen.ip();
         let users = self.seen.ports.entry(port).or_default();
-        if let Some((_, first)) = users.iter().find(|(other, _)| overlap(*other, ip)) {
+        if let Some(taken) = users.iter().find(|taken| overlap(taken.ip, ip)) {
+            let is_rtcp = by == Use::Rtcp || taken.by == Use::Rtcp;
+            let (key, use_) = match by {
+                Use::Rtp => ("listen", ""),
+                Use::Rtcp => ("rtcp-port", " for its RTCP"),
+            };
+            let help = match is_rtcp {
+                true => {
+                    "RTCP takes the port above the RTP one: leave it free (`step = 2`), name another with `rtcp-port`, \
+                     or have RTCP on the RTP port (`rtcp = \"mux\"`) or none (`rtcp = false`)"
+                }
+                false => {
+                    "every stream needs a port of its own; a range takes `count` ports, `step` apart"
+                }
+            };
+            let places = [
+                (taken.place.clone(), "first here"),
+                (place, "and again here"),
+            ];
             self.problems.add(
                 format!(
-                    "`listen` port {port} is taken: stream \"{}\" cannot have it too",
+                    "`{key}` port {port} is taken: stream \"{}\" cannot have it too{use_}",
                     spec.name
                 ),
-                "every stream needs a port of its own; a range takes `count` ports, `step` apart",
-                &[
-                    (first.clone(), "first here"),
-                    (raw.listen.span(), "and again here"),
-                ],
+                help,
+                &places,
             );
             return false;
         }
-        users.push((ip, raw.listen.span()));
+        users.push(Taken { ip, by, place });
         true
     }
 
-    fn number(
+    pub(super) fn number(
         &mut self,
         raw: Option<&Spanned<i64>>,
         key: &str,
@@ -362,7 +334,7 @@ impl Checker {
         None
     }
 
-    fn refuse<T: Shown>(&mut self, raw: Option<&Spanned<T>>, key: &str, allowed: &str) {
+    pub(super) fn refuse<T: Shown>(&mut self, raw: Option<&Spanned<T>>, key: &str, allowed: &str) {
         let Some(raw) = raw else { return };
         let value = raw.get_ref().shown();
         self.problems.add(
@@ -371,15 +343,6 @@ impl Checker {
             &[(raw.span(), "this value")],
         );
     }
-}
-
-struct Media {
-    codec_in: CodecIn,
-    codec_out: Option<Codec>,
-    ptime_ms: Option<u32>,
-    latency_ms: u32,
-    payload_type: Option<u8>,
-    ssrc: Option<u32>,
 }
 
 fn nth(
@@ -394,25 +357,71 @@ fn nth(
         Some(_) => format!("{}-{index}", raw.name.get_ref()),
         None => raw.name.get_ref().clone(),
     };
+    let (ahead, destination_ahead) = (index * series.step, index * series.destination_step);
     StreamSpec {
         name,
-        listen: SocketAddr::new(listen.ip(), listen.port() + index * series.step),
+        listen: SocketAddr::new(listen.ip(), listen.port() + ahead),
         codec_in: media.codec_in,
         codec_out: media.codec_out,
-        destination: Destination {
-            host: destination.host.clone(),
-            port: destination.port + index * series.destination_step,
+        destination: match destination {
+            Destination::Fixed { host, port } => Destination::Fixed {
+                host: host.clone(),
+                port: port + destination_ahead,
+            },
+            Destination::Latched => Destination::Latched,
         },
         ptime_ms: media.ptime_ms,
-        latency_ms: media.latency_ms,
+        jitter: media.jitter,
+        rtcp: match media.rtcp {
+            Rtcp::Ports {
+                listen,
+                destination,
+            } => Rtcp::Ports {
+                listen: listen.map(|port| port + ahead),
+                destination: destination.map(|port| port + destination_ahead),
+            },
+            other => other,
+        },
+        cname: media.cname.clone(),
+        latch: media.latch,
+        dtmf_payload_type: media.dtmf_payload_type,
         payload_type: media.payload_type,
         ssrc: media.ssrc.map(|ssrc| ssrc.wrapping_add(u32::from(index))),
     }
 }
 
-/// Whether the last of `count` ports, `step` apart, exists.
-fn last_port(first: u16, count: u16, step: u16) -> bool {
-    u32::from(first) + u32::from(count.saturating_sub(1)) * u32::from(step) <= u32::from(u16::MAX)
+/// Whether all ports of a range exist, those of RTCP included.
+fn fits(media: &Media, series: &Series, listen: SocketAddr, destination: &Destination) -> bool {
+    let Series {
+        count,
+        step,
+        destination_step,
+    } = *series;
+    let own = last_port(listen.port(), count, step);
+    let theirs = match destination {
+        Destination::Fixed { port, .. } => last_port(*port, count, destination_step),
+        Destination::Latched => Some(0),
+    };
+    let (Some(own), Some(theirs)) = (own, theirs) else {
+        return false;
+    };
+    let rtcp_fits = |named: Option<u16>, last: u16, step: u16| match named {
+        Some(port) => last_port(port, count, step).is_some(),
+        None => last < u16::MAX,
+    };
+    match media.rtcp {
+        Rtcp::Off | Rtcp::Mux => true,
+        Rtcp::Ports {
+            listen,
+            destination,
+        } => rtcp_fits(listen, own, step) && rtcp_fits(destination, theirs, destination_step),
+    }
+}
+
+/// The last of `count` ports, `step` apart, if it exists.
+fn last_port(first: u16, count: u16, step: u16) -> Option<u16> {
+    let last = u32::from(first) + u32::from(count.saturating_sub(1)) * u32::from(step);
+    u16::try_from(last).ok()
 }
 
 /// Whether both cannot be bound to the same port. `::` takes IPv4 along on Linux.
@@ -425,6 +434,9 @@ fn overlap(a: IpAddr, b: IpAddr) -> bool {
 }
 
 fn parse_destination(text: &str) -> Option<Destination> {
+    if text == LATCHED {
+        return Some(Destination::Latched);
+    }
     let (host, port) = text.rsplit_once(':')?;
     let port = port.parse::<u16>().ok().filter(|port| *port != 0)?;
     let host = match host.strip_prefix('[') {
@@ -436,7 +448,7 @@ fn parse_destination(text: &str) -> Option<Destination> {
     let bare_ipv6 = host.contains(':') && !text.starts_with('[');
     // A comma would end this client in the sink's list of clients.
     let odd = host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == ',' || c == '/');
-    (!bare_ipv6 && !odd).then(|| Destination {
+    (!bare_ipv6 && !odd).then(|| Destination::Fixed {
         host: host.to_owned(),
         port,
     })
@@ -453,13 +465,19 @@ fn shown(range: &RangeInclusive<i64>) -> String {
 }
 
 /// How a value from the file is repeated in a message.
-trait Shown {
+pub(super) trait Shown {
     fn shown(&self) -> String;
 }
 
 impl Shown for String {
     fn shown(&self) -> String {
         format!("{self:?}")
+    }
+}
+
+impl Shown for bool {
+    fn shown(&self) -> String {
+        self.to_string()
     }
 }
 
@@ -484,11 +502,5 @@ const COUNT: RangeInclusive<i64> = 1..=65535;
 const STEP: RangeInclusive<i64> = 1..=65535;
 /// 0: the whole range is sent to one port, told apart by SSRC.
 const DESTINATION_STEP: RangeInclusive<i64> = 0..=65535;
-const LATENCY_MS: RangeInclusive<i64> = 0..=10_000;
-/// RFC 3551, section 6, table 5.
-const DYNAMIC_PAYLOAD_TYPES: RangeInclusive<u8> = DYNAMIC_PAYLOAD_TYPE..=127;
-const SSRC: RangeInclusive<i64> = 0..=u32::MAX as i64;
 /// One per port.
 const STREAMS_MAX: usize = 65535;
-/// The payloaders' default MTU of 1400 less the RTP header; a longer packet would be split.
-const PAYLOAD_BYTES_MAX: u32 = 1400 - 12;

@@ -5,6 +5,7 @@
 //! that many [`StreamSpec`]s.
 
 mod check;
+mod media;
 mod print;
 mod problem;
 mod raw;
@@ -62,21 +63,72 @@ pub struct StreamSpec {
     pub destination: Destination,
     /// Packet time of what is sent, in milliseconds; `None`: that of what arrives.
     pub ptime_ms: Option<u32>,
-    /// Jitter buffer in milliseconds; 0: none.
-    pub latency_ms: u32,
+    /// What evens out the delays of what arrives.
+    pub jitter: Jitter,
+    /// RTCP, in both directions.
+    pub rtcp: Rtcp,
+    /// The name in RTCP; `None`: a random one of the process.
+    pub cname: Option<String>,
+    /// Learn from the first packets where the sender is, and take no others'.
+    pub latch: bool,
+    /// Payload type of telephone events (RFC 4733), which are passed on.
+    pub dtmf_payload_type: u8,
     /// Payload type of what is sent; `None`: the codec's own.
     pub payload_type: Option<u8>,
     /// SSRC of what is sent; `None`: random.
     pub ssrc: Option<u32>,
 }
 
+/// The jitter buffer of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Jitter {
+    /// Milliseconds from the arrival of a packet that was not delayed to its being sent on.
+    pub latency_ms: u32,
+    /// Delay only as long as the network's jitter asks for; the latency is the most then.
+    pub adaptive: bool,
+    /// Rather drop packets than hold more than the latency.
+    pub drop_on_latency: bool,
+    /// How the sender's clock is followed.
+    pub clock_skew: ClockSkew,
+}
+
+/// How a jitter buffer follows the sender's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClockSkew {
+    /// By the packets that were delayed least in the last seconds.
+    Window,
+    /// By the first packet, for good.
+    None,
+}
+
+/// Where a stream's RTCP comes and goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rtcp {
+    /// Nowhere.
+    Off,
+    /// On the ports of the RTP (RFC 5761).
+    Mux,
+    /// On ports of its own.
+    Ports {
+        /// Where it is received; `None`: one above the RTP.
+        listen: Option<u16>,
+        /// Where it is sent; `None`: one above the RTP, or where the peer's comes from.
+        destination: Option<u16>,
+    },
+}
+
 /// Where a stream is sent to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Destination {
-    /// A name or an address, IPv6 without brackets.
-    pub host: String,
-    /// Not 0.
-    pub port: u16,
+pub enum Destination {
+    /// To this host.
+    Fixed {
+        /// A name or an address, IPv6 without brackets.
+        host: String,
+        /// Not 0.
+        port: u16,
+    },
+    /// Back to whoever sends to it, from the port that receives (symmetric RTP, RFC 4961).
+    Latched,
 }
 
 impl Config {
@@ -95,14 +147,27 @@ impl Contexts {
 }
 
 impl StreamSpec {
-    /// Whether packets go out as they came in, byte for byte.
+    /// The port that receives RTCP, where it is not the RTP's.
+    pub fn rtcp_port(&self) -> Option<u16> {
+        match self.rtcp {
+            Rtcp::Off | Rtcp::Mux => None,
+            Rtcp::Ports { listen, .. } => listen.or(self.listen.port().checked_add(1)),
+        }
+    }
+
+    /// Whether packets go out as they came in, byte for byte. Not where they go back: a peer that hears its own SSRC
+    /// takes it for a loop.
     pub fn is_passthrough(&self) -> bool {
         let same_codec = match (self.codec_in, self.codec_out) {
             (_, None) => true,
             (CodecIn::Known(codec_in), Some(codec_out)) => codec_in == codec_out,
             (CodecIn::Auto, Some(_)) => false,
         };
-        same_codec && self.ptime_ms.is_none() && self.payload_type.is_none() && self.ssrc.is_none()
+        same_codec
+            && self.destination != Destination::Latched
+            && self.ptime_ms.is_none()
+            && self.payload_type.is_none()
+            && self.ssrc.is_none()
     }
 }
 
@@ -117,12 +182,27 @@ impl Default for Restart {
 
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
+        match self {
+            Destination::Latched => f.write_str(LATCHED),
+            Destination::Fixed { host, port } if host.contains(':') => {
+                write!(f, "[{host}]:{port}")
+            }
+            Destination::Fixed { host, port } => write!(f, "{host}:{port}"),
         }
     }
 }
+
+impl fmt::Display for ClockSkew {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ClockSkew::Window => "window",
+            ClockSkew::None => "none",
+        })
+    }
+}
+
+/// What stands for [`Destination::Latched`].
+const LATCHED: &str = "latched";
 
 #[cfg(test)]
 mod tests;

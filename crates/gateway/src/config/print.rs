@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{Config, StreamSpec};
+use super::{Config, Rtcp, StreamSpec};
 
 impl Config {
     /// The configuration as TOML. [`Config::from_toml`] makes the same configuration of it.
@@ -38,6 +38,19 @@ impl Config {
 fn stream(spec: &StreamSpec) -> Table {
     let text = |value: &dyn ToString| Some(Value::from(value.to_string()));
     let number = |value: Option<u32>| value.map(Value::from);
+    let flag = |value: bool| Some(Value::from(value));
+    let (rtcp, rtcp_port, destination_rtcp_port) = match spec.rtcp {
+        Rtcp::Off => (Value::from(false), None, None),
+        Rtcp::Mux => (Value::from("mux"), None, None),
+        Rtcp::Ports {
+            listen,
+            destination,
+        } => (
+            Value::from(true),
+            listen.map(i64::from),
+            destination.map(i64::from),
+        ),
+    };
     let keys = [
         ("name", text(&spec.name)),
         ("listen", text(&spec.listen)),
@@ -45,7 +58,22 @@ fn stream(spec: &StreamSpec) -> Table {
         ("codec", text(&spec.codec_in)),
         ("codec-out", spec.codec_out.and_then(|codec| text(&codec))),
         ("ptime", number(spec.ptime_ms)),
-        ("latency", number(Some(spec.latency_ms))),
+        ("latency", number(Some(spec.jitter.latency_ms))),
+        ("adaptive", flag(spec.jitter.adaptive)),
+        ("drop-on-latency", flag(spec.jitter.drop_on_latency)),
+        ("clock-skew", text(&spec.jitter.clock_skew)),
+        ("latch", flag(spec.latch)),
+        ("rtcp", Some(rtcp)),
+        ("rtcp-port", rtcp_port.map(Value::from)),
+        (
+            "destination-rtcp-port",
+            destination_rtcp_port.map(Value::from),
+        ),
+        ("cname", spec.cname.clone().map(Value::from)),
+        (
+            "dtmf-payload-type",
+            number(Some(spec.dtmf_payload_type.into())),
+        ),
         ("payload-type", number(spec.payload_type.map(u32::from))),
         ("ssrc", number(spec.ssrc)),
     ];

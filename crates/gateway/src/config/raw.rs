@@ -41,6 +41,14 @@ pub(super) struct RawDefaults {
     pub(super) ptime: Option<Spanned<i64>>,
     pub(super) latency: Option<Spanned<i64>>,
     pub(super) payload_type: Option<Spanned<i64>>,
+    pub(super) dtmf_payload_type: Option<Spanned<i64>>,
+    pub(super) adaptive: Option<Spanned<bool>>,
+    pub(super) drop_on_latency: Option<Spanned<bool>>,
+    pub(super) clock_skew: Option<Spanned<String>>,
+    pub(super) latch: Option<Spanned<bool>>,
+    /// `true`, `false` or "mux".
+    pub(super) rtcp: Option<Spanned<toml::Value>>,
+    pub(super) cname: Option<Spanned<String>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -54,6 +62,15 @@ pub(super) struct RawStream {
     pub(super) ptime: Option<Spanned<i64>>,
     pub(super) latency: Option<Spanned<i64>>,
     pub(super) payload_type: Option<Spanned<i64>>,
+    pub(super) dtmf_payload_type: Option<Spanned<i64>>,
+    pub(super) adaptive: Option<Spanned<bool>>,
+    pub(super) drop_on_latency: Option<Spanned<bool>>,
+    pub(super) clock_skew: Option<Spanned<String>>,
+    pub(super) latch: Option<Spanned<bool>>,
+    pub(super) rtcp: Option<Spanned<toml::Value>>,
+    pub(super) rtcp_port: Option<Spanned<i64>>,
+    pub(super) destination_rtcp_port: Option<Spanned<i64>>,
+    pub(super) cname: Option<Spanned<String>>,
     pub(super) ssrc: Option<Spanned<i64>>,
     pub(super) count: Option<Spanned<i64>>,
     pub(super) step: Option<Spanned<i64>>,

@@ -92,7 +92,7 @@ const REFUSED: &[Refused] = &[
     },
     Refused {
         text: "[defaults]\nlatency = 20000",
-        says: &["`latency` cannot be 20000", "0 to 10000"],
+        says: &["`latency` cannot be 20000", "0 to 5000"],
         lines: &[2],
     },
     Refused {
@@ -180,7 +180,7 @@ const REFUSED_STREAMS: &[Refused] = &[
         lines: &[3, 8],
     },
     Refused {
-        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncount = 50\nstep = 4\n[[stream]]\nname = \"b\"\nlisten = \"127.0.0.1:6002\"\ndestination = \"a:1\"\ncount = 3\nstep = 1",
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncount = 50\nstep = 4\n[[stream]]\nname = \"b\"\nlisten = \"127.0.0.1:6002\"\ndestination = \"a:1\"\ncount = 3\nstep = 1\nrtcp = false",
         says: &["`listen` port 6004 is taken", "\"b-2\""],
         lines: &[3, 9],
     },
@@ -188,6 +188,73 @@ const REFUSED_STREAMS: &[Refused] = &[
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\n[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:6002\"\ndestination = \"a:1\"",
         says: &["`name` \"a\" is taken"],
         lines: &[2, 6],
+    },
+    // RTCP and its ports.
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncount = 3\nstep = 1",
+        says: &["`step` cannot be 1", "`step = 2`", "rtcp = \"mux\""],
+        lines: &[6],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\n[[stream]]\nname = \"b\"\nlisten = \"127.0.0.1:6001\"\ndestination = \"a:1\"",
+        says: &["`listen` port 6001 is taken", "`rtcp-port`"],
+        lines: &[3, 7],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nrtcp-port = 6000",
+        says: &["`rtcp-port` port 6000 is taken", "for its RTCP"],
+        lines: &[3, 5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:65535\"\ndestination = \"a:1\"",
+        says: &["RTCP would need port 65536"],
+        lines: &[1],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nrtcp = \"yes\"",
+        says: &["`rtcp` cannot be \"yes\"", "\"mux\"", "false"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nrtcp = \"mux\"\nrtcp-port = 7000",
+        says: &["`rtcp-port` cannot be 7000", "rtcp = true"],
+        lines: &[6],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"latched\"\ndestination-rtcp-port = 7000",
+        says: &["`destination-rtcp-port` cannot be 7000", "latched"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"latched\"\nlatch = false",
+        says: &["`latch` cannot be false", "latched"],
+        lines: &[5],
+    },
+    // The jitter buffer and telephone events.
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nadaptive = true\nlatency = 0",
+        says: &["`adaptive` cannot be true", "`latency` above 0"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nclock-skew = \"fast\"",
+        says: &["`clock-skew` cannot be \"fast\"", "\"window\"", "\"none\""],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncname = \"\"",
+        says: &["`cname` cannot be \"\"", "1 to 255 bytes"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ndtmf-payload-type = 8",
+        says: &["`dtmf-payload-type` cannot be 8", "96 to 127"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\npayload-type = 101",
+        says: &["`payload-type` cannot be 101", "`dtmf-payload-type`"],
+        lines: &[5],
     },
 ];
 
@@ -347,6 +414,26 @@ fn a_configuration_survives_being_printed_and_read_again() {
         ptime = 10
         payload-type = 127
         ssrc = 4294967295
+        adaptive = true
+        latency = 200
+        drop-on-latency = true
+        clock-skew = \"none\"
+        rtcp-port = 7001
+        destination-rtcp-port = 7003
+        cname = \"a@b\"
+        dtmf-payload-type = 99
+        latch = false
+        [[stream]]
+        name = \"back\"
+        listen = \"[::1]:9\"
+        destination = \"latched\"
+        rtcp = \"mux\"
+        [[stream]]
+        name = \"silent\"
+        listen = \"[::1]:11\"
+        destination = \"[::1]:12\"
+        rtcp = false
+        latency = 0
     ";
     for text in [EXAMPLE, GOOD_STREAM, more] {
         let config = Config::from_toml("first", text).expect("good");

@@ -23,6 +23,8 @@ pub struct Schedule {
 /// Streams that send their next packet now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Due {
+    /// Milliseconds since the start.
+    pub tick: u64,
     /// Which packet of theirs it is.
     pub packet: u32,
     /// Which streams.
@@ -44,10 +46,12 @@ impl Schedule {
         if self.is_over() || elapsed < Duration::from_millis(self.tick) {
             return None;
         }
-        let (packet, slot) = (self.tick / SLOTS, (self.tick % SLOTS) as usize);
+        let tick = self.tick;
+        let (packet, slot) = (tick / SLOTS, (tick % SLOTS) as usize);
         self.tick += 1;
         let edge = |slot: usize| slot * self.streams / SLOTS as usize;
         Some(Due {
+            tick,
             packet: packet as u32,
             streams: edge(slot)..edge(slot + 1),
         })
@@ -71,24 +75,27 @@ pub struct Caller {
     targets: Vec<SocketAddrAny>,
     /// Room for one batch.
     packets: Vec<Packet>,
+    batch_targets: Vec<SocketAddrAny>,
 }
 
 /// An RTP header without CSRCs and extensions, and a payload.
 type Packet = [u8; HEADER_BYTES + PACKET_SAMPLES];
 
 impl Caller {
-    /// Sends stream n to 127.0.0.1, port `first_port` + n.
-    pub fn new(streams: usize, first_port: u16) -> Result<Caller, Error> {
+    /// Sends stream n to 127.0.0.1, port `first_port` + n * `step`.
+    pub fn new(streams: usize, first_port: u16, step: u16) -> Result<Caller, Error> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         let targets = (0..streams)
             .map(|stream| {
-                SocketAddrV4::new(Ipv4Addr::LOCALHOST, first_port + stream as u16).as_any()
+                let port = first_port + stream as u16 * step;
+                SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).as_any()
             })
             .collect();
         Ok(Caller {
             socket,
             targets,
             packets: vec![[0; HEADER_BYTES + PACKET_SAMPLES]; BATCH_PACKETS],
+            batch_targets: Vec::with_capacity(BATCH_PACKETS),
         })
     }
 
@@ -98,16 +105,35 @@ impl Caller {
         due: &Due,
         mut payload: impl FnMut(usize) -> Payload,
     ) -> Result<(), Error> {
-        let mut streams = due.streams.clone();
-        while !streams.is_empty() {
-            let batch = streams.start..streams.end.min(streams.start + BATCH_PACKETS);
-            streams.start = batch.end;
-            for (stream, packet) in batch.clone().zip(&mut self.packets) {
-                write_packet(packet, stream, due.packet, &payload(stream))?;
+        let packets = due.streams.clone().map(|stream| (stream, due.packet));
+        self.send_each(packets, |stream, _| payload(stream))
+    }
+
+    /// Sends packets, each named by its stream and its number; `payload` gives what is in them.
+    pub fn send_each(
+        &mut self,
+        packets: impl IntoIterator<Item = (usize, u32)>,
+        mut payload: impl FnMut(usize, u32) -> Payload,
+    ) -> Result<(), Error> {
+        let mut packets = packets.into_iter().peekable();
+        while packets.peek().is_some() {
+            self.batch_targets.clear();
+            // The room first: what is taken from `packets` has a place.
+            let batch = self.packets.iter_mut().zip(packets.by_ref());
+            for (packet, (stream, number)) in batch {
+                write_packet(packet, stream, number, &payload(stream, number))?;
+                self.batch_targets.push(self.targets[stream].clone());
             }
-            self.send_batch(&self.targets[batch.clone()], &self.packets[..batch.len()])?;
+            let targets = &self.batch_targets;
+            self.send_batch(targets, &self.packets[..targets.len()])?;
         }
         Ok(())
+    }
+
+    /// Sends something else from the same socket.
+    pub fn send_other(&self, bytes: &[u8], port: u16) {
+        // The answer to an earlier one may come instead; and if it is lost, the next one makes up for it.
+        let _ = self.socket.send_to(bytes, (Ipv4Addr::LOCALHOST, port));
     }
 
     fn send_batch(&self, targets: &[SocketAddrAny], packets: &[Packet]) -> Result<(), Error> {
@@ -137,21 +163,35 @@ impl Caller {
     }
 }
 
-/// Sequence numbers and timestamps start just below their ends, so that even a short run wraps.
+/// Sequence numbers start just below their end, so that even a short run wraps.
+pub(super) fn sequence_number(stream: usize, number: u32) -> u16 {
+    let first = u16::MAX - (stream % 32) as u16;
+    first.wrapping_add(number as u16)
+}
+
+/// So do timestamps.
+pub(super) fn timestamp(number: u32) -> u32 {
+    let first = u32::MAX - 1000;
+    first.wrapping_add(number.wrapping_mul(PACKET_SAMPLES as u32))
+}
+
+/// Who calls.
+pub(super) fn ssrc(stream: usize) -> u32 {
+    CALLER_SSRC.wrapping_add(stream as u32)
+}
+
 fn write_packet(
     packet: &mut Packet,
     stream: usize,
     number: u32,
     payload: &Payload,
 ) -> Result<(), Error> {
-    let first_sequence = u16::MAX - (stream % 32) as u16;
-    let first_timestamp = u32::MAX - 1000;
     RtpPacketBuilder::<&[u8], &[u8]>::new()
         .payload_type(PCMU)
         .marker_bit(number == 0)
-        .sequence_number(first_sequence.wrapping_add(number as u16))
-        .timestamp(first_timestamp.wrapping_add(number.wrapping_mul(PACKET_SAMPLES as u32)))
-        .ssrc(CALLER_SSRC.wrapping_add(stream as u32))
+        .sequence_number(sequence_number(stream, number))
+        .timestamp(timestamp(number))
+        .ssrc(ssrc(stream))
         .payload(&payload[..])
         .write_into(packet)
         .map_err(|error| Error::other(format!("cannot write an RTP packet: {error:?}")))?;
@@ -202,6 +242,7 @@ mod tests {
         assert_eq!(
             due[25],
             Due {
+                tick: 25,
                 packet: 1,
                 streams: 10..12
             }

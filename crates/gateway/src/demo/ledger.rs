@@ -1,7 +1,11 @@
 //! Accounts for every packet: which stream, which packet, in order, the right payload, how late.
 //!
-//! The gateway numbers and stamps its packets itself, so a packet is recognised by its payload alone
-//! (see [`super::tone`]). No clock and no socket in here.
+//! The gateway numbers and stamps its packets itself. A packet is recognised by its payload (see [`super::tone`]), and
+//! so it becomes known which packet of the caller which number of the gateway stands for. Where the caller's packet was
+//! lost, or came when a later one was there already, the gateway makes up a payload: then the number alone tells. No clock
+//! and no socket in here.
+
+use std::ops::RangeInclusive;
 
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -11,7 +15,7 @@ use super::tone::{DISTINCT_PACKETS, PACKET_SAMPLES, Tones};
 /// What came of all packets so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Sent by the callers.
+    /// Sent by the callers, those included that the network between them and the gateway lost.
     pub packets_sent: u64,
     /// Came back, each counted once.
     pub packets_received: u64,
@@ -23,6 +27,12 @@ pub struct Counters {
     pub payload_errors: u64,
     /// Came more than once, or were never sent.
     pub unexpected: u64,
+    /// Lost by the network between callers and gateway, as was asked for.
+    pub network_lost: u64,
+    /// Came back with a payload that the gateway made up.
+    pub concealed: u64,
+    /// Of these, the ones that do reach the gateway, but behind a later one and too late.
+    pub too_late: u64,
     /// Milliseconds from the send call to the arrival in the listener's socket.
     pub latency_ms_p50: f64,
     /// The same, 99th percentile.
@@ -42,13 +52,45 @@ pub(super) struct Ledger {
 
 #[derive(Clone, Debug)]
 struct Stream {
-    sent: u32,
+    /// Packets that the caller has made.
+    spoken: u32,
     /// One past the latest packet that came back.
     next: u32,
     /// Bit n: packet `next - 1 - n` has come.
     came: u64,
-    /// When packet n was sent, at n modulo the length; nanoseconds.
-    sent_at_ns: [u64; SENT_AT_PACKETS],
+    /// A number that the gateway used, and the packet it stood for.
+    anchor: Option<(u16, u32)>,
+    /// This packet's beginning is a transition from what was made up before it.
+    mended: Option<u32>,
+    /// How many the caller has sent; the ones that were lost and are held not among them.
+    sent: u32,
+    /// The latest packet that was sent.
+    latest_sent: u32,
+    /// Lost by the network.
+    lost: u32,
+    /// Packet n is at n modulo the length.
+    packets: [Spoken; MEMORY_PACKETS],
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Spoken {
+    /// When it was sent, nanoseconds.
+    at_ns: u64,
+    /// How many of its stream were sent before it.
+    order: u32,
+    /// How many of its stream were lost up to it.
+    lost: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// The network holds it.
+    Held,
+    Lost,
+    Sent,
+    /// Sent behind a later packet.
+    SentLate,
 }
 
 impl Ledger {
@@ -56,11 +98,22 @@ impl Ledger {
     pub(super) fn new(streams: usize) -> Ledger {
         // Three digits, up to a minute; the bounds are constants that fit.
         let latency_us = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("valid bounds");
+        let spoken = Spoken {
+            at_ns: 0,
+            order: 0,
+            lost: 0,
+            state: State::Held,
+        };
         let stream = Stream {
-            sent: 0,
+            spoken: 0,
             next: 0,
             came: 0,
-            sent_at_ns: [0; SENT_AT_PACKETS],
+            anchor: None,
+            mended: None,
+            sent: 0,
+            latest_sent: 0,
+            lost: 0,
+            packets: [spoken; MEMORY_PACKETS],
         };
         Ledger {
             tones: Tones::new(streams),
@@ -70,48 +123,109 @@ impl Ledger {
         }
     }
 
-    /// The payload of the next packet of a stream, which is being sent at `now_ns`.
-    pub(super) fn send(&mut self, stream: usize, now_ns: u64) -> [u8; PACKET_SAMPLES] {
+    /// The caller has made its next packet; it is not sent yet. Gives its number.
+    pub(super) fn speak(&mut self, stream: usize) -> u32 {
         let state = &mut self.streams[stream];
-        let packet = state.sent;
-        state.sent += 1;
-        state.sent_at_ns[packet as usize % SENT_AT_PACKETS] = now_ns;
+        let packet = state.spoken;
+        state.spoken += 1;
+        let lost = state.lost;
+        *state.packet_mut(packet) = Spoken {
+            at_ns: 0,
+            order: 0,
+            lost,
+            state: State::Held,
+        };
         self.counters.packets_sent += 1;
+        packet
+    }
+
+    /// The network loses the packet that was made last.
+    pub(super) fn lose(&mut self, stream: usize, packet: u32) {
+        let state = &mut self.streams[stream];
+        state.lost += 1;
+        let lost = state.lost;
+        let spoken = state.packet_mut(packet);
+        spoken.lost = lost;
+        spoken.state = State::Lost;
+        self.counters.network_lost += 1;
+    }
+
+    /// The payload of a packet that is being sent at `now_ns`.
+    pub(super) fn send(&mut self, stream: usize, packet: u32, now_ns: u64) -> [u8; PACKET_SAMPLES] {
+        let state = &mut self.streams[stream];
+        let is_late = packet < state.latest_sent;
+        state.latest_sent = state.latest_sent.max(packet);
+        let order = state.sent;
+        state.sent += 1;
+        let spoken = state.packet_mut(packet);
+        spoken.at_ns = now_ns;
+        spoken.order = order;
+        spoken.state = match is_late {
+            true => State::SentLate,
+            false => State::Sent,
+        };
         self.tones.sent(stream, packet)
     }
 
-    /// Takes a payload that arrived for a stream at `arrival_ns`, on the clock of [`Ledger::send`].
-    pub(super) fn receive(&mut self, stream: usize, payload: &[u8], arrival_ns: u64) {
+    /// Takes a packet that arrived for a stream at `arrival_ns`, on the clock of [`Ledger::send`].
+    pub(super) fn receive(&mut self, stream: usize, number: u16, payload: &[u8], arrival_ns: u64) {
         let Some(state) = self.streams.get(stream) else {
             self.counters.unexpected += 1;
             return;
         };
-        let (sent, next, came) = (state.sent, state.next, state.came);
-        let matches = |packet: &u32| self.tones.expected(stream, *packet) == payload;
-        let forward_end = sent.min(next.saturating_add(DISTINCT_PACKETS));
-        if let Some(packet) = (next..forward_end).find(matches) {
-            self.counters.passed_over += u64::from(packet - next);
-            self.advance(stream, packet);
-            self.account(stream, packet, arrival_ns);
+        let by_number = state.packet_of(number);
+        match self.recognise(stream, by_number, payload) {
+            Some(packet) => self.take(stream, packet, number, arrival_ns),
+            None => self.take_unknown(stream, by_number, number, payload, arrival_ns),
+        }
+    }
+
+    /// Which packet has this payload: most likely the one that the number says, or the next.
+    fn recognise(&self, stream: usize, by_number: Option<u32>, payload: &[u8]) -> Option<u32> {
+        let state = &self.streams[stream];
+        let matches = |packet: &u32| {
+            state.packet(*packet).state != State::Lost
+                && self.tones.is_expected(stream, *packet, payload)
+        };
+        let likely = by_number.filter(|packet| *packet < state.spoken);
+        let ahead = state.next
+            ..state
+                .spoken
+                .min(state.next.saturating_add(DISTINCT_PACKETS));
+        let behind = state.next.saturating_sub(DISTINCT_PACKETS)..state.next;
+        let mut candidates = likely.into_iter().chain(ahead).chain(behind.rev());
+        candidates.find(matches)
+    }
+
+    /// Takes a packet whose payload is no packet's: made up, mended, or spoilt.
+    fn take_unknown(
+        &mut self,
+        stream: usize,
+        by_number: Option<u32>,
+        number: u16,
+        payload: &[u8],
+        arrival_ns: u64,
+    ) {
+        let state = &self.streams[stream];
+        // Without a number that is known, most likely the next.
+        let packet = by_number.unwrap_or(state.next);
+        if packet >= state.spoken {
+            self.counters.unexpected += 1;
             return;
         }
-        let backward_start = next.saturating_sub(DISTINCT_PACKETS);
-        match (backward_start..next).rev().find(matches) {
-            Some(packet) if came & (1 << (next - 1 - packet)) == 0 => {
-                self.streams[stream].came |= 1 << (next - 1 - packet);
-                self.counters.reordered += 1;
-                self.counters.passed_over -= 1;
-                self.account(stream, packet, arrival_ns);
+        let is_mended =
+            state.mended == Some(packet) && self.tones.ends_as_expected(stream, packet, payload);
+        match state.packet(packet).state {
+            _ if is_mended => {}
+            State::Sent => self.counters.payload_errors += 1,
+            fate => {
+                // A packet that is still held will be too late, too.
+                self.streams[stream].mended = Some(packet + 1);
+                self.counters.concealed += 1;
+                self.counters.too_late += u64::from(fate != State::Lost);
             }
-            Some(_) => self.counters.unexpected += 1,
-            None if next < sent => {
-                // Spoilt on the way. Which one it was cannot be known; most likely the next.
-                self.counters.payload_errors += 1;
-                self.advance(stream, next);
-                self.account(stream, next, arrival_ns);
-            }
-            None => self.counters.unexpected += 1,
         }
+        self.take(stream, packet, number, arrival_ns);
     }
 
     /// Takes a packet that no stream can be found for, or that is not what was asked for.
@@ -119,9 +233,51 @@ impl Ledger {
         self.counters.unexpected += 1;
     }
 
+    /// All is sent. What the network lost at the very end, nobody can know of.
+    pub(super) fn finish(&mut self) {
+        for state in &mut self.streams {
+            while state.spoken > state.next && state.packet(state.spoken - 1).state == State::Lost {
+                state.spoken -= 1;
+                self.counters.packets_sent -= 1;
+                self.counters.network_lost -= 1;
+            }
+        }
+    }
+
     /// Whether everything that was sent has come back.
     pub(super) fn is_complete(&self) -> bool {
         self.counters.packets_received >= self.counters.packets_sent
+    }
+
+    /// How many packets of a stream were missing in the gateway when it said, at `at_ns`, that `highest` was the latest that
+    /// it had. `None` if it cannot have had that one.
+    ///
+    /// Packets reach the gateway in the order in which they were sent. What was sent behind the highest may have been
+    /// there or not, unless it was sent after the report.
+    pub(super) fn missing(
+        &self,
+        stream: usize,
+        highest: u32,
+        at_ns: u64,
+    ) -> Option<RangeInclusive<i64>> {
+        let state = self.streams.get(stream)?;
+        let is_known = highest < state.spoken
+            && (state.spoken - highest) < MEMORY_PACKETS as u32 - DISTINCT_PACKETS;
+        let latest = *state.packet(highest);
+        if !is_known || !latest.is_sent() {
+            return None;
+        }
+        let (mut least, mut most) = (i64::from(latest.lost), i64::from(latest.lost));
+        for packet in highest.saturating_sub(DISTINCT_PACKETS)..highest {
+            let spoken = state.packet(packet);
+            if spoken.state == State::Held || spoken.is_sent() && spoken.at_ns > at_ns {
+                least += 1;
+                most += 1;
+            } else if spoken.is_sent() && spoken.order > latest.order {
+                most += 1;
+            }
+        }
+        Some(least..=most)
     }
 
     /// Where things stand.
@@ -135,24 +291,58 @@ impl Ledger {
         }
     }
 
-    /// Makes `packet` the latest that came.
-    fn advance(&mut self, stream: usize, packet: u32) {
+    /// Counts a packet that came.
+    fn take(&mut self, stream: usize, packet: u32, number: u16, arrival_ns: u64) {
         let state = &mut self.streams[stream];
-        let by = packet + 1 - state.next;
-        state.came = state.came.checked_shl(by).unwrap_or(0) | 1;
-        state.next = packet + 1;
-    }
-
-    fn account(&mut self, stream: usize, packet: u32, arrival_ns: u64) {
-        let sent_at_ns = self.streams[stream].sent_at_ns[packet as usize % SENT_AT_PACKETS];
-        let latency_us = arrival_ns.saturating_sub(sent_at_ns) / 1000;
-        self.latency_us.saturating_record(latency_us.max(1));
+        if packet >= state.next {
+            self.counters.passed_over += u64::from(packet - state.next);
+            let by = packet + 1 - state.next;
+            state.came = state.came.checked_shl(by).unwrap_or(0) | 1;
+            state.next = packet + 1;
+        } else {
+            let age = state.next - 1 - packet;
+            if age >= u64::BITS || state.came & (1 << age) != 0 {
+                self.counters.unexpected += 1;
+                return;
+            }
+            state.came |= 1 << age;
+            self.counters.reordered += 1;
+            self.counters.passed_over -= 1;
+        }
+        state.anchor = Some((number, packet));
+        let spoken = state.packet(packet);
+        if spoken.is_sent() {
+            let latency_us = arrival_ns.saturating_sub(spoken.at_ns) / 1000;
+            self.latency_us.saturating_record(latency_us.max(1));
+        }
         self.counters.packets_received += 1;
     }
 }
 
+impl Stream {
+    fn packet(&self, packet: u32) -> &Spoken {
+        &self.packets[packet as usize % MEMORY_PACKETS]
+    }
+
+    fn packet_mut(&mut self, packet: u32) -> &mut Spoken {
+        &mut self.packets[packet as usize % MEMORY_PACKETS]
+    }
+
+    /// The packet that a number of the gateway stands for, if that is known.
+    fn packet_of(&self, number: u16) -> Option<u32> {
+        let (known, packet) = self.anchor?;
+        packet.checked_add_signed(i32::from(number.wrapping_sub(known).cast_signed()))
+    }
+}
+
+impl Spoken {
+    fn is_sent(&self) -> bool {
+        matches!(self.state, State::Sent | State::SentLate)
+    }
+}
+
 impl Counters {
-    /// Sent and never come back. Final once the listener has stopped waiting.
+    /// Sent and never come back, nor anything in its place. Final once the listener has stopped waiting.
     pub fn lost(&self) -> u64 {
         self.packets_sent.saturating_sub(self.packets_received)
     }
@@ -163,27 +353,35 @@ impl Counters {
     }
 }
 
-/// Send times kept per stream; 1024 packets of 20 ms are 20 s, later than any packet is waited for.
-const SENT_AT_PACKETS: usize = 1024;
+/// Packets remembered per stream; 1024 of 20 ms are 20 s, later than any packet is waited for.
+const MEMORY_PACKETS: usize = 1024;
 
 /// Later than this counts as this.
 const LATENCY_US_MAX: u64 = 60_000_000;
 
 #[cfg(test)]
 mod tests {
+    use super::super::tone::MENDED_SAMPLES;
     use super::*;
 
     const MS: u64 = 1_000_000;
+
+    /// What the gateway calls a packet; it wraps around.
+    fn number(packet: u32) -> u16 {
+        65_500_u16.wrapping_add(packet as u16)
+    }
 
     /// Sends 100 packets on one of three streams, and has those of `order` come back.
     fn play(order: &[u32]) -> Counters {
         let mut ledger = Ledger::new(3);
         for packet in 0..100 {
-            ledger.send(1, packet * 20 * MS);
+            ledger.speak(1);
+            ledger.send(1, packet, u64::from(packet) * 20 * MS);
         }
         for packet in order {
             let payload = ledger.tones.expected(1, *packet);
-            ledger.receive(1, &payload, (u64::from(*packet) * 20 + 7) * MS);
+            let arrival_ns = (u64::from(*packet) * 20 + 7) * MS;
+            ledger.receive(1, number(*packet), &payload, arrival_ns);
         }
         ledger.counters()
     }
@@ -253,15 +451,16 @@ mod tests {
     #[test]
     fn a_spoilt_packet_is_an_error_and_no_loss() {
         let mut ledger = Ledger::new(1);
-        for now_ns in 0..3 {
-            ledger.send(0, now_ns);
+        for packet in 0..3 {
+            ledger.speak(0);
+            ledger.send(0, packet, u64::from(packet));
         }
         for packet in 0..3 {
             let mut payload = ledger.tones.expected(0, packet);
             if packet == 1 {
                 payload[80] ^= 1;
             }
-            ledger.receive(0, &payload, 10);
+            ledger.receive(0, number(packet), &payload, 10);
         }
         assert_eq!(brief(&ledger.counters()), [3, 0, 0, 1, 0]);
         assert!(ledger.is_complete());
@@ -270,9 +469,101 @@ mod tests {
     #[test]
     fn what_was_never_sent_is_unexpected() {
         let mut ledger = Ledger::new(1);
-        ledger.receive(0, &[0; PACKET_SAMPLES], 1);
-        ledger.receive(7, &[0; PACKET_SAMPLES], 1);
+        ledger.receive(0, 1, &[0; PACKET_SAMPLES], 1);
+        ledger.receive(7, 1, &[0; PACKET_SAMPLES], 1);
         ledger.receive_stranger();
         assert_eq!(brief(&ledger.counters()), [0, 0, 0, 0, 3]);
+    }
+
+    /// Ten packets, of which 3 and 4 are lost and 6 is sent behind 7; the gateway sends ten, made-up ones for 3, 4 and
+    /// `late`.
+    fn play_harm(late: Option<u32>, spoil: Option<u32>) -> (Ledger, Counters) {
+        let mut ledger = Ledger::new(1);
+        for packet in 0..10 {
+            ledger.speak(0);
+            match packet {
+                3 | 4 => ledger.lose(0, packet),
+                6 => {}
+                7 => {
+                    ledger.send(0, 7, 140 * MS);
+                    ledger.send(0, 6, 145 * MS);
+                }
+                _ => {
+                    ledger.send(0, packet, u64::from(packet) * 20 * MS);
+                }
+            }
+        }
+        for packet in 0..10 {
+            let mut payload = ledger.tones.expected(0, packet);
+            if [Some(3), Some(4), late].contains(&Some(packet)) {
+                payload = [0x55; PACKET_SAMPLES];
+            }
+            // The first sound one is a transition.
+            if packet == 5 || late.is_some_and(|late| packet == late + 1) {
+                payload[..MENDED_SAMPLES].fill(0xd5);
+            }
+            if spoil == Some(packet) {
+                payload[PACKET_SAMPLES - 1] ^= 1;
+            }
+            ledger.receive(0, number(packet), &payload, 200 * MS);
+        }
+        ledger.finish();
+        let counters = ledger.counters();
+        (ledger, counters)
+    }
+
+    #[test]
+    fn what_was_lost_or_overtaken_may_be_made_up() {
+        let (ledger, counters) = play_harm(None, None);
+        assert_eq!(brief(&counters), [10, 0, 0, 0, 0]);
+        assert_eq!((counters.concealed, counters.too_late), (2, 0));
+        assert!(ledger.is_complete());
+        let (_, counters) = play_harm(Some(6), None);
+        assert_eq!(brief(&counters), [10, 0, 0, 0, 0]);
+        assert_eq!((counters.concealed, counters.too_late), (3, 1));
+    }
+
+    #[test]
+    fn nothing_else_may_be_made_up() {
+        let (_, counters) = play_harm(Some(8), None);
+        assert_eq!(counters.payload_errors, 2);
+        for spoilt in [2, 5] {
+            let (_, counters) = play_harm(None, Some(spoilt));
+            assert_eq!(counters.payload_errors, 1, "{spoilt}");
+        }
+    }
+
+    #[test]
+    fn a_report_is_held_against_what_had_been_sent() {
+        let (ledger, _) = play_harm(None, None);
+        let missing = |highest, at_ms: u64| ledger.missing(0, highest, at_ms * MS);
+        assert_eq!(missing(2, 40), Some(0..=0));
+        assert_eq!(missing(5, 100), Some(2..=2));
+        // Lost ones are no highest, nor is what was never sent.
+        assert_eq!((missing(4, 100), missing(10, 500)), (None, None));
+        // 6 was sent behind 7: it may have been there or not, unless the report is older.
+        assert_eq!(missing(7, 150), Some(2..=3));
+        assert_eq!(missing(7, 141), Some(3..=3));
+        assert_eq!(missing(8, 165), Some(2..=2));
+    }
+
+    #[test]
+    fn what_is_lost_at_the_end_is_not_waited_for() {
+        let mut ledger = Ledger::new(1);
+        for packet in 0..3 {
+            ledger.speak(0);
+            match packet {
+                0 => {
+                    ledger.send(0, 0, 1);
+                }
+                _ => ledger.lose(0, packet),
+            }
+        }
+        let payload = ledger.tones.expected(0, 0);
+        ledger.receive(0, 9, &payload, 2);
+        assert!(!ledger.is_complete());
+        ledger.finish();
+        assert!(ledger.is_complete());
+        assert_eq!(ledger.counters().network_lost, 0);
     }
 }

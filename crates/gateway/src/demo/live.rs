@@ -54,11 +54,12 @@ impl Live {
         self.bar.set_position(elapsed.as_millis() as u64);
         self.bar.set_message(format!(
             "  streams     {:>10}\n  packets/s   {:>10}\n  gateway CPU {cpu_percent:>8.1} %\n  \
-             threads     {:>10}\n  lost        {:>10}\n  latency     {:>7.1} ms  (99 %: {:.1} ms)",
+             threads     {:>10}\n  lost        {:>10}\n  concealed   {:>10}\n  latency     {:>7.1} ms  (99 %: {:.1} ms)",
             grouped(self.streams as u64),
             grouped(rate as u64),
             process::threads(),
             grouped(counters.passed_over),
+            grouped(counters.concealed),
             counters.latency_ms_p50,
             counters.latency_ms_p99,
         ));

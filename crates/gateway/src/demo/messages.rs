@@ -3,22 +3,33 @@
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Counters;
+use super::network::Harm;
+use super::rtcp::RtcpCounters;
 
 /// From the gateway's process to the callers and listeners.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "to_peer", rename_all = "snake_case")]
 pub(super) enum ToPeer {
     /// The gateway is ready: call now.
-    Start {
-        /// Where the gateway listens: stream n at this port plus n.
-        first_port: u16,
-        /// How long each stream sends.
-        seconds: u32,
-        /// SSRC of what comes back from stream 0; the others follow.
-        first_ssrc: u32,
-        /// Payload type of what comes back.
-        payload_type: u8,
-    },
+    Start(Call),
+}
+
+/// How to call, and what to expect.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Call {
+    /// Where the gateway listens: stream n at this port plus n times `port_step`.
+    pub(super) first_port: u16,
+    pub(super) port_step: u16,
+    /// How much above its RTP the gateway's RTCP is; without, it has none.
+    pub(super) rtcp_offset: Option<u16>,
+    /// How long each stream sends.
+    pub(super) seconds: u32,
+    /// SSRC of what comes back from stream 0; the others follow.
+    pub(super) first_ssrc: u32,
+    /// Payload type of what comes back.
+    pub(super) payload_type: u8,
+    /// The network between callers and gateway.
+    pub(super) harm: Harm,
 }
 
 /// From the callers and listeners to the gateway's process.
@@ -33,12 +44,26 @@ pub(super) enum FromPeer {
         notes: Vec<String>,
     },
     /// Where things stand.
-    Progress(Counters),
+    Progress(Standing),
     /// All is sent, and all has come or been waited for.
-    Done(Counters),
+    Done(Standing),
     /// It cannot go on.
     Failed {
         /// Why.
         reason: String,
     },
+}
+
+/// Where things stand.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Standing {
+    pub(super) packets: Counters,
+    pub(super) rtcp: RtcpCounters,
+}
+
+impl Call {
+    /// Where a stream's RTCP goes.
+    pub(super) fn rtcp_port(&self, stream: usize) -> u16 {
+        self.first_port + stream as u16 * self.port_step + self.rtcp_offset.unwrap_or(0)
+    }
 }

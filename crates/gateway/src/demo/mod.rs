@@ -18,9 +18,11 @@ mod ledger;
 mod listener;
 mod live;
 mod messages;
+mod network;
 mod peer;
 mod ports;
 mod report;
+mod rtcp;
 mod tone;
 
 use std::fmt::Write as _;
@@ -31,10 +33,13 @@ use miette::{IntoDiagnostic, bail, miette};
 
 pub use self::ledger::Counters;
 use self::live::Live;
-use self::messages::{FromPeer, ToPeer};
+use self::messages::{Call, FromPeer, Standing, ToPeer};
+pub use self::network::Harm;
+use self::network::JITTER_MS_MAX;
 pub use self::peer::PeerArgs;
 pub use self::ports::free_ports;
-pub use self::report::{Report, grouped};
+pub use self::report::{Details, Report, grouped};
+pub use self::rtcp::RtcpCounters;
 use crate::config::Config;
 use crate::gateway::{Gateway, Handled};
 use crate::logging::{self, LogFormat};
@@ -64,9 +69,43 @@ pub struct DemoArgs {
     /// Print one line of JSON instead of the summary
     #[arg(long)]
     pub json: bool,
-    /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison
-    #[arg(long)]
+    /// Lose so many per cent of the callers' packets on their way to the gateway
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
+    pub loss: f64,
+    /// Delay each of the callers' packets by a random time of up to so many milliseconds
+    #[arg(long, default_value_t = 0, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=JITTER_MS_MAX))]
+    pub jitter: u32,
+    /// Let so many per cent of the callers' packets be overtaken by the next one
+    #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
+    pub reorder: f64,
+    /// Which packets are lost, delayed and overtaken: the same number, the same packets
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u64,
+    /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison; without jitter buffer and RTCP
+    #[arg(long, conflicts_with_all = ["loss", "jitter", "reorder"])]
     pub stock: bool,
+}
+
+/// What starting the gateway took.
+struct Started {
+    resident_kib_before: u64,
+    setup: Duration,
+}
+
+/// A number from 0 to 50: beyond that, it is no call any more.
+fn percent(text: &str) -> Result<f64, String> {
+    let value = text.parse::<f64>().ok();
+    value
+        .filter(|value| (0.0..=50.0).contains(value))
+        .ok_or_else(|| "expected a number from 0 to 50".to_owned())
+}
+
+/// Where the gateway of the demo listens.
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    first: u16,
+    step: u16,
+    rtcp_offset: Option<u16>,
 }
 
 impl DemoArgs {
@@ -94,15 +133,70 @@ impl DemoArgs {
         for note in notes {
             eprintln!("Note: {note}");
         }
-        let first_port = free_ports(self.streams.into())
-            .ok_or_else(|| miette!("there are no {} free UDP ports in a row", self.streams))?;
-        let config = self.config(first_port, &listener_ports)?;
-        let elements = if self.stock {
-            Elements::STOCK
-        } else {
-            Elements::THREADBARE
-        };
+        let ports = self.ports()?;
+        let config = self.config(ports, &listener_ports)?;
+        let (mut gateway, started) = self.start_gateway(config)?;
+        stop_on_signals(gateway.sender())?;
 
+        let harm = self.harm();
+        peer.tell(&ToPeer::Start(Call {
+            first_port: ports.first,
+            port_step: ports.step,
+            rtcp_offset: ports.rtcp_offset,
+            seconds: self.seconds,
+            first_ssrc: FIRST_SSRC,
+            payload_type: PCMA,
+            harm,
+        }))?;
+        let start = Instant::now();
+        let usage_start = Usage::now();
+        let (standing, threads) = self.watch(&mut gateway, &mut peer, start)?;
+        let cpu = Usage::now().since(&usage_start).cpu;
+        let resident_kib = process::resident_kib().saturating_sub(started.resident_kib_before);
+
+        let mut report = Report {
+            streams: self.streams.into(),
+            seconds: self.seconds,
+            packets_sent: 0,
+            packets_received: 0,
+            lost: 0,
+            reordered: 0,
+            payload_errors: 0,
+            threads,
+            contexts: if self.stock { 0 } else { self.contexts },
+            cpu_percent: rounded(100.0 * cpu.as_secs_f64() / start.elapsed().as_secs_f64()),
+            cpu_us_per_packet: rounded(
+                cpu.as_micros() as f64 / standing.packets.packets_received.max(1) as f64,
+            ),
+            latency_ms_p50: 0.0,
+            latency_ms_p99: 0.0,
+            latency_ms_max: 0.0,
+            rss_kib_per_stream: rounded(resident_kib as f64 / f64::from(self.streams)),
+            setup_seconds: rounded(started.setup.as_secs_f64()),
+            rtcp_reports_received: 0,
+            rtcp_errors: 0,
+            concealed_ms: 0,
+            details: Details {
+                harm,
+                latency_ms: self.latency_ms(),
+                ..Details::default()
+            },
+        };
+        report.count(&standing.packets, &standing.rtcp);
+        let refused = gateway
+            .stats()
+            .map(|(_, stats)| stats.rtcp_errors)
+            .sum::<u64>();
+        report.rtcp_errors += refused;
+        Ok(report)
+    }
+
+    fn start_gateway(&self, config: Config) -> miette::Result<(Gateway, Started)> {
+        let elements = if self.stock {
+            Elements::Stock
+        } else {
+            Elements::Threadbare
+        };
         let setup_start = Instant::now();
         load_plugins(&config, elements)?;
         let resident_kib_before = process::resident_kib();
@@ -117,42 +211,43 @@ impl DemoArgs {
                 self.streams
             );
         }
-        stop_on_signals(gateway.sender())?;
-
-        peer.tell(&ToPeer::Start {
-            first_port,
-            seconds: self.seconds,
-            first_ssrc: FIRST_SSRC,
-            payload_type: PCMA,
-        })?;
-        let start = Instant::now();
-        let usage_start = Usage::now();
-        let (counters, threads) = self.watch(&mut gateway, &mut peer, start)?;
-        let cpu = Usage::now().since(&usage_start).cpu;
-        let resident_kib = process::resident_kib().saturating_sub(resident_kib_before);
-
-        let mut report = Report {
-            streams: self.streams.into(),
-            seconds: self.seconds,
-            packets_sent: 0,
-            packets_received: 0,
-            lost: 0,
-            reordered: 0,
-            payload_errors: 0,
-            threads,
-            contexts: if self.stock { 0 } else { self.contexts },
-            cpu_percent: rounded(100.0 * cpu.as_secs_f64() / start.elapsed().as_secs_f64()),
-            cpu_us_per_packet: rounded(
-                cpu.as_micros() as f64 / counters.packets_received.max(1) as f64,
-            ),
-            latency_ms_p50: 0.0,
-            latency_ms_p99: 0.0,
-            latency_ms_max: 0.0,
-            rss_kib_per_stream: rounded(resident_kib as f64 / f64::from(self.streams)),
-            setup_seconds: rounded(setup.as_secs_f64()),
+        let started = Started {
+            resident_kib_before,
+            setup,
         };
-        report.count(&counters);
-        Ok(report)
+        Ok((gateway, started))
+    }
+
+    fn harm(&self) -> Harm {
+        Harm {
+            loss_percent: self.loss,
+            jitter_ms: self.jitter,
+            reorder_percent: self.reorder,
+            seed: self.seed,
+        }
+    }
+
+    /// GStreamer's own jitter buffer would take another two threads per stream.
+    fn latency_ms(&self) -> u32 {
+        if self.stock { 0 } else { LATENCY_MS }
+    }
+
+    /// RTCP on the ports above the RTP ones, or with it, where there are not so many ports.
+    fn ports(&self) -> miette::Result<Ports> {
+        let (step, rtcp_offset) = match self.streams {
+            _ if self.stock => (1, None),
+            ..=PORT_PAIRS_MAX => (2, Some(1)),
+            _ => (1, Some(0)),
+        };
+        // One more, for the first is to be even.
+        let count = usize::from(self.streams) * usize::from(step) + 1;
+        let first = free_ports(count)
+            .ok_or_else(|| miette!("there are no {count} free UDP ports in a row"))?;
+        Ok(Ports {
+            first: first + first % 2,
+            step,
+            rtcp_offset,
+        })
     }
 
     /// Keeps the gateway going until the peer is done; also gives the largest number of threads seen.
@@ -161,7 +256,7 @@ impl DemoArgs {
         gateway: &mut Gateway,
         peer: &mut Peer,
         start: Instant,
-    ) -> miette::Result<(Counters, usize)> {
+    ) -> miette::Result<(Standing, usize)> {
         let mut live = Live::new(self.streams.into(), self.seconds);
         let mut threads = process::threads();
         loop {
@@ -170,13 +265,13 @@ impl DemoArgs {
                 peer.hang_up();
             }
             match peer.poll()? {
-                Some(FromPeer::Progress(counters)) => {
+                Some(FromPeer::Progress(standing)) => {
                     threads = threads.max(process::threads());
-                    live.show(start.elapsed(), &counters);
+                    live.show(start.elapsed(), &standing.packets);
                 }
-                Some(FromPeer::Done(counters)) => {
+                Some(FromPeer::Done(standing)) => {
                     live.finish();
-                    return Ok((counters, threads));
+                    return Ok((standing, threads));
                 }
                 Some(FromPeer::Failed { reason }) => {
                     bail!("the callers and listeners failed: {reason}")
@@ -187,21 +282,34 @@ impl DemoArgs {
     }
 
     /// The gateway's configuration, written as a user would, one range per listener.
-    fn config(&self, first_port: u16, listener_ports: &[u16]) -> miette::Result<Config> {
+    fn config(&self, ports: Ports, listener_ports: &[u16]) -> miette::Result<Config> {
         let mut text = format!(
             "[contexts]\nprefix = \"demo\"\ncount = {}\nwait = {}\n\
-             [defaults]\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\n",
-            self.contexts, self.wait,
+             [defaults]\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\nlatency = {}\nrtcp = {}\n",
+            self.contexts,
+            self.wait,
+            self.latency_ms(),
+            match ports.rtcp_offset {
+                None => "false",
+                Some(0) => "\"mux\"",
+                Some(_) => "true",
+            },
         );
         for (n, listener_port) in listener_ports.iter().enumerate() {
             let first = (n * listener::STREAMS_PER_LISTENER) as u16;
             let count = (self.streams - first).min(listener::STREAMS_PER_LISTENER as u16);
+            // RTCP to the listeners' RTP port, where it cannot overtake.
+            let rtcp_port = match ports.rtcp_offset {
+                Some(1..) => format!("destination-rtcp-port = {listener_port}\n"),
+                _ => String::new(),
+            };
             // Writing to a String does not fail.
             let _ = write!(
                 text,
-                "[[stream]]\nname = \"call-{n}\"\ncount = {count}\nlisten = \"127.0.0.1:{}\"\nstep = 1\n\
-                 destination = \"127.0.0.1:{listener_port}\"\ndestination-step = 0\nssrc = {}\n",
-                first_port + first,
+                "[[stream]]\nname = \"call-{n}\"\ncount = {count}\nlisten = \"127.0.0.1:{}\"\nstep = {}\n\
+                 destination = \"127.0.0.1:{listener_port}\"\ndestination-step = 0\nssrc = {}\n{rtcp_port}",
+                ports.first + first * ports.step,
+                ports.step,
                 FIRST_SSRC + u32::from(first),
             );
         }
@@ -247,5 +355,9 @@ pub fn rounded(value: f64) -> f64 {
 const FIRST_SSRC: u32 = 0x7b00_0000;
 /// Static payload type of PCMA (RFC 3551).
 const PCMA: u8 = 8;
+/// The gateway's own default.
+const LATENCY_MS: u32 = 40;
+/// The ports that `free_ports` looks at are twice as many.
+const PORT_PAIRS_MAX: u16 = 9000;
 /// How often the peer's messages are looked at.
 const POLL: Duration = Duration::from_millis(50);

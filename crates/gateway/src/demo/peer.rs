@@ -6,12 +6,15 @@ use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 
 use rtp_types::RtpPacket;
+use threadbare_rtp::packet::is_rtcp;
 
-use super::caller::{Caller, Schedule};
+use super::caller::{Caller, Due, Schedule};
 use super::ledger::Ledger;
 use super::listener::Listeners;
-use super::messages::{FromPeer, ToPeer};
+use super::messages::{Call, FromPeer, Standing, ToPeer};
+use super::network::{Fate, Network, Parcel};
 use super::now_ns;
+use super::rtcp::{Rtcp, header_of};
 use crate::process;
 use crate::subprocess;
 
@@ -40,85 +43,180 @@ impl PeerArgs {
 
 fn run(streams: usize) -> Result<(), Error> {
     process::raise_descriptor_limit();
-    let mut listeners = Listeners::bind(streams)?;
+    let listeners = Listeners::bind(streams)?;
     subprocess::tell_parent(&FromPeer::Ready {
         ports: listeners.ports()?,
         notes: listeners.notes(),
     })?;
     let orders = subprocess::orders();
-    let Ok(ToPeer::Start {
-        first_port,
-        seconds,
-        first_ssrc,
-        payload_type,
-    }) = orders.recv()
-    else {
+    let Ok(ToPeer::Start(call)) = orders.recv() else {
         return Ok(());
     };
-    let mut ledger = Ledger::new(streams);
-    let mut caller = Caller::new(streams, first_port)?;
-    let mut schedule = Schedule::new(streams, seconds);
-    let expected = Expected {
-        first_ssrc,
-        payload_type,
-    };
+    let mut peer = Peer::new(streams, call, listeners)?;
+    let mut schedule = Schedule::new(streams, call.seconds);
 
     let start = Instant::now();
     let mut next_progress = PROGRESS_EVERY;
     while !schedule.is_over() && !is_hung_up(&orders) {
         let elapsed = start.elapsed();
         while let Some(due) = schedule.poll(elapsed) {
-            let now_ns = now_ns();
-            caller.send(&due, |stream| ledger.send(stream, now_ns))?;
+            peer.call(&due)?;
         }
-        listeners.drain(|packet, arrival_ns| expected.account(&mut ledger, packet, arrival_ns))?;
+        peer.listen()?;
         if elapsed >= next_progress {
             next_progress += PROGRESS_EVERY;
-            subprocess::tell_parent(&FromPeer::Progress(ledger.counters()))?;
+            subprocess::tell_parent(&FromPeer::Progress(peer.standing()))?;
         }
         std::thread::sleep(schedule.next_timeout().saturating_sub(start.elapsed()));
     }
-    wait_for_tail(&mut listeners, &mut ledger, &expected)?;
-    // Whatever comes twice has come by now.
-    listeners.drain(|packet, arrival_ns| expected.account(&mut ledger, packet, arrival_ns))?;
-    subprocess::tell_parent(&FromPeer::Done(ledger.counters()))
-}
-
-/// Until all has come back, or nothing more comes.
-fn wait_for_tail(
-    listeners: &mut Listeners,
-    ledger: &mut Ledger,
-    expected: &Expected,
-) -> Result<(), Error> {
-    let start = Instant::now();
-    let mut last_progress = (start, 0);
-    while !ledger.is_complete() && start.elapsed() < TAIL_MAX {
-        listeners.drain(|packet, arrival_ns| expected.account(ledger, packet, arrival_ns))?;
-        let received = ledger.counters().packets_received;
-        if received > last_progress.1 {
-            last_progress = (Instant::now(), received);
-        }
-        if last_progress.0.elapsed() > TAIL_QUIET {
-            break;
-        }
+    while !peer.network.is_empty() {
+        peer.release(start.elapsed().as_millis() as u64)?;
+        peer.listen()?;
         std::thread::sleep(TAIL_POLL);
     }
-    Ok(())
+    peer.ledger.finish();
+    peer.wait_for_tail()?;
+    // Whatever comes twice has come by now.
+    peer.listen()?;
+    peer.hang_up();
+    subprocess::tell_parent(&FromPeer::Done(peer.standing()))
 }
 
-struct Expected {
-    first_ssrc: u32,
-    payload_type: u8,
+/// All callers and listeners.
+struct Peer {
+    call: Call,
+    ledger: Ledger,
+    network: Network,
+    caller: Caller,
+    listeners: Listeners,
+    rtcp: Option<Rtcp>,
+    /// What the network lets go now.
+    going: Vec<Parcel>,
 }
 
-impl Expected {
-    fn account(&self, ledger: &mut Ledger, packet: &[u8], arrival_ns: u64) {
-        match RtpPacket::parse(packet) {
-            Ok(rtp) if rtp.payload_type() == self.payload_type => {
-                let stream = rtp.ssrc().wrapping_sub(self.first_ssrc) as usize;
-                ledger.receive(stream, rtp.payload(), arrival_ns);
+impl Peer {
+    fn new(streams: usize, call: Call, listeners: Listeners) -> Result<Peer, Error> {
+        let gateway_port = |stream: usize| call.first_port + stream as u16 * call.port_step;
+        let rtcp = call
+            .rtcp_offset
+            .map(|_| Rtcp::new(streams, now_ns(), call.first_ssrc, gateway_port));
+        Ok(Peer {
+            ledger: Ledger::new(streams),
+            network: Network::new(call.harm, streams, call.seconds * 50),
+            caller: Caller::new(streams, call.first_port, call.port_step)?,
+            listeners,
+            rtcp,
+            going: Vec::new(),
+            call,
+        })
+    }
+
+    /// What is due at this tick: packets, and of the same streams RTCP.
+    fn call(&mut self, due: &Due) -> Result<(), Error> {
+        let now_ns = now_ns();
+        self.network
+            .release(due.tick, |parcel| self.going.push(parcel));
+        for stream in due.streams.clone() {
+            let packet = self.ledger.speak(stream);
+            let parcel = Parcel { stream, packet };
+            match self.network.carry(due.tick, parcel) {
+                Fate::Prompt => self.going.push(parcel),
+                Fate::Delayed => {}
+                Fate::Lost => self.ledger.lose(stream, packet),
             }
-            _ => ledger.receive_stranger(),
+            if let Some(rtcp) = &mut self.rtcp {
+                rtcp.note_sent(stream, packet, now_ns);
+            }
+        }
+        self.send(now_ns)?;
+        let (call, caller) = (self.call, &self.caller);
+        if let Some(rtcp) = &mut self.rtcp {
+            rtcp.transmit(due.streams.clone(), now_ns, |stream, bytes| {
+                caller.send_other(bytes, call.rtcp_port(stream));
+            });
+        }
+        Ok(())
+    }
+
+    /// What the network has held until this tick.
+    fn release(&mut self, tick: u64) -> Result<(), Error> {
+        self.network.release(tick, |parcel| self.going.push(parcel));
+        self.send(now_ns())
+    }
+
+    fn send(&mut self, now_ns: u64) -> Result<(), Error> {
+        let ledger = &mut self.ledger;
+        let going = self.going.drain(..);
+        self.caller.send_each(
+            going.map(|parcel| (parcel.stream, parcel.packet)),
+            |stream, packet| ledger.send(stream, packet, now_ns),
+        )
+    }
+
+    /// Takes what has come.
+    fn listen(&mut self) -> Result<(), Error> {
+        let Peer {
+            call,
+            ledger,
+            listeners,
+            rtcp,
+            ..
+        } = self;
+        listeners.drain(|packet, arrival_ns| {
+            if let Some(rtcp) = rtcp
+                && is_rtcp(packet)
+            {
+                return rtcp.handle_rtcp(arrival_ns, packet, ledger);
+            }
+            match RtpPacket::parse(packet) {
+                Ok(rtp) if rtp.payload_type() == call.payload_type => {
+                    let payload = rtp.payload();
+                    if let Some(rtcp) = rtcp {
+                        rtcp.handle_rtp(arrival_ns, header_of(&rtp), payload.len());
+                    }
+                    let stream = rtp.ssrc().wrapping_sub(call.first_ssrc) as usize;
+                    ledger.receive(stream, rtp.sequence_number(), payload, arrival_ns);
+                }
+                _ => ledger.receive_stranger(),
+            }
+        })
+    }
+
+    /// Until all has come back, or nothing more comes.
+    fn wait_for_tail(&mut self) -> Result<(), Error> {
+        let start = Instant::now();
+        let mut last_progress = (start, 0);
+        while !self.ledger.is_complete() && start.elapsed() < TAIL_MAX {
+            self.listen()?;
+            let received = self.ledger.counters().packets_received;
+            if received > last_progress.1 {
+                last_progress = (Instant::now(), received);
+            }
+            if last_progress.0.elapsed() > TAIL_QUIET {
+                break;
+            }
+            std::thread::sleep(TAIL_POLL);
+        }
+        Ok(())
+    }
+
+    fn hang_up(&mut self) {
+        let (call, caller) = (self.call, &self.caller);
+        if let Some(rtcp) = &mut self.rtcp {
+            rtcp.leave(now_ns(), |stream, bytes| {
+                caller.send_other(bytes, call.rtcp_port(stream));
+            });
+        }
+    }
+
+    fn standing(&self) -> Standing {
+        Standing {
+            packets: self.ledger.counters(),
+            rtcp: self
+                .rtcp
+                .as_ref()
+                .map(|rtcp| rtcp.counters().clone())
+                .unwrap_or_default(),
         }
     }
 }

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Counters;
+use super::network::Harm;
+use super::rtcp::RtcpCounters;
 
 /// The result. Its fields, in this order, are the keys of `--json`; scripts rely on them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,11 +42,37 @@ pub struct Report {
     pub rss_kib_per_stream: f64,
     /// To build and start all streams.
     pub setup_seconds: f64,
+    /// The gateway's, by the callers.
+    pub rtcp_reports_received: u64,
+    /// RTCP packets that either side could not read, and reports that were not true.
+    pub rtcp_errors: u64,
+    /// Audio that the gateway made up for packets that the network lost or delayed too long, all streams together.
+    pub concealed_ms: u64,
+    /// For the summary only.
+    #[serde(skip)]
+    pub details: Details,
+}
+
+/// What the summary says beyond the report.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Details {
+    /// How bad the network was that the demo simulated.
+    pub harm: Harm,
+    /// Of the gateway's jitter buffers; 0: it had none.
+    pub latency_ms: u32,
+    /// Calls that had a report from the gateway.
+    pub rtcp_calls: u64,
+    /// Reports that the callers sent.
+    pub rtcp_sent: u64,
+    /// Packets that the network lost.
+    pub network_lost: u64,
+    /// Packets that the gateway replaced because they came too late.
+    pub too_late: u64,
 }
 
 impl Report {
     /// Takes over what the listeners counted.
-    pub fn count(&mut self, counters: &Counters) {
+    pub fn count(&mut self, counters: &Counters, rtcp: &RtcpCounters) {
         self.packets_sent = counters.packets_sent;
         self.packets_received = counters.packets_received;
         self.lost = counters.lost();
@@ -53,27 +81,41 @@ impl Report {
         self.latency_ms_p50 = counters.latency_ms_p50;
         self.latency_ms_p99 = counters.latency_ms_p99;
         self.latency_ms_max = counters.latency_ms_max;
+        self.rtcp_reports_received = rtcp.reports;
+        self.rtcp_errors = rtcp.errors();
+        self.concealed_ms = counters.concealed * PACKET_MS;
+        self.details.rtcp_calls = rtcp.calls;
+        self.details.rtcp_sent = rtcp.sent;
+        self.details.network_lost = counters.network_lost;
+        self.details.too_late = counters.too_late;
     }
 
-    /// Whether every packet arrived, in order and with the right content.
+    /// Whether every packet arrived, in order and with the right content, or something in its place if the network lost it
+    /// on purpose; and every report was true.
     pub fn is_clean(&self) -> bool {
         self.packets_received > 0
             && self.lost == 0
             && self.reordered == 0
             && self.payload_errors == 0
+            && self.rtcp_errors == 0
     }
 
     /// The result in words.
     pub fn summary(&self) -> String {
-        let verdict = if self.is_clean() {
-            "Every packet arrived, in order and with the right content.".to_owned()
-        } else {
-            format!(
-                "NOT CLEAN: {} packets lost, {} out of order, {} with the wrong content.",
+        let verdict = match (self.is_clean(), self.details.harm.is_none()) {
+            (true, true) => "Every packet arrived, in order and with the right content.".to_owned(),
+            (true, false) => {
+                "Every packet that reached the gateway in time was sent on in order and with the right content;\n\
+                 for each of the others, the gateway sent something in its place."
+                    .to_owned()
+            }
+            (false, _) => format!(
+                "NOT CLEAN: {} packets lost, {} out of order, {} with the wrong content, {} wrong reports (RTCP).",
                 grouped(self.lost),
                 grouped(self.reordered),
                 grouped(self.payload_errors),
-            )
+                grouped(self.rtcp_errors),
+            ),
         };
         let per_core = match self.cpu_us_per_packet > 0.0 {
             true => format!(
@@ -88,7 +130,8 @@ impl Report {
              {:>10}  packets sent by the callers, {} came back to the listeners\n\
              {:>10}  threads in the gateway, {} the streams\n\
              {:>9}%  of one CPU core: {:.1} µs per packet received, converted and sent{per_core}\n\
-             {:>7.1} ms  typical way through the gateway (99 % within {:.1} ms, the longest {:.1} ms)\n\
+             {}\
+             {:>7.1} ms  typical way through the gateway (99 % within {:.1} ms, the longest {:.1} ms){}\n\
              {:>6.0} KiB  of memory per stream, and {:.2} s to start them all",
             grouped(self.streams as u64),
             self.seconds,
@@ -102,14 +145,52 @@ impl Report {
             },
             format!("{:.1}", self.cpu_percent),
             self.cpu_us_per_packet,
+            self.more(),
             self.latency_ms_p50,
             self.latency_ms_p99,
             self.latency_ms_max,
+            match self.details.latency_ms {
+                0 => String::new(),
+                ms => format!(",\n{:>12}of which {ms} ms are the jitter buffer's", ""),
+            },
             self.rss_kib_per_stream,
             self.setup_seconds,
         )
     }
 }
+
+impl Report {
+    /// Lines on RTCP and on what the network did, where there is something to say.
+    fn more(&self) -> String {
+        let details = &self.details;
+        let mut lines = String::new();
+        if details.rtcp_sent > 0 || self.rtcp_reports_received > 0 {
+            lines += &format!(
+                "{:>10}  reports (RTCP) from the gateway on how the packets arrive, to {} of the calls, all of them true;\n\
+                 {:>10}  from the callers\n",
+                grouped(self.rtcp_reports_received),
+                grouped(details.rtcp_calls),
+                grouped(details.rtcp_sent),
+            );
+        }
+        if self.rtcp_errors > 0 {
+            lines = lines.replace(", all of them true", "");
+        }
+        if !details.harm.is_none() || self.concealed_ms > 0 {
+            lines += &format!(
+                "{:>10}  packets lost on the way to the gateway, on purpose; {} came too late\n\
+                 {:>7} ms  of audio made up by the gateway in their place (concealed)\n",
+                grouped(details.network_lost),
+                grouped(details.too_late),
+                grouped(self.concealed_ms),
+            );
+        }
+        lines
+    }
+}
+
+/// Of the demo's packets.
+const PACKET_MS: u64 = 20;
 
 /// 1234567 as "1,234,567".
 pub fn grouped(number: u64) -> String {
@@ -146,6 +227,10 @@ mod tests {
             latency_ms_max: 21.0,
             rss_kib_per_stream: 16.0,
             setup_seconds: 0.5,
+            rtcp_reports_received: 2000,
+            rtcp_errors: 0,
+            concealed_ms: 0,
+            details: Details::default(),
         }
     }
 
@@ -163,6 +248,10 @@ mod tests {
             },
             Report {
                 payload_errors: 1,
+                ..report()
+            },
+            Report {
+                rtcp_errors: 1,
                 ..report()
             },
             Report {

@@ -12,6 +12,9 @@ pub(super) const PACKET_SAMPLES: usize = 160;
 /// So many packets of a stream in a row have different payloads.
 pub(super) const DISTINCT_PACKETS: u32 = 64;
 
+/// After a loss, so many samples of a sound packet may still have something of what was made up in them.
+pub(super) const MENDED_SAMPLES: usize = 80;
+
 /// One packet's payload.
 pub(super) type Payload = [u8; PACKET_SAMPLES];
 
@@ -52,8 +55,34 @@ impl Tones {
     }
 
     /// The same packet as it must come back, in PCMA.
+    #[cfg(test)]
     pub(super) fn expected(&self, stream: usize, packet: u32) -> Payload {
         self.payload(&self.alaw, stream, packet)
+    }
+
+    /// Whether this is what must come back for a packet.
+    pub(super) fn is_expected(&self, stream: usize, packet: u32, payload: &[u8]) -> bool {
+        payload.len() == PACKET_SAMPLES && self.follows(stream, packet, 0, payload)
+    }
+
+    /// The same, but for the first [`MENDED_SAMPLES`].
+    pub(super) fn ends_as_expected(&self, stream: usize, packet: u32, payload: &[u8]) -> bool {
+        let end = payload.get(MENDED_SAMPLES..PACKET_SAMPLES);
+        end.is_some_and(|end| self.follows(stream, packet, MENDED_SAMPLES as u32, end))
+    }
+
+    /// Whether `samples` are what is expected of a packet from its sample `first` on. Mostly the first few tell.
+    fn follows(&self, stream: usize, packet: u32, first: u32, samples: &[u8]) -> bool {
+        let step = self.steps[stream];
+        let start = packet
+            .wrapping_mul(PACKET_SAMPLES as u32)
+            .wrapping_add(first);
+        let mut phase = step.wrapping_mul(start);
+        samples.iter().all(|sample| {
+            let expected = self.alaw[(phase >> PHASE_SHIFT) as usize];
+            phase = phase.wrapping_add(step);
+            *sample == expected
+        })
     }
 
     fn payload(&self, period: &[u8; PERIOD], stream: usize, packet: u32) -> Payload {

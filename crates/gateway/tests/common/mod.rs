@@ -22,9 +22,12 @@ pub fn threadbare() -> Command {
     command
 }
 
-/// A port of 127.0.0.1 that is free now.
+/// A port of 127.0.0.1 that is free now, even, with the next one free, too: for RTP and RTCP.
 pub fn free_port() -> u16 {
-    socket().local_addr().expect("bound").port()
+    (0..1000)
+        .map(|_| socket().local_addr().expect("bound").port())
+        .find(|port| port % 2 == 0 && UdpSocket::bind((Ipv4Addr::LOCALHOST, port + 1)).is_ok())
+        .expect("two free ports in a row")
 }
 
 /// A socket on a free port of 127.0.0.1.
@@ -52,6 +55,7 @@ pub fn rtp(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     pub payload_type: u8,
+    pub marker: bool,
     pub sequence: u16,
     pub ssrc: u32,
     pub payload: Vec<u8>,
@@ -64,33 +68,51 @@ pub fn receive(socket: &UdpSocket) -> Received {
     let packet = RtpPacket::parse(&buffer[..length]).expect("RTP");
     Received {
         payload_type: packet.payload_type(),
+        marker: packet.marker_bit(),
         sequence: packet.sequence_number(),
         ssrc: packet.ssrc(),
         payload: packet.payload().to_vec(),
     }
 }
 
-/// Sends the same packet again and again until something comes back: then a stream is running.
-pub fn knock(from: &UdpSocket, to: SocketAddr, answer: &UdpSocket, packet: &[u8]) {
+/// Sends one packet after another, from number `first` on, until something comes back: then a stream is running. Gives the
+/// number of the next.
+pub fn knock(
+    from: &UdpSocket,
+    to: SocketAddr,
+    answer: &UdpSocket,
+    payload_type: u8,
+    first: u16,
+    payload: &[u8],
+) -> u16 {
     answer
         .set_read_timeout(Some(Duration::from_millis(20)))
         .expect("a valid time-out");
     let start = Instant::now();
     let mut buffer = [0; 2048];
+    let mut number = first;
     loop {
         assert!(start.elapsed() < LIMIT, "nothing comes back from {to}");
         // While nobody listens there, the kernel may refuse.
-        let _ = from.send_to(packet, to);
+        let _ = from.send_to(&rtp(payload_type, number, payload), to);
+        number = number.wrapping_add(1);
         if answer.recv(&mut buffer).is_ok() {
             break;
         }
     }
-    // Answers to the other knocks may still be on their way.
+    // Answers to the other knocks may still be on their way, or in a jitter buffer.
+    answer
+        .set_read_timeout(Some(QUIET))
+        .expect("a valid time-out");
     while answer.recv(&mut buffer).is_ok() {}
     answer
         .set_read_timeout(Some(LIMIT))
         .expect("a valid time-out");
+    number
 }
+
+/// Several times the jitter buffer's latency, and a slice.
+const QUIET: Duration = Duration::from_millis(300);
 
 /// Waits for something that nothing tells of.
 pub fn wait_until(condition: impl Fn() -> bool) {

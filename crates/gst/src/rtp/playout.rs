@@ -237,12 +237,13 @@ impl Playout {
         }
     }
 
-    /// Whether [`Playout::next`] would declare a loss.
+    /// Whether [`Playout::next`] would declare a loss that a packet yet to be read might spare. None of the next packets is
+    /// the missing one once so many wait behind it.
     #[inline]
     pub(super) fn is_loss_due(&self, at_ns: u64) -> bool {
-        self.jitter
-            .loss_due_ns()
-            .is_some_and(|due_ns| due_ns <= at_ns)
+        let due_ns = self.jitter.loss_due_ns();
+        due_ns.is_some_and(|due_ns| due_ns <= at_ns)
+            && self.jitter.held_packets() < HELD_BACK_PACKETS_MAX
     }
 
     /// When [`Playout::next`] has something if nothing arrives before.
@@ -297,6 +298,10 @@ impl Playout {
         Some(common)
     }
 }
+
+/// How many packets are read on in search of a missing one. Far fewer than the jitter buffer has places for: a context
+/// that lags finds seconds of packets in its sockets, and more than fit are lost.
+const HELD_BACK_PACKETS_MAX: u32 = 16;
 
 /// As the stock jitter buffer says it, so that stock depayloaders make gaps of it, which decoders conceal.
 fn lost(first: u16, packets: u32, time: Option<gst::ClockTime>, duration_ns: u64) -> gst::Event {

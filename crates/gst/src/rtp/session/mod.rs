@@ -56,6 +56,8 @@ pub(crate) struct Rtcp {
     destination: Option<SocketAddr>,
     rtcp_destination: Option<SocketAddr>,
     mux: bool,
+    /// No RTCP goes out.
+    silent: bool,
     /// Dropped for coming from somebody else than the peer.
     pub(crate) strangers: u64,
     pub(crate) session: Session,
@@ -121,6 +123,7 @@ impl RtpSession {
                 destination: None,
                 rtcp_destination: None,
                 mux: false,
+                silent: false,
                 strangers: 0,
             }),
             peer_version: AtomicU32::new(0),
@@ -171,6 +174,17 @@ impl RtpSession {
         rtcp.peers = learns.then(|| PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, mux));
         drop(rtcp);
         self.peer_changed();
+    }
+
+    /// Sends no RTCP.
+    pub(crate) fn set_silent(&self, silent: bool) {
+        self.rtcp().silent = silent;
+    }
+
+    /// The SSRC that packets will have, where it is known before the first one: early reports bear it, too.
+    pub(crate) fn set_ssrc(&self, ssrc: Ssrc) {
+        lock(&self.sent).ssrc = ssrc;
+        self.rtcp().session.set_ssrc(ssrc);
     }
 
     /// Sends there, whatever is learned; `None`: where the peer is.
@@ -381,6 +395,9 @@ impl Rtcp {
     }
 
     fn rtcp_address(&self) -> Option<SocketAddr> {
+        if self.silent {
+            return None;
+        }
         if self.destination.is_some() {
             return self.rtcp_destination;
         }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
+use threadbare_rtp::id::Ssrc;
 use threadbare_rtp::session::Event;
 
 use super::sender::Sender;
@@ -57,7 +58,7 @@ const SSRC_OF_PACKETS: u32 = u32::MAX;
 pub struct RtpSink {
     #[property(name = "host", nick = "Host", blurb = "Where to send; empty: to where the session's ts-rtpsrc is sent from (symmetric RTP)", type = String, get = |s: &Self| s.settings().host.clone(), set = |s: &Self, v: Option<String>| s.change_destination(|settings| settings.host = v.unwrap_or_default()), default = "")]
     #[property(name = "port", nick = "Port", blurb = "RTP port to send to", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.change_destination(|settings| settings.port = v), minimum = 1, maximum = 65_535, default = PORT_DEFAULT)]
-    #[property(name = "rtcp-port", nick = "RTCP port", blurb = "RTCP port to send to, -1: the one after the RTP port", type = i32, get = |s: &Self| s.settings().rtcp_port, set = |s: &Self, v| s.change_destination(|settings| settings.rtcp_port = v), minimum = -1, maximum = 65_535, default = -1)]
+    #[property(name = "rtcp-port", nick = "RTCP port", blurb = "RTCP port to send to, -1: the one after the RTP port, 0: none", type = i32, get = |s: &Self| s.settings().rtcp_port, set = |s: &Self, v| s.change_destination(|settings| settings.rtcp_port = v), minimum = -1, maximum = 65_535, default = -1)]
     #[property(name = "rtcp-mux", nick = "RTCP mux", blurb = "RTCP on the RTP port (RFC 5761)", type = bool, get = |s: &Self| s.settings().rtcp_mux, set = |s: &Self, v| s.change_destination(|settings| settings.rtcp_mux = v), default = false)]
     #[property(name = "bind-address", nick = "Bind address", blurb = "Address to send from, where no ts-rtpsrc shares the session", type = String, get = |s: &Self| s.settings().bind_address.clone(), set = |s: &Self, v: Option<String>| s.settings().bind_address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
     #[property(name = "bind-port", nick = "Bind port", blurb = "RTP port to send from, where no ts-rtpsrc shares the session; 0: any free one", type = i32, get = |s: &Self| s.settings().bind_port, set = |s: &Self, v| s.settings().bind_port = v, minimum = 0, maximum = 65_535, default = 0)]
@@ -136,6 +137,7 @@ impl RtpSink {
         let rtp = socket::resolve(&settings.host, u16::try_from(settings.port).unwrap_or(0))?;
         let rtcp_port = match u16::try_from(settings.rtcp_port) {
             _ if settings.rtcp_mux => Some(rtp.port()),
+            Ok(0) => None,
             Ok(port) => Some(port),
             Err(_) => rtp.port().checked_add(1),
         };
@@ -150,6 +152,9 @@ impl RtpSink {
         let session = RtpSession::join(&settings.session);
         if let Some(cname) = &settings.cname {
             session.rtcp().session.set_cname(cname);
+        }
+        if let Ok(ssrc) = u32::try_from(self.ssrc.load(Ordering::Relaxed)) {
+            session.set_ssrc(Ssrc(ssrc));
         }
         self.set_destination(&session)?;
         let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());

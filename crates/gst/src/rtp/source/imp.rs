@@ -30,6 +30,7 @@ pub struct RtpSrc {
     #[property(name = "port", nick = "Port", blurb = "Port to receive RTP on, 0: any free one (see used-port)", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = 0, maximum = 65_535, default = PORT_DEFAULT)]
     #[property(name = "rtcp-port", nick = "RTCP port", blurb = "Port to receive RTCP on and to send it from, -1: the one after the RTP port", type = i32, get = |s: &Self| s.settings().rtcp_port, set = |s: &Self, v| s.settings().rtcp_port = v, minimum = -1, maximum = 65_535, default = -1)]
     #[property(name = "rtcp-mux", nick = "RTCP mux", blurb = "RTCP on the RTP port (RFC 5761)", type = bool, get = |s: &Self| s.settings().rtcp_mux, set = |s: &Self, v| s.settings().rtcp_mux = v, default = false)]
+    #[property(name = "rtcp", nick = "RTCP", blurb = "Send and receive RTCP; false: neither, also for a ts-rtpsink of the session, and there is no RTCP socket", type = bool, get = |s: &Self| s.settings().rtcp, set = |s: &Self, v| s.settings().rtcp = v, default = true)]
     #[property(name = "used-port", nick = "Used port", blurb = "RTP port in use, 0 for none", type = i32, get = |s: &Self| s.used_port())]
     #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same ports", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
     #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad; NULL: those of the static payload type that arrives (RFC 3551)", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
@@ -247,6 +248,7 @@ impl LiveSource for RtpSrc {
         };
         session.set_sockets(sockets.clone());
         session.learn_peer(settings.latch);
+        session.set_silent(!settings.rtcp);
         *lock(&self.opened) = Some(Opened {
             session,
             sockets,

@@ -17,6 +17,7 @@ pub(super) struct Settings {
     pub(super) port: i32,
     pub(super) rtcp_port: i32,
     pub(super) rtcp_mux: bool,
+    pub(super) rtcp: bool,
     pub(super) reuse: bool,
     pub(super) caps: Option<gst::Caps>,
     pub(super) mtu: u32,
@@ -42,6 +43,7 @@ impl Default for Settings {
             port: PORT_DEFAULT,
             rtcp_port: -1,
             rtcp_mux: false,
+            rtcp: true,
             reuse: true,
             caps: None,
             mtu: MTU_DEFAULT,
@@ -113,6 +115,7 @@ impl Settings {
             }),
             max_dropout_ms: self.max_dropout_ms,
             max_misorder_ms: self.max_misorder_ms,
+            capacity_packets: capacity_packets(self.latency_ms),
             ..jitter::Config::new(8000, latency_ns)
         }
     }
@@ -132,7 +135,8 @@ impl Settings {
             address: self.address.clone(),
             port: u16::try_from(self.port).unwrap_or(0),
             rtcp_port: u16::try_from(self.rtcp_port).ok(),
-            mux: self.rtcp_mux,
+            // No socket for RTCP; what comes to the RTP port is told apart and heard, but not answered.
+            mux: self.rtcp_mux || !self.rtcp,
             reuse: self.reuse,
             buffer_bytes: self.buffer_size,
             multicast: multicast.clone(),
@@ -160,4 +164,10 @@ impl Settings {
         self.port = port.map_or(PORT_DEFAULT, i32::from);
         Ok(())
     }
+}
+
+/// Room for the latency in packets of 20 ms, with as many again for what comes in bursts.
+fn capacity_packets(latency_ms: u32) -> u16 {
+    let packets = (latency_ms / 10).next_power_of_two();
+    (packets.min(u32::from(jitter::CAPACITY_PACKETS_MAX)) as u16).max(jitter::CAPACITY_PACKETS_MIN)
 }

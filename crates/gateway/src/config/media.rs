@@ -1,0 +1,249 @@
+//! What a stream does with its packets, checked: codecs, jitter buffer, RTCP.
+
+use std::ops::RangeInclusive;
+
+use toml::Spanned;
+
+use super::check::Checker;
+use super::raw::{RawDefaults, RawStream};
+use super::{ClockSkew, Destination, Jitter, LATCHED, Rtcp};
+use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE};
+
+/// Everything about a stream that is the same for a whole range; ports are those of its first.
+pub(super) struct Media {
+    pub(super) codec_in: CodecIn,
+    pub(super) codec_out: Option<Codec>,
+    pub(super) ptime_ms: Option<u32>,
+    pub(super) jitter: Jitter,
+    pub(super) rtcp: Rtcp,
+    pub(super) cname: Option<String>,
+    pub(super) latch: bool,
+    pub(super) dtmf_payload_type: u8,
+    pub(super) payload_type: Option<u8>,
+    pub(super) ssrc: Option<u32>,
+}
+
+/// The value of a stream's key, or that of the defaults.
+macro_rules! either {
+    ($stream:expr, $defaults:expr, $key:ident) => {
+        $stream.$key.as_ref().or($defaults.$key.as_ref())
+    };
+}
+
+impl Checker {
+    pub(super) fn media(
+        &mut self,
+        raw: &RawStream,
+        defaults: &RawDefaults,
+        destination: Option<&Destination>,
+    ) -> Media {
+        let codec_in = match either!(raw, defaults, codec) {
+            None => CodecIn::Auto,
+            Some(name) if name.get_ref().eq_ignore_ascii_case("auto") => CodecIn::Auto,
+            Some(name) => self
+                .codec(name, "codec", &format!("auto, {ALLOWED_CODECS}"))
+                .map_or(CodecIn::Auto, CodecIn::Known),
+        };
+        let codec_out = either!(raw, defaults, codec_out);
+        let codec_out = codec_out.and_then(|name| self.codec(name, "codec-out", ALLOWED_CODECS));
+        let sent = match (codec_out, codec_in) {
+            (Some(codec), _) | (None, CodecIn::Known(codec)) => Some(codec),
+            (None, CodecIn::Auto) => None,
+        };
+        let payload_type = self.payload_type(either!(raw, defaults, payload_type), sent);
+        Media {
+            codec_in,
+            codec_out,
+            ptime_ms: self.ptime(either!(raw, defaults, ptime), sent),
+            jitter: self.jitter(raw, defaults),
+            rtcp: self.rtcp(raw, defaults, destination),
+            cname: self.cname(either!(raw, defaults, cname)),
+            latch: self.latch(either!(raw, defaults, latch), destination),
+            dtmf_payload_type: self.dtmf(raw, defaults, payload_type),
+            payload_type,
+            ssrc: self
+                .number(raw.ssrc.as_ref(), "ssrc", SSRC)
+                .map(|ssrc| ssrc as u32),
+        }
+    }
+
+    fn jitter(&mut self, raw: &RawStream, defaults: &RawDefaults) -> Jitter {
+        let latency = either!(raw, defaults, latency);
+        let latency_ms = self.number(latency, "latency", LATENCY_MS);
+        let latency_ms = latency_ms.unwrap_or(LATENCY_MS_DEFAULT) as u32;
+        let adaptive = either!(raw, defaults, adaptive);
+        let is_adaptive = adaptive.is_some_and(|adaptive| *adaptive.get_ref());
+        if is_adaptive && latency_ms == 0 {
+            let allowed = "only with a `latency` above 0, which is the most that it adapts to";
+            self.refuse(adaptive, "adaptive", allowed);
+        }
+        let skew = either!(raw, defaults, clock_skew);
+        let clock_skew = match skew.map(|skew| skew.get_ref().as_str()) {
+            None | Some("window") => ClockSkew::Window,
+            Some("none") => ClockSkew::None,
+            Some(_) => {
+                let allowed = "\"window\" (follow the sender's clock) or \"none\" (the clocks are known to agree)";
+                self.refuse(skew, "clock-skew", allowed);
+                ClockSkew::Window
+            }
+        };
+        Jitter {
+            latency_ms,
+            adaptive: is_adaptive,
+            drop_on_latency: either!(raw, defaults, drop_on_latency)
+                .is_some_and(|drop| *drop.get_ref()),
+            clock_skew,
+        }
+    }
+
+    fn rtcp(
+        &mut self,
+        raw: &RawStream,
+        defaults: &RawDefaults,
+        destination: Option<&Destination>,
+    ) -> Rtcp {
+        let switch = either!(raw, defaults, rtcp);
+        let rtcp_port = raw.rtcp_port.as_ref();
+        let destination_port = raw.destination_rtcp_port.as_ref();
+        let listen = self.number(rtcp_port, "rtcp-port", PORT);
+        let to = self.number(destination_port, "destination-rtcp-port", PORT);
+        let port = |port: Option<i64>| port.and_then(|port| u16::try_from(port).ok());
+        let rtcp = match switch.map(|switch| switch.get_ref()) {
+            None | Some(toml::Value::Boolean(true)) => Rtcp::Ports {
+                listen: port(listen),
+                destination: port(to),
+            },
+            Some(toml::Value::Boolean(false)) => Rtcp::Off,
+            Some(toml::Value::String(text)) if text == "mux" => Rtcp::Mux,
+            Some(_) => {
+                let allowed = "true (on the port above the RTP one), \"mux\" (on the RTP port) or false (none)";
+                self.refuse(switch, "rtcp", allowed);
+                Rtcp::Off
+            }
+        };
+        if let Rtcp::Off | Rtcp::Mux = rtcp {
+            let allowed = "only with `rtcp = true`: otherwise RTCP has no port of its own";
+            self.refuse(rtcp_port, "rtcp-port", allowed);
+            self.refuse(destination_port, "destination-rtcp-port", allowed);
+        } else if destination == Some(&Destination::Latched) {
+            let allowed = format!(
+                "nothing with `destination = \"{LATCHED}\"`: RTCP goes to where the peer's comes from"
+            );
+            self.refuse(destination_port, "destination-rtcp-port", &allowed);
+        }
+        rtcp
+    }
+
+    fn cname(&mut self, raw: Option<&Spanned<String>>) -> Option<String> {
+        let cname = raw?.get_ref();
+        if cname.is_empty() || cname.len() > CNAME_BYTES_MAX {
+            let allowed = format!("1 to {CNAME_BYTES_MAX} bytes of text");
+            self.refuse(raw, "cname", &allowed);
+        }
+        Some(cname.clone())
+    }
+
+    fn latch(&mut self, raw: Option<&Spanned<bool>>, destination: Option<&Destination>) -> bool {
+        let latch = raw.is_none_or(|latch| *latch.get_ref());
+        if !latch && destination == Some(&Destination::Latched) {
+            let allowed =
+                format!("true with `destination = \"{LATCHED}\"`, which needs to learn the peer");
+            self.refuse(raw, "latch", &allowed);
+        }
+        latch
+    }
+
+    fn dtmf(&mut self, raw: &RawStream, defaults: &RawDefaults, sent: Option<u8>) -> u8 {
+        let dtmf = either!(raw, defaults, dtmf_payload_type);
+        let range = i64::from(DYNAMIC_PAYLOAD_TYPE)..=i64::from(*DYNAMIC_PAYLOAD_TYPES.end());
+        let value = self.number(dtmf, "dtmf-payload-type", range);
+        let value = value.unwrap_or(DTMF_DEFAULT) as u8;
+        if sent == Some(value) {
+            let allowed = format!(
+                "another number than `dtmf-payload-type`, which is {value}{}",
+                if dtmf.is_none() { " unless set" } else { "" }
+            );
+            self.refuse(
+                either!(raw, defaults, payload_type),
+                "payload-type",
+                &allowed,
+            );
+        }
+        value
+    }
+
+    fn codec(&mut self, raw: &Spanned<String>, key: &str, allowed: &str) -> Option<Codec> {
+        let codec = raw.get_ref().parse().ok();
+        if codec.is_none() {
+            self.refuse(Some(raw), key, allowed);
+        }
+        codec
+    }
+
+    fn ptime(&mut self, raw: Option<&Spanned<i64>>, sent: Option<Codec>) -> Option<u32> {
+        let raw = raw?;
+        let codec = sent.unwrap_or(Codec::Pcmu);
+        let ptime_ms = u32::try_from(*raw.get_ref())
+            .ok()
+            .filter(|ms| codec.ptimes_ms().contains(ms));
+        let Some(ptime_ms) = ptime_ms else {
+            let allowed = codec
+                .ptimes_ms()
+                .iter()
+                .map(u32::to_string)
+                .collect::<Vec<_>>()
+                .join(", ");
+            self.refuse(
+                Some(raw),
+                "ptime",
+                &format!("one of {allowed} (milliseconds, for {codec})"),
+            );
+            return None;
+        };
+        let bytes = codec.payload_bytes(ptime_ms).unwrap_or(0);
+        if bytes > PAYLOAD_BYTES_MAX {
+            let allowed = format!(
+                "so short that a packet of {codec} has at most {PAYLOAD_BYTES_MAX} bytes; this has {bytes}"
+            );
+            self.refuse(Some(raw), "ptime", &allowed);
+        }
+        Some(ptime_ms)
+    }
+
+    fn payload_type(&mut self, raw: Option<&Spanned<i64>>, sent: Option<Codec>) -> Option<u8> {
+        let raw = raw?;
+        let own = sent.map(Codec::default_payload_type);
+        let value = u8::try_from(*raw.get_ref()).ok();
+        let allowed =
+            value.filter(|value| DYNAMIC_PAYLOAD_TYPES.contains(value) || own == Some(*value));
+        if allowed.is_none() {
+            let own = match (sent, own) {
+                (Some(codec), Some(own)) if own < DYNAMIC_PAYLOAD_TYPE => {
+                    format!(", or {own} for {codec}")
+                }
+                _ => String::new(),
+            };
+            self.refuse(
+                Some(raw),
+                "payload-type",
+                &format!("a dynamic type from 96 to 127{own}"),
+            );
+        }
+        allowed
+    }
+}
+
+/// Two packets of 20 ms, and what a slice adds to the jitter of the network.
+const LATENCY_MS_DEFAULT: i64 = 40;
+/// The jitter buffer has room for 256 packets; these are of 20 ms as a rule.
+const LATENCY_MS: RangeInclusive<i64> = 0..=5000;
+const PORT: RangeInclusive<i64> = 1..=65535;
+/// RFC 3550, section 6.5: the length of an item is one byte.
+const CNAME_BYTES_MAX: usize = 255;
+/// No number is assigned to telephone events; this is the one in use.
+const DTMF_DEFAULT: i64 = 101;
+/// RFC 3551, section 6, table 5.
+const DYNAMIC_PAYLOAD_TYPES: RangeInclusive<u8> = DYNAMIC_PAYLOAD_TYPE..=127;
+const SSRC: RangeInclusive<i64> = 0..=u32::MAX as i64;
+/// The payloaders' default MTU of 1400 less the RTP header; a longer packet would be split.
+const PAYLOAD_BYTES_MAX: u32 = 1400 - 12;

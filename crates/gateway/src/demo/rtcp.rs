@@ -1,0 +1,323 @@
+//! The callers' side of RTCP: each call has a session, which reports to the gateway, and holds what the gateway reports
+//! against what is known to have happened.
+//!
+//! RTP and RTCP of the gateway come to the same listener, in the order in which they were sent. So a sender report must
+//! count exactly the packets that came before it. Time is given from outside; no socket in here.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use threadbare_rtp::id::{NtpTime, PayloadType, RtpTime, SeqNum, Ssrc};
+use threadbare_rtp::session::{Config, Event, RemoteView, RtpHeader, Session};
+
+use super::caller;
+use super::ledger::Ledger;
+use super::tone::PACKET_SAMPLES;
+
+/// What came of RTCP so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RtcpCounters {
+    /// Calls that have had a report of the gateway.
+    pub calls: u64,
+    /// Reports of the gateway.
+    pub reports: u64,
+    /// Packets of the gateway that are no RTCP, or belong to no call.
+    pub malformed: u64,
+    /// Reports that say something else than what happened.
+    pub untrue: u64,
+    /// Reports that the callers sent.
+    pub sent: u64,
+}
+
+/// All calls' sessions.
+#[derive(Debug)]
+pub(super) struct Rtcp {
+    calls: Vec<Call>,
+    /// Judges what comes from nobody known: from before a stream's first packet.
+    lobby: Session,
+    first_gateway_ssrc: u32,
+    counters: RtcpCounters,
+}
+
+#[derive(Debug)]
+struct Call {
+    session: Session,
+    gateway: SocketAddr,
+    /// Not yet told to the session: how many packets were sent, and the last one's time.
+    unreported: u32,
+    last: (u32, u64),
+    /// RTP that came from the gateway.
+    came: u32,
+    came_octets: u32,
+    /// What the gateway said last: packets expected and lost.
+    said: (u32, i32),
+    has_report: bool,
+}
+
+impl Rtcp {
+    /// Sessions that begin at `now_ns`, nanoseconds since 1970; the gateway's stream n is at `gateway_port(n)`.
+    pub(super) fn new(
+        streams: usize,
+        now_ns: u64,
+        first_gateway_ssrc: u32,
+        gateway_port: impl Fn(usize) -> u16,
+    ) -> Rtcp {
+        let session = |ssrc: u32, name: &str| {
+            // Any seed will do, so long as the calls do not all report at once.
+            let seed = now_ns ^ u64::from(ssrc) << 32;
+            let mut config = Config::call(Ssrc(ssrc), name, 8000, seed);
+            config.ntp_at_zero = NtpTime(NTP_AT_1970_S << 32);
+            Session::new(now_ns, config)
+        };
+        let call = |stream: usize| Call {
+            session: session(caller::ssrc(stream), &format!("caller-{stream}@demo")),
+            gateway: SocketAddr::from(([127, 0, 0, 1], gateway_port(stream))),
+            unreported: 0,
+            last: (0, now_ns),
+            came: 0,
+            came_octets: 0,
+            said: (0, 0),
+            has_report: false,
+        };
+        Rtcp {
+            calls: (0..streams).map(call).collect(),
+            lobby: session(caller::ssrc(streams), "lobby@demo"),
+            first_gateway_ssrc,
+            counters: RtcpCounters::default(),
+        }
+    }
+
+    /// A caller has sent a packet.
+    pub(super) fn note_sent(&mut self, stream: usize, packet: u32, now_ns: u64) {
+        let call = &mut self.calls[stream];
+        call.unreported += 1;
+        call.last = (caller::timestamp(packet), now_ns);
+    }
+
+    /// A packet of the gateway arrived.
+    pub(super) fn handle_rtp(&mut self, arrival_ns: u64, packet: RtpHeader, payload_bytes: usize) {
+        let stream = self.stream_of(packet.ssrc.0);
+        if let Some(call) = self.calls.get_mut(stream) {
+            call.came = call.came.wrapping_add(1);
+            call.came_octets = call.came_octets.wrapping_add(payload_bytes as u32);
+            let from = call.gateway;
+            call.session.handle_rtp(arrival_ns, from, packet);
+        }
+    }
+
+    /// An RTCP packet of the gateway arrived.
+    pub(super) fn handle_rtcp(&mut self, arrival_ns: u64, bytes: &[u8], ledger: &Ledger) {
+        let ssrc = bytes.get(4..8).map_or(0, |ssrc| {
+            u32::from_be_bytes([ssrc[0], ssrc[1], ssrc[2], ssrc[3]])
+        });
+        let stream = self.stream_of(ssrc);
+        let Some(call) = self.calls.get_mut(stream) else {
+            let from = SocketAddr::from(([127, 0, 0, 1], 0));
+            let taken = self.lobby.handle_rtcp(arrival_ns, from, bytes);
+            self.counters.malformed += u64::from(taken.is_err());
+            while self.lobby.poll_event().is_some() {}
+            return;
+        };
+        let from = call.gateway;
+        if call.session.handle_rtcp(arrival_ns, from, bytes).is_err() {
+            self.counters.malformed += 1;
+            return;
+        }
+        self.counters.reports += 1;
+        self.counters.calls += u64::from(!std::mem::replace(&mut call.has_report, true));
+        while let Some(event) = call.session.poll_event() {
+            let is_true = match event {
+                Event::SenderReport { ssrc, .. } => call.sent_as_much(ssrc),
+                Event::ReportAboutUs { view, .. } => {
+                    call.missed_as_much(stream, &view, arrival_ns, ledger)
+                }
+                Event::Collision { .. } | Event::Loop { .. } => false,
+                _ => true,
+            };
+            self.counters.untrue += u64::from(!is_true);
+        }
+    }
+
+    /// Gives the RTCP of these streams that is due to `send`, with the stream's number.
+    pub(super) fn transmit(
+        &mut self,
+        streams: std::ops::Range<usize>,
+        now_ns: u64,
+        mut send: impl FnMut(usize, &[u8]),
+    ) {
+        for stream in streams {
+            let call = &mut self.calls[stream];
+            if call.session.next_timeout().is_none_or(|due| due > now_ns) {
+                continue;
+            }
+            call.tell_sent();
+            let mut bytes = [0; RTCP_BYTES_MAX];
+            while let Some(len) = call.session.poll_transmit(now_ns, &mut bytes) {
+                self.counters.sent += 1;
+                send(stream, &bytes[..len]);
+            }
+            while call.session.poll_event().is_some() {}
+        }
+    }
+
+    /// All calls hang up; their last words go to `send`.
+    pub(super) fn leave(&mut self, now_ns: u64, send: impl FnMut(usize, &[u8])) {
+        for call in &mut self.calls {
+            call.tell_sent();
+            call.session.send_bye(now_ns, "the demo is over");
+        }
+        self.transmit(0..self.calls.len(), now_ns, send);
+    }
+
+    /// Where things stand.
+    pub(super) fn counters(&self) -> &RtcpCounters {
+        &self.counters
+    }
+
+    fn stream_of(&self, gateway_ssrc: u32) -> usize {
+        gateway_ssrc.wrapping_sub(self.first_gateway_ssrc) as usize
+    }
+}
+
+impl Call {
+    fn tell_sent(&mut self) {
+        let (time, at_ns) = self.last;
+        let packets = std::mem::take(&mut self.unreported);
+        if packets > 0 {
+            let octets = packets as usize * PACKET_SAMPLES;
+            self.session
+                .handle_rtp_sent(at_ns, RtpTime(time), octets, packets);
+        }
+    }
+
+    /// Whether a sender report counts what has come.
+    fn sent_as_much(&self, gateway: Ssrc) -> bool {
+        let mut sources = self.session.sources();
+        let source = sources.find(|source| source.ssrc == gateway);
+        source
+            .and_then(|source| source.report)
+            .is_some_and(|report| (report.packets, report.octets) == (self.came, self.came_octets))
+    }
+
+    /// Whether a report on our packets says what had become of them by then.
+    fn missed_as_much(
+        &mut self,
+        stream: usize,
+        view: &RemoteView,
+        at_ns: u64,
+        ledger: &Ledger,
+    ) -> bool {
+        // RFC 3550, A.1: statistics begin with the second packet in a row, that is, number 1.
+        let base = u32::from(caller::sequence_number(stream, 1));
+        let expected = view.highest.wrapping_sub(base).wrapping_add(1);
+        let lost = view.cumulative_lost;
+        let (expected_before, lost_before) = std::mem::replace(&mut self.said, (expected, lost));
+        // A.3: what was lost since the last report, in 256ths of what was expected since.
+        let expected_since = i64::from(expected) - i64::from(expected_before);
+        let lost_since = (i64::from(lost) - i64::from(lost_before)).max(0);
+        let fraction = (lost_since << 8).checked_div(expected_since).unwrap_or(0);
+        let missing = ledger.missing(stream, expected, at_ns);
+        missing.is_some_and(|missing| missing.contains(&i64::from(lost)))
+            && i64::from(view.fraction_lost) == fraction.min(255)
+    }
+}
+
+impl RtcpCounters {
+    /// Whatever was wrong.
+    pub fn errors(&self) -> u64 {
+        self.malformed + self.untrue
+    }
+}
+
+/// What RTCP wants to know of a packet.
+pub(super) fn header_of(rtp: &rtp_types::RtpPacket<'_>) -> RtpHeader {
+    RtpHeader {
+        ssrc: Ssrc(rtp.ssrc()),
+        seq: SeqNum(rtp.sequence_number()),
+        time: RtpTime(rtp.timestamp()),
+        payload_type: PayloadType(rtp.payload_type()),
+    }
+}
+
+/// Seconds from 1900 to 1970 (RFC 868).
+const NTP_AT_1970_S: u64 = 2_208_988_800;
+/// A report on one stream, and a name.
+const RTCP_BYTES_MAX: usize = 512;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GATEWAY_SSRC: u32 = 1000;
+    const S: u64 = 1_000_000_000;
+
+    /// A gateway that gets 250 packets of stream 0 but for number 100, which the network lost, and sends as many; what
+    /// comes of its reports if it `says` the truth or lies.
+    fn play(lose: bool, send_less: bool) -> RtcpCounters {
+        let mut ledger = Ledger::new(1);
+        let mut rtcp = Rtcp::new(1, 0, GATEWAY_SSRC, |_| 5004);
+        let config = Config::call(Ssrc(GATEWAY_SSRC), "gateway", 8000, 1);
+        let mut gateway = Session::new(0, config);
+        let from = SocketAddr::from(([127, 0, 0, 1], 6000));
+        for packet in 0..500_u32 {
+            let now_ns = u64::from(packet) * S / 50;
+            ledger.speak(0);
+            let header = |ssrc, seq| RtpHeader {
+                ssrc: Ssrc(ssrc),
+                seq: SeqNum(seq),
+                time: RtpTime(caller::timestamp(packet)),
+                payload_type: PayloadType(0),
+            };
+            if packet == 100 {
+                ledger.lose(0, packet);
+            } else {
+                ledger.send(0, packet, now_ns);
+            }
+            rtcp.note_sent(0, packet, now_ns);
+            if packet != 100 && !(lose && packet == 60) {
+                let seq = caller::sequence_number(0, packet);
+                gateway.handle_rtp(now_ns, from, header(caller::ssrc(0), seq));
+            }
+            gateway.handle_rtp_sent(now_ns, RtpTime(packet * 160), 160, 1);
+            if !(send_less && packet == 60) {
+                rtcp.handle_rtp(now_ns, header(GATEWAY_SSRC, packet as u16), 160);
+            }
+            let mut bytes = [0; 1500];
+            while let Some(len) = gateway.poll_transmit(now_ns, &mut bytes) {
+                rtcp.handle_rtcp(now_ns, &bytes[..len], &ledger);
+            }
+            rtcp.transmit(0..1, now_ns, |_, bytes| {
+                gateway.handle_rtcp(now_ns, from, bytes).expect("RTCP");
+            });
+        }
+        rtcp.counters().clone()
+    }
+
+    #[test]
+    fn true_reports_are_believed() {
+        let counters = play(false, false);
+        assert_eq!((counters.malformed, counters.untrue), (0, 0));
+        assert_eq!(counters.calls, 1);
+        assert!(counters.reports >= 2 && counters.sent >= 2, "{counters:?}");
+    }
+
+    #[test]
+    fn other_losses_than_those_of_the_network_are_noticed() {
+        assert!(play(true, false).untrue >= 1);
+    }
+
+    #[test]
+    fn packets_that_did_not_come_are_noticed() {
+        assert!(play(false, true).untrue >= 1);
+    }
+
+    #[test]
+    fn what_is_no_rtcp_is_counted() {
+        let mut rtcp = Rtcp::new(1, 0, GATEWAY_SSRC, |_| 5004);
+        let ledger = Ledger::new(1);
+        rtcp.handle_rtcp(1, &[0x80, 200, 0, 1], &ledger);
+        rtcp.handle_rtcp(1, &[0x80, 200, 0, 9, 0, 0, 3, 232], &ledger);
+        assert_eq!(rtcp.counters().errors(), 2);
+        assert_eq!(rtcp.counters().reports, 0);
+    }
+}
