@@ -164,6 +164,31 @@ fn a_missing_packet_that_waits_in_the_socket_is_not_given_up() {
 }
 
 #[test]
+fn more_than_the_buffer_holds_may_wait_in_the_socket() {
+    // The thread is held for two seconds' worth of packets, the first of which is missing.
+    const PACKETS: u32 = 200;
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} latency=0 ! fakesink name=sink sync=false async=false",
+        context()
+    ));
+    let seen = watch(&pipe.pad("sink", "sink"));
+    let gate = gate(&pipe.pad("sink", "sink"));
+    pipe.play();
+    let target = rtp_address(&pipe.get("src"));
+    let sender = socket();
+    sender.send_to(&rtp(7, 0, 0), target).unwrap();
+    gate.wait_held();
+    for number in 2..PACKETS {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    gate.open();
+    for number in std::iter::once(0).chain(2..PACKETS) {
+        assert_eq!(u32::from(seq(&bytes(&next_buffer(&seen)))), number);
+    }
+    assert_eq!(counted(&pipe.get("src"), "num-lost"), 1);
+}
+
+#[test]
 fn a_dynamic_payload_type_needs_caps_and_is_said_to() {
     let (pipe, seen, target) = playing("");
     let sender = socket();

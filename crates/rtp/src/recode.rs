@@ -194,6 +194,31 @@ impl Recoder {
         &self.config
     }
 
+    /// The sender changed its encoding: what comes from now on is of `config`. What goes out is the same stream as before;
+    /// its SSRC, numbers and timestamps go on. The store must have been drained after [`Recoder::handle_end`].
+    pub fn reconfigure(&mut self, config: Config) {
+        debug_assert!(
+            self.store.is_empty(),
+            "what is stored is of the old encoding"
+        );
+        if config.clock_rate_hz != self.config.clock_rate_hz {
+            // Timestamps count other units now: the next packet is where the last one ended.
+            self.config.first_time = self.outgoing(self.next_time);
+            self.last_ssrc = None;
+        }
+        self.config = Config {
+            ssrc: self.config.ssrc,
+            first_seq: self.config.first_seq,
+            first_time: self.config.first_time,
+            ..config
+        };
+        self.history = History::new(config.from);
+        self.last_samples = 0;
+        self.conceals = false;
+        self.concealer = None;
+        self.store.clear();
+    }
+
     /// Another sender identifier for what goes out, after a collision.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         self.config.ssrc = ssrc;
@@ -797,6 +822,23 @@ mod tests {
             Handled::InPlace(_)
         ));
         assert_eq!((read(&second).0, read(&second).1), (0, 1000 + 160 + 800));
+    }
+
+    #[test]
+    fn a_change_of_encoding_goes_on_in_the_same_stream() {
+        let mut recoder = Recoder::new(PCMU_TO_PCMA);
+        let mut out = Vec::new();
+        handle(&mut recoder, packet(1, 0, 0, &[0x12; 160]), &mut out);
+        recoder.reconfigure(Config {
+            from: Encoding::Pcma,
+            payload_type_in: Some(PayloadType(8)),
+            ssrc: Ssrc(99),
+            first_seq: SeqNum(5),
+            ..PCMU_TO_PCMA
+        });
+        handle(&mut recoder, packet(2, 160, 8, &[0x34; 160]), &mut out);
+        assert_eq!((out[1].0, out[1].1), (0, 1160));
+        assert_eq!(out[1].4, [0x34; 160]);
     }
 
     #[test]

@@ -210,10 +210,24 @@ impl RtpG711 {
             }
         };
         gst::debug!(CAT, imp = self, "from {caps} to {out}");
-        let recoder = Recoder::new(config);
-        let spans = [trail::span(recoder.history()), trail::span(&self.recoder)];
-        *lock(&self.recoder) = Some(recoder);
-        self.offer.set(spans);
+        // The rest of what came in the encoding so far.
+        if let Some(recoder) = lock(&self.recoder).as_mut() {
+            recoder.handle_end();
+        }
+        let _ = self.drain();
+        let ssrc = {
+            let mut slot = lock(&self.recoder);
+            match slot.as_mut() {
+                Some(recoder) => recoder.reconfigure(config),
+                None => *slot = Some(Recoder::new(config)),
+            }
+            let recoder = slot.as_ref().expect("it has just been set");
+            self.offer
+                .set([trail::span(recoder.history()), trail::span(&self.recoder)]);
+            recoder.config().ssrc
+        };
+        let mut out = out;
+        out.make_mut().set("ssrc", ssrc.0);
         self.src_pad.push_event(gst::event::Caps::new(&out))
     }
 
