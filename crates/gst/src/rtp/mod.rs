@@ -5,8 +5,10 @@
 //! - `port`: one socket for many sessions.
 //! - `source`, `sink`: `ts-rtpsrc` and `ts-rtpsink`.
 //! - `g711`: `ts-rtpg711`.
+//! - `jitterbuffer`: `ts-rtpjitterbuffer`.
 
 mod g711;
+mod jitterbuffer;
 mod playout;
 mod port;
 mod session;
@@ -18,5 +20,6 @@ use gst::glib;
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     source::register(plugin)?;
     sink::register(plugin)?;
-    g711::register(plugin)
+    g711::register(plugin)?;
+    jitterbuffer::register(plugin)
 }
