@@ -6,12 +6,14 @@
 
 use std::sync::Mutex;
 
+use gst::glib;
 use gst::prelude::*;
+use threadbare_runtime::{Cx, Ready};
 
 use super::context::{ContextSettings, Place};
 use super::lock;
 use super::queue::{Item, Queue};
-use super::source::{Driver, Producer};
+use super::source::{Driver, Produced, Producer};
 use super::time::RunningTime;
 
 /// A queue, and the task that empties it.
@@ -75,6 +77,25 @@ impl<P: Producer> Crossing<P> {
             self.bind(element, context, None)?;
         }
         Ok(())
+    }
+
+    /// Takes items from now on, and has them produced on a given thread.
+    pub(crate) fn open_at(
+        &self,
+        element: &gst::Element,
+        place: Place,
+    ) -> Result<(), gst::ErrorMessage> {
+        self.items.flush(false);
+        lock(&self.bound).is_bound = true;
+        let producer = (self.make)(element);
+        self.driver.add(element, &self.src_pad, place, producer)?;
+        self.driver.start(RunningTime::default());
+        Ok(())
+    }
+
+    /// The queue, for a producer that is on a given thread.
+    pub(crate) fn items(&self) -> &Queue {
+        &self.items
     }
 
     /// Lets the task produce, as soon as there is one.
@@ -180,21 +201,12 @@ impl<P: Producer> Crossing<P> {
         }
         match event.type_() {
             gst::EventType::FlushStart => {
-                let passed = gst::Pad::event_default(pad, Some(element), event);
-                for sticky in self.items.flush(true) {
-                    let _ = self.src_pad.store_sticky_event(&sticky);
-                }
-                passed
+                self.begin_flush(|| gst::Pad::event_default(pad, Some(element), event))
             }
-            gst::EventType::FlushStop => {
-                // A push from before the flush has returned, before anything comes after it.
-                self.driver.await_pass();
+            gst::EventType::FlushStop => self.end_flush(|| {
                 flush();
-                let passed = gst::Pad::event_default(pad, Some(element), event);
-                self.items.flush(false);
-                self.driver.restart();
-                passed
-            }
+                gst::Pad::event_default(pad, Some(element), event)
+            }),
             kind if event.is_serialized() => {
                 // The announcement, if there is one, comes right after the stream's start.
                 if kind != gst::EventType::StreamStart
@@ -215,6 +227,25 @@ impl<P: Producer> Crossing<P> {
             }
             _ => gst::Pad::event_default(pad, Some(element), event),
         }
+    }
+
+    /// The beginning of a flush; `pass` passes it on.
+    pub(crate) fn begin_flush(&self, pass: impl FnOnce() -> bool) -> bool {
+        let passed = pass();
+        for sticky in self.items.flush(true) {
+            let _ = self.src_pad.store_sticky_event(&sticky);
+        }
+        passed
+    }
+
+    /// The end of a flush; `pass` passes it on.
+    pub(crate) fn end_flush(&self, pass: impl FnOnce() -> bool) -> bool {
+        // A push from before the flush has returned, before anything comes after it.
+        self.driver.await_pass();
+        let passed = pass();
+        self.items.flush(false);
+        self.driver.restart();
+        passed
     }
 
     /// What the sink pad does with a query.
@@ -284,6 +315,50 @@ impl<P: Producer> Crossing<P> {
             Some(_) if lock(&self.bound).shares_thread => gst::ClockTime::ZERO,
             Some(place) => place.wait(),
             None => lock(context).wait(),
+        }
+    }
+}
+
+/// A producer that pushes what is in a queue as it is.
+pub(crate) struct Popper {
+    items: Queue,
+    /// Reports what nobody upstream sees, while it is there.
+    element: glib::WeakRef<gst::Element>,
+}
+
+impl Popper {
+    pub(crate) fn new(items: Queue, element: glib::WeakRef<gst::Element>) -> Self {
+        Popper { items, element }
+    }
+}
+
+impl Producer for Popper {
+    const REPORTS_FLOW: bool = false;
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        cx.wake_self();
+        Ok(())
+    }
+
+    fn stop(&mut self, _cx: &mut Cx<'_>) {}
+
+    fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
+
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        match self.items.pop(|| cx.waker()) {
+            Some(Item::Buffer(buffer)) => Produced::Buffer(buffer),
+            Some(Item::List(list)) => Produced::List(list),
+            Some(Item::Event(event)) => Produced::Event(event),
+            None => Produced::Idle,
+        }
+    }
+
+    fn push_failed(&mut self, error: gst::FlowError) {
+        // Upstream has sent its last: nobody is left to see the error and report it.
+        if self.items.fail(error)
+            && let Some(element) = self.element.upgrade()
+        {
+            report_unseen(&element, error);
         }
     }
 }

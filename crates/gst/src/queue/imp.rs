@@ -6,12 +6,10 @@ use gst::glib;
 use gst::glib::subclass::Signal;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use threadbare_runtime::{Cx, Ready};
 
 use crate::kit::context::ContextSettings;
-use crate::kit::crossing::{Crossing, Passes, report_unseen};
+use crate::kit::crossing::{Crossing, Passes, Popper};
 use crate::kit::queue::{Item, Notice, Queue as Items, QueueProperties};
-use crate::kit::source::{Produced, Producer};
 use crate::kit::time::RunningTime;
 
 pub struct Queue {
@@ -20,43 +18,6 @@ pub struct Queue {
     sink_pad: gst::Pad,
     src_pad: gst::Pad,
     crossing: Crossing<Popper>,
-}
-
-/// The downstream side.
-struct Popper {
-    items: Items,
-    element: glib::WeakRef<gst::Element>,
-}
-
-impl Producer for Popper {
-    const REPORTS_FLOW: bool = false;
-
-    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        cx.wake_self();
-        Ok(())
-    }
-
-    fn stop(&mut self, _cx: &mut Cx<'_>) {}
-
-    fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
-
-    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        match self.items.pop(|| cx.waker()) {
-            Some(Item::Buffer(buffer)) => Produced::Buffer(buffer),
-            Some(Item::List(list)) => Produced::List(list),
-            Some(Item::Event(event)) => Produced::Event(event),
-            None => Produced::Idle,
-        }
-    }
-
-    fn push_failed(&mut self, error: gst::FlowError) {
-        // Upstream has sent its last: nobody is left to see the error and report it.
-        if self.items.fail(error)
-            && let Some(element) = self.element.upgrade()
-        {
-            report_unseen(&element, error);
-        }
-    }
 }
 
 impl Queue {
@@ -135,10 +96,8 @@ impl ObjectSubclass for Queue {
             }
         });
         let of_popper = items.clone();
-        let make = move |element: &gst::Element| Popper {
-            items: of_popper.clone(),
-            element: element.downgrade(),
-        };
+        let make =
+            move |element: &gst::Element| Popper::new(of_popper.clone(), element.downgrade());
         Queue {
             context: Mutex::default(),
             properties: Mutex::new(QueueProperties(items.clone())),

@@ -6,7 +6,9 @@
 //! - `source`, `sink`: `ts-rtpsrc` and `ts-rtpsink`.
 //! - `g711`: `ts-rtpg711`.
 //! - `jitterbuffer`: `ts-rtpjitterbuffer`.
+//! - `demux`: `ts-rtpdemux`.
 
+mod demux;
 mod g711;
 mod jitterbuffer;
 mod playout;
@@ -21,5 +23,6 @@ pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     source::register(plugin)?;
     sink::register(plugin)?;
     g711::register(plugin)?;
-    jitterbuffer::register(plugin)
+    jitterbuffer::register(plugin)?;
+    demux::register(plugin)
 }

@@ -21,6 +21,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use gio::prelude::*;
 use gst::glib;
 use threadbare_rtp::id::{NS_PER_S, NtpTime, RtpTime, Ssrc};
 use threadbare_rtp::latch::{LatchConfig, LatchVerdict, PeerLatch};
@@ -411,6 +412,13 @@ fn ntp_at_zero() -> NtpTime {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64);
     NtpTime(NTP_AT_1970_S << 32).plus_ns(since_1970_ns.saturating_sub(clock_now_ns()))
+}
+
+/// Where a buffer came from, if whoever received it says so.
+pub(crate) fn sender_address(buffer: &gst::BufferRef) -> Option<SocketAddr> {
+    let meta = buffer.meta::<gst_net::NetAddressMeta>()?;
+    let address = meta.addr().downcast::<gio::InetSocketAddress>().ok()?;
+    Some(SocketAddr::new(address.address().into(), address.port()))
 }
 
 /// What the kernel wrote, as the pure parts take it.
