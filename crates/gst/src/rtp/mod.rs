@@ -7,12 +7,14 @@
 //! - `g711`: `ts-rtpg711`.
 //! - `jitterbuffer`: `ts-rtpjitterbuffer`.
 //! - `demux`: `ts-rtpdemux`.
+//! - `rtcpmanager`: `ts-rtcpmanager`.
 
 mod demux;
 mod g711;
 mod jitterbuffer;
 mod playout;
 mod port;
+mod rtcpmanager;
 mod session;
 mod sink;
 mod source;
@@ -24,5 +26,6 @@ pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     sink::register(plugin)?;
     g711::register(plugin)?;
     jitterbuffer::register(plugin)?;
-    demux::register(plugin)
+    demux::register(plugin)?;
+    rtcpmanager::register(plugin)
 }
