@@ -54,10 +54,12 @@ fn rtp_round(i: u32) {
     ));
     let ends = ["one", "two"].map(|sink| watch(&pipe.pad(sink, "sink")));
     pipe.play();
+    // All from one address: the session takes a source from elsewhere for somebody else.
+    let sender = socket();
     for seq in 0..4u8 {
         for ssrc in [1, 2] {
             let packet = [0x80, 0, 0, seq, 0, 0, seq, 0, 0, 0, 0, ssrc, 0x55];
-            socket().send_to(&packet, target(&pipe.get("src"))).unwrap();
+            sender.send_to(&packet, target(&pipe.get("src"))).unwrap();
         }
     }
     for seen in &ends {
