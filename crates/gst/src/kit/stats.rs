@@ -38,13 +38,10 @@ impl StatsProperty {
     }
 
     /// Reads them from the element itself.
-    pub(crate) fn of<T: IsA<glib::Object>>(
+    pub(crate) fn of<T: IsA<glib::Object> + Send + Sync>(
         element: &T,
         read: impl Fn(&T) -> gst::Structure + Send + Sync + 'static,
-    ) -> Self
-    where
-        T: Send + Sync,
-    {
+    ) -> Self {
         let weak = element.downgrade();
         StatsProperty::new(move || match weak.upgrade() {
             Some(element) => read(&element),

@@ -499,6 +499,6 @@ impl Udp {
             .local_address()
             .ok()
             .and_then(|address| address.downcast::<gio::InetSocketAddress>().ok())
-            .map_or(0, |address| address.port() as u16)
+            .map_or(0, |address| address.port())
     }
 }
