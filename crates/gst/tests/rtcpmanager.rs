@@ -81,7 +81,7 @@ fn play(element: &gst::Element) {
 
 fn session(manager: &gst::Element, id: u32) -> gst::Structure {
     let stats = manager.property::<gst::Structure>("stats");
-    stats.get(&format!("session-{id}")).unwrap()
+    stats.get(format!("session-{id}")).unwrap()
 }
 
 fn source(session: &gst::Structure, ssrc: u32) -> Option<gst::Structure> {

@@ -10,6 +10,7 @@ use gst::prelude::*;
 use gst_check::TestClock;
 
 const MS: gst::ClockTime = gst::ClockTime::MSECOND;
+const START: gst::ClockTime = gst::ClockTime::ZERO;
 const OURS: &str = "ts-rtpjitterbuffer";
 /// 20 ms at 8000 Hz.
 const UNITS: u32 = 160;
@@ -182,7 +183,7 @@ fn run(factory: &str, seed: u64) -> Outcome {
                     }
                     continue;
                 }
-                2 => arrivals.push((sent + random.below(60) * MS + 1 * MS, seq, sent)),
+                2 => arrivals.push((sent + random.below(60) * MS + MS, seq, sent)),
                 _ => {}
             }
             let delay = if first { 0 } else { random.below(60) };
@@ -307,7 +308,7 @@ fn events_keep_their_place_among_packets() {
         let event = gst::event::CustomDownstream::new(structure);
         assert!(bench.rig.feed.push_event(event));
     };
-    bench.push(0, 0 * MS);
+    bench.push(0, START);
     mark("a");
     bench.push(2, 40 * MS);
     mark("b");
@@ -325,7 +326,7 @@ fn events_keep_their_place_among_packets() {
 #[test]
 fn a_packet_that_comes_in_time_fills_its_gap_before_later_events() {
     let bench = Bench::new(&format!("{OURS} faststart-min-packets=1 do-lost=true"));
-    bench.push(0, 0 * MS);
+    bench.push(0, START);
     bench.push(2, 40 * MS);
     let mark = gst::event::CustomDownstream::new(gst::Structure::new_empty("mark"));
     assert!(bench.rig.feed.push_event(mark));
@@ -338,7 +339,7 @@ fn a_packet_that_comes_in_time_fills_its_gap_before_later_events() {
 fn the_end_of_the_stream_brings_everything_out() {
     let bench = Bench::new(&format!("{OURS} do-lost=true"));
     // Nothing has come out yet: the first packets wait for those before them.
-    bench.push(5, 0 * MS);
+    bench.push(5, START);
     bench.push(7, 40 * MS);
     assert!(bench.rig.feed.push_event(gst::event::Eos::new()));
     let mut all = bench.until(7);
@@ -349,7 +350,7 @@ fn the_end_of_the_stream_brings_everything_out() {
 #[test]
 fn a_candidate_for_a_new_source_does_not_hold_the_end_up() {
     let bench = Bench::new(&format!("{OURS} faststart-min-packets=1"));
-    bench.push(0, 0 * MS);
+    bench.push(0, START);
     bench.push(30_000, 20 * MS);
     assert!(bench.rig.feed.push_event(gst::event::Eos::new()));
     bench.rig.event(gst::EventType::Eos);
@@ -374,7 +375,7 @@ fn reports_its_latency_on_top_of_upstreams() {
 #[test]
 fn a_flush_forgets_what_is_held_and_the_stream_starts_again() {
     let bench = Bench::new(&format!("{OURS} faststart-min-packets=1 do-lost=true"));
-    bench.push(0, 0 * MS);
+    bench.push(0, START);
     bench.push(2, 40 * MS);
     let caps =
         "application/x-rtp, media=audio, clock-rate=8000, encoding-name=PCMU, payload=0, a=b"
@@ -452,7 +453,7 @@ fn asks_for_the_clock_rate_once_for_each_payload_type() {
 #[test]
 fn an_error_behind_a_loss_reaches_who_pushes() {
     let bench = Bench::new(&format!("{OURS} faststart-min-packets=1"));
-    bench.push(0, 0 * MS);
+    bench.push(0, START);
     bench.push(2, 40 * MS);
     assert_eq!(bench.until(0), ["0"]);
     *bench.rig.answer.lock().unwrap() = Err(gst::FlowError::NotNegotiated);
@@ -490,7 +491,7 @@ fn a_burst_larger_than_the_buffer_passes_whole() {
     let mut list = gst::BufferList::new();
     for number in 0..1000u16 {
         let packet = rtp(0, number, 20 * MS * u64::from(number));
-        list.get_mut().unwrap().add(arriving(packet, 0 * MS));
+        list.get_mut().unwrap().add(arriving(packet, START));
     }
     bench.rig.feed.push_list(list).unwrap();
     let expected: Vec<String> = (0..1000).map(|n| n.to_string()).collect();
@@ -506,9 +507,9 @@ fn input_that_is_no_rtp_is_counted() {
         vec![0; 20],
         [&[0x80, 200][..], &[0; 26]].concat(),
     ] {
-        bench.rig.push(arriving(bytes, 0 * MS)).unwrap();
+        bench.rig.push(arriving(bytes, START)).unwrap();
     }
-    bench.push(0, 0 * MS);
+    bench.push(0, START);
     assert_eq!(bench.until(0), ["0"]);
     assert_eq!(stat(&bench.rig.element, "malformed"), 3);
 }
@@ -583,7 +584,7 @@ fn goes_up_and_down_and_works_each_time() {
 #[test]
 fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
     let bench = Bench::new(&format!("{OURS} faststart-min-packets=1"));
-    bench.push(0, 0 * MS);
+    bench.push(0, START);
     bench.push(2, 40 * MS);
     bench.eventually("the loss is waited for", || {
         bench.clock.peek_id_count() == 1
@@ -594,7 +595,7 @@ fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
         context()
     ));
     let gate = gate(&bench.rig.element.static_pad("src").unwrap());
-    bench.push(0, 0 * MS);
+    bench.push(0, START);
     gate.wait_held();
     let element = bench.rig.element.clone();
     let stopping = std::thread::spawn(move || element.set_state(gst::State::Null));
