@@ -298,6 +298,11 @@ fn every_element_goes_up_and_down_twice() {
         "ts-udpsink async=false",
         "ts-queue",
         "ts-queue context=updown",
+        "ts-rtpjitterbuffer",
+        "ts-rtpjitterbuffer context=updown",
+        "ts-rtpdemux",
+        "ts-rtpdemux contexts=updown idle-timeout=100",
+        "ts-rtcpmanager",
     ] {
         // Alone, with nothing linked.
         let rig = Rig::without_stream(line, Null);

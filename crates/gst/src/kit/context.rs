@@ -81,6 +81,15 @@ impl PropertyGroup for ContextSettings {
 }
 
 impl ContextSettings {
+    /// A context of one thread.
+    pub(crate) fn named(name: String, wait_ms: u32) -> Self {
+        ContextSettings {
+            name,
+            wait_ms,
+            threads: THREADS_DEFAULT,
+        }
+    }
+
     /// Whether the user named a context, so that the branch's does not apply.
     pub(crate) fn is_named(&self) -> bool {
         !self.name.is_empty()
@@ -151,4 +160,4 @@ impl Place {
 const ANNOUNCEMENT: &str = "threadbare-context";
 const THREADS_DEFAULT: i32 = -1;
 /// As in pipelines that exist.
-const WAIT_MS_MAX: u32 = 1000;
+pub(crate) const WAIT_MS_MAX: u32 = 1000;

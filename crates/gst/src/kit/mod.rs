@@ -4,6 +4,7 @@
 //! [`source::Producer`] that lives on a context thread; everything that elements would otherwise repeat is here.
 
 pub(crate) mod context;
+pub(crate) mod crossing;
 pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod queue;

@@ -336,6 +336,30 @@ impl Queue {
         unseen
     }
 
+    /// The same for a popper that keeps what it popped, so that nothing needs to be in its hands when a push fails. What
+    /// fails after a flush has begun is not noted; what was pushed before has come back when it ends.
+    pub(crate) fn fail_kept(&self, error: gst::FlowError) -> bool {
+        let unseen = {
+            let mut state = self.state();
+            if state.flushing {
+                return false;
+            }
+            state.result = Err(error);
+            state.result_seen = false;
+            state.is_eos
+        };
+        self.wake_all();
+        unseen
+    }
+
+    /// Sets limits from within an element.
+    pub(crate) fn limit(&self, leaky: Leaky, max: Level) {
+        self.set_limits(|state| {
+            state.leaky = leaky;
+            state.max = max;
+        });
+    }
+
     /// Begins or ends a flush; also the way to release everybody who waits before the element stops. Gives back
     /// the sticky events that were under way and are still true.
     pub(crate) fn flush(&self, flushing: bool) -> Vec<gst::Event> {

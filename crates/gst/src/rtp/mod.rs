@@ -5,10 +5,16 @@
 //! - `port`: one socket for many sessions.
 //! - `source`, `sink`: `ts-rtpsrc` and `ts-rtpsink`.
 //! - `g711`: `ts-rtpg711`.
+//! - `jitterbuffer`: `ts-rtpjitterbuffer`.
+//! - `demux`: `ts-rtpdemux`.
+//! - `rtcpmanager`: `ts-rtcpmanager`.
 
+mod demux;
 mod g711;
+mod jitterbuffer;
 mod playout;
 mod port;
+mod rtcpmanager;
 mod session;
 mod sink;
 mod source;
@@ -18,5 +24,8 @@ use gst::glib;
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     source::register(plugin)?;
     sink::register(plugin)?;
-    g711::register(plugin)
+    g711::register(plugin)?;
+    jitterbuffer::register(plugin)?;
+    demux::register(plugin)?;
+    rtcpmanager::register(plugin)
 }

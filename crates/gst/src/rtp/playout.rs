@@ -304,7 +304,12 @@ impl Playout {
 const HELD_BACK_PACKETS_MAX: u32 = 16;
 
 /// As the stock jitter buffer says it, so that stock depayloaders make gaps of it, which decoders conceal.
-fn lost(first: u16, packets: u32, time: Option<gst::ClockTime>, duration_ns: u64) -> gst::Event {
+pub(super) fn lost(
+    first: u16,
+    packets: u32,
+    time: Option<gst::ClockTime>,
+    duration_ns: u64,
+) -> gst::Event {
     let structure = gst::Structure::builder("GstRTPPacketLost")
         .field("seqnum", u32::from(first))
         .field("packets", packets)

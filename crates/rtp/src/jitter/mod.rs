@@ -373,6 +373,14 @@ impl<T> JitterBuffer<T> {
         self.ring.held() + u32::from(self.candidates)
     }
 
+    /// How much audio is held, in ns: from the send time of the first packet held to that of the last.
+    #[must_use]
+    pub fn held_ns(&self) -> u64 {
+        let Some(head) = self.head() else { return 0 };
+        let span_ns = self.highest_send_ns.saturating_sub(head.send_ns);
+        span_ns.max(0) as u64
+    }
+
     /// The latency now, in ns: as set, or as adapted.
     #[must_use]
     pub fn latency_ns(&self) -> u64 {

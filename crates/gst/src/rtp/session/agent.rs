@@ -140,6 +140,6 @@ impl Agent for RtcpAgent {
 }
 
 /// No RTCP packet of a session this small is longer than an Ethernet frame.
-const PACKET_BYTES_MAX: usize = 1500;
+pub(crate) const PACKET_BYTES_MAX: usize = 1500;
 /// Packets in one pass, each way.
 const BUDGET: usize = 16;

@@ -21,15 +21,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use gio::prelude::*;
 use gst::glib;
 use threadbare_rtp::id::{NS_PER_S, NtpTime, RtpTime, Ssrc};
 use threadbare_rtp::latch::{LatchConfig, LatchVerdict, PeerLatch};
-use threadbare_rtp::session::{Config, Event, RtpHeader, RtpVerdict, Session};
+use threadbare_rtp::session::{Config, Event, MinimumInterval, RtpHeader, RtpVerdict, Session};
 use threadbare_runtime::{AgentHandle, RawAddr, clock_now_ns};
 
 use crate::kit::context::Place;
 use crate::kit::lock;
 use crate::kit::socket::Udp;
+pub(crate) use agent::PACKET_BYTES_MAX;
 use agent::RtcpAgent;
 pub(crate) use sockets::{SocketSettings, Sockets};
 
@@ -104,10 +106,14 @@ impl RtpSession {
         session
     }
 
+    /// A session of nobody else's.
+    pub(crate) fn alone() -> Arc<RtpSession> {
+        Arc::new(RtpSession::new(""))
+    }
+
     fn new(name: &str) -> RtpSession {
         let now_ns = clock_now_ns();
-        let mut config = Config::call(Ssrc(glib::random_int()), &cname(), CLOCK_RATE_HZ, seed());
-        config.ntp_at_zero = ntp_at_zero();
+        let config = Terms::default().config();
         RtpSession {
             name: name.to_owned(),
             sent: Mutex::new(Sent {
@@ -131,6 +137,28 @@ impl RtpSession {
             agent: Mutex::default(),
             listeners: Mutex::new(Arc::new([])),
         }
+    }
+
+    /// Joins anew, with nothing counted and nobody known.
+    pub(crate) fn rejoin(&self, terms: &Terms) {
+        let config = terms.config();
+        let mut rtcp = self.rtcp();
+        *lock(&self.sent) = Sent {
+            ssrc: config.ssrc,
+            packets: 0,
+            octets: 0,
+            last_time: RtpTime(0),
+            last_ns: 0,
+        };
+        rtcp.session = Session::new(clock_now_ns(), config);
+        rtcp.strangers = 0;
+    }
+
+    /// Writes the next RTCP packet that is due, for whoever sends it otherwise than by the sockets.
+    pub(crate) fn poll_rtcp(&self, now_ns: u64, bytes: &mut [u8]) -> Option<usize> {
+        let mut rtcp = self.rtcp();
+        self.report_sent(&mut rtcp);
+        rtcp.session.poll_transmit(now_ns, bytes)
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -329,7 +357,7 @@ impl RtpSession {
     }
 
     /// Tells the listener what has happened. Not to be called with `rtcp` locked.
-    fn tell_events(&self) {
+    pub(crate) fn tell_events(&self) {
         loop {
             let Some(event) = self.rtcp().session.poll_event() else {
                 return;
@@ -339,6 +367,33 @@ impl RtpSession {
                 listener(&event);
             }
         }
+    }
+}
+
+/// On what terms one takes part in a session.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Terms {
+    /// `None`: the one of this process.
+    pub(crate) cname: Option<String>,
+    /// Bandwidth of the media, bits/s; `None`: that of a call.
+    pub(crate) bandwidth_bps: Option<u64>,
+    /// Reports more often where the bandwidth allows it (RFC 3550, section 6.2).
+    pub(crate) reduced_minimum: bool,
+}
+
+impl Terms {
+    fn config(&self) -> Config {
+        let own = cname();
+        let cname = self.cname.as_deref().unwrap_or(&own);
+        let mut config = Config::call(Ssrc(glib::random_int()), cname, CLOCK_RATE_HZ, seed());
+        config.ntp_at_zero = ntp_at_zero();
+        if let Some(bandwidth_bps) = self.bandwidth_bps {
+            config.session_bandwidth_bps = bandwidth_bps;
+        }
+        if self.reduced_minimum {
+            config.minimum_interval = MinimumInterval::Reduced;
+        }
+        config
     }
 }
 
@@ -432,6 +487,13 @@ fn ntp_at_zero() -> NtpTime {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64);
     NtpTime(NTP_AT_1970_S << 32).plus_ns(since_1970_ns.saturating_sub(clock_now_ns()))
+}
+
+/// Where a buffer came from, if whoever received it says so.
+pub(crate) fn sender_address(buffer: &gst::BufferRef) -> Option<SocketAddr> {
+    let meta = buffer.meta::<gst_net::NetAddressMeta>()?;
+    let address = meta.addr().downcast::<gio::InetSocketAddress>().ok()?;
+    Some(SocketAddr::new(address.address().into(), address.port()))
 }
 
 /// What the kernel wrote, as the pure parts take it.

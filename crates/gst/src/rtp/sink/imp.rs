@@ -302,7 +302,7 @@ impl RtpSink {
 }
 
 /// What the network said that concerns the elements that make the packets.
-fn tell_upstream(pad: &gst::Pad, ssrc: &AtomicU64, event: &Event) {
+pub(in crate::rtp) fn tell_upstream(pad: &gst::Pad, ssrc: &AtomicU64, event: &Event) {
     match event {
         Event::Collision { old, new } => {
             let fixed = u64::from(old.0);

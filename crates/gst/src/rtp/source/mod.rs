@@ -7,6 +7,8 @@ mod settings;
 use gst::glib;
 use gst::prelude::*;
 
+pub(super) use settings::ClockSkew;
+
 glib::wrapper! {
     /// Receives RTP, puts it in order, and does the RTCP.
     pub struct RtpSrc(ObjectSubclass<imp::RtpSrc>)

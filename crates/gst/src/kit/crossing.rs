@@ -1,0 +1,376 @@
+//! From a pad that anybody pushes into to a pad that a context's thread pushes from.
+//!
+//! Both ends share a [`Queue`]; behind it is the element's [`Producer`] on a [`Driver`]. This is what an element with a
+//! queue inside does on its sink pad, on its source pad's queries and when its state changes, whatever its producer
+//! makes of the items.
+
+use std::sync::Mutex;
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_runtime::{Cx, Ready};
+
+use super::context::{ContextSettings, Place};
+use super::lock;
+use super::queue::{Item, Queue};
+use super::source::{Driver, Produced, Producer};
+use super::time::RunningTime;
+
+/// A queue, and the task that empties it.
+pub(crate) struct Crossing<P: Producer> {
+    items: Queue,
+    src_pad: gst::Pad,
+    driver: Driver<P>,
+    bound: Mutex<Bound>,
+    make: Box<dyn Fn(&gst::Element) -> P + Send + Sync>,
+    passes: Passes,
+}
+
+/// What the producer does with the items.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Passes {
+    /// Pushes them as they are.
+    AsTheyAre,
+    /// Something of its own.
+    Otherwise,
+}
+
+/// Where the downstream side runs, and the context the upstream side announced.
+#[derive(Default)]
+struct Bound {
+    is_bound: bool,
+    /// Upstream runs on the same thread, so that the queue adds no wait.
+    shares_thread: bool,
+    /// While it is to produce.
+    running: Option<RunningTime>,
+}
+
+impl<P: Producer> Crossing<P> {
+    pub(crate) fn new(
+        items: Queue,
+        src_pad: gst::Pad,
+        passes: Passes,
+        make: impl Fn(&gst::Element) -> P + Send + Sync + 'static,
+    ) -> Self {
+        Crossing {
+            items,
+            src_pad,
+            driver: Driver::default(),
+            bound: Mutex::default(),
+            make: Box::new(make),
+            passes,
+        }
+    }
+
+    pub(crate) fn driver(&self) -> &Driver<P> {
+        &self.driver
+    }
+
+    /// Takes items from now on. With a context that is named, the task begins at once.
+    pub(crate) fn open(
+        &self,
+        element: &gst::Element,
+        context: &Mutex<ContextSettings>,
+    ) -> Result<(), gst::ErrorMessage> {
+        self.items.flush(false);
+        if lock(context).is_named() {
+            self.bind(element, context, None)?;
+        }
+        Ok(())
+    }
+
+    /// Takes items from now on, and has them produced on a given thread.
+    pub(crate) fn open_at(
+        &self,
+        element: &gst::Element,
+        place: Place,
+    ) -> Result<(), gst::ErrorMessage> {
+        self.items.flush(false);
+        lock(&self.bound).is_bound = true;
+        let producer = (self.make)(element);
+        self.driver.add(element, &self.src_pad, place, producer)?;
+        self.driver.start(RunningTime::default());
+        Ok(())
+    }
+
+    /// The queue, for a producer that is on a given thread.
+    pub(crate) fn items(&self) -> &Queue {
+        &self.items
+    }
+
+    /// Lets the task produce, as soon as there is one.
+    pub(crate) fn start(&self, time: RunningTime) {
+        lock(&self.bound).running = Some(time.clone());
+        self.driver.start(time);
+    }
+
+    /// Lets it rest.
+    pub(crate) fn pause(&self) {
+        lock(&self.bound).running = None;
+        self.driver.pause();
+    }
+
+    /// Releases everybody who waits. To be called before the pads are deactivated, which waits for a pusher that waits here.
+    pub(crate) fn release(&self) {
+        self.items.flush(true);
+    }
+
+    /// Ends the task. To be called when the pads are deactivated.
+    pub(crate) fn close(&self) {
+        self.driver.remove();
+        self.items.flush(true);
+        *lock(&self.bound) = Bound::default();
+    }
+
+    /// Puts the downstream side on a thread: that of the context the properties name, else the one the
+    /// branch announces, else that of the context "".
+    fn bind(
+        &self,
+        element: &gst::Element,
+        context: &Mutex<ContextSettings>,
+        announced: Option<Place>,
+    ) -> Result<(), gst::ErrorMessage> {
+        {
+            let mut bound = lock(&self.bound);
+            if let Some(upstream) = &announced
+                && let Some(own) = self.driver.place()
+            {
+                bound.shares_thread = own.shard.id() == upstream.shard.id();
+            }
+            if std::mem::replace(&mut bound.is_bound, true) {
+                return Ok(());
+            }
+        }
+        let settings = lock(context).clone();
+        let place = match announced {
+            Some(place) if !settings.is_named() => {
+                lock(&self.bound).shares_thread = true;
+                place
+            }
+            _ => settings.place(element)?,
+        };
+        let producer = (self.make)(element);
+        self.driver.add(element, &self.src_pad, place, producer)?;
+        // Whoever starts it at this moment sees the driver, or is seen here.
+        let running = lock(&self.bound).running.clone();
+        if let Some(time) = running {
+            self.driver.start(time);
+        }
+        Ok(())
+    }
+
+    fn bind_or_report(
+        &self,
+        element: &gst::Element,
+        context: &Mutex<ContextSettings>,
+        announced: Option<Place>,
+    ) -> Result<(), gst::FlowError> {
+        if announced.is_none() && lock(&self.bound).is_bound {
+            return Ok(());
+        }
+        self.bind(element, context, announced).map_err(|error| {
+            element.post_error_message(error);
+            gst::FlowError::Error
+        })
+    }
+
+    /// What the sink pad does with a buffer or list.
+    pub(crate) fn chain(
+        &self,
+        element: &gst::Element,
+        context: &Mutex<ContextSettings>,
+        item: Item,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        self.bind_or_report(element, context, None)?;
+        self.items.push(item).map(|()| gst::FlowSuccess::Ok)
+    }
+
+    /// What the sink pad does with an event. `flush` forgets what the producer holds; it is called at the end of a
+    /// flush, while nothing is pushed.
+    pub(crate) fn sink_event(
+        &self,
+        element: &gst::Element,
+        context: &Mutex<ContextSettings>,
+        pad: &gst::Pad,
+        event: gst::Event,
+        flush: impl FnOnce(),
+    ) -> bool {
+        if let Some(place) = Place::announced(&event) {
+            // Ours goes out instead, behind the stream's start.
+            return self.bind_or_report(element, context, Some(place)).is_ok();
+        }
+        match event.type_() {
+            gst::EventType::FlushStart => {
+                self.begin_flush(|| gst::Pad::event_default(pad, Some(element), event))
+            }
+            gst::EventType::FlushStop => self.end_flush(|| {
+                flush();
+                gst::Pad::event_default(pad, Some(element), event)
+            }),
+            kind if event.is_serialized() => {
+                // The announcement, if there is one, comes right after the stream's start.
+                if kind != gst::EventType::StreamStart
+                    && self.bind_or_report(element, context, None).is_err()
+                {
+                    return false;
+                }
+                match self.items.push_event(event) {
+                    Ok(()) => true,
+                    Err(refused) => {
+                        // No push comes after the end that could tell of the error.
+                        if kind == gst::EventType::Eos && !refused.seen {
+                            report_unseen(element, refused.error);
+                        }
+                        false
+                    }
+                }
+            }
+            _ => gst::Pad::event_default(pad, Some(element), event),
+        }
+    }
+
+    /// The beginning of a flush; `pass` passes it on.
+    pub(crate) fn begin_flush(&self, pass: impl FnOnce() -> bool) -> bool {
+        let passed = pass();
+        for sticky in self.items.flush(true) {
+            let _ = self.src_pad.store_sticky_event(&sticky);
+        }
+        passed
+    }
+
+    /// The end of a flush; `pass` passes it on.
+    pub(crate) fn end_flush(&self, pass: impl FnOnce() -> bool) -> bool {
+        // A push from before the flush has returned, before anything comes after it.
+        self.driver.await_pass();
+        let passed = pass();
+        self.items.flush(false);
+        self.driver.restart();
+        passed
+    }
+
+    /// What the sink pad does with a query.
+    pub(crate) fn sink_query(
+        &self,
+        element: &gst::Element,
+        context: &Mutex<ContextSettings>,
+        pad: &gst::Pad,
+        query: &mut gst::QueryRef,
+    ) -> bool {
+        if query.is_serialized() && !self.reach_turn_of_query(element, context) {
+            return false;
+        }
+        gst::Pad::query_default(pad, Some(element), query)
+    }
+
+    /// A serialized query comes after everything that was pushed before it.
+    fn reach_turn_of_query(
+        &self,
+        element: &gst::Element,
+        context: &Mutex<ContextSettings>,
+    ) -> bool {
+        if self.bind_or_report(element, context, None).is_err() {
+            return false;
+        }
+        if threadbare_runtime::current_shard_id().is_none() {
+            return self.items.wait_drained();
+        }
+        // A context thread cannot wait. On the queue's own thread it passes on what is queued itself; from
+        // another one the query overtakes, which is better than no answer.
+        let own = self
+            .driver
+            .place()
+            .is_some_and(|place| place.shard.is_current());
+        if own && self.passes == Passes::AsTheyAre {
+            self.pass_on_queued();
+        }
+        true
+    }
+
+    fn pass_on_queued(&self) {
+        let waker = || {
+            self.driver
+                .waker()
+                .unwrap_or_else(|| std::task::Waker::noop().clone())
+        };
+        while let Some(item) = self.items.pop(waker) {
+            let result = match item {
+                Item::Buffer(buffer) => self.src_pad.push(buffer).map(|_| ()),
+                Item::List(list) => self.src_pad.push_list(list).map(|_| ()),
+                Item::Event(event) => {
+                    self.src_pad.push_event(event);
+                    Ok(())
+                }
+            };
+            if let Err(error) = result {
+                self.items.fail(error);
+                return;
+            }
+        }
+    }
+
+    /// What passing from one thread to the other adds to the latency: on a context of its own, what passes may wait for
+    /// one more slice.
+    pub(crate) fn latency(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
+        match self.driver.place() {
+            Some(_) if lock(&self.bound).shares_thread => gst::ClockTime::ZERO,
+            Some(place) => place.wait(),
+            None => lock(context).wait(),
+        }
+    }
+}
+
+/// A producer that pushes what is in a queue as it is.
+pub(crate) struct Popper {
+    items: Queue,
+    /// Reports what nobody upstream sees, while it is there.
+    element: glib::WeakRef<gst::Element>,
+}
+
+impl Popper {
+    pub(crate) fn new(items: Queue, element: glib::WeakRef<gst::Element>) -> Self {
+        Popper { items, element }
+    }
+}
+
+impl Producer for Popper {
+    const REPORTS_FLOW: bool = false;
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        cx.wake_self();
+        Ok(())
+    }
+
+    fn stop(&mut self, _cx: &mut Cx<'_>) {}
+
+    fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
+
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        match self.items.pop(|| cx.waker()) {
+            Some(Item::Buffer(buffer)) => Produced::Buffer(buffer),
+            Some(Item::List(list)) => Produced::List(list),
+            Some(Item::Event(event)) => Produced::Event(event),
+            None => Produced::Idle,
+        }
+    }
+
+    fn push_failed(&mut self, error: gst::FlowError) {
+        // Upstream has sent its last: nobody is left to see the error and report it.
+        if self.items.fail(error)
+            && let Some(element) = self.element.upgrade()
+        {
+            report_unseen(&element, error);
+        }
+    }
+}
+
+/// Reports a flow error that is not the result of any push upstream.
+pub(crate) fn report_unseen(element: &gst::Element, error: gst::FlowError) {
+    if !matches!(error, gst::FlowError::Flushing | gst::FlowError::Eos) {
+        gst::element_error!(
+            element,
+            gst::StreamError::Failed,
+            ("Internal data stream error."),
+            ["streaming stopped at the end of the stream, reason {error:?}"]
+        );
+    }
+}

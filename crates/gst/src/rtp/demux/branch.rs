@@ -1,0 +1,168 @@
+//! A source pad of `ts-rtpdemux`, and what is pushed through it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_runtime::{Cx, Ready};
+
+use crate::kit::context::Place;
+use crate::kit::crossing::{Crossing, Passes, Popper};
+use crate::kit::queue::{Item, Queue};
+use crate::kit::source::{Produced, Producer};
+
+/// Told when a branch that is being ended has pushed its last.
+pub(super) type OnEnded = Arc<dyn Fn(&Arc<Branch>) + Send + Sync>;
+
+/// A stream's way out.
+pub(super) struct Branch {
+    pub(super) pad: gst::Pad,
+    pub(super) number: u32,
+    /// `None`: on the thread that pushes into the element.
+    crossing: Option<Crossing<Ending>>,
+    is_closing: AtomicBool,
+}
+
+impl Branch {
+    pub(super) fn new(pad: gst::Pad, number: u32, is_queued: bool, ended: OnEnded) -> Arc<Branch> {
+        Arc::new_cyclic(|weak: &Weak<Branch>| {
+            let weak = weak.clone();
+            let crossing = is_queued.then(|| {
+                let items = Queue::new(|_| {});
+                let of_popper = items.clone();
+                let make = move |_: &gst::Element| Ending {
+                    // What a branch fails with is no business of the others.
+                    popper: Popper::new(of_popper.clone(), glib::WeakRef::new()),
+                    branch: weak.clone(),
+                    ended: ended.clone(),
+                    has_ended: false,
+                };
+                Crossing::new(items, pad.clone(), Passes::AsTheyAre, make)
+            });
+            Branch {
+                pad,
+                number,
+                crossing,
+                is_closing: AtomicBool::new(false),
+            }
+        })
+    }
+
+    /// Whether a context's thread pushes.
+    pub(super) fn is_queued(&self) -> bool {
+        self.crossing.is_some()
+    }
+
+    /// Begins to push on a context's thread.
+    pub(super) fn start(
+        &self,
+        element: &gst::Element,
+        place: Place,
+    ) -> Result<(), gst::ErrorMessage> {
+        match &self.crossing {
+            Some(crossing) => crossing.open_at(element, place),
+            None => Ok(()),
+        }
+    }
+
+    #[inline]
+    pub(super) fn push(&self, buffer: gst::Buffer) -> Result<(), gst::FlowError> {
+        match &self.crossing {
+            Some(crossing) => crossing.items().push(Item::Buffer(buffer)),
+            None => self.pad.push(buffer).map(|_| ()),
+        }
+    }
+
+    /// A serialized event, or the beginning of a flush.
+    pub(super) fn push_event(&self, event: gst::Event) -> bool {
+        let Some(crossing) = &self.crossing else {
+            return self.pad.push_event(event);
+        };
+        match event.type_() {
+            gst::EventType::FlushStart => crossing.begin_flush(|| self.pad.push_event(event)),
+            gst::EventType::FlushStop => crossing.end_flush(|| self.pad.push_event(event)),
+            _ if event.is_serialized() => crossing.items().push_event(event).is_ok(),
+            _ => self.pad.push_event(event),
+        }
+    }
+
+    /// Ends the stream behind what has been pushed. `true`: it has ended; if not, that will be told.
+    pub(super) fn close(&self) -> bool {
+        self.is_closing.store(true, Ordering::Release);
+        let is_under_way = self.push_event(gst::event::Eos::new());
+        self.crossing.is_none() || !is_under_way
+    }
+
+    /// Releases whoever waits for room.
+    pub(super) fn release(&self) {
+        if let Some(crossing) = &self.crossing {
+            crossing.release();
+        }
+    }
+
+    /// Ends the task. The pad must be inactive.
+    pub(super) fn stop(&self) {
+        if let Some(crossing) = &self.crossing {
+            crossing.close();
+        }
+    }
+
+    /// What the branch adds to the latency.
+    pub(super) fn latency(&self) -> gst::ClockTime {
+        let place = self.crossing.as_ref().and_then(|c| c.driver().place());
+        place.map_or(gst::ClockTime::ZERO, |place| place.wait())
+    }
+}
+
+/// Pushes what is in the queue, and tells when that was the last.
+struct Ending {
+    popper: Popper,
+    branch: Weak<Branch>,
+    ended: OnEnded,
+    has_ended: bool,
+}
+
+impl Ending {
+    fn tell(&self) {
+        if let Some(branch) = self.branch.upgrade()
+            && branch.is_closing.load(Ordering::Acquire)
+        {
+            (self.ended)(&branch);
+        }
+    }
+}
+
+impl Producer for Ending {
+    const REPORTS_FLOW: bool = false;
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        self.popper.start(cx)
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        self.popper.stop(cx);
+    }
+
+    fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
+        self.popper.begin(cx, ready);
+    }
+
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        // The end has been pushed by now.
+        if std::mem::take(&mut self.has_ended) {
+            self.tell();
+        }
+        let produced = self.popper.produce(cx);
+        if let Produced::Event(event) = &produced {
+            self.has_ended = event.type_() == gst::EventType::Eos;
+        }
+        produced
+    }
+
+    fn push_failed(&mut self, error: gst::FlowError) {
+        self.popper.push_failed(error);
+        // Its end will not be pushed any more.
+        self.tell();
+    }
+}

@@ -1,0 +1,26 @@
+//! `ts-rtpdemux`: one input, a source pad for each stream in it.
+//!
+//! - `imp`: properties, pads, states.
+//! - `streams`: which stream a packet belongs to, and which streams there are.
+//! - `branch`: a source pad, pushed by whoever pushes into the element or by a context's thread.
+
+mod branch;
+mod imp;
+mod streams;
+
+use gst::glib;
+use gst::prelude::*;
+
+glib::wrapper! {
+    /// Gives each stream of an RTP input a pad of its own.
+    pub struct RtpDemux(ObjectSubclass<imp::RtpDemux>) @extends gst::Element, gst::Object;
+}
+
+pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    gst::Element::register(
+        plugin,
+        "ts-rtpdemux",
+        gst::Rank::NONE,
+        RtpDemux::static_type(),
+    )
+}

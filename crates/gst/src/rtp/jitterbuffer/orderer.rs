@@ -1,0 +1,443 @@
+//! Puts packets in order, events in their place between them, and times on what comes out.
+//!
+//! Times are running time, in and out: a packet arrived when its buffer says so, on whatever clock the pipeline has.
+
+use std::collections::VecDeque;
+
+use threadbare_rtp::id::{PayloadType, SeqNum};
+use threadbare_rtp::jitter::{
+    self, Arrival, CAPACITY_PACKETS_MAX, JitterBuffer, Output, Release, Stats,
+};
+use threadbare_rtp::payload::static_payload;
+use threadbare_rtp::session;
+
+use crate::kit::source::Produced;
+use crate::rtp::playout::{Fields, lost};
+
+/// A packet in the jitter buffer.
+struct Held {
+    buffer: gst::Buffer,
+    /// How many packets came before it.
+    number: u64,
+}
+
+/// An event that waits for what came before it.
+struct Waiting {
+    event: gst::Event,
+    /// Number of the first packet that came after it.
+    before: u64,
+    /// Packets from before it that are held yet.
+    left: u32,
+}
+
+/// What is set for the stream besides the jitter buffer's own settings.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Options {
+    pub(super) do_lost: bool,
+    pub(super) ts_offset_ns: i64,
+    /// Consecutive packets that start the stream before the latency has passed; 0: no number does.
+    pub(super) faststart_packets: u32,
+}
+
+/// Where a payload type's clock rate comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rate {
+    Known,
+    /// The application may know.
+    Ask,
+}
+
+pub(super) struct Orderer {
+    jitter: JitterBuffer<Held>,
+    options: Options,
+    payload_type: Option<PayloadType>,
+    /// Clock rates by payload type, as the application gave them.
+    told: Vec<(PayloadType, u32)>,
+    caps: Option<gst::Caps>,
+    segment_in: gst::FormattedSegment<gst::ClockTime>,
+    segment_out: gst::FormattedSegment<gst::ClockTime>,
+    /// Comes before anything else.
+    ready: VecDeque<Produced>,
+    events: VecDeque<Waiting>,
+    numbered: u64,
+    arrival_ns: u64,
+    starting: Option<Starting>,
+    /// The next packet does not go on from the last one.
+    resync: bool,
+    /// Counted by jitter buffers of other clock rates.
+    past: Stats,
+    unknown: u64,
+}
+
+/// The first packets are held for the latency, since those before them may come yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Starting {
+    last: Option<SeqNum>,
+    run: u32,
+}
+
+impl Orderer {
+    pub(super) fn new(
+        config: jitter::Config,
+        options: Options,
+    ) -> Result<Orderer, jitter::ConfigError> {
+        Ok(Orderer {
+            jitter: JitterBuffer::new(jitter::Config {
+                release: Release::AtDeadline,
+                capacity_packets: CAPACITY_PACKETS_MAX,
+                ..config
+            })?,
+            options,
+            payload_type: None,
+            told: Vec::new(),
+            caps: None,
+            segment_in: gst::FormattedSegment::new(),
+            segment_out: gst::FormattedSegment::new(),
+            ready: VecDeque::new(),
+            events: VecDeque::new(),
+            numbered: 0,
+            arrival_ns: 0,
+            starting: Some(Starting::default()),
+            resync: false,
+            past: Stats::default(),
+            unknown: 0,
+        })
+    }
+
+    /// Changes what can be changed while it runs.
+    pub(super) fn configure(&mut self, config: jitter::Config, options: Options) {
+        self.options = options;
+        self.jitter.set_drop_on_latency(config.drop_on_latency);
+        self.jitter
+            .set_tolerance_ms(config.max_dropout_ms, config.max_misorder_ms);
+        if config.latency_ns != self.jitter.config().latency_ns {
+            // Checked by the property's range.
+            let _ = self.jitter.set_latency_ns(config.latency_ns);
+        }
+    }
+
+    /// Whether the clock rate of this payload type is known. For most packets: of the same type as the last one.
+    #[inline]
+    pub(super) fn rate(&mut self, payload_type: PayloadType) -> Rate {
+        if self.payload_type == Some(payload_type) {
+            return Rate::Known;
+        }
+        match self.find_rate(payload_type) {
+            Some(rate_hz) => {
+                self.use_rate(payload_type, rate_hz);
+                Rate::Known
+            }
+            None => Rate::Ask,
+        }
+    }
+
+    fn find_rate(&self, payload_type: PayloadType) -> Option<u32> {
+        let told = self.told.iter().find(|(known, _)| *known == payload_type);
+        self.caps
+            .as_ref()
+            .and_then(|caps| rate_of(caps, payload_type))
+            .or(told.map(|(_, rate_hz)| *rate_hz))
+    }
+
+    /// What the application answered. Without an answer, the static payload types have their rate, and what comes in
+    /// between packets of a known rate has that. `false`: the packet cannot be placed.
+    pub(super) fn answer(&mut self, payload_type: PayloadType, caps: Option<&gst::Caps>) -> bool {
+        let present = self
+            .payload_type
+            .map(|_| self.jitter.config().clock_rate_hz);
+        let rate_hz = caps
+            .and_then(|caps| rate_of(caps, payload_type))
+            .or_else(|| static_payload(payload_type).map(|known| known.clock_rate_hz))
+            .or(present);
+        let Some(rate_hz) = rate_hz else {
+            self.unknown += 1;
+            return false;
+        };
+        // Asked once for each of the 128 that there are.
+        self.told.push((payload_type, rate_hz));
+        self.use_rate(payload_type, rate_hz);
+        true
+    }
+
+    fn use_rate(&mut self, payload_type: PayloadType, rate_hz: u32) {
+        self.payload_type = Some(payload_type);
+        let config = self.jitter.config();
+        if config.clock_rate_hz == rate_hz {
+            return;
+        }
+        let Ok(jitter) = JitterBuffer::new(jitter::Config {
+            clock_rate_hz: rate_hz,
+            ..config
+        }) else {
+            return;
+        };
+        // What is held was sent at the rate before.
+        self.jitter.release_all();
+        while let Some(produced) = self.poll_jitter(u64::MAX) {
+            self.ready.push_back(produced);
+        }
+        add(&mut self.past, &self.jitter.stats());
+        self.jitter = jitter;
+    }
+
+    /// The application has other caps for payload types now.
+    pub(super) fn clear_told(&mut self) {
+        self.told.clear();
+        self.payload_type = None;
+    }
+
+    /// Takes a packet in, at running time `now_ns` if there is a clock.
+    #[inline]
+    pub(super) fn handle(&mut self, now_ns: Option<u64>, fields: Fields, buffer: gst::Buffer) {
+        let stamped = buffer
+            .dts_or_pts()
+            .and_then(|time| self.segment_in.to_running_time(time))
+            .map(gst::ClockTime::nseconds);
+        let arrival_ns = stamped.or(now_ns).unwrap_or(self.arrival_ns);
+        self.arrival_ns = arrival_ns;
+        let session::RtpHeader {
+            ssrc, seq, time, ..
+        } = fields.arrival;
+        if self.starting.is_some() {
+            self.begin(seq);
+        }
+        let number = self.numbered;
+        self.numbered += 1;
+        self.jitter.handle_packet(
+            // Upstream may be ahead of the clock.
+            now_ns.map_or(arrival_ns, |now_ns| now_ns.max(arrival_ns)),
+            Arrival {
+                ssrc,
+                seq,
+                time,
+                marker: fields.marker,
+                arrival_ns: Some(arrival_ns),
+                packet: Held { buffer, number },
+            },
+        );
+    }
+
+    /// Whether the stream can start with what is there.
+    #[cold]
+    fn begin(&mut self, seq: SeqNum) {
+        let Some(starting) = &mut self.starting else {
+            return;
+        };
+        let follows = starting.last == Some(SeqNum(seq.0.wrapping_sub(1)));
+        starting.run = if follows { starting.run + 1 } else { 1 };
+        starting.last = Some(seq);
+        let is_run = (1..=starting.run).contains(&self.options.faststart_packets);
+        // The sender says with which number it began.
+        let base = self.caps.as_ref().and_then(|caps| caps.structure(0));
+        let base = base.and_then(|caps| caps.get::<u32>("seqnum-base").ok());
+        if is_run || base == Some(u32::from(seq.0)) {
+            self.started();
+        }
+    }
+
+    fn started(&mut self) {
+        self.starting = None;
+        self.jitter.set_release(Release::InOrder);
+    }
+
+    /// Puts a serialized event behind the packets that came before it.
+    pub(super) fn place(&mut self, event: gst::Event) {
+        match event.view() {
+            gst::EventView::Caps(caps) => {
+                self.caps = Some(caps.caps_owned());
+                self.payload_type = None;
+            }
+            gst::EventView::Segment(segment) => {
+                if let Some(segment) = segment.segment().downcast_ref::<gst::ClockTime>() {
+                    self.segment_in = segment.clone();
+                }
+            }
+            gst::EventView::Eos(_) => self.jitter.release_all(),
+            _ => {}
+        }
+        self.events.push_back(Waiting {
+            event,
+            before: self.numbered,
+            left: self.jitter.held_packets(),
+        });
+    }
+
+    /// What is to be pushed next at running time `now_ns`; without a clock, whatever is held. `losses`: packets may be
+    /// given up for lost.
+    #[inline]
+    pub(super) fn poll(&mut self, now_ns: Option<u64>, losses: bool) -> Option<Produced> {
+        if let Some(produced) = self.ready.pop_front() {
+            return Some(produced);
+        }
+        if let Some(event) = self.due_event() {
+            return Some(event);
+        }
+        let now_ns = now_ns.unwrap_or(u64::MAX);
+        // What has to go for want of places, or at the end of the stream, is due at 0: that is not held back.
+        let is_loss_due = |due_ns| (1..=now_ns).contains(&due_ns);
+        if !losses && self.jitter.loss_due_ns().is_some_and(is_loss_due) {
+            return None;
+        }
+        self.poll_jitter(now_ns).or_else(|| self.due_event())
+    }
+
+    fn due_event(&mut self) -> Option<Produced> {
+        let first = self.events.front()?;
+        // A packet that may yet turn out to be of a new source keeps nothing waiting.
+        if first.left > 0 && self.jitter.next_timeout().is_some() {
+            return None;
+        }
+        let event = self.events.pop_front()?.event;
+        if let gst::EventView::Segment(segment) = event.view()
+            && let Some(segment) = segment.segment().downcast_ref::<gst::ClockTime>()
+        {
+            self.segment_out = segment.clone();
+        }
+        Some(Produced::Event(event))
+    }
+
+    #[inline]
+    fn poll_jitter(&mut self, now_ns: u64) -> Option<Produced> {
+        loop {
+            match self.jitter.poll_output(now_ns)? {
+                Output::Packet {
+                    packet,
+                    play_ns,
+                    discont,
+                    ..
+                } => {
+                    if self.starting.is_some() {
+                        self.started();
+                    }
+                    self.gone(packet.number);
+                    return Some(Produced::Buffer(self.finish(
+                        packet.buffer,
+                        play_ns,
+                        discont,
+                    )));
+                }
+                Output::Lost {
+                    first,
+                    packets,
+                    play_ns,
+                    duration_ns,
+                } => {
+                    if self.options.do_lost {
+                        let time = self.position(play_ns);
+                        return Some(Produced::Event(lost(first.0, packets, time, duration_ns)));
+                    }
+                }
+                Output::Resync { .. } => self.resync = true,
+                Output::Dropped { packet, .. } => self.gone(packet.number),
+            }
+            // An event may be due now.
+            if let Some(event) = self.due_event() {
+                return Some(event);
+            }
+        }
+    }
+
+    fn finish(&mut self, mut buffer: gst::Buffer, play_ns: u64, discont: bool) -> gst::Buffer {
+        let time = self.position(play_ns);
+        let buffer_ref = buffer.make_mut();
+        buffer_ref.set_pts(time);
+        buffer_ref.set_dts(time);
+        if discont {
+            buffer_ref.set_flags(gst::BufferFlags::DISCONT);
+            if std::mem::take(&mut self.resync) {
+                buffer_ref.set_flags(gst::BufferFlags::RESYNC);
+            }
+        } else {
+            buffer_ref.unset_flags(gst::BufferFlags::DISCONT);
+        }
+        buffer
+    }
+
+    /// A running time as a timestamp in the segment downstream.
+    fn position(&self, play_ns: u64) -> Option<gst::ClockTime> {
+        let play_ns = play_ns.saturating_add_signed(self.options.ts_offset_ns);
+        self.segment_out
+            .position_from_running_time(gst::ClockTime::from_nseconds(play_ns))
+    }
+
+    #[inline]
+    fn gone(&mut self, number: u64) {
+        for waiting in &mut self.events {
+            if number < waiting.before {
+                waiting.left = waiting.left.saturating_sub(1);
+            }
+        }
+    }
+
+    /// When [`Orderer::poll`] has something if nothing arrives before, running time.
+    pub(super) fn next_timeout(&self) -> Option<u64> {
+        self.jitter.next_timeout()
+    }
+
+    /// Forgets what is held, and gives back the sticky events that are still true.
+    pub(super) fn flush(&mut self) -> Vec<gst::Event> {
+        self.ready.clear();
+        self.jitter.flush();
+        while self.jitter.poll_output(u64::MAX).is_some() {}
+        self.jitter.set_release(Release::AtDeadline);
+        self.starting = Some(Starting::default());
+        self.segment_in = gst::FormattedSegment::new();
+        self.segment_out = gst::FormattedSegment::new();
+        let events = self.events.drain(..).map(|waiting| waiting.event);
+        events
+            .filter(|event| {
+                event.is_sticky()
+                    && !matches!(event.type_(), gst::EventType::Segment | gst::EventType::Eos)
+            })
+            .collect()
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        let mut stats = self.past;
+        add(&mut stats, &self.jitter.stats());
+        stats
+    }
+
+    pub(super) fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// How full it is: what is held, of the latency.
+    pub(super) fn percent(&self) -> i32 {
+        let part = self.jitter.held_ns().saturating_mul(100);
+        part.checked_div(self.jitter.latency_ns())
+            .map_or(0, |percent| percent.min(100) as i32)
+    }
+}
+
+/// What caps say of the clock rate of a payload type.
+fn rate_of(caps: &gst::Caps, payload_type: PayloadType) -> Option<u32> {
+    let structure = caps.structure(0)?;
+    if let Ok(payload) = structure.get::<i32>("payload")
+        && payload != i32::from(payload_type.0)
+    {
+        return None;
+    }
+    let rate_hz = u32::try_from(structure.get::<i32>("clock-rate").ok()?).ok()?;
+    (1..=jitter::CLOCK_RATE_HZ_MAX)
+        .contains(&rate_hz)
+        .then_some(rate_hz)
+}
+
+/// Counts add up; the present state is that of the last one.
+fn add(sum: &mut Stats, stats: &Stats) {
+    *sum = Stats {
+        received: sum.received + stats.received,
+        delivered: sum.delivered + stats.delivered,
+        lost: sum.lost + stats.lost,
+        late: sum.late + stats.late,
+        duplicates: sum.duplicates + stats.duplicates,
+        dropped_latency: sum.dropped_latency + stats.dropped_latency,
+        dropped_full: sum.dropped_full + stats.dropped_full,
+        dropped_flushed: sum.dropped_flushed + stats.dropped_flushed,
+        dropped_unconfirmed: sum.dropped_unconfirmed + stats.dropped_unconfirmed,
+        dropped_old_source: sum.dropped_old_source + stats.dropped_old_source,
+        resyncs: sum.resyncs + stats.resyncs,
+        ..*stats
+    };
+}

@@ -1,0 +1,216 @@
+//! The downstream side of `ts-rtpjitterbuffer`, on its context's thread.
+//!
+//! What arrived lies in a queue that the sink pad fills. Each pass takes all of it into the jitter buffer and pushes what
+//! is in order. The timer is for what is missing.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_rtp::packet::{Packet, is_rtcp};
+use threadbare_runtime::{Cx, Precision, Ready};
+
+use super::orderer::{Orderer, Rate};
+use crate::kit::crossing::report_unseen;
+use crate::kit::lock;
+use crate::kit::queue::{Item, Queue};
+use crate::kit::source::{Produced, Producer};
+use crate::kit::time::RunningTime;
+use crate::rtp::playout::Fields;
+
+/// What both sides share.
+pub(super) struct Shared {
+    /// Entered by the context's thread for each packet, by others for statistics and settings. Not held across a push or a
+    /// signal.
+    pub(super) orderer: Mutex<Orderer>,
+    /// How long packets are under way before they come here, as upstream says, ns.
+    pub(super) upstream_ns: AtomicU64,
+    pub(super) malformed: AtomicU64,
+    has_warned: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(orderer: Orderer) -> Self {
+        Shared {
+            orderer: Mutex::new(orderer),
+            upstream_ns: AtomicU64::new(0),
+            malformed: AtomicU64::new(0),
+            has_warned: AtomicBool::new(false),
+        }
+    }
+}
+
+pub(super) struct Pusher {
+    items: Queue,
+    /// Of a list that is being taken in.
+    list: std::vec::IntoIter<gst::Buffer>,
+    shared: Arc<Shared>,
+    time: RunningTime,
+    /// On a clock that the context's timers do not count.
+    clock_wait: Option<(u64, gst::ClockId)>,
+    element: glib::WeakRef<gst::Element>,
+}
+
+impl Pusher {
+    pub(super) fn new(element: &gst::Element, items: Queue, shared: Arc<Shared>) -> Self {
+        Pusher {
+            items,
+            list: Vec::new().into_iter(),
+            shared,
+            time: RunningTime::default(),
+            clock_wait: None,
+            element: element.downgrade(),
+        }
+    }
+
+    /// Running time by which packets had to be here, if there is a clock.
+    fn now_ns(&self, cx: &Cx<'_>) -> Option<u64> {
+        let now_ns = self.time.at(cx.now_ns())?.nseconds();
+        let upstream_ns = self.shared.upstream_ns.load(Ordering::Relaxed);
+        Some(now_ns.saturating_sub(upstream_ns))
+    }
+
+    fn take(&self, now_ns: Option<u64>, buffer: gst::Buffer) {
+        let fields = buffer.map_readable().ok().and_then(|map| {
+            let packet = Packet::parse(&map).ok().filter(|_| !is_rtcp(&map))?;
+            Some(Fields::from(&packet))
+        });
+        let Some(fields) = fields else {
+            self.shared.malformed.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        let payload_type = fields.arrival.payload_type;
+        let rate = lock(&self.shared.orderer).rate(payload_type);
+        if rate == Rate::Ask {
+            let caps = self.ask(payload_type.0);
+            if !lock(&self.shared.orderer).answer(payload_type, caps.as_ref()) {
+                self.warn_of(payload_type.0);
+                return;
+            }
+        }
+        lock(&self.shared.orderer).handle(now_ns, fields, buffer);
+    }
+
+    #[cold]
+    fn ask(&self, payload_type: u8) -> Option<gst::Caps> {
+        self.element
+            .upgrade()?
+            .emit_by_name::<Option<gst::Caps>>("request-pt-map", &[&u32::from(payload_type)])
+    }
+
+    #[cold]
+    fn warn_of(&self, payload_type: u8) {
+        if !self.shared.has_warned.swap(true, Ordering::Relaxed)
+            && let Some(element) = self.element.upgrade()
+        {
+            gst::element_warning!(
+                element,
+                gst::StreamError::Format,
+                [
+                    "payload type {payload_type} is dynamic and drops: its clock-rate is neither in the caps nor an answer to request-pt-map"
+                ]
+            );
+        }
+    }
+
+    fn arm(&mut self, cx: &Cx<'_>) {
+        let due_ns = lock(&self.shared.orderer).next_timeout();
+        let (Some(due_ns), Some(now_ns)) = (due_ns, self.now_ns(cx)) else {
+            return self.disarm(cx);
+        };
+        if self.time.is_monotonic() {
+            let ahead_ns = due_ns.saturating_sub(now_ns);
+            cx.set_timer(cx.now_ns().saturating_add(ahead_ns), Precision::About);
+            return;
+        }
+        let upstream_ns = self.shared.upstream_ns.load(Ordering::Relaxed);
+        let clock_ns = due_ns
+            .saturating_add(upstream_ns)
+            .saturating_add(self.time.base_ns());
+        if (self.clock_wait.as_ref()).is_some_and(|(waited_ns, _)| *waited_ns == clock_ns) {
+            return;
+        }
+        self.disarm(cx);
+        let Some(clock) = self.time.clock() else {
+            return;
+        };
+        let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
+        let waker = cx.waker();
+        if id.wait_async(move |_, _, _| waker.wake_by_ref()).is_err() {
+            cx.wake_self();
+        }
+        self.clock_wait = Some((clock_ns, id.into()));
+    }
+
+    fn disarm(&mut self, cx: &Cx<'_>) {
+        cx.clear_timer();
+        if let Some((_, id)) = self.clock_wait.take() {
+            id.unschedule();
+        }
+    }
+}
+
+impl Producer for Pusher {
+    const REPORTS_FLOW: bool = false;
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        cx.wake_self();
+        Ok(())
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        self.disarm(cx);
+    }
+
+    fn set_time(&mut self, time: RunningTime) {
+        self.time = time;
+    }
+
+    fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
+
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        let now_ns = self.now_ns(cx);
+        // What is due half a slice from now comes out now, rather than half a slice late.
+        let half_slice_ns = cx.local().shard().wait().as_nanos() as u64 / 2;
+        let due_ns = now_ns.map(|now_ns| now_ns.saturating_add(half_slice_ns));
+        loop {
+            let produced = lock(&self.shared.orderer).poll(due_ns, false);
+            if let Some(produced) = produced {
+                return produced;
+            }
+            if let Some(buffer) = self.list.next() {
+                self.take(now_ns, buffer);
+                continue;
+            }
+            match self.items.pop(|| cx.waker()) {
+                Some(Item::Buffer(buffer)) => {
+                    cx.count_packets(1);
+                    self.take(now_ns, buffer);
+                }
+                Some(Item::List(list)) => {
+                    cx.count_packets(list.len() as u64);
+                    self.list = list.iter_owned().collect::<Vec<_>>().into_iter();
+                }
+                Some(Item::Event(event)) => lock(&self.shared.orderer).place(event),
+                // All that has come is in.
+                None => {
+                    if let Some(produced) = lock(&self.shared.orderer).poll(due_ns, true) {
+                        return produced;
+                    }
+                    self.arm(cx);
+                    return Produced::Idle;
+                }
+            }
+        }
+    }
+
+    fn push_failed(&mut self, error: gst::FlowError) {
+        // Upstream has sent its last: nobody is left to see the error and report it.
+        if self.items.fail_kept(error)
+            && let Some(element) = self.element.upgrade()
+        {
+            report_unseen(&element, error);
+        }
+    }
+}

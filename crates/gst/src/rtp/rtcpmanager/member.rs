@@ -1,0 +1,277 @@
+//! One session's pads and what goes through them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use threadbare_rtp::packet::{Packet, is_rtcp};
+use threadbare_rtp::session::{ClockRates, RtpHeader};
+use threadbare_runtime::clock_now_ns;
+
+use super::RtcpManager;
+use super::imp;
+use super::reporter::Reporter;
+use crate::kit::lock;
+use crate::kit::source::Driver;
+use crate::rtp::session::{Admission, RtpSession, sender_address};
+use crate::rtp::sink::tell_upstream;
+
+/// The pads a session may have; the names are the stock ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    RecvRtp,
+    RecvRtcp,
+    SendRtp,
+    SendRtcp,
+}
+
+impl Role {
+    const ALL: [Role; 4] = [Role::RecvRtp, Role::RecvRtcp, Role::SendRtp, Role::SendRtcp];
+
+    pub(super) fn template(self) -> &'static str {
+        match self {
+            Role::RecvRtp => "recv_rtp_sink_%u",
+            Role::RecvRtcp => "recv_rtcp_sink_%u",
+            Role::SendRtp => "send_rtp_sink_%u",
+            Role::SendRtcp => "send_rtcp_src_%u",
+        }
+    }
+
+    /// Of the pad that what comes in at this one goes out of.
+    fn way_out(self) -> Option<&'static str> {
+        match self {
+            Role::RecvRtp => Some("recv_rtp_src_%u"),
+            Role::SendRtp => Some("send_rtp_src_%u"),
+            Role::RecvRtcp | Role::SendRtcp => None,
+        }
+    }
+
+    pub(super) fn of(template: &str) -> Option<Role> {
+        Role::ALL
+            .into_iter()
+            .find(|role| role.template() == template)
+    }
+}
+
+/// A session. Its pads have it, it does not have them but for the one that its reports go out of.
+pub(super) struct Member {
+    pub(super) id: u32,
+    pub(super) session: Arc<RtpSession>,
+    pub(super) driver: Driver<Reporter>,
+    sends: AtomicBool,
+    /// Packets that were no RTP, and that the session refused.
+    malformed: AtomicU64,
+    refused: AtomicU64,
+    /// Where what is sent comes from.
+    sender: Mutex<gst::glib::WeakRef<gst::Pad>>,
+}
+
+impl Member {
+    pub(super) fn new(id: u32) -> Arc<Member> {
+        let member = Arc::new(Member {
+            id,
+            session: RtpSession::alone(),
+            driver: Driver::default(),
+            sends: AtomicBool::new(false),
+            malformed: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            sender: Mutex::default(),
+        });
+        let weak = Arc::downgrade(&member);
+        member.session.listen(move |event| {
+            let pad = weak.upgrade().and_then(|m| lock(&m.sender).upgrade());
+            if let Some(pad) = pad {
+                // Nobody here chose the SSRC: it is for the payloader to change.
+                tell_upstream(&pad, &AtomicU64::new(u64::MAX), event);
+            }
+        });
+        member
+    }
+
+    /// A pad of this session, and the one that what comes in there goes out of.
+    pub(super) fn make_pads(
+        self: &Arc<Self>,
+        element: &RtcpManager,
+        role: Role,
+    ) -> (gst::Pad, Option<gst::Pad>) {
+        let name = |template: &str| template.replace("%u", &self.id.to_string());
+        let template = |name| crate::kit::template(element.class(), name);
+        let way_out = role.way_out().map(|out| {
+            let weak_in = element.downgrade();
+            let name_in = name(role.template());
+            let builder = gst::Pad::builder_from_template(&template(out)).name(name(out));
+            builder
+                .iterate_internal_links_function(move |_, _| {
+                    let peer = weak_in.upgrade().and_then(|e| e.static_pad(&name_in));
+                    gst::Iterator::from_vec(peer.into_iter().collect())
+                })
+                .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
+                .build()
+        });
+        let builder =
+            gst::Pad::builder_from_template(&template(role.template())).name(name(role.template()));
+        let pad = match (&way_out, role) {
+            (Some(out), _) => {
+                let (links, out) = (out.clone(), out.clone());
+                let (of_chain, of_events) = (self.clone(), self.clone());
+                builder
+                    .iterate_internal_links_function(move |_, _| {
+                        gst::Iterator::from_vec(vec![links.clone()])
+                    })
+                    .chain_function(move |_, parent, buffer| {
+                        let error = || Err(gst::FlowError::Error);
+                        imp::RtcpManager::catch_panic_pad_function(parent, error, |_| {
+                            of_chain.pass(role, &out, buffer)
+                        })
+                    })
+                    .event_function(move |pad, parent, event| {
+                        imp::RtcpManager::catch_panic_pad_function(
+                            parent,
+                            || false,
+                            |imp| {
+                                of_events.look_at_event(role, &event);
+                                gst::Pad::event_default(pad, Some(&*imp.obj()), event)
+                            },
+                        )
+                    })
+                    .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
+                    .build()
+            }
+            (None, Role::RecvRtcp) => {
+                let member = self.clone();
+                builder
+                    .chain_function(move |_, parent, buffer| {
+                        let error = || Err(gst::FlowError::Error);
+                        imp::RtcpManager::catch_panic_pad_function(parent, error, |_| {
+                            member.take_rtcp(&buffer);
+                            Ok(gst::FlowSuccess::Ok)
+                        })
+                    })
+                    // What is said about the peer's RTCP concerns nothing that goes out.
+                    .event_function(|_, _, _| true)
+                    .build()
+            }
+            (None, _) => builder.build(),
+        };
+        if role == Role::SendRtp {
+            self.sends.store(true, Ordering::Relaxed);
+            *lock(&self.sender) = pad.downgrade();
+        }
+        (pad, way_out)
+    }
+
+    fn pass(
+        &self,
+        role: Role,
+        out: &gst::Pad,
+        buffer: gst::Buffer,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let is_passed = match role {
+            Role::SendRtp => self.count_sent(&buffer),
+            _ => self.admit(&buffer),
+        };
+        if is_passed {
+            return out.push(buffer);
+        }
+        Ok(gst::FlowSuccess::Ok)
+    }
+
+    /// Whether the session takes a packet that was received.
+    fn admit(&self, buffer: &gst::Buffer) -> bool {
+        let from = sender_address(buffer).unwrap_or(NOBODY);
+        let header = {
+            let map = buffer.map_readable().ok();
+            map.as_deref().and_then(|data| {
+                let packet = Packet::parse(data).ok().filter(|_| !is_rtcp(data))?;
+                Some(RtpHeader::from(&packet))
+            })
+        };
+        let Some(header) = header else {
+            self.malformed.fetch_add(1, Ordering::Relaxed);
+            return false;
+        };
+        let admission = self.session.handle_rtp(clock_now_ns(), from, header);
+        if admission == Admission::Refused {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            // It may have been a collision, which is to be answered.
+            self.wake();
+        }
+        admission == Admission::Admitted
+    }
+
+    fn count_sent(&self, buffer: &gst::Buffer) -> bool {
+        let sent = {
+            let map = buffer.map_readable().ok();
+            map.as_deref().and_then(|data| {
+                let packet = Packet::parse(data).ok()?;
+                Some((packet.ssrc(), packet.time(), packet.payload().len()))
+            })
+        };
+        let Some((ssrc, time, payload_bytes)) = sent else {
+            self.malformed.fetch_add(1, Ordering::Relaxed);
+            return false;
+        };
+        self.session
+            .count_sent(clock_now_ns(), ssrc, time, payload_bytes);
+        true
+    }
+
+    fn take_rtcp(&self, buffer: &gst::Buffer) {
+        let from = sender_address(buffer).unwrap_or(NOBODY);
+        if let Ok(map) = buffer.map_readable() {
+            self.session.handle_rtcp(clock_now_ns(), from, &map);
+        }
+        self.wake();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = self.driver.waker() {
+            waker.wake();
+        }
+    }
+
+    fn look_at_event(&self, role: Role, event: &gst::Event) {
+        match event.view() {
+            gst::EventView::Caps(caps) => {
+                let rate = caps
+                    .caps()
+                    .structure(0)
+                    .and_then(|s| s.get("clock-rate").ok());
+                if let Some(rate_hz) = rate.and_then(|rate: i32| u32::try_from(rate).ok()) {
+                    let rates = ClockRates::new(rate_hz.max(1), &[]);
+                    self.session.rtcp().session.set_clock_rates(rates);
+                }
+            }
+            // Who sends is there as long as it sends; who only listens, as long as there is something to hear.
+            gst::EventView::Eos(_)
+                if role == Role::SendRtp || !self.sends.load(Ordering::Relaxed) =>
+            {
+                let now_ns = clock_now_ns();
+                self.session.rtcp().session.send_bye(now_ns, "");
+                self.wake();
+            }
+            _ => {}
+        }
+    }
+
+    /// A pad of this session is gone.
+    pub(super) fn pad_released(&self, role: Role) {
+        match role {
+            Role::SendRtp => self.sends.store(false, Ordering::Relaxed),
+            Role::SendRtcp => self.driver.remove(),
+            Role::RecvRtp | Role::RecvRtcp => {}
+        }
+    }
+
+    pub(super) fn structure(&self) -> gst::Structure {
+        let mut structure = self.session.structure();
+        structure.set("malformed", self.malformed.load(Ordering::Relaxed));
+        structure.set("refused", self.refused.load(Ordering::Relaxed));
+        structure
+    }
+}
+
+/// Of packets that nobody wrote a sender on.
+const NOBODY: std::net::SocketAddr =
+    std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

@@ -1,0 +1,101 @@
+//! What a session has to say, from a context's thread: a timer that all sessions of the thread share, and a pad.
+
+use std::sync::Arc;
+
+use gst::prelude::*;
+use threadbare_runtime::{Cx, Precision, Ready, clock_now_ns};
+
+use crate::kit::pending::{Pending, scope};
+use crate::kit::source::{Produced, Producer};
+use crate::rtp::session::{PACKET_BYTES_MAX, RtpSession, seed};
+
+pub(super) struct Reporter {
+    session: Arc<RtpSession>,
+    pad: gst::Pad,
+    has_ended: bool,
+}
+
+impl Reporter {
+    pub(super) fn new(session: Arc<RtpSession>, pad: gst::Pad) -> Self {
+        Reporter {
+            session,
+            pad,
+            has_ended: false,
+        }
+    }
+
+    fn next(&self, now_ns: u64) -> Option<gst::Buffer> {
+        let mut bytes = [0; PACKET_BYTES_MAX];
+        let len = self.session.poll_rtcp(now_ns, &mut bytes)?;
+        Some(gst::Buffer::from_slice(bytes[..len].to_vec()))
+    }
+
+    /// Says BYE now: the pads are about to close.
+    pub(super) fn leave(&mut self) {
+        let now_ns = clock_now_ns();
+        self.session.rtcp().session.send_bye(now_ns, "");
+        // Whoever would wait is not waited for.
+        let mut left = Pending::default();
+        while let Some(buffer) = self.next(now_ns) {
+            if scope(&mut left, || self.pad.push(buffer)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+impl Producer for Reporter {
+    // A report that is not taken is made up for by the next one, or by nobody: no reason to stop the media.
+    const REPORTS_FLOW: bool = false;
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        cx.wake_self();
+        Ok(())
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        cx.clear_timer();
+    }
+
+    fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
+
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        // Sessions are asked by the time of the slice, which the timer may have fired half of early.
+        let next = self.next(cx.now_ns());
+        self.session.tell_events();
+        if let Some(buffer) = next {
+            return Produced::Buffer(buffer);
+        }
+        let (due_ns, has_left) = {
+            let rtcp = self.session.rtcp();
+            (rtcp.session.next_timeout(), rtcp.session.has_left())
+        };
+        match due_ns {
+            Some(due_ns) => cx.set_timer(due_ns, Precision::About),
+            None => cx.clear_timer(),
+        }
+        if has_left && !std::mem::replace(&mut self.has_ended, true) {
+            return Produced::Event(gst::event::Eos::new());
+        }
+        Produced::Idle
+    }
+
+    fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
+        // A stream of its own: what comes in are other ones.
+        let stream_id = format!("{:016x}/{}", seed(), pad.name());
+        let start = gst::event::StreamStart::builder(&stream_id)
+            .group_id(gst::GroupId::next())
+            .build();
+        let caps = gst::Caps::new_empty_simple("application/x-rtcp");
+        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        vec![
+            start,
+            gst::event::Caps::new(&caps),
+            gst::event::Segment::new(&segment),
+        ]
+    }
+
+    fn push_failed(&mut self, error: gst::FlowError) {
+        gst::info!(crate::kit::CAT, obj = self.pad, "no more RTCP: {error}");
+    }
+}
