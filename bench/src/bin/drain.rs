@@ -97,10 +97,7 @@ fn take_all(socket: &UdpSocket) -> u64 {
             )
         };
         let got_packets = &space[..got.max(0) as usize];
-        taken += got_packets
-            .iter()
-            .filter(|packet| !is_rtcp(packet))
-            .count() as u64;
+        taken += got_packets.iter().filter(|packet| !is_rtcp(packet)).count() as u64;
         if got < BATCH as libc::c_int {
             return taken;
         }

@@ -78,10 +78,11 @@ fn main() -> Result<()> {
     measure::raise_descriptor_limit();
     gst::init()?;
     let started = Instant::now();
-    // SAFETY: GStreamer is initialised.
-    let pool = match options.pads {
-        true => unsafe { new_pool() },
-        false => null_mut(),
+    let pool = if options.pads {
+        // SAFETY: GStreamer is initialised.
+        unsafe { new_pool() }
+    } else {
+        null_mut()
     };
     let mut relay = Relay {
         epoll: Epoll::new()?,
