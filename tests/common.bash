@@ -25,10 +25,8 @@ elements=(ts-udpsrc ts-udpsink ts-queue)
 # What `make unit` has left is taken as it is: building these alone, with other features of what they depend
 # on, would take minutes.
 use_build() {
-    if ! [ -e "$target_dir/$plugin_name" ] || ! [ -x "$target_dir/threadbare" ]; then
-        say 'nothing is built yet: building'
-        "${CARGO:-cargo}" build -q --workspace
-    fi
+    # Costs nothing where it is built already, and an old build would be tested for the new one.
+    "${CARGO:-cargo}" build -q --workspace
     say "with the build of $(date -r "$target_dir/$plugin_name" '+%F %T')"
 }
 
