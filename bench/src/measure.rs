@@ -16,8 +16,23 @@ pub struct Snapshot {
     at: Instant,
     cpu: Duration,
     switches: u64,
-    arrived: u64,
+    counted: Counted,
     allocations: Option<u64>,
+}
+
+/// Reading what a thousand elements have counted takes its time, and memory.
+#[derive(Clone, Copy, Debug)]
+struct Counted {
+    at: Instant,
+    arrived: u64,
+}
+
+impl Counted {
+    fn now() -> Counted {
+        let at = Instant::now();
+        let arrived = counter::arrived();
+        Counted { at, arrived }
+    }
 }
 
 /// What happened between two snapshots.
@@ -34,14 +49,26 @@ pub struct Window {
 }
 
 impl Snapshot {
-    pub fn take() -> Snapshot {
+    /// At the beginning of a window: what it costs to take this is not in the window.
+    pub fn first() -> Snapshot {
+        let counted = Counted::now();
+        Snapshot::of(|| counted)
+    }
+
+    /// At its end; the same holds.
+    pub fn last() -> Snapshot {
+        Snapshot::of(Counted::now)
+    }
+
+    fn of(counted: impl FnOnce() -> Counted) -> Snapshot {
         let usage = usage();
+        let allocations = allocations();
         Snapshot {
             at: Instant::now(),
             cpu: duration_of(usage.ru_utime) + duration_of(usage.ru_stime),
             switches: (usage.ru_nvcsw + usage.ru_nivcsw) as u64,
-            arrived: counter::arrived(),
-            allocations: allocations(),
+            counted: counted(),
+            allocations,
         }
     }
 
@@ -53,15 +80,18 @@ impl Snapshot {
     pub fn until(&self, end: &Snapshot) -> Window {
         let seconds = (end.at - self.at).as_secs_f64();
         let cpu_seconds = (end.cpu - self.cpu).as_secs_f64();
-        let buffers = end.arrived - self.arrived;
-        let per_buffer = |total: f64| (buffers > 0).then(|| total / buffers as f64);
+        // Counted over a slightly longer time than measured.
+        let counted = end.counted.arrived - self.counted.arrived;
+        let counted_seconds = (end.counted.at - self.counted.at).as_secs_f64();
+        let buffers = (counted as f64 * seconds / counted_seconds).round();
+        let per_buffer = |total: f64| (buffers > 0.0).then(|| total / buffers);
         let allocations = self
             .allocations
             .zip(end.allocations)
             .map(|(first, last)| last - first);
         Window {
             seconds,
-            buffers,
+            buffers: buffers as u64,
             cpu_percent: 100.0 * cpu_seconds / seconds,
             cpu_us_per_buffer: per_buffer(cpu_seconds * 1e6),
             switches_per_second: (end.switches - self.switches) as f64 / seconds,
@@ -173,8 +203,8 @@ mod tests {
 
     #[test]
     fn nothing_arrived_is_not_a_figure() {
-        let now = Snapshot::take();
-        assert_eq!(now.until(&Snapshot::take()).cpu_us_per_buffer, None);
+        let now = Snapshot::first();
+        assert_eq!(now.until(&Snapshot::last()).cpu_us_per_buffer, None);
     }
 
     #[test]

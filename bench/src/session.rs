@@ -82,9 +82,9 @@ pub fn run(ready: Ready, warmup: Duration, window: Duration) -> Result<()> {
         std::thread::sleep(LOOK_INTERVAL);
     }
     std::thread::sleep(warmup);
-    let first = Snapshot::take();
+    let first = Snapshot::first();
     std::thread::sleep(window);
-    let last = Snapshot::take();
+    let last = Snapshot::last();
 
     let threads = measure::switches_by_thread()?.len();
     let resident_kib = measure::resident_kib()?;
@@ -106,9 +106,9 @@ pub fn run_idle(ready: Ready, warmup: Duration, window: Duration) -> Result<()> 
     report(&Report::Ready(ready))?;
     std::thread::sleep(warmup);
     let first = measure::switches_by_thread()?;
-    let start = Snapshot::take();
+    let start = Snapshot::first();
     std::thread::sleep(window);
-    let cpu_ms = start.cpu_ms_until(&Snapshot::take());
+    let cpu_ms = start.cpu_ms_until(&Snapshot::last());
     let last = measure::switches_by_thread()?;
     let mut switches = BTreeMap::new();
     for (id, (name, count)) in last.iter().filter(|(id, _)| **id != std::process::id()) {

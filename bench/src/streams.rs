@@ -61,6 +61,8 @@ pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()
     for stream in 1..options.streams {
         pipelines.push(start(&options, stream, &clock)?);
     }
+    let senders: Vec<gst::Element> = pipelines.iter().flat_map(own_counters).collect();
+    counter::count_by(move || senders.iter().map(packets_sent).sum());
     let ready = Ready {
         setup_seconds: started.elapsed().as_secs_f64(),
         resident_kib_first,
@@ -93,6 +95,9 @@ fn start(options: &Options, stream: u16, clock: &gst::Clock) -> Result<gst::Pipe
     });
     for sink in contents.iterate_sinks() {
         let sink = sink.context("the bin changed while it was looked at")?;
+        if counts_itself(&sink) {
+            continue;
+        }
         count_at(
             &sink
                 .static_pad("sink")
@@ -102,6 +107,22 @@ fn start(options: &Options, stream: u16, clock: &gst::Clock) -> Result<gst::Pipe
     pipeline.add(&contents)?;
     pipeline.set_state(gst::State::Playing)?;
     Ok(pipeline)
+}
+
+/// Whether a sink says how many packets it has sent.
+fn counts_itself(sink: &gst::Element) -> bool {
+    sink.factory()
+        .is_some_and(|factory| factory.name() == "ts-rtpsink")
+}
+
+fn own_counters(pipeline: &gst::Pipeline) -> impl Iterator<Item = gst::Element> + use<> {
+    let elements = pipeline.iterate_recurse().into_iter().flatten();
+    elements.filter(counts_itself)
+}
+
+fn packets_sent(sink: &gst::Element) -> u64 {
+    let stats = sink.property::<gst::Structure>("stats");
+    stats.get("packets-sent").unwrap_or(0)
 }
 
 #[allow(unsafe_code)]

@@ -2,16 +2,19 @@
 //! place, send it on from the socket it came to. No jitter buffer, no RTCP.
 //!
 //! Bare: nothing but the kernel and a table. With `--pads`: a pooled GStreamer buffer that goes through two
-//! pads, as it would through two elements.
+//! pads, as it would through two elements. With `--codec`: elements of GStreamer's make of each payload what
+//! is sent on, and nothing else is between the socket and them.
 
 use std::ffi::CString;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::ptr::null_mut;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
+use gst::prelude::*;
 use threadbare_bench::epoll::Epoll;
 use threadbare_bench::session::{self, Ready};
 use threadbare_bench::{counter, measure};
@@ -34,6 +37,9 @@ struct Options {
     /// Through GStreamer buffers and pads.
     #[arg(long)]
     pads: bool,
+    /// Elements from mu-law to what is sent on, as for gst-launch.
+    #[arg(long, conflicts_with = "pads")]
+    codec: Option<String>,
     /// Milliseconds of a slice.
     #[arg(long, default_value_t = 20)]
     wait: u64,
@@ -52,12 +58,26 @@ const PCMA: u8 = 8;
 
 /// One stream. Its address is given to GStreamer, so it stays where it is.
 struct Stream {
-    socket: UdpSocket,
-    destination: libc::sockaddr_in,
+    output: Arc<Output>,
     table: &'static [u8; 256],
+    codec: Option<Codec>,
     /// Null in the bare loop.
     source: *mut gst_sys::GstPad,
     converter_source: *mut gst_sys::GstPad,
+}
+
+/// Where a stream comes in and goes out.
+struct Output {
+    socket: UdpSocket,
+    destination: libc::sockaddr_in,
+}
+
+/// A pad that pushes into the elements; what they make of it is sent on.
+struct Codec {
+    source: gst::Pad,
+    elements: gst::Bin,
+    /// A link does not keep it.
+    _sink: gst::Pad,
 }
 
 /// What the loop's thread owns.
@@ -95,6 +115,9 @@ fn main() -> Result<()> {
     for stream in 0..options.streams {
         let destination = options.out + stream % options.out_ports;
         relay.add(options.port + stream, destination, table)?;
+        if let (Some(codec), Some(stream)) = (&options.codec, relay.streams.last_mut()) {
+            stream.codec = Some(Codec::new(codec, stream.output.clone())?);
+        }
         if stream == 0 {
             resident_kib_first = measure::resident_kib()?;
         }
@@ -119,17 +142,21 @@ impl Relay {
         let socket = UdpSocket::bind(address).with_context(|| format!("{address:?}"))?;
         socket.set_nonblocking(true)?;
         self.epoll.add(&socket, self.streams.len())?;
-        let mut stream = Box::new(Stream {
-            socket,
-            destination: libc::sockaddr_in {
-                sin_family: libc::AF_INET as u16,
-                sin_port: destination.to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from(Ipv4Addr::LOCALHOST).to_be(),
-                },
-                sin_zero: [0; 8],
+        let destination = libc::sockaddr_in {
+            sin_family: libc::AF_INET as u16,
+            sin_port: destination.to_be(),
+            sin_addr: libc::in_addr {
+                s_addr: u32::from(Ipv4Addr::LOCALHOST).to_be(),
             },
+            sin_zero: [0; 8],
+        };
+        let mut stream = Box::new(Stream {
+            output: Arc::new(Output {
+                socket,
+                destination,
+            }),
             table,
+            codec: None,
             source: null_mut(),
             converter_source: null_mut(),
         });
@@ -146,9 +173,15 @@ impl Relay {
         self.epoll.run(slice, |place, time| {
             let stream = &self.streams[place];
             if self.pool.is_null() {
-                if let Ok(len) = stream.socket.recv(&mut packet) {
-                    convert(&mut packet[..len], stream.table);
-                    stream.send(&packet[..len]);
+                let Ok(len) = stream.output.socket.recv(&mut packet) else {
+                    return;
+                };
+                match &stream.codec {
+                    Some(codec) => codec.push(&packet[..len], time),
+                    None => {
+                        convert(&mut packet[..len], stream.table);
+                        stream.output.send(&packet[..len]);
+                    }
                 }
             } else {
                 // SAFETY: pool and pads were made in `main` and live as long as the process.
@@ -158,7 +191,7 @@ impl Relay {
     }
 }
 
-impl Stream {
+impl Output {
     fn send(&self, packet: &[u8]) {
         // SAFETY: an open socket, a packet and an address that live through the call.
         let sent = unsafe {
@@ -173,6 +206,57 @@ impl Stream {
         };
         if sent > 0 {
             counter::count();
+        }
+    }
+}
+
+impl Codec {
+    fn new(description: &str, output: Arc<Output>) -> Result<Codec> {
+        let elements = gst::parse::bin_from_description(description, true)
+            .with_context(|| format!("in: {description}"))?;
+        let end = |name| {
+            let pad = elements.static_pad(name);
+            pad.with_context(|| format!("{description}: no {name} pad is left"))
+        };
+        let source = gst::Pad::builder(gst::PadDirection::Src).build();
+        let sink = gst::Pad::builder(gst::PadDirection::Sink)
+            .chain_function(move |_, _, buffer| {
+                let mut packet = [0u8; BUFFER_BYTES];
+                let payload = buffer.map_readable().map_err(|_| gst::FlowError::Error)?;
+                let len = payload.len().min(BUFFER_BYTES - HEADER_BYTES);
+                packet[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&payload[..len]);
+                output.send(&packet[..HEADER_BYTES + len]);
+                Ok(gst::FlowSuccess::Ok)
+            })
+            .build();
+        source.set_active(true)?;
+        sink.set_active(true)?;
+        source.link(&end("sink")?)?;
+        end("src")?.link(&sink)?;
+        elements.set_state(gst::State::Playing)?;
+        let caps = gst::Caps::builder("audio/x-mulaw")
+            .field("rate", 8000)
+            .field("channels", 1)
+            .build();
+        source.push_event(gst::event::StreamStart::new("codec"));
+        source.push_event(gst::event::Caps::new(&caps));
+        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        source.push_event(gst::event::Segment::new(&segment));
+        Ok(Codec {
+            source,
+            elements,
+            _sink: sink,
+        })
+    }
+
+    fn push(&self, packet: &[u8], time: Duration) {
+        let mut buffer = gst::Buffer::from_slice(packet[HEADER_BYTES..].to_vec());
+        buffer
+            .make_mut()
+            .set_pts(gst::ClockTime::try_from(time).ok());
+        if let Err(error) = self.source.push(buffer) {
+            eprintln!("{}: {error}", self.elements.name());
+            std::process::exit(2);
         }
     }
 }
@@ -257,7 +341,12 @@ unsafe fn push_one(pool: *mut gst_sys::GstBufferPool, stream: &Stream, time_ns: 
         }
         let mut map = std::mem::zeroed();
         gst_sys::gst_buffer_map(buffer, &mut map, gst_sys::GST_MAP_WRITE);
-        let bytes = libc::recv(stream.socket.as_raw_fd(), map.data.cast(), map.size, 0);
+        let bytes = libc::recv(
+            stream.output.socket.as_raw_fd(),
+            map.data.cast(),
+            map.size,
+            0,
+        );
         gst_sys::gst_buffer_unmap(buffer, &mut map);
         if bytes > 0 {
             gst_sys::gst_buffer_set_size(buffer, bytes);
@@ -299,7 +388,9 @@ unsafe extern "C" fn send_chain(
         let stream = &*gst_sys::gst_pad_get_element_private(pad).cast::<Stream>();
         let mut map = std::mem::zeroed();
         gst_sys::gst_buffer_map(buffer, &mut map, gst_sys::GST_MAP_READ);
-        stream.send(std::slice::from_raw_parts(map.data, map.size));
+        stream
+            .output
+            .send(std::slice::from_raw_parts(map.data, map.size));
         gst_sys::gst_buffer_unmap(buffer, &mut map);
         gst_sys::gst_mini_object_unref(buffer.cast());
         gst_sys::GST_FLOW_OK

@@ -15,6 +15,8 @@ pub(crate) enum Program {
     RelayFloor,
     /// The same through GStreamer buffers and two pads.
     RelayPads,
+    /// The same with the stock elements of a codec in between, and nothing else; these are the description.
+    RelayCodec,
 }
 
 /// How a case is run.
@@ -45,7 +47,10 @@ impl Case {
     /// Whether what is received goes somewhere else.
     pub(crate) fn sends_on(&self) -> bool {
         self.description.contains("{out}")
-            || matches!(self.program, Program::RelayFloor | Program::RelayPads)
+            || matches!(
+                self.program,
+                Program::RelayFloor | Program::RelayPads | Program::RelayCodec
+            )
     }
 }
 
@@ -225,14 +230,47 @@ pub(crate) const CASES: &[Case] = &[
         100,
         STOCK_SESSION,
     ),
-    case("opus-0-100", Program::Ours, Mode::Once, 100, to_opus!("0")),
-    case("opus-5-100", Program::Ours, Mode::Once, 100, to_opus!("5")),
+    case(
+        "opus-0-100",
+        Program::Ours,
+        Mode::EachRound,
+        100,
+        to_opus!("0"),
+    ),
+    case(
+        "relay-opus-0-100",
+        Program::RelayCodec,
+        Mode::EachRound,
+        100,
+        "mulawdec ! opusenc complexity=0",
+    ),
+    case(
+        "opus-5-100",
+        Program::Ours,
+        Mode::EachRound,
+        100,
+        to_opus!("5"),
+    ),
+    case(
+        "relay-opus-5-100",
+        Program::RelayCodec,
+        Mode::EachRound,
+        100,
+        "mulawdec ! opusenc complexity=5",
+    ),
     case(
         "opus-10-100",
         Program::Ours,
-        Mode::Once,
+        Mode::EachRound,
         100,
         to_opus!("10"),
+    ),
+    case(
+        "relay-opus-10-100",
+        Program::RelayCodec,
+        Mode::EachRound,
+        100,
+        "mulawdec ! opusenc complexity=10",
     ),
     case(
         "relay-floor-1000",
@@ -297,7 +335,9 @@ mod tests {
 
     #[test]
     fn streams_of_one_case_do_not_share_a_port() {
-        for case in CASES.iter().filter(|case| !case.description.is_empty()) {
+        let pipelines =
+            |case: &&Case| !case.description.is_empty() && case.program != Program::RelayCodec;
+        for case in CASES.iter().filter(pipelines) {
             let separate = case.description.contains("port={port}");
             let by_ssrc = case.description.contains("port={base} ssrc={ssrc}");
             assert!(separate || by_ssrc, "{}", case.name);

@@ -228,6 +228,27 @@ pub(crate) const TARGETS: &[Target] = &[
         Judge::Median,
     ),
     target(
+        "G.711 to Opus, complexity 0, full session: against the bare codec in a bare loop",
+        "x",
+        1.1,
+        Figure::Ratio("opus-0-100", "relay-opus-0-100", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "G.711 to Opus, complexity 5, full session: against the bare codec in a bare loop",
+        "x",
+        1.1,
+        Figure::Ratio("opus-5-100", "relay-opus-5-100", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "G.711 to Opus, complexity 10, full session: against the bare codec in a bare loop",
+        "x",
+        1.1,
+        Figure::Ratio("opus-10-100", "relay-opus-10-100", us_per_packet),
+        Judge::Median,
+    ),
+    target(
         "full session, 3000 streams on one shared port: CPU per packet",
         "µs",
         6.0,

@@ -124,7 +124,7 @@ impl Bench {
             Program::Stock | Program::Ours => "streams",
             Program::Peer => "streams-peer",
             Program::Floor => "floor",
-            Program::RelayFloor | Program::RelayPads => "relay",
+            Program::RelayFloor | Program::RelayPads | Program::RelayCodec => "relay",
         });
         command.args([
             "--streams",
@@ -138,6 +138,9 @@ impl Bench {
             Program::Floor | Program::RelayFloor => {}
             Program::RelayPads => {
                 command.arg("--pads");
+            }
+            Program::RelayCodec => {
+                command.args(["--codec", case.description]);
             }
             Program::Stock | Program::Ours | Program::Peer => {
                 command.args(["--description", case.description]);

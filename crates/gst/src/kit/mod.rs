@@ -17,7 +17,11 @@ pub(crate) mod stats;
 pub(crate) mod time;
 pub(crate) mod trail;
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use gst::prelude::*;
+use gst::subclass::prelude::*;
 
 /// The debug category of what the elements share.
 pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -133,6 +137,31 @@ where
     klass
         .pad_template(name)
         .expect("the class has this template")
+}
+
+/// Calls a pad function of the element that `parent` is; a panic becomes an error message and `fallback`.
+///
+/// What `catch_panic_pad_function` does, without its look-up in the instance's table for each packet: that
+/// table has left the cache when a stream's turn comes round.
+pub(crate) fn pad_function<T, R>(
+    parent: Option<&gst::Object>,
+    fallback: impl FnOnce() -> R,
+    function: impl FnOnce(&T) -> R,
+) -> R
+where
+    T: ElementImpl,
+    T::Type: IsA<gst::Element>,
+{
+    let Some(element) = parent.and_then(|parent| parent.downcast_ref::<T::Type>()) else {
+        debug_assert!(false, "a pad function was called for another element");
+        return fallback();
+    };
+    let imp = T::from_obj(element);
+    match catch_unwind(AssertUnwindSafe(|| function(imp))) {
+        Ok(result) => result,
+        // It knows how a panic is told to the application.
+        Err(panic) => T::catch_panic_pad_function(parent, fallback, |_| resume_unwind(panic)),
+    }
 }
 
 /// A group of properties that several elements have.

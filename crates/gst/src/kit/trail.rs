@@ -7,6 +7,7 @@
 //! The addresses are hints: they are never followed, only prefetched, which cannot fault. When a branch is
 //! relinked they are useless for a while, not wrong.
 
+use std::mem::offset_of;
 use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::glib::translate::IntoGlib;
@@ -54,16 +55,16 @@ pub(crate) fn span<T: ?Sized>(value: &T) -> (usize, usize) {
 static OFFER: LazyLock<glib::Quark> =
     LazyLock::new(|| glib::Quark::from_str("threadbare-offered-memory"));
 
-/// The first objects along a branch.
+/// The first objects along a branch, as the cache lines of them that a buffer touches.
 pub(crate) struct Trail {
-    /// Address, and the number of lines in the upper 16 bits, which an address does not use.
-    spans: [u64; SPANS_MAX],
+    /// Blocks of 16 lines: the block's number, and which of its lines in the lower 16 bits.
+    blocks: [u64; BLOCKS_MAX],
     len: usize,
 }
 
 impl Trail {
     pub(crate) const EMPTY: Trail = Trail {
-        spans: [0; SPANS_MAX],
+        blocks: [0; BLOCKS_MAX],
         len: 0,
     };
 
@@ -71,48 +72,96 @@ impl Trail {
     pub(crate) fn from(pad: &gst::Pad) -> Self {
         let mut trail = Trail::EMPTY;
         let mut pad = pad.clone();
-        loop {
-            trail.add(pad.as_ptr().cast(), 0, PAD_LINES);
+        for _ in 0..ELEMENTS_MAX {
+            trail.add_pad(&pad);
             let Some(peer) = pad.peer() else { break };
-            trail.add(peer.as_ptr().cast(), 0, PAD_LINES);
+            trail.add_pad(&peer);
             let Some(element) = peer.parent_element() else {
                 break;
             };
-            let size = instance_size(&element);
-            let lines = size.div_ceil(CACHE_LINE).min(INSTANCE_LINES_MAX);
-            trail.add(element.as_ptr().cast(), PRIVATE_LINES, lines);
-            if let Some(offer) = Offer::of(&element) {
-                for (address, bytes) in lock(&offer.0).iter() {
-                    let lines = bytes.div_ceil(CACHE_LINE).clamp(1, OFFERED_LINES_MAX);
-                    trail.add(*address as *const u8, 0, lines);
-                }
-            }
+            trail.add_element(&element);
             let mut sources = element.src_pads().into_iter();
             match (sources.next(), sources.next()) {
-                (Some(only), None) if trail.len < SPANS_MAX => pad = only,
+                (Some(only), None) => pad = only,
                 _ => break,
             }
         }
         trail
     }
 
-    fn add(&mut self, address: *const u8, lines_before: usize, lines: usize) {
-        if self.len < SPANS_MAX {
-            let begin = address.wrapping_sub(lines_before * CACHE_LINE) as u64;
-            self.spans[self.len] = begin | ((lines_before + lines) as u64) << LINES_SHIFT;
-            self.len += 1;
+    /// What `gst_pad_push` and the chain function's call look at.
+    fn add_pad(&mut self, pad: &gst::Pad) {
+        let raw: *mut gst::ffi::GstPad = pad.as_ptr();
+        let pad = raw as usize;
+        self.add(pad, OBJECT_BYTES);
+        for field in [
+            offset_of!(gst::ffi::GstPad, direction),
+            offset_of!(gst::ffi::GstPad, stream_rec_lock),
+            offset_of!(gst::ffi::GstPad, mode),
+            offset_of!(gst::ffi::GstPad, peer),
+            offset_of!(gst::ffi::GstPad, chainfunc),
+            offset_of!(gst::ffi::GstPad, num_probes),
+            offset_of!(gst::ffi::GstPad, ABI),
+        ] {
+            self.add(pad + field, size_of::<usize>());
+        }
+        // SAFETY: a live pad, whose private part and recursive mutex are made with it and stay the same until it is freed;
+        // only their addresses are read.
+        let (private, mutex) =
+            unsafe { ((*raw).priv_ as usize, (*raw).stream_rec_lock.p as usize) };
+        self.add(private, PAD_PRIVATE_BYTES);
+        self.add(mutex, MUTEX_BYTES);
+    }
+
+    fn add_element(&mut self, element: &gst::Element) {
+        let instance = element.as_ptr() as usize;
+        match Offer::of(element) {
+            Some(offer) => {
+                self.add(instance, OBJECT_BYTES);
+                for (address, bytes) in lock(&offer.0).iter() {
+                    self.add(*address, (*bytes).clamp(1, OFFERED_BYTES_MAX));
+                }
+            }
+            None => {
+                let bytes = instance_size(element).min(INSTANCE_BYTES_MAX);
+                self.add(
+                    instance.saturating_sub(PRIVATE_BYTES),
+                    PRIVATE_BYTES + bytes,
+                );
+            }
+        }
+    }
+
+    /// Adds the lines of `bytes` from `address` on.
+    fn add(&mut self, address: usize, bytes: usize) {
+        if address == 0 {
+            return;
+        }
+        for line in address / CACHE_LINE..=(address + bytes - 1) / CACHE_LINE {
+            let (block, bit) = ((line / LINES_OF_BLOCK) as u64, 1 << (line % LINES_OF_BLOCK));
+            let known = self.blocks[..self.len]
+                .iter_mut()
+                .find(|known| **known >> LINES_OF_BLOCK == block);
+            if let Some(known) = known {
+                *known |= bit;
+            } else if self.len < BLOCKS_MAX {
+                self.blocks[self.len] = block << LINES_OF_BLOCK | bit;
+                self.len += 1;
+            }
         }
     }
 
     /// Asks for all of it.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        for span in &self.spans[..self.len] {
-            let address = span & ((1 << LINES_SHIFT) - 1);
-            prefetch(
-                address as usize as *const u8,
-                (span >> LINES_SHIFT) as usize,
-            );
+        for block in &self.blocks[..self.len] {
+            let first = (block >> LINES_OF_BLOCK) as usize * (LINES_OF_BLOCK * CACHE_LINE);
+            let mut lines = *block as u16;
+            while lines != 0 {
+                let line = lines.trailing_zeros() as usize;
+                prefetch((first + line * CACHE_LINE) as *const u8, 1);
+                lines &= lines - 1;
+            }
         }
     }
 }
@@ -126,14 +175,19 @@ fn instance_size(element: &gst::Element) -> usize {
     }
 }
 
-/// Four elements with their pads and what they offer, and two more.
-const SPANS_MAX: usize = 20;
+const LINES_OF_BLOCK: usize = 16;
+/// Four elements with their pads: about six objects each.
+const BLOCKS_MAX: usize = 32;
+const ELEMENTS_MAX: usize = 5;
 /// Of one span that an element offers.
-const OFFERED_LINES_MAX: usize = 8;
-const LINES_SHIFT: u32 = 48;
-/// Cache lines of a pad: a push touches most of them.
-const PAD_LINES: usize = size_of::<gst::ffi::GstPad>().div_ceil(CACHE_LINE);
-/// Of an element, as much as is likely to be used for each buffer.
-const INSTANCE_LINES_MAX: usize = 12;
+const OFFERED_BYTES_MAX: usize = 8 * CACHE_LINE;
+/// Type, references, lock, parent, flags.
+const OBJECT_BYTES: usize = offset_of!(gst::ffi::GstObject, control_bindings);
+/// Of `GstPadPrivate`: the event cookies and the use count.
+const PAD_PRIVATE_BYTES: usize = 48;
+/// Of the `pthread_mutex_t` in a GRecMutex.
+const MUTEX_BYTES: usize = 40;
+/// Of an element that offers nothing, as much as is likely to be used for each buffer.
+const INSTANCE_BYTES_MAX: usize = 12 * CACHE_LINE;
 /// GObject puts private data before the instance.
-const PRIVATE_LINES: usize = 8;
+const PRIVATE_BYTES: usize = 8 * CACHE_LINE;

@@ -9,6 +9,7 @@ use gst::subclass::prelude::*;
 
 use crate::kit::context::ContextSettings;
 use crate::kit::crossing::{Crossing, Passes, Popper};
+use crate::kit::pad_function;
 use crate::kit::queue::{Item, Notice, Queue as Items, QueueProperties};
 use crate::kit::time::RunningTime;
 
@@ -61,24 +62,22 @@ impl ObjectSubclass for Queue {
         let error = || Err(gst::FlowError::Error);
         let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
             .chain_function(move |_, parent, buffer| {
-                Queue::catch_panic_pad_function(parent, error, |imp| {
-                    imp.chain(Item::Buffer(buffer))
-                })
+                pad_function::<Queue, _>(parent, error, |imp| imp.chain(Item::Buffer(buffer)))
             })
             .chain_list_function(move |_, parent, list| {
-                Queue::catch_panic_pad_function(parent, error, |imp| imp.chain(Item::List(list)))
+                pad_function::<Queue, _>(parent, error, |imp| imp.chain(Item::List(list)))
             })
             .event_function(|pad, parent, event| {
-                Queue::catch_panic_pad_function(parent, || false, |imp| imp.sink_event(pad, event))
+                pad_function::<Queue, _>(parent, || false, |imp| imp.sink_event(pad, event))
             })
             .query_function(|pad, parent, query| {
-                Queue::catch_panic_pad_function(parent, || false, |imp| imp.sink_query(pad, query))
+                pad_function::<Queue, _>(parent, || false, |imp| imp.sink_query(pad, query))
             })
             .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
             .build();
         let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
             .query_function(|pad, parent, query| {
-                Queue::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query))
+                pad_function::<Queue, _>(parent, || false, |imp| imp.src_query(pad, query))
             })
             .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
             .build();

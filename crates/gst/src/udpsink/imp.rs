@@ -13,11 +13,11 @@ use gst::subclass::prelude::*;
 use super::clients::{self, Client};
 use super::sender::Sender;
 use crate::kit::context::ContextSettings;
-use crate::kit::lock;
 use crate::kit::sink::{Sink, SyncProperties};
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
+use crate::kit::{lock, pad_function};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -443,19 +443,13 @@ impl ObjectSubclass for UdpSink {
         let flushing = || Err(gst::FlowError::Error);
         let sink_pad = gst::Pad::builder_from_template(&template)
             .chain_function(move |_, parent, buffer| {
-                UdpSink::catch_panic_pad_function(parent, flushing, |imp| imp.sink().chain(buffer))
+                pad_function::<UdpSink, _>(parent, flushing, |imp| imp.sink().chain(buffer))
             })
             .chain_list_function(move |_, parent, list| {
-                UdpSink::catch_panic_pad_function(parent, flushing, |imp| {
-                    imp.sink().chain_list(&list)
-                })
+                pad_function::<UdpSink, _>(parent, flushing, |imp| imp.sink().chain_list(&list))
             })
             .event_function(|pad, parent, event| {
-                UdpSink::catch_panic_pad_function(
-                    parent,
-                    || false,
-                    |imp| imp.sink_event(pad, event),
-                )
+                pad_function::<UdpSink, _>(parent, || false, |imp| imp.sink_event(pad, event))
             })
             .build();
         UdpSink {

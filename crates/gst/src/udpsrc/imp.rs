@@ -10,11 +10,11 @@ use gst::subclass::prelude::*;
 use super::receiver::{Receiver, Stats};
 use super::settings::{MTU_DEFAULT, MTU_MAX, Settings, SocketTimestamp};
 use crate::kit::context::ContextSettings;
-use crate::kit::lock;
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
 use crate::kit::source::{self, Driver, LiveSource, Producer};
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
+use crate::kit::{lock, pad_function};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -247,7 +247,7 @@ impl ObjectSubclass for UdpSrc {
         let template = crate::kit::template(klass, "src");
         let src_pad = gst::Pad::builder_from_template(&template)
             .query_function(|pad, parent, query| {
-                UdpSrc::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query))
+                pad_function::<UdpSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
             })
             .build();
         let stats = Arc::<Stats>::default();

@@ -22,6 +22,7 @@ pub(super) struct Branch {
     /// `None`: on the thread that pushes into the element.
     crossing: Option<Crossing<Ending>>,
     is_closing: AtomicBool,
+    is_gone: AtomicBool,
 }
 
 impl Branch {
@@ -45,6 +46,7 @@ impl Branch {
                 number,
                 crossing,
                 is_closing: AtomicBool::new(false),
+                is_gone: AtomicBool::new(false),
             }
         })
     }
@@ -106,6 +108,12 @@ impl Branch {
         if let Some(crossing) = &self.crossing {
             crossing.close();
         }
+    }
+
+    /// `true` once: whoever gets it takes the pad off the element. A stream may end on its context's thread while the
+    /// element stops.
+    pub(super) fn leave(&self) -> bool {
+        !self.is_gone.swap(true, Ordering::AcqRel)
     }
 
     /// What the branch adds to the latency.

@@ -11,8 +11,8 @@ use threadbare_runtime::{Agent, AgentHandle, Cx, Precision, Ready, clock_now_ns}
 use super::branch::{Branch, OnEnded};
 use super::streams::{By, Limits, Streams, Way};
 use crate::kit::context::{ContextSettings, Place, WAIT_MS_MAX};
-use crate::kit::lock;
 use crate::kit::stats::StatsProperty;
+use crate::kit::{lock, pad_function};
 
 #[derive(Debug, Clone)]
 struct Settings {
@@ -211,6 +211,9 @@ impl RtpDemux {
         // Its place is taken by the next one only when the pad is gone.
         let _ = branch.pad.set_active(false);
         branch.stop();
+        if !branch.leave() {
+            return;
+        }
         let obj = self.obj();
         let removed = obj.remove_pad(&branch.pad).is_ok();
         self.with_streams(|streams| streams.closed(branch));
@@ -319,11 +322,7 @@ impl RtpDemux {
         let pad = gst::Pad::builder_from_template(&template)
             .name(format!("src_{number}"))
             .query_function(|pad, parent, query| {
-                RtpDemux::catch_panic_pad_function(
-                    parent,
-                    || false,
-                    |imp| imp.src_query(pad, query),
-                )
+                pad_function::<RtpDemux, _>(parent, || false, |imp| imp.src_query(pad, query))
             })
             .build();
         let element = obj.downgrade();
@@ -451,14 +450,10 @@ impl ObjectSubclass for RtpDemux {
         let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
             .chain_function(|_, parent, buffer| {
                 let error = || Err(gst::FlowError::Error);
-                RtpDemux::catch_panic_pad_function(parent, error, |imp| imp.chain(buffer))
+                pad_function::<RtpDemux, _>(parent, error, |imp| imp.chain(buffer))
             })
             .event_function(|pad, parent, event| {
-                RtpDemux::catch_panic_pad_function(
-                    parent,
-                    || false,
-                    |imp| imp.sink_event(pad, event),
-                )
+                pad_function::<RtpDemux, _>(parent, || false, |imp| imp.sink_event(pad, event))
             })
             .build();
         RtpDemux {

@@ -8,9 +8,9 @@ use gst::subclass::prelude::*;
 use threadbare_rtp::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::recode::{Config, Encoding, Handled, Recoder};
 
-use crate::kit::lock;
 use crate::kit::stats::StatsProperty;
 use crate::kit::trail::{self, Offer};
+use crate::kit::{lock, pad_function};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -222,8 +222,11 @@ impl RtpG711 {
                 None => *slot = Some(Recoder::new(config)),
             }
             let recoder = slot.as_ref().expect("it has just been set");
-            self.offer
-                .set([trail::span(recoder.history()), trail::span(&self.recoder)]);
+            self.offer.set([
+                trail::span(recoder.history()),
+                trail::span(&self.recoder),
+                trail::span(&self.src_pad),
+            ]);
             recoder.config().ssrc
         };
         let mut out = out;
@@ -469,21 +472,21 @@ impl ObjectSubclass for RtpG711 {
         let no = || false;
         let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
             .chain_function(move |_, parent, buffer| {
-                RtpG711::catch_panic_pad_function(parent, error, |imp| imp.chain(buffer))
+                pad_function::<RtpG711, _>(parent, error, |imp| imp.chain(buffer))
             })
             .event_function(move |pad, parent, event| {
-                RtpG711::catch_panic_pad_function(parent, no, |imp| imp.sink_event(pad, event))
+                pad_function::<RtpG711, _>(parent, no, |imp| imp.sink_event(pad, event))
             })
             .query_function(move |pad, parent, query| {
-                RtpG711::catch_panic_pad_function(parent, no, |imp| imp.sink_query(pad, query))
+                pad_function::<RtpG711, _>(parent, no, |imp| imp.sink_query(pad, query))
             })
             .build();
         let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
             .event_function(move |pad, parent, event| {
-                RtpG711::catch_panic_pad_function(parent, no, |imp| imp.src_event(pad, event))
+                pad_function::<RtpG711, _>(parent, no, |imp| imp.src_event(pad, event))
             })
             .query_function(move |pad, parent, query| {
-                RtpG711::catch_panic_pad_function(parent, no, |imp| imp.src_query(pad, query))
+                pad_function::<RtpG711, _>(parent, no, |imp| imp.src_query(pad, query))
             })
             .build();
         RtpG711 {

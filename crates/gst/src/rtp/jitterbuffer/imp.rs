@@ -13,10 +13,10 @@ use super::orderer::{Options, Orderer};
 use super::pusher::{Pusher, Shared};
 use crate::kit::context::ContextSettings;
 use crate::kit::crossing::{Crossing, Passes};
-use crate::kit::lock;
 use crate::kit::queue::{Item, Leaky, Level, Queue};
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
+use crate::kit::{lock, pad_function};
 use crate::rtp::source::ClockSkew;
 
 /// The stock element's, by number and nick.
@@ -310,32 +310,24 @@ impl ObjectSubclass for RtpJitterBuffer {
         let no = || false;
         let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
             .chain_function(move |_, parent, buffer| {
-                RtpJitterBuffer::catch_panic_pad_function(parent, error, |imp| {
+                pad_function::<RtpJitterBuffer, _>(parent, error, |imp| {
                     imp.chain(Item::Buffer(buffer))
                 })
             })
             .chain_list_function(move |_, parent, list| {
-                RtpJitterBuffer::catch_panic_pad_function(parent, error, |imp| {
-                    imp.chain(Item::List(list))
-                })
+                pad_function::<RtpJitterBuffer, _>(parent, error, |imp| imp.chain(Item::List(list)))
             })
             .event_function(move |pad, parent, event| {
-                RtpJitterBuffer::catch_panic_pad_function(parent, no, |imp| {
-                    imp.sink_event(pad, event)
-                })
+                pad_function::<RtpJitterBuffer, _>(parent, no, |imp| imp.sink_event(pad, event))
             })
             .query_function(move |pad, parent, query| {
-                RtpJitterBuffer::catch_panic_pad_function(parent, no, |imp| {
-                    imp.sink_query(pad, query)
-                })
+                pad_function::<RtpJitterBuffer, _>(parent, no, |imp| imp.sink_query(pad, query))
             })
             .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
             .build();
         let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
             .query_function(move |pad, parent, query| {
-                RtpJitterBuffer::catch_panic_pad_function(parent, no, |imp| {
-                    imp.src_query(pad, query)
-                })
+                pad_function::<RtpJitterBuffer, _>(parent, no, |imp| imp.src_query(pad, query))
             })
             .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
             .build();

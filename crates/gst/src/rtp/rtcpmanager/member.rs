@@ -12,8 +12,8 @@ use threadbare_runtime::clock_now_ns;
 use super::RtcpManager;
 use super::imp;
 use super::reporter::Reporter;
-use crate::kit::lock;
 use crate::kit::source::Driver;
+use crate::kit::{lock, pad_function};
 use crate::rtp::session::{Admission, RtpSession, sender_address};
 use crate::rtp::sink::tell_upstream;
 
@@ -121,12 +121,12 @@ impl Member {
                     })
                     .chain_function(move |_, parent, buffer| {
                         let error = || Err(gst::FlowError::Error);
-                        imp::RtcpManager::catch_panic_pad_function(parent, error, |_| {
+                        pad_function::<imp::RtcpManager, _>(parent, error, |_| {
                             of_chain.pass(role, &out, buffer)
                         })
                     })
                     .event_function(move |pad, parent, event| {
-                        imp::RtcpManager::catch_panic_pad_function(
+                        pad_function::<imp::RtcpManager, _>(
                             parent,
                             || false,
                             |imp| {
@@ -143,7 +143,7 @@ impl Member {
                 builder
                     .chain_function(move |_, parent, buffer| {
                         let error = || Err(gst::FlowError::Error);
-                        imp::RtcpManager::catch_panic_pad_function(parent, error, |_| {
+                        pad_function::<imp::RtcpManager, _>(parent, error, |_| {
                             member.take_rtcp(&buffer);
                             Ok(gst::FlowSuccess::Ok)
                         })

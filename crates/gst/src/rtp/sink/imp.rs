@@ -12,12 +12,12 @@ use threadbare_rtp::session::Event;
 
 use super::sender::Sender;
 use crate::kit::context::{ContextSettings, Place};
-use crate::kit::lock;
 use crate::kit::sink::{Sink, SyncProperties};
 use crate::kit::socket::{self, MulticastSettings, SocketError, format_host_port, split_host_port};
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
-use crate::kit::trail::Offer;
+use crate::kit::trail::{self, Offer};
+use crate::kit::{lock, pad_function};
 use crate::rtp::session::{RtpSession, SocketSettings, Sockets};
 
 #[derive(Debug, Clone)]
@@ -207,8 +207,14 @@ impl RtpSink {
         };
         socket::set_dscp(sockets.rtp.socket(), settings.qos_dscp)?;
         self.sink()
-            .with_renderer(|sender| sender.open(session.clone(), Some(sockets)));
-        self.offer.set(self.sink().spans());
+            .with_renderer(|sender| sender.open(session.clone(), Some(sockets.clone())));
+        let own = [
+            trail::span(&self.ssrc),
+            trail::span(&*self.ssrc),
+            trail::span(&self.sink),
+            trail::span(&sockets.rtp),
+        ];
+        self.offer.set(own.into_iter().chain(self.sink().spans()));
         // The source's place, or one that was named. Otherwise the branch's, which is announced on its way.
         if session.is_running() || lock(&self.context).is_named() {
             self.start(opened, None)?;
@@ -350,10 +356,10 @@ impl ObjectSubclass for RtpSink {
         let no = || false;
         let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
             .chain_function(move |_, parent, buffer| {
-                RtpSink::catch_panic_pad_function(parent, error, |imp| imp.chain(buffer))
+                pad_function::<RtpSink, _>(parent, error, |imp| imp.chain(buffer))
             })
             .chain_list_function(move |_, parent, list| {
-                RtpSink::catch_panic_pad_function(parent, error, |imp| {
+                pad_function::<RtpSink, _>(parent, error, |imp| {
                     for buffer in list.iter_owned() {
                         imp.chain(buffer)?;
                     }
@@ -361,7 +367,7 @@ impl ObjectSubclass for RtpSink {
                 })
             })
             .event_function(move |pad, parent, event| {
-                RtpSink::catch_panic_pad_function(parent, no, |imp| imp.sink_event(pad, event))
+                pad_function::<RtpSink, _>(parent, no, |imp| imp.sink_event(pad, event))
             })
             .build();
         RtpSink {

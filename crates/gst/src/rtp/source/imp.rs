@@ -14,11 +14,11 @@ use super::settings::{
     MTU_DEFAULT, MTU_MAX, PORT_DEFAULT, SSRC_ANY, Settings,
 };
 use crate::kit::context::ContextSettings;
-use crate::kit::lock;
 use crate::kit::socket::MulticastSettings;
 use crate::kit::source::{self, Driver, LiveSource, Producer};
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
+use crate::kit::{lock, pad_function};
 use crate::rtp::playout::Playout;
 use crate::rtp::port::{SharedPort, Tenancy};
 use crate::rtp::session::{RtpSession, Sockets};
@@ -331,7 +331,7 @@ impl ObjectSubclass for RtpSrc {
     fn with_class(klass: &Self::Class) -> Self {
         let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
             .query_function(|pad, parent, query| {
-                RtpSrc::catch_panic_pad_function(parent, || false, |imp| imp.src_query(pad, query))
+                pad_function::<RtpSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
             })
             .build();
         RtpSrc {
