@@ -4,6 +4,7 @@
 //! [`plugin_register_static`].
 #![warn(unreachable_pub)]
 
+mod hub;
 mod kit;
 mod queue;
 mod rtp;
@@ -17,6 +18,7 @@ mod plugin {
         crate::udpsrc::register(Some(plugin))?;
         crate::udpsink::register(Some(plugin))?;
         crate::queue::register(Some(plugin))?;
+        crate::hub::register(Some(plugin))?;
         crate::rtp::register(Some(plugin))
     }
 

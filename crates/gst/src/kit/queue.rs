@@ -57,6 +57,7 @@ impl Level {
 }
 
 /// Something in the queue.
+#[derive(Clone)]
 pub(crate) enum Item {
     Buffer(gst::Buffer),
     List(gst::BufferList),
@@ -136,6 +137,8 @@ struct State {
     silent: bool,
     flush_on_eos: bool,
     flushing: bool,
+    /// Nothing is taken any more, but what is there goes on.
+    refusing: bool,
     /// What downstream answered.
     result: Result<(), gst::FlowError>,
     /// Somebody upstream has been told of a failed result.
@@ -172,6 +175,7 @@ impl Queue {
                 silent: false,
                 flush_on_eos: false,
                 flushing: true,
+                refusing: false,
                 result: Ok(()),
                 result_seen: false,
                 is_eos: false,
@@ -227,6 +231,20 @@ impl Queue {
             // An ordinary thread: waits here, and looks again at everything afterwards.
             drop(self.0.changed.wait(state));
         }
+    }
+
+    /// Takes it whatever the limits.
+    pub(crate) fn push_over(&self, item: Item) -> Result<(), gst::FlowError> {
+        let mut state = self.state();
+        state.check_for_pusher()?;
+        self.enqueue(state, item);
+        Ok(())
+    }
+
+    /// Ends or begins to take anything, while what is there goes on; releases whoever waits to push.
+    pub(crate) fn refuse(&self, refusing: bool) {
+        self.state().refusing = refusing;
+        self.wake_all();
     }
 
     /// Takes a serialized event; events are never held up by limits.
@@ -431,7 +449,7 @@ impl Queue {
 
 impl State {
     fn check(&self) -> Result<(), gst::FlowError> {
-        if self.flushing {
+        if self.flushing || self.refusing {
             return Err(gst::FlowError::Flushing);
         }
         self.result?;

@@ -1,0 +1,378 @@
+//! Named places where one pipeline's data becomes another's: the inside of proxies and inter pairs.
+//!
+//! A hub has one sink end and one outlet (a proxy) or any number of them (inter). The ends come and go in any order: an outlet
+//! exists while its source element is active, and begins with what the sink pad's sticky events say by then. Behind
+//! it is an ordinary [`Queue`], so that back-pressure reaches whoever pushes without blocking a context.
+//!
+//! | field | who |
+//! |---|---|
+//! | `state` | any thread, under its lock; never across a push, a query or a wait |
+//! | an outlet's `items` | both ends; see `kit::queue` |
+
+mod elements;
+mod sink;
+mod source;
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll, Waker};
+
+use gst::glib;
+use gst::prelude::*;
+
+use crate::kit::lock;
+use crate::kit::pending::{self, Hold};
+use crate::kit::queue::{Item, Queue, Refused};
+
+pub(crate) use elements::register;
+
+/// How many outlets there may be, and what happens while there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    /// One; whoever pushes waits for it.
+    Proxy,
+    /// Any number; without one, data is dropped, as live data without a listener is.
+    Inter,
+}
+
+impl Kind {
+    fn property(self) -> &'static str {
+        match self {
+            Kind::Proxy => "proxy-context",
+            Kind::Inter => "inter-context",
+        }
+    }
+}
+
+/// Why an end cannot join.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum JoinError {
+    #[error(
+        "{}='{name}' has a sink already: each name is for one sink; choose another, or stop that one first", kind.property()
+    )]
+    SinkTaken { kind: Kind, name: String },
+    #[error(
+        "{}='{name}' has a source already: a proxy has one; choose another name, or use ts-intersink and ts-intersrc, which are one to many", kind.property()
+    )]
+    SourceTaken { kind: Kind, name: String },
+}
+
+impl From<JoinError> for gst::ErrorMessage {
+    fn from(error: JoinError) -> Self {
+        gst::error_msg!(gst::ResourceError::Busy, ["{error}"])
+    }
+}
+
+/// A named place. Lives as long as an end has it.
+pub(crate) struct Hub {
+    kind: Kind,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    /// Its element has this name; gone with READY.
+    sink: Option<glib::WeakRef<gst::Pad>>,
+    /// The sink takes data.
+    is_open: bool,
+    has_source: bool,
+    /// Replaced, never changed, so that whoever pushes holds a list without allocating.
+    outlets: Arc<[Arc<Outlet>]>,
+    /// What the stream is, for sources to come. The sink pad stores an event only after it was handled, too late for one that
+    /// comes in between.
+    sticky: Vec<gst::Event>,
+    /// What came while there was no outlet, of whoever waits for one on a context thread: what one input yields.
+    held: VecDeque<Item>,
+    wakers: Vec<Waker>,
+    dropped: u64,
+}
+
+/// A source's end.
+pub(crate) struct Outlet {
+    pub(crate) items: Queue,
+    pub(crate) pad: gst::Pad,
+    /// Waits until what is being pushed has come back, and lets the task go on after a flush.
+    pub(crate) settle: Box<dyn Fn(Settle) + Send + Sync>,
+}
+
+/// The two halves of the end of a flush.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settle {
+    AwaitPass,
+    Restart,
+}
+
+static HUBS: LazyLock<Mutex<HashMap<(Kind, String), Weak<Hub>>>> = LazyLock::new(Mutex::default);
+
+impl Hub {
+    fn of(kind: Kind, name: &str) -> Arc<Hub> {
+        let mut hubs = lock(&HUBS);
+        let key = (kind, name.to_owned());
+        if let Some(known) = hubs.get(&key).and_then(Weak::upgrade) {
+            return known;
+        }
+        hubs.retain(|_, hub| hub.strong_count() > 0);
+        let hub = Arc::new(Hub {
+            kind,
+            state: Mutex::new(State {
+                sink: None,
+                is_open: false,
+                has_source: false,
+                outlets: Arc::new([]),
+                sticky: Vec::new(),
+                held: VecDeque::new(),
+                wakers: Vec::new(),
+                dropped: 0,
+            }),
+            changed: Condvar::new(),
+        });
+        hubs.insert(key, Arc::downgrade(&hub));
+        hub
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// Takes the sink's place, until [`Hub::leave_as_sink`].
+    fn join_as_sink(kind: Kind, name: &str, pad: &gst::Pad) -> Result<Arc<Hub>, JoinError> {
+        let hub = Hub::of(kind, name);
+        let mut state = hub.state();
+        if state.sink.is_some() {
+            let name = name.to_owned();
+            return Err(JoinError::SinkTaken { kind, name });
+        }
+        state.sink = Some(pad.downgrade());
+        drop(state);
+        Ok(hub)
+    }
+
+    fn leave_as_sink(&self) {
+        let mut state = self.state();
+        state.sink = None;
+        state.dropped = 0;
+    }
+
+    /// Takes a source's place, until [`Hub::leave_as_source`].
+    fn join_as_source(kind: Kind, name: &str) -> Result<Arc<Hub>, JoinError> {
+        let hub = Hub::of(kind, name);
+        let mut state = hub.state();
+        if kind == Kind::Proxy && std::mem::replace(&mut state.has_source, true) {
+            let name = name.to_owned();
+            return Err(JoinError::SourceTaken { kind, name });
+        }
+        drop(state);
+        Ok(hub)
+    }
+
+    fn leave_as_source(&self) {
+        self.state().has_source = false;
+    }
+
+    /// The sink begins or ends to take data. Its end releases whoever waits.
+    fn open(&self, is_open: bool) {
+        let wakers = {
+            let mut state = self.state();
+            state.is_open = is_open;
+            state.held.clear();
+            state.sticky.clear();
+            std::mem::take(&mut state.wakers)
+        };
+        self.changed.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+        // Whoever waits for room in an outlet that does not move is released by its queue.
+        for outlet in self.outlets().iter() {
+            outlet.items.refuse(!is_open);
+        }
+    }
+
+    fn sink_pad(&self) -> Option<gst::Pad> {
+        self.state().sink.as_ref()?.upgrade()
+    }
+
+    #[inline]
+    fn outlets(&self) -> Arc<[Arc<Outlet>]> {
+        self.state().outlets.clone()
+    }
+
+    /// A source is active from now on. What the stream is comes first, then what waited for a source.
+    fn add(&self, outlet: Arc<Outlet>) {
+        let wakers = {
+            let mut state = self.state();
+            outlet.items.flush(false);
+            outlet.items.refuse(false);
+            for event in &state.sticky {
+                let _ = outlet.items.push_event(event.clone());
+            }
+            // More than its limits by what was held, which is what one input yields.
+            for item in std::mem::take(&mut state.held) {
+                let _ = outlet.items.push_over(item);
+            }
+            state.outlets = state.outlets.iter().cloned().chain([outlet]).collect();
+            std::mem::take(&mut state.wakers)
+        };
+        self.changed.notify_all();
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The source is not active any more.
+    fn remove(&self, outlet: &Arc<Outlet>) {
+        let mut state = self.state();
+        let others = state.outlets.iter().filter(|o| !Arc::ptr_eq(o, outlet));
+        state.outlets = others.cloned().collect();
+        drop(state);
+        // Whoever waited for room looks again, and finds no outlet or another one.
+        outlet.items.flush(true);
+    }
+
+    /// Takes a buffer or list.
+    fn push(self: &Arc<Self>, item: Item) -> Result<(), gst::FlowError> {
+        loop {
+            let outlets = self.outlets();
+            match (&*outlets, self.kind) {
+                ([only], Kind::Proxy) => match only.items.push(item) {
+                    // It has gone meanwhile, as has what it held.
+                    Err(gst::FlowError::Flushing) if self.is_gone(only) => return Ok(()),
+                    result => return result,
+                },
+                ([], Kind::Proxy) => {
+                    if self.wait_for_outlet(&item)? {
+                        return Ok(());
+                    }
+                }
+                (outlets, _) => return self.push_to_all(outlets, item),
+            }
+        }
+    }
+
+    fn push_to_all(&self, outlets: &[Arc<Outlet>], item: Item) -> Result<(), gst::FlowError> {
+        // One that fails is no business of the others, nor of the sink.
+        let mut is_taken = false;
+        if let Some((last, others)) = outlets.split_last() {
+            for outlet in others {
+                is_taken |= outlet.items.push(item.clone()).is_ok();
+            }
+            // Not a clone, so that a single listener may write into it.
+            is_taken |= last.items.push(item).is_ok();
+        }
+        if !is_taken {
+            let mut state = self.state();
+            if !state.is_open {
+                return Err(gst::FlowError::Flushing);
+            }
+            state.dropped += 1;
+        }
+        Ok(())
+    }
+
+    fn is_gone(&self, outlet: &Arc<Outlet>) -> bool {
+        let state = self.state();
+        state.is_open && !state.outlets.iter().any(|o| Arc::ptr_eq(o, outlet))
+    }
+
+    /// Waits for a source. `true`: the item is kept for it, and the source that pushed waits instead.
+    fn wait_for_outlet(self: &Arc<Self>, item: &Item) -> Result<bool, gst::FlowError> {
+        let mut state = self.state();
+        if !state.is_open {
+            return Err(gst::FlowError::Flushing);
+        }
+        if !state.outlets.is_empty() {
+            return Ok(false);
+        }
+        if pending::can_defer() {
+            state.held.push_back(item.clone());
+            drop(state);
+            pending::defer(Hold::Source, Box::pin(Arrival(self.clone())));
+            return Ok(true);
+        }
+        drop(self.changed.wait(state));
+        Ok(false)
+    }
+
+    /// Takes a serialized event.
+    fn push_event(&self, event: &gst::Event) -> Result<(), Refused> {
+        let outlets = {
+            let mut state = self.state();
+            if event.is_sticky() {
+                state.remember(event);
+            } else if !state.held.is_empty() {
+                // Behind what waits for a source.
+                state.held.push_back(Item::Event(event.clone()));
+            }
+            state.outlets.clone()
+        };
+        let mut result = Ok(());
+        for outlet in outlets.iter() {
+            let pushed = outlet.items.push_event(event.clone());
+            if self.kind == Kind::Proxy {
+                result = pushed;
+            }
+        }
+        result
+    }
+
+    /// Passes a flush on.
+    fn flush(&self, event: &gst::Event) -> bool {
+        let outlets = self.outlets();
+        let mut passed = true;
+        for outlet in outlets.iter() {
+            if event.type_() == gst::EventType::FlushStart {
+                passed &= outlet.pad.push_event(event.clone());
+                for sticky in outlet.items.flush(true) {
+                    let _ = outlet.pad.store_sticky_event(&sticky);
+                }
+            } else {
+                // A push from before the flush has returned, before anything comes after it.
+                (outlet.settle)(Settle::AwaitPass);
+                passed &= outlet.pad.push_event(event.clone());
+                outlet.items.flush(false);
+                (outlet.settle)(Settle::Restart);
+            }
+        }
+        let mut state = self.state();
+        state.held.clear();
+        state
+            .sticky
+            .retain(|e| !matches!(e.type_(), gst::EventType::Segment | gst::EventType::Eos));
+        passed
+    }
+}
+
+impl State {
+    fn remember(&mut self, event: &gst::Event) {
+        let kind = event.type_();
+        if kind == gst::EventType::StreamStart {
+            self.sticky.retain(|e| e.type_() != gst::EventType::Eos);
+        }
+        let name = |event: &gst::Event| event.structure().map(|s| s.name().to_owned());
+        let is_same = |e: &&mut gst::Event| {
+            e.type_() == kind && (!kind.is_sticky_multi() || name(e) == name(event))
+        };
+        match self.sticky.iter_mut().find(is_same) {
+            Some(known) => *known = event.clone(),
+            None => self.sticky.push(event.clone()),
+        }
+    }
+}
+
+/// Completes when there is a source, or the sink has stopped.
+struct Arrival(Arc<Hub>);
+
+impl Future for Arrival {
+    type Output = Result<(), gst::FlowError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.0.state();
+        if !state.is_open {
+            return Poll::Ready(Err(gst::FlowError::Flushing));
+        }
+        if !state.outlets.is_empty() || state.held.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        if !state.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            state.wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
