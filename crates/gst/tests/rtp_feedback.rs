@@ -25,23 +25,6 @@ fn rtp(number: u16) -> Vec<u8> {
     packet
 }
 
-/// Two sockets on ports in a row.
-fn pair() -> (UdpSocket, UdpSocket) {
-    loop {
-        let rtp = socket();
-        let next = rtp.local_addr().unwrap().port().wrapping_add(1);
-        if let Ok(rtcp) = UdpSocket::bind(("127.0.0.1", next)) {
-            rtcp.set_read_timeout(Some(DEADLINE)).unwrap();
-            return (rtp, rtcp);
-        }
-    }
-}
-
-fn rtp_address(source: &gst::Element) -> SocketAddr {
-    let port = source.property::<i32>("used-port");
-    SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))
-}
-
 fn rtcp_counted(element: &gst::Element, field: &str) -> u64 {
     let stats = element.property::<gst::Structure>("stats");
     let rtcp = stats.get::<gst::Structure>("rtcp").unwrap();
@@ -379,12 +362,8 @@ fn a_stock_rtpbin_and_we_ask_each_other() {
         target.port(),
         target.port() + 1
     ));
-    for (sink, source) in [("out", "in"), ("rtcpout", "rtcpin")] {
-        let (sink, source) = (stock.get(sink), stock.get(source));
-        source.set_state(gst::State::Ready).unwrap();
-        sink.set_property("socket", source.property::<gio::Socket>("used-socket"));
-        sink.set_property("close-socket", false);
-    }
+    send_from(&stock, "out", "in");
+    send_from(&stock, "rtcpout", "rtcpin");
     let played = Arc::new(Mutex::new(None));
     let buffers = Arc::new(AtomicU32::new(0));
     stock.get("bin").connect_pad_added({
