@@ -449,7 +449,7 @@ fn elements_behind_follow_the_context() {
             announced.extend(structure.and_then(|s| s.get::<String>("context").ok()));
             std::ops::ControlFlow::Continue(gst::EventForeachAction::Keep)
         });
-        assert_eq!(announced, [expected.clone()]);
+        assert_eq!(announced, std::slice::from_ref(expected));
     }
 }
 

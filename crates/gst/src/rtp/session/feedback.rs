@@ -144,6 +144,9 @@ impl RtpSession {
             return false;
         }
         let mut rtcp = self.rtcp();
+        if rtcp.silent {
+            return false;
+        }
         // Whoever got the picture from us calls it by our number.
         let known = media.filter(|media| rtcp.knows(*media));
         let Some(media) = known.or(rtcp.session.current_ssrc()) else {
@@ -166,7 +169,7 @@ impl RtpSession {
             return false;
         }
         let mut rtcp = self.rtcp();
-        if !rtcp.knows(media) {
+        if rtcp.silent || !rtcp.knows(media) {
             return false;
         }
         let is_asked = rtcp
