@@ -457,6 +457,10 @@ fn an_error_behind_a_loss_reaches_who_pushes() {
     bench.push(0, START);
     bench.push(2, 40 * MS);
     assert_eq!(bench.until(0), ["0"]);
+    // The push of packet 0 has come back by then, and is not the one that fails.
+    bench.eventually("the loss is waited for", || {
+        bench.clock.peek_id_count() == 1
+    });
     *bench.rig.answer.lock().unwrap() = Err(gst::FlowError::NotNegotiated);
     // No push of upstream's is under way when this one fails.
     bench.clock.set_time(300 * MS);
@@ -613,4 +617,25 @@ fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
     gate.open();
     within("stopping", move || stopping.join().unwrap()).unwrap();
     within("the pusher", move || pusher.join().unwrap());
+}
+
+#[test]
+fn stops_while_paused_with_a_pusher_that_waits_for_room() {
+    let bench = Bench::new(OURS);
+    bench.rig.to(gst::State::Paused);
+    let feed = bench.rig.feed.clone();
+    let pushed = Arc::new(AtomicUsize::new(0));
+    let of_pusher = pushed.clone();
+    let pusher = std::thread::spawn(move || {
+        let mut packets = (1..=u16::MAX).cycle();
+        packets.find_map(|seq| {
+            let result = feed.push(arriving(rtp(0, seq, START), START));
+            of_pusher.fetch_add(1, Ordering::SeqCst);
+            result.err()
+        })
+    });
+    eventually("the queue is full", || pushed.load(Ordering::SeqCst) >= 200);
+    bench.rig.to(gst::State::Null);
+    let error = within("the pusher", move || pusher.join().unwrap());
+    assert_eq!(error, Some(gst::FlowError::Flushing));
 }
