@@ -11,6 +11,7 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 DEMO_ARGS ?=
 SOAK_STREAMS ?= 1000
 SOAK_SECONDS ?= 600
+FUZZ_SECONDS ?= 60
 BENCH_ARGS ?=
 
 # Without PREFIX: for this user only, where GStreamer looks by itself. With PREFIX: the layout that
@@ -31,7 +32,7 @@ endif
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@printf '\n  Variables: DEMO_ARGS, PREFIX, BINDIR, PLUGINDIR, DESTDIR, BENCH_RUNS, BENCH_SECS,\n'
-	@printf '  BENCH_ARGS, SOAK_STREAMS, SOAK_SECONDS, CARGO_TARGET_DIR\n'
+	@printf '  BENCH_ARGS, SOAK_STREAMS, SOAK_SECONDS, FUZZ_SECONDS, CARGO_TARGET_DIR\n'
 
 .PHONY: demo
 demo: setup-demo ## 1000 live RTP streams through the gateway, every packet checked (DEMO_ARGS=...)
@@ -53,8 +54,10 @@ unit: ## the tests of all crates, and of the benchmark tools
 lint: ## formatting, clippy without warnings, dependency policy where cargo-deny is installed
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --all --check --manifest-path bench/Cargo.toml
+	$(CARGO) fmt --all --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --workspace --all-targets -- -D warnings
+	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR)/fuzz --bins -- -D warnings
 	@if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --workspace check bans licenses sources; \
 	else \
@@ -79,6 +82,21 @@ sanitize: ## the runtime's tests under ThreadSanitizer (needs a nightly Rust wit
 	RUSTFLAGS=-Zsanitizer=thread $(CARGO) +nightly test -Zbuild-std -p threadbare-runtime --lib --tests \
 	    --target "$$(rustc +nightly -vV | sed -n 's/^host: //p')" --target-dir $(TARGET_DIR)/tsan \
 	    -- --skip leave_nothing_behind
+
+# The corpora in fuzz/corpus replay under `make unit`; this looks for what is not in them yet, and adds nothing to them.
+.PHONY: fuzz
+fuzz: ## the parsers and state machines, FUZZ_SECONDS=60 each (needs a nightly Rust and cargo-fuzz)
+	@$(CARGO) +nightly --version >/dev/null 2>&1 || { \
+	    echo 'fuzz: first: rustup toolchain install nightly'; exit 1; }
+	@$(CARGO) +nightly fuzz --version >/dev/null 2>&1 || { \
+	    echo 'fuzz: first: cargo install cargo-fuzz'; exit 1; }
+	@for target in $$($(CARGO) +nightly fuzz list); do \
+	    echo "== $$target"; \
+	    found=$$(mktemp -d); \
+	    $(CARGO) +nightly fuzz run --target-dir $(abspath $(TARGET_DIR))/fuzz "$$target" \
+	        "$$found" "fuzz/corpus/$$target" -- -max_total_time=$(FUZZ_SECONDS); \
+	    rm -r "$$found"; \
+	done
 
 .PHONY: shell-test
 shell-test: ## the scripts in tests/, each with real tools
@@ -125,7 +143,7 @@ uninstall: ## what `make install` with the same variables put there
 .PHONY: clean
 clean: ## remove what was built
 	$(CARGO) clean
-	rm -rf $(TARGET_DIR)/bench $(TARGET_DIR)/loom
+	rm -rf $(TARGET_DIR)/bench $(TARGET_DIR)/loom $(TARGET_DIR)/fuzz
 
 .PHONY: setup-demo setup-test setup-bench
 setup-demo setup-test setup-bench: setup-%:

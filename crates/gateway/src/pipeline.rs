@@ -229,6 +229,12 @@ fn rtp_source(source: &gst::Element, spec: &StreamSpec) {
             false => codec.rtp_caps(),
         };
         source.set_property("caps", caps);
+    } else if let Some(rate_hz) = spec.clock_rate_hz {
+        // All that the jitter buffer has to know.
+        let caps = gst::Caps::builder("application/x-rtp")
+            .field("media", "audio")
+            .field("clock-rate", rate_hz as i32);
+        source.set_property("caps", caps.build());
     }
     source.set_property("latency", latency_ms);
     source.set_property("adaptive", adaptive);

@@ -100,7 +100,7 @@ fn check_demo_checks_every_packet_and_has_exactly_these_keys(elements: &[&str]) 
     let report: serde_json::Value = serde_json::from_str(line).expect("JSON");
     let keys = "streams, seconds, packets_sent, packets_received, lost, reordered, payload_errors, threads, \
                 contexts, cpu_percent, cpu_us_per_packet, latency_ms_p50, latency_ms_p99, latency_ms_max, \
-                rss_kib_per_stream, setup_seconds, rtcp_reports_received, rtcp_errors, concealed_ms";
+                rss_kib_per_stream, setup_seconds, rtcp_reports_received, byes, rtcp_errors, concealed_ms";
     let mut rest = line;
     for key in keys.split(", ") {
         assert!(report[key].is_number(), "{key} in {line}");

@@ -200,6 +200,22 @@ fn passthrough_changes_nothing() {
     });
 }
 
+/// Of a dynamic payload type nothing is known but what the configuration says.
+#[test]
+fn any_payload_type_passes_where_its_clock_rate_is_known() {
+    let keys = "codec = \"auto\"\nclock-rate = 48000";
+    let received = through(Elements::Threadbare, keys, 111, &[1, 2, 3]);
+    let first = received[0].sequence;
+    let sent = (first..first + 10).map(|sequence| Received {
+        payload_type: 111,
+        marker: false,
+        sequence,
+        ssrc: 0x1234,
+        payload: vec![1, 2, 3],
+    });
+    assert_eq!(received, sent.collect::<Vec<_>>());
+}
+
 #[test]
 fn ptime_joins_and_splits_packets() {
     for_all_elements(|elements| {

@@ -1,4 +1,4 @@
-//! Create, play, carry data, stop, destroy, three hundred times each: nothing may be left. The only test of its
+//! Create, play, carry data, stop, destroy, three hundred times each: nothing may be left, nothing may grow. The only test of its
 //! process, since it counts descriptors, threads and objects.
 
 mod common;
@@ -9,6 +9,17 @@ use gst::prelude::*;
 fn count(folder: &str) -> usize {
     std::fs::read_dir(folder).unwrap().count()
 }
+
+/// KiB of this process that are in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+    kib.parse().unwrap()
+}
+
+/// Over 200 rounds: ten and more KiB of each, less than one buffer pool takes, would be seen.
+const GROWN_KIB_MAX: u64 = 4096;
 
 fn round(receiver: &std::net::UdpSocket, i: u32) {
     let name = format!("cycle{}", i % 3);
@@ -131,13 +142,18 @@ fn nothing_is_left_of_three_hundred_pipelines() {
         .downcast::<gst::Tracer>()
         .unwrap();
     let (fds, threads) = (count("/proc/self/fd"), count("/proc/self/task"));
+    let mut resident_kib = 0;
     for i in 10..310 {
         round(&receiver, i);
         rtp_round(i);
-        if i.is_multiple_of(3) {
-            parts_round(i);
+        parts_round(i);
+        // The allocator has its arenas by now.
+        if i == 110 {
+            resident_kib = resident();
         }
     }
+    let grown_kib = resident().saturating_sub(resident_kib);
+    assert!(grown_kib < GROWN_KIB_MAX, "{grown_kib} KiB more");
     eventually("descriptors and threads are given back", || {
         count("/proc/self/fd") <= fds && count("/proc/self/task") <= threads
     });

@@ -29,9 +29,33 @@ fn sequence(buffer: &gst::BufferRef) -> u16 {
     u16::from_be_bytes([bytes[2], bytes[3]])
 }
 
-fn manager(properties: &str) -> gst::Element {
+/// An element that is stopped when the test ends, also when it fails: GLib would end the process for one that plays
+/// when it is dropped, and nobody would read what failed.
+struct Manager(gst::Element);
+
+impl std::ops::Deref for Manager {
+    type Target = gst::Element;
+
+    fn deref(&self) -> &gst::Element {
+        &self.0
+    }
+}
+
+impl Drop for Manager {
+    fn drop(&mut self) {
+        let element = self.0.clone();
+        let stop = move || element.set_state(gst::State::Null).map(|_| ());
+        if std::thread::panicking() {
+            std::thread::spawn(stop);
+        } else {
+            let _ = within("stopping a manager", stop);
+        }
+    }
+}
+
+fn manager(properties: &str) -> Manager {
     init();
-    gst::parse::launch(&format!("ts-rtcpmanager {OFTEN} {properties}")).unwrap()
+    Manager(gst::parse::launch(&format!("ts-rtcpmanager {OFTEN} {properties}")).unwrap())
 }
 
 fn request(manager: &gst::Element, name: &str) -> gst::Pad {
@@ -217,7 +241,7 @@ fn two_managers_tell_each_other_what_was_sent_and_lost() {
     // Nothing more is heard, so the other one leaves as well.
     eventually("BYE from the receiver", || said_b.lock().unwrap().bye);
     for element in [a, b] {
-        set_state(&element, gst::State::Null);
+        set_state(&*element, gst::State::Null);
     }
 }
 
@@ -298,7 +322,7 @@ fn a_hundred_sessions_report_from_one_thread() {
         HashSet::from([format!("ts:{name}")])
     );
     assert_eq!(stat(&manager, "sessions"), 100);
-    set_state(&manager, gst::State::Null);
+    set_state(&*manager, gst::State::Null);
 }
 
 #[test]
@@ -332,7 +356,10 @@ fn pads_are_named_for_their_session_and_go_with_it() {
     assert!(Compound::parse(&bytes(&next_buffer(&seen))).is_ok());
     manager.release_request_pad(&rtcp);
     assert_eq!(stat(&manager, "sessions"), 3);
-    set_state(&manager, gst::State::Null);
+    let rtcp = request(&manager, "send_rtcp_src_0");
+    let (_drain, seen) = drain(&rtcp);
+    assert!(Compound::parse(&bytes(&next_buffer(&seen))).is_ok());
+    set_state(&*manager, gst::State::Null);
 }
 
 #[test]
@@ -388,7 +415,7 @@ fn what_the_session_refuses_does_not_pass() {
     assert_eq!(session.get::<u64>("refused"), Ok(1));
     assert_eq!(session.get::<u64>("collisions"), Ok(1));
     assert_eq!(session.get::<u64>("rtcp-errors"), Ok(4));
-    set_state(&manager, gst::State::Null);
+    set_state(&*manager, gst::State::Null);
 }
 
 #[test]
@@ -417,7 +444,7 @@ fn events_and_queries_pass_with_the_rtp_of_their_session_only() {
     assert!(feed_one.push_event(gst::event::Eos::new()));
     next_event(&of_one.1, gst::EventType::Eos);
     assert!(of_two.1.try_recv().is_err());
-    set_state(&manager, gst::State::Null);
+    set_state(&*manager, gst::State::Null);
 }
 
 #[test]
@@ -432,13 +459,37 @@ fn leaves_with_a_bye_when_it_is_stopped_and_joins_anew() {
         next_buffer(&seen);
         assert!(!said.lock().unwrap().bye);
         for state in [gst::State::Paused, gst::State::Playing, gst::State::Ready] {
-            set_state(&manager, state);
+            set_state(&*manager, state);
         }
         assert!(said.lock().unwrap().bye);
         *said.lock().unwrap() = Said::default();
         while seen.try_recv().is_ok() {}
-        set_state(&manager, gst::State::Null);
+        set_state(&*manager, gst::State::Null);
     }
+}
+
+#[test]
+fn reports_go_on_behind_one_that_was_not_taken() {
+    use gst::FlowError::{Eos, Error, Flushing, NotLinked};
+    let manager = manager(&format!("context={}", context()));
+    let rtcp = request(&manager, "send_rtcp_src_0");
+    let (drain, seen) = drain(&rtcp);
+    // Like an element that is started later than this one, and others.
+    let answers = Mutex::new(vec![Eos, Error, NotLinked, Flushing]);
+    let refused = Arc::new(AtomicU32::new(0));
+    let of_probe = refused.clone();
+    drain.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        let Some(error) = answers.lock().unwrap().pop() else {
+            return gst::PadProbeReturn::Ok;
+        };
+        of_probe.fetch_add(1, Ordering::SeqCst);
+        info.flow_res = Err(error);
+        info.data = None;
+        gst::PadProbeReturn::Handled
+    });
+    play(&manager);
+    assert!(Compound::parse(&bytes(&next_buffer(&seen))).is_ok());
+    assert_eq!(refused.load(Ordering::SeqCst), 4);
 }
 
 #[test]
@@ -448,7 +499,7 @@ fn goes_up_and_down_and_stops_while_a_report_is_stuck() {
     for state in [
         Ready, Null, Ready, Playing, Null, Ready, Paused, Ready, Playing, Paused, Null,
     ] {
-        set_state(&element, state);
+        set_state(&*element, state);
     }
     let name = context();
     let element = manager(&format!("context={name}"));
@@ -457,7 +508,7 @@ fn goes_up_and_down_and_stops_while_a_report_is_stuck() {
     let gate = gate(&rtcp);
     play(&element);
     gate.wait_held();
-    let stopped = element.clone();
+    let stopped = element.0.clone();
     let stopping = std::thread::spawn(move || stopped.set_state(Null));
     gate.open();
     within("stopping", move || stopping.join().unwrap()).unwrap();

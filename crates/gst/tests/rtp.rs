@@ -30,14 +30,6 @@ fn ssrc(packet: &[u8]) -> u32 {
     u32::from_be_bytes(packet[8..12].try_into().unwrap())
 }
 
-fn address(port: i32) -> SocketAddr {
-    SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))
-}
-
-fn rtp_address(source: &gst::Element) -> SocketAddr {
-    address(source.property("used-port"))
-}
-
 /// A source on loopback and any free ports, what it pushed, and where to send.
 fn playing(properties: &str) -> (Pipe, Receiver<Seen>, SocketAddr) {
     let pipe = Pipe::parse(&format!(
@@ -389,18 +381,6 @@ fn reports_go_to_the_peer_and_a_bye_at_the_end() {
         "{:?}",
         compound(&bye)
     );
-}
-
-/// Two sockets on ports in a row.
-fn pair() -> (UdpSocket, UdpSocket) {
-    loop {
-        let rtp = socket();
-        let next = rtp.local_addr().unwrap().port().wrapping_add(1);
-        if let Ok(rtcp) = UdpSocket::bind(("127.0.0.1", next)) {
-            rtcp.set_read_timeout(Some(DEADLINE)).unwrap();
-            return (rtp, rtcp);
-        }
-    }
 }
 
 #[test]

@@ -2,7 +2,6 @@
 
 mod common;
 
-use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -21,23 +20,6 @@ fn rtp(number: u32) -> Vec<u8> {
     packet.extend(7_u32.to_be_bytes());
     packet.extend([0xff; PACKET as usize]);
     packet
-}
-
-/// Two sockets on ports in a row.
-fn pair() -> (UdpSocket, UdpSocket) {
-    loop {
-        let rtp = socket();
-        let next = rtp.local_addr().unwrap().port().wrapping_add(1);
-        if let Ok(rtcp) = UdpSocket::bind(("127.0.0.1", next)) {
-            rtcp.set_read_timeout(Some(DEADLINE)).unwrap();
-            return (rtp, rtcp);
-        }
-    }
-}
-
-fn rtp_address(source: &gst::Element) -> SocketAddr {
-    let port = source.property::<i32>("used-port");
-    SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))
 }
 
 /// What a report says of how we are received.
@@ -153,12 +135,8 @@ fn a_stock_rtpbin_behind_a_lossy_network_and_we_understand_each_other() {
         target.port(),
         target.port() + 1
     ));
-    for (sink, source) in [("out", "in"), ("rtcpout", "rtcpin")] {
-        let (sink, source) = (stock.get(sink), stock.get(source));
-        source.set_state(gst::State::Ready).unwrap();
-        sink.set_property("socket", source.property::<gio::Socket>("used-socket"));
-        sink.set_property("close-socket", false);
-    }
+    send_from(&stock, "out", "in");
+    send_from(&stock, "rtcpout", "rtcpin");
     let back = Arc::new(AtomicU32::new(0));
     let counted_back = back.clone();
     stock.get("bin").connect_pad_added({

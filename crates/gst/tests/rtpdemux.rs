@@ -442,6 +442,14 @@ fn elements_behind_follow_the_context() {
         socket().send_to(&packet, target(&pipe.get("src"))).unwrap();
         let thread = threads.recv_timeout(DEADLINE).expect("nothing came");
         assert_eq!(thread, Some(format!("ts:{expected}")));
+        // And nobody has said anything else meanwhile.
+        let mut announced = Vec::new();
+        pipe.pad("q", "sink").sticky_events_foreach(|event| {
+            let structure = event.structure();
+            announced.extend(structure.and_then(|s| s.get::<String>("context").ok()));
+            std::ops::ControlFlow::Continue(gst::EventForeachAction::Keep)
+        });
+        assert_eq!(announced, std::slice::from_ref(expected));
     }
 }
 
@@ -533,10 +541,12 @@ fn stops_while_a_branch_is_stuck_and_its_pusher_waits() {
     let gate = gate(&bench.rig.element.static_pad("src_7").unwrap());
     bench.push(rtp(7, 0, 1));
     gate.wait_held();
-    // More than a queue holds: an ordinary thread waits.
+    // For ever, until it is told that there is no more to do: an ordinary thread waits for room.
     let feed = bench.rig.feed.clone();
-    let pusher =
-        std::thread::spawn(move || (0..1000).find_map(|number| feed.push(rtp(7, 0, number)).err()));
+    let pusher = std::thread::spawn(move || {
+        let mut numbers = (0..1000).cycle();
+        numbers.find_map(|number| feed.push(rtp(7, 0, number)).err())
+    });
     let element = bench.rig.element.clone();
     let stopping = std::thread::spawn(move || element.set_state(gst::State::Ready));
     gate.open();

@@ -272,15 +272,16 @@ fn names_types_and_defaults_are_those_of_the_stock_element() {
         ours.property_type("percent"),
         theirs.property_type("percent")
     );
+    let mode = |element: &gst::Element| {
+        let value = element.property_value("mode");
+        gst::glib::EnumValue::from_value(&value).unwrap().1.value()
+    };
+    assert_eq!(mode(&ours), mode(&theirs));
     for nick in ["none", "buffer", "synced", "slave"] {
         for element in [&ours, &theirs] {
             element.set_property_from_str("mode", nick);
         }
-        let number = |element: &gst::Element| {
-            let value = element.property_value("mode");
-            gst::glib::EnumValue::from_value(&value).unwrap().1.value()
-        };
-        assert_eq!(number(&ours), number(&theirs), "{nick}");
+        assert_eq!(mode(&ours), mode(&theirs), "{nick}");
     }
     let stats = |element: &gst::Element| element.property::<gst::Structure>("stats");
     assert_eq!(stats(&ours).name(), stats(&theirs).name());
@@ -456,6 +457,10 @@ fn an_error_behind_a_loss_reaches_who_pushes() {
     bench.push(0, START);
     bench.push(2, 40 * MS);
     assert_eq!(bench.until(0), ["0"]);
+    // The push of packet 0 has come back by then, and is not the one that fails.
+    bench.eventually("the loss is waited for", || {
+        bench.clock.peek_id_count() == 1
+    });
     *bench.rig.answer.lock().unwrap() = Err(gst::FlowError::NotNegotiated);
     // No push of upstream's is under way when this one fails.
     bench.clock.set_time(300 * MS);
@@ -463,7 +468,8 @@ fn an_error_behind_a_loss_reaches_who_pushes() {
     bench.until(2);
     let mut result = Ok(gst::FlowSuccess::Ok);
     eventually("the error is seen", || {
-        result = bench.rig.push(arriving(rtp(0, 3, 60 * MS), 60 * MS));
+        let pushed = bench.rig.push_aside(arriving(rtp(0, 3, 60 * MS), 60 * MS));
+        result = pushed.recv_timeout(DEADLINE).expect("the push hangs");
         result.is_err()
     });
     assert_eq!(result, Err(gst::FlowError::NotNegotiated));
@@ -560,9 +566,9 @@ fn goes_up_and_down_and_works_each_time() {
     ] {
         rig.to(state);
     }
+    let name = context();
     let pipe = Pipe::parse(&format!(
-        "audiotestsrc num-buffers=20 samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1 ! mulawenc ! rtppcmupay ! {OURS} context={} ! fakesink name=sink sync=false",
-        context()
+        "audiotestsrc num-buffers=20 samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1 ! mulawenc ! rtppcmupay ! {OURS} context={name} ! fakesink name=sink sync=false"
     ));
     let count = Arc::new(AtomicUsize::new(0));
     let of_probe = count.clone();
@@ -578,6 +584,8 @@ fn goes_up_and_down_and_works_each_time() {
         pipe.expect(gst::MessageType::Eos);
         assert_eq!(count.load(Ordering::SeqCst), 20 * round);
         pipe.to(Null);
+        let contexts = threadbare_runtime::contexts();
+        assert!(contexts.iter().all(|context| context.name != name));
     }
 }
 
@@ -590,6 +598,7 @@ fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
         bench.clock.peek_id_count() == 1
     });
     bench.rig.to(gst::State::Null);
+    assert_eq!(bench.clock.peek_id_count(), 0);
     let bench = Bench::new(&format!(
         "{OURS} faststart-min-packets=1 context={}",
         context()
@@ -597,8 +606,36 @@ fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
     let gate = gate(&bench.rig.element.static_pad("src").unwrap());
     bench.push(0, START);
     gate.wait_held();
+    // For ever, until it is told that there is no more to do: an ordinary thread waits for room.
+    let feed = bench.rig.feed.clone();
+    let pusher = std::thread::spawn(move || {
+        let mut packets = (1..=u16::MAX).cycle();
+        packets.find_map(|seq| feed.push(arriving(rtp(0, seq, START), START)).err())
+    });
     let element = bench.rig.element.clone();
     let stopping = std::thread::spawn(move || element.set_state(gst::State::Null));
     gate.open();
     within("stopping", move || stopping.join().unwrap()).unwrap();
+    within("the pusher", move || pusher.join().unwrap());
+}
+
+#[test]
+fn stops_while_paused_with_a_pusher_that_waits_for_room() {
+    let bench = Bench::new(OURS);
+    bench.rig.to(gst::State::Paused);
+    let feed = bench.rig.feed.clone();
+    let pushed = Arc::new(AtomicUsize::new(0));
+    let of_pusher = pushed.clone();
+    let pusher = std::thread::spawn(move || {
+        let mut packets = (1..=u16::MAX).cycle();
+        packets.find_map(|seq| {
+            let result = feed.push(arriving(rtp(0, seq, START), START));
+            of_pusher.fetch_add(1, Ordering::SeqCst);
+            result.err()
+        })
+    });
+    eventually("the queue is full", || pushed.load(Ordering::SeqCst) >= 200);
+    bench.rig.to(gst::State::Null);
+    let error = within("the pusher", move || pusher.join().unwrap());
+    assert_eq!(error, Some(gst::FlowError::Flushing));
 }

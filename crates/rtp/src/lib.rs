@@ -7,6 +7,7 @@
 //! - [`conceal`]: packet-loss concealment.
 //! - [`reception`]: loss, jitter and validity of what one source sends.
 //! - [`session`]: RTCP, both directions.
+//! - [`missing`]: which packets to ask for again, and when.
 //! - [`demux`]: which stream a packet of a shared port belongs to.
 //! - [`latch`]: which address a stream's peer is at.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
@@ -24,6 +25,7 @@ pub mod id;
 pub mod jitter;
 pub mod l16;
 pub mod latch;
+pub mod missing;
 pub mod packet;
 pub mod payload;
 pub mod reception;

@@ -386,6 +386,7 @@ fn nth(
         latch: media.latch,
         dtmf_payload_type: media.dtmf_payload_type,
         payload_type: media.payload_type,
+        clock_rate_hz: media.clock_rate_hz,
         ssrc: media.ssrc.map(|ssrc| ssrc.wrapping_add(u32::from(index))),
     }
 }

@@ -21,6 +21,7 @@ pub(super) struct Media {
     pub(super) dtmf_payload_type: u8,
     pub(super) payload_type: Option<u8>,
     pub(super) ssrc: Option<u32>,
+    pub(super) clock_rate_hz: Option<u32>,
 }
 
 /// The value of a stream's key, or that of the defaults.
@@ -51,7 +52,7 @@ impl Checker {
             (None, CodecIn::Auto) => None,
         };
         let payload_type = self.payload_type(either!(raw, defaults, payload_type), sent);
-        Media {
+        let media = Media {
             codec_in,
             codec_out,
             ptime_ms: self.ptime(either!(raw, defaults, ptime), sent),
@@ -64,7 +65,23 @@ impl Checker {
             ssrc: self
                 .number(raw.ssrc.as_ref(), "ssrc", SSRC)
                 .map(|ssrc| ssrc as u32),
+            clock_rate_hz: self
+                .number(raw.clock_rate.as_ref(), "clock-rate", CLOCK_RATE_HZ)
+                .map(|rate_hz| rate_hz as u32),
+        };
+        // A codec has its own; and what no codec is named for cannot be converted.
+        let is_known = codec_in != CodecIn::Auto;
+        let is_changed = media.codec_out.is_some()
+            || media.ptime_ms.is_some()
+            || media.payload_type.is_some()
+            || media.ssrc.is_some()
+            || destination == Some(&Destination::Latched);
+        if is_known || is_changed {
+            let allowed = "only with `codec = \"auto\"`, and where packets go out as they came in: without `codec-out`, \
+                           `ptime`, `payload-type`, `ssrc` and `destination = \"latched\"`";
+            self.refuse(raw.clock_rate.as_ref(), "clock-rate", allowed);
         }
+        media
     }
 
     fn jitter(&mut self, raw: &RawStream, defaults: &RawDefaults) -> Jitter {
@@ -244,6 +261,7 @@ const CNAME_BYTES_MAX: usize = 255;
 const DTMF_DEFAULT: i64 = 101;
 /// RFC 3551, section 6, table 5.
 const DYNAMIC_PAYLOAD_TYPES: RangeInclusive<u8> = DYNAMIC_PAYLOAD_TYPE..=127;
+const CLOCK_RATE_HZ: RangeInclusive<i64> = 1..=threadbare_rtp::jitter::CLOCK_RATE_HZ_MAX as i64;
 const SSRC: RangeInclusive<i64> = 0..=u32::MAX as i64;
 /// The payloaders' default MTU of 1400 less the RTP header; a longer packet would be split.
 const PAYLOAD_BYTES_MAX: u32 = 1400 - 12;

@@ -77,6 +77,8 @@ pub struct StreamSpec {
     pub payload_type: Option<u8>,
     /// SSRC of what is sent; `None`: random.
     pub ssrc: Option<u32>,
+    /// Timestamps of what arrives count so many times a second, of any payload type; `None`: as the codec says.
+    pub clock_rate_hz: Option<u32>,
 }
 
 /// The jitter buffer of a stream.

@@ -76,6 +76,7 @@ fn stream(spec: &StreamSpec) -> Table {
         ),
         ("payload-type", number(spec.payload_type.map(u32::from))),
         ("ssrc", number(spec.ssrc)),
+        ("clock-rate", number(spec.clock_rate_hz)),
     ];
     keys.into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))

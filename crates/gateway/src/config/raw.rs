@@ -72,6 +72,7 @@ pub(super) struct RawStream {
     pub(super) destination_rtcp_port: Option<Spanned<i64>>,
     pub(super) cname: Option<Spanned<String>>,
     pub(super) ssrc: Option<Spanned<i64>>,
+    pub(super) clock_rate: Option<Spanned<i64>>,
     pub(super) count: Option<Spanned<i64>>,
     pub(super) step: Option<Spanned<i64>>,
     pub(super) destination_step: Option<Spanned<i64>>,

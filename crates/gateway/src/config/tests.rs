@@ -256,6 +256,21 @@ const REFUSED_STREAMS: &[Refused] = &[
         says: &["`payload-type` cannot be 101", "`dtmf-payload-type`"],
         lines: &[5],
     },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nclock-rate = 0",
+        says: &["`clock-rate` cannot be 0", "1 to"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"Opus\"\nclock-rate = 48000",
+        says: &["`clock-rate` cannot be 48000", "`codec = \"auto\"`"],
+        lines: &[6],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\nclock-rate = 8000",
+        says: &["`clock-rate` cannot be 8000", "without `codec-out`"],
+        lines: &[6],
+    },
 ];
 
 fn assert_refused(text: &str, refused: &Refused) {
@@ -434,6 +449,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
         destination = \"[::1]:12\"
         rtcp = false
         latency = 0
+        clock-rate = 48000
     ";
     for text in [EXAMPLE, GOOD_STREAM, more] {
         let config = Config::from_toml("first", text).expect("good");

@@ -12,6 +12,8 @@ use super::rtcp::RtcpCounters;
 pub(super) enum ToPeer {
     /// The gateway is ready: call now.
     Start(Call),
+    /// The gateway has stopped: it says nothing any more.
+    Stopped,
 }
 
 /// How to call, and what to expect.
@@ -47,6 +49,8 @@ pub(super) enum FromPeer {
     Progress(Standing),
     /// All is sent, and all has come or been waited for.
     Done(Standing),
+    /// The gateway has said its last word, or should have: RTCP as it stands then.
+    Parted(RtcpCounters),
     /// It cannot go on.
     Failed {
         /// Why.

@@ -11,6 +11,9 @@
 //!     Start: the gateway's ports  --------------->   send on schedule, check what comes back
 //!     measure own CPU, threads, memory               Progress, twice a second
 //!     <------------------------------------------    Done: everything accounted for
+//!     stop the gateway
+//!     Stopped  ----------------------------------->  wait for its BYEs
+//!     <------------------------------------------    Parted: what RTCP came to
 //! ```
 
 pub mod caller;
@@ -174,6 +177,7 @@ impl DemoArgs {
             rss_kib_per_stream: rounded(resident_kib as f64 / f64::from(self.streams)),
             setup_seconds: rounded(started.setup.as_secs_f64()),
             rtcp_reports_received: 0,
+            byes: 0,
             rtcp_errors: 0,
             concealed_ms: 0,
             details: Details {
@@ -182,11 +186,14 @@ impl DemoArgs {
                 ..Details::default()
             },
         };
-        report.count(&standing.packets, &standing.rtcp);
         let refused = gateway
             .stats()
             .map(|(_, stats)| stats.rtcp_errors)
             .sum::<u64>();
+        // It takes its leave of each call.
+        drop(gateway);
+        let rtcp = wait_until_parted(&mut peer)?;
+        report.count(&standing.packets, &rtcp);
         report.rtcp_errors += refused;
         Ok(report)
     }
@@ -276,7 +283,7 @@ impl DemoArgs {
                 Some(FromPeer::Failed { reason }) => {
                     bail!("the callers and listeners failed: {reason}")
                 }
-                Some(FromPeer::Ready { .. }) | None => {}
+                Some(FromPeer::Ready { .. } | FromPeer::Parted(_)) | None => {}
             }
         }
     }
@@ -321,8 +328,21 @@ fn wait_until_ready(peer: &Peer) -> miette::Result<(Vec<u16>, Vec<String>)> {
     match peer.wait()? {
         FromPeer::Ready { ports, notes } => Ok((ports, notes)),
         FromPeer::Failed { reason } => bail!("the callers and listeners failed: {reason}"),
-        FromPeer::Progress(_) | FromPeer::Done(_) => {
+        FromPeer::Progress(_) | FromPeer::Done(_) | FromPeer::Parted(_) => {
             bail!("the callers and listeners are confused")
+        }
+    }
+}
+
+/// The gateway has stopped: what RTCP came to.
+fn wait_until_parted(peer: &mut Peer) -> miette::Result<RtcpCounters> {
+    // It has been hung up on already if the user asked for an end, and waits by itself.
+    let _ = peer.tell(&ToPeer::Stopped);
+    loop {
+        match peer.wait()? {
+            FromPeer::Parted(counters) => return Ok(counters),
+            FromPeer::Failed { reason } => bail!("the callers and listeners failed: {reason}"),
+            _ => {}
         }
     }
 }

@@ -79,7 +79,9 @@ fn run(streams: usize) -> Result<(), Error> {
     // Whatever comes twice has come by now.
     peer.listen()?;
     peer.hang_up();
-    subprocess::tell_parent(&FromPeer::Done(peer.standing()))
+    subprocess::tell_parent(&FromPeer::Done(peer.standing()))?;
+    peer.wait_for_byes(&orders)?;
+    subprocess::tell_parent(&FromPeer::Parted(peer.standing().rtcp))
 }
 
 /// All callers and listeners.
@@ -198,6 +200,29 @@ impl Peer {
             std::thread::sleep(TAIL_POLL);
         }
         Ok(())
+    }
+
+    /// Until the gateway has taken its leave everywhere, or has stopped without.
+    fn wait_for_byes(&mut self, orders: &Receiver<ToPeer>) -> Result<(), Error> {
+        let start = Instant::now();
+        loop {
+            let order = orders.try_recv();
+            self.listen()?;
+            let Some(rtcp) = &mut self.rtcp else {
+                return Ok(());
+            };
+            let is_over = match order {
+                Ok(ToPeer::Stopped) => true,
+                // The user wants an end: the gateway stops now.
+                Err(TryRecvError::Disconnected) => start.elapsed() >= TAIL_MAX,
+                Ok(ToPeer::Start(_)) | Err(TryRecvError::Empty) => false,
+            };
+            if is_over || !rtcp.is_awaiting_bye() {
+                rtcp.finish();
+                return Ok(());
+            }
+            std::thread::sleep(TAIL_POLL);
+        }
     }
 
     fn hang_up(&mut self) {

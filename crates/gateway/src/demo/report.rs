@@ -44,7 +44,9 @@ pub struct Report {
     pub setup_seconds: f64,
     /// The gateway's, by the callers.
     pub rtcp_reports_received: u64,
-    /// RTCP packets that either side could not read, and reports that were not true.
+    /// Calls that the gateway took its leave of in the end (BYE).
+    pub byes: u64,
+    /// RTCP packets that either side could not read, reports that were not true, and calls left without a BYE.
     pub rtcp_errors: u64,
     /// Audio that the gateway made up for packets that the network lost or delayed too long, all streams together.
     pub concealed_ms: u64,
@@ -82,6 +84,7 @@ impl Report {
         self.latency_ms_p99 = counters.latency_ms_p99;
         self.latency_ms_max = counters.latency_ms_max;
         self.rtcp_reports_received = rtcp.reports;
+        self.byes = rtcp.byes;
         self.rtcp_errors = rtcp.errors();
         self.concealed_ms = counters.concealed * PACKET_MS;
         self.details.rtcp_calls = rtcp.calls;
@@ -110,7 +113,7 @@ impl Report {
                     .to_owned()
             }
             (false, _) => format!(
-                "NOT CLEAN: {} packets lost, {} out of order, {} with the wrong content, {} wrong reports (RTCP).",
+                "NOT CLEAN: {} packets lost, {} out of order, {} with the wrong content, {} wrong or missing in RTCP.",
                 grouped(self.lost),
                 grouped(self.reordered),
                 grouped(self.payload_errors),
@@ -228,6 +231,7 @@ mod tests {
             rss_kib_per_stream: 16.0,
             setup_seconds: 0.5,
             rtcp_reports_received: 2000,
+            byes: 1000,
             rtcp_errors: 0,
             concealed_ms: 0,
             details: Details::default(),

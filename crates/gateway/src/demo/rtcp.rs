@@ -27,6 +27,10 @@ pub struct RtcpCounters {
     pub untrue: u64,
     /// Reports that the callers sent.
     pub sent: u64,
+    /// Calls that the gateway took its leave of (BYE).
+    pub byes: u64,
+    /// Calls that it left without a word; known at the end.
+    pub byes_missing: u64,
 }
 
 /// All calls' sessions.
@@ -52,6 +56,7 @@ struct Call {
     /// What the gateway said last: packets expected and lost.
     said: (u32, i32),
     has_report: bool,
+    has_bye: bool,
 }
 
 impl Rtcp {
@@ -78,6 +83,7 @@ impl Rtcp {
             came_octets: 0,
             said: (0, 0),
             has_report: false,
+            has_bye: false,
         };
         Rtcp {
             calls: (0..streams).map(call).collect(),
@@ -122,6 +128,10 @@ impl Rtcp {
         if call.session.handle_rtcp(arrival_ns, from, bytes).is_err() {
             self.counters.malformed += 1;
             return;
+        }
+        // Our side may have left already, and a session that has left tells nothing.
+        if says_bye(bytes, ssrc) && !std::mem::replace(&mut call.has_bye, true) {
+            self.counters.byes += 1;
         }
         self.counters.reports += 1;
         self.counters.calls += u64::from(!std::mem::replace(&mut call.has_report, true));
@@ -169,6 +179,17 @@ impl Rtcp {
         self.transmit(0..self.calls.len(), now_ns, send);
     }
 
+    /// Whether there is a call yet that the gateway has sent to and not taken its leave of.
+    pub(super) fn is_awaiting_bye(&self) -> bool {
+        self.calls.iter().any(Call::is_awaiting_bye)
+    }
+
+    /// Nothing more will come: whoever has not taken their leave by now left without a word.
+    pub(super) fn finish(&mut self) {
+        let silent = self.calls.iter().filter(|call| call.is_awaiting_bye());
+        self.counters.byes_missing = silent.count() as u64;
+    }
+
     /// Where things stand.
     pub(super) fn counters(&self) -> &RtcpCounters {
         &self.counters
@@ -179,7 +200,29 @@ impl Rtcp {
     }
 }
 
+/// Whether a compound that was found valid takes leave of this source (RFC 3550, section 6.6).
+fn says_bye(compound: &[u8], ssrc: u32) -> bool {
+    const BYE: u8 = 203;
+    let mut rest = compound;
+    // Each packet is four bytes long at least.
+    while let Some((&[flags, packet_type, high, low], after)) = rest.split_first_chunk() {
+        let (body, next) = after
+            .split_at_checked(usize::from(u16::from_be_bytes([high, low])) * 4)
+            .unwrap_or_default();
+        let mut leaving = body.chunks_exact(4).take(usize::from(flags & 0x1f));
+        if packet_type == BYE && leaving.any(|source| source == ssrc.to_be_bytes()) {
+            return true;
+        }
+        rest = next;
+    }
+    false
+}
+
 impl Call {
+    fn is_awaiting_bye(&self) -> bool {
+        self.came > 0 && !self.has_bye
+    }
+
     fn tell_sent(&mut self) {
         let (time, at_ns) = self.last;
         let packets = std::mem::take(&mut self.unreported);
@@ -225,7 +268,7 @@ impl Call {
 impl RtcpCounters {
     /// Whatever was wrong.
     pub fn errors(&self) -> u64 {
-        self.malformed + self.untrue
+        self.malformed + self.untrue + self.byes_missing
     }
 }
 
@@ -309,6 +352,40 @@ mod tests {
     #[test]
     fn packets_that_did_not_come_are_noticed() {
         assert!(play(false, true).untrue >= 1);
+    }
+
+    #[test]
+    fn a_gateway_that_leaves_without_a_word_is_noticed() {
+        for is_polite in [true, false] {
+            let ledger = Ledger::new(1);
+            let mut rtcp = Rtcp::new(2, 0, GATEWAY_SSRC, |_| 5004);
+            let config = Config::call(Ssrc(GATEWAY_SSRC), "gateway", 8000, 1);
+            let mut gateway = Session::new(0, config);
+            gateway.handle_rtp_sent(S, RtpTime(0), 160, 1);
+            let header = RtpHeader {
+                ssrc: Ssrc(GATEWAY_SSRC),
+                seq: SeqNum(0),
+                time: RtpTime(0),
+                payload_type: PayloadType(0),
+            };
+            rtcp.handle_rtp(S, header, 160);
+            // The callers hang up first.
+            rtcp.leave(S, |_, _| {});
+            assert!(rtcp.is_awaiting_bye());
+            if is_polite {
+                gateway.send_bye(S, "");
+                let mut bytes = [0; 1500];
+                let len = gateway.poll_transmit(S, &mut bytes).expect("a BYE");
+                for _ in 0..2 {
+                    rtcp.handle_rtcp(S, &bytes[..len], &ledger);
+                }
+            }
+            assert_eq!(rtcp.is_awaiting_bye(), !is_polite);
+            rtcp.finish();
+            let counters = rtcp.counters();
+            assert_eq!(counters.byes, u64::from(is_polite));
+            assert_eq!(counters.errors(), u64::from(!is_polite));
+        }
     }
 
     #[test]

@@ -125,6 +125,58 @@ macro_rules! element_class {
 }
 pub(crate) use element_class;
 
+/// Implements `send_event` and `set_clock` of an element with a [`sink::Sink`], by its `sink()`, and its pad `sink_pad`.
+macro_rules! sink_events_and_clock {
+    () => {
+        fn send_event(&self, event: gst::Event) -> bool {
+            if let gst::EventView::Latency(latency) = event.view() {
+                self.sink().set_latency(latency.latency());
+                return self.sink_pad.push_event(event);
+            }
+            self.parent_send_event(event)
+        }
+
+        fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+            let accepted = self.parent_set_clock(clock);
+            let time = $crate::kit::time::RunningTime::with_clock(&*self.obj(), clock.cloned());
+            self.sink().set_time(time);
+            accepted
+        }
+    };
+}
+pub(crate) use sink_events_and_clock;
+
+/// Implements `change_state`, `send_event` and `set_clock` of a [`source::LiveSource`] with a pad `src_pad`.
+macro_rules! live_source_life {
+    () => {
+        fn change_state(
+            &self,
+            transition: gst::StateChange,
+        ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+            $crate::kit::source::change_state(self, &*self.obj(), transition, || {
+                self.parent_change_state(transition)
+            })
+        }
+
+        fn send_event(&self, event: gst::Event) -> bool {
+            match self.driver.handle_event(&self.src_pad, event) {
+                Ok(handled) => handled,
+                Err(event) => self.parent_send_event(event),
+            }
+        }
+
+        fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+            let accepted = self.parent_set_clock(clock);
+            let time = $crate::kit::time::RunningTime::with_clock(&*self.obj(), clock.cloned());
+            self.driver.with_producer(move |producer, _| {
+                $crate::kit::source::Producer::set_time(producer, time);
+            });
+            accepted
+        }
+    };
+}
+pub(crate) use live_source_life;
+
 /// The template of a pad that [`element_class`] has declared.
 pub(crate) fn template<T>(
     klass: &impl std::ops::Deref<Target = gst::glib::Class<T>>,

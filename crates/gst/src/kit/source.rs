@@ -58,6 +58,9 @@ pub(crate) trait Producer: Send + 'static {
     /// Whether a failed flow is this element's to report (a source's) or that of the elements upstream,
     /// which see it as the result of their own push (a queue's).
     const REPORTS_FLOW: bool = true;
+
+    /// Whether it goes on behind a push that failed, with the next thing that it has to give.
+    const OUTLIVES_FLOW_ERRORS: bool = false;
 }
 
 /// What a producer has to give.
@@ -418,10 +421,7 @@ impl<P: Producer> SrcAgent<P> {
             // What was there before this push has been asked already, and has the waker.
             Ok(_) if self.pending.len() == pending_before => true,
             Ok(_) => self.settle(cx),
-            Err(error) if self.pending.is_empty() => {
-                self.flow_failed(cx, error);
-                false
-            }
+            Err(error) if self.pending.is_empty() => self.flow_failed(cx, error),
             // One branch failed at once while others still hold data: theirs is awaited first.
             Err(error) => {
                 self.pending.fail(error);
@@ -465,12 +465,7 @@ impl<P: Producer> SrcAgent<P> {
                 }
                 self.state == State::Running
             }
-            Poll::Ready(Err(error)) => {
-                if self.state == State::Running {
-                    self.flow_failed(cx, error);
-                }
-                false
-            }
+            Poll::Ready(Err(error)) => self.state == State::Running && self.flow_failed(cx, error),
         }
     }
 
@@ -490,12 +485,17 @@ impl<P: Producer> SrcAgent<P> {
         }
     }
 
-    fn flow_failed(&mut self, cx: &mut Cx<'_>, error: gst::FlowError) {
+    /// `true`: go on.
+    fn flow_failed(&mut self, cx: &mut Cx<'_>, error: gst::FlowError) -> bool {
         self.producer.push_failed(error);
+        if P::OUTLIVES_FLOW_ERRORS {
+            self.wait_for_input(cx);
+            return true;
+        }
         self.rest(cx);
         self.state = State::Ended;
         if !P::REPORTS_FLOW {
-            return;
+            return false;
         }
         match error {
             gst::FlowError::Flushing => {}
@@ -515,6 +515,7 @@ impl<P: Producer> SrcAgent<P> {
                 self.end_of_stream(cx);
             }
         }
+        false
     }
 
     fn fail(&mut self, cx: &mut Cx<'_>, error: gst::ErrorMessage) {

@@ -3,6 +3,7 @@
 //! - `session`: sockets, RTCP and the peer's address, shared by the elements of one session.
 //! - `playout`: from the jitter buffer's outputs to GStreamer buffers and events.
 //! - `port`: one socket for many sessions.
+//! - `upstream`: what peers ask for as events, and the other way round.
 //! - `source`, `sink`: `ts-rtpsrc` and `ts-rtpsink`.
 //! - `g711`: `ts-rtpg711`.
 //! - `jitterbuffer`: `ts-rtpjitterbuffer`.
@@ -18,6 +19,7 @@ mod rtcpmanager;
 mod session;
 mod sink;
 mod source;
+mod upstream;
 
 use gst::glib;
 

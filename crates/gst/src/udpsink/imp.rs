@@ -16,7 +16,6 @@ use crate::kit::context::ContextSettings;
 use crate::kit::sink::{Sink, SyncProperties};
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
 use crate::kit::stats::StatsProperty;
-use crate::kit::time::RunningTime;
 use crate::kit::{lock, pad_function};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -562,20 +561,7 @@ impl ElementImpl for UdpSink {
         })
     }
 
-    fn send_event(&self, event: gst::Event) -> bool {
-        if let gst::EventView::Latency(latency) = event.view() {
-            self.sink().set_latency(latency.latency());
-            return self.sink_pad.push_event(event);
-        }
-        self.parent_send_event(event)
-    }
-
-    fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
-        let accepted = self.parent_set_clock(clock);
-        self.sink()
-            .set_time(RunningTime::with_clock(&*self.obj(), clock.cloned()));
-        accepted
-    }
+    crate::kit::sink_events_and_clock!();
 }
 
 impl URIHandlerImpl for UdpSink {

@@ -11,9 +11,8 @@ use super::receiver::{Receiver, Stats};
 use super::settings::{MTU_DEFAULT, MTU_MAX, Settings, SocketTimestamp};
 use crate::kit::context::ContextSettings;
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
-use crate::kit::source::{self, Driver, LiveSource, Producer};
+use crate::kit::source::{Driver, LiveSource};
 use crate::kit::stats::StatsProperty;
-use crate::kit::time::RunningTime;
 use crate::kit::{lock, pad_function};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -287,29 +286,7 @@ impl ElementImpl for UdpSrc {
         "src": Src Always gst::Caps::new_any()
     );
 
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        source::change_state(self, &*self.obj(), transition, || {
-            self.parent_change_state(transition)
-        })
-    }
-
-    fn send_event(&self, event: gst::Event) -> bool {
-        match self.driver.handle_event(&self.src_pad, event) {
-            Ok(handled) => handled,
-            Err(event) => self.parent_send_event(event),
-        }
-    }
-
-    fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
-        let accepted = self.parent_set_clock(clock);
-        let time = RunningTime::with_clock(&*self.obj(), clock.cloned());
-        self.driver
-            .with_producer(move |receiver, _| receiver.set_time(time));
-        accepted
-    }
+    crate::kit::live_source_life!();
 }
 
 impl URIHandlerImpl for UdpSrc {

@@ -307,6 +307,32 @@ pub fn bound(address: &str) -> UdpSocket {
     socket
 }
 
+/// Two sockets on ports in a row.
+pub fn pair() -> (UdpSocket, UdpSocket) {
+    loop {
+        let rtp = socket();
+        let next = rtp.local_addr().unwrap().port().wrapping_add(1);
+        if let Ok(rtcp) = UdpSocket::bind(("127.0.0.1", next)) {
+            rtcp.set_read_timeout(Some(DEADLINE)).unwrap();
+            return (rtp, rtcp);
+        }
+    }
+}
+
+/// Where a ts-rtpsrc on loopback receives RTP.
+pub fn rtp_address(source: &gst::Element) -> SocketAddr {
+    let port = source.property::<i32>("used-port");
+    SocketAddr::from(([127, 0, 0, 1], u16::try_from(port).unwrap()))
+}
+
+/// Has a stock udpsink send from the socket that a udpsrc of the same pipeline receives on, as phones do.
+pub fn send_from(pipe: &Pipe, sink: &str, source: &str) {
+    let (sink, source) = (pipe.get(sink), pipe.get(source));
+    source.set_state(gst::State::Ready).unwrap();
+    sink.set_property("socket", source.property::<gio::Socket>("used-socket"));
+    sink.set_property("close-socket", false);
+}
+
 /// What arrives next at `socket`.
 pub fn received(socket: &UdpSocket) -> Vec<u8> {
     let mut room = [0; 65_536];

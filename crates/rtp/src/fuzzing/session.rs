@@ -173,6 +173,7 @@ pub fn session(data: &[u8]) {
                 let lost = (0..u16::from(argument)).map(|step| seq.plus(step * 7));
                 ends[at].session.request_nack(now_ns, ssrc, lost);
                 ends[at].session.request_pli(now_ns, ssrc);
+                ends[at].session.request_fir(now_ns, ssrc);
             }
             13 => collide(&mut ends[at], now_ns, argument),
             14 if argument >= 14 => ends[at].session.send_bye(now_ns, "fuzzed"),

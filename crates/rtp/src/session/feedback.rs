@@ -1,16 +1,24 @@
 //! Feedback that waits to be sent, and when it may be: RFC 4585, section 3.5.2.
 
-use crate::id::{SeqNum, Ssrc};
+use crate::id::{NS_PER_S, SeqNum, Ssrc};
 
 use super::interval::Timing;
+use super::stats::FeedbackCounts;
 use super::wire::Writer;
 
 /// Numbers that wait to be asked for again. More missing at once is an outage, which resending does not mend.
 pub const NACKS_MAX: usize = 64;
-/// Sources that wait to be asked for a picture.
+/// Sources that wait to be asked for a picture, each way.
 pub const PLIS_MAX: usize = 4;
-/// Room that all of it takes in a packet: each number an entry of its own in a message of its own, at worst.
-pub(crate) const FEEDBACK_BYTES_MAX: usize = NACKS_MAX * 16 + PLIS_MAX * 12;
+/// Room that all of it takes in a packet: each number an entry of its own in a message of its own, at worst; and all full
+/// intra requests in one.
+pub(crate) const FEEDBACK_BYTES_MAX: usize = NACKS_MAX * 16 + PLIS_MAX * 12 + 12 + PLIS_MAX * 8;
+
+/// Sources whose requests are numbered. Of more, the oldest is forgotten.
+const FIR_SOURCES_MAX: usize = 32;
+/// For so long the same number of a full intra request is a repetition. Later it is a new request of somebody who does not
+/// count: more pictures than needed are the lesser evil, and a round trip is shorter.
+const FIR_REPETITION_NS: u64 = NS_PER_S;
 
 /// RFC 4585, section 3.5.2: "T_dither_max = l * T_rr with l=0.5".
 const DITHER_SHARE: f64 = 0.5;
@@ -20,6 +28,10 @@ const DITHER_SHARE: f64 = 0.5;
 pub(crate) struct Feedback {
     nacks: Vec<(Ssrc, SeqNum)>,
     plis: Vec<Ssrc>,
+    firs: Vec<Ssrc>,
+    /// The last request's number, for each source that was asked; and that was asked by, with the time.
+    fir_numbers: Vec<(Ssrc, u8)>,
+    firs_heard: Vec<(Ssrc, u8, u64)>,
     /// "te": when an early packet is to be sent.
     early_ns: Option<u64>,
     allow_early: bool,
@@ -32,6 +44,9 @@ impl Feedback {
         Feedback {
             nacks: Vec::new(),
             plis: Vec::new(),
+            firs: Vec::new(),
+            fir_numbers: Vec::new(),
+            firs_heard: Vec::new(),
             early_ns: None,
             // Section 3.5.1: "Initially, R MUST set allow_early = TRUE and t_rr_last = NaN".
             allow_early: true,
@@ -40,7 +55,7 @@ impl Feedback {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.nacks.is_empty() && self.plis.is_empty()
+        self.nacks.is_empty() && self.plis.is_empty() && self.firs.is_empty()
     }
 
     /// Queues one number. False if there is no room.
@@ -57,14 +72,40 @@ impl Feedback {
 
     /// Queues a picture loss. False if there is no room.
     pub(crate) fn add_pli(&mut self, media: Ssrc) -> bool {
-        if self.plis.contains(&media) {
+        add_source(&mut self.plis, media)
+    }
+
+    /// Queues a full intra request. False if there is no room.
+    pub(crate) fn add_fir(&mut self, media: Ssrc) -> bool {
+        add_source(&mut self.firs, media)
+    }
+
+    /// Whether a full intra request that was received is a new one. RFC 5104, section 4.3.1.1: "The sequence number SHALL be
+    /// increased by 1 modulo 256 for each new command. A repetition SHALL NOT increase the sequence number."
+    pub(crate) fn is_new_fir(&mut self, now_ns: u64, from: Ssrc, request: u8) -> bool {
+        let known = self.firs_heard.iter_mut().find(|(ssrc, ..)| *ssrc == from);
+        let Some((_, last, at_ns)) = known else {
+            make_room(&mut self.firs_heard);
+            self.firs_heard.push((from, request, now_ns));
             return true;
+        };
+        let is_new = *last != request || now_ns.saturating_sub(*at_ns) >= FIR_REPETITION_NS;
+        if is_new {
+            (*last, *at_ns) = (request, now_ns);
         }
-        let has_room = self.plis.len() < PLIS_MAX;
-        if has_room {
-            self.plis.push(media);
+        is_new
+    }
+
+    /// The number of a new request. "The sequence number space is unique for each pairing of the SSRC of command source and
+    /// the SSRC of the command target. [...] The initial value is arbitrary."
+    fn next_fir_number(numbers: &mut Vec<(Ssrc, u8)>, media: Ssrc) -> u8 {
+        if let Some((_, number)) = numbers.iter_mut().find(|(ssrc, _)| *ssrc == media) {
+            *number = number.wrapping_add(1);
+            return *number;
         }
-        has_room
+        make_room(numbers);
+        numbers.push((media, 0));
+        0
     }
 
     /// Decides when what was queued at `now_ns` is sent: at once or after a random delay in a packet of its own, or
@@ -124,7 +165,9 @@ impl Feedback {
     /// Bytes that the queues take on the heap.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.nacks.capacity() * size_of::<(Ssrc, SeqNum)>()
-            + self.plis.capacity() * size_of::<Ssrc>()
+            + (self.plis.capacity() + self.firs.capacity()) * size_of::<Ssrc>()
+            + self.fir_numbers.capacity() * size_of::<(Ssrc, u8)>()
+            + self.firs_heard.capacity() * size_of::<(Ssrc, u8, u64)>()
     }
 
     pub(crate) fn early_ns(&self) -> Option<u64> {
@@ -139,22 +182,35 @@ impl Feedback {
     }
 
     /// Writes all that waits, as far as it fits, and forgets it.
-    pub(crate) fn write(&mut self, ssrc: Ssrc, writer: &mut Writer<'_>) {
+    pub(crate) fn write(&mut self, ssrc: Ssrc, writer: &mut Writer<'_>, sent: &mut FeedbackCounts) {
         // At most one round per number that waits.
         while let Some(&(media, _)) = self.nacks.first() {
             let lost = self.nacks.iter().filter(|(other, _)| *other == media);
-            writer.nack(ssrc, media, lost.map(|(_, seq)| *seq));
+            let count = lost.clone().count() as u64;
+            if writer.nack(ssrc, media, lost.map(|(_, seq)| *seq)) {
+                sent.nacks += count;
+            }
             self.nacks.retain(|(other, _)| *other != media);
         }
         for &media in &self.plis {
-            writer.pli(ssrc, media);
+            sent.plis += u64::from(writer.pli(ssrc, media));
+        }
+        if !self.firs.is_empty() {
+            let numbers = &mut self.fir_numbers;
+            let requests = self.firs.iter();
+            let requests = requests.map(|&media| (media, Self::next_fir_number(numbers, media)));
+            if writer.fir(ssrc, requests) {
+                sent.firs += self.firs.len() as u64;
+            }
         }
         self.clear();
     }
 
-    fn clear(&mut self) {
+    /// Forgets what waits.
+    pub(crate) fn clear(&mut self) {
         self.nacks.clear();
         self.plis.clear();
+        self.firs.clear();
         self.early_ns = None;
     }
 
@@ -169,5 +225,24 @@ impl Feedback {
         if is_sent {
             self.regular_ns = Some(now_ns);
         }
+    }
+}
+
+/// Queues a source once. False if there is no room.
+fn add_source(sources: &mut Vec<Ssrc>, media: Ssrc) -> bool {
+    if sources.contains(&media) {
+        return true;
+    }
+    let has_room = sources.len() < PLIS_MAX;
+    if has_room {
+        sources.push(media);
+    }
+    has_room
+}
+
+/// Forgets the oldest entry if there are as many as sources may be.
+fn make_room<T>(entries: &mut Vec<T>) {
+    if entries.len() >= FIR_SOURCES_MAX {
+        entries.remove(0);
     }
 }

@@ -217,8 +217,11 @@ impl Session {
             (wire::RTPFB, wire::FMT_NACK) => {
                 for (first, following) in packet.nacks() {
                     if is_ours {
+                        let nacks = &mut self.counts.feedback_received.nacks;
+                        *nacks += 1 + u64::from(following.count_ones());
                         self.tell(Event::Nack {
                             from: sender,
+                            media,
                             first,
                             following,
                         });
@@ -227,15 +230,24 @@ impl Session {
                     }
                 }
             }
-            (wire::PSFB, wire::FMT_PLI) if is_ours => self.tell(Event::Pli { from: sender }),
+            (wire::PSFB, wire::FMT_PLI) if is_ours => {
+                self.counts.feedback_received.plis += 1;
+                self.tell(Event::Pli {
+                    from: sender,
+                    media,
+                });
+            }
             (wire::PSFB, wire::FMT_PLI) => self.feedback.suppress_pli(media),
             (wire::PSFB, wire::FMT_FIR) => {
                 // RFC 5104, section 4.3.1.2: the media source of the header "SHALL be set to 0"; the entries name it.
-                for (_, request) in packet.firs().filter(|(ssrc, _)| *ssrc == ours) {
-                    self.tell(Event::Fir {
-                        from: sender,
-                        request,
-                    });
+                for (media, request) in packet.firs().filter(|(ssrc, _)| *ssrc == ours) {
+                    if self.feedback.is_new_fir(now_ns, sender, request) {
+                        self.counts.feedback_received.firs += 1;
+                        self.tell(Event::Fir {
+                            from: sender,
+                            media,
+                        });
+                    }
                 }
             }
             _ => {}

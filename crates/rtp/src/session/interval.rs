@@ -209,6 +209,14 @@ impl Timing {
         self.interval_ns_min = interval_ns_min;
     }
 
+    /// The same at `now_ns`; a time that was computed before the first packet is computed anew.
+    pub(crate) fn change_minimum_ns(&mut self, now_ns: u64, interval_ns_min: u64) {
+        self.interval_ns_min = interval_ns_min;
+        if self.initial {
+            self.reschedule(now_ns);
+        }
+    }
+
     /// A number for anything else that is to be random.
     pub(crate) fn random_u64(&mut self) -> u64 {
         self.rng.next_u64()

@@ -27,7 +27,7 @@ use crate::reception::Receipt;
 
 pub use feedback::{NACKS_MAX, PLIS_MAX};
 pub use source::{ClockRates, LastReport, RemoteView, SOURCES_MAX};
-pub use stats::{RtcpErrors, SessionStats, SourceStats};
+pub use stats::{FeedbackCounts, RtcpErrors, SessionStats, SourceStats};
 pub use wire::RtcpError;
 
 use conflict::Conflicts;
@@ -64,6 +64,15 @@ pub enum Profile {
         /// Feedback that would have to wait longer than this is dropped (`T_max_fb_delay`).
         feedback_delay_ns_max: u64,
     },
+}
+
+impl Profile {
+    fn minimum_ns(self, avp_minimum_ns: u64) -> u64 {
+        match self {
+            Profile::Avp => avp_minimum_ns,
+            Profile::Avpf { .. } => outgoing::AVPF_INTERVAL_NS_MIN,
+        }
+    }
 }
 
 /// The shortest interval that members may send RTCP at, apart from randomness.
@@ -257,6 +266,8 @@ pub enum Event {
     Nack {
         /// The source.
         from: Ssrc,
+        /// What we sent them as.
+        media: Ssrc,
         /// The first one.
         first: SeqNum,
         /// Bit `i`, from the lowest: the packet `i + 1` after the first is missing as well.
@@ -266,13 +277,15 @@ pub enum Event {
     Pli {
         /// The source.
         from: Ssrc,
+        /// What we sent it as.
+        media: Ssrc,
     },
-    /// A source wants a full picture.
+    /// A source wants a full picture. Said once, however often it repeats the request.
     Fir {
         /// The source.
         from: Ssrc,
-        /// Number of the request; the same again is a repetition.
-        request: u8,
+        /// What it is to be sent as.
+        media: Ssrc,
     },
 }
 
@@ -321,6 +334,8 @@ pub struct Session {
     reduced_size: bool,
     has_bandwidth: bool,
     profile: Profile,
+    /// The shortest interval without early feedback.
+    avp_minimum_ns: u64,
     /// The SSRC that we gave up and owe a BYE for.
     departed: Option<Ssrc>,
     clock_rates: ClockRates,
@@ -341,10 +356,8 @@ impl Session {
             MinimumInterval::Fixed => interval::FIXED_MINIMUM_NS,
             MinimumInterval::Reduced => interval::reduced_minimum_ns(config.session_bandwidth_bps),
         };
-        let minimum_ns = match config.profile {
-            Profile::Avp => minimum_ns,
-            Profile::Avpf { .. } => outgoing::AVPF_INTERVAL_NS_MIN,
-        };
+        let avp_minimum_ns = minimum_ns;
+        let minimum_ns = config.profile.minimum_ns(avp_minimum_ns);
         let first_bytes = LOWER_LAYERS_BYTES
             + wire::SR_BYTES
             + wire::BLOCK_BYTES
@@ -365,6 +378,7 @@ impl Session {
             reduced_size: config.reduced_size,
             has_bandwidth: rtcp_bps > 0,
             profile: config.profile,
+            avp_minimum_ns,
             departed: None,
             clock_rates: config.clock_rates,
             ntp_at_zero: config.ntp_at_zero,
@@ -528,6 +542,19 @@ impl Session {
     /// Another canonical name for what is sent from now on.
     pub fn set_cname(&mut self, cname: &str) {
         self.cname = wire::cut(cname).into();
+    }
+
+    /// Other rules for feedback from `now_ns` on, as both sides have agreed on. What waits is dropped if feedback ends.
+    pub fn set_profile(&mut self, now_ns: u64, profile: Profile, reduced_size: bool) {
+        let minimum_ns = profile.minimum_ns(self.avp_minimum_ns);
+        self.reduced_size = reduced_size;
+        if std::mem::replace(&mut self.profile, profile) == profile {
+            return;
+        }
+        self.feedback.clear();
+        if self.phase == Phase::Active {
+            self.timing.change_minimum_ns(now_ns, minimum_ns);
+        }
     }
 
     /// Clock rates of what is received, for sources that appear from now on.

@@ -99,6 +99,13 @@ impl Session {
         self.schedule_feedback(now_ns) && has_room
     }
 
+    /// Asks `media` for a full picture, whatever was received of the last one (RFC 5104, section 3.5.1): for who joins, or
+    /// cannot tell a loss. False, and counted, as with [`request_nack`](Session::request_nack).
+    pub fn request_fir(&mut self, now_ns: u64, media: Ssrc) -> bool {
+        let has_room = self.feedback.add_fir(media);
+        self.schedule_feedback(now_ns) && has_room
+    }
+
     fn schedule_feedback(&mut self, now_ns: u64) -> bool {
         let is_scheduled = match self.profile {
             Profile::Avpf {
@@ -109,7 +116,7 @@ impl Session {
                     .schedule(now_ns, &mut self.timing, feedback_delay_ns_max)
             }
             _ => {
-                self.feedback = super::Feedback::new();
+                self.feedback.clear();
                 false
             }
         };
@@ -208,7 +215,8 @@ impl Session {
         let blocks = places.map(|place| report_block(now_ns, sources.get_mut(place)));
         let is_whole =
             writer.report(self.ssrc, info, blocks) && writer.cname(self.ssrc, &self.cname);
-        self.feedback.write(self.ssrc, &mut writer);
+        self.feedback
+            .write(self.ssrc, &mut writer, &mut self.counts.feedback_sent);
         self.feedback.regular_passed(now_ns, is_whole);
         let bytes = writer.bytes();
         self.timing.sent(now_ns, bytes + LOWER_LAYERS_BYTES);
@@ -222,7 +230,8 @@ impl Session {
         let is_whole = self.reduced_size
             || (writer.report(self.ssrc, info, std::iter::empty())
                 && writer.cname(self.ssrc, &self.cname));
-        self.feedback.write(self.ssrc, &mut writer);
+        self.feedback
+            .write(self.ssrc, &mut writer, &mut self.counts.feedback_sent);
         self.feedback.sent_early();
         let bytes = writer.bytes();
         self.timing.sent_early(bytes + LOWER_LAYERS_BYTES);

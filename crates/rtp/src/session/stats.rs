@@ -41,6 +41,17 @@ impl RtcpErrors {
     }
 }
 
+/// Feedback that was sent, or received about our own stream.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct FeedbackCounts {
+    /// Packets asked for again (RFC 4585, section 6.2.1), each time.
+    pub nacks: u64,
+    /// Pictures reported lost (RFC 4585, section 6.3.1).
+    pub plis: u64,
+    /// Full pictures asked for (RFC 5104, section 4.3.1); of what is received, without repetitions.
+    pub firs: u64,
+}
+
 /// Counters that are in the statistics as they are.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -53,6 +64,8 @@ pub(super) struct Counts {
     pub(super) rtt_refused: u64,
     pub(super) events_dropped: u64,
     pub(super) feedback_dropped: u64,
+    pub(super) feedback_sent: FeedbackCounts,
+    pub(super) feedback_received: FeedbackCounts,
     pub(super) rtt_ns: Option<u64>,
     /// The loop that was told last.
     pub(super) loop_told: Option<(Ssrc, SocketAddr)>,
@@ -93,6 +106,10 @@ pub struct SessionStats {
     pub events_dropped: u64,
     /// Requests for feedback that found no room or no time.
     pub feedback_dropped: u64,
+    /// Feedback that was sent.
+    pub feedback_sent: FeedbackCounts,
+    /// Feedback that was received, about our own stream.
+    pub feedback_received: FeedbackCounts,
 }
 
 /// One remote source.
@@ -154,6 +171,8 @@ impl Session {
             evictions: self.sources.evictions,
             events_dropped: counts.events_dropped,
             feedback_dropped: counts.feedback_dropped,
+            feedback_sent: counts.feedback_sent,
+            feedback_received: counts.feedback_received,
         }
     }
 

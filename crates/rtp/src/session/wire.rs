@@ -490,6 +490,19 @@ impl<'a> Writer<'a> {
         self.put_u32(media.0);
         self.end(FMT_PLI)
     }
+
+    /// Full intra requests: whose picture, and the request's number.
+    pub(crate) fn fir(&mut self, ssrc: Ssrc, requests: impl Iterator<Item = (Ssrc, u8)>) -> bool {
+        self.begin(PSFB);
+        self.put_u32(ssrc.0);
+        // RFC 5104, section 4.3.1.2: "the SSRC of the media source [...] is not used and SHALL be set to 0".
+        self.put_u32(0);
+        for (media, number) in requests {
+            self.put_u32(media.0);
+            self.put(&[number, 0, 0, 0]);
+        }
+        self.end(FMT_FIR)
+    }
 }
 
 /// Bytes of an SDES packet with this CNAME.

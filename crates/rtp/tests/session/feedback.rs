@@ -153,23 +153,110 @@ fn feedback_about_us_is_told() {
     bytes.extend([
         0x84, 206, 0, 4, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 42, 0, 0, 0,
     ]);
+    bytes.extend([
+        0x84, 206, 0, 4, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, 42, 0, 0, 0, // repeated
+    ]);
     session.handle_rtcp(S, address(10), &bytes).expect("good");
-    let from = Ssrc(7);
+    let (from, media) = (Ssrc(7), Ssrc(1));
     assert_eq!(
         events(&mut session),
         [
             Event::Nack {
                 from,
+                media,
                 first: SeqNum(0xfffe),
                 following: 0x8001
             },
             Event::Nack {
                 from,
+                media,
                 first: SeqNum(9),
                 following: 0
             },
-            Event::Pli { from },
-            Event::Fir { from, request: 42 },
+            Event::Pli { from, media },
+            Event::Fir { from, media },
         ]
     );
+    let received = session.stats().feedback_received;
+    assert_eq!((received.nacks, received.plis, received.firs), (4, 1, 1));
+}
+
+/// RFC 5104, section 4.3.1.1: the next number is a new request, the same one again a repetition, for a while.
+#[test]
+fn full_intra_requests_are_told_once_each() {
+    let mut session = session_with(0, true);
+    let mut told = |now_ns, number| {
+        let bytes = [
+            0x84, 206, 0, 4, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1, number, 0, 0, 0,
+        ];
+        session
+            .handle_rtcp(now_ns, address(10), &bytes)
+            .expect("good");
+        events(&mut session).len()
+    };
+    assert_eq!(told(S, 255), 1);
+    assert_eq!(told(S + 300 * MS, 255), 0);
+    assert_eq!(told(S + 300 * MS, 0), 1);
+    assert_eq!(told(3 * S, 0), 1, "long after");
+    let other = Event::Fir {
+        from: Ssrc(8),
+        media: Ssrc(1),
+    };
+    let bytes = [
+        0x84, 206, 0, 4, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0,
+    ];
+    session
+        .handle_rtcp(3 * S, address(11), &bytes)
+        .expect("good");
+    assert_eq!(events(&mut session), [other], "of somebody else");
+}
+
+/// The request's number in a packet with nothing but a full intra request of 7, by somebody else's reading.
+fn fir_number(bytes: &[u8]) -> u8 {
+    let mut parts = rtcp_types::Compound::parse(bytes).expect("a compound");
+    let Some(Ok(rtcp_types::Packet::PayloadFeedback(feedback))) = parts.next() else {
+        panic!("no feedback");
+    };
+    assert_eq!((feedback.sender_ssrc(), feedback.media_ssrc()), (1, 0));
+    let fir = feedback.parse_fci::<rtcp_types::Fir>().expect("a FIR");
+    let entries = fir.entries().collect::<Vec<_>>();
+    assert_eq!(entries.len(), 1);
+    assert_eq!(entries[0].ssrc(), 7);
+    assert!(parts.next().is_none());
+    entries[0].sequence()
+}
+
+#[test]
+fn full_intra_requests_are_numbered_and_one_that_waits_is_not_doubled() {
+    let mut session = session_with(0, true);
+    run(&mut session, 10 * S);
+    for number in 0..300_u32 {
+        let now_ns = session.next_timeout().expect("a timer") - 50 * MS;
+        assert!(session.request_fir(now_ns, Ssrc(7)));
+        assert!(session.request_fir(now_ns, Ssrc(7)));
+        let sent = run(&mut session, now_ns);
+        assert_eq!(fir_number(&sent[0].1), number as u8);
+        run(&mut session, now_ns + S);
+    }
+    assert_eq!(session.stats().feedback_sent.firs, 300);
+}
+
+#[test]
+fn a_profile_that_is_agreed_on_later_counts_from_then_on() {
+    let mut session = Session::new(0, config(1));
+    let profile = Profile::Avpf {
+        regular_interval_ns: 0,
+        feedback_delay_ns_max: S,
+    };
+    assert!(!session.request_pli(0, Ssrc(7)));
+    session.set_profile(S, profile, true);
+    let first_ns = session.next_timeout().expect("a timer");
+    assert!(first_ns < 3 * S, "{first_ns}");
+    assert!(session.request_pli(S, Ssrc(7)));
+    let sent = run(&mut session, S);
+    assert_eq!(sent[0].1, [0x81, 206, 0, 2, 0, 0, 0, 1, 0, 0, 0, 7]);
+    session.set_profile(2 * S, Profile::Avp, false);
+    assert!(!session.request_pli(2 * S, Ssrc(7)));
+    let sent = run(&mut session, 100 * S);
+    assert!((15..30).contains(&sent.len()), "{}", sent.len());
 }

@@ -1,7 +1,7 @@
 //! One session's pads and what goes through them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use gst::prelude::*;
 use gst::subclass::prelude::*;
@@ -14,8 +14,8 @@ use super::imp;
 use super::reporter::Reporter;
 use crate::kit::source::Driver;
 use crate::kit::{lock, pad_function};
-use crate::rtp::session::{Admission, RtpSession, sender_address};
-use crate::rtp::sink::tell_upstream;
+use crate::rtp::session::{Admission, Listener, RtpSession, sender_address};
+use crate::rtp::upstream;
 
 /// The pads a session may have; the names are the stock ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,6 +65,7 @@ pub(super) struct Member {
     refused: AtomicU64,
     /// Where what is sent comes from.
     sender: Mutex<gst::glib::WeakRef<gst::Pad>>,
+    listener: OnceLock<Listener>,
 }
 
 impl Member {
@@ -77,15 +78,16 @@ impl Member {
             malformed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             sender: Mutex::default(),
+            listener: OnceLock::new(),
         });
         let weak = Arc::downgrade(&member);
-        member.session.listen(move |event| {
+        let listener = member.session.listen(move |event| {
             let pad = weak.upgrade().and_then(|m| lock(&m.sender).upgrade());
             if let Some(pad) = pad {
-                // Nobody here chose the SSRC: it is for the payloader to change.
-                tell_upstream(&pad, &AtomicU64::new(u64::MAX), event);
+                upstream::tell(&pad, event);
             }
         });
+        let _ = member.listener.set(listener);
         member
     }
 

@@ -45,8 +45,10 @@ impl Reporter {
 }
 
 impl Producer for Reporter {
-    // A report that is not taken is made up for by the next one, or by nobody: no reason to stop the media.
+    // A report that is not taken is made up for by the next one, or by nobody: no reason to stop the media. Nor the
+    // reports: whoever takes them may only have started a moment later.
     const REPORTS_FLOW: bool = false;
+    const OUTLIVES_FLOW_ERRORS: bool = true;
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
         cx.wake_self();
@@ -96,6 +98,10 @@ impl Producer for Reporter {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        gst::info!(crate::kit::CAT, obj = self.pad, "no more RTCP: {error}");
+        gst::info!(
+            crate::kit::CAT,
+            obj = self.pad,
+            "a report was not taken: {error}"
+        );
     }
 }

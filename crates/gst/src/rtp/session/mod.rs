@@ -9,9 +9,10 @@
 //! | `rtcp` | any thread, under its lock; computation only, never across a push, a callback or a system call |
 //! | `sent` | the thread that sends adds to it, the agent reads it |
 //! | `peer_version` | written with `rtcp` locked, read by the thread that sends |
-//! | `sockets`, `agent` | state changes |
+//! | `sockets`, `agent`, `feedback` | state changes |
 
 mod agent;
+mod feedback;
 mod sockets;
 mod stats;
 
@@ -33,6 +34,7 @@ use crate::kit::lock;
 use crate::kit::socket::Udp;
 pub(crate) use agent::PACKET_BYTES_MAX;
 use agent::RtcpAgent;
+pub(crate) use feedback::FeedbackSettings;
 pub(crate) use sockets::{SocketSettings, Sockets};
 
 /// What elements of one session share. Laid out by hand: what a packet touches comes first.
@@ -45,10 +47,14 @@ pub(crate) struct RtpSession {
     sockets: Mutex<Option<Arc<Sockets>>>,
     agent: Mutex<Running>,
     /// Told of what happens in the session.
-    listeners: Mutex<Arc<[Listener]>>,
+    listeners: Mutex<Arc<[Weak<Listening>]>>,
+    /// What the elements have agreed on.
+    feedback: Mutex<FeedbackSettings>,
 }
 
-type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+type Listening = dyn Fn(&Event) + Send + Sync;
+/// Is told of events as long as it is kept.
+pub(crate) type Listener = Arc<Listening>;
 
 /// The RTCP state and what is known of the peer.
 #[repr(C)]
@@ -136,6 +142,7 @@ impl RtpSession {
             sockets: Mutex::new(None),
             agent: Mutex::default(),
             listeners: Mutex::new(Arc::new([])),
+            feedback: Mutex::default(),
         }
     }
 
@@ -166,10 +173,14 @@ impl RtpSession {
     }
 
     /// Has `listener` told of events, on the context's thread. It is to hold no reference to an element.
-    pub(crate) fn listen(&self, listener: impl Fn(&Event) + Send + Sync + 'static) {
+    #[must_use]
+    pub(crate) fn listen(&self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Listener {
+        let listener: Listener = Arc::new(listener);
         let mut listeners = lock(&self.listeners);
-        let more = std::iter::once(Arc::new(listener) as Listener);
-        *listeners = listeners.iter().cloned().chain(more).collect();
+        let known = listeners.iter().filter(|known| known.strong_count() > 0);
+        let more = std::iter::once(Arc::downgrade(&listener));
+        *listeners = known.cloned().chain(more).collect();
+        listener
     }
 
     pub(crate) fn rtcp(&self) -> MutexGuard<'_, Rtcp> {
@@ -263,6 +274,8 @@ impl RtpSession {
     /// An RTCP packet arrived; the agent answers if there is something to answer.
     pub(crate) fn handle_rtcp(&self, now_ns: u64, from: SocketAddr, bytes: &[u8]) {
         let mut rtcp = self.rtcp();
+        // What it is about are packets that have been sent by now, perhaps with another SSRC than the session knows of.
+        self.report_sent(&mut rtcp);
         if rtcp.session.handle_rtcp(now_ns, from, bytes).is_err() {
             return;
         }
@@ -363,7 +376,7 @@ impl RtpSession {
                 return;
             };
             let listeners = lock(&self.listeners).clone();
-            for listener in listeners.iter() {
+            for listener in listeners.iter().filter_map(Weak::upgrade) {
                 listener(&event);
             }
         }
@@ -442,6 +455,12 @@ impl Rtcp {
             },
             moved,
         }
+    }
+
+    /// Whether packets of this source have come.
+    fn knows(&self, ssrc: Ssrc) -> bool {
+        self.session.current_ssrc() == Some(ssrc)
+            || self.session.sources().any(|source| source.ssrc == ssrc)
     }
 
     fn rtp_address(&self) -> Option<SocketAddr> {

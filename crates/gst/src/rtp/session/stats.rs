@@ -24,6 +24,13 @@ pub(super) fn structure(rtcp: &Rtcp) -> gst::Structure {
         .field("conflicts", stats.conflicts)
         .field("collisions", stats.collisions)
         .field("looped", stats.looped)
+        .field("sent-nack-count", stats.feedback_sent.nacks)
+        .field("sent-pli-count", stats.feedback_sent.plis)
+        .field("sent-fir-count", stats.feedback_sent.firs)
+        .field("recv-nack-count", stats.feedback_received.nacks)
+        .field("recv-pli-count", stats.feedback_received.plis)
+        .field("recv-fir-count", stats.feedback_received.firs)
+        .field("feedback-dropped", stats.feedback_dropped)
         .field("sources", gst::Array::from_values(sources));
     let structure = match stats.rtt_ns {
         Some(rtt_ns) => structure.field("round-trip-time", rtt_ns),

@@ -15,10 +15,10 @@ use crate::kit::context::{ContextSettings, Place};
 use crate::kit::sink::{Sink, SyncProperties};
 use crate::kit::socket::{self, MulticastSettings, SocketError, format_host_port, split_host_port};
 use crate::kit::stats::StatsProperty;
-use crate::kit::time::RunningTime;
 use crate::kit::trail::{self, Offer};
 use crate::kit::{lock, pad_function};
-use crate::rtp::session::{RtpSession, SocketSettings, Sockets};
+use crate::rtp::session::{FeedbackSettings, Listener, RtpSession, SocketSettings, Sockets};
+use crate::rtp::upstream;
 
 #[derive(Debug, Clone)]
 struct Settings {
@@ -69,6 +69,7 @@ pub struct RtpSink {
     #[property(name = "qos-dscp", nick = "QoS DSCP", blurb = "Differentiated Services code point of what is sent, -1: the system's default", type = i32, get = |s: &Self| s.settings().qos_dscp, set = |s: &Self, v| s.settings().qos_dscp = v, minimum = -1, maximum = 63, default = -1)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
+    feedback: Mutex<FeedbackSettings>,
     stats: Mutex<StatsProperty>,
     sync: SyncProperties,
     /// The SSRC to write into packets, or [`NO_SSRC`].
@@ -85,6 +86,7 @@ struct Opened {
     /// Ours, where no source shares the session.
     sockets: Option<Arc<Sockets>>,
     is_started: bool,
+    _listener: Listener,
 }
 
 /// Above any SSRC.
@@ -158,15 +160,23 @@ impl RtpSink {
         }
         self.set_destination(&session)?;
         let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());
-        session.listen(move |event| {
-            if let Some(pad) = sink_pad.upgrade() {
-                tell_upstream(&pad, &ssrc, event);
+        let listener = session.listen(move |event| match *event {
+            // Ours to change, where it is we who write it.
+            Event::Collision { old, new } if ssrc.load(Ordering::Relaxed) == u64::from(old.0) => {
+                ssrc.store(new.0.into(), Ordering::Relaxed);
+            }
+            _ => {
+                if let Some(pad) = sink_pad.upgrade() {
+                    upstream::tell(&pad, event);
+                }
             }
         });
+        session.agree(self.obj().upcast_ref(), *lock(&self.feedback));
         *lock(&self.opened) = Some(Opened {
             session,
             sockets: None,
             is_started: false,
+            _listener: listener,
         });
         Ok(())
     }
@@ -307,31 +317,6 @@ impl RtpSink {
     }
 }
 
-/// What the network said that concerns the elements that make the packets.
-pub(in crate::rtp) fn tell_upstream(pad: &gst::Pad, ssrc: &AtomicU64, event: &Event) {
-    match event {
-        Event::Collision { old, new } => {
-            let fixed = u64::from(old.0);
-            if ssrc.load(Ordering::Relaxed) == fixed {
-                ssrc.store(new.0.into(), Ordering::Relaxed);
-                return;
-            }
-            // As the stock session says it: payloaders take another one.
-            let structure = gst::Structure::builder("GstRTPCollision")
-                .field("ssrc", old.0)
-                .build();
-            pad.push_event(gst::event::CustomUpstream::new(structure));
-        }
-        Event::Pli { .. } | Event::Fir { .. } => {
-            let structure = gst::Structure::builder("GstForceKeyUnit")
-                .field("all-headers", matches!(event, Event::Fir { .. }))
-                .build();
-            pad.push_event(gst::event::CustomUpstream::new(structure));
-        }
-        _ => {}
-    }
-}
-
 /// Of the family of where it sends to.
 fn own_address(settings: &Settings) -> Result<String, SocketError> {
     let is_default = settings.bind_address == Settings::default().bind_address;
@@ -373,6 +358,7 @@ impl ObjectSubclass for RtpSink {
         RtpSink {
             settings: Mutex::default(),
             context: Mutex::default(),
+            feedback: Mutex::default(),
             stats: Mutex::default(),
             sync: SyncProperties::live(),
             ssrc: Arc::new(AtomicU64::new(NO_SSRC)),
@@ -385,7 +371,7 @@ impl ObjectSubclass for RtpSink {
 }
 
 impl ObjectImpl for RtpSink {
-    crate::kit::properties_with_groups!(context, stats);
+    crate::kit::properties_with_groups!(context, feedback, stats);
 
     fn constructed(&self) {
         self.parent_constructed();
@@ -433,20 +419,7 @@ impl ElementImpl for RtpSink {
         result
     }
 
-    fn send_event(&self, event: gst::Event) -> bool {
-        if let gst::EventView::Latency(latency) = event.view() {
-            self.sink().set_latency(latency.latency());
-            return self.sink_pad.push_event(event);
-        }
-        self.parent_send_event(event)
-    }
-
-    fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
-        let accepted = self.parent_set_clock(clock);
-        self.sink()
-            .set_time(RunningTime::with_clock(&*self.obj(), clock.cloned()));
-        accepted
-    }
+    crate::kit::sink_events_and_clock!();
 }
 
 impl URIHandlerImpl for RtpSink {

@@ -6,8 +6,6 @@ mod sender;
 use gst::glib;
 use gst::prelude::*;
 
-pub(super) use imp::tell_upstream;
-
 glib::wrapper! {
     /// Sends RTP, and does the RTCP.
     pub struct RtpSink(ObjectSubclass<imp::RtpSink>)

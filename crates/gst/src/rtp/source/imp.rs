@@ -15,13 +15,13 @@ use super::settings::{
 };
 use crate::kit::context::ContextSettings;
 use crate::kit::socket::MulticastSettings;
-use crate::kit::source::{self, Driver, LiveSource, Producer};
+use crate::kit::source::{Driver, LiveSource};
 use crate::kit::stats::StatsProperty;
-use crate::kit::time::RunningTime;
 use crate::kit::{lock, pad_function};
 use crate::rtp::playout::Playout;
 use crate::rtp::port::{SharedPort, Tenancy};
-use crate::rtp::session::{RtpSession, Sockets};
+use crate::rtp::session::{FeedbackSettings, RtpSession, Sockets};
+use crate::rtp::upstream;
 
 #[derive(Properties)]
 #[properties(wrapper_type = super::RtpSrc)]
@@ -39,6 +39,7 @@ pub struct RtpSrc {
     #[property(name = "latency", nick = "Latency", blurb = "Playout delay of the jitter buffer, ms", type = u32, get = |s: &Self| s.settings().latency_ms, set = |s: &Self, v| s.configure(|settings| settings.latency_ms = v), maximum = LATENCY_MS_MAX, default = LATENCY_MS_DEFAULT)]
     #[property(name = "drop-on-latency", nick = "Drop on latency", blurb = "Drop the oldest packets rather than hold more than the latency", type = bool, get = |s: &Self| s.settings().drop_on_latency, set = |s: &Self, v| s.configure(|settings| settings.drop_on_latency = v), default = false)]
     #[property(name = "do-lost", nick = "Do lost", blurb = "Push an event for packets that did not come by their deadline (GstRTPPacketLost)", type = bool, get = |s: &Self| s.settings().do_lost, set = |s: &Self, v| s.configure(|settings| settings.do_lost = v), default = true)]
+    #[property(name = "do-retransmission", nick = "Do retransmission", blurb = "Ask the sender for missing packets again (generic NACK, RFC 4585) while they may come in time; needs rtp-profile=avpf", type = bool, get = |s: &Self| s.settings().do_retransmission, set = |s: &Self, v| s.settings().do_retransmission = v, default = false)]
     #[property(name = "clock-skew", nick = "Clock skew", blurb = "How the sender's clock is followed", type = ClockSkew, get = |s: &Self| s.settings().clock_skew, set = |s: &Self, v| s.settings().clock_skew = v, builder(ClockSkew::Window))]
     #[property(name = "adaptive", nick = "Adaptive", blurb = "Delay packets only as long as the network's jitter asks for, up to latency", type = bool, get = |s: &Self| s.settings().adaptive, set = |s: &Self, v| s.settings().adaptive = v, default = false)]
     #[property(name = "latch", nick = "Latch", blurb = "Learn the sender's address from its first valid packets and take no others (symmetric RTP)", type = bool, get = |s: &Self| s.settings().latch, set = |s: &Self, v| s.settings().latch = v, default = true)]
@@ -51,6 +52,7 @@ pub struct RtpSrc {
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     multicast: Mutex<MulticastSettings>,
+    feedback: Mutex<FeedbackSettings>,
     src_pad: gst::Pad,
     opened: Mutex<Option<Opened>>,
     driver: Driver<Receiver>,
@@ -179,6 +181,15 @@ impl RtpSrc {
         }
     }
 
+    /// A decoder that cannot go on, or whoever else misses something, asks the sender.
+    fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
+        let caps = self.settings().caps.clone();
+        session
+            .and_then(|session| upstream::ask(&session, caps.as_ref(), &event))
+            .unwrap_or_else(|| gst::Pad::event_default(pad, Some(&*self.obj()), event))
+    }
+
     fn structure(&self) -> gst::Structure {
         let stats = gst::Structure::builder("application/x-ts-rtpsrc-stats");
         let stats = match self.shared() {
@@ -249,6 +260,7 @@ impl LiveSource for RtpSrc {
         session.set_sockets(sockets.clone());
         session.learn_peer(settings.latch);
         session.set_silent(!settings.rtcp);
+        session.agree(self.obj().upcast_ref(), *lock(&self.feedback));
         *lock(&self.opened) = Some(Opened {
             session,
             sockets,
@@ -297,7 +309,14 @@ impl LiveSource for RtpSrc {
         if let Some(tenancy) = tenancy {
             tenancy.start(&place, settings.mtu)?;
         }
-        let receiver = Receiver::new(
+        if settings.do_retransmission && !session.has_feedback() {
+            gst::element_warning!(
+                element,
+                gst::ResourceError::Settings,
+                ["do-retransmission needs rtp-profile=avpf: no packet is asked for again"]
+            );
+        }
+        let mut receiver = Receiver::new(
             element,
             &place.shard,
             session.clone(),
@@ -306,6 +325,9 @@ impl LiveSource for RtpSrc {
             shared,
             settings.mtu,
         );
+        if settings.do_retransmission {
+            receiver.ask_again();
+        }
         self.driver.add(element, &self.src_pad, place, receiver)
     }
 
@@ -333,11 +355,15 @@ impl ObjectSubclass for RtpSrc {
             .query_function(|pad, parent, query| {
                 pad_function::<RtpSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
             })
+            .event_function(|pad, parent, event| {
+                pad_function::<RtpSrc, _>(parent, || false, |imp| imp.src_event(pad, event))
+            })
             .build();
         RtpSrc {
             settings: Mutex::default(),
             context: Mutex::default(),
             multicast: Mutex::default(),
+            feedback: Mutex::default(),
             src_pad,
             opened: Mutex::new(None),
             driver: Driver::default(),
@@ -348,7 +374,7 @@ impl ObjectSubclass for RtpSrc {
 }
 
 impl ObjectImpl for RtpSrc {
-    crate::kit::properties_with_groups!(context, multicast, stats);
+    crate::kit::properties_with_groups!(context, multicast, feedback, stats);
 
     fn constructed(&self) {
         self.parent_constructed();
@@ -370,29 +396,7 @@ impl ElementImpl for RtpSrc {
         "src": Src Always gst::Caps::new_empty_simple("application/x-rtp")
     );
 
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        source::change_state(self, &*self.obj(), transition, || {
-            self.parent_change_state(transition)
-        })
-    }
-
-    fn send_event(&self, event: gst::Event) -> bool {
-        match self.driver.handle_event(&self.src_pad, event) {
-            Ok(handled) => handled,
-            Err(event) => self.parent_send_event(event),
-        }
-    }
-
-    fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
-        let accepted = self.parent_set_clock(clock);
-        let time = RunningTime::with_clock(&*self.obj(), clock.cloned());
-        self.driver
-            .with_producer(move |receiver, _| receiver.set_time(time));
-        accepted
-    }
+    crate::kit::live_source_life!();
 }
 
 impl URIHandlerImpl for RtpSrc {

@@ -9,6 +9,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use gst::glib;
 use gst::prelude::*;
+use threadbare_rtp::missing::Missing;
 use threadbare_rtp::packet::{Packet, is_rtcp};
 use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard, clock_now_ns, prefetch};
 
@@ -58,6 +59,8 @@ pub(crate) struct Receiver {
     /// Nothing was left in the socket in this pass.
     is_drained: bool,
     has_warned: bool,
+    /// What to ask the sender for again, if at all.
+    missing: Option<Box<Missing>>,
     _sockets: Arc<Sockets>,
     element: glib::WeakRef<gst::Element>,
 }
@@ -130,6 +133,7 @@ impl Receiver {
             mux: sockets.rtcp.is_none(),
             is_drained: false,
             has_warned: false,
+            missing: None,
             _sockets: sockets,
             element: element.downgrade(),
         }
@@ -170,6 +174,9 @@ impl Receiver {
         if admission == Admission::Refused {
             return buffer.release();
         }
+        if let Some(missing) = &mut self.missing {
+            missing.handle(now_ns, fields.arrival.ssrc, fields.arrival.seq);
+        }
         let addresses = buffer.addresses();
         let buffer = buffer.finish(0, received.len, None, None);
         let taken = lock(&self.shared.playout).handle(
@@ -184,6 +191,26 @@ impl Receiver {
         }
     }
 
+    /// Asks the sender for missing packets again from now on.
+    pub(super) fn ask_again(&mut self) {
+        self.missing = Some(Box::default());
+    }
+
+    /// Asks for what is missing. When there is more to do, which may be `due_ns` for other reasons.
+    fn ask_for_missing(&mut self, now_ns: u64, due_ns: Option<u64>) -> Option<u64> {
+        let Some(missing) = &mut self.missing else {
+            return due_ns;
+        };
+        if missing.next_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
+            let useful_ns = lock(&self.shared.playout).jitter().latency_ns;
+            let round_trip_ns = self.session.round_trip_ns();
+            if let Some((ssrc, lost)) = missing.poll(now_ns, round_trip_ns, useful_ns) {
+                self.session.request_packets(now_ns, ssrc, &lost);
+            }
+        }
+        due_ns.into_iter().chain(missing.next_timeout()).min()
+    }
+
     #[cold]
     fn warn_of(&mut self, payload_type: u8) {
         if !std::mem::replace(&mut self.has_warned, true)
@@ -192,7 +219,9 @@ impl Receiver {
             gst::element_warning!(
                 element,
                 gst::StreamError::Format,
-                ["payload type {payload_type} is dynamic and drops: set caps, with a clock-rate"]
+                [
+                    "payload type {payload_type} is dynamic: its packets are dropped until a clock-rate is given (caps)"
+                ]
             );
         }
     }
@@ -241,6 +270,9 @@ impl Producer for Receiver {
             }
         }
         cx.clear_timer();
+        if let Some(missing) = &mut self.missing {
+            missing.clear();
+        }
         // What is held would be late when it goes on.
         lock(&self.shared.playout).flush(cx.now_ns());
     }
@@ -281,6 +313,7 @@ impl Producer for Receiver {
                 Read::Again => {}
                 Read::Idle => {
                     self.note_what_comes_next();
+                    let due_ns = self.ask_for_missing(clock_ns, due_ns);
                     self.arm(cx, due_ns);
                     return Produced::Idle;
                 }
