@@ -4,6 +4,7 @@
 //! [`plugin_register_static`].
 #![warn(unreachable_pub)]
 
+mod app;
 mod hub;
 mod kit;
 mod queue;
@@ -19,6 +20,7 @@ mod plugin {
         crate::udpsink::register(Some(plugin))?;
         crate::queue::register(Some(plugin))?;
         crate::hub::register(Some(plugin))?;
+        crate::app::register(Some(plugin))?;
         crate::rtp::register(Some(plugin))
     }
 

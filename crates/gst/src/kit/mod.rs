@@ -146,9 +146,20 @@ macro_rules! sink_events_and_clock {
 }
 pub(crate) use sink_events_and_clock;
 
-/// Implements `change_state`, `send_event` and `set_clock` of a [`source::LiveSource`] with a pad `src_pad`.
+/// Implements `change_state`, `send_event` and `set_clock` of a [`source::LiveSource`] with a `driver` and a pad
+/// `src_pad`. With `flush`, a flush goes through the source's own function first.
 macro_rules! live_source_life {
     () => {
+        $crate::kit::live_source_life!(@ |_imp: &Self, _event: &gst::Event| {});
+    };
+    (flush) => {
+        $crate::kit::live_source_life!(@ |imp: &Self, event: &gst::Event| match event.type_() {
+            gst::EventType::FlushStart => $crate::kit::source::LiveSource::flush(imp, true),
+            gst::EventType::FlushStop => $crate::kit::source::LiveSource::flush(imp, false),
+            _ => {}
+        });
+    };
+    (@ $before:expr) => {
         fn change_state(
             &self,
             transition: gst::StateChange,
@@ -159,6 +170,7 @@ macro_rules! live_source_life {
         }
 
         fn send_event(&self, event: gst::Event) -> bool {
+            ($before)(self, &event);
             match self.driver.handle_event(&self.src_pad, event) {
                 Ok(handled) => handled,
                 Err(event) => self.parent_send_event(event),

@@ -118,6 +118,14 @@ pub(crate) struct Refused {
     pub(crate) seen: bool,
 }
 
+/// A buffer or list was not taken.
+pub(crate) enum Refusal {
+    /// There is no room for it.
+    Full(Item),
+    /// Nothing is taken any more.
+    Ended,
+}
+
 /// The queue. Cheap to clone: both ends share it.
 #[derive(Clone)]
 pub(crate) struct Queue(Arc<Shared>);
@@ -231,6 +239,38 @@ impl Queue {
             // An ordinary thread: waits here, and looks again at everything afterwards.
             drop(self.0.changed.wait(state));
         }
+    }
+
+    /// Takes it if there is room. `Ok`: whether there is none now.
+    pub(crate) fn offer(&self, item: Item) -> Result<bool, Refusal> {
+        let mut state = self.state();
+        state.check_for_pusher().map_err(|_| Refusal::Ended)?;
+        if state.is_full() && state.leaky == Leaky::No {
+            return Err(Refusal::Full(item));
+        }
+        if state.is_full() && state.leaky == Leaky::Upstream {
+            state.discont = true;
+            state.leaked += u64::from(item.buffers());
+            return Ok(true);
+        }
+        state.leak_old();
+        self.enqueue(state, item);
+        Ok(self.state().is_full())
+    }
+
+    /// Buffers that have left it.
+    pub(crate) fn passed(&self) -> u64 {
+        self.state().passed
+    }
+
+    /// Buffers that were dropped for want of room.
+    pub(crate) fn leaked(&self) -> u64 {
+        self.state().leaked
+    }
+
+    /// What is in it.
+    pub(crate) fn level(&self) -> Level {
+        self.state().level
     }
 
     /// Takes it whatever the limits.

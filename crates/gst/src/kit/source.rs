@@ -17,7 +17,7 @@ use gst::glib::translate::IntoGlib;
 use gst::prelude::*;
 use threadbare_runtime::{Agent, AgentHandle, Cx, Ready};
 
-use super::context::Place;
+use super::context::{ContextSettings, Place};
 use super::pending::{self, Pending};
 use super::time::RunningTime;
 use super::trail::Trail;
@@ -220,6 +220,14 @@ impl<P: Producer> Driver<P> {
         self.slot().as_ref().map(|driven| driven.handle.waker())
     }
 
+    /// How long what it gives may have waited for its slice; before it runs, by the properties.
+    pub(crate) fn wait(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
+        match self.place() {
+            Some(place) => place.wait(),
+            None => super::lock(context).wait(),
+        }
+    }
+
     /// Where it runs, while it does.
     pub(crate) fn place(&self) -> Option<Place> {
         self.slot().as_ref().map(|driven| driven.place.clone())
@@ -250,6 +258,62 @@ pub(crate) trait LiveSource: gst::subclass::prelude::ElementImpl {
 
     /// READY to NULL.
     fn close(&self);
+
+    /// Whether it gives data in PLAYING only. One that is not live gives it from PAUSED on, so that sinks preroll.
+    fn is_live(&self) -> bool {
+        true
+    }
+
+    /// A flush begins or ends.
+    fn flush(&self, _flushing: bool) {}
+}
+
+/// What the pad of a live source answers about latency, scheduling and caps (`None`: any); the rest is for the default.
+/// What is given may have waited for a whole slice; there is no upper bound.
+pub(crate) fn answer_query(
+    pad: &gst::Pad,
+    element: &impl IsA<gst::Object>,
+    query: &mut gst::QueryRef,
+    latency: (bool, gst::ClockTime, Option<gst::ClockTime>),
+    caps: impl FnOnce() -> Option<gst::Caps>,
+) -> bool {
+    match query.view_mut() {
+        gst::QueryViewMut::Latency(query) => {
+            let (is_live, min, max) = latency;
+            query.set(is_live, min, max);
+            true
+        }
+        gst::QueryViewMut::Scheduling(query) => {
+            query.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
+            query.add_scheduling_modes([gst::PadMode::Push]);
+            true
+        }
+        gst::QueryViewMut::Caps(query) => {
+            let caps = caps().unwrap_or_else(gst::Caps::new_any);
+            let result = match query.filter() {
+                Some(filter) => filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First),
+                None => caps,
+            };
+            query.set_result(&result);
+            true
+        }
+        _ => gst::Pad::query_default(pad, Some(element), query),
+    }
+}
+
+/// The events a stream in running time begins with.
+pub(crate) fn opening(
+    pad: &gst::Pad,
+    element: &gst::Element,
+    caps: Option<&gst::Caps>,
+) -> Vec<gst::Event> {
+    let stream_id = pad.create_stream_id(element, None);
+    let start = gst::event::StreamStart::builder(&stream_id).group_id(gst::GroupId::next());
+    let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+    let mut events = vec![start.build()];
+    events.extend(caps.map(gst::event::Caps::new));
+    events.push(gst::event::Segment::new(&segment));
+    events
 }
 
 /// The state changes of a live source around those of its parent class.
@@ -262,7 +326,7 @@ pub(crate) fn change_state<S: LiveSource>(
     let prepared = match transition {
         gst::StateChange::NullToReady => source.open(),
         gst::StateChange::ReadyToPaused => source.activate(),
-        gst::StateChange::PlayingToPaused => {
+        gst::StateChange::PlayingToPaused if source.is_live() => {
             source.driver().pause();
             Ok(())
         }
@@ -280,7 +344,10 @@ pub(crate) fn change_state<S: LiveSource>(
         gst::StateChange::ReadyToNull => source.close(),
         _ if result.is_err() => {}
         gst::StateChange::PausedToPlaying => source.driver().start(RunningTime::of(element)),
-        gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
+        gst::StateChange::ReadyToPaused if !source.is_live() => {
+            source.driver().start(RunningTime::default());
+        }
+        gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused if source.is_live() => {
             return Ok(gst::StateChangeSuccess::NoPreroll);
         }
         _ => {}

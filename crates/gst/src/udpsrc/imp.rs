@@ -11,7 +11,7 @@ use super::receiver::{Receiver, Stats};
 use super::settings::{MTU_DEFAULT, MTU_MAX, Settings, SocketTimestamp};
 use crate::kit::context::ContextSettings;
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
-use crate::kit::source::{Driver, LiveSource};
+use crate::kit::source::{self, Driver, LiveSource};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{lock, pad_function};
 
@@ -91,43 +91,15 @@ impl UdpSrc {
     }
 
     fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        match query.view_mut() {
-            gst::QueryViewMut::Latency(latency) => {
-                // Live; what arrives may have waited for a whole slice. There is no upper bound: the
-                // kernel's buffer decides.
-                let wait = self
-                    .driver
-                    .place()
-                    .map_or_else(|| self.context().wait(), |p| p.wait());
-                latency.set(true, wait, gst::ClockTime::NONE);
-                true
-            }
-            gst::QueryViewMut::Scheduling(scheduling) => {
-                scheduling.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
-                scheduling.add_scheduling_modes([gst::PadMode::Push]);
-                true
-            }
-            gst::QueryViewMut::Caps(caps_query) => {
-                let caps = self
-                    .settings()
-                    .caps
-                    .clone()
-                    .unwrap_or_else(gst::Caps::new_any);
-                let result = match caps_query.filter() {
-                    Some(filter) => {
-                        filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First)
-                    }
-                    None => caps,
-                };
-                caps_query.set_result(&result);
-                true
-            }
-            gst::QueryViewMut::Uri(uri) => {
-                uri.set_uri(Some(self.settings().uri().as_str()));
-                true
-            }
-            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
+        if let gst::QueryViewMut::Uri(uri) = query.view_mut() {
+            uri.set_uri(Some(self.settings().uri().as_str()));
+            return true;
         }
+        // What arrives may have waited in the kernel, whose buffer is the upper bound.
+        let latency = (true, self.driver.wait(&self.context), None);
+        source::answer_query(pad, &*self.obj(), query, latency, || {
+            self.settings().caps.clone()
+        })
     }
 }
 

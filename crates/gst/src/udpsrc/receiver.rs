@@ -11,7 +11,7 @@ use threadbare_runtime::{Cx, Interest, Precision, RawAddr, Ready, Shard, prefetc
 use super::settings::{Settings, SocketTimestamp};
 use crate::kit::receive::{Datagram, Read, Reader};
 use crate::kit::socket::{GioAddress, Udp};
-use crate::kit::source::{Produced, Producer};
+use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
 
@@ -206,19 +206,8 @@ impl Producer for Receiver {
         let Some(element) = self.element.upgrade() else {
             return Vec::new();
         };
-        let stream_id = pad.create_stream_id(&element, None);
-        let start = gst::event::StreamStart::builder(&stream_id)
-            .group_id(gst::GroupId::next())
-            .build();
-        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
-        let mut events = vec![start];
-        events.extend(
-            self.negotiated_caps(pad)
-                .as_ref()
-                .map(gst::event::Caps::new),
-        );
-        events.push(gst::event::Segment::new(&segment));
-        events
+        let caps = self.negotiated_caps(pad);
+        source::opening(pad, &element, caps.as_ref())
     }
 
     fn reopening(&mut self) -> Vec<gst::Event> {

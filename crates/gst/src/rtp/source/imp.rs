@@ -15,7 +15,7 @@ use super::settings::{
 };
 use crate::kit::context::ContextSettings;
 use crate::kit::socket::MulticastSettings;
-use crate::kit::source::{Driver, LiveSource};
+use crate::kit::source::{self, Driver, LiveSource};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{lock, pad_function};
 use crate::rtp::playout::Playout;
@@ -149,36 +149,16 @@ impl RtpSrc {
     }
 
     fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        match query.view_mut() {
-            gst::QueryViewMut::Latency(latency) => {
-                // What is due may have to wait for the edge of a slice. There is no upper bound: what is not
-                // pushed waits in the kernel.
-                latency.set(true, self.latency(), gst::ClockTime::NONE);
-                true
-            }
-            gst::QueryViewMut::Scheduling(scheduling) => {
-                scheduling.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
-                scheduling.add_scheduling_modes([gst::PadMode::Push]);
-                true
-            }
-            gst::QueryViewMut::Caps(caps_query) => {
-                let caps = self.settings().caps.clone();
-                let caps = caps.unwrap_or_else(|| pad.pad_template_caps());
-                let result = match caps_query.filter() {
-                    Some(filter) => {
-                        filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First)
-                    }
-                    None => caps,
-                };
-                caps_query.set_result(&result);
-                true
-            }
-            gst::QueryViewMut::Uri(uri) => {
-                uri.set_uri(Some(self.settings().uri().as_str()));
-                true
-            }
-            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
+        if let gst::QueryViewMut::Uri(uri) = query.view_mut() {
+            uri.set_uri(Some(self.settings().uri().as_str()));
+            return true;
         }
+        // What is due may have to wait for the edge of a slice, and what is not pushed waits in the kernel.
+        let latency = (true, self.latency(), None);
+        source::answer_query(pad, &*self.obj(), query, latency, || {
+            let caps = self.settings().caps.clone();
+            Some(caps.unwrap_or_else(|| pad.pad_template_caps()))
+        })
     }
 
     /// A decoder that cannot go on, or whoever else misses something, asks the sender.

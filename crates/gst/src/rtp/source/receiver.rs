@@ -15,7 +15,7 @@ use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard, clock_now_ns, pr
 
 use crate::kit::lock;
 use crate::kit::receive::{Datagram, Read, Reader};
-use crate::kit::source::{Produced, Producer};
+use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
 use crate::rtp::playout::{Fields, Playout, UnknownPayloadType};
@@ -343,16 +343,8 @@ impl Producer for Receiver {
         let Some(element) = self.element.upgrade() else {
             return Vec::new();
         };
-        let stream_id = pad.create_stream_id(&element, None);
-        let start = gst::event::StreamStart::builder(&stream_id)
-            .group_id(gst::GroupId::next())
-            .build();
-        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
         let caps = lock(&self.shared.playout).negotiated_caps(pad);
-        let mut events = vec![start];
-        events.extend(caps.as_ref().map(gst::event::Caps::new));
-        events.push(gst::event::Segment::new(&segment));
-        events
+        source::opening(pad, &element, caps.as_ref())
     }
 
     fn reopening(&mut self) -> Vec<gst::Event> {

@@ -1,0 +1,145 @@
+//! The half of `ts-appsrc` on the context's thread.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_runtime::Cx;
+
+use crate::kit::queue::{Item, Queue};
+use crate::kit::source::{self, Produced, Producer};
+use crate::kit::time::RunningTime;
+
+/// What the element changes while the feeder runs.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    pub(super) do_timestamp: AtomicBool,
+    /// The application has been told that there is enough, and not yet that more is wanted.
+    pub(super) has_enough: AtomicBool,
+}
+
+/// Pushes what the application has put into the queue; asks for more when it is empty.
+pub(crate) struct Feeder {
+    items: Queue,
+    shared: Arc<Shared>,
+    time: RunningTime,
+    caps: Option<gst::Caps>,
+    /// Need-data has been said and nothing has come since.
+    has_asked: bool,
+    is_open: bool,
+    element: glib::WeakRef<gst::Element>,
+}
+
+impl Feeder {
+    pub(super) fn new(
+        element: &gst::Element,
+        items: Queue,
+        shared: Arc<Shared>,
+        caps: Option<gst::Caps>,
+    ) -> Self {
+        Feeder {
+            items,
+            shared,
+            time: RunningTime::default(),
+            caps,
+            has_asked: false,
+            is_open: false,
+            element: element.downgrade(),
+        }
+    }
+
+    /// The caps of what comes next; gives the event that says so.
+    pub(super) fn set_caps(&mut self, caps: Option<gst::Caps>) -> Option<gst::Event> {
+        let is_same = self.caps == caps;
+        self.caps = caps;
+        let caps = self.caps.as_ref().filter(|_| !is_same)?;
+        Some(gst::event::Caps::new(caps))
+    }
+
+    fn ask(&mut self) {
+        if std::mem::replace(&mut self.has_asked, true) {
+            return;
+        }
+        self.shared.has_enough.store(false, Relaxed);
+        if let Some(element) = self.element.upgrade() {
+            element.emit_by_name::<()>("need-data", &[&NEED_UNKNOWN]);
+        }
+    }
+
+    fn stamp(&self, now_ns: u64, buffer: &mut gst::Buffer) {
+        if buffer.pts().is_some() || buffer.dts().is_some() {
+            return;
+        }
+        if let Some(time) = self.time.at(now_ns) {
+            let buffer = buffer.make_mut();
+            buffer.set_pts(time);
+            buffer.set_dts(time);
+        }
+    }
+}
+
+impl Producer for Feeder {
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        cx.wake_self();
+        Ok(())
+    }
+
+    fn stop(&mut self, _cx: &mut Cx<'_>) {}
+
+    fn set_time(&mut self, time: RunningTime) {
+        self.time = time;
+    }
+
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        let Some(item) = self.items.pop(|| cx.waker()) else {
+            // What asks may answer at once: then there is more.
+            let asked_before = self.has_asked;
+            self.ask();
+            return if asked_before {
+                Produced::Idle
+            } else {
+                Produced::Again
+            };
+        };
+        self.has_asked = false;
+        match item {
+            Item::Buffer(mut buffer) => {
+                if self.shared.do_timestamp.load(Relaxed) {
+                    self.stamp(cx.now_ns(), &mut buffer);
+                }
+                Produced::Buffer(buffer)
+            }
+            Item::List(list) => Produced::List(list),
+            // Those of the first sample: they go before the segment.
+            Item::Event(event) => match event.view() {
+                gst::EventView::Caps(caps) if !self.is_open => {
+                    self.caps = Some(caps.caps_owned());
+                    Produced::Again
+                }
+                _ => Produced::Event(event),
+            },
+        }
+    }
+
+    fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
+        self.is_open = true;
+        let element = self.element.upgrade();
+        element.map_or_else(Vec::new, |element| {
+            source::opening(pad, &element, self.caps.as_ref())
+        })
+    }
+
+    fn reopening(&mut self) -> Vec<gst::Event> {
+        self.has_asked = false;
+        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        vec![gst::event::Segment::new(&segment)]
+    }
+
+    fn push_failed(&mut self, error: gst::FlowError) {
+        self.items.fail_kept(error);
+    }
+}
+
+/// As much as the application likes.
+const NEED_UNKNOWN: u32 = u32::MAX;

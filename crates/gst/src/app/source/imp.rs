@@ -1,0 +1,317 @@
+//! Properties, signals and states of `ts-appsrc`.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+
+use gst::glib::subclass::Signal;
+use gst::glib::{self, Properties};
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+
+use super::feeder::{Feeder, Shared};
+use crate::kit::context::ContextSettings;
+use crate::kit::queue::{Item, Leaky, Level, Queue, Refusal};
+use crate::kit::source::{self, Driver, LiveSource};
+use crate::kit::stats::StatsProperty;
+use crate::kit::{lock, pad_function};
+
+#[derive(Debug, Clone)]
+struct Settings {
+    caps: Option<gst::Caps>,
+    max: Level,
+    leaky: Leaky,
+    is_live: bool,
+    block: bool,
+    min_latency_ns: i64,
+    max_latency_ns: i64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            caps: None,
+            max: Level {
+                buffers: BUFFERS_DEFAULT,
+                bytes: 0,
+                time_ns: 0,
+            },
+            leaky: Leaky::No,
+            is_live: true,
+            block: false,
+            min_latency_ns: -1,
+            max_latency_ns: -1,
+        }
+    }
+}
+
+/// As pipelines that exist expect it.
+const BUFFERS_DEFAULT: u32 = 10;
+
+#[derive(Properties)]
+#[properties(wrapper_type = crate::app::AppSrc)]
+pub struct AppSrc {
+    #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
+    #[property(name = "max-buffers", nick = "Maximum buffers", blurb = "Buffers that are kept until there is enough, 0: any number", type = u32, get = |s: &Self| s.settings().max.buffers, set = |s: &Self, v| s.limit(|s| s.max.buffers = v), default = BUFFERS_DEFAULT)]
+    #[property(name = "max-bytes", nick = "Maximum bytes", blurb = "Bytes that are kept until there is enough, 0: any number", type = u32, get = |s: &Self| s.settings().max.bytes, set = |s: &Self, v| s.limit(|s| s.max.bytes = v), default = 0)]
+    #[property(name = "max-time", nick = "Maximum time", blurb = "Nanoseconds that are kept until there is enough, 0: any", type = u64, get = |s: &Self| s.settings().max.time_ns, set = |s: &Self, v| s.limit(|s| s.max.time_ns = v), default = 0)]
+    #[property(name = "leaky-type", nick = "Leaky", blurb = "Where a full queue leaks", type = Leaky, get = |s: &Self| s.settings().leaky, set = |s: &Self, v| s.limit(|s| s.leaky = v), builder(Leaky::No))]
+    #[property(name = "block", nick = "Block", blurb = "Let push-buffer wait for room, on threads that are not a context's", type = bool, get = |s: &Self| s.settings().block, set = |s: &Self, v| s.settings().block = v, default = false)]
+    #[property(name = "is-live", nick = "Is live", blurb = "Push in PLAYING only", type = bool, get = |s: &Self| s.settings().is_live, set = |s: &Self, v| s.settings().is_live = v, default = true)]
+    #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Give buffers without a time the running time at which they are pushed", type = bool, get = |s: &Self| s.shared.do_timestamp.load(Relaxed), set = |s: &Self, v| s.shared.do_timestamp.store(v, Relaxed), default = false)]
+    #[property(name = "min-latency", nick = "Minimum latency", blurb = "The application's latency, ns, to which the context's wait is added; -1: none", type = i64, get = |s: &Self| s.settings().min_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.min_latency_ns = v), minimum = -1, default = -1)]
+    #[property(name = "max-latency", nick = "Maximum latency", blurb = "The longest that the application can be held up, ns; -1: for ever", type = i64, get = |s: &Self| s.settings().max_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.max_latency_ns = v), minimum = -1, default = -1)]
+    #[property(name = "current-level-buffers", nick = "Buffers", blurb = "Buffers in the queue", type = u64, get = |s: &Self| u64::from(s.items.level().buffers))]
+    #[property(name = "current-level-bytes", nick = "Bytes", blurb = "Bytes in the queue", type = u64, get = |s: &Self| u64::from(s.items.level().bytes))]
+    #[property(name = "current-level-time", nick = "Time", blurb = "Nanoseconds in the queue", type = u64, get = |s: &Self| s.items.level().time_ns)]
+    settings: Mutex<Settings>,
+    context: Mutex<ContextSettings>,
+    stats: Mutex<StatsProperty>,
+    items: Queue,
+    shared: Arc<Shared>,
+    src_pad: gst::Pad,
+    driver: Driver<Feeder>,
+    /// The caps of the last sample that was pushed.
+    sample_caps: Mutex<Option<gst::Caps>>,
+}
+
+impl AppSrc {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        lock(&self.settings)
+    }
+
+    fn set_caps(&self, caps: Option<gst::Caps>) {
+        self.settings().caps = caps.clone();
+        self.driver.announce(move |feeder, _| feeder.set_caps(caps));
+    }
+
+    fn limit(&self, change: impl FnOnce(&mut Settings)) {
+        let settings = {
+            let mut settings = self.settings();
+            change(&mut settings);
+            settings.clone()
+        };
+        self.items.limit(settings.leaky, settings.max);
+    }
+
+    /// A change while it runs: the pipeline asks anew.
+    fn set_latency(&self, change: impl FnOnce(&mut Settings)) {
+        change(&mut self.settings());
+        if self.driver.place().is_some() {
+            let obj = self.obj();
+            let _ = obj.post_message(gst::message::Latency::builder().src(&*obj).build());
+        }
+    }
+
+    /// `false`: there is enough, or it does not run, or the end was said.
+    fn push(&self, item: Item) -> bool {
+        let may_wait = self.settings().block && threadbare_runtime::current_shard_id().is_none();
+        let is_full = match self.items.offer(item) {
+            Ok(is_full) => is_full,
+            Err(Refusal::Full(item)) if may_wait => return self.items.push(item).is_ok(),
+            Err(Refusal::Full(_)) => {
+                self.say_enough();
+                return false;
+            }
+            Err(Refusal::Ended) => return false,
+        };
+        if is_full {
+            self.say_enough();
+        }
+        true
+    }
+
+    fn say_enough(&self) {
+        if !self.shared.has_enough.swap(true, Relaxed) {
+            self.obj().emit_by_name::<()>("enough-data", &[]);
+        }
+    }
+
+    fn push_sample(&self, sample: &gst::Sample) -> bool {
+        if let Some(caps) = sample.caps_owned() {
+            let mut known = lock(&self.sample_caps);
+            if known.as_ref() != Some(&caps) {
+                if self.items.push_event(gst::event::Caps::new(&caps)).is_err() {
+                    return false;
+                }
+                *known = Some(caps);
+            }
+        }
+        match (sample.buffer_owned(), sample.buffer_list_owned()) {
+            (Some(buffer), _) => self.push(Item::Buffer(buffer)),
+            (None, Some(list)) => self.push(Item::List(list)),
+            (None, None) => true,
+        }
+    }
+
+    fn end_of_stream(&self) -> bool {
+        self.items.push_event(gst::event::Eos::new()).is_ok()
+    }
+
+    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        let settings = self.settings().clone();
+        let own = |ns: i64| u64::try_from(ns).ok().map(gst::ClockTime::from_nseconds);
+        let wait = self.driver.wait(&self.context);
+        let min = own(settings.min_latency_ns).unwrap_or_default() + wait;
+        let max = own(settings.max_latency_ns).map(|max| max + wait);
+        let latency = (settings.is_live, min, max);
+        source::answer_query(pad, &*self.obj(), query, latency, || settings.caps)
+    }
+
+    fn structure(&self) -> gst::Structure {
+        let level = self.items.level();
+        gst::Structure::builder("application/x-ts-appsrc-stats")
+            .field("passed", self.items.passed())
+            .field("leaked", self.items.leaked())
+            .field("buffers", u64::from(level.buffers))
+            .build()
+    }
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for AppSrc {
+    const NAME: &'static str = "ThreadbareAppSrc";
+    type Type = crate::app::AppSrc;
+    type ParentType = gst::Element;
+
+    fn with_class(klass: &Self::Class) -> Self {
+        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
+            .query_function(|pad, parent, query| {
+                pad_function::<AppSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
+            })
+            .build();
+        let items = Queue::new(|_| {});
+        let settings = Settings::default();
+        items.limit(settings.leaky, settings.max);
+        AppSrc {
+            settings: Mutex::new(settings),
+            context: Mutex::default(),
+            stats: Mutex::default(),
+            items,
+            shared: Arc::default(),
+            src_pad,
+            driver: Driver::default(),
+            sample_caps: Mutex::default(),
+        }
+    }
+}
+
+impl ObjectImpl for AppSrc {
+    crate::kit::properties_with_groups!(context, stats);
+
+    fn signals() -> &'static [Signal] {
+        static SIGNALS: LazyLock<Vec<Signal>> = LazyLock::new(|| {
+            vec![
+                Signal::builder("need-data")
+                    .param_types([u32::static_type()])
+                    .build(),
+                Signal::builder("enough-data").build(),
+                action(
+                    "push-buffer",
+                    Some(gst::Buffer::static_type()),
+                    |imp, value| {
+                        let buffer = value.and_then(|value| value.get::<gst::Buffer>().ok());
+                        buffer.is_some_and(|buffer| imp.push(Item::Buffer(buffer)))
+                    },
+                ),
+                action(
+                    "push-buffer-list",
+                    Some(gst::BufferList::static_type()),
+                    |imp, value| {
+                        let list = value.and_then(|value| value.get::<gst::BufferList>().ok());
+                        list.is_some_and(|list| imp.push(Item::List(list)))
+                    },
+                ),
+                action(
+                    "push-sample",
+                    Some(gst::Sample::static_type()),
+                    |imp, value| {
+                        let sample = value.and_then(|value| value.get::<gst::Sample>().ok());
+                        sample.is_some_and(|sample| imp.push_sample(&sample))
+                    },
+                ),
+                action("end-of-stream", None, |imp, _| imp.end_of_stream()),
+            ]
+        });
+        &SIGNALS
+    }
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        let obj = self.obj();
+        obj.add_pad(&self.src_pad)
+            .expect("a new element takes its pad");
+        obj.set_element_flags(gst::ElementFlags::SOURCE | gst::ElementFlags::REQUIRE_CLOCK);
+        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
+    }
+}
+
+/// An action signal that answers whether it was done.
+fn action(
+    name: &str,
+    parameter: Option<glib::Type>,
+    act: impl Fn(&AppSrc, Option<&glib::Value>) -> bool + Send + Sync + 'static,
+) -> Signal {
+    let types: Vec<glib::Type> = parameter.into_iter().collect();
+    Signal::builder(name)
+        .param_types(types)
+        .return_type::<bool>()
+        .action()
+        .class_handler(move |values| {
+            let element = values[0].get::<crate::app::AppSrc>().ok()?;
+            Some(act(element.imp(), values.get(1)).to_value())
+        })
+        .build()
+}
+
+impl GstObjectImpl for AppSrc {}
+
+impl ElementImpl for AppSrc {
+    crate::kit::element_class!(
+        "Thread-sharing application source",
+        "Source/Generic",
+        "Pushes what the application gives it, on the thread of a context it shares with other elements";
+        "src": Src Always gst::Caps::new_any()
+    );
+
+    crate::kit::live_source_life!(flush);
+}
+
+impl LiveSource for AppSrc {
+    type Producer = Feeder;
+
+    fn driver(&self) -> &Driver<Feeder> {
+        &self.driver
+    }
+
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
+
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        let obj = self.obj();
+        let element = obj.upcast_ref::<gst::Element>();
+        let place = lock(&self.context).place(element)?;
+        let caps = self.settings().caps.clone();
+        let feeder = Feeder::new(element, self.items.clone(), self.shared.clone(), caps);
+        self.driver.add(element, &self.src_pad, place, feeder)?;
+        *lock(&self.sample_caps) = None;
+        self.shared.has_enough.store(false, Relaxed);
+        self.items.flush(false);
+        Ok(())
+    }
+
+    fn deactivate(&self) {
+        self.items.flush(true);
+        self.driver.remove();
+    }
+
+    fn close(&self) {}
+
+    fn is_live(&self) -> bool {
+        self.settings().is_live
+    }
+
+    fn flush(&self, flushing: bool) {
+        self.items.flush(flushing);
+    }
+}

@@ -1,0 +1,4 @@
+//! `ts-appsrc`.
+
+mod feeder;
+pub(super) mod imp;
