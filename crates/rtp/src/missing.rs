@@ -110,6 +110,15 @@ impl Missing {
         (!due.is_empty()).then_some((ssrc, due))
     }
 
+    /// These of what [`poll`](Missing::poll) gave could not be asked for at that time: that was no try.
+    pub fn not_asked(&mut self, seqs: &[SeqNum]) {
+        for absent in &mut self.packets {
+            if seqs.contains(&absent.seq) {
+                absent.tries = absent.tries.saturating_sub(1);
+            }
+        }
+    }
+
     /// Forgets the stream.
     pub fn clear(&mut self) {
         self.newest = None;
@@ -185,6 +194,21 @@ mod tests {
         }
         assert_eq!(tries, [10 * MS, 110 * MS, 210 * MS]);
         assert_eq!(missing.given_up(), 1);
+    }
+
+    #[test]
+    fn what_could_not_be_asked_for_is_tried_again() {
+        let mut missing = missing_after(&[0, 2]);
+        let mut tries = 0;
+        while let Some((_, seqs)) = missing
+            .next_timeout()
+            .and_then(|now_ns| missing.poll(now_ns, None, 200 * MS))
+        {
+            missing.not_asked(&seqs);
+            tries += 1;
+        }
+        // Each 20 ms from the 10th on, as long as it is of use.
+        assert_eq!((tries, missing.given_up()), (10, 1));
     }
 
     #[test]

@@ -204,8 +204,10 @@ impl Receiver {
         if missing.next_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
             let useful_ns = lock(&self.shared.playout).jitter().latency_ns;
             let round_trip_ns = self.session.round_trip_ns();
-            if let Some((ssrc, lost)) = missing.poll(now_ns, round_trip_ns, useful_ns) {
-                self.session.request_packets(now_ns, ssrc, &lost);
+            if let Some((ssrc, lost)) = missing.poll(now_ns, round_trip_ns, useful_ns)
+                && !self.session.request_packets(now_ns, ssrc, &lost)
+            {
+                missing.not_asked(&lost);
             }
         }
         due_ns.into_iter().chain(missing.next_timeout()).min()
