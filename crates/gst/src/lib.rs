@@ -9,6 +9,7 @@ mod hub;
 mod kit;
 mod queue;
 mod rtp;
+mod tcp;
 mod udpsink;
 mod udpsrc;
 
@@ -21,6 +22,7 @@ mod plugin {
         crate::queue::register(Some(plugin))?;
         crate::hub::register(Some(plugin))?;
         crate::app::register(Some(plugin))?;
+        crate::tcp::register(Some(plugin))?;
         crate::rtp::register(Some(plugin))
     }
 

@@ -52,7 +52,7 @@ impl Reader {
     pub(crate) fn new(shard: &Shard, udp: Udp, mtu: u32, timestamped: bool) -> Self {
         Reader {
             udp,
-            pool: shard.extension(Pools::new).pool(shard, mtu as usize),
+            pool: pool(shard, mtu as usize),
             load: Load {
                 unthrottled: shard.wait().is_zero(),
                 ..Load::default()
@@ -191,6 +191,11 @@ impl Reader {
             _ => Read::Failed(error),
         }
     }
+}
+
+/// Buffers of at least `bytes`, from those that all readers of a context's thread share.
+pub(crate) fn pool(shard: &Shard, bytes: usize) -> Arc<PoolOwner> {
+    shard.extension(Pools::new).pool(shard, bytes)
 }
 
 /// How many packets a socket had in its last slice, and so how many to ask for at once.
