@@ -37,4 +37,5 @@ mod plugin {
         "threadbare"
     );
 }
+pub use app::SampleStream;
 pub use plugin::plugin_register_static;

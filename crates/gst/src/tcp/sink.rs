@@ -89,7 +89,7 @@ struct Out {
 
 impl Client {
     /// Takes a buffer. `false`: the client is to go.
-    fn send(&self, clients: &Clients, buffer: &gst::BufferRef) -> bool {
+    fn send(&self, clients: &Clients, buffer: &gst::Buffer) -> bool {
         let mut out = lock(&self.out);
         let is_first = out.queue.is_empty();
         let max = clients.buffers_max.load(Relaxed);
@@ -97,7 +97,7 @@ impl Client {
             clients.slow.fetch_add(1, Relaxed);
             return false;
         }
-        out.queue.push_back(buffer.to_owned());
+        out.queue.push_back(buffer.clone());
         if !is_first {
             return true;
         }
@@ -272,7 +272,7 @@ impl Agent for Acceptor {
 struct Distributor(Arc<Clients>);
 
 impl Renderer for Distributor {
-    fn render(&mut self, buffer: &gst::BufferRef) -> Rendered {
+    fn render(&mut self, buffer: &gst::Buffer) -> Rendered {
         let list = lock(&self.0.list);
         for client in list.iter() {
             if !client.is_gone.load(Relaxed) && !client.send(&self.0, buffer) {
