@@ -1,0 +1,384 @@
+//! The inner loops, written once for all processors: over arrays of as many values as a vector register has, so that
+//! the compiler makes vector instructions of them wherever this is inlined into a function compiled for such a processor.
+//!
+//! `G` is the number of lanes of a group: 1, 2 or 4 channels side by side. `FMA` says whether a product and a sum are
+//! one instruction there; where they are not, asking for it would cost a call.
+
+use crate::sample::Sample;
+use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
+
+/// The memory of the K-weighting of up to four lanes: per section the last two values in and out. The output of the
+/// first section is the input of the second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct KState {
+    /// What came in, the newest first.
+    pub(crate) input: [[f64; 4]; 2],
+    /// Between the shelf and the high-pass.
+    pub(crate) middle: [[f64; 4]; 2],
+    /// What went out.
+    pub(crate) output: [[f64; 4]; 2],
+}
+
+#[inline(always)]
+fn fused<const FMA: bool>(a: f64, b: f64, c: f64) -> f64 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+#[inline(always)]
+fn fused32<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
+    if FMA { a.mul_add(b, c) } else { a * b + c }
+}
+
+/// The larger one, and `b` if `a` is not a number: what a `max` instruction does.
+#[inline(always)]
+fn larger(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}
+
+#[inline(always)]
+fn larger32(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+/// `live` channels from `first` on, of interleaved frames.
+#[inline(always)]
+pub(crate) fn gather<T: Sample, const G: usize>(
+    samples: &[T],
+    channels: usize,
+    first: usize,
+    live: usize,
+    lanes: &mut [[f64; G]],
+) {
+    if channels == G && live == G {
+        for (to, from) in lanes.as_flattened_mut().iter_mut().zip(samples) {
+            *to = from.steps() * T::STEP;
+        }
+    } else if live == G {
+        for (to, frame) in lanes.iter_mut().zip(samples.chunks_exact(channels)) {
+            let from: &[T; G] = frame[first..].first_chunk().expect("so many are live");
+            for lane in 0..G {
+                to[lane] = from[lane].steps() * T::STEP;
+            }
+        }
+    } else {
+        for (to, frame) in lanes.iter_mut().zip(samples.chunks_exact(channels)) {
+            for (to, from) in to.iter_mut().zip(&frame[first..first + live]) {
+                *to = from.steps() * T::STEP;
+            }
+        }
+    }
+}
+
+/// One plane.
+#[inline(always)]
+pub(crate) fn gather_plane<T: Sample, const G: usize>(
+    samples: &[T],
+    lane: usize,
+    lanes: &mut [[f64; G]],
+) {
+    for (to, from) in lanes.iter_mut().zip(samples) {
+        to[lane] = from.steps() * T::STEP;
+    }
+}
+
+/// Raises `peaks` to the largest magnitudes. What is not a number is passed over.
+#[inline(always)]
+pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64; 4]) {
+    // Four rows at once: a single one would wait for itself.
+    let mut rows = [take::<4, G, _>(peaks, 0); 4];
+    let (fours, rest) = lanes.as_chunks::<4>();
+    for four in fours {
+        for (row, values) in rows.iter_mut().zip(four) {
+            for lane in 0..G {
+                row[lane] = larger(values[lane].abs(), row[lane]);
+            }
+        }
+    }
+    for (row, values) in rows.iter_mut().zip(rest) {
+        for lane in 0..G {
+            row[lane] = larger(values[lane].abs(), row[lane]);
+        }
+    }
+    for lane in 0..G {
+        for row in &rows {
+            peaks[lane] = larger(row[lane], peaks[lane]);
+        }
+    }
+}
+
+/// Replaces each value by the square of its K-weighting, and adds the squares to `energy`.
+///
+/// The four lanes go through the shelf and then the high-pass. Both in direct form I: of the recursion, only one product
+/// and sum lie between one output and the next.
+#[inline(always)]
+pub(crate) fn weight_four<const FMA: bool>(
+    k: &KWeighting,
+    state: &mut KState,
+    lanes: &mut [[f64; 4]],
+    energy: &mut [f64; 4],
+) {
+    let shelf = Section::shelf(k);
+    let pass = Section::pass(k);
+    let [mut x1, mut x2] = state.input;
+    let [mut p1, mut p2] = state.middle;
+    let [mut y1, mut y2] = state.output;
+    let mut sum = *energy;
+    for row in lanes {
+        let x = *row;
+        let p = shelf.step::<FMA>(&x, &x1, &x2, &p1, &p2);
+        let y = pass.step::<FMA>(&p, &p1, &p2, &y1, &y2);
+        for lane in 0..4 {
+            row[lane] = y[lane] * y[lane];
+            sum[lane] += row[lane];
+        }
+        (x2, x1, p2, p1, y2, y1) = (x1, x, p1, p, y1, y);
+    }
+    state.input = [x1, x2];
+    state.middle = [p1, p2];
+    state.output = [y1, y2];
+    *energy = sum;
+}
+
+/// The same for `G` lanes, 1 or 2, in vectors of `W` = 2 `G`: the high-pass of a frame runs in the second half of the
+/// vector, beside the shelf of the next frame in the first half.
+#[inline(always)]
+pub(crate) fn weight_skewed<const G: usize, const W: usize, const FMA: bool>(
+    k: &KWeighting,
+    state: &mut KState,
+    lanes: &mut [[f64; G]],
+    energy: &mut [f64; 4],
+) {
+    let Some(&first) = lanes.first() else { return };
+    let (shelf, pass) = (Section::<G>::shelf(k), Section::<G>::pass(k));
+    let both = Section::<W>::beside(&shelf, &pass);
+    let [x1, x2] = state.input.map(|row| take::<4, G, _>(&row, 0));
+    let [p1, p2] = state.middle.map(|row| take::<4, G, _>(&row, 0));
+    let [y1, y2] = state.output.map(|row| take::<4, G, _>(&row, 0));
+    let ahead = shelf.step::<FMA>(&first, &x1, &x2, &p1, &p2);
+    let (mut in1, mut in2) = (join::<G, W>(&first, &p1), join::<G, W>(&x1, &p2));
+    let (mut out1, mut out2) = (join::<G, W>(&ahead, &y1), join::<G, W>(&p1, &y2));
+    let mut sum = [0.0; W];
+    for at in 1..lanes.len() {
+        let input = join::<G, W>(&lanes[at], &take::<W, G, _>(&out1, 0));
+        let out = both.step::<FMA>(&input, &in1, &in2, &out1, &out2);
+        let mut square = [0.0; W];
+        for lane in 0..W {
+            square[lane] = out[lane] * out[lane];
+            sum[lane] += square[lane];
+        }
+        lanes[at - 1] = take::<W, G, _>(&square, G);
+        (in2, in1, out2, out1) = (in1, input, out1, out);
+    }
+    let (p1, p2) = (take::<W, G, _>(&out1, 0), take::<W, G, _>(&out2, 0));
+    let (y1, y2) = (take::<W, G, _>(&out1, G), take::<W, G, _>(&out2, G));
+    let y = pass.step::<FMA>(&p1, &p2, &take::<W, G, _>(&in2, G), &y1, &y2);
+    let last = lanes.len() - 1;
+    for lane in 0..G {
+        lanes[last][lane] = y[lane] * y[lane];
+        energy[lane] += sum[G + lane] + lanes[last][lane];
+        state.input[0][lane] = in1[lane];
+        state.input[1][lane] = in2[lane];
+        state.middle[0][lane] = p1[lane];
+        state.middle[1][lane] = p2[lane];
+        state.output[0][lane] = y[lane];
+        state.output[1][lane] = y1[lane];
+    }
+}
+
+/// One section of a filter, with coefficients for each lane; `a` with the sign turned.
+struct Section<const W: usize> {
+    b: [[f64; W]; 3],
+    a: [[f64; W]; 2],
+}
+
+impl<const W: usize> Section<W> {
+    #[inline(always)]
+    fn shelf(k: &KWeighting) -> Self {
+        Section {
+            b: k.shelf_b.map(|b| [b; W]),
+            a: k.shelf_a.map(|a| [-a; W]),
+        }
+    }
+
+    #[inline(always)]
+    fn pass(k: &KWeighting) -> Self {
+        Section {
+            b: [[1.0; W], [-2.0; W], [1.0; W]],
+            a: k.pass_a.map(|a| [-a; W]),
+        }
+    }
+
+    #[inline(always)]
+    fn beside<const G: usize>(first: &Section<G>, second: &Section<G>) -> Self {
+        Section {
+            b: std::array::from_fn(|n| join::<G, W>(&first.b[n], &second.b[n])),
+            a: std::array::from_fn(|n| join::<G, W>(&first.a[n], &second.a[n])),
+        }
+    }
+
+    /// The output, from the input and what went in and out before, once and twice.
+    #[inline(always)]
+    fn step<const FMA: bool>(
+        &self,
+        x: &[f64; W],
+        x1: &[f64; W],
+        x2: &[f64; W],
+        y1: &[f64; W],
+        y2: &[f64; W],
+    ) -> [f64; W] {
+        let mut y = [0.0; W];
+        for lane in 0..W {
+            let older = fused::<FMA>(self.b[1][lane], x1[lane], self.b[2][lane] * x2[lane]);
+            let forward = fused::<FMA>(self.b[0][lane], x[lane], older);
+            let back = fused::<FMA>(self.a[1][lane], y2[lane], forward);
+            y[lane] = fused::<FMA>(self.a[0][lane], y1[lane], back);
+        }
+        y
+    }
+}
+
+#[inline(always)]
+fn join<const G: usize, const W: usize>(first: &[f64; G], second: &[f64; G]) -> [f64; W] {
+    std::array::from_fn(|lane| {
+        if lane < G {
+            first[lane]
+        } else {
+            second[lane - G]
+        }
+    })
+}
+
+#[inline(always)]
+fn take<const W: usize, const G: usize, T: Copy>(from: &[T; W], at: usize) -> [T; G] {
+    std::array::from_fn(|lane| from[at + lane])
+}
+
+/// Writes the weighted sums of the lanes' squares to `frames`, or adds them.
+#[inline(always)]
+pub(crate) fn sum_lanes<const G: usize, const FMA: bool>(
+    squares: &[[f64; G]],
+    weights: &[f64; 4],
+    is_first: bool,
+    frames: &mut [f64],
+) {
+    for (frame, row) in frames.iter_mut().zip(squares) {
+        let mut sum = if is_first { 0.0 } else { *frame };
+        for lane in 0..G {
+            sum = fused::<FMA>(weights[lane], row[lane], sum);
+        }
+        *frame = sum;
+    }
+}
+
+/// The samples as `f32`, for the interpolation.
+#[inline(always)]
+pub(crate) fn narrow(wide: &[f64], narrow: &mut [f32]) {
+    for (to, from) in narrow.iter_mut().zip(wide) {
+        *to = *from as f32;
+    }
+}
+
+/// How many values the interpolation works on at once: two vectors of AVX, to hide how long an instruction takes.
+const TILE: usize = 16;
+
+/// Raises `peaks` to the largest magnitudes of the signal at four times the rate. What is not a number is passed over.
+///
+/// `samples` are whole frames of `G` lanes, the first 11 frames of which only lead in.
+#[inline(always)]
+pub(crate) fn interpolate_four<const G: usize, const FMA: bool>(
+    phases: &FoldedPhases,
+    samples: &[f32],
+    peaks: &mut [f32; 4],
+) {
+    let wide = |at, best: &mut _| tile_four::<G, TILE, FMA>(phases, samples, at, best);
+    let narrow = |at, best: &mut _| tile_four::<G, G, FMA>(phases, samples, at, best);
+    each_tile::<G>(samples.len().saturating_sub(11 * G), peaks, wide, narrow);
+}
+
+/// The same at twice the rate; the first 23 frames lead in.
+#[inline(always)]
+pub(crate) fn interpolate_twice<const G: usize, const FMA: bool>(
+    phases: &FoldedPhases,
+    samples: &[f32],
+    peaks: &mut [f32; 4],
+) {
+    let wide = |at, best: &mut _| tile_twice::<G, TILE, FMA>(phases, samples, at, best);
+    let narrow = |at, best: &mut _| tile_twice::<G, G, FMA>(phases, samples, at, best);
+    each_tile::<G>(samples.len().saturating_sub(23 * G), peaks, wide, narrow);
+}
+
+/// Covers `values` outputs with tiles. The last one overlaps the one before, which does a largest value no harm.
+#[inline(always)]
+fn each_tile<const G: usize>(
+    values: usize,
+    peaks: &mut [f32; 4],
+    wide: impl Fn(usize, &mut [f32; TILE]),
+    narrow: impl Fn(usize, &mut [f32; G]),
+) {
+    if values >= TILE {
+        let mut best = std::array::from_fn(|lane| peaks[lane % G]);
+        for tile in 0..values / TILE {
+            wide(tile * TILE, &mut best);
+        }
+        wide(values - TILE, &mut best);
+        for (lane, best) in best.into_iter().enumerate() {
+            peaks[lane % G] = larger32(best, peaks[lane % G]);
+        }
+    } else {
+        let mut best = take::<4, G, _>(peaks, 0);
+        for frame in 0..values / G {
+            narrow(frame * G, &mut best);
+        }
+        peaks[..G].copy_from_slice(&best);
+    }
+}
+
+#[inline(always)]
+fn tile_four<const G: usize, const W: usize, const FMA: bool>(
+    phases: &FoldedPhases,
+    samples: &[f32],
+    at: usize,
+    best: &mut [f32; W],
+) {
+    let samples = &samples[at..][..11 * G + W];
+    let row = |frame: usize| -> &[f32; W] { samples[frame * G..].first_chunk().expect("inside") };
+    let (mut even, mut odd, mut middle) = ([0.0; W], [0.0; W], [0.0; W]);
+    for n in 0..6 {
+        let (near, far) = (row(11 - n), row(n));
+        for lane in 0..W {
+            let (sum, difference) = (near[lane] + far[lane], near[lane] - far[lane]);
+            even[lane] = fused32::<FMA>(phases.even[n], sum, even[lane]);
+            odd[lane] = fused32::<FMA>(phases.odd[n], difference, odd[lane]);
+            middle[lane] = fused32::<FMA>(phases.middle[n], sum, middle[lane]);
+        }
+    }
+    let same = row(11 - Oversampling::FourTimes.delay_frames());
+    for lane in 0..W {
+        best[lane] = larger32(even[lane].abs() + odd[lane].abs(), best[lane]);
+        best[lane] = larger32(middle[lane].abs(), best[lane]);
+        best[lane] = larger32(same[lane].abs(), best[lane]);
+    }
+}
+
+#[inline(always)]
+fn tile_twice<const G: usize, const W: usize, const FMA: bool>(
+    phases: &FoldedPhases,
+    samples: &[f32],
+    at: usize,
+    best: &mut [f32; W],
+) {
+    let samples = &samples[at..][..23 * G + W];
+    let row = |frame: usize| -> &[f32; W] { samples[frame * G..].first_chunk().expect("inside") };
+    let mut half = [0.0; W];
+    for n in 0..12 {
+        let (near, far) = (row(23 - n), row(n));
+        for lane in 0..W {
+            half[lane] = fused32::<FMA>(phases.half[n], near[lane] + far[lane], half[lane]);
+        }
+    }
+    let same = row(23 - Oversampling::Twice.delay_frames());
+    for lane in 0..W {
+        best[lane] = larger32(half[lane].abs(), best[lane]);
+        best[lane] = larger32(same[lane].abs(), best[lane]);
+    }
+}

@@ -1,0 +1,157 @@
+//! Which instructions the processor has, decided at run time, and the inner loops compiled for them.
+//!
+//! The loops stand in [`kernels`] once. Each is compiled twice on x86-64: for the baseline (SSE2), and for AVX2 with FMA.
+//! Elsewhere once, for the baseline; on AArch64 that has NEON and fused products.
+
+mod denormals;
+mod kernels;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use denormals::with_denormals_flushed;
+pub(crate) use kernels::KState;
+
+use crate::sample::Sample;
+use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
+
+/// What the inner loops are compiled for. Only [`Level::detect`] makes other than the baseline, so that to have a value is
+/// to have the instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Level(Instructions);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instructions {
+    Baseline,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+/// Whether a fused product and sum is one instruction of the baseline.
+const BASELINE_FMA: bool = cfg!(target_arch = "aarch64");
+
+/// Gives [`Level`] a method that runs a kernel as compiled for that level.
+///
+/// `FMA` in the body of the kernel's call stands for whether there are fused products.
+macro_rules! dispatch {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident [$($generic:tt)*] [$($pass:tt)*] ($($arg:ident: $type:ty),* $(,)?) = |$fma:ident| $call:expr;
+    )*) => { impl Level { $(
+        $(#[$doc])*
+        #[inline]
+        pub(crate) fn $name<$($generic)*>(self, $($arg: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2<$($generic)*>($($arg: $type),*) {
+                const $fma: bool = true;
+                $call
+            }
+            match self.0 {
+                Instructions::Baseline => {
+                    const $fma: bool = BASELINE_FMA;
+                    $call
+                }
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: `Avx2` is made by `detect` alone, after it has found AVX2 and FMA in this processor.
+                Instructions::Avx2 => unsafe { avx2::<$($pass)*>($($arg),*) },
+            }
+        }
+    )* } };
+}
+
+impl Level {
+    /// The best that this processor has.
+    pub(crate) fn detect() -> Level {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+        {
+            return Level(Instructions::Avx2);
+        }
+        Level::BASELINE
+    }
+
+    /// What every processor of this architecture has.
+    pub(crate) const BASELINE: Level = Level(Instructions::Baseline);
+
+    /// Raises `peaks` to the largest magnitudes between the samples, which begin with as many frames as the filter
+    /// leads in with.
+    pub(crate) fn interpolate<const G: usize>(
+        self,
+        oversampling: Oversampling,
+        phases: &FoldedPhases,
+        samples: &[f32],
+        peaks: &mut [f32; 4],
+    ) {
+        match oversampling {
+            Oversampling::None => {}
+            Oversampling::Twice => self.interpolate_twice::<G>(phases, samples, peaks),
+            Oversampling::FourTimes => self.interpolate_four::<G>(phases, samples, peaks),
+        }
+    }
+
+    /// Replaces each value by the square of its K-weighting, and adds the squares to `energy`, by lane.
+    pub(crate) fn weight<const G: usize>(
+        self,
+        k: &KWeighting,
+        state: &mut KState,
+        lanes: &mut [[f64; G]],
+        energy: &mut [f64; 4],
+    ) {
+        let flat = lanes.as_flattened_mut();
+        match G {
+            1 => self.weight_one(k, state, flat.as_chunks_mut().0, energy),
+            2 => self.weight_two(k, state, flat.as_chunks_mut().0, energy),
+            _ => self.weight_four(k, state, flat.as_chunks_mut().0, energy),
+        }
+    }
+}
+
+dispatch! {
+    /// See [`kernels::gather`].
+    fn gather [T: Sample, const G: usize] [T, G] (
+        samples: &[T], channels: usize, first: usize, live: usize, lanes: &mut [[f64; G]],
+    ) = |_FMA| kernels::gather(samples, channels, first, live, lanes);
+
+    /// See [`kernels::gather_plane`].
+    fn gather_plane [T: Sample, const G: usize] [T, G] (
+        samples: &[T], lane: usize, lanes: &mut [[f64; G]],
+    ) = |_FMA| kernels::gather_plane(samples, lane, lanes);
+
+    /// See [`kernels::sample_peaks`].
+    fn sample_peaks [const G: usize] [G] (
+        lanes: &[[f64; G]], peaks: &mut [f64; 4],
+    ) = |_FMA| kernels::sample_peaks(lanes, peaks);
+
+    /// See [`kernels::weight_four`].
+    fn weight_four [] [] (
+        k: &KWeighting, state: &mut KState, lanes: &mut [[f64; 4]], energy: &mut [f64; 4],
+    ) = |FMA| kernels::weight_four::<FMA>(k, state, lanes, energy);
+
+    /// See [`kernels::weight_skewed`].
+    fn weight_two [] [] (
+        k: &KWeighting, state: &mut KState, lanes: &mut [[f64; 2]], energy: &mut [f64; 4],
+    ) = |FMA| kernels::weight_skewed::<2, 4, FMA>(k, state, lanes, energy);
+
+    /// See [`kernels::weight_skewed`].
+    fn weight_one [] [] (
+        k: &KWeighting, state: &mut KState, lanes: &mut [[f64; 1]], energy: &mut [f64; 4],
+    ) = |FMA| kernels::weight_skewed::<1, 2, FMA>(k, state, lanes, energy);
+
+    /// See [`kernels::sum_lanes`].
+    fn sum_lanes [const G: usize] [G] (
+        squares: &[[f64; G]], weights: &[f64; 4], is_first: bool, frames: &mut [f64],
+    ) = |FMA| kernels::sum_lanes::<G, FMA>(squares, weights, is_first, frames);
+
+    /// See [`kernels::narrow`].
+    fn narrow [] [] (wide: &[f64], narrow: &mut [f32]) = |_FMA| kernels::narrow(wide, narrow);
+
+    /// See [`kernels::interpolate_four`].
+    fn interpolate_four [const G: usize] [G] (
+        phases: &FoldedPhases, samples: &[f32], peaks: &mut [f32; 4],
+    ) = |FMA| kernels::interpolate_four::<G, FMA>(phases, samples, peaks);
+
+    /// See [`kernels::interpolate_twice`].
+    fn interpolate_twice [const G: usize] [G] (
+        phases: &FoldedPhases, samples: &[f32], peaks: &mut [f32; 4],
+    ) = |FMA| kernels::interpolate_twice::<G, FMA>(phases, samples, peaks);
+}
