@@ -5,7 +5,7 @@
 //! one instruction there; where they are not, asking for it would cost a call.
 
 use crate::sample::Sample;
-use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
+use crate::weighting::KWeighting;
 
 /// The memory of the K-weighting of up to four lanes: per section the last two values in and out. The output of the
 /// first section is the input of the second.
@@ -24,19 +24,9 @@ fn fused<const FMA: bool>(a: f64, b: f64, c: f64) -> f64 {
     if FMA { a.mul_add(b, c) } else { a * b + c }
 }
 
-#[inline(always)]
-fn fused32<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {
-    if FMA { a.mul_add(b, c) } else { a * b + c }
-}
-
 /// The larger one, and `b` if `a` is not a number: what a `max` instruction does.
 #[inline(always)]
 fn larger(a: f64, b: f64) -> f64 {
-    if a > b { a } else { b }
-}
-
-#[inline(always)]
-fn larger32(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
@@ -275,110 +265,5 @@ pub(crate) fn sum_lanes<const G: usize, const FMA: bool>(
 pub(crate) fn narrow(wide: &[f64], narrow: &mut [f32]) {
     for (to, from) in narrow.iter_mut().zip(wide) {
         *to = *from as f32;
-    }
-}
-
-/// How many values the interpolation works on at once: two vectors of AVX, to hide how long an instruction takes.
-const TILE: usize = 16;
-
-/// Raises `peaks` to the largest magnitudes of the signal at four times the rate. What is not a number is passed over.
-///
-/// `samples` are whole frames of `G` lanes, the first 11 frames of which only lead in.
-#[inline(always)]
-pub(crate) fn interpolate_four<const G: usize, const FMA: bool>(
-    phases: &FoldedPhases,
-    samples: &[f32],
-    peaks: &mut [f32; 4],
-) {
-    let wide = |at, best: &mut _| tile_four::<G, TILE, FMA>(phases, samples, at, best);
-    let narrow = |at, best: &mut _| tile_four::<G, G, FMA>(phases, samples, at, best);
-    each_tile::<G>(samples.len().saturating_sub(11 * G), peaks, wide, narrow);
-}
-
-/// The same at twice the rate; the first 23 frames lead in.
-#[inline(always)]
-pub(crate) fn interpolate_twice<const G: usize, const FMA: bool>(
-    phases: &FoldedPhases,
-    samples: &[f32],
-    peaks: &mut [f32; 4],
-) {
-    let wide = |at, best: &mut _| tile_twice::<G, TILE, FMA>(phases, samples, at, best);
-    let narrow = |at, best: &mut _| tile_twice::<G, G, FMA>(phases, samples, at, best);
-    each_tile::<G>(samples.len().saturating_sub(23 * G), peaks, wide, narrow);
-}
-
-/// Covers `values` outputs with tiles. The last one overlaps the one before, which does a largest value no harm.
-#[inline(always)]
-fn each_tile<const G: usize>(
-    values: usize,
-    peaks: &mut [f32; 4],
-    wide: impl Fn(usize, &mut [f32; TILE]),
-    narrow: impl Fn(usize, &mut [f32; G]),
-) {
-    if values >= TILE {
-        let mut best = std::array::from_fn(|lane| peaks[lane % G]);
-        for tile in 0..values / TILE {
-            wide(tile * TILE, &mut best);
-        }
-        wide(values - TILE, &mut best);
-        for (lane, best) in best.into_iter().enumerate() {
-            peaks[lane % G] = larger32(best, peaks[lane % G]);
-        }
-    } else {
-        let mut best = take::<4, G, _>(peaks, 0);
-        for frame in 0..values / G {
-            narrow(frame * G, &mut best);
-        }
-        peaks[..G].copy_from_slice(&best);
-    }
-}
-
-#[inline(always)]
-fn tile_four<const G: usize, const W: usize, const FMA: bool>(
-    phases: &FoldedPhases,
-    samples: &[f32],
-    at: usize,
-    best: &mut [f32; W],
-) {
-    let samples = &samples[at..][..11 * G + W];
-    let row = |frame: usize| -> &[f32; W] { samples[frame * G..].first_chunk().expect("inside") };
-    let (mut even, mut odd, mut middle) = ([0.0; W], [0.0; W], [0.0; W]);
-    for n in 0..6 {
-        let (near, far) = (row(11 - n), row(n));
-        for lane in 0..W {
-            let (sum, difference) = (near[lane] + far[lane], near[lane] - far[lane]);
-            even[lane] = fused32::<FMA>(phases.even[n], sum, even[lane]);
-            odd[lane] = fused32::<FMA>(phases.odd[n], difference, odd[lane]);
-            middle[lane] = fused32::<FMA>(phases.middle[n], sum, middle[lane]);
-        }
-    }
-    let same = row(11 - Oversampling::FourTimes.delay_frames());
-    for lane in 0..W {
-        best[lane] = larger32(even[lane].abs() + odd[lane].abs(), best[lane]);
-        best[lane] = larger32(middle[lane].abs(), best[lane]);
-        best[lane] = larger32(same[lane].abs(), best[lane]);
-    }
-}
-
-#[inline(always)]
-fn tile_twice<const G: usize, const W: usize, const FMA: bool>(
-    phases: &FoldedPhases,
-    samples: &[f32],
-    at: usize,
-    best: &mut [f32; W],
-) {
-    let samples = &samples[at..][..23 * G + W];
-    let row = |frame: usize| -> &[f32; W] { samples[frame * G..].first_chunk().expect("inside") };
-    let mut half = [0.0; W];
-    for n in 0..12 {
-        let (near, far) = (row(23 - n), row(n));
-        for lane in 0..W {
-            half[lane] = fused32::<FMA>(phases.half[n], near[lane] + far[lane], half[lane]);
-        }
-    }
-    let same = row(23 - Oversampling::Twice.delay_frames());
-    for lane in 0..W {
-        best[lane] = larger32(half[lane].abs(), best[lane]);
-        best[lane] = larger32(same[lane].abs(), best[lane]);
     }
 }

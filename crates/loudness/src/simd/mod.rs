@@ -4,9 +4,11 @@
 //! Elsewhere once, for the baseline; on AArch64 that has NEON and fused products.
 
 mod denormals;
+mod interpolate;
 mod kernels;
 #[cfg(test)]
 mod tests;
+mod vector;
 
 pub(crate) use denormals::with_denormals_flushed;
 pub(crate) use kernels::KState;
@@ -73,8 +75,8 @@ impl Level {
     /// What every processor of this architecture has.
     pub(crate) const BASELINE: Level = Level(Instructions::Baseline);
 
-    /// Raises `peaks` to the largest magnitudes between the samples, which begin with as many frames as the filter
-    /// leads in with.
+    /// See [`interpolate::raise_peaks`].
+    #[inline]
     pub(crate) fn interpolate<const G: usize>(
         self,
         oversampling: Oversampling,
@@ -82,10 +84,35 @@ impl Level {
         samples: &[f32],
         peaks: &mut [f32; 4],
     ) {
-        match oversampling {
-            Oversampling::None => {}
-            Oversampling::Twice => self.interpolate_twice::<G>(phases, samples, peaks),
-            Oversampling::FourTimes => self.interpolate_four::<G>(phases, samples, peaks),
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2<const G: usize>(
+            oversampling: Oversampling,
+            phases: &FoldedPhases,
+            samples: &[f32],
+            peaks: &mut [f32; 4],
+        ) {
+            // SAFETY: this function runs, so that the processor has what it was compiled for.
+            let proof = unsafe { vector::HasAvx2::new() };
+            interpolate::raise_peaks::<G, vector::Avx2>(
+                proof,
+                oversampling,
+                phases,
+                samples,
+                peaks,
+            );
+        }
+        match self.0 {
+            Instructions::Baseline => interpolate::raise_peaks::<G, vector::Baseline>(
+                (),
+                oversampling,
+                phases,
+                samples,
+                peaks,
+            ),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `Avx2` is made by `detect` alone, after it has found AVX2 and FMA in this processor.
+            Instructions::Avx2 => unsafe { avx2::<G>(oversampling, phases, samples, peaks) },
         }
     }
 
@@ -144,14 +171,4 @@ dispatch! {
 
     /// See [`kernels::narrow`].
     fn narrow [] [] (wide: &[f64], narrow: &mut [f32]) = |_FMA| kernels::narrow(wide, narrow);
-
-    /// See [`kernels::interpolate_four`].
-    fn interpolate_four [const G: usize] [G] (
-        phases: &FoldedPhases, samples: &[f32], peaks: &mut [f32; 4],
-    ) = |FMA| kernels::interpolate_four::<G, FMA>(phases, samples, peaks);
-
-    /// See [`kernels::interpolate_twice`].
-    fn interpolate_twice [const G: usize] [G] (
-        phases: &FoldedPhases, samples: &[f32], peaks: &mut [f32; 4],
-    ) = |FMA| kernels::interpolate_twice::<G, FMA>(phases, samples, peaks);
 }
