@@ -166,13 +166,11 @@ pub unsafe extern "C" fn ebur128_set_channel(
     )
 }
 
-/// The place with this number. A number beyond them counts as in front, a negative one not at all: libebur128 checks
-/// neither.
+/// The place with this number. Any other number counts as in front: libebur128 does not check.
 fn place_of(value: c_int) -> Channel {
-    match usize::try_from(value) {
-        Ok(index) => PLACES.get(index).copied().unwrap_or(Channel::Center),
-        Err(_) => Channel::Unused,
-    }
+    let index = usize::try_from(value).ok();
+    let place = index.and_then(|index| PLACES.get(index));
+    place.copied().unwrap_or(Channel::Center)
 }
 
 const PLACES: [Channel; 32] = [

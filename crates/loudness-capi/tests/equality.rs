@@ -18,12 +18,28 @@ use proptest::prelude::*;
 #[derive(Clone, Debug)]
 enum Step {
     /// So many frames of noise around a level.
-    Noise { frames: usize, level: f64, seed: u32 },
-    Silence { frames: usize },
-    Channel { channel: u32, place: i32 },
-    Window { window_ms: u64 },
-    History { history_ms: u64 },
-    Format { channels: u32, rate_hz: u64 },
+    Noise {
+        frames: usize,
+        level: f64,
+        seed: u32,
+    },
+    Silence {
+        frames: usize,
+    },
+    Channel {
+        channel: u32,
+        place: i32,
+    },
+    Window {
+        window_ms: u64,
+    },
+    History {
+        history_ms: u64,
+    },
+    Format {
+        channels: u32,
+        rate_hz: u64,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -59,8 +75,12 @@ fn rates() -> impl Strategy<Value = u64> {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let frames = prop_oneof![0usize..10, 10usize..2_000, 2_000usize..60_000];
-    let noise = (frames.clone(), 0.0f64..4.0, any::<u32>())
-        .prop_map(|(frames, down, seed)| Step::Noise { frames, level: 10f64.powf(-down), seed });
+    let noise =
+        (frames.clone(), 0.0f64..4.0, any::<u32>()).prop_map(|(frames, down, seed)| Step::Noise {
+            frames,
+            level: 10f64.powf(-down),
+            seed,
+        });
     let step = prop_oneof![
         12 => noise,
         2 => frames.prop_map(|frames| Step::Silence { frames }),
@@ -88,7 +108,13 @@ fn programmes() -> impl Strategy<Value = Programme> {
     let kind = prop::sample::select(vec![Type::Short, Type::Int, Type::Float, Type::Double]);
     let channels = prop_oneof![Just(1u32), Just(2), Just(6), 1u32..9];
     (channels, rates(), mode, kind, steps()).prop_map(|(channels, rate_hz, mode, kind, steps)| {
-        Programme { channels, rate_hz, mode, kind, steps }
+        Programme {
+            channels,
+            rate_hz,
+            mode,
+            kind,
+            steps,
+        }
     })
 }
 
@@ -104,9 +130,11 @@ fn noise(samples: usize, level: f64, seed: u32) -> Vec<f64> {
 fn apply(meter: &mut Meter, kind: Type, step: &Step) -> c_int {
     let channels = meter.channels() as usize;
     match *step {
-        Step::Noise { frames, level, seed } => {
-            meter.add(kind, &noise(frames * channels, level, seed))
-        }
+        Step::Noise {
+            frames,
+            level,
+            seed,
+        } => meter.add(kind, &noise(frames * channels, level, seed)),
         Step::Silence { frames } => meter.add(kind, &vec![0.0; frames * channels]),
         Step::Channel { channel, place } => meter.set_channel(channel, place),
         Step::Window { window_ms } => meter.set_max_window(window_ms),
@@ -136,7 +164,10 @@ fn check_window(
     // Both are nothing but roundings.
     let is_residue = theirs.0 == 0 && mine.0 == 0 && amplitude < rounding * 10.0;
     let tolerance = 1e-9 + 8.7 * rounding / amplitude;
-    prop_assert!(is_residue || agree(theirs, mine, tolerance), "{name}: {theirs:?} {mine:?}");
+    prop_assert!(
+        is_residue || agree(theirs, mine, tolerance),
+        "{name}: {theirs:?} {mine:?}"
+    );
     Ok(())
 }
 
@@ -146,29 +177,59 @@ fn check_exact(name: &str, theirs: Reading, mine: Reading) -> Result<(), TestCas
 }
 
 fn check_all(mode: i32, theirs: &Meter, mine: &Meter, windows: bool) -> Result<(), TestCaseError> {
-    let gated = if mode & HISTOGRAM == HISTOGRAM { check_exact } else { check_loudness };
+    let gated = if mode & HISTOGRAM == HISTOGRAM {
+        check_exact
+    } else {
+        check_loudness
+    };
     gated("global", theirs.global(), mine.global())?;
-    gated("threshold", theirs.relative_threshold(), mine.relative_threshold())?;
+    gated(
+        "threshold",
+        theirs.relative_threshold(),
+        mine.relative_threshold(),
+    )?;
     gated("range", theirs.range(), mine.range())?;
     if windows {
         let rate_hz = theirs.rate_hz();
         check_window(rate_hz, "momentary", theirs.momentary(), mine.momentary())?;
         check_window(rate_hz, "short-term", theirs.shortterm(), mine.shortterm())?;
-        for window_ms in [0, 1, 7, 11, 19, 100, 333, 400, 401, 2_999, 3_000, 3_001, u64::MAX] {
+        for window_ms in [
+            0,
+            1,
+            7,
+            11,
+            19,
+            100,
+            333,
+            400,
+            401,
+            2_999,
+            3_000,
+            3_001,
+            u64::MAX,
+        ] {
             let (a, b) = (theirs.window(window_ms), mine.window(window_ms));
             check_window(rate_hz, &format!("window {window_ms}"), a, b)?;
         }
     }
     for channel in 0..theirs.channels() + 1 {
         for (a, b) in theirs.peaks(channel).into_iter().zip(mine.peaks(channel)) {
-            prop_assert!(agree(a, b, 4e-6 * a.1.max(1.0)), "peak {channel}: {a:?} {b:?}");
+            prop_assert!(
+                agree(a, b, 4e-6 * a.1.max(1.0)),
+                "peak {channel}: {a:?} {b:?}"
+            );
         }
     }
     Ok(())
 }
 
 fn pair(library: &'static Library, programme: &Programme) -> Meter {
-    let Programme { channels, rate_hz, mode, .. } = *programme;
+    let Programme {
+        channels,
+        rate_hz,
+        mode,
+        ..
+    } = *programme;
     Meter::new(library, channels, rate_hz, mode).expect("within the limits")
 }
 

@@ -1,7 +1,7 @@
 //! Libraries with the interface of libebur128, loaded by path: Debian's and this crate's.
 
 // Each test crate uses another part of this.
-#![allow(dead_code)]
+#![allow(dead_code, unreachable_pub)]
 
 use std::ffi::{CStr, CString, c_int, c_uint, c_ulong, c_void};
 use std::path::{Path, PathBuf};
@@ -9,11 +9,19 @@ use std::sync::OnceLock;
 
 /// Debian's library, from the package `libebur128-1`, which `libebur128-dev` brings along.
 pub fn debian_path() -> PathBuf {
-    let output = std::process::Command::new("cc").arg("-print-multiarch").output();
+    let output = std::process::Command::new("cc")
+        .arg("-print-multiarch")
+        .output();
     let output = output.expect("cc runs; if it is missing, run scripts/setup test");
     let triplet = String::from_utf8(output.stdout).unwrap();
-    let path = Path::new("/usr/lib").join(triplet.trim()).join("libebur128.so.1");
-    assert!(path.exists(), "no {}: run scripts/setup test", path.display());
+    let path = Path::new("/usr/lib")
+        .join(triplet.trim())
+        .join("libebur128.so.1");
+    assert!(
+        path.exists(),
+        "no {}: run scripts/setup test",
+        path.display()
+    );
     path
 }
 
@@ -172,8 +180,10 @@ impl Meter {
                     (library.add_frames_short)(state, samples.as_ptr(), frames)
                 }
                 Type::Int => {
-                    let samples: Vec<i32> =
-                        samples.iter().map(|x| (x * 2_147_483_648.0) as i32).collect();
+                    let samples: Vec<i32> = samples
+                        .iter()
+                        .map(|x| (x * 2_147_483_648.0) as i32)
+                        .collect();
                     (library.add_frames_int)(state, samples.as_ptr(), frames)
                 }
                 Type::Float => {
@@ -224,9 +234,14 @@ impl Meter {
     /// Sample peak, that of the last call, true peak, that of the last call.
     pub fn peaks(&self, channel: u32) -> [Reading; 4] {
         let library = self.library;
-        [library.sample_peak, library.prev_sample_peak, library.true_peak, library.prev_true_peak]
-            // SAFETY: see `global`.
-            .map(|peak| self.read(|state, out| unsafe { peak(state, channel, out) }))
+        [
+            library.sample_peak,
+            library.prev_sample_peak,
+            library.true_peak,
+            library.prev_true_peak,
+        ]
+        // SAFETY: see `global`.
+        .map(|peak| self.read(|state, out| unsafe { peak(state, channel, out) }))
     }
 }
 
@@ -234,7 +249,11 @@ impl Meter {
 pub fn multiple(library: &Library, meters: &[Option<&Meter>]) -> [Reading; 2] {
     let pointer = |meter: &Option<&Meter>| meter.map_or(std::ptr::null_mut(), |meter| meter.state);
     let mut states: Vec<*mut State> = meters.iter().map(pointer).collect();
-    [library.loudness_global_multiple, library.loudness_range_multiple].map(|read| {
+    [
+        library.loudness_global_multiple,
+        library.loudness_range_multiple,
+    ]
+    .map(|read| {
         let mut value = UNWRITTEN;
         // SAFETY: `size` pointers to live states or NULL; the value may be written.
         let code = unsafe { read(states.as_mut_ptr(), states.len(), &mut value) };
