@@ -54,7 +54,9 @@ impl Code {
 
     fn from_error(error: ReadError) -> Code {
         match error {
-            ReadError::Channel { .. } | ReadError::DualMono(_) => Code::InvalidChannelIndex,
+            ReadError::Channel { .. } | ReadError::Stream { .. } | ReadError::DualMono(_) => {
+                Code::InvalidChannelIndex
+            }
             ReadError::NotMeasured(_) | ReadError::Window { .. } | ReadError::MixedHistories => {
                 Code::InvalidMode
             }
@@ -280,14 +282,15 @@ unsafe fn add_frames<T: Sample>(state: *mut State, samples: *const T, frames: us
     let Some(meter) = (unsafe { meter_mut(state) }) else {
         return Code::InvalidMode;
     };
-    let Some(count) = frames.checked_mul(meter.channels()) else {
+    let count = frames.saturating_mul(meter.channels());
+    if count > isize::MAX as usize / size_of::<T>() {
         return Code::NoMemory;
-    };
+    }
     let samples = match (samples.is_null(), count) {
         (_, 0) => &[],
         (true, _) => return Code::InvalidMode,
-        // SAFETY: not NULL, so by the contract there are `count` of them, which nobody changes during the call. A slice is
-        // no larger than `isize::MAX` bytes, as no object of C is.
+        // SAFETY: not NULL, so by the contract there are `count` of them, which nobody changes during the call. They are
+        // no more bytes than `isize::MAX`, as was checked.
         (false, _) => unsafe { std::slice::from_raw_parts(samples, count) },
     };
     guarded(|| match meter.add_interleaved(samples) {
@@ -351,4 +354,22 @@ pub unsafe extern "C" fn ebur128_add_frames_double(
 ) -> Code {
     // SAFETY: the contract is the same.
     unsafe { add_frames(state, src, frames) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Unwinding into a C program would be undefined.
+    #[test]
+    fn a_panic_becomes_a_code() {
+        assert_eq!(guarded(|| panic!("on purpose")), Code::NoMemory);
+    }
+
+    #[test]
+    fn places_have_the_numbers_of_the_header() {
+        for (number, place) in PLACES.into_iter().enumerate() {
+            assert_eq!(place as usize, number);
+        }
+    }
 }

@@ -74,6 +74,17 @@ pub enum BuildError {
     /// The longest window is too long.
     #[error("a window of {0} ms, allowed is up to {WINDOW_MS_MAX}")]
     Window(u64),
+    /// A batch of no streams or of too many.
+    #[error(
+        "{streams} streams of {channels} channels, allowed are 1 to {} channels in all",
+        crate::BATCH_CHANNELS_MAX
+    )]
+    Streams {
+        /// How many streams.
+        streams: usize,
+        /// Of how many channels each.
+        channels: usize,
+    },
     /// There is no memory for a window that long.
     #[error("no memory for the window")]
     Memory,

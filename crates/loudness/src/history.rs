@@ -111,11 +111,12 @@ impl History {
         matches!(self, History::Histogram(_))
     }
 
-    /// Takes a block's energy, if it is above the absolute gate; one that is not a number is not.
+    /// Takes a block's energy, if it is above the absolute gate. One that is infinite or not a number is left out: a single
+    /// bad sample would be all that is left of the measurement.
     pub(crate) fn push(&mut self, energy: f64) {
         let bins = bins();
-        let is_above = energy >= bins.edges[0];
-        if !is_above {
+        let is_counted = energy >= bins.edges[0] && energy.is_finite();
+        if !is_counted {
             return;
         }
         match self {
@@ -316,7 +317,11 @@ mod tests {
 
     #[test]
     fn nothing_above_the_gate_is_silence() {
-        for history in [exact(&[-80.0]), binned(&[]), exact(&[f64::NAN])] {
+        for history in [
+            exact(&[-80.0]),
+            binned(&[]),
+            exact(&[f64::NAN, f64::INFINITY]),
+        ] {
             assert_eq!(integrated([&history].into_iter()), f64::NEG_INFINITY);
             assert_eq!(relative_gate([&history].into_iter()), None);
             assert_eq!(range([&history].into_iter()), None);

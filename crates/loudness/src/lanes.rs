@@ -98,6 +98,22 @@ impl Group {
         self.history = [0.0; HISTORY_FRAMES * 4];
     }
 
+    /// The same for one lane.
+    pub(crate) fn clear_lane(&mut self, lane: usize) {
+        let KState {
+            input,
+            middle,
+            output,
+        } = &mut self.state;
+        for row in [input, middle, output].into_iter().flatten() {
+            row[lane] = 0.0;
+        }
+        self.history
+            .chunks_exact_mut(self.width)
+            .for_each(|frame| frame[lane] = 0.0);
+        (self.sample_peaks[lane], self.true_peaks[lane]) = (0.0, 0.0);
+    }
+
     /// Peaks of one call begin at zero.
     pub(crate) fn begin_call(&mut self) {
         self.sample_peaks = [0.0; 4];

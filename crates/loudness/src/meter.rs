@@ -52,11 +52,25 @@ pub struct Meter {
 
 /// Of one channel, relative to full scale.
 #[derive(Clone, Copy, Debug, Default)]
-struct Peaks {
-    sample: f64,
-    true_peak: f64,
-    sample_last: f64,
-    true_peak_last: f64,
+pub(crate) struct Peaks {
+    pub(crate) sample: f64,
+    pub(crate) true_peak: f64,
+    pub(crate) sample_last: f64,
+    pub(crate) true_peak_last: f64,
+}
+
+impl Peaks {
+    /// Takes over what the groups found in a call.
+    pub(crate) fn note(all: &mut [Peaks], groups: &[Group]) {
+        for group in groups {
+            for (lane, peaks) in all[group.channels()].iter_mut().enumerate() {
+                peaks.sample_last = group.sample_peaks[lane];
+                peaks.true_peak_last = group.true_peak(lane);
+                peaks.sample = peaks.sample.max(peaks.sample_last);
+                peaks.true_peak = peaks.true_peak.max(peaks.true_peak_last);
+            }
+        }
+    }
 }
 
 /// Why there is no such reading.
@@ -72,6 +86,14 @@ pub enum ReadError {
         index: usize,
         /// How many there are.
         channels: usize,
+    },
+    /// There is no such stream in the batch.
+    #[error("stream {index} of {streams}")]
+    Stream {
+        /// Which was asked for, from 0.
+        index: usize,
+        /// How many there are.
+        streams: usize,
     },
     /// [`Channel::DualMono`] beside other channels.
     #[error("dual mono is for one channel, not for one of {0}")]
@@ -176,7 +198,9 @@ impl Meter {
                 }
                 at += count;
             }
-            self.note_peaks();
+            if self.filters.has_sample_peak {
+                Peaks::note(&mut self.peaks, &self.groups);
+            }
         });
     }
 
@@ -203,20 +227,6 @@ impl Meter {
         if let Some(history) = self.ranging.as_mut().filter(|_| is_due) {
             let frames = SHORT_TERM_STEPS * step;
             history.push(self.window.energy(frames, &self.weights) / frames as f64);
-        }
-    }
-
-    fn note_peaks(&mut self) {
-        if !self.filters.has_sample_peak {
-            return;
-        }
-        for group in &self.groups {
-            for (lane, peaks) in self.peaks[group.channels()].iter_mut().enumerate() {
-                peaks.sample_last = group.sample_peaks[lane];
-                peaks.true_peak_last = group.true_peak(lane);
-                peaks.sample = peaks.sample.max(peaks.sample_last);
-                peaks.true_peak = peaks.true_peak.max(peaks.true_peak_last);
-            }
         }
     }
 
@@ -572,17 +582,24 @@ pub fn range_of<'a>(
     {
         return Err(ReadError::MixedHistories);
     }
-    let nothing = (f64::NEG_INFINITY, f64::NEG_INFINITY);
-    let range = history::range(meters.filter_map(|meter| meter.ranging.as_ref()));
-    let (low_lufs, high_lufs) = range.unwrap_or(nothing);
-    let lu = if range.is_some() {
-        high_lufs - low_lufs
-    } else {
-        0.0
-    };
-    Ok(LoudnessRange {
-        lu,
-        low_lufs,
-        high_lufs,
-    })
+    Ok(range_of_histories(
+        meters.filter_map(|meter| meter.ranging.as_ref()),
+    ))
+}
+
+pub(crate) fn range_of_histories<'a>(
+    histories: impl Iterator<Item = &'a History> + Clone,
+) -> LoudnessRange {
+    match history::range(histories) {
+        Some((low_lufs, high_lufs)) => LoudnessRange {
+            lu: high_lufs - low_lufs,
+            low_lufs,
+            high_lufs,
+        },
+        None => LoudnessRange {
+            lu: 0.0,
+            low_lufs: f64::NEG_INFINITY,
+            high_lufs: f64::NEG_INFINITY,
+        },
+    }
 }

@@ -142,7 +142,7 @@ impl<T: Sample> Source for Interleaved<'_, T> {
         lanes: &mut [[f64; G]],
     ) {
         let from = &self.samples[at * self.channels..][..lanes.len() * self.channels];
-        level.gather(from, self.channels, first, live, lanes);
+        level.gather(from, self.channels, first, 0..live, lanes);
     }
 }
 
@@ -195,6 +195,69 @@ impl<P: AsRef<[T]>, T: Sample> Source for Planar<'_, P, T> {
         for lane in 0..live.min(G) {
             let from = &self.planes[first + lane].as_ref()[at..at + lanes.len()];
             level.gather_plane(from, lane, lanes);
+        }
+    }
+}
+
+/// Interleaved samples of several streams. Channels are counted through all of them.
+pub(crate) struct Streams<'a, T> {
+    inputs: &'a [&'a [T]],
+    channels: usize,
+}
+
+impl<'a, T: Sample> Streams<'a, T> {
+    pub(crate) fn new(
+        inputs: &'a [&'a [T]],
+        streams: usize,
+        channels: usize,
+    ) -> Result<Self, InputError> {
+        if inputs.len() != streams {
+            return Err(InputError::Streams {
+                inputs: inputs.len(),
+                streams,
+            });
+        }
+        let samples = inputs.first().map_or(0, |input| input.len());
+        if !samples.is_multiple_of(channels) {
+            return Err(InputError::PartialFrame { samples, channels });
+        }
+        if let Some(index) = inputs.iter().position(|input| input.len() != samples) {
+            let (frames, expected) = (inputs[index].len() / channels, samples / channels);
+            return Err(InputError::Uneven {
+                index,
+                frames,
+                expected,
+            });
+        }
+        Ok(Streams { inputs, channels })
+    }
+
+    pub(crate) fn frames(&self) -> usize {
+        self.inputs
+            .first()
+            .map_or(0, |input| input.len() / self.channels)
+    }
+}
+
+impl<T: Sample> Source for Streams<'_, T> {
+    fn fill<const G: usize>(
+        &self,
+        level: Level,
+        at: usize,
+        first: usize,
+        live: usize,
+        lanes: &mut [[f64; G]],
+    ) {
+        let mut lane = 0;
+        while lane < live {
+            let (stream, channel) = (
+                (first + lane) / self.channels,
+                (first + lane) % self.channels,
+            );
+            let end = live.min(lane + self.channels - channel);
+            let from = &self.inputs[stream][at * self.channels..][..lanes.len() * self.channels];
+            level.gather(from, self.channels, channel, lane..end, lanes);
+            lane = end;
         }
     }
 }

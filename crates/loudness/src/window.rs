@@ -130,6 +130,26 @@ impl Window {
             .sum()
     }
 
+    /// The same of all channels at once, to `sums`.
+    pub(crate) fn energies(&self, count: u64, sums: &mut [f64]) {
+        sums.fill(0.0);
+        let start = self.edge(self.closed).saturating_sub(count);
+        for block in self.first_from(start)..self.closed {
+            let row = &self.blocks[self.row(block)..][..self.channels];
+            sums.iter_mut()
+                .zip(row)
+                .for_each(|(sum, energy)| *sum += energy);
+        }
+    }
+
+    /// As if these channels had been silent so far.
+    pub(crate) fn clear_channels(&mut self, channels: std::ops::Range<usize>) {
+        for row in self.blocks.chunks_exact_mut(self.channels) {
+            row[channels.clone()].fill(0.0);
+        }
+        self.open[channels].fill(0.0);
+    }
+
     /// From now on the channels weigh otherwise. What the ring of frames knows only as a sum is scaled by what became of the
     /// sum over its sub-block: exact when all audible channels are scaled alike, or one only is audible.
     pub(crate) fn reweigh(&mut self, before: &[f64], after: &[f64]) {

@@ -30,29 +30,35 @@ fn larger(a: f64, b: f64) -> f64 {
     if a > b { a } else { b }
 }
 
-/// `live` channels from `first` on, of interleaved frames.
+/// The channels from `first` on, of interleaved frames, to the lanes `to`.
 #[inline(always)]
 pub(crate) fn gather<T: Sample, const G: usize>(
     samples: &[T],
     channels: usize,
     first: usize,
-    live: usize,
+    to: std::ops::Range<usize>,
     lanes: &mut [[f64; G]],
 ) {
-    if channels == G && live == G {
+    if channels == G && to.len() == G {
         for (to, from) in lanes.as_flattened_mut().iter_mut().zip(samples) {
             *to = from.steps() * T::STEP;
         }
-    } else if live == G {
+    } else if to.len() == G {
         for (to, frame) in lanes.iter_mut().zip(samples.chunks_exact(channels)) {
-            let from: &[T; G] = frame[first..].first_chunk().expect("so many are live");
+            let from: &[T; G] = frame[first..].first_chunk().expect("so many lanes");
             for lane in 0..G {
                 to[lane] = from[lane].steps() * T::STEP;
             }
         }
+    } else if channels == 2 && to.len() == 2 {
+        let (frames, _) = samples.as_chunks::<2>();
+        for (row, frame) in lanes.iter_mut().zip(frames) {
+            row[to.start] = frame[0].steps() * T::STEP;
+            row[to.start + 1] = frame[1].steps() * T::STEP;
+        }
     } else {
-        for (to, frame) in lanes.iter_mut().zip(samples.chunks_exact(channels)) {
-            for (to, from) in to.iter_mut().zip(&frame[first..first + live]) {
+        for (row, frame) in lanes.iter_mut().zip(samples.chunks_exact(channels)) {
+            for (to, from) in row[to.clone()].iter_mut().zip(&frame[first..]) {
                 *to = from.steps() * T::STEP;
             }
         }

@@ -136,8 +136,8 @@ impl Level {
 dispatch! {
     /// See [`kernels::gather`].
     fn gather [T: Sample, const G: usize] [T, G] (
-        samples: &[T], channels: usize, first: usize, live: usize, lanes: &mut [[f64; G]],
-    ) = |_FMA| kernels::gather(samples, channels, first, live, lanes);
+        samples: &[T], channels: usize, first: usize, to: std::ops::Range<usize>, lanes: &mut [[f64; G]],
+    ) = |_FMA| kernels::gather(samples, channels, first, to, lanes);
 
     /// See [`kernels::gather_plane`].
     fn gather_plane [T: Sample, const G: usize] [T, G] (
