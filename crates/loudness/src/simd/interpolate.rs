@@ -186,9 +186,9 @@ impl<V: Floats> Filter<V> for Twice<V> {
         let at = |frame: usize, n: usize| V::load(proof, &samples[frame * G + n * V::LANES..]);
         let mut half = [V::splat(proof, 0.0); N];
         for tap in 0..12 {
-            for n in 0..N {
+            for (n, half) in half.iter_mut().enumerate() {
                 let sum = at(23 - tap, n).add(at(tap, n));
-                half[n] = sum.multiply_add(self.half[tap], half[n]);
+                *half = sum.multiply_add(self.half[tap], *half);
             }
         }
         for n in 0..N {
