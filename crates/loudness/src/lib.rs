@@ -10,6 +10,8 @@
 mod batch;
 mod builder;
 mod channel;
+#[doc(hidden)]
+pub mod fuzzing;
 mod history;
 mod lanes;
 mod meter;

@@ -81,7 +81,7 @@ pub(crate) fn gather_plane<T: Sample, const G: usize>(
 #[inline(always)]
 pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64; 4]) {
     // Four rows at once: a single one would wait for itself.
-    let mut rows = [take::<4, G, _>(peaks, 0); 4];
+    let mut rows = [take::<4, G, _>(peaks); 4];
     let (fours, rest) = lanes.as_chunks::<4>();
     for four in fours {
         for (row, values) in rows.iter_mut().zip(four) {
@@ -102,82 +102,38 @@ pub(crate) fn sample_peaks<const G: usize>(lanes: &[[f64; G]], peaks: &mut [f64;
     }
 }
 
-/// Replaces each value by the square of its K-weighting, and adds the squares to `energy`.
+/// Replaces each value by the square of its K-weighting, and adds the squares to `energy`, by lane.
 ///
-/// The four lanes go through the shelf and then the high-pass. Both in direct form I: of the recursion, only one product
-/// and sum lie between one output and the next.
+/// First the shelf, then the high-pass, both in direct form I: only one product and sum of the recursion lie between one
+/// output and the next, so that a processor works on several frames and both sections at once. The form also keeps
+/// roundings small; one recursion of fourth order for both has a thousand times as much.
 #[inline(always)]
-pub(crate) fn weight_four<const FMA: bool>(
-    k: &KWeighting,
-    state: &mut KState,
-    lanes: &mut [[f64; 4]],
-    energy: &mut [f64; 4],
-) {
-    let shelf = Section::shelf(k);
-    let pass = Section::pass(k);
-    let [mut x1, mut x2] = state.input;
-    let [mut p1, mut p2] = state.middle;
-    let [mut y1, mut y2] = state.output;
-    let mut sum = *energy;
-    for row in lanes {
-        let x = *row;
-        let p = shelf.step::<FMA>(&x, &x1, &x2, &p1, &p2);
-        let y = pass.step::<FMA>(&p, &p1, &p2, &y1, &y2);
-        for lane in 0..4 {
-            row[lane] = y[lane] * y[lane];
-            sum[lane] += row[lane];
-        }
-        (x2, x1, p2, p1, y2, y1) = (x1, x, p1, p, y1, y);
-    }
-    state.input = [x1, x2];
-    state.middle = [p1, p2];
-    state.output = [y1, y2];
-    *energy = sum;
-}
-
-/// The same for `G` lanes, 1 or 2, in vectors of `W` = 2 `G`: the high-pass of a frame runs in the second half of the
-/// vector, beside the shelf of the next frame in the first half.
-#[inline(always)]
-pub(crate) fn weight_skewed<const G: usize, const W: usize, const FMA: bool>(
+pub(crate) fn weight<const G: usize, const FMA: bool>(
     k: &KWeighting,
     state: &mut KState,
     lanes: &mut [[f64; G]],
     energy: &mut [f64; 4],
 ) {
-    let Some(&first) = lanes.first() else { return };
     let (shelf, pass) = (Section::<G>::shelf(k), Section::<G>::pass(k));
-    let both = Section::<W>::beside(&shelf, &pass);
-    let [x1, x2] = state.input.map(|row| take::<4, G, _>(&row, 0));
-    let [p1, p2] = state.middle.map(|row| take::<4, G, _>(&row, 0));
-    let [y1, y2] = state.output.map(|row| take::<4, G, _>(&row, 0));
-    let ahead = shelf.step::<FMA>(&first, &x1, &x2, &p1, &p2);
-    let (mut in1, mut in2) = (join::<G, W>(&first, &p1), join::<G, W>(&x1, &p2));
-    let (mut out1, mut out2) = (join::<G, W>(&ahead, &y1), join::<G, W>(&p1, &y2));
-    let mut sum = [0.0; W];
-    for at in 1..lanes.len() {
-        let input = join::<G, W>(&lanes[at], &take::<W, G, _>(&out1, 0));
-        let out = both.step::<FMA>(&input, &in1, &in2, &out1, &out2);
-        let mut square = [0.0; W];
-        for lane in 0..W {
-            square[lane] = out[lane] * out[lane];
-            sum[lane] += square[lane];
+    let [mut x1, mut x2] = state.input.map(|row| take::<4, G, _>(&row));
+    let [mut p1, mut p2] = state.middle.map(|row| take::<4, G, _>(&row));
+    let [mut y1, mut y2] = state.output.map(|row| take::<4, G, _>(&row));
+    let mut sum = [0.0; G];
+    for row in lanes {
+        let x = *row;
+        let p = shelf.step::<FMA>(&x, &x1, &x2, &p1, &p2);
+        let y = pass.step::<FMA>(&p, &p1, &p2, &y1, &y2);
+        for lane in 0..G {
+            row[lane] = y[lane] * y[lane];
+            sum[lane] += row[lane];
         }
-        lanes[at - 1] = take::<W, G, _>(&square, G);
-        (in2, in1, out2, out1) = (in1, input, out1, out);
+        (x2, x1, p2, p1, y2, y1) = (x1, x, p1, p, y1, y);
     }
-    let (p1, p2) = (take::<W, G, _>(&out1, 0), take::<W, G, _>(&out2, 0));
-    let (y1, y2) = (take::<W, G, _>(&out1, G), take::<W, G, _>(&out2, G));
-    let y = pass.step::<FMA>(&p1, &p2, &take::<W, G, _>(&in2, G), &y1, &y2);
-    let last = lanes.len() - 1;
     for lane in 0..G {
-        lanes[last][lane] = y[lane] * y[lane];
-        energy[lane] += sum[G + lane] + lanes[last][lane];
-        state.input[0][lane] = in1[lane];
-        state.input[1][lane] = in2[lane];
-        state.middle[0][lane] = p1[lane];
-        state.middle[1][lane] = p2[lane];
-        state.output[0][lane] = y[lane];
-        state.output[1][lane] = y1[lane];
+        energy[lane] += sum[lane];
+        (state.input[0][lane], state.input[1][lane]) = (x1[lane], x2[lane]);
+        (state.middle[0][lane], state.middle[1][lane]) = (p1[lane], p2[lane]);
+        (state.output[0][lane], state.output[1][lane]) = (y1[lane], y2[lane]);
     }
 }
 
@@ -204,14 +160,6 @@ impl<const W: usize> Section<W> {
         }
     }
 
-    #[inline(always)]
-    fn beside<const G: usize>(first: &Section<G>, second: &Section<G>) -> Self {
-        Section {
-            b: std::array::from_fn(|n| join::<G, W>(&first.b[n], &second.b[n])),
-            a: std::array::from_fn(|n| join::<G, W>(&first.a[n], &second.a[n])),
-        }
-    }
-
     /// The output, from the input and what went in and out before, once and twice.
     #[inline(always)]
     fn step<const FMA: bool>(
@@ -234,19 +182,8 @@ impl<const W: usize> Section<W> {
 }
 
 #[inline(always)]
-fn join<const G: usize, const W: usize>(first: &[f64; G], second: &[f64; G]) -> [f64; W] {
-    std::array::from_fn(|lane| {
-        if lane < G {
-            first[lane]
-        } else {
-            second[lane - G]
-        }
-    })
-}
-
-#[inline(always)]
-fn take<const W: usize, const G: usize, T: Copy>(from: &[T; W], at: usize) -> [T; G] {
-    std::array::from_fn(|lane| from[at + lane])
+fn take<const W: usize, const G: usize, T: Copy>(from: &[T; W]) -> [T; G] {
+    std::array::from_fn(|lane| from[lane])
 }
 
 /// Writes the weighted sums of the lanes' squares to `frames`, or adds them.

@@ -115,22 +115,6 @@ impl Level {
             Instructions::Avx2 => unsafe { avx2::<G>(oversampling, phases, samples, peaks) },
         }
     }
-
-    /// Replaces each value by the square of its K-weighting, and adds the squares to `energy`, by lane.
-    pub(crate) fn weight<const G: usize>(
-        self,
-        k: &KWeighting,
-        state: &mut KState,
-        lanes: &mut [[f64; G]],
-        energy: &mut [f64; 4],
-    ) {
-        let flat = lanes.as_flattened_mut();
-        match G {
-            1 => self.weight_one(k, state, flat.as_chunks_mut().0, energy),
-            2 => self.weight_two(k, state, flat.as_chunks_mut().0, energy),
-            _ => self.weight_four(k, state, flat.as_chunks_mut().0, energy),
-        }
-    }
 }
 
 dispatch! {
@@ -149,20 +133,10 @@ dispatch! {
         lanes: &[[f64; G]], peaks: &mut [f64; 4],
     ) = |_FMA| kernels::sample_peaks(lanes, peaks);
 
-    /// See [`kernels::weight_four`].
-    fn weight_four [] [] (
-        k: &KWeighting, state: &mut KState, lanes: &mut [[f64; 4]], energy: &mut [f64; 4],
-    ) = |FMA| kernels::weight_four::<FMA>(k, state, lanes, energy);
-
-    /// See [`kernels::weight_skewed`].
-    fn weight_two [] [] (
-        k: &KWeighting, state: &mut KState, lanes: &mut [[f64; 2]], energy: &mut [f64; 4],
-    ) = |FMA| kernels::weight_skewed::<2, 4, FMA>(k, state, lanes, energy);
-
-    /// See [`kernels::weight_skewed`].
-    fn weight_one [] [] (
-        k: &KWeighting, state: &mut KState, lanes: &mut [[f64; 1]], energy: &mut [f64; 4],
-    ) = |FMA| kernels::weight_skewed::<1, 2, FMA>(k, state, lanes, energy);
+    /// See [`kernels::weight`].
+    fn weight [const G: usize] [G] (
+        k: &KWeighting, state: &mut KState, lanes: &mut [[f64; G]], energy: &mut [f64; 4],
+    ) = |FMA| kernels::weight::<G, FMA>(k, state, lanes, energy);
 
     /// See [`kernels::sum_lanes`].
     fn sum_lanes [const G: usize] [G] (
