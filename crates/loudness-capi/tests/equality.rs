@@ -3,7 +3,7 @@
 //! Gated loudness agrees within 1e-9 LU. It cannot be the same to the last bit: sums are taken in another order and the
 //! filter in another form. Windows agree within 1e-9 LU and what Debian's filter adds by its roundings, which shows when
 //! it is quiet after it was loud, and grows with the square of the rate: a filter of the same form in `long double` puts that
-//! at 1e-10 of full scale at 48 kHz, and this library's at a thousandth of it. Peaks agree within 4e-6 of the larger
+//! at up to 3e-10 of full scale at 48 kHz, and this library's at a thousandth of it. Peaks agree within 4e-6 of the larger
 //! of the peak and 1, as they are summed in `f32`. With histograms, integrated loudness, threshold and range are the same
 //! to the bit.
 
@@ -159,7 +159,7 @@ fn check_window(
     theirs: Reading,
     mine: Reading,
 ) -> Result<(), TestCaseError> {
-    let rounding = 1e-10 * (rate_hz as f64 / 48_000.0).powi(2).max(1.0);
+    let rounding = 3e-10 * (rate_hz as f64 / 48_000.0).powi(2).max(1.0);
     let amplitude = 10f64.powf(mine.1 / 20.0);
     // Both are nothing but roundings.
     let is_residue = theirs.0 == 0 && mine.0 == 0 && amplitude < rounding * 10.0;
@@ -249,7 +249,7 @@ fn run(programme: &Programme) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn random_programmes_measure_the_same(programme in programmes()) {

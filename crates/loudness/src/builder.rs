@@ -115,6 +115,15 @@ impl Builder {
 
     /// Where the channels' loudspeakers stand; also says how many there are. Unless said otherwise,
     /// [`Channel::default_layout`].
+    ///
+    /// ```
+    /// use threadbare_loudness::{Channel, Meter};
+    ///
+    /// // Mono that is heard from both loudspeakers.
+    /// let meter = Meter::builder(48_000, 1).layout(&[Channel::DualMono]).build()?;
+    /// assert_eq!(meter.layout(), [Channel::DualMono]);
+    /// # Ok::<(), threadbare_loudness::BuildError>(())
+    /// ```
     pub fn layout(mut self, layout: &[Channel]) -> Self {
         self.layout = layout.to_vec();
         self

@@ -29,3 +29,4 @@ pub use meter::{BuildError, LoudnessRange, Meter, ReadError, integrated_of, rang
 pub use mode::Mode;
 pub use parts::{Part, merge};
 pub use sample::{InputError, Sample};
+pub use simd::with_denormals_flushed;

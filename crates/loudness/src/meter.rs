@@ -251,6 +251,15 @@ impl Meter {
 
     /// Loudness of the last `window_ms` ms, in LUFS, else as [`Meter::momentary`]. Not a number if that is no frame.
     ///
+    /// ```
+    /// # use threadbare_loudness::{Meter, Mode};
+    /// let mut meter = Meter::builder(48_000, 1).max_window_ms(10_000).build()?;
+    /// meter.add_interleaved(&vec![0.1f64; 48_000 * 12])?;
+    /// // A constant does not get through the high-pass filter.
+    /// assert!(meter.window(10_000)? < -100.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
     /// # Errors
     /// No window is that long; see [`Meter::set_max_window_ms`].
     pub fn window(&self, window_ms: u64) -> Result<f64, ReadError> {
@@ -349,6 +358,16 @@ impl Meter {
     }
 
     /// Integrated loudness of one channel as if it were alone and in front, gated by itself, in LUFS.
+    ///
+    /// ```
+    /// # use threadbare_loudness::Meter;
+    /// let mut meter = Meter::builder(48_000, 2).per_channel(true).build()?;
+    /// let (left, silence): (Vec<f32>, _) = ((0..48_000).map(|n| (n as f32 * 0.1).sin()).collect(), vec![0.0; 48_000]);
+    /// meter.add_planar(&[left, silence])?;
+    /// assert!((meter.channel_integrated(0)? - meter.integrated()?).abs() < 1e-9);
+    /// assert_eq!(meter.channel_integrated(1)?, f64::NEG_INFINITY);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Errors
     /// There is no such channel, or the meter was not made for it: [`Builder::per_channel`], [`Mode::INTEGRATED`].
@@ -549,6 +568,22 @@ impl Meter {
 
 /// Integrated loudness of several programmes as if they were one, in LUFS: of an album, or of a file measured in parts. Minus
 /// infinity if nothing was above the gates.
+///
+/// ```
+/// use threadbare_loudness::{Meter, Mode, integrated_of, range_of};
+///
+/// let builder = Meter::builder(44_100, 2).mode(Mode::INTEGRATED | Mode::RANGE);
+/// let mut album = [builder.build()?, builder.build()?];
+/// for (song, level) in album.iter_mut().zip([8_000i16, 4_000]) {
+///     let square: Vec<i16> = (0..44_100 * 10).flat_map(|n| [if n / 50 % 2 == 0 { level } else { -level }; 2]).collect();
+///     song.add_interleaved(&square)?;
+/// }
+/// let (first, second) = (album[0].integrated()?, album[1].integrated()?);
+/// assert!((first - second - 6.0).abs() < 0.1);
+/// assert!(first > integrated_of(&album)? && integrated_of(&album)? > second);
+/// assert!((range_of(&album)?.lu - 6.0).abs() < 0.1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 ///
 /// # Errors
 /// The mode of one of the meters does not include it.

@@ -24,6 +24,14 @@ impl Mode {
     pub const TRUE_PEAK: Mode = Mode(1 << 5 | Mode::SAMPLE_PEAK.0);
     /// Integrated loudness and range from histograms: fixed memory, and a reading costs the same after a
     /// year as after a minute. Bins are 0.1 LU wide, readings some 0.05 LU off.
+    ///
+    /// ```
+    /// # use threadbare_loudness::{Meter, Mode};
+    /// let endless = Mode::INTEGRATED | Mode::RANGE | Mode::HISTOGRAM;
+    /// let meter = Meter::builder(48_000, 2).mode(endless).build()?;
+    /// # assert_eq!(meter.mode(), endless);
+    /// # Ok::<(), threadbare_loudness::BuildError>(())
+    /// ```
     pub const HISTOGRAM: Mode = Mode(1 << 6);
 
     /// The mode with these bits; unknown ones mean nothing.

@@ -10,7 +10,7 @@ mod kernels;
 mod tests;
 mod vector;
 
-pub(crate) use denormals::with_denormals_flushed;
+pub use denormals::with_denormals_flushed;
 pub(crate) use kernels::KState;
 
 use crate::sample::Sample;
