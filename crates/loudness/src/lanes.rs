@@ -122,7 +122,8 @@ impl Group {
 
     /// The frames from `at` on, as many as `count` (at most [`CHUNK_FRAMES`]). Gives back the energy of each lane.
     ///
-    /// `frames` gets the weighted energy of each frame, in addition to what is there unless this is the first group.
+    /// `frames` gets the weighted energy of each frame, in addition to what is there unless this is the first group. To be
+    /// told [`Group::settle`] every 10 ms.
     pub(crate) fn process<S: Source>(
         &mut self,
         filters: &Filters,
@@ -136,9 +137,7 @@ impl Group {
             2 => Group::run::<2, S>,
             _ => Group::run::<4, S>,
         };
-        let energy = run(self, filters, scratch, source, (at, count), frames);
-        self.settle(filters.is_recovering);
-        energy
+        run(self, filters, scratch, source, (at, count), frames)
     }
 
     fn run<const G: usize, S: Source>(
@@ -186,9 +185,9 @@ impl Group {
 
     /// Ends what would fade for minutes, and, if it is to recover, what would never be a number again.
     ///
-    /// Where the processor does not flush denormals, this keeps them out of the filter: within a chunk it fades by less than
+    /// Where the processor does not flush denormals, this keeps them out of the filter: within 10 ms it fades by less than
     /// what is left from here to them.
-    fn settle(&mut self, is_recovering: bool) {
+    pub(crate) fn settle(&mut self, is_recovering: bool) {
         let KState {
             input,
             middle,

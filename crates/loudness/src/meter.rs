@@ -193,6 +193,12 @@ impl Meter {
                         .zip(energy)
                         .for_each(|(sum, energy)| *sum += energy);
                 }
+                if self.window.is_edge(count) {
+                    let is_recovering = self.filters.is_recovering;
+                    self.groups
+                        .iter_mut()
+                        .for_each(|group| group.settle(is_recovering));
+                }
                 if self.window.advance(count) {
                     self.end_step();
                 }

@@ -26,6 +26,10 @@ pub(crate) struct Window {
     position: u64,
     /// How many whole sub-blocks there were.
     closed: u64,
+    /// Where the open sub-block ends. This and the next follow from the above, but divisions for each call would be dear.
+    open_end: u64,
+    /// Where in the ring the next frame belongs.
+    ring_at: usize,
 }
 
 /// No window is longer: an hour at 48 kHz is 1.4 GB of frames.
@@ -43,7 +47,7 @@ impl Window {
         // One for the sub-block in which a window begins, and one since their lengths differ by a frame.
         let rows = frames_max.div_ceil(step_frames / cuts) + 2;
         let frames = if is_exact { frames_max } else { 0 };
-        Ok(Window {
+        let mut window = Window {
             channels,
             step_frames,
             frames_max,
@@ -53,7 +57,11 @@ impl Window {
             frames: zeroed(frames)?,
             position: 0,
             closed: 0,
-        })
+            open_end: 0,
+            ring_at: 0,
+        };
+        window.open_end = window.edge(1);
+        Ok(window)
     }
 
     /// As if nothing had been measured.
@@ -63,6 +71,8 @@ impl Window {
         self.frames.fill(0.0);
         self.position = 0;
         self.closed = 0;
+        self.open_end = self.edge(1);
+        self.ring_at = 0;
     }
 
     pub(crate) fn frames_max(&self) -> u64 {
@@ -75,34 +85,44 @@ impl Window {
 
     /// How many frames may be added before [`Window::advance`] has to be told: up to the end of a sub-block or of the ring.
     pub(crate) fn room(&self) -> usize {
-        let block = self.edge(self.closed + 1) - self.position;
-        let ring = match self.frames.len() as u64 {
+        let block = (self.open_end - self.position) as usize;
+        match self.frames.len() {
             0 => block,
-            length => length - self.position % length,
-        };
-        block.min(ring) as usize
+            length => block.min(length - self.ring_at),
+        }
+    }
+
+    /// Whether a sub-block ends with the next `count` frames.
+    pub(crate) fn is_edge(&self, count: usize) -> bool {
+        self.position + count as u64 == self.open_end
     }
 
     /// Where the energies of the next `count` frames belong: those of the channels in the open sub-block, to be added to; those
     /// of the frames, to be overwritten (none if windows are not exact).
     pub(crate) fn next(&mut self, count: usize) -> (&mut [f64], &mut [f64]) {
-        if self.frames.is_empty() {
-            return (&mut self.open, &mut []);
-        }
-        let at = (self.position % self.frames.len() as u64) as usize;
-        (&mut self.open, &mut self.frames[at..at + count])
+        let ring = match self.frames.len() {
+            0 => &mut [],
+            _ => &mut self.frames[self.ring_at..self.ring_at + count],
+        };
+        (&mut self.open, ring)
     }
 
     /// So many frames have been added. Says whether a step of 100 ms ends with them.
     pub(crate) fn advance(&mut self, count: usize) -> bool {
+        let is_edge = self.is_edge(count);
         self.position += count as u64;
-        if self.position < self.edge(self.closed + 1) {
+        self.ring_at += count;
+        if self.ring_at >= self.frames.len() {
+            self.ring_at = 0;
+        }
+        if !is_edge {
             return false;
         }
         let row = self.row(self.closed);
         self.blocks[row..row + self.channels].copy_from_slice(&self.open);
         self.open.fill(0.0);
         self.closed += 1;
+        self.open_end = self.edge(self.closed + 1);
         self.closed.is_multiple_of(self.cuts)
     }
 

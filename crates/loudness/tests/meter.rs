@@ -475,3 +475,33 @@ fn every_rate_and_number_of_channels_works() {
         }
     }
 }
+
+/// What comes from outside may panic while a meter works: the thread's arithmetic is as before all the same.
+#[test]
+fn denormals_are_numbers_again_after_a_panic() {
+    struct Plane(Cell<u32>);
+
+    impl AsRef<[f32]> for Plane {
+        fn as_ref(&self) -> &[f32] {
+            self.0.set(self.0.get() + 1);
+            assert!(self.0.get() < 4, "on purpose");
+            &[0.5; 2_000]
+        }
+    }
+
+    #[inline(never)]
+    fn half_of_the_least() -> f64 {
+        std::hint::black_box(f64::MIN_POSITIVE) * std::hint::black_box(0.5)
+    }
+
+    let mut meter = Meter::builder(48_000, 1)
+        .mode(everything())
+        .build()
+        .unwrap();
+    meter.add_interleaved(&[0.5f32; 2_000]).unwrap();
+    assert!(half_of_the_least() > 0.0);
+    let planes = [Plane(Cell::new(0))];
+    let add = std::panic::AssertUnwindSafe(|| meter.add_planar(&planes));
+    assert!(std::panic::catch_unwind(add).is_err());
+    assert!(half_of_the_least() > 0.0);
+}
