@@ -165,38 +165,38 @@ impl History {
         }
     }
 
-    /// How many are kept, and their sum.
-    fn total(&self) -> (u64, f64) {
-        match self {
-            History::Exact { energies, .. } => (energies.len() as u64, energies.iter().sum()),
-            History::Histogram(counts) => total_of(counts, 0),
-        }
-    }
-
-    /// The same of those that are not below `gate`.
-    fn total_from(&self, gate: f64) -> (u64, f64) {
+    /// Adds how many are not below `gate`, and their sum, to `total`.
+    fn add_to(&self, total: Total, gate: f64) -> Total {
         match self {
             History::Exact { energies, .. } => {
                 let above = energies.iter().filter(|energy| **energy >= gate);
-                above.fold((0, 0.0), |(count, sum), energy| (count + 1, sum + energy))
+                above.fold(total, |(count, sum), energy| (count + 1, sum + energy))
             }
-            History::Histogram(counts) => total_of(counts, bins().from(gate)),
+            History::Histogram(counts) => add_counts(total, counts, bins().from(gate)),
         }
     }
 }
 
-fn total_of(counts: &[u64; BINS], from: usize) -> (u64, f64) {
-    let centers = &bins().centers;
-    let bins = counts.iter().zip(centers).skip(from);
-    bins.fold((0, 0.0), |(total, sum), (count, center)| {
+/// How many blocks, and the sum of their energies. Sums run on from history to history, as those of libebur128 do: the
+/// same values in the same order give the same bits.
+type Total = (u64, f64);
+
+fn add_counts(total: Total, counts: &[u64; BINS], from: usize) -> Total {
+    let bins = counts.iter().zip(&bins().centers).skip(from);
+    bins.fold(total, |(total, sum), (count, center)| {
         (total + count, sum + *count as f64 * center)
     })
 }
 
+/// The mean energy of all blocks that are not below `gate`, and nothing if there are none.
+fn mean<'a>(histories: impl Iterator<Item = &'a History>, gate: f64) -> Option<f64> {
+    let (count, sum) = histories.fold((0, 0.0), |total, history| history.add_to(total, gate));
+    (count > 0).then(|| sum / count as f64)
+}
+
 /// The energy of the relative gate of several histories as if they were one, and nothing if they are empty.
 pub(crate) fn relative_gate<'a>(histories: impl Iterator<Item = &'a History>) -> Option<f64> {
-    let (count, sum) = histories.map(History::total).fold((0, 0.0), add);
-    (count > 0).then(|| sum / count as f64 * INTEGRATED_GATE)
+    mean(histories, 0.0).map(|mean| mean * INTEGRATED_GATE)
 }
 
 /// Integrated loudness of several histories as if they were one, in LUFS.
@@ -204,15 +204,7 @@ pub(crate) fn integrated<'a>(histories: impl Iterator<Item = &'a History> + Clon
     let Some(gate) = relative_gate(histories.clone()) else {
         return f64::NEG_INFINITY;
     };
-    let totals = histories.map(|history| history.total_from(gate));
-    match totals.fold((0, 0.0), add) {
-        (0, _) => f64::NEG_INFINITY,
-        (count, sum) => to_lufs(sum / count as f64),
-    }
-}
-
-fn add(a: (u64, f64), b: (u64, f64)) -> (u64, f64) {
-    (a.0 + b.0, a.1 + b.1)
+    mean(histories, gate).map_or(f64::NEG_INFINITY, to_lufs)
 }
 
 /// The two percentiles between which the loudness range lies, in LUFS.
@@ -221,28 +213,23 @@ fn add(a: (u64, f64), b: (u64, f64)) -> (u64, f64) {
 pub(crate) fn range<'a>(
     histories: impl Iterator<Item = &'a History> + Clone,
 ) -> Option<(f64, f64)> {
-    let (count, sum) = histories.clone().map(History::total).fold((0, 0.0), add);
-    if count == 0 {
-        return None;
-    }
-    let gate = sum / count as f64 * RANGE_GATE;
     let (low, high) = if histories.clone().all(|history| history.is_histogram()) {
-        range_of_counts(histories, gate)?
+        range_of_counts(histories)?
     } else {
-        range_of_energies(histories, gate)?
+        range_of_energies(histories)?
     };
     Some((to_lufs(low), to_lufs(high)))
 }
 
 /// Which of `count` sorted values stands at this percentile.
 fn index_at(percentile: f64, count: u64) -> u64 {
-    ((count - 1) as f64 * percentile + 0.5) as u64
+    (count.saturating_sub(1) as f64 * percentile + 0.5) as u64
 }
 
 fn range_of_energies<'a>(
-    histories: impl Iterator<Item = &'a History>,
-    gate: f64,
+    histories: impl Iterator<Item = &'a History> + Clone,
 ) -> Option<(f64, f64)> {
+    let gate = mean(histories.clone(), 0.0)? * RANGE_GATE;
     let exact = histories.filter_map(|history| match history {
         History::Exact { energies, .. } => Some(energies),
         History::Histogram(_) => None,
@@ -252,40 +239,43 @@ fn range_of_energies<'a>(
         .copied()
         .filter(|energy| *energy >= gate)
         .collect();
-    let last = (above.len() as u64).checked_sub(1)?;
+    let count = above.len() as u64;
+    if count == 0 {
+        return None;
+    }
     let mut at = |percentile| {
-        let index = index_at(percentile, last + 1) as usize;
+        let index = index_at(percentile, count) as usize;
         *above.select_nth_unstable_by(index, f64::total_cmp).1
     };
     Some((at(RANGE_LOW), at(RANGE_HIGH)))
 }
 
-fn range_of_counts<'a>(
-    histories: impl Iterator<Item = &'a History>,
-    gate: f64,
-) -> Option<(f64, f64)> {
-    let from = bins().from(gate);
-    let mut counts = vec![0; BINS - from];
+fn range_of_counts<'a>(histories: impl Iterator<Item = &'a History>) -> Option<(f64, f64)> {
+    let mut counts = [0; BINS];
     for history in histories {
         if let History::Histogram(more) = history {
-            for (count, more) in counts.iter_mut().zip(&more[from..]) {
-                *count += more;
-            }
+            counts
+                .iter_mut()
+                .zip(more.iter())
+                .for_each(|(count, more)| *count += more);
         }
     }
-    let total: u64 = counts.iter().sum();
+    let (total, sum) = add_counts((0, 0.0), &counts, 0);
     if total == 0 {
         return None;
     }
+    let from = bins().from(sum / total as f64 * RANGE_GATE);
+    let total: u64 = counts[from..].iter().sum();
     let at = |percentile| {
         let index = index_at(percentile, total);
         let mut passed = 0;
-        let bin = counts.iter().position(|count| {
+        let bin = counts[from..].iter().position(|count| {
             passed += count;
             passed > index
         })?;
         Some(bins().centers[from + bin])
     };
+    // The gate is 20 LU below the mean, so something is above it.
     Some((at(RANGE_LOW)?, at(RANGE_HIGH)?))
 }
 
