@@ -145,6 +145,30 @@ fn the_interpolation_finds_the_peak_of_all_phases() {
     }
 }
 
+/// The vectors of the architectures that have no other, on this one.
+#[test]
+fn plain_arrays_find_the_same_peak() {
+    let samples: Vec<f32> = noise(1_000, 7).iter().map(|x| *x as f32).collect();
+    for oversampling in [Oversampling::FourTimes, Oversampling::Twice] {
+        let (mut plain, mut twin) = ([0.0; 4], [0.0; 4]);
+        let phases = FoldedPhases::new();
+        interpolate::raise_peaks::<2, vector::Four>(
+            (),
+            oversampling,
+            &phases,
+            &samples,
+            &mut plain,
+        );
+        Level::BASELINE.interpolate::<2>(oversampling, &phases, &samples, &mut twin);
+        for (plain, twin) in plain.into_iter().zip(twin) {
+            assert!(
+                (plain - twin).abs() < 1e-6,
+                "{oversampling:?}: {plain} {twin}"
+            );
+        }
+    }
+}
+
 #[test]
 fn what_is_no_number_is_passed_over() {
     for level in levels() {
