@@ -51,6 +51,16 @@ fn single(criterion: &mut Criterion) {
             });
         }
     }
+    let mut meter = Meter::builder(48_000, 2)
+        .mode(all)
+        .baseline()
+        .build()
+        .expect("valid");
+    let audio = noise(TICK_FRAMES * 2, 1);
+    group.throughput(Throughput::Elements(audio.len() as u64));
+    group.bench_function("all, 2 channels, the architecture's baseline", |bencher| {
+        time(bencher, || meter.add_interleaved(black_box(&audio)));
+    });
     group.finish();
 }
 

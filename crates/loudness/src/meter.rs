@@ -8,7 +8,7 @@ use crate::channel::Channel;
 use crate::history::{self, History};
 use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch};
 use crate::mode::Mode;
-use crate::sample::{InputError, Interleaved, Planar, Sample, Source};
+use crate::sample::{InputError, Interleaved, Planar, Sample, Silence, Source};
 use crate::simd::with_denormals_flushed;
 use crate::window::Window;
 
@@ -176,6 +176,11 @@ impl Meter {
         let source = Planar::new(planes, self.channels())?;
         self.add(&source, source.frames());
         Ok(())
+    }
+
+    /// Adds so many frames in which nothing is heard: a gap in a stream counts as much as what is around it.
+    pub fn add_silence(&mut self, frames: usize) {
+        self.add(&Silence, frames);
     }
 
     fn add<S: Source>(&mut self, source: &S, frames: usize) {

@@ -199,6 +199,22 @@ impl<P: AsRef<[T]>, T: Sample> Source for Planar<'_, P, T> {
     }
 }
 
+/// Nothing is heard on any channel.
+pub(crate) struct Silence;
+
+impl Source for Silence {
+    fn fill<const G: usize>(
+        &self,
+        _level: Level,
+        _at: usize,
+        _first: usize,
+        _live: usize,
+        lanes: &mut [[f64; G]],
+    ) {
+        lanes.fill([0.0; G]);
+    }
+}
+
 /// Interleaved samples of several streams. Channels are counted through all of them.
 pub(crate) struct Streams<'a, T> {
     inputs: &'a [&'a [T]],

@@ -161,6 +161,20 @@ fn the_baseline_measures_what_the_best_instructions_do() {
 }
 
 #[test]
+fn silence_is_so_many_zeros() {
+    let builder = Meter::builder(48_000, 3).mode(everything());
+    let (mut meter, mut twin) = (builder.build().unwrap(), builder.build().unwrap());
+    let audio = noise(48_000 * 3, 13);
+    for frames in [0, 1, 700, 100_000] {
+        meter.add_interleaved(&audio).unwrap();
+        meter.add_silence(frames);
+        twin.add_interleaved(&audio).unwrap();
+        twin.add_interleaved(&vec![0i16; frames * 3]).unwrap();
+        assert_same(&readings(&twin), &readings(&meter), 0.0);
+    }
+}
+
+#[test]
 fn adding_allocates_nothing() {
     for mode in [everything(), everything() | Mode::HISTOGRAM] {
         let mut meter = Meter::builder(48_000, 6)
