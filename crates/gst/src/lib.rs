@@ -9,6 +9,7 @@ mod hub;
 mod kit;
 mod queue;
 mod rtp;
+mod tone;
 mod udpsink;
 mod udpsrc;
 
@@ -21,7 +22,8 @@ mod plugin {
         crate::queue::register(Some(plugin))?;
         crate::hub::register(Some(plugin))?;
         crate::app::register(Some(plugin))?;
-        crate::rtp::register(Some(plugin))
+        crate::rtp::register(Some(plugin))?;
+        crate::tone::register(Some(plugin))
     }
 
     gst::plugin_define!(
