@@ -10,6 +10,7 @@ mod kit;
 mod queue;
 mod rtp;
 mod tcp;
+mod tone;
 mod udpsink;
 mod udpsrc;
 
@@ -23,7 +24,8 @@ mod plugin {
         crate::hub::register(Some(plugin))?;
         crate::app::register(Some(plugin))?;
         crate::tcp::register(Some(plugin))?;
-        crate::rtp::register(Some(plugin))
+        crate::rtp::register(Some(plugin))?;
+        crate::tone::register(Some(plugin))
     }
 
     gst::plugin_define!(

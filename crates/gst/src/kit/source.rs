@@ -301,6 +301,15 @@ pub(crate) fn answer_query(
     }
 }
 
+/// What both a source's pad and what is linked to it take.
+pub(crate) fn allowed_caps(pad: &gst::Pad) -> gst::Caps {
+    let template = pad.pad_template_caps();
+    match pad.peer() {
+        Some(peer) => peer.query_caps(Some(&template)).intersect(&template),
+        None => template,
+    }
+}
+
 /// The events a stream in running time begins with.
 pub(crate) fn opening(
     pad: &gst::Pad,

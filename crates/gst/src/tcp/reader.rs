@@ -80,7 +80,7 @@ impl TcpReader {
             is_watched: false,
             may_act: false,
             timed_out: false,
-            pool: receive::pool(shard, settings.block_bytes as usize),
+            pool: receive::pool_of(shard, settings.block_bytes as usize),
             settings,
             time: RunningTime::default(),
             counts,
