@@ -7,6 +7,7 @@ use clap::{Parser, Subcommand};
 use crate::bench::{Bench, ReceiverArgs, SenderArgs};
 use crate::demo::{DemoArgs, PeerArgs};
 use crate::doctor::{DoctorArgs, LoadArgs};
+use crate::inspect::Inspect;
 use crate::run::RunArgs;
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
@@ -28,6 +29,9 @@ pub enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
+    /// Look into a running process
+    #[command(subcommand)]
+    Inspect(Inspect),
     /// Check that everything is there that Threadbare needs
     Doctor(DoctorArgs),
     /// The callers and listeners of the demo
@@ -54,6 +58,7 @@ impl Cli {
             Command::Bench(Bench::Receive(args)) => args.execute(),
             Command::BenchReceiver(args) => Ok(args.execute()),
             Command::BenchSender(args) => Ok(args.execute()),
+            Command::Inspect(Inspect::Contexts(args)) => args.execute(),
             Command::Doctor(args) => args.execute(),
             Command::DoctorLoad(args) => args.execute(),
         }
@@ -66,6 +71,7 @@ Examples:
   threadbare demo --streams 10 --json   The same with 10 streams; one line of JSON at the end
   threadbare run gateway.toml --check   Is my configuration right?
   threadbare run gateway.toml           Run it
+  threadbare inspect contexts           What is it doing, and does anything hold it up?
   threadbare doctor                     Is everything there that Threadbare needs?
   threadbare bench receive              What does receiving cost, beside GStreamer's own udpsrc?
 

@@ -15,6 +15,7 @@ pub mod config;
 pub mod demo;
 pub mod doctor;
 pub mod gateway;
+mod inspect;
 pub mod limit;
 pub mod logging;
 pub mod pipeline;

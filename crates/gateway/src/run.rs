@@ -51,6 +51,9 @@ impl RunArgs {
         }
         logging::init(self.log_format, "info");
         init_gstreamer()?;
+        if let Err(error) = gstthreadbare::inspect::serve() {
+            tracing::warn!(%error, "`threadbare inspect` will not reach this process");
+        }
         warn_about_descriptors(config.streams.len());
         let count = config.streams.len();
         let contexts = config.contexts.count;

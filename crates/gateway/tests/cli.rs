@@ -513,3 +513,41 @@ fn sigusr1_and_the_end_report_what_was_counted() {
     }
     running.wait_for("stopped");
 }
+
+#[test]
+fn a_running_gateway_is_looked_into() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let config = format!(
+        "[contexts]\nwait = 5\n[[stream]]\nname = \"a\"\nlisten = \"{to}\"\ndestination = \"127.0.0.1:9\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\n"
+    );
+    let inspect = |arguments: &[&str]| {
+        threadbare()
+            .args(["inspect", "contexts"])
+            .args(arguments)
+            .env("XDG_RUNTIME_DIR", folder.path())
+            .output()
+            .expect("it runs")
+    };
+    let nobody = inspect(&[]);
+    assert!(!nobody.status.success());
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("GST_TRACERS=threadbare"));
+
+    let environment = [("XDG_RUNTIME_DIR", folder.path())];
+    let (mut running, _directory) = Running::start_with(&config, &[], &environment);
+    running.wait_for("running");
+    let told = inspect(&["--json"]);
+    let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("JSON");
+    assert_eq!(told[0]["wait_ms"], 5, "{told}");
+    assert_eq!(told[0]["threads"][0]["blocked"], serde_json::json!([]));
+    let shown = inspect(&["--pid", &running.child.id().to_string(), "--elements"]);
+    let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(
+        shown.contains("slices of 5 ms") && shown.contains("% busy"),
+        "{shown}"
+    );
+    let unknown = inspect(&["--pid", "1"]);
+    assert!(!unknown.status.success());
+    running.signal(Signal::SIGTERM);
+    running.wait_for("stopped");
+}

@@ -6,6 +6,7 @@
 
 mod app;
 mod hub;
+pub mod inspect;
 mod kit;
 mod queue;
 mod rtp;
@@ -18,6 +19,7 @@ mod plugin {
     #![allow(missing_docs, reason = "made by the macro")]
 
     fn plugin_init(plugin: &gst::Plugin) -> Result<(), gst::glib::BoolError> {
+        crate::inspect::register(Some(plugin))?;
         crate::udpsrc::register(Some(plugin))?;
         crate::udpsink::register(Some(plugin))?;
         crate::queue::register(Some(plugin))?;

@@ -155,6 +155,8 @@ pub struct ContextInfo {
     pub users: usize,
     /// The counters of each thread.
     pub shards: Vec<CountersSnapshot>,
+    /// The threads themselves, to ask them more.
+    pub threads: Vec<Shard>,
 }
 
 /// All contexts in use, by name.
@@ -177,6 +179,7 @@ pub fn contexts() -> Vec<ContextInfo> {
                 .iter()
                 .map(Shard::counters_snapshot)
                 .collect(),
+            threads: context.shards().to_vec(),
         })
         .collect();
     infos.sort_by(|a, b| a.name.cmp(&b.name));

@@ -43,6 +43,8 @@ mod sync;
 mod sys;
 #[cfg(not(loom))]
 mod task;
+#[cfg(not(loom))]
+mod watch;
 mod wheel;
 
 pub use self::wheel::{Precision, TimerKey, Wheel};
@@ -59,4 +61,5 @@ pub use self::{
         recv_from_timestamped, send_to, send_vectored_to,
     },
     task::{Sleep, sleep_until},
+    watch::{Blocked, on_blocked},
 };

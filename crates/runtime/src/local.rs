@@ -21,6 +21,7 @@ use crate::agent::{Agent, AgentHandle, Cx, Interest, Ready, WakeAgent};
 use crate::shard::{Command, Shard, Wake};
 use crate::sys::{self, Epoll, Event, clock_now_ns};
 use crate::task::enlisted;
+use crate::watch::Blocked;
 use crate::wheel::{Precision, TimerKey, Wheel};
 
 /// The state of the shard whose thread this is. Reached through [`Local::with_current`], a command or an
@@ -37,6 +38,8 @@ pub struct Local {
     fired: RefCell<Vec<TimerTarget>>,
     epoll: Epoll,
     now_ns: Cell<u64>,
+    /// When the run of an agent that comes next begins: one look at the clock between two of them.
+    mark_ns: Cell<u64>,
     slice: Cell<u64>,
     pub(crate) closing: Cell<bool>,
 }
@@ -70,6 +73,7 @@ impl Local {
             fired: RefCell::new(Vec::new()),
             epoll,
             now_ns: Cell::new(clock_now_ns()),
+            mark_ns: Cell::new(clock_now_ns()),
             slice: Cell::new(0),
             closing: Cell::new(false),
         });
@@ -106,6 +110,7 @@ impl Local {
 
     /// Puts an agent on this shard. It is not run until something wakes it.
     pub fn add_agent<A: Agent>(&self, agent: A) -> AgentHandle<A> {
+        let label = agent.label();
         let generation = self.next_generation.get();
         self.next_generation.set((generation + 1) & GENERATION_MASK);
         let mut slots = self.slots.borrow_mut();
@@ -125,6 +130,8 @@ impl Local {
             deadline: (0, Precision::About),
         });
         self.shard.counters().agents.set(slots.len() as u64);
+        let watch = self.shard.watch();
+        watch.set_label(token.index as usize, Some(label));
         AgentHandle::new(self.shard.clone(), token, wake)
     }
 
@@ -159,6 +166,7 @@ impl Local {
                 _ => return,
             }
         };
+        self.shard.watch().set_label(token.index as usize, None);
         for fd in &slot.fds {
             self.delete_fd(*fd);
         }
@@ -240,7 +248,29 @@ impl Local {
     }
 
     fn run_agent(&self, token: Token, ready: Ready) {
+        let watch = self.shard.watch();
+        let begin_ns = self.mark_ns.get();
+        watch.begin(token.index, begin_ns);
         self.with_agent(token, |agent, cx| agent.run(cx, ready));
+        watch.end();
+        let end_ns = clock_now_ns();
+        self.mark_ns.set(end_ns);
+        let for_ns = end_ns.saturating_sub(begin_ns);
+        if watch.is_too_long(for_ns) {
+            self.note_blocked(token, begin_ns, for_ns);
+        }
+    }
+
+    #[cold]
+    fn note_blocked(&self, token: Token, at_ns: u64, for_ns: u64) {
+        let watch = self.shard.watch();
+        let by = watch.label(token.index as usize).unwrap_or_default();
+        watch.note(&self.shard, Blocked { by, at_ns, for_ns });
+    }
+
+    /// What was done up to here is not the next agent's time.
+    fn mark(&self) {
+        self.mark_ns.set(clock_now_ns());
     }
 
     pub(crate) fn waker_of(&self, token: Token) -> Waker {
@@ -362,6 +392,7 @@ impl Local {
     pub(crate) fn read_clock(&self) -> u64 {
         let now = clock_now_ns();
         self.now_ns.set(now);
+        self.mark_ns.set(now);
         now
     }
 
@@ -433,6 +464,9 @@ impl Local {
         // A command that was given before a packet came is carried out before the packet is looked at: after
         // a pause, nothing more arrives.
         self.take_control();
+        if !events.is_empty() {
+            self.mark();
+        }
         let mut count = 0;
         for (i, event) in events.iter().enumerate() {
             let rest = &events[i..];
@@ -551,7 +585,10 @@ impl Local {
                     }
                     self.run_agent(token, Ready::Woken);
                 }
-                Wake::Task(task) => run_task(task),
+                Wake::Task(task) => {
+                    run_task(task);
+                    self.mark();
+                }
             }
         }
         count

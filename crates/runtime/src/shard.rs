@@ -13,6 +13,7 @@ use crate::park::{Park, Sleep};
 use crate::sync::lock;
 use crate::sys::{Event, EventFd, clock_now_ns};
 use crate::task::enlisted;
+use crate::watch::{Blocked, Watch};
 
 /// A command for a shard's thread.
 pub(crate) type Command = Box<dyn FnOnce(&Local) + Send>;
@@ -48,6 +49,8 @@ impl Shard {
             park: Park::new(),
             interrupt: EventFd::new()?,
             counters: Counters::new(),
+            watch: Watch::new(wait.as_nanos() as u64),
+            started_ns: clock_now_ns(),
             spare: Mutex::new(Vec::new()),
             extensions: Mutex::new(Vec::new()),
         }));
@@ -82,6 +85,40 @@ impl Shard {
     /// What the shard has counted so far.
     pub fn counters_snapshot(&self) -> CountersSnapshot {
         self.0.counters.snapshot()
+    }
+
+    /// When its thread was started, ns of CLOCK_MONOTONIC.
+    pub fn started_ns(&self) -> u64 {
+        self.0.started_ns
+    }
+
+    /// The labels of the agents that live here.
+    pub fn agents(&self) -> Vec<String> {
+        self.0.watch.labels()
+    }
+
+    /// Who runs at this moment, and since when, ns of CLOCK_MONOTONIC. Does not wait for the shard, which may be held up.
+    pub fn running(&self) -> Option<(String, u64)> {
+        self.0.watch.running()
+    }
+
+    /// Who held the thread for longer than a slice; the last ones, oldest first.
+    pub fn blocked(&self) -> Vec<Blocked> {
+        self.0.watch.log()
+    }
+
+    /// Longer than this, and whoever runs holds the others up, ns: a slice.
+    pub fn blocked_limit_ns(&self) -> u64 {
+        self.0.watch.limit_ns()
+    }
+
+    /// Notes that somebody held the thread, where that is known better than by the agent.
+    pub fn note_blocked(&self, blocked: Blocked) {
+        self.0.watch.note(self, blocked);
+    }
+
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.0.watch
     }
 
     /// Runs `f` on the shard's thread: interrupts a sleep, throttled or not. From the shard's own thread,
@@ -268,6 +305,8 @@ struct Shared {
     park: Park<Command, Wake>,
     interrupt: EventFd,
     counters: Counters,
+    watch: Watch,
+    started_ns: u64,
     /// Emptied inbox vectors, only ever used by the shard's thread (nested passes take two).
     spare: crate::sync::Mutex<Vec<(Vec<Command>, Vec<Wake>)>>,
     extensions: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,

@@ -132,6 +132,15 @@ pub struct Running {
 impl Running {
     /// Runs a configuration.
     pub fn start(config: &str, arguments: &[&str]) -> (Running, tempfile::TempDir) {
+        Running::start_with(config, arguments, &[])
+    }
+
+    /// The same in a changed environment.
+    pub fn start_with(
+        config: &str,
+        arguments: &[&str],
+        environment: &[(&str, &std::path::Path)],
+    ) -> (Running, tempfile::TempDir) {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("gateway.toml");
         std::fs::write(&path, config).expect("written");
@@ -140,6 +149,7 @@ impl Running {
             .arg(path)
             .args(["--log-format", "json"])
             .args(arguments)
+            .envs(environment.iter().copied())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");

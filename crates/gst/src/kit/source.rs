@@ -415,6 +415,11 @@ impl<P: Producer> Agent for SrcAgent<P> {
         self.trail.prefetch();
         self.producer.prefetch();
     }
+
+    fn label(&self) -> String {
+        let element = self.element.upgrade();
+        element.map_or_else(String::new, |element| element.name().into())
+    }
 }
 
 impl<P: Producer> SrcAgent<P> {

@@ -23,6 +23,11 @@ pub trait Agent: Any + Send {
     /// agents that take turns, waiting for memory is most of the work.
     #[inline]
     fn prefetch(&self) {}
+
+    /// What an observer is told of it, such as an element's name. Asked once, when it comes to its shard.
+    fn label(&self) -> String {
+        std::any::type_name::<Self>().to_owned()
+    }
 }
 
 /// Why an agent runs.

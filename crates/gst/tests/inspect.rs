@@ -1,0 +1,87 @@
+//! What an observer learns of contexts: what lives on them, and who held them up.
+
+mod common;
+
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+
+use common::*;
+use gst::prelude::*;
+use gstthreadbare::inspect;
+use serde_json::Value;
+
+fn context_of(all: &Value, name: &str) -> Option<Value> {
+    let found = all.as_array()?.iter().find(|c| c["name"] == name)?;
+    Some(found.clone())
+}
+
+/// A branch whose second element sleeps for 60 ms with each buffer, in slices of 5 ms.
+fn slow_branch(name: &str) -> Pipe {
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=fast-{name} context={name} context-wait=5 ! identity name=sleepy-{name} sleep-time=60000 \
+         ! fakesink sync=false async=false"
+    ));
+    pipe.play();
+    let source = pipe.get(&format!("fast-{name}"));
+    assert!(source.emit_by_name::<bool>("push-buffer", &[&numbered(0)]));
+    pipe
+}
+
+fn blockers(name: &str) -> Vec<String> {
+    let context = context_of(&inspect::contexts_json(), name).expect("the context runs");
+    let blocked = context["threads"][0]["blocked"].as_array().unwrap().clone();
+    let by = blocked.iter().map(|b| {
+        assert!(b["ms"].as_u64().unwrap() >= 59, "{b}");
+        b["by"].as_str().unwrap().to_owned()
+    });
+    by.collect()
+}
+
+#[test]
+fn who_holds_up_a_context_is_named() {
+    init();
+    let name = context();
+    let _pipe = slow_branch(&name);
+    // The branch is known always.
+    let source = format!("fast-{name}");
+    eventually("it is noted", || blockers(&name).contains(&source));
+    let all = inspect::contexts_json();
+    let seen = context_of(&all, &name).unwrap();
+    assert_eq!(seen["wait_ms"], 5);
+    let elements = seen["threads"][0]["elements"].as_array().unwrap();
+    assert!(elements.iter().any(|e| *e == source.as_str()), "{seen}");
+
+    // With the tracer, the element is.
+    let kind = gst::glib::Type::from_name("ThreadbareTracer").unwrap();
+    let _tracer = gst::glib::Object::with_type(kind);
+    let name = context();
+    let _pipe = slow_branch(&name);
+    let sleepy = format!("sleepy-{name}");
+    eventually("the element is noted", || blockers(&name).contains(&sleepy));
+
+    // And other programs may ask.
+    let mut socket = UnixStream::connect(inspect::socket_path(std::process::id())).unwrap();
+    socket.set_read_timeout(Some(DEADLINE)).unwrap();
+    let mut text = String::new();
+    socket.read_to_string(&mut text).unwrap();
+    let told: Value = serde_json::from_str(&text).unwrap();
+    assert!(context_of(&told, &name).is_some(), "{text}");
+}
+
+#[test]
+fn a_context_that_keeps_its_slices_blames_nobody() {
+    let name = context();
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=in context={name} context-wait=500 ! fakesink name=out sync=false async=false"
+    ));
+    let seen = watch(&pipe.pad("out", "sink"));
+    pipe.play();
+    for i in 0..10 {
+        pipe.get("in")
+            .emit_by_name::<bool>("push-buffer", &[&numbered(i)]);
+    }
+    for i in 0..10 {
+        assert_eq!(number(&next_buffer(&seen)), i);
+    }
+    assert_eq!(blockers(&name), Vec::<String>::new());
+}

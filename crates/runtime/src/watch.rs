@@ -1,0 +1,133 @@
+//! Who lives on a shard, who runs at this moment, and who held it up for longer than a slice.
+//!
+//! | field | who |
+//! |---|---|
+//! | `running`, `since_ns` | written by the shard's thread around each run of an agent, read by anyone |
+//! | `labels` | changed by the shard's thread when agents come and go, read by anyone, under its lock |
+//! | `log` | whoever finds somebody out, and readers, under its lock |
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, OnceLock};
+
+use crate::shard::Shard;
+use crate::sync::lock;
+
+/// Somebody held a shard's thread for longer than a slice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Blocked {
+    /// Who it was: the label of an agent, or of what [`Shard::note_blocked`] was told.
+    pub by: String,
+    /// When it began, ns of CLOCK_MONOTONIC.
+    pub at_ns: u64,
+    /// For how long, ns.
+    pub for_ns: u64,
+}
+
+pub(crate) struct Watch {
+    /// Index of the agent, plus one; 0: none.
+    running: AtomicU64,
+    since_ns: AtomicU64,
+    limit_ns: u64,
+    labels: Mutex<Vec<Option<Box<str>>>>,
+    log: Mutex<VecDeque<Blocked>>,
+}
+
+impl Watch {
+    /// `wait_ns`: of the context, 0 for none.
+    pub(crate) fn new(wait_ns: u64) -> Self {
+        Watch {
+            running: AtomicU64::new(0),
+            since_ns: AtomicU64::new(0),
+            limit_ns: if wait_ns == 0 {
+                UNTHROTTLED_LIMIT_NS
+            } else {
+                wait_ns
+            },
+            labels: Mutex::default(),
+            log: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn begin(&self, index: u32, now_ns: u64) {
+        self.since_ns.store(now_ns, Relaxed);
+        self.running.store(u64::from(index) + 1, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn end(&self) {
+        self.running.store(0, Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn is_too_long(&self, for_ns: u64) -> bool {
+        for_ns > self.limit_ns
+    }
+
+    pub(crate) fn limit_ns(&self) -> u64 {
+        self.limit_ns
+    }
+
+    pub(crate) fn set_label(&self, index: usize, label: Option<String>) {
+        let mut labels = lock(&self.labels);
+        if labels.len() <= index {
+            labels.resize(index + 1, None);
+        }
+        labels[index] = label.map(String::into_boxed_str);
+    }
+
+    pub(crate) fn label(&self, index: usize) -> Option<String> {
+        let labels = lock(&self.labels);
+        Some(labels.get(index)?.as_deref()?.to_owned())
+    }
+
+    pub(crate) fn labels(&self) -> Vec<String> {
+        let labels = lock(&self.labels);
+        labels
+            .iter()
+            .flatten()
+            .map(|label| label.to_string())
+            .collect()
+    }
+
+    /// Who runs, and since when.
+    pub(crate) fn running(&self) -> Option<(String, u64)> {
+        let index = self.running.load(Relaxed).checked_sub(1)?;
+        let since_ns = self.since_ns.load(Relaxed);
+        Some((self.label(index as usize)?, since_ns))
+    }
+
+    #[cold]
+    pub(crate) fn note(&self, shard: &Shard, blocked: Blocked) {
+        tracing::warn!(
+            context_thread = shard.name(),
+            by = blocked.by,
+            ms = blocked.for_ns / 1_000_000,
+            "a context was held up"
+        );
+        if let Some(hook) = HOOK.get() {
+            hook(shard, &blocked);
+        }
+        let mut log = lock(&self.log);
+        if log.len() >= LOG_MAX {
+            log.pop_front();
+        }
+        log.push_back(blocked);
+    }
+
+    pub(crate) fn log(&self) -> Vec<Blocked> {
+        lock(&self.log).iter().cloned().collect()
+    }
+}
+
+/// Has `hook` called, on the shard's thread, when somebody has held it up. Once a process: later ones are not called.
+pub fn on_blocked(hook: fn(&Shard, &Blocked)) {
+    let _ = HOOK.set(hook);
+}
+
+static HOOK: OnceLock<fn(&Shard, &Blocked)> = OnceLock::new();
+/// Without slices, as long as the usual slice.
+const UNTHROTTLED_LIMIT_NS: u64 = 20_000_000;
+/// The last ones; a context that is held up all the time would fill the memory with them.
+const LOG_MAX: usize = 32;
