@@ -5,6 +5,8 @@
 #![warn(unreachable_pub)]
 
 mod app;
+mod blocking;
+mod clocksync;
 mod hub;
 mod kit;
 mod queue;
@@ -23,7 +25,9 @@ mod plugin {
         crate::hub::register(Some(plugin))?;
         crate::app::register(Some(plugin))?;
         crate::rtp::register(Some(plugin))?;
-        crate::tone::register(Some(plugin))
+        crate::tone::register(Some(plugin))?;
+        crate::clocksync::register(Some(plugin))?;
+        crate::blocking::register(Some(plugin))
     }
 
     gst::plugin_define!(
