@@ -11,6 +11,7 @@ mod hub;
 mod kit;
 mod queue;
 mod rtp;
+mod selector;
 mod tone;
 mod udpsink;
 mod udpsrc;
@@ -27,7 +28,8 @@ mod plugin {
         crate::rtp::register(Some(plugin))?;
         crate::tone::register(Some(plugin))?;
         crate::clocksync::register(Some(plugin))?;
-        crate::blocking::register(Some(plugin))
+        crate::blocking::register(Some(plugin))?;
+        crate::selector::register(Some(plugin))
     }
 
     gst::plugin_define!(
