@@ -5,11 +5,14 @@
 #![warn(unreachable_pub)]
 
 mod app;
+mod blocking;
+mod clocksync;
 mod hub;
 pub mod inspect;
 mod kit;
 mod queue;
 mod rtp;
+mod selector;
 mod tcp;
 mod tone;
 mod udpsink;
@@ -27,7 +30,10 @@ mod plugin {
         crate::app::register(Some(plugin))?;
         crate::tcp::register(Some(plugin))?;
         crate::rtp::register(Some(plugin))?;
-        crate::tone::register(Some(plugin))
+        crate::tone::register(Some(plugin))?;
+        crate::clocksync::register(Some(plugin))?;
+        crate::blocking::register(Some(plugin))?;
+        crate::selector::register(Some(plugin))
     }
 
     gst::plugin_define!(

@@ -118,6 +118,33 @@ fn parts_round(i: u32) {
     }
 }
 
+/// Tones, telephone events, and what stands between elements.
+fn tones_round(i: u32) {
+    let name = format!("tones{}", i % 3);
+    let pipe = Pipe::parse(&format!(
+        "ts-input-selector name=s sync-streams={} ! ts-clocksync ! ts-blocking-adapter ! fakesink name=out async=false sync=false \
+         ts-tonesrc freq=440 samples-per-buffer=8 context={name} ! s.sink_0 \
+         ts-audiotestsrc samples-per-buffer=8 context={name}-o ! audio/x-raw,rate=8000 ! s.sink_1 \
+         ts-rtpdtmfsrc name=keys context={name} ! ts-blocking-adapter ! fakesink name=events async=false sync=false",
+        i.is_multiple_of(2)
+    ));
+    let heard = watch(&pipe.pad("out", "sink"));
+    let events = watch(&pipe.pad("events", "sink"));
+    pipe.play();
+    let key = gst::Structure::builder("dtmf-event")
+        .field("type", 1i32)
+        .field("number", 1i32)
+        .field("volume", 10i32)
+        .field("start", true);
+    let key = gst::event::CustomUpstream::new(key.build());
+    assert!(pipe.get("keys").send_event(key));
+    next_buffer(&heard);
+    let selector = pipe.get("s");
+    selector.set_property("active-pad", selector.static_pad("sink_1").unwrap());
+    next_buffer(&heard);
+    next_buffer(&events);
+}
+
 #[test]
 fn nothing_is_left_of_three_hundred_pipelines() {
     init();
@@ -137,6 +164,7 @@ fn nothing_is_left_of_three_hundred_pipelines() {
         round(&receiver, i);
         rtp_round(i);
         parts_round(i);
+        tones_round(i);
     }
     let tracer = gst::glib::Object::with_type(factory.tracer_type())
         .downcast::<gst::Tracer>()
@@ -147,6 +175,7 @@ fn nothing_is_left_of_three_hundred_pipelines() {
         round(&receiver, i);
         rtp_round(i);
         parts_round(i);
+        tones_round(i);
         // The allocator has its arenas by now.
         if i == 110 {
             resident_kib = resident();

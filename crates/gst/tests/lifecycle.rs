@@ -303,6 +303,12 @@ fn every_element_goes_up_and_down_twice() {
         "ts-rtpdemux",
         "ts-rtpdemux contexts=updown idle-timeout=100",
         "ts-rtcpmanager",
+        "ts-tonesrc",
+        "ts-audiotestsrc context=updown",
+        "ts-rtpdtmfsrc",
+        "ts-clocksync",
+        "ts-input-selector",
+        "ts-blocking-adapter",
     ] {
         // Alone, with nothing linked.
         let rig = Rig::without_stream(line, Null);

@@ -8,13 +8,14 @@ use std::sync::Mutex;
 
 use gst::glib;
 use gst::prelude::*;
+use gst::subclass::prelude::*;
 use threadbare_runtime::{Cx, Ready};
 
 use super::context::{ContextSettings, Place};
-use super::lock;
 use super::queue::{Item, Queue};
 use super::source::{Driver, Produced, Producer};
 use super::time::RunningTime;
+use super::{lock, pad_function};
 
 /// A queue, and the task that empties it.
 pub(crate) struct Crossing<P: Producer> {
@@ -214,16 +215,7 @@ impl<P: Producer> Crossing<P> {
                 {
                     return false;
                 }
-                match self.items.push_event(event) {
-                    Ok(()) => true,
-                    Err(refused) => {
-                        // No push comes after the end that could tell of the error.
-                        if kind == gst::EventType::Eos && !refused.seen {
-                            report_unseen(element, refused.error);
-                        }
-                        false
-                    }
-                }
+                queue_event(element, &self.items, event)
             }
             _ => gst::Pad::event_default(pad, Some(element), event),
         }
@@ -363,6 +355,19 @@ impl Producer for Popper {
     }
 }
 
+/// Queues a serialized event.
+pub(crate) fn queue_event(element: &gst::Element, items: &Queue, event: gst::Event) -> bool {
+    let kind = event.type_();
+    let Err(refused) = items.push_event(event) else {
+        return true;
+    };
+    // No push comes after the end that could tell of the error.
+    if kind == gst::EventType::Eos && !refused.seen {
+        report_unseen(element, refused.error);
+    }
+    false
+}
+
 /// Reports a flow error that is not the result of any push upstream.
 pub(crate) fn report_unseen(element: &gst::Element, error: gst::FlowError) {
     if !matches!(error, gst::FlowError::Flushing | gst::FlowError::Eos) {
@@ -373,4 +378,112 @@ pub(crate) fn report_unseen(element: &gst::Element, error: gst::FlowError) {
             ["streaming stopped at the end of the stream, reason {error:?}"]
         );
     }
+}
+
+/// An element that is a [`Crossing`] between its two pads: what the pads do.
+pub(crate) trait Crosses: ElementImpl
+where
+    Self::Type: IsA<gst::Element>,
+{
+    type Producer: Producer;
+
+    fn crossing(&self) -> &Crossing<Self::Producer>;
+
+    fn context(&self) -> &Mutex<ContextSettings>;
+
+    fn sink_pad(&self) -> &gst::Pad;
+
+    /// Forgets what the producer holds, at the end of a flush.
+    fn flush(&self) {}
+
+    /// The latency that the source pad tells, made of that of upstream and the crossing's own.
+    fn latency(&self, upstream: Latency, own: gst::ClockTime) -> Latency {
+        let (is_live, min, max) = upstream;
+        (is_live, min + own, max.map(|max| max + own))
+    }
+}
+
+/// Whether it is live, least and greatest.
+pub(crate) type Latency = (bool, gst::ClockTime, Option<gst::ClockTime>);
+
+/// The sink pad of such an element.
+pub(crate) fn sink_pad<E: Crosses>(template: &gst::PadTemplate) -> gst::Pad
+where
+    E::Type: IsA<gst::Element>,
+{
+    let error = || Err(gst::FlowError::Error);
+    let chain = move |parent: Option<&gst::Object>, item| {
+        pad_function::<E, _>(parent, error, |imp| {
+            let obj = imp.obj();
+            imp.crossing().chain(obj.upcast_ref(), imp.context(), item)
+        })
+    };
+    gst::Pad::builder_from_template(template)
+        .chain_function(move |_, parent, buffer| chain(parent, Item::Buffer(buffer)))
+        .chain_list_function(move |_, parent, list| chain(parent, Item::List(list)))
+        .event_function(|pad, parent, event| {
+            pad_function::<E, _>(
+                parent,
+                || false,
+                |imp| {
+                    let (obj, flush) = (imp.obj(), || imp.flush());
+                    let (element, context) = (obj.upcast_ref(), imp.context());
+                    (imp.crossing()).sink_event(element, context, pad, event, flush)
+                },
+            )
+        })
+        .query_function(|pad, parent, query| {
+            pad_function::<E, _>(
+                parent,
+                || false,
+                |imp| {
+                    let obj = imp.obj();
+                    (imp.crossing()).sink_query(obj.upcast_ref(), imp.context(), pad, query)
+                },
+            )
+        })
+        .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
+        .build()
+}
+
+/// The source pad of such an element.
+pub(crate) fn src_pad<E: Crosses>(template: &gst::PadTemplate) -> gst::Pad
+where
+    E::Type: IsA<gst::Element>,
+{
+    gst::Pad::builder_from_template(template)
+        .query_function(|pad, parent, query| {
+            pad_function::<E, _>(
+                parent,
+                || false,
+                |imp| {
+                    let own = imp.crossing().latency(imp.context());
+                    src_query(&*imp.obj(), imp.sink_pad(), pad, query, |upstream| {
+                        imp.latency(upstream, own)
+                    })
+                },
+            )
+        })
+        .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
+        .build()
+}
+
+/// What the source pad of an element with one sink pad does with a query: `latency` adds to the latency of upstream.
+pub(crate) fn src_query(
+    element: &impl IsA<gst::Object>,
+    sink_pad: &gst::Pad,
+    pad: &gst::Pad,
+    query: &mut gst::QueryRef,
+    latency: impl FnOnce(Latency) -> Latency,
+) -> bool {
+    let gst::QueryViewMut::Latency(answer) = query.view_mut() else {
+        return gst::Pad::query_default(pad, Some(element), query);
+    };
+    let mut upstream = gst::query::Latency::new();
+    if !sink_pad.peer_query(&mut upstream) {
+        return false;
+    }
+    let (is_live, min, max) = latency(upstream.result());
+    answer.set(is_live, min, max);
+    true
 }

@@ -378,6 +378,23 @@ impl Queue {
         item
     }
 
+    /// The next thing, waited for on a thread that has nothing else to do. `None`: it is not to wait any longer, as
+    /// `is_interrupted` says, which is asked when something comes and when a flush begins or ends.
+    pub(crate) fn pop_wait(&self, is_interrupted: impl Fn() -> bool) -> Option<Item> {
+        threadbare_runtime::block_on(std::future::poll_fn(|cx| {
+            // Before anything is taken that came after the interruption.
+            if is_interrupted() {
+                return Poll::Ready(None);
+            }
+            match self.pop(|| cx.waker().clone()) {
+                Some(item) => Poll::Ready(Some(item)),
+                // Whoever interrupts does so before a flush, which wakes who waits here by now.
+                None if is_interrupted() => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        }))
+    }
+
     /// Downstream refused: whoever pushes sees it. `true`: nobody will, the stream has ended.
     pub(crate) fn fail(&self, error: gst::FlowError) -> bool {
         let unseen = {

@@ -8,9 +8,8 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use crate::kit::context::ContextSettings;
-use crate::kit::crossing::{Crossing, Passes, Popper};
-use crate::kit::pad_function;
-use crate::kit::queue::{Item, Notice, Queue as Items, QueueProperties};
+use crate::kit::crossing::{self, Crosses, Crossing, Passes, Popper};
+use crate::kit::queue::{Notice, Queue as Items, QueueProperties};
 use crate::kit::time::RunningTime;
 
 pub struct Queue {
@@ -21,34 +20,19 @@ pub struct Queue {
     crossing: Crossing<Popper>,
 }
 
-impl Queue {
-    fn chain(&self, item: Item) -> Result<gst::FlowSuccess, gst::FlowError> {
-        self.crossing
-            .chain(self.obj().upcast_ref(), &self.context, item)
+impl Crosses for Queue {
+    type Producer = Popper;
+
+    fn crossing(&self) -> &Crossing<Popper> {
+        &self.crossing
     }
 
-    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        self.crossing
-            .sink_event(self.obj().upcast_ref(), &self.context, pad, event, || {})
+    fn context(&self) -> &Mutex<ContextSettings> {
+        &self.context
     }
 
-    fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        self.crossing
-            .sink_query(self.obj().upcast_ref(), &self.context, pad, query)
-    }
-
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        let gst::QueryViewMut::Latency(latency) = query.view_mut() else {
-            return gst::Pad::query_default(pad, Some(&*self.obj()), query);
-        };
-        let mut upstream = gst::query::Latency::new();
-        if !self.sink_pad.peer_query(&mut upstream) {
-            return false;
-        }
-        let (is_live, min, max) = upstream.result();
-        let added = self.crossing.latency(&self.context);
-        latency.set(is_live, min + added, max.map(|max| max + added));
-        true
+    fn sink_pad(&self) -> &gst::Pad {
+        &self.sink_pad
     }
 }
 
@@ -59,28 +43,8 @@ impl ObjectSubclass for Queue {
     type ParentType = gst::Element;
 
     fn with_class(klass: &Self::Class) -> Self {
-        let error = || Err(gst::FlowError::Error);
-        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
-            .chain_function(move |_, parent, buffer| {
-                pad_function::<Queue, _>(parent, error, |imp| imp.chain(Item::Buffer(buffer)))
-            })
-            .chain_list_function(move |_, parent, list| {
-                pad_function::<Queue, _>(parent, error, |imp| imp.chain(Item::List(list)))
-            })
-            .event_function(|pad, parent, event| {
-                pad_function::<Queue, _>(parent, || false, |imp| imp.sink_event(pad, event))
-            })
-            .query_function(|pad, parent, query| {
-                pad_function::<Queue, _>(parent, || false, |imp| imp.sink_query(pad, query))
-            })
-            .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
-            .build();
-        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-            .query_function(|pad, parent, query| {
-                pad_function::<Queue, _>(parent, || false, |imp| imp.src_query(pad, query))
-            })
-            .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
-            .build();
+        let sink_pad = crossing::sink_pad::<Queue>(&crate::kit::template(klass, "sink"));
+        let src_pad = crossing::src_pad::<Queue>(&crate::kit::template(klass, "src"));
         // The element does not exist yet: it is known through its pad once a notice is due.
         let pad = src_pad.downgrade();
         let items = Items::new(move |notice| {

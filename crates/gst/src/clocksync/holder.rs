@@ -1,0 +1,177 @@
+//! The downstream side of `ts-clocksync`: holds one thing until its time, on the thread of the branch.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+
+use gst::glib;
+use gst::prelude::*;
+use threadbare_runtime::{Cx, Precision};
+
+use crate::kit::crossing::report_unseen;
+use crate::kit::queue::{Item, Queue};
+use crate::kit::source::{Produced, Producer};
+use crate::kit::time::{Alarm, RunningTime};
+
+/// What the element changes while it runs.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) sync: AtomicBool,
+    pub(super) offset_ns: AtomicI64,
+    pub(super) to_first: AtomicBool,
+    /// Until then everything that has a time is held, if it is held at all.
+    pub(super) is_playing: AtomicBool,
+    /// How late things may arrive here at best, as upstream says.
+    pub(super) upstream_ns: AtomicU64,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Shared {
+            sync: AtomicBool::new(true),
+            offset_ns: AtomicI64::new(0),
+            to_first: AtomicBool::new(false),
+            is_playing: AtomicBool::new(false),
+            upstream_ns: AtomicU64::new(0),
+        }
+    }
+}
+
+pub(crate) struct Holder {
+    items: Queue,
+    shared: Arc<Shared>,
+    held: Option<Item>,
+    /// The offset has been set to the first buffer.
+    has_first: bool,
+    segment: Option<gst::FormattedSegment<gst::ClockTime>>,
+    time: RunningTime,
+    alarm: Alarm,
+    element: glib::WeakRef<gst::Element>,
+}
+
+impl Holder {
+    pub(super) fn new(element: &gst::Element, items: Queue, shared: Arc<Shared>) -> Self {
+        Holder {
+            items,
+            shared,
+            held: None,
+            has_first: false,
+            segment: None,
+            time: RunningTime::default(),
+            alarm: Alarm::default(),
+            element: element.downgrade(),
+        }
+    }
+
+    /// A flush begins or ends: nothing is waited for any more.
+    pub(super) fn flush(&mut self) {
+        self.held = None;
+        self.has_first = false;
+    }
+
+    /// Running time of an item, if it has one: a buffer's, that of a list's first, a gap's.
+    fn running_ns(&self, item: &Item) -> Option<i64> {
+        let time = match item {
+            Item::Buffer(buffer) => buffer.pts().or(buffer.dts()),
+            Item::List(list) => list.get(0).and_then(|first| first.pts().or(first.dts())),
+            Item::Event(event) => match event.view() {
+                gst::EventView::Gap(gap) => Some(gap.get().0),
+                _ => None,
+            },
+        };
+        let running = self.segment.as_ref()?.to_running_time(time?)?;
+        i64::try_from(running.nseconds()).ok()
+    }
+
+    /// How long `item` has to be held: `Err`. `Ok`: it may go.
+    fn must_wait(&mut self, cx: &Cx<'_>, item: &Item) -> Result<(), Wait> {
+        if !self.shared.sync.load(Relaxed) {
+            return Ok(());
+        }
+        let Some(running_ns) = self.running_ns(item) else {
+            return Ok(());
+        };
+        if !self.shared.is_playing.load(Relaxed) {
+            return Err(Wait::ForPlaying);
+        }
+        // Without a clock there is nothing to wait for.
+        let Some(now) = self.time.at(cx.now_ns()) else {
+            return Ok(());
+        };
+        let now_ns = now.nseconds();
+        if self.shared.to_first.load(Relaxed) && !std::mem::replace(&mut self.has_first, true) {
+            let offset_ns = i64::try_from(now_ns).unwrap_or(i64::MAX) - running_ns;
+            self.shared.offset_ns.store(offset_ns, Relaxed);
+            if let Some(element) = self.element.upgrade() {
+                element.notify("ts-offset");
+            }
+        }
+        let upstream_ns = self.shared.upstream_ns.load(Relaxed);
+        let due_ns = running_ns
+            .saturating_add(self.shared.offset_ns.load(Relaxed))
+            .saturating_add_unsigned(upstream_ns);
+        match u64::try_from(due_ns) {
+            Ok(due_ns) if due_ns > now_ns => Err(Wait::Until(due_ns)),
+            _ => Ok(()),
+        }
+    }
+}
+
+enum Wait {
+    ForPlaying,
+    /// Running time, ns.
+    Until(u64),
+}
+
+impl Producer for Holder {
+    const REPORTS_FLOW: bool = false;
+
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        cx.wake_self();
+        Ok(())
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        self.alarm.clear(cx);
+    }
+
+    fn set_time(&mut self, time: RunningTime) {
+        self.alarm.cancel_clock_wait();
+        self.time = time;
+    }
+
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        let next = self.held.take().or_else(|| self.items.pop(|| cx.waker()));
+        let Some(item) = next else {
+            return Produced::Idle;
+        };
+        if let Err(wait) = self.must_wait(cx, &item) {
+            self.held = Some(item);
+            match wait {
+                Wait::ForPlaying => self.alarm.clear(cx),
+                Wait::Until(due_ns) => {
+                    (self.alarm).set(cx, &self.time, due_ns, Precision::NotBefore);
+                }
+            }
+            return Produced::Idle;
+        }
+        match item {
+            Item::Buffer(buffer) => Produced::Buffer(buffer),
+            Item::List(list) => Produced::List(list),
+            Item::Event(event) => {
+                if let gst::EventView::Segment(segment) = event.view() {
+                    self.segment = segment.segment().downcast_ref().cloned();
+                }
+                Produced::Event(event)
+            }
+        }
+    }
+
+    fn push_failed(&mut self, error: gst::FlowError) {
+        // Upstream has sent its last: nobody is left to see the error and report it.
+        if self.items.fail(error)
+            && let Some(element) = self.element.upgrade()
+        {
+            report_unseen(&element, error);
+        }
+    }
+}

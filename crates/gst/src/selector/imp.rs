@@ -1,0 +1,390 @@
+//! Properties, pads and states of `ts-input-selector`.
+
+use std::sync::{Arc, Mutex};
+
+use gst::glib::{self, Properties};
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+
+use super::turns::{Turn, Turns, Verdict};
+use crate::kit::context::ContextSettings;
+use crate::kit::pending::{self, Hold, Pending};
+use crate::kit::queue::Item;
+use crate::kit::{lock, pad_function};
+
+#[derive(Properties)]
+#[properties(wrapper_type = super::InputSelector)]
+pub struct InputSelector {
+    #[property(name = "active-pad", nick = "Active pad", blurb = "The sink pad whose stream is passed on; the first one unless it is set", type = Option<gst::Pad>, get = |s: &Self| s.turns.state().active_pad(), set = Self::set_active_pad)]
+    #[property(name = "n-pads", nick = "Number of pads", blurb = "Sink pads", type = u32, get = |s: &Self| s.turns.state().pads().len() as u32)]
+    #[property(name = "sync-streams", nick = "Synchronise streams", blurb = "Hold what comes in at the other pads until the output is as far, rather than drop it at once", type = bool, get = |s: &Self| s.turns.state().sync_streams, set = |s: &Self, v: bool| s.turns.state().sync_streams = v, default = true)]
+    turns: Turns,
+    /// Each input is passed on by the thread that pushes it: there is nothing to run elsewhere.
+    context: Mutex<ContextSettings>,
+    src_pad: gst::Pad,
+    next_id: Arc<Mutex<u32>>,
+}
+
+impl InputSelector {
+    fn set_active_pad(&self, pad: Option<gst::Pad>) {
+        let id = match &pad {
+            Some(pad) => match self.turns.state().id_of(pad) {
+                Some(id) => Some(id),
+                None => {
+                    gst::warning!(
+                        crate::kit::CAT,
+                        imp = self,
+                        "{} is no sink pad of it",
+                        pad.name()
+                    );
+                    return;
+                }
+            },
+            None => None,
+        };
+        if self.turns.select(id, false) {
+            tell_of_end(&self.turns, &self.src_pad);
+        }
+    }
+
+    /// What comes first is passed on, if nothing is yet.
+    fn select_first(&self, id: u32) {
+        if self.turns.state().active_pad().is_none() && self.turns.select(Some(id), true) {
+            self.obj().notify("active-pad");
+        }
+    }
+
+    fn take(
+        &self,
+        id: u32,
+        pad: &gst::Pad,
+        item: Item,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        self.select_first(id);
+        let times = times(&item);
+        let is_buffer = !matches!(item, Item::Event(_));
+        let (begin_ns, end_ns) = {
+            let mut state = self.turns.state();
+            let mut of = |time: Option<gst::ClockTime>| state.running_ns(id, time?);
+            (of(times.0).filter(|_| is_buffer), of(times.1))
+        };
+        let turn = self.turns.enter(id, begin_ns);
+        let passing = Passing {
+            turns: self.turns.clone(),
+            pad: pad.clone(),
+            src_pad: self.src_pad.clone(),
+            end_ns,
+            item,
+        };
+        if let Some(verdict) = turn.now() {
+            return passing.carry_out(turn, verdict);
+        }
+        if pending::can_defer() {
+            pending::defer(Hold::Source, Box::pin(passing.await_turn(turn)));
+            return Ok(gst::FlowSuccess::Ok);
+        }
+        let verdict = threadbare_runtime::block_on(&turn);
+        passing.carry_out(turn, verdict)
+    }
+
+    fn sink_event(&self, id: u32, pad: &gst::Pad, event: gst::Event) -> bool {
+        match event.type_() {
+            gst::EventType::FlushStart => {
+                !self.turns.flush(id, true) || self.src_pad.push_event(event)
+            }
+            gst::EventType::FlushStop => {
+                !self.turns.flush(id, false) || self.src_pad.push_event(event)
+            }
+            _ if event.is_serialized() => self.take(id, pad, Item::Event(event)).is_ok(),
+            _ if self.turns.state().is_active(id) => self.src_pad.push_event(event),
+            _ => true,
+        }
+    }
+
+    fn sink_query(&self, id: u32, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        let is_active = self.turns.state().is_active(id);
+        match query.type_() {
+            // What is not passed on has no memory to share, and nothing to drain.
+            _ if query.is_serialized() && !is_active => false,
+            gst::QueryType::Caps | gst::QueryType::AcceptCaps if !self.src_pad.is_linked() => {
+                gst::Pad::query_default(pad, Some(&*self.obj()), query)
+            }
+            _ => self.src_pad.peer_query(query),
+        }
+    }
+
+    fn src_event(&self, event: gst::Event) -> bool {
+        let active = self.turns.state().active_pad();
+        active.is_some_and(|pad| pad.push_event(event))
+    }
+
+    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
+            let pads = self.turns.state().pads();
+            let (is_live, min, max) = latency_of(&pads);
+            latency.set(is_live, min, max);
+            return true;
+        }
+        let active = self.turns.state().active_pad();
+        match active {
+            Some(active) if active.is_linked() => active.peer_query(query),
+            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
+        }
+    }
+
+    fn new_pad(&self, templ: &gst::PadTemplate, id: u32, name: &str) -> gst::Pad {
+        let error = || Err(gst::FlowError::Error);
+        let chain = move |pad: &gst::Pad, parent: Option<&gst::Object>, item| {
+            pad_function::<InputSelector, _>(parent, error, |imp| imp.take(id, pad, item))
+        };
+        gst::Pad::builder_from_template(templ)
+            .name(name)
+            .chain_function(move |pad, parent, buffer| chain(pad, parent, Item::Buffer(buffer)))
+            .chain_list_function(move |pad, parent, list| chain(pad, parent, Item::List(list)))
+            .event_function(move |pad, parent, event| {
+                pad_function::<InputSelector, _>(
+                    parent,
+                    || false,
+                    |imp| imp.sink_event(id, pad, event),
+                )
+            })
+            .query_function(move |pad, parent, query| {
+                pad_function::<InputSelector, _>(
+                    parent,
+                    || false,
+                    |imp| imp.sink_query(id, pad, query),
+                )
+            })
+            .build()
+    }
+}
+
+/// Of the inputs that answer, so that a switch needs no other.
+fn latency_of(pads: &[gst::Pad]) -> (bool, gst::ClockTime, Option<gst::ClockTime>) {
+    let mut all = (false, gst::ClockTime::ZERO, gst::ClockTime::NONE);
+    for pad in pads {
+        let mut query = gst::query::Latency::new();
+        if !pad.peer_query(&mut query) {
+            continue;
+        }
+        let (is_live, min, max) = query.result();
+        if is_live {
+            let least = |all: Option<gst::ClockTime>| {
+                all.map_or(max, |all| max.map(|max| max.min(all)).or(Some(all)))
+            };
+            all = (true, all.1.max(min), least(all.2));
+        }
+    }
+    all
+}
+
+/// Something on its way from an input to the output.
+struct Passing {
+    turns: Turns,
+    pad: gst::Pad,
+    src_pad: gst::Pad,
+    /// Running time where it ends.
+    end_ns: Option<u64>,
+    item: Item,
+}
+
+impl Passing {
+    /// What the source that pushed awaits.
+    async fn await_turn(self, turn: Turn) -> Result<(), gst::FlowError> {
+        let verdict = (&turn).await;
+        let mut pending = Pending::default();
+        if let Err(error) = pending::scope(&mut pending, || self.carry_out(turn, verdict)) {
+            pending.fail(error);
+        }
+        std::future::poll_fn(|cx| pending.poll(cx)).await
+    }
+
+    fn carry_out(self, turn: Turn, verdict: Verdict) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let event = match &self.item {
+            Item::Event(event) => Some(event.clone()),
+            _ => None,
+        };
+        let result = match verdict {
+            Verdict::Push { is_new } => push(&self.pad, &self.src_pad, self.item, is_new),
+            Verdict::Drop => Ok(gst::FlowSuccess::Ok),
+            Verdict::Flushing => Err(gst::FlowError::Flushing),
+        };
+        turn.finish(verdict, self.end_ns, event.as_ref());
+        tell_of_end(&self.turns, &self.src_pad);
+        result
+    }
+}
+
+fn push(
+    pad: &gst::Pad,
+    src_pad: &gst::Pad,
+    mut item: Item,
+    is_new: bool,
+) -> Result<gst::FlowSuccess, gst::FlowError> {
+    if is_new {
+        announce(pad, src_pad);
+        match &mut item {
+            Item::Buffer(buffer) => buffer.make_mut().set_flags(gst::BufferFlags::DISCONT),
+            Item::List(list) => {
+                if let Some(first) = list.make_mut().get_mut(0) {
+                    first.set_flags(gst::BufferFlags::DISCONT);
+                }
+            }
+            Item::Event(_) => {}
+        }
+    }
+    match item {
+        Item::Buffer(buffer) => src_pad.push(buffer),
+        Item::List(list) => src_pad.push_list(list),
+        Item::Event(event) => {
+            src_pad.push_event(event);
+            Ok(gst::FlowSuccess::Ok)
+        }
+    }
+}
+
+/// What downstream has to know of an input's stream.
+fn announce(pad: &gst::Pad, src_pad: &gst::Pad) {
+    let mut events = Vec::new();
+    pad.sticky_events_foreach(|event| {
+        if event.type_() != gst::EventType::Eos {
+            events.push(event.clone());
+        }
+        std::ops::ControlFlow::Continue(gst::EventForeachAction::Keep)
+    });
+    for event in events {
+        src_pad.push_event(event);
+    }
+}
+
+/// The input that has become the active one may be over already: nobody pushes there who could say so.
+fn tell_of_end(turns: &Turns, src_pad: &gst::Pad) {
+    while let Some(pad) = turns.take_eos() {
+        announce(&pad, src_pad);
+        src_pad.push_event(gst::event::Eos::new());
+        turns.told();
+    }
+}
+
+/// Begin and end, in its segment.
+fn times(item: &Item) -> (Option<gst::ClockTime>, Option<gst::ClockTime>) {
+    let of = |buffer: &gst::BufferRef| {
+        let begin = buffer.pts().or(buffer.dts());
+        let end = begin.map(|begin| begin + buffer.duration().unwrap_or(gst::ClockTime::ZERO));
+        (begin, end)
+    };
+    match item {
+        Item::Buffer(buffer) => of(buffer),
+        Item::List(list) => {
+            let first = list.get(0).map_or((None, None), of);
+            let last = list.len().checked_sub(1).and_then(|last| list.get(last));
+            (first.0, last.and_then(|last| of(last).1))
+        }
+        Item::Event(event) => match event.view() {
+            gst::EventView::Gap(gap) => {
+                let (begin, duration) = gap.get();
+                (
+                    Some(begin),
+                    Some(begin + duration.unwrap_or(gst::ClockTime::ZERO)),
+                )
+            }
+            _ => (None, None),
+        },
+    }
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for InputSelector {
+    const NAME: &'static str = "ThreadbareInputSelector";
+    type Type = super::InputSelector;
+    type ParentType = gst::Element;
+
+    fn with_class(klass: &Self::Class) -> Self {
+        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
+            .event_function(|_, parent, event| {
+                pad_function::<InputSelector, _>(parent, || false, |imp| imp.src_event(event))
+            })
+            .query_function(|pad, parent, query| {
+                pad_function::<InputSelector, _>(parent, || false, |imp| imp.src_query(pad, query))
+            })
+            .build();
+        let turns = Turns::default();
+        turns.state().sync_streams = true;
+        InputSelector {
+            turns,
+            context: Mutex::default(),
+            src_pad,
+            next_id: Arc::default(),
+        }
+    }
+}
+
+impl ObjectImpl for InputSelector {
+    crate::kit::properties_with_groups!(context);
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        self.obj()
+            .add_pad(&self.src_pad)
+            .expect("a new element takes its pad");
+    }
+}
+
+impl GstObjectImpl for InputSelector {}
+
+impl ElementImpl for InputSelector {
+    crate::kit::element_class!(
+        "Thread-sharing input selector",
+        "Generic",
+        "Passes one of several streams on, whichever threads push them";
+        "sink_%u": Sink Request gst::Caps::new_any(),
+        "src": Src Always gst::Caps::new_any()
+    );
+
+    fn request_new_pad(
+        &self,
+        templ: &gst::PadTemplate,
+        name: Option<&str>,
+        _caps: Option<&gst::Caps>,
+    ) -> Option<gst::Pad> {
+        let asked = name.and_then(|name| name.strip_prefix("sink_")?.parse::<u32>().ok());
+        let id = {
+            let mut next = lock(&self.next_id);
+            let id = asked.unwrap_or(*next);
+            *next = (*next).max(id.saturating_add(1));
+            id
+        };
+        let pad = self.new_pad(templ, id, &format!("sink_{id}"));
+        pad.set_active(true).ok()?;
+        self.obj().add_pad(&pad).ok()?;
+        self.turns.add(id, pad.clone());
+        self.select_first(id);
+        Some(pad)
+    }
+
+    fn release_pad(&self, pad: &gst::Pad) {
+        let id = self.turns.state().id_of(pad);
+        if let Some(id) = id {
+            let was_active = self.turns.state().is_active(id);
+            self.turns.remove(id);
+            let _ = pad.set_active(false);
+            let _ = self.obj().remove_pad(pad);
+            if was_active {
+                self.obj().notify("active-pad");
+            }
+        }
+    }
+
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        match transition {
+            gst::StateChange::ReadyToPaused => self.turns.stop(false),
+            // Whoever waits comes back before the pads are deactivated.
+            gst::StateChange::PausedToReady => self.turns.stop(true),
+            _ => {}
+        }
+        self.parent_change_state(transition)
+    }
+}

@@ -1,0 +1,310 @@
+//! Whose turn it is to push, what is held meanwhile and what is dropped.
+//!
+//! Inputs are pushed by threads of their own; one at a time may push downstream, those of one input in their order. What
+//! has to wait does so as a future: on a context's thread the source that pushed awaits it, an ordinary thread waits in
+//! place. The state is under one lock, which nobody holds across a call out of the element.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+
+use crate::kit::lock;
+
+/// Shared by the element and what waits.
+#[derive(Clone, Default)]
+pub(super) struct Turns(Arc<Mutex<State>>);
+
+#[derive(Default)]
+pub(super) struct State {
+    inputs: Vec<Input>,
+    active: Option<u32>,
+    /// Somebody is pushing downstream.
+    is_pushing: bool,
+    /// The active input ended before it became the active one: downstream is still to be told.
+    owes_eos: bool,
+    /// Running time up to which the output has come, ns.
+    position_ns: Option<u64>,
+    is_stopped: bool,
+    pub(super) sync_streams: bool,
+    tickets: u64,
+    wakers: Vec<Waker>,
+}
+
+struct Input {
+    id: u32,
+    pad: gst::Pad,
+    segment: Option<gst::FormattedSegment<gst::ClockTime>>,
+    is_eos: bool,
+    is_flushing: bool,
+    /// Downstream does not know its sticky events, and its next buffer does not follow what was before.
+    is_new: bool,
+    /// What is being passed or waits, in order.
+    tickets: VecDeque<u64>,
+}
+
+/// What is to be done with something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Push it, now, and then [`Turns::finish`]. `is_new`: first after a switch.
+    Push {
+        is_new: bool,
+    },
+    Drop,
+    Flushing,
+}
+
+impl Turns {
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.0)
+    }
+
+    pub(super) fn add(&self, id: u32, pad: gst::Pad) {
+        self.state().inputs.push(Input {
+            id,
+            pad,
+            segment: None,
+            is_eos: false,
+            is_flushing: false,
+            is_new: true,
+            tickets: VecDeque::new(),
+        });
+    }
+
+    /// Whoever waits there comes back.
+    pub(super) fn remove(&self, id: u32) {
+        self.change(|state| {
+            state.inputs.retain(|input| input.id != id);
+            if state.active == Some(id) {
+                state.active = None;
+                state.owes_eos = false;
+            }
+        });
+    }
+
+    /// Makes an input the active one; `only_if_none`: unless there is one. `true`: it was not, and is.
+    pub(super) fn select(&self, id: Option<u32>, only_if_none: bool) -> bool {
+        self.change(|state| {
+            let unwanted = only_if_none && state.active.is_some();
+            if state.active == id || unwanted || id.is_some_and(|id| state.input(id).is_none()) {
+                return false;
+            }
+            state.active = id;
+            let input = id.and_then(|id| state.input(id));
+            let is_eos = input.is_some_and(|input| {
+                input.is_new = true;
+                input.is_eos
+            });
+            state.owes_eos = is_eos;
+            true
+        })
+    }
+
+    pub(super) fn stop(&self, is_stopped: bool) {
+        self.change(|state| {
+            state.is_stopped = is_stopped;
+            state.position_ns = None;
+            state.owes_eos = false;
+            for input in &mut state.inputs {
+                (input.is_eos, input.is_flushing, input.is_new) = (false, false, true);
+                input.segment = None;
+            }
+        });
+    }
+
+    /// `true`: it is the active input, so downstream has to flush, too.
+    pub(super) fn flush(&self, id: u32, is_flushing: bool) -> bool {
+        self.change(|state| {
+            let is_active = state.active == Some(id);
+            if is_active {
+                state.position_ns = None;
+            }
+            if let Some(input) = state.input(id) {
+                input.is_flushing = is_flushing;
+                input.is_eos = false;
+                input.segment = None;
+            }
+            is_active
+        })
+    }
+
+    /// Puts something behind what an input passes already.
+    pub(super) fn enter(&self, id: u32, time_ns: Option<u64>) -> Turn {
+        let mut state = self.state();
+        state.tickets += 1;
+        let ticket = state.tickets;
+        if let Some(input) = state.input(id) {
+            input.tickets.push_back(ticket);
+        }
+        Turn {
+            turns: self.clone(),
+            id,
+            ticket,
+            time_ns,
+        }
+    }
+
+    /// Changes something that others may wait for.
+    fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let (result, wakers) = {
+            let mut state = self.state();
+            let result = change(&mut state);
+            (result, std::mem::take(&mut state.wakers))
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        result
+    }
+
+    /// The right to tell downstream that the active input has ended already, if that is due. To be given back with
+    /// [`Turns::told`].
+    pub(super) fn take_eos(&self) -> Option<gst::Pad> {
+        let mut state = self.state();
+        if state.is_pushing || !std::mem::take(&mut state.owes_eos) {
+            return None;
+        }
+        let active = state.active?;
+        let input = state.input(active)?;
+        input.is_new = false;
+        let pad = input.pad.clone();
+        state.is_pushing = true;
+        Some(pad)
+    }
+
+    pub(super) fn told(&self) {
+        self.change(|state| state.is_pushing = false);
+    }
+}
+
+impl State {
+    fn input(&mut self, id: u32) -> Option<&mut Input> {
+        self.inputs.iter_mut().find(|input| input.id == id)
+    }
+
+    pub(super) fn active_pad(&self) -> Option<gst::Pad> {
+        let active = self.active?;
+        let input = self.inputs.iter().find(|input| input.id == active)?;
+        Some(input.pad.clone())
+    }
+
+    pub(super) fn is_active(&self, id: u32) -> bool {
+        self.active == Some(id)
+    }
+
+    pub(super) fn pads(&self) -> Vec<gst::Pad> {
+        self.inputs.iter().map(|input| input.pad.clone()).collect()
+    }
+
+    pub(super) fn id_of(&self, pad: &gst::Pad) -> Option<u32> {
+        let input = self.inputs.iter().find(|input| input.pad == *pad)?;
+        Some(input.id)
+    }
+
+    /// Running time of a time of an input's, ns.
+    pub(super) fn running_ns(&mut self, id: u32, time: gst::ClockTime) -> Option<u64> {
+        let segment = self.input(id)?.segment.as_ref()?;
+        segment.to_running_time(time).map(gst::ClockTime::nseconds)
+    }
+
+    /// Notes what an event means for an input, when its turn has come.
+    fn note(&mut self, id: u32, event: &gst::Event) {
+        let Some(input) = self.input(id) else {
+            return;
+        };
+        match event.view() {
+            gst::EventView::StreamStart(_) => input.is_eos = false,
+            gst::EventView::Eos(_) => input.is_eos = true,
+            gst::EventView::Segment(segment) => {
+                input.segment = segment.segment().downcast_ref().cloned();
+            }
+            _ => {}
+        }
+    }
+
+    fn decide(&mut self, id: u32, ticket: u64, time_ns: Option<u64>) -> Option<Verdict> {
+        let (is_stopped, is_active) = (self.is_stopped, self.active == Some(id));
+        let is_pushing = self.is_pushing;
+        let Some(input) = self.input(id).filter(|_| !is_stopped) else {
+            return Some(Verdict::Flushing);
+        };
+        if input.is_flushing {
+            return Some(Verdict::Flushing);
+        }
+        if input.tickets.front() != Some(&ticket) {
+            return None;
+        }
+        if is_active {
+            if is_pushing {
+                return None;
+            }
+            let is_new = std::mem::take(&mut input.is_new);
+            self.is_pushing = true;
+            return Some(Verdict::Push { is_new });
+        }
+        // Held until the output is past its beginning, so that a switch goes on without a gap; without an output that moves there is nothing to hold it for.
+        let (Some(time_ns), Some(active)) = (time_ns.filter(|_| self.sync_streams), self.active)
+        else {
+            return Some(Verdict::Drop);
+        };
+        let has_ended = self.input(active).is_none_or(|input| input.is_eos);
+        let is_past = self
+            .position_ns
+            .is_some_and(|position_ns| position_ns > time_ns);
+        (has_ended || is_past).then_some(Verdict::Drop)
+    }
+}
+
+/// Something that an input passes: gives what is to be done with it, as soon as that is known. Dropped, it makes way for
+/// what is behind it.
+pub(super) struct Turn {
+    turns: Turns,
+    id: u32,
+    ticket: u64,
+    /// Running time of a buffer, ns: what is to be held.
+    time_ns: Option<u64>,
+}
+
+impl Turn {
+    pub(super) fn now(&self) -> Option<Verdict> {
+        (self.turns.state()).decide(self.id, self.ticket, self.time_ns)
+    }
+
+    /// It has been pushed or dropped. `end_ns`: where it ends; `event`: it was one.
+    pub(super) fn finish(self, verdict: Verdict, end_ns: Option<u64>, event: Option<&gst::Event>) {
+        let mut state = self.turns.state();
+        if let Some(event) = event {
+            state.note(self.id, event);
+        }
+        if matches!(verdict, Verdict::Push { .. }) {
+            state.is_pushing = false;
+            if end_ns.is_some() && state.active == Some(self.id) {
+                state.position_ns = end_ns;
+            }
+        }
+        // What waits is woken by the drop.
+    }
+}
+
+impl Future for &Turn {
+    type Output = Verdict;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Verdict> {
+        let mut state = self.turns.state();
+        if let Some(verdict) = state.decide(self.id, self.ticket, self.time_ns) {
+            return Poll::Ready(verdict);
+        }
+        if !state.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            state.wakers.push(cx.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.turns.change(|state| {
+            if let Some(input) = state.input(self.id) {
+                input.tickets.retain(|ticket| *ticket != self.ticket);
+            }
+        });
+    }
+}
