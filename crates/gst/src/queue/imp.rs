@@ -3,13 +3,14 @@
 use std::sync::{LazyLock, Mutex};
 
 use gst::glib;
-use gst::glib::subclass::Signal;
+use gst::glib::signal::signal_has_handler_pending;
+use gst::glib::subclass::{Signal, SignalId};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use crate::kit::context::ContextSettings;
 use crate::kit::crossing::{self, Crosses, Crossing, Passes, Popper};
-use crate::kit::queue::{Notice, Queue as Items, QueueProperties};
+use crate::kit::queue::{Queue as Items, QueueProperties};
 use crate::kit::time::RunningTime;
 
 pub struct Queue {
@@ -36,6 +37,13 @@ impl Crosses for Queue {
     }
 }
 
+/// In the order of [`crate::kit::queue::Notice`].
+static SIGNALS: LazyLock<[SignalId; 3]> = LazyLock::new(|| {
+    ["overrun", "underrun", "running"].map(|name| {
+        SignalId::lookup(name, super::Queue::static_type()).expect("the class has this signal")
+    })
+});
+
 #[glib::object_subclass]
 impl ObjectSubclass for Queue {
     const NAME: &'static str = "ThreadbareQueue";
@@ -49,13 +57,12 @@ impl ObjectSubclass for Queue {
         let pad = src_pad.downgrade();
         let items = Items::new(move |notice| {
             let element = pad.upgrade().and_then(|pad| pad.parent_element());
+            // With a steady stream it is empty and running with each buffer; mostly nobody listens.
             if let Some(element) = element {
-                let name = match notice {
-                    Notice::Overrun => "overrun",
-                    Notice::Underrun => "underrun",
-                    Notice::Running => "running",
-                };
-                element.emit_by_name::<()>(name, &[]);
+                let id = SIGNALS[notice as usize];
+                if signal_has_handler_pending(&element, id, None, false) {
+                    element.emit::<()>(id, &[]);
+                }
             }
         });
         let of_popper = items.clone();
