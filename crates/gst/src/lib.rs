@@ -1,7 +1,7 @@
 //! GStreamer elements that share threads.
 //!
 //! As a plugin file (`libgstthreadbare.so`), or linked into a program and registered with
-//! [`plugin_register_static`].
+//! [`plugin_register_static`]. [`sharing`] is for elements of your own.
 #![warn(unreachable_pub)]
 
 mod app;
@@ -9,6 +9,7 @@ mod hub;
 mod kit;
 mod queue;
 mod rtp;
+pub mod sharing;
 mod udpsink;
 mod udpsrc;
 

@@ -25,14 +25,15 @@ use super::time::RunningTime;
 use super::{PropertyGroup, lock};
 
 /// What a sink does with what arrives.
-pub(crate) trait Renderer: Send + 'static {
+pub trait Renderer: Send + 'static {
     /// Renders as much as it can without waiting.
     fn render(&mut self, buffer: &gst::BufferRef) -> Rendered;
 }
 
 /// What came of a render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rendered {
+pub enum Rendered {
+    /// It is done with this buffer.
     Done,
     /// No room: the same buffer again in a moment.
     Blocked,
@@ -41,7 +42,7 @@ pub(crate) enum Rendered {
 /// How a sink waits for the clock: the properties `sync`, `async`, `ts-offset` and `max-lateness`. Shared with
 /// the streaming thread, which reads them without a lock.
 #[derive(Debug, Clone)]
-pub(crate) struct SyncProperties(Arc<SyncState>);
+pub struct SyncProperties(Arc<SyncState>);
 
 #[derive(Debug)]
 struct SyncState {
@@ -65,7 +66,7 @@ impl Default for SyncProperties {
 
 impl SyncProperties {
     /// For a sink that is live by nature: no preroll, and no waiting for the clock unless it is asked to.
-    pub(crate) fn live() -> Self {
+    pub fn live() -> Self {
         let properties = SyncProperties::default();
         properties.set_sync(false);
         properties.0.preroll.store(false, Relaxed);
@@ -136,7 +137,7 @@ impl PropertyGroup for SyncProperties {
 }
 
 /// The sink half of an element.
-pub(crate) struct Sink<R: Renderer>(Arc<Shared<R>>);
+pub struct Sink<R: Renderer>(Arc<Shared<R>>);
 
 struct Shared<R> {
     element: glib::WeakRef<gst::Element>,
@@ -199,7 +200,8 @@ enum Next {
 }
 
 impl<R: Renderer> Sink<R> {
-    pub(crate) fn new(element: &gst::Element, renderer: R, sync: SyncProperties) -> Self {
+    /// For the element that it is in, which must exist: not to be called while that is made.
+    pub fn new(element: &gst::Element, renderer: R, sync: SyncProperties) -> Self {
         Sink(Arc::new(Shared {
             element: element.downgrade(),
             core: Mutex::new(Core {
@@ -231,19 +233,19 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// Runs `f` with the renderer.
-    pub(crate) fn with_renderer<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
+    pub fn with_renderer<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
         f(&mut lock(&self.0.core).renderer)
     }
 
     /// Buffers rendered, and dropped for being late.
-    pub(crate) fn counts(&self) -> (u64, u64) {
+    pub fn counts(&self) -> (u64, u64) {
         let core = lock(&self.0.core);
         (core.rendered, core.dropped)
     }
 
     /// A buffer arrives.
     #[inline]
-    pub(crate) fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+    pub fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let mut core = lock(&self.0.core);
         if core.is_eos {
             return Err(gst::FlowError::Eos);
@@ -264,10 +266,7 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// Buffers arrive.
-    pub(crate) fn chain_list(
-        &self,
-        list: &gst::BufferList,
-    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+    pub fn chain_list(&self, list: &gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
         for buffer in list.iter_owned() {
             self.chain(buffer)?;
         }
@@ -275,7 +274,7 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// An event arrives. `false`: not handled here.
-    pub(crate) fn event(&self, event: &gst::Event) -> bool {
+    pub fn event(&self, event: &gst::Event) -> bool {
         match event.view() {
             gst::EventView::Segment(segment) => {
                 lock(&self.0.core).segment =
@@ -304,7 +303,7 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// The pipeline's latency, from a LATENCY event.
-    pub(crate) fn set_latency(&self, latency: gst::ClockTime) {
+    pub fn set_latency(&self, latency: gst::ClockTime) {
         lock(&self.0.core).latency = latency;
         self.wake();
     }
@@ -359,7 +358,7 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// A clock was set.
-    pub(crate) fn set_time(&self, time: RunningTime) {
+    pub fn set_time(&self, time: RunningTime) {
         lock(&self.0.core).time = time;
         self.wake();
     }
@@ -749,7 +748,7 @@ const WAITING_RESUME: usize = WAITING_MAX / 2;
 const ROOM_RETRY: Duration = Duration::from_millis(1);
 
 /// The state changes of a sink element around those of its parent class.
-pub(crate) fn change_state<R: Renderer, T: gst::subclass::prelude::ElementImpl>(
+pub fn change_state<R: Renderer, T: gst::subclass::prelude::ElementImpl>(
     sink: &Sink<R>,
     imp: &T,
     transition: gst::StateChange,
