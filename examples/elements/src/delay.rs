@@ -7,8 +7,12 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gstthreadbare::sharing::*;
 
-glib::wrapper! {
-    pub struct Delay(ObjectSubclass<Imp>) @extends gst::Element, gst::Object;
+gstthreadbare::element! {
+    Delay(Imp) "ThreadbareExampleDelay", [sink_pad, src_pad];
+    object { gstthreadbare::properties_with_groups!(); }
+    element {}
+    "Example delay", "Generic", "Lets each buffer wait, and no thread", "You";
+    "sink": Sink Always gst::Caps::new_any(), "src": Src Always gst::Caps::new_any()
 }
 
 #[derive(Properties)]
@@ -22,8 +26,28 @@ pub struct Imp {
 }
 
 impl Imp {
-    fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let due_ns = clock_now_ns() + u64::from(self.delay_ms.load(Relaxed)) * 1_000_000;
+    fn new(template: impl Fn(&str) -> gst::PadTemplate) -> Self {
+        let (sink_pad, src_pad) = filter_pads::<Self>(&template("sink"), &template("src"));
+        Imp {
+            delay_ms: AtomicU32::new(50),
+            line: Line::new(64),
+            sink_pad,
+            src_pad,
+        }
+    }
+}
+
+impl FilterElement for Imp {
+    fn line(&self) -> &Line {
+        &self.line
+    }
+
+    fn src_pad(&self) -> &gst::Pad {
+        &self.src_pad
+    }
+
+    fn handle(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let due_ns = clock_now_ns() + self.latency().nseconds();
         let src_pad = self.src_pad.clone();
         self.line.pass(async move {
             sleep_until(due_ns).await;
@@ -31,72 +55,7 @@ impl Imp {
         })
     }
 
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        let known = gst::Pad::query_default(pad, Some(&*self.obj()), query);
-        if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
-            let (is_live, min, max) = latency.result();
-            let own = gst::ClockTime::from_mseconds(self.delay_ms.load(Relaxed).into());
-            latency.set(is_live, min + own, max.map(|max| max + own));
-        }
-        known
+    fn latency(&self) -> gst::ClockTime {
+        gst::ClockTime::from_mseconds(self.delay_ms.load(Relaxed).into())
     }
-}
-
-#[glib::object_subclass]
-impl ObjectSubclass for Imp {
-    const NAME: &'static str = "ThreadbareExampleDelay";
-    type Type = Delay;
-    type ParentType = gst::Element;
-
-    fn with_class(klass: &Self::Class) -> Self {
-        let error = || Err(gst::FlowError::Error);
-        let sink_pad = gst::Pad::builder_from_template(&template(klass, "sink"))
-            .chain_function(move |_, parent, buffer| {
-                pad_function::<Imp, _>(parent, error, |imp| imp.chain(buffer))
-            })
-            .event_function(|pad, parent, event| {
-                pad_function::<Imp, _>(
-                    parent,
-                    || false,
-                    |imp| {
-                        imp.line
-                            .event(imp.obj().upcast_ref(), pad, &imp.src_pad, event)
-                    },
-                )
-            })
-            .flags(gst::PadFlags::PROXY_CAPS)
-            .build();
-        let src_pad = gst::Pad::builder_from_template(&template(klass, "src"))
-            .query_function(|pad, parent, query| {
-                pad_function::<Imp, _>(parent, || false, |imp| imp.src_query(pad, query))
-            })
-            .flags(gst::PadFlags::PROXY_CAPS)
-            .build();
-        let (delay_ms, line) = (AtomicU32::new(50), Line::new(64));
-        Imp {
-            delay_ms,
-            line,
-            sink_pad,
-            src_pad,
-        }
-    }
-}
-
-#[glib::derived_properties]
-impl ObjectImpl for Imp {
-    fn constructed(&self) {
-        self.parent_constructed();
-        for pad in [&self.sink_pad, &self.src_pad] {
-            self.obj().add_pad(pad).expect("it is new");
-        }
-    }
-}
-
-impl GstObjectImpl for Imp {}
-
-impl ElementImpl for Imp {
-    gstthreadbare::element_class!(
-        "Example delay", "Generic", "Lets each buffer wait, and no thread", "You";
-        "sink": Sink Always gst::Caps::new_any(), "src": Src Always gst::Caps::new_any()
-    );
 }

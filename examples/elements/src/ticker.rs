@@ -5,16 +5,19 @@ use std::sync::Mutex;
 use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use gstthreadbare::sharing::{self, *};
+use gstthreadbare::sharing::*;
 
-glib::wrapper! {
-    pub struct Ticker(ObjectSubclass<Imp>) @extends gst::Element, gst::Object;
+gstthreadbare::element! {
+    Ticker(Imp) "ThreadbareExampleTicker", [src_pad];
+    object { gstthreadbare::properties_with_groups!(context); }
+    element { gstthreadbare::live_source_life!(); }
+    "Example ticker", "Source/Generic", "Gives an empty buffer every 20 ms", "You";
+    "src": Src Always gst::Caps::new_any()
 }
 
 const INTERVAL_NS: u64 = 20_000_000;
 
 /// Lives on the context's thread.
-#[derive(Default)]
 pub struct Ticks {
     left: u32,
     due_ns: u64,
@@ -28,17 +31,12 @@ impl Producer for Ticks {
         Ok(())
     }
 
-    fn stop(&mut self, cx: &mut Cx<'_>) {
-        cx.clear_timer();
-    }
-
     fn set_time(&mut self, time: RunningTime) {
         self.time = time;
     }
 
     fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
-        let element = pad.parent_element();
-        element.map_or_else(Vec::new, |element| sharing::opening(pad, &element, None))
+        opening_events(pad, None)
     }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
@@ -67,40 +65,15 @@ pub struct Imp {
     src_pad: gst::Pad,
 }
 
-#[glib::object_subclass]
-impl ObjectSubclass for Imp {
-    const NAME: &'static str = "ThreadbareExampleTicker";
-    type Type = Ticker;
-    type ParentType = gst::Element;
-
-    fn with_class(klass: &Self::Class) -> Self {
+impl Imp {
+    fn new(template: impl Fn(&str) -> gst::PadTemplate) -> Self {
         Imp {
             num_buffers: Mutex::new(u32::MAX),
             context: Mutex::default(),
             driver: Driver::default(),
-            src_pad: source_pad::<Self>(&template(klass, "src")),
+            src_pad: source_pad::<Self>(&template("src")),
         }
     }
-}
-
-impl ObjectImpl for Imp {
-    gstthreadbare::properties_with_groups!(context);
-
-    fn constructed(&self) {
-        self.parent_constructed();
-        self.obj().add_pad(&self.src_pad).expect("it is new");
-        self.obj().set_element_flags(gst::ElementFlags::SOURCE);
-    }
-}
-
-impl GstObjectImpl for Imp {}
-
-impl ElementImpl for Imp {
-    gstthreadbare::element_class!(
-        "Example ticker", "Source/Generic", "Gives an empty buffer every 20 ms", "You";
-        "src": Src Always gst::Caps::new_any()
-    );
-    gstthreadbare::live_source_life!();
 }
 
 impl LiveSource for Imp {
@@ -113,10 +86,10 @@ impl LiveSource for Imp {
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         let element = self.obj().clone().upcast();
         let place = lock(&self.context).place(&element)?;
-        let left = self.obj().num_buffers();
         let ticks = Ticks {
-            left,
-            ..Ticks::default()
+            left: self.obj().num_buffers(),
+            due_ns: 0,
+            time: RunningTime::default(),
         };
         self.driver.add(&element, &self.src_pad, place, ticks)
     }

@@ -38,6 +38,19 @@ pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 /// have `specs`, `set` and `get`.
 #[macro_export]
 macro_rules! properties_with_groups {
+    () => {
+        fn properties() -> &'static [gst::glib::ParamSpec] {
+            Self::derived_properties()
+        }
+
+        fn set_property(&self, id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
+            self.derived_set_property(id, value, spec);
+        }
+
+        fn property(&self, id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
+            self.derived_property(id, spec)
+        }
+    };
     ($($group:ident),+) => {
         fn properties() -> &'static [gst::glib::ParamSpec] {
             static ALL: std::sync::OnceLock<Vec<gst::glib::ParamSpec>> = std::sync::OnceLock::new();

@@ -28,7 +28,9 @@ pub trait Producer: Send + 'static {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage>;
 
     /// Stops waiting for input: for a pause, while downstream is full, before the end.
-    fn stop(&mut self, cx: &mut Cx<'_>);
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        cx.clear_timer();
+    }
 
     /// The element's clock or base time is now this.
     fn set_time(&mut self, _time: RunningTime) {}
@@ -307,7 +309,7 @@ pub fn answer_query(
 }
 
 /// The events a stream in running time begins with.
-pub fn opening(
+pub(crate) fn opening(
     pad: &gst::Pad,
     element: &gst::Element,
     caps: Option<&gst::Caps>,

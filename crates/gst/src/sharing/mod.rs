@@ -3,7 +3,7 @@
 //! | an element that | has | which thread calls it |
 //! |---|---|---|
 //! | gives data | a [`Driver`] with a [`Producer`]; implements [`LiveSource`] | `Producer`: its context's, alone |
-//! | passes data on later | a [`Line`] of futures | whoever pushes; the futures: the thread of the source that pushed |
+//! | passes data on later | a [`Line`] of futures; implements [`FilterElement`] | whoever pushes; the futures: the thread of the source that pushed |
 //! | takes data | a [`Sink`] with a [`Renderer`]; implements [`SinkElement`] | whoever pushes, or that source's thread later; one at a time |
 //!
 //! A *context* is one thread, or a few, that elements name by a property ([`ContextSettings`]); a [`Place`] is one of these
@@ -24,6 +24,8 @@
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
+use crate::kit::source::opening;
+
 pub use crate::kit::context::{ContextSettings, Place};
 pub use crate::kit::line::Line;
 pub use crate::kit::pending::{Hold, Wait, can_defer, defer};
@@ -32,14 +34,13 @@ pub use crate::kit::sink::{
 };
 pub use crate::kit::source::{
     Driver, LiveSource, Produced, Producer, answer_query, change_state as change_source_state,
-    opening,
 };
 pub use crate::kit::stats::StatsProperty;
 pub use crate::kit::time::RunningTime;
 pub use crate::kit::{PropertyGroup, group_specs, lock, pad_function, template};
 #[doc(inline)]
 pub use crate::{
-    element_class, live_source_life, properties_of_groups, properties_with_groups,
+    element, element_class, live_source_life, properties_of_groups, properties_with_groups,
     sink_events_and_clock, sink_life,
 };
 pub use threadbare_runtime::{
@@ -55,6 +56,12 @@ pub async fn sleep_until(deadline_ns: u64) {
         let left_ns = deadline_ns.saturating_sub(clock_now_ns());
         std::thread::sleep(std::time::Duration::from_nanos(left_ns));
     }
+}
+
+/// What a stream in running time begins with, for [`Producer::opening`]: its start, its caps if they are known, a segment.
+pub fn opening_events(pad: &gst::Pad, caps: Option<&gst::Caps>) -> Vec<gst::Event> {
+    let element = pad.parent_element();
+    element.map_or_else(Vec::new, |element| opening(pad, &element, caps))
 }
 
 /// The pad of a live source, from its template: answers queries for latency (the wait of its context), scheduling
@@ -114,7 +121,145 @@ where
         .build()
 }
 
-/// Implements `change_state`, `send_event` and `set_clock` of a [`SinkElement`] whose pad is its field `sink_pad`.
+/// An element with a sink pad, a source pad and a [`Line`] between them.
+pub trait FilterElement: ElementImpl {
+    /// Where what arrives waits.
+    fn line(&self) -> &Line;
+
+    /// Where it leaves.
+    fn src_pad(&self) -> &gst::Pad;
+
+    /// A buffer arrives: to be given to [`Line::pass`] with all that has to be done to it, up to the push.
+    ///
+    /// # Errors
+    /// What the pusher is to see.
+    fn handle(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError>;
+
+    /// How long a buffer may wait here, for the pipeline's latency.
+    fn latency(&self) -> gst::ClockTime {
+        gst::ClockTime::ZERO
+    }
+}
+
+/// The sink pad and the source pad of a filter, from their templates: events keep their place among the buffers, caps
+/// are the same on both sides, latency is added up.
+pub fn filter_pads<T: FilterElement>(
+    sink: &gst::PadTemplate,
+    src: &gst::PadTemplate,
+) -> (gst::Pad, gst::Pad)
+where
+    T::Type: IsA<gst::Element>,
+{
+    let error = || Err(gst::FlowError::Error);
+    let sink_pad = gst::Pad::builder_from_template(sink)
+        .chain_function(move |_, parent, buffer| {
+            pad_function::<T, _>(parent, error, |imp| imp.handle(buffer))
+        })
+        .event_function(|pad, parent, event| {
+            pad_function::<T, _>(
+                parent,
+                || false,
+                |imp| {
+                    let obj = imp.obj();
+                    imp.line()
+                        .event(obj.upcast_ref(), pad, imp.src_pad(), event)
+                },
+            )
+        })
+        .flags(gst::PadFlags::PROXY_CAPS)
+        .build();
+    let src_pad = gst::Pad::builder_from_template(src)
+        .query_function(|pad, parent, query| {
+            pad_function::<T, _>(
+                parent,
+                || false,
+                |imp| {
+                    let is_known = gst::Pad::query_default(pad, Some(&*imp.obj()), query);
+                    if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
+                        let ((is_live, min, max), own) = (latency.result(), imp.latency());
+                        latency.set(is_live, min + own, max.map(|max| max + own));
+                    }
+                    is_known
+                },
+            )
+        })
+        .flags(gst::PadFlags::PROXY_CAPS)
+        .build();
+    (sink_pad, src_pad)
+}
+
+/// Gives a new element its pads, and the flag of a source or sink if all of them go one way.
+pub fn add_pads(element: &gst::Element, pads: &[&gst::Pad]) {
+    for pad in pads {
+        element.add_pad(*pad).expect("a new element takes its pads");
+    }
+    let all = |direction| pads.iter().all(|pad| pad.direction() == direction);
+    if all(gst::PadDirection::Src) {
+        element.set_element_flags(gst::ElementFlags::SOURCE);
+    } else if all(gst::PadDirection::Sink) {
+        element.set_element_flags(gst::ElementFlags::SINK);
+    }
+}
+
+/// Makes an element of an implementation: what every class of GStreamer's says of itself.
+///
+/// ```ignore
+/// gstthreadbare::element! {
+///     Ticker(Imp) "ExampleTicker", [src_pad];
+///     object { gstthreadbare::properties_with_groups!(context); }
+///     element { gstthreadbare::live_source_life!(); }
+///     "Example ticker", "Source/Generic", "Gives an empty buffer every 20 ms", "You";
+///     "src": Src Always gst::Caps::new_any()
+/// }
+/// ```
+///
+/// The first line has the type of the element, that of the implementation, the name of the class, and the fields with
+/// its pads; then come what is put into `impl ObjectImpl` and `impl ElementImpl`; then what
+/// [`element_class`](crate::element_class) takes. The implementation has a function `new`, which gets a
+/// function from the name of a pad template to the template.
+#[macro_export]
+macro_rules! element {
+    (
+        $element:ident($imp:ident) $type_name:literal, [$($pad:ident),+];
+        object { $($object:tt)* }
+        element { $($life:tt)* }
+        $($class:tt)+
+    ) => {
+        gst::glib::wrapper! {
+            /// The element.
+            pub struct $element(ObjectSubclass<$imp>) @extends gst::Element, gst::Object;
+        }
+
+        #[gst::glib::object_subclass]
+        impl ObjectSubclass for $imp {
+            const NAME: &'static str = $type_name;
+            type Type = $element;
+            type ParentType = gst::Element;
+
+            fn with_class(klass: &Self::Class) -> Self {
+                $imp::new(|name| $crate::sharing::template(klass, name))
+            }
+        }
+
+        impl ObjectImpl for $imp {
+            $($object)*
+
+            fn constructed(&self) {
+                self.parent_constructed();
+                $crate::sharing::add_pads(self.obj().upcast_ref(), &[$(&self.$pad),+]);
+            }
+        }
+
+        impl GstObjectImpl for $imp {}
+
+        impl ElementImpl for $imp {
+            $crate::element_class!($($class)+);
+            $($life)*
+        }
+    };
+}
+
+/// Implements `change_state`, `send_event` and `set_clock` of a [`SinkElement`](sharing::SinkElement) whose pad is its field `sink_pad`.
 #[macro_export]
 macro_rules! sink_life {
     () => {
