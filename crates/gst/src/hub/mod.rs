@@ -103,7 +103,9 @@ pub(crate) enum Settle {
     Restart,
 }
 
-static HUBS: LazyLock<Mutex<HashMap<(Kind, String), Weak<Hub>>>> = LazyLock::new(Mutex::default);
+static HUBS: LazyLock<Mutex<Hubs>> = LazyLock::new(Mutex::default);
+
+type Hubs = HashMap<(Kind, String), Weak<Hub>>;
 
 impl Hub {
     fn of(kind: Kind, name: &str) -> Arc<Hub> {
