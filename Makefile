@@ -30,9 +30,9 @@ endif
 
 .PHONY: help
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@printf '\n  Variables: DEMO_ARGS, PREFIX, BINDIR, PLUGINDIR, DESTDIR, BENCH_RUNS, BENCH_SECS,\n'
-	@printf '  BENCH_ARGS, SOAK_STREAMS, SOAK_SECONDS, FUZZ_SECONDS, CARGO_TARGET_DIR\n'
+	@printf '  BENCH_ARGS, SOAK_STREAMS, SOAK_SECONDS, FUZZ_SECONDS, EBUR128_LIBDIR, CARGO_TARGET_DIR\n'
 
 .PHONY: demo
 demo: setup-demo ## 1000 live RTP streams through the gateway, every packet checked (DEMO_ARGS=...)
@@ -110,6 +110,11 @@ shell-test: ## the scripts in tests/, each with real tools
 bench: setup-bench ## the benchmark table; writes target/bench.json (BENCH_RUNS=5 BENCH_SECS=10)
 	scripts/bench $(BENCH_ARGS)
 
+.PHONY: bench-loudness
+bench-loudness: setup-test ## the loudness library against Debian's libebur128, through the C interface
+	$(CARGO) build --release -p threadbare-loudness-capi
+	bench/loudness/run $(TARGET_DIR)/release/libebur128.so
+
 .PHONY: soak
 soak: setup-demo ## ten minutes of 1000 streams: nothing lost, memory flat
 	$(CARGO) build --release -p threadbare
@@ -143,6 +148,35 @@ endif
 .PHONY: uninstall
 uninstall: ## what `make install` with the same variables put there
 	rm -f '$(DESTDIR)$(PLUGINDIR)/$(plugin_name)' '$(DESTDIR)$(BINDIR)/$(binary_name)'
+
+# The loudness library in C's terms, with the names, files and version that programs look for: those of libebur128.
+ebur128_prefix := $(or $(PREFIX),/usr/local)
+EBUR128_LIBDIR ?= $(ebur128_prefix)/lib
+ebur128_include := $(ebur128_prefix)/include
+ebur128_version := 1.2.6
+
+.PHONY: build-ebur128
+build-ebur128:
+	$(CARGO) build --release -p threadbare-loudness-capi
+
+.PHONY: install-ebur128
+install-ebur128: build-ebur128 ## the drop-in libebur128, below PREFIX (/usr/local unless set)
+	install -Dm644 $(TARGET_DIR)/release/libebur128.so '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.so.$(ebur128_version)'
+	ln -sf libebur128.so.$(ebur128_version) '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.so.1'
+	ln -sf libebur128.so.1 '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.so'
+	install -Dm644 $(TARGET_DIR)/release/libebur128.a '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.a'
+	install -Dm644 crates/loudness-capi/include/ebur128.h '$(DESTDIR)$(ebur128_include)/ebur128.h'
+	install -d '$(DESTDIR)$(EBUR128_LIBDIR)/pkgconfig'
+	sed -e 's|@PREFIX@|$(ebur128_prefix)|' -e 's|@LIBDIR@|$(EBUR128_LIBDIR)|' \
+	    -e 's|@INCLUDEDIR@|$(ebur128_include)|' crates/loudness-capi/libebur128.pc.in \
+	    >'$(DESTDIR)$(EBUR128_LIBDIR)/pkgconfig/libebur128.pc'
+	@echo 'installed $(DESTDIR)$(EBUR128_LIBDIR)/libebur128.so.$(ebur128_version)'
+
+.PHONY: uninstall-ebur128
+uninstall-ebur128: ## what `make install-ebur128` with the same variables put there
+	rm -f '$(DESTDIR)$(EBUR128_LIBDIR)'/libebur128.so{,.1,.$(ebur128_version)} \
+	    '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.a' '$(DESTDIR)$(EBUR128_LIBDIR)/pkgconfig/libebur128.pc' \
+	    '$(DESTDIR)$(ebur128_include)/ebur128.h'
 
 .PHONY: clean
 clean: ## remove what was built

@@ -1,6 +1,6 @@
 //! An application's own data into shared threads and out again: where to start from.
 //!
-//! Each stream is a pipeline of its own, `ts-appsrc ! ts-queue ! ts-udpsink` and `ts-udpsrc ! fakesink`, as a
+//! Each stream is a pipeline of its own, `ts-appsrc ! ts-queue ! ts-udpsink` and `ts-udpsrc ! ts-appsink`, as a
 //! stream that fails must not take others with it, and as one pipeline with thousands of elements starts slowly.
 //! All pipelines share one clock and one context, which is one thread.
 //!
@@ -46,7 +46,7 @@ impl Stream {
         // The system picks the port; the sender is told which.
         let receiver = pipeline(
             "ts-udpsrc name=in address=127.0.0.1 port=0 context=app context-wait=20 \
-             caps=application/x-test ! fakesink name=out sync=false async=false",
+             caps=application/x-test ! ts-appsink name=out sync=false async=false emit-signals=true",
             clock,
         )?;
         receiver.set_state(gst::State::Paused)?;
@@ -59,13 +59,14 @@ impl Stream {
             clock,
         )?;
         let received = Arc::new(AtomicU64::new(0));
-        let pad = named(&receiver, "out")?.static_pad("sink");
         let count = received.clone();
-        pad.ok_or("a sink without a pad")?
-            .add_probe(gst::PadProbeType::BUFFER, move |_, _| {
-                count.fetch_add(1, Relaxed);
-                gst::PadProbeReturn::Ok
-            });
+        // Called on the context's thread, for all streams in turn: it must not block.
+        named(&receiver, "out")?.connect("new-sample", false, move |values| {
+            let sink = values[0].get::<gst::Element>().ok()?;
+            let sample = sink.emit_by_name::<Option<gst::Sample>>("pull-sample", &[]);
+            count.fetch_add(sample.map_or(0, |_| 1), Relaxed);
+            Some(gst::FlowReturn::Ok.to_value())
+        });
         for pipeline in [&sender, &receiver] {
             watch(pipeline, number, news)?;
         }

@@ -10,6 +10,8 @@ mod kit;
 mod queue;
 mod rtp;
 pub mod sharing;
+mod tcp;
+mod tone;
 mod udpsink;
 mod udpsrc;
 
@@ -22,7 +24,9 @@ mod plugin {
         crate::queue::register(Some(plugin))?;
         crate::hub::register(Some(plugin))?;
         crate::app::register(Some(plugin))?;
-        crate::rtp::register(Some(plugin))
+        crate::tcp::register(Some(plugin))?;
+        crate::rtp::register(Some(plugin))?;
+        crate::tone::register(Some(plugin))
     }
 
     gst::plugin_define!(
@@ -36,4 +40,5 @@ mod plugin {
         "threadbare"
     );
 }
+pub use app::SampleStream;
 pub use plugin::plugin_register_static;

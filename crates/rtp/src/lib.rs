@@ -9,6 +9,7 @@
 //! - [`session`]: RTCP, both directions.
 //! - [`missing`]: which packets to ask for again, and when.
 //! - [`demux`]: which stream a packet of a shared port belongs to.
+//! - [`dtmf`]: telephone events, from keys to packets.
 //! - [`latch`]: which address a stream's peer is at.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`recode`]: from one of PCMU, PCMA and L16 to another, RTP in and RTP out.
@@ -18,6 +19,7 @@
 
 pub mod conceal;
 pub mod demux;
+pub mod dtmf;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod g711;

@@ -3,9 +3,7 @@
 use std::sync::OnceLock;
 
 use gst::glib::{self, Properties};
-use gst::prelude::*;
-use gst::subclass::prelude::*;
-use gstthreadbare::sharing::*;
+use gstthreadbare::sharing::prelude::*;
 
 gstthreadbare::element! {
     Counter(Imp) "ThreadbareExampleCounter", [sink_pad];
@@ -18,7 +16,7 @@ gstthreadbare::element! {
 pub struct Count(u64);
 
 impl Renderer for Count {
-    fn render(&mut self, _buffer: &gst::BufferRef) -> Rendered {
+    fn render(&mut self, _buffer: &gst::Buffer) -> Rendered {
         self.0 += 1;
         Rendered::Done
     }

@@ -3,9 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use gst::glib::{self, Properties};
-use gst::prelude::*;
-use gst::subclass::prelude::*;
-use gstthreadbare::sharing::*;
+use gstthreadbare::sharing::prelude::*;
 
 gstthreadbare::element! {
     Delay(Imp) "ThreadbareExampleDelay", [sink_pad, src_pad];

@@ -3,14 +3,12 @@
 use std::sync::Mutex;
 
 use gst::glib::{self, Properties};
-use gst::prelude::*;
-use gst::subclass::prelude::*;
-use gstthreadbare::sharing::*;
+use gstthreadbare::sharing::prelude::*;
 
 gstthreadbare::element! {
     Ticker(Imp) "ThreadbareExampleTicker", [src_pad];
     object { gstthreadbare::properties_with_groups!(context); }
-    element { gstthreadbare::live_source_life!(); }
+    element { gstthreadbare::source_life!(); }
     "Example ticker", "Source/Generic", "Gives an empty buffer every 20 ms", "You";
     "src": Src Always gst::Caps::new_any()
 }
@@ -76,21 +74,24 @@ impl Imp {
     }
 }
 
-impl LiveSource for Imp {
+impl SourceElement for Imp {
     type Producer = Ticks;
 
     fn driver(&self) -> &Driver<Ticks> {
         &self.driver
     }
 
-    fn activate(&self) -> Result<(), gst::ErrorMessage> {
-        let element = self.obj().clone().upcast();
-        let place = lock(&self.context).place(&element)?;
+    fn src_pad(&self) -> &gst::Pad {
+        &self.src_pad
+    }
+
+    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
+        let place = lock(&self.context).place(element)?;
         let ticks = Ticks {
             left: self.obj().num_buffers(),
             due_ns: 0,
             time: RunningTime::default(),
         };
-        self.driver.add(&element, &self.src_pad, place, ticks)
+        self.driver.add(element, &self.src_pad, place, ticks)
     }
 }

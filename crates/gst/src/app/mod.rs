@@ -1,5 +1,6 @@
 //! `ts-appsrc` and `ts-appsink`: a program's own data in and out of shared threads.
 
+mod sink;
 mod source;
 
 use gst::glib;
@@ -10,6 +11,19 @@ glib::wrapper! {
     pub struct AppSrc(ObjectSubclass<source::imp::AppSrc>) @extends gst::Element, gst::Object;
 }
 
+glib::wrapper! {
+    /// Hands what arrives to the application.
+    pub struct AppSink(ObjectSubclass<sink::AppSink>) @extends gst::Element, gst::Object;
+}
+
+pub use sink::SampleStream;
+
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
-    gst::Element::register(plugin, "ts-appsrc", gst::Rank::NONE, AppSrc::static_type())
+    gst::Element::register(plugin, "ts-appsrc", gst::Rank::NONE, AppSrc::static_type())?;
+    gst::Element::register(
+        plugin,
+        "ts-appsink",
+        gst::Rank::NONE,
+        AppSink::static_type(),
+    )
 }

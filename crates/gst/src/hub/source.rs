@@ -170,7 +170,7 @@ impl SourceEnd {
 }
 
 /// Pushes what is in the queue. A flush, or the source's own stop, is no failure: the other end survives it.
-pub struct Emptier(Popper);
+pub(crate) struct Emptier(Popper);
 
 impl Producer for Emptier {
     const REPORTS_FLOW: bool = false;

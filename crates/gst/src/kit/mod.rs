@@ -51,25 +51,25 @@ macro_rules! properties_with_groups {
             self.derived_property(id, spec)
         }
     };
-    ($($group:ident),+) => {
+    ($($($group:ident).+),+) => {
         fn properties() -> &'static [gst::glib::ParamSpec] {
             static ALL: std::sync::OnceLock<Vec<gst::glib::ParamSpec>> = std::sync::OnceLock::new();
             ALL.get_or_init(|| {
                 let mut all = Self::derived_properties().to_vec();
-                $(all.extend($crate::sharing::group_specs(|imp: &Self| &imp.$group));)+
+                $(all.extend($crate::sharing::group_specs(|imp: &Self| &imp.$($group).+));)+
                 all
             })
         }
 
         fn set_property(&self, id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
-            $(if $crate::sharing::PropertyGroup::set(&mut *$crate::sharing::lock(&self.$group), spec.name(), value) {
+            $(if $crate::sharing::PropertyGroup::set(&mut *$crate::sharing::lock(&self.$($group).+), spec.name(), value) {
                 return;
             })+
             self.derived_set_property(id, value, spec);
         }
 
         fn property(&self, id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
-            $(if let Some(value) = $crate::sharing::PropertyGroup::get(&*$crate::sharing::lock(&self.$group), spec.name()) {
+            $(if let Some(value) = $crate::sharing::PropertyGroup::get(&*$crate::sharing::lock(&self.$($group).+), spec.name()) {
                 return value;
             })+
             self.derived_property(id, spec)
@@ -169,42 +169,49 @@ macro_rules! sink_events_and_clock {
 pub(crate) use sink_events_and_clock;
 
 /// Implements `change_state`, `send_event` and `set_clock` of a [`source::LiveSource`] with a `driver` and a pad
-/// `src_pad`. With `flush`, a flush goes through the source's own function first.
-#[macro_export]
+/// `src_pad`. With `flush`, a flush goes through the source's own function first; with `in parts`, the two are fields of
+/// its field `parts`.
 macro_rules! live_source_life {
     () => {
-        $crate::live_source_life!(@ |_imp: &Self, _event: &gst::Event| {});
+        $crate::kit::live_source_life!(@ [] |_imp: &Self, _event: &gst::Event| {});
+    };
+    (in $parts:ident) => {
+        $crate::kit::live_source_life!(@ [$parts] |_imp: &Self, _event: &gst::Event| {});
     };
     (flush) => {
-        $crate::live_source_life!(@ |imp: &Self, event: &gst::Event| match event.type_() {
-            gst::EventType::FlushStart => $crate::sharing::LiveSource::flush(imp, true),
-            gst::EventType::FlushStop => $crate::sharing::LiveSource::flush(imp, false),
+        $crate::kit::live_source_life!(@ [] |imp: &Self, event: &gst::Event| match event.type_() {
+            gst::EventType::FlushStart => $crate::kit::source::LiveSource::flush(imp, true),
+            gst::EventType::FlushStop => $crate::kit::source::LiveSource::flush(imp, false),
             _ => {}
         });
     };
-    (@ $before:expr) => {
+    (@ [$($parts:ident)?] $before:expr) => {
         fn change_state(
             &self,
             transition: gst::StateChange,
         ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-            $crate::sharing::change_source_state(self, &*self.obj(), transition, || {
+            $crate::kit::source::change_state(self, &*self.obj(), transition, || {
                 self.parent_change_state(transition)
             })
         }
 
         fn send_event(&self, event: gst::Event) -> bool {
             ($before)(self, &event);
-            match self.driver.handle_event(&self.src_pad, event) {
+            match self.$($parts.)?driver.handle_event(&self.$($parts.)?src_pad, event) {
                 Ok(handled) => handled,
+                // As if it came from downstream, where a source's upstream events come from.
+                Err(event) if event.is_upstream() && !event.is_downstream() => {
+                    self.$($parts.)?src_pad.send_event(event)
+                }
                 Err(event) => self.parent_send_event(event),
             }
         }
 
         fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
             let accepted = self.parent_set_clock(clock);
-            let time = $crate::sharing::RunningTime::with_clock(&*self.obj(), clock.cloned());
-            self.driver.with_producer(move |producer, _| {
-                $crate::sharing::Producer::set_time(producer, time);
+            let time = $crate::kit::time::RunningTime::with_clock(&*self.obj(), clock.cloned());
+            self.$($parts.)?driver.with_producer(move |producer, _| {
+                $crate::kit::source::Producer::set_time(producer, time);
             });
             accepted
         }

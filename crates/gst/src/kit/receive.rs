@@ -52,7 +52,7 @@ impl Reader {
     pub(crate) fn new(shard: &Shard, udp: Udp, mtu: u32, timestamped: bool) -> Self {
         Reader {
             udp,
-            pool: shard.extension(Pools::new).pool(shard, mtu as usize),
+            pool: pool_of(shard, mtu as usize),
             load: Load {
                 unthrottled: shard.wait().is_zero(),
                 ..Load::default()
@@ -266,6 +266,11 @@ impl Pools {
         pools.push(pool.clone());
         pool
     }
+}
+
+/// The pool that all who fill buffers of about `capacity` bytes on this thread share.
+pub(crate) fn pool_of(shard: &Shard, capacity: usize) -> Arc<PoolOwner> {
+    shard.extension(Pools::new).pool(shard, capacity)
 }
 
 /// The receive batch of one context thread.

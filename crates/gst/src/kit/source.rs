@@ -243,7 +243,7 @@ impl<P: Producer> Driver<P> {
 }
 
 /// A source element that is live: what it does on its way up and down, around its [`Driver`].
-pub trait LiveSource: gst::subclass::prelude::ElementImpl {
+pub(crate) trait LiveSource {
     /// What gives the data, on the context's thread.
     type Producer: Producer;
 
@@ -308,6 +308,15 @@ pub fn answer_query(
     }
 }
 
+/// What both a source's pad and what is linked to it take.
+pub(crate) fn allowed_caps(pad: &gst::Pad) -> gst::Caps {
+    let template = pad.pad_template_caps();
+    match pad.peer() {
+        Some(peer) => peer.query_caps(Some(&template)).intersect(&template),
+        None => template,
+    }
+}
+
 /// The events a stream in running time begins with.
 pub(crate) fn opening(
     pad: &gst::Pad,
@@ -324,7 +333,7 @@ pub(crate) fn opening(
 }
 
 /// The state changes of a live source around those of its parent class.
-pub fn change_state<S: LiveSource>(
+pub(crate) fn change_state<S: LiveSource>(
     source: &S,
     element: &impl IsA<gst::Element>,
     transition: gst::StateChange,

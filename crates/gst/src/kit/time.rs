@@ -2,7 +2,7 @@
 
 use gst::glib::prelude::*;
 use gst::prelude::*;
-use threadbare_runtime::clock_now_ns;
+use threadbare_runtime::{Cx, Precision, clock_now_ns};
 
 /// Running time of an element, as long as it plays.
 #[derive(Debug, Clone, Default)]
@@ -30,14 +30,22 @@ impl RunningTime {
         }
     }
 
+    /// For an element that nobody gave a clock: the context's own, with 0 at `base_ns` of it.
+    pub(crate) fn of_context(base_ns: u64) -> Self {
+        RunningTime {
+            clock: None,
+            base_ns,
+            is_monotonic: true,
+        }
+    }
+
     /// Running time at `now_ns` of the context's clock, which was read this pass. `None` without a clock.
     #[inline]
     pub fn at(&self, now_ns: u64) -> Option<gst::ClockTime> {
-        let clock = self.clock.as_ref()?;
         let clock_ns = if self.is_monotonic {
             now_ns
         } else {
-            clock.time().nseconds()
+            self.clock.as_ref()?.time().nseconds()
         };
         Some(gst::ClockTime::from_nseconds(
             clock_ns.saturating_sub(self.base_ns),
@@ -65,6 +73,63 @@ impl RunningTime {
     /// Whether a deadline on the pipeline's clock is one on the context's.
     pub(crate) fn is_monotonic(&self) -> bool {
         self.is_monotonic
+    }
+}
+
+/// Wakes a producer at a running time, whatever clock that is on.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    /// On a clock that the context's timers do not count: its time, ns, and the wait.
+    clock_wait: Option<(u64, gst::ClockId)>,
+}
+
+impl Alarm {
+    /// In place of what it was set to. Without a clock it never wakes.
+    pub(crate) fn set(
+        &mut self,
+        cx: &Cx<'_>,
+        time: &RunningTime,
+        due_ns: u64,
+        precision: Precision,
+    ) {
+        let clock_ns = due_ns.saturating_add(time.base_ns);
+        if time.is_monotonic {
+            self.cancel_clock_wait();
+            cx.set_timer(clock_ns, precision);
+            return;
+        }
+        if (self.clock_wait.as_ref()).is_some_and(|(waited_ns, _)| *waited_ns == clock_ns) {
+            return;
+        }
+        self.clear(cx);
+        let Some(clock) = &time.clock else {
+            return;
+        };
+        let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
+        let waker = cx.waker();
+        if id.wait_async(move |_, _, _| waker.wake_by_ref()).is_err() {
+            cx.wake_self();
+        }
+        self.clock_wait = Some((clock_ns, id.into()));
+    }
+
+    /// Takes it back.
+    pub(crate) fn clear(&mut self, cx: &Cx<'_>) {
+        cx.clear_timer();
+        self.cancel_clock_wait();
+    }
+
+    /// The clock is another one now: what was waited for on the old one means nothing.
+    pub(crate) fn cancel_clock_wait(&mut self) {
+        if let Some((_, id)) = self.clock_wait.take() {
+            id.unschedule();
+        }
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        self.cancel_clock_wait();
     }
 }
 

@@ -9,8 +9,10 @@
 //! - `jitterbuffer`: `ts-rtpjitterbuffer`.
 //! - `demux`: `ts-rtpdemux`.
 //! - `rtcpmanager`: `ts-rtcpmanager`.
+//! - `dtmfsrc`: `ts-rtpdtmfsrc`.
 
 mod demux;
+mod dtmfsrc;
 mod g711;
 mod jitterbuffer;
 mod playout;
@@ -29,5 +31,6 @@ pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     g711::register(plugin)?;
     jitterbuffer::register(plugin)?;
     demux::register(plugin)?;
-    rtcpmanager::register(plugin)
+    rtcpmanager::register(plugin)?;
+    dtmfsrc::register(plugin)
 }

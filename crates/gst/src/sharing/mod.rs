@@ -2,7 +2,7 @@
 //!
 //! | an element that | has | which thread calls it |
 //! |---|---|---|
-//! | gives data | a [`Driver`] with a [`Producer`]; implements [`LiveSource`] | `Producer`: its context's, alone |
+//! | gives data | a [`Driver`] with a [`Producer`]; implements [`SourceElement`] | `Producer`: its context's, alone |
 //! | passes data on later | a [`Line`] of futures; implements [`FilterElement`] | whoever pushes; the futures: the thread of the source that pushed |
 //! | takes data | a [`Sink`] with a [`Renderer`]; implements [`SinkElement`] | whoever pushes, or that source's thread later; one at a time |
 //!
@@ -24,7 +24,7 @@
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use crate::kit::source::opening;
+use crate::kit::source::{self, LiveSource, opening};
 
 pub use crate::kit::context::{ContextSettings, Place};
 pub use crate::kit::line::Line;
@@ -32,20 +32,25 @@ pub use crate::kit::pending::{Hold, Wait, can_defer, defer};
 pub use crate::kit::sink::{
     Rendered, Renderer, Sink, SyncProperties, change_state as change_sink_state,
 };
-pub use crate::kit::source::{
-    Driver, LiveSource, Produced, Producer, answer_query, change_state as change_source_state,
-};
+pub use crate::kit::source::{Driver, Produced, Producer, answer_query};
 pub use crate::kit::stats::StatsProperty;
 pub use crate::kit::time::RunningTime;
 pub use crate::kit::{PropertyGroup, group_specs, lock, pad_function, template};
 #[doc(inline)]
 pub use crate::{
-    element, element_class, live_source_life, properties_of_groups, properties_with_groups,
-    sink_events_and_clock, sink_life,
+    element, element_class, properties_of_groups, properties_with_groups, sink_events_and_clock,
+    sink_life, source_life,
 };
 pub use threadbare_runtime::{
     Cx, Interest, Precision, Ready, Shard, clock_now_ns, current_shard_id,
 };
+
+/// All of this and the traits that an element is written with.
+pub mod prelude {
+    pub use super::*;
+    pub use gst::prelude::*;
+    pub use gst::subclass::prelude::*;
+}
 
 /// Completes at `deadline_ns` of [`clock_now_ns`], not before. On a context's thread others run meanwhile; an ordinary
 /// thread, which may wait, sleeps in the first poll.
@@ -64,9 +69,89 @@ pub fn opening_events(pad: &gst::Pad, caps: Option<&gst::Caps>) -> Vec<gst::Even
     element.map_or_else(Vec::new, |element| opening(pad, &element, caps))
 }
 
-/// The pad of a live source, from its template: answers queries for latency (the wait of its context), scheduling
-/// and caps (any).
-pub fn source_pad<T: LiveSource>(template: &gst::PadTemplate) -> gst::Pad
+/// A source element: what it does on its way up and down, around its [`Driver`]. All of it is
+/// called by the thread that changes the element's state.
+pub trait SourceElement: ElementImpl {
+    /// What gives the data, on the context's thread.
+    type Producer: Producer;
+
+    /// The element's end of it.
+    fn driver(&self) -> &Driver<Self::Producer>;
+
+    /// Where the data leaves.
+    fn src_pad(&self) -> &gst::Pad;
+
+    /// READY to PAUSED: finds a [`Place`] and puts a new producer there, with [`Driver::add`]; `element` is this one.
+    ///
+    /// # Errors
+    /// What the application is to be told; the state does not change.
+    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage>;
+
+    /// NULL to READY: opens what it needs.
+    ///
+    /// # Errors
+    /// As those of [`SourceElement::activate`].
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
+
+    /// READY to NULL: closes it. Also after a failure.
+    fn close(&self) {}
+
+    /// Whether it gives data in PLAYING only. One that is not live gives it from PAUSED on, so that sinks preroll.
+    fn is_live(&self) -> bool {
+        true
+    }
+}
+
+/// A source of somebody's as the kit knows its own.
+struct Own<'a, S>(&'a S, &'a gst::Element);
+
+impl<S: SourceElement> LiveSource for Own<'_, S> {
+    type Producer = S::Producer;
+
+    fn driver(&self) -> &Driver<S::Producer> {
+        self.0.driver()
+    }
+
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        self.0.open()
+    }
+
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        self.0.activate(self.1)
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn is_live(&self) -> bool {
+        self.0.is_live()
+    }
+}
+
+/// For [`source_life`](crate::source_life): a change of state around that of the parent class.
+///
+/// # Errors
+/// The element cannot have that state; the application has been told why.
+#[doc(hidden)]
+pub fn change_source_state<S: SourceElement>(
+    source: &S,
+    transition: gst::StateChange,
+    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
+) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
+where
+    S::Type: IsA<gst::Element>,
+{
+    let obj = source.obj();
+    let element = obj.upcast_ref();
+    source::change_state(&Own(source, element), element, transition, parent)
+}
+
+/// The pad of a source, from its template: answers queries for latency (the wait of its context), scheduling and
+/// caps (any).
+pub fn source_pad<T: SourceElement>(template: &gst::PadTemplate) -> gst::Pad
 where
     T::Type: IsA<gst::Element>,
 {
@@ -84,6 +169,37 @@ where
             )
         })
         .build()
+}
+
+/// Implements `change_state`, `send_event` and `set_clock` of a [`SourceElement`](sharing::SourceElement).
+#[macro_export]
+macro_rules! source_life {
+    () => {
+        fn change_state(
+            &self,
+            transition: gst::StateChange,
+        ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+            $crate::sharing::change_source_state(self, transition, || {
+                self.parent_change_state(transition)
+            })
+        }
+
+        fn send_event(&self, event: gst::Event) -> bool {
+            match self.driver().handle_event(self.src_pad(), event) {
+                Ok(handled) => handled,
+                Err(event) => self.parent_send_event(event),
+            }
+        }
+
+        fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+            let accepted = self.parent_set_clock(clock);
+            let time = $crate::sharing::RunningTime::with_clock(&*self.obj(), clock.cloned());
+            self.driver().with_producer(move |producer, _| {
+                $crate::sharing::Producer::set_time(producer, time);
+            });
+            accepted
+        }
+    };
 }
 
 /// An element with a [`Sink`].
@@ -207,7 +323,7 @@ pub fn add_pads(element: &gst::Element, pads: &[&gst::Pad]) {
 /// gstthreadbare::element! {
 ///     Ticker(Imp) "ExampleTicker", [src_pad];
 ///     object { gstthreadbare::properties_with_groups!(context); }
-///     element { gstthreadbare::live_source_life!(); }
+///     element { gstthreadbare::source_life!(); }
 ///     "Example ticker", "Source/Generic", "Gives an empty buffer every 20 ms", "You";
 ///     "src": Src Always gst::Caps::new_any()
 /// }

@@ -82,7 +82,7 @@ impl Sender {
 }
 
 impl Renderer for Sender {
-    fn render(&mut self, buffer: &gst::BufferRef) -> Rendered {
+    fn render(&mut self, buffer: &gst::Buffer) -> Rendered {
         match send::with_pieces(buffer, |pieces| self.send_all(pieces)) {
             Some(rendered) => rendered,
             None => {

@@ -524,3 +524,118 @@ impl Drop for Rig {
         }
     }
 }
+
+/// Property, type, default as GStreamer writes it, least and greatest value if it is a number, and whether it can be set.
+pub type Row = (
+    &'static str,
+    &'static str,
+    &'static str,
+    Option<(&'static str, &'static str)>,
+    bool,
+);
+
+/// The properties of the context, which most elements have.
+pub const CONTEXT_ROWS: &[Row] = &[
+    ("context", "gchararray", "", None, true),
+    ("context-wait", "guint", "0", Some(("0", "1000")), true),
+    (
+        "context-threads",
+        "gint",
+        "-1",
+        Some(("-1", "2147483647")),
+        true,
+    ),
+];
+
+/// That a new element has just these properties, besides those of every element.
+pub fn assert_properties(factory: &str, rows: &[Row]) {
+    use gst::glib::{self, ParamFlags};
+    let element = make(factory);
+    let own = element.list_properties();
+    let own = own
+        .iter()
+        .filter(|spec| !matches!(spec.name(), "name" | "parent"));
+    assert_eq!(own.count(), rows.len(), "{factory}");
+    for (name, kind, default, range, writable) in rows {
+        let spec = (element.find_property(name)).unwrap_or_else(|| panic!("{factory}: no {name}"));
+        assert_eq!(spec.value_type().name(), *kind, "{factory} {name}");
+        let flags = spec.flags();
+        assert!(flags.contains(ParamFlags::READABLE), "{factory} {name}");
+        assert_eq!(
+            flags.contains(ParamFlags::WRITABLE),
+            *writable,
+            "{factory} {name}"
+        );
+        let value = element.property_value(name);
+        if let Some((least, greatest)) = range {
+            let of = |text: &str| glib::Value::deserialize(text, spec.value_type()).unwrap();
+            for (bound, is_least) in [(of(least), true), (of(greatest), false)] {
+                assert_eq!(bounds(&spec)[usize::from(!is_least)], written(&bound));
+            }
+        }
+        assert_eq!(written(&value), *default, "{factory} {name}");
+        if *writable {
+            element.set_property_from_value(name, &value);
+            assert_eq!(
+                written(&element.property_value(name)),
+                *default,
+                "{factory} {name}"
+            );
+        }
+    }
+}
+
+/// A value as GStreamer writes it; nothing is `NULL`, an enum its nick.
+fn written(value: &gst::glib::Value) -> String {
+    if let Ok(text) = value.get::<Option<String>>() {
+        return text.unwrap_or_else(|| "NULL".to_owned());
+    }
+    if let Some((_, value)) = gst::glib::EnumValue::from_value(value) {
+        return value.nick().to_owned();
+    }
+    let is_null = matches!(value.get::<Option<gst::glib::Object>>(), Ok(None))
+        || matches!(value.get::<Option<gst::Caps>>(), Ok(None));
+    if is_null {
+        return "NULL".to_owned();
+    }
+    value.serialize().unwrap().to_string()
+}
+
+/// Least and greatest value of a number.
+fn bounds(spec: &gst::glib::ParamSpec) -> [String; 2] {
+    use gst::glib;
+    macro_rules! try_each {
+        ($($kind:ty),+) => {
+            $(if let Some(spec) = spec.downcast_ref::<$kind>() {
+                return [spec.minimum().to_value(), spec.maximum().to_value()].map(|v| written(&v));
+            })+
+        };
+    }
+    try_each!(
+        glib::ParamSpecInt,
+        glib::ParamSpecUInt,
+        glib::ParamSpecInt64,
+        glib::ParamSpecUInt64,
+        glib::ParamSpecDouble
+    );
+    panic!("{} has no range", spec.name());
+}
+
+/// Takes a rig's element up and down as elements must bear it, twice; `carries` is called each time it plays.
+pub fn goes_up_and_down(rig: &Rig, carries: impl Fn()) {
+    use gst::State::{Null, Paused, Playing, Ready};
+    rig.to(Null);
+    for _ in 0..2 {
+        for state in [Ready, Null, Ready, Playing] {
+            rig.drain.set_active(state == Playing).unwrap();
+            rig.to(state);
+        }
+        carries();
+        for state in [Paused, Playing] {
+            rig.to(state);
+        }
+        carries();
+        rig.to(Null);
+        rig.drain.set_active(false).unwrap();
+    }
+}

@@ -20,7 +20,7 @@ pub(super) struct Shared {
 }
 
 /// Pushes what the application has put into the queue; asks for more when it is empty.
-pub struct Feeder {
+pub(crate) struct Feeder {
     items: Queue,
     shared: Arc<Shared>,
     time: RunningTime,

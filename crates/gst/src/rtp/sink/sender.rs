@@ -78,7 +78,7 @@ impl Sender {
 }
 
 impl Renderer for Sender {
-    fn render(&mut self, buffer: &gst::BufferRef) -> Rendered {
+    fn render(&mut self, buffer: &gst::Buffer) -> Rendered {
         match send::with_pieces(buffer, |pieces| self.send(pieces)) {
             Some(rendered) => rendered,
             None => {

@@ -42,7 +42,7 @@ pub(super) struct Counts {
 
 /// Hot fields first: thousands of receivers take turns in the cache.
 #[repr(C)]
-pub struct Receiver {
+pub(crate) struct Receiver {
     input: Input,
     shared: Arc<Shared>,
     session: Arc<RtpSession>,

@@ -9,10 +9,12 @@
 //! | `core` | any thread, under its lock; never held across a call out of the element, except the renderer's system call |
 //! | `changed` | signals ordinary threads that wait in `chain` |
 
+mod properties;
+
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -20,14 +22,34 @@ use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{Precision, Sleep, sleep_until};
 
+use self::properties::SyncState;
+use super::lock;
 use super::pending::{self, Hold};
 use super::time::RunningTime;
-use super::{PropertyGroup, lock};
+
+pub use self::properties::SyncProperties;
 
 /// What a sink does with what arrives.
 pub trait Renderer: Send + 'static {
     /// Renders as much as it can without waiting.
-    fn render(&mut self, buffer: &gst::BufferRef) -> Rendered;
+    fn render(&mut self, buffer: &gst::Buffer) -> Rendered;
+
+    /// The first buffer in PAUSED; it will be rendered in PLAYING.
+    fn preroll(&mut self, _buffer: &gst::Buffer) {}
+
+    /// An event that [`Sink::queue_event`] was given, in its place among the buffers.
+    fn event(&mut self, _event: &gst::Event) {}
+
+    /// The stream has ended.
+    fn end(&mut self) {}
+
+    /// What was rendered so far is not wanted any more.
+    fn flush(&mut self) {}
+
+    /// Asked where [`Rendered::Full`] was the answer.
+    fn has_room(&self) -> bool {
+        true
+    }
 }
 
 /// What came of a render.
@@ -37,103 +59,8 @@ pub enum Rendered {
     Done,
     /// No room: the same buffer again in a moment.
     Blocked,
-}
-
-/// How a sink waits for the clock: the properties `sync`, `async`, `ts-offset` and `max-lateness`. Shared with
-/// the streaming thread, which reads them without a lock.
-#[derive(Debug, Clone)]
-pub struct SyncProperties(Arc<SyncState>);
-
-#[derive(Debug)]
-struct SyncState {
-    sync: AtomicBool,
-    preroll: AtomicBool,
-    offset_ns: AtomicI64,
-    /// Negative: none.
-    max_lateness_ns: AtomicI64,
-}
-
-impl Default for SyncProperties {
-    fn default() -> Self {
-        SyncProperties(Arc::new(SyncState {
-            sync: AtomicBool::new(true),
-            preroll: AtomicBool::new(true),
-            offset_ns: AtomicI64::new(0),
-            max_lateness_ns: AtomicI64::new(-1),
-        }))
-    }
-}
-
-impl SyncProperties {
-    /// For a sink that is live by nature: no preroll, and no waiting for the clock unless it is asked to.
-    pub fn live() -> Self {
-        let properties = SyncProperties::default();
-        properties.set_sync(false);
-        properties.0.preroll.store(false, Relaxed);
-        properties
-    }
-
-    pub(crate) fn sync(&self) -> bool {
-        self.0.sync.load(Relaxed)
-    }
-
-    pub(crate) fn set_sync(&self, sync: bool) {
-        self.0.sync.store(sync, Relaxed);
-    }
-}
-
-impl PropertyGroup for SyncProperties {
-    fn specs() -> Vec<glib::ParamSpec> {
-        vec![
-            glib::ParamSpecBoolean::builder("sync")
-                .nick("Sync")
-                .blurb("Render buffers at their time")
-                .default_value(true)
-                .mutable_playing()
-                .build(),
-            glib::ParamSpecBoolean::builder("async")
-                .nick("Async")
-                .blurb("Wait for a first buffer before PAUSED is reached")
-                .default_value(true)
-                .build(),
-            glib::ParamSpecInt64::builder("ts-offset")
-                .nick("Timestamp offset")
-                .blurb("Added to the time of each buffer, ns")
-                .mutable_playing()
-                .build(),
-            glib::ParamSpecInt64::builder("max-lateness")
-                .nick("Maximum lateness")
-                .blurb("Drop buffers that are later than this, ns; -1: none")
-                .minimum(-1)
-                .default_value(-1)
-                .mutable_playing()
-                .build(),
-        ]
-    }
-
-    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
-        match name {
-            "sync" => self.0.sync.store(value.get().unwrap_or(true), Relaxed),
-            "async" => self.0.preroll.store(value.get().unwrap_or(true), Relaxed),
-            "ts-offset" => self.0.offset_ns.store(value.get().unwrap_or(0), Relaxed),
-            "max-lateness" => self
-                .0
-                .max_lateness_ns
-                .store(value.get().unwrap_or(-1), Relaxed),
-            _ => return false,
-        }
-        true
-    }
-
-    fn get(&self, name: &str) -> Option<glib::Value> {
-        Some(match name {
-            "sync" => self.0.sync.load(Relaxed).to_value(),
-            "async" => self.0.preroll.load(Relaxed).to_value(),
-            "ts-offset" => self.0.offset_ns.load(Relaxed).to_value(),
-            "max-lateness" => self.0.max_lateness_ns.load(Relaxed).to_value(),
-            _ => return None,
-        })
-    }
+    /// No room: the same buffer again after [`Sink::resume`].
+    Full,
 }
 
 /// The sink half of an element.
@@ -143,6 +70,8 @@ struct Shared<R> {
     element: glib::WeakRef<gst::Element>,
     core: Mutex<Core<R>>,
     changed: Condvar,
+    /// Called, without a lock, when something was rendered, prerolled or ended.
+    after: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 struct Core<R> {
@@ -176,6 +105,7 @@ enum Stage {
 
 enum Item {
     Buffer(gst::Buffer, When),
+    Event(gst::Event),
     Eos(Option<gst::Seqnum>),
 }
 
@@ -223,7 +153,29 @@ impl<R: Renderer> Sink<R> {
                 rendered: 0,
             }),
             changed: Condvar::new(),
+            after: OnceLock::new(),
         }))
+    }
+
+    /// Has `after` called, without a lock, when something was rendered, prerolled or ended. Once.
+    pub(crate) fn tell(&self, after: impl Fn() + Send + Sync + 'static) {
+        let is_first = self.0.after.set(Box::new(after)).is_ok();
+        debug_assert!(is_first, "somebody is told already");
+    }
+
+    /// There is room again, after [`Rendered::Full`].
+    pub(crate) fn resume(&self) {
+        self.wake();
+    }
+
+    /// Gives the renderer an event behind the buffers that came before it.
+    pub(crate) fn queue_event(&self, event: gst::Event) {
+        let mut core = lock(&self.0.core);
+        if core.waiting.is_empty() {
+            core.renderer.event(&event);
+        } else {
+            core.waiting.push_back(Item::Event(event));
+        }
     }
 
     /// What a buffer touches, for [`super::trail::offer`].
@@ -256,6 +208,8 @@ impl<R: Renderer> Sink<R> {
             && core.renderer.render(&buffer) == Rendered::Done
         {
             core.rendered += 1;
+            drop(core);
+            self.0.tell();
             return Ok(gst::FlowSuccess::Ok);
         }
         drop(core);
@@ -367,6 +321,7 @@ impl<R: Renderer> Sink<R> {
         {
             let mut core = lock(&self.0.core);
             core.waiting.clear();
+            core.renderer.flush();
             core.is_eos = false;
             core.flushing = flushing;
             if !flushing {
@@ -389,9 +344,16 @@ impl<R: Renderer> Sink<R> {
                 return Err(gst::FlowError::Flushing);
             }
             let item = item(&core);
+            if let Item::Buffer(buffer, _) = &item
+                && core.stage == Stage::Paused
+                && core.waiting.is_empty()
+            {
+                core.renderer.preroll(buffer);
+            }
             core.waiting.push_back(item);
         }
         self.commit();
+        self.0.tell();
         if !pending::can_defer() {
             return Drain::new(&self.0).block().map(|()| gst::FlowSuccess::Ok);
         }
@@ -406,7 +368,7 @@ impl<R: Renderer> Sink<R> {
                     drain.drive();
                     pending::defer(Hold::Nobody, Box::pin(drain));
                     if matches!(obstacle, Obstacle::Change) {
-                        pending::defer(Hold::Source, Box::pin(WhilePaused(self.0.clone())));
+                        pending::defer(Hold::Source, Box::pin(WhileHeld(self.0.clone())));
                     }
                 }
             }
@@ -454,6 +416,13 @@ impl<R: Renderer> Sink<R> {
 }
 
 impl<R> Shared<R> {
+    #[inline]
+    fn tell(&self) {
+        if let Some(after) = self.after.get() {
+            after();
+        }
+    }
+
     fn wake_who_waits_for_room(&self) {
         let wakers = {
             let mut core = lock(&self.core);
@@ -481,7 +450,7 @@ impl<R> Core<R> {
             Stage::Paused => Next::UntilPlaying,
             Stage::Playing => match item {
                 Item::Buffer(_, when) if self.sync.sync.load(Relaxed) => self.due(*when),
-                Item::Buffer(..) | Item::Eos(_) => Next::Ready,
+                Item::Buffer(..) | Item::Event(_) | Item::Eos(_) => Next::Ready,
             },
         })
     }
@@ -589,14 +558,24 @@ impl<R: Renderer> Drain<R> {
                 }
                 Some(Next::Ready) => match core.waiting.pop_front() {
                     Some(Item::Buffer(buffer, when)) => {
-                        if core.renderer.render(&buffer) == Rendered::Blocked {
+                        let obstacle = match core.renderer.render(&buffer) {
+                            Rendered::Done => None,
+                            Rendered::Blocked => Some(Obstacle::Room),
+                            Rendered::Full => Some(Obstacle::Change),
+                        };
+                        if let Some(obstacle) = obstacle {
                             core.waiting.push_front(Item::Buffer(buffer, when));
-                            return Err(Obstacle::Room);
+                            return Err(obstacle);
                         }
                         core.rendered += 1;
-                    }
-                    Some(Item::Eos(seqnum)) => {
                         drop(core);
+                        self.shared.tell();
+                    }
+                    Some(Item::Event(event)) => core.renderer.event(&event),
+                    Some(Item::Eos(seqnum)) => {
+                        core.renderer.end();
+                        drop(core);
+                        self.shared.tell();
                         self.shared.post(|element| {
                             let message = gst::message::Eos::builder().src(element);
                             match seqnum {
@@ -618,7 +597,12 @@ impl<R: Renderer> Drain<R> {
                 Ok(result) => return result,
                 Err(Obstacle::Change) => {
                     let core = lock(&self.shared.core);
-                    if matches!(core.next(), Some(Next::UntilPlaying)) {
+                    let waits = match core.next() {
+                        Some(Next::UntilPlaying) => true,
+                        Some(Next::Ready) => !core.renderer.has_room(),
+                        _ => false,
+                    };
+                    if waits {
                         drop(self.shared.changed.wait(core));
                     }
                 }
@@ -701,10 +685,10 @@ impl<R: Renderer> Future for Drain<R> {
     }
 }
 
-/// Completes when a sink plays, or stops.
-struct WhilePaused<R>(Arc<Shared<R>>);
+/// Completes when a sink plays and has room, or stops.
+struct WhileHeld<R>(Arc<Shared<R>>);
 
-impl<R> Future for WhilePaused<R> {
+impl<R: Renderer> Future for WhileHeld<R> {
     type Output = Result<(), gst::FlowError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -712,6 +696,10 @@ impl<R> Future for WhilePaused<R> {
         match core.stage {
             Stage::Flushing => Poll::Ready(Err(gst::FlowError::Flushing)),
             Stage::Paused if !core.flushing => {
+                core.wake_on_change(cx.waker());
+                Poll::Pending
+            }
+            Stage::Playing if !core.flushing && !core.renderer.has_room() => {
                 core.wake_on_change(cx.waker());
                 Poll::Pending
             }

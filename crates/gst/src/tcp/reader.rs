@@ -1,0 +1,334 @@
+//! Reads one TCP stream on a context's thread: connects or waits for a caller, then reads until the peer closes.
+//!
+//! ```text
+//!   To(addresses) --start--> Connecting --writable--> Open --peer closed--> EOS, once
+//!   Listening --a caller-->                           Open
+//! ```
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use gst::glib;
+use socket2::{Domain, Protocol, Socket, Type};
+use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard};
+
+use super::TcpError;
+use crate::kit::pool::PoolOwner;
+use crate::kit::receive;
+use crate::kit::source::{self, Produced, Producer};
+use crate::kit::stats::Single;
+use crate::kit::time::RunningTime;
+
+/// Where the stream comes from.
+pub(crate) enum Origin {
+    /// The first of these that answers.
+    To(VecDeque<SocketAddr>),
+    /// Whoever calls first.
+    From(TcpListener),
+}
+
+/// How to read.
+pub(super) struct Settings {
+    pub(super) caps: Option<gst::Caps>,
+    pub(super) block_bytes: u32,
+    pub(super) timeout_s: u32,
+    pub(super) do_timestamp: bool,
+}
+
+/// Written by the context's thread, read by anyone.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    pub(super) bytes: Single,
+    pub(super) buffers: Single,
+    pub(super) connections: Single,
+}
+
+enum Stage {
+    Waiting(Origin),
+    Connecting(TcpStream, SocketAddr, VecDeque<SocketAddr>),
+    Open(TcpStream),
+    Closed,
+}
+
+pub(crate) struct TcpReader {
+    stage: Stage,
+    /// The stage's descriptor is watched.
+    is_watched: bool,
+    may_act: bool,
+    timed_out: bool,
+    pool: Arc<PoolOwner>,
+    settings: Settings,
+    time: RunningTime,
+    counts: Arc<Counts>,
+    element: glib::WeakRef<gst::Element>,
+}
+
+impl TcpReader {
+    pub(super) fn new(
+        element: &gst::Element,
+        shard: &Shard,
+        origin: Origin,
+        settings: Settings,
+        counts: Arc<Counts>,
+    ) -> Self {
+        use gst::prelude::*;
+        TcpReader {
+            stage: Stage::Waiting(origin),
+            is_watched: false,
+            may_act: false,
+            timed_out: false,
+            pool: receive::pool_of(shard, settings.block_bytes as usize),
+            settings,
+            time: RunningTime::default(),
+            counts,
+            element: element.downgrade(),
+        }
+    }
+
+    pub(super) fn set_caps(&mut self, caps: Option<gst::Caps>) -> Option<gst::Event> {
+        self.settings.caps = caps;
+        self.settings.caps.as_ref().map(gst::event::Caps::new)
+    }
+
+    fn descriptor(&self) -> Option<(BorrowedFd<'_>, Interest)> {
+        Some(match &self.stage {
+            Stage::Waiting(Origin::From(listener)) => (listener.as_fd(), Interest::Read),
+            Stage::Connecting(stream, ..) => (stream.as_fd(), Interest::Write),
+            Stage::Open(stream) => (stream.as_fd(), Interest::Read),
+            Stage::Waiting(Origin::To(_)) | Stage::Closed => return None,
+        })
+    }
+
+    fn watch(&mut self, cx: &Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        self.unwatch(cx);
+        if let Some((fd, interest)) = self.descriptor() {
+            cx.register(fd, 0, interest).map_err(|error| {
+                gst::error_msg!(
+                    gst::ResourceError::OpenRead,
+                    ["cannot watch the socket: {error}"]
+                )
+            })?;
+            self.is_watched = true;
+        }
+        Ok(())
+    }
+
+    /// Before the descriptor is closed, or nothing of it is wanted.
+    fn unwatch(&mut self, cx: &Cx<'_>) {
+        if std::mem::take(&mut self.is_watched)
+            && let Some((fd, _)) = self.descriptor()
+        {
+            cx.deregister(fd);
+        }
+    }
+
+    fn enter(&mut self, cx: &Cx<'_>, stage: Stage) -> Result<(), gst::ErrorMessage> {
+        self.unwatch(cx);
+        self.stage = stage;
+        self.expect_something(cx);
+        self.watch(cx)
+    }
+
+    /// The time-out counts from here.
+    fn expect_something(&self, cx: &Cx<'_>) {
+        let timeout_s = u64::from(self.settings.timeout_s);
+        let expects = matches!(self.stage, Stage::Connecting(..) | Stage::Open(_));
+        if timeout_s > 0 && expects {
+            let deadline_ns = cx.now_ns().saturating_add(timeout_s * NS_PER_S);
+            cx.set_timer(deadline_ns, Precision::About);
+        }
+    }
+
+    /// Tries the addresses one after the other; gives up behind the last one.
+    fn connect(
+        &mut self,
+        cx: &Cx<'_>,
+        mut addresses: VecDeque<SocketAddr>,
+        mut failed: Option<TcpError>,
+    ) -> Result<(), gst::ErrorMessage> {
+        while let Some(address) = addresses.pop_front() {
+            match begin_connect(address) {
+                Ok(stream) => {
+                    return self.enter(cx, Stage::Connecting(stream, address, addresses));
+                }
+                Err(source) => failed = Some(connect_error(address, source)),
+            }
+        }
+        self.enter(cx, Stage::Closed)?;
+        Err(failed.map_or_else(
+            || gst::error_msg!(gst::ResourceError::OpenRead, ["no address to connect to"]),
+            Into::into,
+        ))
+    }
+
+    /// A connection is there, or failed.
+    fn connected(&mut self, cx: &Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        self.unwatch(cx);
+        let Stage::Connecting(stream, address, others) =
+            std::mem::replace(&mut self.stage, Stage::Closed)
+        else {
+            return Ok(());
+        };
+        match stream.take_error() {
+            Ok(None) => {
+                self.counts.connections.add(1);
+                self.enter(cx, Stage::Open(stream))
+            }
+            Ok(Some(source)) | Err(source) => {
+                self.connect(cx, others, Some(connect_error(address, source)))
+            }
+        }
+    }
+
+    /// A caller is there. The next one waits until the element is started again.
+    fn accept(&mut self, cx: &Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        let Stage::Waiting(Origin::From(listener)) = &self.stage else {
+            return Ok(());
+        };
+        match listener.accept() {
+            Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                self.counts.connections.add(1);
+                self.enter(cx, Stage::Open(stream))
+            }
+            // It has gone again, or there is no descriptor left at the moment.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
+    fn read(&mut self, cx: &Cx<'_>) -> Produced {
+        let Stage::Open(stream) = &mut self.stage else {
+            return Produced::Idle;
+        };
+        let mut buffer = self.pool.acquire(cx);
+        let room = &mut buffer.data()[..self.settings.block_bytes as usize];
+        match stream.read(room) {
+            Ok(0) => {
+                buffer.release();
+                self.close(cx);
+                Produced::Event(gst::event::Eos::new())
+            }
+            Ok(bytes) => {
+                self.counts.bytes.add(bytes as u64);
+                self.counts.buffers.add(1);
+                // A full block: there may be more. Otherwise the poller knows.
+                self.may_act = bytes == self.settings.block_bytes as usize;
+                self.expect_something(cx);
+                let time = self
+                    .settings
+                    .do_timestamp
+                    .then(|| self.time.at(cx.now_ns()));
+                Produced::Buffer(buffer.finish(0, bytes, time.flatten(), None))
+            }
+            Err(error) => {
+                buffer.release();
+                match error.kind() {
+                    ErrorKind::WouldBlock => Produced::Idle,
+                    ErrorKind::Interrupted => {
+                        self.may_act = true;
+                        Produced::Again
+                    }
+                    _ => {
+                        let peer = self.peer();
+                        self.close(cx);
+                        Produced::Failed(TcpError::Read(peer, error).into())
+                    }
+                }
+            }
+        }
+    }
+
+    fn peer(&self) -> String {
+        let address = match &self.stage {
+            Stage::Open(stream) => stream.peer_addr().ok(),
+            Stage::Connecting(_, address, _) => Some(*address),
+            _ => None,
+        };
+        address.map_or_else(|| "the peer".into(), |address| address.to_string())
+    }
+
+    /// Nothing is watched any more: a descriptor at its end is always readable.
+    fn close(&mut self, cx: &Cx<'_>) {
+        self.unwatch(cx);
+        self.stage = Stage::Closed;
+        cx.clear_timer();
+    }
+}
+
+impl Producer for TcpReader {
+    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        if let Stage::Waiting(Origin::To(addresses)) = &mut self.stage {
+            let addresses = std::mem::take(addresses);
+            return self.connect(cx, addresses, None);
+        }
+        self.expect_something(cx);
+        self.watch(cx)
+    }
+
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        self.unwatch(cx);
+        cx.clear_timer();
+    }
+
+    fn set_time(&mut self, time: RunningTime) {
+        self.time = time;
+    }
+
+    fn begin(&mut self, _cx: &mut Cx<'_>, ready: Ready) {
+        self.may_act |= matches!(ready, Ready::Io(_));
+        self.timed_out |= ready == Ready::Timer;
+    }
+
+    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
+        if std::mem::take(&mut self.may_act) {
+            self.timed_out = false;
+            let result = match &self.stage {
+                Stage::Open(_) => return self.read(cx),
+                Stage::Connecting(..) => self.connected(cx),
+                Stage::Waiting(Origin::From(_)) => self.accept(cx),
+                Stage::Waiting(Origin::To(_)) | Stage::Closed => Ok(()),
+            };
+            return result.map_or_else(Produced::Failed, |()| Produced::Idle);
+        }
+        if std::mem::take(&mut self.timed_out) {
+            let error = TcpError::TimedOut(self.peer(), self.settings.timeout_s);
+            self.close(cx);
+            return Produced::Failed(error.into());
+        }
+        Produced::Idle
+    }
+
+    fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
+        let element = self.element.upgrade();
+        element.map_or_else(Vec::new, |element| {
+            source::opening(pad, &element, self.settings.caps.as_ref())
+        })
+    }
+
+    fn reopening(&mut self) -> Vec<gst::Event> {
+        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        vec![gst::event::Segment::new(&segment)]
+    }
+}
+
+fn begin_connect(address: SocketAddr) -> std::io::Result<TcpStream> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_nonblocking(true)?;
+    match socket.connect(&address.into()) {
+        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+        _ => Ok(socket.into()),
+    }
+}
+
+fn connect_error(address: SocketAddr, source: std::io::Error) -> TcpError {
+    let address = address.to_string();
+    TcpError::Connect { address, source }
+}
+
+const NS_PER_S: u64 = 1_000_000_000;

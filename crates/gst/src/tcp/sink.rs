@@ -1,0 +1,526 @@
+//! `ts-tcpserversink`: sends what arrives to every TCP client that has connected.
+//!
+//! A buffer is written to each client at once, as far as its socket takes it; the rest waits in the client's queue, and the
+//! context's thread goes on with it when there is room. A client that does not keep up is dropped rather than held
+//! against the others.
+//!
+//! | field | who |
+//! |---|---|
+//! | `Clients::list` | whoever pushes, and the context's thread, under its lock |
+//! | `Client::out` | the same; held across a write that does not wait |
+
+use std::collections::VecDeque;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock};
+
+use gst::glib::subclass::Signal;
+use gst::glib::{self, Properties};
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use threadbare_runtime::{Agent, AgentHandle, Cx, Interest, Ready};
+
+use super::sources::{PORT_DEFAULT, listen};
+use crate::kit::context::{ContextSettings, Place};
+use crate::kit::sink::{Rendered, Renderer, Sink, SyncProperties};
+use crate::kit::stats::StatsProperty;
+use crate::kit::{lock, pad_function};
+
+glib::wrapper! {
+    /// Sends what arrives to every TCP client that has connected.
+    pub struct TcpServerSink(ObjectSubclass<Imp>) @extends gst::Element, gst::Object;
+}
+
+pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    let kind = TcpServerSink::static_type();
+    gst::Element::register(plugin, "ts-tcpserversink", gst::Rank::NONE, kind)
+}
+
+/// Who has connected.
+#[derive(Default)]
+struct Clients {
+    list: Mutex<Vec<Arc<Client>>>,
+    buffers_max: AtomicI32,
+    /// What a client is to see first, by the caps.
+    header: Mutex<Vec<gst::Buffer>>,
+    bytes: AtomicU64,
+    added: AtomicU64,
+    slow: AtomicU64,
+    element: glib::WeakRef<gst::Element>,
+}
+
+impl Clients {
+    fn tell(&self, signal: &str, address: SocketAddr) {
+        if let Some(element) = self.element.upgrade() {
+            let port = i32::from(address.port());
+            element.emit_by_name::<()>(signal, &[&address.ip().to_string(), &port]);
+        }
+    }
+
+    fn remove(&self, client: &Arc<Client>) {
+        let removed = {
+            let mut list = lock(&self.list);
+            let at = list.iter().position(|c| Arc::ptr_eq(c, client));
+            at.map(|at| list.swap_remove(at))
+        };
+        if removed.is_some() {
+            self.tell("client-removed", client.address);
+        }
+    }
+}
+
+struct Client {
+    address: SocketAddr,
+    stream: TcpStream,
+    out: Mutex<Out>,
+    is_gone: AtomicBool,
+    agent: OnceLock<AgentHandle<ClientAgent>>,
+}
+
+/// What has not been written yet.
+#[derive(Default)]
+struct Out {
+    queue: VecDeque<gst::Buffer>,
+    /// Bytes of the first one that have been.
+    written: usize,
+}
+
+impl Client {
+    /// Takes a buffer. `false`: the client is to go.
+    fn send(&self, clients: &Clients, buffer: &gst::Buffer) -> bool {
+        let mut out = lock(&self.out);
+        let is_first = out.queue.is_empty();
+        let max = clients.buffers_max.load(Relaxed);
+        if usize::try_from(max).is_ok_and(|max| out.queue.len() >= max.max(1)) {
+            clients.slow.fetch_add(1, Relaxed);
+            return false;
+        }
+        out.queue.push_back(buffer.clone());
+        if !is_first {
+            return true;
+        }
+        let is_fine = self.write(clients, &mut out);
+        if is_fine && !out.queue.is_empty() {
+            // The agent waits for room.
+            drop(out);
+            self.wake();
+        }
+        is_fine
+    }
+
+    /// Writes as much as the socket takes. `false`: the connection is broken.
+    fn write(&self, clients: &Clients, out: &mut Out) -> bool {
+        while let Some(buffer) = out.queue.front() {
+            let Ok(map) = buffer.map_readable() else {
+                out.queue.pop_front();
+                continue;
+            };
+            let rest = &map[out.written.min(map.len())..];
+            let result = if rest.is_empty() {
+                Ok(0)
+            } else {
+                (&self.stream).write(rest)
+            };
+            match result {
+                Ok(bytes) => {
+                    clients.bytes.fetch_add(bytes as u64, Relaxed);
+                    out.written += bytes;
+                    if out.written >= map.len() {
+                        drop(map);
+                        out.queue.pop_front();
+                        out.written = 0;
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn wake(&self) {
+        if let Some(agent) = self.agent.get() {
+            agent.wake();
+        }
+    }
+
+    fn leave(&self) {
+        self.is_gone.store(true, Relaxed);
+        self.wake();
+    }
+}
+
+/// Waits for room to write, or for the client to close.
+struct ClientAgent {
+    client: Arc<Client>,
+    clients: Arc<Clients>,
+    watched: Option<Interest>,
+}
+
+impl ClientAgent {
+    fn watch(&mut self, cx: &Cx<'_>, interest: Interest) -> bool {
+        if self.watched == Some(interest) {
+            return true;
+        }
+        self.unwatch(cx);
+        let is_watched = cx.register(self.client.stream.as_fd(), 0, interest).is_ok();
+        self.watched = is_watched.then_some(interest);
+        is_watched
+    }
+
+    fn unwatch(&mut self, cx: &Cx<'_>) {
+        if self.watched.take().is_some() {
+            cx.deregister(self.client.stream.as_fd());
+        }
+    }
+
+    /// What a client says is nobody's business; its end is. `false`: it has gone.
+    fn listen(&self) -> bool {
+        let mut ignored = [0; 512];
+        match (&self.client.stream).read(&mut ignored) {
+            Ok(0) => false,
+            Ok(_) => true,
+            Err(error) => matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted),
+        }
+    }
+
+    fn go_on(&mut self, cx: &Cx<'_>, ready: Ready) -> bool {
+        if self.client.is_gone.load(Relaxed) {
+            return false;
+        }
+        if matches!(ready, Ready::Io(_)) && self.watched == Some(Interest::Read) && !self.listen() {
+            return false;
+        }
+        let has_more = {
+            let mut out = lock(&self.client.out);
+            if !self.client.write(&self.clients, &mut out) {
+                return false;
+            }
+            !out.queue.is_empty()
+        };
+        let interest = if has_more {
+            Interest::Write
+        } else {
+            Interest::Read
+        };
+        self.watch(cx, interest)
+    }
+}
+
+impl Agent for ClientAgent {
+    fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
+        if self.go_on(cx, ready) {
+            return;
+        }
+        self.unwatch(cx);
+        self.client.is_gone.store(true, Relaxed);
+        self.clients.remove(&self.client);
+        if let Some(agent) = self.client.agent.get() {
+            agent.remove();
+        }
+    }
+}
+
+/// Takes clients in.
+struct Acceptor {
+    listener: TcpListener,
+    clients: Arc<Clients>,
+}
+
+impl Acceptor {
+    fn admit(&self, cx: &Cx<'_>, stream: TcpStream, address: SocketAddr) {
+        if stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        let client = Arc::new(Client {
+            address,
+            stream,
+            out: Mutex::default(),
+            is_gone: AtomicBool::new(false),
+            agent: OnceLock::new(),
+        });
+        lock(&client.out).queue = lock(&self.clients.header).iter().cloned().collect();
+        let agent = ClientAgent {
+            client: client.clone(),
+            clients: self.clients.clone(),
+            watched: None,
+        };
+        let _ = client.agent.set(cx.local().add_agent(agent));
+        lock(&self.clients.list).push(client.clone());
+        client.wake();
+        self.clients.added.fetch_add(1, Relaxed);
+        self.clients.tell("client-added", address);
+    }
+}
+
+impl Agent for Acceptor {
+    fn run(&mut self, cx: &mut Cx<'_>, _ready: Ready) {
+        for _ in 0..ACCEPTED_MAX {
+            match self.listener.accept() {
+                Ok((stream, address)) => self.admit(cx, stream, address),
+                // None is there, it has gone again, or there is no descriptor left at the moment.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Hands buffers to the clients; under the sink's lock.
+struct Distributor(Arc<Clients>);
+
+impl Renderer for Distributor {
+    fn render(&mut self, buffer: &gst::Buffer) -> Rendered {
+        let list = lock(&self.0.list);
+        for client in list.iter() {
+            if !client.is_gone.load(Relaxed) && !client.send(&self.0, buffer) {
+                client.leave();
+            }
+        }
+        Rendered::Done
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Settings {
+    host: String,
+    port: i32,
+}
+
+#[derive(Properties)]
+#[properties(wrapper_type = TcpServerSink)]
+pub struct Imp {
+    #[property(name = "host", nick = "Host", blurb = "Host name or address to listen on", type = String, get = |s: &Self| s.settings().host.clone(), set = |s: &Self, v: Option<String>| s.settings().host = v.unwrap_or_else(|| HOST_DEFAULT.into()), default = HOST_DEFAULT)]
+    #[property(name = "port", nick = "Port", blurb = "The TCP port to listen on, 0: any free one (see current-port)", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = 0, maximum = 65_535, default = PORT_DEFAULT)]
+    #[property(name = "current-port", nick = "Current port", blurb = "The port that is listened on, 0: none", type = i32, get = Self::current_port)]
+    #[property(name = "buffers-max", nick = "Maximum buffers", blurb = "Drop a client that is behind by so many buffers, -1: never", type = i32, get = |s: &Self| s.clients().buffers_max.load(Relaxed), set = |s: &Self, v| s.clients().buffers_max.store(v, Relaxed), minimum = -1, default = BUFFERS_MAX_DEFAULT)]
+    #[property(name = "num-handles", nick = "Clients", blurb = "How many clients are connected", type = u32, get = |s: &Self| lock(&s.clients().list).len() as u32)]
+    #[property(name = "sync", nick = "Sync", blurb = "Send buffers at their time", type = bool, get = |s: &Self| s.sync.sync(), set = |s: &Self, v| s.sync.set_sync(v), default = false)]
+    settings: Mutex<Settings>,
+    context: Mutex<ContextSettings>,
+    sync: SyncProperties,
+    stats: Mutex<StatsProperty>,
+    sink_pad: gst::Pad,
+    clients: OnceLock<Arc<Clients>>,
+    sink: OnceLock<Sink<Distributor>>,
+    listener: Mutex<Option<TcpListener>>,
+    /// With the place, which keeps the context running.
+    acceptor: Mutex<Option<(AgentHandle<Acceptor>, Place)>>,
+}
+
+impl Imp {
+    fn settings(&self) -> MutexGuard<'_, Settings> {
+        lock(&self.settings)
+    }
+
+    fn clients(&self) -> &Arc<Clients> {
+        self.clients.get_or_init(|| {
+            let clients = Clients {
+                buffers_max: AtomicI32::new(BUFFERS_MAX_DEFAULT),
+                ..Clients::default()
+            };
+            clients.element.set(Some(self.obj().upcast_ref()));
+            Arc::new(clients)
+        })
+    }
+
+    fn sink(&self) -> &Sink<Distributor> {
+        self.sink.get_or_init(|| {
+            let distributor = Distributor(self.clients().clone());
+            Sink::new(self.obj().upcast_ref(), distributor, self.sync.clone())
+        })
+    }
+
+    fn current_port(&self) -> i32 {
+        let listener = lock(&self.listener);
+        let address = listener.as_ref().and_then(|l| l.local_addr().ok());
+        address.map_or(0, |address| i32::from(address.port()))
+    }
+
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        let settings = self.settings().clone();
+        let port = u16::try_from(settings.port).unwrap_or(0);
+        *lock(&self.listener) = Some(listen(&settings.host, port)?);
+        self.obj().notify("current-port");
+        Ok(())
+    }
+
+    /// Lets clients in, on the context's thread.
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        let obj = self.obj();
+        let place = lock(&self.context).place(obj.upcast_ref())?;
+        let listener = {
+            let listener = lock(&self.listener);
+            let again = listener.as_ref().map(TcpListener::try_clone);
+            again.transpose().ok().flatten()
+        };
+        let listener =
+            listener.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
+        let acceptor = Acceptor {
+            listener,
+            clients: self.clients().clone(),
+        };
+        let handle = place
+            .shard
+            .call(move |local| local.add_agent(acceptor))
+            .map_err(|e| gst::error_msg!(gst::CoreError::StateChange, ["{e}"]))?;
+        handle.command(|acceptor: &mut Acceptor, cx| {
+            if let Err(error) = cx.register(acceptor.listener.as_fd(), 0, Interest::Read) {
+                gst::warning!(crate::kit::CAT, "cannot watch the socket: {error}");
+            }
+        });
+        *lock(&self.acceptor) = Some((handle, place));
+        Ok(())
+    }
+
+    fn deactivate(&self) {
+        let accepting = lock(&self.acceptor).take();
+        if let Some((acceptor, _)) = &accepting {
+            acceptor.remove();
+        }
+        let all = std::mem::take(&mut *lock(&self.clients().list));
+        for client in all {
+            if let Some(agent) = client.agent.get() {
+                agent.remove();
+            }
+            self.clients().tell("client-removed", client.address);
+        }
+    }
+
+    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        if let gst::EventView::Caps(caps) = event.view() {
+            *lock(&self.clients().header) = stream_header(caps.caps());
+        }
+        self.sink().event(&event) || gst::Pad::event_default(pad, Some(&*self.obj()), event)
+    }
+
+    fn structure(&self) -> gst::Structure {
+        let clients = self.clients();
+        let (rendered, dropped) = self.sink().counts();
+        gst::Structure::builder("application/x-ts-tcpserversink-stats")
+            .field("rendered", rendered)
+            .field("dropped", dropped)
+            .field("clients", lock(&clients.list).len() as u64)
+            .field("clients-added", clients.added.load(Relaxed))
+            .field("clients-slow", clients.slow.load(Relaxed))
+            .field("bytes-served", clients.bytes.load(Relaxed))
+            .build()
+    }
+}
+
+/// Buffers that make no sense without the ones before them begin with what the caps say.
+fn stream_header(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
+    let header = caps
+        .structure(0)
+        .and_then(|s| s.get::<gst::Array>("streamheader").ok());
+    header.map_or_else(Vec::new, |array| {
+        let buffers = array.as_slice().iter();
+        buffers.filter_map(|value| value.get().ok()).collect()
+    })
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for Imp {
+    const NAME: &'static str = "ThreadbareTcpServerSink";
+    type Type = TcpServerSink;
+    type ParentType = gst::Element;
+
+    fn with_class(klass: &Self::Class) -> Self {
+        let error = || Err(gst::FlowError::Error);
+        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
+            .chain_function(move |_, parent, buffer| {
+                pad_function::<Imp, _>(parent, error, |imp| imp.sink().chain(buffer))
+            })
+            .chain_list_function(move |_, parent, list| {
+                pad_function::<Imp, _>(parent, error, |imp| imp.sink().chain_list(&list))
+            })
+            .event_function(|pad, parent, event| {
+                pad_function::<Imp, _>(parent, || false, |imp| imp.sink_event(pad, event))
+            })
+            .build();
+        Imp {
+            settings: Mutex::new(Settings {
+                host: HOST_DEFAULT.into(),
+                port: PORT_DEFAULT,
+            }),
+            context: Mutex::default(),
+            sync: SyncProperties::live(),
+            stats: Mutex::default(),
+            sink_pad,
+            clients: OnceLock::new(),
+            sink: OnceLock::new(),
+            listener: Mutex::default(),
+            acceptor: Mutex::default(),
+        }
+    }
+}
+
+impl ObjectImpl for Imp {
+    crate::kit::properties_with_groups!(context, stats);
+
+    fn signals() -> &'static [Signal] {
+        static SIGNALS: LazyLock<Vec<Signal>> = LazyLock::new(|| {
+            ["client-added", "client-removed"]
+                .map(|name| {
+                    let host_port = [String::static_type(), i32::static_type()];
+                    Signal::builder(name).param_types(host_port).build()
+                })
+                .into()
+        });
+        &SIGNALS
+    }
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        let obj = self.obj();
+        obj.add_pad(&self.sink_pad)
+            .expect("a new element takes its pad");
+        obj.set_element_flags(gst::ElementFlags::SINK | gst::ElementFlags::REQUIRE_CLOCK);
+        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
+    }
+}
+
+impl GstObjectImpl for Imp {}
+
+impl ElementImpl for Imp {
+    crate::kit::element_class!(
+        "Thread-sharing TCP server sink",
+        "Sink/Network",
+        "Sends what arrives to every TCP client that has connected, without a thread of its own";
+        "sink": Sink Always gst::Caps::new_any()
+    );
+
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        let prepared = match transition {
+            gst::StateChange::NullToReady => self.open(),
+            gst::StateChange::ReadyToPaused => self.activate(),
+            _ => Ok(()),
+        };
+        if let Err(error) = prepared {
+            self.post_error_message(error);
+            return Err(gst::StateChangeError);
+        }
+        let result = crate::kit::sink::change_state(self.sink(), self, transition, || {
+            self.parent_change_state(transition)
+        });
+        match transition {
+            gst::StateChange::PausedToReady => self.deactivate(),
+            gst::StateChange::ReadyToNull => *lock(&self.listener) = None,
+            _ => {}
+        }
+        result
+    }
+
+    crate::kit::sink_events_and_clock!();
+}
+
+const HOST_DEFAULT: &str = "localhost";
+/// Ten seconds of telephony.
+const BUFFERS_MAX_DEFAULT: i32 = 500;
+/// Clients taken in at once, before the neighbours have their turn.
+const ACCEPTED_MAX: usize = 16;

@@ -1,0 +1,269 @@
+//! Properties, pads and states of `ts-tcpclientsrc` and `ts-tcpserversrc`.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+
+use gst::glib;
+use gst::prelude::*;
+
+use super::TcpError;
+
+/// All addresses of a host.
+pub(super) fn resolve(host: &str, port: u16) -> Result<VecDeque<SocketAddr>, TcpError> {
+    let addresses = (host, port).to_socket_addrs();
+    addresses
+        .map(Iterator::collect)
+        .map_err(|source| TcpError::Resolve {
+            host: host.into(),
+            port,
+            source,
+        })
+}
+
+/// The first address of a host that can be listened on; of a name with both, the IPv4 address, where the stock elements
+/// call first.
+pub(super) fn listen(host: &str, port: u16) -> Result<TcpListener, TcpError> {
+    let mut failed = None;
+    let mut addresses = resolve(host, port)?;
+    addresses.make_contiguous().sort_by_key(SocketAddr::is_ipv6);
+    for address in addresses {
+        match TcpListener::bind(address).and_then(|listener| {
+            listener.set_nonblocking(true)?;
+            Ok(listener)
+        }) {
+            Ok(listener) => return Ok(listener),
+            Err(source) => failed = Some(source),
+        }
+    }
+    let address = format!("{host}:{port}");
+    Err(match failed {
+        Some(source) => TcpError::Listen { address, source },
+        None => TcpError::Resolve {
+            host: host.into(),
+            port,
+            source: std::io::ErrorKind::NotFound.into(),
+        },
+    })
+}
+
+pub(super) const PORT_DEFAULT: i32 = 4953;
+const BLOCK_BYTES_DEFAULT: u32 = 4096;
+
+/// A source that reads a TCP stream: module, class name, host, texts, and what it does on its way up.
+macro_rules! tcp_source {
+    (
+        $module:ident, $class:literal, $host:literal, $host_blurb:literal, $port_min:literal,
+        $long:literal, $description:literal, $open:expr
+    ) => {
+        mod $module {
+            use std::net::TcpListener;
+            use std::sync::{Arc, Mutex, MutexGuard};
+
+            use gst::glib::{self, Properties};
+            use gst::prelude::*;
+            use gst::subclass::prelude::*;
+
+            use super::{BLOCK_BYTES_DEFAULT, PORT_DEFAULT};
+            use crate::kit::context::ContextSettings;
+            use crate::kit::source::{self, Driver, LiveSource};
+            use crate::kit::stats::StatsProperty;
+            use crate::kit::{lock, pad_function};
+            use crate::tcp::reader::{Counts, Origin, Settings, TcpReader};
+
+            glib::wrapper! {
+                pub struct Element(ObjectSubclass<Imp>) @extends gst::Element, gst::Object;
+            }
+
+            #[derive(Debug, Clone)]
+            pub(super) struct Properties_ {
+                pub(super) host: String,
+                pub(super) port: i32,
+                caps: Option<gst::Caps>,
+                block_bytes: u32,
+                timeout_s: u32,
+                do_timestamp: bool,
+            }
+
+            #[derive(Properties)]
+            #[properties(wrapper_type = Element)]
+            pub struct Imp {
+                #[property(name = "host", nick = "Host", blurb = $host_blurb, type = String, get = |s: &Self| s.settings().host.clone(), set = |s: &Self, v: Option<String>| s.settings().host = v.unwrap_or_else(|| $host.into()), default = $host)]
+                #[property(name = "port", nick = "Port", blurb = "The TCP port", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = $port_min, maximum = 65_535, default = PORT_DEFAULT)]
+                #[property(name = "current-port", nick = "Current port", blurb = "The port that is listened on, 0: none", type = i32, get = Self::current_port)]
+                #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
+                #[property(name = "blocksize", nick = "Block size", blurb = "Bytes to read at once, at most", type = u32, get = |s: &Self| s.settings().block_bytes, set = |s: &Self, v| s.settings().block_bytes = v, minimum = 1, maximum = 1 << 20, default = BLOCK_BYTES_DEFAULT)]
+                #[property(name = "timeout", nick = "Timeout", blurb = "Fail when there is no connection or nothing comes for so many seconds, 0: never", type = u32, get = |s: &Self| s.settings().timeout_s, set = |s: &Self, v| s.settings().timeout_s = v, default = 0)]
+                #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set buffer times to the running time of their arrival", type = bool, get = |s: &Self| s.settings().do_timestamp, set = |s: &Self, v| s.settings().do_timestamp = v, default = false)]
+                settings: Mutex<Properties_>,
+                context: Mutex<ContextSettings>,
+                stats: Mutex<StatsProperty>,
+                counts: Arc<Counts>,
+                listener: Mutex<Option<TcpListener>>,
+                src_pad: gst::Pad,
+                driver: Driver<TcpReader>,
+            }
+
+            impl Imp {
+                fn settings(&self) -> MutexGuard<'_, Properties_> {
+                    lock(&self.settings)
+                }
+
+                fn current_port(&self) -> i32 {
+                    let listener = lock(&self.listener);
+                    let address = listener.as_ref().and_then(|l| l.local_addr().ok());
+                    address.map_or(0, |address| i32::from(address.port()))
+                }
+
+                fn set_caps(&self, caps: Option<gst::Caps>) {
+                    self.settings().caps = caps.clone();
+                    self.driver.announce(move |reader, _| reader.set_caps(caps));
+                }
+
+                fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+                    let latency = (true, self.driver.wait(&self.context), None);
+                    let caps = || self.settings().caps.clone();
+                    source::answer_query(pad, &*self.obj(), query, latency, caps)
+                }
+            }
+
+            #[glib::object_subclass]
+            impl ObjectSubclass for Imp {
+                const NAME: &'static str = $class;
+                type Type = Element;
+                type ParentType = gst::Element;
+
+                fn with_class(klass: &Self::Class) -> Self {
+                    let template = crate::kit::template(klass, "src");
+                    let src_pad = gst::Pad::builder_from_template(&template)
+                        .query_function(|pad, parent, query| {
+                            pad_function::<Imp, _>(parent, || false, |imp| imp.src_query(pad, query))
+                        })
+                        .build();
+                    Imp {
+                        settings: Mutex::new(Properties_ {
+                            host: $host.into(),
+                            port: PORT_DEFAULT,
+                            caps: None,
+                            block_bytes: BLOCK_BYTES_DEFAULT,
+                            timeout_s: 0,
+                            do_timestamp: false,
+                        }),
+                        context: Mutex::default(),
+                        stats: Mutex::default(),
+                        counts: Arc::default(),
+                        listener: Mutex::default(),
+                        src_pad,
+                        driver: Driver::default(),
+                    }
+                }
+            }
+
+            impl ObjectImpl for Imp {
+                crate::kit::properties_with_groups!(context, stats);
+
+                fn constructed(&self) {
+                    self.parent_constructed();
+                    let obj = self.obj();
+                    obj.add_pad(&self.src_pad).expect("a new element takes its pad");
+                    obj.set_element_flags(gst::ElementFlags::SOURCE);
+                    let counts = self.counts.clone();
+                    *lock(&self.stats) = StatsProperty::new(move || {
+                        gst::Structure::builder("application/x-ts-tcp-stats")
+                            .field("bytes-received", counts.bytes.get())
+                            .field("buffers", counts.buffers.get())
+                            .field("connections", counts.connections.get())
+                            .build()
+                    });
+                }
+            }
+
+            impl GstObjectImpl for Imp {}
+
+            impl ElementImpl for Imp {
+                crate::kit::element_class!($long, "Source/Network", $description; "src": Src Always gst::Caps::new_any());
+                crate::kit::live_source_life!();
+            }
+
+            impl LiveSource for Imp {
+                type Producer = TcpReader;
+
+                fn driver(&self) -> &Driver<TcpReader> {
+                    &self.driver
+                }
+
+                fn open(&self) -> Result<(), gst::ErrorMessage> {
+                    Ok(())
+                }
+
+                fn activate(&self) -> Result<(), gst::ErrorMessage> {
+                    let obj = self.obj();
+                    let element = obj.upcast_ref::<gst::Element>();
+                    let place = lock(&self.context).place(element)?;
+                    let properties = self.settings().clone();
+                    let port = u16::try_from(properties.port).unwrap_or(0);
+                    let open: fn(&str, u16) -> Result<(Origin, Option<TcpListener>), gst::ErrorMessage> = $open;
+                    let (origin, listener) = open(&properties.host, port)?;
+                    *lock(&self.listener) = listener;
+                    let settings = Settings {
+                        caps: properties.caps,
+                        block_bytes: properties.block_bytes,
+                        timeout_s: properties.timeout_s,
+                        do_timestamp: properties.do_timestamp,
+                    };
+                    let counts = self.counts.clone();
+                    let reader = TcpReader::new(element, &place.shard, origin, settings, counts);
+                    self.driver.add(element, &self.src_pad, place, reader)?;
+                    obj.notify("current-port");
+                    Ok(())
+                }
+
+                fn deactivate(&self) {
+                    self.driver.remove();
+                    *lock(&self.listener) = None;
+                }
+
+                fn close(&self) {}
+            }
+        }
+    };
+}
+
+tcp_source!(
+    client,
+    "ThreadbareTcpClientSrc",
+    "127.0.0.1",
+    "Host name or address to connect to",
+    0,
+    "Thread-sharing TCP client source",
+    "Connects to a TCP server and reads, on the thread of a context it shares with other elements",
+    |host, port| {
+        let addresses = crate::tcp::sources::resolve(host, port)?;
+        Ok((Origin::To(addresses), None))
+    }
+);
+tcp_source!(
+    server,
+    "ThreadbareTcpServerSrc",
+    "localhost",
+    "Host name or address to listen on",
+    0,
+    "Thread-sharing TCP server source",
+    "Waits for a TCP client and reads, on the thread of a context it shares with other elements",
+    |host, port| {
+        let listener = crate::tcp::sources::listen(host, port)?;
+        let again = listener.try_clone().map_err(|error| {
+            gst::error_msg!(gst::ResourceError::OpenRead, ["{host}:{port}: {error}"])
+        })?;
+        Ok((Origin::From(listener), Some(again)))
+    }
+);
+
+pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    for (name, kind) in [
+        ("ts-tcpclientsrc", client::Element::static_type()),
+        ("ts-tcpserversrc", server::Element::static_type()),
+    ] {
+        gst::Element::register(plugin, name, gst::Rank::NONE, kind)?;
+    }
+    Ok(())
+}

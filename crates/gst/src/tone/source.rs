@@ -1,0 +1,159 @@
+//! What the audio sources have in common as elements: queries, and the way to the thread and off it.
+
+use std::sync::Mutex;
+
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+
+use super::format;
+use super::player::{Cut, Player, Signal};
+use crate::kit::context::ContextSettings;
+use crate::kit::lock;
+use crate::kit::source::{self, Driver, LiveSource};
+
+/// A source element around a [`Player`].
+pub(crate) trait AudioSource: ElementImpl
+where
+    Self::Type: IsA<gst::Element>,
+{
+    type Signal: Signal;
+
+    fn parts(&self) -> &Parts<Self::Signal>;
+    fn cut(&self) -> Cut;
+    /// A signal as the properties stand.
+    fn signal(&self) -> Self::Signal;
+    /// Buffers until the end.
+    fn num_buffers(&self) -> Option<u64> {
+        None
+    }
+
+    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        let (parts, cut) = (self.parts(), self.cut());
+        let mut latency = (cut.is_live, gst::ClockTime::ZERO, None);
+        if cut.is_live && query.type_() == gst::QueryType::Latency {
+            latency.1 = cut.buffer_time(pad) + parts.driver.wait(&parts.context);
+        }
+        source::answer_query(pad, &*self.obj(), query, latency, || {
+            Some(cut.narrowed(pad.pad_template_caps()))
+        })
+    }
+
+    /// The way buffers are cut has changed.
+    fn recut(&self) {
+        let cut = self.cut();
+        let driver = &self.parts().driver;
+        driver.with_producer(move |player, _| player.set_cut(cut));
+        if driver.place().is_some() {
+            let obj = self.obj();
+            let element = obj.upcast_ref::<gst::Element>();
+            let _ = element.post_message(gst::message::Latency::builder().src(element).build());
+        }
+    }
+
+    /// What is heard has changed.
+    fn retune(&self, change: impl FnOnce(&mut Self::Signal) + Send + 'static) {
+        let driver = &self.parts().driver;
+        driver.with_producer(move |player, cx| {
+            change(player.signal());
+            cx.wake_self();
+        });
+    }
+}
+
+/// The fields of such an element.
+pub(crate) struct Parts<S: Signal> {
+    pub(super) src_pad: gst::Pad,
+    pub(super) context: Mutex<ContextSettings>,
+    pub(super) driver: Driver<Player<S>>,
+}
+
+impl<S: Signal> Parts<S> {
+    pub(super) fn new<E: AudioSource<Signal = S>>(template: &gst::PadTemplate) -> Self
+    where
+        E::Type: IsA<gst::Element>,
+    {
+        let src_pad = gst::Pad::builder_from_template(template)
+            .query_function(|pad, parent, query| {
+                let no = || false;
+                crate::kit::pad_function::<E, _>(parent, no, |imp| imp.src_query(pad, query))
+            })
+            .build();
+        Parts {
+            src_pad,
+            context: Mutex::default(),
+            driver: Driver::default(),
+        }
+    }
+
+    /// For `constructed`.
+    pub(super) fn add_to(&self, element: &impl IsA<gst::Element>) {
+        let element = element.upcast_ref::<gst::Element>();
+        element
+            .add_pad(&self.src_pad)
+            .expect("a new element takes its pad");
+        element.set_element_flags(gst::ElementFlags::SOURCE | gst::ElementFlags::REQUIRE_CLOCK);
+    }
+}
+
+impl<E: AudioSource> LiveSource for E
+where
+    E::Type: IsA<gst::Element>,
+{
+    type Producer = Player<E::Signal>;
+
+    fn driver(&self) -> &Driver<Self::Producer> {
+        &self.parts().driver
+    }
+
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
+
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        let obj = self.obj();
+        let element = obj.upcast_ref::<gst::Element>();
+        let parts = self.parts();
+        let place = lock(&parts.context).place(element)?;
+        let (pad, cut) = (&parts.src_pad, self.cut());
+        let player = Player::new(element, pad, self.signal(), cut, self.num_buffers());
+        parts.driver.add(element, pad, place, player)
+    }
+
+    fn deactivate(&self) {
+        self.parts().driver.remove();
+    }
+
+    fn close(&self) {}
+
+    fn is_live(&self) -> bool {
+        self.cut().is_live
+    }
+}
+
+impl Cut {
+    fn narrowed(&self, caps: gst::Caps) -> gst::Caps {
+        match &self.caps {
+            Some(own) => own.intersect_with_mode(&caps, gst::CapsIntersectMode::First),
+            None => caps,
+        }
+    }
+
+    /// What downstream takes of what `pad` and the user allow, as far as that can be made.
+    pub(super) fn decide(&self, pad: &gst::Pad) -> Option<(gst::Caps, format::Format)> {
+        let allowed = source::allowed_caps(pad);
+        format::fixate(self.narrowed(allowed), self.rate_default)
+    }
+
+    /// How long a buffer is, or will be.
+    fn buffer_time(&self, pad: &gst::Pad) -> gst::ClockTime {
+        let now = pad.current_caps();
+        let now = now.and_then(|caps| caps.structure(0)?.get::<i32>("rate").ok());
+        let rate = match now {
+            Some(rate) => u32::try_from(rate).unwrap_or(0),
+            None => (self.decide(pad)).map_or(self.rate_default, |(_, format)| format.rate),
+        };
+        gst::ClockTime::SECOND
+            .mul_div_ceil(self.samples_per_buffer.into(), rate.max(1).into())
+            .unwrap_or_default()
+    }
+}

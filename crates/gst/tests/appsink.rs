@@ -1,0 +1,265 @@
+//! `ts-appsink`: what arrives, by signals, by pulling, and as an asynchronous stream.
+
+mod common;
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::mpsc::channel;
+use std::task::{Context, Poll, Wake, Waker};
+
+use common::*;
+use futures_core::Stream;
+use gst::prelude::*;
+use gstthreadbare::SampleStream;
+
+fn sink(properties: &str, state: gst::State) -> Rig {
+    Rig::new(&format!("ts-appsink sync=false {properties}"), state)
+}
+
+fn pull(element: &gst::Element) -> Option<gst::Sample> {
+    let element = element.clone();
+    within("a pull", move || element.emit_by_name("pull-sample", &[]))
+}
+
+fn try_pull(element: &gst::Element) -> Option<gst::Sample> {
+    element.emit_by_name("try-pull-sample", &[&0u64])
+}
+
+fn of(sample: &gst::Sample) -> u32 {
+    number(sample.buffer().unwrap())
+}
+
+#[test]
+fn samples_are_pulled_in_order_with_their_caps() {
+    let rig = sink("async=false", gst::State::Playing);
+    for i in 0..3 {
+        rig.push(numbered(i)).unwrap();
+    }
+    let other = gst::Caps::new_empty_simple("application/x-other");
+    rig.feed.push_event(gst::event::Caps::new(&other));
+    rig.push(numbered(3)).unwrap();
+    for i in 0..3 {
+        let sample = pull(&rig.element).unwrap();
+        assert_eq!(of(&sample), i);
+        let name = sample.caps().unwrap().structure(0).unwrap().name();
+        assert_eq!(name, "application/x-test");
+        assert!(sample.segment().is_some());
+    }
+    let last = pull(&rig.element).unwrap();
+    assert_eq!(last.caps().unwrap(), other.as_ref());
+    assert!(try_pull(&rig.element).is_none());
+}
+
+#[test]
+fn caps_wait_behind_buffers_whose_time_has_not_come() {
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=in context={} ! ts-appsink name=out async=false",
+        context()
+    ));
+    pipe.play();
+    for i in 0..3u32 {
+        let caps = gst::Caps::builder("application/x-test")
+            .field("n", i as i32)
+            .build();
+        let buffer = timed(i, gst::ClockTime::from_mseconds(50 * u64::from(i)));
+        let sample = gst::Sample::builder().buffer(&buffer).caps(&caps).build();
+        assert!(
+            pipe.get("in")
+                .emit_by_name::<bool>("push-sample", &[&sample])
+        );
+    }
+    for i in 0..3 {
+        let sample = pull(&pipe.get("out")).unwrap();
+        let caps = sample.caps().unwrap().structure(0).unwrap();
+        assert_eq!((of(&sample), caps.get::<i32>("n")), (i, Ok(i as i32)));
+    }
+}
+
+#[test]
+fn the_end_is_told_when_all_was_taken() {
+    let rig = sink("async=false", gst::State::Playing);
+    let (send, told) = channel();
+    rig.element.connect("eos", false, move |_| {
+        let _ = send.send(());
+        None
+    });
+    rig.push(numbered(0)).unwrap();
+    rig.feed.push_event(gst::event::Eos::new());
+    told.recv_timeout(DEADLINE).unwrap();
+    assert!(!rig.element.property::<bool>("eos"), "one is left");
+    assert_eq!(of(&pull(&rig.element).unwrap()), 0);
+    assert!(rig.element.property::<bool>("eos"));
+    assert!(pull(&rig.element).is_none());
+}
+
+#[test]
+fn signals_come_with_preroll_and_each_sample_and_may_pull() {
+    let rig = sink("emit-signals=true", gst::State::Ready);
+    let (send, told) = channel();
+    for (signal, action) in [
+        ("new-preroll", "pull-preroll"),
+        ("new-sample", "pull-sample"),
+    ] {
+        let send = send.clone();
+        rig.element.connect(signal, false, move |values| {
+            let element = values[0].get::<gst::Element>().unwrap();
+            let sample: Option<gst::Sample> = element.emit_by_name(action, &[]);
+            let _ = send.send((signal, of(&sample.unwrap())));
+            Some(gst::FlowReturn::Ok.to_value())
+        });
+    }
+    rig.to(gst::State::Paused);
+    rig.open_stream();
+    let pushed = rig.push_aside(numbered(5));
+    let next = || told.recv_timeout(DEADLINE).unwrap();
+    assert_eq!(next(), ("new-preroll", 5));
+    rig.to(gst::State::Playing);
+    assert_eq!(next(), ("new-sample", 5));
+    pushed.recv_timeout(DEADLINE).unwrap().unwrap();
+    rig.push(numbered(6)).unwrap();
+    assert_eq!(next(), ("new-sample", 6));
+}
+
+#[test]
+fn a_full_one_holds_up_a_foreign_thread_until_something_is_taken() {
+    let rig = sink("max-buffers=2 async=false", gst::State::Playing);
+    rig.push(numbered(0)).unwrap();
+    rig.push(numbered(1)).unwrap();
+    let third = rig.push_aside(numbered(2));
+    assert_eq!(of(&pull(&rig.element).unwrap()), 0);
+    third.recv_timeout(DEADLINE).unwrap().unwrap();
+    for i in 1..3 {
+        assert_eq!(of(&pull(&rig.element).unwrap()), i);
+    }
+    // And stopping releases one that waits.
+    rig.push(numbered(3)).unwrap();
+    rig.push(numbered(4)).unwrap();
+    let stuck = rig.push_aside(numbered(5));
+    rig.to(gst::State::Ready);
+    let released = stuck.recv_timeout(DEADLINE).unwrap();
+    assert_eq!(released, Err(gst::FlowError::Flushing));
+}
+
+#[test]
+fn it_holds_up_its_source_and_not_the_context() {
+    let shared = context();
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=in context={shared} max-buffers=0 ! ts-appsink name=out sync=false async=false max-buffers=3 \
+         ts-udpsrc name=udp address=127.0.0.1 port=0 context={shared} ! fakesink name=free sync=false async=false"
+    ));
+    let free = watch(&pipe.pad("free", "sink"));
+    pipe.play();
+    let source = pipe.get("in");
+    for i in 0..100 {
+        assert!(source.emit_by_name::<bool>("push-buffer", &[&numbered(i)]));
+    }
+    // Most of them wait in the source: the sink has its three, and what one pass yields.
+    eventually("the source is held up", || {
+        let left = source.property::<u64>("current-level-buffers");
+        (1..100).contains(&left)
+    });
+    let sender = socket();
+    sender
+        .send_to(&packet(7), target(&pipe.get("udp")))
+        .unwrap();
+    assert_eq!(number(&next_buffer(&free)), 7, "the neighbour goes on");
+    for i in 0..100 {
+        assert_eq!(of(&pull(&pipe.get("out")).unwrap()), i);
+    }
+}
+
+#[test]
+fn the_oldest_are_dropped_if_that_is_asked_for() {
+    let rig = sink("max-buffers=2 drop=true async=false", gst::State::Playing);
+    for i in 0..10 {
+        rig.push(numbered(i)).unwrap();
+    }
+    assert_eq!(of(&pull(&rig.element).unwrap()), 8);
+    assert_eq!(of(&pull(&rig.element).unwrap()), 9);
+    assert_eq!(stat(&rig.element, "dropped"), 8);
+}
+
+/// Wakes a thread that is parked.
+struct Unpark(std::thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    let waker = Waker::from(std::sync::Arc::new(Unpark(std::thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[test]
+fn a_task_takes_them_as_a_stream() {
+    let rig = sink("max-buffers=2 async=false", gst::State::Playing);
+    let mut stream = SampleStream::of(&rig.element).unwrap();
+    assert!(SampleStream::of(&make("fakesink")).is_none());
+    let feed = rig.feed.clone();
+    let feeder = std::thread::spawn(move || {
+        for i in 0..50 {
+            feed.push(numbered(i)).unwrap();
+        }
+        feed.push_event(gst::event::Eos::new());
+    });
+    let taken = within("the task", move || {
+        block_on(async move {
+            let mut taken = Vec::new();
+            while let Some(sample) = poll_fn(|cx| Pin::new(&mut stream).poll_next(cx)).await {
+                taken.push(of(&sample));
+            }
+            taken
+        })
+    });
+    assert_eq!(taken, (0..50).collect::<Vec<_>>());
+    within("the feeder", move || feeder.join().unwrap());
+}
+
+#[test]
+fn pulling_does_not_hang_when_it_stops() {
+    let rig = sink("async=false", gst::State::Playing);
+    let element = rig.element.clone();
+    let puller = std::thread::spawn(move || pull(&element));
+    rig.to(gst::State::Ready);
+    assert!(within("the puller", move || puller.join().unwrap()).is_none());
+    assert!(pull(&rig.element).is_none(), "nor afterwards");
+}
+
+#[test]
+fn a_flush_takes_along_what_was_not_taken() {
+    let rig = sink("async=false", gst::State::Playing);
+    rig.push(numbered(0)).unwrap();
+    rig.feed.push_event(gst::event::Eos::new());
+    rig.feed.push_event(gst::event::FlushStart::new());
+    rig.feed.push_event(gst::event::FlushStop::new(true));
+    rig.open_segment();
+    rig.push(numbered(9)).unwrap();
+    assert_eq!(of(&pull(&rig.element).unwrap()), 9);
+}
+
+#[test]
+fn goes_up_and_down_and_works_each_time() {
+    let rig = Rig::without_stream("ts-appsink sync=false", gst::State::Null);
+    for i in 0..2 {
+        for state in [gst::State::Ready, gst::State::Null, gst::State::Ready] {
+            rig.to(state);
+        }
+        rig.to(gst::State::Paused);
+        rig.open_stream();
+        let pushed = rig.push_aside(numbered(i));
+        rig.to(gst::State::Playing);
+        pushed.recv_timeout(DEADLINE).unwrap().unwrap();
+        assert_eq!(of(&pull(&rig.element).unwrap()), i);
+        rig.to(gst::State::Null);
+    }
+}

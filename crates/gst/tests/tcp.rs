@@ -1,0 +1,342 @@
+//! TCP sources and sink, with plain sockets and the stock elements at the other end.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::channel;
+
+use common::*;
+use gst::prelude::*;
+
+fn listener() -> (TcpListener, u16) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    (listener, port)
+}
+
+fn accept(listener: &TcpListener) -> TcpStream {
+    let listener = listener.try_clone().unwrap();
+    within("a connection", move || listener.accept().unwrap().0)
+}
+
+/// The bytes that came so far and come until there are `count`.
+fn read_all(rig: &Rig, count: usize) -> Vec<u8> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        all.extend(bytes(&rig.buffer()));
+    }
+    all
+}
+
+fn client(port: u16, more: &str) -> Rig {
+    Rig::without_stream(
+        &format!("ts-tcpclientsrc port={port} context={} {more}", context()),
+        gst::State::Playing,
+    )
+}
+
+fn pattern(count: usize) -> Vec<u8> {
+    (0..count).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+#[test]
+fn a_client_reads_everything_in_order_until_the_peer_closes() {
+    let (listener, port) = listener();
+    let rig = client(port, "blocksize=1000 caps=application/x-test");
+    let mut peer = accept(&listener);
+    let sent = pattern(1_000_000);
+    let to_send = sent.clone();
+    let sender = std::thread::spawn(move || peer.write_all(&to_send).unwrap());
+    rig.event(gst::EventType::Caps);
+    assert!(read_all(&rig, sent.len()) == sent);
+    sender.join().unwrap();
+    rig.event(gst::EventType::Eos);
+    assert_eq!(stat(&rig.element, "bytes-received"), 1_000_000);
+}
+
+#[test]
+fn after_the_end_it_rests_and_its_neighbours_go_on() {
+    let (listener, port) = listener();
+    let shared = context();
+    // No throttling: whoever does not rest turns round at full speed.
+    let rig = Rig::without_stream(
+        &format!("ts-tcpclientsrc port={port} context={shared}"),
+        gst::State::Playing,
+    );
+    let neighbour = Rig::without_stream(
+        &format!("ts-udpsrc address=127.0.0.1 port=0 context={shared}"),
+        gst::State::Playing,
+    );
+    let mut peer = accept(&listener);
+    peer.write_all(b"last words").unwrap();
+    drop(peer);
+    assert_eq!(read_all(&rig, 10), b"last words");
+    rig.event(gst::EventType::Eos);
+    let context = threadbare_runtime::Context::find(&shared).unwrap();
+    let wakeups = || context.shards()[0].counters_snapshot().wakeups;
+    let before = wakeups();
+    let sender = socket();
+    for i in 0..20 {
+        sender
+            .send_to(&packet(i), target(&neighbour.element))
+            .unwrap();
+        assert_eq!(number(&neighbour.buffer()), i);
+    }
+    let passes = wakeups() - before;
+    assert!(passes < 200, "{passes} passes for 20 packets");
+    let second = rig.seen.try_iter().count();
+    assert_eq!(second, 0, "the end comes once");
+}
+
+#[test]
+fn whom_it_cannot_reach_it_names() {
+    let (listener, port) = listener();
+    drop(listener);
+    let rig = client(port, "");
+    let said = text(&rig.error());
+    assert!(said.contains(&format!("127.0.0.1:{port}")), "{said}");
+    let nowhere = make("ts-tcpclientsrc");
+    nowhere.set_property("host", "no-such-host.invalid");
+    let bus = gst::Bus::new();
+    nowhere.set_bus(Some(&bus));
+    assert!(nowhere.set_state(gst::State::Paused).is_err());
+    let error = bus.pop_filtered(&[gst::MessageType::Error]).unwrap();
+    assert!(text(&error).contains("no-such-host.invalid"));
+    nowhere.set_state(gst::State::Null).unwrap();
+    nowhere.set_bus(None);
+}
+
+#[test]
+fn a_peer_that_says_nothing_is_given_up_when_that_is_asked_for() {
+    let (listener, port) = listener();
+    let rig = client(port, "timeout=1");
+    let _peer = accept(&listener);
+    assert!(text(&rig.error()).contains("timeout"));
+}
+
+#[test]
+fn a_host_name_is_tried_at_all_its_addresses() {
+    // On IPv4 alone: where the name has an IPv6 address, too, that one refuses first.
+    let (listener, port) = listener();
+    let rig = client(port, "host=localhost");
+    accept(&listener).write_all(b"hello").unwrap();
+    assert_eq!(read_all(&rig, 5), b"hello");
+}
+
+#[test]
+fn it_connects_again_when_it_is_started_again() {
+    let (listener, port) = listener();
+    let rig = client(port, "");
+    for round in 0..3u8 {
+        accept(&listener).write_all(&[round; 3]).unwrap();
+        assert_eq!(read_all(&rig, 3), [round; 3]);
+        rig.event(gst::EventType::Eos);
+        for state in [gst::State::Null, gst::State::Ready, gst::State::Null] {
+            rig.to(state);
+        }
+        rig.to(gst::State::Playing);
+    }
+}
+
+#[test]
+fn a_pause_loses_nothing() {
+    let (listener, port) = listener();
+    let rig = client(port, "");
+    let mut peer = accept(&listener);
+    peer.write_all(b"one").unwrap();
+    assert_eq!(read_all(&rig, 3), b"one");
+    rig.to(gst::State::Paused);
+    peer.write_all(b"two").unwrap();
+    rig.to(gst::State::Playing);
+    assert_eq!(read_all(&rig, 3), b"two");
+}
+
+#[test]
+fn caps_change_in_mid_stream_and_times_are_set_if_asked_for() {
+    let (listener, port) = listener();
+    let pipe = Pipe::parse(&format!(
+        "ts-tcpclientsrc name=in port={port} caps=application/x-test do-timestamp=true context={} ! fakesink name=out sync=false async=false",
+        context()
+    ));
+    let seen = watch(&pipe.pad("out", "sink"));
+    pipe.play();
+    let mut peer = accept(&listener);
+    peer.write_all(b"a").unwrap();
+    assert!(next_buffer(&seen).pts().is_some());
+    pipe.get("in")
+        .set_property("caps", gst::Caps::new_empty_simple("application/x-other"));
+    peer.write_all(b"b").unwrap();
+    let caps = next_event(&seen, gst::EventType::Caps);
+    assert!(caps.structure().unwrap().to_string().contains("x-other"));
+}
+
+#[test]
+fn a_server_source_takes_one_caller_and_ends_with_it() {
+    let rig = Rig::without_stream(
+        &format!("ts-tcpserversrc port=0 context={}", context()),
+        gst::State::Playing,
+    );
+    for round in 0..2u8 {
+        let port: i32 = rig.element.property("current-port");
+        let mut caller = TcpStream::connect(("localhost", port as u16)).unwrap();
+        caller.write_all(&[round; 4]).unwrap();
+        assert_eq!(read_all(&rig, 4), [round; 4]);
+        drop(caller);
+        rig.event(gst::EventType::Eos);
+        rig.to(gst::State::Ready);
+        rig.to(gst::State::Playing);
+    }
+}
+
+/// A server sink that plays, with a stream opened.
+fn server(more: &str) -> (Rig, u16) {
+    let rig = Rig::new(
+        &format!("ts-tcpserversink port=0 context={} {more}", context()),
+        gst::State::Playing,
+    );
+    let port: i32 = rig.element.property("current-port");
+    (rig, port as u16)
+}
+
+fn call(rig: &Rig, port: u16) -> TcpStream {
+    let before = stat(&rig.element, "clients-added");
+    let caller = TcpStream::connect(("localhost", port)).unwrap();
+    caller.set_read_timeout(Some(DEADLINE)).unwrap();
+    eventually("the client is known", || {
+        stat(&rig.element, "clients-added") > before
+    });
+    caller
+}
+
+#[test]
+fn a_server_sink_serves_all_that_have_called() {
+    let (rig, port) = server("");
+    let mut first = call(&rig, port);
+    rig.push(numbered(1)).unwrap();
+    let mut second = call(&rig, port);
+    rig.push(numbered(2)).unwrap();
+    let mut got = [0; 8];
+    first.read_exact(&mut got).unwrap();
+    assert_eq!(got, [packet(1), packet(2)].concat()[..]);
+    let mut got = [0; 4];
+    second.read_exact(&mut got).unwrap();
+    assert_eq!(got, packet(2), "from the time that it called");
+    assert_eq!(rig.element.property::<u32>("num-handles"), 2);
+    assert_eq!(stat(&rig.element, "bytes-served"), 12);
+}
+
+#[test]
+fn a_client_that_goes_is_told_of() {
+    let (rig, port) = server("");
+    let (send, told) = channel();
+    for signal in ["client-added", "client-removed"] {
+        let send = send.clone();
+        rig.element.connect(signal, false, move |values| {
+            let _ = send.send((signal, values[2].get::<i32>().unwrap()));
+            None
+        });
+    }
+    let caller = call(&rig, port);
+    let own = i32::from(caller.local_addr().unwrap().port());
+    assert_eq!(told.recv_timeout(DEADLINE).unwrap(), ("client-added", own));
+    drop(caller);
+    assert_eq!(
+        told.recv_timeout(DEADLINE).unwrap(),
+        ("client-removed", own)
+    );
+    assert_eq!(rig.element.property::<u32>("num-handles"), 0);
+    rig.push(numbered(1)).unwrap();
+}
+
+#[test]
+fn a_client_that_does_not_read_is_dropped_and_holds_up_nobody() {
+    let (rig, port) = server("buffers-max=5");
+    let _lazy = call(&rig, port);
+    let mut diligent = call(&rig, port);
+    let big = pattern(100_000);
+    let expected = big.clone();
+    // More than any socket's buffers hold.
+    let rounds = 200;
+    let reader = std::thread::spawn(move || {
+        let mut got = vec![0; expected.len()];
+        for _ in 0..rounds {
+            diligent.read_exact(&mut got).unwrap();
+            assert!(got == expected);
+        }
+    });
+    for _ in 0..rounds {
+        // At the pace of the one that reads.
+        let fed = stat(&rig.element, "bytes-served");
+        rig.push(gst::Buffer::from_slice(big.clone())).unwrap();
+        eventually("it is written", || {
+            stat(&rig.element, "bytes-served") >= fed + 100_000
+        });
+    }
+    within("the reader", move || reader.join().unwrap());
+    assert_eq!(stat(&rig.element, "clients-slow"), 1);
+    eventually("it is gone", || {
+        rig.element.property::<u32>("num-handles") <= 1
+    });
+}
+
+#[test]
+fn a_new_client_begins_with_the_stream_header() {
+    let (rig, port) = server("");
+    let header = gst::Array::new([gst::Buffer::from_slice(*b"head")]);
+    let caps = gst::Caps::builder("application/x-test")
+        .field("streamheader", header)
+        .build();
+    rig.feed.push_event(gst::event::Caps::new(&caps));
+    let mut caller = call(&rig, port);
+    rig.push(numbered(3)).unwrap();
+    let mut got = [0; 8];
+    caller.read_exact(&mut got).unwrap();
+    assert_eq!(got, [*b"head", packet(3)].concat()[..]);
+}
+
+#[test]
+fn the_stock_elements_are_at_the_other_end() {
+    let (rig, port) = server("");
+    let pipe = Pipe::parse(&format!(
+        "tcpclientsrc host=localhost port={port} ! fakesink name=out async=false sync=false"
+    ));
+    let seen = watch(&pipe.pad("out", "sink"));
+    pipe.play();
+    eventually("it has called", || stat(&rig.element, "clients-added") == 1);
+    rig.push(numbered(7)).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 7);
+    // Stopping the server ends the stock client's stream.
+    rig.to(gst::State::Null);
+    next_event(&seen, gst::EventType::Eos);
+
+    let stock = Pipe::parse("appsrc name=in ! tcpserversink name=s host=127.0.0.1 port=0");
+    stock.play();
+    let port: i32 = stock.get("s").property("current-port");
+    let ours = client(port as u16, "");
+    eventually("it has called", || {
+        stock.get("s").property::<u32>("num-handles") == 1
+    });
+    let pushed: gst::FlowReturn = stock.get("in").emit_by_name("push-buffer", &[&numbered(8)]);
+    assert_eq!(pushed, gst::FlowReturn::Ok);
+    assert_eq!(number(&ours.buffer()), 8);
+}
+
+#[test]
+fn a_sink_goes_up_and_down_and_serves_each_time() {
+    let (rig, _) = server("");
+    for i in 0..3 {
+        let port: i32 = rig.element.property("current-port");
+        let mut caller = call(&rig, port as u16);
+        rig.push(numbered(i)).unwrap();
+        let mut got = [0; 4];
+        caller.read_exact(&mut got).unwrap();
+        assert_eq!(got, packet(i));
+        for state in [gst::State::Ready, gst::State::Null, gst::State::Ready] {
+            rig.to(state);
+        }
+        assert_eq!(caller.read(&mut got).unwrap(), 0, "closed");
+        rig.to(gst::State::Playing);
+        rig.open_stream();
+    }
+}

@@ -1,0 +1,312 @@
+//! Many streams at once.
+
+use crate::builder::{
+    BuildError, Builder, MOMENTARY_STEPS, RangeStep, Resolution, SHORT_TERM_STEPS,
+};
+use crate::history::{self, History};
+use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch};
+use crate::meter::{LoudnessRange, Peaks, ReadError, range_of_histories};
+use crate::mode::Mode;
+use crate::sample::{InputError, Sample, Streams};
+use crate::simd::with_denormals_flushed;
+use crate::window::Window;
+
+/// Measures many live streams of the same format, which advance together.
+///
+/// Streams lie side by side in memory and in the processor's vectors, and windows are exact to 10 ms
+/// ([`Resolution::Block`]), so that a stream takes some KB instead of a MB. For monitoring without end choose
+/// [`Mode::HISTOGRAM`].
+///
+/// ```
+/// use threadbare_loudness::{Meter, Mode};
+///
+/// let mode = Mode::INTEGRATED | Mode::SHORT_TERM | Mode::TRUE_PEAK | Mode::HISTOGRAM;
+/// let mut batch = Meter::builder(48_000, 2).mode(mode).build_batch(3)?;
+/// // 20 ms of each stream, interleaved.
+/// let (speech, music, silence) = (vec![0.1f32; 1_920], vec![-0.2f32; 1_920], vec![0.0f32; 1_920]);
+/// for _ in 0..50 {
+///     batch.add_interleaved(&[&speech, &music, &silence])?;
+/// }
+/// assert!(batch.momentary(1)? > batch.momentary(0)?);
+/// assert_eq!(batch.integrated(2)?, f64::NEG_INFINITY);
+/// assert!(batch.true_peak(1, 0)? > 0.19);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Batch {
+    config: Builder,
+    streams: usize,
+    filters: Filters,
+    /// Of the channels of all streams: stream by stream.
+    groups: Box<[Group]>,
+    scratch: Scratch,
+    window: Window,
+    weights: Vec<f64>,
+    gating: Vec<History>,
+    ranging: Vec<History>,
+    peaks: Vec<Peaks>,
+    /// Where each stream began.
+    starts: Vec<u64>,
+    /// Room for a sum per channel of each stream.
+    sums: Vec<f64>,
+}
+
+/// The largest number of channels of all streams of a batch together.
+pub const BATCH_CHANNELS_MAX: usize = 1 << 20;
+
+impl Builder {
+    /// A batch of so many streams, each as said. Its windows are exact to 10 ms.
+    ///
+    /// # Errors
+    /// As [`Builder::build`]; or there are no streams, or too many.
+    pub fn build_batch(&self, streams: usize) -> Result<Batch, BuildError> {
+        self.check()?;
+        let channels = self.layout.len();
+        let lanes = streams.saturating_mul(channels);
+        if !(1..=BATCH_CHANNELS_MAX).contains(&lanes) {
+            return Err(BuildError::Streams { streams, channels });
+        }
+        let config = self.clone().resolution(Resolution::Block);
+        let (gating_blocks, range_blocks) = config.history_blocks();
+        let histories = |mode, blocks| (0..streams).filter_map(move |_| self.history(mode, blocks));
+        let weights: Vec<f64> = config.layout.iter().map(|place| place.weight()).collect();
+        let all: Vec<f64> = weights.iter().copied().cycle().take(lanes).collect();
+        let mut groups: Box<[Group]> = Group::cover(0, lanes).collect();
+        groups.iter_mut().for_each(|group| group.set_weights(&all));
+        Ok(Batch {
+            filters: config.filters(),
+            groups,
+            scratch: Scratch::new(),
+            window: config.window(lanes)?,
+            weights,
+            gating: histories(Mode::INTEGRATED, gating_blocks).collect(),
+            ranging: histories(Mode::RANGE, range_blocks).collect(),
+            peaks: vec![Peaks::default(); lanes],
+            starts: vec![0; streams],
+            sums: vec![0.0; lanes],
+            streams,
+            config,
+        })
+    }
+}
+
+impl Batch {
+    /// Adds as many frames to each stream: a slice of interleaved samples for each. For one that has nothing to
+    /// give, silence is to be added, or [`Batch::reset_stream`] called.
+    ///
+    /// # Errors
+    /// Not one slice per stream, or they differ in length, or the last frame is not whole; nothing was added.
+    pub fn add_interleaved<T: Sample>(&mut self, inputs: &[&[T]]) -> Result<(), InputError> {
+        let source = Streams::new(inputs, self.streams, self.config.layout.len())?;
+        with_denormals_flushed(|| {
+            self.groups.iter_mut().for_each(Group::begin_call);
+            let (mut at, frames) = (0, source.frames());
+            while at < frames {
+                let count = self.window.room().min(CHUNK_FRAMES).min(frames - at);
+                let (open, _) = self.window.next(count);
+                for group in &mut self.groups {
+                    let (filters, scratch) = (&self.filters, &mut self.scratch);
+                    let energy = group.process(filters, scratch, &source, (at, count), &mut []);
+                    let channels = open[group.channels()].iter_mut();
+                    channels
+                        .zip(energy)
+                        .for_each(|(sum, energy)| *sum += energy);
+                }
+                if self.window.is_edge(count) {
+                    let is_recovering = self.filters.is_recovering;
+                    self.groups
+                        .iter_mut()
+                        .for_each(|group| group.settle(is_recovering));
+                }
+                if self.window.advance(count) {
+                    self.end_step();
+                }
+                at += count;
+            }
+            if self.filters.has_sample_peak {
+                Peaks::note(&mut self.peaks, &self.groups);
+            }
+        });
+        Ok(())
+    }
+
+    /// As with a single meter, but row by row through the energies of all streams.
+    fn end_step(&mut self) {
+        let steps = self.window.position() / self.config.step_frames();
+        if steps >= MOMENTARY_STEPS && !self.gating.is_empty() {
+            self.end_blocks(MOMENTARY_STEPS, |batch| &mut batch.gating);
+        }
+        let is_due = steps >= SHORT_TERM_STEPS
+            && match self.config.range_step {
+                RangeStep::Tenth => true,
+                RangeStep::Second => (steps - SHORT_TERM_STEPS).is_multiple_of(10),
+            };
+        if is_due && !self.ranging.is_empty() {
+            self.end_blocks(SHORT_TERM_STEPS, |batch| &mut batch.ranging);
+        }
+    }
+
+    /// Each stream that has had so many steps gets the energy of the last ones into its history.
+    fn end_blocks(&mut self, steps: u64, histories: impl Fn(&mut Batch) -> &mut Vec<History>) {
+        let frames = steps * self.config.step_frames();
+        let mut sums = std::mem::take(&mut self.sums);
+        self.window.energies(frames, &mut sums);
+        let position = self.window.position();
+        for (stream, sums) in sums.chunks_exact(self.weights.len()).enumerate() {
+            let energy: f64 = sums
+                .iter()
+                .zip(&self.weights)
+                .map(|(sum, weight)| sum * weight)
+                .sum();
+            if position - self.starts[stream] >= frames {
+                histories(self)[stream].push(energy / frames as f64);
+            }
+        }
+        self.sums = sums;
+    }
+
+    /// Momentary loudness of a stream, up to the last whole 10 ms; else as [`Meter::momentary`](crate::Meter::momentary).
+    ///
+    /// # Errors
+    /// There is no such stream.
+    pub fn momentary(&self, stream: usize) -> Result<f64, ReadError> {
+        self.loudness_of(stream, MOMENTARY_STEPS)
+    }
+
+    /// Short-term loudness of a stream, up to the last whole 10 ms.
+    ///
+    /// # Errors
+    /// There is no such stream, or the mode does not include it.
+    pub fn short_term(&self, stream: usize) -> Result<f64, ReadError> {
+        if !self.config.mode.contains(Mode::SHORT_TERM) {
+            return Err(ReadError::NotMeasured(Mode::SHORT_TERM));
+        }
+        self.loudness_of(stream, SHORT_TERM_STEPS)
+    }
+
+    /// Integrated loudness of a stream; see [`Meter::integrated`](crate::Meter::integrated).
+    ///
+    /// # Errors
+    /// There is no such stream, or the mode does not include it.
+    pub fn integrated(&self, stream: usize) -> Result<f64, ReadError> {
+        self.check_stream(stream)?;
+        let history = self.gating.get(stream);
+        let history = history.ok_or(ReadError::NotMeasured(Mode::INTEGRATED))?;
+        Ok(history::integrated([history].into_iter()))
+    }
+
+    /// Loudness range of a stream; see [`Meter::range`](crate::Meter::range).
+    ///
+    /// # Errors
+    /// There is no such stream, or the mode does not include it.
+    pub fn range(&self, stream: usize) -> Result<LoudnessRange, ReadError> {
+        self.check_stream(stream)?;
+        let history = self
+            .ranging
+            .get(stream)
+            .ok_or(ReadError::NotMeasured(Mode::RANGE))?;
+        Ok(range_of_histories([history].into_iter()))
+    }
+
+    /// The largest sample of a stream's channel; see [`Meter::sample_peak`](crate::Meter::sample_peak).
+    ///
+    /// # Errors
+    /// There is no such stream or channel, or the mode does not include it.
+    pub fn sample_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
+        self.peaks_of(stream, channel, Mode::SAMPLE_PEAK)
+            .map(|peaks| peaks.sample)
+    }
+
+    /// The same of what was added last alone.
+    ///
+    /// # Errors
+    /// As [`Batch::sample_peak`].
+    pub fn last_sample_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
+        self.peaks_of(stream, channel, Mode::SAMPLE_PEAK)
+            .map(|peaks| peaks.sample_last)
+    }
+
+    /// The largest value of a stream's channel between the samples; see [`Meter::true_peak`](crate::Meter::true_peak).
+    ///
+    /// # Errors
+    /// There is no such stream or channel, or the mode does not include it.
+    pub fn true_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
+        self.peaks_of(stream, channel, Mode::TRUE_PEAK)
+            .map(|peaks| peaks.true_peak)
+    }
+
+    /// The same of what was added last alone.
+    ///
+    /// # Errors
+    /// As [`Batch::true_peak`].
+    pub fn last_true_peak(&self, stream: usize, channel: usize) -> Result<f64, ReadError> {
+        self.peaks_of(stream, channel, Mode::TRUE_PEAK)
+            .map(|peaks| peaks.true_peak_last)
+    }
+
+    /// Another programme takes this stream's place: forgets what was measured of it.
+    ///
+    /// # Errors
+    /// There is no such stream.
+    pub fn reset_stream(&mut self, stream: usize) -> Result<(), ReadError> {
+        self.check_stream(stream)?;
+        let channels = self.config.layout.len();
+        let lanes = stream * channels..(stream + 1) * channels;
+        for group in &mut self.groups {
+            for lane in 0..group.live {
+                if lanes.contains(&(group.first + lane)) {
+                    group.clear_lane(lane);
+                }
+            }
+        }
+        self.window.clear_channels(lanes.clone());
+        self.peaks[lanes].fill(Peaks::default());
+        for histories in [&mut self.gating, &mut self.ranging] {
+            histories
+                .get_mut(stream)
+                .into_iter()
+                .for_each(History::clear);
+        }
+        self.starts[stream] = self.window.position();
+        Ok(())
+    }
+
+    /// How many streams there are.
+    #[must_use]
+    pub fn streams(&self) -> usize {
+        self.streams
+    }
+
+    fn loudness_of(&self, stream: usize, steps: u64) -> Result<f64, ReadError> {
+        self.check_stream(stream)?;
+        let frames = steps * self.config.step_frames();
+        let lanes = stream * self.weights.len()..;
+        let energies = lanes
+            .zip(&self.weights)
+            .map(|(lane, weight)| weight * self.window.channel_energy(frames, lane));
+        Ok(history::to_lufs(energies.sum::<f64>() / frames as f64))
+    }
+
+    fn peaks_of(&self, stream: usize, channel: usize, mode: Mode) -> Result<&Peaks, ReadError> {
+        if !self.config.mode.contains(mode) {
+            return Err(ReadError::NotMeasured(mode));
+        }
+        self.check_stream(stream)?;
+        let channels = self.config.layout.len();
+        if channel >= channels {
+            return Err(ReadError::Channel {
+                index: channel,
+                channels,
+            });
+        }
+        Ok(&self.peaks[stream * channels + channel])
+    }
+
+    fn check_stream(&self, index: usize) -> Result<(), ReadError> {
+        let streams = self.streams;
+        if index >= streams {
+            return Err(ReadError::Stream { index, streams });
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,277 @@
+//! What a meter is to be like.
+
+use thiserror::Error;
+
+use crate::channel::Channel;
+use crate::history::History;
+use crate::lanes::Filters;
+use crate::meter::Meter;
+use crate::mode::Mode;
+use crate::simd::Level;
+use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
+use crate::window::{WINDOW_MS_MAX, Window};
+
+/// The least rate, in Hz.
+pub const RATE_HZ_MIN: u32 = 16;
+/// The highest rate, in Hz: that of DSD64.
+pub const RATE_HZ_MAX: u32 = 2_822_400;
+/// The largest number of channels.
+pub const CHANNELS_MAX: usize = 64;
+
+/// How often a block of 3 s counts for the loudness range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RangeStep {
+    /// Every 100 ms (EBU Tech 3342 since 2016).
+    #[default]
+    Tenth,
+    /// Every second, as libebur128 does.
+    Second,
+}
+
+/// How exactly a window ends at the last frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Resolution {
+    /// To the frame. Takes 8 bytes per frame of the longest window: 1.2 MB for 3 s at 48 kHz.
+    #[default]
+    Frame,
+    /// To 10 ms: momentary, short-term and windows end with the last whole sub-block. Takes some KB. Integrated
+    /// loudness and range are the same.
+    Block,
+}
+
+/// Says what a [`Meter`] is to be like. Made by [`Meter::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Builder {
+    pub(crate) rate_hz: u32,
+    pub(crate) mode: Mode,
+    pub(crate) layout: Vec<Channel>,
+    pub(crate) window_ms: u64,
+    pub(crate) history_ms: u64,
+    pub(crate) range_step: RangeStep,
+    pub(crate) resolution: Resolution,
+    pub(crate) is_per_channel: bool,
+    pub(crate) is_recovering: bool,
+    pub(crate) level: Level,
+    pub(crate) lead_in_frames: u64,
+}
+
+/// Why there is no such meter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum BuildError {
+    /// The rate is out of range.
+    #[error("{0} Hz, allowed is {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
+    Rate(u32),
+    /// The number of channels is out of range.
+    #[error("{0} channels, allowed is 1 to {CHANNELS_MAX}")]
+    Channels(usize),
+    /// The mode measures nothing.
+    #[error("mode {0:?} does not include momentary loudness, without which nothing is measured")]
+    Mode(Mode),
+    /// [`Channel::DualMono`] beside other channels.
+    #[error("dual mono is for one channel, not for one of {0}")]
+    DualMono(usize),
+    /// The longest window is too long.
+    #[error("a window of {0} ms, allowed is up to {WINDOW_MS_MAX}")]
+    Window(u64),
+    /// A batch of no streams or of too many.
+    #[error(
+        "{streams} streams of {channels} channels, allowed are 1 to {} channels in all",
+        crate::BATCH_CHANNELS_MAX
+    )]
+    Streams {
+        /// How many streams.
+        streams: usize,
+        /// Of how many channels each.
+        channels: usize,
+    },
+    /// There is no memory for a window that long.
+    #[error("no memory for the window")]
+    Memory,
+}
+
+impl Builder {
+    pub(crate) fn new(rate_hz: u32, channels: usize) -> Builder {
+        Builder {
+            rate_hz,
+            mode: Mode::INTEGRATED | Mode::SHORT_TERM,
+            layout: Channel::default_layout(channels.min(CHANNELS_MAX + 1)),
+            window_ms: 0,
+            history_ms: u64::MAX,
+            range_step: RangeStep::default(),
+            resolution: Resolution::default(),
+            is_per_channel: false,
+            is_recovering: true,
+            level: Level::detect(),
+            lead_in_frames: 0,
+        }
+    }
+
+    /// What is measured. Unless said otherwise, momentary, short-term and integrated loudness.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Where the channels' loudspeakers stand; also says how many there are. Unless said otherwise,
+    /// [`Channel::default_layout`].
+    ///
+    /// ```
+    /// use threadbare_loudness::{Channel, Meter};
+    ///
+    /// // Mono that is heard from both loudspeakers.
+    /// let meter = Meter::builder(48_000, 1).layout(&[Channel::DualMono]).build()?;
+    /// assert_eq!(meter.layout(), [Channel::DualMono]);
+    /// # Ok::<(), threadbare_loudness::BuildError>(())
+    /// ```
+    pub fn layout(mut self, layout: &[Channel]) -> Self {
+        self.layout = layout.to_vec();
+        self
+    }
+
+    /// The longest window that [`Meter::window`] will be asked for, in ms: at least 400, with short-term at least 3000.
+    pub fn max_window_ms(mut self, window_ms: u64) -> Self {
+        self.window_ms = window_ms;
+        self
+    }
+
+    /// How much of the past integrated loudness and range are taken over, in ms: at least 400, with range at least 3000.
+    /// Unless said otherwise, all of it. Of no effect with [`Mode::HISTOGRAM`].
+    pub fn max_history_ms(mut self, history_ms: u64) -> Self {
+        self.history_ms = history_ms;
+        self
+    }
+
+    /// How often the loudness range takes a block.
+    pub fn range_step(mut self, step: RangeStep) -> Self {
+        self.range_step = step;
+        self
+    }
+
+    /// How exactly windows end at the last frame.
+    pub fn resolution(mut self, resolution: Resolution) -> Self {
+        self.resolution = resolution;
+        self
+    }
+
+    /// Whether each channel has an integrated loudness of its own; see [`Meter::channel_integrated`].
+    pub fn per_channel(mut self, is_per_channel: bool) -> Self {
+        self.is_per_channel = is_per_channel;
+        self
+    }
+
+    /// Whether a channel's filter begins anew after a sample that is infinite or not a number. It does unless said
+    /// otherwise; if not, nothing of this channel is measured any more until [`Meter::reset`], as with libebur128.
+    pub fn recover(mut self, is_recovering: bool) -> Self {
+        self.is_recovering = is_recovering;
+        self
+    }
+
+    /// The instructions every processor of this architecture has, and no others: to compare with.
+    #[doc(hidden)]
+    pub fn baseline(mut self) -> Self {
+        self.level = Level::BASELINE;
+        self
+    }
+
+    /// # Errors
+    /// Rate, channels, mode or window are not within the limits, or there is no memory.
+    pub fn build(&self) -> Result<Meter, BuildError> {
+        Meter::new(self.clone())
+    }
+
+    pub(crate) fn check(&self) -> Result<(), BuildError> {
+        let channels = self.layout.len();
+        if !(RATE_HZ_MIN..=RATE_HZ_MAX).contains(&self.rate_hz) {
+            return Err(BuildError::Rate(self.rate_hz));
+        }
+        if !(1..=CHANNELS_MAX).contains(&channels) {
+            return Err(BuildError::Channels(channels));
+        }
+        if !self.mode.contains(Mode::MOMENTARY) {
+            return Err(BuildError::Mode(self.mode));
+        }
+        if channels > 1 && self.layout.contains(&Channel::DualMono) {
+            return Err(BuildError::DualMono(channels));
+        }
+        let window_ms = self.window_ms();
+        if window_ms > WINDOW_MS_MAX {
+            return Err(BuildError::Window(window_ms));
+        }
+        Ok(())
+    }
+
+    /// 100 ms in frames.
+    pub(crate) fn step_frames(&self) -> u64 {
+        u64::from(self.rate_hz + 5) / 10
+    }
+
+    pub(crate) fn window_ms(&self) -> u64 {
+        self.window_ms.max(self.window_steps() * 100)
+    }
+
+    /// How many steps of 100 ms the longest window has that the mode asks for.
+    fn window_steps(&self) -> u64 {
+        if self.mode.contains(Mode::SHORT_TERM) {
+            SHORT_TERM_STEPS
+        } else {
+            MOMENTARY_STEPS
+        }
+    }
+
+    pub(crate) fn history_ms(&self) -> u64 {
+        let least = if self.mode.contains(Mode::RANGE) {
+            SHORT_TERM_STEPS
+        } else {
+            MOMENTARY_STEPS
+        };
+        self.history_ms.max(least * 100)
+    }
+
+    /// How many gating blocks are kept, and how many of the loudness range.
+    pub(crate) fn history_blocks(&self) -> (usize, usize) {
+        let range_ms = match self.range_step {
+            RangeStep::Tenth => 100,
+            // A bound of so many ms keeps blocks of 3 s, one each second, as if they did not overlap: libebur128 does.
+            RangeStep::Second => 3_000,
+        };
+        let blocks = |each_ms| usize::try_from(self.history_ms() / each_ms).unwrap_or(usize::MAX);
+        (blocks(100), blocks(range_ms))
+    }
+
+    pub(crate) fn history(&self, mode: Mode, blocks: usize) -> Option<History> {
+        let make = || match self.mode.contains(Mode::HISTOGRAM) {
+            true => History::histogram(),
+            false => History::exact(blocks),
+        };
+        self.mode.contains(mode).then(make)
+    }
+
+    /// For `channels` channels, which are more than a meter's where a batch has one for all its streams.
+    pub(crate) fn window(&self, channels: usize) -> Result<Window, BuildError> {
+        let step_frames = self.step_frames();
+        let frames = u64::from(self.rate_hz) * self.window_ms() / 1_000;
+        let frames_max = frames
+            .next_multiple_of(step_frames)
+            .max(self.window_steps() * step_frames);
+        let is_exact = self.resolution == Resolution::Frame;
+        Window::new(channels, step_frames, frames_max, is_exact)
+    }
+
+    pub(crate) fn filters(&self) -> Filters {
+        Filters {
+            level: self.level,
+            k: KWeighting::new(self.rate_hz),
+            phases: FoldedPhases::new(),
+            oversampling: Oversampling::at(self.rate_hz),
+            has_sample_peak: self.mode.contains(Mode::SAMPLE_PEAK),
+            has_true_peak: self.mode.contains(Mode::TRUE_PEAK),
+            is_recovering: self.is_recovering,
+        }
+    }
+}
+
+/// EBU Tech 3341, 2.2: 400 ms.
+pub(crate) const MOMENTARY_STEPS: u64 = 4;
+/// EBU Tech 3341, 2.2: 3 s.
+pub(crate) const SHORT_TERM_STEPS: u64 = 30;

@@ -1,0 +1,372 @@
+//! The energies of all blocks so far, exact or as a histogram, and what the gates of EBU R128 make of them.
+
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+
+/// Mean squares of blocks that are above the absolute gate.
+#[derive(Debug)]
+pub(crate) enum History {
+    /// Each one, the oldest first, and how many are kept.
+    Exact { energies: VecDeque<f64>, max: usize },
+    /// How many fell into each bin.
+    Histogram(Box<[u64; BINS]>),
+}
+
+/// Of 0.1 LU, from -70 to +30 LUFS.
+const BINS: usize = 1_000;
+
+/// So many blocks have room from the start, unless fewer are kept: ten hours of steps of 100 ms. The memory is not touched
+/// before it is needed, so an operating system does not provide it before, either. Only what is measured for longer than
+/// that, with exact history and without a bound, allocates again (and doubles then).
+const RESERVED_BLOCKS: usize = 10 * 60 * 60 * 10;
+
+/// ITU-R BS.1770, annex 1: -70 LUFS.
+const ABSOLUTE_GATE_LUFS: f64 = -70.0;
+/// ITU-R BS.1770, annex 1: 10 LU below the mean of what is above the absolute gate.
+const INTEGRATED_GATE: f64 = 0.1;
+/// EBU Tech 3342, 2: 20 LU below that mean.
+const RANGE_GATE: f64 = 0.01;
+/// EBU Tech 3342, 2: what is below the 10th and above the 95th percentile does not count.
+const RANGE_LOW: f64 = 0.1;
+const RANGE_HIGH: f64 = 0.95;
+
+/// The loudness of a mean square that is weighted and summed over channels: LUFS (ITU-R BS.1770, annex 1, formula 2). Minus
+/// infinity for silence.
+pub(crate) fn to_lufs(energy: f64) -> f64 {
+    if energy <= 0.0 {
+        return f64::NEG_INFINITY;
+    }
+    // Written with the natural logarithm, as libebur128 computes it: the same energy then gives the same bits.
+    10.0 * (energy.ln() / std::f64::consts::LN_10) + OFFSET_LU
+}
+
+/// The shelf raises 1 kHz by so much: a sine at -23 dBFS is to measure -23 LUFS.
+const OFFSET_LU: f64 = -0.691;
+
+fn to_energy(lufs: f64) -> f64 {
+    10f64.powf((lufs - OFFSET_LU) / 10.0)
+}
+
+/// The energies at the lower edges and in the middles of the bins.
+struct Bins {
+    edges: [f64; BINS],
+    centers: [f64; BINS],
+}
+
+fn bins() -> &'static Bins {
+    static BINS_ONCE: OnceLock<Box<Bins>> = OnceLock::new();
+    BINS_ONCE.get_or_init(|| {
+        let at = |start: f64, bin: usize| to_energy(bin as f64 / 10.0 + start);
+        Box::new(Bins {
+            edges: std::array::from_fn(|bin| at(ABSOLUTE_GATE_LUFS, bin)),
+            centers: std::array::from_fn(|bin| at(ABSOLUTE_GATE_LUFS + 0.05, bin)),
+        })
+    })
+}
+
+impl Bins {
+    /// The bin that this energy falls into; those beyond the last one count there.
+    fn of(&self, energy: f64) -> usize {
+        self.edges
+            .partition_point(|edge| *edge <= energy)
+            .saturating_sub(1)
+    }
+
+    /// The first bin whose middle is not below this energy.
+    fn from(&self, energy: f64) -> usize {
+        if energy < self.edges[0] {
+            return 0;
+        }
+        let bin = self.of(energy);
+        bin + usize::from(energy > self.centers[bin])
+    }
+}
+
+impl Clone for History {
+    /// With the same room to grow, which a clone of the queue would not have.
+    fn clone(&self) -> History {
+        let mut clone = match self {
+            History::Exact { max, .. } => History::exact(*max),
+            History::Histogram(_) => History::histogram(),
+        };
+        clone.append(self);
+        clone
+    }
+}
+
+impl History {
+    /// Keeps the newest `max` blocks.
+    pub(crate) fn exact(max: usize) -> History {
+        let energies = VecDeque::with_capacity(max.min(RESERVED_BLOCKS));
+        History::Exact { energies, max }
+    }
+
+    pub(crate) fn histogram() -> History {
+        // The tables take longer than a block: make them now.
+        bins();
+        History::Histogram(Box::new([0; BINS]))
+    }
+
+    pub(crate) fn is_histogram(&self) -> bool {
+        matches!(self, History::Histogram(_))
+    }
+
+    /// Takes a block's energy, if it is above the absolute gate. One that is infinite or not a number is left out: a single
+    /// bad sample would be all that is left of the measurement.
+    pub(crate) fn push(&mut self, energy: f64) {
+        let bins = bins();
+        let is_counted = energy >= bins.edges[0] && energy.is_finite();
+        if !is_counted {
+            return;
+        }
+        match self {
+            History::Exact { max: 0, .. } => {}
+            History::Exact { energies, max } => {
+                if energies.len() >= *max {
+                    energies.pop_front();
+                }
+                energies.push_back(energy);
+            }
+            History::Histogram(counts) => counts[bins.of(energy)] += 1,
+        }
+    }
+
+    /// Keeps the newest `max` from now on. A histogram does not know which those are.
+    pub(crate) fn truncate(&mut self, max: usize) {
+        if let History::Exact {
+            energies,
+            max: kept,
+        } = self
+        {
+            *kept = max;
+            energies.drain(..energies.len().saturating_sub(max));
+        }
+    }
+
+    /// Takes what a history of the same kind has, after what is here.
+    pub(crate) fn append(&mut self, later: &History) {
+        match (&mut *self, later) {
+            (History::Histogram(mine), History::Histogram(its)) => {
+                mine.iter_mut()
+                    .zip(its.iter())
+                    .for_each(|(mine, its)| *mine += its);
+            }
+            (_, History::Exact { energies, .. }) => {
+                energies.iter().for_each(|energy| self.push(*energy));
+            }
+            (History::Exact { .. }, History::Histogram(_)) => {}
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        match self {
+            History::Exact { energies, .. } => energies.clear(),
+            History::Histogram(counts) => counts.fill(0),
+        }
+    }
+
+    /// Adds how many are not below `gate`, and their sum, to `total`.
+    fn add_to(&self, total: Total, gate: f64) -> Total {
+        match self {
+            History::Exact { energies, .. } => {
+                let above = energies.iter().filter(|energy| **energy >= gate);
+                above.fold(total, |(count, sum), energy| (count + 1, sum + energy))
+            }
+            History::Histogram(counts) => add_counts(total, counts, bins().from(gate)),
+        }
+    }
+}
+
+/// How many blocks, and the sum of their energies. Sums run on from history to history, as those of libebur128 do: the
+/// same values in the same order give the same bits.
+type Total = (u64, f64);
+
+fn add_counts(total: Total, counts: &[u64; BINS], from: usize) -> Total {
+    let bins = counts.iter().zip(&bins().centers).skip(from);
+    bins.fold(total, |(total, sum), (count, center)| {
+        (total + count, sum + *count as f64 * center)
+    })
+}
+
+/// The mean energy of all blocks that are not below `gate`, and nothing if there are none.
+fn mean<'a>(histories: impl Iterator<Item = &'a History>, gate: f64) -> Option<f64> {
+    let (count, sum) = histories.fold((0, 0.0), |total, history| history.add_to(total, gate));
+    (count > 0).then(|| sum / count as f64)
+}
+
+/// The energy of the relative gate of several histories as if they were one, and nothing if they are empty.
+pub(crate) fn relative_gate<'a>(histories: impl Iterator<Item = &'a History>) -> Option<f64> {
+    mean(histories, 0.0).map(|mean| mean * INTEGRATED_GATE)
+}
+
+/// Integrated loudness of several histories as if they were one, in LUFS.
+pub(crate) fn integrated<'a>(histories: impl Iterator<Item = &'a History> + Clone) -> f64 {
+    let Some(gate) = relative_gate(histories.clone()) else {
+        return f64::NEG_INFINITY;
+    };
+    mean(histories, gate).map_or(f64::NEG_INFINITY, to_lufs)
+}
+
+/// The two percentiles between which the loudness range lies, in LUFS.
+///
+/// The histories are all exact or all histograms; nothing if they are empty.
+pub(crate) fn range<'a>(
+    histories: impl Iterator<Item = &'a History> + Clone,
+) -> Option<(f64, f64)> {
+    let (low, high) = if histories.clone().all(|history| history.is_histogram()) {
+        range_of_counts(histories)?
+    } else {
+        range_of_energies(histories)?
+    };
+    Some((to_lufs(low), to_lufs(high)))
+}
+
+/// Which of `count` sorted values stands at this percentile.
+fn index_at(percentile: f64, count: u64) -> u64 {
+    (count.saturating_sub(1) as f64 * percentile + 0.5) as u64
+}
+
+fn range_of_energies<'a>(
+    histories: impl Iterator<Item = &'a History> + Clone,
+) -> Option<(f64, f64)> {
+    let gate = mean(histories.clone(), 0.0)? * RANGE_GATE;
+    let exact = histories.filter_map(|history| match history {
+        History::Exact { energies, .. } => Some(energies),
+        History::Histogram(_) => None,
+    });
+    let mut above: Vec<f64> = exact
+        .flatten()
+        .copied()
+        .filter(|energy| *energy >= gate)
+        .collect();
+    let count = above.len() as u64;
+    if count == 0 {
+        return None;
+    }
+    let mut at = |percentile| {
+        let index = index_at(percentile, count) as usize;
+        *above.select_nth_unstable_by(index, f64::total_cmp).1
+    };
+    Some((at(RANGE_LOW), at(RANGE_HIGH)))
+}
+
+fn range_of_counts<'a>(histories: impl Iterator<Item = &'a History>) -> Option<(f64, f64)> {
+    let mut counts = [0; BINS];
+    for history in histories {
+        if let History::Histogram(more) = history {
+            counts
+                .iter_mut()
+                .zip(more.iter())
+                .for_each(|(count, more)| *count += more);
+        }
+    }
+    let (total, sum) = add_counts((0, 0.0), &counts, 0);
+    if total == 0 {
+        return None;
+    }
+    let from = bins().from(sum / total as f64 * RANGE_GATE);
+    let total: u64 = counts[from..].iter().sum();
+    let at = |percentile| {
+        let index = index_at(percentile, total);
+        let mut passed = 0;
+        let bin = counts[from..].iter().position(|count| {
+            passed += count;
+            passed > index
+        })?;
+        Some(bins().centers[from + bin])
+    };
+    // The gate is 20 LU below the mean, so something is above it.
+    Some((at(RANGE_LOW)?, at(RANGE_HIGH)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exact(lufs: &[f64]) -> History {
+        let mut history = History::exact(usize::MAX);
+        lufs.iter().for_each(|lufs| history.push(to_energy(*lufs)));
+        history
+    }
+
+    fn binned(lufs: &[f64]) -> History {
+        let mut history = History::histogram();
+        lufs.iter().for_each(|lufs| history.push(to_energy(*lufs)));
+        history
+    }
+
+    /// ITU-R BS.1770, annex 1: what is 10 LU below the mean of the rest does not count.
+    #[test]
+    fn quiet_blocks_do_not_count() {
+        for make in [exact, binned] {
+            let history = make(&[-20.02, -20.02, -20.02, -50.0, -80.0]);
+            let found = integrated([&history].into_iter());
+            assert!((found + 20.0).abs() < 0.06, "{found}");
+        }
+    }
+
+    #[test]
+    fn nothing_above_the_gate_is_silence() {
+        for history in [
+            exact(&[-80.0]),
+            binned(&[]),
+            exact(&[f64::NAN, f64::INFINITY]),
+        ] {
+            assert_eq!(integrated([&history].into_iter()), f64::NEG_INFINITY);
+            assert_eq!(relative_gate([&history].into_iter()), None);
+            assert_eq!(range([&history].into_iter()), None);
+        }
+    }
+
+    /// EBU Tech 3342, 2: the 10th and the 95th percentile.
+    #[test]
+    fn the_range_lies_between_two_percentiles() {
+        let steps: Vec<f64> = (0..=100)
+            .map(|step| -30.0 + f64::from(step) * 0.1 + 0.05)
+            .collect();
+        for make in [exact, binned] {
+            let (low, high) = range([&make(&steps)].into_iter()).unwrap();
+            assert!((low + 28.95).abs() < 1e-6, "{low}");
+            assert!((high + 20.45).abs() < 1e-6, "{high}");
+        }
+    }
+
+    #[test]
+    fn several_histories_count_as_one() {
+        let (all, first, second) = (
+            &[-20.0, -25.0, -22.0, -45.0],
+            &[-20.0, -25.0],
+            &[-22.0, -45.0],
+        );
+        for make in [exact, binned] {
+            let (all, first, second) = (make(all), make(first), make(second));
+            let parts = [&first, &second].into_iter();
+            let difference = integrated(parts.clone()) - integrated([&all].into_iter());
+            assert!(difference.abs() < 1e-12);
+            assert_eq!(range(parts), range([&all].into_iter()));
+        }
+    }
+
+    #[test]
+    fn a_bounded_history_forgets_the_oldest() {
+        let mut history = History::exact(2);
+        for lufs in [-10.0, -20.0, -20.0] {
+            history.push(to_energy(lufs));
+        }
+        assert!((integrated([&history].into_iter()) + 20.0).abs() < 1e-9);
+        history.truncate(0);
+        history.push(1.0);
+        assert_eq!(integrated([&history].into_iter()), f64::NEG_INFINITY);
+    }
+
+    #[test]
+    fn beyond_the_last_bin_counts_in_the_last() {
+        for lufs in [30.0, 90.0] {
+            let history = binned(&[lufs]);
+            assert!(
+                (integrated([&history].into_iter()) - 29.95).abs() < 1e-9,
+                "{lufs}"
+            );
+        }
+    }
+}

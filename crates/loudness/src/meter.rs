@@ -1,0 +1,651 @@
+//! The meter of one stream.
+
+use thiserror::Error;
+
+pub use crate::builder::BuildError;
+use crate::builder::{Builder, MOMENTARY_STEPS, RangeStep, SHORT_TERM_STEPS};
+use crate::channel::Channel;
+use crate::history::{self, History};
+use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch};
+use crate::mode::Mode;
+use crate::sample::{InputError, Interleaved, Planar, Sample, Silence, Source};
+use crate::simd::with_denormals_flushed;
+use crate::window::Window;
+
+/// Measures one stream of audio as EBU R128 and ITU-R BS.1770 say.
+///
+/// Samples go in with [`Meter::add_interleaved`] and [`Meter::add_planar`], in pieces of any length; readings may be taken
+/// at any time. Adding allocates nothing, with one exception: exact history without a bound (see
+/// [`Builder::max_history_ms`]) asks for more memory after ten hours.
+///
+/// ```
+/// use threadbare_loudness::{Meter, Mode};
+///
+/// let mode = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK;
+/// let mut meter = Meter::builder(48_000, 2).mode(mode).build()?;
+/// // EBU Tech 3341, case 1: a stereo sine of 1 kHz at -23 dBFS measures -23 LUFS.
+/// let peak = 10f32.powf(-23.0 / 20.0);
+/// for frame in 0..48_000 * 4 {
+///     let sample = peak * (frame as f32 * std::f32::consts::TAU / 48.0).sin();
+///     meter.add_interleaved(&[sample, sample])?;
+/// }
+/// assert!((meter.integrated()? + 23.0).abs() < 0.1);
+/// assert!((meter.momentary() + 23.0).abs() < 0.1);
+/// assert!(meter.range()?.lu < 0.1);
+/// assert!(meter.true_peak(0)? >= meter.sample_peak(0)?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Meter {
+    config: Builder,
+    filters: Filters,
+    groups: Box<[Group]>,
+    scratch: Scratch,
+    window: Window,
+    weights: Vec<f64>,
+    gating: Option<History>,
+    ranging: Option<History>,
+    /// One per channel, if channels are measured by themselves.
+    alone: Vec<History>,
+    peaks: Vec<Peaks>,
+}
+
+/// Of one channel, relative to full scale.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Peaks {
+    pub(crate) sample: f64,
+    pub(crate) true_peak: f64,
+    pub(crate) sample_last: f64,
+    pub(crate) true_peak_last: f64,
+}
+
+impl Peaks {
+    /// Takes over what the groups found in a call.
+    pub(crate) fn note(all: &mut [Peaks], groups: &[Group]) {
+        for group in groups {
+            for (lane, peaks) in all[group.channels()].iter_mut().enumerate() {
+                peaks.sample_last = group.sample_peaks[lane];
+                peaks.true_peak_last = group.true_peak(lane);
+                peaks.sample = peaks.sample.max(peaks.sample_last);
+                peaks.true_peak = peaks.true_peak.max(peaks.true_peak_last);
+            }
+        }
+    }
+}
+
+/// Why there is no such reading.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum ReadError {
+    /// The meter's mode does not include it.
+    #[error("not measured: the mode does not include {0:?}")]
+    NotMeasured(Mode),
+    /// There is no such channel.
+    #[error("channel {index} of {channels}")]
+    Channel {
+        /// Which was asked for, from 0.
+        index: usize,
+        /// How many there are.
+        channels: usize,
+    },
+    /// There is no such stream in the batch.
+    #[error("stream {index} of {streams}")]
+    Stream {
+        /// Which was asked for, from 0.
+        index: usize,
+        /// How many there are.
+        streams: usize,
+    },
+    /// [`Channel::DualMono`] beside other channels.
+    #[error("dual mono is for one channel, not for one of {0}")]
+    DualMono(usize),
+    /// The window is longer than the meter was made for.
+    #[error("a window of {window_ms} ms, the meter keeps {window_ms_max}")]
+    Window {
+        /// What was asked for.
+        window_ms: u64,
+        /// What is possible.
+        window_ms_max: u64,
+    },
+    /// The loudness range of exact histories and histograms together.
+    #[error("exact histories and histograms have no range in common")]
+    MixedHistories,
+}
+
+/// Loudness range (EBU Tech 3342) and what lies at its ends.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LoudnessRange {
+    /// `high_lufs` - `low_lufs`, in LU; 0 if nothing was above the gates.
+    pub lu: f64,
+    /// The 10th percentile of short-term loudness, in LUFS; minus infinity if nothing was above the gates.
+    pub low_lufs: f64,
+    /// The 95th percentile.
+    pub high_lufs: f64,
+}
+
+impl Meter {
+    /// For audio of `rate_hz` frames a second, 16 to 2,822,400, of 1 to 64 channels.
+    pub fn builder(rate_hz: u32, channels: usize) -> Builder {
+        Builder::new(rate_hz, channels)
+    }
+
+    pub(crate) fn new(config: Builder) -> Result<Meter, BuildError> {
+        config.check()?;
+        let channels = config.layout.len();
+        let (gating_blocks, range_blocks) = config.history_blocks();
+        let gating = || config.history(Mode::INTEGRATED, gating_blocks);
+        let alone = if config.is_per_channel { channels } else { 0 };
+        let mut meter = Meter {
+            filters: config.filters(),
+            groups: Group::cover(0, channels).collect(),
+            scratch: Scratch::new(),
+            window: config.window(channels)?,
+            weights: Vec::new(),
+            gating: gating(),
+            ranging: config.history(Mode::RANGE, range_blocks),
+            alone: (0..alone).filter_map(|_| gating()).collect(),
+            peaks: vec![Peaks::default(); channels],
+            config,
+        };
+        meter.weigh();
+        Ok(meter)
+    }
+
+    /// Adds interleaved samples: whole frames, a sample of each channel after the other.
+    ///
+    /// # Errors
+    /// The last frame is not whole; nothing was added.
+    pub fn add_interleaved<T: Sample>(&mut self, samples: &[T]) -> Result<(), InputError> {
+        let source = Interleaved::new(samples, self.channels())?;
+        self.add(&source, source.frames());
+        Ok(())
+    }
+
+    /// Adds planar samples: a slice for each channel.
+    ///
+    /// # Errors
+    /// There are not as many slices as channels, or they differ in length; nothing was added.
+    ///
+    /// ```
+    /// # use threadbare_loudness::Meter;
+    /// let mut meter = Meter::builder(44_100, 2).build()?;
+    /// let (left, right) = (vec![100i16; 441], vec![-100i16; 441]);
+    /// meter.add_planar(&[&left[..], &right[..]])?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn add_planar<T: Sample, P: AsRef<[T]>>(&mut self, planes: &[P]) -> Result<(), InputError> {
+        let source = Planar::new(planes, self.channels())?;
+        self.add(&source, source.frames());
+        Ok(())
+    }
+
+    /// Adds so many frames in which nothing is heard: a gap in a stream counts as much as what is around it.
+    pub fn add_silence(&mut self, frames: usize) {
+        self.add(&Silence, frames);
+    }
+
+    fn add<S: Source>(&mut self, source: &S, frames: usize) {
+        with_denormals_flushed(|| {
+            self.groups.iter_mut().for_each(Group::begin_call);
+            let mut at = 0;
+            while at < frames {
+                let count = self.window.room().min(CHUNK_FRAMES).min(frames - at);
+                let (open, ring) = self.window.next(count);
+                for group in &mut self.groups {
+                    let (filters, scratch) = (&self.filters, &mut self.scratch);
+                    let energy = group.process(filters, scratch, source, (at, count), ring);
+                    let channels = open[group.channels()].iter_mut();
+                    channels
+                        .zip(energy)
+                        .for_each(|(sum, energy)| *sum += energy);
+                }
+                if self.window.is_edge(count) {
+                    let is_recovering = self.filters.is_recovering;
+                    self.groups
+                        .iter_mut()
+                        .for_each(|group| group.settle(is_recovering));
+                }
+                if self.window.advance(count) {
+                    self.end_step();
+                }
+                at += count;
+            }
+            if self.filters.has_sample_peak {
+                Peaks::note(&mut self.peaks, &self.groups);
+            }
+        });
+    }
+
+    /// 100 ms more: a gating block of 400 ms ends here (ITU-R BS.1770, annex 1: they overlap by 75 %), and maybe a block of
+    /// 3 s for the loudness range.
+    fn end_step(&mut self) {
+        let (position, step) = (self.window.position(), self.config.step_frames());
+        let steps = position / step;
+        if position <= self.config.lead_in_frames || steps < MOMENTARY_STEPS {
+            return;
+        }
+        if let Some(history) = &mut self.gating {
+            let frames = MOMENTARY_STEPS * step;
+            history.push(self.window.energy(frames, &self.weights) / frames as f64);
+            for (channel, history) in self.alone.iter_mut().enumerate() {
+                history.push(self.window.channel_energy(frames, channel) / frames as f64);
+            }
+        }
+        let is_due = steps >= SHORT_TERM_STEPS
+            && match self.config.range_step {
+                RangeStep::Tenth => true,
+                RangeStep::Second => (steps - SHORT_TERM_STEPS).is_multiple_of(10),
+            };
+        if let Some(history) = self.ranging.as_mut().filter(|_| is_due) {
+            let frames = SHORT_TERM_STEPS * step;
+            history.push(self.window.energy(frames, &self.weights) / frames as f64);
+        }
+    }
+
+    /// Loudness of the last 400 ms, in LUFS (EBU Tech 3341, 2.2); what was before the first frame counts as silence. Minus
+    /// infinity for silence.
+    #[must_use]
+    pub fn momentary(&self) -> f64 {
+        self.loudness_of(MOMENTARY_STEPS * self.config.step_frames())
+    }
+
+    /// Loudness of the last 3 s, in LUFS (EBU Tech 3341, 2.2), else as [`Meter::momentary`].
+    ///
+    /// # Errors
+    /// The mode does not include it, and no window is that long.
+    pub fn short_term(&self) -> Result<f64, ReadError> {
+        let frames = SHORT_TERM_STEPS * self.config.step_frames();
+        if frames > self.window.frames_max() {
+            return Err(ReadError::NotMeasured(Mode::SHORT_TERM));
+        }
+        Ok(self.loudness_of(frames))
+    }
+
+    /// Loudness of the last `window_ms` ms, in LUFS, else as [`Meter::momentary`]. Not a number if that is no frame.
+    ///
+    /// ```
+    /// # use threadbare_loudness::{Meter, Mode};
+    /// let mut meter = Meter::builder(48_000, 1).max_window_ms(10_000).build()?;
+    /// meter.add_interleaved(&vec![0.1f64; 48_000 * 12])?;
+    /// // A constant does not get through the high-pass filter.
+    /// assert!(meter.window(10_000)? < -100.0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No window is that long; see [`Meter::set_max_window_ms`].
+    pub fn window(&self, window_ms: u64) -> Result<f64, ReadError> {
+        let window_ms_max = self.config.window_ms();
+        if window_ms > window_ms_max {
+            return Err(ReadError::Window {
+                window_ms,
+                window_ms_max,
+            });
+        }
+        Ok(self.loudness_of(u64::from(self.config.rate_hz) * window_ms / 1_000))
+    }
+
+    fn loudness_of(&self, frames: u64) -> f64 {
+        history::to_lufs(self.window.energy(frames, &self.weights) / frames as f64)
+    }
+
+    /// Integrated loudness of all so far, in LUFS (ITU-R BS.1770, annex 1). Minus infinity if nothing was above the gates.
+    ///
+    /// # Errors
+    /// The mode does not include it.
+    pub fn integrated(&self) -> Result<f64, ReadError> {
+        integrated_of([self])
+    }
+
+    /// The relative gate of the integrated loudness, in LUFS (ITU-R BS.1770, annex 1): 10 LU below what is above the absolute
+    /// gate of -70 LUFS; -70 if nothing was.
+    ///
+    /// # Errors
+    /// The mode does not include integrated loudness.
+    pub fn relative_threshold(&self) -> Result<f64, ReadError> {
+        let gate = history::relative_gate([self.gating()?].into_iter());
+        Ok(gate.map_or(-70.0, history::to_lufs))
+    }
+
+    /// Loudness range of all so far (EBU Tech 3342).
+    ///
+    /// # Errors
+    /// The mode does not include it.
+    pub fn range(&self) -> Result<LoudnessRange, ReadError> {
+        range_of([self])
+    }
+
+    /// The largest magnitude of a channel's samples, full scale being 1.0.
+    ///
+    /// # Errors
+    /// The mode does not include it, or there is no such channel.
+    pub fn sample_peak(&self, channel: usize) -> Result<f64, ReadError> {
+        self.peaks_of(channel, Mode::SAMPLE_PEAK)
+            .map(|peaks| peaks.sample)
+    }
+
+    /// The same of what was added last alone.
+    ///
+    /// # Errors
+    /// As [`Meter::sample_peak`].
+    pub fn last_sample_peak(&self, channel: usize) -> Result<f64, ReadError> {
+        self.peaks_of(channel, Mode::SAMPLE_PEAK)
+            .map(|peaks| peaks.sample_last)
+    }
+
+    /// The largest magnitude of a channel's signal, between the samples as well, full scale being 1.0 (ITU-R BS.1770, annex 2).
+    /// At four times the rate below 96 kHz, at twice the rate below 192 kHz, above that the sample peak.
+    ///
+    /// # Errors
+    /// The mode does not include it, or there is no such channel.
+    pub fn true_peak(&self, channel: usize) -> Result<f64, ReadError> {
+        self.peaks_of(channel, Mode::TRUE_PEAK)
+            .map(|peaks| peaks.true_peak)
+    }
+
+    /// The same of what was added last alone.
+    ///
+    /// # Errors
+    /// As [`Meter::true_peak`].
+    pub fn last_true_peak(&self, channel: usize) -> Result<f64, ReadError> {
+        self.peaks_of(channel, Mode::TRUE_PEAK)
+            .map(|peaks| peaks.true_peak_last)
+    }
+
+    /// Momentary loudness of one channel as if it were alone and in front, in LUFS. It ends with the last whole 10 ms.
+    ///
+    /// # Errors
+    /// There is no such channel.
+    pub fn channel_momentary(&self, channel: usize) -> Result<f64, ReadError> {
+        self.channel_loudness(channel, MOMENTARY_STEPS)
+    }
+
+    /// Short-term loudness of one channel, else as [`Meter::channel_momentary`].
+    ///
+    /// # Errors
+    /// There is no such channel, or the mode does not include short-term loudness.
+    pub fn channel_short_term(&self, channel: usize) -> Result<f64, ReadError> {
+        self.short_term()?;
+        self.channel_loudness(channel, SHORT_TERM_STEPS)
+    }
+
+    /// Integrated loudness of one channel as if it were alone and in front, gated by itself, in LUFS.
+    ///
+    /// ```
+    /// # use threadbare_loudness::Meter;
+    /// let mut meter = Meter::builder(48_000, 2).per_channel(true).build()?;
+    /// let (left, silence): (Vec<f32>, _) = ((0..48_000).map(|n| (n as f32 * 0.1).sin()).collect(), vec![0.0; 48_000]);
+    /// meter.add_planar(&[left, silence])?;
+    /// assert!((meter.channel_integrated(0)? - meter.integrated()?).abs() < 1e-9);
+    /// assert_eq!(meter.channel_integrated(1)?, f64::NEG_INFINITY);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// There is no such channel, or the meter was not made for it: [`Builder::per_channel`], [`Mode::INTEGRATED`].
+    pub fn channel_integrated(&self, channel: usize) -> Result<f64, ReadError> {
+        self.check_channel(channel)?;
+        let history = self.alone.get(channel);
+        let history = history.ok_or(ReadError::NotMeasured(Mode::INTEGRATED))?;
+        Ok(history::integrated([history].into_iter()))
+    }
+
+    /// Forgets all that was measured; what is to be measured stays.
+    pub fn reset(&mut self) {
+        self.restart();
+        self.peaks.fill(Peaks::default());
+        let histories = self
+            .gating
+            .iter_mut()
+            .chain(&mut self.ranging)
+            .chain(&mut self.alone);
+        histories.for_each(History::clear);
+    }
+
+    /// Says where a channel's loudspeaker stands. For integrated loudness and range from the next step of 100 ms on; for the
+    /// windows at once, where a sub-block of 10 ms in which one begins is taken to have had the same mix throughout.
+    ///
+    /// # Errors
+    /// There is no such channel, or it is [`Channel::DualMono`] beside others.
+    pub fn set_channel(&mut self, channel: usize, place: Channel) -> Result<(), ReadError> {
+        self.check_channel(channel)?;
+        if place == Channel::DualMono && self.channels() > 1 {
+            return Err(ReadError::DualMono(self.channels()));
+        }
+        self.config.layout[channel] = place;
+        self.weigh();
+        Ok(())
+    }
+
+    /// From here on the audio has another rate or number of channels. Integrated loudness and range go on; windows and filters
+    /// begin anew. With another number of channels, so do the peaks, and the layout is [`Channel::default_layout`].
+    ///
+    /// Says whether anything changed.
+    ///
+    /// # Errors
+    /// They are not within the limits; nothing changed.
+    pub fn set_format(&mut self, rate_hz: u32, channels: usize) -> Result<bool, BuildError> {
+        let mut config = self.config.clone();
+        config.rate_hz = rate_hz;
+        if channels != self.channels() {
+            config.layout = Channel::default_layout(channels.min(crate::CHANNELS_MAX + 1));
+        }
+        config.check()?;
+        if rate_hz == self.config.rate_hz && channels == self.channels() {
+            return Ok(false);
+        }
+        let mut meter = Meter::new(config)?;
+        meter.gating = self.gating.take();
+        meter.ranging = self.ranging.take();
+        if channels == self.channels() {
+            meter.peaks = std::mem::take(&mut self.peaks);
+            meter.alone = std::mem::take(&mut self.alone);
+        }
+        *self = meter;
+        Ok(true)
+    }
+
+    /// The longest window that [`Meter::window`] can be asked for from now on, in ms: at least 400, with short-term loudness
+    /// at least 3000. What was in the windows is forgotten if that changes anything, which is said.
+    ///
+    /// # Errors
+    /// It is longer than an hour, or there is no memory for it; nothing changed.
+    pub fn set_max_window_ms(&mut self, window_ms: u64) -> Result<bool, BuildError> {
+        let mut config = self.config.clone();
+        config.window_ms = window_ms;
+        config.check()?;
+        if config.window_ms() == self.config.window_ms() {
+            return Ok(false);
+        }
+        self.window = config.window(self.channels())?;
+        self.config = config;
+        Ok(true)
+    }
+
+    /// How much of the past integrated loudness and range are taken over from now on, in ms: at least 400, with range at
+    /// least 3000. What is older is forgotten; what was forgotten does not come back. Says whether that is a change.
+    ///
+    /// With [`RangeStep::Second`], the bound counts the blocks of the range as if they did not overlap, as libebur128 does.
+    pub fn set_max_history_ms(&mut self, history_ms: u64) -> bool {
+        let before = self.config.history_ms();
+        self.config.history_ms = history_ms;
+        if self.config.history_ms() == before {
+            return false;
+        }
+        let (gating_blocks, range_blocks) = self.config.history_blocks();
+        let gating = self.gating.iter_mut().chain(&mut self.alone);
+        gating.for_each(|history| history.truncate(gating_blocks));
+        self.ranging
+            .iter_mut()
+            .for_each(|history| history.truncate(range_blocks));
+        true
+    }
+
+    /// How many channels there are.
+    #[must_use]
+    pub fn channels(&self) -> usize {
+        self.config.layout.len()
+    }
+
+    /// Frames per second.
+    #[must_use]
+    pub fn rate_hz(&self) -> u32 {
+        self.config.rate_hz
+    }
+
+    /// What is measured.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.config.mode
+    }
+
+    /// Where the channels' loudspeakers stand.
+    #[must_use]
+    pub fn layout(&self) -> &[Channel] {
+        &self.config.layout
+    }
+
+    /// Takes over what a later part of the same programme measured, and goes on from its end.
+    pub(crate) fn append(&mut self, later: Meter) {
+        let mine = self
+            .gating
+            .iter_mut()
+            .chain(&mut self.ranging)
+            .chain(&mut self.alone);
+        let its = later
+            .gating
+            .iter()
+            .chain(&later.ranging)
+            .chain(&later.alone);
+        mine.zip(its).for_each(|(mine, its)| mine.append(its));
+        for (mine, its) in self.peaks.iter_mut().zip(&later.peaks) {
+            mine.sample = mine.sample.max(its.sample);
+            mine.true_peak = mine.true_peak.max(its.true_peak);
+            (mine.sample_last, mine.true_peak_last) = (its.sample_last, its.true_peak_last);
+        }
+        (self.groups, self.window, self.config) = (later.groups, later.window, later.config);
+    }
+
+    fn gating(&self) -> Result<&History, ReadError> {
+        self.gating
+            .as_ref()
+            .ok_or(ReadError::NotMeasured(Mode::INTEGRATED))
+    }
+
+    fn peaks_of(&self, channel: usize, mode: Mode) -> Result<&Peaks, ReadError> {
+        if !self.mode().contains(mode) {
+            return Err(ReadError::NotMeasured(mode));
+        }
+        self.check_channel(channel)?;
+        Ok(&self.peaks[channel])
+    }
+
+    fn channel_loudness(&self, channel: usize, steps: u64) -> Result<f64, ReadError> {
+        self.check_channel(channel)?;
+        let frames = steps * self.config.step_frames();
+        Ok(history::to_lufs(
+            self.window.channel_energy(frames, channel) / frames as f64,
+        ))
+    }
+
+    fn check_channel(&self, index: usize) -> Result<(), ReadError> {
+        let channels = self.channels();
+        if index >= channels {
+            return Err(ReadError::Channel { index, channels });
+        }
+        Ok(())
+    }
+
+    /// The weights follow the layout.
+    fn weigh(&mut self) {
+        let weights = self
+            .config
+            .layout
+            .iter()
+            .map(|place| place.weight())
+            .collect();
+        let before = std::mem::replace(&mut self.weights, weights);
+        self.window.reweigh(&before, &self.weights);
+        self.groups
+            .iter_mut()
+            .for_each(|group| group.set_weights(&self.weights));
+    }
+
+    fn restart(&mut self) {
+        self.config.lead_in_frames = 0;
+        self.window.clear();
+        self.groups.iter_mut().for_each(Group::clear);
+    }
+}
+
+/// Integrated loudness of several programmes as if they were one, in LUFS: of an album, or of a file measured in parts. Minus
+/// infinity if nothing was above the gates.
+///
+/// ```
+/// use threadbare_loudness::{Meter, Mode, integrated_of, range_of};
+///
+/// let builder = Meter::builder(44_100, 2).mode(Mode::INTEGRATED | Mode::RANGE);
+/// let mut album = [builder.build()?, builder.build()?];
+/// for (song, level) in album.iter_mut().zip([8_000i16, 4_000]) {
+///     let square: Vec<i16> = (0..44_100 * 10).flat_map(|n| [if n / 50 % 2 == 0 { level } else { -level }; 2]).collect();
+///     song.add_interleaved(&square)?;
+/// }
+/// let (first, second) = (album[0].integrated()?, album[1].integrated()?);
+/// assert!((first - second - 6.0).abs() < 0.1);
+/// assert!(first > integrated_of(&album)? && integrated_of(&album)? > second);
+/// assert!((range_of(&album)?.lu - 6.0).abs() < 0.1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// The mode of one of the meters does not include it.
+pub fn integrated_of<'a>(
+    meters: impl IntoIterator<Item = &'a Meter, IntoIter: Clone>,
+) -> Result<f64, ReadError> {
+    let meters = meters.into_iter();
+    for meter in meters.clone() {
+        meter.gating()?;
+    }
+    Ok(history::integrated(
+        meters.filter_map(|meter| meter.gating.as_ref()),
+    ))
+}
+
+/// Loudness range of several programmes as if they were one.
+///
+/// # Errors
+/// The mode of one of the meters does not include it, or some keep a histogram and some do not.
+pub fn range_of<'a>(
+    meters: impl IntoIterator<Item = &'a Meter, IntoIter: Clone>,
+) -> Result<LoudnessRange, ReadError> {
+    let meters = meters.into_iter();
+    let mut histories = meters.clone().map(|meter| meter.ranging.as_ref());
+    if histories.clone().any(|history| history.is_none()) {
+        return Err(ReadError::NotMeasured(Mode::RANGE));
+    }
+    let kind = |history: Option<&History>| history.is_some_and(History::is_histogram);
+    if let Some(first) = histories.next()
+        && histories.any(|history| kind(history) != kind(first))
+    {
+        return Err(ReadError::MixedHistories);
+    }
+    Ok(range_of_histories(
+        meters.filter_map(|meter| meter.ranging.as_ref()),
+    ))
+}
+
+pub(crate) fn range_of_histories<'a>(
+    histories: impl Iterator<Item = &'a History> + Clone,
+) -> LoudnessRange {
+    match history::range(histories) {
+        Some((low_lufs, high_lufs)) => LoudnessRange {
+            lu: high_lufs - low_lufs,
+            low_lufs,
+            high_lufs,
+        },
+        None => LoudnessRange {
+            lu: 0.0,
+            low_lufs: f64::NEG_INFINITY,
+            high_lufs: f64::NEG_INFINITY,
+        },
+    }
+}

@@ -1,0 +1,105 @@
+//! A long programme in parts, so that several cores can measure it at once.
+
+use std::ops::Range;
+
+use crate::builder::{BuildError, Builder};
+use crate::meter::Meter;
+
+/// A part of a programme, made by [`Builder::split`].
+///
+/// A part that is not the first begins to listen earlier than it begins to measure: until its filters and windows hold what
+/// they would if the whole programme had gone through them. What it then measures is the same, but for roundings.
+///
+/// ```
+/// use threadbare_loudness::{Meter, Mode, merge};
+///
+/// let builder = Meter::builder(48_000, 1).mode(Mode::INTEGRATED | Mode::RANGE);
+/// let programme: Vec<f32> = (0..48_000 * 60).map(|n| (n as f32 * 0.05).sin() * 0.1).collect();
+/// let parts = builder.split(programme.len() as u64, 4);
+/// let meters = std::thread::scope(|scope| {
+///     let measure = |part: &threadbare_loudness::Part| {
+///         let mut meter = part.meter()?;
+///         let feed = part.feed();
+///         meter.add_interleaved(&programme[feed.start as usize..feed.end as usize]).expect("mono");
+///         Ok::<_, threadbare_loudness::BuildError>(meter)
+///     };
+///     let threads: Vec<_> = parts.iter().map(|part| scope.spawn(move || measure(part))).collect();
+///     threads.into_iter().map(|thread| thread.join().expect("no panic")).collect::<Result<Vec<_>, _>>()
+/// })?;
+/// let meter = merge(meters).expect("at least one part");
+/// assert!(meter.integrated()?.is_finite());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Part {
+    builder: Builder,
+    feed_start: u64,
+    frames: Range<u64>,
+}
+
+impl Part {
+    /// Which frames of the programme the meter of this part is to get.
+    #[must_use]
+    pub fn feed(&self) -> Range<u64> {
+        self.feed_start..self.frames.end
+    }
+
+    /// Which frames this part measures: the parts of a programme cover it without overlap.
+    #[must_use]
+    pub fn frames(&self) -> Range<u64> {
+        self.frames.clone()
+    }
+
+    /// The meter for this part alone.
+    ///
+    /// # Errors
+    /// As [`Builder::build`].
+    pub fn meter(&self) -> Result<Meter, BuildError> {
+        self.builder.build()
+    }
+}
+
+impl Builder {
+    /// Cuts a programme of so many frames into at most `parts` parts, to be measured each by a meter of its own
+    /// ([`Part::meter`]) and put together by [`merge`]. Fewer if it is short: each lasts at least as long as what it has to
+    /// listen to before, or several seconds.
+    #[must_use]
+    pub fn split(&self, frames: u64, parts: usize) -> Vec<Part> {
+        let step_frames = self.step_frames();
+        // The loudness range may count one step of ten: parts begin with such a one.
+        let grain = step_frames * GRAIN_STEPS;
+        let window_steps = self.window_ms() / 100 + FADE_STEPS;
+        let lead_in = (window_steps * step_frames).next_multiple_of(grain);
+        let length = frames
+            .div_ceil(parts.max(1) as u64)
+            .next_multiple_of(grain)
+            .max(lead_in);
+        let starts = (0..frames.max(1)).step_by(usize::try_from(length).unwrap_or(usize::MAX));
+        let part = |start: u64| {
+            let feed_start = start.saturating_sub(lead_in);
+            let mut builder = self.clone();
+            builder.lead_in_frames = start - feed_start;
+            Part {
+                builder,
+                feed_start,
+                frames: start..(start + length).min(frames),
+            }
+        };
+        starts.map(part).collect()
+    }
+}
+
+/// The meter of a whole programme from those of its parts, in their order. It reads, and goes on, as if it had measured
+/// all of it. Nothing if there are no parts.
+///
+/// The meters must be those of [`Part::meter`], each fed with [`Part::feed`].
+pub fn merge(meters: impl IntoIterator<Item = Meter>) -> Option<Meter> {
+    meters.into_iter().reduce(|mut whole, later| {
+        whole.append(later);
+        whole
+    })
+}
+
+const GRAIN_STEPS: u64 = 10;
+/// After half a second, less than 1e-40 is left in the high-pass filter of what was before.
+const FADE_STEPS: u64 = 5;

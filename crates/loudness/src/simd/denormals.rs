@@ -1,0 +1,160 @@
+//! Numbers next to zero count as zero while a meter works.
+//!
+//! After a signal has ended, the filters' memory fades and would spend most of its life among the denormal numbers, with which
+//! processors are many times slower. The processor has a switch that makes them zero. It belongs to the thread, and code
+//! outside must find it as it was: so there is no guard that somebody could keep or forget, only a function that runs
+//! another one and puts the switch back behind it, also when that one panics.
+
+/// Runs `work` with numbers next to zero (denormals) counting as zero, where this architecture can: x86-64 and AArch64.
+///
+/// Meters do so themselves. For other filters whose memory fades: denormals make a processor many times slower. There is
+/// no guard to keep or to forget: behind `work` the thread is as it was before, also when `work` panics. Which arithmetic
+/// next to the call is inside is the compiler's choice, so this is for speed, not for exact results.
+///
+/// ```
+/// let mut memory = 1.0f64;
+/// threadbare_loudness::with_denormals_flushed(|| {
+///     for _ in 0..1_000_000 {
+///         memory *= 0.9;
+///     }
+/// });
+/// assert!(memory < f64::MIN_POSITIVE);
+/// ```
+#[inline]
+pub fn with_denormals_flushed<R>(work: impl FnOnce() -> R) -> R {
+    let _restore = Flushed::begin();
+    work()
+}
+
+/// What the switch's register held before. Never handed out: dropped at the end of the function above, panic or not.
+struct Flushed {
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    before: Register,
+}
+
+#[cfg(target_arch = "x86_64")]
+type Register = u32;
+#[cfg(target_arch = "aarch64")]
+type Register = u64;
+
+/// MXCSR: flush results to zero, and take operands as zero.
+#[cfg(target_arch = "x86_64")]
+const FLUSH: Register = 1 << 15 | 1 << 6;
+/// FPCR: the same in one bit.
+#[cfg(target_arch = "aarch64")]
+const FLUSH: Register = 1 << 24;
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+impl Flushed {
+    #[inline]
+    fn begin() -> Flushed {
+        let before = read();
+        if before & FLUSH != FLUSH {
+            write(before | FLUSH);
+        }
+        Flushed { before }
+    }
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+impl Drop for Flushed {
+    #[inline]
+    fn drop(&mut self) {
+        if self.before & FLUSH != FLUSH {
+            // All of it as it was: the flags of exceptions, too, to which the work inside means nothing. Reading the register
+            // once more to keep them would be a third of what a call of one frame costs here.
+            write(self.before);
+        }
+    }
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+impl Flushed {
+    #[inline]
+    fn begin() -> Flushed {
+        Flushed {}
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn read() -> Register {
+    let mut value: Register = 0;
+    // SAFETY: `stmxcsr` stores the 4 bytes of MXCSR to the address it is given, which is that of a live `u32`. SSE is in
+    // the baseline of this architecture. No flags are touched, no stack is used.
+    unsafe {
+        std::arch::asm!("stmxcsr [{}]", in(reg) &mut value, options(nostack, preserves_flags));
+    }
+    value
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn write(value: Register) {
+    // SAFETY: `ldmxcsr` loads the 4 bytes at the address it is given, which is that of a live `u32`. The value is what
+    // `read` gave with the two flush bits set or as before, so no reserved bit is set, and exceptions stay masked and
+    // rounding as they were. What is compiled between does not depend on whether denormals are zero.
+    unsafe {
+        std::arch::asm!("ldmxcsr [{}]", in(reg) &value, options(nostack, preserves_flags));
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline]
+fn read() -> Register {
+    let value: Register;
+    // SAFETY: reading FPCR is allowed at every exception level and has no effect.
+    unsafe {
+        std::arch::asm!("mrs {}, fpcr", out(reg) value, options(nomem, nostack, preserves_flags));
+    }
+    value
+}
+
+#[cfg(target_arch = "aarch64")]
+#[inline]
+fn write(value: Register) {
+    // SAFETY: the value is what `read` gave, with the flush bit set or as before: rounding and traps stay as they were.
+    unsafe {
+        std::arch::asm!("msr fpcr, {}", in(reg) value, options(nostack, preserves_flags));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::hint::black_box;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    // Inlined, the product might be computed on the other side of the switch.
+    #[inline(never)]
+    fn half_of_the_least() -> f64 {
+        black_box(f64::MIN_POSITIVE) * black_box(0.5)
+    }
+
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    #[test]
+    fn denormals_are_zero_inside_and_not_outside() {
+        assert!(half_of_the_least() > 0.0);
+        assert_eq!(with_denormals_flushed(half_of_the_least), 0.0);
+        assert!(half_of_the_least() > 0.0);
+    }
+
+    #[test]
+    fn nested_calls_end_with_the_outermost() {
+        with_denormals_flushed(|| {
+            let inside = half_of_the_least();
+            with_denormals_flushed(|| ());
+            assert_eq!(half_of_the_least(), inside);
+        });
+        assert!(half_of_the_least() > 0.0);
+    }
+
+    #[test]
+    fn a_panic_puts_the_switch_back() {
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            with_denormals_flushed(|| panic!("on purpose"))
+        }));
+        assert!(panicked.is_err());
+        assert!(half_of_the_least() > 0.0);
+    }
+}

@@ -1,0 +1,148 @@
+//! Which instructions the processor has, decided at run time, and the inner loops compiled for them.
+//!
+//! The loops stand in [`kernels`] once. Each is compiled twice on x86-64: for the baseline (SSE2), and for AVX2 with FMA.
+//! Elsewhere once, for the baseline; on AArch64 that has NEON and fused products.
+
+mod denormals;
+mod interpolate;
+mod kernels;
+#[cfg(test)]
+mod tests;
+mod vector;
+
+pub use denormals::with_denormals_flushed;
+pub(crate) use kernels::KState;
+
+use crate::sample::Sample;
+use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
+
+/// What the inner loops are compiled for. Only [`Level::detect`] makes other than the baseline, so that to have a value is
+/// to have the instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Level(Instructions);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instructions {
+    Baseline,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+}
+
+/// Whether a fused product and sum is one instruction of the baseline.
+const BASELINE_FMA: bool = cfg!(target_arch = "aarch64");
+
+/// Gives [`Level`] a method that runs a kernel as compiled for that level.
+///
+/// `FMA` in the body of the kernel's call stands for whether there are fused products.
+macro_rules! dispatch {
+    ($(
+        $(#[$doc:meta])*
+        fn $name:ident [$($generic:tt)*] [$($pass:tt)*] ($($arg:ident: $type:ty),* $(,)?) = |$fma:ident| $call:expr;
+    )*) => { impl Level { $(
+        $(#[$doc])*
+        #[inline]
+        pub(crate) fn $name<$($generic)*>(self, $($arg: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma")]
+            fn avx2<$($generic)*>($($arg: $type),*) {
+                const $fma: bool = true;
+                $call
+            }
+            match self.0 {
+                Instructions::Baseline => {
+                    const $fma: bool = BASELINE_FMA;
+                    $call
+                }
+                #[cfg(target_arch = "x86_64")]
+                // SAFETY: `Avx2` is made by `detect` alone, after it has found AVX2 and FMA in this processor.
+                Instructions::Avx2 => unsafe { avx2::<$($pass)*>($($arg),*) },
+            }
+        }
+    )* } };
+}
+
+impl Level {
+    /// The best that this processor has.
+    pub(crate) fn detect() -> Level {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("fma")
+        {
+            return Level(Instructions::Avx2);
+        }
+        Level::BASELINE
+    }
+
+    /// What every processor of this architecture has.
+    pub(crate) const BASELINE: Level = Level(Instructions::Baseline);
+
+    /// See [`interpolate::raise_peaks`].
+    #[inline]
+    pub(crate) fn interpolate<const G: usize>(
+        self,
+        oversampling: Oversampling,
+        phases: &FoldedPhases,
+        samples: &[f32],
+        peaks: &mut [f32; 4],
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        #[target_feature(enable = "avx2,fma")]
+        fn avx2<const G: usize>(
+            oversampling: Oversampling,
+            phases: &FoldedPhases,
+            samples: &[f32],
+            peaks: &mut [f32; 4],
+        ) {
+            // SAFETY: this function runs, so that the processor has what it was compiled for.
+            let proof = unsafe { vector::HasAvx2::new() };
+            interpolate::raise_peaks::<G, vector::Avx2>(
+                proof,
+                oversampling,
+                phases,
+                samples,
+                peaks,
+            );
+        }
+        match self.0 {
+            Instructions::Baseline => interpolate::raise_peaks::<G, vector::Baseline>(
+                (),
+                oversampling,
+                phases,
+                samples,
+                peaks,
+            ),
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: `Avx2` is made by `detect` alone, after it has found AVX2 and FMA in this processor.
+            Instructions::Avx2 => unsafe { avx2::<G>(oversampling, phases, samples, peaks) },
+        }
+    }
+}
+
+dispatch! {
+    /// See [`kernels::gather`].
+    fn gather [T: Sample, const G: usize] [T, G] (
+        samples: &[T], channels: usize, first: usize, to: std::ops::Range<usize>, lanes: &mut [[f64; G]],
+    ) = |_FMA| kernels::gather(samples, channels, first, to, lanes);
+
+    /// See [`kernels::gather_plane`].
+    fn gather_plane [T: Sample, const G: usize] [T, G] (
+        samples: &[T], lane: usize, lanes: &mut [[f64; G]],
+    ) = |_FMA| kernels::gather_plane(samples, lane, lanes);
+
+    /// See [`kernels::sample_peaks`].
+    fn sample_peaks [const G: usize] [G] (
+        lanes: &[[f64; G]], peaks: &mut [f64; 4],
+    ) = |_FMA| kernels::sample_peaks(lanes, peaks);
+
+    /// See [`kernels::weight`].
+    fn weight [const G: usize] [G] (
+        k: &KWeighting, state: &mut KState, lanes: &mut [[f64; G]], energy: &mut [f64; 4],
+    ) = |FMA| kernels::weight::<G, FMA>(k, state, lanes, energy);
+
+    /// See [`kernels::sum_lanes`].
+    fn sum_lanes [const G: usize] [G] (
+        squares: &[[f64; G]], weights: &[f64; 4], is_first: bool, frames: &mut [f64],
+    ) = |FMA| kernels::sum_lanes::<G, FMA>(squares, weights, is_first, frames);
+
+    /// See [`kernels::narrow`].
+    fn narrow [] [] (wide: &[f64], narrow: &mut [f32]) = |_FMA| kernels::narrow(wide, narrow);
+}

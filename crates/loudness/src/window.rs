@@ -1,0 +1,328 @@
+//! The energy of the last so many frames, without summing them each time.
+//!
+//! A step of 100 ms is cut into sub-blocks of 10 ms. Kept are the energies of each channel per sub-block, and the
+//! weighted sum over channels of each single frame: a window that begins within a sub-block takes what it needs of that one
+//! from there.
+
+use crate::meter::BuildError;
+
+/// The energies of the last frames.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    channels: usize,
+    /// 100 ms, by which the gating blocks advance.
+    step_frames: u64,
+    /// The longest window.
+    frames_max: u64,
+    /// Into how many sub-blocks a step is cut: 10, or 1 at rates at which that would be less than a frame.
+    cuts: u64,
+    /// Energies of whole sub-blocks: row `n % rows` for sub-block `n`, with a value per channel.
+    blocks: Box<[f64]>,
+    /// The energies of the sub-block that is being filled.
+    open: Box<[f64]>,
+    /// Weighted energies of single frames, a ring; empty if windows need to be exact to a sub-block only.
+    frames: Box<[f64]>,
+    /// How many frames there were.
+    position: u64,
+    /// How many whole sub-blocks there were.
+    closed: u64,
+    /// Where the open sub-block ends. This and the next follow from the above, but divisions for each call would be dear.
+    open_end: u64,
+    /// Where in the ring the next frame belongs.
+    ring_at: usize,
+}
+
+/// No window is longer: an hour at 48 kHz is 1.4 GB of frames.
+pub(crate) const WINDOW_MS_MAX: u64 = 60 * 60 * 1_000;
+
+impl Window {
+    /// For windows of up to `frames_max` frames.
+    pub(crate) fn new(
+        channels: usize,
+        step_frames: u64,
+        frames_max: u64,
+        is_exact: bool,
+    ) -> Result<Window, BuildError> {
+        let cuts = if step_frames >= CUTS { CUTS } else { 1 };
+        // One for the sub-block in which a window begins, and one since their lengths differ by a frame.
+        let rows = frames_max.div_ceil(step_frames / cuts) + 2;
+        let frames = if is_exact { frames_max } else { 0 };
+        let mut window = Window {
+            channels,
+            step_frames,
+            frames_max,
+            cuts,
+            blocks: zeroed(rows * channels as u64)?,
+            open: zeroed(channels as u64)?,
+            frames: zeroed(frames)?,
+            position: 0,
+            closed: 0,
+            open_end: 0,
+            ring_at: 0,
+        };
+        window.open_end = window.edge(1);
+        Ok(window)
+    }
+
+    /// As if nothing had been measured.
+    pub(crate) fn clear(&mut self) {
+        self.blocks.fill(0.0);
+        self.open.fill(0.0);
+        self.frames.fill(0.0);
+        self.position = 0;
+        self.closed = 0;
+        self.open_end = self.edge(1);
+        self.ring_at = 0;
+    }
+
+    pub(crate) fn frames_max(&self) -> u64 {
+        self.frames_max
+    }
+
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// How many frames may be added before [`Window::advance`] has to be told: up to the end of a sub-block or of the ring.
+    pub(crate) fn room(&self) -> usize {
+        let block = (self.open_end - self.position) as usize;
+        match self.frames.len() {
+            0 => block,
+            length => block.min(length - self.ring_at),
+        }
+    }
+
+    /// Whether a sub-block ends with the next `count` frames.
+    pub(crate) fn is_edge(&self, count: usize) -> bool {
+        self.position + count as u64 == self.open_end
+    }
+
+    /// Where the energies of the next `count` frames belong: those of the channels in the open sub-block, to be added to; those
+    /// of the frames, to be overwritten (none if windows are not exact).
+    pub(crate) fn next(&mut self, count: usize) -> (&mut [f64], &mut [f64]) {
+        let ring = match self.frames.len() {
+            0 => &mut [],
+            _ => &mut self.frames[self.ring_at..self.ring_at + count],
+        };
+        (&mut self.open, ring)
+    }
+
+    /// So many frames have been added. Says whether a step of 100 ms ends with them.
+    pub(crate) fn advance(&mut self, count: usize) -> bool {
+        let is_edge = self.is_edge(count);
+        self.position += count as u64;
+        self.ring_at += count;
+        if self.ring_at >= self.frames.len() {
+            self.ring_at = 0;
+        }
+        if !is_edge {
+            return false;
+        }
+        let row = self.row(self.closed);
+        self.blocks[row..row + self.channels].copy_from_slice(&self.open);
+        self.open.fill(0.0);
+        self.closed += 1;
+        self.open_end = self.edge(self.closed + 1);
+        self.closed.is_multiple_of(self.cuts)
+    }
+
+    /// The energy of the last `count` frames, weighted and summed over channels.
+    pub(crate) fn energy(&self, count: u64, weights: &[f64]) -> f64 {
+        let start = self.position.saturating_sub(count);
+        let first = self.first_from(start);
+        if self.frames.is_empty() {
+            // Not exact: as many sub-blocks, up to the end of the last whole one.
+            let start = self.edge(self.closed).saturating_sub(count);
+            return self.rows(self.first_from(start), weights);
+        }
+        if first > self.closed {
+            return self.ring(start, self.position);
+        }
+        let open: f64 = weighted(&self.open, weights);
+        self.ring(start, self.edge(first)) + self.rows(first, weights) + open
+    }
+
+    /// The energy of one channel, unweighted, in the whole sub-blocks of the last `count` frames.
+    pub(crate) fn channel_energy(&self, count: u64, channel: usize) -> f64 {
+        let start = self.edge(self.closed).saturating_sub(count);
+        let rows = self.first_from(start)..self.closed;
+        rows.map(|block| self.blocks[self.row(block) + channel])
+            .sum()
+    }
+
+    /// The same of all channels at once, to `sums`.
+    pub(crate) fn energies(&self, count: u64, sums: &mut [f64]) {
+        sums.fill(0.0);
+        let start = self.edge(self.closed).saturating_sub(count);
+        for block in self.first_from(start)..self.closed {
+            let row = &self.blocks[self.row(block)..][..self.channels];
+            sums.iter_mut()
+                .zip(row)
+                .for_each(|(sum, energy)| *sum += energy);
+        }
+    }
+
+    /// As if these channels had been silent so far.
+    pub(crate) fn clear_channels(&mut self, channels: std::ops::Range<usize>) {
+        for row in self.blocks.chunks_exact_mut(self.channels) {
+            row[channels.clone()].fill(0.0);
+        }
+        self.open[channels].fill(0.0);
+    }
+
+    /// From now on the channels weigh otherwise. What the ring of frames knows only as a sum is scaled by what became of the
+    /// sum over its sub-block: exact when all audible channels are scaled alike, or one only is audible.
+    pub(crate) fn reweigh(&mut self, before: &[f64], after: &[f64]) {
+        if self.frames.is_empty() || before == after {
+            return;
+        }
+        let length = self.frames.len() as u64;
+        let kept = self.position.saturating_sub(length);
+        let scale = |energies: &[f64]| {
+            let sum = weighted(energies, before);
+            if sum > 0.0 {
+                weighted(energies, after) / sum
+            } else {
+                1.0
+            }
+        };
+        for block in self.first_from(kept).saturating_sub(1)..=self.closed {
+            let factor = if block == self.closed {
+                scale(&self.open)
+            } else {
+                scale(&self.blocks[self.row(block)..][..self.channels])
+            };
+            for frame in self.edge(block).max(kept)..self.edge(block + 1).min(self.position) {
+                self.frames[(frame % length) as usize] *= factor;
+            }
+        }
+    }
+
+    /// Where sub-block `block` begins.
+    fn edge(&self, block: u64) -> u64 {
+        block / self.cuts * self.step_frames + block % self.cuts * self.step_frames / self.cuts
+    }
+
+    /// The first sub-block that begins at `frame` or later.
+    fn first_from(&self, frame: u64) -> u64 {
+        let mut block = frame / self.step_frames * self.cuts
+            + frame % self.step_frames * self.cuts / self.step_frames;
+        while self.edge(block) < frame {
+            block += 1;
+        }
+        block
+    }
+
+    fn row(&self, block: u64) -> usize {
+        let rows = (self.blocks.len() / self.channels) as u64;
+        (block % rows) as usize * self.channels
+    }
+
+    /// The sum of the whole sub-blocks from `first` on.
+    fn rows(&self, first: u64, weights: &[f64]) -> f64 {
+        let rows = first..self.closed;
+        rows.map(|block| weighted(&self.blocks[self.row(block)..][..self.channels], weights))
+            .sum()
+    }
+
+    /// The sum of single frames.
+    fn ring(&self, from: u64, to: u64) -> f64 {
+        let length = self.frames.len() as u64;
+        let (from, count) = ((from % length) as usize, (to - from) as usize);
+        let until_end = count.min(self.frames.len() - from);
+        let first: f64 = self.frames[from..from + until_end].iter().sum();
+        first + self.frames[..count - until_end].iter().sum::<f64>()
+    }
+}
+
+const CUTS: u64 = 10;
+
+fn weighted(energies: &[f64], weights: &[f64]) -> f64 {
+    energies
+        .iter()
+        .zip(weights)
+        .map(|(energy, weight)| energy * weight)
+        .sum()
+}
+
+/// So much is asked of the allocator without checking first.
+const UNCHECKED_VALUES: u64 = 8 << 20;
+
+/// Zeros; beyond 64 MB an error instead of an abort when there is no such memory.
+fn zeroed(count: u64) -> Result<Box<[f64]>, BuildError> {
+    if count <= UNCHECKED_VALUES {
+        return Ok(vec![0.0; count as usize].into());
+    }
+    let mut values = Vec::new();
+    let count = usize::try_from(count).map_err(|_| BuildError::Memory)?;
+    values
+        .try_reserve_exact(count)
+        .map_err(|_| BuildError::Memory)?;
+    values.resize(count, 0.0);
+    Ok(values.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One frame at a time, with an energy that tells which frame it was.
+    fn filled(step_frames: u64, frames_max: u64, frames: u64) -> Window {
+        let mut window = Window::new(1, step_frames, frames_max, true).unwrap();
+        for frame in 0..frames {
+            let energy = value(frame);
+            let (open, ring) = window.next(1);
+            open[0] += energy;
+            ring[0] = energy;
+            window.advance(1);
+        }
+        window
+    }
+
+    fn value(frame: u64) -> f64 {
+        (frame * 7 % 1_000) as f64
+    }
+
+    #[test]
+    fn a_window_is_the_sum_of_its_frames() {
+        for step_frames in [2, 3, 9, 10, 11, 23, 441] {
+            let frames_max = step_frames * 30;
+            for frames in [0, 1, 5, step_frames * 12 + 3, step_frames * 47 + 1] {
+                let window = filled(step_frames, frames_max, frames);
+                for count in [
+                    0,
+                    1,
+                    2,
+                    step_frames / 2,
+                    step_frames * 4,
+                    frames_max - 1,
+                    frames_max,
+                ] {
+                    let naive: f64 = (frames.saturating_sub(count)..frames).map(value).sum();
+                    let found = window.energy(count, &[1.0]);
+                    assert_eq!(found, naive, "{step_frames} {frames} {count}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_ends_every_100_ms() {
+        let mut window = Window::new(1, 23, 23 * 4, true).unwrap();
+        let ends: Vec<u64> = (1..=92).filter(|_| window.advance(1)).collect();
+        assert_eq!(ends, [23, 46, 69, 92]);
+    }
+
+    #[test]
+    fn new_weights_count_for_what_was_before() {
+        let mut window = filled(100, 400, 777);
+        window.reweigh(&[1.0], &[2.0]);
+        for count in [3, 100, 123, 400] {
+            let naive: f64 = (777 - count..777).map(value).sum();
+            assert!(
+                (window.energy(count, &[2.0]) - 2.0 * naive).abs() < 1e-6,
+                "{count}"
+            );
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Replays what fuzzing has found worth keeping, with the stable compiler, and goes on at random for a while.
+
+use std::path::Path;
+
+use proptest::prelude::*;
+use threadbare_loudness::fuzzing;
+
+#[test]
+fn the_corpus_replays() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/loudness");
+    let mut count = 0;
+    for file in std::fs::read_dir(corpus).expect("the target has a corpus") {
+        let path = file.expect("a readable folder").path();
+        fuzzing::loudness(&std::fs::read(&path).expect("a readable file"));
+        count += 1;
+    }
+    assert!(count >= 10, "only {count} files");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(100) })]
+
+    #[test]
+    fn random_bytes_hold_what_fuzzing_does(data in prop::collection::vec(any::<u8>(), 0..600)) {
+        fuzzing::loudness(&data);
+    }
+
+    /// Random bytes are hardly ever a signal that is heard.
+    #[test]
+    fn random_signals_hold_what_fuzzing_does(
+        head in prop::array::uniform8(any::<u8>()),
+        samples in prop::collection::vec(-1.0f32..1.0, 1..200),
+    ) {
+        let samples = samples.into_iter().flat_map(f32::to_le_bytes);
+        fuzzing::loudness(&head.into_iter().chain(samples).collect::<Vec<u8>>());
+    }
+}

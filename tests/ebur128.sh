@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# `make install-ebur128` puts what libebur128 would put, programs build with it, and `make uninstall-ebur128` takes it away.
+. "$(dirname "$0")/common.bash"
+
+"${CARGO:-cargo}" build -q -p threadbare-loudness-capi
+# `make install-ebur128` takes an optimised build; what is tested here is the same for the one that is there.
+mkdir "$work/target"
+ln -s "$target_dir" "$work/target/release"
+root=$work/root
+
+make_it() {
+    # -o: without a build.
+    CARGO_TARGET_DIR=$work/target make --no-print-directory -o build-ebur128 "$@" >"$work/log" 2>&1 ||
+        die "make $* failed: $(cat "$work/log")"
+}
+
+make_it install-ebur128 PREFIX="$root"
+found=$(cd "$root" && find . ! -type d | sort | tr '\n' ' ')
+wanted='./include/ebur128.h ./lib/libebur128.a ./lib/libebur128.so ./lib/libebur128.so.1 ./lib/libebur128.so.1.2.6 ./lib/pkgconfig/libebur128.pc '
+[ "$found" = "$wanted" ] || die "installed: $found"
+
+# In C with all warnings, and in C++, with what pkg-config says.
+export PKG_CONFIG_PATH=$root/lib/pkgconfig
+[ "$(pkg-config --modversion libebur128)" = 1.2.6 ] || die 'pkg-config has another version'
+read -ra flags < <(pkg-config --cflags libebur128)
+read -ra libraries < <(pkg-config --libs libebur128)
+read -ra static < <(pkg-config --static --libs-only-l libebur128 | sed 's/-lebur128//')
+program=crates/loudness-capi/tests/every_function.c
+cc -std=c99 -Wall -Wextra -Werror "${flags[@]}" "$program" -o "$work/shared" "${libraries[@]}" -lm
+cc "${flags[@]}" "$program" -o "$work/static" "$root/lib/libebur128.a" "${static[@]}"
+echo '#include <ebur128.h>' | c++ -Wall -Wextra -Werror "${flags[@]}" -x c++ -fsyntax-only -
+readelf -d "$work/shared" | grep -q 'NEEDED.*\[libebur128\.so\.1\]' || die 'linked under another name'
+LD_LIBRARY_PATH=$root/lib "$work/shared" null >"$work/shared.txt"
+"$work/static" null >"$work/static.txt"
+cmp -s "$work/shared.txt" "$work/static.txt" || die 'the shared and the static library differ'
+
+# No more symbols than the 23 functions, so that nothing of ours gets in a program's way.
+symbols=$(nm -D --defined-only "$root/lib/libebur128.so" | awk '{print $3}')
+[ "$(grep -c '^ebur128_' <<<"$symbols")" -eq 23 ] || die "functions: $symbols"
+[ "$(wc -l <<<"$symbols")" -eq 23 ] || die "other symbols: $symbols"
+
+# The comparison of what it costs still runs; what it finds is not judged here.
+BENCH_RUNS=1 BENCH_SECS=1 bench/loudness/run "$root/lib/libebur128.so" >"$work/bench.txt"
+[ "$(grep -c ' [0-9]*\.[0-9]*$' "$work/bench.txt")" -eq 8 ] || die "bench: $(cat "$work/bench.txt")"
+
+make_it uninstall-ebur128 PREFIX="$root"
+[ -z "$(find "$root" ! -type d)" ] || die "left behind: $(find "$root" ! -type d)"
+say 'ok'
