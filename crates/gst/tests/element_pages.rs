@@ -23,6 +23,8 @@ const SHOWN_BY_PROGRAMS: &[&str] = &["ts-appsrc", "ts-appsink"];
 const NOT_SHOWN: &[&str] = &[
     // Silent until an application sends it an event.
     "ts-rtpdtmfsrc",
+    // Waits for a connection that somebody else has to make.
+    "ts-tcpserversrc",
 ];
 
 /// Elements without statistics: what they push they make themselves, and none of it is lost here.
