@@ -124,6 +124,10 @@ soak: setup-demo ## ten minutes of 1000 streams: nothing lost, memory flat
 doc: setup-demo ## API documentation of all crates
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 
+.PHONY: element-docs
+element-docs: ## the pages docs/elements/ts-*.md anew, from the elements themselves
+	THREADBARE_WRITE_ELEMENT_PAGES=1 $(CARGO) test -p gst-plugin-threadbare --test element_pages pages
+
 .PHONY: build
 build: setup-demo ## the plugin and the binary, optimised
 	$(CARGO) build --release -p gst-plugin-threadbare -p threadbare

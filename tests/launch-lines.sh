@@ -7,13 +7,13 @@ export GST_PLUGIN_PATH=$target_dir
 seconds_max=60
 tone='audiotestsrc is-live=true num-buffers=100 samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1'
 
-# A UDP port that nothing on this machine is bound to.
+# A port that nothing on this machine is bound to.
 free_port() {
     local port hex
     while :; do
         port=$((20000 + RANDOM % 12000))
         printf -v hex ':%04X ' "$port"
-        if ! grep -qi "$hex" /proc/net/udp /proc/net/udp6 2>/dev/null; then
+        if ! grep -qi "$hex" /proc/net/{udp,udp6,tcp,tcp6} 2>/dev/null; then
             echo "$port"
             return
         fi
@@ -67,10 +67,13 @@ run_between() {
 }
 
 run() {
-    local line=$1 port_in='' port_out='' in out
+    local line=$1 port_in='' port_out='' in out tcp
     # The first port that it listens at, the first that it sends to.
     in=$(grep -oP '(udp|rtp)src [^!]*?\bport=\K\d+' <<<"$line" | head -1) || true
     out=$(grep -oP '(udp|rtp)sink [^!]*?\b(port=|clients=[^ ]*:)\K\d+' <<<"$line" | head -1) || true
+    # Both ends of a connection are in the line.
+    tcp=$(grep -oP 'tcp(server|client)(src|sink) [^!]*?\bport=\K\d+' <<<"$line" | head -1) || true
+    [ -z "$tcp" ] || line=${line//"$tcp"/$(free_port)}
     if [ -n "$in" ]; then
         port_in=$(free_port)
         line=${line//"$in"/$port_in}

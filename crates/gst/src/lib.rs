@@ -1,7 +1,7 @@
 //! GStreamer elements that share threads.
 //!
 //! As a plugin file (`libgstthreadbare.so`), or linked into a program and registered with
-//! [`plugin_register_static`].
+//! [`plugin_register_static`]. [`sharing`] is for elements of your own.
 #![warn(unreachable_pub)]
 
 mod app;
@@ -13,6 +13,7 @@ mod kit;
 mod queue;
 mod rtp;
 mod selector;
+pub mod sharing;
 mod tcp;
 mod tone;
 mod udpsink;

@@ -112,6 +112,13 @@ pub const RULES: &[Rule] = &[
         external: External::AllBut(&[]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
+    // What others start from, built on what is public.
+    Rule {
+        package: "threadbare-example-elements",
+        internal: &["gst-plugin-threadbare"],
+        external: External::AllBut(APPLICATION_ONLY),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
     // Beside the house: nothing imports it, and it imports none of the crates it judges.
     Rule {
         package: "threadbare-tidy",

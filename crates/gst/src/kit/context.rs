@@ -10,7 +10,7 @@ use super::PropertyGroup;
 
 /// The properties `context`, `context-wait` and `context-threads`.
 #[derive(Debug, Clone)]
-pub(crate) struct ContextSettings {
+pub struct ContextSettings {
     name: String,
     wait_ms: u32,
     threads: i32,
@@ -91,18 +91,18 @@ impl ContextSettings {
     }
 
     /// Whether the user named a context, so that the branch's does not apply.
-    pub(crate) fn is_named(&self) -> bool {
+    pub fn is_named(&self) -> bool {
         !self.name.is_empty()
     }
 
     /// The wait that was asked for.
-    pub(crate) fn wait(&self) -> gst::ClockTime {
+    pub fn wait(&self) -> gst::ClockTime {
         gst::ClockTime::from_mseconds(u64::from(self.wait_ms))
     }
 
     /// A place on the context these properties name. Warns, in the element's name, when the context
     /// runs with other settings already.
-    pub(crate) fn place(&self, element: &gst::Element) -> Result<Place, gst::ErrorMessage> {
+    pub fn place(&self, element: &gst::Element) -> Result<Place, gst::ErrorMessage> {
         let asked = Settings {
             wait: Duration::from_millis(self.wait_ms.into()),
             threads: self.threads,
@@ -123,14 +123,14 @@ impl ContextSettings {
 
 /// A thread of a context, kept running by this value.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub struct Place {
     pub(crate) context: Context,
     pub(crate) shard: Shard,
 }
 
 impl Place {
     /// The event that tells the elements downstream where their branch runs.
-    pub(crate) fn announcement(&self) -> gst::Event {
+    pub fn announcement(&self) -> gst::Event {
         let structure = gst::Structure::builder(ANNOUNCEMENT)
             .field("context", self.context.name())
             .field("shard", self.shard.id())
@@ -139,7 +139,7 @@ impl Place {
     }
 
     /// The place an event announces, if it is such an event and the context is still in use.
-    pub(crate) fn announced(event: &gst::EventRef) -> Option<Place> {
+    pub fn announced(event: &gst::EventRef) -> Option<Place> {
         let structure = event.structure().filter(|s| s.name() == ANNOUNCEMENT)?;
         let context = Context::find(structure.get::<&str>("context").ok()?)?;
         let id = structure.get::<u64>("shard").ok()?;
@@ -151,8 +151,13 @@ impl Place {
         Some(Place { context, shard })
     }
 
+    /// The thread: to run tasks there ([`Shard::spawn`]).
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
     /// The wait of the context, as it runs.
-    pub(crate) fn wait(&self) -> gst::ClockTime {
+    pub fn wait(&self) -> gst::ClockTime {
         gst::ClockTime::from_nseconds(self.shard.wait().as_nanos() as u64)
     }
 }

@@ -5,6 +5,7 @@
 
 pub(crate) mod context;
 pub(crate) mod crossing;
+pub(crate) mod line;
 pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod queue;
@@ -35,26 +36,40 @@ pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 /// Implements `properties`, `set_property` and `property` of an element whose own properties are derived and
 /// that has property groups of the kit besides: fields of the implementation, behind a mutex, whose types
 /// have `specs`, `set` and `get`.
+#[macro_export]
 macro_rules! properties_with_groups {
+    () => {
+        fn properties() -> &'static [gst::glib::ParamSpec] {
+            Self::derived_properties()
+        }
+
+        fn set_property(&self, id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
+            self.derived_set_property(id, value, spec);
+        }
+
+        fn property(&self, id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
+            self.derived_property(id, spec)
+        }
+    };
     ($($($group:ident).+),+) => {
         fn properties() -> &'static [gst::glib::ParamSpec] {
             static ALL: std::sync::OnceLock<Vec<gst::glib::ParamSpec>> = std::sync::OnceLock::new();
             ALL.get_or_init(|| {
                 let mut all = Self::derived_properties().to_vec();
-                $(all.extend($crate::kit::group_specs(|imp: &Self| &imp.$($group).+));)+
+                $(all.extend($crate::sharing::group_specs(|imp: &Self| &imp.$($group).+));)+
                 all
             })
         }
 
         fn set_property(&self, id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
-            $(if $crate::kit::PropertyGroup::set(&mut *$crate::kit::lock(&self.$($group).+), spec.name(), value) {
+            $(if $crate::sharing::PropertyGroup::set(&mut *$crate::sharing::lock(&self.$($group).+), spec.name(), value) {
                 return;
             })+
             self.derived_set_property(id, value, spec);
         }
 
         fn property(&self, id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
-            $(if let Some(value) = $crate::kit::PropertyGroup::get(&*$crate::kit::lock(&self.$($group).+), spec.name()) {
+            $(if let Some(value) = $crate::sharing::PropertyGroup::get(&*$crate::sharing::lock(&self.$($group).+), spec.name()) {
                 return value;
             })+
             self.derived_property(id, spec)
@@ -64,24 +79,25 @@ macro_rules! properties_with_groups {
 pub(crate) use properties_with_groups;
 
 /// The same for an element that has no properties of its own.
+#[macro_export]
 macro_rules! properties_of_groups {
     ($($group:ident),+) => {
         fn properties() -> &'static [gst::glib::ParamSpec] {
             static ALL: std::sync::OnceLock<Vec<gst::glib::ParamSpec>> = std::sync::OnceLock::new();
             ALL.get_or_init(|| {
                 let mut all = Vec::new();
-                $(all.extend($crate::kit::group_specs(|imp: &Self| &imp.$group));)+
+                $(all.extend($crate::sharing::group_specs(|imp: &Self| &imp.$group));)+
                 all
             })
         }
 
         fn set_property(&self, _id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
             let _is_known = false
-                $(|| $crate::kit::PropertyGroup::set(&mut *$crate::kit::lock(&self.$group), spec.name(), value))+;
+                $(|| $crate::sharing::PropertyGroup::set(&mut *$crate::sharing::lock(&self.$group), spec.name(), value))+;
         }
 
         fn property(&self, _id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
-            $(if let Some(value) = $crate::kit::PropertyGroup::get(&*$crate::kit::lock(&self.$group), spec.name()) {
+            $(if let Some(value) = $crate::sharing::PropertyGroup::get(&*$crate::sharing::lock(&self.$group), spec.name()) {
                 return value;
             })+
             spec.default_value().clone()
@@ -90,9 +106,14 @@ macro_rules! properties_of_groups {
 }
 pub(crate) use properties_of_groups;
 
-/// Implements `metadata` and `pad_templates` of an element: name, class, description, then its pads.
+/// Implements `metadata` and `pad_templates` of an element: name, class, description, author if it is somebody
+/// else, then its pads.
+#[macro_export]
 macro_rules! element_class {
-    ($name:literal, $class:literal, $description:literal; $($pad:literal: $direction:ident $presence:ident $caps:expr),+) => {
+    ($name:literal, $class:literal, $description:literal; $($pads:tt)+) => {
+        $crate::element_class!($name, $class, $description, "The Threadbare developers"; $($pads)+);
+    };
+    ($name:literal, $class:literal, $description:literal, $author:literal; $($pad:literal: $direction:ident $presence:ident $caps:expr),+) => {
         fn metadata() -> Option<&'static gst::subclass::ElementMetadata> {
             static METADATA: std::sync::LazyLock<gst::subclass::ElementMetadata> =
                 std::sync::LazyLock::new(|| {
@@ -100,7 +121,7 @@ macro_rules! element_class {
                         $name,
                         $class,
                         $description,
-                        "The Threadbare developers",
+                        $author,
                     )
                 });
             Some(&METADATA)
@@ -126,6 +147,7 @@ macro_rules! element_class {
 pub(crate) use element_class;
 
 /// Implements `send_event` and `set_clock` of an element with a [`sink::Sink`], by its `sink()`, and its pad `sink_pad`.
+#[macro_export]
 macro_rules! sink_events_and_clock {
     () => {
         fn send_event(&self, event: gst::Event) -> bool {
@@ -138,7 +160,7 @@ macro_rules! sink_events_and_clock {
 
         fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
             let accepted = self.parent_set_clock(clock);
-            let time = $crate::kit::time::RunningTime::with_clock(&*self.obj(), clock.cloned());
+            let time = $crate::sharing::RunningTime::with_clock(&*self.obj(), clock.cloned());
             self.sink().set_time(time);
             accepted
         }
@@ -198,7 +220,7 @@ macro_rules! live_source_life {
 pub(crate) use live_source_life;
 
 /// The template of a pad that [`element_class`] has declared.
-pub(crate) fn template<T>(
+pub fn template<T>(
     klass: &impl std::ops::Deref<Target = gst::glib::Class<T>>,
     name: &str,
 ) -> gst::PadTemplate
@@ -215,7 +237,7 @@ where
 ///
 /// What `catch_panic_pad_function` does, without its look-up in the instance's table for each packet: that
 /// table has left the cache when a stream's turn comes round.
-pub(crate) fn pad_function<T, R>(
+pub fn pad_function<T, R>(
     parent: Option<&gst::Object>,
     fallback: impl FnOnce() -> R,
     function: impl FnOnce(&T) -> R,
@@ -237,7 +259,7 @@ where
 }
 
 /// A group of properties that several elements have.
-pub(crate) trait PropertyGroup {
+pub trait PropertyGroup {
     /// The specifications.
     fn specs() -> Vec<gst::glib::ParamSpec>;
     /// Sets one. `false`: not of this group.
@@ -247,13 +269,11 @@ pub(crate) trait PropertyGroup {
 }
 
 /// The specifications of the group that `field` leads to.
-pub(crate) fn group_specs<T, G: PropertyGroup>(
-    _field: fn(&T) -> &Mutex<G>,
-) -> Vec<gst::glib::ParamSpec> {
+pub fn group_specs<T, G: PropertyGroup>(_field: fn(&T) -> &Mutex<G>) -> Vec<gst::glib::ParamSpec> {
     G::specs()
 }
 
 /// Locks, and goes on if another thread panicked meanwhile: settings are plain values.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

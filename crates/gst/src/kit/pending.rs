@@ -9,11 +9,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 /// Completes when the element can take more, or with the error that the pusher is to see.
-pub(crate) type Wait = Pin<Box<dyn Future<Output = Result<(), gst::FlowError>> + Send>>;
+pub type Wait = Pin<Box<dyn Future<Output = Result<(), gst::FlowError>> + Send>>;
 
 /// What a source may do while something is pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub enum Hold {
     /// Nothing: the element that waits takes no more.
     Source,
     /// Go on: the element only needs to be driven (it holds a few items until their time has come).
@@ -32,12 +32,12 @@ struct Here {
 }
 
 /// Whether the caller runs below a source that awaits what is left with it.
-pub(crate) fn can_defer() -> bool {
+pub fn can_defer() -> bool {
     HERE.with(|here| here.depth.get() > 0)
 }
 
 /// Leaves a future with the source that is pushing. To be called where [`can_defer`] says so.
-pub(crate) fn defer(hold: Hold, wait: Wait) {
+pub fn defer(hold: Hold, wait: Wait) {
     debug_assert!(can_defer());
     HERE.with(|here| here.left.borrow_mut().push((hold, wait)));
 }
@@ -114,17 +114,34 @@ impl Pending {
     /// Ready when all of them are. The first error wins, but only after the last one has completed: a
     /// failing branch of a tee must not take its siblings' data with it.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), gst::FlowError>> {
-        let error = &mut self.error;
-        self.waits
-            .retain_mut(|(_, wait)| match wait.as_mut().poll(cx) {
-                Poll::Pending => true,
-                Poll::Ready(result) => {
-                    if let Err(e) = result {
-                        error.get_or_insert(e);
+        let mut waits = std::mem::take(&mut self.waits);
+        let mut asked = Vec::new();
+        // What waits may push, too, once it need not wait any more: what is left then is asked in turn.
+        loop {
+            let mut left = Pending::default();
+            let error = &mut self.error;
+            scope(&mut left, || {
+                waits.retain_mut(|(_, wait)| match wait.as_mut().poll(cx) {
+                    Poll::Pending => true,
+                    Poll::Ready(result) => {
+                        if let Err(e) = result {
+                            error.get_or_insert(e);
+                        }
+                        false
                     }
-                    false
-                }
+                });
             });
+            if asked.is_empty() {
+                asked = waits;
+            } else {
+                asked.append(&mut waits);
+            }
+            if left.waits.is_empty() {
+                break;
+            }
+            waits = left.waits;
+        }
+        self.waits = asked;
         if !self.waits.is_empty() {
             return Poll::Pending;
         }
@@ -185,6 +202,24 @@ mod tests {
         assert!(pending.poll(&mut cx).is_pending());
         assert!(!pending.holds(), "what held the source has completed");
         pending.fail(gst::FlowError::Error);
+        assert!(pending.holds());
+    }
+
+    #[test]
+    fn what_is_left_while_it_is_asked_is_asked_too() {
+        let mut pending = Pending::default();
+        scope(&mut pending, || {
+            let pushes = std::future::poll_fn(|_| {
+                assert!(can_defer());
+                defer(Hold::Source, Box::pin(std::future::ready(Ok(()))));
+                defer(Hold::Source, Box::pin(std::future::pending()));
+                Poll::Ready(Ok(()))
+            });
+            defer(Hold::Nobody, Box::pin(pushes));
+        });
+        let mut cx = Context::from_waker(Waker::noop());
+        assert!(pending.poll(&mut cx).is_pending());
+        assert_eq!(pending.len(), 1);
         assert!(pending.holds());
     }
 

@@ -23,12 +23,14 @@ use super::time::RunningTime;
 use super::trail::Trail;
 
 /// What an element produces, on its context's thread.
-pub(crate) trait Producer: Send + 'static {
+pub trait Producer: Send + 'static {
     /// The element plays: starts to wait for input.
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage>;
 
     /// Stops waiting for input: for a pause, while downstream is full, before the end.
-    fn stop(&mut self, cx: &mut Cx<'_>);
+    fn stop(&mut self, cx: &mut Cx<'_>) {
+        cx.clear_timer();
+    }
 
     /// The element's clock or base time is now this.
     fn set_time(&mut self, _time: RunningTime) {}
@@ -64,9 +66,12 @@ pub(crate) trait Producer: Send + 'static {
 }
 
 /// What a producer has to give.
-pub(crate) enum Produced {
+pub enum Produced {
+    /// To be pushed; at once, without being collected.
     Buffer(gst::Buffer),
+    /// To be pushed in one call.
     List(gst::BufferList),
+    /// To be pushed between what is before and behind it. An EOS ends a source.
     Event(gst::Event),
     /// Something was done, nothing is to be pushed: ask again.
     Again,
@@ -77,7 +82,7 @@ pub(crate) enum Produced {
 }
 
 /// The element's end of its task.
-pub(crate) struct Driver<P: Producer> {
+pub struct Driver<P: Producer> {
     slot: Mutex<Option<Driven<P>>>,
 }
 
@@ -100,7 +105,7 @@ impl<P: Producer> Driver<P> {
     }
 
     /// Puts the producer on its context's thread, paused.
-    pub(crate) fn add(
+    pub fn add(
         &self,
         element: &gst::Element,
         pad: &gst::Pad,
@@ -129,7 +134,7 @@ impl<P: Producer> Driver<P> {
     }
 
     /// Lets it produce.
-    pub(crate) fn start(&self, time: RunningTime) {
+    pub fn start(&self, time: RunningTime) {
         self.command(move |agent, cx| {
             agent.producer.set_time(time);
             agent.start(cx);
@@ -137,7 +142,7 @@ impl<P: Producer> Driver<P> {
     }
 
     /// Lets it rest. Does not wait for a push that is under way.
-    pub(crate) fn pause(&self) {
+    pub fn pause(&self) {
         self.command(|agent, cx| agent.pause(cx));
     }
 
@@ -153,7 +158,7 @@ impl<P: Producer> Driver<P> {
 
     /// Changes the producer; the event that says so is pushed before what it produces next, unless the
     /// stream has still to be opened.
-    pub(crate) fn announce(
+    pub fn announce(
         &self,
         change: impl FnOnce(&mut P, &gst::Pad) -> Option<gst::Event> + Send + 'static,
     ) {
@@ -175,11 +180,7 @@ impl<P: Producer> Driver<P> {
     }
 
     /// What a source does with an event that the application sends it. `Err`: it is for the parent class.
-    pub(crate) fn handle_event(
-        &self,
-        pad: &gst::Pad,
-        event: gst::Event,
-    ) -> Result<bool, gst::Event> {
+    pub fn handle_event(&self, pad: &gst::Pad, event: gst::Event) -> Result<bool, gst::Event> {
         match event.type_() {
             gst::EventType::FlushStart => Ok(pad.push_event(event)),
             gst::EventType::FlushStop => {
@@ -192,7 +193,7 @@ impl<P: Producer> Driver<P> {
     }
 
     /// Pushes an event between two things produced.
-    pub(crate) fn send_event(&self, event: gst::Event) -> bool {
+    pub fn send_event(&self, event: gst::Event) -> bool {
         let known = self.slot().is_some();
         self.command(move |agent, cx| {
             agent.events.push_back(event);
@@ -202,13 +203,13 @@ impl<P: Producer> Driver<P> {
     }
 
     /// Runs `f` with the producer, soon.
-    pub(crate) fn with_producer(&self, f: impl FnOnce(&mut P, &mut Cx<'_>) + Send + 'static) {
+    pub fn with_producer(&self, f: impl FnOnce(&mut P, &mut Cx<'_>) + Send + 'static) {
         self.command(move |agent, cx| f(&mut agent.producer, cx));
     }
 
     /// Takes the producer off its thread and waits until it is dropped. The pads must be flushing, so that
     /// a push under way comes back.
-    pub(crate) fn remove(&self) {
+    pub fn remove(&self) {
         let driven = self.slot().take();
         if let Some(driven) = driven {
             driven.handle.remove();
@@ -216,7 +217,7 @@ impl<P: Producer> Driver<P> {
     }
 
     /// The waker of the task, while there is one.
-    pub(crate) fn waker(&self) -> Option<std::task::Waker> {
+    pub fn waker(&self) -> Option<std::task::Waker> {
         self.slot().as_ref().map(|driven| driven.handle.waker())
     }
 
@@ -229,7 +230,7 @@ impl<P: Producer> Driver<P> {
     }
 
     /// Where it runs, while it does.
-    pub(crate) fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<Place> {
         self.slot().as_ref().map(|driven| driven.place.clone())
     }
 
@@ -242,22 +243,28 @@ impl<P: Producer> Driver<P> {
 }
 
 /// A source element that is live: what it does on its way up and down, around its [`Driver`].
-pub(crate) trait LiveSource: gst::subclass::prelude::ElementImpl {
+pub(crate) trait LiveSource {
+    /// What gives the data, on the context's thread.
     type Producer: Producer;
 
+    /// The element's end of it.
     fn driver(&self) -> &Driver<Self::Producer>;
 
     /// NULL to READY.
-    fn open(&self) -> Result<(), gst::ErrorMessage>;
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
 
     /// READY to PAUSED: puts the producer on its context's thread.
     fn activate(&self) -> Result<(), gst::ErrorMessage>;
 
     /// PAUSED to READY, when the pad is flushing; also after a failure on the way up.
-    fn deactivate(&self);
+    fn deactivate(&self) {
+        self.driver().remove();
+    }
 
     /// READY to NULL.
-    fn close(&self);
+    fn close(&self) {}
 
     /// Whether it gives data in PLAYING only. One that is not live gives it from PAUSED on, so that sinks preroll.
     fn is_live(&self) -> bool {
@@ -270,7 +277,7 @@ pub(crate) trait LiveSource: gst::subclass::prelude::ElementImpl {
 
 /// What the pad of a live source answers about latency, scheduling and caps (`None`: any); the rest is for the default.
 /// What is given may have waited for a whole slice; there is no upper bound.
-pub(crate) fn answer_query(
+pub fn answer_query(
     pad: &gst::Pad,
     element: &impl IsA<gst::Object>,
     query: &mut gst::QueryRef,

@@ -30,15 +30,16 @@ impl Single {
 }
 
 /// The read-only property `stats`.
-pub(crate) struct StatsProperty(Box<dyn Fn() -> gst::Structure + Send + Sync>);
+pub struct StatsProperty(Box<dyn Fn() -> gst::Structure + Send + Sync>);
 
 impl StatsProperty {
-    pub(crate) fn new(read: impl Fn() -> gst::Structure + Send + Sync + 'static) -> Self {
+    /// Calls `read` whenever somebody asks, on the asking thread.
+    pub fn new(read: impl Fn() -> gst::Structure + Send + Sync + 'static) -> Self {
         StatsProperty(Box::new(read))
     }
 
     /// Reads them from the element itself.
-    pub(crate) fn of<T: IsA<glib::Object> + Send + Sync>(
+    pub fn of<T: IsA<glib::Object> + Send + Sync>(
         element: &T,
         read: impl Fn(&T) -> gst::Structure + Send + Sync + 'static,
     ) -> Self {

@@ -6,7 +6,7 @@ use threadbare_runtime::{Cx, Precision, clock_now_ns};
 
 /// Running time of an element, as long as it plays.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct RunningTime {
+pub struct RunningTime {
     clock: Option<gst::Clock>,
     base_ns: u64,
     /// The pipeline's clock counts what the context counts: no clock call per packet.
@@ -15,12 +15,12 @@ pub(crate) struct RunningTime {
 
 impl RunningTime {
     /// As the element stands now; to be taken again when its clock or base time changes.
-    pub(crate) fn of(element: &impl IsA<gst::Element>) -> Self {
+    pub fn of(element: &impl IsA<gst::Element>) -> Self {
         Self::with_clock(element, element.clock())
     }
 
     /// As the element will stand with `clock`: while it is being set, it does not have it yet.
-    pub(crate) fn with_clock(element: &impl IsA<gst::Element>, clock: Option<gst::Clock>) -> Self {
+    pub fn with_clock(element: &impl IsA<gst::Element>, clock: Option<gst::Clock>) -> Self {
         let base_ns = element.base_time().map_or(0, gst::ClockTime::nseconds);
         let is_monotonic = clock.as_ref().is_some_and(counts_monotonic);
         RunningTime {
@@ -41,7 +41,7 @@ impl RunningTime {
 
     /// Running time at `now_ns` of the context's clock, which was read this pass. `None` without a clock.
     #[inline]
-    pub(crate) fn at(&self, now_ns: u64) -> Option<gst::ClockTime> {
+    pub fn at(&self, now_ns: u64) -> Option<gst::ClockTime> {
         let clock_ns = if self.is_monotonic {
             now_ns
         } else {

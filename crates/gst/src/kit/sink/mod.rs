@@ -27,10 +27,10 @@ use super::lock;
 use super::pending::{self, Hold};
 use super::time::RunningTime;
 
-pub(crate) use self::properties::SyncProperties;
+pub use self::properties::SyncProperties;
 
 /// What a sink does with what arrives.
-pub(crate) trait Renderer: Send + 'static {
+pub trait Renderer: Send + 'static {
     /// Renders as much as it can without waiting.
     fn render(&mut self, buffer: &gst::Buffer) -> Rendered;
 
@@ -54,7 +54,8 @@ pub(crate) trait Renderer: Send + 'static {
 
 /// What came of a render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Rendered {
+pub enum Rendered {
+    /// It is done with this buffer.
     Done,
     /// No room: the same buffer again in a moment.
     Blocked,
@@ -63,7 +64,7 @@ pub(crate) enum Rendered {
 }
 
 /// The sink half of an element.
-pub(crate) struct Sink<R: Renderer>(Arc<Shared<R>>);
+pub struct Sink<R: Renderer>(Arc<Shared<R>>);
 
 struct Shared<R> {
     element: glib::WeakRef<gst::Element>,
@@ -129,7 +130,8 @@ enum Next {
 }
 
 impl<R: Renderer> Sink<R> {
-    pub(crate) fn new(element: &gst::Element, renderer: R, sync: SyncProperties) -> Self {
+    /// For the element that it is in, which must exist: not to be called while that is made.
+    pub fn new(element: &gst::Element, renderer: R, sync: SyncProperties) -> Self {
         Sink(Arc::new(Shared {
             element: element.downgrade(),
             core: Mutex::new(Core {
@@ -183,19 +185,19 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// Runs `f` with the renderer.
-    pub(crate) fn with_renderer<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
+    pub fn with_renderer<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
         f(&mut lock(&self.0.core).renderer)
     }
 
     /// Buffers rendered, and dropped for being late.
-    pub(crate) fn counts(&self) -> (u64, u64) {
+    pub fn counts(&self) -> (u64, u64) {
         let core = lock(&self.0.core);
         (core.rendered, core.dropped)
     }
 
     /// A buffer arrives.
     #[inline]
-    pub(crate) fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+    pub fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let mut core = lock(&self.0.core);
         if core.is_eos {
             return Err(gst::FlowError::Eos);
@@ -218,10 +220,7 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// Buffers arrive.
-    pub(crate) fn chain_list(
-        &self,
-        list: &gst::BufferList,
-    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+    pub fn chain_list(&self, list: &gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
         for buffer in list.iter_owned() {
             self.chain(buffer)?;
         }
@@ -229,7 +228,7 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// An event arrives. `false`: not handled here.
-    pub(crate) fn event(&self, event: &gst::Event) -> bool {
+    pub fn event(&self, event: &gst::Event) -> bool {
         match event.view() {
             gst::EventView::Segment(segment) => {
                 lock(&self.0.core).segment =
@@ -258,7 +257,7 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// The pipeline's latency, from a LATENCY event.
-    pub(crate) fn set_latency(&self, latency: gst::ClockTime) {
+    pub fn set_latency(&self, latency: gst::ClockTime) {
         lock(&self.0.core).latency = latency;
         self.wake();
     }
@@ -313,7 +312,7 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// A clock was set.
-    pub(crate) fn set_time(&self, time: RunningTime) {
+    pub fn set_time(&self, time: RunningTime) {
         lock(&self.0.core).time = time;
         self.wake();
     }
@@ -737,7 +736,7 @@ const WAITING_RESUME: usize = WAITING_MAX / 2;
 const ROOM_RETRY: Duration = Duration::from_millis(1);
 
 /// The state changes of a sink element around those of its parent class.
-pub(crate) fn change_state<R: Renderer, T: gst::subclass::prelude::ElementImpl>(
+pub fn change_state<R: Renderer, T: gst::subclass::prelude::ElementImpl>(
     sink: &Sink<R>,
     imp: &T,
     transition: gst::StateChange,

@@ -11,7 +11,7 @@ use crate::kit::PropertyGroup;
 /// How a sink waits for the clock: the properties `sync`, `async`, `ts-offset` and `max-lateness`. Shared with
 /// the streaming thread, which reads them without a lock.
 #[derive(Debug, Clone)]
-pub(crate) struct SyncProperties(pub(super) Arc<SyncState>);
+pub struct SyncProperties(pub(super) Arc<SyncState>);
 
 #[derive(Debug)]
 pub(super) struct SyncState {
@@ -35,7 +35,7 @@ impl Default for SyncProperties {
 
 impl SyncProperties {
     /// For a sink that is live by nature: no preroll, and no waiting for the clock unless it is asked to.
-    pub(crate) fn live() -> Self {
+    pub fn live() -> Self {
         let properties = SyncProperties::default();
         properties.set_sync(false);
         properties.0.preroll.store(false, Relaxed);

@@ -1,0 +1,322 @@
+//! What a filter has begun and passes on later, in the order of its arrival.
+//!
+//! A filter that has to wait (for a time, an answer, a device) must not do so in `chain` on a context's thread. It
+//! puts the rest of its work, up to the push, into its line as a future. The source that pushed drives the line
+//! ([`super::pending`]) and is held up when the line is full; on an ordinary thread, which may wait, `pass`
+//! returns when the line is empty.
+//!
+//! | field | who |
+//! |---|---|
+//! | `state` | any thread, under its lock; the work at hand is taken out of it while it runs |
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+
+use gst::prelude::*;
+use threadbare_runtime::block_on;
+
+use super::lock;
+use super::pending::{self, Hold, Wait};
+
+/// Work that a filter does in turn, each piece ending with a push.
+pub struct Line(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    /// More than so many hold up the source.
+    works_max: usize,
+}
+
+#[derive(Default)]
+struct State {
+    works: VecDeque<Wait>,
+    /// Somebody polls the works.
+    is_driven: bool,
+    /// Counts what was given up, so that a work that was out at that time is not put back.
+    flushes: u64,
+    driver: Option<Waker>,
+    room_wakers: Vec<Waker>,
+}
+
+impl Line {
+    /// With at most `works_max` pieces of work in it before the source is held up: 0 for one at a time, more
+    /// where the next piece may begin to wait before the last one is through.
+    pub fn new(works_max: usize) -> Self {
+        Line(Arc::new(Shared {
+            state: Mutex::default(),
+            works_max,
+        }))
+    }
+
+    /// What a pad function does with a buffer: has `work` done behind what is in the line. Works are polled one
+    /// after the other, so one that waits for a time should know it from the beginning.
+    ///
+    /// # Errors
+    /// Where it is waited for (on an ordinary thread), that of the work. Elsewhere the source that pushed sees
+    /// the error later; what is behind the work that failed is given up.
+    pub fn pass(
+        &self,
+        work: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let (drives, is_full) = {
+            let mut state = lock(&self.0.state);
+            state.works.push_back(Box::pin(work));
+            let drives = !std::mem::replace(&mut state.is_driven, true);
+            (drives, state.works.len() > self.0.works_max)
+        };
+        let can_defer = pending::can_defer();
+        if drives {
+            let drive = Drive {
+                shared: self.0.clone(),
+                is_done: false,
+            };
+            if !can_defer {
+                return block_on(drive).map(|()| gst::FlowSuccess::Ok);
+            }
+            pending::defer(Hold::Nobody, Box::pin(drive));
+        }
+        if is_full && can_defer {
+            pending::defer(Hold::Source, Box::pin(Room(self.0.clone())));
+        }
+        Ok(gst::FlowSuccess::Ok)
+    }
+
+    /// What the sink pad does with an event, `src_pad` being where it goes on: those that belong between buffers keep
+    /// their place, a flush empties the line.
+    pub fn event(
+        &self,
+        element: &gst::Element,
+        sink_pad: &gst::Pad,
+        src_pad: &gst::Pad,
+        event: gst::Event,
+    ) -> bool {
+        if event.type_() == gst::EventType::FlushStart {
+            self.clear();
+        }
+        if event.is_serialized() && !self.is_empty() {
+            let src_pad = src_pad.clone();
+            let push = async move {
+                src_pad.push_event(event);
+                Ok(())
+            };
+            return self.pass(push).is_ok();
+        }
+        gst::Pad::event_default(sink_pad, Some(element), event)
+    }
+
+    /// Whether all that came has been passed on.
+    pub fn is_empty(&self) -> bool {
+        let state = lock(&self.0.state);
+        state.works.is_empty() && !state.is_driven
+    }
+
+    /// Gives up what is in the line: for a flush, and when the element stops.
+    pub fn clear(&self) {
+        let (works, driver, wakers) = {
+            let mut state = lock(&self.0.state);
+            state.flushes += 1;
+            let works = std::mem::take(&mut state.works);
+            (
+                works,
+                state.driver.take(),
+                std::mem::take(&mut state.room_wakers),
+            )
+        };
+        drop(works);
+        driver.into_iter().chain(wakers).for_each(Waker::wake);
+    }
+}
+
+impl Shared {
+    /// The work at hand and the flush count it belongs to; none: the line is empty and not driven any more.
+    fn take(&self) -> Option<(Wait, u64)> {
+        let mut state = lock(&self.state);
+        let work = state.works.pop_front();
+        if work.is_none() {
+            state.is_driven = false;
+            state.driver = None;
+        }
+        work.map(|work| (work, state.flushes))
+    }
+
+    /// The work has to wait. `false`: it was given up meanwhile.
+    fn put_back(&self, work: Wait, flushes: u64, driver: &Waker) -> bool {
+        let mut state = lock(&self.state);
+        if state.flushes != flushes {
+            return false;
+        }
+        state.works.push_front(work);
+        state.driver = Some(driver.clone());
+        true
+    }
+
+    fn wake_who_waits_for_room(&self) {
+        let wakers = {
+            let mut state = lock(&self.state);
+            if state.works.len() > self.works_max {
+                return;
+            }
+            std::mem::take(&mut state.room_wakers)
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Does the works, until there are none.
+struct Drive {
+    shared: Arc<Shared>,
+    is_done: bool,
+}
+
+impl Drive {
+    fn give_up(&mut self) {
+        if !std::mem::replace(&mut self.is_done, true) {
+            lock(&self.shared.state).is_driven = false;
+            Line(self.shared.clone()).clear();
+        }
+    }
+}
+
+impl Future for Drive {
+    type Output = Result<(), gst::FlowError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        while let Some((mut work, flushes)) = self.shared.take() {
+            match work.as_mut().poll(cx) {
+                Poll::Pending if self.shared.put_back(work, flushes, cx.waker()) => {
+                    return Poll::Pending;
+                }
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) => self.shared.wake_who_waits_for_room(),
+                Poll::Ready(Err(error)) => {
+                    self.give_up();
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        self.is_done = true;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Drop for Drive {
+    /// Before its end when the source stops or is flushed.
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// Completes when the line is short enough again.
+struct Room(Arc<Shared>);
+
+impl Future for Room {
+    type Output = Result<(), gst::FlowError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.0.state);
+        if state.works.len() <= self.0.works_max {
+            return Poll::Ready(Ok(()));
+        }
+        state.room_wakers.push(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pending::{Pending, scope};
+    use super::*;
+
+    /// Pieces of work that are done when told so, and note that they are.
+    #[derive(Clone, Default)]
+    struct Bench(Arc<Mutex<(Vec<u32>, Vec<u32>)>>);
+
+    impl Bench {
+        fn work(
+            &self,
+            number: u32,
+        ) -> impl Future<Output = Result<(), gst::FlowError>> + Send + use<> {
+            let bench = self.0.clone();
+            std::future::poll_fn(move |_| {
+                let (allowed, done) = &mut *bench.lock().unwrap();
+                if !allowed.contains(&number) {
+                    return Poll::Pending;
+                }
+                done.push(number);
+                Poll::Ready(Ok(()))
+            })
+        }
+
+        fn allow(&self, number: u32) {
+            self.0.lock().unwrap().0.push(number);
+        }
+
+        fn done(&self) -> Vec<u32> {
+            self.0.lock().unwrap().1.clone()
+        }
+    }
+
+    fn poll(pending: &mut Pending) -> Poll<Result<(), gst::FlowError>> {
+        pending.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn works_are_done_in_turn_and_a_full_line_holds_the_source() {
+        let (line, bench, mut pending) = (Line::new(1), Bench::default(), Pending::default());
+        scope(&mut pending, || line.pass(bench.work(0)).unwrap());
+        assert!(!pending.holds());
+        scope(&mut pending, || line.pass(bench.work(1)).unwrap());
+        assert!(pending.holds(), "two are more than one");
+        bench.allow(1);
+        assert!(poll(&mut pending).is_pending());
+        assert_eq!(bench.done(), [] as [u32; 0]);
+        bench.allow(0);
+        assert!(poll(&mut pending).is_ready());
+        assert_eq!(bench.done(), [0, 1]);
+        assert!(line.is_empty() && pending.is_empty());
+    }
+
+    #[test]
+    fn after_an_error_the_rest_is_given_up_and_the_line_goes_on() {
+        let (line, bench, mut pending) = (Line::new(9), Bench::default(), Pending::default());
+        scope(&mut pending, || {
+            line.pass(std::future::ready(Err(gst::FlowError::NotLinked)))
+                .unwrap();
+            line.pass(bench.work(0)).unwrap();
+        });
+        bench.allow(0);
+        assert_eq!(
+            poll(&mut pending),
+            Poll::Ready(Err(gst::FlowError::NotLinked))
+        );
+        assert!(line.is_empty() && bench.done().is_empty());
+        scope(&mut pending, || line.pass(bench.work(0)).unwrap());
+        assert!(poll(&mut pending).is_ready());
+        assert_eq!(bench.done(), [0]);
+    }
+
+    #[test]
+    fn a_cleared_line_and_a_source_that_stops_leave_nothing() {
+        let (line, bench, mut pending) = (Line::new(0), Bench::default(), Pending::default());
+        scope(&mut pending, || line.pass(bench.work(0)).unwrap());
+        assert!(poll(&mut pending).is_pending());
+        line.clear();
+        assert!(poll(&mut pending).is_ready() && line.is_empty());
+        scope(&mut pending, || line.pass(bench.work(1)).unwrap());
+        pending.clear();
+        assert!(line.is_empty());
+        bench.allow(0);
+        bench.allow(1);
+        assert_eq!(bench.done(), [] as [u32; 0]);
+    }
+
+    #[test]
+    fn on_an_ordinary_thread_it_waits_in_place() {
+        let (line, bench) = (Line::new(0), Bench::default());
+        bench.allow(0);
+        line.pass(bench.work(0)).unwrap();
+        assert_eq!(bench.done(), [0]);
+    }
+}

@@ -1,0 +1,393 @@
+//! For elements of your own that share threads, with each other and with those of this plugin.
+//!
+//! | an element that | has | which thread calls it |
+//! |---|---|---|
+//! | gives data | a [`Driver`] with a [`Producer`]; implements [`SourceElement`] | `Producer`: its context's, alone |
+//! | passes data on later | a [`Line`] of futures; implements [`FilterElement`] | whoever pushes; the futures: the thread of the source that pushed |
+//! | takes data | a [`Sink`] with a [`Renderer`]; implements [`SinkElement`] | whoever pushes, or that source's thread later; one at a time |
+//!
+//! A *context* is one thread, or a few, that elements name by a property ([`ContextSettings`]); a [`Place`] is one of these
+//! threads, kept running. What runs there must not block: it waits with a timer ([`Cx::set_timer`]), a descriptor
+//! ([`Cx::register`]), or a future that stays with the source that pushed ([`Line`], [`defer`]).
+//!
+//! State changes, property functions and signals come from any thread of the application. They reach a producer by
+//! [`Driver::with_producer`], a renderer by [`Sink::with_renderer`]; both are soon over.
+//!
+//! Contexts belong to one build of this crate: a program that registers these elements and its own statically has one
+//! set of them; two plugin files have two, whose contexts of the same name are different threads.
+//!
+//! Times are nanoseconds of CLOCK_MONOTONIC ([`clock_now_ns`]) unless they are [`gst::ClockTime`].
+//!
+//! `docs/writing-an-element.md` takes one apart; `examples/elements` is a source, a filter and a sink to start from.
+//! The macros expect the crate `gstreamer` under the name `gst`.
+
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+
+use crate::kit::source::{self, LiveSource, opening};
+
+pub use crate::kit::context::{ContextSettings, Place};
+pub use crate::kit::line::Line;
+pub use crate::kit::pending::{Hold, Wait, can_defer, defer};
+pub use crate::kit::sink::{
+    Rendered, Renderer, Sink, SyncProperties, change_state as change_sink_state,
+};
+pub use crate::kit::source::{Driver, Produced, Producer, answer_query};
+pub use crate::kit::stats::StatsProperty;
+pub use crate::kit::time::RunningTime;
+pub use crate::kit::{PropertyGroup, group_specs, lock, pad_function, template};
+#[doc(inline)]
+pub use crate::{
+    element, element_class, properties_of_groups, properties_with_groups, sink_events_and_clock,
+    sink_life, source_life,
+};
+pub use threadbare_runtime::{
+    Cx, Interest, Precision, Ready, Shard, clock_now_ns, current_shard_id,
+};
+
+/// All of this and the traits that an element is written with.
+pub mod prelude {
+    pub use super::*;
+    pub use gst::prelude::*;
+    pub use gst::subclass::prelude::*;
+}
+
+/// Completes at `deadline_ns` of [`clock_now_ns`], not before. On a context's thread others run meanwhile; an ordinary
+/// thread, which may wait, sleeps in the first poll.
+pub async fn sleep_until(deadline_ns: u64) {
+    if current_shard_id().is_some() {
+        threadbare_runtime::sleep_until(deadline_ns, Precision::NotBefore).await;
+    } else {
+        let left_ns = deadline_ns.saturating_sub(clock_now_ns());
+        std::thread::sleep(std::time::Duration::from_nanos(left_ns));
+    }
+}
+
+/// What a stream in running time begins with, for [`Producer::opening`]: its start, its caps if they are known, a segment.
+pub fn opening_events(pad: &gst::Pad, caps: Option<&gst::Caps>) -> Vec<gst::Event> {
+    let element = pad.parent_element();
+    element.map_or_else(Vec::new, |element| opening(pad, &element, caps))
+}
+
+/// A source element: what it does on its way up and down, around its [`Driver`]. All of it is
+/// called by the thread that changes the element's state.
+pub trait SourceElement: ElementImpl {
+    /// What gives the data, on the context's thread.
+    type Producer: Producer;
+
+    /// The element's end of it.
+    fn driver(&self) -> &Driver<Self::Producer>;
+
+    /// Where the data leaves.
+    fn src_pad(&self) -> &gst::Pad;
+
+    /// READY to PAUSED: finds a [`Place`] and puts a new producer there, with [`Driver::add`]; `element` is this one.
+    ///
+    /// # Errors
+    /// What the application is to be told; the state does not change.
+    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage>;
+
+    /// NULL to READY: opens what it needs.
+    ///
+    /// # Errors
+    /// As those of [`SourceElement::activate`].
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
+
+    /// READY to NULL: closes it. Also after a failure.
+    fn close(&self) {}
+
+    /// Whether it gives data in PLAYING only. One that is not live gives it from PAUSED on, so that sinks preroll.
+    fn is_live(&self) -> bool {
+        true
+    }
+}
+
+/// A source of somebody's as the kit knows its own.
+struct Own<'a, S>(&'a S, &'a gst::Element);
+
+impl<S: SourceElement> LiveSource for Own<'_, S> {
+    type Producer = S::Producer;
+
+    fn driver(&self) -> &Driver<S::Producer> {
+        self.0.driver()
+    }
+
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        self.0.open()
+    }
+
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        self.0.activate(self.1)
+    }
+
+    fn close(&self) {
+        self.0.close();
+    }
+
+    fn is_live(&self) -> bool {
+        self.0.is_live()
+    }
+}
+
+/// For [`source_life`](crate::source_life): a change of state around that of the parent class.
+///
+/// # Errors
+/// The element cannot have that state; the application has been told why.
+#[doc(hidden)]
+pub fn change_source_state<S: SourceElement>(
+    source: &S,
+    transition: gst::StateChange,
+    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
+) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
+where
+    S::Type: IsA<gst::Element>,
+{
+    let obj = source.obj();
+    let element = obj.upcast_ref();
+    source::change_state(&Own(source, element), element, transition, parent)
+}
+
+/// The pad of a source, from its template: answers queries for latency (the wait of its context), scheduling and
+/// caps (any).
+pub fn source_pad<T: SourceElement>(template: &gst::PadTemplate) -> gst::Pad
+where
+    T::Type: IsA<gst::Element>,
+{
+    gst::Pad::builder_from_template(template)
+        .query_function(|pad, parent, query| {
+            pad_function::<T, _>(
+                parent,
+                || false,
+                |imp| {
+                    let place = imp.driver().place();
+                    let wait = place.map_or(gst::ClockTime::ZERO, |place| place.wait());
+                    let latency = (imp.is_live(), wait, None);
+                    answer_query(pad, &*imp.obj(), query, latency, || None)
+                },
+            )
+        })
+        .build()
+}
+
+/// Implements `change_state`, `send_event` and `set_clock` of a [`SourceElement`](sharing::SourceElement).
+#[macro_export]
+macro_rules! source_life {
+    () => {
+        fn change_state(
+            &self,
+            transition: gst::StateChange,
+        ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+            $crate::sharing::change_source_state(self, transition, || {
+                self.parent_change_state(transition)
+            })
+        }
+
+        fn send_event(&self, event: gst::Event) -> bool {
+            match self.driver().handle_event(self.src_pad(), event) {
+                Ok(handled) => handled,
+                Err(event) => self.parent_send_event(event),
+            }
+        }
+
+        fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+            let accepted = self.parent_set_clock(clock);
+            let time = $crate::sharing::RunningTime::with_clock(&*self.obj(), clock.cloned());
+            self.driver().with_producer(move |producer, _| {
+                $crate::sharing::Producer::set_time(producer, time);
+            });
+            accepted
+        }
+    };
+}
+
+/// An element with a [`Sink`].
+pub trait SinkElement: ElementImpl {
+    /// What it does with each buffer.
+    type Renderer: Renderer;
+
+    /// Made when it is first asked for, since it refers to the element.
+    fn sink(&self) -> &Sink<Self::Renderer>;
+}
+
+/// The pad of a sink element, from its template: buffers, lists and events go to its [`Sink`].
+pub fn sink_pad<T: SinkElement>(template: &gst::PadTemplate) -> gst::Pad
+where
+    T::Type: IsA<gst::Element>,
+{
+    let error = || Err(gst::FlowError::Error);
+    gst::Pad::builder_from_template(template)
+        .chain_function(move |_, parent, buffer| {
+            pad_function::<T, _>(parent, error, |imp| imp.sink().chain(buffer))
+        })
+        .chain_list_function(move |_, parent, list| {
+            pad_function::<T, _>(parent, error, |imp| imp.sink().chain_list(&list))
+        })
+        .event_function(|pad, parent, event| {
+            pad_function::<T, _>(
+                parent,
+                || false,
+                |imp| {
+                    imp.sink().event(&event)
+                        || gst::Pad::event_default(pad, Some(&*imp.obj()), event)
+                },
+            )
+        })
+        .build()
+}
+
+/// An element with a sink pad, a source pad and a [`Line`] between them.
+pub trait FilterElement: ElementImpl {
+    /// Where what arrives waits.
+    fn line(&self) -> &Line;
+
+    /// Where it leaves.
+    fn src_pad(&self) -> &gst::Pad;
+
+    /// A buffer arrives: to be given to [`Line::pass`] with all that has to be done to it, up to the push.
+    ///
+    /// # Errors
+    /// What the pusher is to see.
+    fn handle(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError>;
+
+    /// How long a buffer may wait here, for the pipeline's latency.
+    fn latency(&self) -> gst::ClockTime {
+        gst::ClockTime::ZERO
+    }
+}
+
+/// The sink pad and the source pad of a filter, from their templates: events keep their place among the buffers, caps
+/// are the same on both sides, latency is added up.
+pub fn filter_pads<T: FilterElement>(
+    sink: &gst::PadTemplate,
+    src: &gst::PadTemplate,
+) -> (gst::Pad, gst::Pad)
+where
+    T::Type: IsA<gst::Element>,
+{
+    let error = || Err(gst::FlowError::Error);
+    let sink_pad = gst::Pad::builder_from_template(sink)
+        .chain_function(move |_, parent, buffer| {
+            pad_function::<T, _>(parent, error, |imp| imp.handle(buffer))
+        })
+        .event_function(|pad, parent, event| {
+            pad_function::<T, _>(
+                parent,
+                || false,
+                |imp| {
+                    let obj = imp.obj();
+                    imp.line()
+                        .event(obj.upcast_ref(), pad, imp.src_pad(), event)
+                },
+            )
+        })
+        .flags(gst::PadFlags::PROXY_CAPS)
+        .build();
+    let src_pad = gst::Pad::builder_from_template(src)
+        .query_function(|pad, parent, query| {
+            pad_function::<T, _>(
+                parent,
+                || false,
+                |imp| {
+                    let is_known = gst::Pad::query_default(pad, Some(&*imp.obj()), query);
+                    if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
+                        let ((is_live, min, max), own) = (latency.result(), imp.latency());
+                        latency.set(is_live, min + own, max.map(|max| max + own));
+                    }
+                    is_known
+                },
+            )
+        })
+        .flags(gst::PadFlags::PROXY_CAPS)
+        .build();
+    (sink_pad, src_pad)
+}
+
+/// Gives a new element its pads, and the flag of a source or sink if all of them go one way.
+pub fn add_pads(element: &gst::Element, pads: &[&gst::Pad]) {
+    for pad in pads {
+        element.add_pad(*pad).expect("a new element takes its pads");
+    }
+    let all = |direction| pads.iter().all(|pad| pad.direction() == direction);
+    if all(gst::PadDirection::Src) {
+        element.set_element_flags(gst::ElementFlags::SOURCE);
+    } else if all(gst::PadDirection::Sink) {
+        element.set_element_flags(gst::ElementFlags::SINK);
+    }
+}
+
+/// Makes an element of an implementation: what every class of GStreamer's says of itself.
+///
+/// ```ignore
+/// gstthreadbare::element! {
+///     Ticker(Imp) "ExampleTicker", [src_pad];
+///     object { gstthreadbare::properties_with_groups!(context); }
+///     element { gstthreadbare::source_life!(); }
+///     "Example ticker", "Source/Generic", "Gives an empty buffer every 20 ms", "You";
+///     "src": Src Always gst::Caps::new_any()
+/// }
+/// ```
+///
+/// The first line has the type of the element, that of the implementation, the name of the class, and the fields with
+/// its pads; then come what is put into `impl ObjectImpl` and `impl ElementImpl`; then what
+/// [`element_class`](crate::element_class) takes. The implementation has a function `new`, which gets a
+/// function from the name of a pad template to the template.
+#[macro_export]
+macro_rules! element {
+    (
+        $element:ident($imp:ident) $type_name:literal, [$($pad:ident),+];
+        object { $($object:tt)* }
+        element { $($life:tt)* }
+        $($class:tt)+
+    ) => {
+        gst::glib::wrapper! {
+            /// The element.
+            pub struct $element(ObjectSubclass<$imp>) @extends gst::Element, gst::Object;
+        }
+
+        #[gst::glib::object_subclass]
+        impl ObjectSubclass for $imp {
+            const NAME: &'static str = $type_name;
+            type Type = $element;
+            type ParentType = gst::Element;
+
+            fn with_class(klass: &Self::Class) -> Self {
+                $imp::new(|name| $crate::sharing::template(klass, name))
+            }
+        }
+
+        impl ObjectImpl for $imp {
+            $($object)*
+
+            fn constructed(&self) {
+                self.parent_constructed();
+                $crate::sharing::add_pads(self.obj().upcast_ref(), &[$(&self.$pad),+]);
+            }
+        }
+
+        impl GstObjectImpl for $imp {}
+
+        impl ElementImpl for $imp {
+            $crate::element_class!($($class)+);
+            $($life)*
+        }
+    };
+}
+
+/// Implements `change_state`, `send_event` and `set_clock` of a [`SinkElement`](sharing::SinkElement) whose pad is its field `sink_pad`.
+#[macro_export]
+macro_rules! sink_life {
+    () => {
+        fn change_state(
+            &self,
+            transition: gst::StateChange,
+        ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+            $crate::sharing::change_sink_state(self.sink(), self, transition, || {
+                self.parent_change_state(transition)
+            })
+        }
+
+        $crate::sink_events_and_clock!();
+    };
+}

@@ -1,0 +1,155 @@
+//! What a filter that waits owes its pipeline: order, cancelled waits, a held source, ordinary threads.
+#![allow(missing_docs, reason = "a test")]
+
+use std::sync::Once;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use gst::prelude::*;
+
+/// No test waits for this long unless something hangs.
+const DEADLINE: Duration = Duration::from_secs(60);
+/// Nor for this.
+const HOUR_MS: u32 = 3_600_000;
+
+fn init() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        gst::init().unwrap();
+        gst::glib::log_set_always_fatal(gst::glib::LogLevels::LEVEL_CRITICAL);
+        gstthreadbare::plugin_register_static().unwrap();
+        gstthreadbareexamples::plugin_register_static().unwrap();
+    });
+}
+
+/// A pipeline that plays, and what arrives at its end.
+struct Pipe {
+    pipeline: gst::Pipeline,
+    seen: Receiver<String>,
+}
+
+impl Pipe {
+    fn playing(line: &str) -> Pipe {
+        init();
+        let pipeline = gst::parse::launch(line).unwrap();
+        let pipeline = pipeline.downcast::<gst::Pipeline>().unwrap();
+        let sink = pipeline.by_name("out").unwrap();
+        let (send, seen) = channel();
+        let kinds = gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_DOWNSTREAM;
+        let pad = sink.static_pad("sink").unwrap();
+        pad.add_probe(kinds, move |_, info| {
+            let what = match &info.data {
+                Some(gst::PadProbeData::Buffer(buffer)) => format!("buffer {}", buffer.size()),
+                Some(gst::PadProbeData::Event(event)) => event.type_().name().to_string(),
+                _ => return gst::PadProbeReturn::Ok,
+            };
+            let _ = send.send(what);
+            gst::PadProbeReturn::Ok
+        });
+        pipeline.set_state(gst::State::Playing).unwrap();
+        Pipe { pipeline, seen }
+    }
+
+    fn fed(delay_ms: u32) -> Pipe {
+        Pipe::playing(&format!(
+            "ts-appsrc name=in max-buffers=0 context=delay ! ts-exampledelay name=delay delay={delay_ms} \
+             ! fakesink name=out sync=false async=false"
+        ))
+    }
+
+    fn get(&self, name: &str) -> gst::Element {
+        self.pipeline.by_name(name).unwrap()
+    }
+
+    /// A buffer of so many bytes, of these caps.
+    fn push(&self, bytes: usize, caps: &str) {
+        let buffer = gst::Buffer::with_size(bytes).unwrap();
+        let caps = gst::Caps::new_empty_simple(caps);
+        let sample = gst::Sample::builder().buffer(&buffer).caps(&caps).build();
+        assert!(
+            self.get("in")
+                .emit_by_name::<bool>("push-sample", &[&sample])
+        );
+    }
+
+    /// What arrives, up to this.
+    fn up_to(&self, last: &str) -> Vec<String> {
+        let mut all = Vec::new();
+        while all.last().is_none_or(|seen| seen != last) {
+            all.push(self.seen.recv_timeout(DEADLINE).expect(last));
+        }
+        all
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        // Hangs if a wait is not cancelled; then the test's runner says which test it was.
+        let _ = self.pipeline.set_state(gst::State::Null);
+    }
+}
+
+fn eventually(what: &str, condition: impl Fn() -> bool) {
+    let end = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < end, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn events_keep_their_place_among_the_buffers() {
+    let pipe = Pipe::fed(20);
+    pipe.push(1, "application/x-one");
+    pipe.push(2, "application/x-one");
+    pipe.push(3, "application/x-two");
+    assert!(pipe.get("in").emit_by_name::<bool>("end-of-stream", &[]));
+    let mut seen = pipe.up_to("eos");
+    seen.retain(|what| what.starts_with("buffer") || what == "caps" || what == "eos");
+    assert_eq!(
+        seen,
+        ["caps", "buffer 1", "buffer 2", "caps", "buffer 3", "eos"]
+    );
+}
+
+#[test]
+fn a_flush_cancels_the_waits() {
+    let pipe = Pipe::fed(HOUR_MS);
+    pipe.push(1, "application/x-one");
+    let source = pipe.get("in");
+    eventually("it has left the source", || {
+        source.property::<u64>("current-level-buffers") == 0
+    });
+    assert!(source.send_event(gst::event::FlushStart::new()));
+    assert!(source.send_event(gst::event::FlushStop::new(true)));
+    pipe.get("delay").set_property("delay", 0u32);
+    pipe.push(2, "application/x-one");
+    let seen = pipe.up_to("buffer 2");
+    assert!(!seen.contains(&"buffer 1".to_owned()), "{seen:?}");
+}
+
+#[test]
+fn a_full_line_holds_the_source_and_stopping_lets_go() {
+    const PUSHED: u64 = 200;
+    /// As the filter has it, and the one that was too many.
+    const HELD: u64 = 65;
+    let pipe = Pipe::fed(HOUR_MS);
+    let source = pipe.get("in");
+    let level = || source.property::<u64>("current-level-buffers");
+    for _ in 0..PUSHED {
+        pipe.push(1, "application/x-one");
+    }
+    eventually("it is held", || level() == PUSHED - HELD);
+    pipe.push(1, "application/x-one");
+    assert_eq!(level(), PUSHED - HELD + 1);
+}
+
+#[test]
+fn a_thread_that_may_wait_waits() {
+    let pipe = Pipe::playing(
+        "audiotestsrc num-buffers=3 ! ts-exampledelay delay=5 ! fakesink name=out sync=false",
+    );
+    let seen = pipe.up_to("eos");
+    let buffers = seen.iter().filter(|what| what.starts_with("buffer"));
+    assert_eq!(buffers.count(), 3);
+}
