@@ -442,3 +442,28 @@ fn goes_up_and_down_and_works_each_time() {
         selector.rig.buffer();
     });
 }
+
+#[test]
+fn what_is_chosen_by_itself_is_notified_and_may_be_read_there() {
+    let selector = Selector::new("", 2);
+    let (send, notified) = channel();
+    selector
+        .rig
+        .element
+        .connect_notify(Some("active-pad"), move |element, _| {
+            let pad = element.property::<Option<gst::Pad>>("active-pad");
+            let _ = send.send((pad, element.property::<u32>("n-pads")));
+        });
+    let (element, first) = (
+        selector.rig.element.clone(),
+        selector.inputs[0].sink.clone(),
+    );
+    within("a release", move || element.release_request_pad(&first));
+    assert_eq!(notified.recv_timeout(DEADLINE), Ok((None, 1)));
+    // The next that gets something is the active one.
+    let pushed = selector.inputs[1].push_aside(numbered(1));
+    let second = selector.inputs[1].sink.clone();
+    assert_eq!(notified.recv_timeout(DEADLINE), Ok((Some(second), 1)));
+    assert_eq!(pushed.recv_timeout(DEADLINE), Ok(Ok(gst::FlowSuccess::Ok)));
+    assert_eq!(number(&selector.rig.buffer()), 1);
+}

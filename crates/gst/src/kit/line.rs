@@ -92,10 +92,14 @@ impl Line {
         src_pad: &gst::Pad,
         event: gst::Event,
     ) -> bool {
-        if event.type_() == gst::EventType::FlushStart {
+        // What arrived during the flush is not wanted either; its end, though serialized, waits for nothing.
+        let is_flush = matches!(
+            event.type_(),
+            gst::EventType::FlushStart | gst::EventType::FlushStop
+        );
+        if is_flush {
             self.clear();
-        }
-        if event.is_serialized() && !self.is_empty() {
+        } else if event.is_serialized() && !self.is_empty() {
             let src_pad = src_pad.clone();
             let push = async move {
                 src_pad.push_event(event);
