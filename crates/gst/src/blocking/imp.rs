@@ -19,10 +19,12 @@ use gst::subclass::prelude::*;
 use crate::kit::context::Place;
 use crate::kit::crossing::{queue_event, report_unseen, src_query};
 use crate::kit::queue::{Item, Leaky, Level, Queue};
+use crate::kit::stats::StatsProperty;
 use crate::kit::{lock, pad_function};
 
 pub struct BlockingAdapter {
     items: Queue,
+    stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
     src_pad: gst::Pad,
     flush_end: Mutex<Option<gst::Event>>,
@@ -184,6 +186,7 @@ impl ObjectSubclass for BlockingAdapter {
             },
         );
         BlockingAdapter {
+            stats: Mutex::new(items.stats_property("application/x-ts-blocking-adapter-stats")),
             items,
             sink_pad,
             src_pad,
@@ -195,6 +198,8 @@ impl ObjectSubclass for BlockingAdapter {
 }
 
 impl ObjectImpl for BlockingAdapter {
+    crate::kit::properties_of_groups!(stats);
+
     fn constructed(&self) {
         self.parent_constructed();
         for pad in [&self.sink_pad, &self.src_pad] {

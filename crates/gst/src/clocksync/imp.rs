@@ -11,6 +11,7 @@ use super::holder::{Holder, Shared};
 use crate::kit::context::ContextSettings;
 use crate::kit::crossing::{self, Crosses, Crossing, Latency, Passes};
 use crate::kit::queue::{Leaky, Level, Queue};
+use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
 
 #[derive(Properties)]
@@ -22,6 +23,7 @@ pub struct ClockSync {
     shared: Arc<Shared>,
     /// Always that of the branch.
     context: Mutex<ContextSettings>,
+    stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
     src_pad: gst::Pad,
     crossing: Crossing<Holder>,
@@ -95,9 +97,11 @@ impl ObjectSubclass for ClockSync {
         let make = move |element: &gst::Element| {
             Holder::new(element, of_holder.0.clone(), of_holder.1.clone())
         };
+        let stats = items.stats_property("application/x-ts-clocksync-stats");
         ClockSync {
             shared,
             context: Mutex::default(),
+            stats: Mutex::new(stats),
             sink_pad: crossing::sink_pad::<ClockSync>(&crate::kit::template(klass, "sink")),
             crossing: Crossing::new(items, src_pad.clone(), Passes::Otherwise, make),
             src_pad,
@@ -105,8 +109,9 @@ impl ObjectSubclass for ClockSync {
     }
 }
 
-#[glib::derived_properties]
 impl ObjectImpl for ClockSync {
+    crate::kit::properties_with_groups!(stats);
+
     fn constructed(&self) {
         self.parent_constructed();
         let obj = self.obj();

@@ -13,6 +13,7 @@ use gst::glib;
 use gst::prelude::*;
 
 use super::pending::{self, Hold};
+use super::stats::StatsProperty;
 use super::{PropertyGroup, lock};
 
 /// Where a full queue leaks.
@@ -256,6 +257,18 @@ impl Queue {
         state.leak_old();
         self.enqueue(state, item);
         Ok(self.state().is_full())
+    }
+
+    /// What an element tells that has a queue inside.
+    pub(crate) fn stats_property(&self, name: &'static str) -> StatsProperty {
+        let items = self.clone();
+        StatsProperty::new(move || {
+            gst::Structure::builder(name)
+                .field("passed", items.passed())
+                .field("leaked", items.leaked())
+                .field("buffers", u64::from(items.level().buffers))
+                .build()
+        })
     }
 
     /// Buffers that have left it.

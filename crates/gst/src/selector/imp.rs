@@ -10,6 +10,7 @@ use super::turns::{Turn, Turns, Verdict};
 use crate::kit::context::ContextSettings;
 use crate::kit::pending::{self, Hold, Pending};
 use crate::kit::queue::Item;
+use crate::kit::stats::StatsProperty;
 use crate::kit::{lock, pad_function};
 
 #[derive(Properties)]
@@ -21,6 +22,7 @@ pub struct InputSelector {
     turns: Turns,
     /// Each input is passed on by the thread that pushes it: there is nothing to run elsewhere.
     context: Mutex<ContextSettings>,
+    stats: Mutex<StatsProperty>,
     src_pad: gst::Pad,
     next_id: Arc<Mutex<u32>>,
 }
@@ -204,6 +206,14 @@ impl Passing {
             Item::Event(event) => Some(event.clone()),
             _ => None,
         };
+        if event.is_none() {
+            let mut state = self.turns.state();
+            match verdict {
+                Verdict::Push { .. } => state.passed += 1,
+                Verdict::Drop => state.dropped += 1,
+                Verdict::Flushing => {}
+            }
+        }
         let result = match verdict {
             Verdict::Push { is_new } => push(&self.pad, &self.src_pad, self.item, is_new),
             Verdict::Drop => Ok(gst::FlowSuccess::Ok),
@@ -310,9 +320,18 @@ impl ObjectSubclass for InputSelector {
             .build();
         let turns = Turns::default();
         turns.state().sync_streams = true;
+        let counted = turns.clone();
+        let stats = StatsProperty::new(move || {
+            let state = counted.state();
+            gst::Structure::builder("application/x-ts-input-selector-stats")
+                .field("passed", state.passed)
+                .field("dropped", state.dropped)
+                .build()
+        });
         InputSelector {
             turns,
             context: Mutex::default(),
+            stats: Mutex::new(stats),
             src_pad,
             next_id: Arc::default(),
         }
@@ -320,7 +339,7 @@ impl ObjectSubclass for InputSelector {
 }
 
 impl ObjectImpl for InputSelector {
-    crate::kit::properties_with_groups!(context);
+    crate::kit::properties_with_groups!(context, stats);
 
     fn constructed(&self) {
         self.parent_constructed();

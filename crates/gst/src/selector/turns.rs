@@ -27,6 +27,9 @@ pub(super) struct State {
     position_ns: Option<u64>,
     is_stopped: bool,
     pub(super) sync_streams: bool,
+    /// Buffers, and lists of them.
+    pub(super) passed: u64,
+    pub(super) dropped: u64,
     tickets: u64,
     wakers: Vec<Waker>,
 }

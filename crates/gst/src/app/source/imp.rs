@@ -156,15 +156,6 @@ impl AppSrc {
         let latency = (settings.is_live, min, max);
         source::answer_query(pad, &*self.obj(), query, latency, || settings.caps)
     }
-
-    fn structure(&self) -> gst::Structure {
-        let level = self.items.level();
-        gst::Structure::builder("application/x-ts-appsrc-stats")
-            .field("passed", self.items.passed())
-            .field("leaked", self.items.leaked())
-            .field("buffers", u64::from(level.buffers))
-            .build()
-    }
 }
 
 #[glib::object_subclass]
@@ -185,7 +176,7 @@ impl ObjectSubclass for AppSrc {
         AppSrc {
             settings: Mutex::new(settings),
             context: Mutex::default(),
-            stats: Mutex::default(),
+            stats: Mutex::new(items.stats_property("application/x-ts-appsrc-stats")),
             items,
             shared: Arc::default(),
             src_pad,
@@ -241,7 +232,6 @@ impl ObjectImpl for AppSrc {
         obj.add_pad(&self.src_pad)
             .expect("a new element takes its pad");
         obj.set_element_flags(gst::ElementFlags::SOURCE | gst::ElementFlags::REQUIRE_CLOCK);
-        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }
 }
 
