@@ -137,7 +137,10 @@ impl Producer for Feeder {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        self.items.fail_kept(error);
+        // What was on its way when a flush began may come back when that is over already.
+        if error != gst::FlowError::Flushing {
+            self.items.fail_kept(error);
+        }
     }
 }
 
