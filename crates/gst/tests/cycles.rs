@@ -145,8 +145,54 @@ fn tones_round(i: u32) {
     next_buffer(&events);
 }
 
+/// From a program through a proxy and TCP to two listeners and back into the program.
+fn hub_round(i: u32) {
+    let name = format!("hub{}", i % 3);
+    let server = Pipe::parse(&format!(
+        "ts-appsrc name=in context={name} ! ts-proxysink proxy-context=p{i} \
+         ts-proxysrc proxy-context=p{i} context={name}-o ! ts-tcpserversink name=server port=0 context={name}"
+    ));
+    server.play();
+    let port: i32 = server.get("server").property("current-port");
+    let client = Pipe::parse(&format!(
+        "ts-tcpclientsrc port={port} context={name} ! ts-intersink inter-context=i{i} \
+         ts-intersrc inter-context=i{i} context={name} ! ts-appsink name=one async=false sync=false \
+         ts-intersrc inter-context=i{i} context={name}-o ! ts-appsink name=two async=false sync=false"
+    ));
+    client.play();
+    eventually("the client has called", || {
+        stat(&server.get("server"), "clients") == 1
+    });
+    let source = server.get("in");
+    assert!(source.emit_by_name::<bool>("push-buffer", &[&numbered(i)]));
+    for sink in ["one", "two"] {
+        let sink = client.get(sink);
+        let sample = within("a sample", move || {
+            sink.emit_by_name::<Option<gst::Sample>>("pull-sample", &[])
+        });
+        assert_eq!(number(sample.unwrap().buffer().unwrap()), i);
+    }
+    match i % 3 {
+        0 => assert!(source.emit_by_name::<bool>("end-of-stream", &[])),
+        // Either end first.
+        1 => server.to(gst::State::Null),
+        _ => {}
+    }
+}
+
+fn rounds(receiver: &std::net::UdpSocket, i: u32) {
+    round(receiver, i);
+    rtp_round(i);
+    parts_round(i);
+    tones_round(i);
+    hub_round(i);
+}
+
+/// `THREADBARE_CYCLES` says how many, 300 unless it is set.
 #[test]
 fn nothing_is_left_of_three_hundred_pipelines() {
+    let cycles = std::env::var("THREADBARE_CYCLES");
+    let cycles: u32 = cycles.map_or(300, |text| text.parse().expect("a number of cycles"));
     init();
     // What GST_TRACERS=leaks does, for this process alone.
     let factory = gst::TracerFactory::factories()
@@ -161,21 +207,15 @@ fn nothing_is_left_of_three_hundred_pipelines() {
     let receiver = socket();
     // Pools, caches and worker threads of GLib come with the first ones.
     for i in 0..10 {
-        round(&receiver, i);
-        rtp_round(i);
-        parts_round(i);
-        tones_round(i);
+        rounds(&receiver, i);
     }
     let tracer = gst::glib::Object::with_type(factory.tracer_type())
         .downcast::<gst::Tracer>()
         .unwrap();
     let (fds, threads) = (count("/proc/self/fd"), count("/proc/self/task"));
     let mut resident_kib = 0;
-    for i in 10..310 {
-        round(&receiver, i);
-        rtp_round(i);
-        parts_round(i);
-        tones_round(i);
+    for i in 10..10 + cycles {
+        rounds(&receiver, i);
         // The allocator has its arenas by now.
         if i == 110 {
             resident_kib = resident();
