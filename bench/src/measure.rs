@@ -183,14 +183,18 @@ mod tests {
             at,
             cpu: Duration::ZERO,
             switches: 5,
-            arrived: 100,
+            counted: Counted { at, arrived: 100 },
             allocations: Some(7),
         };
         let last = Snapshot {
             at: at + Duration::from_secs(2),
             cpu: Duration::from_millis(500),
             switches: 25,
-            arrived: 1100,
+            // Reading it took so long that a thousand more had come.
+            counted: Counted {
+                at: at + Duration::from_secs(4),
+                arrived: 2100,
+            },
             allocations: Some(507),
         };
         let window = first.until(&last);
