@@ -14,7 +14,6 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use crate::kit::context::ContextSettings;
 use crate::kit::sink::{Rendered, Renderer, Sink, SyncProperties};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{lock, pad_function};
@@ -125,7 +124,6 @@ pub struct AppSink {
     #[property(name = "drop", nick = "Drop", blurb = "Drop the oldest sample when there are max-buffers, rather than hold up the source", type = bool, get = |s: &Self| s.sink().with_renderer(|store| store.drops), set = Self::set_drops, default = false)]
     #[property(name = "eos", nick = "EOS", blurb = "The stream has ended and all samples were taken", type = bool, get = |s: &Self| s.sink().with_renderer(|store| store.has_ended()))]
     settings: Mutex<Settings>,
-    context: Mutex<ContextSettings>,
     sync: Mutex<SyncProperties>,
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
@@ -373,7 +371,6 @@ impl ObjectSubclass for AppSink {
             .build();
         AppSink {
             settings: Mutex::default(),
-            context: Mutex::default(),
             sync: Mutex::default(),
             stats: Mutex::default(),
             sink_pad,
@@ -385,7 +382,7 @@ impl ObjectSubclass for AppSink {
 }
 
 impl ObjectImpl for AppSink {
-    crate::kit::properties_with_groups!(context, sync, stats);
+    crate::kit::properties_with_groups!(sync, stats);
 
     fn signals() -> &'static [Signal] {
         static SIGNALS: LazyLock<Vec<Signal>> = LazyLock::new(|| {

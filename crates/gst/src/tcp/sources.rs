@@ -75,7 +75,7 @@ macro_rules! tcp_source {
             }
 
             #[derive(Debug, Clone)]
-            pub(super) struct Properties_ {
+            pub(super) struct Values {
                 pub(super) host: String,
                 pub(super) port: i32,
                 caps: Option<gst::Caps>,
@@ -94,7 +94,7 @@ macro_rules! tcp_source {
                 #[property(name = "blocksize", nick = "Block size", blurb = "Bytes to read at once, at most", type = u32, get = |s: &Self| s.settings().block_bytes, set = |s: &Self, v| s.settings().block_bytes = v, minimum = 1, maximum = 1 << 20, default = BLOCK_BYTES_DEFAULT)]
                 #[property(name = "timeout", nick = "Timeout", blurb = "Fail when there is no connection or nothing comes for so many seconds, 0: never", type = u32, get = |s: &Self| s.settings().timeout_s, set = |s: &Self, v| s.settings().timeout_s = v, default = 0)]
                 #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set buffer times to the running time of their arrival", type = bool, get = |s: &Self| s.settings().do_timestamp, set = |s: &Self, v| s.settings().do_timestamp = v, default = false)]
-                settings: Mutex<Properties_>,
+                settings: Mutex<Values>,
                 context: Mutex<ContextSettings>,
                 stats: Mutex<StatsProperty>,
                 counts: Arc<Counts>,
@@ -104,7 +104,7 @@ macro_rules! tcp_source {
             }
 
             impl Imp {
-                fn settings(&self) -> MutexGuard<'_, Properties_> {
+                fn settings(&self) -> MutexGuard<'_, Values> {
                     lock(&self.settings)
                 }
 
@@ -140,7 +140,7 @@ macro_rules! tcp_source {
                         })
                         .build();
                     Imp {
-                        settings: Mutex::new(Properties_ {
+                        settings: Mutex::new(Values {
                             host: $host.into(),
                             port: PORT_DEFAULT,
                             caps: None,
