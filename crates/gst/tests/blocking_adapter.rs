@@ -6,7 +6,7 @@ use common::*;
 use gst::prelude::*;
 
 #[test]
-fn has_no_properties() {
+fn has_no_properties_to_set() {
     assert_properties("ts-blocking-adapter", &[]);
 }
 

@@ -547,14 +547,14 @@ pub const CONTEXT_ROWS: &[Row] = &[
     ),
 ];
 
-/// That a new element has just these properties, besides those of every element.
+/// That a new element has just these properties, besides those of every element and `stats`.
 pub fn assert_properties(factory: &str, rows: &[Row]) {
     use gst::glib::{self, ParamFlags};
     let element = make(factory);
     let own = element.list_properties();
     let own = own
         .iter()
-        .filter(|spec| !matches!(spec.name(), "name" | "parent"));
+        .filter(|spec| !matches!(spec.name(), "name" | "parent" | "stats"));
     assert_eq!(own.count(), rows.len(), "{factory}");
     for (name, kind, default, range, writable) in rows {
         let spec = (element.find_property(name)).unwrap_or_else(|| panic!("{factory}: no {name}"));
