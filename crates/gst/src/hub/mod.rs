@@ -235,7 +235,10 @@ impl Hub {
             match (&*outlets, self.kind) {
                 ([only], Kind::Proxy) => match only.items.push(item) {
                     // It has gone meanwhile, as has what it held.
-                    Err(gst::FlowError::Flushing) if self.is_gone(only) => return Ok(()),
+                    Err(gst::FlowError::Flushing) if self.is_gone(only) => {
+                        self.state().dropped += 1;
+                        return Ok(());
+                    }
                     result => return result,
                 },
                 ([], Kind::Proxy) => {
