@@ -140,6 +140,9 @@ fn a_key_becomes_the_packets_of_one_event_at_their_times() {
     }
     assert_eq!(rig.element.property::<u32>("timestamp"), 5000);
     assert_eq!(rig.element.property::<u32>("seqnum"), 10);
+    let stats = rig.element.property::<gst::Structure>("stats");
+    assert_eq!(stats.get::<u64>("packets"), Ok(12));
+    assert_eq!(stats.get::<u64>("requests"), Ok(2));
     // What became of it is told.
     for start in [true, false] {
         let message = rig

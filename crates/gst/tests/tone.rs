@@ -412,6 +412,9 @@ fn buffers_are_counted_and_offset_and_muted() {
     assert!(s16(&first).iter().all(|s| *s == 0.0));
     rig.buffer();
     rig.event(gst::EventType::Eos);
+    let stats = rig.element.property::<gst::Structure>("stats");
+    assert_eq!(stats.get::<u64>("buffers"), Ok(2));
+    assert_eq!(stats.get::<u64>("samples"), Ok(2 * 1024));
 }
 
 #[test]

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,13 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use crate::kit::sink::{Rendered, Renderer, Sink, SyncProperties};
+use crate::kit::condition::Condition;
+use crate::kit::lock;
+use crate::kit::sink::{self, Rendered, Renderer, Sink, SinkElement, SyncProperties};
 use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
 
 /// What has arrived and was not taken yet; under the sink's lock.
-struct Store {
+pub struct Store {
     samples: VecDeque<gst::Sample>,
     preroll: Option<gst::Sample>,
     caps: Option<gst::Caps>,
@@ -31,7 +32,7 @@ struct Store {
     dropped: u64,
     news: News,
     wakers: Vec<Waker>,
-    changed: Arc<Condvar>,
+    changed: Arc<Condition>,
 }
 
 /// What the application has not been told yet.
@@ -129,7 +130,7 @@ pub struct AppSink {
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Store>>,
     /// Goes with the lock below, not with the sink's.
-    changed: Arc<Condvar>,
+    changed: Arc<Condition>,
     pulling: Mutex<()>,
 }
 
@@ -139,34 +140,6 @@ const BUFFERS_DEFAULT: u32 = 200;
 impl AppSink {
     fn settings(&self) -> MutexGuard<'_, Settings> {
         lock(&self.settings)
-    }
-
-    fn sink(&self) -> &Sink<Store> {
-        self.sink.get_or_init(|| {
-            let store = Store {
-                samples: VecDeque::new(),
-                preroll: None,
-                caps: None,
-                segment: None,
-                max: BUFFERS_DEFAULT as usize,
-                drops: false,
-                is_eos: false,
-                is_stopped: true,
-                dropped: 0,
-                news: News::default(),
-                wakers: Vec::new(),
-                changed: self.changed.clone(),
-            };
-            let sync = lock(&self.sync).clone();
-            let sink = Sink::new(self.obj().upcast_ref(), store, sync);
-            let element = self.obj().downgrade();
-            sink.tell(move || {
-                if let Some(element) = element.upgrade() {
-                    element.imp().tell_news();
-                }
-            });
-            sink
-        })
     }
 
     fn set_max(&self, max: u32) {
@@ -241,15 +214,9 @@ impl AppSink {
             pulling = match end {
                 Some(end) => {
                     let left = end.checked_duration_since(Instant::now())?;
-                    self.changed
-                        .wait_timeout(pulling, left)
-                        .unwrap_or_else(std::sync::PoisonError::into_inner)
-                        .0
+                    self.changed.wait_timeout(pulling, left)
                 }
-                None => self
-                    .changed
-                    .wait(pulling)
-                    .unwrap_or_else(std::sync::PoisonError::into_inner),
+                None => self.changed.wait(pulling),
             };
         }
     }
@@ -279,33 +246,6 @@ impl AppSink {
         });
         drop(lock(&self.pulling));
         self.changed.notify_all();
-    }
-
-    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        if matches!(
-            event.type_(),
-            gst::EventType::Caps | gst::EventType::Segment
-        ) {
-            self.sink().queue_event(event.clone());
-        }
-        self.sink().event(&event) || gst::Pad::event_default(pad, Some(&*self.obj()), event)
-    }
-
-    fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        if let gst::QueryViewMut::Caps(caps) = query.view_mut() {
-            let own = self
-                .settings()
-                .caps
-                .clone()
-                .unwrap_or_else(gst::Caps::new_any);
-            let result = match caps.filter() {
-                Some(filter) => filter.intersect_with_mode(&own, gst::CapsIntersectMode::First),
-                None => own,
-            };
-            caps.set_result(&result);
-            return true;
-        }
-        gst::Pad::query_default(pad, Some(&*self.obj()), query)
     }
 
     fn structure(&self) -> gst::Structure {
@@ -346,6 +286,61 @@ impl futures_core::Stream for SampleStream {
     }
 }
 
+impl SinkElement for AppSink {
+    type Renderer = Store;
+
+    fn sink(&self) -> &Sink<Store> {
+        self.sink.get_or_init(|| {
+            let store = Store {
+                samples: VecDeque::new(),
+                preroll: None,
+                caps: None,
+                segment: None,
+                max: BUFFERS_DEFAULT as usize,
+                drops: false,
+                is_eos: false,
+                is_stopped: true,
+                dropped: 0,
+                news: News::default(),
+                wakers: Vec::new(),
+                changed: self.changed.clone(),
+            };
+            let sync = lock(&self.sync).clone();
+            let sink = Sink::new(self.obj().upcast_ref(), store, sync);
+            let element = self.obj().downgrade();
+            sink.tell(move || {
+                if let Some(element) = element.upgrade() {
+                    element.imp().tell_news();
+                }
+            });
+            sink
+        })
+    }
+
+    fn notice_event(&self, event: &gst::Event) {
+        if matches!(
+            event.type_(),
+            gst::EventType::Caps | gst::EventType::Segment
+        ) {
+            self.sink().queue_event(event.clone());
+        }
+    }
+
+    fn answer_query(&self, query: &mut gst::QueryRef) -> bool {
+        let gst::QueryViewMut::Caps(caps) = query.view_mut() else {
+            return false;
+        };
+        let own = self.settings().caps.clone();
+        let own = own.unwrap_or_else(gst::Caps::new_any);
+        let result = match caps.filter() {
+            Some(filter) => filter.intersect_with_mode(&own, gst::CapsIntersectMode::First),
+            None => own,
+        };
+        caps.set_result(&result);
+        true
+    }
+}
+
 #[glib::object_subclass]
 impl ObjectSubclass for AppSink {
     const NAME: &'static str = "ThreadbareAppSink";
@@ -353,22 +348,7 @@ impl ObjectSubclass for AppSink {
     type ParentType = gst::Element;
 
     fn with_class(klass: &Self::Class) -> Self {
-        let error = || Err(gst::FlowError::Error);
-        let no = || false;
-        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
-            .chain_function(move |_, parent, buffer| {
-                pad_function::<AppSink, _>(parent, error, |imp| imp.sink().chain(buffer))
-            })
-            .chain_list_function(move |_, parent, list| {
-                pad_function::<AppSink, _>(parent, error, |imp| imp.sink().chain_list(&list))
-            })
-            .event_function(move |pad, parent, event| {
-                pad_function::<AppSink, _>(parent, no, |imp| imp.sink_event(pad, event))
-            })
-            .query_function(move |pad, parent, query| {
-                pad_function::<AppSink, _>(parent, no, |imp| imp.sink_query(pad, query))
-            })
-            .build();
+        let sink_pad = sink::sink_pad::<AppSink>(&crate::kit::template(klass, "sink"));
         AppSink {
             settings: Mutex::default(),
             sync: Mutex::default(),

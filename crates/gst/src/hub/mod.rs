@@ -15,12 +15,13 @@ mod source;
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
 use std::task::{Context, Poll, Waker};
 
 use gst::glib;
 use gst::prelude::*;
 
+use crate::kit::condition::Condition;
 use crate::kit::lock;
 use crate::kit::pending::{self, Hold};
 use crate::kit::queue::{Item, Queue, Refused};
@@ -68,7 +69,7 @@ impl From<JoinError> for gst::ErrorMessage {
 pub(crate) struct Hub {
     kind: Kind,
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Condition,
 }
 
 struct State {
@@ -127,7 +128,7 @@ impl Hub {
                 wakers: Vec::new(),
                 dropped: 0,
             }),
-            changed: Condvar::new(),
+            changed: Condition::default(),
         });
         hubs.insert(key, Arc::downgrade(&hub));
         hub

@@ -3,6 +3,7 @@
 //! An element converts properties, pads and buffers into plain values and hands them to a
 //! [`source::Producer`] that lives on a context thread; everything that elements would otherwise repeat is here.
 
+pub(crate) mod condition;
 pub(crate) mod context;
 pub(crate) mod crossing;
 pub(crate) mod line;

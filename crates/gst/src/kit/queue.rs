@@ -6,12 +6,13 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use gst::glib;
 use gst::prelude::*;
 
+use super::condition::Condition;
 use super::pending::{self, Hold};
 use super::stats::StatsProperty;
 use super::{PropertyGroup, lock};
@@ -133,7 +134,7 @@ pub(crate) struct Queue(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    changed: Condvar,
+    changed: Condition,
     notice: Box<dyn Fn(Notice) + Send + Sync>,
 }
 
@@ -198,7 +199,7 @@ impl Queue {
                 pushers: Vec::new(),
                 popper: None,
             }),
-            changed: Condvar::new(),
+            changed: Condition::default(),
             notice: Box::new(notice),
         }))
     }
@@ -492,10 +493,7 @@ impl Queue {
             if state.items.is_empty() && !state.in_flight {
                 break true;
             }
-            state = match self.0.changed.wait(state) {
-                Ok(state) => state,
-                Err(poisoned) => poisoned.into_inner(),
-            };
+            state = self.0.changed.wait(state);
         };
         state.drains -= 1;
         has_left

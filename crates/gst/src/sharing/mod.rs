@@ -30,7 +30,8 @@ pub use crate::kit::context::{ContextSettings, Place};
 pub use crate::kit::line::Line;
 pub use crate::kit::pending::{Hold, Wait, can_defer, defer};
 pub use crate::kit::sink::{
-    Rendered, Renderer, Sink, SyncProperties, change_state as change_sink_state,
+    Rendered, Renderer, Sink, SinkElement, SyncProperties, change_state as change_sink_state,
+    sink_pad,
 };
 pub use crate::kit::source::{Driver, Produced, Producer, answer_query};
 pub use crate::kit::stats::StatsProperty;
@@ -200,41 +201,6 @@ macro_rules! source_life {
             accepted
         }
     };
-}
-
-/// An element with a [`Sink`].
-pub trait SinkElement: ElementImpl {
-    /// What it does with each buffer.
-    type Renderer: Renderer;
-
-    /// Made when it is first asked for, since it refers to the element.
-    fn sink(&self) -> &Sink<Self::Renderer>;
-}
-
-/// The pad of a sink element, from its template: buffers, lists and events go to its [`Sink`].
-pub fn sink_pad<T: SinkElement>(template: &gst::PadTemplate) -> gst::Pad
-where
-    T::Type: IsA<gst::Element>,
-{
-    let error = || Err(gst::FlowError::Error);
-    gst::Pad::builder_from_template(template)
-        .chain_function(move |_, parent, buffer| {
-            pad_function::<T, _>(parent, error, |imp| imp.sink().chain(buffer))
-        })
-        .chain_list_function(move |_, parent, list| {
-            pad_function::<T, _>(parent, error, |imp| imp.sink().chain_list(&list))
-        })
-        .event_function(|pad, parent, event| {
-            pad_function::<T, _>(
-                parent,
-                || false,
-                |imp| {
-                    imp.sink().event(&event)
-                        || gst::Pad::event_default(pad, Some(&*imp.obj()), event)
-                },
-            )
-        })
-        .build()
 }
 
 /// An element with a sink pad, a source pad and a [`Line`] between them.

@@ -24,9 +24,9 @@ use threadbare_runtime::{Agent, AgentHandle, Cx, Interest, Ready};
 
 use super::sources::{PORT_DEFAULT, listen};
 use crate::kit::context::{ContextSettings, Place};
-use crate::kit::sink::{Rendered, Renderer, Sink, SyncProperties};
+use crate::kit::lock;
+use crate::kit::sink::{self, Rendered, Renderer, Sink, SinkElement, SyncProperties};
 use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
 
 glib::wrapper! {
     /// Sends what arrives to every TCP client that has connected.
@@ -269,7 +269,7 @@ impl Agent for Acceptor {
 }
 
 /// Hands buffers to the clients; under the sink's lock.
-struct Distributor(Arc<Clients>);
+pub struct Distributor(Arc<Clients>);
 
 impl Renderer for Distributor {
     fn render(&mut self, buffer: &gst::Buffer) -> Rendered {
@@ -323,13 +323,6 @@ impl Imp {
             };
             clients.element.set(Some(self.obj().upcast_ref()));
             Arc::new(clients)
-        })
-    }
-
-    fn sink(&self) -> &Sink<Distributor> {
-        self.sink.get_or_init(|| {
-            let distributor = Distributor(self.clients().clone());
-            Sink::new(self.obj().upcast_ref(), distributor, self.sync.clone())
         })
     }
 
@@ -389,13 +382,6 @@ impl Imp {
         }
     }
 
-    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        if let gst::EventView::Caps(caps) = event.view() {
-            *lock(&self.clients().header) = stream_header(caps.caps());
-        }
-        self.sink().event(&event) || gst::Pad::event_default(pad, Some(&*self.obj()), event)
-    }
-
     fn structure(&self) -> gst::Structure {
         let clients = self.clients();
         let (rendered, dropped) = self.sink().counts();
@@ -421,6 +407,23 @@ fn stream_header(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
     })
 }
 
+impl SinkElement for Imp {
+    type Renderer = Distributor;
+
+    fn sink(&self) -> &Sink<Distributor> {
+        self.sink.get_or_init(|| {
+            let distributor = Distributor(self.clients().clone());
+            Sink::new(self.obj().upcast_ref(), distributor, self.sync.clone())
+        })
+    }
+
+    fn notice_event(&self, event: &gst::Event) {
+        if let gst::EventView::Caps(caps) = event.view() {
+            *lock(&self.clients().header) = stream_header(caps.caps());
+        }
+    }
+}
+
 #[glib::object_subclass]
 impl ObjectSubclass for Imp {
     const NAME: &'static str = "ThreadbareTcpServerSink";
@@ -428,18 +431,7 @@ impl ObjectSubclass for Imp {
     type ParentType = gst::Element;
 
     fn with_class(klass: &Self::Class) -> Self {
-        let error = || Err(gst::FlowError::Error);
-        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
-            .chain_function(move |_, parent, buffer| {
-                pad_function::<Imp, _>(parent, error, |imp| imp.sink().chain(buffer))
-            })
-            .chain_list_function(move |_, parent, list| {
-                pad_function::<Imp, _>(parent, error, |imp| imp.sink().chain_list(&list))
-            })
-            .event_function(|pad, parent, event| {
-                pad_function::<Imp, _>(parent, || false, |imp| imp.sink_event(pad, event))
-            })
-            .build();
+        let sink_pad = sink::sink_pad::<Imp>(&crate::kit::template(klass, "sink"));
         Imp {
             settings: Mutex::new(Settings {
                 host: HOST_DEFAULT.into(),

@@ -11,6 +11,7 @@ use super::format::Format;
 use crate::kit::pool::PoolOwner;
 use crate::kit::receive::pool_of;
 use crate::kit::source::{self, Produced, Producer};
+use crate::kit::stats::Single;
 use crate::kit::time::{Alarm, RunningTime};
 
 /// What is to be heard.
@@ -39,6 +40,13 @@ const BUFFER_BYTES_MAX: usize = 16 << 20;
 /// Samples that are made at a time, on the stack.
 const CHUNK: usize = 128;
 
+/// Written by the context's thread, read by anyone.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    pub(super) buffers: Single,
+    pub(super) samples: Single,
+}
+
 pub(crate) struct Player<S> {
     signal: S,
     cut: Cut,
@@ -51,6 +59,7 @@ pub(crate) struct Player<S> {
     is_discont: bool,
     time: RunningTime,
     alarm: Alarm,
+    made: Arc<Made>,
     pad: gst::Pad,
     element: glib::WeakRef<gst::Element>,
 }
@@ -79,6 +88,7 @@ impl<S: Signal> Player<S> {
         signal: S,
         cut: Cut,
         num_buffers: Option<u64>,
+        made: Arc<Made>,
     ) -> Self {
         Player {
             signal,
@@ -91,6 +101,7 @@ impl<S: Signal> Player<S> {
             is_discont: true,
             time: RunningTime::default(),
             alarm: Alarm::default(),
+            made,
             pad: pad.clone(),
             element: element.downgrade(),
         }
@@ -161,17 +172,19 @@ impl<S: Signal> Player<S> {
                 ]
             ));
         };
-        let buffer = self.made(cx, format, bytes, count, end_ns);
+        let buffer = self.make(cx, format, bytes, count, end_ns);
         self.count = Some(Count {
             done: count.done + samples,
             ..count
         });
         self.buffers_left = self.buffers_left.map(|left| left - 1);
         cx.count_packets(1);
+        self.made.buffers.add(1);
+        self.made.samples.add(samples);
         Produced::Buffer(buffer)
     }
 
-    fn made(
+    fn make(
         &mut self,
         cx: &Cx<'_>,
         format: Format,

@@ -1,15 +1,16 @@
 //! What the audio sources have in common as elements: queries, and the way to the thread and off it.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use super::format;
-use super::player::{Cut, Player, Signal};
+use super::player::{Cut, Made, Player, Signal};
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
 use crate::kit::source::{self, Driver, LiveSource};
+use crate::kit::stats::StatsProperty;
 
 /// A source element around a [`Player`].
 pub(crate) trait AudioSource: ElementImpl
@@ -17,6 +18,9 @@ where
     Self::Type: IsA<gst::Element>,
 {
     type Signal: Signal;
+
+    /// The name of its statistics.
+    const STATS: &'static str;
 
     fn parts(&self) -> &Parts<Self::Signal>;
     fn cut(&self) -> Cut;
@@ -64,6 +68,8 @@ where
 pub(crate) struct Parts<S: Signal> {
     pub(super) src_pad: gst::Pad,
     pub(super) context: Mutex<ContextSettings>,
+    pub(super) stats: Mutex<StatsProperty>,
+    made: Arc<Made>,
     pub(super) driver: Driver<Player<S>>,
 }
 
@@ -78,9 +84,19 @@ impl<S: Signal> Parts<S> {
                 crate::kit::pad_function::<E, _>(parent, no, |imp| imp.src_query(pad, query))
             })
             .build();
+        let made = Arc::<Made>::default();
+        let read = made.clone();
+        let stats = StatsProperty::new(move || {
+            gst::Structure::builder(E::STATS)
+                .field("buffers", read.buffers.get())
+                .field("samples", read.samples.get())
+                .build()
+        });
         Parts {
             src_pad,
             context: Mutex::default(),
+            stats: Mutex::new(stats),
+            made,
             driver: Driver::default(),
         }
     }
@@ -115,7 +131,8 @@ where
         let parts = self.parts();
         let place = lock(&parts.context).place(element)?;
         let (pad, cut) = (&parts.src_pad, self.cut());
-        let player = Player::new(element, pad, self.signal(), cut, self.num_buffers());
+        let (end, made) = (self.num_buffers(), parts.made.clone());
+        let player = Player::new(element, pad, self.signal(), cut, end, made);
         parts.driver.add(element, pad, place, player)
     }
 

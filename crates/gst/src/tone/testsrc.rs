@@ -115,7 +115,7 @@ impl ObjectSubclass for AudioTestSrc {
 }
 
 impl ObjectImpl for AudioTestSrc {
-    crate::kit::properties_with_groups!(parts.context);
+    crate::kit::properties_with_groups!(parts.context, parts.stats);
 
     fn constructed(&self) {
         self.parent_constructed();
@@ -138,6 +138,8 @@ impl ElementImpl for AudioTestSrc {
 
 impl AudioSource for AudioTestSrc {
     type Signal = Oscillator;
+
+    const STATS: &'static str = "application/x-ts-audiotestsrc-stats";
 
     fn parts(&self) -> &Parts<Oscillator> {
         &self.parts

@@ -133,7 +133,7 @@ impl ObjectSubclass for ToneSrc {
 }
 
 impl ObjectImpl for ToneSrc {
-    crate::kit::properties_with_groups!(parts.context);
+    crate::kit::properties_with_groups!(parts.context, parts.stats);
 
     fn constructed(&self) {
         self.parent_constructed();
@@ -156,6 +156,8 @@ impl ElementImpl for ToneSrc {
 
 impl AudioSource for ToneSrc {
     type Signal = Tone;
+
+    const STATS: &'static str = "application/x-ts-tonesrc-stats";
 
     fn parts(&self) -> &Parts<Tone> {
         &self.parts

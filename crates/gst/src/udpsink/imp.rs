@@ -13,10 +13,10 @@ use gst::subclass::prelude::*;
 use super::clients::{self, Client};
 use super::sender::Sender;
 use crate::kit::context::ContextSettings;
-use crate::kit::sink::{Sink, SyncProperties};
+use crate::kit::lock;
+use crate::kit::sink::{self, Sink, SinkElement, SyncProperties};
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
 use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -104,16 +104,6 @@ pub struct UdpSink {
 impl UdpSink {
     fn settings(&self) -> MutexGuard<'_, Settings> {
         lock(&self.settings)
-    }
-
-    fn sink(&self) -> &Sink<Sender> {
-        self.sink.get_or_init(|| {
-            let mut sender = Sender::new();
-            sender
-                .clients
-                .extend(Client::new("127.0.0.1", 5004, 0).ok());
-            Sink::new(self.obj().upcast_ref(), sender, lock(&self.sync).clone())
-        })
     }
 
     fn sender<T>(&self, f: impl FnOnce(&mut Sender) -> T) -> T {
@@ -379,10 +369,6 @@ impl UdpSink {
             .field("send-errors", errors)
             .build()
     }
-
-    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        self.sink().event(&event) || gst::Pad::event_default(pad, Some(&*self.obj()), event)
-    }
 }
 
 fn open_socket(settings: &Settings, is_v6: bool) -> Result<Udp, SocketError> {
@@ -430,6 +416,20 @@ fn now_ns() -> u64 {
         .map_or(0, |since| since.as_nanos() as u64)
 }
 
+impl SinkElement for UdpSink {
+    type Renderer = Sender;
+
+    fn sink(&self) -> &Sink<Sender> {
+        self.sink.get_or_init(|| {
+            let mut sender = Sender::new();
+            sender
+                .clients
+                .extend(Client::new("127.0.0.1", 5004, 0).ok());
+            Sink::new(self.obj().upcast_ref(), sender, lock(&self.sync).clone())
+        })
+    }
+}
+
 #[glib::object_subclass]
 impl ObjectSubclass for UdpSink {
     const NAME: &'static str = "ThreadbareUdpSink";
@@ -438,19 +438,7 @@ impl ObjectSubclass for UdpSink {
     type Interfaces = (gst::URIHandler,);
 
     fn with_class(klass: &Self::Class) -> Self {
-        let template = crate::kit::template(klass, "sink");
-        let flushing = || Err(gst::FlowError::Error);
-        let sink_pad = gst::Pad::builder_from_template(&template)
-            .chain_function(move |_, parent, buffer| {
-                pad_function::<UdpSink, _>(parent, flushing, |imp| imp.sink().chain(buffer))
-            })
-            .chain_list_function(move |_, parent, list| {
-                pad_function::<UdpSink, _>(parent, flushing, |imp| imp.sink().chain_list(&list))
-            })
-            .event_function(|pad, parent, event| {
-                pad_function::<UdpSink, _>(parent, || false, |imp| imp.sink_event(pad, event))
-            })
-            .build();
+        let sink_pad = sink::sink_pad::<UdpSink>(&crate::kit::template(klass, "sink"));
         UdpSink {
             settings: Mutex::default(),
             context: Mutex::default(),

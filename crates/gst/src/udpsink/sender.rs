@@ -9,7 +9,7 @@ use crate::kit::socket::Udp;
 
 /// Sockets and destinations; under the sink's lock.
 #[derive(Debug)]
-pub(super) struct Sender {
+pub struct Sender {
     pub(super) clients: Vec<Client>,
     pub(super) send_duplicates: bool,
     pub(super) v4: Option<Udp>,

@@ -9,12 +9,13 @@
 //! | `core` | any thread, under its lock; never held across a call out of the element, except the renderer's system call |
 //! | `changed` | signals ordinary threads that wait in `chain` |
 
+mod element;
 mod properties;
 
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -23,10 +24,12 @@ use gst::prelude::*;
 use threadbare_runtime::{Precision, Sleep, sleep_until};
 
 use self::properties::SyncState;
+use super::condition::Condition;
 use super::lock;
 use super::pending::{self, Hold};
 use super::time::RunningTime;
 
+pub use self::element::{SinkElement, sink_pad};
 pub use self::properties::SyncProperties;
 
 /// What a sink does with what arrives.
@@ -69,7 +72,7 @@ pub struct Sink<R: Renderer>(Arc<Shared<R>>);
 struct Shared<R> {
     element: glib::WeakRef<gst::Element>,
     core: Mutex<Core<R>>,
-    changed: Condvar,
+    changed: Condition,
     /// Called, without a lock, when something was rendered, prerolled or ended.
     after: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -152,7 +155,7 @@ impl<R: Renderer> Sink<R> {
                 dropped: 0,
                 rendered: 0,
             }),
-            changed: Condvar::new(),
+            changed: Condition::default(),
             after: OnceLock::new(),
         }))
     }

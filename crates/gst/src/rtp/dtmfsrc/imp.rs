@@ -12,6 +12,7 @@ use threadbare_rtp::id::{RtpTime, SeqNum};
 use super::keyer::{Keyer, Last, Stream};
 use crate::kit::context::ContextSettings;
 use crate::kit::source::{self, Driver, LiveSource};
+use crate::kit::stats::StatsProperty;
 use crate::kit::{lock, pad_function};
 
 #[derive(Debug, Clone)]
@@ -76,6 +77,7 @@ pub struct RtpDtmfSrc {
     #[property(name = "packet-redundancy", nick = "Packet redundancy", blurb = "How often the first and the last packet of an event are sent; RFC 4733 recommends 3", type = u32, get = |s: &Self| s.settings().copies, set = Self::set_copies, minimum = 1, maximum = COPIES_MAX, default = 1)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
+    stats: Mutex<StatsProperty>,
     last: Arc<Last>,
     src_pad: gst::Pad,
     driver: Driver<Keyer>,
@@ -155,10 +157,19 @@ impl ObjectSubclass for RtpDtmfSrc {
                 pad_function::<RtpDtmfSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
             })
             .build();
+        let last = Arc::<Last>::default();
+        let read = last.clone();
+        let stats = StatsProperty::new(move || {
+            gst::Structure::builder("application/x-ts-rtpdtmfsrc-stats")
+                .field("packets", read.packets.get())
+                .field("requests", read.requests.get())
+                .build()
+        });
         RtpDtmfSrc {
             settings: Mutex::default(),
             context: Mutex::default(),
-            last: Arc::default(),
+            stats: Mutex::new(stats),
+            last,
             src_pad,
             driver: Driver::default(),
         }
@@ -166,7 +177,7 @@ impl ObjectSubclass for RtpDtmfSrc {
 }
 
 impl ObjectImpl for RtpDtmfSrc {
-    crate::kit::properties_with_groups!(context);
+    crate::kit::properties_with_groups!(context, stats);
 
     fn constructed(&self) {
         self.parent_constructed();

@@ -12,6 +12,7 @@ use threadbare_runtime::{Cx, Precision};
 use crate::kit::pool::PoolOwner;
 use crate::kit::receive::pool_of;
 use crate::kit::source::{self, Produced, Producer};
+use crate::kit::stats::Single;
 use crate::kit::time::{Alarm, RunningTime};
 
 /// What the stream is made with.
@@ -30,6 +31,8 @@ pub(super) struct Stream {
 pub(super) struct Last {
     pub(super) seq: AtomicU32,
     pub(super) timestamp: AtomicU32,
+    pub(super) packets: Single,
+    pub(super) requests: Single,
 }
 
 /// As the stock element has it, unless downstream asks for another.
@@ -74,6 +77,7 @@ impl Keyer {
 
     /// A key was pressed or released.
     pub(super) fn request(&mut self, cx: &Cx<'_>, request: Request) {
+        self.last.requests.add(1);
         self.sender.request(request);
         cx.wake_self();
     }
@@ -145,6 +149,7 @@ impl Keyer {
         data[4..8].copy_from_slice(&packet.timestamp.0.to_be_bytes());
         data[8..12].copy_from_slice(&self.stream.ssrc.to_be_bytes());
         data[12..].copy_from_slice(&packet.payload);
+        self.last.packets.add(1);
         self.last.seq.store(packet.seq.0.into(), Relaxed);
         self.last.timestamp.store(packet.timestamp.0, Relaxed);
         let pts = gst::ClockTime::from_nseconds(packet.time_ns);

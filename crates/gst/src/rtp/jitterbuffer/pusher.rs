@@ -16,7 +16,7 @@ use crate::kit::crossing::report_unseen;
 use crate::kit::lock;
 use crate::kit::queue::{Item, Queue};
 use crate::kit::source::{Produced, Producer};
-use crate::kit::time::RunningTime;
+use crate::kit::time::{Alarm, RunningTime};
 use crate::rtp::playout::Fields;
 
 /// What both sides share.
@@ -47,8 +47,7 @@ pub(super) struct Pusher {
     list: std::vec::IntoIter<gst::Buffer>,
     shared: Arc<Shared>,
     time: RunningTime,
-    /// On a clock that the context's timers do not count.
-    clock_wait: Option<(u64, gst::ClockId)>,
+    alarm: Alarm,
     element: glib::WeakRef<gst::Element>,
 }
 
@@ -59,7 +58,7 @@ impl Pusher {
             list: Vec::new().into_iter(),
             shared,
             time: RunningTime::default(),
-            clock_wait: None,
+            alarm: Alarm::default(),
             element: element.downgrade(),
         }
     }
@@ -116,38 +115,12 @@ impl Pusher {
 
     fn arm(&mut self, cx: &Cx<'_>) {
         let due_ns = lock(&self.shared.orderer).next_timeout();
-        let (Some(due_ns), Some(now_ns)) = (due_ns, self.now_ns(cx)) else {
-            return self.disarm(cx);
+        let Some(due_ns) = due_ns else {
+            return self.alarm.clear(cx);
         };
-        if self.time.is_monotonic() {
-            let ahead_ns = due_ns.saturating_sub(now_ns);
-            cx.set_timer(cx.now_ns().saturating_add(ahead_ns), Precision::About);
-            return;
-        }
         let upstream_ns = self.shared.upstream_ns.load(Ordering::Relaxed);
-        let clock_ns = due_ns
-            .saturating_add(upstream_ns)
-            .saturating_add(self.time.base_ns());
-        if (self.clock_wait.as_ref()).is_some_and(|(waited_ns, _)| *waited_ns == clock_ns) {
-            return;
-        }
-        self.disarm(cx);
-        let Some(clock) = self.time.clock() else {
-            return;
-        };
-        let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
-        let waker = cx.waker();
-        if id.wait_async(move |_, _, _| waker.wake_by_ref()).is_err() {
-            cx.wake_self();
-        }
-        self.clock_wait = Some((clock_ns, id.into()));
-    }
-
-    fn disarm(&mut self, cx: &Cx<'_>) {
-        cx.clear_timer();
-        if let Some((_, id)) = self.clock_wait.take() {
-            id.unschedule();
-        }
+        let due_ns = due_ns.saturating_add(upstream_ns);
+        self.alarm.set(cx, &self.time, due_ns, Precision::About);
     }
 }
 
@@ -160,10 +133,11 @@ impl Producer for Pusher {
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.disarm(cx);
+        self.alarm.clear(cx);
     }
 
     fn set_time(&mut self, time: RunningTime) {
+        self.alarm.cancel_clock_wait();
         self.time = time;
     }
 

@@ -12,11 +12,11 @@ use threadbare_rtp::session::Event;
 
 use super::sender::Sender;
 use crate::kit::context::{ContextSettings, Place};
-use crate::kit::sink::{Sink, SyncProperties};
+use crate::kit::lock;
+use crate::kit::sink::{self, Sink, SinkElement, SyncProperties};
 use crate::kit::socket::{self, MulticastSettings, SocketError, format_host_port, split_host_port};
 use crate::kit::stats::StatsProperty;
 use crate::kit::trail::{self, Offer};
-use crate::kit::{lock, pad_function};
 use crate::rtp::session::{FeedbackSettings, Listener, RtpSession, SocketSettings, Sockets};
 use crate::rtp::upstream;
 
@@ -95,16 +95,6 @@ const NO_SSRC: u64 = 1 << 32;
 impl RtpSink {
     fn settings(&self) -> MutexGuard<'_, Settings> {
         lock(&self.settings)
-    }
-
-    fn sink(&self) -> &Sink<Sender> {
-        self.sink.get_or_init(|| {
-            Sink::new(
-                self.obj().upcast_ref(),
-                Sender::default(),
-                self.sync.clone(),
-            )
-        })
     }
 
     fn property_ssrc(&self) -> u32 {
@@ -278,25 +268,6 @@ impl RtpSink {
         }
     }
 
-    fn chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let ssrc = self.ssrc.load(Ordering::Relaxed);
-        if let Ok(ssrc) = u32::try_from(ssrc) {
-            let _ = buffer
-                .make_mut()
-                .copy_from_slice(SSRC_AT, &ssrc.to_be_bytes());
-        }
-        self.sink().chain(buffer)
-    }
-
-    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        if let Some(place) = Place::announced(&event) {
-            self.start_by(Some(place));
-        } else if event.type_() == gst::EventType::Segment {
-            self.start_by(None);
-        }
-        self.sink().event(&event) || gst::Pad::event_default(pad, Some(&*self.obj()), event)
-    }
-
     fn structure(&self) -> gst::Structure {
         let (rendered, dropped) = self.sink().counts();
         let stats = gst::Structure::builder("application/x-ts-rtpsink-stats")
@@ -329,6 +300,45 @@ fn own_address(settings: &Settings) -> Result<String, SocketError> {
 /// Where the SSRC stands in a packet (RFC 3550, section 5.1).
 const SSRC_AT: usize = 8;
 
+impl SinkElement for RtpSink {
+    type Renderer = Sender;
+
+    fn sink(&self) -> &Sink<Sender> {
+        self.sink.get_or_init(|| {
+            Sink::new(
+                self.obj().upcast_ref(),
+                Sender::default(),
+                self.sync.clone(),
+            )
+        })
+    }
+
+    fn handle_buffer(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let ssrc = self.ssrc.load(Ordering::Relaxed);
+        if let Ok(ssrc) = u32::try_from(ssrc) {
+            let _ = buffer
+                .make_mut()
+                .copy_from_slice(SSRC_AT, &ssrc.to_be_bytes());
+        }
+        self.sink().chain(buffer)
+    }
+
+    fn handle_list(&self, list: &gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+        for buffer in list.iter_owned() {
+            self.handle_buffer(buffer)?;
+        }
+        Ok(gst::FlowSuccess::Ok)
+    }
+
+    fn notice_event(&self, event: &gst::Event) {
+        if let Some(place) = Place::announced(event) {
+            self.start_by(Some(place));
+        } else if event.type_() == gst::EventType::Segment {
+            self.start_by(None);
+        }
+    }
+}
+
 #[glib::object_subclass]
 impl ObjectSubclass for RtpSink {
     const NAME: &'static str = "ThreadbareRtpSink";
@@ -337,24 +347,7 @@ impl ObjectSubclass for RtpSink {
     type Interfaces = (gst::URIHandler,);
 
     fn with_class(klass: &Self::Class) -> Self {
-        let error = || Err(gst::FlowError::Error);
-        let no = || false;
-        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
-            .chain_function(move |_, parent, buffer| {
-                pad_function::<RtpSink, _>(parent, error, |imp| imp.chain(buffer))
-            })
-            .chain_list_function(move |_, parent, list| {
-                pad_function::<RtpSink, _>(parent, error, |imp| {
-                    for buffer in list.iter_owned() {
-                        imp.chain(buffer)?;
-                    }
-                    Ok(gst::FlowSuccess::Ok)
-                })
-            })
-            .event_function(move |pad, parent, event| {
-                pad_function::<RtpSink, _>(parent, no, |imp| imp.sink_event(pad, event))
-            })
-            .build();
+        let sink_pad = sink::sink_pad::<RtpSink>(&crate::kit::template(klass, "sink"));
         RtpSink {
             settings: Mutex::default(),
             context: Mutex::default(),

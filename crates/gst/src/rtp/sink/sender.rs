@@ -12,7 +12,7 @@ use crate::rtp::session::{RtpSession, Sockets};
 
 /// Sends a session's RTP; under the sink's lock.
 #[derive(Default)]
-pub(super) struct Sender {
+pub struct Sender {
     peer: Option<RawAddr>,
     /// For which `peer` was looked up.
     peer_version: Option<u32>,
