@@ -13,6 +13,8 @@
 
 pub mod counter;
 pub mod epoll;
+pub mod feed;
+pub mod hop;
 pub mod measure;
 pub mod ports;
 pub mod rtp;

@@ -16,6 +16,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::counter;
+use crate::hop::{self, HopTimes};
 use crate::measure::{self, Snapshot, Window};
 
 /// How often the main thread looks before and after the window; in the window it sleeps through.
@@ -49,7 +50,11 @@ pub struct Done {
     pub threads: usize,
     pub resident_kib: u64,
     pub arrived: u64,
-    pub lost: i64,
+    /// None where nobody says how many were sent.
+    pub lost: Option<i64>,
+    /// From one marked pad to the next.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hops: Option<HopTimes>,
 }
 
 /// What an idle process did.
@@ -71,8 +76,17 @@ pub struct Finished {
     pub late_ms_max: f64,
 }
 
+/// Where the streams' data comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// From a sender, of whose end the driver tells.
+    Sender,
+    /// They make it themselves.
+    Within,
+}
+
 /// Says that the streams are up, measures, and reports.
-pub fn run(ready: Ready, warmup: Duration, window: Duration) -> Result<()> {
+pub fn run(ready: Ready, warmup: Duration, window: Duration, origin: Origin) -> Result<()> {
     report(&Report::Ready(ready))?;
     let patience_end = Instant::now() + FIRST_PACKET_PATIENCE;
     while counter::arrived() == 0 {
@@ -88,9 +102,15 @@ pub fn run(ready: Ready, warmup: Duration, window: Duration) -> Result<()> {
 
     let threads = measure::switches_by_thread()?.len();
     let resident_kib = measure::resident_kib()?;
-    let sent = finished()?.sent;
-    let arrived = wait_for_stragglers(sent);
-    let lost = sent as i64 - arrived as i64;
+    let hops = hop::times();
+    let (arrived, lost) = match origin {
+        Origin::Sender => {
+            let sent = finished()?.sent;
+            let arrived = wait_for_stragglers(sent);
+            (arrived, Some(sent as i64 - arrived as i64))
+        }
+        Origin::Within => (counter::arrived(), None),
+    };
     let window = first.until(&last);
     report(&Report::Done(Done {
         window,
@@ -98,6 +118,7 @@ pub fn run(ready: Ready, warmup: Duration, window: Duration) -> Result<()> {
         resident_kib,
         arrived,
         lost,
+        hops,
     }))
 }
 

@@ -11,8 +11,8 @@ use gst::glib;
 use gst::glib::translate::ToGlibPtr;
 use gst::prelude::*;
 
-use crate::session::{self, Ready};
-use crate::{counter, measure};
+use crate::session::{self, Origin, Ready};
+use crate::{counter, feed, hop, measure};
 
 /// Runs streams and measures this process.
 #[derive(Debug, Parser)]
@@ -44,6 +44,15 @@ pub struct Options {
     /// Nobody sends: count who wakes up all the same.
     #[arg(long)]
     idle: bool,
+    /// Nobody sends: the streams make their data themselves, and what has a `push-buffer` action is given a buffer each 20 ms.
+    #[arg(long, conflicts_with = "idle")]
+    no_sender: bool,
+    /// Time each buffer from the element named `hop` to the sink.
+    #[arg(long)]
+    time_hops: bool,
+    /// What arrives at so many of the first streams is not counted.
+    #[arg(long, default_value_t = 0)]
+    uncounted: u16,
 }
 
 /// The programs' `main`. `register` makes elements known that are linked in.
@@ -61,6 +70,8 @@ pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()
     for stream in 1..options.streams {
         pipelines.push(start(&options, stream, &clock)?);
     }
+    let sources: Vec<gst::Element> = pipelines.iter().flat_map(fed).collect();
+    let _feeder = (!sources.is_empty()).then(|| feed::start(sources)).transpose()?;
     let senders: Vec<gst::Element> = pipelines.iter().flat_map(own_counters).collect();
     counter::count_by(move || senders.iter().map(packets_sent).sum());
     let ready = Ready {
@@ -73,7 +84,11 @@ pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()
     if options.idle {
         session::run_idle(ready, warmup, window)?;
     } else {
-        session::run(ready, warmup, window)?;
+        let origin = match options.no_sender {
+            true => Origin::Within,
+            false => Origin::Sender,
+        };
+        session::run(ready, warmup, window, origin)?;
     }
     // Taking thousands of pipelines down is not what is measured.
     std::process::exit(0)
@@ -95,18 +110,39 @@ fn start(options: &Options, stream: u16, clock: &gst::Clock) -> Result<gst::Pipe
     });
     for sink in contents.iterate_sinks() {
         let sink = sink.context("the bin changed while it was looked at")?;
-        if counts_itself(&sink) {
+        if counts_itself(&sink) || stream < options.uncounted {
             continue;
         }
-        count_at(
-            &sink
-                .static_pad("sink")
-                .context("a sink without a sink pad")?,
-        );
+        // What leaves for another branch of the same stream is counted there.
+        let is_hop = sink.name() == HOP;
+        if is_hop {
+            continue;
+        }
+        let sink_pad = sink_pad_of(&sink)?;
+        if options.time_hops {
+            let hop = contents.by_name(HOP).context("no element is named hop")?;
+            hop::time(&sink_pad_of(&hop)?, &sink_pad);
+        }
+        count_at(&sink_pad);
     }
     pipeline.add(&contents)?;
     pipeline.set_state(gst::State::Playing)?;
     Ok(pipeline)
+}
+
+/// The element at which the time starts.
+const HOP: &str = "hop";
+
+fn sink_pad_of(element: &gst::Element) -> Result<gst::Pad> {
+    element
+        .static_pad("sink")
+        .with_context(|| format!("{} has no sink pad", element.name()))
+}
+
+/// The sources that wait for somebody to push.
+fn fed(pipeline: &gst::Pipeline) -> impl Iterator<Item = gst::Element> + use<> {
+    let elements = pipeline.iterate_recurse().into_iter().flatten();
+    elements.filter(feed::takes_buffers)
 }
 
 /// Whether a sink says how many packets it has sent.

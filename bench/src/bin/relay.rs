@@ -131,7 +131,8 @@ fn main() -> Result<()> {
         resident_kib_first,
     };
     let warmup = Duration::from_secs_f64(options.warmup);
-    session::run(ready, warmup, Duration::from_secs_f64(options.seconds))?;
+    let window = Duration::from_secs_f64(options.seconds);
+    session::run(ready, warmup, window, session::Origin::Sender)?;
     // The loop has no end.
     std::process::exit(0)
 }

@@ -24,6 +24,9 @@ struct Options {
     /// All streams go to the first port.
     #[arg(long)]
     one_port: bool,
+    /// The first stream gets so many packets a second instead, which are not counted.
+    #[arg(long, default_value_t = 0)]
+    flood: u32,
     /// For how long.
     #[arg(long)]
     seconds: f64,
@@ -95,6 +98,22 @@ impl Batch {
     }
 }
 
+/// So many packets a second to `port`, until the process ends: a burst each millisecond.
+fn start_flood(port: u16, per_second: u32) -> Result<()> {
+    let burst = (per_second / 1000).clamp(1, u32::from(u16::MAX)) as u16;
+    let pause = Duration::from_secs_f64(f64::from(burst) / f64::from(per_second));
+    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+    std::thread::Builder::new().name("flood".into()).spawn(move || {
+        let mut batch = Batch::new(burst, port, true);
+        let start = Instant::now();
+        for number in 0.. {
+            std::thread::sleep((start + pause * number).saturating_duration_since(Instant::now()));
+            batch.send(&socket, 0, usize::from(burst));
+        }
+    })?;
+    Ok(())
+}
+
 fn loopback(port: u16) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
@@ -116,6 +135,10 @@ fn main() -> Result<()> {
     let mut batch = Batch::new(options.streams, options.port, options.one_port);
     let interval = Duration::from_micros(1_000_000 / PACKETS_PER_SECOND);
     let rounds = (options.seconds * PACKETS_PER_SECOND as f64) as u32;
+    let flooded = usize::from(options.flood > 0);
+    if options.flood > 0 {
+        start_flood(options.port, options.flood)?;
+    }
     let start = Instant::now();
     let (mut sent, mut late_max) = (0, Duration::ZERO);
     for number in 0..rounds {
@@ -127,6 +150,7 @@ fn main() -> Result<()> {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
             late_max = late_max.max(due.elapsed());
             let (from, to) = (streams * burst / BURSTS, streams * (burst + 1) / BURSTS);
+            let from = from.max(flooded);
             sent += batch.send(&socket, from, to);
         }
     }

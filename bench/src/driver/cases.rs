@@ -32,6 +32,19 @@ pub(crate) enum Mode {
     Idle,
 }
 
+/// Where the data comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Load {
+    /// RTP from the sender.
+    Rtp,
+    /// The same, but for the first stream: it gets so many packets a second, and is not counted.
+    Flood(u32),
+    /// The streams make it themselves, or the measured process pushes it into them.
+    Within,
+    /// The same, and each buffer is timed between two elements.
+    Timed,
+}
+
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
@@ -41,9 +54,22 @@ pub(crate) struct Case {
     pub(crate) streams: u16,
     /// One stream, as for gst-launch; the floor has none.
     pub(crate) description: &'static str,
+    pub(crate) load: Load,
+    /// Whether the plugin's tracer says how late the slices were; it takes some time itself.
+    pub(crate) traced: bool,
 }
 
 impl Case {
+    const fn loaded(mut self, load: Load) -> Case {
+        self.load = load;
+        self
+    }
+
+    const fn traced(mut self) -> Case {
+        self.traced = true;
+        self
+    }
+
     /// Whether what is received goes somewhere else.
     pub(crate) fn sends_on(&self) -> bool {
         self.description.contains("{out}")
@@ -132,6 +158,34 @@ macro_rules! to_opus {
     };
 }
 
+macro_rules! tones {
+    () => {
+        "ts-tonesrc context=bench-0 context-wait=20 samples-per-buffer=160 freq=425 volume=-13 \
+         ! audio/x-raw,rate=8000,channels=1"
+    };
+}
+
+const TONES: &str = concat!(tones!(), fakesink!());
+const TONES_STOCK: &str = concat!(
+    "audiotestsrc is-live=true freq=425 samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1",
+    fakesink!()
+);
+const QUEUE_HOP: &str = concat!(
+    tones!(),
+    " ! ts-queue name=hop context=bench-1 context-wait=20",
+    fakesink!()
+);
+const PROXY_HOP: &str = concat!(
+    tones!(),
+    " ! ts-proxysink name=hop proxy-context=p{i} ",
+    "ts-proxysrc proxy-context=p{i} context=bench-1 context-wait=20",
+    fakesink!()
+);
+const APP: &str = concat!(
+    "ts-appsrc context=bench-0 context-wait=20 ! ts-queue context=bench-0 context-wait=20",
+    fakesink!()
+);
+
 const fn case(
     name: &'static str,
     program: Program,
@@ -145,8 +199,13 @@ const fn case(
         mode,
         streams,
         description,
+        load: Load::Rtp,
+        traced: false,
     }
 }
+
+/// Packets a second for one stream: as many as the thousand have together.
+const FLOOD: u32 = 50_000;
 
 /// In this order, each round; what is compared stands side by side.
 pub(crate) const CASES: &[Case] = &[
@@ -308,6 +367,73 @@ pub(crate) const CASES: &[Case] = &[
         100,
         SESSION,
     ),
+    case("tones-1000", Program::Ours, Mode::EachRound, 1000, TONES).loaded(Load::Within),
+    case(
+        "stock-tones-1000",
+        Program::Stock,
+        Mode::EachRound,
+        1000,
+        TONES_STOCK,
+    )
+    .loaded(Load::Within),
+    case(
+        "queue-hop-1000",
+        Program::Ours,
+        Mode::EachRound,
+        1000,
+        QUEUE_HOP,
+    )
+    .loaded(Load::Within),
+    case(
+        "proxy-hop-1000",
+        Program::Ours,
+        Mode::EachRound,
+        1000,
+        PROXY_HOP,
+    )
+    .loaded(Load::Within),
+    case(
+        "queue-hop-1000-timed",
+        Program::Ours,
+        Mode::Once,
+        1000,
+        QUEUE_HOP,
+    )
+    .loaded(Load::Timed),
+    case(
+        "proxy-hop-1000-timed",
+        Program::Ours,
+        Mode::Once,
+        1000,
+        PROXY_HOP,
+    )
+    .loaded(Load::Timed),
+    case("app-1000", Program::Ours, Mode::EachRound, 1000, APP).loaded(Load::Within),
+    case(
+        "app-100-allocations",
+        Program::Ours,
+        Mode::CountAllocations,
+        100,
+        APP,
+    )
+    .loaded(Load::Within),
+    case(
+        "receive-1000-traced",
+        Program::Ours,
+        Mode::EachRound,
+        1000,
+        RECEIVE,
+    )
+    .traced(),
+    case(
+        "receive-1000-flooded",
+        Program::Ours,
+        Mode::EachRound,
+        1000,
+        RECEIVE,
+    )
+    .loaded(Load::Flood(FLOOD))
+    .traced(),
     case("idle-wait-20", Program::Ours, Mode::Idle, 100, RECEIVE),
     case(
         "idle-wait-0",
@@ -335,8 +461,11 @@ mod tests {
 
     #[test]
     fn streams_of_one_case_do_not_share_a_port() {
-        let pipelines =
-            |case: &&Case| !case.description.is_empty() && case.program != Program::RelayCodec;
+        let pipelines = |case: &&Case| {
+            !case.description.is_empty()
+                && case.program != Program::RelayCodec
+                && matches!(case.load, Load::Rtp | Load::Flood(_))
+        };
         for case in CASES.iter().filter(pipelines) {
             let separate = case.description.contains("port={port}");
             let by_ssrc = case.description.contains("port={base} ssrc={ssrc}");

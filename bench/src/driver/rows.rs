@@ -283,6 +283,76 @@ pub(crate) const TARGETS: &[Target] = &[
         Figure::Of("session-100-allocations", allocations),
         Judge::EachRun,
     ),
+    target(
+        "1000 ts-appsrc ! ts-queue, one context: CPU per buffer, the application's included",
+        "µs",
+        4.0,
+        Figure::Of("app-1000", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "heap allocations per buffer, ts-appsrc ! ts-queue",
+        "calls",
+        0.0,
+        Figure::Of("app-100-allocations", allocations),
+        Judge::EachRun,
+    ),
+    target(
+        "1000 ts-tonesrc, 20 ms at 8 kHz: against stock audiotestsrc",
+        "x",
+        0.3,
+        Figure::Ratio("tones-1000", "stock-tones-1000", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "1000 ts-tonesrc: threads beside the main thread",
+        "threads",
+        1.0,
+        Figure::Of("tones-1000", threads_beside_the_context),
+        Judge::EachRun,
+    ),
+    target(
+        "hop from one context to another, ts-queue: CPU per buffer",
+        "µs",
+        1.5,
+        Figure::Difference("queue-hop-1000", "tones-1000", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "hop from one context to another, ts-proxysink to ts-proxysrc: CPU per buffer",
+        "µs",
+        1.5,
+        Figure::Difference("proxy-hop-1000", "tones-1000", us_per_packet),
+        Judge::Median,
+    ),
+    target(
+        "hop from one context to another, ts-queue: 99 % take at most",
+        "ms",
+        20.0,
+        Figure::Of("queue-hop-1000-timed", hop_p99_ms),
+        Judge::EachRun,
+    ),
+    target(
+        "hop from one context to another, ts-proxysink to ts-proxysrc: 99 % take at most",
+        "ms",
+        20.0,
+        Figure::Of("proxy-hop-1000-timed", hop_p99_ms),
+        Judge::EachRun,
+    ),
+    target(
+        "50,000 packets/s to one of 1000 streams: the others lost",
+        "packets",
+        0.0,
+        Figure::Of("receive-1000-flooded", lost),
+        Judge::EachRun,
+    ),
+    target(
+        "50,000 packets/s to one of 1000 streams: slice lateness (99 %) against no flood",
+        "x",
+        2.0,
+        Figure::Ratio("receive-1000-flooded", "receive-1000-traced", late_p99_us),
+        Judge::Median,
+    ),
 ];
 
 impl Target {
@@ -356,7 +426,7 @@ fn allocations(run: &Measured) -> Option<f64> {
 
 /// Before the counted pad, and after it on the way out.
 pub(crate) fn lost(run: &Measured) -> Option<f64> {
-    let inside = run.done.as_ref()?.lost;
+    let inside = run.done.as_ref()?.lost?;
     Some((inside + run.lost_on_the_way_out.unwrap_or(0)) as f64)
 }
 
@@ -368,6 +438,14 @@ fn threads_beside_the_context(run: &Measured) -> Option<f64> {
 pub(crate) fn resident_kib_per_stream(run: &Measured) -> Option<f64> {
     let more = run.done.as_ref()?.resident_kib as f64 - run.ready.resident_kib_first as f64;
     Some(more / f64::from(run.streams.max(2) - 1))
+}
+
+fn hop_p99_ms(run: &Measured) -> Option<f64> {
+    Some(run.done.as_ref()?.hops?.p99_us as f64 / 1e3)
+}
+
+fn late_p99_us(run: &Measured) -> Option<f64> {
+    run.late_p99_us.map(|us| us as f64)
 }
 
 fn setup_seconds(run: &Measured) -> Option<f64> {
@@ -410,11 +488,13 @@ mod tests {
                 threads: 3,
                 resident_kib: 9000,
                 arrived: 10,
-                lost,
+                lost: Some(lost),
+                hops: None,
             }),
             idle: None,
             sender_late_ms_max: None,
             lost_on_the_way_out: None,
+            late_p99_us: None,
         }
     }
 

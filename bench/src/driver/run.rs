@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
@@ -11,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use threadbare_bench::ports;
 use threadbare_bench::session::{Done, Finished, Idle, Ready, Report};
 
-use super::cases::{Case, Mode, Program};
+use super::cases::{Case, Load, Mode, Program};
 
 /// Where things are, and how long to measure.
 pub(crate) struct Bench {
@@ -39,6 +40,9 @@ pub(crate) struct Measured {
     /// Sent, but never arrived in the process that takes what is sent on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) lost_on_the_way_out: Option<i64>,
+    /// How late the slices of the context began, 99 % of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) late_p99_us: Option<u64>,
 }
 
 #[derive(Deserialize)]
@@ -50,6 +54,16 @@ struct DrainPorts {
 #[derive(Deserialize)]
 struct Drained {
     drained: u64,
+}
+
+#[derive(Deserialize)]
+struct Contexts {
+    threads: Vec<ContextThread>,
+}
+
+#[derive(Deserialize)]
+struct ContextThread {
+    late_p99_us: u64,
 }
 
 /// Longer than the window, so that the last packets of the window are not the last ones sent.
@@ -81,6 +95,7 @@ impl Bench {
             idle: None,
             sender_late_ms_max: None,
             lost_on_the_way_out: None,
+            late_p99_us: None,
         };
         if case.mode == Mode::Idle {
             let Report::Idle(idle) = measured.line()? else {
@@ -89,9 +104,14 @@ impl Bench {
             result.idle = Some(idle);
             return Ok(result);
         }
-        let sent: Finished = self.send(case, base)?;
-        measured.say(&sent)?;
-        result.sender_late_ms_max = Some(sent.late_ms_max);
+        if matches!(case.load, Load::Rtp | Load::Flood(_)) {
+            let sent: Finished = self.send(case, base)?;
+            result.sender_late_ms_max = Some(sent.late_ms_max);
+            if case.traced {
+                result.late_p99_us = Some(self.late_p99_us(&measured)?);
+            }
+            measured.say(&sent)?;
+        }
         let Report::Done(done) = measured.line()? else {
             bail!("no figures")
         };
@@ -115,6 +135,9 @@ impl Bench {
         command.args(["--seconds", &seconds.to_string()]);
         if case.description.contains("{base}") {
             command.arg("--one-port");
+        }
+        if let Load::Flood(packets) = case.load {
+            command.args(["--flood", &packets.to_string()]);
         }
         Process::start(command)?.line()
     }
@@ -156,6 +179,22 @@ impl Bench {
             command.env_remove("GST_PLUGIN_PATH");
             command.env("GST_REGISTRY", self.scratch.join("registry-stock.bin"));
         }
+        match case.load {
+            Load::Rtp => {}
+            Load::Flood(_) => {
+                command.args(["--uncounted", "1"]);
+            }
+            Load::Within => {
+                command.arg("--no-sender");
+            }
+            Load::Timed => {
+                command.args(["--no-sender", "--time-hops"]);
+            }
+        }
+        if case.traced {
+            command.env("GST_TRACERS", "threadbare");
+            command.env("XDG_RUNTIME_DIR", &self.scratch);
+        }
         match case.mode {
             Mode::CountAllocations => {
                 command.env(
@@ -171,6 +210,18 @@ impl Bench {
             Mode::EachRound | Mode::Once => {}
         }
         command
+    }
+
+    /// Asks the plugin's tracer, as `threadbare inspect contexts` does.
+    fn late_p99_us(&self, measured: &Process) -> Result<u64> {
+        let name = format!("{}.sock", measured.child.id());
+        let path = self.scratch.join("threadbare").join(name);
+        let socket = UnixStream::connect(&path)
+            .with_context(|| format!("asking the tracer at {}", path.display()))?;
+        let contexts: Vec<Contexts> = serde_json::from_reader(socket)?;
+        let threads = contexts.iter().flat_map(|context| &context.threads);
+        let late = threads.map(|thread| thread.late_p99_us).max();
+        late.context("the process has no context")
     }
 
     fn program(&self, name: &str) -> Command {

@@ -229,7 +229,7 @@ fn a_task_takes_them_as_a_stream() {
 fn pulling_does_not_hang_when_it_stops() {
     let rig = sink("async=false", gst::State::Playing);
     let element = rig.element.clone();
-    let puller = std::thread::spawn(move || pull(&element));
+    let puller = until_it_waits(move || pull(&element));
     rig.to(gst::State::Ready);
     assert!(within("the puller", move || puller.join().unwrap()).is_none());
     assert!(pull(&rig.element).is_none(), "nor afterwards");

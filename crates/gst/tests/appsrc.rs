@@ -134,11 +134,12 @@ fn a_blocking_push_waits_for_room_and_is_released() {
     assert!(give(&rig.element, 1));
     let element = rig.element.clone();
     let (send, done) = channel();
-    let pusher = std::thread::spawn(move || {
+    let pusher = until_it_waits(move || {
         send.send(give(&element, 2)).unwrap();
         send.send(give(&element, 3)).unwrap();
         send.send(give(&element, 4)).unwrap();
     });
+    assert!(done.try_recv().is_err());
     gate.open();
     assert!(done.recv_timeout(DEADLINE).unwrap());
     for i in 0..3 {
@@ -155,7 +156,7 @@ fn stopping_releases_a_pusher_that_waits() {
     );
     assert!(give(&rig.element, 0));
     let element = rig.element.clone();
-    let pusher = std::thread::spawn(move || give(&element, 1));
+    let pusher = until_it_waits(move || give(&element, 1));
     rig.to(gst::State::Ready);
     assert!(!within("the pusher", move || pusher.join().unwrap()));
 }
@@ -213,7 +214,8 @@ fn the_latency_is_the_applications_and_a_slice() {
 
 #[test]
 fn an_error_downstream_is_reported_and_refuses_more() {
-    let rig = playing("");
+    // It never has enough.
+    let rig = playing("max-buffers=0");
     *rig.answer.lock().unwrap() = Err(gst::FlowError::NotSupported);
     assert!(give(&rig.element, 0));
     assert!(text(&rig.error()).contains("NotSupported"));

@@ -73,7 +73,7 @@ fn a_pushing_thread_waits_and_a_stop_releases_it() {
     let rig = Rig::new("ts-blocking-adapter", gst::State::Playing);
     let gate = gate(&rig.drain);
     let feed = rig.feed.clone();
-    let pusher = std::thread::spawn(move || while feed.push(numbered(0)).is_ok() {});
+    let pusher = until_it_waits(move || while feed.push(numbered(0)).is_ok() {});
     gate.wait_held();
     let open = gate.clone();
     // The push that is stuck comes back when the pad behind it is deactivated, as in a pipeline.

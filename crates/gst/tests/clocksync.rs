@@ -135,7 +135,7 @@ fn a_stop_ends_the_wait_at_once() {
     drop(clock.wait_for_next_pending_id());
     // One that pushes on a thread of its own until it has to wait.
     let feed = rig.feed.clone();
-    let pusher = std::thread::spawn(move || {
+    let pusher = until_it_waits(move || {
         while feed
             .push(timed(1, gst::ClockTime::from_seconds(3600)))
             .is_ok()

@@ -236,7 +236,7 @@ fn each_end_survives_the_others_restart() {
     // The source goes and comes.
     outlet.pipe.to(gst::State::Null);
     let pad = inlet.pad.clone();
-    let pusher = std::thread::spawn(move || pad.push(numbered(1)));
+    let pusher = until_it_waits(move || pad.push(numbered(1)));
     outlet.pipe.to(gst::State::Playing);
     next_event(&outlet.seen, gst::EventType::StreamStart);
     next_event(&outlet.seen, gst::EventType::Caps);
@@ -275,12 +275,65 @@ fn stopping_the_sink_releases_a_pusher_and_keeps_what_it_took() {
     gate.wait_held();
     inlet.push(1).unwrap();
     let pad = inlet.pad.clone();
-    let pusher = std::thread::spawn(move || pad.push(numbered(2)));
+    let pusher = until_it_waits(move || pad.push(numbered(2)));
     set_state(&inlet.element, gst::State::Null);
     let refused = within("the pusher", move || pusher.join().unwrap());
     assert_eq!(refused, Err(gst::FlowError::Flushing));
     gate.open();
     outlet.expect([0, 1]);
+}
+
+#[test]
+fn a_source_that_goes_is_no_error_to_who_waits_for_its_room() {
+    // The push that is under way comes back as flushing; from within a stock sink, as the end of the stream.
+    for held_at in [("src", "src"), ("sink", "sink")] {
+        let name = context();
+        let inlet = Inlet::proxy(&name);
+        let outlet = Outlet::new(&format!(
+            "ts-proxysrc max-size-buffers=1 proxy-context={name}"
+        ));
+        let sink = outlet.pipe.pad("sink", "sink");
+        let gate = gate(&outlet.pipe.pad(held_at.0, held_at.1));
+        outlet.pipe.to(gst::State::Playing);
+        inlet.push(0).unwrap();
+        gate.wait_held();
+        inlet.push(1).unwrap();
+        let pad = inlet.pad.clone();
+        let pusher = until_it_waits(move || pad.push(numbered(2)));
+        let pipe = outlet.pipe;
+        let stopper = std::thread::spawn(move || pipe.to(gst::State::Null));
+        eventually("the far end stops", || {
+            sink.pad_flags().contains(gst::PadFlags::FLUSHING)
+        });
+        gate.open();
+        let taken = within("the pusher", move || pusher.join().unwrap());
+        assert_eq!(taken, Ok(gst::FlowSuccess::Ok), "{held_at:?}");
+        within("the stop", move || stopper.join().unwrap());
+    }
+}
+
+#[test]
+fn a_flush_releases_who_waits_for_room() {
+    let name = context();
+    let inlet = Inlet::proxy(&name);
+    let outlet = Outlet::new(&format!(
+        "ts-proxysrc max-size-buffers=1 proxy-context={name}"
+    ));
+    let gate = gate(&outlet.pipe.pad("src", "src"));
+    outlet.pipe.to(gst::State::Playing);
+    inlet.push(0).unwrap();
+    gate.wait_held();
+    inlet.push(1).unwrap();
+    let pad = inlet.pad.clone();
+    let pusher = until_it_waits(move || pad.push(numbered(2)));
+    inlet.pad.push_event(gst::event::FlushStart::new());
+    let refused = within("the pusher", move || pusher.join().unwrap());
+    assert_eq!(refused, Err(gst::FlowError::Flushing));
+    gate.open();
+    inlet.pad.push_event(gst::event::FlushStop::new(true));
+    inlet.open_stream();
+    inlet.push(3).unwrap();
+    outlet.expect([3]);
 }
 
 #[test]

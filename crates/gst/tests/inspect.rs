@@ -15,10 +15,10 @@ fn context_of(all: &Value, name: &str) -> Option<Value> {
     Some(found.clone())
 }
 
-/// A branch whose second element sleeps for 60 ms with each buffer, in slices of 5 ms.
+/// A branch whose third element sleeps for 60 ms with each buffer, in slices of 5 ms.
 fn slow_branch(name: &str) -> Pipe {
     let pipe = Pipe::parse(&format!(
-        "ts-appsrc name=fast-{name} context={name} context-wait=5 ! identity name=sleepy-{name} sleep-time=60000 \
+        "ts-appsrc name=fast-{name} context={name} context-wait=5 ! identity name=quick-{name} ! identity name=sleepy-{name} sleep-time=60000 \
          ! fakesink sync=false async=false"
     ));
     pipe.play();
@@ -58,6 +58,11 @@ fn who_holds_up_a_context_is_named() {
     let _pipe = slow_branch(&name);
     let sleepy = format!("sleepy-{name}");
     eventually("the element is noted", || blockers(&name).contains(&sleepy));
+    // What comes behind the push into it is the time of the source, and not of what it went through.
+    eventually("the source is", || {
+        blockers(&name).contains(&format!("fast-{name}"))
+    });
+    assert!(!blockers(&name).contains(&format!("quick-{name}")));
 
     // And other programs may ask.
     let mut socket = UnixStream::connect(inspect::socket_path(std::process::id())).unwrap();

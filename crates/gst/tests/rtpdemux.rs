@@ -543,7 +543,7 @@ fn stops_while_a_branch_is_stuck_and_its_pusher_waits() {
     gate.wait_held();
     // For ever, until it is told that there is no more to do: an ordinary thread waits for room.
     let feed = bench.rig.feed.clone();
-    let pusher = std::thread::spawn(move || {
+    let pusher = until_it_waits(move || {
         let mut numbers = (0..1000).cycle();
         numbers.find_map(|number| feed.push(rtp(7, 0, number)).err())
     });

@@ -608,7 +608,7 @@ fn stops_while_a_packet_is_waited_for_and_while_a_push_is_stuck() {
     gate.wait_held();
     // For ever, until it is told that there is no more to do: an ordinary thread waits for room.
     let feed = bench.rig.feed.clone();
-    let pusher = std::thread::spawn(move || {
+    let pusher = until_it_waits(move || {
         let mut packets = (1..=u16::MAX).cycle();
         packets.find_map(|seq| feed.push(arriving(rtp(0, seq, START), START)).err())
     });

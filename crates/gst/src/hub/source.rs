@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{Cx, Ready};
 
@@ -11,6 +12,7 @@ use crate::kit::crossing::Popper;
 use crate::kit::lock;
 use crate::kit::queue::Queue;
 use crate::kit::source::{Driver, Produced, Producer};
+use crate::kit::time::RunningTime;
 
 /// What `ts-proxysrc` and `ts-intersrc` do.
 pub(super) struct SourceEnd {
@@ -74,7 +76,11 @@ impl SourceEnd {
         context: &Mutex<ContextSettings>,
     ) -> Result<(), gst::ErrorMessage> {
         let place = lock(context).place(element)?;
-        let emptier = Emptier(Popper::new(self.items.clone(), element.downgrade()));
+        let emptier = Emptier {
+            popper: Popper::new(self.items.clone(), element.downgrade()),
+            element: element.downgrade(),
+            doubtful: None,
+        };
         self.driver.add(element, &self.src_pad, place, emptier)?;
         let driver = self.driver.clone();
         let outlet = Arc::new(Outlet {
@@ -170,30 +176,49 @@ impl SourceEnd {
 }
 
 /// Pushes what is in the queue. A flush, or the source's own stop, is no failure: the other end survives it.
-pub(crate) struct Emptier(Popper);
+pub(crate) struct Emptier {
+    popper: Popper,
+    element: glib::WeakRef<gst::Element>,
+    /// What a push came to while the element did not play.
+    doubtful: Option<gst::FlowError>,
+}
 
 impl Producer for Emptier {
     const REPORTS_FLOW: bool = false;
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        self.0.start(cx)
+        self.popper.start(cx)
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.0.stop(cx);
+        self.popper.stop(cx);
+    }
+
+    fn set_time(&mut self, _time: RunningTime) {
+        // It plays again: nothing had been stopped.
+        if let Some(error) = self.doubtful.take() {
+            self.popper.push_failed(error);
+        }
     }
 
     fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
-        self.0.begin(cx, ready);
+        self.popper.begin(cx, ready);
     }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        self.0.produce(cx)
+        self.popper.produce(cx)
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        if error != gst::FlowError::Flushing {
-            self.0.push_failed(error);
+        if error == gst::FlowError::Flushing {
+            return;
+        }
+        // A sink that is stopped while a push is on its way into it answers that the stream has ended.
+        let plays = |element: gst::Element| element.current_state() == gst::State::Playing;
+        if self.element.upgrade().is_some_and(plays) {
+            self.popper.push_failed(error);
+        } else {
+            self.doubtful = Some(error);
         }
     }
 }

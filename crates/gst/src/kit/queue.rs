@@ -104,6 +104,16 @@ impl Item {
     }
 }
 
+/// Something in the queue with its size, which whoever took it in had at hand: the thread that takes it out would wait for
+/// the memory.
+struct Queued {
+    item: Item,
+    buffers: u32,
+    bytes: u32,
+    /// Begin and end, running time.
+    span: Option<(gst::ClockTime, gst::ClockTime)>,
+}
+
 /// What happened to the queue that its element may tell of. Signals are emitted without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
@@ -139,7 +149,7 @@ struct Shared {
 }
 
 struct State {
-    items: VecDeque<Item>,
+    items: VecDeque<Queued>,
     level: Level,
     max: Level,
     min: Level,
@@ -320,7 +330,7 @@ impl Queue {
             gst::EventView::Eos(_) => {
                 state.is_eos = true;
                 if state.flush_on_eos {
-                    state.items.retain(|item| matches!(item, Item::Event(_)));
+                    state.items.retain(|queued| queued.buffers == 0);
                     state.recount();
                 }
             }
@@ -338,10 +348,11 @@ impl Queue {
                 state.discont = true;
             }
         }
-        state.level.buffers += item.buffers();
-        state.level.bytes = state.level.bytes.saturating_add(item.bytes());
-        let has_time = item.span().is_some();
-        state.items.push_back(item);
+        let queued = state.sized(item);
+        let has_time = queued.span.is_some();
+        state.level.buffers += queued.buffers;
+        state.level.bytes = state.level.bytes.saturating_add(queued.bytes);
+        state.items.push_back(queued);
         if has_time {
             state.retime();
         }
@@ -466,7 +477,7 @@ impl Queue {
             std::mem::take(&mut state.items)
         };
         self.wake_all();
-        let sticky = dropped.into_iter().filter_map(|item| match item {
+        let sticky = dropped.into_iter().filter_map(|queued| match queued.item {
             Item::Event(event)
                 if event.is_sticky()
                     && !matches!(event.type_(), gst::EventType::Segment | gst::EventType::Eos) =>
@@ -545,28 +556,28 @@ impl State {
                 || self.drains > 0
                 || self.is_full()
                 || !self.level.is_below(&self.min)
-                || !matches!(self.items.front(), Some(Item::Buffer(_) | Item::List(_))))
+                || !matches!(self.items.front(), Some(queued) if queued.is_data()))
     }
 
     fn take_front(&mut self) -> Option<Item> {
-        let item = self.items.pop_front()?;
-        self.level.buffers -= item.buffers();
-        self.passed += u64::from(item.buffers());
-        self.level.bytes = self.level.bytes.saturating_sub(item.bytes());
-        if item.span().is_some() {
+        let queued = self.items.pop_front()?;
+        self.level.buffers -= queued.buffers;
+        self.passed += u64::from(queued.buffers);
+        self.level.bytes = self.level.bytes.saturating_sub(queued.bytes);
+        if queued.span.is_some() {
             self.retime();
         }
-        Some(item)
+        Some(queued.item)
     }
 
     /// Makes room for one more by dropping the oldest buffers; events stay.
     fn leak_old(&mut self) {
         while self.leaky == Leaky::Downstream && self.is_full() {
-            let Some(i) = self.items.iter().position(|item| item.buffers() > 0) else {
+            let Some(i) = self.items.iter().position(|queued| queued.buffers > 0) else {
                 return;
             };
-            let item = self.items.remove(i);
-            self.leaked += item.map_or(0, |item| u64::from(item.buffers()));
+            let queued = self.items.remove(i);
+            self.leaked += queued.map_or(0, |queued| u64::from(queued.buffers));
             self.discont_next();
             self.recount();
         }
@@ -574,8 +585,8 @@ impl State {
 
     /// The first buffer still queued, or else the next one, comes after a gap.
     fn discont_next(&mut self) {
-        for item in &mut self.items {
-            if let Item::Buffer(buffer) = item {
+        for queued in &mut self.items {
+            if let Item::Buffer(buffer) = &mut queued.item {
                 buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
                 return;
             }
@@ -594,31 +605,38 @@ impl State {
     }
 
     fn recount(&mut self) {
-        self.level.buffers = self.items.iter().map(Item::buffers).sum();
-        self.level.bytes = self
-            .items
-            .iter()
-            .map(Item::bytes)
-            .fold(0, u32::saturating_add);
+        self.level.buffers = self.items.iter().map(|queued| queued.buffers).sum();
+        let bytes = self.items.iter().map(|queued| queued.bytes);
+        self.level.bytes = bytes.fold(0, u32::saturating_add);
         self.retime();
     }
 
     /// Queued time: from the begin of the first to the end of the last thing that has a time.
     fn retime(&mut self) {
-        let first = self.items.iter().find_map(Item::span).map(|span| span.0);
-        let last = self
-            .items
-            .iter()
-            .rev()
-            .find_map(Item::span)
-            .map(|span| span.1);
-        let running = |time: gst::ClockTime| self.segment.to_running_time(time).unwrap_or(time);
+        let first = self.items.iter().find_map(|queued| queued.span);
+        let last = self.items.iter().rev().find_map(|queued| queued.span);
         self.level.time_ns = match (first, last) {
-            (Some(first), Some(last)) => running(last)
-                .nseconds()
-                .saturating_sub(running(first).nseconds()),
+            (Some((begin, _)), Some((_, end))) => end.nseconds().saturating_sub(begin.nseconds()),
             _ => 0,
         };
+    }
+
+    fn sized(&self, item: Item) -> Queued {
+        let running = |time: gst::ClockTime| self.segment.to_running_time(time).unwrap_or(time);
+        Queued {
+            buffers: item.buffers(),
+            bytes: item.bytes(),
+            span: item
+                .span()
+                .map(|(begin, end)| (running(begin), running(end))),
+            item,
+        }
+    }
+}
+
+impl Queued {
+    fn is_data(&self) -> bool {
+        !matches!(self.item, Item::Event(_))
     }
 }
 

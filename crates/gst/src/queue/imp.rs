@@ -54,11 +54,10 @@ impl ObjectSubclass for Queue {
         let sink_pad = crossing::sink_pad::<Queue>(&crate::kit::template(klass, "sink"));
         let src_pad = crossing::src_pad::<Queue>(&crate::kit::template(klass, "src"));
         // The element does not exist yet: it is known through its pad once a notice is due.
-        let pad = src_pad.downgrade();
+        let pad = src_pad.clone();
         let items = Items::new(move |notice| {
-            let element = pad.upgrade().and_then(|pad| pad.parent_element());
             // With a steady stream it is empty and running with each buffer; mostly nobody listens.
-            if let Some(element) = element {
+            if let Some(element) = pad.parent_element() {
                 let id = SIGNALS[notice as usize];
                 if signal_has_handler_pending(&element, id, None, false) {
                     element.emit::<()>(id, &[]);

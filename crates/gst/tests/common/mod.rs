@@ -155,6 +155,38 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// Runs `f` on a thread of its own and comes back when that thread waits for something, or has finished.
+pub fn until_it_waits<R: Send + 'static>(
+    f: impl FnOnce() -> R + Send + 'static,
+) -> std::thread::JoinHandle<R> {
+    let (send, started) = channel();
+    let thread = std::thread::spawn(move || {
+        // "<process>/task/<thread>"
+        send.send(std::fs::read_link("/proc/thread-self").unwrap())
+            .unwrap();
+        f()
+    });
+    let status = std::path::Path::new("/proc")
+        .join(started.recv_timeout(DEADLINE).unwrap())
+        .join("status");
+    // Asleep on the same occasion for some time: not only until another thread lets go of a lock.
+    let mut asleep = (String::new(), 0);
+    eventually("the thread waits", || {
+        let Ok(status) = std::fs::read_to_string(&status) else {
+            return true;
+        };
+        let line = |name: &str| status.lines().find(|line| line.starts_with(name));
+        let is_asleep = line("State:").is_some_and(|state| state.contains("(sleeping)"));
+        let occasion = line("voluntary_ctxt_switches:").unwrap_or_default();
+        asleep = match asleep.0 == occasion && is_asleep {
+            true => (std::mem::take(&mut asleep.0), asleep.1 + 1),
+            false => (occasion.to_owned(), 0),
+        };
+        asleep.1 >= 5 || thread.is_finished()
+    });
+    thread
+}
+
 /// Holds whoever calls [`Gate::pass`] until it is opened.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<(Mutex<GateState>, Condvar)>);
