@@ -313,6 +313,38 @@ fn a_source_that_goes_is_no_error_to_who_waits_for_its_room() {
 }
 
 #[test]
+fn a_sink_that_stops_in_the_middle_of_a_push_does_not_end_the_stream() {
+    let name = context();
+    let inlet = Inlet::proxy(&name);
+    let outlet = Outlet::new(&format!("ts-proxysrc proxy-context={name}"));
+    let (source, sink) = (outlet.pipe.get("src"), outlet.pipe.get("sink"));
+    let pad = sink.static_pad("sink").unwrap();
+    let gate = gate(&pad);
+    outlet.pipe.to(gst::State::Playing);
+    inlet.push(0).unwrap();
+    gate.wait_held();
+    // As a pipeline does it: everything pauses, then the sink goes first.
+    let _ = source.set_state(gst::State::Paused);
+    let stopping = sink.clone();
+    let stopper = std::thread::spawn(move || stopping.set_state(gst::State::Ready));
+    eventually("the sink stops", || {
+        pad.pad_flags().contains(gst::PadFlags::FLUSHING)
+    });
+    gate.open();
+    within("the stop", move || stopper.join().unwrap()).unwrap();
+    let context = source.property::<String>("context");
+    let contexts = threadbare_runtime::contexts();
+    let info = contexts.iter().find(|info| info.name == context).unwrap();
+    info.threads[0].call(|_| ()).unwrap();
+    inlet.push(1).unwrap();
+    // It plays on: then that was the end indeed, and whoever pushes is told.
+    source.set_state(gst::State::Playing).unwrap();
+    info.threads[0].call(|_| ()).unwrap();
+    assert!(inlet.push(2).is_err());
+    outlet.pipe.to(gst::State::Null);
+}
+
+#[test]
 fn a_flush_releases_who_waits_for_room() {
     let name = context();
     let inlet = Inlet::proxy(&name);

@@ -25,7 +25,6 @@ pub struct ClockSync {
     context: Mutex<ContextSettings>,
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
-    src_pad: gst::Pad,
     crossing: Crossing<Holder>,
 }
 
@@ -103,8 +102,7 @@ impl ObjectSubclass for ClockSync {
             context: Mutex::default(),
             stats: Mutex::new(stats),
             sink_pad: crossing::sink_pad::<ClockSync>(&crate::kit::template(klass, "sink")),
-            crossing: Crossing::new(items, src_pad.clone(), Passes::Otherwise, make),
-            src_pad,
+            crossing: Crossing::new(items, src_pad, Passes::Otherwise, make),
         }
     }
 }
@@ -115,9 +113,7 @@ impl ObjectImpl for ClockSync {
     fn constructed(&self) {
         self.parent_constructed();
         let obj = self.obj();
-        for pad in [&self.sink_pad, &self.src_pad] {
-            obj.add_pad(pad).expect("a new element takes its pads");
-        }
+        self.crossing.add_to(&*obj, &self.sink_pad);
         obj.set_element_flags(gst::ElementFlags::REQUIRE_CLOCK);
     }
 }

@@ -175,7 +175,7 @@ impl SourceEnd {
     }
 }
 
-/// Pushes what is in the queue. A flush, or the source's own stop, is no failure: the other end survives it.
+/// Pushes what is in the queue. The source's own stop is no failure: the other end survives it.
 pub(crate) struct Emptier {
     popper: Popper,
     element: glib::WeakRef<gst::Element>,
@@ -205,14 +205,16 @@ impl Producer for Emptier {
         self.popper.begin(cx, ready);
     }
 
+    #[inline]
+    fn prefetch(&self) {
+        self.popper.prefetch();
+    }
+
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         self.popper.produce(cx)
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        if error == gst::FlowError::Flushing {
-            return;
-        }
         // A sink that is stopped while a push is on its way into it answers that the stream has ended.
         let plays = |element: gst::Element| element.current_state() == gst::State::Playing;
         if self.element.upgrade().is_some_and(plays) {

@@ -15,6 +15,7 @@ use super::context::{ContextSettings, Place};
 use super::queue::{Item, Queue};
 use super::source::{Driver, Produced, Producer};
 use super::time::RunningTime;
+use super::trail::{self, Offer};
 use super::{lock, pad_function};
 
 /// A queue, and the task that empties it.
@@ -65,6 +66,17 @@ impl<P: Producer> Crossing<P> {
 
     pub(crate) fn driver(&self) -> &Driver<P> {
         &self.driver
+    }
+
+    /// For `constructed`: gives the element its pads, and says what pushing into it touches.
+    pub(crate) fn add_to(&self, element: &impl IsA<gst::Element>, sink_pad: &gst::Pad) {
+        let element = element.upcast_ref::<gst::Element>();
+        for pad in [sink_pad, &self.src_pad] {
+            element.add_pad(pad).expect("a new element takes its pads");
+        }
+        let offer = Offer::at_end();
+        offer.set([trail::span(self), self.items.span()]);
+        offer.attach(element);
     }
 
     /// Takes items from now on. With a context that is named, the task begins at once.
@@ -335,6 +347,11 @@ impl Producer for Popper {
     fn stop(&mut self, _cx: &mut Cx<'_>) {}
 
     fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
+
+    #[inline]
+    fn prefetch(&self) {
+        self.items.prefetch();
+    }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         match self.items.pop(|| cx.waker()) {

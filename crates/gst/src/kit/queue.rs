@@ -11,11 +11,12 @@ use std::task::{Context, Poll, Waker};
 
 use gst::glib;
 use gst::prelude::*;
+use threadbare_runtime::{CACHE_LINE, prefetch};
 
 use super::condition::Condition;
 use super::pending::{self, Hold};
 use super::stats::StatsProperty;
-use super::{PropertyGroup, lock};
+use super::{PropertyGroup, lock, trail};
 
 /// Where a full queue leaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
@@ -216,6 +217,18 @@ impl Queue {
 
     fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.0.state)
+    }
+
+    /// What both ends touch for each item.
+    pub(crate) fn span(&self) -> (usize, usize) {
+        trail::span(&self.0.state)
+    }
+
+    /// The same, for the end that takes out.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        let lines = size_of::<Mutex<State>>().div_ceil(CACHE_LINE);
+        prefetch(&raw const self.0.state, lines);
     }
 
     /// Takes a buffer or list, in order. On a context thread the wait for room is left with the source.

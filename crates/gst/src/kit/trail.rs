@@ -20,9 +20,21 @@ use super::lock;
 /// Memory that an element uses for each buffer besides its own structure. A source that looks down its branch has it
 /// fetched, too.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Offer(Arc<Mutex<Vec<(usize, usize)>>>);
+pub(crate) struct Offer {
+    spans: Arc<Mutex<Vec<(usize, usize)>>>,
+    /// What is behind the element is another thread's, from whose cache it had better not be taken.
+    is_end: bool,
+}
 
 impl Offer {
+    /// Of an element behind which another thread pushes.
+    pub(crate) fn at_end() -> Self {
+        Offer {
+            is_end: true,
+            ..Offer::default()
+        }
+    }
+
     /// To be called when the element is constructed, before anybody else has it.
     pub(crate) fn attach(&self, element: &impl IsA<gst::Element>) {
         // SAFETY: nobody else uses this quark, so the data always has this type, which is Send and Sync. It is set once,
@@ -42,7 +54,7 @@ impl Offer {
 
     /// Offers these spans instead of what was offered before.
     pub(crate) fn set(&self, spans: impl IntoIterator<Item = (usize, usize)>) {
-        *lock(&self.0) = spans.into_iter().collect();
+        *lock(&self.spans) = spans.into_iter().collect();
     }
 }
 
@@ -79,7 +91,9 @@ impl Trail {
             let Some(element) = peer.parent_element() else {
                 break;
             };
-            trail.add_element(&element);
+            if trail.add_element(&element) {
+                break;
+            }
             let mut sources = element.src_pads().into_iter();
             match (sources.next(), sources.next()) {
                 (Some(only), None) => pad = only,
@@ -113,12 +127,14 @@ impl Trail {
         self.add(mutex, MUTEX_BYTES);
     }
 
-    fn add_element(&mut self, element: &gst::Element) {
+    /// Whether the branch ends there.
+    fn add_element(&mut self, element: &gst::Element) -> bool {
         let instance = element.as_ptr() as usize;
-        match Offer::of(element) {
+        let offer = Offer::of(element);
+        match &offer {
             Some(offer) => {
                 self.add(instance, OBJECT_BYTES);
-                for (address, bytes) in lock(&offer.0).iter() {
+                for (address, bytes) in lock(&offer.spans).iter() {
                     self.add(*address, (*bytes).clamp(1, OFFERED_BYTES_MAX));
                 }
             }
@@ -130,6 +146,7 @@ impl Trail {
                 );
             }
         }
+        offer.is_some_and(|offer| offer.is_end)
     }
 
     /// Adds the lines of `bytes` from `address` on.

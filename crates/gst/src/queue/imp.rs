@@ -17,7 +17,6 @@ pub struct Queue {
     context: Mutex<ContextSettings>,
     properties: Mutex<QueueProperties>,
     sink_pad: gst::Pad,
-    src_pad: gst::Pad,
     crossing: Crossing<Popper>,
 }
 
@@ -70,9 +69,8 @@ impl ObjectSubclass for Queue {
         Queue {
             context: Mutex::default(),
             properties: Mutex::new(QueueProperties(items.clone())),
-            crossing: Crossing::new(items, src_pad.clone(), Passes::AsTheyAre, make),
+            crossing: Crossing::new(items, src_pad, Passes::AsTheyAre, make),
             sink_pad,
-            src_pad,
         }
     }
 }
@@ -91,11 +89,7 @@ impl ObjectImpl for Queue {
 
     fn constructed(&self) {
         self.parent_constructed();
-        for pad in [&self.sink_pad, &self.src_pad] {
-            self.obj()
-                .add_pad(pad)
-                .expect("a new element takes its pads");
-        }
+        self.crossing.add_to(&*self.obj(), &self.sink_pad);
     }
 }
 

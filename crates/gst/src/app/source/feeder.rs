@@ -91,6 +91,11 @@ impl Producer for Feeder {
         self.time = time;
     }
 
+    #[inline]
+    fn prefetch(&self) {
+        self.items.prefetch();
+    }
+
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         let Some(item) = self.items.pop(|| cx.waker()) else {
             // What asks may answer at once: then there is more.

@@ -378,9 +378,7 @@ impl ObjectImpl for RtpJitterBuffer {
     fn constructed(&self) {
         self.parent_constructed();
         let obj = self.obj();
-        for pad in [&self.sink_pad, &self.src_pad] {
-            obj.add_pad(pad).expect("a new element takes its pads");
-        }
+        self.crossing.add_to(&*obj, &self.sink_pad);
         *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }
 }
