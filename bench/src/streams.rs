@@ -71,7 +71,9 @@ pub fn main(register: impl FnOnce() -> Result<(), glib::BoolError>) -> Result<()
         pipelines.push(start(&options, stream, &clock)?);
     }
     let sources: Vec<gst::Element> = pipelines.iter().flat_map(fed).collect();
-    let _feeder = (!sources.is_empty()).then(|| feed::start(sources)).transpose()?;
+    let _feeder = (!sources.is_empty())
+        .then(|| feed::start(sources))
+        .transpose()?;
     let senders: Vec<gst::Element> = pipelines.iter().flat_map(own_counters).collect();
     counter::count_by(move || senders.iter().map(packets_sent).sum());
     let ready = Ready {

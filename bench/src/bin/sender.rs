@@ -27,6 +27,9 @@ struct Options {
     /// The first stream gets so many packets a second instead, which are not counted.
     #[arg(long, default_value_t = 0)]
     flood: u32,
+    /// So many packets a second go to a socket of this process instead, which drops them; the first stream gets none.
+    #[arg(long, default_value_t = 0, conflicts_with = "flood")]
+    flood_nobody: u32,
     /// For how long.
     #[arg(long)]
     seconds: f64,
@@ -103,14 +106,18 @@ fn start_flood(port: u16, per_second: u32) -> Result<()> {
     let burst = (per_second / 1000).clamp(1, u32::from(u16::MAX)) as u16;
     let pause = Duration::from_secs_f64(f64::from(burst) / f64::from(per_second));
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
-    std::thread::Builder::new().name("flood".into()).spawn(move || {
-        let mut batch = Batch::new(burst, port, true);
-        let start = Instant::now();
-        for number in 0.. {
-            std::thread::sleep((start + pause * number).saturating_duration_since(Instant::now()));
-            batch.send(&socket, 0, usize::from(burst));
-        }
-    })?;
+    std::thread::Builder::new()
+        .name("flood".into())
+        .spawn(move || {
+            let mut batch = Batch::new(burst, port, true);
+            let start = Instant::now();
+            for number in 0.. {
+                std::thread::sleep(
+                    (start + pause * number).saturating_duration_since(Instant::now()),
+                );
+                batch.send(&socket, 0, usize::from(burst));
+            }
+        })?;
     Ok(())
 }
 
@@ -135,9 +142,12 @@ fn main() -> Result<()> {
     let mut batch = Batch::new(options.streams, options.port, options.one_port);
     let interval = Duration::from_micros(1_000_000 / PACKETS_PER_SECOND);
     let rounds = (options.seconds * PACKETS_PER_SECOND as f64) as u32;
-    let flooded = usize::from(options.flood > 0);
+    let flooded = usize::from(options.flood + options.flood_nobody > 0);
+    let nobody = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     if options.flood > 0 {
         start_flood(options.port, options.flood)?;
+    } else if options.flood_nobody > 0 {
+        start_flood(nobody.local_addr()?.port(), options.flood_nobody)?;
     }
     let start = Instant::now();
     let (mut sent, mut late_max) = (0, Duration::ZERO);

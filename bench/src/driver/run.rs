@@ -104,7 +104,7 @@ impl Bench {
             result.idle = Some(idle);
             return Ok(result);
         }
-        if matches!(case.load, Load::Rtp | Load::Flood(_)) {
+        if !matches!(case.load, Load::Within | Load::Timed) {
             let sent: Finished = self.send(case, base)?;
             result.sender_late_ms_max = Some(sent.late_ms_max);
             if case.traced {
@@ -136,8 +136,14 @@ impl Bench {
         if case.description.contains("{base}") {
             command.arg("--one-port");
         }
-        if let Load::Flood(packets) = case.load {
-            command.args(["--flood", &packets.to_string()]);
+        match case.load {
+            Load::Flood(packets) => {
+                command.args(["--flood", &packets.to_string()]);
+            }
+            Load::FloodElsewhere(packets) => {
+                command.args(["--flood-nobody", &packets.to_string()]);
+            }
+            Load::Rtp | Load::Within | Load::Timed => {}
         }
         Process::start(command)?.line()
     }
@@ -180,7 +186,7 @@ impl Bench {
             command.env("GST_REGISTRY", self.scratch.join("registry-stock.bin"));
         }
         match case.load {
-            Load::Rtp => {}
+            Load::Rtp | Load::FloodElsewhere(_) => {}
             Load::Flood(_) => {
                 command.args(["--uncounted", "1"]);
             }
