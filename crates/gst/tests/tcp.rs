@@ -65,7 +65,7 @@ fn after_the_end_it_rests_and_its_neighbours_go_on() {
         gst::State::Playing,
     );
     let neighbour = Rig::without_stream(
-        &format!("ts-udpsrc address=127.0.0.1 port=0 context={shared}"),
+        &format!("ts-udpsrc address=127.0.0.1 port=0 context={shared} timeout=300000000"),
         gst::State::Playing,
     );
     let mut peer = accept(&listener);
@@ -83,8 +83,20 @@ fn after_the_end_it_rests_and_its_neighbours_go_on() {
             .unwrap();
         assert_eq!(number(&neighbour.buffer()), i);
     }
+    // The neighbour says that nothing has come for 0.3 s, in which a thread that does not rest turns round tens of thousands
+    // of times.
+    let types = [gst::MessageType::Element];
+    assert!(
+        neighbour
+            .bus
+            .timed_pop_filtered(DEADLINE_GST, &types)
+            .is_some()
+    );
     let passes = wakeups() - before;
-    assert!(passes < 200, "{passes} passes for 20 packets");
+    assert!(
+        passes < 200,
+        "{passes} passes for 20 packets and a time-out"
+    );
     let second = rig.seen.try_iter().count();
     assert_eq!(second, 0, "the end comes once");
 }
