@@ -10,6 +10,7 @@ mod clocksync;
 mod hub;
 pub mod inspect;
 mod kit;
+mod loudness;
 mod queue;
 mod rtp;
 mod selector;
