@@ -10,7 +10,7 @@ mod clocksync;
 mod hub;
 pub mod inspect;
 mod kit;
-mod loudness;
+pub mod loudness;
 mod queue;
 mod rtp;
 mod selector;

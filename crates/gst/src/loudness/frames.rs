@@ -11,26 +11,34 @@ use threadbare_loudness::{CHANNELS_MAX, Channel, InputError, Meter, Sample};
 
 /// What caps of raw audio say, once looked at.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Format {
-    pub(crate) rate_hz: u32,
+pub struct Format {
+    /// Frames a second.
+    pub rate_hz: u32,
     /// Where each channel's loudspeaker stands; as many as there are channels.
-    pub(crate) layout: Vec<Channel>,
-    pub(crate) kind: Kind,
+    pub layout: Vec<Channel>,
+    /// Their type.
+    pub kind: Kind,
     /// Channel after channel, each for the whole buffer, instead of frame after frame.
-    pub(crate) is_planar: bool,
+    pub is_planar: bool,
 }
 
 /// The type of the samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub enum Kind {
+    /// 16-bit integers.
     I16,
+    /// 32-bit integers.
     I32,
+    /// Single precision.
     F32,
+    /// Double precision.
     F64,
 }
 
 impl Kind {
-    pub(crate) const fn bytes(self) -> usize {
+    /// Of one sample.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
         match self {
             Kind::I16 => 2,
             Kind::I32 | Kind::F32 => 4,
@@ -41,42 +49,68 @@ impl Kind {
 
 /// Why caps or a buffer cannot be read.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(crate) enum Refused {
+pub enum Refused {
+    /// These caps are no raw audio.
     #[error("no raw audio: {0}")]
     Caps(gst::Caps),
+    /// Samples are of another type than the four, or in another byte order than the machine's.
     #[error("samples of type {}", .0.to_str())]
     Type(AudioFormat),
+    /// There are too many channels.
     #[error("{0} channels, allowed are 1 to {CHANNELS_MAX}")]
     Channels(u32),
+    /// The last frame is not whole.
     #[error("{bytes} bytes make no whole frames of {frame_bytes}")]
-    PartialFrame { bytes: usize, frame_bytes: usize },
+    PartialFrame {
+        /// What the buffer has.
+        bytes: usize,
+        /// What a frame takes.
+        frame_bytes: usize,
+    },
+    /// Nothing says where the channels are.
     #[error("planar samples without a GstAudioMeta that says where each channel begins")]
     NoMeta,
+    /// The buffer is not of these caps.
     #[error("its GstAudioMeta has {meta} channels, its caps have {caps}")]
-    MetaChannels { meta: usize, caps: usize },
+    MetaChannels {
+        /// Of the buffer.
+        meta: usize,
+        /// Of the caps.
+        caps: usize,
+    },
+    /// A channel is not in the buffer's memory.
     #[error("channel {channel} is at byte {offset}, {frames} frames long, in {bytes} bytes")]
     Plane {
+        /// Which one.
         channel: usize,
+        /// Where it begins.
         offset: usize,
+        /// Its length.
         frames: usize,
+        /// The length of the buffer.
         bytes: usize,
     },
+    /// The memory cannot be mapped.
     #[error("the memory cannot be read")]
     Memory,
 }
 
 impl Format {
+    /// What these caps say.
+    ///
     /// # Errors
     /// It is not audio, of another type than the four, or has more channels than a meter takes.
-    pub(crate) fn of_caps(caps: &gst::CapsRef) -> Result<Format, Refused> {
+    pub fn of_caps(caps: &gst::CapsRef) -> Result<Format, Refused> {
         let info =
             gst_audio::AudioInfo::from_caps(caps).map_err(|_| Refused::Caps(caps.to_owned()))?;
         Format::of(&info)
     }
 
+    /// The same of caps that have been parsed.
+    ///
     /// # Errors
     /// As [`Format::of_caps`].
-    pub(crate) fn of(info: &gst_audio::AudioInfo) -> Result<Format, Refused> {
+    pub fn of(info: &gst_audio::AudioInfo) -> Result<Format, Refused> {
         let kind = match info.format() {
             gst_audio::AUDIO_FORMAT_S16 => Kind::I16,
             gst_audio::AUDIO_FORMAT_S32 => Kind::I32,
@@ -96,23 +130,28 @@ impl Format {
         })
     }
 
-    pub(crate) fn channels(&self) -> usize {
+    /// How many there are.
+    #[must_use]
+    pub fn channels(&self) -> usize {
         self.layout.len()
     }
 
     /// Bytes of one sample of each channel.
-    pub(crate) fn frame_bytes(&self) -> usize {
+    #[must_use]
+    pub fn frame_bytes(&self) -> usize {
         self.kind.bytes() * self.channels()
     }
 
     /// How long so many frames last, in ns, rounded down.
-    pub(crate) fn duration_ns(&self, frames: u64) -> u64 {
+    #[must_use]
+    pub fn duration_ns(&self, frames: u64) -> u64 {
         let ns = u128::from(frames) * 1_000_000_000 / u128::from(self.rate_hz.max(1));
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
     /// How many frames begin within `ns`, rounded down.
-    pub(crate) fn frames_in(&self, ns: u64) -> u64 {
+    #[must_use]
+    pub fn frames_in(&self, ns: u64) -> u64 {
         let frames = u128::from(ns) * u128::from(self.rate_hz) / 1_000_000_000;
         u64::try_from(frames).unwrap_or(u64::MAX)
     }
@@ -121,7 +160,7 @@ impl Format {
     ///
     /// # Errors
     /// They are not whole, or the buffer is planar and does not say where the planes are.
-    pub(crate) fn frames_of(&self, buffer: &gst::BufferRef) -> Result<usize, Refused> {
+    pub fn frames_of(&self, buffer: &gst::BufferRef) -> Result<usize, Refused> {
         if self.needs_meta() {
             let (frames, bytes) = (self.meta(buffer)?.samples(), buffer.size());
             // Nobody is to be kept busy with frames that there is no memory for.
@@ -146,7 +185,7 @@ impl Format {
     ///
     /// # Errors
     /// They are not whole frames, the planes are not where the buffer says, or the memory cannot be read.
-    pub(crate) fn read<R>(
+    pub fn read<R>(
         &self,
         buffer: &gst::BufferRef,
         scratch: &mut Scratch,
@@ -198,11 +237,11 @@ impl Format {
         planes: &mut [&'a [u8]; CHANNELS_MAX],
     ) -> Result<usize, Refused> {
         let length = frames.checked_mul(self.kind.bytes());
-        for channel in 0..self.channels() {
+        for (channel, place) in planes.iter_mut().enumerate().take(self.channels()) {
             let offset = offsets.get(channel).copied().unwrap_or(usize::MAX);
             let end = length.and_then(|length| offset.checked_add(length));
             let plane = end.and_then(|end| bytes.get(offset..end));
-            planes[channel] = plane.ok_or(Refused::Plane {
+            *place = plane.ok_or(Refused::Plane {
                 channel,
                 offset,
                 frames,
@@ -215,7 +254,7 @@ impl Format {
 
 /// Memory for samples that are not where their type may be read from. It grows to the largest such buffer and stays.
 #[derive(Debug, Default)]
-pub(crate) struct Scratch(Vec<u64>);
+pub struct Scratch(Vec<u64>);
 
 impl Scratch {
     /// The planes as they are, if samples of so many bytes may be read from all of them, else copies.
@@ -240,10 +279,14 @@ impl Scratch {
 
 /// The samples of a buffer.
 #[derive(Clone, Copy)]
-pub(crate) enum Frames<'a> {
+pub enum Frames<'a> {
+    /// 16-bit integers.
     I16(Typed<'a, i16>),
+    /// 32-bit integers.
     I32(Typed<'a, i32>),
+    /// Single precision.
     F32(Typed<'a, f32>),
+    /// Double precision.
     F64(Typed<'a, f64>),
 }
 
@@ -262,7 +305,10 @@ macro_rules! with_typed_frames {
 pub(crate) use with_typed_frames;
 
 impl Frames<'_> {
-    pub(crate) fn len(&self) -> usize {
+    /// How many there are.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
         with_typed_frames!(self, typed => typed.len())
     }
 
@@ -270,14 +316,18 @@ impl Frames<'_> {
     ///
     /// # Errors
     /// The meter has another number of channels.
-    pub(crate) fn measure(&self, meter: &mut Meter, range: Range<usize>) -> Result<(), InputError> {
+    pub fn measure(&self, meter: &mut Meter, range: Range<usize>) -> Result<(), InputError> {
         with_typed_frames!(self, typed => typed.measure(meter, range))
     }
 }
 
 /// Samples of one type.
 #[derive(Clone, Copy)]
-pub(crate) enum Typed<'a, T> {
+#[expect(
+    clippy::large_enum_variant,
+    reason = "on the stack for the time of a call; a box would be an allocation for each buffer"
+)]
+pub enum Typed<'a, T> {
     /// Frame after frame, of so many channels.
     Interleaved(&'a [T], usize),
     /// A slice for each channel; all are equally long.
@@ -286,13 +336,15 @@ pub(crate) enum Typed<'a, T> {
 
 /// As many as there are channels, without a vector for each buffer.
 #[derive(Clone, Copy)]
-pub(crate) struct Planes<'a, T> {
+pub struct Planes<'a, T> {
     slices: [&'a [T]; CHANNELS_MAX],
     count: usize,
 }
 
 impl<'a, T> Planes<'a, T> {
-    pub(crate) fn slices(&self) -> &[&'a [T]] {
+    /// One for each channel.
+    #[must_use]
+    pub fn slices(&self) -> &[&'a [T]] {
         &self.slices[..self.count]
     }
 
@@ -327,7 +379,9 @@ impl<'a, T: Sample + Pod> Typed<'a, T> {
     }
 
     /// In frames.
-    pub(crate) fn len(&self) -> usize {
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
         match self {
             Typed::Interleaved(samples, channels) => samples.len() / channels,
             Typed::Planar(planes) => planes.slices().first().map_or(0, |first| first.len()),

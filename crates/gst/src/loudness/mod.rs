@@ -1,10 +1,10 @@
-//! Loudness as EBU R128 has it.
+//! Loudness as EBU R128 has it: elements that measure, and [`frames`] for programs that measure what a pipeline of theirs decodes.
 //!
 //! - `frames`: buffers as samples, caps as the layout of a meter.
 //! - `readings`: what a meter has measured, as the fields of a structure.
 //! - `level`: `ebur128level`.
 
-mod frames;
+pub mod frames;
 mod level;
 mod readings;
 
