@@ -6,7 +6,7 @@
 
 pub mod frames;
 mod level;
-mod readings;
+pub(crate) mod readings;
 
 use gst::glib;
 
