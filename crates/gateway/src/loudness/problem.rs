@@ -62,13 +62,18 @@ impl Problem {
             return Problem::NoDecoder { path, what };
         }
         let error = error.error();
-        match error.kind::<gst::StreamError>() {
-            Some(gst::StreamError::TypeNotFound | gst::StreamError::WrongType) => {
-                Problem::NoAudio { path }
-            }
-            // "Could not determine" and the like: nothing was found that a decoder is made for.
-            Some(gst::StreamError::CodecNotFound) => Problem::NoAudio { path },
-            _ => Problem::broken(&path, error),
+        // The last two: what is missing is for pictures.
+        let has_no_audio = matches!(
+            error.kind::<gst::StreamError>(),
+            Some(
+                gst::StreamError::TypeNotFound
+                    | gst::StreamError::WrongType
+                    | gst::StreamError::CodecNotFound
+            )
+        ) || error.matches(gst::CoreError::MissingPlugin);
+        match has_no_audio {
+            true => Problem::NoAudio { path },
+            false => Problem::broken(&path, error),
         }
     }
 
