@@ -147,16 +147,26 @@ fn loudness(rate_hz: u32, channels: usize, samples: &[f32]) -> f64 {
     meter.integrated().unwrap()
 }
 
-/// The largest value between the samples, dBTP, as a player with a long filter finds it: a sinc over 128 samples, at 32 places,
-/// in double precision.
+/// The largest value between the samples, dBTP, as a player or another meter finds it: a filter of 32 taps in a Kaiser window
+/// that ends at 0.97 of the band, as libswresample's does, but at 31 places between two samples.
 fn true_peak(samples: &[f32], channels: usize) -> f64 {
-    const REACH: i64 = 64;
+    const REACH: i64 = 16;
+    const BAND: f64 = 0.97;
+    fn bessel(x: f64) -> f64 {
+        let terms = (1..40).scan(1.0, |term, n| {
+            *term *= (x / 2.0 / f64::from(n)).powi(2);
+            Some(*term)
+        });
+        1.0 + terms.sum::<f64>()
+    }
     let places: Vec<Vec<f64>> = (1..32)
         .map(|place| {
             let tap = |tap: i64| {
                 let x = f64::from(place) / 32.0 - tap as f64;
-                let window = 0.5 + 0.5 * (std::f64::consts::PI * x / (REACH as f64 + 1.0)).cos();
-                window * (std::f64::consts::PI * x).sin() / (std::f64::consts::PI * x)
+                let window =
+                    bessel(9.0 * (1.0 - (x / REACH as f64).powi(2)).max(0.0).sqrt()) / bessel(9.0);
+                let angle = std::f64::consts::PI * x * BAND;
+                BAND * window * angle.sin() / angle
             };
             (1 - REACH..=REACH).map(tap).collect()
         })
@@ -273,7 +283,7 @@ fn surrounds_count_more_and_the_subwoofer_not_at_all() {
             .flat_map(|frame| {
                 let mut row = [0.0; 6];
                 row[channel] = frame[0];
-                row[0] += frame[0] * 1e-2;
+                row[1] = frame[0] * 0.05;
                 row
             })
             .collect();
@@ -283,8 +293,8 @@ fn surrounds_count_more_and_the_subwoofer_not_at_all() {
         ))
     });
     assert!((levels[0] - levels[2] - 1.49).abs() < 0.1, "{levels:?}");
-    // Nothing but the hundredth on the left is heard: more gain than is given, so the most.
-    assert!(levels[1] > levels[0] + 10.0, "{levels:?}");
+    // What is on the right is all that is heard: more gain than is given, so the most.
+    assert!((levels[1] - 30.0).abs() < 0.1, "{levels:?}");
 }
 
 #[test]
@@ -453,7 +463,7 @@ fn the_limiter_gives_away_little() {
         &tone(RATE, 1_000.0, -20.0, 5.0),
     );
     let found = true_peak(&output[96_000..], 2);
-    assert!((-9.1..=-9.0).contains(&found), "{found}");
+    assert!((-9.2..=-9.0).contains(&found), "{found}");
 }
 
 /// The gain between a click and the next, on top of a quiet tone: back to where it was, and never a step.
@@ -490,7 +500,7 @@ fn a_release_goes_up_and_ends() {
 #[test]
 fn the_gain_of_the_programme_has_no_steps() {
     // 15 dB up and down, and up again.
-    let parts = [-35.0, -20.0, -35.0, -50.0, -20.0].map(|level| tone(RATE, 1_000.0, level, 12.0));
+    let parts = [-35.0, -20.0, -35.0, -50.0, -20.0].map(|level| tone(RATE, 1_000.0, level, 20.0));
     let input = parts.concat();
     let output = normalized(RATE, 2, settings(-23.0, -2.0), &input);
     let gains = gains(&input, &output);
@@ -498,9 +508,9 @@ fn the_gain_of_the_programme_has_no_steps() {
         // 3.5 dB in 100 ms.
         assert!((pair[0] - pair[1]).abs() < 0.35, "{n}: {pair:?}");
     }
-    // Within the last second of each part all is well again, and the loud ones never stand out.
+    // Four seconds before each part ends all is well again, and the loud ones never stand out.
     for part in 0..5 {
-        let second = &output[(part * 12 + 11) * 96_000..][..96_000];
+        let second = &output[(part * 20 + 15) * 96_000..][..96_000];
         let found = loudness(RATE, 2, second);
         assert!((found + 23.0).abs() < 1.0, "{part}: {found}");
     }
@@ -581,19 +591,7 @@ fn what_is_no_number_is_silence_and_the_stream_goes_on() {
         input[100_000 + 2 * n] = bad;
     }
     let output = normalized(RATE, 2, settings(-23.0, -2.0), &input);
-    assert_eq!(
-        output[100_000..100_006],
-        [0.0; 6].map(|_: f32| 0.0).map(|zero| zero)[..]
-            .to_vec()
-            .iter()
-            .enumerate()
-            .map(|(n, zero)| if n % 2 == 0 {
-                *zero
-            } else {
-                output[100_000 + n]
-            })
-            .collect::<Vec<_>>()[..]
-    );
+    assert!((0..4).all(|n| output[100_000 + 2 * n] == 0.0));
     let late = 5 * 96_000;
     for (output, clean) in output[late..].iter().zip(&clean[late..]) {
         assert!((output - clean).abs() < 0.4 * clean.abs() + 1e-3);
@@ -666,8 +664,8 @@ fn every_format_and_layout_comes_out_the_same() {
 #[test]
 fn any_rate_and_number_of_channels_works() {
     for rate_hz in [
-        1_000, 1_999, 2_001, 3_999, 8_000, 11_025, 22_050, 32_000, 44_100, 88_200, 192_000,
-        384_000, 2_822_400,
+        4_000, 4_001, 5_999, 8_000, 11_025, 22_050, 32_000, 44_100, 88_200, 192_000, 384_000,
+        2_822_400,
     ] {
         let channels = if rate_hz > 400_000 { 1 } else { 2 };
         let hz = f64::from(rate_hz).min(16_000.0) / 16.0;
@@ -739,8 +737,8 @@ fn what_it_is_told_and_given_is_checked() {
     let new =
         |rate, layout: &[Channel], settings| Normalizer::new(rate, layout, settings).map(drop);
     assert_eq!(
-        new(999, &STEREO, settings(-23.0, -2.0)),
-        Err(NormalizeError::Rate(999))
+        new(3_999, &STEREO, settings(-23.0, -2.0)),
+        Err(NormalizeError::Rate(3_999))
     );
     assert_eq!(
         new(RATE, &[], settings(-23.0, -2.0)),
@@ -801,7 +799,7 @@ fn it_says_what_it_does() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(24))]
+    #![proptest_config(ProptestConfig { cases: 24, failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn however_it_is_cut_the_same_comes_out(

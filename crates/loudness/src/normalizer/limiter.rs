@@ -16,8 +16,9 @@ const RING: usize = 256;
 /// The attack, in cells at rates at which a cell is 0.5 ms.
 const ATTACK_MS: f64 = 10.0;
 const RELEASE_MS: f64 = 100.0;
-/// Of the second pass.
-const CHECK_CELLS: u64 = 4;
+/// Over how much the second pass spreads what it takes away: much more than the filter reaches, or its own gain would move
+/// the peaks.
+const CHECK_FRAMES: u64 = 96;
 /// A release that has come so close is over.
 const RELEASED: f32 = 0.999_99;
 
@@ -29,6 +30,7 @@ pub(super) struct Limiter {
     /// What the interpolation filter reaches on either side, in cells.
     pub(super) reach_cells: u64,
     attack_cells: u64,
+    check_cells: u64,
     window: Vec<f32>,
     release: f32,
     /// What a cell may be multiplied by.
@@ -55,6 +57,7 @@ impl Limiter {
             cell_frames,
             reach_cells: (REACH_FRAMES as u64).div_ceil(cell_frames),
             attack_cells,
+            check_cells: CHECK_FRAMES.div_ceil(cell_frames),
             window: hann.iter().map(|value| (value / sum) as f32).collect(),
             release: 1.0 - (-cell_ms / RELEASE_MS).exp() as f32,
             allowed: [1.0; RING],
@@ -87,7 +90,7 @@ impl Limiter {
 
     /// Up to which cell [`Limiter::correct`] has to be told before [`Limiter::correction_before`] is asked for `cell`.
     pub(super) fn corrected_to(&self, cell: u64) -> u64 {
-        cell + CHECK_CELLS + self.reach_cells
+        cell + self.check_cells + self.reach_cells
     }
 
     /// What `cell` may be multiplied by, at most 1. One cell after the other.
@@ -135,7 +138,7 @@ impl Limiter {
     pub(super) fn correct(&mut self, cell: u64, factor: f32) {
         self.rest[slot(cell)] = factor;
         if factor < 1.0 {
-            self.rest_busy_end = cell + 1 + self.reach_cells + CHECK_CELLS;
+            self.rest_busy_end = cell + 1 + self.reach_cells + self.check_cells;
         }
     }
 
@@ -150,11 +153,11 @@ impl Limiter {
 
     fn correction(&self, cell: u64) -> f32 {
         let least_from = |start: u64| {
-            let span =
-                start.saturating_sub(self.reach_cells)..=start + CHECK_CELLS + self.reach_cells;
+            let span = start.saturating_sub(self.reach_cells)
+                ..=start + self.check_cells + self.reach_cells;
             least(&self.rest, span)
         };
-        let starts = cell.saturating_sub(CHECK_CELLS)..=cell;
+        let starts = cell.saturating_sub(self.check_cells)..=cell;
         let count = (cell - starts.start() + 1) as f32;
         // Rounding must not put it below 1 where nothing is to be done.
         1.0 - starts.map(|start| 1.0 - least_from(start)).sum::<f32>() / count

@@ -41,12 +41,13 @@ use taps::REACH_FRAMES;
 const LATENCY_STEPS: u64 = 30;
 /// So many more steps can be written before something has to be taken.
 const ROOM_STEPS: u64 = 2;
-/// Below, the limiter's filter would reach too far.
-const RATE_HZ_LEAST: u32 = 1_000;
-/// +60 dB of full scale: what is beyond is no sound, but would be all that counts for three seconds.
+/// Below, the shelf of the K-weighting lies beyond the band.
+const RATE_HZ_LEAST: u32 = 4_000;
+/// +60 dB of full scale: what is beyond is no sound but a mistake, which would be all that counts for three seconds.
 const SAMPLE_MAX: f32 = 1_000.0;
-/// By how much the limiter stays below its limit: meters read between samples at other places.
-const MARGIN_DB: f64 = 0.05;
+/// By how much the limiter stays below its limit. Meters read at other places between samples and with other filters: of bursts
+/// of noise that fill the band, the one of libswresample finds up to 0.1 dB more.
+const MARGIN_DB: f64 = 0.15;
 /// By how much its first pass stays below that, so that the second has little to do.
 const FIRST_MARGIN_DB: f64 = 0.02;
 /// A limit that is changed while playing is gone to by so much per step of 100 ms.
@@ -63,7 +64,8 @@ const NODES: usize = 8;
 ///
 /// Frames go in with `add_*` and come out with `take_*`, [`Normalizer::latency_frames`] later, unchanged in number; at the end
 /// of the stream, [`Normalizer::drain`] makes the rest come. Nothing is allocated after construction. Samples are kept as
-/// `f32`: what that rounds lies 150 dB below the sample. What is not a number, or infinite, counts as silence.
+/// `f32`: what that rounds lies 150 dB below the sample. What is not a number, or more than 60 dB above full
+/// scale, counts as silence.
 ///
 /// ```
 /// use threadbare_loudness::{Channel, Normalizer, NormalizerSettings};
@@ -141,7 +143,7 @@ struct Positions {
 }
 
 impl Normalizer {
-    /// For audio of `rate_hz` frames a second, 1000 to 2,822,400, of channels that stand there, 1 to 64.
+    /// For audio of `rate_hz` frames a second, 4000 to 2,822,400, of channels that stand there, 1 to 64.
     ///
     /// # Errors
     /// Rate, channels or settings are not within the limits, or there is no memory.

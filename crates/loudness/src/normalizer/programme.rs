@@ -30,7 +30,7 @@ const BLOCK_STEPS: u64 = 4;
 /// ITU-R BS.1770, annex 1: what is 10 LU below the rest is not programme, but what is heard in its pauses.
 const PAUSE_GATE: f64 = 0.1;
 /// A pause that has lasted so long (once no programme is left in the 3 s) may be a programme that has become quieter ...
-const PAUSE_STEPS: u32 = 30;
+const PAUSE_STEPS: u32 = 20;
 /// ... and is looked for so much lower every step: 2 LU a second.
 const PAUSE_SEARCH: f64 = 0.954_992_586_021_436;
 

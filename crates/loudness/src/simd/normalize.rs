@@ -13,8 +13,8 @@ fn larger(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// Samples of the channels from `first` on, of interleaved frames, to rows of `G` lanes. What is not a number or infinite
-/// becomes silence, what is larger than `limit` is cut there.
+/// Samples of the channels from `first` on, of interleaved frames, to rows of `G` lanes. What is not a number or larger
+/// than `limit` becomes silence.
 #[inline(always)]
 pub(crate) fn take_in<T: Sample, const G: usize>(
     samples: &[T],
@@ -53,10 +53,8 @@ pub(crate) fn take_in_plane<T: Sample, const G: usize>(
 
 #[inline(always)]
 fn sound(value: f32, limit: f32) -> f32 {
-    let within = if value > limit { limit } else { value };
-    let within = if within < -limit { -limit } else { within };
-    // Neither comparison holds for what is not a number; infinities are cut above, but mean nothing either.
-    if value.is_finite() { within } else { 0.0 }
+    // Does not hold for what is not a number, either.
+    if value.abs() <= limit { value } else { 0.0 }
 }
 
 /// Rows of `G` lanes to the channels from `first` on of interleaved frames.
