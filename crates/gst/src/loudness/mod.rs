@@ -1,0 +1,15 @@
+//! Loudness as EBU R128 has it.
+//!
+//! - `frames`: buffers as samples, caps as the layout of a meter.
+//! - `readings`: what a meter has measured, as the fields of a structure.
+//! - `level`: `ebur128level`.
+
+mod frames;
+mod level;
+mod readings;
+
+use gst::glib;
+
+pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    level::register(plugin)
+}
