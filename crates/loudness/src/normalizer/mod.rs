@@ -565,8 +565,9 @@ impl Normalizer {
         at(node) + (at(node + 1) - at(node)) * (part as f64 / self.step_frames as f64)
     }
 
-    /// How things stand where frames are taken. The limiter's gain is the least since this was called last.
-    pub fn state(&mut self) -> NormalizerState {
+    /// How things stand where frames are taken.
+    #[must_use]
+    pub fn state(&self) -> NormalizerState {
         let node = (self.at.taken / self.step_frames).min(self.nodes.saturating_sub(1));
         let (short_term_in_lufs, gain_db) = match self.nodes {
             0 => (f64::NEG_INFINITY, 0.0),
@@ -575,15 +576,19 @@ impl Normalizer {
         let true_peak = (0..self.channels)
             .filter_map(|channel| self.outgoing.true_peak(channel).ok())
             .fold(0.0, f64::max);
-        let limiter = std::mem::replace(&mut self.least_gain, 1.0);
         NormalizerState {
             gain_db,
-            limiter_db: 20.0 * f64::from(limiter).log10(),
+            limiter_db: 20.0 * f64::from(self.least_gain).log10(),
             short_term_in_lufs,
             short_term_out_lufs: self.outgoing.short_term().unwrap_or(f64::NEG_INFINITY),
             integrated_out_lufs: self.outgoing.integrated().unwrap_or(f64::NEG_INFINITY),
             true_peak_out_dbtp: 20.0 * true_peak.log10(),
         }
+    }
+
+    /// From here on, [`NormalizerState::limiter_db`] is the least gain of what is to come.
+    pub fn forget_limiter(&mut self) {
+        self.least_gain = 1.0;
     }
 
     /// Forgets all that it holds, and how loud the programme is.
@@ -609,7 +614,7 @@ impl Normalizer {
 }
 
 fn check_planes(
-    mut frames: impl Iterator<Item = usize> + ExactSizeIterator,
+    mut frames: impl ExactSizeIterator<Item = usize>,
     channels: usize,
 ) -> Result<usize, InputError> {
     if frames.len() != channels {

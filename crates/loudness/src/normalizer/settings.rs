@@ -63,7 +63,8 @@ impl NormalizerSettings {
 pub struct NormalizerState {
     /// The gain that the loudness of the programme asks for, dB, without the offset.
     pub gain_db: f64,
-    /// The least gain of the limiter since it was asked for last, dB; 0: it had nothing to do.
+    /// The least gain of the limiter since the beginning, or since [`forget_limiter`](super::Normalizer::forget_limiter), dB; 0:
+    /// it had nothing to do.
     pub limiter_db: f64,
     /// Short-term loudness of what came in, gated, around what goes out now, LUFS; minus infinity in silence.
     pub short_term_in_lufs: f64,
