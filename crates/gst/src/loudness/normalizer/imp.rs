@@ -320,20 +320,17 @@ impl AudioLoudNorm {
     }
 
     fn set_format(&self, format: Format, info: AudioInfo) -> Result<(), String> {
-        let (latency, counts) = {
+        let latency = {
             let stream = self.stream();
-            let held = stream.held.as_ref();
-            if held.is_some_and(|held| *held.format() == format) {
+            if (stream.held.as_ref()).is_some_and(|held| *held.format() == format) {
                 return Ok(());
             }
-            (
-                stream.latency(),
-                held.map_or(Counts::default(), |held| held.counts),
-            )
+            stream.latency()
         };
         let _ = self.drain(After::End);
         let mut stream = self.stream();
-        stream.held = None;
+        let before = stream.held.take();
+        let counts = before.map_or(Counts::default(), |held| held.counts);
         let mut held = Held::new(format, info, stream.told).map_err(|error| error.to_string())?;
         held.counts = counts;
         stream.held = Some(held);

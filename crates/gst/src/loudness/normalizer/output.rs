@@ -17,7 +17,7 @@ pub(super) fn take(
     spare: Option<gst::Buffer>,
 ) -> Result<gst::Buffer, gst::glib::BoolError> {
     let bytes = frames * format.frame_bytes();
-    let is_planar = format.is_planar && format.channels() > 1;
+    let is_planar = format.is_planar;
     let mut buffer = match spare.filter(|spare| is_reusable(spare, bytes, is_planar)) {
         Some(spare) => spare,
         None => gst::Buffer::with_size(bytes)?,
