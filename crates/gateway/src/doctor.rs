@@ -326,7 +326,13 @@ const PACKAGES: &[(&str, &[&str])] = &[
 ];
 
 /// What the gateway receives and sends with.
-const OWN_ELEMENTS: [&str; 4] = ["ts-rtpsrc", "ts-rtpg711", "ts-rtpsink", "ebur128level"];
+const OWN_ELEMENTS: [&str; 5] = [
+    "ts-rtpsrc",
+    "ts-rtpg711",
+    "ts-rtpsink",
+    "ebur128level",
+    "audioloudnorm",
+];
 
 const PLUGIN_FILE: &str = "libgstthreadbare.so";
 const GSTREAMER_LEAST: (u32, u32) = (1, 22);

@@ -4,10 +4,13 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::process::Command;
+use std::time::Duration;
 
 use common::{Running, free_port, socket};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use threadbare_loudness::{Meter, Mode};
+use threadbare_rtp::g711::ALAW_TO_LINEAR;
 
 /// What a stream takes and makes of it, and as what ffmpeg sends it.
 struct Case {
@@ -18,10 +21,9 @@ struct Case {
 
 const MULAW: &[&str] = &["-c:a", "pcm_mulaw", "-ar", "8000", "-ac", "1"];
 
-/// Sends `source` to all streams in real time, and gives each one's statistics.
-fn measured(source: &str, cases: &[Case]) -> BTreeMap<String, Value> {
-    let answer = socket();
-    let destination = answer.local_addr().expect("bound");
+/// Sends `source` to all streams in real time, and gives each one's statistics, and what the last of them has sent.
+fn measured(source: &str, cases: &[Case]) -> (BTreeMap<String, Value>, Vec<u8>) {
+    let (answer, last) = (socket(), socket());
     let mut config = "[contexts]\nwait = 20\n".to_owned();
     let mut ffmpeg = Command::new("ffmpeg");
     ffmpeg.args([
@@ -41,6 +43,9 @@ fn measured(source: &str, cases: &[Case]) -> BTreeMap<String, Value> {
             }
         };
         taken.push(port);
+        let is_last = taken.len() == cases.len();
+        let answer = if is_last { &last } else { &answer };
+        let destination = answer.local_addr().expect("bound");
         config += &format!(
             "[[stream]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\ndestination = \"{destination}\"\nrtcp = false\n{keys}\n"
         );
@@ -54,17 +59,34 @@ fn measured(source: &str, cases: &[Case]) -> BTreeMap<String, Value> {
     }
     let (mut running, _directory) = Running::start(&config, &[]);
     running.wait_for("running");
+    // What comes is taken at once: the kernel does not keep it all.
+    let heard = std::thread::spawn(move || {
+        let mut sound = Vec::new();
+        let mut room = [0; 2048];
+        let mut limit = common::LIMIT;
+        loop {
+            last.set_read_timeout(Some(limit))
+                .expect("a valid time-out");
+            let Ok(length) = last.recv(&mut room) else {
+                return sound;
+            };
+            limit = QUIET;
+            sound.extend_from_slice(&room[12..length]);
+        }
+    });
     let sent = ffmpeg.output().expect("ffmpeg");
     let said = String::from_utf8_lossy(&sent.stderr).into_owned();
     assert!(sent.status.success(), "{said}");
     // The last packets are in the jitter buffers.
-    std::thread::sleep(std::time::Duration::from_millis(200));
+    let sound = heard.join().expect("it has ended");
     running.signal(Signal::SIGUSR1);
     let statistics = cases.iter().map(|_| running.wait_for("statistics"));
-    statistics
-        .map(|stats| (stats["stream"].as_str().expect("a name").to_owned(), stats))
-        .collect()
+    let named = |stats: Value| (stats["stream"].as_str().expect("a name").to_owned(), stats);
+    (statistics.map(named).collect(), sound)
 }
+
+/// Nothing comes for so long: it is over.
+const QUIET: Duration = Duration::from_millis(500);
 
 #[track_caller]
 fn assert_near(stats: &Value, key: &str, expected: f64, tolerance: f64) {
@@ -81,7 +103,7 @@ fn assert_near(stats: &Value, key: &str, expected: f64, tolerance: f64) {
 fn a_tone_measures_what_it_is() {
     // A sine of 1 kHz with its peaks at -20 dBFS, in one channel: 3.01 dB less in loudness.
     let tone = "aevalsrc=0.1*sin(2*PI*1000*t):s=48000:d=5";
-    let stats = measured(
+    let (stats, _) = measured(
         tone,
         &[
             Case {
@@ -131,4 +153,47 @@ fn a_tone_measures_what_it_is() {
         assert!(stats["sent"].as_u64() > Some(200), "{stats}");
         assert!(stats.get("integrated_lufs").is_none(), "{stats}");
     }
+}
+
+#[test]
+fn a_stream_is_brought_to_its_loudness() {
+    // -35 LUFS.
+    let tone = "aevalsrc=0.0251*sin(2*PI*1000*t):s=48000:d=14";
+    let (stats, sound) = measured(
+        tone,
+        &[
+            Case {
+                name: "to Opus",
+                keys: "codec = \"PCMU\"\ncodec-out = \"Opus\"\nloudness-target = -23",
+                ffmpeg: MULAW,
+            },
+            Case {
+                name: "left alone",
+                keys: "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nloudness-target = false",
+                ffmpeg: MULAW,
+            },
+            Case {
+                name: "through the chain",
+                keys: "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nloudness-target = -20.5",
+                ffmpeg: MULAW,
+            },
+        ],
+    );
+    assert_near(&stats["to Opus"], "short_term_lufs", -23.0, 0.5);
+    assert_near(&stats["left alone"], "short_term_lufs", -35.0, 0.3);
+    assert_near(&stats["through the chain"], "short_term_lufs", -20.5, 0.5);
+    assert_near(&stats["through the chain"], "integrated_lufs", -20.5, 1.0);
+    // What has been sent, by a meter of our own.
+    let samples: Vec<i16> = sound
+        .iter()
+        .map(|code| ALAW_TO_LINEAR[usize::from(*code)])
+        .collect();
+    assert!(samples.len() > 8 * 8_000, "{} samples", samples.len());
+    let mut meter = Meter::builder(8_000, 1)
+        .mode(Mode::SHORT_TERM)
+        .build()
+        .expect("a meter");
+    meter.add_interleaved(&samples).expect("mono");
+    let sent = meter.short_term().expect("measured");
+    assert!((sent + 20.5).abs() < 0.5, "{sent} LUFS");
 }

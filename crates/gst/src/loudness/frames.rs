@@ -301,7 +301,6 @@ macro_rules! with_typed_frames {
         }
     };
 }
-#[allow(unused_imports, reason = "for elements that do more than measure")]
 pub(crate) use with_typed_frames;
 
 impl Frames<'_> {
@@ -349,7 +348,7 @@ impl<'a, T> Planes<'a, T> {
     }
 
     /// The same frames of each.
-    fn sub(&self, range: &Range<usize>) -> Planes<'a, T> {
+    pub(crate) fn sub(&self, range: &Range<usize>) -> Planes<'a, T> {
         let mut slices: [&[T]; CHANNELS_MAX] = [&[]; CHANNELS_MAX];
         for (part, whole) in slices.iter_mut().zip(self.slices()) {
             *part = &whole[range.clone()];
