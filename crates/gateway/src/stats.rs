@@ -47,7 +47,15 @@ pub struct Loudness {
 impl Loudness {
     /// From what an element has measured, if it has.
     fn of(stats: &gst::StructureRef) -> Option<Loudness> {
-        let level = |name: &str| stats.get::<f64>(name).ok();
+        let level = |name: &str| {
+            let lufs = stats.get::<f64>(name).ok()?;
+            // Filters fade for long: nobody wants to read of -958 LUFS.
+            Some(if lufs < SILENCE_LUFS {
+                f64::NEG_INFINITY
+            } else {
+                lufs
+            })
+        };
         let peaks = stats.get::<gst::ArrayRef<'_>>("true-peak").ok()?;
         let peaks = peaks
             .as_slice()
@@ -123,6 +131,9 @@ impl StreamStats {
         );
     }
 }
+
+/// Less than one step of 16 bits in any channel, by far.
+const SILENCE_LUFS: f64 = -120.0;
 
 fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0

@@ -51,12 +51,16 @@ fn measured(line: &str, meter: &str) -> gst::Structure {
         while harness.try_pull().is_some() {}
     }
     harness.push_event(gst::event::Eos::new());
-    let bin = harness.element().unwrap();
-    let element = match bin.downcast_ref::<gst::Bin>() {
-        Some(bin) => bin.by_name(meter).unwrap(),
-        None => bin,
-    };
-    element.property("stats")
+    part(&harness, meter).property("stats")
+}
+
+/// The element of this name, in a line of one or of several.
+fn part(harness: &gst_check::Harness, name: &str) -> gst::Element {
+    let whole = harness.element().unwrap();
+    let found = whole
+        .downcast_ref::<gst::Bin>()
+        .map(|bin| bin.by_name(name));
+    found.map_or(whole, |part| part.unwrap())
 }
 
 const READINGS: [&str; 5] = [
@@ -106,7 +110,7 @@ fn it_is_off_unless_asked_for_and_can_be_switched_off() {
         let buffer = gst::Buffer::from_mut_slice(packet(number));
         harness.push(buffer).unwrap();
     }
-    let element = harness.element().unwrap();
+    let element = part(&harness, "g711");
     let stats = || element.property::<gst::Structure>("stats");
     assert!(stats().get::<f64>("global-loudness").unwrap() > -30.0);
     element.set_property("meter", false);
