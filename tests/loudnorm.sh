@@ -17,12 +17,13 @@ programmes=$target_dir/examples/programmes
 
 # Integrated loudness and true peak of a file.
 measure() {
-    ffmpeg -nostdin -hide_banner -i "$1" -af ebur128=peak=true:framelog=quiet -f null - 2>&1 | awk '
+    ffmpeg -nostdin -hide_banner -i "$1" -af ebur128=peak=true:framelog=verbose -f null - 2>&1 | awk '
         /Integrated loudness:/ { part = "I" }
         /True peak:/ { part = "P" }
         part == "I" && $1 == "I:" { loudness = $2 }
         part == "P" && $1 == "Peak:" { peak = $2 }
-        END { print loudness, peak }'
+        END { if (peak == "") exit 1; print loudness, peak }' ||
+        die "ffmpeg measured nothing in $1"
 }
 
 ours() {
@@ -35,7 +36,7 @@ ours() {
 loudnorm() {
     # It works at 192 kHz and leaves it to others to go back.
     timeout "$seconds_max" ffmpeg -nostdin -v error -y -i "$1" \
-        -af "loudnorm=I=$target:TP=$peak:LRA=7,aresample=$3" -c:a pcm_f32le "$2"
+        -af "loudnorm=I=$target:TP=$peak:LRA=7" -ar "$3" -c:a pcm_f32le "$2"
 }
 
 # Distance from the target, by how much the limit is exceeded (0 if it is not), largest step, time until settled.
@@ -44,7 +45,7 @@ judge() {
     read -r loudness top < <(measure "$2")
     read -r step settled < <("$programmes" compare "$1" "$2" $target "$3")
     awk -v loudness="$loudness" -v top="$top" -v target=$target -v limit=$peak -v step="$step" -v settled="$settled" '
-        BEGIN { over = top - limit; printf "%+.1f %.1f %.1f %s\n", loudness - target, over > 0 ? over : 0, step, settled }'
+        BEGIN { over = top - limit; printf "%+.1f %.1f %.1f %s\n", loudness - target, (over > 0 ? over : 0), step, settled }'
 }
 
 holds() { awk "BEGIN { exit !($1) }"; }
@@ -54,28 +55,28 @@ printf '|---|---|---|---|---|\n'
 failed=0
 complain() { say "$*" >&2; failed=1; }
 "$programmes" make "$work" >"$work/list"
-while IFS='|' read -r number rate channels from name; do
+while IFS='|' read -r number rate _ from programme; do
     wav=$work/$number.wav
     ours "$wav" "$work/ours.wav" F32LE
     loudnorm "$wav" "$work/theirs.wav" "$rate"
     read -r distance over step settled < <(judge "$wav" "$work/ours.wav" "$from")
     read -r distance_2 over_2 step_2 settled_2 < <(judge "$wav" "$work/theirs.wav" "$from")
-    echo "| $name | $distance / $distance_2 | $over / $over_2 | $step / $step_2 | $settled / $settled_2 |"
-    holds "$over <= 0" || complain "$name: $over dB above the limit"
-    if ! [[ $name =~ ^($hard)$ ]]; then
-        holds "$distance <= $distance_max && -$distance_max <= $distance" || complain "$name: $distance LU from the target"
+    echo "| $programme | $distance / $distance_2 | $over / $over_2 | $step / $step_2 | $settled / $settled_2 |"
+    holds "$over <= 0" || complain "$programme: $over dB above the limit"
+    if ! [[ $programme =~ ^($hard)$ ]]; then
+        holds "$distance <= $distance_max && -$distance_max <= $distance" || complain "$programme: $distance LU from the target"
     fi
-    [ "$from" = -1 ] || holds "$step <= $step_max" || complain "$name: the gain changes by $step dB in 100 ms"
+    [ "$from" = -1 ] || holds "$step <= $step_max" || complain "$programme: the gain changes by $step dB in 100 ms"
     if [ "$from" != -1 ]; then
-        [ "$settled" != - ] && holds "$settled <= $settled_max" || complain "$name: at its level after $settled s"
+        [ "$settled" != - ] && holds "$settled <= $settled_max" || complain "$programme: at its level after $settled s"
     fi
     # The same as integers: rounding may not lift a peak above the limit.
     if [ "$from" = -1 ]; then
         ours "$wav" "$work/short.wav" S16LE
         read -r _ top < <(measure "$work/short.wav")
-        holds "$top <= $peak" || complain "$name, S16LE: a true peak of $top dBTP"
+        holds "$top <= $peak" || complain "$programme, S16LE: a true peak of $top dBTP"
     fi
     # No frame more or less.
-    [ "$(stat -c %s "$work/ours.wav")" -ge $(("$(stat -c %s "$wav")" - 100)) ] || complain "$name: frames are missing"
+    [ "$(stat -c %s "$work/ours.wav")" -ge $(("$(stat -c %s "$wav")" - 100)) ] || complain "$programme: frames are missing"
 done <"$work/list"
 exit "$failed"

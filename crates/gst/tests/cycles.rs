@@ -185,10 +185,12 @@ fn loudness_round(i: u32) {
     let name = format!("loud{}", i % 3);
     let layout = ["interleaved", "non-interleaved"][i as usize % 2];
     let pipe = Pipe::parse(&format!(
-        "ts-audiotestsrc samples-per-buffer=80 context={name} ! audio/x-raw,rate=8000,channels=2 \
+        "ts-audiotestsrc is-live=false samples-per-buffer=800 context={name} ! audio/x-raw,rate=8000,channels=2 \
          ! audioconvert ! audio/x-raw,layout={layout} \
-         ! ebur128level name=level interval=10000000 post-messages={} ! fakesink name=out async=false sync=false",
-        i.is_multiple_of(3)
+         ! ebur128level name=level interval=10000000 post-messages={} ! audioloudnorm name=norm post-messages={} interval=10000000 \
+         ! fakesink name=out async=false sync=false",
+        i.is_multiple_of(3),
+        i.is_multiple_of(2)
     ));
     let heard = watch(&pipe.pad("out", "sink"));
     pipe.play();

@@ -120,7 +120,7 @@ fn programmes() -> Vec<(&'static str, f64, Audio)> {
         "bursts of noise",
         -1.0,
         render(44_100, 15.0, &mut |t| {
-            let gain = if t % 0.7 < 0.05 { 0.9 } else { 0.002 };
+            let gain = if t % 0.7 < 0.005 { 0.9 } else { 0.002 };
             vec![gain * next(), gain * next()]
         }),
     ));

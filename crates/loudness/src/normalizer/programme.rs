@@ -36,9 +36,9 @@ const PAUSE_SEARCH: f64 = 0.954_992_586_021_436;
 
 /// With fewer blocks of programme in the window, the rest is taken to be as the level was: one syllable is no level.
 const BLOCKS_MIN: u32 = 10;
-/// How much of the way to the short-term loudness the level goes in a step of programme: a time constant of 5 s. Faster
+/// How much of the way to the short-term loudness the level goes in a step of programme: a time constant of 4 s. Faster
 /// changes are left in the programme, as far as its range may be.
-const APPROACH: f64 = 0.02;
+const APPROACH: f64 = 0.025;
 /// A level falls by 1 LU a step at most, so that what became quieter is raised without haste.
 const FALL: f64 = 0.794_328_234_724_281_5;
 
