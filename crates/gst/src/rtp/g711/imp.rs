@@ -388,7 +388,7 @@ impl RtpG711 {
             .field("passed-on", stats.passed_on)
             .field("dropped", stats.dropped)
             .build();
-        if let Some(meter) = &*lock(&self.meter) {
+        if let Some(meter) = &mut *lock(&self.meter) {
             meter.add_readings(&mut structure);
         }
         structure
