@@ -388,6 +388,23 @@ fn buffers_without_times_pass() {
     assert!(all.iter().all(|buffer| buffer.pts().is_none()));
 }
 
+#[test]
+fn what_comes_in_alone_is_used_for_what_goes_out() {
+    let mut stream = Stream::new("", 48_000);
+    stream.push_ms(4_000, 0);
+    stream.out();
+    let buffer = stream.buffer(960, Some(4_000 * MS));
+    let address = buffer.as_ptr();
+    stream.rig.push(buffer).unwrap();
+    assert_eq!(stream.rig.buffer().as_ptr(), address);
+    // Others still see this one.
+    let kept = stream.buffer(960, Some(4_020 * MS));
+    let before = bytes(&kept);
+    stream.rig.push(kept.clone()).unwrap();
+    assert_ne!(stream.rig.buffer().as_ptr(), kept.as_ptr());
+    assert_eq!(bytes(&kept), before);
+}
+
 fn tag(title: &str) -> gst::Event {
     let mut tags = gst::TagList::new();
     tags.make_mut()

@@ -69,10 +69,16 @@ fn speech(level_db: f64) -> impl FnMut(f64) -> Vec<f64> {
 }
 
 /// Name, from when on one level is to be reached, and the audio.
-fn programmes() -> Vec<(&'static str, f64, Audio)> {
-    let mut noise = Noise(3);
-    let mut next = move || noise.next();
-    let mut all = vec![
+type Programme = (&'static str, f64, Audio);
+
+fn programmes() -> Vec<Programme> {
+    let mut all = levels();
+    all.extend(peaks());
+    all
+}
+
+fn levels() -> Vec<Programme> {
+    vec![
         (
             "tone, quiet",
             0.0,
@@ -115,7 +121,13 @@ fn programmes() -> Vec<(&'static str, f64, Audio)> {
             -1.0,
             render(48_000, 1.0, &mut |t| tone(-33.0, t)),
         ),
-    ];
+    ]
+}
+
+fn peaks() -> Vec<Programme> {
+    let mut noise = Noise(3);
+    let mut next = move || noise.next();
+    let mut all = Vec::new();
     all.push((
         "bursts of noise",
         -1.0,

@@ -702,7 +702,7 @@ fn nothing_is_allocated_and_a_stereo_stream_stays_below_3_mib() {
         normalizer.add_interleaved(part).unwrap();
         normalizer.take_interleaved(&mut block).unwrap();
     }
-    normalizer.state();
+    let _ = normalizer.state();
     normalizer.drain();
     while normalizer.take_interleaved(&mut block).unwrap() > 0 {}
     normalizer.restart();
