@@ -192,10 +192,11 @@ impl AudioLoudNorm {
     /// Takes it in and pushes what comes out for it.
     fn pass(&self, mut feed: Feed) -> Flow {
         loop {
-            if let Some(held) = &mut self.stream().held {
-                let added = held.add(&mut feed).map_err(|error| error.to_string());
-                added.map_err(|error| self.refuse(&error))?;
-            }
+            let added = match &mut self.stream().held {
+                Some(held) => held.add(&mut feed).map_err(|error| error.to_string()),
+                None => return Err(gst::FlowError::Flushing),
+            };
+            added.map_err(|error| self.refuse(&error))?;
             if feed.is_done() {
                 return self.push_ready(feed.spare());
             }
