@@ -115,6 +115,11 @@ bench-loudness: setup-test ## the loudness library against Debian's libebur128, 
 	$(CARGO) build --release -p threadbare-loudness-capi
 	bench/loudness/run $(TARGET_DIR)/release/libebur128.so
 
+.PHONY: bench-normalize
+bench-normalize: setup-test ## loudness normalisation against ffmpeg's loudnorm: CPU and memory
+	$(CARGO) build --release -p gst-plugin-threadbare
+	bench/loudness/normalize $(TARGET_DIR)/release/$(plugin_name)
+
 .PHONY: soak
 soak: setup-demo ## ten minutes of 1000 streams: nothing lost, memory flat
 	$(CARGO) build --release -p threadbare

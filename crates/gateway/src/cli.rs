@@ -8,6 +8,7 @@ use crate::bench::{Bench, ReceiverArgs, SenderArgs};
 use crate::demo::{DemoArgs, PeerArgs};
 use crate::doctor::{DoctorArgs, LoadArgs};
 use crate::inspect::Inspect;
+use crate::loudness::LoudnessArgs;
 use crate::run::RunArgs;
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
@@ -29,6 +30,8 @@ pub enum Command {
     /// Measure
     #[command(subcommand)]
     Bench(Bench),
+    /// Measure how loud files are: EBU R128, peaks, and all files as one programme
+    Loudness(LoudnessArgs),
     /// Look into a running process
     #[command(subcommand)]
     Inspect(Inspect),
@@ -58,6 +61,7 @@ impl Cli {
             Command::Bench(Bench::Receive(args)) => args.execute(),
             Command::BenchReceiver(args) => Ok(args.execute()),
             Command::BenchSender(args) => Ok(args.execute()),
+            Command::Loudness(args) => args.execute(),
             Command::Inspect(Inspect::Contexts(args)) => args.execute(),
             Command::Doctor(args) => args.execute(),
             Command::DoctorLoad(args) => args.execute(),
@@ -73,6 +77,7 @@ Examples:
   threadbare run gateway.toml           Run it
   threadbare inspect contexts           What is it doing, and does anything hold it up?
   threadbare doctor                     Is everything there that Threadbare needs?
+  threadbare loudness *.flac            How loud are these files?
   threadbare bench receive              What does receiving cost, beside GStreamer's own udpsrc?
 
 Set THREADBARE_LOG=debug for more log lines, and GST_DEBUG as usual for GStreamer's.";

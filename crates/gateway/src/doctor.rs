@@ -295,7 +295,13 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ("libgstreamer1.0-0", &["fakesink"]),
     (
         "gstreamer1.0-plugins-base",
-        &["audioconvert", "audioresample", "opusdec", "opusenc"],
+        &[
+            "audioconvert",
+            "audioresample",
+            "opusdec",
+            "opusenc",
+            "uridecodebin",
+        ],
     ),
     (
         "gstreamer1.0-plugins-good",
@@ -320,7 +326,13 @@ const PACKAGES: &[(&str, &[&str])] = &[
 ];
 
 /// What the gateway receives and sends with.
-const OWN_ELEMENTS: [&str; 3] = ["ts-rtpsrc", "ts-rtpg711", "ts-rtpsink"];
+const OWN_ELEMENTS: [&str; 5] = [
+    "ts-rtpsrc",
+    "ts-rtpg711",
+    "ts-rtpsink",
+    "ebur128level",
+    "audioloudnorm",
+];
 
 const PLUGIN_FILE: &str = "libgstthreadbare.so";
 const GSTREAMER_LEAST: (u32, u32) = (1, 22);

@@ -18,6 +18,7 @@ pub mod gateway;
 mod inspect;
 pub mod limit;
 pub mod logging;
+mod loudness;
 pub mod pipeline;
 pub mod process;
 pub mod run;

@@ -1,8 +1,8 @@
 //! One stream's GStreamer pipeline: source, codec elements where needed, sink.
 //!
 //! ```text
-//!   ts-rtpsrc ! ts-rtpg711 ! ts-rtpsink                          PCMU, PCMA, L16/8000/1: one hop
-//!   ts-rtpsrc ! depayload ! decode ! encode ! payload ! ts-rtpsink     everything else
+//!   ts-rtpsrc ! ts-rtpg711 ! ts-rtpsink                          PCMU, PCMA, L16/8000/1: one hop, meter inside
+//!   ts-rtpsrc ! depayload ! decode ! [audioloudnorm !] ebur128level ! encode ! payload ! ts-rtpsink     everything else
 //!   ts-rtpsrc ! ts-rtpsink                                       as it comes
 //! ```
 //!
@@ -93,6 +93,8 @@ enum Setting {
     Uint(u32),
     Int(i32),
     Int64(i64),
+    Double(f64),
+    Flag(bool),
     Text(&'static str),
     /// An enumeration's value by its number.
     Enum(u32),
@@ -282,6 +284,9 @@ fn session_name(spec: &StreamSpec) -> String {
 
 /// Whether one element does all of it: the pairs that are tables, and what keeps its samples.
 fn is_fused(codec_in: Codec, spec: &StreamSpec) -> bool {
+    if spec.loudness_target_lufs.is_some() {
+        return false;
+    }
     let codec_out = spec.codec_out.unwrap_or(codec_in);
     let is_table = |codec| {
         matches!(
@@ -372,7 +377,8 @@ fn learn_codec(
         let linked = pad
             .store_sticky_event(&caps)
             .map_err(|_| glib::bool_error!("the source is stopping").into());
-        let linked = linked.and_then(|_| match known.is_passthrough() {
+        let as_it_comes = known.is_passthrough() && known.loudness_target_lufs.is_none();
+        let linked = linked.and_then(|_| match as_it_comes {
             true => link(&source, &sink),
             false => {
                 keep_to_codec(elements, &source, codec, &known);
@@ -421,7 +427,12 @@ impl Elements {
                 let latency_ms = spec.jitter.latency_ms;
                 let jitter_buffer =
                     part("rtpjitterbuffer").with("latency", Setting::Uint(latency_ms));
-                let mut parts = chain(codec_in, spec);
+                // It stands for what others have, and these have no meter.
+                let spec = StreamSpec {
+                    meter: false,
+                    ..spec.clone()
+                };
+                let mut parts = chain(codec_in, &spec);
                 if latency_ms > 0 {
                     parts.insert(0, jitter_buffer);
                 }
@@ -442,7 +453,8 @@ fn converter(codec_in: Codec, spec: &StreamSpec) -> Part {
         .with(
             "telephone-event-pt",
             Setting::Int(spec.dtmf_payload_type.into()),
-        );
+        )
+        .with("meter", Setting::Flag(spec.meter));
     if let Some(ssrc) = spec.ssrc {
         part = part.with("ssrc", Setting::Uint(ssrc));
     }
@@ -459,13 +471,32 @@ fn chain(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
         Codec::Opus => "rtpopusdepay",
     })];
     // A payloader alone changes the packet time, except where it is a property of the encoding.
-    let recode = codec_in != codec_out || (codec_out == Codec::Opus && spec.ptime_ms.is_some());
+    let recode = codec_in != codec_out
+        || (codec_out == Codec::Opus && spec.ptime_ms.is_some())
+        || spec.loudness_target_lufs.is_some();
     if recode {
         parts.extend(decoder(codec_in).map(part));
+        parts.extend(loudness(codec_in, spec));
         parts.extend(converters(codec_in, codec_out).iter().copied().map(part));
         parts.extend(encoder(codec_out, spec));
     }
     parts.push(payloader(codec_out, spec));
+    parts
+}
+
+/// Brings the audio to its loudness and measures it, before it is converted for the codec that goes out.
+fn loudness(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
+    let mut parts = Vec::new();
+    if let Some(target) = spec.loudness_target_lufs {
+        parts.push(part("audioloudnorm").with("loudness-target", Setting::Double(target)));
+    }
+    if spec.meter {
+        parts.push(part(METER_FACTORY).with("post-messages", Setting::Flag(false)));
+    }
+    // L16 comes in network byte order, which neither takes.
+    if matches!(codec_in, Codec::L16 { .. }) && !parts.is_empty() {
+        parts.insert(0, part("audioconvert"));
+    }
     parts
 }
 
@@ -556,6 +587,7 @@ fn insert(
     for part in parts {
         let element = match part.factory {
             CONVERTER_FACTORY => make_named(part.factory, CONVERTER)?,
+            METER_FACTORY => make_named(part.factory, METER)?,
             factory => make(factory)?,
         };
         for (name, value) in part.properties {
@@ -563,6 +595,8 @@ fn insert(
                 Setting::Uint(value) => element.set_property(name, value),
                 Setting::Int(value) => element.set_property(name, value),
                 Setting::Int64(value) => element.set_property(name, value),
+                Setting::Double(value) => element.set_property(name, value),
+                Setting::Flag(value) => element.set_property(name, value),
                 Setting::Text(value) => element.set_property(name, value),
                 Setting::Enum(value) => element.set_property_from_str(name, &value.to_string()),
             }
@@ -611,6 +645,10 @@ pub const CONVERTER: &str = "converter";
 /// Name of a pipeline's sink.
 pub const SINK: &str = "sink";
 
+/// Name of the element that measures, where there is one.
+pub const METER: &str = "meter";
+
+const METER_FACTORY: &str = "ebur128level";
 const CONVERTER_FACTORY: &str = "ts-rtpg711";
 /// Static payload type of comfort noise (RFC 3551).
 const COMFORT_NOISE: u8 = 13;

@@ -2,7 +2,7 @@
 
 use gst::prelude::*;
 
-use crate::pipeline::{CONVERTER, SINK, SOURCE};
+use crate::pipeline::{CONVERTER, METER, SINK, SOURCE};
 
 /// A stream's figures since it started. Sums, where source and sink have an RTCP session each.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -25,6 +25,50 @@ pub struct StreamStats {
     pub rtcp_received: u64,
     /// RTCP packets that could not be read.
     pub rtcp_errors: u64,
+    /// Of what goes out; `None`: it is not measured.
+    pub loudness: Option<Loudness>,
+}
+
+/// How loud a stream is (EBU R128). Minus infinity for silence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Loudness {
+    /// Of the last 400 ms.
+    pub momentary_lufs: f64,
+    /// Of the last 3 s.
+    pub short_term_lufs: f64,
+    /// Since the stream started.
+    pub integrated_lufs: f64,
+    /// Since the stream started.
+    pub range_lu: f64,
+    /// Of the loudest channel, since the stream started.
+    pub true_peak_dbtp: f64,
+}
+
+impl Loudness {
+    /// From what an element has measured, if it has.
+    fn of(stats: &gst::StructureRef) -> Option<Loudness> {
+        let level = |name: &str| {
+            let lufs = stats.get::<f64>(name).ok()?;
+            // Filters fade for long: nobody wants to read of -958 LUFS.
+            Some(if lufs < SILENCE_LUFS {
+                f64::NEG_INFINITY
+            } else {
+                lufs
+            })
+        };
+        let peaks = stats.get::<gst::ArrayRef<'_>>("true-peak").ok()?;
+        let peaks = peaks
+            .as_slice()
+            .iter()
+            .filter_map(|peak| peak.get::<f64>().ok());
+        Some(Loudness {
+            momentary_lufs: level("momentary-loudness")?,
+            short_term_lufs: level("shortterm-loudness")?,
+            integrated_lufs: level("global-loudness")?,
+            range_lu: level("loudness-range")?,
+            true_peak_dbtp: 20.0 * peaks.fold(0.0, f64::max).log10(),
+        })
+    }
 }
 
 impl StreamStats {
@@ -32,7 +76,7 @@ impl StreamStats {
     pub fn of(pipeline: &gst::Pipeline) -> Option<StreamStats> {
         let mut stats = StreamStats::default();
         let mut sessions = Vec::new();
-        for name in [SOURCE, CONVERTER, SINK] {
+        for name in [SOURCE, CONVERTER, METER, SINK] {
             let Some(counted) = pipeline.by_name(name).and_then(|element| counted(&element)) else {
                 continue;
             };
@@ -44,7 +88,11 @@ impl StreamStats {
                     stats.late = count("num-late");
                     stats.jitter_ms = count("avg-jitter") as f64 / 1e6;
                 }
-                CONVERTER => stats.concealed_ms = count("concealed-ms"),
+                CONVERTER => {
+                    stats.concealed_ms = count("concealed-ms");
+                    stats.loudness = Loudness::of(&counted);
+                }
+                METER => stats.loudness = Loudness::of(&counted),
                 _ => stats.sent = count("packets-sent"),
             }
             sessions.extend(counted.get::<gst::Structure>("rtcp"));
@@ -62,20 +110,33 @@ impl StreamStats {
 
     /// Writes them to the log.
     pub fn log(&self, stream: &str) {
+        let level = |of: fn(&Loudness) -> f64| self.loudness.map(|loudness| tenths(of(&loudness)));
         tracing::info!(
             stream,
             received = self.received,
             lost = self.lost,
             late = self.late,
-            jitter_ms = (self.jitter_ms * 10.0).round() / 10.0,
+            jitter_ms = tenths(self.jitter_ms),
             concealed_ms = self.concealed_ms,
             sent = self.sent,
             rtcp_sent = self.rtcp_sent,
             rtcp_received = self.rtcp_received,
             rtcp_errors = self.rtcp_errors,
+            momentary_lufs = level(|loudness| loudness.momentary_lufs),
+            short_term_lufs = level(|loudness| loudness.short_term_lufs),
+            integrated_lufs = level(|loudness| loudness.integrated_lufs),
+            range_lu = level(|loudness| loudness.range_lu),
+            true_peak_dbtp = level(|loudness| loudness.true_peak_dbtp),
             "statistics"
         );
     }
+}
+
+/// Less than one step of 16 bits in any channel, by far.
+const SILENCE_LUFS: f64 = -120.0;
+
+fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
 }
 
 /// What an element has counted, if it counts.

@@ -10,6 +10,7 @@ mod clocksync;
 mod hub;
 pub mod inspect;
 mod kit;
+pub mod loudness;
 mod queue;
 mod rtp;
 mod selector;
@@ -32,6 +33,7 @@ mod plugin {
         crate::tcp::register(Some(plugin))?;
         crate::rtp::register(Some(plugin))?;
         crate::tone::register(Some(plugin))?;
+        crate::loudness::register(Some(plugin))?;
         crate::clocksync::register(Some(plugin))?;
         crate::blocking::register(Some(plugin))?;
         crate::selector::register(Some(plugin))

@@ -180,12 +180,33 @@ fn hub_round(i: u32) {
     }
 }
 
+/// Audio that is measured on a context's thread, in both layouts, with readings posted and not.
+fn loudness_round(i: u32) {
+    let name = format!("loud{}", i % 3);
+    let layout = ["interleaved", "non-interleaved"][i as usize % 2];
+    let pipe = Pipe::parse(&format!(
+        "ts-audiotestsrc is-live=false samples-per-buffer=800 context={name} ! audio/x-raw,rate=8000,channels=2 \
+         ! audioconvert ! audio/x-raw,layout={layout} \
+         ! ebur128level name=level interval=10000000 post-messages={} ! audioloudnorm name=norm post-messages={} interval=10000000 \
+         ! fakesink name=out async=false sync=false",
+        i.is_multiple_of(3),
+        i.is_multiple_of(2)
+    ));
+    let heard = watch(&pipe.pad("out", "sink"));
+    pipe.play();
+    next_buffer(&heard);
+    pipe.get("level").emit_by_name::<()>("reset", &[]);
+    pipe.get("level").set_property_from_str("mode", "true-peak");
+    next_buffer(&heard);
+}
+
 fn rounds(receiver: &std::net::UdpSocket, i: u32) {
     round(receiver, i);
     rtp_round(i);
     parts_round(i);
     tones_round(i);
     hub_round(i);
+    loudness_round(i);
 }
 
 /// `THREADBARE_CYCLES` says how many, 300 unless it is set.

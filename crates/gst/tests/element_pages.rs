@@ -131,7 +131,10 @@ fn range(spec: &glib::ParamSpec) -> String {
             let nicks: Vec<String> = class.values().iter().map(|v| code(v.nick())).collect();
             nicks.join(", ")
         }
-        None => String::new(),
+        None => glib::FlagsClass::with_type(spec.value_type()).map_or(String::new(), |class| {
+            let nicks: Vec<String> = class.values().iter().map(|v| code(v.nick())).collect();
+            format!("any of {}", nicks.join(", "))
+        }),
     }
 }
 
@@ -142,6 +145,10 @@ fn default(spec: &glib::ParamSpec) -> String {
     }
     if let Some((_, value)) = glib::EnumValue::from_value(value) {
         return code(value.nick());
+    }
+    if let Some((_, values)) = glib::FlagsValue::from_value(value) {
+        let nicks: Vec<&str> = values.iter().map(|value| value.nick()).collect();
+        return code(&nicks.join("+"));
     }
     if let Ok(number) = value.get::<f64>() {
         return code(&number.to_string());

@@ -21,7 +21,7 @@ const BINS: usize = 1_000;
 const RESERVED_BLOCKS: usize = 10 * 60 * 60 * 10;
 
 /// ITU-R BS.1770, annex 1: -70 LUFS.
-const ABSOLUTE_GATE_LUFS: f64 = -70.0;
+pub(crate) const ABSOLUTE_GATE_LUFS: f64 = -70.0;
 /// ITU-R BS.1770, annex 1: 10 LU below the mean of what is above the absolute gate.
 const INTEGRATED_GATE: f64 = 0.1;
 /// EBU Tech 3342, 2: 20 LU below that mean.
@@ -43,7 +43,7 @@ pub(crate) fn to_lufs(energy: f64) -> f64 {
 /// The shelf raises 1 kHz by so much: a sine at -23 dBFS is to measure -23 LUFS.
 const OFFSET_LU: f64 = -0.691;
 
-fn to_energy(lufs: f64) -> f64 {
+pub(crate) fn to_energy(lufs: f64) -> f64 {
     10f64.powf((lufs - OFFSET_LU) / 10.0)
 }
 

@@ -3,6 +3,7 @@
 //! - [`Meter`]: one stream, or one file. [`integrated_of`] and [`range_of`] take several as one.
 //! - [`Part`]: a part of a long file, to be measured by a core of its own; [`merge`] puts them together.
 //! - [`Batch`]: hundreds or thousands of live streams.
+//! - [`Normalizer`]: brings one stream to a target loudness, live, under a true-peak limit.
 //!
 //! No clock, no threads, no I/O: samples in, readings out. Time is counted in frames (one sample of each channel).
 #![warn(clippy::unwrap_used)]
@@ -16,6 +17,7 @@ mod history;
 mod lanes;
 mod meter;
 mod mode;
+mod normalizer;
 mod parts;
 mod sample;
 mod simd;
@@ -27,6 +29,7 @@ pub use builder::{Builder, CHANNELS_MAX, RATE_HZ_MAX, RATE_HZ_MIN, RangeStep, Re
 pub use channel::Channel;
 pub use meter::{BuildError, LoudnessRange, Meter, ReadError, integrated_of, range_of};
 pub use mode::Mode;
+pub use normalizer::{NormalizeError, Normalizer, NormalizerSettings, NormalizerState};
 pub use parts::{Part, merge};
 pub use sample::{InputError, Sample};
 pub use simd::with_denormals_flushed;

@@ -183,7 +183,7 @@ impl Meter {
         self.add(&Silence, frames);
     }
 
-    fn add<S: Source>(&mut self, source: &S, frames: usize) {
+    pub(crate) fn add<S: Source>(&mut self, source: &S, frames: usize) {
         with_denormals_flushed(|| {
             self.groups.iter_mut().for_each(Group::begin_call);
             let mut at = 0;

@@ -13,6 +13,10 @@ pub trait Sample: Copy + Send + Sync + sealed::Sealed + 'static {
     /// The value, in steps.
     #[doc(hidden)]
     fn steps(self) -> f64;
+
+    /// The nearest one to a value relative to full scale, cut at full scale where the type ends there.
+    #[doc(hidden)]
+    fn rounded(value: f32) -> Self;
 }
 
 mod sealed {
@@ -30,6 +34,12 @@ impl Sample for i16 {
     fn steps(self) -> f64 {
         f64::from(self)
     }
+
+    #[inline(always)]
+    fn rounded(value: f32) -> Self {
+        // A conversion of what is too large gives the largest.
+        (value * 32_768.0).round_ties_even() as i16
+    }
 }
 
 impl Sample for i32 {
@@ -38,6 +48,11 @@ impl Sample for i32 {
     #[inline(always)]
     fn steps(self) -> f64 {
         f64::from(self)
+    }
+
+    #[inline(always)]
+    fn rounded(value: f32) -> Self {
+        (f64::from(value) * 2_147_483_648.0).round_ties_even() as i32
     }
 }
 
@@ -48,6 +63,11 @@ impl Sample for f32 {
     fn steps(self) -> f64 {
         f64::from(self)
     }
+
+    #[inline(always)]
+    fn rounded(value: f32) -> Self {
+        value
+    }
 }
 
 impl Sample for f64 {
@@ -56,6 +76,11 @@ impl Sample for f64 {
     #[inline(always)]
     fn steps(self) -> f64 {
         self
+    }
+
+    #[inline(always)]
+    fn rounded(value: f32) -> Self {
+        f64::from(value)
     }
 }
 

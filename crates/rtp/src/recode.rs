@@ -12,6 +12,7 @@ use std::ops::Range;
 use crate::conceal::Concealer;
 use crate::g711;
 use crate::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
+use crate::l16;
 use crate::packet::Packet;
 use crate::payload::COMFORT_NOISE;
 
@@ -34,6 +35,21 @@ impl Encoding {
             Encoding::Pcmu | Encoding::Pcma => 1,
             Encoding::L16 => 2,
         }
+    }
+
+    /// The linear samples of a payload, as many as there is room for; says how many.
+    pub fn to_linear(self, payload: &[u8], linear: &mut [i16]) -> usize {
+        let by_table = |table: &[i16; 256], linear: &mut [i16]| {
+            for (sample, code) in linear.iter_mut().zip(payload) {
+                *sample = table[usize::from(*code)];
+            }
+        };
+        match self {
+            Encoding::Pcmu => by_table(&g711::ULAW_TO_LINEAR, linear),
+            Encoding::Pcma => by_table(&g711::ALAW_TO_LINEAR, linear),
+            Encoding::L16 => l16::l16_to_linear(payload, linear),
+        }
+        linear.len().min(payload.len() / self.sample_bytes())
     }
 
     fn decode(self, payload: &[u8], samples: &mut Vec<i16>) {

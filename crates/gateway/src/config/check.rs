@@ -184,6 +184,9 @@ impl Checker {
         }
         for index in 0..series.count {
             let spec = nth(raw, &first, &series, listen, &destination, index);
+            if index == 0 {
+                self.loudness_needs_audio(raw, defaults, &spec);
+            }
             if !self.is_new(&spec, raw) {
                 return;
             }
@@ -387,6 +390,8 @@ fn nth(
         dtmf_payload_type: media.dtmf_payload_type,
         payload_type: media.payload_type,
         clock_rate_hz: media.clock_rate_hz,
+        loudness_target_lufs: media.loudness_target_lufs,
+        meter: media.meter,
         ssrc: media.ssrc.map(|ssrc| ssrc.wrapping_add(u32::from(index))),
     }
 }

@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use super::check::Checker;
 use super::raw::{RawDefaults, RawStream};
-use super::{ClockSkew, Destination, Jitter, LATCHED, Rtcp};
+use super::{ClockSkew, Destination, Jitter, LATCHED, Rtcp, StreamSpec};
 use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE};
 
 /// Everything about a stream that is the same for a whole range; ports are those of its first.
@@ -22,6 +22,8 @@ pub(super) struct Media {
     pub(super) payload_type: Option<u8>,
     pub(super) ssrc: Option<u32>,
     pub(super) clock_rate_hz: Option<u32>,
+    pub(super) loudness_target_lufs: Option<f64>,
+    pub(super) meter: bool,
 }
 
 /// The value of a stream's key, or that of the defaults.
@@ -68,6 +70,8 @@ impl Checker {
             clock_rate_hz: self
                 .number(raw.clock_rate.as_ref(), "clock-rate", CLOCK_RATE_HZ)
                 .map(|rate_hz| rate_hz as u32),
+            loudness_target_lufs: self.loudness_target(raw, defaults),
+            meter: either!(raw, defaults, meter).is_none_or(|meter| *meter.get_ref()),
         };
         // A codec has its own; and what no codec is named for cannot be converted.
         let is_known = codec_in != CodecIn::Auto;
@@ -82,6 +86,45 @@ impl Checker {
             self.refuse(raw.clock_rate.as_ref(), "clock-rate", allowed);
         }
         media
+    }
+
+    fn loudness_target(&mut self, raw: &RawStream, defaults: &RawDefaults) -> Option<f64> {
+        let target = either!(raw, defaults, loudness_target);
+        let lufs = match target?.get_ref() {
+            toml::Value::Boolean(false) => return None,
+            toml::Value::Integer(lufs) => *lufs as f64,
+            toml::Value::Float(lufs) => *lufs,
+            _ => f64::NAN,
+        };
+        if !LOUDNESS_TARGET_LUFS.contains(&lufs) {
+            let allowed = format!(
+                "a number of LUFS from {} to {}, or false (stream \"{}\")",
+                LOUDNESS_TARGET_LUFS.start(),
+                LOUDNESS_TARGET_LUFS.end(),
+                raw.name.get_ref()
+            );
+            self.refuse(target, "loudness-target", &allowed);
+            return None;
+        }
+        Some(lufs)
+    }
+
+    /// What goes out as it came in cannot be made louder: it is never decoded.
+    pub(super) fn loudness_needs_audio(
+        &mut self,
+        raw: &RawStream,
+        defaults: &RawDefaults,
+        spec: &StreamSpec,
+    ) {
+        if spec.loudness_target_lufs.is_some() && spec.is_passthrough() {
+            let allowed = format!(
+                "only where audio is decoded, and stream \"{}\" sends its packets as they come: give it a `codec-out` other \
+                 than `codec`, a `ptime`, a `payload-type` or an `ssrc`, or `loudness-target = false`",
+                spec.name
+            );
+            let target = either!(raw, defaults, loudness_target);
+            self.refuse(target, "loudness-target", &allowed);
+        }
     }
 
     fn jitter(&mut self, raw: &RawStream, defaults: &RawDefaults) -> Jitter {
@@ -262,6 +305,8 @@ const DTMF_DEFAULT: i64 = 101;
 /// RFC 3551, section 6, table 5.
 const DYNAMIC_PAYLOAD_TYPES: RangeInclusive<u8> = DYNAMIC_PAYLOAD_TYPE..=127;
 const CLOCK_RATE_HZ: RangeInclusive<i64> = 1..=threadbare_rtp::jitter::CLOCK_RATE_HZ_MAX as i64;
+/// As `audioloudnorm` takes it.
+const LOUDNESS_TARGET_LUFS: RangeInclusive<f64> = -70.0..=-5.0;
 const SSRC: RangeInclusive<i64> = 0..=u32::MAX as i64;
 /// The payloaders' default MTU of 1400 less the RTP header; a longer packet would be split.
 const PAYLOAD_BYTES_MAX: u32 = 1400 - 12;

@@ -79,6 +79,10 @@ pub struct StreamSpec {
     pub ssrc: Option<u32>,
     /// Timestamps of what arrives count so many times a second, of any payload type; `None`: as the codec says.
     pub clock_rate_hz: Option<u32>,
+    /// Loudness, in LUFS, that the audio is brought to; `None`: it is left as it is.
+    pub loudness_target_lufs: Option<f64>,
+    /// Measure loudness, where the audio is decoded.
+    pub meter: bool,
 }
 
 /// The jitter buffer of a stream.

@@ -77,6 +77,11 @@ fn stream(spec: &StreamSpec) -> Table {
         ("payload-type", number(spec.payload_type.map(u32::from))),
         ("ssrc", number(spec.ssrc)),
         ("clock-rate", number(spec.clock_rate_hz)),
+        (
+            "loudness-target",
+            spec.loudness_target_lufs.map(Value::from),
+        ),
+        ("meter", flag(spec.meter)),
     ];
     keys.into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))

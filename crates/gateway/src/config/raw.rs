@@ -49,6 +49,9 @@ pub(super) struct RawDefaults {
     /// `true`, `false` or "mux".
     pub(super) rtcp: Option<Spanned<toml::Value>>,
     pub(super) cname: Option<Spanned<String>>,
+    /// A number, or `false`.
+    pub(super) loudness_target: Option<Spanned<toml::Value>>,
+    pub(super) meter: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -71,6 +74,8 @@ pub(super) struct RawStream {
     pub(super) rtcp_port: Option<Spanned<i64>>,
     pub(super) destination_rtcp_port: Option<Spanned<i64>>,
     pub(super) cname: Option<Spanned<String>>,
+    pub(super) loudness_target: Option<Spanned<toml::Value>>,
+    pub(super) meter: Option<Spanned<bool>>,
     pub(super) ssrc: Option<Spanned<i64>>,
     pub(super) clock_rate: Option<Spanned<i64>>,
     pub(super) count: Option<Spanned<i64>>,

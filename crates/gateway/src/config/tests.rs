@@ -271,6 +271,41 @@ const REFUSED_STREAMS: &[Refused] = &[
         says: &["`clock-rate` cannot be 8000", "without `codec-out`"],
         lines: &[6],
     },
+    // Loudness.
+    Refused {
+        text: "name = \"loud\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\nloudness-target = -4.9",
+        says: &[
+            "`loudness-target` cannot be -4.9",
+            "-70 to -5",
+            "stream \"loud\"",
+        ],
+        lines: &[6],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\nloudness-target = \"-23\"",
+        says: &["`loudness-target` cannot be \"-23\"", "a number of LUFS"],
+        lines: &[6],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\nloudness-target = true",
+        says: &["`loudness-target` cannot be true", "or false"],
+        lines: &[6],
+    },
+    Refused {
+        text: "name = \"raw\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nloudness-target = -23",
+        says: &[
+            "`loudness-target` cannot be -23",
+            "only where audio is decoded",
+            "stream \"raw\"",
+            "`codec-out`",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nmeter = 1",
+        says: &["invalid type: integer `1`"],
+        lines: &[5],
+    },
 ];
 
 fn assert_refused(text: &str, refused: &Refused) {
@@ -413,6 +448,40 @@ fn auto_means_one_context_per_core() {
     assert!(config.contexts.count >= 1);
 }
 
+#[test]
+fn loudness_is_a_default_that_streams_may_leave() {
+    let text = "
+        [defaults]
+        codec = \"PCMU\"
+        codec-out = \"PCMA\"
+        loudness-target = -23
+        meter = false
+        [[stream]]
+        name = \"a\"
+        listen = \"127.0.0.1:5000\"
+        destination = \"127.0.0.1:7000\"
+        [[stream]]
+        name = \"b\"
+        listen = \"127.0.0.1:5002\"
+        destination = \"127.0.0.1:7002\"
+        loudness-target = -16.5
+        meter = true
+        [[stream]]
+        name = \"c\"
+        listen = \"127.0.0.1:5004\"
+        destination = \"127.0.0.1:7004\"
+        codec-out = \"PCMU\"
+        loudness-target = false
+    ";
+    let config = Config::from_toml("gateway.toml", text).expect("good");
+    let loudness = |stream: &StreamSpec| (stream.loudness_target_lufs, stream.meter);
+    let all: Vec<_> = config.streams.iter().map(loudness).collect();
+    let expected = [(Some(-23.0), false), (Some(-16.5), true), (None, false)];
+    assert_eq!(all, expected);
+    let config = Config::from_toml("gateway.toml", GOOD_STREAM).expect("good");
+    assert_eq!(loudness(&config.streams[0]), (None, true));
+}
+
 const EXAMPLE: &str = include_str!("../../../../examples/gateway.toml");
 
 #[test]
@@ -438,6 +507,8 @@ fn a_configuration_survives_being_printed_and_read_again() {
         cname = \"a@b\"
         dtmf-payload-type = 99
         latch = false
+        loudness-target = -24.5
+        meter = false
         [[stream]]
         name = \"back\"
         listen = \"[::1]:9\"

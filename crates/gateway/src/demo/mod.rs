@@ -87,6 +87,9 @@ pub struct DemoArgs {
     /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison; without jitter buffer and RTCP
     #[arg(long, conflicts_with_all = ["loss", "jitter", "reorder"])]
     pub stock: bool,
+    /// Do not measure how loud the streams are, which the gateway does unless it is told otherwise
+    #[arg(long)]
+    pub no_meter: bool,
 }
 
 /// What starting the gateway took.
@@ -292,10 +295,11 @@ impl DemoArgs {
     fn config(&self, ports: Ports, listener_ports: &[u16]) -> miette::Result<Config> {
         let mut text = format!(
             "[contexts]\nprefix = \"demo\"\ncount = {}\nwait = {}\n\
-             [defaults]\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\nlatency = {}\nrtcp = {}\n",
+             [defaults]\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\nlatency = {}\nmeter = {}\nrtcp = {}\n",
             self.contexts,
             self.wait,
             self.latency_ms(),
+            !self.no_meter,
             match ports.rtcp_offset {
                 None => "false",
                 Some(0) => "\"mux\"",

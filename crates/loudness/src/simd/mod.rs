@@ -6,6 +6,7 @@
 mod denormals;
 mod interpolate;
 mod kernels;
+mod normalize;
 #[cfg(test)]
 mod tests;
 mod vector;
@@ -13,6 +14,7 @@ mod vector;
 pub use denormals::with_denormals_flushed;
 pub(crate) use kernels::KState;
 
+use crate::normalizer::Taps;
 use crate::sample::Sample;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
 
@@ -145,4 +147,37 @@ dispatch! {
 
     /// See [`kernels::narrow`].
     fn narrow [] [] (wide: &[f64], narrow: &mut [f32]) = |_FMA| kernels::narrow(wide, narrow);
+
+    /// See [`normalize::take_in`].
+    fn take_in [T: Sample, const G: usize] [T, G] (
+        samples: &[T], channels: usize, first: usize, limit: f32, rows: &mut [f32],
+    ) = |_FMA| normalize::take_in::<T, G>(samples, channels, first, limit, rows);
+
+    /// See [`normalize::take_in_plane`].
+    fn take_in_plane [T: Sample, const G: usize] [T, G] (
+        samples: &[T], lane: usize, limit: f32, rows: &mut [f32],
+    ) = |_FMA| normalize::take_in_plane::<T, G>(samples, lane, limit, rows);
+
+    /// See [`normalize::give_out`].
+    fn give_out [T: Sample, const G: usize] [T, G] (
+        rows: &[f32], channels: usize, first: usize, samples: &mut [T],
+    ) = |_FMA| normalize::give_out::<T, G>(rows, channels, first, samples);
+
+    /// See [`normalize::give_out_plane`].
+    fn give_out_plane [T: Sample, const G: usize] [T, G] (
+        rows: &[f32], lane: usize, samples: &mut [T],
+    ) = |_FMA| normalize::give_out_plane::<T, G>(rows, lane, samples);
+
+    /// See [`normalize::loudest`].
+    fn loudest [] [] (samples: &[f32], peak: &mut f32) = |_FMA| normalize::loudest(samples, peak);
+
+    /// See [`normalize::ramp`].
+    fn ramp [const G: usize] [G] (
+        samples: &mut [f32], from: f32, step: f32,
+    ) = |FMA| normalize::ramp::<G, FMA>(samples, from, step);
+
+    /// See [`normalize::between`].
+    fn between [const G: usize] [G] (
+        taps: &Taps, samples: &[f32], peak: &mut f32,
+    ) = |FMA| normalize::between::<G, FMA>(taps, samples, peak);
 }

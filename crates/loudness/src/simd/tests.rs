@@ -260,3 +260,80 @@ fn lanes_add_up_by_weight() {
         }
     }
 }
+
+/// The normaliser's kernels, with `G` lanes, against what they are to do.
+fn check_normalizing<const G: usize>(level: Level) {
+    let taps = Taps::new();
+    for frames in LENGTHS {
+        let input: Vec<f32> = noise((frames + 31) * G, 5)
+            .iter()
+            .map(|v| *v as f32)
+            .collect();
+        let mut found = 0.0;
+        level.between::<G>(&taps, &input, &mut found);
+        let mut twin = 0.0f64;
+        for at in 0..frames * G {
+            let of = |tap: usize| f64::from(input[at + tap * G]);
+            let sum = |taps: &[f32; 16], sign: f64| -> f64 {
+                (0..16)
+                    .map(|tap| f64::from(taps[tap]) * (of(tap) + sign * of(31 - tap)))
+                    .sum()
+            };
+            for pair in 0..3 {
+                let (even, odd) = (sum(&taps.even[pair], 1.0), sum(&taps.odd[pair], -1.0));
+                twin = twin.max((even + odd).abs()).max((even - odd).abs());
+            }
+            twin = twin.max(sum(&taps.middle, 1.0).abs());
+        }
+        assert!(
+            (f64::from(found) - twin).abs() < 1e-5,
+            "{level:?} {G} {frames}: {found} {twin}"
+        );
+
+        let mut found = 0.0;
+        level.loudest(&input, &mut found);
+        assert_eq!(
+            found,
+            input
+                .iter()
+                .fold(0.0f32, |peak, value| peak.max(value.abs()))
+        );
+
+        let mut found = input.clone();
+        level.ramp::<G>(&mut found, 0.25, 1e-3);
+        for (n, (found, input)) in found.iter().zip(&input).enumerate() {
+            let gain = 0.25 + 1e-3 * (n / G) as f32;
+            assert!(
+                (found - input * gain).abs() < 1e-5,
+                "{level:?} {G} {frames}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_a_normaliser_does_is_what_its_twins_do() {
+    for level in levels() {
+        check_normalizing::<1>(level);
+        check_normalizing::<2>(level);
+        check_normalizing::<4>(level);
+    }
+}
+
+#[test]
+fn samples_go_in_and_out_of_rows() {
+    for level in levels() {
+        let samples = [0.5f32, f32::NAN, -0.25, f32::INFINITY, 2_000.0, 1.5];
+        let mut rows = [9.0f32; 8];
+        level.take_in::<f32, 4>(&samples, 3, 0, 1_000.0, &mut rows);
+        assert_eq!(rows, [0.5, 0.0, -0.25, 9.0, 0.0, 0.0, 1.5, 9.0]);
+        let mut out = [0i16; 6];
+        level.give_out::<i16, 4>(&rows, 3, 0, &mut out);
+        assert_eq!(out, [16_384, 0, -8_192, 0, 0, i16::MAX]);
+        let mut plane = [0i32; 2];
+        level.give_out_plane::<i32, 4>(&rows, 2, &mut plane);
+        assert_eq!(plane, [-(1 << 29), i32::MAX]);
+        level.take_in_plane::<f64, 4>(&[-1e-3, f64::NAN], 1, 1_000.0, &mut rows);
+        assert_eq!(rows, [0.5, -1e-3, -0.25, 9.0, 0.0, 0.0, 1.5, 9.0]);
+    }
+}

@@ -1,5 +1,6 @@
 //! Properties, pads and negotiation of `ts-rtpg711`.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
 use gst::glib::{self, Properties};
@@ -8,6 +9,7 @@ use gst::subclass::prelude::*;
 use threadbare_rtp::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::recode::{Config, Encoding, Handled, Recoder};
 
+use super::line_meter::LineMeter;
 use crate::kit::stats::StatsProperty;
 use crate::kit::trail::{self, Offer};
 use crate::kit::{lock, pad_function};
@@ -58,9 +60,13 @@ pub struct RtpG711 {
     #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of what goes out; 4294967295: a random one", type = u32, get = |s: &Self| s.settings().ssrc, set = |s: &Self, v| s.settings().ssrc = v, default = SSRC_RANDOM)]
     #[property(name = "telephone-event-pt", nick = "Telephone event payload type", blurb = "Packets of this payload type (RFC 4733) are passed on as they are; -1: none", type = i32, get = |s: &Self| s.settings().telephone_event, set = |s: &Self, v| s.settings().telephone_event = v, minimum = -1, maximum = 127, default = TELEPHONE_EVENT_DEFAULT)]
     settings: Mutex<Settings>,
+    #[property(name = "meter", nick = "Meter", blurb = "Measure the loudness of what goes out, for `stats`", type = bool, get = |s: &Self| s.is_measuring.load(Relaxed), set = Self::set_measuring, default = false, mutable_playing)]
+    is_measuring: AtomicBool,
     stats: Mutex<StatsProperty>,
     /// The stream's state: entered by the thread that pushes, and by `stats`. Not held across a push.
     recoder: Mutex<Option<Recoder>>,
+    /// Since the first packet, while it is switched on. Locked after `recoder`.
+    meter: Mutex<Option<LineMeter>>,
     offer: Offer,
     sink_pad: gst::Pad,
     src_pad: gst::Pad,
@@ -85,6 +91,24 @@ impl RtpG711 {
         }
     }
 
+    fn set_measuring(&self, is_measuring: bool) {
+        self.is_measuring.store(is_measuring, Relaxed);
+        if !is_measuring {
+            *lock(&self.meter) = None;
+        }
+    }
+
+    /// A packet that goes out.
+    fn measure(&self, packet: &[u8], config: &Config) {
+        if !self.is_measuring.load(Relaxed) {
+            return;
+        }
+        match LineMeter::fit(&mut lock(&self.meter), config.clock_rate_hz) {
+            Ok(meter) => meter.add_packet(packet, config),
+            Err(error) => gst::debug!(CAT, imp = self, "not measured: {error}"),
+        }
+    }
+
     fn chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let play_ns = buffer.pts().map(gst::ClockTime::nseconds);
         let resync = buffer.flags().contains(gst::BufferFlags::RESYNC);
@@ -94,7 +118,11 @@ impl RtpG711 {
                 let recoder = recoder.as_mut().ok_or(gst::FlowError::NotNegotiated)?;
                 let buffer = buffer.make_mut();
                 let mut map = buffer.map_writable().map_err(|_| gst::FlowError::Error)?;
-                recoder.handle_packet(&mut map, play_ns, resync)
+                let handled = recoder.handle_packet(&mut map, play_ns, resync);
+                if let Handled::InPlace(range) = &handled {
+                    self.measure(&map[range.clone()], recoder.config());
+                }
+                handled
             };
             match handled {
                 Handled::InPlace(range) => {
@@ -131,7 +159,11 @@ impl RtpG711 {
                     let mut map = buffer_ref
                         .map_writable()
                         .map_err(|_| gst::FlowError::Error)?;
-                    recoder.poll_packet(&mut map)
+                    let stored = recoder.poll_packet(&mut map);
+                    if let Some(stored) = &stored {
+                        self.measure(&map[..stored.len], recoder.config());
+                    }
+                    stored
                 };
                 let Some(stored) = stored else {
                     return Ok(gst::FlowSuccess::Ok);
@@ -346,7 +378,7 @@ impl RtpG711 {
         let recoder = lock(&self.recoder);
         let stats = recoder.as_ref().map(Recoder::stats).unwrap_or_default();
         let rate_hz = recoder.as_ref().map_or(1, |r| r.config().clock_rate_hz);
-        gst::Structure::builder("application/x-ts-rtpg711-stats")
+        let mut structure = gst::Structure::builder("application/x-ts-rtpg711-stats")
             .field("packets-in", stats.packets_in)
             .field("packets-out", stats.packets_out)
             .field(
@@ -355,7 +387,11 @@ impl RtpG711 {
             )
             .field("passed-on", stats.passed_on)
             .field("dropped", stats.dropped)
-            .build()
+            .build();
+        if let Some(meter) = &mut *lock(&self.meter) {
+            meter.add_readings(&mut structure);
+        }
+        structure
     }
 }
 
@@ -492,7 +528,9 @@ impl ObjectSubclass for RtpG711 {
         RtpG711 {
             settings: Mutex::default(),
             stats: Mutex::default(),
+            is_measuring: AtomicBool::new(false),
             recoder: Mutex::new(None),
+            meter: Mutex::new(None),
             offer: Offer::default(),
             sink_pad,
             src_pad,
@@ -532,6 +570,7 @@ impl ElementImpl for RtpG711 {
         let result = self.parent_change_state(transition);
         if transition == gst::StateChange::PausedToReady {
             *lock(&self.recoder) = None;
+            *lock(&self.meter) = None;
         }
         result
     }

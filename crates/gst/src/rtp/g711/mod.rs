@@ -1,6 +1,10 @@
 //! `ts-rtpg711`: depayloads, converts and payloads G.711 and L16 in one hop.
+//!
+//! - `imp`: properties, pads, negotiation.
+//! - `line_meter`: measures what goes out.
 
 mod imp;
+mod line_meter;
 
 use gst::glib;
 use gst::prelude::*;

@@ -1,0 +1,238 @@
+//! Samples as readings, and as a curve.
+
+use std::ops::Range;
+
+use gstthreadbare::loudness::frames::{Format, Frames, Scratch};
+use threadbare_loudness::{BuildError, Meter, Mode, Resolution};
+
+/// A file that is being measured.
+#[derive(Debug)]
+pub(super) struct Measurement {
+    running: Option<Running>,
+    scratch: Scratch,
+    momentary_max_lufs: f64,
+    short_term_max_lufs: f64,
+    /// Of what had another number of channels.
+    peaks: Peaks,
+    seconds_before: f64,
+    curve: Option<Vec<Point>>,
+    /// The first thing that went wrong.
+    problem: Option<String>,
+}
+
+#[derive(Debug)]
+struct Running {
+    format: Format,
+    meter: Meter,
+    /// Frames in this format.
+    frames: u64,
+    /// Readings taken in it.
+    polls: u64,
+}
+
+/// The largest of all channels, full scale being 1.
+#[derive(Clone, Copy, Debug, Default)]
+struct Peaks {
+    sample: f64,
+    true_peak: f64,
+}
+
+/// A reading, in LUFS; minus infinity for silence.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Point {
+    pub(super) seconds: f64,
+    pub(super) momentary: f64,
+    pub(super) short_term: f64,
+    /// Of everything up to here.
+    pub(super) integrated: f64,
+}
+
+/// A file that has been measured.
+#[derive(Debug)]
+pub(super) struct Measured {
+    /// To take several files as one.
+    pub(super) meter: Meter,
+    pub(super) rate_hz: u32,
+    pub(super) channels: usize,
+    pub(super) seconds: f64,
+    pub(super) momentary_max_lufs: f64,
+    pub(super) short_term_max_lufs: f64,
+    /// Of the loudest channel, full scale being 1.
+    pub(super) sample_peak: f64,
+    /// The same, between the samples as well.
+    pub(super) true_peak: f64,
+    /// Empty unless it was asked for.
+    pub(super) curve: Vec<Point>,
+}
+
+impl Measurement {
+    pub(super) fn new(is_plotted: bool) -> Measurement {
+        Measurement {
+            running: None,
+            scratch: Scratch::default(),
+            momentary_max_lufs: f64::NEG_INFINITY,
+            short_term_max_lufs: f64::NEG_INFINITY,
+            peaks: Peaks::default(),
+            seconds_before: 0.0,
+            curve: is_plotted.then(Vec::new),
+            problem: None,
+        }
+    }
+
+    /// From here on the samples are of these caps. Files may change them: integrated loudness and range go on.
+    pub(super) fn set_caps(&mut self, caps: &gst::CapsRef) {
+        let format = match Format::of_caps(caps) {
+            Ok(format) => format,
+            Err(error) => return self.fail(error),
+        };
+        let before = self.running.take();
+        if let Some(running) = &before {
+            self.peaks = self.peaks.with(&running.meter);
+            self.seconds_before += running.seconds();
+        }
+        match meter(before.map(|running| running.meter), &format) {
+            Ok(meter) => {
+                self.running = Some(Running {
+                    format,
+                    meter,
+                    frames: 0,
+                    polls: 0,
+                });
+            }
+            Err(error) => self.fail(error),
+        }
+    }
+
+    pub(super) fn add(&mut self, buffer: &gst::BufferRef) {
+        let Some(mut running) = self.running.take() else {
+            return self.fail("samples without caps");
+        };
+        let format = running.format.clone();
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let read = format.read(buffer, &mut scratch, |frames| {
+            self.add_frames(&mut running, &frames)
+        });
+        self.scratch = scratch;
+        self.running = Some(running);
+        if let Err(error) = read {
+            self.fail(error);
+        }
+    }
+
+    fn add_frames(&mut self, running: &mut Running, frames: &Frames<'_>) {
+        let mut at = 0;
+        while at < frames.len() {
+            let due = (running.polls + 1) * u64::from(running.format.rate_hz) / POLLS_PER_SECOND;
+            let room = usize::try_from(due.saturating_sub(running.frames)).unwrap_or(usize::MAX);
+            let range: Range<usize> = at..at + room.min(frames.len() - at);
+            at = range.end;
+            running.frames += range.len() as u64;
+            if let Err(error) = frames.measure(&mut running.meter, range) {
+                return self.fail(error);
+            }
+            if running.frames >= due {
+                running.polls += 1;
+                self.poll(running);
+            }
+        }
+    }
+
+    fn poll(&mut self, running: &Running) {
+        let meter = &running.meter;
+        let (momentary, short_term) = (
+            meter.momentary(),
+            meter.short_term().unwrap_or(f64::NEG_INFINITY),
+        );
+        self.momentary_max_lufs = self.momentary_max_lufs.max(momentary);
+        self.short_term_max_lufs = self.short_term_max_lufs.max(short_term);
+        let Some(curve) = &mut self.curve else { return };
+        if !running.polls.is_multiple_of(POLLS_PER_POINT) {
+            return;
+        }
+        // A reading of it looks at each block so far, and it changes ever more slowly.
+        let integrated = match curve.last() {
+            Some(last) if !curve.len().is_multiple_of(1 + curve.len() / 1_000) => last.integrated,
+            _ => meter.integrated().unwrap_or(f64::NEG_INFINITY),
+        };
+        curve.push(Point {
+            seconds: self.seconds_before + running.seconds(),
+            momentary,
+            short_term,
+            integrated,
+        });
+    }
+
+    /// `None`: there was nothing.
+    pub(super) fn finish(self) -> Result<Option<Measured>, String> {
+        if let Some(problem) = self.problem {
+            return Err(problem);
+        }
+        let Some(running) = self.running else {
+            return Ok(None);
+        };
+        let seconds = self.seconds_before + running.seconds();
+        if seconds == 0.0 {
+            return Ok(None);
+        }
+        let peaks = self.peaks.with(&running.meter);
+        Ok(Some(Measured {
+            rate_hz: running.format.rate_hz,
+            channels: running.format.channels(),
+            seconds,
+            momentary_max_lufs: self.momentary_max_lufs,
+            short_term_max_lufs: self.short_term_max_lufs,
+            sample_peak: peaks.sample,
+            true_peak: peaks.true_peak,
+            curve: self.curve.unwrap_or_default(),
+            meter: running.meter,
+        }))
+    }
+
+    fn fail(&mut self, problem: impl ToString) {
+        self.problem.get_or_insert_with(|| problem.to_string());
+    }
+}
+
+impl Running {
+    fn seconds(&self) -> f64 {
+        self.frames as f64 / f64::from(self.format.rate_hz)
+    }
+}
+
+impl Peaks {
+    fn with(self, meter: &Meter) -> Peaks {
+        let largest =
+            |peak: &dyn Fn(usize) -> f64| (0..meter.layout().len()).map(peak).fold(0.0, f64::max);
+        Peaks {
+            sample: self
+                .sample
+                .max(largest(&|c| meter.sample_peak(c).unwrap_or(0.0))),
+            true_peak: self
+                .true_peak
+                .max(largest(&|c| meter.true_peak(c).unwrap_or(0.0))),
+        }
+    }
+}
+
+/// A new one, or the one so far for another format.
+fn meter(before: Option<Meter>, format: &Format) -> Result<Meter, BuildError> {
+    let Some(mut meter) = before else {
+        return Meter::builder(format.rate_hz, format.channels())
+            .layout(&format.layout)
+            .mode(Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK)
+            // Some KB: an album has many meters.
+            .resolution(Resolution::Block)
+            .build();
+    };
+    meter.set_format(format.rate_hz, format.channels())?;
+    for (channel, place) in format.layout.iter().enumerate() {
+        // As many places as channels, none of them dual mono: nothing is refused.
+        let _ = meter.set_channel(channel, *place);
+    }
+    Ok(meter)
+}
+
+/// EBU Tech 3341 has meters tested with windows that begin anywhere to 10 ms.
+const POLLS_PER_SECOND: u64 = 100;
+/// A point each 100 ms.
+const POLLS_PER_POINT: u64 = 10;

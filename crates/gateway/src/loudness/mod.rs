@@ -1,0 +1,222 @@
+//! `threadbare loudness`: how loud files are.
+//!
+//! - `decode`: a file as samples, by whatever decoders GStreamer has.
+//! - `measure`: samples as readings, and as a curve.
+//! - `problem`: why a file cannot be measured, in words that help.
+//! - `report`: the table, and the JSON.
+//! - `plot`: the curve as a picture.
+
+mod decode;
+mod measure;
+mod plot;
+mod problem;
+mod report;
+
+use std::io::IsTerminal;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use miette::{Context, IntoDiagnostic};
+
+use self::measure::Measured;
+use self::problem::Problem;
+use self::report::Report;
+
+/// Measures how loud files are: EBU R128, peaks, and all files as one programme.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct LoudnessArgs {
+    /// Files with audio in them, of any kind that GStreamer can decode; of several tracks, the first is measured
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Show how far each file is from this loudness, in LUFS: -23 for EBU R128, -16 for podcasts
+    #[arg(long, value_name = "LUFS", allow_negative_numbers = true, value_parser = parse_target)]
+    target: Option<f64>,
+    /// How many files to measure at a time [default: as many as there are cores]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZero<usize>>,
+    /// Draw loudness over time as SVG; of several files, NAME.svg becomes NAME-1.svg, NAME-2.svg and so on
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  threadbare loudness song.flac                      How loud is it?
+  threadbare loudness --target -23 *.wav             How far is each from EBU R128, and all of them together?
+  threadbare loudness --plot loud.svg programme.mp3  Where is it loud?
+  threadbare loudness --json *.flac | jq .total      For scripts
+
+Exit status 1: a file could not be measured. The others have been.";
+
+impl LoudnessArgs {
+    /// Does it.
+    pub fn execute(&self) -> miette::Result<ExitCode> {
+        gst::init()
+            .into_diagnostic()
+            .wrap_err("GStreamer does not start")?;
+        let results = self.measure_all();
+        let report = Report::new(&self.files, &results, self.target);
+        match self.json {
+            true => println!("{}", report.to_json()),
+            false => print!("{}", report.to_table()),
+        }
+        let mut has_failed = false;
+        for problem in results.into_iter().filter_map(Result::err) {
+            has_failed = true;
+            eprintln!("{:?}", miette::Report::new(problem));
+        }
+        match has_failed {
+            true => Ok(ExitCode::FAILURE),
+            false => Ok(ExitCode::SUCCESS),
+        }
+    }
+
+    /// In the order of the files.
+    fn measure_all(&self) -> Vec<Result<Measured, Problem>> {
+        let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+        let jobs = self.jobs.map_or_else(cores, NonZero::get);
+        let progress = Progress::new(&self.files);
+        let next = AtomicUsize::new(0);
+        let results: Vec<Mutex<Option<_>>> = self.files.iter().map(|_| Mutex::new(None)).collect();
+        std::thread::scope(|scope| {
+            for _ in 0..jobs.min(self.files.len()) {
+                scope.spawn(|| {
+                    while let Some((index, file)) = nth(&self.files, next.fetch_add(1, Relaxed)) {
+                        let result = self.measure_one(index, file, &progress);
+                        progress.done(index);
+                        if let Ok(mut slot) = results[index].lock() {
+                            *slot = Some(result);
+                        }
+                    }
+                });
+            }
+        });
+        progress.bar.finish_and_clear();
+        let taken = results.into_iter().zip(&self.files).map(|(slot, file)| {
+            let result = slot.into_inner().ok().flatten();
+            result.unwrap_or_else(|| Err(Problem::broken(file, "the measurement was given up")))
+        });
+        taken.collect()
+    }
+
+    fn measure_one(
+        &self,
+        index: usize,
+        file: &Path,
+        progress: &Progress,
+    ) -> Result<Measured, Problem> {
+        let is_plotted = self.plot.is_some();
+        let measured = decode::measure(file, is_plotted, |share| progress.show(index, share))?;
+        if let Some(plot) = &self.plot {
+            let path = plot_path(plot, index, self.files.len());
+            let title = file
+                .file_name()
+                .unwrap_or(file.as_os_str())
+                .to_string_lossy();
+            let picture = plot::svg(&title, &measured, self.target);
+            std::fs::write(&path, picture).map_err(|error| Problem::Plot { path, error })?;
+        }
+        Ok(measured)
+    }
+}
+
+fn nth<T>(all: &[T], index: usize) -> Option<(usize, &T)> {
+    all.get(index).map(|item| (index, item))
+}
+
+/// Where the picture of one of so many files goes.
+fn plot_path(plot: &Path, index: usize, files: usize) -> PathBuf {
+    if files == 1 {
+        return plot.to_owned();
+    }
+    let mut name = plot.file_stem().unwrap_or_default().to_owned();
+    name.push(format!("-{}", index + 1));
+    if let Some(extension) = plot.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    plot.with_file_name(name)
+}
+
+/// The absolute gate is the least that a programme can have; nobody aims above full scale.
+fn parse_target(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(lufs) if (-70.0..=0.0).contains(&lufs) => Ok(lufs),
+        _ => Err("allowed are -70 to 0 LUFS".to_owned()),
+    }
+}
+
+/// A bar for all files together, where there is a terminal to show it.
+#[derive(Debug)]
+struct Progress {
+    bar: ProgressBar,
+    /// Thousandths of each file.
+    shares: Vec<AtomicUsize>,
+}
+
+impl Progress {
+    fn new(files: &[PathBuf]) -> Progress {
+        let target = match std::io::stderr().is_terminal() {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(files.len() as u64 * 1000), target);
+        if let Ok(style) = ProgressStyle::with_template("{bar:40.cyan/blue} {percent:>3} %  {msg}")
+        {
+            bar.set_style(style);
+        }
+        let shares = files.iter().map(|_| AtomicUsize::new(0)).collect();
+        let progress = Progress { bar, shares };
+        progress.tell();
+        progress
+    }
+
+    fn show(&self, index: usize, share: f64) {
+        let thousandths = (share.clamp(0.0, 1.0) * 999.0) as usize;
+        self.shares[index].store(thousandths, Relaxed);
+        self.tell();
+    }
+
+    fn done(&self, index: usize) {
+        self.shares[index].store(1000, Relaxed);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let shares = || self.shares.iter().map(|share| share.load(Relaxed));
+        let done = shares().filter(|share| *share == 1000).count();
+        self.bar.set_position(shares().sum::<usize>() as u64);
+        self.bar
+            .set_message(format!("{done} of {} files", self.shares.len()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pictures_of_several_files_are_numbered() {
+        let path = |plot: &str, index, files| plot_path(Path::new(plot), index, files);
+        assert_eq!(path("a/b.svg", 0, 1), Path::new("a/b.svg"));
+        assert_eq!(path("a/b.svg", 0, 2), Path::new("a/b-1.svg"));
+        assert_eq!(path("b.c.svg", 9, 12), Path::new("b.c-10.svg"));
+        assert_eq!(path("b", 1, 2), Path::new("b-2"));
+    }
+
+    #[test]
+    fn targets_are_between_the_gate_and_full_scale() {
+        assert_eq!(parse_target("-23"), Ok(-23.0));
+        for text in ["-70.1", "0.5", "nan", "loud", ""] {
+            assert!(parse_target(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Loudness over time as SVG: momentary, short-term, integrated, and the target.
+
+use std::fmt::Write as _;
+
+use super::measure::{Measured, Point};
+use super::report::clock;
+
+const WIDTH: f64 = 1200.0;
+const HEIGHT: f64 = 520.0;
+const LEFT: f64 = 70.0;
+const RIGHT: f64 = 30.0;
+const TOP: f64 = 76.0;
+const BOTTOM: f64 = 62.0;
+/// More points than this cannot be told apart in so many pixels.
+const COLUMNS_MAX: usize = 1100;
+/// LU from the bottom to the top, at least.
+const SPAN_LU: f64 = 30.0;
+/// The absolute gate (ITU-R BS.1770): what is below it counts nowhere.
+const FLOOR_LUFS: f64 = -70.0;
+
+/// A curve of the picture.
+struct Curve {
+    name: &'static str,
+    colour: &'static str,
+    width: f64,
+    dashes: &'static str,
+    of: fn(&Point) -> f64,
+}
+
+const CURVES: [Curve; 3] = [
+    Curve {
+        name: "momentary (400 ms)",
+        colour: "#9ecae1",
+        width: 1.2,
+        dashes: "",
+        of: |point| point.momentary,
+    },
+    Curve {
+        name: "short-term (3 s)",
+        colour: "#2171b5",
+        width: 2.0,
+        dashes: "",
+        of: |point| point.short_term,
+    },
+    Curve {
+        name: "integrated so far",
+        colour: "#d94801",
+        width: 2.4,
+        dashes: "",
+        of: |point| point.integrated,
+    },
+];
+const TARGET_COLOUR: &str = "#238b45";
+
+/// From file to picture.
+struct Scale {
+    seconds: f64,
+    low_lufs: f64,
+    high_lufs: f64,
+}
+
+impl Scale {
+    /// Whole tens that have the loudest moment and the target in them, and what is usual below.
+    fn of(measured: &Measured, target_lufs: Option<f64>) -> Scale {
+        let levels =
+            |of: fn(&Point) -> f64| measured.curve.iter().map(of).filter(|l| *l > FLOOR_LUFS);
+        let loudest = levels(|point| point.momentary)
+            .chain(target_lufs)
+            .fold(FLOOR_LUFS, f64::max);
+        // Not while its window fills.
+        let full = measured.curve.iter().filter(|point| point.seconds >= 3.0);
+        let softest = full
+            .map(|point| point.short_term)
+            .filter(|lufs| *lufs > FLOOR_LUFS)
+            .chain(target_lufs)
+            .fold(0.0, f64::min);
+        let high_lufs = ((loudest + 2.0) / 10.0).ceil() * 10.0;
+        let low_lufs = ((softest - 2.0) / 10.0).floor() * 10.0;
+        Scale {
+            seconds: measured.seconds.max(0.1),
+            low_lufs: low_lufs.min(high_lufs - SPAN_LU).max(FLOOR_LUFS),
+            high_lufs: high_lufs.max(FLOOR_LUFS + SPAN_LU),
+        }
+    }
+
+    fn x(&self, seconds: f64) -> f64 {
+        LEFT + (WIDTH - LEFT - RIGHT) * seconds / self.seconds
+    }
+
+    fn y(&self, lufs: f64) -> f64 {
+        let share = (self.high_lufs - lufs.max(self.low_lufs)) / (self.high_lufs - self.low_lufs);
+        TOP + (HEIGHT - TOP - BOTTOM) * share
+    }
+}
+
+/// The picture of one file.
+pub(super) fn svg(title: &str, measured: &Measured, target_lufs: Option<f64>) -> String {
+    let scale = Scale::of(measured, target_lufs);
+    let mut picture = String::new();
+    let _ = write!(
+        picture,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" \
+         font-family=\"Helvetica, Arial, sans-serif\" font-size=\"13\" fill=\"#333333\">\n\
+         <title>Loudness of {title}</title>\n\
+         <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n",
+        title = escaped(title)
+    );
+    add_heading(&mut picture, title, measured, target_lufs);
+    add_levels(&mut picture, &scale);
+    add_times(&mut picture, &scale);
+    if let Some(target) = target_lufs {
+        let y = scale.y(target);
+        add_line(
+            &mut picture,
+            (LEFT, y),
+            (WIDTH - RIGHT, y),
+            TARGET_COLOUR,
+            1.6,
+            "8 5",
+        );
+    }
+    for curve in &CURVES {
+        add_curve(&mut picture, curve, &measured.curve, &scale);
+    }
+    add_legend(&mut picture, target_lufs);
+    picture.push_str("</svg>\n");
+    picture
+}
+
+fn add_heading(picture: &mut String, title: &str, measured: &Measured, target_lufs: Option<f64>) {
+    let integrated = measured.meter.integrated().unwrap_or(f64::NEG_INFINITY);
+    let range = measured.meter.range().map_or(0.0, |range| range.lu);
+    let true_peak = 20.0 * measured.true_peak.log10();
+    let mut summary = format!(
+        "integrated {integrated:.1} LUFS, range {range:.1} LU, true peak {true_peak:.1} dBTP, short-term at most {:.1} LUFS",
+        measured.short_term_max_lufs
+    );
+    if let Some(target) = target_lufs.filter(|_| integrated.is_finite()) {
+        let _ = write!(summary, ", {:+.1} LU to {target} LUFS", target - integrated);
+    }
+    add_text(
+        picture,
+        (LEFT, 28.0),
+        "font-size=\"18\" font-weight=\"bold\"",
+        &shortened(title),
+    );
+    add_text(
+        picture,
+        (LEFT, 50.0),
+        "fill=\"#666666\" font-size=\"12\"",
+        &summary,
+    );
+}
+
+/// The vertical axis, with a line at each ten.
+fn add_levels(picture: &mut String, scale: &Scale) {
+    let tens = (scale.low_lufs / 10.0).round() as i32..=(scale.high_lufs / 10.0).round() as i32;
+    for level in tens.map(|ten| f64::from(ten * 10)) {
+        let y = scale.y(level);
+        add_line(picture, (LEFT, y), (WIDTH - RIGHT, y), "#dddddd", 1.0, "");
+        add_text(
+            picture,
+            (LEFT - 8.0, y + 4.5),
+            "text-anchor=\"end\"",
+            &level.to_string(),
+        );
+    }
+    let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
+    let turned = format!("text-anchor=\"middle\" transform=\"rotate(-90 20 {middle})\"");
+    add_text(picture, (20.0, middle), &turned, "loudness (LUFS)");
+}
+
+/// The horizontal axis, with a mark at each step that people count time in.
+fn add_times(picture: &mut String, scale: &Scale) {
+    let step = TIME_STEPS_S
+        .into_iter()
+        .find(|step| scale.seconds / step <= MARKS_MAX);
+    let step = step.unwrap_or_else(|| (scale.seconds / MARKS_MAX / 86_400.0).ceil() * 86_400.0);
+    let axis = HEIGHT - BOTTOM;
+    let marks = (scale.seconds / step).floor() as u32;
+    for seconds in (0..=marks).map(|mark| f64::from(mark) * step) {
+        let x = scale.x(seconds);
+        add_line(picture, (x, axis), (x, axis + 6.0), "#333333", 1.0, "");
+        let time = clock(seconds);
+        let time = match step < 1.0 {
+            true => &time,
+            false => time.trim_end_matches(".0"),
+        };
+        add_text(picture, (x, axis + 22.0), "text-anchor=\"middle\"", time);
+    }
+    add_line(
+        picture,
+        (LEFT, axis),
+        (WIDTH - RIGHT, axis),
+        "#333333",
+        1.0,
+        "",
+    );
+    add_line(picture, (LEFT, TOP), (LEFT, axis), "#333333", 1.0, "");
+    let middle = (LEFT + WIDTH - RIGHT) / 2.0;
+    let unit = if scale.seconds < 3_600.0 {
+        "time (minutes:seconds)"
+    } else {
+        "time (hours:minutes:seconds)"
+    };
+    add_text(
+        picture,
+        (middle, HEIGHT - 14.0),
+        "text-anchor=\"middle\"",
+        unit,
+    );
+}
+
+const TIME_STEPS_S: [f64; 14] = [
+    0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1_800.0, 3_600.0, 14_400.0,
+];
+const MARKS_MAX: f64 = 12.0;
+
+/// The loudest of each column; a gap in the line where all of it is below the floor.
+fn add_curve(picture: &mut String, curve: &Curve, points: &[Point], scale: &Scale) {
+    let per_column = points.len().div_ceil(COLUMNS_MAX).max(1);
+    let mut path = String::new();
+    let mut is_down = false;
+    for column in points.chunks(per_column) {
+        let level = column
+            .iter()
+            .map(curve.of)
+            .fold(f64::NEG_INFINITY, f64::max);
+        if level <= scale.low_lufs {
+            is_down = false;
+            continue;
+        }
+        let command = if std::mem::replace(&mut is_down, true) {
+            'L'
+        } else {
+            'M'
+        };
+        let seconds = column[column.len() / 2].seconds;
+        let _ = write!(
+            path,
+            "{command}{:.1} {:.1}",
+            scale.x(seconds),
+            scale.y(level)
+        );
+    }
+    if !path.is_empty() {
+        let Curve {
+            colour,
+            width,
+            dashes,
+            ..
+        } = curve;
+        let _ = writeln!(
+            picture,
+            "<path d=\"{path}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"{width}\"{} stroke-linejoin=\"round\"/>",
+            dashed(dashes)
+        );
+    }
+}
+
+/// On the right above the curves, from right to left, so that it ends with them.
+fn add_legend(picture: &mut String, target_lufs: Option<f64>) {
+    let curves = CURVES.iter().map(|curve| {
+        (
+            curve.name.to_owned(),
+            curve.colour,
+            curve.width,
+            curve.dashes,
+        )
+    });
+    let target = target_lufs.map(|lufs| (format!("target {lufs} LUFS"), TARGET_COLOUR, 1.6, "8 5"));
+    let entries: Vec<_> = curves.chain(target).collect();
+    let (height, y) = (18.0, 22.0);
+    // Two columns of two.
+    for (index, (name, colour, width, dashes)) in entries.iter().enumerate() {
+        let x = WIDTH - RIGHT - 350.0 + (index / 2) as f64 * 190.0;
+        let y = y + (index % 2) as f64 * (height + 4.0);
+        add_line(picture, (x, y), (x + 28.0, y), colour, *width, dashes);
+        add_text(picture, (x + 36.0, y + 4.5), "", name);
+    }
+}
+
+fn add_line(
+    picture: &mut String,
+    from: (f64, f64),
+    to: (f64, f64),
+    colour: &str,
+    width: f64,
+    dashes: &str,
+) {
+    let _ = writeln!(
+        picture,
+        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"{width}\"{}/>",
+        from.0,
+        from.1,
+        to.0,
+        to.1,
+        dashed(dashes)
+    );
+}
+
+fn dashed(dashes: &str) -> String {
+    match dashes {
+        "" => String::new(),
+        dashes => format!(" stroke-dasharray=\"{dashes}\""),
+    }
+}
+
+fn add_text(picture: &mut String, at: (f64, f64), attributes: &str, text: &str) {
+    let space = if attributes.is_empty() { "" } else { " " };
+    let _ = writeln!(
+        picture,
+        "<text x=\"{:.1}\" y=\"{:.1}\"{space}{attributes}>{}</text>",
+        at.0,
+        at.1,
+        escaped(text)
+    );
+}
+
+/// What fits beside the legend.
+fn shortened(title: &str) -> String {
+    let mut characters = title.chars();
+    let mut start: String = characters.by_ref().take(TITLE_CHARACTERS_MAX).collect();
+    if characters.next().is_some() {
+        start.push('\u{2026}');
+    }
+    start
+}
+
+const TITLE_CHARACTERS_MAX: usize = 60;
+
+/// As text between tags may be written; what XML has no place for at all becomes a space.
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '\u{fffe}' | '\u{ffff}' => safe.push(' '),
+            control if control.is_control() => safe.push(' '),
+            other => safe.push(other),
+        }
+    }
+    safe
+}

@@ -1,0 +1,92 @@
+//! Why a file cannot be measured, in words that help.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use miette::Diagnostic;
+use thiserror::Error;
+
+/// One file's.
+#[derive(Debug, Error, Diagnostic)]
+pub(super) enum Problem {
+    #[error("{}: there is no such file", path.display())]
+    #[diagnostic(help("file names with spaces or special characters need quotes in a shell"))]
+    NoFile { path: PathBuf },
+    #[error("{} is a directory", path.display())]
+    #[diagnostic(help("name the files in it, for example {}/*", path.display()))]
+    Directory { path: PathBuf },
+    #[error("{} cannot be read: {error}", path.display())]
+    Unreadable { path: PathBuf, error: io::Error },
+    #[error("{} has no audio that could be recognised", path.display())]
+    #[diagnostic(help("`file {}` may tell what it is", path.display()))]
+    NoAudio { path: PathBuf },
+    #[error("{}: the decoder is missing: {what}", path.display())]
+    #[diagnostic(help(
+        "Debian has most decoders in gstreamer1.0-plugins-good, gstreamer1.0-plugins-ugly and gstreamer1.0-libav"
+    ))]
+    NoDecoder { path: PathBuf, what: String },
+    #[error("{} cannot be decoded: {reason}", path.display())]
+    #[diagnostic(help("the file may be damaged or incomplete"))]
+    Broken { path: PathBuf, reason: String },
+    #[error("the picture {} cannot be written: {error}", path.display())]
+    Plot { path: PathBuf, error: io::Error },
+}
+
+impl Problem {
+    /// What the file system says before a decoder is asked.
+    pub(super) fn of_file(path: &Path) -> Result<(), Problem> {
+        let path = path.to_owned();
+        match std::fs::File::open(&path).and_then(|file| file.metadata()) {
+            Ok(metadata) if metadata.is_dir() => Err(Problem::Directory { path }),
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(Problem::NoFile { path }),
+            Err(error) => Err(Problem::Unreadable { path, error }),
+        }
+    }
+
+    pub(super) fn broken(path: &Path, reason: impl ToString) -> Problem {
+        Problem::Broken {
+            path: path.to_owned(),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// What a pipeline said when it gave up; `missing` is the decoder that it has not found.
+    pub(super) fn of_error(
+        path: &Path,
+        error: &gst::message::Error,
+        missing: Option<String>,
+    ) -> Problem {
+        let path = path.to_owned();
+        if let Some(what) = missing {
+            return Problem::NoDecoder { path, what };
+        }
+        let error = error.error();
+        // The last two: what is missing is for pictures.
+        let has_no_audio = matches!(
+            error.kind::<gst::StreamError>(),
+            Some(
+                gst::StreamError::TypeNotFound
+                    | gst::StreamError::WrongType
+                    | gst::StreamError::CodecNotFound
+            )
+        ) || error.matches(gst::CoreError::MissingPlugin);
+        match has_no_audio {
+            true => Problem::NoAudio { path },
+            false => Problem::broken(&path, error),
+        }
+    }
+
+    /// The short form, for a cell.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Problem::NoFile { .. } => "no such file",
+            Problem::Directory { .. } => "a directory",
+            Problem::Unreadable { .. } => "unreadable",
+            Problem::NoAudio { .. } => "no audio",
+            Problem::NoDecoder { .. } => "no decoder",
+            Problem::Broken { .. } => "damaged",
+            Problem::Plot { .. } => "no picture",
+        }
+    }
+}

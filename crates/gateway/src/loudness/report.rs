@@ -1,0 +1,278 @@
+//! What was measured, as a table and as JSON.
+
+use std::fmt::Write as _;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use threadbare_loudness::{integrated_of, range_of};
+
+use super::measure::Measured;
+use super::problem::Problem;
+
+/// Of all files. Its fields are the keys of `--json`; scripts rely on them.
+#[derive(Debug, Serialize)]
+pub(super) struct Report {
+    /// What `--target` said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_lufs: Option<f64>,
+    files: Vec<Row>,
+    /// All that could be measured, as one programme.
+    total: Option<Readings>,
+}
+
+#[derive(Debug, Serialize)]
+struct Row {
+    file: String,
+    #[serde(flatten)]
+    outcome: Outcome,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Outcome {
+    Measured(Readings),
+    Failed {
+        error: String,
+        #[serde(skip)]
+        word: &'static str,
+    },
+}
+
+/// `null` for minus infinity, which is silence.
+#[derive(Debug, Serialize)]
+struct Readings {
+    momentary_max_lufs: Option<f64>,
+    short_term_max_lufs: Option<f64>,
+    integrated_lufs: Option<f64>,
+    range_lu: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    relative_threshold_lufs: Option<f64>,
+    sample_peak_dbfs: Option<f64>,
+    true_peak_dbtp: Option<f64>,
+    duration_seconds: f64,
+    /// What to add to reach the target.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to_target_lu: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rate_hz: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    channels: Option<usize>,
+}
+
+impl Report {
+    pub(super) fn new(
+        files: &[PathBuf],
+        results: &[Result<Measured, Problem>],
+        target_lufs: Option<f64>,
+    ) -> Report {
+        let outcome = |result: &Result<Measured, Problem>| match result {
+            Ok(measured) => Outcome::Measured(Readings::of(measured, target_lufs)),
+            Err(problem) => Outcome::Failed {
+                error: problem.to_string(),
+                word: problem.word(),
+            },
+        };
+        let rows = files.iter().zip(results).map(|(file, result)| Row {
+            file: file.display().to_string(),
+            outcome: outcome(result),
+        });
+        let measured: Vec<&Measured> = results.iter().flatten().collect();
+        Report {
+            target_lufs,
+            files: rows.collect(),
+            total: Readings::of_all(&measured, target_lufs),
+        }
+    }
+
+    pub(super) fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self)
+            .unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+    }
+
+    /// A line for each file, and one for all, under their headings.
+    pub(super) fn to_table(&self) -> String {
+        let has_target = self.target_lufs.is_some();
+        let mut lines = vec![heading(self.target_lufs), units(has_target)];
+        for row in &self.files {
+            lines.push(match &row.outcome {
+                Outcome::Measured(readings) => readings.cells(&row.file, has_target),
+                Outcome::Failed { word, .. } => {
+                    let mut cells = vec![String::new(); COLUMNS + usize::from(has_target)];
+                    cells[COLUMNS - 1] = (*word).to_owned();
+                    cells.push(row.file.clone());
+                    cells
+                }
+            });
+        }
+        if let Some(total) = self.total.as_ref().filter(|_| self.files.len() > 1) {
+            lines.push(total.cells("all together", has_target));
+        }
+        aligned(&lines)
+    }
+}
+
+/// Without that to the target, and without the file's name.
+const COLUMNS: usize = 8;
+
+fn heading(target_lufs: Option<f64>) -> Vec<String> {
+    let names = [
+        "momentary",
+        "short-term",
+        "integrated",
+        "range",
+        "threshold",
+        "sample peak",
+        "true peak",
+        "duration",
+    ];
+    let to_target = target_lufs.map(|target| format!("to {target}"));
+    let names = names.map(str::to_owned).into_iter().chain(to_target);
+    names.chain(["file".to_owned()]).collect()
+}
+
+fn units(has_target: bool) -> Vec<String> {
+    let units = [
+        "max LUFS", "max LUFS", "LUFS", "LU", "LUFS", "dBFS", "dBTP", "",
+    ];
+    let to_target = has_target.then_some("LU");
+    let units = units.into_iter().chain(to_target).chain([""]);
+    units.map(str::to_owned).collect()
+}
+
+/// Right-aligned but for the last column.
+fn aligned(lines: &[Vec<String>]) -> String {
+    let columns = lines.first().map_or(0, Vec::len);
+    let width = |column: usize| {
+        let cells = lines.iter().map(|cells| cells[column].chars().count());
+        cells.max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut table = String::new();
+    for cells in lines {
+        let mut line = String::new();
+        for (cell, width) in cells[..columns - 1].iter().zip(&widths) {
+            let _ = write!(line, "{cell:>width$}  ");
+        }
+        line.push_str(&cells[columns - 1]);
+        table.push_str(line.trim_end());
+        table.push('\n');
+    }
+    table
+}
+
+impl Readings {
+    fn of(measured: &Measured, target_lufs: Option<f64>) -> Readings {
+        let integrated_lufs = measured.meter.integrated().ok().and_then(finite);
+        Readings {
+            momentary_max_lufs: finite(measured.momentary_max_lufs),
+            short_term_max_lufs: finite(measured.short_term_max_lufs),
+            integrated_lufs,
+            range_lu: rounded(measured.meter.range().map_or(0.0, |range| range.lu)),
+            relative_threshold_lufs: measured.meter.relative_threshold().ok().and_then(finite),
+            sample_peak_dbfs: decibels(measured.sample_peak),
+            true_peak_dbtp: decibels(measured.true_peak),
+            duration_seconds: rounded(measured.seconds),
+            to_target_lu: to_target(target_lufs, integrated_lufs),
+            rate_hz: Some(measured.rate_hz),
+            channels: Some(measured.channels),
+        }
+    }
+
+    /// Gated together, as if they were one after the other.
+    fn of_all(all: &[&Measured], target_lufs: Option<f64>) -> Option<Readings> {
+        let largest = |of: fn(&Measured) -> f64| {
+            all.iter()
+                .map(|measured| of(measured))
+                .fold(f64::NEG_INFINITY, f64::max)
+        };
+        if all.is_empty() {
+            return None;
+        }
+        let meters = all.iter().map(|measured| &measured.meter);
+        let integrated_lufs = integrated_of(meters.clone()).ok().and_then(finite);
+        Some(Readings {
+            momentary_max_lufs: finite(largest(|m| m.momentary_max_lufs)),
+            short_term_max_lufs: finite(largest(|m| m.short_term_max_lufs)),
+            integrated_lufs,
+            range_lu: rounded(range_of(meters).map_or(0.0, |range| range.lu)),
+            relative_threshold_lufs: None,
+            sample_peak_dbfs: decibels(largest(|m| m.sample_peak)),
+            true_peak_dbtp: decibels(largest(|m| m.true_peak)),
+            duration_seconds: rounded(all.iter().map(|measured| measured.seconds).sum()),
+            to_target_lu: to_target(target_lufs, integrated_lufs),
+            rate_hz: None,
+            channels: None,
+        })
+    }
+
+    fn cells(&self, name: &str, has_target: bool) -> Vec<String> {
+        let level =
+            |value: Option<f64>| value.map_or("-inf".to_owned(), |value| format!("{value:.1}"));
+        let threshold = self.relative_threshold_lufs;
+        let mut cells = vec![
+            level(self.momentary_max_lufs),
+            level(self.short_term_max_lufs),
+            level(self.integrated_lufs),
+            format!("{:.1}", self.range_lu),
+            threshold.map_or(String::new(), |value| format!("{value:.1}")),
+            level(self.sample_peak_dbfs),
+            level(self.true_peak_dbtp),
+            clock(self.duration_seconds),
+        ];
+        if has_target {
+            cells.push(
+                self.to_target_lu
+                    .map_or(String::new(), |lu| format!("{lu:+.1}")),
+            );
+        }
+        cells.push(name.to_owned());
+        cells
+    }
+}
+
+fn to_target(target_lufs: Option<f64>, integrated_lufs: Option<f64>) -> Option<f64> {
+    Some(rounded(target_lufs? - integrated_lufs?))
+}
+
+/// To a thousandth: more digits would say more than the standard does.
+fn rounded(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
+fn finite(value: f64) -> Option<f64> {
+    value.is_finite().then(|| rounded(value))
+}
+
+fn decibels(peak: f64) -> Option<f64> {
+    finite(20.0 * peak.log10())
+}
+
+/// Minutes and seconds, and hours where there are some.
+pub(super) fn clock(seconds: f64) -> String {
+    let tenths = (seconds * 10.0).round() as u64;
+    let (hours, minutes) = (tenths / 36_000, tenths / 600 % 60);
+    let seconds = (tenths % 600) as f64 / 10.0;
+    match hours {
+        0 => format!("{minutes}:{seconds:04.1}"),
+        _ => format!("{hours}:{minutes:02}:{seconds:04.1}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_read_as_on_a_clock() {
+        assert_eq!(clock(0.04), "0:00.0");
+        assert_eq!(clock(59.96), "1:00.0");
+        assert_eq!(clock(3_725.5), "1:02:05.5");
+    }
+
+    #[test]
+    fn columns_line_up() {
+        let line = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
+        let table = aligned(&[line(["a", "long", "file"]), line(["-23.0", "", "x"])]);
+        assert_eq!(table, "    a  long  file\n-23.0        x\n");
+    }
+}

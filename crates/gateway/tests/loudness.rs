@@ -1,0 +1,369 @@
+//! `threadbare loudness`, held against other people's meters.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use common::threadbare;
+use serde_json::Value;
+
+fn loudness(arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Output {
+    let mut command = threadbare();
+    command.arg("loudness").stdin(Stdio::null());
+    arguments.iter().for_each(|argument| {
+        command.arg(argument.as_ref());
+    });
+    command.output().expect("runs")
+}
+
+/// The report, of a run that must succeed.
+fn json(arguments: &[&dyn AsRef<std::ffi::OsStr>]) -> Value {
+    let mut all: Vec<&dyn AsRef<std::ffi::OsStr>> = vec![&"--json"];
+    all.extend(arguments);
+    let output = loudness(&all);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+fn ffmpeg(arguments: &[&str], path: &Path) {
+    let mut command = Command::new("ffmpeg");
+    command.args(["-v", "error", "-y", "-nostdin"]);
+    let status = command.args(arguments).arg(path).status();
+    assert!(status.expect("ffmpeg").success(), "{arguments:?}");
+}
+
+/// A programme with soft and loud parts, other in each channel, and a little noise.
+fn programme(directory: &Path, name: &str, channels: usize, rate: u32, seconds: u32) -> PathBuf {
+    let layout = ["mono", "stereo", "", "", "", "5.1(side)"][channels - 1];
+    let channel = |c: usize| {
+        format!(
+            "(0.03+0.01*{c})*(1+4*gt(mod(t+2*{c}\\,11)\\,5))*sin(2*PI*{}*t)+0.002*(random({c})-0.5)",
+            331 * (c + 1)
+        )
+    };
+    let channels: Vec<String> = (0..channels).map(channel).collect();
+    let source = format!(
+        "aevalsrc={}:c={layout}:d={seconds}:s={rate}",
+        channels.join("|")
+    );
+    let path = directory.join(name);
+    ffmpeg(&["-f", "lavfi", "-i", &source], &path);
+    path
+}
+
+/// ffmpeg's summary of these inputs, one after the other: integrated, threshold, range, sample peak, true peak.
+fn by_ffmpeg(files: &[&Path]) -> [f64; 5] {
+    let mut command = Command::new("ffmpeg");
+    command.args(["-hide_banner", "-nostats", "-nostdin"]);
+    for file in files {
+        command.arg("-i").arg(file);
+    }
+    let filter = format!(
+        "concat=n={}:v=0:a=1,ebur128=peak=true+sample:framelog=verbose",
+        files.len()
+    );
+    let output = command
+        .args(["-filter_complex", &filter, "-f", "null", "-"])
+        .output()
+        .expect("ffmpeg");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let (_, summary) = said.rsplit_once("Summary:").expect(&said);
+    let numbers: Vec<f64> = ["I:", "Threshold:", "LRA:", "Peak:"]
+        .into_iter()
+        .flat_map(|key| {
+            let values = summary
+                .lines()
+                .filter_map(move |line| line.trim().strip_prefix(key));
+            values.map(|value| {
+                let number = value.split_whitespace().next().expect("a number");
+                number.parse().expect("a number")
+            })
+        })
+        .collect();
+    // The second threshold is that of the range.
+    let [integrated, threshold, _, range, sample_peak, true_peak] = numbers[..] else {
+        panic!("{summary}");
+    };
+    [integrated, threshold, range, sample_peak, true_peak]
+}
+
+fn number(report: &Value, key: &str) -> f64 {
+    report[key]
+        .as_f64()
+        .unwrap_or_else(|| panic!("{key} in {report}"))
+}
+
+#[track_caller]
+fn assert_near(what: &str, ours: f64, theirs: f64, tolerance: f64) {
+    assert!(
+        (ours - theirs).abs() <= tolerance,
+        "{what}: {ours}, theirs {theirs}"
+    );
+}
+
+#[test]
+fn measures_what_ffmpeg_measures() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut files = Vec::new();
+    for (name, channels, rate) in [
+        ("mono.wav", 1, 44_100),
+        ("stereo.flac", 2, 44_100),
+        ("stereo.wav", 2, 48_000),
+        ("surround.flac", 6, 48_000),
+        ("surround.wav", 6, 96_000),
+        ("mono.flac", 1, 96_000),
+    ] {
+        let file = programme(directory.path(), name, channels, rate, 30);
+        let report = json(&[&file]);
+        let ours = &report["files"][0];
+        let [integrated, threshold, range, sample_peak, true_peak] = by_ffmpeg(&[&file]);
+        for (key, theirs, tolerance) in [
+            ("integrated_lufs", integrated, 0.06),
+            ("relative_threshold_lufs", threshold, 0.06),
+            // Their first blocks of 3 s begin before the file.
+            ("range_lu", range, 1.0),
+            ("sample_peak_dbfs", sample_peak, 0.06),
+            ("true_peak_dbtp", true_peak, 0.2),
+            ("duration_seconds", 30.0, 0.001),
+            ("rate_hz", rate.into(), 0.0),
+            ("channels", channels as f64, 0.0),
+        ] {
+            assert_near(
+                &format!("{name}, {key}"),
+                number(ours, key),
+                theirs,
+                tolerance,
+            );
+        }
+        assert!(number(ours, "momentary_max_lufs") >= number(ours, "short_term_max_lufs"));
+        assert!(number(ours, "short_term_max_lufs") >= integrated);
+        files.push(file);
+    }
+    // Together, as one programme.
+    let album = [&files[1], &files[2]];
+    let report = json(&[album[0], album[1], &"--target", &"-16", &"--jobs", &"2"]);
+    let [integrated, _, _, sample_peak, _] = by_ffmpeg(&album.map(PathBuf::as_path));
+    let total = &report["total"];
+    assert_near("total", number(total, "integrated_lufs"), integrated, 0.1);
+    assert_near(
+        "total peak",
+        number(total, "sample_peak_dbfs"),
+        sample_peak,
+        0.06,
+    );
+    assert_near("total time", number(total, "duration_seconds"), 60.0, 0.001);
+    let to_target = -16.0 - number(total, "integrated_lufs");
+    assert_near("to target", number(total, "to_target_lu"), to_target, 0.002);
+}
+
+#[test]
+fn measures_what_loudgain_measures() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for channels in [1, 2] {
+        let file = programme(
+            directory.path(),
+            &format!("{channels}.flac"),
+            channels,
+            44_100,
+            60,
+        );
+        let output = Command::new("loudgain")
+            .args(["-q", "-O"])
+            .arg(&file)
+            .output();
+        let said = String::from_utf8(output.expect("loudgain").stdout).expect("text");
+        let line = said.lines().nth(1).expect(&said);
+        let cells: Vec<f64> = line
+            .split('\t')
+            .map(|cell| {
+                cell.split(' ')
+                    .next()
+                    .and_then(|n| n.parse().ok())
+                    .unwrap_or(f64::NAN)
+            })
+            .collect();
+        let report = json(&[&file]);
+        let ours = &report["files"][0];
+        assert_near("loudness", number(ours, "integrated_lufs"), cells[1], 0.02);
+        // Blocks each second there, each 100 ms here.
+        assert_near("range", number(ours, "range_lu"), cells[2], 1.5);
+        assert_near("true peak", number(ours, "true_peak_dbtp"), cells[4], 0.02);
+    }
+}
+
+#[test]
+fn the_reports_keys_are_these_in_this_order() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = programme(directory.path(), "a.wav", 1, 8_000, 4);
+    let output = loudness(&[&"--json", &"--target", &"-23", &file]);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let keys = "target_lufs, files, file, momentary_max_lufs, short_term_max_lufs, integrated_lufs, range_lu, \
+                relative_threshold_lufs, sample_peak_dbfs, true_peak_dbtp, duration_seconds, to_target_lu, rate_hz, \
+                channels, total, momentary_max_lufs, short_term_max_lufs, integrated_lufs, range_lu, sample_peak_dbfs, \
+                true_peak_dbtp, duration_seconds, to_target_lu";
+    let found: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix('"')?.split_once("\":"))
+        .map(|(key, _)| key)
+        .collect();
+    assert_eq!(found.join(", "), keys);
+    // Silence has no loudness, and JSON no infinity.
+    let silence = directory.path().join("silence.wav");
+    ffmpeg(
+        &["-f", "lavfi", "-i", "anullsrc=d=1:r=48000:cl=mono"],
+        &silence,
+    );
+    let report = json(&[&silence]);
+    assert!(report["files"][0]["integrated_lufs"].is_null(), "{report}");
+    assert!(report["files"][0]["true_peak_dbtp"].is_null(), "{report}");
+}
+
+#[test]
+fn the_table_has_a_line_for_each_file_and_one_for_all() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let one = programme(directory.path(), "one & <two>.wav", 2, 44_100, 4);
+    let two = programme(directory.path(), "zwei \u{fc}.flac", 1, 48_000, 5);
+    let output = loudness(&[&one, &two, &"--target", &"-23"]);
+    let said = String::from_utf8(output.stdout).expect("text");
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 5, "{said}");
+    for (line, ends) in [
+        (0, "true peak  duration  to -23  file"),
+        (2, "one & <two>.wav"),
+        (3, "zwei \u{fc}.flac"),
+        (4, "all together"),
+    ] {
+        assert!(lines[line].ends_with(ends), "{ends} in {said}");
+    }
+    assert!(lines[4].contains("0:09.0"), "{said}");
+    assert!(output.stderr.is_empty(), "no bar without a terminal");
+}
+
+/// What is said about a file that cannot be measured, beside one that can.
+fn complaint(good: &Path, bad: &Path) -> String {
+    let output = loudness(&[&"--json", &bad, &good]);
+    assert_eq!(output.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(report["files"][0]["error"].is_string(), "{report}");
+    assert!(
+        report["files"][1]["integrated_lufs"].is_number(),
+        "{report}"
+    );
+    assert!(report["total"]["integrated_lufs"].is_number(), "{report}");
+    // The lines are broken to the width of a terminal.
+    let said = String::from_utf8_lossy(&output.stderr).replace('\u{2502}', " ");
+    said.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn what_cannot_be_measured_is_named_with_the_reason_and_the_rest_is_measured() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let good = programme(directory.path(), "good.wav", 1, 48_000, 1);
+    std::fs::write(path("text.txt"), "This is no audio.\n".repeat(100)).expect("written");
+    std::fs::write(path("empty.wav"), "").expect("written");
+    ffmpeg(&["-f", "lavfi", "-i", "testsrc=d=1"], &path("video.avi"));
+    for (name, reason) in [
+        ("nothing.wav", "no such file"),
+        ("text.txt", "no audio"),
+        ("empty.wav", "no audio"),
+        ("video.avi", "no audio"),
+        ("", "is a directory"),
+    ] {
+        let said = complaint(&good, &path(name));
+        assert!(said.contains(reason), "{reason:?} is not in {said}");
+        // Where it was cut, the end of the path is whole.
+        assert!(said.contains(name), "{name} is not in {said}");
+    }
+    let flac = programme(directory.path(), "whole.flac", 1, 48_000, 20);
+    let bytes = std::fs::read(&flac).expect("read");
+    let mut damaged = bytes[..bytes.len() / 3].to_vec();
+    damaged.extend(std::iter::repeat_n(0, 10_000));
+    std::fs::write(path("damaged.flac"), damaged).expect("written");
+    // Damaged in the middle or cut: what was decoded is measured, or it is said why not, but it never hangs.
+    let output = loudness(&[&path("damaged.flac")]);
+    assert!(output.status.code().is_some());
+}
+
+#[test]
+fn a_decoder_that_is_not_there_is_named() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = programme(directory.path(), "a.flac", 1, 48_000, 1);
+    let output = threadbare()
+        .args(["loudness", "--json"])
+        .arg(&file)
+        .env("GST_PLUGIN_FEATURE_RANK", "flacdec:NONE,avdec_flac:NONE")
+        .output()
+        .expect("runs");
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for words in ["decoder is missing", "FLAC", "gstreamer1.0-plugins-good"] {
+        assert!(said.contains(words), "{words:?} is not in {said}");
+    }
+}
+
+#[test]
+fn arguments_that_make_no_sense_are_refused() {
+    for (arguments, says) in [
+        (&["--target", "-80", "a"][..], "-70 to 0 LUFS"),
+        (&["--jobs", "0", "a"], "--jobs"),
+        (&[], "FILE"),
+    ] {
+        let output = threadbare()
+            .arg("loudness")
+            .args(arguments)
+            .output()
+            .expect("runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(says), "{says:?} is not in {said}");
+    }
+    let help = threadbare()
+        .args(["loudness", "--help"])
+        .output()
+        .expect("runs");
+    assert!(String::from_utf8_lossy(&help.stdout).contains("threadbare loudness --target -23"));
+}
+
+#[test]
+fn pictures_are_well_formed_and_have_what_they_need() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let one = programme(directory.path(), "one & <two>.wav", 2, 44_100, 8);
+    let two = programme(directory.path(), "two.flac", 1, 8_000, 1);
+    let plot = directory.path().join("loud.svg");
+    let output = loudness(&[&one, &two, &"--plot", &plot, &"--target", &"-23"]);
+    assert!(output.status.success());
+    assert!(!plot.exists(), "of several files, each has its own");
+    for (name, title) in [
+        ("loud-1.svg", "one &amp; &lt;two&gt;.wav"),
+        ("loud-2.svg", "two.flac"),
+    ] {
+        let path = directory.path().join(name);
+        let picture = std::fs::read_to_string(&path).expect("written");
+        for part in [
+            title,
+            "momentary",
+            "short-term",
+            "integrated",
+            "target -23 LUFS",
+            "loudness (LUFS)",
+            "time (minutes:seconds)",
+            "<path d=\"M",
+        ] {
+            assert!(picture.contains(part), "{part} is not in {name}");
+        }
+        let parsed = Command::new("python3")
+            .args([
+                "-c",
+                "import sys, xml.dom.minidom as dom; dom.parse(sys.argv[1])",
+            ])
+            .arg(&path)
+            .status();
+        assert!(parsed.expect("python3").success(), "{name} is no XML");
+    }
+    let output = loudness(&[&two, &"--plot", &directory.path().join("no/such.svg")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("such.svg"));
+}

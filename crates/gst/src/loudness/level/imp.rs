@@ -1,0 +1,333 @@
+//! Properties, pads and events of `ebur128level`.
+
+use std::sync::{LazyLock, Mutex, MutexGuard};
+
+use gst::glib::subclass::Signal;
+use gst::glib::{self, Properties};
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+use threadbare_loudness::{CHANNELS_MAX, Mode, RATE_HZ_MAX, RATE_HZ_MIN};
+
+use super::super::frames::Format;
+use super::LevelMode;
+use super::measuring::{At, Due, Measuring, Settings};
+use crate::kit::stats::StatsProperty;
+use crate::kit::{lock, pad_function};
+
+static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new(
+        "ebur128level",
+        gst::DebugColorFlags::empty(),
+        Some("Loudness and peaks of what passes"),
+    )
+});
+
+const INTERVAL_NS_DEFAULT: u64 = 1_000_000_000;
+
+#[derive(Properties)]
+#[properties(wrapper_type = super::EbuR128Level)]
+pub struct EbuR128Level {
+    #[property(name = "mode", nick = "Mode", blurb = "What is measured; setting it begins the measurement anew. Momentary loudness always is", type = LevelMode, get = Self::mode, set = Self::set_mode, default = LevelMode::all(), mutable_playing)]
+    #[property(name = "post-messages", nick = "Post messages", blurb = "Post an element message ebur128-level at the end of each interval", type = bool, get = |s: &Self| s.stream().settings.is_posting, set = |s: &Self, v| s.stream().settings.is_posting = v, default = true, mutable_playing)]
+    #[property(name = "interval", nick = "Interval", blurb = "Time between two messages, ns, counted in samples", type = u64, get = |s: &Self| s.stream().settings.interval_ns, set = Self::set_interval, default = INTERVAL_NS_DEFAULT, mutable_playing)]
+    /// Entered by the thread that pushes, and by whoever sets or reads something. Not held across a push or a message.
+    stream: Mutex<Stream>,
+    stats: Mutex<StatsProperty>,
+    sink_pad: gst::Pad,
+    src_pad: gst::Pad,
+}
+
+#[derive(Debug)]
+struct Stream {
+    asked: LevelMode,
+    settings: Settings,
+    segment: Option<gst::FormattedSegment<gst::ClockTime>>,
+    /// Since the first caps.
+    measuring: Option<Measuring>,
+}
+
+impl EbuR128Level {
+    fn stream(&self) -> MutexGuard<'_, Stream> {
+        lock(&self.stream)
+    }
+
+    fn mode(&self) -> LevelMode {
+        self.stream().asked
+    }
+
+    fn set_mode(&self, mode: LevelMode) {
+        let mut stream = self.stream();
+        stream.asked = mode;
+        let Stream {
+            settings,
+            measuring,
+            ..
+        } = &mut *stream;
+        settings.mode = meter_mode(mode);
+        if let Some(measuring) = measuring
+            && let Err(error) = measuring.set_mode(settings)
+        {
+            gst::warning!(CAT, imp = self, "goes on measuring what it did: {error}");
+        }
+    }
+
+    fn set_interval(&self, interval_ns: u64) {
+        let mut stream = self.stream();
+        stream.settings.interval_ns = interval_ns;
+        let settings = stream.settings;
+        if let Some(measuring) = &mut stream.measuring {
+            measuring.set_interval(&settings);
+        }
+    }
+
+    fn reset(&self) {
+        let mut stream = self.stream();
+        let settings = stream.settings;
+        if let Some(measuring) = &mut stream.measuring {
+            measuring.reset(&settings);
+        }
+    }
+
+    fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        self.measure(&buffer)?;
+        self.src_pad.push(buffer)
+    }
+
+    fn chain_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+        for buffer in list.iter() {
+            self.measure(buffer)?;
+        }
+        self.src_pad.push_list(list)
+    }
+
+    fn measure(&self, buffer: &gst::BufferRef) -> Result<(), gst::FlowError> {
+        let mut due = Due::new();
+        let result = self.with_measuring(buffer.pts(), &mut due, |measuring, at, due| {
+            measuring.add_buffer(buffer, at, due)
+        });
+        self.post(due);
+        match result {
+            Some(Ok(())) => Ok(()),
+            Some(Err(error)) => {
+                gst::element_imp_error!(self, gst::StreamError::Format, ["a buffer: {error}"]);
+                Err(gst::FlowError::Error)
+            }
+            None => {
+                gst::element_imp_error!(self, gst::CoreError::Negotiation, ["no caps came"]);
+                Err(gst::FlowError::NotNegotiated)
+            }
+        }
+    }
+
+    /// `None`: there were no caps yet.
+    fn with_measuring<R>(
+        &self,
+        pts: Option<gst::ClockTime>,
+        due: &mut Due,
+        work: impl FnOnce(&mut Measuring, &At<'_>, &mut Due) -> R,
+    ) -> Option<R> {
+        let mut stream = self.stream();
+        let Stream {
+            settings,
+            segment,
+            measuring,
+            ..
+        } = &mut *stream;
+        let segment = segment.as_ref();
+        Some(work(
+            measuring.as_mut()?,
+            &At {
+                pts,
+                segment,
+                settings,
+            },
+            due,
+        ))
+    }
+
+    fn post(&self, due: Due) {
+        for structure in due {
+            let obj = self.obj();
+            let message = gst::message::Element::builder(structure).src(&*obj).build();
+            // Nobody listens: an element outside of a pipeline has no bus.
+            let _ = obj.post_message(message);
+        }
+    }
+
+    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        match event.view() {
+            gst::EventView::Caps(caps) => {
+                if let Err(reason) = self.set_caps(caps.caps()) {
+                    gst::element_imp_error!(self, gst::StreamError::Format, ["{reason}"]);
+                    return false;
+                }
+            }
+            gst::EventView::Segment(segment) => {
+                self.stream().segment = segment.segment().downcast_ref().cloned();
+            }
+            gst::EventView::Gap(gap) => {
+                if let (pts, Some(duration)) = gap.get() {
+                    let mut due = Due::new();
+                    self.with_measuring(Some(pts), &mut due, |measuring, at, due| {
+                        measuring.add_gap(duration, at, due);
+                    });
+                    self.post(due);
+                }
+            }
+            _ => {}
+        }
+        gst::Pad::event_default(pad, Some(&*self.obj()), event)
+    }
+
+    fn set_caps(&self, caps: &gst::CapsRef) -> Result<(), String> {
+        let format = Format::of_caps(caps).map_err(|error| error.to_string())?;
+        let mut stream = self.stream();
+        let settings = stream.settings;
+        match &mut stream.measuring {
+            Some(measuring) => measuring.set_format(format, &settings),
+            slot => Measuring::new(format, &settings).map(|new| *slot = Some(new)),
+        }
+        .map_err(|error| format!("{caps}: {error}"))
+    }
+
+    fn structure(&self) -> gst::Structure {
+        let mut structure = gst::Structure::new_empty("application/x-ebur128level-stats");
+        if let Some(measuring) = &self.stream().measuring {
+            measuring.add_readings(&mut structure);
+        }
+        structure
+    }
+}
+
+/// With what the meter needs for it: short-term loudness for the range, sample peaks for true peaks.
+fn meter_mode(asked: LevelMode) -> Mode {
+    [
+        (LevelMode::SHORT_TERM, Mode::SHORT_TERM),
+        (LevelMode::GLOBAL, Mode::INTEGRATED),
+        (LevelMode::LOUDNESS_RANGE, Mode::RANGE),
+        (LevelMode::SAMPLE_PEAK, Mode::SAMPLE_PEAK),
+        (LevelMode::TRUE_PEAK, Mode::TRUE_PEAK),
+    ]
+    .into_iter()
+    .filter(|(flag, _)| asked.contains(*flag))
+    .fold(Mode::MOMENTARY, |mode, (_, measured)| mode | measured)
+}
+
+/// Native byte order: GStreamer's decoders and converters make nothing else unless they are told to.
+fn template_caps() -> gst::Caps {
+    let formats = [
+        gst_audio::AUDIO_FORMAT_F32,
+        gst_audio::AUDIO_FORMAT_F64,
+        gst_audio::AUDIO_FORMAT_S16,
+        gst_audio::AUDIO_FORMAT_S32,
+    ];
+    gst::Caps::builder("audio/x-raw")
+        .field(
+            "format",
+            gst::List::new(formats.map(gst_audio::AudioFormat::to_str)),
+        )
+        .field("layout", gst::List::new(["interleaved", "non-interleaved"]))
+        .field(
+            "rate",
+            gst::IntRange::new(RATE_HZ_MIN as i32, RATE_HZ_MAX as i32),
+        )
+        .field("channels", gst::IntRange::new(1, CHANNELS_MAX as i32))
+        .build()
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for EbuR128Level {
+    const NAME: &'static str = "ThreadbareEbuR128Level";
+    type Type = super::EbuR128Level;
+    type ParentType = gst::Element;
+
+    fn with_class(klass: &Self::Class) -> Self {
+        let error = || Err(gst::FlowError::Error);
+        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
+            .chain_function(move |_, parent, buffer| {
+                pad_function::<EbuR128Level, _>(parent, error, |imp| imp.chain(buffer))
+            })
+            .chain_list_function(move |_, parent, list| {
+                pad_function::<EbuR128Level, _>(parent, error, |imp| imp.chain_list(list))
+            })
+            .event_function(|pad, parent, event| {
+                pad_function::<EbuR128Level, _>(parent, || false, |imp| imp.sink_event(pad, event))
+            })
+            .flags(PROXIES)
+            .build();
+        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
+            .flags(PROXIES)
+            .build();
+        EbuR128Level {
+            stream: Mutex::new(Stream {
+                asked: LevelMode::all(),
+                settings: Settings {
+                    mode: meter_mode(LevelMode::all()),
+                    interval_ns: INTERVAL_NS_DEFAULT,
+                    is_posting: true,
+                },
+                segment: None,
+                measuring: None,
+            }),
+            stats: Mutex::default(),
+            sink_pad,
+            src_pad,
+        }
+    }
+}
+
+/// What is asked on one side is for the other to answer: buffers pass as they are.
+const PROXIES: gst::PadFlags = gst::PadFlags::PROXY_CAPS
+    .union(gst::PadFlags::PROXY_ALLOCATION)
+    .union(gst::PadFlags::PROXY_SCHEDULING);
+
+impl ObjectImpl for EbuR128Level {
+    crate::kit::properties_with_groups!(stats);
+
+    fn signals() -> &'static [Signal] {
+        static SIGNALS: LazyLock<Vec<Signal>> = LazyLock::new(|| {
+            let reset = Signal::builder("reset").action().class_handler(|args| {
+                if let Ok(element) = args[0].get::<super::EbuR128Level>() {
+                    element.imp().reset();
+                }
+                None
+            });
+            vec![reset.build()]
+        });
+        &SIGNALS
+    }
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        let obj = self.obj();
+        for pad in [&self.sink_pad, &self.src_pad] {
+            obj.add_pad(pad).expect("a new element takes its pads");
+        }
+        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
+    }
+}
+
+impl GstObjectImpl for EbuR128Level {}
+
+impl ElementImpl for EbuR128Level {
+    crate::kit::element_class!(
+        "EBU R128 level",
+        "Filter/Analyzer/Audio",
+        "Measures loudness and peaks of what passes, on the thread that it passes on, and posts what it has measured";
+        "sink": Sink Always template_caps(),
+        "src": Src Always template_caps()
+    );
+
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        let result = self.parent_change_state(transition);
+        if transition == gst::StateChange::PausedToReady {
+            let mut stream = self.stream();
+            stream.measuring = None;
+            stream.segment = None;
+        }
+        result
+    }
+}

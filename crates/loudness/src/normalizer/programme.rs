@@ -1,0 +1,248 @@
+//! How loud the programme is, and so which gain it needs: one value every 100 ms.
+//!
+//! Time is cut into steps of 100 ms. Between two steps lies a node, at which there is a level and, later, a gain:
+//!
+//! ```text
+//!            node n                            what is known of the input when the gain at n is made
+//!   ----------|-------------------|-----------|
+//!      -1.2 s            +1.0 s       +2.8 s
+//!       the levels from n - 10 to n + 10, in a Gaussian window, are the level at n;
+//!       each of them is that of the programme from 1.2 s before its node to 1.8 s behind it
+//! ```
+
+use crate::history::{ABSOLUTE_GATE_LUFS, to_energy, to_lufs};
+
+use super::NormalizerSettings;
+
+/// How far behind a node its level looks, in steps.
+const AHEAD_STEPS: u64 = 18;
+/// How far before it. Together 3 s, the short-term loudness of EBU Tech 3341, 2.2.
+const BEHIND_STEPS: u64 = 12;
+/// How many levels on either side make a gain.
+const SMOOTHING_STEPS: u64 = 10;
+/// The gain at a node is known as soon as so many steps behind it are.
+pub(super) const GAIN_STEPS: u64 = AHEAD_STEPS + SMOOTHING_STEPS;
+/// Of the Gaussian window, in steps.
+const SIGMA_STEPS: f64 = 3.5;
+
+/// ITU-R BS.1770, annex 1: blocks of 400 ms.
+const BLOCK_STEPS: u64 = 4;
+/// ITU-R BS.1770, annex 1: what is 10 LU below the rest is not programme, but what is heard in its pauses.
+const PAUSE_GATE: f64 = 0.1;
+/// A pause that has lasted so long (once no programme is left in the 3 s) may be a programme that has become quieter ...
+const PAUSE_STEPS: u32 = 20;
+/// ... and is looked for so much lower every step: 2 LU a second.
+const PAUSE_SEARCH: f64 = 0.954_992_586_021_436;
+
+/// With fewer blocks of programme in the window, the rest is taken to be as the level was: one syllable is no level.
+const BLOCKS_MIN: u32 = 10;
+/// How much of the way to the short-term loudness the level goes in a step of programme: a time constant of 4 s. Faster
+/// changes are left in the programme, as far as its range may be.
+const APPROACH: f64 = 0.025;
+/// A level falls by 1 LU a step at most, so that what became quieter is raised without haste.
+const FALL: f64 = 0.794_328_234_724_281_5;
+
+/// No programme is raised by more, whatever its level: below, it is taken to be the noise of a room.
+const GAIN_DB_MAX: f64 = 30.0;
+/// A target that is changed while playing is gone to by so much each step.
+const CHANGE_DB_STEP: f64 = 3.0;
+/// Before the first programme of a stream the gain goes from none to the one it needs in so many steps.
+const FADE_STEPS: u32 = 10;
+
+/// More steps than any of the rings is looked back in.
+const RING: usize = 64;
+
+/// Levels and gains of one stream.
+#[derive(Clone, Debug)]
+pub(super) struct Programme {
+    steps: u64,
+    /// Mean squares of steps, weighted and summed over channels; 0 for those below the absolute gate.
+    energies: [f64; RING],
+    /// The same of the 400 ms that end with a step, without what is below the absolute gate; 0 if the step is.
+    blocks: [f64; RING],
+    /// Short-term energy by node, 0 if there is no programme.
+    short_terms: [f64; RING],
+    /// Level by node, LUFS.
+    levels: [f64; RING],
+    /// Energy of the programme, once there is one.
+    level: Option<f64>,
+    /// What counts as programme lies above this energy times [`PAUSE_GATE`].
+    gate: f64,
+    pause_steps: u32,
+    /// The first node with a level, and that level. It counts for all before.
+    first: Option<(u64, f64)>,
+    faded: u32,
+    kernel: [f64; 2 * SMOOTHING_STEPS as usize + 1],
+    target_lufs: f64,
+    offset_lu: f64,
+    /// dB by node, without the offset.
+    gains_db: [f64; RING],
+}
+
+impl Programme {
+    pub(super) fn new(settings: &NormalizerSettings) -> Programme {
+        let bell = |tap: usize| (-0.5 * ((tap as f64 - 10.0) / SIGMA_STEPS).powi(2)).exp();
+        let kernel: [f64; 21] = std::array::from_fn(bell);
+        let sum: f64 = kernel.iter().sum();
+        Programme {
+            steps: 0,
+            energies: [0.0; RING],
+            blocks: [0.0; RING],
+            short_terms: [0.0; RING],
+            levels: [0.0; RING],
+            level: None,
+            gate: 0.0,
+            pause_steps: 0,
+            first: None,
+            faded: 0,
+            kernel: kernel.map(|tap| tap / sum),
+            target_lufs: settings.loudness_target_lufs,
+            offset_lu: settings.offset_lu,
+            gains_db: [0.0; RING],
+        }
+    }
+
+    /// From the beginning, but with the level that the programme had.
+    pub(super) fn restarted(&self, settings: &NormalizerSettings) -> Programme {
+        let fresh = Programme::new(settings);
+        Programme {
+            level: self.level,
+            gate: self.gate,
+            first: self.level.map(|level| (0, to_lufs(level))),
+            faded: FADE_STEPS,
+            target_lufs: self.target_lufs,
+            offset_lu: self.offset_lu,
+            ..fresh
+        }
+    }
+
+    /// A step more, of this mean square. Gives the factor of the gain at the node that it completes, if it is not before the
+    /// first.
+    pub(super) fn push(&mut self, energy: f64, settings: &NormalizerSettings) -> Option<f64> {
+        let is_heard = energy.is_finite() && energy >= to_energy(ABSOLUTE_GATE_LUFS);
+        self.energies[slot(self.steps)] = if is_heard { energy } else { 0.0 };
+        self.blocks[slot(self.steps)] = if is_heard { self.block() } else { 0.0 };
+        self.steps += 1;
+        if let Some(node) = self.steps.checked_sub(AHEAD_STEPS) {
+            self.level_at(node, settings.loudness_range_target_lu);
+        }
+        let node = self.steps.checked_sub(GAIN_STEPS)?;
+        Some(self.gain_at(node, settings))
+    }
+
+    /// Short-term loudness around a node, LUFS, and the gain there, dB.
+    pub(super) fn report(&self, node: u64) -> (f64, f64) {
+        let gain_db = self.gains_db[slot(node)];
+        (to_lufs(self.short_terms[slot(node)]), gain_db)
+    }
+
+    /// The mean of what is heard in the block that ends with the newest step.
+    fn block(&self) -> f64 {
+        let steps = self.steps.saturating_sub(BLOCK_STEPS - 1)..=self.steps;
+        let heard = |step: u64| Some(self.energies[slot(step)]).filter(|energy| *energy > 0.0);
+        let (sum, count) = mean_of(steps.filter_map(heard));
+        sum / f64::from(count)
+    }
+
+    /// The mean square of the programme around `node`, the number of its blocks, and whether it is heard at `node`.
+    ///
+    /// As ITU-R BS.1770, annex 1, gates a whole programme: first what is below the gate, then what is 10 LU below the mean of
+    /// the rest.
+    fn short_term(&self, node: u64) -> Option<(f64, u32, bool)> {
+        let blocks = || {
+            let steps = node.saturating_sub(BEHIND_STEPS)..node + AHEAD_STEPS;
+            steps.map(|step| self.blocks[slot(step)])
+        };
+        let floor = self.gate * PAUSE_GATE;
+        let (sum, count) = mean_of(blocks().filter(|block| *block > floor));
+        if count == 0 {
+            return None;
+        }
+        let mean = sum / f64::from(count);
+        let floor = floor.max(mean * PAUSE_GATE);
+        let (sum, count) = mean_of(blocks().filter(|block| *block > floor));
+        let is_now = self.blocks[slot(node)] > floor;
+        Some((sum / f64::from(count), count, is_now))
+    }
+
+    /// Makes the level at `node`.
+    fn level_at(&mut self, node: u64, range_lu: f64) {
+        let found = self.short_term(node);
+        self.short_terms[slot(node)] = found.map_or(0.0, |(energy, ..)| energy);
+        match (found, self.level) {
+            (None, _) => {
+                self.pause_steps += 1;
+                if self.pause_steps > PAUSE_STEPS {
+                    self.gate *= PAUSE_SEARCH;
+                }
+            }
+            (Some((energy, _, is_now)), None) => {
+                // What will be heard later than at this node does not count before it is heard: so a stream is the same with
+                // silence before it and without.
+                if is_now {
+                    (self.level, self.gate) = (Some(energy), energy);
+                    self.first = Some((node, to_lufs(energy)));
+                }
+            }
+            (Some((energy, count, is_now)), Some(level)) => {
+                self.pause_steps = 0;
+                let missing = f64::from(BLOCKS_MIN.saturating_sub(count));
+                let all = f64::from(BLOCKS_MIN.max(count));
+                let energy = (energy * f64::from(count) + level * missing) / all;
+                let next = follow(level, energy, is_now, range_lu);
+                (self.level, self.gate) = (Some(next), next.min(energy));
+            }
+        }
+        self.levels[slot(node)] = self.level.map_or(f64::NEG_INFINITY, to_lufs);
+    }
+
+    /// Makes the gain at `node`, as a factor.
+    fn gain_at(&mut self, node: u64, settings: &NormalizerSettings) -> f64 {
+        if node == 0 && self.first.is_some() {
+            self.faded = FADE_STEPS;
+        } else if node > 0 {
+            approach(&mut self.target_lufs, settings.loudness_target_lufs);
+            approach(&mut self.offset_lu, settings.offset_lu);
+        }
+        let mut gain_db = 0.0;
+        if let Some((first, first_lufs)) = self.first {
+            self.faded = (self.faded + 1).min(FADE_STEPS);
+            let level = |tap: usize| match (node + tap as u64).checked_sub(SMOOTHING_STEPS) {
+                Some(at) if at > first => self.levels[slot(at)],
+                _ => first_lufs,
+            };
+            let taps = self.kernel.iter().enumerate();
+            let smooth: f64 = taps.map(|(tap, weight)| weight * level(tap)).sum();
+            let full = (self.target_lufs - smooth).min(GAIN_DB_MAX);
+            gain_db = full * f64::from(self.faded) / f64::from(FADE_STEPS);
+        }
+        self.gains_db[slot(node)] = gain_db;
+        10f64.powf((gain_db + self.offset_lu) / 20.0)
+    }
+}
+
+/// Where the level goes from here, with this short-term energy around it: towards it if programme is heard, and so far that no
+/// more than half the range lies between the two.
+fn follow(level: f64, energy: f64, is_now: bool, range_lu: f64) -> f64 {
+    let half_range = 10f64.powf(range_lu / 20.0);
+    let next = if is_now {
+        level + APPROACH * (energy - level)
+    } else {
+        level
+    };
+    let lowest = energy / half_range;
+    let highest = energy * half_range;
+    next.max(lowest).min(highest).max(level * FALL)
+}
+
+fn approach(value: &mut f64, wanted: f64) {
+    *value += (wanted - *value).clamp(-CHANGE_DB_STEP, CHANGE_DB_STEP);
+}
+
+fn mean_of(energies: impl Iterator<Item = f64>) -> (f64, u32) {
+    energies.fold((0.0, 0), |(sum, count), energy| (sum + energy, count + 1))
+}
+
+fn slot(step: u64) -> usize {
+    (step % RING as u64) as usize
+}

@@ -1,0 +1,106 @@
+//! What a normaliser is told and tells.
+
+use thiserror::Error;
+
+use super::RATE_HZ_LEAST;
+use crate::{CHANNELS_MAX, RATE_HZ_MAX};
+
+/// What a [`Normalizer`](super::Normalizer) is to reach.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormalizerSettings {
+    /// The loudness of the programme, -70 to -5 LUFS; -24 unless set.
+    pub loudness_target_lufs: f64,
+    /// How far apart the quietest and the loudest short-term loudness may lie, 1 to 20 LU; 7 unless set. Half of it is how far
+    /// short-term loudness may be from the target on either side; changes within it that are faster than some seconds are
+    /// left as they are.
+    pub loudness_range_target_lu: f64,
+    /// What the true peak does not exceed, -9 to 0 dBTP; -2 unless set.
+    pub max_true_peak_dbtp: f64,
+    /// Added to the gain, before the limiter, -99 to 99 LU; 0 unless set.
+    pub offset_lu: f64,
+}
+
+impl Default for NormalizerSettings {
+    fn default() -> Self {
+        NormalizerSettings {
+            loudness_target_lufs: -24.0,
+            loudness_range_target_lu: 7.0,
+            max_true_peak_dbtp: -2.0,
+            offset_lu: 0.0,
+        }
+    }
+}
+
+impl NormalizerSettings {
+    pub(super) fn check(&self) -> Result<(), NormalizeError> {
+        let ranges = [
+            ("loudness target", self.loudness_target_lufs, -70.0, -5.0),
+            (
+                "loudness range target",
+                self.loudness_range_target_lu,
+                1.0,
+                20.0,
+            ),
+            ("max true peak", self.max_true_peak_dbtp, -9.0, 0.0),
+            ("offset", self.offset_lu, -99.0, 99.0),
+        ];
+        for (name, value, min, max) in ranges {
+            if !(min..=max).contains(&value) {
+                return Err(NormalizeError::Setting {
+                    name,
+                    value,
+                    min,
+                    max,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How things stand where frames are taken from a [`Normalizer`](super::Normalizer).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NormalizerState {
+    /// The gain that the loudness of the programme asks for, dB, without the offset.
+    pub gain_db: f64,
+    /// The least gain of the limiter since the beginning, or since [`forget_limiter`](super::Normalizer::forget_limiter), dB; 0:
+    /// it had nothing to do.
+    pub limiter_db: f64,
+    /// Short-term loudness of what came in, gated, around what goes out now, LUFS; minus infinity in silence.
+    pub short_term_in_lufs: f64,
+    /// Short-term loudness of what went out, LUFS.
+    pub short_term_out_lufs: f64,
+    /// Integrated loudness of all that went out, to 0.1 LU, LUFS.
+    pub integrated_out_lufs: f64,
+    /// The largest true peak of all that went out, dBTP.
+    pub true_peak_out_dbtp: f64,
+}
+
+/// Why there is no such normaliser.
+#[derive(Clone, Copy, Debug, PartialEq, Error)]
+pub enum NormalizeError {
+    /// The rate is out of range.
+    #[error("{0} Hz, allowed is {RATE_HZ_LEAST} to {RATE_HZ_MAX}")]
+    Rate(u32),
+    /// The number of channels is out of range.
+    #[error("{0} channels, allowed is 1 to {CHANNELS_MAX}")]
+    Channels(usize),
+    /// Dual mono beside other channels.
+    #[error("dual mono is for one channel, not for one of {0}")]
+    DualMono(usize),
+    /// There is no memory for what is held.
+    #[error("no memory for three seconds of audio")]
+    Memory,
+    /// A setting is out of range.
+    #[error("{name} of {value}, allowed is {min} to {max}")]
+    Setting {
+        /// Which.
+        name: &'static str,
+        /// What was asked for.
+        value: f64,
+        /// The least.
+        min: f64,
+        /// The greatest.
+        max: f64,
+    },
+}

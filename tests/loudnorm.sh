@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# `audioloudnorm` and ffmpeg's `loudnorm` on the same programmes, judged by ffmpeg's meter. Prints the table of docs/loudness.md.
+. "$(dirname "$0")/common.bash"
+
+use_build
+export GST_PLUGIN_PATH=$target_dir
+target=-23 peak=-2
+# What is promised: how far from the target, LU; how fast the gain may change, dB in 100 ms; after how long one level is at
+# the target, s. The meter reads tenths.
+distance_max=1.0 step_max=3.5 settled_max=15
+# With these no normaliser reaches the target below the limit, or there is more than one level in them.
+hard='bursts of noise|clicks over a quiet tone|dense noise, steps in level|15 dB up|15 dB down'
+seconds_max=60
+
+"${CARGO:-cargo}" build -q -p threadbare-loudness --example programmes
+programmes=$target_dir/examples/programmes
+
+# Integrated loudness and true peak of a file.
+measure() {
+    ffmpeg -nostdin -hide_banner -i "$1" -af ebur128=peak=true:framelog=verbose -f null - 2>&1 | awk '
+        /Integrated loudness:/ { part = "I" }
+        /True peak:/ { part = "P" }
+        part == "I" && $1 == "I:" { loudness = $2 }
+        part == "P" && $1 == "Peak:" { peak = $2 }
+        END { if (peak == "") exit 1; print loudness, peak }' ||
+        die "ffmpeg measured nothing in $1"
+}
+
+ours() {
+    timeout "$seconds_max" gst-launch-1.0 -q filesrc location="$1" ! wavparse ! audioconvert dithering=none \
+        ! "audio/x-raw,format=$3" \
+        ! audioloudnorm loudness-target=$target max-true-peak=$peak loudness-range-target=7 \
+        ! wavenc ! filesink location="$2" >"$work/log" 2>&1 || die "audioloudnorm failed: $(cat "$work/log")"
+}
+
+loudnorm() {
+    # It works at 192 kHz and leaves it to others to go back.
+    timeout "$seconds_max" ffmpeg -nostdin -v error -y -i "$1" \
+        -af "loudnorm=I=$target:TP=$peak:LRA=7" -ar "$3" -c:a pcm_f32le "$2"
+}
+
+# Distance from the target, by how much the limit is exceeded (0 if it is not), largest step, time until settled.
+judge() {
+    local loudness top step settled
+    read -r loudness top < <(measure "$2")
+    read -r step settled < <("$programmes" compare "$1" "$2" $target "$3")
+    awk -v loudness="$loudness" -v top="$top" -v target=$target -v limit=$peak -v step="$step" -v settled="$settled" '
+        BEGIN { over = top - limit; printf "%+.1f %.1f %.1f %s\n", loudness - target, (over > 0 ? over : 0), step, settled }'
+}
+
+holds() { awk "BEGIN { exit !($1) }"; }
+
+printf '| programme | distance from the target, LU | above the limit, dB | largest change of gain, dB in 100 ms | at one level after, s |\n'
+printf '|---|---|---|---|---|\n'
+failed=0
+complain() { say "$*" >&2; failed=1; }
+"$programmes" make "$work" >"$work/list"
+while IFS='|' read -r number rate _ from programme; do
+    wav=$work/$number.wav
+    ours "$wav" "$work/ours.wav" F32LE
+    loudnorm "$wav" "$work/theirs.wav" "$rate"
+    read -r distance over step settled < <(judge "$wav" "$work/ours.wav" "$from")
+    read -r distance_2 over_2 step_2 settled_2 < <(judge "$wav" "$work/theirs.wav" "$from")
+    echo "| $programme | $distance / $distance_2 | $over / $over_2 | $step / $step_2 | $settled / $settled_2 |"
+    holds "$over <= 0" || complain "$programme: $over dB above the limit"
+    if ! [[ $programme =~ ^($hard)$ ]]; then
+        holds "$distance <= $distance_max && -$distance_max <= $distance" || complain "$programme: $distance LU from the target"
+    fi
+    [ "$from" = -1 ] || holds "$step <= $step_max" || complain "$programme: the gain changes by $step dB in 100 ms"
+    if [ "$from" != -1 ]; then
+        [ "$settled" != - ] && holds "$settled <= $settled_max" || complain "$programme: at its level after $settled s"
+    fi
+    # The same as integers: rounding may not lift a peak above the limit.
+    if [ "$from" = -1 ]; then
+        ours "$wav" "$work/short.wav" S16LE
+        read -r _ top < <(measure "$work/short.wav")
+        holds "$top <= $peak" || complain "$programme, S16LE: a true peak of $top dBTP"
+    fi
+    # No frame more or less.
+    [ "$(stat -c %s "$work/ours.wav")" -ge $(("$(stat -c %s "$wav")" - 100)) ] || complain "$programme: frames are missing"
+done <"$work/list"
+exit "$failed"
