@@ -107,13 +107,15 @@ shell-test: ## the scripts in tests/, each with real tools
 	done
 
 .PHONY: bench
-bench: setup-bench ## the benchmark table; writes target/bench.json (BENCH_RUNS=5 BENCH_SECS=10)
+bench: setup-bench ## the benchmark tables; writes target/bench.json (BENCH_RUNS=5 BENCH_SECS=10)
 	scripts/bench $(BENCH_ARGS)
+	@[ -n '$(BENCH_ARGS)' ] || $(MAKE) --no-print-directory bench-loudness bench-normalize
 
 .PHONY: bench-loudness
 bench-loudness: setup-test ## the loudness library against Debian's libebur128, through the C interface
 	$(CARGO) build --release -p threadbare-loudness-capi
 	bench/loudness/run $(TARGET_DIR)/release/libebur128.so
+	$(CARGO) bench -p threadbare-loudness --bench meter -- 'batch of 2000'
 
 .PHONY: bench-normalize
 bench-normalize: setup-test ## loudness normalisation against ffmpeg's loudnorm: CPU and memory

@@ -153,6 +153,7 @@ const RTPSINK: Table = &[
 
 const RTPG711: Table = &[
     "encoding-name gchararray = NULL",
+    "meter gboolean = false",
     "pt gint = -1, -1..=127",
     "ptime guint = 0, 0..=200",
     "ssrc guint = 4294967295, 0..=4294967295",

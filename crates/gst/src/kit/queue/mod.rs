@@ -4,19 +4,22 @@
 //! source that pushed awaits room before it produces more ([`super::pending`]). So the queue may exceed its limits by
 //! what one input of an element yields, and loses nothing. An ordinary thread waits in `push`.
 
+mod properties;
+
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use gst::glib;
-use gst::prelude::*;
 use threadbare_runtime::{CACHE_LINE, prefetch};
 
 use super::condition::Condition;
 use super::pending::{self, Hold};
 use super::stats::StatsProperty;
-use super::{PropertyGroup, lock, trail};
+use super::{lock, trail};
+
+pub(crate) use self::properties::QueueProperties;
 
 /// Where a full queue leaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
@@ -675,134 +678,4 @@ impl Future for Room {
         state.pushers.push(cx.waker().clone());
         Poll::Pending
     }
-}
-
-/// The properties of a queue: limits, levels and what to do when it is full. They act at once, in any state.
-pub(crate) struct QueueProperties(pub(crate) Queue);
-
-impl PropertyGroup for QueueProperties {
-    fn specs() -> Vec<glib::ParamSpec> {
-        let leaky = glib::ParamSpecEnum::builder_with_default("leaky", Leaky::No)
-            .blurb("Where the queue leaks when it is full, if at all")
-            .mutable_playing()
-            .build();
-        vec![
-            leaky,
-            limit32(
-                "max-size-buffers",
-                "Buffers the queue holds, 0: no limit",
-                200,
-            ),
-            limit32(
-                "max-size-bytes",
-                "Bytes the queue holds, 0: no limit",
-                1 << 20,
-            ),
-            limit64(
-                "max-size-time",
-                "Time the queue holds, ns, 0: no limit",
-                1_000_000_000,
-            ),
-            limit32(
-                "min-threshold-buffers",
-                "Buffers to collect before any is passed on",
-                0,
-            ),
-            limit32(
-                "min-threshold-bytes",
-                "Bytes to collect before any is passed on",
-                0,
-            ),
-            limit64(
-                "min-threshold-time",
-                "Time to collect before any is passed on, ns",
-                0,
-            ),
-            level32("current-level-buffers", "Buffers in the queue"),
-            level32("current-level-bytes", "Bytes in the queue"),
-            glib::ParamSpecUInt64::builder("current-level-time")
-                .blurb("Time in the queue, ns")
-                .read_only()
-                .build(),
-            flag(
-                "flush-on-eos",
-                "Drop what is queued when the end of the stream arrives",
-            ),
-            flag("silent", "Emit no signals"),
-            super::stats::spec(),
-        ]
-    }
-
-    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
-        let n32 = || value.get::<u32>().unwrap_or(0);
-        let n64 = || value.get::<u64>().unwrap_or(0);
-        let flag = || value.get::<bool>().unwrap_or(false);
-        let queue = &self.0;
-        match name {
-            "leaky" => {
-                let leaky = value.get().unwrap_or_default();
-                queue.set_limits(|state| state.leaky = leaky);
-            }
-            "max-size-buffers" => queue.set_limits(|state| state.max.buffers = n32()),
-            "max-size-bytes" => queue.set_limits(|state| state.max.bytes = n32()),
-            "max-size-time" => queue.set_limits(|state| state.max.time_ns = n64()),
-            "min-threshold-buffers" => queue.set_limits(|state| state.min.buffers = n32()),
-            "min-threshold-bytes" => queue.set_limits(|state| state.min.bytes = n32()),
-            "min-threshold-time" => queue.set_limits(|state| state.min.time_ns = n64()),
-            "flush-on-eos" => queue.set_limits(|state| state.flush_on_eos = flag()),
-            "silent" => queue.set_limits(|state| state.silent = flag()),
-            _ => return false,
-        }
-        true
-    }
-
-    fn get(&self, name: &str) -> Option<glib::Value> {
-        let state = self.0.state();
-        Some(match name {
-            "leaky" => state.leaky.to_value(),
-            "max-size-buffers" => state.max.buffers.to_value(),
-            "max-size-bytes" => state.max.bytes.to_value(),
-            "max-size-time" => state.max.time_ns.to_value(),
-            "min-threshold-buffers" => state.min.buffers.to_value(),
-            "min-threshold-bytes" => state.min.bytes.to_value(),
-            "min-threshold-time" => state.min.time_ns.to_value(),
-            "current-level-buffers" => state.level.buffers.to_value(),
-            "current-level-bytes" => state.level.bytes.to_value(),
-            "current-level-time" => state.level.time_ns.to_value(),
-            "flush-on-eos" => state.flush_on_eos.to_value(),
-            "silent" => state.silent.to_value(),
-            "stats" => state.stats().to_value(),
-            _ => return None,
-        })
-    }
-}
-
-fn limit32(name: &str, blurb: &str, default: u32) -> glib::ParamSpec {
-    glib::ParamSpecUInt::builder(name)
-        .blurb(blurb)
-        .default_value(default)
-        .mutable_playing()
-        .build()
-}
-
-fn limit64(name: &str, blurb: &str, default: u64) -> glib::ParamSpec {
-    glib::ParamSpecUInt64::builder(name)
-        .blurb(blurb)
-        .default_value(default)
-        .mutable_playing()
-        .build()
-}
-
-fn level32(name: &str, blurb: &str) -> glib::ParamSpec {
-    glib::ParamSpecUInt::builder(name)
-        .blurb(blurb)
-        .read_only()
-        .build()
-}
-
-fn flag(name: &str, blurb: &str) -> glib::ParamSpec {
-    glib::ParamSpecBoolean::builder(name)
-        .blurb(blurb)
-        .mutable_playing()
-        .build()
 }
