@@ -259,6 +259,17 @@ where
     }
 }
 
+/// Emits a signal without a result; where nobody has connected to it, that costs a look.
+pub(crate) fn emit_if_heard(
+    element: &gst::Element,
+    signal: gst::glib::subclass::SignalId,
+    arguments: &[&dyn gst::glib::value::ToValue],
+) {
+    if gst::glib::signal::signal_has_handler_pending(element, signal, None, false) {
+        element.emit::<()>(signal, arguments);
+    }
+}
+
 /// A group of properties that several elements have.
 pub trait PropertyGroup {
     /// The specifications.

@@ -3,13 +3,13 @@
 use std::sync::{LazyLock, Mutex};
 
 use gst::glib;
-use gst::glib::signal::signal_has_handler_pending;
 use gst::glib::subclass::{Signal, SignalId};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use crate::kit::context::ContextSettings;
 use crate::kit::crossing::{self, Crosses, Crossing, Passes, Popper};
+use crate::kit::emit_if_heard;
 use crate::kit::queue::{Queue as Items, QueueProperties};
 use crate::kit::time::RunningTime;
 
@@ -57,10 +57,7 @@ impl ObjectSubclass for Queue {
         let items = Items::new(move |notice| {
             // With a steady stream it is empty and running with each buffer; mostly nobody listens.
             if let Some(element) = pad.parent_element() {
-                let id = SIGNALS[notice as usize];
-                if signal_has_handler_pending(&element, id, None, false) {
-                    element.emit::<()>(id, &[]);
-                }
+                emit_if_heard(&element, SIGNALS[notice as usize], &[]);
             }
         });
         let of_popper = items.clone();

@@ -1,12 +1,13 @@
 //! The half of `ts-appsrc` on the context's thread.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 
-use gst::glib;
+use gst::glib::subclass::SignalId;
 use gst::prelude::*;
 use threadbare_runtime::Cx;
 
+use crate::kit::emit_if_heard;
 use crate::kit::queue::{Item, Queue};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::time::RunningTime;
@@ -28,12 +29,12 @@ pub(crate) struct Feeder {
     /// Need-data has been said and nothing has come since.
     has_asked: bool,
     is_open: bool,
-    element: glib::WeakRef<gst::Element>,
+    pad: gst::Pad,
 }
 
 impl Feeder {
     pub(super) fn new(
-        element: &gst::Element,
+        pad: &gst::Pad,
         items: Queue,
         shared: Arc<Shared>,
         caps: Option<gst::Caps>,
@@ -45,7 +46,7 @@ impl Feeder {
             caps,
             has_asked: false,
             is_open: false,
-            element: element.downgrade(),
+            pad: pad.clone(),
         }
     }
 
@@ -62,8 +63,9 @@ impl Feeder {
             return;
         }
         self.shared.has_enough.store(false, Relaxed);
-        if let Some(element) = self.element.upgrade() {
-            element.emit_by_name::<()>("need-data", &[&NEED_UNKNOWN]);
+        // With each buffer of an application that gives one at a time, though most of these do not listen.
+        if let Some(element) = self.pad.parent_element() {
+            emit_if_heard(&element, *NEED_DATA, &[&NEED_UNKNOWN]);
         }
     }
 
@@ -129,7 +131,7 @@ impl Producer for Feeder {
 
     fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
         self.is_open = true;
-        let element = self.element.upgrade();
+        let element = self.pad.parent_element();
         element.map_or_else(Vec::new, |element| {
             source::opening(pad, &element, self.caps.as_ref())
         })
@@ -148,6 +150,11 @@ impl Producer for Feeder {
         }
     }
 }
+
+static NEED_DATA: LazyLock<SignalId> = LazyLock::new(|| {
+    SignalId::lookup("need-data", crate::app::AppSrc::static_type())
+        .expect("the class has this signal")
+});
 
 /// As much as the application likes.
 const NEED_UNKNOWN: u32 = u32::MAX;

@@ -104,10 +104,9 @@ impl AppSrc {
 
     /// `false`: there is enough, or it does not run, or the end was said.
     fn push(&self, item: Item) -> bool {
-        let may_wait = self.settings().block && threadbare_runtime::current_shard_id().is_none();
         let is_full = match self.items.offer(item) {
             Ok(is_full) => is_full,
-            Err(Refusal::Full(item)) if may_wait => return self.items.push(item).is_ok(),
+            Err(Refusal::Full(item)) if self.may_wait() => return self.items.push(item).is_ok(),
             Err(Refusal::Full(_)) => {
                 self.say_enough();
                 return false;
@@ -118,6 +117,10 @@ impl AppSrc {
             self.say_enough();
         }
         true
+    }
+
+    fn may_wait(&self) -> bool {
+        self.settings().block && threadbare_runtime::current_shard_id().is_none()
     }
 
     fn say_enough(&self) {
@@ -282,7 +285,7 @@ impl LiveSource for AppSrc {
         let element = obj.upcast_ref::<gst::Element>();
         let place = lock(&self.context).place(element)?;
         let caps = self.settings().caps.clone();
-        let feeder = Feeder::new(element, self.items.clone(), self.shared.clone(), caps);
+        let feeder = Feeder::new(&self.src_pad, self.items.clone(), self.shared.clone(), caps);
         self.driver.add(element, &self.src_pad, place, feeder)?;
         *lock(&self.sample_caps) = None;
         self.shared.has_enough.store(false, Relaxed);

@@ -282,8 +282,7 @@ impl Queue {
             return Ok(true);
         }
         state.leak_old();
-        self.enqueue(state, item);
-        Ok(self.state().is_full())
+        Ok(self.enqueue(state, item))
     }
 
     /// What an element tells that has a queue inside.
@@ -356,7 +355,8 @@ impl Queue {
         Ok(())
     }
 
-    fn enqueue(&self, mut state: MutexGuard<'_, State>, mut item: Item) {
+    /// Says whether it is full now.
+    fn enqueue(&self, mut state: MutexGuard<'_, State>, mut item: Item) -> bool {
         if std::mem::take(&mut state.discont) {
             if let Item::Buffer(buffer) = &mut item {
                 buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
@@ -379,6 +379,7 @@ impl Queue {
         };
         let running =
             !state.silent && state.level.buffers > 0 && std::mem::take(&mut state.is_empty_noticed);
+        let is_full = state.is_full();
         drop(state);
         if running {
             (self.0.notice)(Notice::Running);
@@ -386,6 +387,7 @@ impl Queue {
         if let Some(popper) = popper {
             popper.wake();
         }
+        is_full
     }
 
     /// The next thing, if there is one; if not, `waker` is woken when there is.
