@@ -181,11 +181,12 @@ fn hub_round(i: u32) {
 }
 
 /// Audio that is measured on a context's thread, in both layouts, with readings posted and not.
+/// A source that is not live is stopped by its end: what it makes while nobody looks would count as memory that is left.
 fn loudness_round(i: u32) {
     let name = format!("loud{}", i % 3);
     let layout = ["interleaved", "non-interleaved"][i as usize % 2];
     let pipe = Pipe::parse(&format!(
-        "ts-audiotestsrc is-live=false samples-per-buffer=800 context={name} ! audio/x-raw,rate=8000,channels=2 \
+        "ts-audiotestsrc is-live=false num-buffers=60 samples-per-buffer=800 context={name} ! audio/x-raw,rate=8000,channels=2 \
          ! audioconvert ! audio/x-raw,layout={layout} \
          ! ebur128level name=level interval=10000000 post-messages={} ! audioloudnorm name=norm post-messages={} interval=10000000 \
          ! fakesink name=out async=false sync=false",
