@@ -171,7 +171,12 @@ impl Running {
                 self.log.read_line(&mut line).expect("a log") > 0,
                 "no {message:?} in\n{seen}"
             );
-            let event: serde_json::Value = serde_json::from_str(&line).expect("JSON log");
+            let Ok(event) = serde_json::from_str::<serde_json::Value>(&line) else {
+                // A library's own warning begins with an empty line.
+                let mut next = String::new();
+                let _ = self.log.read_line(&mut next);
+                panic!("not a line of the log: {line:?} {next:?}");
+            };
             if event["message"] == message {
                 return (event, seen);
             }
