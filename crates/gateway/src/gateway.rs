@@ -167,14 +167,20 @@ impl Gateway {
 
     /// Lets every stream send what it has received, for at most `limit`; then stops all of them.
     ///
-    /// A context looks at its sockets once per slice. So first two slices pass, and what had arrived
-    /// before is on its way; then the end of the stream makes the codecs give up what they hold.
+    /// A context looks at its sockets once per slice. So first two slices and the longest jitter buffer's latency pass, and
+    /// what had arrived before is on its way; then the end of the stream makes the codecs give up what they hold.
     ///
     /// Returns the number of streams that did not get done in time.
     pub fn drain_and_stop(mut self, limit: Duration) -> usize {
         let end = Instant::now() + limit;
         let slice = Duration::from_millis(self.config.contexts.wait_ms.into());
-        self.handle_for(Some(limit.min(2 * slice + DRAIN_SPARE)));
+        let latencies = self
+            .config
+            .streams
+            .iter()
+            .map(|spec| spec.jitter.latency_ms);
+        let latency = Duration::from_millis(latencies.max().unwrap_or(0).into());
+        self.handle_for(Some(limit.min(2 * slice + latency + DRAIN_SPARE)));
         let mut draining: HashMap<String, gst::Pipeline> = HashMap::new();
         for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
             let Some(pipeline) = &stream.pipeline else {
@@ -301,8 +307,8 @@ impl Drop for Gateway {
 /// Streams whose statistics are logged.
 const STATS_LINES_MAX: usize = 200;
 
-/// Beyond the slices of the contexts: for threads to be scheduled.
-const DRAIN_SPARE: Duration = Duration::from_millis(20);
+/// Beyond that: for threads to be scheduled, on a machine that has more to do than it can.
+const DRAIN_SPARE: Duration = Duration::from_millis(200);
 
 /// Elements warn about bad packets, and whoever sends these must not fill the log.
 const WARNINGS_PER_SECOND: u32 = 10;

@@ -254,6 +254,7 @@ fn bench_names_an_element_that_is_not_there() {
 #[test]
 fn sigterm_drains_and_stops() {
     for elements in ELEMENTS {
+        println!("with {elements:?}");
         check_sigterm_drains_and_stops(elements);
     }
 }
