@@ -301,7 +301,7 @@ impl Playout {
 
 /// How many packets are read on in search of a missing one. Far fewer than the jitter buffer has places for: a context
 /// that lags finds seconds of packets in its sockets, and more than fit are lost.
-const HELD_BACK_PACKETS_MAX: u32 = 16;
+pub(super) const HELD_BACK_PACKETS_MAX: u32 = 16;
 
 /// As the stock jitter buffer says it, so that stock depayloaders make gaps of it, which decoders conceal.
 pub(super) fn lost(

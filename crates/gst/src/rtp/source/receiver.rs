@@ -18,7 +18,7 @@ use crate::kit::receive::{Datagram, Read, Reader};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
-use crate::rtp::playout::{Fields, Playout, UnknownPayloadType};
+use crate::rtp::playout::{Fields, HELD_BACK_PACKETS_MAX, Playout, UnknownPayloadType};
 use crate::rtp::port::Mailbox;
 use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
 
@@ -58,6 +58,8 @@ pub(crate) struct Receiver {
     mux: bool,
     /// Nothing was left in the socket in this pass.
     is_drained: bool,
+    /// Datagrams read since a loss was due, whatever they were: what they leave behind has to be drained, too.
+    held_reads: u32,
     has_warned: bool,
     /// What to ask the sender for again, if at all.
     missing: Option<Box<Missing>>,
@@ -132,6 +134,7 @@ impl Receiver {
             slack_ns: slice_ns,
             mux: sockets.rtcp.is_none(),
             is_drained: false,
+            held_reads: 0,
             has_warned: false,
             missing: None,
             _sockets: sockets,
@@ -297,13 +300,18 @@ impl Producer for Receiver {
             let (held_back, due_ns) = {
                 let mut playout = lock(&self.shared.playout);
                 // A missing packet may be in the socket, behind the one that was read.
-                let held_back = !self.is_drained && playout.is_loss_due(now_ns);
+                let is_due = !self.is_drained && playout.is_loss_due(now_ns);
+                if !is_due {
+                    self.held_reads = 0;
+                }
+                let held_back = is_due && self.held_reads < HELD_BACK_PACKETS_MAX;
                 if !held_back && let Some(produced) = playout.next(now_ns, clock_ns) {
                     return produced;
                 }
                 (held_back, playout.next_timeout())
             };
             if held_back {
+                self.held_reads += 1;
                 self.input.again();
             }
             match self.input.next(cx) {
