@@ -2,7 +2,7 @@
 
 use gst::prelude::*;
 use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::jitter::{self, Arrival, JitterBuffer, Output};
+use threadbare_rtp::jitter::{self, Arrival, DropReason, JitterBuffer, Output};
 use threadbare_rtp::packet::Packet;
 use threadbare_rtp::payload::{COMFORT_NOISE, static_payload};
 use threadbare_rtp::session;
@@ -229,8 +229,10 @@ impl Playout {
                     }
                 }
                 Output::Resync { .. } => self.resync = true,
-                // Counted by the jitter buffer, by reason; one that is full because a flood came in one pass, too.
-                Output::Dropped { packet, .. } => drop(packet),
+                Output::Dropped { packet, reason } => {
+                    debug_assert!(reason != DropReason::Full, "outputs are always drained");
+                    drop(packet);
+                }
             }
         }
     }
