@@ -32,9 +32,12 @@ fn ssrc(packet: &[u8]) -> u32 {
 
 /// A source on loopback and any free ports, what it pushed, and where to send.
 fn playing(properties: &str) -> (Pipe, Receiver<Seen>, SocketAddr) {
+    playing_on(&context(), properties)
+}
+
+fn playing_on(context: &str, properties: &str) -> (Pipe, Receiver<Seen>, SocketAddr) {
     let pipe = Pipe::parse(&format!(
-        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} {properties} ! fakesink name=sink sync=false async=false",
-        context()
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={context} {properties} ! fakesink name=sink sync=false async=false"
     ));
     let seen = watch(&pipe.pad("sink", "sink"));
     pipe.play();
@@ -131,20 +134,21 @@ fn a_loss_is_one_event_at_its_time_and_a_gap_behind_a_stock_depayloader() {
     assert_eq!(counted(&pipe.get("src"), "num-lost"), 2);
 }
 
+/// A source with no latency, what it pushed, and where to send. Its thread is held while the first packet is pushed: what is
+/// sent until the gate opens is found in the socket all at once.
+fn held_at_the_first(context: &str) -> (Pipe, Receiver<Seen>, Gate, SocketAddr) {
+    let (pipe, seen, target) = playing_on(context, "latency=0");
+    let gate = gate(&pipe.pad("sink", "sink"));
+    socket().send_to(&rtp(7, 0, 0), target).unwrap();
+    gate.wait_held();
+    (pipe, seen, gate, target)
+}
+
 #[test]
 fn a_missing_packet_that_waits_in_the_socket_is_not_given_up() {
     // The thread is held while packets arrive out of order, and for longer than their deadline.
-    let pipe = Pipe::parse(&format!(
-        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} latency=0 ! fakesink name=sink sync=false async=false",
-        context()
-    ));
-    let seen = watch(&pipe.pad("sink", "sink"));
-    let gate = gate(&pipe.pad("sink", "sink"));
-    pipe.play();
-    let target = rtp_address(&pipe.get("src"));
+    let (pipe, seen, gate, target) = held_at_the_first(&context());
     let sender = socket();
-    sender.send_to(&rtp(7, 0, 0), target).unwrap();
-    gate.wait_held();
     for number in [2, 1, 3] {
         sender.send_to(&rtp(7, 0, number), target).unwrap();
     }
@@ -159,17 +163,8 @@ fn a_missing_packet_that_waits_in_the_socket_is_not_given_up() {
 fn more_than_the_buffer_holds_may_wait_in_the_socket() {
     // The thread is held for two seconds' worth of packets, the first of which is missing.
     const PACKETS: u32 = 200;
-    let pipe = Pipe::parse(&format!(
-        "ts-rtpsrc name=src address=127.0.0.1 port=0 context={} latency=0 ! fakesink name=sink sync=false async=false",
-        context()
-    ));
-    let seen = watch(&pipe.pad("sink", "sink"));
-    let gate = gate(&pipe.pad("sink", "sink"));
-    pipe.play();
-    let target = rtp_address(&pipe.get("src"));
+    let (pipe, seen, gate, target) = held_at_the_first(&context());
     let sender = socket();
-    sender.send_to(&rtp(7, 0, 0), target).unwrap();
-    gate.wait_held();
     for number in 2..PACKETS {
         sender.send_to(&rtp(7, 0, number), target).unwrap();
     }
@@ -178,6 +173,57 @@ fn more_than_the_buffer_holds_may_wait_in_the_socket() {
         assert_eq!(u32::from(seq(&bytes(&next_buffer(&seen)))), number);
     }
     assert_eq!(counted(&pipe.get("src"), "num-lost"), 1);
+}
+
+/// A garbage packet in the socket that happens to fit leaves few places in the jitter buffer, however little is in it.
+#[test]
+fn a_gap_as_long_as_the_buffer_is_not_looked_for_in_the_socket() {
+    let (pipe, seen, gate, target) = held_at_the_first(&context());
+    let sender = socket();
+    let numbers = || [1, 3].into_iter().chain(63..100);
+    for number in numbers() {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    gate.open();
+    for number in std::iter::once(0).chain(numbers()) {
+        assert_eq!(u32::from(seq(&bytes(&next_buffer(&seen)))), number);
+    }
+    assert_eq!(counted(&pipe.get("src"), "num-lost"), 60);
+}
+
+#[test]
+fn a_flood_with_gaps_gives_the_others_their_turn() {
+    const PACKETS: u32 = 200;
+    let context = context();
+    let (other, seen, other_target) = playing_on(&context, "latency=0");
+    let (flooded, _, gate, target) = held_at_the_first(&context);
+    let source = flooded.get("src");
+    let (send, read_before) = std::sync::mpsc::channel();
+    other
+        .pad("sink", "sink")
+        .add_probe(gst::PadProbeType::BUFFER, {
+            let source = source.clone();
+            move |_, _| {
+                let _ = send.send(counted(&source, "packets-received"));
+                gst::PadProbeReturn::Ok
+            }
+        });
+    let sender = socket();
+    // All of one time, so that all losses are due at once.
+    for number in (2..2 * PACKETS).step_by(2) {
+        let mut packet = rtp(7, 0, number);
+        packet[4..8].fill(0);
+        sender.send_to(&packet, target).unwrap();
+    }
+    sender.send_to(&rtp(8, 0, 0), other_target).unwrap();
+    gate.open();
+    next_buffer(&seen);
+    // On the thread of both, at the first packet of the other.
+    let read = read_before.recv_timeout(DEADLINE).unwrap();
+    assert!(read < u64::from(PACKETS) / 2, "{read}");
+    eventually("the rest comes", || {
+        counted(&source, "num-pushed") == u64::from(PACKETS)
+    });
 }
 
 #[test]

@@ -198,16 +198,18 @@ fn a_tone_that_is_not_repeated_ends_in_silence_and_a_new_one_begins() {
 fn a_change_while_it_plays_goes_on_where_the_phase_was() {
     let (rig, clock) = on_clock("ts-tonesrc freq=100 on-time=60000 samples-per-buffer=100");
     run_to(&clock, 1000 * MS);
-    let mut before = samples(&rig, 8000);
-    rig.element.set_property("volume", -1);
-    rig.element.set_property("freq", 101);
-    run_to(&clock, 2000 * MS);
-    before.extend(samples(&rig, 8000));
-    let steps = before.windows(2).map(|pair| (pair[1] - pair[0]).abs());
+    let mut heard = samples(&rig, 8000);
+    // Each holds from the next buffer on; buffers may come between two of them.
+    for (property, value) in [("volume", -1), ("freq", 101)] {
+        rig.element.set_property(property, value);
+        run_to(&clock, clock.time() + 1000 * MS);
+        heard.extend(samples(&rig, 8000));
+    }
+    let steps = heard.windows(2).map(|pair| (pair[1] - pair[0]).abs());
     // The steepest that 101 Hz can be.
     let most = steps.fold(0.0, f64::max);
     assert!(most < 22_827.0 * TAU * 101.0 / 8000.0 * 1.1, "{most}");
-    let end = &before[8000..];
+    let end = &heard[16_000..];
     assert!((dbm0(amplitude(end, 101.0, 8000.0)) + 1.0).abs() < 0.1);
 }
 

@@ -180,14 +180,20 @@ impl Playout {
             .filter(|rate| (1..=jitter::CLOCK_RATE_HZ_MAX).contains(rate))
     }
 
-    /// What is to be pushed next at `now_ns`, when the context's clock reads `clock_ns`. `None`: nothing yet.
+    /// What is to be pushed next at `now_ns`, when the context's clock reads `clock_ns`. `None`: nothing yet. `losses`:
+    /// packets may be given up for lost.
     #[inline]
-    pub(super) fn next(&mut self, now_ns: u64, clock_ns: u64) -> Option<Produced> {
+    pub(super) fn next(&mut self, now_ns: u64, clock_ns: u64, losses: bool) -> Option<Produced> {
         if let Some(buffer) = self.waiting.take() {
             return Some(Produced::Buffer(buffer));
         }
         loop {
-            match self.jitter.poll_output(now_ns)? {
+            let output = if losses {
+                self.jitter.poll_output(now_ns)
+            } else {
+                self.jitter.poll_before_loss(now_ns)
+            };
+            match output? {
                 Output::Packet {
                     packet:
                         Held {
@@ -237,13 +243,10 @@ impl Playout {
         }
     }
 
-    /// Whether [`Playout::next`] would declare a loss that a packet yet to be read might spare. None of the next packets is
-    /// the missing one once so many wait behind it.
+    /// Whether [`Playout::next`] without losses stops at one that a packet yet to be read might spare.
     #[inline]
     pub(super) fn is_loss_due(&self, at_ns: u64) -> bool {
-        let due_ns = self.jitter.loss_due_ns();
-        due_ns.is_some_and(|due_ns| due_ns <= at_ns)
-            && self.jitter.held_packets() < HELD_BACK_PACKETS_MAX
+        self.jitter.is_loss_due(at_ns)
     }
 
     /// When [`Playout::next`] has something if nothing arrives before.
@@ -298,10 +301,6 @@ impl Playout {
         Some(common)
     }
 }
-
-/// How many packets are read on in search of a missing one. Far fewer than the jitter buffer has places for: a context
-/// that lags finds seconds of packets in its sockets, and more than fit are lost.
-pub(super) const HELD_BACK_PACKETS_MAX: u32 = 16;
 
 /// As the stock jitter buffer says it, so that stock depayloaders make gaps of it, which decoders conceal.
 pub(super) fn lost(

@@ -16,6 +16,10 @@ pub struct Watched {
     last_play_ns: u64,
     /// What must come next, where that is known.
     expected: Option<SeqNum>,
+    /// Nothing was left to take when the last packet was handed in.
+    is_drained: bool,
+    /// Something was, once: packets may have been lost for it.
+    was_neglected: bool,
 }
 
 /// Drains that have not ended after this many outputs never will: each takes a packet or a mark from a bounded store.
@@ -31,6 +35,8 @@ impl Watched {
             forgotten: 0,
             last_play_ns: 0,
             expected: None,
+            is_drained: true,
+            was_neglected: false,
         })
     }
 
@@ -47,6 +53,7 @@ impl Watched {
 
     /// Hands in the next packet. Its handle is its number.
     pub fn handle(&mut self, now_ns: u64, arrival: Arrival<()>) {
+        self.was_neglected |= !std::mem::replace(&mut self.is_drained, false);
         let packet = self.returned.len() as u32;
         self.returned.push(false);
         self.buffer.handle_packet(
@@ -87,6 +94,7 @@ impl Watched {
             self.check_counts();
             assert!(outputs.len() < OUTPUTS_MAX, "an endless drain");
         }
+        self.is_drained = true;
         let stats = self.buffer.stats();
         assert!(stats.held_packets <= u32::from(self.buffer.config().capacity_packets));
         if let Some(due_ns) = self.buffer.next_timeout() {
@@ -98,6 +106,23 @@ impl Watched {
                 stats.held_packets <= 1,
                 "only a candidate waits without a time"
             );
+        }
+        outputs
+    }
+
+    /// Takes all outputs that are due, up to a loss that the next packet might spare.
+    pub fn drain_before_loss(&mut self, now_ns: u64) -> Vec<Output<u32>> {
+        let mut outputs = Vec::new();
+        while let Some(output) = self.buffer.poll_before_loss(now_ns) {
+            self.check_output(&output);
+            outputs.push(output);
+            self.check_counts();
+            assert!(outputs.len() < OUTPUTS_MAX, "an endless drain");
+        }
+        self.is_drained = true;
+        if !self.buffer.is_loss_due(now_ns) {
+            // There is no difference then.
+            outputs.extend(self.drain(now_ns));
         }
         outputs
     }
@@ -129,6 +154,7 @@ impl Watched {
             Output::Resync { .. } => self.expected = None,
             Output::Dropped { packet, reason } => {
                 self.check_returned(packet);
+                assert!(reason != DropReason::Full || self.was_neglected);
                 if matches!(reason, DropReason::Latency | DropReason::Flushed) {
                     self.expected = None;
                 }
@@ -155,9 +181,9 @@ impl Watched {
         assert_eq!(stats.held_packets, self.buffer.held_packets());
     }
 
-    /// Everything that was handed in came back, once; to be called when drained and nothing is held.
+    /// Everything that was handed in came back, once, if it was always drained; to be called when nothing is held.
     pub fn check_all_returned(&self) {
-        assert!(self.returned[self.forgotten..].iter().all(|back| *back));
+        assert!(self.was_neglected || self.returned[self.forgotten..].iter().all(|back| *back));
     }
 }
 
@@ -202,24 +228,21 @@ pub fn jitter(data: &[u8]) {
         seq: SeqNum(bytes.u16()),
         time: RtpTime(bytes.u32()),
     };
-    let mut is_drained = true;
     while !bytes.0.is_empty() {
         let operation = bytes.u8();
         operate(operation % 16, &mut bytes, &mut watched, &mut stream);
-        // Who does not drain loses packets and nothing else.
-        let skips_drain = operation >= 0xf0;
-        is_drained &= !skips_drain;
-        if !skips_drain {
-            watched.drain(stream.now_ns);
+        match operation {
+            // Who does not drain loses packets and nothing else.
+            0xf0.. => {}
+            0xd0.. => drop(watched.drain_before_loss(stream.now_ns)),
+            _ => drop(watched.drain(stream.now_ns)),
         }
     }
     watched.buffer_mut().release_all();
     watched.flush();
     watched.drain(stream.now_ns);
     assert_eq!(watched.buffer().held_packets(), 0);
-    if is_drained {
-        watched.check_all_returned();
-    }
+    watched.check_all_returned();
 }
 
 fn operate(operation: u8, bytes: &mut Bytes<'_>, watched: &mut Watched, stream: &mut Stream) {

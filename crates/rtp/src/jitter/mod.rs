@@ -32,7 +32,7 @@ pub use config::{
     Adaptive, CAPACITY_PACKETS_MAX, CAPACITY_PACKETS_MIN, CLOCK_RATE_HZ_MAX, Config, ConfigError,
     LATENCY_NS_MAX, Release, Skew,
 };
-use depart::Next;
+use depart::{Head, Next};
 pub use output::{Arrival, DropReason, Output, ResyncCause};
 use ring::Ring;
 use skew::{Offset, Slices};
@@ -248,6 +248,36 @@ impl<T> JitterBuffer<T> {
 
     /// The next output that is due at `now_ns`, or nothing.
     pub fn poll_output(&mut self, now_ns: u64) -> Option<Output<T>> {
+        self.poll(now_ns, true)
+    }
+
+    /// As [`poll_output`](Self::poll_output), but nothing once a loss comes next that a packet might yet spare. For callers
+    /// that may have packets waiting which they have not handed in: they drain with this after each of them, and with
+    /// `poll_output` when there are no more, or they do not want to look any further. What is lost for want of places, or
+    /// because of [`release_all`](Self::release_all), is not held back.
+    pub fn poll_before_loss(&mut self, now_ns: u64) -> Option<Output<T>> {
+        self.poll(now_ns, false)
+    }
+
+    /// Whether a loss is what [`poll_before_loss`](Self::poll_before_loss) stops at.
+    #[must_use]
+    pub fn is_loss_due(&self, now_ns: u64) -> bool {
+        if self.rejects > 0 {
+            return false;
+        }
+        self.head().is_some_and(|head| {
+            let due_ns = self.due_ns(&head);
+            Self::may_be_spared(&head, due_ns) && due_ns <= local_ns(now_ns)
+        })
+    }
+
+    /// The missing are waited for until `due_ns`, and not given up for another reason.
+    fn may_be_spared(head: &Head, due_ns: i64) -> bool {
+        matches!(head.what, Next::Missing { .. }) && due_ns > i64::MIN
+    }
+
+    #[inline]
+    fn poll(&mut self, now_ns: u64, with_losses: bool) -> Option<Output<T>> {
         if self.rejects > 0
             && let Some(dropped) = self.take_reject()
         {
@@ -260,7 +290,11 @@ impl<T> JitterBuffer<T> {
             }
             self.is_forced = self.next < self.cold.release_to;
         }
-        if local_ns(now_ns) >= self.due_ns(&head) {
+        let due_ns = self.due_ns(&head);
+        if local_ns(now_ns) >= due_ns {
+            if !with_losses && Self::may_be_spared(&head, due_ns) {
+                return None;
+            }
             return match head.what {
                 Next::Packet => self.give_out(head.send_ns),
                 Next::Missing { packets, step_ns } => {
@@ -286,17 +320,6 @@ impl<T> JitterBuffer<T> {
         }
         let head = self.head()?;
         Some(self.due_ns(&head).max(0) as u64)
-    }
-
-    /// When [`poll_output`](Self::poll_output) will declare a loss, in ns, if that comes next. A caller that may have packets
-    /// waiting which it has not handed in yet had better do that first.
-    #[must_use]
-    pub fn loss_due_ns(&self) -> Option<u64> {
-        let head = self.head()?;
-        match head.what {
-            depart::Next::Missing { .. } => Some(self.due_ns(&head).max(0) as u64),
-            depart::Next::Packet | depart::Next::Resync(_) => None,
-        }
     }
 
     /// Everything held is due at once, in order, with its losses declared: the stream has ended (BYE), or what is

@@ -594,3 +594,53 @@ fn two_forged_packets_cost_half_a_second() {
     assert_eq!(dropped.count(), 25);
     assert!(outputs.ends_with(&["198".into(), "199".into()]));
 }
+
+/// What looks for a missing packet where more have arrived already: in a socket.
+#[test]
+fn a_loss_is_held_back_and_nothing_else_is() {
+    let mut bed = Bed::in_order(0);
+    bed.stream(0, 2);
+    bed.hand_in(A, 3, 3 * 160, false);
+    // From nobody knows whom, twice: the first goes.
+    bed.hand_in(B, 70, 0, false);
+    bed.hand_in(C, 90, 0, false);
+    let now_ns = (bed.now_ms + 1_000) * MS;
+    assert!(!bed.buffer.is_loss_due(now_ns), "a drop comes first");
+    let dropped = bed.buffer.poll_before_loss(now_ns);
+    assert!(
+        matches!(dropped, Some(Output::Dropped { .. })),
+        "{dropped:?}"
+    );
+    assert_eq!(bed.buffer.poll_before_loss(now_ns), None);
+    assert!(bed.buffer.is_loss_due(now_ns));
+    // Here it is.
+    bed.hand_in(A, 2, 2 * 160, false);
+    assert!(!bed.buffer.is_loss_due(now_ns));
+    assert_eq!(bed.drain(), ["2", "3"]);
+}
+
+#[test]
+fn a_loss_for_want_of_places_or_at_the_end_is_not_held_back() {
+    let mut bed = Bed::new(Config {
+        release: Release::InOrder,
+        capacity_packets: 64,
+        ..Config::new(8_000, 1_000 * MS)
+    });
+    bed.stream(0, 2);
+    bed.hand_in(A, 63, 63 * 160, false);
+    assert_eq!(bed.buffer.poll_before_loss(bed.now_ms * MS), None);
+    bed.hand_in(A, 64, 64 * 160, false);
+    let lost = bed.buffer.poll_before_loss(bed.now_ms * MS);
+    assert!(
+        matches!(lost, Some(Output::Lost { packets: 61, .. })),
+        "{lost:?}"
+    );
+    bed.drain();
+    bed.hand_in(A, 66, 66 * 160, false);
+    bed.buffer.release_all();
+    let lost = bed.buffer.poll_before_loss(bed.now_ms * MS);
+    assert!(
+        matches!(lost, Some(Output::Lost { packets: 1, .. })),
+        "{lost:?}"
+    );
+}

@@ -173,7 +173,7 @@ impl Orderer {
         };
         // What is held was sent at the rate before.
         self.jitter.release_all();
-        while let Some(produced) = self.poll_jitter(u64::MAX) {
+        while let Some(produced) = self.poll_jitter(u64::MAX, true) {
             self.ready.push_back(produced);
         }
         add(&mut self.past, &self.jitter.stats());
@@ -273,12 +273,8 @@ impl Orderer {
             return Some(event);
         }
         let now_ns = now_ns.unwrap_or(u64::MAX);
-        // What has to go for want of places, or at the end of the stream, is due at 0: that is not held back.
-        let is_loss_due = |due_ns| (1..=now_ns).contains(&due_ns);
-        if !losses && self.jitter.loss_due_ns().is_some_and(is_loss_due) {
-            return None;
-        }
-        self.poll_jitter(now_ns).or_else(|| self.due_event())
+        self.poll_jitter(now_ns, losses)
+            .or_else(|| self.due_event())
     }
 
     fn due_event(&mut self) -> Option<Produced> {
@@ -297,9 +293,14 @@ impl Orderer {
     }
 
     #[inline]
-    fn poll_jitter(&mut self, now_ns: u64) -> Option<Produced> {
+    fn poll_jitter(&mut self, now_ns: u64, losses: bool) -> Option<Produced> {
         loop {
-            match self.jitter.poll_output(now_ns)? {
+            let output = if losses {
+                self.jitter.poll_output(now_ns)
+            } else {
+                self.jitter.poll_before_loss(now_ns)
+            };
+            match output? {
                 Output::Packet {
                     packet,
                     play_ns,

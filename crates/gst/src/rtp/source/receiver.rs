@@ -18,7 +18,7 @@ use crate::kit::receive::{Datagram, Read, Reader};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
-use crate::rtp::playout::{Fields, HELD_BACK_PACKETS_MAX, Playout, UnknownPayloadType};
+use crate::rtp::playout::{Fields, Playout, UnknownPayloadType};
 use crate::rtp::port::Mailbox;
 use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
 
@@ -58,8 +58,10 @@ pub(crate) struct Receiver {
     mux: bool,
     /// Nothing was left in the socket in this pass.
     is_drained: bool,
-    /// Datagrams read since a loss was due, whatever they were: what they leave behind has to be drained, too.
-    held_reads: u32,
+    /// How often the packet that is missing now has been looked for in the socket.
+    looks: u8,
+    /// How often in this pass.
+    looks_in_pass: u8,
     has_warned: bool,
     /// What to ask the sender for again, if at all.
     missing: Option<Box<Missing>>,
@@ -134,7 +136,8 @@ impl Receiver {
             slack_ns: slice_ns,
             mux: sockets.rtcp.is_none(),
             is_drained: false,
-            held_reads: 0,
+            looks: 0,
+            looks_in_pass: 0,
             has_warned: false,
             missing: None,
             _sockets: sockets,
@@ -289,6 +292,7 @@ impl Producer for Receiver {
     #[inline]
     fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
         self.is_drained = false;
+        self.looks_in_pass = 0;
         self.input.begin(cx, ready);
     }
 
@@ -297,26 +301,28 @@ impl Producer for Receiver {
         let clock_ns = cx.now_ns();
         let now_ns = clock_ns.saturating_add(self.ahead_ns);
         loop {
-            let (held_back, due_ns) = {
+            // A missing packet may be in the socket, behind the one that was read.
+            let may_look = !self.is_drained && self.looks < LOOKS_MAX;
+            let (is_missed, due_ns) = {
                 let mut playout = lock(&self.shared.playout);
-                // A missing packet may be in the socket, behind the one that was read.
-                let is_due = !self.is_drained && playout.is_loss_due(now_ns);
-                if !is_due {
-                    self.held_reads = 0;
-                }
-                let held_back = is_due && self.held_reads < HELD_BACK_PACKETS_MAX;
-                if !held_back && let Some(produced) = playout.next(now_ns, clock_ns) {
+                if let Some(produced) = playout.next(now_ns, clock_ns, !may_look) {
+                    self.looks = 0;
                     return produced;
                 }
-                (held_back, playout.next_timeout())
+                let is_missed = may_look && playout.is_loss_due(now_ns);
+                (is_missed, playout.next_timeout())
             };
-            if held_back {
-                self.held_reads += 1;
+            let looks = is_missed && self.looks_in_pass < LOOKS_IN_PASS_MAX;
+            if looks {
+                self.looks += 1;
+                self.looks_in_pass += 1;
                 self.input.again();
+            } else if !is_missed {
+                self.looks = 0;
             }
             match self.input.next(cx) {
                 Read::Datagram(datagram) => self.take(cx, datagram),
-                Read::Idle if held_back => self.is_drained = true,
+                Read::Idle if looks => self.is_drained = true,
                 Read::NetworkError => {
                     self.shared.counts.socket_errors.add(1);
                 }
@@ -393,6 +399,11 @@ impl SliceClock {
     }
 }
 
+/// How often a missing packet is looked for in the socket: a context that lags finds seconds of packets there.
+const LOOKS_MAX: u8 = 16;
+/// How often in one pass, whatever is missing, so that a flood with gaps does not keep other streams from theirs. The rest
+/// is looked for in the next pass.
+const LOOKS_IN_PASS_MAX: u8 = 4 * LOOKS_MAX;
 /// A packet that waited longer in the kernel was not slow on the network.
 const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
 /// Cache lines that a packet touches.
