@@ -6,6 +6,7 @@
 pub(crate) mod condition;
 pub(crate) mod context;
 pub(crate) mod crossing;
+pub(crate) mod inline;
 pub(crate) mod line;
 pub(crate) mod pending;
 pub(crate) mod pool;
@@ -256,6 +257,14 @@ where
         Ok(result) => result,
         // It knows how a panic is told to the application.
         Err(panic) => T::catch_panic_pad_function(parent, fallback, |_| resume_unwind(panic)),
+    }
+}
+
+/// Adds what an element adds itself to an answered query for latency; others stay as they are.
+pub(crate) fn add_latency(query: &mut gst::QueryRef, own: impl FnOnce() -> gst::ClockTime) {
+    if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
+        let ((is_live, min, max), own) = (latency.result(), own());
+        latency.set(is_live, min + own, max.map(|max| max + own));
     }
 }
 

@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 use gst_audio::{AudioChannelPosition as Position, AudioFormat, AudioLayout};
-use threadbare_loudness::{CHANNELS_MAX, Channel, InputError, Meter, Sample};
+use threadbare_loudness::{CHANNELS_MAX, Channel, InputError, Meter, RATE_HZ_MAX, Sample};
 
 /// What caps of raw audio say, once looked at.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +20,29 @@ pub struct Format {
     pub kind: Kind,
     /// Channel after channel, each for the whole buffer, instead of frame after frame.
     pub is_planar: bool,
+}
+
+/// Caps of what [`Format::of_caps`] takes, from this rate on. Native byte order: GStreamer's decoders and converters make
+/// nothing else unless they are told to.
+pub(super) fn template_caps(rate_hz_min: u32) -> gst::Caps {
+    let formats = [
+        gst_audio::AUDIO_FORMAT_F32,
+        gst_audio::AUDIO_FORMAT_F64,
+        gst_audio::AUDIO_FORMAT_S16,
+        gst_audio::AUDIO_FORMAT_S32,
+    ];
+    gst::Caps::builder("audio/x-raw")
+        .field(
+            "format",
+            gst::List::new(formats.map(gst_audio::AudioFormat::to_str)),
+        )
+        .field("layout", gst::List::new(["interleaved", "non-interleaved"]))
+        .field(
+            "rate",
+            gst::IntRange::new(rate_hz_min as i32, RATE_HZ_MAX as i32),
+        )
+        .field("channels", gst::IntRange::new(1, CHANNELS_MAX as i32))
+        .build()
 }
 
 /// The type of the samples.

@@ -24,6 +24,7 @@
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
+use crate::kit::add_latency;
 use crate::kit::source::{self, LiveSource, opening};
 
 pub use crate::kit::context::{ContextSettings, Place};
@@ -257,10 +258,7 @@ where
                 || false,
                 |imp| {
                     let is_known = gst::Pad::query_default(pad, Some(&*imp.obj()), query);
-                    if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
-                        let ((is_live, min, max), own) = (latency.result(), imp.latency());
-                        latency.set(is_live, min + own, max.map(|max| max + own));
-                    }
+                    add_latency(query, || imp.latency());
                     is_known
                 },
             )

@@ -6,13 +6,13 @@ use gst::glib::subclass::Signal;
 use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use threadbare_loudness::{CHANNELS_MAX, Mode, RATE_HZ_MAX, RATE_HZ_MIN};
+use threadbare_loudness::{Mode, RATE_HZ_MIN};
 
-use super::super::frames::Format;
+use super::super::frames::{Format, template_caps};
 use super::LevelMode;
 use super::measuring::{At, Due, Measuring, Settings};
-use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
+use crate::kit::inline::{self, Inline, InlineElement};
+use crate::kit::lock;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -32,9 +32,7 @@ pub struct EbuR128Level {
     #[property(name = "interval", nick = "Interval", blurb = "Time between two messages, ns, counted in samples", type = u64, get = |s: &Self| s.stream().settings.interval_ns, set = Self::set_interval, default = INTERVAL_NS_DEFAULT, mutable_playing)]
     /// Entered by the thread that pushes, and by whoever sets or reads something. Not held across a push or a message.
     stream: Mutex<Stream>,
-    stats: Mutex<StatsProperty>,
-    sink_pad: gst::Pad,
-    src_pad: gst::Pad,
+    inline: Inline,
 }
 
 #[derive(Debug)]
@@ -86,18 +84,6 @@ impl EbuR128Level {
         if let Some(measuring) = &mut stream.measuring {
             measuring.reset(&settings);
         }
-    }
-
-    fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
-        self.measure(&buffer)?;
-        self.src_pad.push(buffer)
-    }
-
-    fn chain_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
-        for buffer in list.iter() {
-            self.measure(buffer)?;
-        }
-        self.src_pad.push_list(list)
     }
 
     fn measure(&self, buffer: &gst::BufferRef) -> Result<(), gst::FlowError> {
@@ -154,6 +140,113 @@ impl EbuR128Level {
         }
     }
 
+    fn set_caps(&self, caps: &gst::CapsRef) -> Result<(), String> {
+        let format = Format::of_caps(caps).map_err(|error| error.to_string())?;
+        let mut stream = self.stream();
+        let settings = stream.settings;
+        match &mut stream.measuring {
+            Some(measuring) => measuring.set_format(format, &settings),
+            slot => Measuring::new(format, &settings).map(|new| *slot = Some(new)),
+        }
+        .map_err(|error| format!("{caps}: {error}"))
+    }
+}
+
+/// With what the meter needs for it: short-term loudness for the range, sample peaks for true peaks.
+fn meter_mode(asked: LevelMode) -> Mode {
+    [
+        (LevelMode::SHORT_TERM, Mode::SHORT_TERM),
+        (LevelMode::GLOBAL, Mode::INTEGRATED),
+        (LevelMode::LOUDNESS_RANGE, Mode::RANGE),
+        (LevelMode::SAMPLE_PEAK, Mode::SAMPLE_PEAK),
+        (LevelMode::TRUE_PEAK, Mode::TRUE_PEAK),
+    ]
+    .into_iter()
+    .filter(|(flag, _)| asked.contains(*flag))
+    .fold(Mode::MOMENTARY, |mode, (_, measured)| mode | measured)
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for EbuR128Level {
+    const NAME: &'static str = "ThreadbareEbuR128Level";
+    type Type = super::EbuR128Level;
+    type ParentType = gst::Element;
+
+    fn with_class(klass: &Self::Class) -> Self {
+        EbuR128Level {
+            stream: Mutex::new(Stream {
+                asked: LevelMode::all(),
+                settings: Settings {
+                    mode: meter_mode(LevelMode::all()),
+                    interval_ns: INTERVAL_NS_DEFAULT,
+                    is_posting: true,
+                },
+                segment: None,
+                measuring: None,
+            }),
+            inline: Inline::new::<Self, _>(klass, PROXIES),
+        }
+    }
+}
+
+/// What is asked on one side is for the other to answer: buffers pass as they are.
+const PROXIES: gst::PadFlags = gst::PadFlags::PROXY_CAPS
+    .union(gst::PadFlags::PROXY_ALLOCATION)
+    .union(gst::PadFlags::PROXY_SCHEDULING);
+
+impl ObjectImpl for EbuR128Level {
+    crate::kit::properties_with_groups!(inline.stats);
+
+    fn signals() -> &'static [Signal] {
+        static SIGNALS: LazyLock<Vec<Signal>> = LazyLock::new(|| {
+            let reset = Signal::builder("reset").action().class_handler(|args| {
+                if let Ok(element) = args[0].get::<super::EbuR128Level>() {
+                    element.imp().reset();
+                }
+                None
+            });
+            vec![reset.build()]
+        });
+        &SIGNALS
+    }
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        inline::constructed(self);
+    }
+}
+
+impl GstObjectImpl for EbuR128Level {}
+
+impl ElementImpl for EbuR128Level {
+    crate::kit::element_class!(
+        "EBU R128 level",
+        "Filter/Analyzer/Audio",
+        "Measures loudness and peaks of what passes, on the thread that it passes on, and posts what it has measured";
+        "sink": Sink Always template_caps(RATE_HZ_MIN),
+        "src": Src Always template_caps(RATE_HZ_MIN)
+    );
+
+    inline::inline_life!();
+}
+
+impl InlineElement for EbuR128Level {
+    fn inline(&self) -> &Inline {
+        &self.inline
+    }
+
+    fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        self.measure(&buffer)?;
+        self.inline.src_pad.push(buffer)
+    }
+
+    fn chain_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+        for buffer in list.iter() {
+            self.measure(buffer)?;
+        }
+        self.inline.src_pad.push_list(list)
+    }
+
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
         match event.view() {
             gst::EventView::Caps(caps) => {
@@ -179,155 +272,17 @@ impl EbuR128Level {
         gst::Pad::event_default(pad, Some(&*self.obj()), event)
     }
 
-    fn set_caps(&self, caps: &gst::CapsRef) -> Result<(), String> {
-        let format = Format::of_caps(caps).map_err(|error| error.to_string())?;
-        let mut stream = self.stream();
-        let settings = stream.settings;
-        match &mut stream.measuring {
-            Some(measuring) => measuring.set_format(format, &settings),
-            slot => Measuring::new(format, &settings).map(|new| *slot = Some(new)),
-        }
-        .map_err(|error| format!("{caps}: {error}"))
-    }
-
-    fn structure(&self) -> gst::Structure {
+    fn stats(&self) -> gst::Structure {
         let mut structure = gst::Structure::new_empty("application/x-ebur128level-stats");
         if let Some(measuring) = &self.stream().measuring {
             measuring.add_readings(&mut structure);
         }
         structure
     }
-}
 
-/// With what the meter needs for it: short-term loudness for the range, sample peaks for true peaks.
-fn meter_mode(asked: LevelMode) -> Mode {
-    [
-        (LevelMode::SHORT_TERM, Mode::SHORT_TERM),
-        (LevelMode::GLOBAL, Mode::INTEGRATED),
-        (LevelMode::LOUDNESS_RANGE, Mode::RANGE),
-        (LevelMode::SAMPLE_PEAK, Mode::SAMPLE_PEAK),
-        (LevelMode::TRUE_PEAK, Mode::TRUE_PEAK),
-    ]
-    .into_iter()
-    .filter(|(flag, _)| asked.contains(*flag))
-    .fold(Mode::MOMENTARY, |mode, (_, measured)| mode | measured)
-}
-
-/// Native byte order: GStreamer's decoders and converters make nothing else unless they are told to.
-fn template_caps() -> gst::Caps {
-    let formats = [
-        gst_audio::AUDIO_FORMAT_F32,
-        gst_audio::AUDIO_FORMAT_F64,
-        gst_audio::AUDIO_FORMAT_S16,
-        gst_audio::AUDIO_FORMAT_S32,
-    ];
-    gst::Caps::builder("audio/x-raw")
-        .field(
-            "format",
-            gst::List::new(formats.map(gst_audio::AudioFormat::to_str)),
-        )
-        .field("layout", gst::List::new(["interleaved", "non-interleaved"]))
-        .field(
-            "rate",
-            gst::IntRange::new(RATE_HZ_MIN as i32, RATE_HZ_MAX as i32),
-        )
-        .field("channels", gst::IntRange::new(1, CHANNELS_MAX as i32))
-        .build()
-}
-
-#[glib::object_subclass]
-impl ObjectSubclass for EbuR128Level {
-    const NAME: &'static str = "ThreadbareEbuR128Level";
-    type Type = super::EbuR128Level;
-    type ParentType = gst::Element;
-
-    fn with_class(klass: &Self::Class) -> Self {
-        let error = || Err(gst::FlowError::Error);
-        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
-            .chain_function(move |_, parent, buffer| {
-                pad_function::<EbuR128Level, _>(parent, error, |imp| imp.chain(buffer))
-            })
-            .chain_list_function(move |_, parent, list| {
-                pad_function::<EbuR128Level, _>(parent, error, |imp| imp.chain_list(list))
-            })
-            .event_function(|pad, parent, event| {
-                pad_function::<EbuR128Level, _>(parent, || false, |imp| imp.sink_event(pad, event))
-            })
-            .flags(PROXIES)
-            .build();
-        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-            .flags(PROXIES)
-            .build();
-        EbuR128Level {
-            stream: Mutex::new(Stream {
-                asked: LevelMode::all(),
-                settings: Settings {
-                    mode: meter_mode(LevelMode::all()),
-                    interval_ns: INTERVAL_NS_DEFAULT,
-                    is_posting: true,
-                },
-                segment: None,
-                measuring: None,
-            }),
-            stats: Mutex::default(),
-            sink_pad,
-            src_pad,
-        }
-    }
-}
-
-/// What is asked on one side is for the other to answer: buffers pass as they are.
-const PROXIES: gst::PadFlags = gst::PadFlags::PROXY_CAPS
-    .union(gst::PadFlags::PROXY_ALLOCATION)
-    .union(gst::PadFlags::PROXY_SCHEDULING);
-
-impl ObjectImpl for EbuR128Level {
-    crate::kit::properties_with_groups!(stats);
-
-    fn signals() -> &'static [Signal] {
-        static SIGNALS: LazyLock<Vec<Signal>> = LazyLock::new(|| {
-            let reset = Signal::builder("reset").action().class_handler(|args| {
-                if let Ok(element) = args[0].get::<super::EbuR128Level>() {
-                    element.imp().reset();
-                }
-                None
-            });
-            vec![reset.build()]
-        });
-        &SIGNALS
-    }
-
-    fn constructed(&self) {
-        self.parent_constructed();
-        let obj = self.obj();
-        for pad in [&self.sink_pad, &self.src_pad] {
-            obj.add_pad(pad).expect("a new element takes its pads");
-        }
-        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
-    }
-}
-
-impl GstObjectImpl for EbuR128Level {}
-
-impl ElementImpl for EbuR128Level {
-    crate::kit::element_class!(
-        "EBU R128 level",
-        "Filter/Analyzer/Audio",
-        "Measures loudness and peaks of what passes, on the thread that it passes on, and posts what it has measured";
-        "sink": Sink Always template_caps(),
-        "src": Src Always template_caps()
-    );
-
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let result = self.parent_change_state(transition);
-        if transition == gst::StateChange::PausedToReady {
-            let mut stream = self.stream();
-            stream.measuring = None;
-            stream.segment = None;
-        }
-        result
+    fn forget(&self) {
+        let mut stream = self.stream();
+        stream.measuring = None;
+        stream.segment = None;
     }
 }

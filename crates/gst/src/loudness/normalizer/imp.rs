@@ -6,13 +6,13 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 use gst_audio::AudioInfo;
-use threadbare_loudness::{CHANNELS_MAX, NormalizerSettings, RATE_HZ_MAX};
+use threadbare_loudness::NormalizerSettings;
 
-use super::super::frames::Format;
+use super::super::frames::{Format, template_caps};
 use super::held::{Counts, Feed, Held, Item};
 use super::timeline::Arrival;
-use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
+use crate::kit::inline::{self, Inline, InlineElement};
+use crate::kit::lock;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -24,7 +24,7 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 
 const INTERVAL_NS_DEFAULT: u64 = 1_000_000_000;
 /// Below, there is no K-weighting.
-const RATE_HZ_LEAST: i32 = 4_000;
+const RATE_HZ_LEAST: u32 = 4_000;
 /// What is held, and said before there are caps.
 const LATENCY: gst::ClockTime = gst::ClockTime::from_seconds(3);
 /// A gap that is longer than this is no part of the programme: what is held comes out, and downstream gets the gap as it is.
@@ -41,9 +41,7 @@ pub struct AudioLoudNorm {
     #[property(name = "interval", nick = "Interval", blurb = "Time between two messages, ns, counted in samples", type = u64, get = |s: &Self| s.stream().interval_ns, set = |s: &Self, v| s.stream().interval_ns = v, default = INTERVAL_NS_DEFAULT, mutable_playing)]
     /// Entered by the thread that pushes, and by whoever sets or reads something. Not held across a push or a message.
     stream: Mutex<Stream>,
-    stats: Mutex<StatsProperty>,
-    sink_pad: gst::Pad,
-    src_pad: gst::Pad,
+    inline: Inline,
 }
 
 struct Stream {
@@ -132,31 +130,6 @@ impl AudioLoudNorm {
         }
     }
 
-    fn chain(&self, buffer: gst::Buffer) -> Flow {
-        let pts = buffer.pts();
-        if self.obj().has_active_control_bindings() {
-            let segment = self.stream().segment.clone();
-            let segment = segment.and_then(|s| s.downcast::<gst::ClockTime>().ok());
-            if let Some(time) = segment.and_then(|s| s.to_stream_time(pts)) {
-                let _ = self.obj().sync_values(time);
-            }
-        }
-        self.arrive(pts)?;
-        let feed = {
-            let mut stream = self.stream();
-            let Some(held) = &mut stream.held else {
-                drop(stream);
-                gst::element_imp_error!(self, gst::CoreError::Negotiation, ["no caps came"]);
-                return Err(gst::FlowError::NotNegotiated);
-            };
-            held.feed(buffer).map_err(|error| error.to_string())
-        };
-        match feed {
-            Ok(feed) => self.pass(feed),
-            Err(error) => Err(self.refuse(&error)),
-        }
-    }
-
     fn refuse(&self, error: &str) -> gst::FlowError {
         gst::element_imp_error!(self, gst::StreamError::Format, ["a buffer: {error}"]);
         gst::FlowError::Error
@@ -223,10 +196,10 @@ impl AudioLoudNorm {
             match next {
                 Ok(None) => return Ok(gst::FlowSuccess::Ok),
                 Ok(Some(Item::Buffer(buffer))) => {
-                    self.src_pad.push(buffer)?;
+                    self.inline.src_pad.push(buffer)?;
                 }
                 Ok(Some(Item::Event(event))) => {
-                    self.src_pad.push_event(event);
+                    self.inline.src_pad.push_event(event);
                 }
                 Err(error) => {
                     gst::element_imp_error!(self, gst::ResourceError::Failed, ["{error}"]);
@@ -246,58 +219,10 @@ impl AudioLoudNorm {
         if let Some(held) = &mut self.stream().held {
             match after {
                 After::Restart => held.restart(),
-                After::End => held.flush(&self.src_pad),
+                After::End => held.flush(&self.inline.src_pad),
             }
         }
         result
-    }
-
-    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        use gst::EventView as View;
-        match event.view() {
-            View::Caps(caps) => {
-                let format = AudioInfo::from_caps(caps.caps())
-                    .map_err(|error| error.to_string())
-                    .and_then(|info| Ok((Format::of(&info).map_err(|e| e.to_string())?, info)));
-                if let Err(reason) = format.and_then(|(format, info)| self.set_format(format, info))
-                {
-                    gst::element_imp_error!(
-                        self,
-                        gst::StreamError::Format,
-                        ["{}: {reason}", caps.caps()]
-                    );
-                    return false;
-                }
-            }
-            View::Segment(segment) => {
-                let segment = segment.segment();
-                if self.stream().segment.as_ref() != Some(segment) {
-                    let _ = self.drain(After::Restart);
-                    self.stream().segment = Some(segment.clone());
-                }
-            }
-            View::Gap(gap) => return self.gap(pad, gap.get(), &event),
-            View::StreamStart(_) => {
-                let _ = self.drain(After::End);
-            }
-            View::SegmentDone(_) | View::Eos(_) => {
-                let _ = self.drain(After::Restart);
-            }
-            View::FlushStop(_) => {
-                let mut stream = self.stream();
-                stream.segment = None;
-                if let Some(held) = &mut stream.held {
-                    held.flush(&self.src_pad);
-                }
-            }
-            _ => {}
-        }
-        let event = match &mut self.stream().held {
-            Some(held) if event.is_serialized() => held.hold(event),
-            _ => Some(event),
-        };
-        // Where it is held, it goes out behind what came in before it.
-        event.is_none_or(|event| gst::Pad::event_default(pad, Some(&*self.obj()), event))
     }
 
     /// A gap is silence.
@@ -343,6 +268,129 @@ impl AudioLoudNorm {
         }
         Ok(())
     }
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for AudioLoudNorm {
+    const NAME: &'static str = "ThreadbareAudioLoudNorm";
+    type Type = super::AudioLoudNorm;
+    type ParentType = gst::Element;
+
+    fn with_class(klass: &Self::Class) -> Self {
+        AudioLoudNorm {
+            stream: Mutex::new(Stream {
+                told: NormalizerSettings::default(),
+                is_posting: false,
+                interval_ns: INTERVAL_NS_DEFAULT,
+                reported: 0,
+                segment: None,
+                held: None,
+            }),
+            inline: Inline::new::<Self, _>(klass, gst::PadFlags::PROXY_CAPS),
+        }
+    }
+}
+
+impl ObjectImpl for AudioLoudNorm {
+    crate::kit::properties_with_groups!(inline.stats);
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        inline::constructed(self);
+    }
+}
+
+impl GstObjectImpl for AudioLoudNorm {}
+
+impl ElementImpl for AudioLoudNorm {
+    crate::kit::element_class!(
+        "EBU R128 loudness normaliser",
+        "Filter/Effect/Audio",
+        "Brings live audio to a target loudness under a limit for its true peak, on the thread that it passes on";
+        "sink": Sink Always template_caps(RATE_HZ_LEAST),
+        "src": Src Always template_caps(RATE_HZ_LEAST)
+    );
+
+    inline::inline_life!();
+}
+
+impl InlineElement for AudioLoudNorm {
+    fn inline(&self) -> &Inline {
+        &self.inline
+    }
+
+    fn chain(&self, buffer: gst::Buffer) -> Flow {
+        let pts = buffer.pts();
+        if self.obj().has_active_control_bindings() {
+            let segment = self.stream().segment.clone();
+            let segment = segment.and_then(|s| s.downcast::<gst::ClockTime>().ok());
+            if let Some(time) = segment.and_then(|s| s.to_stream_time(pts)) {
+                let _ = self.obj().sync_values(time);
+            }
+        }
+        self.arrive(pts)?;
+        let feed = {
+            let mut stream = self.stream();
+            let Some(held) = &mut stream.held else {
+                drop(stream);
+                gst::element_imp_error!(self, gst::CoreError::Negotiation, ["no caps came"]);
+                return Err(gst::FlowError::NotNegotiated);
+            };
+            held.feed(buffer).map_err(|error| error.to_string())
+        };
+        match feed {
+            Ok(feed) => self.pass(feed),
+            Err(error) => Err(self.refuse(&error)),
+        }
+    }
+
+    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        use gst::EventView as View;
+        match event.view() {
+            View::Caps(caps) => {
+                let format = AudioInfo::from_caps(caps.caps())
+                    .map_err(|error| error.to_string())
+                    .and_then(|info| Ok((Format::of(&info).map_err(|e| e.to_string())?, info)));
+                if let Err(reason) = format.and_then(|(format, info)| self.set_format(format, info))
+                {
+                    gst::element_imp_error!(
+                        self,
+                        gst::StreamError::Format,
+                        ["{}: {reason}", caps.caps()]
+                    );
+                    return false;
+                }
+            }
+            View::Segment(segment) => {
+                let segment = segment.segment();
+                if self.stream().segment.as_ref() != Some(segment) {
+                    let _ = self.drain(After::Restart);
+                    self.stream().segment = Some(segment.clone());
+                }
+            }
+            View::Gap(gap) => return self.gap(pad, gap.get(), &event),
+            View::StreamStart(_) => {
+                let _ = self.drain(After::End);
+            }
+            View::SegmentDone(_) | View::Eos(_) => {
+                let _ = self.drain(After::Restart);
+            }
+            View::FlushStop(_) => {
+                let mut stream = self.stream();
+                stream.segment = None;
+                if let Some(held) = &mut stream.held {
+                    held.flush(&self.inline.src_pad);
+                }
+            }
+            _ => {}
+        }
+        let event = match &mut self.stream().held {
+            Some(held) if event.is_serialized() => held.hold(event),
+            _ => Some(event),
+        };
+        // Where it is held, it goes out behind what came in before it.
+        event.is_none_or(|event| gst::Pad::event_default(pad, Some(&*self.obj()), event))
+    }
 
     fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
         match query.type_() {
@@ -357,19 +405,11 @@ impl AudioLoudNorm {
         gst::Pad::query_default(pad, Some(&*self.obj()), query)
     }
 
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        let handled = gst::Pad::query_default(pad, Some(&*self.obj()), query);
-        if let gst::QueryViewMut::Latency(latency) = query.view_mut()
-            && handled
-        {
-            let own = self.stream().latency();
-            let (live, min, max) = latency.result();
-            latency.set(live, min + own, max.map(|max| max + own));
-        }
-        handled
+    fn latency(&self) -> gst::ClockTime {
+        self.stream().latency()
     }
 
-    fn structure(&self) -> gst::Structure {
+    fn stats(&self) -> gst::Structure {
         let stream = self.stream();
         let counts = stream
             .held
@@ -386,106 +426,9 @@ impl AudioLoudNorm {
         }
         structure
     }
-}
 
-/// Native byte order, as GStreamer's decoders and converters make it unless they are told otherwise.
-fn template_caps() -> gst::Caps {
-    let formats = [
-        gst_audio::AUDIO_FORMAT_F32,
-        gst_audio::AUDIO_FORMAT_F64,
-        gst_audio::AUDIO_FORMAT_S16,
-        gst_audio::AUDIO_FORMAT_S32,
-    ];
-    gst::Caps::builder("audio/x-raw")
-        .field(
-            "format",
-            gst::List::new(formats.map(gst_audio::AudioFormat::to_str)),
-        )
-        .field("layout", gst::List::new(["interleaved", "non-interleaved"]))
-        .field(
-            "rate",
-            gst::IntRange::new(RATE_HZ_LEAST, RATE_HZ_MAX as i32),
-        )
-        .field("channels", gst::IntRange::new(1, CHANNELS_MAX as i32))
-        .build()
-}
-
-#[glib::object_subclass]
-impl ObjectSubclass for AudioLoudNorm {
-    const NAME: &'static str = "ThreadbareAudioLoudNorm";
-    type Type = super::AudioLoudNorm;
-    type ParentType = gst::Element;
-
-    fn with_class(klass: &Self::Class) -> Self {
-        let error = || Err(gst::FlowError::Error);
-        let no = || false;
-        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
-            .chain_function(move |_, parent, buffer| {
-                pad_function::<AudioLoudNorm, _>(parent, error, |imp| imp.chain(buffer))
-            })
-            .event_function(move |pad, parent, event| {
-                pad_function::<AudioLoudNorm, _>(parent, no, |imp| imp.sink_event(pad, event))
-            })
-            .query_function(move |pad, parent, query| {
-                pad_function::<AudioLoudNorm, _>(parent, no, |imp| imp.sink_query(pad, query))
-            })
-            .flags(gst::PadFlags::PROXY_CAPS)
-            .build();
-        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-            .query_function(move |pad, parent, query| {
-                pad_function::<AudioLoudNorm, _>(parent, no, |imp| imp.src_query(pad, query))
-            })
-            .flags(gst::PadFlags::PROXY_CAPS)
-            .build();
-        AudioLoudNorm {
-            stream: Mutex::new(Stream {
-                told: NormalizerSettings::default(),
-                is_posting: false,
-                interval_ns: INTERVAL_NS_DEFAULT,
-                reported: 0,
-                segment: None,
-                held: None,
-            }),
-            stats: Mutex::default(),
-            sink_pad,
-            src_pad,
-        }
-    }
-}
-
-impl ObjectImpl for AudioLoudNorm {
-    crate::kit::properties_with_groups!(stats);
-
-    fn constructed(&self) {
-        self.parent_constructed();
-        let obj = self.obj();
-        for pad in [&self.sink_pad, &self.src_pad] {
-            obj.add_pad(pad).expect("a new element takes its pads");
-        }
-        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
-    }
-}
-
-impl GstObjectImpl for AudioLoudNorm {}
-
-impl ElementImpl for AudioLoudNorm {
-    crate::kit::element_class!(
-        "EBU R128 loudness normaliser",
-        "Filter/Effect/Audio",
-        "Brings live audio to a target loudness under a limit for its true peak, on the thread that it passes on";
-        "sink": Sink Always template_caps(),
-        "src": Src Always template_caps()
-    );
-
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let result = self.parent_change_state(transition);
-        if transition == gst::StateChange::PausedToReady {
-            let mut stream = self.stream();
-            (stream.held, stream.segment, stream.reported) = (None, None, 0);
-        }
-        result
+    fn forget(&self) {
+        let mut stream = self.stream();
+        (stream.held, stream.segment, stream.reported) = (None, None, 0);
     }
 }

@@ -12,7 +12,7 @@ use super::branch::{Branch, OnEnded};
 use super::streams::{By, Limits, Streams, Way};
 use crate::kit::context::{ContextSettings, Place, WAIT_MS_MAX};
 use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
+use crate::kit::{add_latency, lock, pad_function};
 
 #[derive(Debug, Clone)]
 struct Settings {
@@ -404,17 +404,15 @@ impl RtpDemux {
 
     fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
         let handled = gst::Pad::query_default(pad, Some(&*self.obj()), query);
-        if let gst::QueryViewMut::Latency(latency) = query.view_mut()
-            && handled
-        {
-            let branches = self.with_streams(|streams| streams.branches());
-            let branch = branches.unwrap_or_default();
-            let added = branch
-                .iter()
-                .find(|branch| branch.pad == *pad)
-                .map_or(gst::ClockTime::ZERO, |branch| branch.latency());
-            let (is_live, min, max) = latency.result();
-            latency.set(is_live, min + added, max.map(|max| max + added));
+        if handled {
+            add_latency(query, || {
+                let branches = self.with_streams(|streams| streams.branches());
+                let branch = branches.unwrap_or_default();
+                branch
+                    .iter()
+                    .find(|branch| branch.pad == *pad)
+                    .map_or(gst::ClockTime::ZERO, |branch| branch.latency())
+            });
         }
         handled
     }

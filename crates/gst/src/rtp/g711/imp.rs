@@ -10,9 +10,9 @@ use threadbare_rtp::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::recode::{Config, Encoding, Handled, Recoder};
 
 use super::line_meter::LineMeter;
-use crate::kit::stats::StatsProperty;
+use crate::kit::inline::{self, Inline, InlineElement};
+use crate::kit::lock;
 use crate::kit::trail::{self, Offer};
-use crate::kit::{lock, pad_function};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -62,14 +62,12 @@ pub struct RtpG711 {
     settings: Mutex<Settings>,
     #[property(name = "meter", nick = "Meter", blurb = "Measure the loudness of what goes out, for `stats`", type = bool, get = |s: &Self| s.is_measuring.load(Relaxed), set = Self::set_measuring, default = false, mutable_playing)]
     is_measuring: AtomicBool,
-    stats: Mutex<StatsProperty>,
     /// The stream's state: entered by the thread that pushes, and by `stats`. Not held across a push.
     recoder: Mutex<Option<Recoder>>,
     /// Since the first packet, while it is switched on. Locked after `recoder`.
     meter: Mutex<Option<LineMeter>>,
     offer: Offer,
-    sink_pad: gst::Pad,
-    src_pad: gst::Pad,
+    inline: Inline,
 }
 
 impl RtpG711 {
@@ -109,43 +107,6 @@ impl RtpG711 {
         }
     }
 
-    fn chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let play_ns = buffer.pts().map(gst::ClockTime::nseconds);
-        let resync = buffer.flags().contains(gst::BufferFlags::RESYNC);
-        loop {
-            let handled = {
-                let mut recoder = lock(&self.recoder);
-                let recoder = recoder.as_mut().ok_or(gst::FlowError::NotNegotiated)?;
-                let buffer = buffer.make_mut();
-                let mut map = buffer.map_writable().map_err(|_| gst::FlowError::Error)?;
-                let handled = recoder.handle_packet(&mut map, play_ns, resync);
-                if let Handled::InPlace(range) = &handled {
-                    self.measure(&map[range.clone()], recoder.config());
-                }
-                handled
-            };
-            match handled {
-                Handled::InPlace(range) => {
-                    let buffer_ref = buffer.make_mut();
-                    if range.start > 0 || range.end < buffer_ref.size() {
-                        buffer_ref
-                            .resize(range)
-                            .map_err(|_| gst::FlowError::Error)?;
-                    }
-                    return self.src_pad.push(buffer);
-                }
-                Handled::Stored => return self.drain(),
-                Handled::DrainFirst => {
-                    self.drain()?;
-                }
-                Handled::Dropped(reason) => {
-                    gst::debug!(CAT, imp = self, "dropped: {reason:?}");
-                    return Ok(gst::FlowSuccess::Ok);
-                }
-            }
-        }
-    }
-
     /// Sends what the store has, packet by packet.
     fn drain(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
         loop {
@@ -174,39 +135,8 @@ impl RtpG711 {
                 buffer_ref.set_dts(time);
                 buffer
             };
-            self.src_pad.push(buffer)?;
+            self.inline.src_pad.push(buffer)?;
         }
-    }
-
-    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        match event.view() {
-            gst::EventView::Caps(caps) => return self.negotiate(caps.caps_owned()),
-            gst::EventView::Gap(gap) => {
-                let (time, duration) = gap.get();
-                self.lost(Some(time), duration);
-                return true;
-            }
-            gst::EventView::CustomDownstream(_) => {
-                if let Some(lost) = event.structure().filter(|s| s.name() == PACKET_LOST) {
-                    let ns = |name| {
-                        lost.get::<u64>(name)
-                            .ok()
-                            .map(gst::ClockTime::from_nseconds)
-                    };
-                    self.lost(ns("timestamp"), ns("duration"));
-                    return true;
-                }
-            }
-            gst::EventView::FlushStop(_) => self.restart(),
-            gst::EventView::Eos(_) => {
-                if let Some(recoder) = lock(&self.recoder).as_mut() {
-                    recoder.handle_end();
-                }
-                let _ = self.drain();
-            }
-            _ => {}
-        }
-        gst::Pad::event_default(pad, Some(&*self.obj()), event)
     }
 
     /// Packets are missing that would have lasted so long.
@@ -257,13 +187,13 @@ impl RtpG711 {
             self.offer.set([
                 trail::span(recoder.history()),
                 trail::span(&self.recoder),
-                trail::span(&self.src_pad),
+                trail::span(&self.inline.src_pad),
             ]);
             recoder.config().ssrc
         };
         let mut out = out;
         out.make_mut().set("ssrc", ssrc.0);
-        self.src_pad.push_event(gst::event::Caps::new(&out))
+        self.inline.src_pad.push_event(gst::event::Caps::new(&out))
     }
 
     /// What is to be done with packets of these caps, and the caps of what goes out.
@@ -313,7 +243,7 @@ impl RtpG711 {
 
     /// What came in, if downstream takes it; else the first that it takes.
     fn preferred(&self, input: &Format) -> Option<Encoding> {
-        let accepted = self.src_pad.peer_query_caps(None);
+        let accepted = self.inline.src_pad.peer_query_caps(None);
         let takes = |encoding| {
             let wanted = gst::Caps::builder("application/x-rtp")
                 .field("media", "audio")
@@ -329,69 +259,6 @@ impl RtpG711 {
         ]
         .into_iter()
         .find(|encoding| takes(*encoding))
-    }
-
-    fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        // A session that found another sender with this SSRC asks for another one (RFC 3550, section 8.2).
-        if let Some(collision) = event.structure().filter(|s| s.name() == COLLISION)
-            && let Ok(ssrc) = collision.get::<u32>("ssrc")
-        {
-            if let Some(recoder) = lock(&self.recoder).as_mut()
-                && recoder.config().ssrc == Ssrc(ssrc)
-            {
-                recoder.set_ssrc(Ssrc(glib::random_int()));
-            }
-            return true;
-        }
-        gst::Pad::event_default(pad, Some(&*self.obj()), event)
-    }
-
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        let handled = gst::Pad::query_default(pad, Some(&*self.obj()), query);
-        if let gst::QueryViewMut::Latency(latency) = query.view_mut()
-            && handled
-        {
-            let delay_ns = lock(&self.recoder).as_ref().map_or(0, Recoder::delay_ns);
-            let delay = gst::ClockTime::from_nseconds(delay_ns);
-            let (live, min, max) = latency.result();
-            latency.set(live, min + delay, max.map(|max| max + delay));
-        }
-        handled
-    }
-
-    fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        if let gst::QueryViewMut::Caps(caps) = query.view_mut() {
-            let template = pad.pad_template_caps();
-            let result = match caps.filter() {
-                Some(filter) => {
-                    filter.intersect_with_mode(&template, gst::CapsIntersectMode::First)
-                }
-                None => template,
-            };
-            caps.set_result(&result);
-            return true;
-        }
-        gst::Pad::query_default(pad, Some(&*self.obj()), query)
-    }
-
-    fn structure(&self) -> gst::Structure {
-        let recoder = lock(&self.recoder);
-        let stats = recoder.as_ref().map(Recoder::stats).unwrap_or_default();
-        let rate_hz = recoder.as_ref().map_or(1, |r| r.config().clock_rate_hz);
-        let mut structure = gst::Structure::builder("application/x-ts-rtpg711-stats")
-            .field("packets-in", stats.packets_in)
-            .field("packets-out", stats.packets_out)
-            .field(
-                "concealed-ms",
-                stats.concealed_samples * 1000 / u64::from(rate_hz.max(1)),
-            )
-            .field("passed-on", stats.passed_on)
-            .field("dropped", stats.dropped)
-            .build();
-        if let Some(meter) = &mut *lock(&self.meter) {
-            meter.add_readings(&mut structure);
-        }
-        structure
     }
 }
 
@@ -504,51 +371,24 @@ impl ObjectSubclass for RtpG711 {
     type ParentType = gst::Element;
 
     fn with_class(klass: &Self::Class) -> Self {
-        let error = || Err(gst::FlowError::Error);
-        let no = || false;
-        let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
-            .chain_function(move |_, parent, buffer| {
-                pad_function::<RtpG711, _>(parent, error, |imp| imp.chain(buffer))
-            })
-            .event_function(move |pad, parent, event| {
-                pad_function::<RtpG711, _>(parent, no, |imp| imp.sink_event(pad, event))
-            })
-            .query_function(move |pad, parent, query| {
-                pad_function::<RtpG711, _>(parent, no, |imp| imp.sink_query(pad, query))
-            })
-            .build();
-        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-            .event_function(move |pad, parent, event| {
-                pad_function::<RtpG711, _>(parent, no, |imp| imp.src_event(pad, event))
-            })
-            .query_function(move |pad, parent, query| {
-                pad_function::<RtpG711, _>(parent, no, |imp| imp.src_query(pad, query))
-            })
-            .build();
         RtpG711 {
             settings: Mutex::default(),
-            stats: Mutex::default(),
             is_measuring: AtomicBool::new(false),
             recoder: Mutex::new(None),
             meter: Mutex::new(None),
             offer: Offer::default(),
-            sink_pad,
-            src_pad,
+            inline: Inline::new::<Self, _>(klass, gst::PadFlags::empty()),
         }
     }
 }
 
 impl ObjectImpl for RtpG711 {
-    crate::kit::properties_with_groups!(stats);
+    crate::kit::properties_with_groups!(inline.stats);
 
     fn constructed(&self) {
         self.parent_constructed();
-        let obj = self.obj();
-        for pad in [&self.sink_pad, &self.src_pad] {
-            obj.add_pad(pad).expect("a new element takes its pads");
-        }
-        self.offer.attach(&*obj);
-        *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
+        inline::constructed(self);
+        self.offer.attach(&*self.obj());
     }
 }
 
@@ -563,15 +403,139 @@ impl ElementImpl for RtpG711 {
         "src": Src Always template_caps()
     );
 
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let result = self.parent_change_state(transition);
-        if transition == gst::StateChange::PausedToReady {
-            *lock(&self.recoder) = None;
-            *lock(&self.meter) = None;
+    inline::inline_life!();
+}
+
+impl InlineElement for RtpG711 {
+    fn inline(&self) -> &Inline {
+        &self.inline
+    }
+
+    fn chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let play_ns = buffer.pts().map(gst::ClockTime::nseconds);
+        let resync = buffer.flags().contains(gst::BufferFlags::RESYNC);
+        loop {
+            let handled = {
+                let mut recoder = lock(&self.recoder);
+                let recoder = recoder.as_mut().ok_or(gst::FlowError::NotNegotiated)?;
+                let buffer = buffer.make_mut();
+                let mut map = buffer.map_writable().map_err(|_| gst::FlowError::Error)?;
+                let handled = recoder.handle_packet(&mut map, play_ns, resync);
+                if let Handled::InPlace(range) = &handled {
+                    self.measure(&map[range.clone()], recoder.config());
+                }
+                handled
+            };
+            match handled {
+                Handled::InPlace(range) => {
+                    let buffer_ref = buffer.make_mut();
+                    if range.start > 0 || range.end < buffer_ref.size() {
+                        buffer_ref
+                            .resize(range)
+                            .map_err(|_| gst::FlowError::Error)?;
+                    }
+                    return self.inline.src_pad.push(buffer);
+                }
+                Handled::Stored => return self.drain(),
+                Handled::DrainFirst => {
+                    self.drain()?;
+                }
+                Handled::Dropped(reason) => {
+                    gst::debug!(CAT, imp = self, "dropped: {reason:?}");
+                    return Ok(gst::FlowSuccess::Ok);
+                }
+            }
         }
-        result
+    }
+
+    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        match event.view() {
+            gst::EventView::Caps(caps) => return self.negotiate(caps.caps_owned()),
+            gst::EventView::Gap(gap) => {
+                let (time, duration) = gap.get();
+                self.lost(Some(time), duration);
+                return true;
+            }
+            gst::EventView::CustomDownstream(_) => {
+                if let Some(lost) = event.structure().filter(|s| s.name() == PACKET_LOST) {
+                    let ns = |name| {
+                        lost.get::<u64>(name)
+                            .ok()
+                            .map(gst::ClockTime::from_nseconds)
+                    };
+                    self.lost(ns("timestamp"), ns("duration"));
+                    return true;
+                }
+            }
+            gst::EventView::FlushStop(_) => self.restart(),
+            gst::EventView::Eos(_) => {
+                if let Some(recoder) = lock(&self.recoder).as_mut() {
+                    recoder.handle_end();
+                }
+                let _ = self.drain();
+            }
+            _ => {}
+        }
+        gst::Pad::event_default(pad, Some(&*self.obj()), event)
+    }
+
+    fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        if let gst::QueryViewMut::Caps(caps) = query.view_mut() {
+            let template = pad.pad_template_caps();
+            let result = match caps.filter() {
+                Some(filter) => {
+                    filter.intersect_with_mode(&template, gst::CapsIntersectMode::First)
+                }
+                None => template,
+            };
+            caps.set_result(&result);
+            return true;
+        }
+        gst::Pad::query_default(pad, Some(&*self.obj()), query)
+    }
+
+    fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        // A session that found another sender with this SSRC asks for another one (RFC 3550, section 8.2).
+        if let Some(collision) = event.structure().filter(|s| s.name() == COLLISION)
+            && let Ok(ssrc) = collision.get::<u32>("ssrc")
+        {
+            if let Some(recoder) = lock(&self.recoder).as_mut()
+                && recoder.config().ssrc == Ssrc(ssrc)
+            {
+                recoder.set_ssrc(Ssrc(glib::random_int()));
+            }
+            return true;
+        }
+        gst::Pad::event_default(pad, Some(&*self.obj()), event)
+    }
+
+    fn latency(&self) -> gst::ClockTime {
+        let delay_ns = lock(&self.recoder).as_ref().map_or(0, Recoder::delay_ns);
+        gst::ClockTime::from_nseconds(delay_ns)
+    }
+
+    fn stats(&self) -> gst::Structure {
+        let recoder = lock(&self.recoder);
+        let stats = recoder.as_ref().map(Recoder::stats).unwrap_or_default();
+        let rate_hz = recoder.as_ref().map_or(1, |r| r.config().clock_rate_hz);
+        let mut structure = gst::Structure::builder("application/x-ts-rtpg711-stats")
+            .field("packets-in", stats.packets_in)
+            .field("packets-out", stats.packets_out)
+            .field(
+                "concealed-ms",
+                stats.concealed_samples * 1000 / u64::from(rate_hz.max(1)),
+            )
+            .field("passed-on", stats.passed_on)
+            .field("dropped", stats.dropped)
+            .build();
+        if let Some(meter) = &mut *lock(&self.meter) {
+            meter.add_readings(&mut structure);
+        }
+        structure
+    }
+
+    fn forget(&self) {
+        *lock(&self.recoder) = None;
+        *lock(&self.meter) = None;
     }
 }

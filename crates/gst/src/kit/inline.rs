@@ -1,0 +1,141 @@
+//! Elements that work on what passes, on the thread that it passes on: one pad in, one out, nothing waits.
+
+use std::sync::Mutex;
+
+use gst::glib::object::{Cast, IsA, IsClass};
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+
+use super::stats::StatsProperty;
+use super::{add_latency, lock, pad_function, template};
+
+/// What such an element does. All of it but [`InlineElement::stats`] and [`InlineElement::forget`] is called by whoever
+/// pushes or asks.
+pub(crate) trait InlineElement: ElementImpl {
+    /// Its pads.
+    fn inline(&self) -> &Inline;
+
+    /// A buffer arrives.
+    fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError>;
+
+    /// A list arrives.
+    fn chain_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+        for buffer in list.iter_owned() {
+            self.chain(buffer)?;
+        }
+        Ok(gst::FlowSuccess::Ok)
+    }
+
+    /// An event arrives.
+    fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool;
+
+    /// A query arrives from upstream.
+    fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        gst::Pad::query_default(pad, Some(&*self.obj()), query)
+    }
+
+    /// An event arrives from downstream.
+    fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        gst::Pad::event_default(pad, Some(&*self.obj()), event)
+    }
+
+    /// What it adds to the latency.
+    fn latency(&self) -> gst::ClockTime {
+        gst::ClockTime::ZERO
+    }
+
+    /// Its property `stats`.
+    fn stats(&self) -> gst::Structure;
+
+    /// PAUSED to READY: the next buffer is the first of another stream. Nothing passes meanwhile.
+    fn forget(&self);
+}
+
+/// Its pads and its statistics.
+pub(crate) struct Inline {
+    pub(crate) sink_pad: gst::Pad,
+    pub(crate) src_pad: gst::Pad,
+    pub(crate) stats: Mutex<StatsProperty>,
+}
+
+impl Inline {
+    /// For `with_class`: pads named `sink` and `src`, with these flags.
+    pub(crate) fn new<E, C>(
+        class: &impl std::ops::Deref<Target = gst::glib::Class<C>>,
+        flags: gst::PadFlags,
+    ) -> Self
+    where
+        E: InlineElement,
+        E::Type: IsA<gst::Element>,
+        C: IsA<gst::Element> + IsClass,
+    {
+        let error = || Err(gst::FlowError::Error);
+        let no = || false;
+        let sink_pad = gst::Pad::builder_from_template(&template(class, "sink"))
+            .chain_function(move |_, parent, buffer| {
+                pad_function::<E, _>(parent, error, |imp| imp.chain(buffer))
+            })
+            .chain_list_function(move |_, parent, list| {
+                pad_function::<E, _>(parent, error, |imp| imp.chain_list(list))
+            })
+            .event_function(move |pad, parent, event| {
+                pad_function::<E, _>(parent, no, |imp| imp.sink_event(pad, event))
+            })
+            .query_function(move |pad, parent, query| {
+                pad_function::<E, _>(parent, no, |imp| imp.sink_query(pad, query))
+            })
+            .flags(flags)
+            .build();
+        let src_pad = gst::Pad::builder_from_template(&template(class, "src"))
+            .event_function(move |pad, parent, event| {
+                pad_function::<E, _>(parent, no, |imp| imp.src_event(pad, event))
+            })
+            .query_function(move |pad, parent, query| {
+                pad_function::<E, _>(parent, no, |imp| {
+                    let handled = gst::Pad::query_default(pad, Some(&*imp.obj()), query);
+                    if handled {
+                        add_latency(query, || imp.latency());
+                    }
+                    handled
+                })
+            })
+            .flags(flags)
+            .build();
+        Inline {
+            sink_pad,
+            src_pad,
+            stats: Mutex::default(),
+        }
+    }
+}
+
+/// For `constructed`.
+pub(crate) fn constructed<E: InlineElement>(element: &E)
+where
+    E::Type: IsA<gst::Element> + Send + Sync,
+{
+    let (obj, inline) = (element.obj(), element.inline());
+    for pad in [&inline.sink_pad, &inline.src_pad] {
+        obj.upcast_ref::<gst::Element>()
+            .add_pad(pad)
+            .expect("a new element takes its pads");
+    }
+    *lock(&inline.stats) = StatsProperty::of(&*obj, |obj| E::from_obj(obj).stats());
+}
+
+/// Implements `change_state` of an [`InlineElement`].
+macro_rules! inline_life {
+    () => {
+        fn change_state(
+            &self,
+            transition: gst::StateChange,
+        ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+            let result = self.parent_change_state(transition);
+            if transition == gst::StateChange::PausedToReady {
+                $crate::kit::inline::InlineElement::forget(self);
+            }
+            result
+        }
+    };
+}
+pub(crate) use inline_life;
