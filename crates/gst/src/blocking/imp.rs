@@ -112,15 +112,7 @@ impl BlockingAdapter {
         if self.has_failed.load(Relaxed) {
             return;
         }
-        let result = match item {
-            Item::Buffer(buffer) => self.src_pad.push(buffer).map(|_| ()),
-            Item::List(list) => self.src_pad.push_list(list).map(|_| ()),
-            Item::Event(event) => {
-                self.src_pad.push_event(event);
-                Ok(())
-            }
-        };
-        if let Err(error) = result {
+        if let Err(error) = item.push(&self.src_pad) {
             self.has_failed.store(true, Relaxed);
             // Upstream has sent its last: nobody is left to see the error and report it.
             if self.items.fail(error) {
@@ -202,11 +194,7 @@ impl ObjectImpl for BlockingAdapter {
 
     fn constructed(&self) {
         self.parent_constructed();
-        for pad in [&self.sink_pad, &self.src_pad] {
-            self.obj()
-                .add_pad(pad)
-                .expect("a new element takes its pads");
-        }
+        crate::kit::add_pads(self.obj().upcast_ref(), &[&self.sink_pad, &self.src_pad]);
     }
 }
 

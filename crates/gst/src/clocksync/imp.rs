@@ -136,10 +136,8 @@ impl ElementImpl for ClockSync {
         match transition {
             gst::StateChange::ReadyToPaused => {
                 self.play(None);
-                if let Err(error) = self.crossing.open(self.obj().upcast_ref(), &self.context) {
-                    self.post_error_message(error);
-                    return Err(gst::StateChangeError);
-                }
+                let opened = self.crossing.open(self.obj().upcast_ref(), &self.context);
+                crate::kit::or_post(self, opened)?;
             }
             gst::StateChange::PlayingToPaused => self.play(None),
             gst::StateChange::PausedToReady => self.crossing.release(),

@@ -69,8 +69,7 @@ macro_rules! sink_element {
                 fn constructed(&self) {
                     self.parent_constructed();
                     let obj = self.obj();
-                    obj.add_pad(&self.sink_pad).expect("a new element takes its pad");
-                    obj.set_element_flags(gst::ElementFlags::SINK);
+                    crate::kit::add_pads(obj.upcast_ref(), &[&self.sink_pad]);
                     *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().end.structure($stats));
                 }
             }
@@ -84,10 +83,7 @@ macro_rules! sink_element {
                     &self,
                     transition: gst::StateChange,
                 ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-                    if let Err(error) = self.end.before(&self.sink_pad, transition) {
-                        self.post_error_message(error);
-                        return Err(gst::StateChangeError);
-                    }
+                    crate::kit::or_post(self, self.end.before(&self.sink_pad, transition))?;
                     let result = self.parent_change_state(transition);
                     self.end.after(transition);
                     result
@@ -169,8 +165,7 @@ macro_rules! source_element {
                 fn constructed(&self) {
                     self.parent_constructed();
                     let obj = self.obj();
-                    obj.add_pad(&self.src_pad).expect("a new element takes its pad");
-                    obj.set_element_flags(gst::ElementFlags::SOURCE);
+                    crate::kit::add_pads(obj.upcast_ref(), &[&self.src_pad]);
                 }
             }
 

@@ -297,15 +297,7 @@ impl<P: Producer> Crossing<P> {
                 .unwrap_or_else(|| std::task::Waker::noop().clone())
         };
         while let Some(item) = self.items.pop(waker) {
-            let result = match item {
-                Item::Buffer(buffer) => self.src_pad.push(buffer).map(|_| ()),
-                Item::List(list) => self.src_pad.push_list(list).map(|_| ()),
-                Item::Event(event) => {
-                    self.src_pad.push_event(event);
-                    Ok(())
-                }
-            };
-            if let Err(error) = result {
+            if let Err(error) = item.push(&self.src_pad) {
                 self.items.fail(error);
                 return;
             }

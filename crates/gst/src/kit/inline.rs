@@ -3,11 +3,10 @@
 use std::sync::Mutex;
 
 use gst::glib::object::{Cast, IsA, IsClass};
-use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use super::stats::StatsProperty;
-use super::{add_latency, lock, pad_function, template};
+use super::{add_latency, add_pads, lock, pad_function, template};
 
 /// What such an element does. All of it but [`InlineElement::stats`] and [`InlineElement::forget`] is called by whoever
 /// pushes or asks.
@@ -115,11 +114,7 @@ where
     E::Type: IsA<gst::Element> + Send + Sync,
 {
     let (obj, inline) = (element.obj(), element.inline());
-    for pad in [&inline.sink_pad, &inline.src_pad] {
-        obj.upcast_ref::<gst::Element>()
-            .add_pad(pad)
-            .expect("a new element takes its pads");
-    }
+    add_pads(obj.upcast_ref(), &[&inline.sink_pad, &inline.src_pad]);
     *lock(&inline.stats) = StatsProperty::of(&*obj, |obj| E::from_obj(obj).stats());
 }
 

@@ -235,6 +235,25 @@ where
         .expect("the class has this template")
 }
 
+/// Gives a new element its pads, and the flag of a source or sink if all of them go one way.
+pub fn add_pads(element: &gst::Element, pads: &[&gst::Pad]) {
+    for pad in pads {
+        element.add_pad(*pad).expect("a new element takes its pads");
+    }
+    let all = |direction| pads.iter().all(|pad| pad.direction() == direction);
+    if all(gst::PadDirection::Src) {
+        element.set_element_flags(gst::ElementFlags::SOURCE);
+    } else if all(gst::PadDirection::Sink) {
+        element.set_element_flags(gst::ElementFlags::SINK);
+    }
+}
+
+/// The only pad of a source or sink that goes by a clock.
+pub(crate) fn add_timed_pad(element: &impl IsA<gst::Element>, pad: &gst::Pad) {
+    add_pads(element.upcast_ref(), &[pad]);
+    element.set_element_flags(gst::ElementFlags::REQUIRE_CLOCK);
+}
+
 /// Calls a pad function of the element that `parent` is; a panic becomes an error message and `fallback`.
 ///
 /// What `catch_panic_pad_function` does, without its look-up in the instance's table for each packet: that
@@ -258,6 +277,17 @@ where
         // It knows how a panic is told to the application.
         Err(panic) => T::catch_panic_pad_function(parent, fallback, |_| resume_unwind(panic)),
     }
+}
+
+/// For a change of state that has to fail: the application is told why.
+pub(crate) fn or_post<E: ElementImpl>(
+    element: &E,
+    result: Result<(), gst::ErrorMessage>,
+) -> Result<(), gst::StateChangeError> {
+    result.map_err(|error| {
+        element.post_error_message(error);
+        gst::StateChangeError
+    })
 }
 
 /// Adds what an element adds itself to an answered query for latency; others stay as they are.

@@ -110,10 +110,7 @@ impl ElementImpl for Queue {
                 // Sinks behind it have to preroll.
                 self.crossing.start(RunningTime::default());
                 let opened = self.crossing.open(self.obj().upcast_ref(), &self.context);
-                if let Err(error) = opened {
-                    self.post_error_message(error);
-                    return Err(gst::StateChangeError);
-                }
+                crate::kit::or_post(self, opened)?;
             }
             gst::StateChange::PausedToReady => self.crossing.release(),
             _ => {}

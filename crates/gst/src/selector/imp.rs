@@ -243,14 +243,7 @@ fn push(
             Item::Event(_) => {}
         }
     }
-    match item {
-        Item::Buffer(buffer) => src_pad.push(buffer),
-        Item::List(list) => src_pad.push_list(list),
-        Item::Event(event) => {
-            src_pad.push_event(event);
-            Ok(gst::FlowSuccess::Ok)
-        }
-    }
+    item.push(src_pad)
 }
 
 /// What downstream has to know of an input's stream.

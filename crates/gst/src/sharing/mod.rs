@@ -37,7 +37,7 @@ pub use crate::kit::sink::{
 pub use crate::kit::source::{Driver, Produced, Producer, answer_query};
 pub use crate::kit::stats::StatsProperty;
 pub use crate::kit::time::RunningTime;
-pub use crate::kit::{PropertyGroup, group_specs, lock, pad_function, template};
+pub use crate::kit::{PropertyGroup, add_pads, group_specs, lock, pad_function, template};
 #[doc(inline)]
 pub use crate::{
     element, element_class, properties_of_groups, properties_with_groups, sink_events_and_clock,
@@ -266,19 +266,6 @@ where
         .flags(gst::PadFlags::PROXY_CAPS)
         .build();
     (sink_pad, src_pad)
-}
-
-/// Gives a new element its pads, and the flag of a source or sink if all of them go one way.
-pub fn add_pads(element: &gst::Element, pads: &[&gst::Pad]) {
-    for pad in pads {
-        element.add_pad(*pad).expect("a new element takes its pads");
-    }
-    let all = |direction| pads.iter().all(|pad| pad.direction() == direction);
-    if all(gst::PadDirection::Src) {
-        element.set_element_flags(gst::ElementFlags::SOURCE);
-    } else if all(gst::PadDirection::Sink) {
-        element.set_element_flags(gst::ElementFlags::SINK);
-    }
 }
 
 /// Makes an element of an implementation: what every class of GStreamer's says of itself.

@@ -467,9 +467,7 @@ impl ObjectImpl for Imp {
     fn constructed(&self) {
         self.parent_constructed();
         let obj = self.obj();
-        obj.add_pad(&self.sink_pad)
-            .expect("a new element takes its pad");
-        obj.set_element_flags(gst::ElementFlags::SINK | gst::ElementFlags::REQUIRE_CLOCK);
+        crate::kit::add_timed_pad(&*obj, &self.sink_pad);
         *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }
 }
@@ -493,10 +491,7 @@ impl ElementImpl for Imp {
             gst::StateChange::ReadyToPaused => self.activate(),
             _ => Ok(()),
         };
-        if let Err(error) = prepared {
-            self.post_error_message(error);
-            return Err(gst::StateChangeError);
-        }
+        crate::kit::or_post(self, prepared)?;
         let result = crate::kit::sink::change_state(self.sink(), self, transition, || {
             self.parent_change_state(transition)
         });

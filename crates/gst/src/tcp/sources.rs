@@ -164,8 +164,7 @@ macro_rules! tcp_source {
                 fn constructed(&self) {
                     self.parent_constructed();
                     let obj = self.obj();
-                    obj.add_pad(&self.src_pad).expect("a new element takes its pad");
-                    obj.set_element_flags(gst::ElementFlags::SOURCE);
+                    crate::kit::add_pads(obj.upcast_ref(), &[&self.src_pad]);
                     let counts = self.counts.clone();
                     *lock(&self.stats) = StatsProperty::new(move || {
                         gst::Structure::builder("application/x-ts-tcp-stats")

@@ -103,11 +103,7 @@ impl<S: Signal> Parts<S> {
 
     /// For `constructed`.
     pub(super) fn add_to(&self, element: &impl IsA<gst::Element>) {
-        let element = element.upcast_ref::<gst::Element>();
-        element
-            .add_pad(&self.src_pad)
-            .expect("a new element takes its pad");
-        element.set_element_flags(gst::ElementFlags::SOURCE | gst::ElementFlags::REQUIRE_CLOCK);
+        crate::kit::add_timed_pad(element, &self.src_pad);
     }
 }
 

@@ -241,10 +241,7 @@ impl ObjectImpl for UdpSrc {
 
     fn constructed(&self) {
         self.parent_constructed();
-        let obj = self.obj();
-        obj.add_pad(&self.src_pad)
-            .expect("a new element takes its pad");
-        obj.set_element_flags(gst::ElementFlags::SOURCE | gst::ElementFlags::REQUIRE_CLOCK);
+        crate::kit::add_timed_pad(&*self.obj(), &self.src_pad);
     }
 }
 

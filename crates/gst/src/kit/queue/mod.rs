@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 
 use gst::glib;
+use gst::prelude::*;
 use threadbare_runtime::{CACHE_LINE, prefetch};
 
 use super::condition::Condition;
@@ -71,6 +72,18 @@ pub(crate) enum Item {
 }
 
 impl Item {
+    /// Pushes it, whatever it is. What becomes of an event is not told.
+    pub(crate) fn push(self, pad: &gst::Pad) -> Result<gst::FlowSuccess, gst::FlowError> {
+        match self {
+            Item::Buffer(buffer) => pad.push(buffer),
+            Item::List(list) => pad.push_list(list),
+            Item::Event(event) => {
+                pad.push_event(event);
+                Ok(gst::FlowSuccess::Ok)
+            }
+        }
+    }
+
     fn buffers(&self) -> u32 {
         match self {
             Item::Buffer(_) => 1,

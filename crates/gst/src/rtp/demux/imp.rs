@@ -515,12 +515,7 @@ impl ElementImpl for RtpDemux {
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
-            gst::StateChange::ReadyToPaused => {
-                if let Err(error) = self.open() {
-                    self.post_error_message(error);
-                    return Err(gst::StateChangeError);
-                }
-            }
+            gst::StateChange::ReadyToPaused => crate::kit::or_post(self, self.open())?,
             // Before the pads are deactivated, which waits for a pusher that waits here.
             gst::StateChange::PausedToReady => {
                 let branches = self.with_streams(|streams| streams.branches());

@@ -399,12 +399,7 @@ impl ElementImpl for RtpJitterBuffer {
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
-            gst::StateChange::ReadyToPaused => {
-                if let Err(error) = self.open() {
-                    self.post_error_message(error);
-                    return Err(gst::StateChangeError);
-                }
-            }
+            gst::StateChange::ReadyToPaused => crate::kit::or_post(self, self.open())?,
             gst::StateChange::PlayingToPaused => self.crossing.pause(),
             gst::StateChange::PausedToReady => self.crossing.release(),
             _ => {}

@@ -259,12 +259,7 @@ impl ElementImpl for RtcpManager {
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
-            gst::StateChange::ReadyToPaused => {
-                if let Err(error) = self.open() {
-                    self.post_error_message(error);
-                    return Err(gst::StateChangeError);
-                }
-            }
+            gst::StateChange::ReadyToPaused => crate::kit::or_post(self, self.open())?,
             gst::StateChange::PlayingToPaused => {
                 self.sessions().phase = Phase::Paused;
                 self.members().iter().for_each(|m| m.driver.pause());

@@ -369,9 +369,7 @@ impl ObjectImpl for RtpSink {
     fn constructed(&self) {
         self.parent_constructed();
         let obj = self.obj();
-        obj.add_pad(&self.sink_pad)
-            .expect("a new element takes its pad");
-        obj.set_element_flags(gst::ElementFlags::SINK | gst::ElementFlags::REQUIRE_CLOCK);
+        crate::kit::add_timed_pad(&*obj, &self.sink_pad);
         self.offer.attach(&*obj);
         *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }

@@ -359,9 +359,7 @@ impl ObjectImpl for RtpSrc {
     fn constructed(&self) {
         self.parent_constructed();
         let obj = self.obj();
-        obj.add_pad(&self.src_pad)
-            .expect("a new element takes its pad");
-        obj.set_element_flags(gst::ElementFlags::SOURCE | gst::ElementFlags::REQUIRE_CLOCK);
+        crate::kit::add_timed_pad(&*obj, &self.src_pad);
         *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }
 }
