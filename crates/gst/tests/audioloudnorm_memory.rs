@@ -1,36 +1,12 @@
 //! `audioloudnorm` allocates nothing for a buffer once the first three seconds are in it.
 
 mod common;
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../../tests/counting.rs"]
+mod counting;
 
 use common::*;
+use counting::allocations;
 use gst::prelude::*;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: passes everything on to the system's allocator; the counter is a plain thread-local without a destructor, so
-// that it can be reached at any time and allocates nothing itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise about `layout` is the one that is asked for here.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `alloc` above, and so from the system's allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn minutes_of_buffers_allocate_nothing() {
@@ -90,11 +66,11 @@ fn minutes_of_buffers_allocate_nothing() {
     for _ in 0..200 {
         push();
     }
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     for _ in 0..10_000 {
         push();
     }
-    assert_eq!(ALLOCATIONS.with(Cell::get), before);
+    assert_eq!(allocations(), before);
     let stats: gst::Structure = norm.property("stats");
     assert_eq!(
         stats.get("frames-out"),

@@ -123,6 +123,35 @@ impl Outlet {
     }
 }
 
+/// A thread that waits in a push of buffer 2 into a proxy with room for one: 0 is held at `held_at`, 1 fills the queue.
+struct Full {
+    inlet: Inlet,
+    outlet: Outlet,
+    gate: Gate,
+    pusher: std::thread::JoinHandle<Result<gst::FlowSuccess, gst::FlowError>>,
+}
+
+fn full_proxy(held_at: (&str, &str)) -> Full {
+    let name = context();
+    let inlet = Inlet::proxy(&name);
+    let outlet = Outlet::new(&format!(
+        "ts-proxysrc max-size-buffers=1 proxy-context={name}"
+    ));
+    let gate = gate(&outlet.pipe.pad(held_at.0, held_at.1));
+    outlet.pipe.to(gst::State::Playing);
+    inlet.push(0).unwrap();
+    gate.wait_held();
+    inlet.push(1).unwrap();
+    let pad = inlet.pad.clone();
+    let pusher = until_it_waits(move || pad.push(numbered(2)));
+    Full {
+        inlet,
+        outlet,
+        gate,
+        pusher,
+    }
+}
+
 #[test]
 fn a_stream_passes_whichever_end_is_first() {
     for sink_first in [true, false] {
@@ -264,18 +293,12 @@ fn each_end_survives_the_others_restart() {
 
 #[test]
 fn stopping_the_sink_releases_a_pusher_and_keeps_what_it_took() {
-    let name = context();
-    let inlet = Inlet::proxy(&name);
-    let outlet = Outlet::new(&format!(
-        "ts-proxysrc max-size-buffers=1 proxy-context={name}"
-    ));
-    let gate = gate(&outlet.pipe.pad("sink", "sink"));
-    outlet.pipe.to(gst::State::Playing);
-    inlet.push(0).unwrap();
-    gate.wait_held();
-    inlet.push(1).unwrap();
-    let pad = inlet.pad.clone();
-    let pusher = until_it_waits(move || pad.push(numbered(2)));
+    let Full {
+        inlet,
+        outlet,
+        gate,
+        pusher,
+    } = full_proxy(("sink", "sink"));
     set_state(&inlet.element, gst::State::Null);
     let refused = within("the pusher", move || pusher.join().unwrap());
     assert_eq!(refused, Err(gst::FlowError::Flushing));
@@ -287,19 +310,13 @@ fn stopping_the_sink_releases_a_pusher_and_keeps_what_it_took() {
 fn a_source_that_goes_is_no_error_to_who_waits_for_its_room() {
     // The push that is under way comes back as flushing; from within a stock sink, as the end of the stream.
     for held_at in [("src", "src"), ("sink", "sink")] {
-        let name = context();
-        let inlet = Inlet::proxy(&name);
-        let outlet = Outlet::new(&format!(
-            "ts-proxysrc max-size-buffers=1 proxy-context={name}"
-        ));
+        let Full {
+            inlet: _inlet,
+            outlet,
+            gate,
+            pusher,
+        } = full_proxy(held_at);
         let sink = outlet.pipe.pad("sink", "sink");
-        let gate = gate(&outlet.pipe.pad(held_at.0, held_at.1));
-        outlet.pipe.to(gst::State::Playing);
-        inlet.push(0).unwrap();
-        gate.wait_held();
-        inlet.push(1).unwrap();
-        let pad = inlet.pad.clone();
-        let pusher = until_it_waits(move || pad.push(numbered(2)));
         let pipe = outlet.pipe;
         let stopper = std::thread::spawn(move || pipe.to(gst::State::Null));
         eventually("the far end stops", || {
@@ -346,18 +363,12 @@ fn a_sink_that_stops_in_the_middle_of_a_push_does_not_end_the_stream() {
 
 #[test]
 fn a_flush_releases_who_waits_for_room() {
-    let name = context();
-    let inlet = Inlet::proxy(&name);
-    let outlet = Outlet::new(&format!(
-        "ts-proxysrc max-size-buffers=1 proxy-context={name}"
-    ));
-    let gate = gate(&outlet.pipe.pad("src", "src"));
-    outlet.pipe.to(gst::State::Playing);
-    inlet.push(0).unwrap();
-    gate.wait_held();
-    inlet.push(1).unwrap();
-    let pad = inlet.pad.clone();
-    let pusher = until_it_waits(move || pad.push(numbered(2)));
+    let Full {
+        inlet,
+        outlet,
+        gate,
+        pusher,
+    } = full_proxy(("src", "src"));
     inlet.pad.push_event(gst::event::FlushStart::new());
     let refused = within("the pusher", move || pusher.join().unwrap());
     assert_eq!(refused, Err(gst::FlowError::Flushing));

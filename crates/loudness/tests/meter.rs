@@ -1,35 +1,15 @@
 //! What a meter does besides measuring right: odd input, resets, parts, batches, memory.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+#[path = "../../../tests/counting.rs"]
+mod counting;
+
 use std::cell::Cell;
 
+use counting::allocations;
 use threadbare_loudness::{
     BuildError, Channel, InputError, Meter, Mode, ReadError, Resolution, Sample, integrated_of,
     merge, range_of,
 };
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: hands everything on to the system's allocator, and counts in a cell that needs no memory and no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promises are those that are asked for here.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above; the memory is from the same allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 fn everything() -> Mode {
     Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK
@@ -185,12 +165,12 @@ fn adding_allocates_nothing() {
         let mut batch = Meter::builder(48_000, 2).mode(mode).build_batch(3).unwrap();
         let audio = noise(48_000 * 6, 4);
         let inputs = [&audio[..96_000], &audio[96_000..192_000], &audio[192_000..]];
-        let before = ALLOCATIONS.get();
+        let before = allocations();
         for _ in 0..10 {
             meter.add_interleaved(&audio).unwrap();
             batch.add_interleaved(&inputs).unwrap();
         }
-        assert_eq!(ALLOCATIONS.get(), before);
+        assert_eq!(allocations(), before);
         assert!(meter.integrated().unwrap() > -30.0);
     }
 }

@@ -1,38 +1,15 @@
 //! What comes out of a normaliser: as many frames as went in, at the target, below the limit, however it is called.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../../tests/counting.rs"]
+mod counting;
+
 use std::f64::consts::TAU;
 
+use counting::{allocated_bytes, allocations};
 use proptest::prelude::*;
 use threadbare_loudness::{
     Channel, Meter, Mode, NormalizeError, Normalizer, NormalizerSettings, Sample,
 };
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-    static BYTES: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: hands everything on to the system's allocator, and counts in cells that need no memory and no destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        BYTES.with(|count| count.set(count.get() + layout.size() as u64));
-        // SAFETY: the caller's promises are those that are asked for here.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: as above; the memory is from the same allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const RATE: u32 = 48_000;
 const STEREO: [Channel; 2] = [Channel::Left, Channel::Right];
@@ -691,13 +668,13 @@ fn any_rate_and_number_of_channels_works() {
 
 #[test]
 fn nothing_is_allocated_and_a_stereo_stream_stays_below_3_mib() {
-    let before = BYTES.with(Cell::get);
+    let before = allocated_bytes();
     let mut normalizer = normalizer(RATE, 2, settings(-14.0, -1.0));
-    let bytes = BYTES.with(Cell::get) - before;
+    let bytes = allocated_bytes() - before;
     assert!(bytes < 3 << 20, "{bytes}");
     let input = speech(8, 0.0);
     let mut block = vec![0f32; 2_000];
-    let count = ALLOCATIONS.with(Cell::get);
+    let count = allocations();
     for part in input.chunks(2_000) {
         normalizer.add_interleaved(part).unwrap();
         normalizer.take_interleaved(&mut block).unwrap();
@@ -707,7 +684,7 @@ fn nothing_is_allocated_and_a_stereo_stream_stays_below_3_mib() {
     while normalizer.take_interleaved(&mut block).unwrap() > 0 {}
     normalizer.restart();
     normalizer.reset();
-    assert_eq!(ALLOCATIONS.with(Cell::get), count);
+    assert_eq!(allocations(), count);
 }
 
 #[test]

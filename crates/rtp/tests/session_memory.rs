@@ -1,37 +1,15 @@
 //! A call that is under way allocates nothing: not per packet, not per report; and it fits into a few cache lines.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+#[path = "../../../tests/counting.rs"]
+mod counting;
+
 use std::net::SocketAddr;
 
+use counting::allocations;
 use threadbare_rtp::demux::{Demux, Filter, Lookup};
 use threadbare_rtp::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::latch::{Latch, LatchConfig};
 use threadbare_rtp::session::{Config, RtpHeader, RtpVerdict, Session};
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// SAFETY: passes everything on to the system's allocator; the counter is a plain thread-local without a destructor, so
-// that it can be reached at any time and allocates nothing itself.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise about `layout` is the one that is asked for here.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: `pointer` came from `alloc` above, and so from the system's allocator.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 const PACKET_NS: u64 = 20_000_000;
 
@@ -109,12 +87,12 @@ fn two_hours_of_a_call_allocate_nothing() {
     for number in 0..1000 {
         call.step(number);
     }
-    let before = ALLOCATIONS.with(Cell::get);
+    let before = allocations();
     assert!(before > 0, "allocations are counted");
     for number in 1000..360_000 {
         call.step(number);
     }
-    assert_eq!(ALLOCATIONS.with(Cell::get) - before, 0);
+    assert_eq!(allocations() - before, 0);
     for end in &call.ends {
         assert!(end.stats().rtcp_sent > 1000);
         let bytes = end.memory_bytes();

@@ -1,0 +1,42 @@
+//! For tests of what allocates nothing: include it with `#[path]`, and the program counts what each thread allocates.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+struct Counting;
+
+thread_local! {
+    static ALLOCATED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+}
+
+// SAFETY: passes everything on to the system's allocator; the counter is a plain thread-local without a destructor, so
+// that it can be reached at any time and allocates nothing itself.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATED.with(|allocated| {
+            let (times, bytes) = allocated.get();
+            allocated.set((times + 1, bytes + layout.size() as u64));
+        });
+        // SAFETY: the caller's promise about `layout` is the one that is asked for here.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: `pointer` came from `alloc` above, and so from the system's allocator.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// How often this thread has allocated so far.
+pub(crate) fn allocations() -> u64 {
+    ALLOCATED.get().0
+}
+
+/// How many bytes altogether, those given back included.
+#[allow(dead_code, reason = "some count allocations alone")]
+pub(crate) fn allocated_bytes() -> u64 {
+    ALLOCATED.get().1
+}
