@@ -568,10 +568,16 @@ impl Local {
         for _ in 0..count {
             {
                 let ready = self.ready.borrow();
-                self.look_ahead(|ahead| match ready.get(ahead)? {
+                let agent = |ahead| match ready.get(ahead)? {
                     Wake::Agent(token) => Some(*token),
                     Wake::Task(_) => None,
-                });
+                };
+                self.look_ahead(agent);
+                // Whoever woke it has its flag.
+                let slots = self.slots.borrow();
+                if let Some(slot) = agent(AHEAD).and_then(|token| slots.get(token.index as usize)) {
+                    sys::prefetch(Arc::as_ptr(&slot.wake), 1);
+                }
             }
             let Some(wake) = self.ready.borrow_mut().pop_front() else {
                 break;

@@ -4,9 +4,9 @@
 //! source that pushed awaits room before it produces more ([`super::pending`]). So the queue may exceed its limits by
 //! what one input of an element yields, and loses nothing. An ordinary thread waits in `push`.
 
+mod first;
 mod properties;
 
-use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
@@ -15,6 +15,7 @@ use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{CACHE_LINE, prefetch};
 
+use self::first::FirstInPlace;
 use super::condition::Condition;
 use super::pending::{self, Hold};
 use super::stats::StatsProperty;
@@ -166,7 +167,7 @@ struct Shared {
 }
 
 struct State {
-    items: VecDeque<Queued>,
+    items: FirstInPlace<Queued>,
     level: Level,
     max: Level,
     min: Level,
@@ -200,7 +201,7 @@ impl Queue {
     pub(crate) fn new(notice: impl Fn(Notice) + Send + Sync + 'static) -> Self {
         Queue(Arc::new(Shared {
             state: Mutex::new(State {
-                items: VecDeque::new(),
+                items: FirstInPlace::default(),
                 level: Level::default(),
                 max: Level {
                     buffers: 200,
@@ -250,8 +251,10 @@ impl Queue {
     /// Takes a buffer or list, in order. On a context thread the wait for room is left with the source.
     pub(crate) fn push(&self, item: Item) -> Result<(), gst::FlowError> {
         let mut overran = false;
+        self.prefetch();
         loop {
             let mut state = self.state();
+            state.prefetch_popper();
             state.check_for_pusher()?;
             if !state.is_full() || state.leaky == Leaky::Downstream {
                 state.leak_old();
@@ -284,7 +287,9 @@ impl Queue {
 
     /// Takes it if there is room. `Ok`: whether there is none now.
     pub(crate) fn offer(&self, item: Item) -> Result<bool, Refusal> {
+        self.prefetch();
         let mut state = self.state();
+        state.prefetch_popper();
         state.check_for_pusher().map_err(|_| Refusal::Ended)?;
         if state.is_full() && state.leaky == Leaky::No {
             return Err(Refusal::Full(item));
@@ -576,6 +581,14 @@ impl State {
         self.check()
     }
 
+    /// What wakes whoever takes out was last touched by its thread.
+    #[inline]
+    fn prefetch_popper(&self) {
+        if let Some(popper) = &self.popper {
+            prefetch(popper.data(), 1);
+        }
+    }
+
     fn is_full(&self) -> bool {
         self.level.reaches(&self.max)
     }
@@ -616,7 +629,7 @@ impl State {
 
     /// The first buffer still queued, or else the next one, comes after a gap.
     fn discont_next(&mut self) {
-        for queued in &mut self.items {
+        for queued in self.items.iter_mut() {
             if let Item::Buffer(buffer) = &mut queued.item {
                 buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
                 return;

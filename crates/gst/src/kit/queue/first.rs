@@ -1,0 +1,104 @@
+//! A queue whose first thing lies in place: most queues of a slice hold one buffer, and whoever takes that out on another
+//! thread does not wait for memory behind a pointer.
+
+use std::collections::VecDeque;
+
+/// A queue. There is nothing in `rest` unless there is something in `first`.
+#[derive(Debug)]
+pub(super) struct FirstInPlace<T> {
+    first: Option<T>,
+    rest: VecDeque<T>,
+}
+
+impl<T> Default for FirstInPlace<T> {
+    fn default() -> Self {
+        FirstInPlace {
+            first: None,
+            rest: VecDeque::new(),
+        }
+    }
+}
+
+impl<T> FirstInPlace<T> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(super) fn front(&self) -> Option<&T> {
+        self.first.as_ref()
+    }
+
+    pub(super) fn push_back(&mut self, thing: T) {
+        match &self.first {
+            None => self.first = Some(thing),
+            Some(_) => self.rest.push_back(thing),
+        }
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<T> {
+        let first = self.first.take()?;
+        self.first = self.rest.pop_front();
+        Some(first)
+    }
+
+    /// The thing at `index`, if there is one.
+    pub(super) fn remove(&mut self, index: usize) -> Option<T> {
+        match index.checked_sub(1) {
+            None => self.pop_front(),
+            Some(index) => self.rest.remove(index),
+        }
+    }
+
+    pub(super) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
+        self.first = self.first.take().filter(|first| keep(first));
+        self.rest.retain(keep);
+        if self.first.is_none() {
+            self.first = self.rest.pop_front();
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &T> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.first.iter_mut().chain(&mut self.rest)
+    }
+
+    pub(super) fn into_iter(self) -> impl Iterator<Item = T> {
+        self.first.into_iter().chain(self.rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn it_is_a_queue(steps in prop::collection::vec((0..6_u8, 0..6_usize), 0..200)) {
+            let (mut queue, mut twin) = (FirstInPlace::default(), VecDeque::new());
+            for (n, (step, at)) in steps.into_iter().enumerate() {
+                match step {
+                    0..=2 => {
+                        queue.push_back(n);
+                        twin.push_back(n);
+                    }
+                    3 => prop_assert_eq!(queue.pop_front(), twin.pop_front()),
+                    4 => prop_assert_eq!(queue.remove(at), twin.remove(at)),
+                    _ => {
+                        queue.retain(|thing| thing % 6 != at);
+                        twin.retain(|thing| thing % 6 != at);
+                    }
+                }
+                queue.iter_mut().chain(&mut twin).for_each(|thing| *thing += 1);
+                prop_assert_eq!(queue.front(), twin.front());
+                prop_assert_eq!(queue.is_empty(), twin.is_empty());
+                prop_assert!(queue.iter().eq(&twin));
+                prop_assert!(queue.iter().rev().eq(twin.iter().rev()));
+            }
+            prop_assert!(queue.into_iter().eq(twin));
+        }
+    }
+}
