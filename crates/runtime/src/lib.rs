@@ -28,6 +28,8 @@ mod agent;
 #[path = "agent/state.rs"]
 mod agent_state;
 #[cfg(not(loom))]
+mod ahead;
+#[cfg(not(loom))]
 mod block;
 #[cfg(not(loom))]
 mod context;

@@ -18,6 +18,7 @@ use async_task::Runnable;
 use slab::Slab;
 
 use crate::agent::{Agent, AgentHandle, Cx, Interest, Ready, WakeAgent};
+use crate::ahead::{AHEAD, Place};
 use crate::shard::{Command, Shard, Wake};
 use crate::sys::{self, Epoll, Event, clock_now_ns};
 use crate::task::enlisted;
@@ -29,6 +30,8 @@ use crate::wheel::{Precision, TimerKey, Wheel};
 pub struct Local {
     pub(crate) shard: Shard,
     slots: RefCell<Slab<Slot>>,
+    /// By the number of the slot.
+    places: RefCell<Vec<Place>>,
     next_generation: Cell<u32>,
     ready: RefCell<VecDeque<Wake>>,
     commands: RefCell<VecDeque<Command>>,
@@ -65,6 +68,7 @@ impl Local {
         let local = Rc::new(Local {
             shard,
             slots: RefCell::new(Slab::new()),
+            places: RefCell::new(Vec::new()),
             next_generation: Cell::new(1),
             ready: RefCell::new(VecDeque::new()),
             commands: RefCell::new(VecDeque::new()),
@@ -114,6 +118,7 @@ impl Local {
         let generation = self.next_generation.get();
         self.next_generation.set((generation + 1) & GENERATION_MASK);
         let mut slots = self.slots.borrow_mut();
+        let capacity = slots.capacity();
         let entry = slots.vacant_entry();
         let token = Token {
             index: entry.key() as u32,
@@ -130,9 +135,28 @@ impl Local {
             deadline: (0, Precision::About),
         });
         self.shard.counters().agents.set(slots.len() as u64);
+        self.note_place(&slots, token, slots.capacity() != capacity);
         let watch = self.shard.watch();
         watch.set_label(token.index as usize, Some(label));
         AgentHandle::new(self.shard.clone(), token, wake)
+    }
+
+    /// A new agent has this slot; `moved`: all slots lie elsewhere now.
+    fn note_place(&self, slots: &Slab<Slot>, token: Token, moved: bool) {
+        let mut places = self.places.borrow_mut();
+        let index = token.index as usize;
+        if let Some(slot) = slots.get(index)
+            && let Some(agent) = slot.agent.as_deref()
+        {
+            let length = places.len().max(index + 1);
+            places.resize(length, Place::default());
+            places[index] = Place::new(slot, agent, &*slot.wake);
+        }
+        if moved {
+            for (index, slot) in slots {
+                places[index].move_slot(slot);
+            }
+        }
     }
 
     /// Runs a future on this shard alone; it need not be `Send`. Dropping the task cancels it.
@@ -470,7 +494,9 @@ impl Local {
         let mut count = 0;
         for (i, event) in events.iter().enumerate() {
             let rest = &events[i..];
-            self.look_ahead(|ahead| Some(Token::from_event(rest.get(ahead)?.u64).0));
+            self.look_ahead(WakenBy::Descriptor, |ahead| {
+                Some(Token::from_event(rest.get(ahead)?.u64).0)
+            });
             let data = event.u64;
             if data == INTERRUPT {
                 self.shard.drain_interrupt();
@@ -486,18 +512,22 @@ impl Local {
     /// Has the memory of the agents that come next fetched while this one runs: first the slot, then the agent,
     /// then what the agent names.
     #[inline]
-    fn look_ahead(&self, token: impl Fn(usize) -> Option<Token>) {
+    fn look_ahead(&self, by: WakenBy, token: impl Fn(usize) -> Option<Token>) {
+        {
+            let places = self.places.borrow();
+            let place = |ahead: usize| places.get(token(ahead)?.index as usize);
+            if let Some(place) = place(3 * AHEAD) {
+                place.prefetch_slot();
+            }
+            if let Some(place) = place(2 * AHEAD) {
+                place.prefetch_agent();
+                if by == WakenBy::Waker {
+                    place.prefetch_wake();
+                }
+            }
+        }
         let slots = self.slots.borrow();
         let slot = |ahead: usize| slots.get(token(ahead)?.index as usize);
-        if let Some(slot) = slot(3 * AHEAD) {
-            sys::prefetch(slot, 1);
-        }
-        if let Some(agent) = slot(2 * AHEAD).and_then(|slot| slot.agent.as_deref()) {
-            let lines = size_of_val(agent)
-                .div_ceil(sys::CACHE_LINE)
-                .min(AGENT_LINES_MAX);
-            sys::prefetch(std::ptr::from_ref(agent).cast::<u8>(), lines);
-        }
         if let Some(agent) = slot(AHEAD).and_then(|slot| slot.agent.as_deref()) {
             agent.prefetch();
         }
@@ -568,16 +598,10 @@ impl Local {
         for _ in 0..count {
             {
                 let ready = self.ready.borrow();
-                let agent = |ahead| match ready.get(ahead)? {
+                self.look_ahead(WakenBy::Waker, |ahead| match ready.get(ahead)? {
                     Wake::Agent(token) => Some(*token),
                     Wake::Task(_) => None,
-                };
-                self.look_ahead(agent);
-                // Whoever woke it has its flag.
-                let slots = self.slots.borrow();
-                if let Some(slot) = agent(AHEAD).and_then(|token| slots.get(token.index as usize)) {
-                    sys::prefetch(Arc::as_ptr(&slot.wake), 1);
-                }
+                });
             }
             let Some(wake) = self.ready.borrow_mut().pop_front() else {
                 break;
@@ -675,6 +699,13 @@ struct Slot {
     deadline: (u64, Precision),
 }
 
+/// What agents that come next are called for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WakenBy {
+    Descriptor,
+    Waker,
+}
+
 enum TimerTarget {
     Agent(Token),
     Waker(Waker),
@@ -710,11 +741,6 @@ impl Token {
     }
 }
 
-/// Agents between one step of looking ahead and the next: the time of two, some microseconds, is more than a
-/// fetch from memory takes.
-const AHEAD: usize = 2;
-/// Cache lines of an agent that are worth fetching: the beginning, where the hot fields are.
-const AGENT_LINES_MAX: usize = 10;
 /// 24 bits, so that a token and a key fit the 64 bits of an epoll event.
 const GENERATION_MASK: u32 = (1 << 24) - 1;
 /// The event of the interrupt descriptor; no agent has this token (its generation would be -1).
