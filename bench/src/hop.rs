@@ -7,7 +7,7 @@ use std::time::Instant;
 use gst::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// The times of all hops of this process.
+/// The times of the hops of this process in the time that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopTimes {
     pub hops: u64,
@@ -85,7 +85,12 @@ fn note(us: u64) {
     times[step.min(STEPS - 1)] += 1;
 }
 
-/// All hops so far, rounded up to a tenth of a millisecond; none if no pads were marked.
+/// Forgets the hops so far: those of the start are not measured.
+pub fn restart() {
+    TIMES_US.lock().expect("nobody panics with it").clear();
+}
+
+/// All hops since the last [`restart`], rounded up to a tenth of a millisecond; none if no pads were marked.
 pub fn times() -> Option<HopTimes> {
     summed_up(&TIMES_US.lock().expect("nobody panics with it"))
 }

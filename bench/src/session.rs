@@ -96,6 +96,7 @@ pub fn run(ready: Ready, warmup: Duration, window: Duration, origin: Origin) -> 
         std::thread::sleep(LOOK_INTERVAL);
     }
     std::thread::sleep(warmup);
+    hop::restart();
     let first = Snapshot::first();
     std::thread::sleep(window);
     let last = Snapshot::last();
