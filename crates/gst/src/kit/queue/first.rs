@@ -14,7 +14,8 @@ impl<T> Default for FirstInPlace<T> {
     fn default() -> Self {
         FirstInPlace {
             first: None,
-            rest: VecDeque::new(),
+            // Not when a slice is late for the first time.
+            rest: VecDeque::with_capacity(REST),
         }
     }
 }
@@ -69,6 +70,9 @@ impl<T> FirstInPlace<T> {
         self.first.into_iter().chain(self.rest)
     }
 }
+
+/// Things besides the first for which there is room from the beginning.
+const REST: usize = 4;
 
 #[cfg(test)]
 mod tests {
