@@ -87,14 +87,7 @@ impl Watched {
     /// Takes all outputs that are due, and checks that the next one is not due before
     /// [`JitterBuffer::next_timeout`].
     pub fn drain(&mut self, now_ns: u64) -> Vec<Output<u32>> {
-        let mut outputs = Vec::new();
-        while let Some(output) = self.buffer.poll_output(now_ns) {
-            self.check_output(&output);
-            outputs.push(output);
-            self.check_counts();
-            assert!(outputs.len() < OUTPUTS_MAX, "an endless drain");
-        }
-        self.is_drained = true;
+        let outputs = self.take_all(|buffer| buffer.poll_output(now_ns));
         let stats = self.buffer.stats();
         assert!(stats.held_packets <= u32::from(self.buffer.config().capacity_packets));
         if let Some(due_ns) = self.buffer.next_timeout() {
@@ -112,18 +105,26 @@ impl Watched {
 
     /// Takes all outputs that are due, up to a loss that the next packet might spare.
     pub fn drain_before_loss(&mut self, now_ns: u64) -> Vec<Output<u32>> {
+        let outputs = self.take_all(|buffer| buffer.poll_before_loss(now_ns));
+        if !self.buffer.is_loss_due(now_ns) {
+            let rest = self.drain(now_ns);
+            assert!(rest.is_empty(), "there is no difference then: {rest:?}");
+        }
+        outputs
+    }
+
+    fn take_all(
+        &mut self,
+        poll: impl Fn(&mut JitterBuffer<u32>) -> Option<Output<u32>>,
+    ) -> Vec<Output<u32>> {
         let mut outputs = Vec::new();
-        while let Some(output) = self.buffer.poll_before_loss(now_ns) {
+        while let Some(output) = poll(&mut self.buffer) {
             self.check_output(&output);
             outputs.push(output);
             self.check_counts();
             assert!(outputs.len() < OUTPUTS_MAX, "an endless drain");
         }
         self.is_drained = true;
-        if !self.buffer.is_loss_due(now_ns) {
-            // There is no difference then.
-            outputs.extend(self.drain(now_ns));
-        }
         outputs
     }
 

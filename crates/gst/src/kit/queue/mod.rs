@@ -458,26 +458,25 @@ impl Queue {
 
     /// Downstream refused: whoever pushes sees it. `true`: nobody will, the stream has ended.
     pub(crate) fn fail(&self, error: gst::FlowError) -> bool {
-        let unseen = {
-            let mut state = self.state();
-            // What failed was pushed before a flush that is over: no business of what comes now.
-            if !std::mem::take(&mut state.in_flight) {
-                return false;
-            }
-            state.result = Err(error);
-            state.result_seen = false;
-            state.is_eos
-        };
-        self.wake_all();
-        unseen
+        // What failed was pushed before a flush that is over: no business of what comes now.
+        self.note_failure(error, |state| std::mem::take(&mut state.in_flight))
     }
 
     /// The same for a popper that keeps what it popped, so that nothing needs to be in its hands when a push fails. What
     /// fails after a flush has begun is not noted; what was pushed before has come back when it ends.
     pub(crate) fn fail_kept(&self, error: gst::FlowError) -> bool {
+        self.note_failure(error, |state| !state.flushing)
+    }
+
+    /// As [`Queue::fail`], if it `matters`.
+    fn note_failure(
+        &self,
+        error: gst::FlowError,
+        matters: impl FnOnce(&mut State) -> bool,
+    ) -> bool {
         let unseen = {
             let mut state = self.state();
-            if state.flushing {
+            if !matters(&mut state) {
                 return false;
             }
             state.result = Err(error);
