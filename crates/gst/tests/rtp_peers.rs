@@ -203,9 +203,13 @@ fn a_stock_rtpbin_behind_a_lossy_network_and_we_understand_each_other() {
             seqs.iter()
                 .position(|seq| u32::from(*seq) == highest & 0xffff)
         };
-        // From the first packet that arrived on: of what came before, nobody can know.
-        let first = before.iter().position(|seq| Some(seq) == after.first())?;
-        Some((place(&before)? + 1 - first) as i32 - (place(&after)? + 1) as i32)
+        // From the first two packets in a row on, which make the source valid (RFC 3550, A.1): a loss before that is not
+        // counted.
+        let valid = after
+            .windows(2)
+            .position(|pair| pair[1] == pair[0].wrapping_add(1))?;
+        let first = before.iter().position(|seq| *seq == after[valid])?;
+        Some((place(&before)? - first) as i32 - (place(&after)? - valid) as i32)
     };
     let mut seen = Vec::new();
     eventually("the stock session has a report of ours", || {
