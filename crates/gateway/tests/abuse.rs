@@ -1,0 +1,92 @@
+//! What strangers and broken senders send: it costs them as much as us, it reaches nobody else, and it stops no stream.
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use common::{Background, LIMIT, free_port, rtp, socket};
+use threadbare::pipeline::Elements;
+
+/// One stream with `keys` on its way to a socket of ours: the sender's socket, where to send, and who gets the answers.
+fn call(keys: &str) -> (Background, UdpSocket, SocketAddr, UdpSocket) {
+    let (answer, from) = (socket(), socket());
+    let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let destination = answer.local_addr().expect("bound");
+    let gateway = Background::start(
+        &format!(
+            "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
+             destination = \"{destination}\"\nrtcp = false\n{keys}"
+        ),
+        Elements::Threadbare,
+    );
+    (gateway, from, to, answer)
+}
+
+/// Packets and bytes that came out of a gateway that has stopped by now: they lie in the socket.
+fn all_that_came(answer: &UdpSocket) -> (usize, usize) {
+    answer.set_nonblocking(true).expect("non-blocking");
+    let mut buffer = [0; 65_536];
+    let (mut packets, mut bytes) = (0, 0);
+    while let Ok(length) = answer.recv(&mut buffer) {
+        packets += 1;
+        bytes += length;
+    }
+    (packets, bytes)
+}
+
+/// RTP with a timestamp that fits packets of 20 ms at 8000 Hz.
+fn at_20_ms(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = rtp(payload_type, number, payload);
+    packet[4..8].copy_from_slice(&(u32::from(number) * 160).to_be_bytes());
+    packet
+}
+
+/// A sender of next to nothing, who pretends that much was lost: what is made up for it is bounded by what he sent. The
+/// bound: as much again in packets and, in the encoding that goes out, in audio; and 200 ms, the longest loss that is
+/// concealed, once.
+#[test]
+fn gaps_do_not_amplify() {
+    for keys in [
+        "codec = \"PCMU\"\ncodec-out = \"PCMA\"",
+        "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nptime = 5",
+        "codec = \"PCMU\"\ncodec-out = \"L16/8000/1\"",
+        "codec = \"PCMU\"\ncodec-out = \"L16/16000/1\"",
+        "codec = \"PCMU\"\ncodec-out = \"Opus\"",
+        "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nloudness-target = -23",
+        "codec = \"Opus\"\ncodec-out = \"PCMA\"",
+        "codec = \"PCMU\"",
+    ] {
+        let payload_type = if keys.contains("\"Opus\"\ncodec-out") {
+            96
+        } else {
+            0
+        };
+        for gap in [9, 50] {
+            let (gateway, from, to, answer) = call(keys);
+            let mut number = 0_u16;
+            for n in 0..20 {
+                // The first two are in sequence: a source that proves itself (RFC 3550, A.1).
+                number += if n == 1 { 1 } else { gap + 1 };
+                // One byte is a whole Opus packet, too: of 20 ms, with nothing in it (RFC 6716, section 3.1).
+                let packet = at_20_ms(payload_type, number, &[0x08]);
+                from.send_to(&packet, to).expect("sent");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            drop(gateway);
+            let (packets, bytes) = all_that_came(&answer);
+            println!("{keys:?}, gap {gap}: {packets} packets, {bytes} bytes");
+            let audio_ms = if payload_type == 96 { 20 * 20 } else { 20 };
+            let packets_max = 2 * 20 + 200 / 5;
+            // 192 bytes a ms is L16/48000/2, the widest here; at least a header for each packet.
+            let widest = if keys.contains("L16") { 32 } else { 16 };
+            let bytes_max = packets_max * 12 + (2 * audio_ms + 200) * widest;
+            assert!(
+                packets <= packets_max,
+                "{keys}, gap {gap}: {packets} packets"
+            );
+            assert!(bytes <= bytes_max, "{keys}, gap {gap}: {bytes} bytes");
+        }
+    }
+    let _ = LIMIT;
+}
