@@ -247,6 +247,52 @@ fn a_dynamic_payload_type_needs_caps_and_is_said_to() {
     assert_eq!(counted(&pipe.get("src"), "unknown-payload-type"), 1);
 }
 
+/// They keep their place in the order: nothing is missing where they were.
+#[test]
+fn other_payload_types_are_dropped_and_counted_and_said_once() {
+    let (pipe, seen, target) = playing("payload-types=0,8 latency=0 clock-skew=none");
+    let sender = socket();
+    let types = [3, 0, 9, 0, 18, 0, 96, 8];
+    for (number, payload_type) in (0..).zip(types) {
+        sender
+            .send_to(&rtp(7, payload_type, number), target)
+            .unwrap();
+    }
+    for number in [1, 3, 5, 7] {
+        assert_eq!(u32::from(seq(&bytes(&next_buffer(&seen)))), number);
+    }
+    let source = pipe.get("src");
+    assert_eq!(counted(&source, "unknown-payload-type"), 4);
+    assert_eq!(counted(&source, "num-lost"), 0);
+    let warning = text(&pipe.expect(gst::MessageType::Warning));
+    assert!(
+        warning.contains("type 3") && warning.contains("0,8"),
+        "{warning}"
+    );
+    let another = pipe.bus().pop_filtered(&[gst::MessageType::Warning]);
+    assert!(another.is_none(), "{another:?}");
+}
+
+/// "Received" are RTP packets.
+#[test]
+fn garbage_does_not_count_as_received() {
+    let (pipe, seen, target) = playing("latency=0 clock-skew=none mtu=500");
+    let sender = socket();
+    for garbage in [&[][..], &[0x80], &[0x40; 100], &[0x80; 501]] {
+        sender.send_to(garbage, target).unwrap();
+    }
+    sender.send_to(&rtp(7, 0, 0), target).unwrap();
+    next_buffer(&seen);
+    let source = pipe.get("src");
+    let counts = [
+        "packets-received",
+        "bytes-received",
+        "malformed",
+        "truncated",
+    ];
+    assert_eq!(counts.map(|name| counted(&source, name)), [1, 172, 3, 1]);
+}
+
 #[test]
 fn a_sender_that_changes_its_codec_gets_new_caps() {
     let (_pipe, seen, target) = playing("clock-skew=none latency=0");
