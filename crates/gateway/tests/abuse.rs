@@ -5,7 +5,7 @@ mod common;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use common::{Background, LIMIT, free_port, rtp, socket};
+use common::{Background, Received, free_port, knock, receive, rtp, socket};
 use threadbare::pipeline::Elements;
 
 /// One stream with `keys` on its way to a socket of ours: the sender's socket, where to send, and who gets the answers.
@@ -88,5 +88,62 @@ fn gaps_do_not_amplify() {
             assert!(bytes <= bytes_max, "{keys}, gap {gap}: {bytes} bytes");
         }
     }
-    let _ = LIMIT;
+}
+
+/// GSM, G.722 and G.729 to streams that are of G.711: they are dropped, and the stream goes on as if they had not come.
+#[test]
+fn other_payload_types_stop_no_stream() {
+    for keys in [
+        "codec-out = \"PCMA\"",
+        "codec-out = \"L16/8000/2\"",
+        "codec = \"PCMU\"\ncodec-out = \"PCMA\"",
+        "codec = \"PCMU\"\ncodec-out = \"L16/8000/2\"",
+    ] {
+        let (_gateway, from, to, answer) = call(keys);
+        let mut number = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
+        let mut expected = None;
+        for payload_type in [0, 3, 9, 18, 96, 10, 0, 0] {
+            // Not silence in any codec; as G.711 it would be as loud as can be.
+            let payload = if payload_type == 0 {
+                [0xff; 160]
+            } else {
+                [0x80; 160]
+            };
+            from.send_to(&at_20_ms(payload_type, number, &payload), to)
+                .expect("sent");
+            number += 1;
+            if payload_type != 0 {
+                continue;
+            }
+            let heard = receive(&answer);
+            let next = expected.get_or_insert(heard.sequence);
+            assert_eq!((heard.ssrc, heard.sequence), (heard.ssrc, *next), "{keys}");
+            *next = next.wrapping_add(1);
+            assert!(is_silent(&heard), "{keys}: {heard:?}");
+        }
+    }
+}
+
+/// Silence of PCMA, or of L16 with the least significant bit dithered.
+fn is_silent(packet: &Received) -> bool {
+    match packet.payload_type {
+        8 => packet.payload.iter().all(|byte| *byte == 0xd5),
+        _ => packet
+            .payload
+            .chunks_exact(2)
+            .all(|pair| i16::from_be_bytes([pair[0], pair[1]]).abs() <= 2),
+    }
+}
+
+/// The number that a sender uses for a codec can be said.
+#[test]
+fn a_named_payload_type_is_taken_and_no_other() {
+    let (_gateway, from, to, answer) =
+        call("codec = \"PCMU\"\ncodec-out = \"PCMA\"\npayload-type-in = 111");
+    let next = knock(&from, to, &answer, 111, 0, &[0xff; 160]);
+    from.send_to(&at_20_ms(0, next, &[0x80; 160]), to)
+        .expect("sent");
+    from.send_to(&at_20_ms(111, next + 1, &[0xff; 160]), to)
+        .expect("sent");
+    assert_eq!(receive(&answer).payload, [0xd5; 160]);
 }

@@ -390,7 +390,7 @@ fn all_codecs_in_a_row() {
                 ports[n], pair[0], pair[1]
             );
         }
-        let _gateway = start(&config, elements);
+        let _gateway = Background::start(&config, elements);
         let to = SocketAddr::from(([127, 0, 0, 1], ports[0]));
         let next = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
         for number in next..next + 20 {

@@ -57,6 +57,8 @@ pub struct StreamSpec {
     pub listen: SocketAddr,
     /// What arrives.
     pub codec_in: CodecIn,
+    /// Payload type of what arrives; `None`: those that are usual for the codec.
+    pub payload_type_in: Option<u8>,
     /// What is sent; `None`: what arrives.
     pub codec_out: Option<Codec>,
     /// Where to.
