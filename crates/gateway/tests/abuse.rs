@@ -100,18 +100,16 @@ fn other_payload_types_stop_no_stream() {
         "codec = \"PCMU\"\ncodec-out = \"L16/8000/2\"",
     ] {
         let (_gateway, from, to, answer) = call(keys);
-        let mut number = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
+        let next = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
         let mut expected = None;
-        for payload_type in [0, 3, 9, 18, 96, 10, 0, 0] {
+        for (number, payload_type) in (next..).zip([0, 3, 9, 18, 96, 10, 0, 0]) {
             // Not silence in any codec; as G.711 it would be as loud as can be.
-            let payload = if payload_type == 0 {
-                [0xff; 160]
-            } else {
-                [0x80; 160]
+            let payload = match payload_type {
+                0 => [0xff; 160],
+                _ => [0x80; 160],
             };
             from.send_to(&at_20_ms(payload_type, number, &payload), to)
                 .expect("sent");
-            number += 1;
             if payload_type != 0 {
                 continue;
             }
@@ -146,4 +144,69 @@ fn a_named_payload_type_is_taken_and_no_other() {
     from.send_to(&at_20_ms(111, next + 1, &[0xff; 160]), to)
         .expect("sent");
     assert_eq!(receive(&answer).payload, [0xd5; 160]);
+}
+
+/// A stream that answers whoever calls, RTCP on the same port: its sender's socket and where to send.
+fn answering(keys: &str) -> (Background, UdpSocket, SocketAddr) {
+    let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let gateway = Background::start(
+        &format!(
+            "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
+             destination = \"latched\"\ncodec = \"PCMU\"\nrtcp = \"mux\"\nlatency = 0\n{keys}"
+        ),
+        Elements::Threadbare,
+    );
+    (gateway, socket(), to)
+}
+
+/// An empty receiver report (RFC 3550, section 6.4.2): the eight bytes that are valid RTCP.
+fn empty_report(ssrc: u32) -> Vec<u8> {
+    let mut report = vec![0x80, 201, 0, 1];
+    report.extend(ssrc.to_be_bytes());
+    report
+}
+
+/// It neither draws the media to where it came from nor keeps the true peer waiting.
+#[test]
+fn a_forged_report_latches_nothing() {
+    for ssrc in [0x1234, 0x9999] {
+        let (_gateway, peer, to) = answering("");
+        let stranger = socket();
+        stranger.send_to(&empty_report(ssrc), to).expect("sent");
+        // Three packets: the first proves nothing, the second is answered (RFC 3550, A.1).
+        for number in 0..3 {
+            peer.send_to(&at_20_ms(0, number, &[0x11; 160]), to)
+                .expect("sent");
+        }
+        assert_eq!(receive(&peer).payload, [0x11; 160]);
+        stranger.set_nonblocking(true).expect("non-blocking");
+        let drawn = stranger.recv(&mut [0; 2048]);
+        assert!(drawn.is_err(), "{drawn:?}");
+    }
+}
+
+/// Another port and another SSRC: a program that was started again. It is believed half a second after its first life fell
+/// silent, not three.
+#[test]
+fn a_sender_that_starts_again_is_heard() {
+    let (_gateway, peer, to) = answering("");
+    for number in 0..10 {
+        peer.send_to(&at_20_ms(0, number, &[0x11; 160]), to)
+            .expect("sent");
+    }
+    receive(&peer);
+    let again = socket();
+    again
+        .set_read_timeout(Some(Duration::from_millis(20)))
+        .expect("a valid time-out");
+    let mut number = 500;
+    let mut answer = [0; 2048];
+    while again.recv(&mut answer).is_err() {
+        // 100 packets of 20 ms are 2 s.
+        assert!(number < 600, "not heard");
+        let mut packet = at_20_ms(0, number, &[0x22; 160]);
+        packet[8..12].copy_from_slice(&[1, 2, 3, 4]);
+        again.send_to(&packet, to).expect("sent");
+        number += 1;
+    }
 }

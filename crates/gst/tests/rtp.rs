@@ -881,3 +881,85 @@ fn a_lost_packet_is_concealed_and_counted() {
     let element = harness.element().unwrap();
     assert_eq!(counted(&element, "concealed-ms"), 20);
 }
+
+/// The SSRCs of an RTCP compound's reports, and whether it has a BYE. Read by rtcp-types.
+fn reports(compound: &[u8]) -> (Vec<u32>, bool) {
+    let (mut ssrcs, mut is_bye) = (Vec::new(), false);
+    for packet in rtcp_types::Compound::parse(compound).unwrap() {
+        match packet.unwrap() {
+            rtcp_types::Packet::Sr(report) => ssrcs.push(report.ssrc()),
+            rtcp_types::Packet::Rr(report) => ssrcs.push(report.ssrc()),
+            rtcp_types::Packet::Bye(_) => is_bye = true,
+            _ => {}
+        }
+    }
+    (ssrcs, is_bye)
+}
+
+/// A listener takes the BYE of one SSRC for the end of the call (ffmpeg does): there is one SSRC from the first packet on, be
+/// that a report or RTP, and its BYE comes at the end.
+#[test]
+fn a_session_has_one_ssrc_from_its_first_report_on() {
+    let (rtp_to, rtcp_to) = pair();
+    let sender = socket();
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 session=one context={context} ! fakesink sync=false async=false \
+         appsrc name=app is-live=true format=time caps=application/x-rtp ! \
+         ts-rtpsink name=sink session=one context={context} host=127.0.0.1 port={}",
+        rtp_to.local_addr().unwrap().port(),
+        context = context(),
+    ));
+    pipe.play();
+    // Something to report on, before there is anything to send.
+    let target = rtp_address(&pipe.get("src"));
+    for number in 0..3 {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    let (first, _) = reports(&received(&rtcp_to));
+    let app = pipe.get("app");
+    let push = |number| {
+        let buffer = gst::Buffer::from_slice(rtp(0x5151, 8, number));
+        let _ = app.emit_by_name::<gst::FlowReturn>("push-buffer", &[&buffer]);
+    };
+    push(0);
+    assert_eq!(ssrc(&received(&rtp_to)), first[0]);
+    push(1);
+    assert_eq!(ssrc(&received(&rtp_to)), first[0]);
+    // The report after the RTP, and the end.
+    assert_eq!(reports(&received(&rtcp_to)), (first.clone(), false));
+    pipe.to(gst::State::Null);
+    assert_eq!(reports(&received(&rtcp_to)), (first, true));
+}
+
+/// Without a ts-rtpsrc there is nothing to say before the first packet; and it is the packets' SSRC that is sent.
+#[test]
+fn a_sink_alone_reports_with_the_ssrc_of_its_packets() {
+    let (rtp_to, rtcp_to) = pair();
+    let pipe = Pipe::parse(&format!(
+        "appsrc name=app is-live=true format=time caps=application/x-rtp ! \
+         ts-rtpsink name=sink context={} host=127.0.0.1 port={}",
+        context(),
+        rtp_to.local_addr().unwrap().port(),
+    ));
+    pipe.play();
+    // The longest first interval there is without a packet (RFC 3550, section 6.3.1: 2.5 s, times 1.5, over 1.21828).
+    rtcp_to
+        .set_read_timeout(Some(Duration::from_millis(3100)))
+        .unwrap();
+    let early = rtcp_to.recv(&mut [0; 1500]);
+    assert!(early.is_err(), "{early:?}");
+    rtcp_to.set_read_timeout(Some(DEADLINE)).unwrap();
+    let app = pipe.get("app");
+    for (number, ssrc_in) in [(0, 7), (1, 7), (2, 8), (3, 8)] {
+        let buffer = gst::Buffer::from_slice(rtp(ssrc_in, 8, number));
+        let _ = app.emit_by_name::<gst::FlowReturn>("push-buffer", &[&buffer]);
+        assert_eq!(ssrc(&received(&rtp_to)), ssrc_in);
+        if number == 1 {
+            assert_eq!(reports(&received(&rtcp_to)), (vec![7], false));
+        }
+    }
+    // The packets have another SSRC now; nobody left.
+    assert_eq!(reports(&received(&rtcp_to)), (vec![8], false));
+    pipe.to(gst::State::Null);
+    assert_eq!(reports(&received(&rtcp_to)), (vec![8], true));
+}
