@@ -125,15 +125,36 @@ impl Gateway {
         })
     }
 
-    /// Writes the streams' statistics to the log: a line each, but no more than fit on a few screens.
+    /// Writes the streams' statistics to the log, a line each.
     fn log_stats(&self) {
-        for (name, stats) in self.stats().take(STATS_LINES_MAX) {
+        for (name, stats) in self.stats() {
             stats.log(name);
         }
-        let left_out = self.stats().skip(STATS_LINES_MAX).count();
-        if left_out > 0 {
-            tracing::info!(streams = left_out, "statistics of these are left out");
+        for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
+            if stream.pipeline.is_none() {
+                tracing::info!(stream = spec.name, "not running, waits to be started again");
+            }
         }
+    }
+
+    /// Handles what has happened so far: streams that could not be started are known afterwards.
+    pub fn handle_pending(&mut self) {
+        while let Ok(event) = self.events.try_recv() {
+            if self.handle(event).is_some() {
+                return;
+            }
+        }
+    }
+
+    /// Handles an event. Some if it is to stop, by this.
+    fn handle(&mut self, event: Event) -> Option<&'static str> {
+        match event {
+            Event::Failed { pipeline, reason } => self.fail(&pipeline, &reason),
+            Event::Ended { pipeline } => self.fail(&pipeline, "the stream ended"),
+            Event::Report => self.log_stats(),
+            Event::Stop { cause } => return Some(cause),
+        }
+        None
     }
 
     /// Handles events and restarts for `time` (`None`: until told to stop).
@@ -155,10 +176,11 @@ impl Gateway {
                     .map_err(|_| RecvTimeoutError::Disconnected),
             };
             match event {
-                Ok(Event::Failed { pipeline, reason }) => self.fail(&pipeline, &reason),
-                Ok(Event::Ended { pipeline }) => self.fail(&pipeline, "the stream ended"),
-                Ok(Event::Report) => self.log_stats(),
-                Ok(Event::Stop { cause }) => return Handled::Stop(cause),
+                Ok(event) => {
+                    if let Some(cause) = self.handle(event) {
+                        return Handled::Stop(cause);
+                    }
+                }
                 // We hold a sender ourselves, so the channel stays open.
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
             }
@@ -303,9 +325,6 @@ impl Drop for Gateway {
         }
     }
 }
-
-/// Streams whose statistics are logged.
-const STATS_LINES_MAX: usize = 200;
 
 /// Beyond that: for threads to be scheduled, on a machine that has more to do than it can.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);

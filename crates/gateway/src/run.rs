@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use miette::{Context, IntoDiagnostic};
 
-use crate::config::Config;
+use crate::config::{Config, Machine, ThisMachine};
 use crate::gateway::{Event, Gateway, Handled};
 use crate::logging::{self, LogFormat};
 use crate::pipeline::Elements;
 use crate::process;
 
-/// Runs the gateway of a configuration file until SIGTERM or SIGINT.
+/// Runs the gateway of a configuration file until SIGTERM, SIGINT or SIGHUP.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
     /// The configuration file (TOML)
@@ -35,7 +35,10 @@ pub struct RunArgs {
 impl RunArgs {
     /// Does it.
     pub fn execute(&self) -> miette::Result<ExitCode> {
-        let config = read_config(&self.config)?;
+        let config = match self.check {
+            true => read_config_for(&self.config, &ThisMachine)?,
+            false => read_config(&self.config)?,
+        };
         if self.print {
             print!("{}", config.to_toml());
             return Ok(ExitCode::SUCCESS);
@@ -64,7 +67,22 @@ impl RunArgs {
         };
         let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
         stop_on_signals(gateway.sender())?;
-        tracing::info!(streams = count, contexts, "running");
+        gateway.handle_pending();
+        match (gateway.streams_running(), count) {
+            (0, _) => tracing::error!(
+                streams = count,
+                "no stream could be started; they are tried again"
+            ),
+            (running, all) if running < all => {
+                tracing::warn!(
+                    streams = running,
+                    failed = all - running,
+                    contexts,
+                    "running"
+                );
+            }
+            (running, _) => tracing::info!(streams = running, contexts, "running"),
+        }
         let stopped_by = match gateway.handle_for(None) {
             Handled::Stop(cause) => cause,
             Handled::TimeOut => "time",
@@ -84,10 +102,24 @@ impl RunArgs {
 
 /// Reads and checks a configuration file.
 pub fn read_config(path: &Path) -> miette::Result<Config> {
-    let text = std::fs::read_to_string(path)
-        .into_diagnostic()
-        .wrap_err_with(|| format!("cannot read the configuration {}", path.display()))?;
+    let text = read_text(path)?;
     Ok(Config::from_toml(&path.display().to_string(), &text)?)
+}
+
+/// Reads and checks a configuration file, also against the machine that it will run on.
+pub fn read_config_for(path: &Path, machine: &dyn Machine) -> miette::Result<Config> {
+    let text = read_text(path)?;
+    Ok(Config::from_toml_for(
+        &path.display().to_string(),
+        &text,
+        machine,
+    )?)
+}
+
+fn read_text(path: &Path) -> miette::Result<String> {
+    std::fs::read_to_string(path)
+        .into_diagnostic()
+        .wrap_err_with(|| format!("cannot read the configuration {}", path.display()))
 }
 
 /// Initialises GStreamer with its log in ours, and our own elements built in.
@@ -101,10 +133,11 @@ pub fn init_gstreamer() -> miette::Result<()> {
         .wrap_err("Threadbare's elements cannot be registered")
 }
 
-/// Sends [`Event::Stop`] when SIGTERM or SIGINT comes, and [`Event::Report`] when SIGUSR1 does.
+/// Sends [`Event::Stop`] when SIGTERM, SIGINT or SIGHUP comes, and [`Event::Report`] when SIGUSR1 does. SIGHUP is what
+/// programs get whose terminal is closed.
 pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
-    use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
-    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGUSR1])
+    use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+    let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])
         .into_diagnostic()
         .wrap_err("cannot listen for signals")?;
     std::thread::Builder::new()
@@ -114,6 +147,7 @@ pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
                 let event = match signal {
                     SIGUSR1 => Event::Report,
                     SIGINT => Event::Stop { cause: "SIGINT" },
+                    SIGHUP => Event::Stop { cause: "SIGHUP" },
                     _ => Event::Stop { cause: "SIGTERM" },
                 };
                 if events.send(event).is_err() {

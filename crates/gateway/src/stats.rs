@@ -1,5 +1,7 @@
 //! What the elements of a stream have counted.
 
+use std::time::Duration;
+
 use gst::prelude::*;
 
 use crate::pipeline::{CONVERTER, METER, SINK, SOURCE};
@@ -9,6 +11,16 @@ use crate::pipeline::{CONVERTER, METER, SINK, SOURCE};
 pub struct StreamStats {
     /// RTP packets that arrived.
     pub received: u64,
+    /// Since the last of them; `None`: none has come. All other readings are as old.
+    pub since_packet: Option<Duration>,
+    /// Datagrams that are neither RTP nor RTCP.
+    pub malformed: u64,
+    /// Datagrams that are larger than expected.
+    pub truncated: u64,
+    /// Packets from somebody else than the peer.
+    pub strangers: u64,
+    /// Packets of a payload type that the stream has not.
+    pub other_payload_types: u64,
     /// Packets that were missing when their time had come.
     pub lost: u64,
     /// Packets that came after their time.
@@ -19,6 +31,8 @@ pub struct StreamStats {
     pub concealed_ms: u64,
     /// RTP packets sent.
     pub sent: u64,
+    /// RTP packets that could not be sent.
+    pub send_errors: u64,
     /// RTCP packets sent.
     pub rtcp_sent: u64,
     /// RTCP packets that arrived.
@@ -84,6 +98,11 @@ impl StreamStats {
             match name {
                 SOURCE => {
                     stats.received = count("packets-received");
+                    let since_ns = counted.get::<u64>("since-last-packet").ok();
+                    stats.since_packet = since_ns.map(Duration::from_nanos);
+                    stats.malformed = count("malformed");
+                    stats.truncated = count("truncated");
+                    stats.other_payload_types = count("unknown-payload-type");
                     stats.lost = count("num-lost");
                     stats.late = count("num-late");
                     stats.jitter_ms = count("avg-jitter") as f64 / 1e6;
@@ -93,7 +112,10 @@ impl StreamStats {
                     stats.loudness = Loudness::of(&counted);
                 }
                 METER => stats.loudness = Loudness::of(&counted),
-                _ => stats.sent = count("packets-sent"),
+                _ => {
+                    stats.sent = count("packets-sent");
+                    stats.send_errors = count("send-errors");
+                }
             }
             sessions.extend(counted.get::<gst::Structure>("rtcp"));
         }
@@ -101,6 +123,7 @@ impl StreamStats {
         sessions.dedup_by_key(|session| session.get::<u32>("ssrc").ok());
         for session in &sessions {
             let count = |name: &str| session.get::<u64>(name).unwrap_or(0);
+            stats.strangers += count("strangers");
             stats.rtcp_sent += count("rtcp-sent");
             stats.rtcp_received += count("rtcp-received");
             stats.rtcp_errors += count("rtcp-errors");
@@ -114,11 +137,17 @@ impl StreamStats {
         tracing::info!(
             stream,
             received = self.received,
+            since_packet_ms = self.since_packet.map(|since| since.as_millis() as u64),
+            malformed = self.malformed,
+            truncated = self.truncated,
+            strangers = self.strangers,
+            other_payload_types = self.other_payload_types,
             lost = self.lost,
             late = self.late,
             jitter_ms = tenths(self.jitter_ms),
             concealed_ms = self.concealed_ms,
             sent = self.sent,
+            send_errors = self.send_errors,
             rtcp_sent = self.rtcp_sent,
             rtcp_received = self.rtcp_received,
             rtcp_errors = self.rtcp_errors,

@@ -8,6 +8,7 @@ use std::process::Stdio;
 
 use common::{Running, free_port, knock, receive, rtp, socket, threadbare, wait_until};
 use nix::sys::signal::Signal;
+use threadbare_rtp::g711;
 
 /// With Threadbare's own elements, and with GStreamer's.
 const ELEMENTS: &[&[&str]] = &[&[], &["--stock"]];
@@ -551,4 +552,109 @@ fn a_running_gateway_is_looked_into() {
     assert!(!unknown.status.success());
     running.signal(Signal::SIGTERM);
     running.wait_for("stopped");
+}
+
+/// A terminal that is closed ends the gateway as SIGTERM does: what has arrived is still sent.
+#[test]
+fn sighup_drains_and_stops() {
+    let answer = socket();
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let (mut running, _directory) = Running::start(
+        &format!(
+            "[[stream]]\nname = \"a\"\nlisten = \"{listen}\"\ndestination = \"{}\"\n",
+            answer.local_addr().expect("bound")
+        ),
+        &[],
+    );
+    running.wait_for("running");
+    running.signal(Signal::SIGHUP);
+    assert_eq!(running.wait_for("draining")["cause"], "SIGHUP");
+    running.wait_for("stopped");
+    assert!(running.child.wait().expect("ends").success());
+}
+
+/// What is wrong with what comes is counted by cause; how old the readings are is said with them.
+#[test]
+fn statistics_tell_garbage_and_strangers_from_packets() {
+    let answer = socket();
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let destination = answer.local_addr().expect("bound");
+    let (mut running, _directory) = Running::start(
+        &format!(
+            "[[stream]]\nname = \"a\"\nlisten = \"{listen}\"\ndestination = \"{destination}\"\ncodec = \"PCMU\"\n\
+             codec-out = \"PCMA\"\nrtcp = false\nlatency = 0\n\
+             [[stream]]\nname = \"idle\"\nlisten = \"127.0.0.1:{}\"\ndestination = \"{destination}\"\nrtcp = false\n",
+            free_port()
+        ),
+        &[],
+    );
+    running.wait_for("running");
+    let (peer, stranger) = (socket(), socket());
+    for number in 0..4 {
+        peer.send_to(&rtp(0, number, &[0x11; 160]), listen)
+            .expect("sent");
+    }
+    receive(&answer);
+    for garbage in [&[0x80][..], &[0x40; 100], &[0x80; 3000]] {
+        peer.send_to(garbage, listen).expect("sent");
+    }
+    peer.send_to(&rtp(3, 4, &[0x11; 33]), listen).expect("sent");
+    stranger
+        .send_to(&rtp(0, 5, &[0x22; 160]), listen)
+        .expect("sent");
+    // By now all of that has been read.
+    peer.send_to(&rtp(0, 5, &[0x33; 160]), listen)
+        .expect("sent");
+    while receive(&answer).payload != [g711::ULAW_TO_ALAW[0x33]; 160] {}
+    running.signal(Signal::SIGUSR1);
+    let stats = running.wait_for("statistics");
+    let counted = [
+        "received",
+        "malformed",
+        "truncated",
+        "strangers",
+        "other_payload_types",
+        "sent",
+        "send_errors",
+    ]
+    .map(|key| stats[key].as_u64().expect(key));
+    assert_eq!(counted, [7, 2, 1, 1, 1, 5, 0], "{stats}");
+    assert!(stats["since_packet_ms"].as_u64().is_some(), "{stats}");
+    let idle = running.wait_for("statistics");
+    assert_eq!(
+        (&idle["received"], idle.get("since_packet_ms")),
+        (&0.into(), None),
+        "{idle}"
+    );
+}
+
+#[test]
+fn what_could_not_be_started_is_not_said_to_run() {
+    let taken = [socket(), socket()];
+    let ports = taken
+        .each_ref()
+        .map(|socket| socket.local_addr().expect("bound"));
+    let stream = |name: &str, listen: SocketAddr| {
+        format!(
+            "[[stream]]\nname = \"{name}\"\nlisten = \"{listen}\"\ndestination = \"127.0.0.1:9\"\nrtcp = false\n"
+        )
+    };
+    let both = ports.map(|port| stream(&port.to_string(), port)).concat();
+    let (mut running, _directory) = Running::start(&both, &[]);
+    let said = running.wait_for("no stream could be started; they are tried again");
+    assert_eq!(said["streams"], 2);
+    let free = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let one = stream("taken", ports[0]) + &stream("free", free);
+    let (mut running, _directory) = Running::start(&one, &[]);
+    let said = running.wait_for("running");
+    assert_eq!(
+        (&said["streams"], &said["failed"]),
+        (&1.into(), &1.into()),
+        "{said}"
+    );
+    running.signal(Signal::SIGUSR1);
+    assert_eq!(
+        running.wait_for("not running, waits to be started again")["stream"],
+        "taken"
+    );
 }

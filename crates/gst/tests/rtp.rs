@@ -963,3 +963,62 @@ fn a_sink_alone_reports_with_the_ssrc_of_its_packets() {
     pipe.to(gst::State::Null);
     assert_eq!(reports(&received(&rtcp_to)), (vec![8], true));
 }
+
+#[test]
+fn an_encoding_that_is_not_known_is_refused() {
+    let pipe = Pipe::parse("fakesrc ! ts-rtpg711 name=g711 encoding-name=G729 ! fakesink");
+    assert!(pipe.0.set_state(gst::State::Ready).is_err());
+    let said = text(&pipe.message(&[gst::MessageType::Error]));
+    assert!(
+        said.contains("encoding-name=G729") && said.contains("PCMU, PCMA or L16"),
+        "{said}"
+    );
+}
+
+/// An IPv6 socket that takes IPv4 along reaches it, too (RFC 4038, section 4.2).
+#[test]
+fn a_socket_for_both_families_sends_to_both() {
+    for host in ["127.0.0.1", "::1"] {
+        let receiver = bound(host);
+        let session = context();
+        let pipe = Pipe::parse(&format!(
+            "ts-rtpsrc name=src address=:: port=0 session={session} context={context} ! fakesink async=false \
+             fakesrc num-buffers=1 sizetype=fixed sizemax=172 filltype=zero ! identity name=header \
+             ! ts-rtpsink name=sink session={session} context={context} host={host} port={}",
+            receiver.local_addr().unwrap().port(),
+            context = context(),
+        ));
+        write_header(&pipe.pad("header", "sink"));
+        pipe.play();
+        assert_eq!(received(&receiver).len(), 172, "{host}");
+    }
+}
+
+/// Makes what passes RTP.
+fn write_header(pad: &gst::Pad) {
+    pad.add_probe(gst::PadProbeType::BUFFER, |_, info| {
+        if let Some(gst::PadProbeData::Buffer(buffer)) = &mut info.data {
+            buffer.make_mut().copy_from_slice(0, &[0x80]).unwrap();
+        }
+        gst::PadProbeReturn::Ok
+    });
+}
+
+/// What cannot be sent is counted, and said once.
+#[test]
+fn what_cannot_be_sent_is_said() {
+    let pipe = Pipe::parse(&format!(
+        "fakesrc num-buffers=5 sizetype=fixed sizemax=172 filltype=zero ! identity name=header \
+         ! ts-rtpsink name=sink bind-address=127.0.0.1 context={} host=::1 port=5004",
+        context(),
+    ));
+    write_header(&pipe.pad("header", "sink"));
+    pipe.play();
+    let said = text(&pipe.message(&[gst::MessageType::Warning]));
+    assert!(said.contains("[::1]:5004"), "{said}");
+    eventually("all are counted", || {
+        counted(&pipe.get("sink"), "send-errors") == 5
+    });
+    let another = pipe.bus().pop_filtered(&[gst::MessageType::Warning]);
+    assert!(another.is_none(), "{another:?}");
+}

@@ -10,12 +10,18 @@ use toml::Spanned;
 use super::media::Media;
 use super::problem::{ConfigError, Problems};
 use super::raw::{RawConfig, RawContexts, RawDefaults, RawRestart, RawStream};
+use super::route::Machine;
 use super::{Config, Contexts, Destination, LATCHED, Restart, Rtcp, StreamSpec};
 
-pub(super) fn check(path: &str, text: &str) -> Result<Config, ConfigError> {
+pub(super) fn check(
+    path: &str,
+    text: &str,
+    machine: Option<&dyn Machine>,
+) -> Result<Config, ConfigError> {
     let mut checker = Checker {
         problems: Problems::new(path, text),
         seen: Seen::default(),
+        machine,
     };
     let raw = match toml::from_str::<RawConfig>(text) {
         Ok(raw) => raw,
@@ -49,9 +55,11 @@ pub(super) fn check(path: &str, text: &str) -> Result<Config, ConfigError> {
     })
 }
 
-pub(super) struct Checker {
+pub(super) struct Checker<'a> {
     pub(super) problems: Problems,
     seen: Seen,
+    /// Where it will run, if that is checked, too.
+    pub(super) machine: Option<&'a dyn Machine>,
 }
 
 /// What must not come twice, with the place where it came first.
@@ -83,7 +91,7 @@ enum Use {
     Rtcp,
 }
 
-impl Checker {
+impl Checker<'_> {
     fn contexts(&mut self, raw: &RawContexts) -> Contexts {
         let prefix = raw
             .prefix
@@ -186,6 +194,10 @@ impl Checker {
             let spec = nth(raw, &first, &series, listen, &destination, index);
             if index == 0 {
                 self.loudness_needs_audio(raw, defaults, &spec);
+                self.machine_has(raw, &spec);
+            }
+            if !self.can_reach(raw, &spec) {
+                return;
             }
             if !self.is_new(&spec, raw) {
                 return;

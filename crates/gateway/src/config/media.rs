@@ -34,7 +34,7 @@ macro_rules! either {
     };
 }
 
-impl Checker {
+impl Checker<'_> {
     pub(super) fn media(
         &mut self,
         raw: &RawStream,

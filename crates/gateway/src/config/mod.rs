@@ -9,12 +9,14 @@ mod media;
 mod print;
 mod problem;
 mod raw;
+mod route;
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use self::problem::{ConfigError, Problem};
+pub use self::route::{Machine, ThisMachine};
 use crate::codec::{Codec, CodecIn};
 
 /// A checked configuration.
@@ -142,7 +144,16 @@ pub enum Destination {
 impl Config {
     /// Reads and checks a configuration; `path` is only for messages.
     pub fn from_toml(path: &str, text: &str) -> Result<Config, ConfigError> {
-        check::check(path, text)
+        check::check(path, text, None)
+    }
+
+    /// The same, and checks that `machine` has the addresses that are listened on and knows the names that are sent to.
+    pub fn from_toml_for(
+        path: &str,
+        text: &str,
+        machine: &dyn Machine,
+    ) -> Result<Config, ConfigError> {
+        check::check(path, text, Some(machine))
     }
 }
 

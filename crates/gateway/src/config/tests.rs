@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use super::*;
 
 /// A configuration that must be refused: the text, what the message must say, and the lines shown.
@@ -188,6 +190,48 @@ const REFUSED_STREAMS: &[Refused] = &[
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\n[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:6002\"\ndestination = \"a:1\"",
         says: &["`name` \"a\" is taken"],
         lines: &[2, 6],
+    },
+    // Where it goes.
+    Refused {
+        text: "name = \"a\"\nlisten = \"0.0.0.0:6000\"\ndestination = \"[2001:db8::7]:7000\"",
+        says: &["`destination` cannot be", "family", "[::]:6000"],
+        lines: &[4],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"[2001:db8::1]:6000\"\ndestination = \"192.0.2.7:7000\"",
+        says: &["`destination` cannot be \"192.0.2.7:7000\"", "family"],
+        lines: &[4],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"0.0.0.0:6000\"\ndestination = \"127.0.0.1:6000\"",
+        says: &["`destination` cannot be", "the stream's own"],
+        lines: &[4],
+    },
+    // In a range, the second one is its own.
+    Refused {
+        text: "name = \"a\"\nlisten = \"192.0.2.1:6000\"\ndestination = \"192.0.2.1:5998\"\ncount = 2\nstep = 2\ndestination-step = 4",
+        says: &["`destination` cannot be", "192.0.2.1:6002"],
+        lines: &[4],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\npayload-type-in = 96",
+        says: &["`payload-type-in` cannot be 96", "only with a `codec`"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"Opus\"\npayload-type-in = 128",
+        says: &["`payload-type-in` cannot be 128", "0 to 127"],
+        lines: &[6],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"Opus\"\npayload-type-in = 72",
+        says: &["`payload-type-in` cannot be 72", "RFC 5761"],
+        lines: &[6],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"Opus\"\npayload-type-in = 101",
+        says: &["`payload-type-in` cannot be 101", "`dtmf-payload-type`"],
+        lines: &[6],
     },
     // RTCP and its ports.
     Refused {
@@ -548,6 +592,63 @@ proptest::proptest! {
             let mut rendered = String::new();
             let shown = miette::GraphicalReportHandler::new().render_report(&mut rendered, &error);
             proptest::prop_assert!(shown.is_ok() && rendered.contains("gateway.toml"), "{rendered}");
+        }
+    }
+}
+
+/// Has 192.0.2.1 and 2001:db8::1, and knows two hosts.
+struct Elsewhere;
+
+impl Machine for Elsewhere {
+    fn has_address(&self, ip: IpAddr) -> bool {
+        let own = ["192.0.2.1", "2001:db8::1", "0.0.0.0", "::"];
+        own.contains(&ip.to_string().as_str())
+    }
+
+    fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, String> {
+        let ip = |text: &str| text.parse().expect("an address");
+        match host {
+            "four" => Ok(vec![ip("192.0.2.9")]),
+            "six" => Ok(vec![ip("2001:db8::9")]),
+            "here" => Ok(vec![ip("192.0.2.1")]),
+            _ => Err("no such host".to_owned()),
+        }
+    }
+}
+
+#[test]
+fn the_machine_is_asked_for_its_addresses_and_for_names() {
+    for (listen, destination, says) in [
+        ("192.0.2.1:6000", "four:7000", None),
+        ("[2001:db8::1]:6000", "six:7000", None),
+        ("[::]:6000", "four:7000", None),
+        ("239.1.2.3:6000", "four:7000", None),
+        (
+            "192.0.2.2:6000",
+            "four:7000",
+            Some("`listen` cannot be \"192.0.2.2:6000\""),
+        ),
+        ("0.0.0.0:6000", "six:7000", Some("family")),
+        ("[2001:db8::1]:6000", "four:7000", Some("family")),
+        ("0.0.0.0:6000", "nobody:7000", Some("nobody: no such host")),
+        ("192.0.2.1:6000", "here:6000", Some("the stream's own")),
+    ] {
+        let text = format!(
+            "[[stream]]\nname = \"a\"\nlisten = \"{listen}\"\ndestination = \"{destination}\"\n"
+        );
+        let checked = Config::from_toml_for("test", &text, &Elsewhere);
+        match (checked, says) {
+            (Ok(_), None) => {}
+            (Err(error), Some(says)) => {
+                let said = format!("{:?}", miette::Report::new(error));
+                let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+                assert!(said.contains(says), "{listen} {destination}: {said}");
+            }
+            (result, _) => panic!("{listen} {destination}: {result:?}"),
+        }
+        // Wherever it is checked, it may run elsewhere.
+        if says.is_some_and(|says| says.contains("no such host")) {
+            assert!(Config::from_toml("test", &text).is_ok());
         }
     }
 }

@@ -14,6 +14,11 @@ pub(crate) trait InlineElement: ElementImpl {
     /// Its pads.
     fn inline(&self) -> &Inline;
 
+    /// Whether it can do what its properties ask for; looked at before it starts.
+    fn check(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
+
     /// A buffer arrives.
     fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError>;
 
@@ -125,6 +130,12 @@ macro_rules! inline_life {
             &self,
             transition: gst::StateChange,
         ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+            if transition == gst::StateChange::NullToReady
+                && let Err(error) = $crate::kit::inline::InlineElement::check(self)
+            {
+                self.post_error_message(error);
+                return Err(gst::StateChangeError);
+            }
             let result = self.parent_change_state(transition);
             if transition == gst::StateChange::PausedToReady {
                 $crate::kit::inline::InlineElement::forget(self);

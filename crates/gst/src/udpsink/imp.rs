@@ -285,11 +285,12 @@ impl UdpSink {
         }
         // By now they may be there.
         let unresolved = lock(&self.unresolved).clone();
-        for (host, port) in unresolved {
-            let client = Client::new(&host, port, now_ns())?;
-            self.sender(|sender| sender.clients.push(client));
-        }
+        let resolved = unresolved
+            .iter()
+            .map(|(host, port)| Client::new(host, *port, now_ns()))
+            .collect::<Result<Vec<_>, _>>()?;
         lock(&self.unresolved).clear();
+        self.sender(|sender| sender.clients.extend(resolved));
         self.sender(|sender| {
             sender.v4 = settings.socket.clone();
             sender.v6 = settings.socket_v6.clone();

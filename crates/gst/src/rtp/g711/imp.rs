@@ -54,7 +54,7 @@ const PTIME_MS_MAX: u32 = 200;
 #[derive(Properties)]
 #[properties(wrapper_type = super::RtpG711)]
 pub struct RtpG711 {
-    #[property(name = "encoding-name", nick = "Encoding name", blurb = "What goes out: PCMU, PCMA or L16; NULL: what came in, if downstream takes it, else what downstream takes", type = Option<String>, get = |s: &Self| s.settings().encoding_name.clone(), set = Self::set_encoding_name)]
+    #[property(name = "encoding-name", nick = "Encoding name", blurb = "What goes out: PCMU, PCMA or L16; NULL: what came in, if downstream takes it, else what downstream takes", type = Option<String>, get = |s: &Self| s.settings().encoding_name.clone(), set = |s: &Self, v| s.settings().encoding_name = v)]
     #[property(name = "ptime", nick = "Packet time", blurb = "Milliseconds of audio in each packet that goes out; 0: as they come in", type = u32, get = |s: &Self| s.settings().ptime_ms, set = |s: &Self, v| s.settings().ptime_ms = v, maximum = PTIME_MS_MAX, default = 0)]
     #[property(name = "pt", nick = "Payload type", blurb = "Payload type of what goes out; -1: 0 for PCMU, 8 for PCMA, 96 for L16", type = i32, get = |s: &Self| s.settings().payload_type, set = |s: &Self, v| s.settings().payload_type = v, minimum = -1, maximum = 127, default = PAYLOAD_TYPE_AUTO)]
     #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of what goes out; 4294967295: a random one", type = u32, get = |s: &Self| s.settings().ssrc, set = |s: &Self, v| s.settings().ssrc = v, default = SSRC_RANDOM)]
@@ -73,20 +73,6 @@ pub struct RtpG711 {
 impl RtpG711 {
     fn settings(&self) -> MutexGuard<'_, Settings> {
         lock(&self.settings)
-    }
-
-    fn set_encoding_name(&self, name: Option<String>) {
-        match name.as_deref().map(encoding_of) {
-            Some(None) => {
-                let name = name.unwrap_or_default();
-                gst::element_imp_warning!(
-                    self,
-                    gst::ResourceError::Settings,
-                    ["encoding-name={name}: expected PCMU, PCMA or L16"]
-                );
-            }
-            _ => self.settings().encoding_name = name,
-        }
     }
 
     fn set_measuring(&self, is_measuring: bool) {
@@ -409,6 +395,16 @@ impl ElementImpl for RtpG711 {
 impl InlineElement for RtpG711 {
     fn inline(&self) -> &Inline {
         &self.inline
+    }
+
+    fn check(&self) -> Result<(), gst::ErrorMessage> {
+        match &self.settings().encoding_name {
+            Some(name) if encoding_of(name).is_none() => {
+                let error = PlanError::Encoding(name.clone());
+                Err(gst::error_msg!(gst::ResourceError::Settings, ["{error}"]))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {

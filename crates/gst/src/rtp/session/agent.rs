@@ -112,7 +112,7 @@ impl RtcpAgent {
     fn send(&self, bytes: &[u8], to: SocketAddr) {
         if let Some(sockets) = &self.sockets {
             let udp = sockets.rtcp.as_ref().unwrap_or(&sockets.rtp);
-            let to = RawAddr::from(to);
+            let to = sockets.reaching(to);
             if send_to(udp.fd(), bytes, &to)
                 .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
             {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use gio::prelude::*;
+use threadbare_runtime::RawAddr;
 
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
 
@@ -29,6 +30,8 @@ pub(crate) struct Sockets {
     pub(crate) rtcp: Option<Udp>,
     /// Somebody else reads them, for several sessions.
     pub(crate) is_shared: bool,
+    /// Of IPv6. If bound to all addresses, IPv4 is reached by mapped ones.
+    is_ipv6: bool,
     memberships: Vec<(Udp, Membership)>,
 }
 
@@ -79,8 +82,20 @@ impl Sockets {
             rtp,
             rtcp,
             is_shared: false,
+            is_ipv6: address.is_ipv6(),
             memberships,
         })
+    }
+
+    /// An address as these sockets take it.
+    pub(crate) fn reaching(&self, address: SocketAddr) -> RawAddr {
+        let address = match address {
+            SocketAddr::V4(v4) if self.is_ipv6 => {
+                SocketAddr::from((v4.ip().to_ipv6_mapped(), v4.port()))
+            }
+            other => other,
+        };
+        RawAddr::from(address)
     }
 }
 

@@ -77,6 +77,8 @@ pub struct RtpSink {
     sync: SyncProperties,
     /// The SSRC to write into packets, or [`NO_SSRC`].
     ssrc: Arc<AtomicU64>,
+    /// The sender could not send.
+    has_news: Arc<AtomicBool>,
     /// The session and the packets have the same one.
     is_settled: AtomicBool,
     offer: Offer,
@@ -295,6 +297,18 @@ impl RtpSink {
         }
     }
 
+    #[cold]
+    fn tell_failure(&self) {
+        self.has_news.store(false, Ordering::Relaxed);
+        if let Some((to, error)) = self.sink().with_renderer(Sender::take_failure) {
+            gst::element_imp_warning!(
+                self,
+                gst::ResourceError::Write,
+                ["cannot send to {to}: {error}"]
+            );
+        }
+    }
+
     fn structure(&self) -> gst::Structure {
         let (rendered, dropped) = self.sink().counts();
         let stats = gst::Structure::builder("application/x-ts-rtpsink-stats")
@@ -334,7 +348,7 @@ impl SinkElement for RtpSink {
         self.sink.get_or_init(|| {
             Sink::new(
                 self.obj().upcast_ref(),
-                Sender::default(),
+                Sender::new(self.has_news.clone()),
                 self.sync.clone(),
             )
         })
@@ -350,7 +364,11 @@ impl SinkElement for RtpSink {
                 .make_mut()
                 .copy_from_slice(SSRC_AT, &ssrc.to_be_bytes());
         }
-        self.sink().chain(buffer)
+        let result = self.sink().chain(buffer);
+        if self.has_news.load(Ordering::Relaxed) {
+            self.tell_failure();
+        }
+        result
     }
 
     fn handle_list(&self, list: &gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
@@ -385,6 +403,7 @@ impl ObjectSubclass for RtpSink {
             stats: Mutex::default(),
             sync: SyncProperties::live(),
             ssrc: Arc::new(AtomicU64::new(NO_SSRC)),
+            has_news: Arc::default(),
             is_settled: AtomicBool::new(false),
             offer: Offer::default(),
             sink_pad,

@@ -1,7 +1,9 @@
 //! The sending half of `ts-rtpsink`.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use threadbare_rtp::id::{RtpTime, Ssrc};
 use threadbare_runtime::{RawAddr, clock_now_ns};
@@ -18,6 +20,13 @@ pub struct Sender {
     peer_version: Option<u32>,
     session: Option<Arc<RtpSession>>,
     sockets: Option<Arc<Sockets>>,
+    /// `peer`, as others write it.
+    to: Option<SocketAddr>,
+    /// Nothing could be sent to it, and that was noted.
+    has_failed: bool,
+    /// What the element is to say, and that there is something.
+    failure: Option<(SocketAddr, std::io::Error)>,
+    has_news: Arc<AtomicBool>,
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) errors: u64,
@@ -28,10 +37,23 @@ pub struct Sender {
 }
 
 impl Sender {
+    /// `has_news` is set when there is a failure to take.
+    pub(super) fn new(has_news: Arc<AtomicBool>) -> Sender {
+        Sender {
+            has_news,
+            ..Sender::default()
+        }
+    }
+
     pub(super) fn open(&mut self, session: Arc<RtpSession>, sockets: Option<Arc<Sockets>>) {
         self.session = Some(session);
         self.sockets = sockets;
         self.peer_version = None;
+    }
+
+    /// Where nothing could be sent to, and why.
+    pub(super) fn take_failure(&mut self) -> Option<(SocketAddr, std::io::Error)> {
+        self.failure.take()
     }
 
     pub(super) fn close(&mut self) {
@@ -51,7 +73,9 @@ impl Sender {
         let version = session.peer_version();
         if self.peer_version != Some(version) {
             self.peer_version = Some(version);
-            self.peer = session.peer().map(RawAddr::from);
+            self.to = session.peer();
+            self.peer = self.to.map(|to| sockets.reaching(to));
+            self.has_failed = false;
         }
         let Some(peer) = &self.peer else {
             self.unsent += 1;
@@ -71,7 +95,14 @@ impl Sender {
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Rendered::Blocked,
             // No route, too large: nothing that stops a stream.
-            Err(_) => self.errors += 1,
+            Err(error) => {
+                self.errors += 1;
+                // Said once for each destination.
+                if !std::mem::replace(&mut self.has_failed, true) {
+                    self.failure = self.to.map(|to| (to, error));
+                    self.has_news.store(true, Ordering::Relaxed);
+                }
+            }
         }
         Rendered::Done
     }

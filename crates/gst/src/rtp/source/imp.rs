@@ -7,6 +7,7 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 use threadbare_rtp::session::ClockRates;
+use threadbare_runtime::clock_now_ns;
 
 use super::receiver::{Counts, Receiver, Shared};
 use super::settings::{
@@ -191,6 +192,13 @@ impl RtpSrc {
                 let (jitter, unknown) = {
                     let playout = lock(&shared.playout);
                     (playout.jitter(), playout.unknown())
+                };
+                let stats = match counts.last_ns.get() {
+                    0 => stats,
+                    last_ns => {
+                        let age_ns = clock_now_ns().saturating_sub(last_ns);
+                        stats.field("since-last-packet", age_ns)
+                    }
                 };
                 stats
                     .field("packets-received", counts.packets.get())

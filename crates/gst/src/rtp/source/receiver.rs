@@ -37,6 +37,8 @@ pub(super) struct Counts {
     pub(super) packets: Single,
     /// Bytes of these.
     pub(super) bytes: Single,
+    /// When the last of them was read, on the monotonic clock.
+    pub(super) last_ns: Single,
     pub(super) malformed: Single,
     pub(super) truncated: Single,
     pub(super) socket_errors: Single,
@@ -177,6 +179,7 @@ impl Receiver {
         };
         counts.packets.add(1);
         counts.bytes.add(received.len as u64);
+        counts.last_ns.set(now_ns);
         let fields = Fields::from(&packet);
         let admission = self.session.handle_rtp(arrival_ns, from, fields.arrival);
         if admission == Admission::Refused {

@@ -1,0 +1,101 @@
+//! Whether a stream's packets can get where they are to go: address families, loops, and what the machine has.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+
+use super::check::Checker;
+use super::raw::RawStream;
+use super::{Destination, StreamSpec};
+
+/// What a configuration asks of the machine that it runs on.
+pub trait Machine {
+    /// Whether a socket can be bound to this address.
+    fn has_address(&self, ip: IpAddr) -> bool;
+    /// The addresses of a host, or why there are none.
+    fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, String>;
+}
+
+/// The machine that this process runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct ThisMachine;
+
+impl Machine for ThisMachine {
+    fn has_address(&self, ip: IpAddr) -> bool {
+        UdpSocket::bind(SocketAddr::new(ip, 0)).is_ok()
+    }
+
+    fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, String> {
+        let found = (host, 0).to_socket_addrs().map_err(|e| e.to_string())?;
+        Ok(found.map(|address| address.ip()).collect())
+    }
+}
+
+impl Checker<'_> {
+    /// Refuses what never works, on whatever machine.
+    pub(super) fn can_reach(&mut self, raw: &RawStream, spec: &StreamSpec) -> bool {
+        let Destination::Fixed { host, port } = &spec.destination else {
+            return true;
+        };
+        let Ok(ip) = host.parse::<IpAddr>() else {
+            return true;
+        };
+        let allowed = if !is_reachable(spec.listen.ip(), ip) {
+            format!(
+                "an address of the family that the stream listens on ({}), or `listen = \"[::]:{}\"`, which has both",
+                spec.listen.ip(),
+                spec.listen.port()
+            )
+        } else if *port == spec.listen.port() && is_own(spec.listen.ip(), ip) {
+            format!(
+                "another address than the stream's own, {}: its packets would come back to it for ever",
+                spec.listen
+            )
+        } else {
+            return true;
+        };
+        self.refuse(Some(&raw.destination), "destination", &allowed);
+        false
+    }
+
+    /// Refuses what does not work on this machine.
+    pub(super) fn machine_has(&mut self, raw: &RawStream, spec: &StreamSpec) {
+        let Some(machine) = self.machine else { return };
+        let listen = spec.listen.ip();
+        if !listen.is_multicast() && !machine.has_address(listen) {
+            let allowed = "an address of this machine, or 0.0.0.0 or [::] for all of them";
+            self.refuse(Some(&raw.listen), "listen", allowed);
+        }
+        let Destination::Fixed { host, port } = &spec.destination else {
+            return;
+        };
+        if host.parse::<IpAddr>().is_ok() {
+            return;
+        }
+        let allowed = match machine.resolve(host) {
+            Err(reason) => format!("the name of a host that can be looked up; {host}: {reason}"),
+            Ok(found) if !found.iter().any(|ip| is_reachable(listen, *ip)) => format!(
+                "a host with an address of the family that the stream listens on ({listen}), or `listen = \"[::]:{}\"`, \
+                 which has both",
+                spec.listen.port()
+            ),
+            Ok(found)
+                if *port == spec.listen.port() && found.iter().any(|ip| is_own(listen, *ip)) =>
+            {
+                format!("another address than the stream's own, {}", spec.listen)
+            }
+            Ok(_) => return,
+        };
+        self.refuse(Some(&raw.destination), "destination", &allowed);
+    }
+}
+
+/// Whether a socket that is bound to `from` can send to `to`.
+fn is_reachable(from: IpAddr, to: IpAddr) -> bool {
+    let has_both = from.is_ipv6() && from.is_unspecified();
+    has_both || from.is_ipv4() == to.is_ipv4()
+}
+
+/// Whether what is sent to `to` arrives at a socket that is bound to `listen`.
+fn is_own(listen: IpAddr, to: IpAddr) -> bool {
+    let is_all = listen.is_unspecified() && (to.is_loopback() || to.is_unspecified());
+    listen == to || is_all
+}
