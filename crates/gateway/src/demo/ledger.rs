@@ -291,6 +291,16 @@ impl Ledger {
         }
     }
 
+    /// How many packets took from n to n + 1 ms; the last of [`LATENCY_BINS`] has the rest.
+    pub(super) fn packets_by_ms(&self) -> Vec<u64> {
+        let mut packets = vec![0; LATENCY_BINS];
+        for value in self.latency_us.iter_recorded() {
+            let ms = (value.value_iterated_to() / 1000) as usize;
+            packets[ms.min(LATENCY_BINS - 1)] += value.count_at_value();
+        }
+        packets
+    }
+
     /// Counts a packet that came.
     fn take(&mut self, stream: usize, packet: u32, number: u16, arrival_ns: u64) {
         let state = &mut self.streams[stream];
@@ -355,6 +365,9 @@ impl Counters {
 
 /// Packets remembered per stream; 1024 of 20 ms are 20 s, later than any packet is waited for.
 const MEMORY_PACKETS: usize = 1024;
+
+/// A packet that takes longer than a quarter of a second is of no use in a call.
+const LATENCY_BINS: usize = 250;
 
 /// Later than this counts as this.
 const LATENCY_US_MAX: u64 = 60_000_000;
@@ -446,6 +459,25 @@ mod tests {
         let counters = play(&[0, 1, 2, 3]);
         assert!((counters.latency_ms_p50 - 7.0).abs() < 0.1, "{counters:?}");
         assert!((counters.latency_ms_max - 7.0).abs() < 0.1, "{counters:?}");
+    }
+
+    #[test]
+    fn every_packet_has_its_place_in_the_histogram() {
+        let mut ledger = Ledger::new(1);
+        for (packet, ms) in [(0, 0), (1, 7), (2, 7), (3, 40), (4, 249), (5, 9000)] {
+            ledger.speak(0);
+            ledger.send(0, packet, 0);
+            let payload = ledger.tones.expected(0, packet);
+            ledger.receive(0, number(packet), &payload, ms * MS + MS / 2);
+        }
+        let packets = ledger.packets_by_ms();
+        assert_eq!(packets.len(), LATENCY_BINS);
+        let found = packets.iter().enumerate().filter(|(_, count)| **count > 0);
+        let expected = [(0, 1), (7, 2), (40, 1), (249, 2)];
+        assert!(
+            found.map(|(ms, count)| (ms, *count)).eq(expected),
+            "{packets:?}"
+        );
     }
 
     #[test]

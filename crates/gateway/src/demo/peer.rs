@@ -79,7 +79,10 @@ fn run(streams: usize) -> Result<(), Error> {
     // Whatever comes twice has come by now.
     peer.listen()?;
     peer.hang_up();
-    subprocess::tell_parent(&FromPeer::Done(peer.standing()))?;
+    subprocess::tell_parent(&FromPeer::Done {
+        standing: peer.standing(),
+        packets_by_ms: peer.ledger.packets_by_ms(),
+    })?;
     peer.wait_for_byes(&orders)?;
     subprocess::tell_parent(&FromPeer::Parted(peer.standing().rtcp))
 }
