@@ -1,7 +1,7 @@
 //! `make bench-render`: writes the measured parts of README and docs, the plots and the drawings, from the newest results
 //! file alone.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
@@ -24,11 +24,9 @@ fn main() -> Result<()> {
     let results = Results::newest(&options.results)?;
     for rendered in render::all(results.as_ref()) {
         rendered.write(&options.root)?;
-        say(&options.root, rendered.path);
+        if rendered.text.is_some() {
+            eprintln!("rendered: {}", options.root.join(rendered.path).display());
+        }
     }
     Ok(())
-}
-
-fn say(root: &Path, path: &str) {
-    eprintln!("rendered: {}", root.join(path).display());
 }
