@@ -177,8 +177,8 @@ impl Found {
         let (demo, latencies) = demo::gateway(&options.threadbare, &bench.scratch)?;
         self.demo = Some(demo);
         self.latencies.push(latencies);
-        let stock = demo::stock(&options.threadbare, &bench.scratch)?;
-        self.latencies.push(stock);
+        let worse = demo::worse_network(&options.threadbare, &bench.scratch)?;
+        self.latencies.push(worse);
         Ok(())
     }
 

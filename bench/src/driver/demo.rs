@@ -19,10 +19,19 @@ pub(crate) fn gateway(binary: &Path, scratch: &Path) -> Result<(Demo, Latencies)
     run(binary, scratch, name, &[])
 }
 
-/// Its callers and listeners around stock elements.
-pub(crate) fn stock(binary: &Path, scratch: &Path) -> Result<Latencies> {
-    let name = "stock elements, 100 calls, no jitter buffer, a thread per call";
-    let arguments = ["--stock", "--streams", "100"];
+/// The same with a worse network between callers and gateway.
+pub(crate) fn worse_network(binary: &Path, scratch: &Path) -> Result<Latencies> {
+    let name = "gateway, 100 calls, 2 % loss, 30 ms of jitter, 1 % overtaken";
+    let arguments = [
+        "--streams",
+        "100",
+        "--loss",
+        "2",
+        "--jitter",
+        "30",
+        "--reorder",
+        "1",
+    ];
     run(binary, scratch, name, &arguments).map(|(_, latencies)| latencies)
 }
 

@@ -81,7 +81,7 @@ const SESSION: Lines = Lines {
     ],
 };
 
-const WIDTH: u32 = 760;
+const WIDTH: u32 = 840;
 const HEIGHT: u32 = 380;
 const PLOT: Frame = Frame {
     x: 64.0,
@@ -334,7 +334,7 @@ fn memory(results: &Results) -> Option<String> {
         MEMORY_TITLE,
         "KiB; receiving: of 1000 streams, whole sessions: of 100",
     );
-    let (left, room) = (240.0, 420.0);
+    let (left, room) = (240.0, 500.0);
     for (n, (name, kib, colour)) in bars.iter().enumerate() {
         let y = 76.0 + 40.0 * n as f64;
         svg.text((left - 12.0, y + 18.0), Anchor::End, 13.0, "ink", name);

@@ -113,9 +113,8 @@ fn comparison_line(comparison: &Comparison) -> String {
     let Comparison {
         what, unit, peer, ..
     } = comparison;
-    let figure = |spread: Option<Spread>| {
-        spread.map_or("–".into(), |spread| format!("{} {unit}", with(spread)))
-    };
+    let figure =
+        |spread: Option<Spread>| spread.map_or("–".into(), |spread| with_unit(spread, unit));
     let row = &comparison.row;
     let ratio = match (row.unit.as_str(), row.measured) {
         ("x", Some(measured)) => format!("{} x, ", with(measured)),
@@ -148,9 +147,9 @@ fn verdict(row: &Row) -> &'static str {
 }
 
 fn row_line(row: &Row) -> String {
-    let measured = row.measured.map_or("–".into(), |spread| {
-        format!("{} {}", with(spread), row.unit)
-    });
+    let measured = row
+        .measured
+        .map_or("–".into(), |spread| with_unit(spread, &row.unit));
     format!(
         "| {} | ≤ {} {} | {measured} | {} |\n",
         row.what,
@@ -175,6 +174,18 @@ fn case_line(name: &str, runs: &[Measured]) -> String {
         column(Measured::lost),
     ];
     format!("| {name} | {} |\n", columns.join(" | "))
+}
+
+fn with_unit(spread: Spread, unit: &str) -> String {
+    let is_one = spread.min == 1.0 && spread.max == 1.0;
+    let unit = match is_one {
+        true => unit
+            .strip_suffix("s")
+            .filter(|one| one.len() > 2)
+            .unwrap_or(unit),
+        false => unit,
+    };
+    format!("{} {unit}", with(spread))
 }
 
 fn with(Spread { median, min, max }: Spread) -> String {
@@ -263,6 +274,14 @@ mod tests {
         assert_eq!(figure(23.4567), "23.5");
         assert_eq!(figure(2345.67), "2346");
         assert_eq!(figure(0.00023), "2.3e-4");
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        let of = |figure| Spread::of(&[figure]).expect("a figure");
+        assert_eq!(with_unit(of(1.0), "threads"), "1 thread");
+        assert_eq!(with_unit(of(2.0), "threads"), "2 threads");
+        assert_eq!(with_unit(of(1.0), "ms"), "1 ms");
     }
 
     #[test]

@@ -152,7 +152,7 @@ fn check_demo_has_a_summary_for_people(elements: &[&str]) {
         .expect("runs");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
-        said.contains("Every packet arrived, in order and with the right content."),
+        said.contains("Every packet arrived, in order, with the right content, sequence number and timestamp."),
         "{said}"
     );
     assert!(

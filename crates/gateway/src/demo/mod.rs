@@ -17,6 +17,8 @@
 //! ```
 
 pub mod caller;
+mod g711;
+mod jitter;
 mod ledger;
 mod listener;
 mod live;
@@ -25,6 +27,7 @@ mod network;
 mod peer;
 mod ports;
 mod report;
+mod reports;
 mod rtcp;
 mod tone;
 

@@ -4,7 +4,7 @@
 //! check a payload. The tones are chosen so that the packets of one stream, [`DISTINCT_PACKETS`] in a
 //! row, all differ: then the payload alone says which packet it is.
 
-use threadbare_rtp::g711::{ULAW_TO_ALAW, linear_to_ulaw};
+use super::g711::{linear_to_alaw, linear_to_ulaw, ulaw_to_linear};
 
 /// Samples and, in G.711, bytes per packet of 20 ms at 8000 Hz.
 pub(super) const PACKET_SAMPLES: usize = 160;
@@ -23,7 +23,7 @@ pub(super) type Payload = [u8; PACKET_SAMPLES];
 pub(super) struct Tones {
     /// One period of a sine, in µ-law.
     ulaw: Box<[u8; PERIOD]>,
-    /// What the gateway must make of `ulaw`: the reference conversion.
+    /// What the gateway must make of `ulaw`: the A-law code for the value that the µ-law decoder puts out.
     alaw: Box<[u8; PERIOD]>,
     /// Per stream: how far each sample advances in the period, in units of 2^-32.
     steps: Vec<u32>,
@@ -36,8 +36,8 @@ impl Tones {
         let mut alaw = Box::new([0; PERIOD]);
         for (n, (ulaw, alaw)) in ulaw.iter_mut().zip(alaw.iter_mut()).enumerate() {
             let angle = std::f64::consts::TAU * n as f64 / PERIOD as f64;
-            *ulaw = linear_to_ulaw((AMPLITUDE * angle.sin()).round() as i16);
-            *alaw = ULAW_TO_ALAW[usize::from(*ulaw)];
+            *ulaw = linear_to_ulaw((AMPLITUDE * angle.sin()).round() as i32);
+            *alaw = linear_to_alaw(ulaw_to_linear(*ulaw));
         }
         let hz = |stream: usize| LOWEST_HZ + BAND_HZ * stream as f64 / streams.max(1) as f64;
         Tones {
@@ -156,6 +156,7 @@ mod tests {
     fn the_expected_payload_is_the_converted_one() {
         let tones = Tones::new(7);
         let (sent, expected) = (tones.sent(3, 99), tones.expected(3, 99));
-        assert_eq!(sent.map(|code| ULAW_TO_ALAW[usize::from(code)]), expected);
+        let converted = sent.map(|code| linear_to_alaw(ulaw_to_linear(code)));
+        assert_eq!(converted, expected);
     }
 }
