@@ -310,8 +310,8 @@ impl Call {
         };
         // What remains is the way there and back.
         let held_ns = u64::from(block.dlsr) * 1_000_000_000 / 65_536;
-        let way_ns = (at_ns + DLSR_STEP_NS).checked_sub(sent_ns + held_ns);
-        way_ns.is_some_and(|way_ns| way_ns <= WAY_NS_MAX)
+        let way_ns = (at_ns + DLSR_SLACK_NS).checked_sub(sent_ns + held_ns);
+        way_ns.is_some_and(|way_ns| way_ns <= DLSR_SLACK_NS + WAY_NS_MAX)
     }
 }
 
@@ -336,8 +336,9 @@ pub(super) fn header_of(rtp: &rtp_types::RtpPacket<'_>) -> RtpHeader {
 const NTP_AT_1970_S: u64 = 2_208_988_800;
 /// More than five seconds of packets: a report is never older.
 const JITTERS_MAX: usize = 256;
-/// What DLSR is counted in, rounded up.
-const DLSR_STEP_NS: u64 = 15_259;
+/// The gateway reads its clock when a slice begins, and a sender report that arrives while it works on the slice counts
+/// as there since then. A slice takes 20 ms at most, unless the machine is too busy.
+const DLSR_SLACK_NS: u64 = 100_000_000;
 /// Longer than any report is on its way, on a machine that is much too busy; shorter than two reports are apart, so that
 /// a DLSR that stands still is noticed.
 const WAY_NS_MAX: u64 = 2_000_000_000;

@@ -131,6 +131,7 @@ const CANDIDATES_MAX: u32 = 5000;
 mod tests {
     use std::collections::HashSet;
 
+    use super::super::g711::alaw_to_linear;
     use super::*;
 
     #[test]
@@ -152,11 +153,26 @@ mod tests {
         assert_eq!(tones.steps.iter().collect::<HashSet<_>>().len(), 3000);
     }
 
+    /// By the sine itself: neither law is off by more than half a step, and a step is a sixteenth of its segment's beginning.
     #[test]
-    fn the_expected_payload_is_the_converted_one() {
+    fn what_is_sent_and_expected_is_the_tone() {
         let tones = Tones::new(7);
-        let (sent, expected) = (tones.sent(3, 99), tones.expected(3, 99));
-        let converted = sent.map(|code| linear_to_alaw(ulaw_to_linear(code)));
-        assert_eq!(converted, expected);
+        for (stream, packet) in [(0, 0), (3, 99), (6, 12_345)] {
+            let (sent, expected) = (tones.sent(stream, packet), tones.expected(stream, packet));
+            for n in 0..PACKET_SAMPLES {
+                let sample = packet * PACKET_SAMPLES as u32 + n as u32;
+                let phase = tones.steps[stream].wrapping_mul(sample) >> PHASE_SHIFT;
+                let angle = std::f64::consts::TAU * f64::from(phase) / PERIOD as f64;
+                let sine = AMPLITUDE * angle.sin();
+                let half_step = 8.0 + sine.abs() / 32.0;
+                let sent = f64::from(ulaw_to_linear(sent[n]));
+                let expected = f64::from(alaw_to_linear(expected[n]));
+                assert!((sent - sine).abs() <= half_step, "{sent}, not {sine}");
+                assert!(
+                    (expected - sine).abs() <= 2.0 * half_step,
+                    "{expected}, not {sine}"
+                );
+            }
+        }
     }
 }
