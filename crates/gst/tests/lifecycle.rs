@@ -11,7 +11,8 @@ use gst::prelude::*;
 const ELEMENTS: [&str; 3] = ["ts-udpsrc", "ts-udpsink", "ts-queue"];
 
 /// Property, default value as GStreamer writes it, and whether it can be set.
-type Table = &'static [(&'static str, &'static str, bool)];
+type Entry = (&'static str, &'static str, bool);
+type Table = &'static [Entry];
 
 const CTX: Table = &[
     ("context", "", true),
@@ -109,7 +110,7 @@ fn stock_table(factory: &str) -> (&'static str, Table) {
     }
 }
 
-fn tables() -> [(&'static str, Vec<(&'static str, &'static str, bool)>); 3] {
+fn tables() -> [(&'static str, Vec<Entry>); 3] {
     [
         ("ts-udpsrc", [UDPSRC, UDPSRC_STOCK].concat()),
         ("ts-udpsink", [UDPSINK, UDPSINK_STOCK].concat()),
