@@ -51,21 +51,16 @@ unit: ## the tests of all crates, and of the benchmark tools
 	$(CARGO) test --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench
 
 .PHONY: lint
-lint: ## formatting, clippy without warnings, dependency policy where cargo-deny is installed
+lint: ## formatting, and clippy without warnings
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --all --check --manifest-path bench/Cargo.toml
 	$(CARGO) fmt --all --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR)/fuzz --bins -- -D warnings
-	@if $(CARGO) deny --version >/dev/null 2>&1; then \
-	    $(CARGO) deny --workspace check bans licenses sources; \
-	else \
-	    echo 'lint: cargo-deny is not installed, dependency policy not checked (cargo install cargo-deny)'; \
-	fi
 
 .PHONY: audit
-audit: ## known vulnerabilities in dependencies; fetches the advisory database
+audit: ## known vulnerabilities in dependencies; needs cargo-deny, fetches the advisory database
 	$(CARGO) deny --workspace check advisories
 
 .PHONY: loom
@@ -107,20 +102,18 @@ shell-test: ## the scripts in tests/, each with real tools
 	done
 
 .PHONY: bench
-bench: setup-bench ## the benchmark tables; writes target/bench.json (BENCH_RUNS=5 BENCH_SECS=10)
-	scripts/bench $(BENCH_ARGS)
-	@[ -n '$(BENCH_ARGS)' ] || $(MAKE) --no-print-directory bench-loudness bench-normalize
+bench: setup-bench setup-test ## measures all targets, prints the tables; results in target/bench-results
+	scripts/bench --results $(TARGET_DIR)/bench-results $(BENCH_ARGS)
 
-.PHONY: bench-loudness
-bench-loudness: setup-test ## the loudness library against Debian's libebur128, through the C interface
-	$(CARGO) build --release -p threadbare-loudness-capi
-	bench/loudness/run $(TARGET_DIR)/release/libebur128.so
-	$(CARGO) bench -p threadbare-loudness --bench meter -- 'batch of 2000'
+# One run for every figure of README and docs. What it writes is committed with them: a test compares.
+.PHONY: bench-readme
+bench-readme: setup-bench setup-test ## measures everything into bench/results, then bench-render (20 minutes)
+	scripts/bench --results bench/results
+	$(MAKE) --no-print-directory bench-render
 
-.PHONY: bench-normalize
-bench-normalize: setup-test ## loudness normalisation against ffmpeg's loudnorm: CPU and memory
-	$(CARGO) build --release -p gst-plugin-threadbare
-	bench/loudness/normalize $(TARGET_DIR)/release/$(plugin_name)
+.PHONY: bench-render
+bench-render: setup-demo ## README, docs, plots and drawings from the newest results file
+	$(CARGO) run -q --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin bench-render
 
 .PHONY: soak
 soak: setup-demo ## ten minutes of 1000 streams: nothing lost, memory flat

@@ -8,8 +8,8 @@ target=-23 peak=-2
 # What is promised: how far from the target, LU; how fast the gain may change, dB in 100 ms; after how long one level is at
 # the target, s. The meter reads tenths.
 distance_max=1.0 step_max=3.5 settled_max=15
-# With these no normaliser reaches the target below the limit, or there is more than one level in them.
-hard='bursts of noise|clicks over a quiet tone|dense noise, steps in level|15 dB up|15 dB down'
+# With this no normaliser reaches the target below the limit: ffmpeg's is 3.6 LU away.
+hard='clicks over a quiet tone' hard_distance_max=5.0
 seconds_max=60
 
 "${CARGO:-cargo}" build -q -p threadbare-loudness --example programmes
@@ -24,6 +24,12 @@ measure() {
         part == "P" && $1 == "Peak:" { peak = $2 }
         END { if (peak == "") exit 1; print loudness, peak }' ||
         die "ffmpeg measured nothing in $1"
+}
+
+# In how many frames a file decodes.
+frames() {
+    ffmpeg -nostdin -v error -i "$1" -map 0:a -c:a pcm_s16le -f framecrc - | awk -F, '
+        !/^#/ { frames += $4 } END { if (!frames) exit 1; print frames }' || die "ffmpeg finds no audio in $1"
 }
 
 ours() {
@@ -63,10 +69,11 @@ while IFS='|' read -r number rate _ from programme; do
     read -r distance_2 over_2 step_2 settled_2 < <(judge "$wav" "$work/theirs.wav" "$from")
     echo "| $programme | $distance / $distance_2 | $over / $over_2 | $step / $step_2 | $settled / $settled_2 |"
     holds "$over <= 0" || complain "$programme: $over dB above the limit"
-    if ! [[ $programme =~ ^($hard)$ ]]; then
-        holds "$distance <= $distance_max && -$distance_max <= $distance" || complain "$programme: $distance LU from the target"
-    fi
-    [ "$from" = -1 ] || holds "$step <= $step_max" || complain "$programme: the gain changes by $step dB in 100 ms"
+    most=$distance_max
+    [ "$programme" != "$hard" ] || most=$hard_distance_max
+    holds "$distance <= $most && -$most <= $distance" || complain "$programme: $distance LU from the target"
+    # There the limiter changes the gain, as fast as it has to.
+    [ "$programme" = "$hard" ] || holds "$step <= $step_max" || complain "$programme: the gain changes by $step dB in 100 ms"
     if [ "$from" != -1 ]; then
         [ "$settled" != - ] && holds "$settled <= $settled_max" || complain "$programme: at its level after $settled s"
     fi
@@ -76,7 +83,8 @@ while IFS='|' read -r number rate _ from programme; do
         read -r _ top < <(measure "$work/short.wav")
         holds "$top <= $peak" || complain "$programme, S16LE: a true peak of $top dBTP"
     fi
-    # No frame more or less.
-    [ "$(stat -c %s "$work/ours.wav")" -ge $(("$(stat -c %s "$wav")" - 100)) ] || complain "$programme: frames are missing"
+    # No frame more or less, whatever the header of the file takes.
+    before=$(frames "$wav") after=$(frames "$work/ours.wav")
+    [ "$before" = "$after" ] || complain "$programme: $after frames instead of $before"
 done <"$work/list"
 exit "$failed"

@@ -17,6 +17,8 @@ pub mod feed;
 pub mod hop;
 pub mod measure;
 pub mod ports;
+pub mod render;
+pub mod results;
 pub mod rtp;
 pub mod session;
 pub mod stats;

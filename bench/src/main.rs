@@ -1,4 +1,4 @@
-//! `make bench`: every row of the table of targets, measured beside what it is compared with.
+//! `make bench`: every target and every plot, measured beside what it is compared with, in one run and into one file.
 //!
 //! Rounds interleave the cases, so that whatever else the machine does falls on all of them alike; ratios
 //! are taken within a round.
@@ -8,44 +8,58 @@
 mod driver;
 
 use std::path::PathBuf;
+use std::time::Instant;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use driver::cases::{CASES, Case, Mode};
-use driver::report::{Machine, Report};
-use driver::rows::{Row, Runs, TARGETS};
-use driver::run::{Bench, Measured};
+use driver::demo;
+use driver::loudness::Loudness;
+use driver::origin::Origin;
+use driver::rows::{Rounds, comparisons, rows};
+use driver::run::Bench;
 use threadbare_bench::PACKETS_PER_SECOND;
+use threadbare_bench::render;
+use threadbare_bench::results::{Demo, Latencies, Machine, Measured, Results, Runs, Samples};
 
-/// Measures the table of targets.
+/// Measures all targets and writes a results file.
 #[derive(Parser)]
 struct Options {
-    /// Rounds; the table has their median.
-    #[arg(long, env = "BENCH_RUNS", default_value_t = 5)]
+    /// Rounds; the tables have their median.
+    #[arg(long, env = "BENCH_RUNS", default_value_t = 3)]
     runs: u32,
     /// Seconds that each run measures.
-    #[arg(long, env = "BENCH_SECS", default_value_t = 10.0)]
+    #[arg(long, env = "BENCH_SECS", default_value_t = 4.0)]
     seconds: f64,
     /// Seconds before that, while packets already flow.
-    #[arg(long, env = "BENCH_WARMUP", default_value_t = 3.0)]
+    #[arg(long, env = "BENCH_WARMUP", default_value_t = 2.0)]
     warmup: f64,
     /// The folder that holds our plugin, and nothing else.
     #[arg(long)]
     plugin_folder: PathBuf,
-    /// Where to write everything as JSON.
+    /// Our libebur128.so.
     #[arg(long)]
-    json: PathBuf,
-    /// Only cases whose name contains one of these.
+    ebur128: PathBuf,
+    /// The program threadbare.
+    #[arg(long)]
+    threadbare: PathBuf,
+    /// The folder for the results file, whose name begins with the date.
+    #[arg(long)]
+    results: PathBuf,
+    /// Only cases whose name contains one of these; also `loudness` and `demo`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
 
 /// One packet's time.
 const LATE_MS_MAX: f64 = 1000.0 / PACKETS_PER_SECOND as f64;
+/// Seconds of audio for each second of a window: some of it takes 1/20 of its duration.
+const AUDIO_PER_WINDOW: f64 = 10.0;
 
 fn main() -> Result<()> {
     let options = Options::parse();
     gst::init()?;
+    let origin = Origin::now()?;
     let programs = std::env::current_exe()?
         .parent()
         .context("a program lies in a folder")?
@@ -58,51 +72,160 @@ fn main() -> Result<()> {
         window_seconds: options.seconds,
     };
     std::fs::create_dir_all(&bench.scratch)?;
-    let (runs, remarks) = measure(&bench, &options);
-    let mut rows: Vec<Row> = TARGETS.iter().map(|target| target.judge(&runs)).collect();
+    let mut found = Found::default();
+    found.measure(&bench, &options);
+    let rounds = Rounds {
+        runs: &found.runs,
+        samples: &found.samples,
+    };
+    let mut rows = rows(&rounds);
     // What was not asked for is not missing.
     rows.retain(|row| row.measured.is_some() || options.only.is_empty());
-    let report = Report {
-        machine: Machine::here(),
+    let results = Results {
+        date_utc: origin.date_utc,
+        commit: origin.commit,
+        tree_dirty: origin.tree_dirty,
+        machine: Machine::here(gst::version_string().to_string()),
         rounds: options.runs,
+        warmup_seconds: options.warmup,
         window_seconds: options.seconds,
-        rows: &rows,
-        runs: &runs,
-        remarks: &remarks,
+        comparisons: comparisons(&rounds, &rows),
+        rows,
+        demo: found.demo,
+        latencies: found.latencies,
+        remarks: found.remarks,
+        samples: found.samples,
+        runs: found.runs,
     };
-    println!("{}", report.markdown());
-    let file = std::fs::File::create(&options.json)
-        .with_context(|| format!("writing {}", options.json.display()))?;
-    serde_json::to_writer_pretty(file, &report)?;
-    eprintln!("all figures: {}", options.json.display());
+    println!("{}", render::document(&results));
+    let path = results.write(&options.results)?;
+    eprintln!("results: {}", path.display());
     Ok(())
 }
 
-/// A case that fails once is not tried again: what it lacks will not come in the next round.
-fn measure(bench: &Bench, options: &Options) -> (Runs, Vec<String>) {
-    let mut wanted: Vec<&Case> = CASES
-        .iter()
-        .filter(|case| is_wanted(case, options))
-        .collect();
-    let (mut runs, mut remarks) = (Runs::new(), Vec::new());
-    for round in 1..=options.runs {
-        wanted.retain(|case| {
-            eprintln!("round {round} of {}: {}", options.runs, case.name);
-            match bench.run(case) {
-                Ok(measured) => {
-                    remarks.extend(late_sender(case, round, &measured));
-                    runs.entry(case.name).or_default().push(measured);
-                    case.mode == Mode::EachRound
+/// What has been measured so far.
+#[derive(Default)]
+struct Found {
+    runs: Runs,
+    samples: Samples,
+    demo: Option<Demo>,
+    latencies: Vec<Latencies>,
+    remarks: Vec<String>,
+}
+
+impl Found {
+    /// A case that fails once is not tried again: what it lacks will not come in the next round.
+    fn measure(&mut self, bench: &Bench, options: &Options) {
+        let mut wanted: Vec<&Case> = CASES
+            .iter()
+            .filter(|case| options.wants(case.name))
+            .collect();
+        let mut loudness = self.prepare_loudness(bench, options);
+        let mut progress = Progress::new(&wanted, options.runs);
+        for round in 1..=options.runs {
+            wanted.retain(|case| {
+                progress.step(round, case.name);
+                match bench.run(case) {
+                    Ok(measured) => {
+                        self.remarks.extend(late_sender(case, round, &measured));
+                        self.runs
+                            .entry(case.name.into())
+                            .or_default()
+                            .push(measured);
+                        case.mode == Mode::EachRound
+                    }
+                    Err(error) => self.failed(case.name, &error),
                 }
-                Err(error) => {
-                    eprintln!("  {error:#}");
-                    remarks.push(format!("{}: {error:#}", case.name));
-                    false
+            });
+            if let Some(ready) = &loudness {
+                progress.note(round, "loudness");
+                if let Err(error) = ready.measure(&mut self.samples) {
+                    self.failed("loudness", &error);
+                    loudness = None;
                 }
             }
-        });
+        }
+        if options.wants("demo") {
+            progress.note(options.runs, "demo");
+            if let Err(error) = self.run_demo(bench, options) {
+                self.failed("demo", &error);
+            }
+        }
     }
-    (runs, remarks)
+
+    fn prepare_loudness(&mut self, bench: &Bench, options: &Options) -> Option<Loudness> {
+        if !options.wants("loudness") {
+            return None;
+        }
+        let prepared = Loudness::prepare(
+            &bench.programs,
+            &bench.plugin_folder,
+            &options.ebur128,
+            &bench.scratch,
+            (options.seconds * AUDIO_PER_WINDOW).ceil() as u32,
+        );
+        match prepared {
+            Ok(loudness) => Some(loudness),
+            Err(error) => {
+                self.failed("loudness", &error);
+                None
+            }
+        }
+    }
+
+    fn run_demo(&mut self, bench: &Bench, options: &Options) -> Result<()> {
+        let (demo, latencies) = demo::gateway(&options.threadbare, &bench.scratch)?;
+        self.demo = Some(demo);
+        self.latencies.push(latencies);
+        let worse = demo::worse_network(&options.threadbare, &bench.scratch)?;
+        self.latencies.push(worse);
+        Ok(())
+    }
+
+    /// Remarks why there is no figure; always false.
+    fn failed(&mut self, what: &str, error: &anyhow::Error) -> bool {
+        eprintln!("  {error:#}");
+        self.remarks.push(format!("{what}: {error:#}"));
+        false
+    }
+}
+
+/// What is running, and how much is still to come.
+struct Progress {
+    start: Instant,
+    steps: usize,
+    done: usize,
+    rounds: u32,
+}
+
+impl Progress {
+    fn new(cases: &[&Case], rounds: u32) -> Progress {
+        let times = |case: &&Case| match case.mode {
+            Mode::EachRound => rounds as usize,
+            _ => 1,
+        };
+        Progress {
+            start: Instant::now(),
+            steps: cases.iter().map(times).sum(),
+            done: 0,
+            rounds,
+        }
+    }
+
+    fn step(&mut self, round: u32, what: &str) {
+        self.done += 1;
+        self.note(round, what);
+    }
+
+    fn note(&self, round: u32, what: &str) {
+        let seconds = self.start.elapsed().as_secs();
+        let (done, steps, rounds) = (self.done, self.steps, self.rounds);
+        eprintln!(
+            "[{}:{:02}] round {round} of {rounds}, run {done} of {steps}: {what}",
+            seconds / 60,
+            seconds % 60
+        );
+    }
 }
 
 /// On a machine that has other work to do, the load is not what it should be, and neither is the figure.
@@ -116,10 +239,8 @@ fn late_sender(case: &Case, round: u32, measured: &Measured) -> Option<String> {
     ))
 }
 
-fn is_wanted(case: &Case, options: &Options) -> bool {
-    options.only.is_empty()
-        || options
-            .only
-            .iter()
-            .any(|part| case.name.contains(part.as_str()))
+impl Options {
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+    }
 }

@@ -3,9 +3,10 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::counter;
@@ -36,7 +37,7 @@ impl Counted {
 }
 
 /// What happened between two snapshots.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Window {
     pub seconds: f64,
     pub buffers: u64,
@@ -160,6 +161,55 @@ pub fn switches_by_thread() -> Result<BTreeMap<u32, (String, u64)>> {
     Ok(threads)
 }
 
+/// What a child process took until its end.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ChildUsage {
+    /// User and system time.
+    pub cpu_ms: f64,
+    /// The most that was resident.
+    pub resident_kib_max: u64,
+}
+
+/// Runs a program to its end; its output is dropped, and an error unless it succeeds.
+pub fn run_child(command: &mut Command) -> Result<ChildUsage> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .with_context(|| format!("starting {name}"))?;
+    let mut status = 0;
+    // SAFETY: all-zero is a valid rusage; status and usage are ours. The child is not waited for elsewhere: its
+    // handle is dropped without that.
+    let (waited, usage) = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        let pid = child.id() as libc::pid_t;
+        (libc::wait4(pid, &mut status, 0, &mut usage), usage)
+    };
+    if waited < 0 {
+        return Err(std::io::Error::last_os_error()).with_context(|| format!("waiting for {name}"));
+    }
+    if status != 0 {
+        bail!("{name} failed (wait status {status:#x})");
+    }
+    let cpu = duration_of(usage.ru_utime) + duration_of(usage.ru_stime);
+    Ok(ChildUsage {
+        cpu_ms: cpu.as_secs_f64() * 1e3,
+        resident_kib_max: usage.ru_maxrss as u64,
+    })
+}
+
+/// CPU time of the calling thread.
+pub fn thread_cpu() -> Duration {
+    // SAFETY: all-zero is a valid timespec, and it is only written to; the clock exists in Linux.
+    let time = unsafe {
+        let mut time: libc::timespec = std::mem::zeroed();
+        libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time);
+        time
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
 /// Lets this process open as many descriptors as the system permits.
 pub fn raise_descriptor_limit() {
     // SAFETY: plain data in and out; a failure leaves the limit as it was, and binding will say so.
@@ -209,6 +259,20 @@ mod tests {
     fn nothing_arrived_is_not_a_figure() {
         let now = Snapshot::first();
         assert_eq!(now.until(&Snapshot::last()).cpu_us_per_buffer, None);
+    }
+
+    #[test]
+    fn a_child_is_measured_and_its_failure_is_an_error() {
+        let usage = run_child(
+            Command::new("sh").args(["-c", "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done"]),
+        );
+        let usage = usage.unwrap();
+        assert!(
+            usage.cpu_ms > 0.0 && usage.resident_kib_max > 0,
+            "{usage:?}"
+        );
+        let failed = run_child(Command::new("sh").args(["-c", "exit 3"]));
+        assert!(failed.unwrap_err().to_string().contains("sh failed"));
     }
 
     #[test]

@@ -35,7 +35,7 @@ pub enum Report {
 }
 
 /// State after set-up, before the first packet.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ready {
     /// From before the first stream is built until the last one plays.
     pub setup_seconds: f64,
@@ -44,7 +44,7 @@ pub struct Ready {
 }
 
 /// The figures of a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Done {
     pub window: Window,
     pub threads: usize,
@@ -58,7 +58,7 @@ pub struct Done {
 }
 
 /// What an idle process did.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Idle {
     pub seconds: f64,
     /// Voluntary context switches by thread name; the main thread is left out.

@@ -1,9 +1,9 @@
 //! Several runs as one figure: the median, and how far the runs lie apart.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Median, least and greatest of some figures.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Spread {
     pub median: f64,
     pub min: f64,

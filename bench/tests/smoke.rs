@@ -90,3 +90,34 @@ fn stock_pipelines_have_a_thread_each() {
     assert_all_arrived(&run);
     assert_eq!(run.1.threads, 1 + usize::from(STREAMS));
 }
+
+/// docs/benchmarks.md says so: start and warm-up are left out.
+#[test]
+fn hops_are_timed_in_the_window_only() {
+    let mut measured = Command::new(env!("CARGO_BIN_EXE_streams"))
+        .args(["--streams", "1", "--port", "9"])
+        .args(["--warmup", "0.5", "--seconds", "0.2"])
+        .args(["--no-sender", "--time-hops", "--description"])
+        .arg(
+            "audiotestsrc is-live=true samplesperbuffer=441 ! queue name=hop ! fakesink async=false",
+        )
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(measured.stdout.take().unwrap()).lines();
+    let reports = lines.map(|line| serde_json::from_str(&line.unwrap()).unwrap());
+    let done = reports.filter_map(|report| match report {
+        Report::Done(done) => Some(done),
+        _ => None,
+    });
+    let done = done.last().expect("figures");
+    assert!(measured.wait().unwrap().success());
+    let hops = done.hops.expect("a hop was marked").hops;
+    // A hundred buffers a second; the warm-up alone is longer than twice the window.
+    assert!(
+        hops > 0 && hops < done.arrived / 2,
+        "{hops} of {}",
+        done.arrived
+    );
+}

@@ -397,7 +397,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         "queue-hop-1000-timed",
         Program::Ours,
-        Mode::Once,
+        Mode::EachRound,
         1000,
         QUEUE_HOP,
     )
@@ -405,7 +405,7 @@ pub(crate) const CASES: &[Case] = &[
     case(
         "proxy-hop-1000-timed",
         Program::Ours,
-        Mode::Once,
+        Mode::EachRound,
         1000,
         PROXY_HOP,
     )
@@ -419,6 +419,14 @@ pub(crate) const CASES: &[Case] = &[
         APP,
     )
     .loaded(Load::Within),
+    case(
+        "receive-1000-not-flooded",
+        Program::Ours,
+        Mode::EachRound,
+        1000,
+        RECEIVE,
+    )
+    .traced(),
     case(
         "receive-1000-flood-elsewhere",
         Program::Ours,
@@ -437,6 +445,52 @@ pub(crate) const CASES: &[Case] = &[
     )
     .loaded(Load::Flood(FLOOD))
     .traced(),
+    // For the plots of CPU against the number of streams.
+    case("receive-100", Program::Ours, Mode::Once, 100, RECEIVE),
+    case("receive-300", Program::Ours, Mode::Once, 300, RECEIVE),
+    case("receive-2000", Program::Ours, Mode::Once, 2000, RECEIVE),
+    case(
+        "stock-receive-100",
+        Program::Stock,
+        Mode::Once,
+        100,
+        RECEIVE_STOCK,
+    ),
+    case(
+        "stock-receive-300",
+        Program::Stock,
+        Mode::Once,
+        300,
+        RECEIVE_STOCK,
+    ),
+    case("peer-receive-100", Program::Peer, Mode::Once, 100, RECEIVE),
+    case("peer-receive-300", Program::Peer, Mode::Once, 300, RECEIVE),
+    case(
+        "peer-receive-2000",
+        Program::Peer,
+        Mode::Once,
+        2000,
+        RECEIVE,
+    ),
+    case(
+        "peer-receive-3000",
+        Program::Peer,
+        Mode::Once,
+        3000,
+        RECEIVE,
+    ),
+    case("floor-100", Program::Floor, Mode::Once, 100, ""),
+    case("floor-300", Program::Floor, Mode::Once, 300, ""),
+    case("floor-2000", Program::Floor, Mode::Once, 2000, ""),
+    case("session-300", Program::Ours, Mode::Once, 300, SESSION),
+    case("session-2000", Program::Ours, Mode::Once, 2000, SESSION),
+    case(
+        "stock-session-300",
+        Program::Stock,
+        Mode::Once,
+        300,
+        STOCK_SESSION,
+    ),
     case("idle-wait-20", Program::Ours, Mode::Idle, 100, RECEIVE),
     case(
         "idle-wait-0",

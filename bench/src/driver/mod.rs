@@ -1,6 +1,9 @@
-//! Runs all cases in turn and draws up the table of targets.
+//! Runs everything in turn and judges it.
 
 pub(crate) mod cases;
-pub(crate) mod report;
+pub(crate) mod demo;
+pub(crate) mod loudness;
+pub(crate) mod origin;
 pub(crate) mod rows;
 pub(crate) mod run;
+pub(crate) mod targets;

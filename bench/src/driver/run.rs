@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use threadbare_bench::ports;
-use threadbare_bench::session::{Done, Finished, Idle, Ready, Report};
+use threadbare_bench::results::Measured;
+use threadbare_bench::session::{Finished, Report};
 
 use super::cases::{Case, Load, Mode, Program};
 
@@ -24,25 +25,6 @@ pub(crate) struct Bench {
     pub(crate) scratch: PathBuf,
     pub(crate) warmup_seconds: f64,
     pub(crate) window_seconds: f64,
-}
-
-/// What came out of one run.
-#[derive(Clone, Debug, Serialize)]
-pub(crate) struct Measured {
-    pub(crate) streams: u16,
-    pub(crate) ready: Ready,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) done: Option<Done>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) idle: Option<Idle>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) sender_late_ms_max: Option<f64>,
-    /// Sent, but never arrived in the process that takes what is sent on.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) lost_on_the_way_out: Option<i64>,
-    /// How late the slices of the context began, 99 % of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) late_p99_us: Option<u64>,
 }
 
 #[derive(Deserialize)]

@@ -143,12 +143,10 @@ fn a_tone_measures_what_it_is() {
         // An Opus encoder does not keep the level to the tenth.
         let tolerance = if name == "from Opus" { 1.0 } else { 0.2 };
         assert_near(stats, "integrated_lufs", -23.0, tolerance);
-        // On a machine that is busy, the tone may have ended in gaps.
+        // Where the machine is busy, the tone may have ended in gaps: nine tenths of a window without sound are 10 dB less.
         for key in ["momentary_lufs", "short_term_lufs"] {
-            assert!(
-                stats[key].as_f64().is_none_or(|lufs| lufs < -21.9),
-                "{stats}"
-            );
+            let lufs = stats[key].as_f64().expect(key);
+            assert!((-33.0..-21.9).contains(&lufs), "{key}: {stats}");
         }
         assert_near(stats, "true_peak_dbtp", -20.0, tolerance + 0.5);
         assert_near(stats, "range_lu", 0.0, 1.0);

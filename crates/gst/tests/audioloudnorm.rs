@@ -10,7 +10,7 @@ use threadbare_loudness::Meter;
 const MS: u64 = 1_000_000;
 
 #[test]
-fn properties_are_those_of_the_stock_element_and_messages() {
+fn properties_have_their_defaults_and_ranges() {
     let any = Some(("0", "18446744073709551615"));
     let number = |name, default, range| (name, "gdouble", default, Some(range), true);
     assert_properties(

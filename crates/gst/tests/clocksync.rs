@@ -41,6 +41,7 @@ fn properties_are_those_of_the_stock_element() {
         ("sync-to-first", "gboolean", "false", None, true),
     ];
     assert_properties("ts-clocksync", own);
+    assert_stock_has("clocksync", own);
 }
 
 #[test]

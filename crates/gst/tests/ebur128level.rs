@@ -9,7 +9,7 @@ use common::*;
 use gst::prelude::*;
 
 #[test]
-fn properties_are_those_of_the_stock_element() {
+fn properties_have_their_defaults_and_ranges() {
     let all = "Momentary loudness (400 ms)+Short-term loudness (3 s)+Integrated loudness and its relative gate+\
                Loudness range+Sample peaks+True peaks";
     let any = Some(("0", "18446744073709551615"));

@@ -11,7 +11,8 @@ use gst::prelude::*;
 const ELEMENTS: [&str; 3] = ["ts-udpsrc", "ts-udpsink", "ts-queue"];
 
 /// Property, default value as GStreamer writes it, and whether it can be set.
-type Table = &'static [(&'static str, &'static str, bool)];
+type Entry = (&'static str, &'static str, bool);
+type Table = &'static [Entry];
 
 const CTX: Table = &[
     ("context", "", true),
@@ -31,12 +32,16 @@ const UDPSRC: Table = &[
     ("multicast-iface", "NULL", true),
     ("socket", "NULL", true),
     ("used-socket", "NULL", false),
-    // What the stock element has besides.
+    // Not in the udpsrc of GStreamer 1.22.
+    ("multicast-source", "NULL", true),
+];
+
+/// What the stock element has besides, with its defaults.
+const UDPSRC_STOCK: Table = &[
     ("uri", "udp://0.0.0.0:5004", true),
     ("timeout", "0", true),
     ("skip-first-bytes", "0", true),
     ("auto-multicast", "true", true),
-    ("multicast-source", "NULL", true),
     ("close-socket", "true", true),
     ("socket-timestamp", "Disable additional timestamps", true),
     ("do-timestamp", "true", true),
@@ -60,7 +65,10 @@ const UDPSINK: Table = &[
     ("qos-dscp", "-1", true),
     ("clients", "127.0.0.1:5004", true),
     ("multicast-iface", "NULL", true),
-    // What the stock element has besides.
+];
+
+/// What the stock element has besides, with its defaults.
+const UDPSINK_STOCK: Table = &[
     ("host", "127.0.0.1", true),
     ("port", "5004", true),
     ("send-duplicates", "true", true),
@@ -82,7 +90,10 @@ const QUEUE: Table = &[
     ("current-level-buffers", "0", false),
     ("current-level-bytes", "0", false),
     ("current-level-time", "0", false),
-    // What the stock element has besides.
+];
+
+/// What the stock element has besides, with its defaults.
+const QUEUE_STOCK: Table = &[
     ("min-threshold-buffers", "0", true),
     ("min-threshold-bytes", "0", true),
     ("min-threshold-time", "0", true),
@@ -90,11 +101,20 @@ const QUEUE: Table = &[
     ("silent", "false", true),
 ];
 
-fn tables() -> [(&'static str, Table); 3] {
+/// What the stock element of the same kind has besides.
+fn stock_table(factory: &str) -> (&'static str, Table) {
+    match factory {
+        "ts-udpsrc" => ("udpsrc", UDPSRC_STOCK),
+        "ts-udpsink" => ("udpsink", UDPSINK_STOCK),
+        _ => ("queue", QUEUE_STOCK),
+    }
+}
+
+fn tables() -> [(&'static str, Vec<Entry>); 3] {
     [
-        ("ts-udpsrc", UDPSRC),
-        ("ts-udpsink", UDPSINK),
-        ("ts-queue", QUEUE),
+        ("ts-udpsrc", [UDPSRC, UDPSRC_STOCK].concat()),
+        ("ts-udpsink", [UDPSINK, UDPSINK_STOCK].concat()),
+        ("ts-queue", [QUEUE, QUEUE_STOCK].concat()),
     ]
 }
 
@@ -115,7 +135,7 @@ fn written(value: &glib::Value) -> String {
 fn properties_and_defaults_are_those_of_existing_pipelines() {
     for (factory, table) in tables() {
         let element = make(factory);
-        for (name, default, writable) in CTX.iter().chain(table) {
+        for (name, default, writable) in CTX.iter().chain(&table) {
             let spec = element
                 .find_property(name)
                 .unwrap_or_else(|| panic!("{factory}: no {name}"));
@@ -193,10 +213,13 @@ fn what_the_stock_siblings_have_too_is_the_same() {
         // As in pipelines that exist.
         ("ts-queue", "max-size-bytes"),
     ];
-    for ((factory, table), stock) in tables().into_iter().zip(["udpsrc", "udpsink", "queue"]) {
+    for (factory, table) in tables() {
+        let (stock, stock_table) = stock_table(factory);
         let (ours, theirs) = (make(factory), make(stock));
         for (name, _, _) in table {
             let Some(spec) = theirs.find_property(name) else {
+                let is_claimed = stock_table.iter().any(|(claimed, ..)| *claimed == name);
+                assert!(!is_claimed, "{stock} has no {name}");
                 continue;
             };
             let ours = ours.find_property(name).unwrap();

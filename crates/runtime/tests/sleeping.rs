@@ -210,19 +210,22 @@ fn commands_of_commands_do_not_wait_for_the_edge() {
 fn wake_ups_between_slices_do_not_make_it_spin() {
     let asleep = asleep(1);
     let tid = Tid::of(&asleep.shard);
-    let (cpu, begin) = (tid.cpu(), asleep.shard.counters_snapshot().wakeups);
     let rounds = 300;
-    for _ in 0..rounds {
-        asleep.shard.call(|_| ()).unwrap();
-    }
-    let slice = asleep.shard.call(|local| local.slice()).unwrap();
-    let wakeups = asleep.shard.counters_snapshot().wakeups - begin;
-    if slice == asleep.slice {
-        // One for each command, and one more where the notification outlived its command.
-        assert!(wakeups <= 2 * rounds + 2, "{wakeups} wake-ups");
-    }
+    // A busy machine may be interrupted so long that the slice ends meanwhile, which wakes up too: then once more.
+    let within_a_slice = || {
+        let slice = || asleep.shard.call(|local| local.slice()).unwrap();
+        let (slice_before, begin) = (slice(), asleep.shard.counters_snapshot().wakeups);
+        for _ in 0..rounds {
+            asleep.shard.call(|_| ()).unwrap();
+        }
+        let wakeups = asleep.shard.counters_snapshot().wakeups - begin;
+        (slice() == slice_before).then_some(wakeups)
+    };
+    let wakeups = (0..20).find_map(|_| within_a_slice());
+    let wakeups = wakeups.expect("one of 20 times within a slice");
+    // One for each command, and one more where the notification outlived its command.
+    assert!(wakeups <= 2 * rounds + 2, "{wakeups} wake-ups");
     let cpu_before = tid.cpu();
-    assert!(cpu_before >= cpu);
     thread::sleep(INTERVAL);
     assert!(tid.cpu() - cpu_before < CPU_MAX, "it spins after commands");
 }
@@ -239,11 +242,14 @@ fn what_became_ready_during_the_sleep_runs_at_the_edge() {
                 assert_eq!(ready, Ready::Woken);
                 left -= 1;
                 match left {
+                    1.. => cx.wake_self(),
                     0 => tx.send("agent").unwrap(),
-                    _ => cx.wake_self(),
+                    // The second command, when it has had its 500 turns.
+                    _ => {}
                 }
             })
         };
+        let mut names = Vec::new();
         // Nothing but these commands happens to the context: from the idle sleep, then from the throttled.
         for _ in 0..2 {
             let tx = tx.clone();
@@ -256,11 +262,11 @@ fn what_became_ready_during_the_sleep_runs_at_the_edge() {
                     agent.wake();
                 })
                 .unwrap();
-            next(&rx);
+            names.push(next(&rx));
         }
-        let mut names = vec![next(&rx)];
-        names.extend(rx.try_recv());
-        assert!(!names.is_empty());
+        names.push(next(&rx));
+        names.sort_unstable();
+        assert_eq!(names, ["agent", "task", "task"]);
     }
 }
 

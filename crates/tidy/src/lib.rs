@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod dependencies;
 pub mod layers;
 pub mod size;
 pub mod strays;

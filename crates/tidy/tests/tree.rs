@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
-use threadbare_tidy::{layers, size, strays, tokens, unsafety};
+use threadbare_tidy::{dependencies, layers, size, strays, tokens, unsafety};
 
 /// Files and functions that are better long, each with the reason: (path, function or "" for the file).
 const OVERSIZE_PERMITTED: &[(&str, &str)] = &[];
@@ -85,6 +85,37 @@ fn imports_go_down_the_layers() {
             .filter(|import| import.kind != DependencyKind::Development)
             .map(|import| (import.name.as_str(), is_internal(&import.name)));
         complaints.extend(layers::check_imports(&package.name, imports));
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn dependencies_keep_the_policy() {
+    let mut complaints = Vec::new();
+    for target in ["x86_64-unknown-linux-gnu", "aarch64-unknown-linux-gnu"] {
+        let metadata = MetadataCommand::new()
+            .manifest_path(root().join("Cargo.toml"))
+            .other_options([
+                "--locked".to_owned(),
+                "--filter-platform".to_owned(),
+                target.to_owned(),
+            ])
+            .exec()
+            .expect("cargo metadata");
+        // More than the workspace itself: otherwise nothing was looked at.
+        assert!(metadata.packages.len() > 100, "{}", metadata.packages.len());
+        for package in &metadata.packages {
+            complaints.extend(dependencies::check(dependencies::Dependency {
+                name: &package.name,
+                licence: package.license.as_deref(),
+                source: package.source.as_ref().map(|source| source.repr.as_str()),
+            }));
+        }
+    }
+    for package in workspace_packages() {
+        let outside = package.dependencies.iter().filter(|one| one.path.is_none());
+        let any = outside.filter(|one| one.req.comparators.is_empty());
+        complaints.extend(any.map(|one| format!("{}: any version of {}", package.name, one.name)));
     }
     assert_none(&complaints);
 }

@@ -23,8 +23,10 @@ pub struct Counters {
     pub passed_over: u64,
     /// Came after a later packet of the same stream.
     pub reordered: u64,
-    /// Came back with a payload or a header that is not right.
+    /// Came back with a payload that is not right.
     pub payload_errors: u64,
+    /// Came back with a sequence number or a timestamp that does not follow.
+    pub header_errors: u64,
     /// Came more than once, or were never sent.
     pub unexpected: u64,
     /// Lost by the network between callers and gateway, as was asked for.
@@ -58,8 +60,8 @@ struct Stream {
     next: u32,
     /// Bit n: packet `next - 1 - n` has come.
     came: u64,
-    /// A number that the gateway used, and the packet it stood for.
-    anchor: Option<(u16, u32)>,
+    /// Numbers that the gateway used, and the packet they stood for.
+    anchor: Option<(Stamp, u32)>,
     /// This packet's beginning is a transition from what was made up before it.
     mended: Option<u32>,
     /// How many the caller has sent; the ones that were lost and are held not among them.
@@ -70,6 +72,15 @@ struct Stream {
     lost: u32,
     /// Packet n is at n modulo the length.
     packets: [Spoken; MEMORY_PACKETS],
+}
+
+/// How the gateway numbers a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Stamp {
+    /// Sequence number.
+    pub(super) number: u16,
+    /// Timestamp.
+    pub(super) time: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -168,15 +179,15 @@ impl Ledger {
     }
 
     /// Takes a packet that arrived for a stream at `arrival_ns`, on the clock of [`Ledger::send`].
-    pub(super) fn receive(&mut self, stream: usize, number: u16, payload: &[u8], arrival_ns: u64) {
+    pub(super) fn receive(&mut self, stream: usize, stamp: Stamp, payload: &[u8], arrival_ns: u64) {
         let Some(state) = self.streams.get(stream) else {
             self.counters.unexpected += 1;
             return;
         };
-        let by_number = state.packet_of(number);
+        let by_number = state.packet_of(stamp.number);
         match self.recognise(stream, by_number, payload) {
-            Some(packet) => self.take(stream, packet, number, arrival_ns),
-            None => self.take_unknown(stream, by_number, number, payload, arrival_ns),
+            Some(packet) => self.take(stream, packet, stamp, arrival_ns),
+            None => self.take_unknown(stream, by_number, stamp, payload, arrival_ns),
         }
     }
 
@@ -202,7 +213,7 @@ impl Ledger {
         &mut self,
         stream: usize,
         by_number: Option<u32>,
-        number: u16,
+        stamp: Stamp,
         payload: &[u8],
         arrival_ns: u64,
     ) {
@@ -225,7 +236,7 @@ impl Ledger {
                 self.counters.too_late += u64::from(fate != State::Lost);
             }
         }
-        self.take(stream, packet, number, arrival_ns);
+        self.take(stream, packet, stamp, arrival_ns);
     }
 
     /// Takes a packet that no stream can be found for, or that is not what was asked for.
@@ -291,8 +302,18 @@ impl Ledger {
         }
     }
 
+    /// How many packets took from n to n + 1 ms; the last of [`LATENCY_BINS`] has the rest.
+    pub(super) fn packets_by_ms(&self) -> Vec<u64> {
+        let mut packets = vec![0; LATENCY_BINS];
+        for value in self.latency_us.iter_recorded() {
+            let ms = (value.value_iterated_to() / 1000) as usize;
+            packets[ms.min(LATENCY_BINS - 1)] += value.count_at_value();
+        }
+        packets
+    }
+
     /// Counts a packet that came.
-    fn take(&mut self, stream: usize, packet: u32, number: u16, arrival_ns: u64) {
+    fn take(&mut self, stream: usize, packet: u32, stamp: Stamp, arrival_ns: u64) {
         let state = &mut self.streams[stream];
         if packet >= state.next {
             self.counters.passed_over += u64::from(packet - state.next);
@@ -309,7 +330,10 @@ impl Ledger {
             self.counters.reordered += 1;
             self.counters.passed_over -= 1;
         }
-        state.anchor = Some((number, packet));
+        let follows = state.follows(stamp, packet);
+        self.counters.header_errors += u64::from(!follows);
+        // What comes next is judged by this one, so that one jump counts once.
+        state.anchor = Some((stamp, packet));
         let spoken = state.packet(packet);
         if spoken.is_sent() {
             let latency_us = arrival_ns.saturating_sub(spoken.at_ns) / 1000;
@@ -331,7 +355,18 @@ impl Stream {
     /// The packet that a number of the gateway stands for, if that is known.
     fn packet_of(&self, number: u16) -> Option<u32> {
         let (known, packet) = self.anchor?;
-        packet.checked_add_signed(i32::from(number.wrapping_sub(known).cast_signed()))
+        packet.checked_add_signed(i32::from(number.wrapping_sub(known.number).cast_signed()))
+    }
+
+    /// Whether number and timestamp lie as far from the last ones as the packet from the last one: 1 and 160 for the
+    /// next packet, across losses too, since the gateway sends something for each lost packet.
+    fn follows(&self, stamp: Stamp, packet: u32) -> bool {
+        let Some((known, known_packet)) = self.anchor else {
+            return true;
+        };
+        let packets = packet.wrapping_sub(known_packet);
+        stamp.number.wrapping_sub(known.number) == packets as u16
+            && stamp.time.wrapping_sub(known.time) == packets.wrapping_mul(PACKET_SAMPLES as u32)
     }
 }
 
@@ -349,12 +384,15 @@ impl Counters {
 
     /// Wrong in any way but loss and order.
     pub fn wrong(&self) -> u64 {
-        self.payload_errors + self.unexpected
+        self.payload_errors + self.header_errors + self.unexpected
     }
 }
 
 /// Packets remembered per stream; 1024 of 20 ms are 20 s, later than any packet is waited for.
 const MEMORY_PACKETS: usize = 1024;
+
+/// A packet that takes longer than a quarter of a second is of no use in a call.
+const LATENCY_BINS: usize = 250;
 
 /// Later than this counts as this.
 const LATENCY_US_MAX: u64 = 60_000_000;
@@ -366,9 +404,12 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// What the gateway calls a packet; it wraps around.
-    fn number(packet: u32) -> u16 {
-        65_500_u16.wrapping_add(packet as u16)
+    /// What the gateway calls a packet; both wrap around.
+    fn stamp(packet: u32) -> Stamp {
+        Stamp {
+            number: 65_500_u16.wrapping_add(packet as u16),
+            time: (u32::MAX - 5000).wrapping_add(packet * 160),
+        }
     }
 
     /// Sends 100 packets on one of three streams, and has those of `order` come back.
@@ -381,7 +422,7 @@ mod tests {
         for packet in order {
             let payload = ledger.tones.expected(1, *packet);
             let arrival_ns = (u64::from(*packet) * 20 + 7) * MS;
-            ledger.receive(1, number(*packet), &payload, arrival_ns);
+            ledger.receive(1, stamp(*packet), &payload, arrival_ns);
         }
         ledger.counters()
     }
@@ -449,6 +490,48 @@ mod tests {
     }
 
     #[test]
+    fn numbers_and_timestamps_that_do_not_follow_are_errors() {
+        for (number_off, time_off, errors) in [(0, 0, 0), (1, 0, 2), (0, 160, 2), (0, 1, 2)] {
+            let mut ledger = Ledger::new(1);
+            for packet in 0..5 {
+                ledger.speak(0);
+                ledger.send(0, packet, 0);
+            }
+            for packet in 0..5 {
+                let mut stamp = stamp(packet);
+                if packet == 3 {
+                    stamp.number = stamp.number.wrapping_add(number_off);
+                    stamp.time = stamp.time.wrapping_add(time_off);
+                }
+                let payload = ledger.tones.expected(0, packet);
+                ledger.receive(0, stamp, &payload, 1);
+            }
+            // There, and back.
+            let counters = ledger.counters();
+            assert_eq!((counters.header_errors, counters.wrong()), (errors, errors));
+        }
+    }
+
+    #[test]
+    fn every_packet_has_its_place_in_the_histogram() {
+        let mut ledger = Ledger::new(1);
+        for (packet, ms) in [(0, 0), (1, 7), (2, 7), (3, 40), (4, 249), (5, 9000)] {
+            ledger.speak(0);
+            ledger.send(0, packet, 0);
+            let payload = ledger.tones.expected(0, packet);
+            ledger.receive(0, stamp(packet), &payload, ms * MS + MS / 2);
+        }
+        let packets = ledger.packets_by_ms();
+        assert_eq!(packets.len(), LATENCY_BINS);
+        let found = packets.iter().enumerate().filter(|(_, count)| **count > 0);
+        let expected = [(0, 1), (7, 2), (40, 1), (249, 2)];
+        assert!(
+            found.map(|(ms, count)| (ms, *count)).eq(expected),
+            "{packets:?}"
+        );
+    }
+
+    #[test]
     fn a_spoilt_packet_is_an_error_and_no_loss() {
         let mut ledger = Ledger::new(1);
         for packet in 0..3 {
@@ -460,7 +543,7 @@ mod tests {
             if packet == 1 {
                 payload[80] ^= 1;
             }
-            ledger.receive(0, number(packet), &payload, 10);
+            ledger.receive(0, stamp(packet), &payload, 10);
         }
         assert_eq!(brief(&ledger.counters()), [3, 0, 0, 1, 0]);
         assert!(ledger.is_complete());
@@ -469,8 +552,8 @@ mod tests {
     #[test]
     fn what_was_never_sent_is_unexpected() {
         let mut ledger = Ledger::new(1);
-        ledger.receive(0, 1, &[0; PACKET_SAMPLES], 1);
-        ledger.receive(7, 1, &[0; PACKET_SAMPLES], 1);
+        ledger.receive(0, stamp(1), &[0; PACKET_SAMPLES], 1);
+        ledger.receive(7, stamp(1), &[0; PACKET_SAMPLES], 1);
         ledger.receive_stranger();
         assert_eq!(brief(&ledger.counters()), [0, 0, 0, 0, 3]);
     }
@@ -505,7 +588,7 @@ mod tests {
             if spoil == Some(packet) {
                 payload[PACKET_SAMPLES - 1] ^= 1;
             }
-            ledger.receive(0, number(packet), &payload, 200 * MS);
+            ledger.receive(0, stamp(packet), &payload, 200 * MS);
         }
         ledger.finish();
         let counters = ledger.counters();
@@ -560,7 +643,7 @@ mod tests {
             }
         }
         let payload = ledger.tones.expected(0, 0);
-        ledger.receive(0, 9, &payload, 2);
+        ledger.receive(0, stamp(9), &payload, 2);
         assert!(!ledger.is_complete());
         ledger.finish();
         assert!(ledger.is_complete());

@@ -48,7 +48,12 @@ pub(super) enum FromPeer {
     /// Where things stand.
     Progress(Standing),
     /// All is sent, and all has come or been waited for.
-    Done(Standing),
+    Done {
+        /// Where things stand in the end.
+        standing: Standing,
+        /// How many packets took from n to n + 1 ms.
+        packets_by_ms: Vec<u64>,
+    },
     /// The gateway has said its last word, or should have: RTCP as it stands then.
     Parted(RtcpCounters),
     /// It cannot go on.

@@ -17,6 +17,8 @@
 //! ```
 
 pub mod caller;
+mod g711;
+mod jitter;
 mod ledger;
 mod listener;
 mod live;
@@ -25,14 +27,16 @@ mod network;
 mod peer;
 mod ports;
 mod report;
+mod reports;
 mod rtcp;
 mod tone;
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use miette::{IntoDiagnostic, bail, miette};
+use miette::{Context as _, IntoDiagnostic, bail, miette};
 
 pub use self::ledger::Counters;
 use self::live::Live;
@@ -72,6 +76,9 @@ pub struct DemoArgs {
     /// Print one line of JSON instead of the summary
     #[arg(long)]
     pub json: bool,
+    /// Write a file of JSON with how many packets took how many milliseconds through the gateway
+    #[arg(long, value_name = "FILE")]
+    pub latencies: Option<PathBuf>,
     /// Lose so many per cent of the callers' packets on their way to the gateway
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
     pub loss: f64,
@@ -279,8 +286,12 @@ impl DemoArgs {
                     threads = threads.max(process::threads());
                     live.show(start.elapsed(), &standing.packets);
                 }
-                Some(FromPeer::Done(standing)) => {
+                Some(FromPeer::Done {
+                    standing,
+                    packets_by_ms,
+                }) => {
                     live.finish();
+                    self.write_latencies(&packets_by_ms)?;
                     return Ok((standing, threads));
                 }
                 Some(FromPeer::Failed { reason }) => {
@@ -289,6 +300,16 @@ impl DemoArgs {
                 Some(FromPeer::Ready { .. } | FromPeer::Parted(_)) | None => {}
             }
         }
+    }
+
+    fn write_latencies(&self, packets_by_ms: &[u64]) -> miette::Result<()> {
+        let Some(path) = &self.latencies else {
+            return Ok(());
+        };
+        let text = serde_json::json!({ "packets_by_ms": packets_by_ms }).to_string();
+        std::fs::write(path, text)
+            .into_diagnostic()
+            .wrap_err_with(|| format!("cannot write --latencies {}", path.display()))
     }
 
     /// The gateway's configuration, written as a user would, one range per listener.
@@ -332,7 +353,7 @@ fn wait_until_ready(peer: &Peer) -> miette::Result<(Vec<u16>, Vec<String>)> {
     match peer.wait()? {
         FromPeer::Ready { ports, notes } => Ok((ports, notes)),
         FromPeer::Failed { reason } => bail!("the callers and listeners failed: {reason}"),
-        FromPeer::Progress(_) | FromPeer::Done(_) | FromPeer::Parted(_) => {
+        FromPeer::Progress(_) | FromPeer::Done { .. } | FromPeer::Parted(_) => {
             bail!("the callers and listeners are confused")
         }
     }

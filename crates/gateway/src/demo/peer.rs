@@ -9,7 +9,7 @@ use rtp_types::RtpPacket;
 use threadbare_rtp::packet::is_rtcp;
 
 use super::caller::{Caller, Due, Schedule};
-use super::ledger::Ledger;
+use super::ledger::{Ledger, Stamp};
 use super::listener::Listeners;
 use super::messages::{Call, FromPeer, Standing, ToPeer};
 use super::network::{Fate, Network, Parcel};
@@ -79,7 +79,10 @@ fn run(streams: usize) -> Result<(), Error> {
     // Whatever comes twice has come by now.
     peer.listen()?;
     peer.hang_up();
-    subprocess::tell_parent(&FromPeer::Done(peer.standing()))?;
+    subprocess::tell_parent(&FromPeer::Done {
+        standing: peer.standing(),
+        packets_by_ms: peer.ledger.packets_by_ms(),
+    })?;
     peer.wait_for_byes(&orders)?;
     subprocess::tell_parent(&FromPeer::Parted(peer.standing().rtcp))
 }
@@ -148,11 +151,18 @@ impl Peer {
 
     fn send(&mut self, now_ns: u64) -> Result<(), Error> {
         let ledger = &mut self.ledger;
-        let going = self.going.drain(..);
+        let going = self.going.iter();
         self.caller.send_each(
             going.map(|parcel| (parcel.stream, parcel.packet)),
             |stream, packet| ledger.send(stream, packet, now_ns),
-        )
+        )?;
+        let after_ns = super::now_ns();
+        for parcel in self.going.drain(..) {
+            if let Some(rtcp) = &mut self.rtcp {
+                rtcp.note_on_the_way(parcel.stream, parcel.packet, now_ns, after_ns);
+            }
+        }
+        Ok(())
     }
 
     /// Takes what has come.
@@ -177,7 +187,11 @@ impl Peer {
                         rtcp.handle_rtp(arrival_ns, header_of(&rtp), payload.len());
                     }
                     let stream = rtp.ssrc().wrapping_sub(call.first_ssrc) as usize;
-                    ledger.receive(stream, rtp.sequence_number(), payload, arrival_ns);
+                    let stamp = Stamp {
+                        number: rtp.sequence_number(),
+                        time: rtp.timestamp(),
+                    };
+                    ledger.receive(stream, stamp, payload, arrival_ns);
                 }
                 _ => ledger.receive_stranger(),
             }

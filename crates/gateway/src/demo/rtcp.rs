@@ -1,17 +1,22 @@
-//! The callers' side of RTCP: each call has a session, which reports to the gateway, and holds what the gateway reports
-//! against what is known to have happened.
+//! The callers' side of RTCP: each call has a session, which reports to the gateway; and the gateway's reports are checked
+//! against what the callers sent and received.
 //!
-//! RTP and RTCP of the gateway come to the same listener, in the order in which they were sent. So a sender report must
-//! count exactly the packets that came before it. Time is given from outside; no socket in here.
+//! A report is read by `rtcp-types` ([`super::reports`]), not by the gateway's own code. RTP and RTCP of the gateway come to
+//! the same listener, in the order in which they were sent. So a sender report must count exactly the packets that
+//! came before it. Time is given from outside; no socket in here.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 use threadbare_rtp::id::{NtpTime, PayloadType, RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::session::{Config, Event, RemoteView, RtpHeader, Session};
+use threadbare_rtp::session::{Config, Event, RtpHeader, Session};
 
 use super::caller;
+use super::jitter::Jitter;
 use super::ledger::Ledger;
+use super::reports::{self, Block, Said};
 use super::tone::PACKET_SAMPLES;
 
 /// What came of RTCP so far.
@@ -21,7 +26,7 @@ pub struct RtcpCounters {
     pub calls: u64,
     /// Reports of the gateway.
     pub reports: u64,
-    /// Packets of the gateway that are no RTCP, or belong to no call.
+    /// Packets of the gateway that are no compound RTCP.
     pub malformed: u64,
     /// Reports that say something else than what happened.
     pub untrue: u64,
@@ -37,8 +42,6 @@ pub struct RtcpCounters {
 #[derive(Debug)]
 pub(super) struct Rtcp {
     calls: Vec<Call>,
-    /// Judges what comes from nobody known: from before a stream's first packet.
-    lobby: Session,
     first_gateway_ssrc: u32,
     counters: RtcpCounters,
 }
@@ -55,6 +58,12 @@ struct Call {
     came_octets: u32,
     /// What the gateway said last: packets expected and lost.
     said: (u32, i32),
+    jitter: Jitter,
+    /// The jitter's bounds after each of the last packets, in the order of sending, by packet.
+    jitters: VecDeque<(u32, RangeInclusive<f32>)>,
+    /// Sender reports that the caller sent: how many, and of the last two the middle of the NTP time, and when.
+    sender_reports: u32,
+    last_sender_reports: VecDeque<(u32, u64)>,
     has_report: bool,
     has_bye: bool,
 }
@@ -82,12 +91,15 @@ impl Rtcp {
             came: 0,
             came_octets: 0,
             said: (0, 0),
+            jitter: Jitter::default(),
+            jitters: VecDeque::new(),
+            sender_reports: 0,
+            last_sender_reports: VecDeque::new(),
             has_report: false,
             has_bye: false,
         };
         Rtcp {
             calls: (0..streams).map(call).collect(),
-            lobby: session(caller::ssrc(streams), "lobby@demo"),
             first_gateway_ssrc,
             counters: RtcpCounters::default(),
         }
@@ -98,6 +110,24 @@ impl Rtcp {
         let call = &mut self.calls[stream];
         call.unreported += 1;
         call.last = (caller::timestamp(packet), now_ns);
+    }
+
+    /// That packet, or a later one, went out between these times.
+    pub(super) fn note_on_the_way(
+        &mut self,
+        stream: usize,
+        packet: u32,
+        before_ns: u64,
+        after_ns: u64,
+    ) {
+        let call = &mut self.calls[stream];
+        call.jitter.add(packet, before_ns, after_ns);
+        let units = call.jitter.units();
+        let units = *units.start() as f32..=*units.end() as f32;
+        if call.jitters.len() == JITTERS_MAX {
+            call.jitters.pop_front();
+        }
+        call.jitters.push_back((packet, units));
     }
 
     /// A packet of the gateway arrived.
@@ -113,15 +143,13 @@ impl Rtcp {
 
     /// An RTCP packet of the gateway arrived.
     pub(super) fn handle_rtcp(&mut self, arrival_ns: u64, bytes: &[u8], ledger: &Ledger) {
-        let ssrc = bytes.get(4..8).map_or(0, |ssrc| {
-            u32::from_be_bytes([ssrc[0], ssrc[1], ssrc[2], ssrc[3]])
-        });
-        let stream = self.stream_of(ssrc);
+        let Ok(said) = reports::read(bytes) else {
+            self.counters.malformed += 1;
+            return;
+        };
+        let stream = self.stream_of(said.ssrc);
         let Some(call) = self.calls.get_mut(stream) else {
-            let from = SocketAddr::from(([127, 0, 0, 1], 0));
-            let taken = self.lobby.handle_rtcp(arrival_ns, from, bytes);
-            self.counters.malformed += u64::from(taken.is_err());
-            while self.lobby.poll_event().is_some() {}
+            // From before a stream's first packet: the gateway does not know yet under which name it will send.
             return;
         };
         let from = call.gateway;
@@ -129,22 +157,15 @@ impl Rtcp {
             self.counters.malformed += 1;
             return;
         }
-        // Our side may have left already, and a session that has left tells nothing.
-        if says_bye(bytes, ssrc) && !std::mem::replace(&mut call.has_bye, true) {
+        if said.leaving.contains(&said.ssrc) && !std::mem::replace(&mut call.has_bye, true) {
             self.counters.byes += 1;
         }
         self.counters.reports += 1;
         self.counters.calls += u64::from(!std::mem::replace(&mut call.has_report, true));
+        self.counters.untrue += call.untruths(stream, &said, arrival_ns, ledger);
         while let Some(event) = call.session.poll_event() {
-            let is_true = match event {
-                Event::SenderReport { ssrc, .. } => call.sent_as_much(ssrc),
-                Event::ReportAboutUs { view, .. } => {
-                    call.missed_as_much(stream, &view, arrival_ns, ledger)
-                }
-                Event::Collision { .. } | Event::Loop { .. } => false,
-                _ => true,
-            };
-            self.counters.untrue += u64::from(!is_true);
+            let is_clash = matches!(event, Event::Collision { .. } | Event::Loop { .. });
+            self.counters.untrue += u64::from(is_clash);
         }
     }
 
@@ -164,6 +185,7 @@ impl Rtcp {
             let mut bytes = [0; RTCP_BYTES_MAX];
             while let Some(len) = call.session.poll_transmit(now_ns, &mut bytes) {
                 self.counters.sent += 1;
+                call.note_sender_report(&bytes[..len], now_ns);
                 send(stream, &bytes[..len]);
             }
             while call.session.poll_event().is_some() {}
@@ -200,24 +222,6 @@ impl Rtcp {
     }
 }
 
-/// Whether a compound that was found valid takes leave of this source (RFC 3550, section 6.6).
-fn says_bye(compound: &[u8], ssrc: u32) -> bool {
-    const BYE: u8 = 203;
-    let mut rest = compound;
-    // Each packet is four bytes long at least.
-    while let Some((&[flags, packet_type, high, low], after)) = rest.split_first_chunk() {
-        let (body, next) = after
-            .split_at_checked(usize::from(u16::from_be_bytes([high, low])) * 4)
-            .unwrap_or_default();
-        let mut leaving = body.chunks_exact(4).take(usize::from(flags & 0x1f));
-        if packet_type == BYE && leaving.any(|source| source == ssrc.to_be_bytes()) {
-            return true;
-        }
-        rest = next;
-    }
-    false
-}
-
 impl Call {
     fn is_awaiting_bye(&self) -> bool {
         self.came > 0 && !self.has_bye
@@ -233,27 +237,42 @@ impl Call {
         }
     }
 
-    /// Whether a sender report counts what has come.
-    fn sent_as_much(&self, gateway: Ssrc) -> bool {
-        let mut sources = self.session.sources();
-        let source = sources.find(|source| source.ssrc == gateway);
-        source
-            .and_then(|source| source.report)
-            .is_some_and(|report| (report.packets, report.octets) == (self.came, self.came_octets))
+    /// Remembers a sender report of ours, which the gateway will refer to.
+    fn note_sender_report(&mut self, bytes: &[u8], now_ns: u64) {
+        let Some(middle) = reports::sender_report_time(bytes) else {
+            return;
+        };
+        self.sender_reports += 1;
+        self.last_sender_reports.truncate(1);
+        self.last_sender_reports.push_front((middle, now_ns));
+    }
+
+    /// How many statements of a packet are not true.
+    fn untruths(&mut self, stream: usize, said: &Said, at_ns: u64, ledger: &Ledger) -> u64 {
+        let sent = said.sent;
+        let mut untrue = u64::from(sent.is_some_and(|sent| sent != (self.came, self.came_octets)));
+        for block in &said.blocks {
+            let is_true = block.ssrc == caller::ssrc(stream)
+                && self.missed_as_much(stream, block, at_ns, ledger)
+                && self.jittered_as_much(block)
+                && self.heard_of_us(block, at_ns);
+            untrue += u64::from(!is_true);
+        }
+        untrue
     }
 
     /// Whether a report on our packets says what had become of them by then.
     fn missed_as_much(
         &mut self,
         stream: usize,
-        view: &RemoteView,
+        block: &Block,
         at_ns: u64,
         ledger: &Ledger,
     ) -> bool {
         // RFC 3550, A.1: statistics begin with the second packet in a row, that is, number 1.
         let base = u32::from(caller::sequence_number(stream, 1));
-        let expected = view.highest.wrapping_sub(base).wrapping_add(1);
-        let lost = view.cumulative_lost;
+        let expected = block.highest.wrapping_sub(base).wrapping_add(1);
+        let lost = block.cumulative_lost;
         let (expected_before, lost_before) = std::mem::replace(&mut self.said, (expected, lost));
         // A.3: what was lost since the last report, in 256ths of what was expected since.
         let expected_since = i64::from(expected) - i64::from(expected_before);
@@ -261,7 +280,38 @@ impl Call {
         let fraction = (lost_since << 8).checked_div(expected_since).unwrap_or(0);
         let missing = ledger.missing(stream, expected, at_ns);
         missing.is_some_and(|missing| missing.contains(&i64::from(lost)))
-            && i64::from(view.fraction_lost) == fraction.min(255)
+            && i64::from(block.fraction_lost) == fraction.min(255)
+    }
+
+    /// Whether the jitter is one that the gateway may have seen when it had the packet that it names as the highest.
+    fn jittered_as_much(&self, block: &Block) -> bool {
+        // What was expected when it was the highest is its number: number 0 does not count.
+        let highest = self.said.0;
+        let known = self.jitters.iter();
+        let mut later = known.skip_while(|(packet, _)| *packet != highest);
+        let reported = block.jitter_units as f32;
+        // Those that others have overtaken may have come since, but nothing higher.
+        later
+            .by_ref()
+            .take_while(|(packet, _)| *packet <= highest)
+            .any(|(_, units)| units.contains(&reported))
+    }
+
+    /// Whether LSR and DLSR speak of a sender report of ours (RFC 3550, section 6.4.1).
+    fn heard_of_us(&self, block: &Block, at_ns: u64) -> bool {
+        if block.lsr == 0 {
+            // The first may still be on its way.
+            return block.dlsr == 0 && self.sender_reports <= 1;
+        }
+        // So may the last one be.
+        let mut sent = self.last_sender_reports.iter();
+        let Some((_, sent_ns)) = sent.find(|(middle, _)| *middle == block.lsr) else {
+            return false;
+        };
+        // What remains is the way there and back.
+        let held_ns = u64::from(block.dlsr) * 1_000_000_000 / 65_536;
+        let way_ns = (at_ns + DLSR_SLACK_NS).checked_sub(sent_ns + held_ns);
+        way_ns.is_some_and(|way_ns| way_ns <= DLSR_SLACK_NS + WAY_NS_MAX)
     }
 }
 
@@ -284,6 +334,14 @@ pub(super) fn header_of(rtp: &rtp_types::RtpPacket<'_>) -> RtpHeader {
 
 /// Seconds from 1900 to 1970 (RFC 868).
 const NTP_AT_1970_S: u64 = 2_208_988_800;
+/// More than five seconds of packets: a report is never older.
+const JITTERS_MAX: usize = 256;
+/// The gateway reads its clock when a slice begins, and a sender report that arrives while it works on the slice counts
+/// as there since then. A slice takes 20 ms at most, unless the machine is too busy.
+const DLSR_SLACK_NS: u64 = 100_000_000;
+/// Longer than any report is on its way, on a machine that is much too busy; shorter than two reports are apart, so that
+/// a DLSR that stands still is noticed.
+const WAY_NS_MAX: u64 = 2_000_000_000;
 /// A report on one stream, and a name.
 const RTCP_BYTES_MAX: usize = 512;
 
@@ -294,16 +352,34 @@ mod tests {
     const GATEWAY_SSRC: u32 = 1000;
     const S: u64 = 1_000_000_000;
 
-    /// A gateway that gets 250 packets of stream 0 but for number 100, which the network lost, and sends as many; what
-    /// comes of its reports if it `says` the truth or lies.
-    fn play(lose: bool, send_less: bool) -> RtcpCounters {
+    /// How a gateway lies.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Lie {
+        None,
+        /// It has lost a packet, and says so, but the network has not.
+        Lost,
+        /// It has sent a packet less than it says.
+        Sent,
+        /// A word of its report block, from this byte of it on, is another one.
+        Word(usize, u32),
+    }
+
+    /// Bytes of a report block (RFC 3550, section 6.4.1).
+    const JITTER: usize = 12;
+    const LSR: usize = 16;
+    const DLSR: usize = 20;
+
+    /// A gateway that gets 2000 packets of stream 0 but for number 100, which the network lost, and sends as many; what
+    /// comes of its reports.
+    fn play(lie: Lie) -> RtcpCounters {
         let mut ledger = Ledger::new(1);
         let mut rtcp = Rtcp::new(1, 0, GATEWAY_SSRC, |_| 5004);
         let config = Config::call(Ssrc(GATEWAY_SSRC), "gateway", 8000, 1);
         let mut gateway = Session::new(0, config);
         let from = SocketAddr::from(([127, 0, 0, 1], 6000));
-        for packet in 0..500_u32 {
-            let now_ns = u64::from(packet) * S / 50;
+        for packet in 0..2000_u32 {
+            // Every fourth one 10 ms late: jitter.
+            let now_ns = u64::from(packet) * S / 50 + u64::from(packet % 4 / 3) * S / 100;
             ledger.speak(0);
             let header = |ssrc, seq| RtpHeader {
                 ssrc: Ssrc(ssrc),
@@ -315,18 +391,24 @@ mod tests {
                 ledger.lose(0, packet);
             } else {
                 ledger.send(0, packet, now_ns);
+                rtcp.note_on_the_way(0, packet, now_ns, now_ns);
             }
             rtcp.note_sent(0, packet, now_ns);
-            if packet != 100 && !(lose && packet == 60) {
+            if packet != 100 && !(lie == Lie::Lost && packet == 60) {
                 let seq = caller::sequence_number(0, packet);
                 gateway.handle_rtp(now_ns, from, header(caller::ssrc(0), seq));
             }
             gateway.handle_rtp_sent(now_ns, RtpTime(packet * 160), 160, 1);
-            if !(send_less && packet == 60) {
+            if !(lie == Lie::Sent && packet == 60) {
                 rtcp.handle_rtp(now_ns, header(GATEWAY_SSRC, packet as u16), 160);
             }
             let mut bytes = [0; 1500];
             while let Some(len) = gateway.poll_transmit(now_ns, &mut bytes) {
+                if let Lie::Word(place, word) = lie {
+                    // Behind the header of a sender report.
+                    let place = 28 + place;
+                    bytes[place..place + 4].copy_from_slice(&word.to_be_bytes());
+                }
                 rtcp.handle_rtcp(now_ns, &bytes[..len], &ledger);
             }
             rtcp.transmit(0..1, now_ns, |_, bytes| {
@@ -338,7 +420,7 @@ mod tests {
 
     #[test]
     fn true_reports_are_believed() {
-        let counters = play(false, false);
+        let counters = play(Lie::None);
         assert_eq!((counters.malformed, counters.untrue), (0, 0));
         assert_eq!(counters.calls, 1);
         assert!(counters.reports >= 2 && counters.sent >= 2, "{counters:?}");
@@ -346,12 +428,31 @@ mod tests {
 
     #[test]
     fn other_losses_than_those_of_the_network_are_noticed() {
-        assert!(play(true, false).untrue >= 1);
+        assert!(play(Lie::Lost).untrue >= 1);
     }
 
     #[test]
     fn packets_that_did_not_come_are_noticed() {
-        assert!(play(false, true).untrue >= 1);
+        assert!(play(Lie::Sent).untrue >= 1);
+    }
+
+    #[test]
+    fn jitter_and_times_that_are_not_true_are_noticed() {
+        for (place, word) in [
+            // The jitter here is half of 10 ms.
+            (JITTER, 0),
+            (JITTER, 400),
+            // No sender report, and one that nobody sent.
+            (LSR, 0),
+            (LSR, 1),
+            // It came only now, and before it was sent.
+            (DLSR, 0),
+            (DLSR, 60 << 16),
+        ] {
+            let counters = play(Lie::Word(place, word));
+            assert!(counters.untrue >= 1, "{place} {word}: {counters:?}");
+            assert_eq!(counters.malformed, 0);
+        }
     }
 
     #[test]

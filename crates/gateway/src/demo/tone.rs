@@ -4,7 +4,7 @@
 //! check a payload. The tones are chosen so that the packets of one stream, [`DISTINCT_PACKETS`] in a
 //! row, all differ: then the payload alone says which packet it is.
 
-use threadbare_rtp::g711::{ULAW_TO_ALAW, linear_to_ulaw};
+use super::g711::{linear_to_alaw, linear_to_ulaw, ulaw_to_linear};
 
 /// Samples and, in G.711, bytes per packet of 20 ms at 8000 Hz.
 pub(super) const PACKET_SAMPLES: usize = 160;
@@ -23,7 +23,7 @@ pub(super) type Payload = [u8; PACKET_SAMPLES];
 pub(super) struct Tones {
     /// One period of a sine, in µ-law.
     ulaw: Box<[u8; PERIOD]>,
-    /// What the gateway must make of `ulaw`: the reference conversion.
+    /// What the gateway must make of `ulaw`: the A-law code for the value that the µ-law decoder puts out.
     alaw: Box<[u8; PERIOD]>,
     /// Per stream: how far each sample advances in the period, in units of 2^-32.
     steps: Vec<u32>,
@@ -36,8 +36,8 @@ impl Tones {
         let mut alaw = Box::new([0; PERIOD]);
         for (n, (ulaw, alaw)) in ulaw.iter_mut().zip(alaw.iter_mut()).enumerate() {
             let angle = std::f64::consts::TAU * n as f64 / PERIOD as f64;
-            *ulaw = linear_to_ulaw((AMPLITUDE * angle.sin()).round() as i16);
-            *alaw = ULAW_TO_ALAW[usize::from(*ulaw)];
+            *ulaw = linear_to_ulaw((AMPLITUDE * angle.sin()).round() as i32);
+            *alaw = linear_to_alaw(ulaw_to_linear(*ulaw));
         }
         let hz = |stream: usize| LOWEST_HZ + BAND_HZ * stream as f64 / streams.max(1) as f64;
         Tones {
@@ -131,6 +131,7 @@ const CANDIDATES_MAX: u32 = 5000;
 mod tests {
     use std::collections::HashSet;
 
+    use super::super::g711::alaw_to_linear;
     use super::*;
 
     #[test]
@@ -152,10 +153,26 @@ mod tests {
         assert_eq!(tones.steps.iter().collect::<HashSet<_>>().len(), 3000);
     }
 
+    /// By the sine itself: neither law is off by more than half a step, and a step is a sixteenth of its segment's beginning.
     #[test]
-    fn the_expected_payload_is_the_converted_one() {
+    fn what_is_sent_and_expected_is_the_tone() {
         let tones = Tones::new(7);
-        let (sent, expected) = (tones.sent(3, 99), tones.expected(3, 99));
-        assert_eq!(sent.map(|code| ULAW_TO_ALAW[usize::from(code)]), expected);
+        for (stream, packet) in [(0, 0), (3, 99), (6, 12_345)] {
+            let (sent, expected) = (tones.sent(stream, packet), tones.expected(stream, packet));
+            for n in 0..PACKET_SAMPLES {
+                let sample = packet * PACKET_SAMPLES as u32 + n as u32;
+                let phase = tones.steps[stream].wrapping_mul(sample) >> PHASE_SHIFT;
+                let angle = std::f64::consts::TAU * f64::from(phase) / PERIOD as f64;
+                let sine = AMPLITUDE * angle.sin();
+                let half_step = 8.0 + sine.abs() / 32.0;
+                let sent = f64::from(ulaw_to_linear(sent[n]));
+                let expected = f64::from(alaw_to_linear(expected[n]));
+                assert!((sent - sine).abs() <= half_step, "{sent}, not {sine}");
+                assert!(
+                    (expected - sine).abs() <= 2.0 * half_step,
+                    "{expected}, not {sine}"
+                );
+            }
+        }
     }
 }

@@ -579,6 +579,24 @@ pub const CONTEXT_ROWS: &[Row] = &[
     ),
 ];
 
+/// The stock element has these properties too, with the same types, defaults and ranges.
+pub fn assert_stock_has(stock: &str, rows: &[Row]) {
+    let element = make(stock);
+    for (name, kind, default, range, _) in rows {
+        let spec = element.find_property(name);
+        let spec = spec.unwrap_or_else(|| panic!("{stock}: no {name}"));
+        assert_eq!(spec.value_type().name(), *kind, "{stock} {name}");
+        assert_eq!(
+            written(&element.property_value(name)),
+            *default,
+            "{stock} {name}"
+        );
+        if let Some((least, greatest)) = range {
+            assert_eq!(bounds(&spec), [*least, *greatest], "{stock} {name}");
+        }
+    }
+}
+
 /// That a new element has just these properties, besides those of every element and `stats`.
 pub fn assert_properties(factory: &str, rows: &[Row]) {
     use gst::glib::{self, ParamFlags};

@@ -1,0 +1,32 @@
+//! `make bench-render`: writes the measured parts of README and docs, the plots and the drawings, from the newest results
+//! file alone.
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::Parser;
+use threadbare_bench::render;
+use threadbare_bench::results::Results;
+
+/// Renders README, docs, plots and drawings from the newest results file.
+#[derive(Parser)]
+struct Options {
+    /// The folder of the results files
+    #[arg(long, default_value = "bench/results")]
+    results: PathBuf,
+    /// The root of the repository
+    #[arg(long, default_value = ".")]
+    root: PathBuf,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let results = Results::newest(&options.results)?;
+    for rendered in render::all(results.as_ref()) {
+        rendered.write(&options.root)?;
+        if rendered.text.is_some() {
+            eprintln!("rendered: {}", options.root.join(rendered.path).display());
+        }
+    }
+    Ok(())
+}

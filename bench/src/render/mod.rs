@@ -1,0 +1,148 @@
+//! Text and pictures of README and docs, made from the newest results file and nothing else. The same file gives the same
+//! bytes, so that a test can compare.
+
+pub mod drawings;
+mod plots;
+mod svg;
+mod tables;
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::results::Results;
+
+/// Something that stands in the repository.
+#[derive(Debug)]
+pub struct Rendered {
+    /// From the root of the repository.
+    pub path: &'static str,
+    pub place: Place,
+    /// `None`: there is nothing to show yet, and no such file.
+    pub text: Option<String>,
+}
+
+/// Where in its file something stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// It is the whole file.
+    Whole,
+    /// Between `<!-- NAME: begin -->` and `<!-- NAME: end -->`, each on a line of its own.
+    Between(&'static str),
+}
+
+/// All that is rendered.
+pub fn all(results: Option<&Results>) -> Vec<Rendered> {
+    let part = |path, marker, text| Rendered {
+        path,
+        place: Place::Between(marker),
+        text: Some(text),
+    };
+    let mut rendered = vec![
+        part("README.md", "bench-readme", tables::readme(results)),
+        part("README.md", "demo", tables::demo(results)),
+        part("docs/benchmarks.md", "bench", tables::document(results)),
+    ];
+    let whole = |(path, text)| Rendered {
+        path,
+        place: Place::Whole,
+        text,
+    };
+    rendered.extend(plots::all(results).into_iter().map(whole));
+    let drawn = drawings::all().map(|(path, text)| whole((path, Some(text))));
+    rendered.extend(drawn);
+    rendered
+}
+
+/// All targets and cases of a run, as they stand in docs/benchmarks.md.
+pub fn document(results: &Results) -> String {
+    tables::document(Some(results))
+}
+
+impl Rendered {
+    /// Whether the repository below `root` has this, byte for byte.
+    pub fn is_current(&self, root: &Path) -> Result<bool> {
+        let old = self.old(root)?;
+        Ok(self.new_text(old.as_deref())? == old)
+    }
+
+    /// Writes it below `root`.
+    pub fn write(&self, root: &Path) -> Result<()> {
+        let path = root.join(self.path);
+        match self.new_text(self.old(root)?.as_deref())? {
+            Some(text) => {
+                let folder = path.parent().context("a file lies in a folder")?;
+                std::fs::create_dir_all(folder)?;
+                std::fs::write(&path, text)?;
+            }
+            None if path.exists() => std::fs::remove_file(&path)?,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn old(&self, root: &Path) -> Result<Option<String>> {
+        let path = root.join(self.path);
+        match path.exists() {
+            true => Ok(Some(
+                std::fs::read_to_string(&path)
+                    .with_context(|| format!("reading {}", path.display()))?,
+            )),
+            false => Ok(None),
+        }
+    }
+
+    /// The whole file as it is to be.
+    fn new_text(&self, old: Option<&str>) -> Result<Option<String>> {
+        let Place::Between(marker) = self.place else {
+            return Ok(self.text.clone());
+        };
+        let text = self.text.as_deref().unwrap_or_default();
+        let old = old.with_context(|| format!("{} is missing", self.path))?;
+        let new = between(old, marker, text).with_context(|| {
+            format!(
+                "{} needs the lines {} and {}, once and in this order",
+                self.path,
+                begin(marker),
+                end(marker)
+            )
+        })?;
+        Ok(Some(new))
+    }
+}
+
+fn begin(marker: &str) -> String {
+    format!("<!-- {marker}: begin -->")
+}
+
+fn end(marker: &str) -> String {
+    format!("<!-- {marker}: end -->")
+}
+
+/// `document` with `text` between its markers; `None` unless each stands there once, in order.
+fn between(document: &str, marker: &str, text: &str) -> Option<String> {
+    let (begin, end) = (begin(marker), end(marker));
+    let (before, rest) = document.split_once(&begin)?;
+    let (_, after) = rest.split_once(&end)?;
+    if rest.contains(&begin) || after.contains(&end) {
+        return None;
+    }
+    Some(format!("{before}{begin}\n{text}\n{end}{after}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_between_the_markers_changes() {
+        let old = "a\n<!-- x: begin -->\nold\n<!-- x: end -->\nb\n";
+        let new = "a\n<!-- x: begin -->\nnew\n<!-- x: end -->\nb\n";
+        assert_eq!(between(old, "x", "new").as_deref(), Some(new));
+        assert_eq!(between(new, "x", "new").as_deref(), Some(new));
+        for bad in ["none", "<!-- x: end --><!-- x: begin -->"] {
+            assert_eq!(between(bad, "x", "new"), None, "{bad}");
+        }
+        assert_eq!(between(&format!("{old}{old}"), "x", "new"), None);
+    }
+}

@@ -1,0 +1,328 @@
+//! Tables of README and docs/benchmarks.md, in Markdown.
+
+use std::fmt::Write as _;
+
+use super::plots;
+use crate::results::{Comparison, Measured, Results, Row};
+use crate::stats::Spread;
+
+const NOT_YET: &str = "*Not measured yet: `make bench-readme` measures and fills this in.*";
+
+/// The short table against what a reader uses now.
+pub(super) fn readme(results: Option<&Results>) -> String {
+    let Some(results) = results else {
+        return NOT_YET.into();
+    };
+    let mut text = origin(results);
+    text.push_str("\n| | you use now | Threadbare | measured, target | |\n|---|---|---|---|---|\n");
+    for comparison in &results.comparisons {
+        text.push_str(&comparison_line(comparison));
+    }
+    let judged = || results.rows.iter().filter(|row| row.pass.is_some());
+    let met = judged().filter(|row| row.pass == Some(true)).count();
+    let _ = write!(
+        text,
+        "\n{met} of {} targets are met; [docs/benchmarks.md](docs/benchmarks.md) has all of them, and how they are measured.",
+        judged().count()
+    );
+    text
+}
+
+/// The last screen of the demo.
+pub(super) fn demo(results: Option<&Results>) -> String {
+    match results.and_then(|results| results.demo.as_ref()) {
+        None => NOT_YET.into(),
+        Some(demo) => format!(
+            "```text\n$ {}\n{}\n```",
+            demo.command,
+            demo.screen.trim_end()
+        ),
+    }
+}
+
+/// All targets, plots and cases.
+pub(super) fn document(results: Option<&Results>) -> String {
+    let Some(results) = results else {
+        return NOT_YET.into();
+    };
+    let mut text = origin(results);
+    text.push_str("\n### Targets\n");
+    let mut part = "";
+    for row in &results.rows {
+        if row.part != part {
+            part = &row.part;
+            let _ = write!(
+                text,
+                "\n| {part} | target | measured | |\n|---|---|---|---|\n"
+            );
+        }
+        text.push_str(&row_line(row));
+    }
+    text.push_str("\n### Plots\n\n");
+    for (path, alt) in plots::captions(results) {
+        let path = path.trim_start_matches("docs/");
+        let _ = write!(text, "![{alt}]({path})\n\n");
+    }
+    text.push_str("### All cases\n");
+    text.push_str(CASE_HEAD);
+    for (name, runs) in &results.runs {
+        text.push_str(&case_line(name, runs));
+    }
+    if !results.samples.is_empty() {
+        text.push_str("\n| other figures | measured |\n|---|---|\n");
+    }
+    for (name, sample) in &results.samples {
+        if let Some(spread) = Spread::of(&sample.by_round) {
+            let _ = writeln!(text, "| {name} | {} {} |", with(spread), sample.unit);
+        }
+    }
+    if !results.remarks.is_empty() {
+        text.push_str("\nRemarks of the run:\n\n");
+    }
+    for remark in &results.remarks {
+        let _ = writeln!(text, "- {remark}");
+    }
+    text.trim_end().into()
+}
+
+/// When, where and how often.
+pub(super) fn origin(results: &Results) -> String {
+    let machine = &results.machine;
+    format!(
+        "Measured in one run: {} UTC, commit {}{}; {} cores of {}, Linux {}, {}, {}; {} rounds of {} s, median (least to greatest).\n",
+        results.date_utc,
+        results.commit,
+        match results.tree_dirty {
+            true => " **with uncommitted changes**",
+            false => "",
+        },
+        machine.cores,
+        machine.cpu,
+        machine.kernel,
+        machine.distribution,
+        machine.gstreamer,
+        results.rounds,
+        results.window_seconds,
+    )
+}
+
+const CASE_HEAD: &str = "\n| case | CPU % | µs/packet | threads | switches/s | set-up s | KiB/stream | lost |\n\
+                         |---|---|---|---|---|---|---|---|\n";
+
+fn comparison_line(comparison: &Comparison) -> String {
+    let Comparison {
+        what, unit, peer, ..
+    } = comparison;
+    let figure =
+        |spread: Option<Spread>| spread.map_or("–".into(), |spread| with_unit(spread, unit));
+    let row = &comparison.row;
+    let ratio = match (row.unit.as_str(), row.measured) {
+        ("x", Some(measured)) => format!("{} x, ", with(measured)),
+        _ => String::new(),
+    };
+    format!(
+        "| {what} | {peer}: {} | {} | {ratio}≤ {} {} | {} |\n",
+        figure(comparison.theirs),
+        figure(comparison.ours),
+        row.limit,
+        limit_unit(row),
+        verdict(row)
+    )
+}
+
+/// Threads are counted beside the one that every context has.
+fn limit_unit(row: &Row) -> &str {
+    match row.unit.as_str() {
+        "threads" => "beside the context's",
+        unit => unit,
+    }
+}
+
+fn verdict(row: &Row) -> &'static str {
+    match row.pass {
+        Some(true) => "pass",
+        Some(false) => "**falls short**",
+        None => "not measured",
+    }
+}
+
+fn row_line(row: &Row) -> String {
+    let measured = row
+        .measured
+        .map_or("–".into(), |spread| with_unit(spread, &row.unit));
+    format!(
+        "| {} | ≤ {} {} | {measured} | {} |\n",
+        row.what,
+        row.limit,
+        row.unit,
+        verdict(row)
+    )
+}
+
+fn case_line(name: &str, runs: &[Measured]) -> String {
+    let column = |metric: fn(&Measured) -> Option<f64>| {
+        let figures: Vec<f64> = runs.iter().filter_map(metric).collect();
+        Spread::of(&figures).map_or("–".into(), with)
+    };
+    let columns = [
+        column(Measured::cpu_percent),
+        column(Measured::us_per_packet),
+        column(Measured::threads),
+        column(Measured::switches_per_second),
+        column(Measured::setup_seconds),
+        column(Measured::resident_kib_per_stream),
+        column(Measured::lost),
+    ];
+    format!("| {name} | {} |\n", columns.join(" | "))
+}
+
+fn with_unit(spread: Spread, unit: &str) -> String {
+    let is_one = spread.min == 1.0 && spread.max == 1.0;
+    let unit = match is_one {
+        true => unit
+            .strip_suffix("s")
+            .filter(|one| one.len() > 2)
+            .unwrap_or(unit),
+        false => unit,
+    };
+    format!("{} {unit}", with(spread))
+}
+
+fn with(Spread { median, min, max }: Spread) -> String {
+    if min == max {
+        return figure(median);
+    }
+    format!("{} ({} to {})", figure(median), figure(min), figure(max))
+}
+
+/// Three digits that mean something, and whole numbers as such.
+pub(super) fn figure(value: f64) -> String {
+    let size = value.abs();
+    if value.fract() == 0.0 || size >= 100.0 {
+        format!("{value:.0}")
+    } else if size >= 10.0 {
+        format!("{value:.1}")
+    } else if size >= 0.01 {
+        format!("{value:.2}")
+    } else {
+        format!("{value:.1e}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::results::{Demo, Machine};
+
+    fn row(pass: bool) -> Row {
+        Row {
+            part: "p".into(),
+            what: "w".into(),
+            unit: "x".into(),
+            limit: 0.28,
+            measured: Some(Spread {
+                median: 0.5,
+                min: 0.25,
+                max: 0.75,
+            }),
+            pass: Some(pass),
+        }
+    }
+
+    fn results() -> Results {
+        let spread = |figure| Spread::of(&[figure]);
+        Results {
+            date_utc: "2026-01-02 03:04".into(),
+            commit: "abc".into(),
+            tree_dirty: false,
+            machine: Machine {
+                cpu: "C".into(),
+                cores: 2,
+                kernel: "6".into(),
+                distribution: "D".into(),
+                gstreamer: "G".into(),
+            },
+            rounds: 3,
+            warmup_seconds: 2.0,
+            window_seconds: 5.0,
+            rows: vec![row(true), row(false)],
+            comparisons: vec![Comparison {
+                what: "receive".into(),
+                unit: "µs".into(),
+                peer: "`udpsrc`".into(),
+                theirs: spread(8.0),
+                ours: spread(4.0),
+                row: row(false),
+            }],
+            demo: Some(Demo {
+                command: "threadbare demo".into(),
+                screen: "Every packet arrived.\n".into(),
+            }),
+            latencies: Vec::new(),
+            remarks: Vec::new(),
+            samples: BTreeMap::new(),
+            runs: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn figures_are_as_precise_as_they_are_sure() {
+        assert_eq!(figure(0.0), "0");
+        assert_eq!(figure(2.34567), "2.35");
+        assert_eq!(figure(23.4567), "23.5");
+        assert_eq!(figure(2345.67), "2346");
+        assert_eq!(figure(0.00023), "2.3e-4");
+    }
+
+    #[test]
+    fn one_is_not_many() {
+        let of = |figure| Spread::of(&[figure]).expect("a figure");
+        assert_eq!(with_unit(of(1.0), "threads"), "1 thread");
+        assert_eq!(with_unit(of(2.0), "threads"), "2 threads");
+        assert_eq!(with_unit(of(1.0), "ms"), "1 ms");
+    }
+
+    #[test]
+    fn a_row_that_falls_short_says_so() {
+        assert_eq!(
+            row_line(&row(false)),
+            "| w | ≤ 0.28 x | 0.50 (0.25 to 0.75) x | **falls short** |\n"
+        );
+    }
+
+    #[test]
+    fn the_readme_says_when_where_how_often_and_how_well() {
+        let text = readme(Some(&results()));
+        for part in [
+            "2026-01-02 03:04 UTC, commit abc; 2 cores of C, Linux 6, D, G; 3 rounds of 5 s",
+            "| receive | `udpsrc`: 8 µs | 4 µs | 0.50 (0.25 to 0.75) x, ≤ 0.28 x | **falls short** |",
+            "1 of 2 targets are met",
+        ] {
+            assert!(text.contains(part), "{part} in: {text}");
+        }
+        assert_eq!(
+            demo(Some(&results())),
+            "```text\n$ threadbare demo\nEvery packet arrived.\n```"
+        );
+    }
+
+    #[test]
+    fn uncommitted_changes_are_marked() {
+        let dirty = Results {
+            tree_dirty: true,
+            ..results()
+        };
+        assert!(readme(Some(&dirty)).contains("commit abc **with uncommitted changes**"));
+        assert!(document(Some(&dirty)).contains("commit abc **with uncommitted changes**"));
+        assert!(!readme(Some(&results())).contains("uncommitted"));
+    }
+
+    #[test]
+    fn without_a_results_file_nothing_is_claimed() {
+        for text in [readme(None), demo(None), document(None)] {
+            assert!(text.starts_with("*Not measured yet"), "{text}");
+        }
+    }
+}
