@@ -81,7 +81,8 @@ fn stream(spec: &StreamSpec) -> Table {
             "loudness-target",
             spec.loudness_target_lufs.map(Value::from),
         ),
-        ("meter", flag(spec.meter)),
+        // Where nothing is decoded it may be switched off, but not on.
+        ("meter", flag(spec.meter).filter(|_| !(spec.meter && spec.is_passthrough()))),
     ];
     keys.into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))
