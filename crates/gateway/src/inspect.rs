@@ -18,7 +18,7 @@ pub enum Inspect {
     Contexts(ContextsArgs),
 }
 
-/// A gateway, or any GStreamer program that was started with GST_TRACERS=threadbare.
+/// A gateway, or any GStreamer program that was started with GST_TRACERS=ts-contexts.
 #[derive(Debug, clap::Args)]
 pub struct ContextsArgs {
     /// Number of the process; needed when there are several
@@ -103,7 +103,7 @@ fn ask(pid: u32) -> miette::Result<String> {
         })
         .map_err(|error| {
             miette!(
-                help = "a gateway can be asked as it runs; another program if it was started with GST_TRACERS=threadbare",
+                help = "a gateway can be asked as it runs; another program if it was started with GST_TRACERS=ts-contexts",
                 "process {pid} does not answer at {}: {error}",
                 path.display()
             )
@@ -126,7 +126,7 @@ fn only_process() -> miette::Result<u32> {
     match pids[..] {
         [pid] => Ok(pid),
         [] => Err(miette!(
-            help = "start a gateway (threadbare run), or a GStreamer program with GST_TRACERS=threadbare",
+            help = "start a gateway (threadbare run), or a GStreamer program with GST_TRACERS=ts-contexts",
             "no process of yours can be inspected"
         )),
         _ => Err(miette!(

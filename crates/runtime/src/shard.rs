@@ -112,9 +112,11 @@ impl Shard {
         self.0.watch.limit_ns()
     }
 
-    /// Notes that somebody held the thread, where that is known better than by the agent.
+    /// Notes who held the thread within the run of an agent: this time is not noted again as the agent's. On the shard's thread
+    /// only; times are of [`clock_now_ns`](crate::clock_now_ns).
     pub fn note_blocked(&self, blocked: Blocked) {
-        self.0.watch.note(self, blocked);
+        debug_assert!(self.is_current(), "on another thread than the shard's");
+        self.0.watch.note_inner(self, blocked);
     }
 
     pub(crate) fn watch(&self) -> &Watch {

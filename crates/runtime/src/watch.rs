@@ -3,6 +3,7 @@
 //! | field | who |
 //! |---|---|
 //! | `running`, `since_ns` | written by the shard's thread around each run of an agent, read by anyone |
+//! | `noted_ns` | the shard's thread alone |
 //! | `labels` | changed by the shard's thread when agents come and go, read by anyone, under its lock |
 //! | `log` | whoever finds somebody out, and readers, under its lock |
 
@@ -28,6 +29,8 @@ pub(crate) struct Watch {
     /// Index of the agent, plus one; 0: none.
     running: AtomicU64,
     since_ns: AtomicU64,
+    /// Of the run under way: held by others than the agent, which has been noted.
+    noted_ns: AtomicU64,
     limit_ns: u64,
     labels: Mutex<Vec<Option<Box<str>>>>,
     log: Mutex<VecDeque<Blocked>>,
@@ -39,6 +42,7 @@ impl Watch {
         Watch {
             running: AtomicU64::new(0),
             since_ns: AtomicU64::new(0),
+            noted_ns: AtomicU64::new(0),
             limit_ns: if wait_ns == 0 {
                 UNTHROTTLED_LIMIT_NS
             } else {
@@ -52,6 +56,7 @@ impl Watch {
     #[inline]
     pub(crate) fn begin(&self, index: u32, now_ns: u64) {
         self.since_ns.store(now_ns, Relaxed);
+        self.noted_ns.store(0, Relaxed);
         self.running.store(u64::from(index) + 1, Relaxed);
     }
 
@@ -63,6 +68,18 @@ impl Watch {
     #[inline]
     pub(crate) fn is_too_long(&self, for_ns: u64) -> bool {
         for_ns > self.limit_ns
+    }
+
+    /// Takes note of a hold within the run of an agent, so that the agent is not blamed for the same time.
+    #[cold]
+    pub(crate) fn note_inner(&self, shard: &Shard, blocked: Blocked) {
+        self.noted_ns.fetch_add(blocked.for_ns, Relaxed);
+        self.note(shard, blocked);
+    }
+
+    /// What is left of a run of `for_ns` when the holds that are noted already are taken off.
+    pub(crate) fn unnoted_ns(&self, for_ns: u64) -> u64 {
+        for_ns.saturating_sub(self.noted_ns.load(Relaxed))
     }
 
     pub(crate) fn limit_ns(&self) -> u64 {

@@ -132,9 +132,11 @@ impl Checker {
             "`codec = \"{}\"` and {codec_out}: stream \"{}\" is sent on as it comes, without decoding",
             spec.codec_in, spec.name
         );
-        let make_it_decode = "set a `codec-out` other than `codec`, or a `ptime`, `payload-type` or `ssrc`";
+        let make_it_decode =
+            "set a `codec-out` other than `codec`, or a `ptime`, `payload-type` or `ssrc`";
         if spec.loudness_target_lufs.is_some() {
-            let help = format!("{make_it_decode}; or set `loudness-target = false` for this stream");
+            let help =
+                format!("{make_it_decode}; or set `loudness-target = false` for this stream");
             let target = either!(raw, defaults, loudness_target);
             self.conflict(target, "loudness-target", &with, &help);
         }
@@ -164,7 +166,8 @@ impl Checker {
         let adaptive = either!(raw, defaults, adaptive);
         let is_adaptive = adaptive.is_some_and(|adaptive| *adaptive.get_ref());
         if is_adaptive && latency_ms == 0 {
-            let help = "set a `latency` above 0: the longest delay to adapt to; or remove `adaptive`";
+            let help =
+                "set a `latency` above 0: the longest delay to adapt to; or remove `adaptive`";
             self.conflict(adaptive, "adaptive", "`latency = 0`", help);
         }
         let skew = either!(raw, defaults, clock_skew);
@@ -221,7 +224,8 @@ impl Checker {
             let key = "destination-rtcp-port";
             self.conflict(destination_port, key, with, &help(key));
         } else if destination == Some(&Destination::Latched) {
-            let with = format!("`destination = \"{LATCHED}\"`: RTCP goes to where the peer's comes from");
+            let with =
+                format!("`destination = \"{LATCHED}\"`: RTCP goes to where the peer's comes from");
             let help = "remove `destination-rtcp-port`, or name a destination";
             self.conflict(destination_port, "destination-rtcp-port", &with, help);
         }
@@ -240,7 +244,8 @@ impl Checker {
     fn latch(&mut self, raw: Option<&Spanned<bool>>, destination: Option<&Destination>) -> bool {
         let latch = raw.is_none_or(|latch| *latch.get_ref());
         if !latch && destination == Some(&Destination::Latched) {
-            let with = format!("`destination = \"{LATCHED}\"`, which needs to learn the peer's address");
+            let with =
+                format!("`destination = \"{LATCHED}\"`, which needs to learn the peer's address");
             self.conflict(raw, "latch", &with, "remove `latch`, or name a destination");
         }
         latch

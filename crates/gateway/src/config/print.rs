@@ -82,7 +82,10 @@ fn stream(spec: &StreamSpec) -> Table {
             spec.loudness_target_lufs.map(Value::from),
         ),
         // Where nothing is decoded it may be switched off, but not on.
-        ("meter", flag(spec.meter).filter(|_| !(spec.meter && spec.is_passthrough()))),
+        (
+            "meter",
+            flag(spec.meter).filter(|_| !(spec.meter && spec.is_passthrough())),
+        ),
     ];
     keys.into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))

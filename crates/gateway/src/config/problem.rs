@@ -142,7 +142,9 @@ impl Problems {
         // A bad value in [defaults] is met again by every stream that uses it.
         if self.found.len() >= PROBLEMS_MAX
             || self.found.iter().any(|known| {
-                known.message == message && known.labels.first().map(LabeledSpan::offset) == places.first().map(|(place, _)| place.start)
+                known.message == message
+                    && known.labels.first().map(LabeledSpan::offset)
+                        == places.first().map(|(place, _)| place.start)
             })
         {
             return;

@@ -22,6 +22,7 @@ macro_rules! table {
             $(pub(super) $required: Spanned<String>,)*
             $($(#[$key_doc])* pub(super) $key: Option<Spanned<$kind>>,)*
             /// A key was left out, because it is unknown or its value cannot be read: rules that combine keys do not apply.
+            #[allow(dead_code, reason = "not every table has rules that combine keys")]
             pub(super) is_partial: bool,
         }
 

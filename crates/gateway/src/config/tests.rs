@@ -17,7 +17,10 @@ const REFUSED: &[Refused] = &[
     },
     Refused {
         text: "colour = 1",
-        says: &["`colour` is no key of this file", "contexts, restart, defaults, stream"],
+        says: &[
+            "`colour` is no key of this file",
+            "contexts, restart, defaults, stream",
+        ],
         lines: &[1],
     },
     Refused {
@@ -217,7 +220,10 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nrtcp = \"mux\"\nrtcp-port = 7000",
-        says: &["`rtcp-port = 7000` does not go with `rtcp = \"mux\"`", "remove `rtcp-port`"],
+        says: &[
+            "`rtcp-port = 7000` does not go with `rtcp = \"mux\"`",
+            "remove `rtcp-port`",
+        ],
         lines: &[6],
     },
     Refused {
@@ -233,7 +239,10 @@ const REFUSED_STREAMS: &[Refused] = &[
     // The jitter buffer and telephone events.
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nadaptive = true\nlatency = 0",
-        says: &["`adaptive = true` does not go with `latency = 0`", "`latency` above 0"],
+        says: &[
+            "`adaptive = true` does not go with `latency = 0`",
+            "`latency` above 0",
+        ],
         lines: &[5],
     },
     Refused {
@@ -263,12 +272,18 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"Opus\"\nclock-rate = 48000",
-        says: &["`clock-rate = 48000` does not go with a `codec`", "`codec = \"auto\"`"],
+        says: &[
+            "`clock-rate = 48000` does not go with a `codec`",
+            "`codec = \"auto\"`",
+        ],
         lines: &[6],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\nclock-rate = 8000",
-        says: &["`clock-rate = 8000` does not go with a stream that is changed", "remove `codec-out`"],
+        says: &[
+            "`clock-rate = 8000` does not go with a stream that is changed",
+            "remove `codec-out`",
+        ],
         lines: &[6],
     },
     // Loudness.
@@ -317,7 +332,10 @@ const REFUSED_STREAMS: &[Refused] = &[
     // Keys and types.
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec_out = \"PCMA\"",
-        says: &["`codec_out` is no key of [[stream]]", "did you mean `codec-out`?"],
+        says: &[
+            "`codec_out` is no key of [[stream]]",
+            "did you mean `codec-out`?",
+        ],
         lines: &[5],
     },
     Refused {
@@ -327,7 +345,10 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nlatency = \"40\"",
-        says: &["`latency` cannot be \"40\"", "a whole number, without quotes"],
+        says: &[
+            "`latency` cannot be \"40\"",
+            "a whole number, without quotes",
+        ],
         lines: &[5],
     },
     Refused {
@@ -430,7 +451,9 @@ fn a_typo_hides_no_other_mistake() {
 
 #[test]
 fn text_that_is_no_toml_hides_no_other_mistake() {
-    let text = format!("[contexts]\nwait = = 20\ncount = -1\n[restart]\nfirst = 20 ms\n{GOOD_STREAM}latency = -1\n");
+    let text = format!(
+        "[contexts]\nwait = = 20\ncount = -1\n[restart]\nfirst = 20 ms\n{GOOD_STREAM}latency = -1\n"
+    );
     let error = Config::from_toml("gateway.toml", &text).expect_err("four mistakes");
     let mut lines: Vec<_> = error.problems.iter().flat_map(Problem::lines).collect();
     lines.sort_unstable();
@@ -442,7 +465,10 @@ fn a_meter_for_all_is_refused_where_nothing_is_decoded() {
     let text = format!("[defaults]\nmeter = true{GOOD_STREAM}");
     let error = Config::from_toml("gateway.toml", &text).expect_err("nothing to measure");
     let message = &error.problems[0].message;
-    assert!(message.starts_with("`meter = true` does not go with these streams"), "{message}");
+    assert!(
+        message.starts_with("`meter = true` does not go with these streams"),
+        "{message}"
+    );
     let other = "[[stream]]\nname = \"b\"\nlisten = \"127.0.0.1:5010\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\n";
     Config::from_toml("gateway.toml", &format!("{text}{other}")).expect("one is measured");
 }

@@ -43,7 +43,7 @@ pub struct LoudnessArgs {
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
     /// Draw loudness over time as SVG; of several files, NAME.svg becomes NAME-1.svg, NAME-2.svg and so on
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
     plot: Option<PathBuf>,
 }
 
@@ -154,6 +154,15 @@ fn parse_target(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The picture is an SVG: under another name, no viewer would open it.
+fn parse_plot(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("svg") => Ok(path),
+        _ => Err("allowed is a name that ends in .svg: the picture is an SVG file".to_owned()),
+    }
+}
+
 /// A bar for all files together, where there is a terminal to show it.
 #[derive(Debug)]
 struct Progress {
@@ -210,6 +219,14 @@ mod tests {
         assert_eq!(path("a/b.svg", 0, 2), Path::new("a/b-1.svg"));
         assert_eq!(path("b.c.svg", 9, 12), Path::new("b.c-10.svg"));
         assert_eq!(path("b", 1, 2), Path::new("b-2"));
+    }
+
+    #[test]
+    fn pictures_are_named_as_what_they_are() {
+        assert_eq!(parse_plot("a/b.SVG"), Ok(PathBuf::from("a/b.SVG")));
+        for text in ["loud.png", "loud", ".svg", ""] {
+            assert!(parse_plot(text).is_err(), "{text}");
+        }
     }
 
     #[test]

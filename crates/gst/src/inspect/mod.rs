@@ -2,7 +2,7 @@
 //! them up.
 //!
 //! [`contexts_json`] says it in this process, [`serve`] to others (`threadbare inspect contexts`). The tracer
-//! (`GST_TRACERS=threadbare`) does both for any GStreamer program, and finds out *which element* of a branch took the time,
+//! (`GST_TRACERS=ts-contexts`) does both for any GStreamer program, and finds out *which element* of a branch took the time,
 //! where otherwise only the branch's source is known.
 
 mod server;
@@ -74,8 +74,10 @@ pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
             blocked.by
         );
     });
-    gst::Tracer::register(plugin, "threadbare", tracer::Tracer::static_type())
+    gst::Tracer::register(plugin, TRACER, tracer::Tracer::static_type())
 }
 
+/// Not the plugin's name: `gst-inspect-1.0 threadbare` would show the tracer in its place.
+const TRACER: &str = "ts-contexts";
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_US: u64 = 1_000;

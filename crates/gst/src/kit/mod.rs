@@ -35,6 +35,17 @@ pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     )
 });
 
+/// An element as people look for it: the names of its pipeline, of the bins in it, and its own, with a slash between.
+pub(crate) fn path_of(element: &gst::Element) -> String {
+    let mut path = element.name().to_string();
+    let mut object = element.parent();
+    while let Some(parent) = object {
+        path = format!("{}/{path}", parent.name());
+        object = parent.parent();
+    }
+    path
+}
+
 /// Implements `properties`, `set_property` and `property` of an element whose own properties are derived and
 /// that has property groups of the kit besides: fields of the implementation, behind a mutex, whose types
 /// have `specs`, `set` and `get`.

@@ -52,6 +52,11 @@ struct Clients {
 }
 
 impl Clients {
+    fn path(&self) -> String {
+        let element = self.element.upgrade();
+        element.map_or_else(String::new, |element| crate::kit::path_of(&element))
+    }
+
     fn tell(&self, signal: &str, address: SocketAddr) {
         if let Some(element) = self.element.upgrade() {
             let port = i32::from(address.port());
@@ -211,6 +216,10 @@ impl ClientAgent {
 }
 
 impl Agent for ClientAgent {
+    fn label(&self) -> String {
+        format!("{} to {}", self.clients.path(), self.client.address)
+    }
+
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
         if self.go_on(cx, ready) {
             return;
@@ -257,6 +266,10 @@ impl Acceptor {
 }
 
 impl Agent for Acceptor {
+    fn label(&self) -> String {
+        format!("{} (new clients)", self.clients.path())
+    }
+
     fn run(&mut self, cx: &mut Cx<'_>, _ready: Ready) {
         for _ in 0..ACCEPTED_MAX {
             match self.listener.accept() {

@@ -104,6 +104,13 @@ struct Sweeper {
 }
 
 impl Agent for Sweeper {
+    fn label(&self) -> String {
+        let element = self.element.upgrade();
+        element.map_or_else(String::new, |element| {
+            crate::kit::path_of(element.upcast_ref())
+        })
+    }
+
     fn run(&mut self, cx: &mut Cx<'_>, _ready: Ready) {
         if let Some(element) = self.element.upgrade() {
             element.imp().sweep();

@@ -234,7 +234,7 @@ impl RtpSink {
             Some(place) => place,
             None => lock(&self.context).place(self.obj().upcast_ref())?,
         };
-        opened.session.start(&place)?;
+        opened.session.start(self.obj().upcast_ref(), &place)?;
         opened.is_started = true;
         Ok(())
     }

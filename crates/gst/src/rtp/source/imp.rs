@@ -284,7 +284,7 @@ impl LiveSource for RtpSrc {
             counts: Counts::default(),
         });
         let place = lock(&self.context).place(element)?;
-        session.start(&place)?;
+        session.start(self.obj().upcast_ref(), &place)?;
         *lock(&self.shared) = Some(shared.clone());
         if let Some(tenancy) = tenancy {
             tenancy.start(&place, settings.mtu)?;
