@@ -341,7 +341,10 @@ fn a_picture_that_is_no_svg_is_refused() {
 #[test]
 fn a_picture_without_a_curve_says_why() {
     let directory = tempfile::tempdir().expect("a directory");
-    for (source, reason) in [("anullsrc=d=4", "silence: "), ("sine=d=0.05", "too short: ")] {
+    for (source, reason) in [
+        ("anullsrc=d=4", "silence: "),
+        ("sine=d=0.05", "too short: "),
+    ] {
         let file = directory.path().join("silent.wav");
         ffmpeg(&["-f", "lavfi", "-i", source], &file);
         let plot = directory.path().join("loud.svg");

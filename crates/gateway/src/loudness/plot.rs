@@ -226,7 +226,7 @@ const MARKS_MAX: f64 = 12.0;
 /// Why there is no curve.
 fn add_notice(picture: &mut String, is_short: bool) {
     let text = match is_short {
-        true => "too short for a curve".to_owned(),
+        true => "too short: a curve takes 100 ms of audio at least".to_owned(),
         false => format!("silence: nothing here is louder than {FLOOR_LUFS} LUFS"),
     };
     let middle = ((LEFT + WIDTH - RIGHT) / 2.0, (TOP + HEIGHT - BOTTOM) / 2.0);
