@@ -21,7 +21,7 @@ gi.require_version("Gst", "1.0")
 from gi.repository import GLib, Gst  # noqa: E402
 
 PIPELINE = (
-    "ts-rtpsrc name=in address={host} port={port} session={name} latency=40 context=levels context-wait=20"
+    "ts-rtpsrc name=in address={host} port={port} reuse=false session={name} latency=40 context=levels context-wait=20"
     " caps=application/x-rtp,media=audio,payload=0,clock-rate=8000,encoding-name=PCMU"
     # The depayloader turns a lost packet into a gap.
     " ! rtppcmudepay ! mulawdec ! level interval=1000000000 ! alawenc ! rtppcmapay"

@@ -15,11 +15,11 @@
 #include <stdlib.h>
 
 #define CONTEXT "context=calls context-wait=20"
-#define CALL "ts-rtpsrc name=in address=127.0.0.1 port=0 session=call-%u latency=40 " CONTEXT \
+#define CALL "ts-rtpsrc name=in address=127.0.0.1 port=0 reuse=false session=call-%u latency=40 " CONTEXT \
     " ! ts-rtpg711 encoding-name=PCMA ! ts-rtpsink name=out session=call-%u host=127.0.0.1 port=%d"
 #define CALLER "ts-tonesrc freq=%u volume=-20 samples-per-buffer=160 repeat=true off-time=0 " CONTEXT \
     " ! audio/x-raw,rate=8000,channels=1 ! mulawenc ! rtppcmupay ! ts-udpsink clients=127.0.0.1:%d sync=false async=false"
-#define LISTENER "ts-udpsrc name=in address=127.0.0.1 port=0 " CONTEXT \
+#define LISTENER "ts-udpsrc name=in address=127.0.0.1 port=0 reuse=false " CONTEXT \
     " caps=application/x-rtp,media=audio,payload=8,clock-rate=8000,encoding-name=PCMA" \
     " ! ts-queue name=queue ! fakesink sync=false async=false"
 #define SECONDS_MAX 60
