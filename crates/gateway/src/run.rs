@@ -18,13 +18,13 @@ use crate::process;
 pub struct RunArgs {
     /// The configuration file (TOML)
     pub config: PathBuf,
-    /// Only check the configuration: bind nothing, start nothing
+    /// List all mistakes in the configuration, and start nothing
     #[arg(long)]
     pub check: bool,
-    /// With --check: print the configuration as it was understood, ranges counted out
+    /// With --check: print the configuration as understood, with defaults filled in and ranges counted out
     #[arg(long, requires = "check")]
     pub print: bool,
-    /// How log lines look
+    /// Format of the log
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub log_format: LogFormat,
     /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison
@@ -132,7 +132,7 @@ fn warn_about_descriptors(streams: usize) {
         tracing::warn!(
             limit,
             needed,
-            "the limit of open files may be too low for so many streams; raise it with `ulimit -n` or LimitNOFILE="
+            "the limit of open files is too low for these streams: raise it with `ulimit -n` or LimitNOFILE="
         );
     }
 }

@@ -202,9 +202,9 @@ impl GstObjectImpl for BlockingAdapter {}
 
 impl ElementImpl for BlockingAdapter {
     crate::kit::element_class!(
-        "Adapter to what blocks",
+        "Adapter to blocking elements",
         "Generic",
-        "Passes what shared threads push on to elements that may block, by a thread of its own";
+        "Gives elements that may block a thread of their own";
         "sink": Sink Always gst::Caps::new_any(),
         "src": Src Always gst::Caps::new_any()
     );

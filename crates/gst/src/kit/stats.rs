@@ -75,7 +75,7 @@ impl PropertyGroup for StatsProperty {
 pub(crate) fn spec() -> glib::ParamSpec {
     glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
         .nick("Statistics")
-        .blurb("What the element has counted since it was made")
+        .blurb("Counters of the element since its creation")
         .read_only()
         .build()
 }
