@@ -61,7 +61,7 @@ pub enum Event {
 pub enum Handled {
     /// The time is over.
     TimeOut,
-    /// Somebody asked to stop, by this.
+    /// A request to stop, by this cause.
     Stop(&'static str),
 }
 
@@ -311,7 +311,7 @@ const STATS_LINES_MAX: usize = 200;
 /// Beyond that: for threads to be scheduled, on a machine that has more to do than it can.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);
 
-/// Elements warn about bad packets, and whoever sends these must not fill the log.
+/// Elements warn about bad packets, and their senders must not fill the log.
 const WARNINGS_PER_SECOND: u32 = 10;
 
 /// One bus for all pipelines: it keeps no message, and needs no thread and no main loop.

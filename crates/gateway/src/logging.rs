@@ -42,7 +42,7 @@ pub fn bridge_gstreamer() {
             gst::log::set_default_threshold(gst::DebugLevel::Warning);
             LineLimit::new(GSTREAMER_LINES_PER_SECOND)
         }
-        // Whoever asks for GStreamer's log wants all of it.
+        // Who sets GST_DEBUG wants the whole log.
         Some(_) => LineLimit::new(u32::MAX),
     };
     gst::log::add_log_function(

@@ -140,7 +140,7 @@ fn warn_about_descriptors(streams: usize) {
 /// How long streams may take to send what they have received, once told to stop.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Sockets for RTP and RTCP; of a stream that is passed on as it comes, one pair for each side.
+/// Sockets for RTP and RTCP; a stream that is sent on unchanged has a pair for each side.
 const DESCRIPTORS_PER_STREAM: usize = 4;
 
 /// For standard streams, epoll, libraries.

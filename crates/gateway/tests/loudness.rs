@@ -1,4 +1,4 @@
-//! `threadbare loudness`, held against other people's meters.
+//! `threadbare loudness`, compared with other meters.
 
 mod common;
 

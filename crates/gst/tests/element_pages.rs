@@ -24,7 +24,7 @@ const SHOWN_BY_PROGRAMS: &[&str] = &["ts-appsrc", "ts-appsink"];
 const NOT_SHOWN: &[&str] = &[
     // Silent until an application sends it an event.
     "ts-rtpdtmfsrc",
-    // Waits for a connection that somebody else has to make.
+    // Waits for a connection from another program.
     "ts-tcpserversrc",
 ];
 

@@ -27,7 +27,7 @@ fn slow_branch(name: &str) -> Pipe {
     pipe
 }
 
-/// Who held the context for as long as the sleep, oldest first. Shorter holds are the machine's.
+/// The elements that held the context for the length of the sleep, oldest first. Shorter holds are the machine's.
 fn blockers(name: &str) -> Vec<String> {
     let context = context_of(&inspect::contexts_json(), name).expect("the context runs");
     let blocked = context["threads"][0]["blocked"].as_array().unwrap().clone();

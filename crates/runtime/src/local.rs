@@ -672,7 +672,7 @@ fn drop_caught<T>(value: T) {
 }
 
 fn run_task(task: Runnable) {
-    // Tasks hand their panics to whoever awaits them (async-task `propagate_panic` is off, so the
+    // Tasks pass their panics to the task that awaits them (async-task `propagate_panic` is off, so the
     // panic arrives here, once).
     if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
         tracing::error!("a task panicked");

@@ -1,4 +1,4 @@
-//! From the file as written to a [`Config`], or to a list of everything that is wrong with it.
+//! From the file as written to a [`Config`], or to a list of all mistakes.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};

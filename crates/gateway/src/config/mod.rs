@@ -1,4 +1,4 @@
-//! The configuration: what a user writes, checked completely before anything is bound.
+//! The configuration file, checked completely before any socket is bound.
 //!
 //! [`Config::from_toml`] is the only way in. It refuses what it does not know, so that a misspelt key
 //! never silently means its default. `[[stream]]` tables with a `count` are ranges and come out as
@@ -79,7 +79,7 @@ pub struct StreamSpec {
     pub ssrc: Option<u32>,
     /// Timestamps of what arrives count so many times a second, of any payload type; `None`: as the codec says.
     pub clock_rate_hz: Option<u32>,
-    /// Loudness, in LUFS, that the audio is brought to; `None`: it is left as it is.
+    /// Target loudness, LUFS; `None`: the loudness is not changed.
     pub loudness_target_lufs: Option<f64>,
     /// Measure loudness, where the audio is decoded.
     pub meter: bool,
@@ -90,9 +90,9 @@ pub struct StreamSpec {
 pub struct Jitter {
     /// Milliseconds from the arrival of a packet that was not delayed to its being sent on.
     pub latency_ms: u32,
-    /// Delay only as long as the network's jitter asks for; the latency is the most then.
+    /// Adapt the delay to the network's jitter, up to the latency.
     pub adaptive: bool,
-    /// Rather drop packets than hold more than the latency.
+    /// Drop packets instead of holding more than the latency.
     pub drop_on_latency: bool,
     /// How the sender's clock is followed.
     pub clock_skew: ClockSkew,
@@ -133,7 +133,7 @@ pub enum Destination {
         /// Not 0.
         port: u16,
     },
-    /// Back to whoever sends to it, from the port that receives (symmetric RTP, RFC 4961).
+    /// Back to the sender's address, from the port that receives (symmetric RTP, RFC 4961).
     Latched,
 }
 

@@ -1,4 +1,4 @@
-//! A configuration as it was understood: defaults filled in, ranges counted out.
+//! A configuration as understood: defaults filled in, ranges counted out.
 
 use toml::{Table, Value};
 

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration file, said with the line it is in.
+//! The mistakes in a configuration file, each with its line.
 
 use std::collections::HashSet;
 use std::ops::Range;

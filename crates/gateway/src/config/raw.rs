@@ -1,4 +1,4 @@
-//! The configuration file as written: every value with its place, nothing judged yet but its type.
+//! The configuration file as written: every value with its place and the right type, but without further checks.
 //!
 //! Reading never stops at the first mistake. An unknown key, a value of the wrong type and a missing key are noted, and the
 //! rest of the file is read and checked as if the key were not there.

@@ -154,7 +154,7 @@ impl AppSink {
 
     /// Emits what has happened. No lock is held.
     fn tell_news(&self) {
-        // Somebody may wait between his look and his wait.
+        // A thread may be between its look and its wait.
         drop(lock(&self.pulling));
         self.changed.notify_all();
         let emits = self.settings().emits;

@@ -28,7 +28,7 @@ pub struct ClockSync {
     crossing: Crossing<Holder>,
 }
 
-/// Buffers that wait behind the one that is held, before whoever pushes waits: a source on a throttled context pushes
+/// Buffers that wait behind the held one, before the source has to wait: a source on a throttled context pushes
 /// several in a slice.
 const WAITING_BUFFERS_MAX: u32 = 64;
 

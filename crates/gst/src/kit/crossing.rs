@@ -164,7 +164,7 @@ impl<P: Producer> Crossing<P> {
         };
         let producer = (self.make)(element);
         self.driver.add(element, &self.src_pad, place, producer)?;
-        // Whoever starts it at this moment sees the driver, or is seen here.
+        // A thread that starts it at this moment sees the driver, or is seen here.
         let running = lock(&self.bound).running.clone();
         if let Some(time) = running {
             self.driver.start(time);

@@ -32,7 +32,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     works: VecDeque<Wait>,
-    /// Somebody polls the works.
+    /// The works are being polled.
     is_driven: bool,
     /// Counts what was given up, so that a work that was out at that time is not put back.
     flushes: u64,

@@ -1,4 +1,4 @@
-//! What the elements share: contexts, the life of a source pad's task, back-pressure, buffers.
+//! The parts that elements share: contexts, the life of a source pad's task, back-pressure, buffers.
 //!
 //! An element converts properties, pads and buffers into plain values and hands them to a
 //! [`source::Producer`] that lives on a context thread; everything that elements would otherwise repeat is here.
@@ -309,7 +309,7 @@ pub(crate) fn add_latency(query: &mut gst::QueryRef, own: impl FnOnce() -> gst::
     }
 }
 
-/// Emits a signal without a result; where nobody has connected to it, that costs a look.
+/// Emits a signal without a result; without a handler, that costs a look.
 pub(crate) fn emit_if_heard(
     element: &gst::Element,
     signal: gst::glib::subclass::SignalId,

@@ -33,7 +33,7 @@ impl Single {
 pub struct StatsProperty(Box<dyn Fn() -> gst::Structure + Send + Sync>);
 
 impl StatsProperty {
-    /// Calls `read` whenever somebody asks, on the asking thread.
+    /// Calls `read` whenever the property is read, on the reading thread.
     pub fn new(read: impl Fn() -> gst::Structure + Send + Sync + 'static) -> Self {
         StatsProperty(Box::new(read))
     }

@@ -393,7 +393,7 @@ impl ElementImpl for InputSelector {
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
             gst::StateChange::ReadyToPaused => self.turns.stop(false),
-            // Whoever waits comes back before the pads are deactivated.
+            // Waiting threads come back before the pads are deactivated.
             gst::StateChange::PausedToReady => self.turns.stop(true),
             _ => {}
         }

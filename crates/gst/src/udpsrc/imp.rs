@@ -107,7 +107,7 @@ impl UdpSrc {
 fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, SocketError> {
     let given = settings.socket.clone();
     let (udp, close) = match given {
-        // Its descriptor may be somebody else's by now.
+        // Its descriptor may belong to another socket by now.
         Some(udp) if udp.socket().is_closed() => return Err(SocketError::Closed),
         Some(udp) => (udp, settings.close_socket),
         None => {

@@ -517,7 +517,7 @@ impl<R: Renderer> Drop for Drain<R> {
 
 /// Why a drain cannot go on now.
 enum Obstacle {
-    /// Somebody will wake us.
+    /// A wake-up will come.
     Change,
     /// The clock.
     Clock { clock_ns: u64 },

@@ -39,7 +39,7 @@ pub struct AudioLoudNorm {
     #[property(name = "offset", nick = "Offset", blurb = "Added to the gain, before the limiter, LU", type = f64, get = |s: &Self| s.told().offset_lu, set = |s: &Self, v| s.tell(|told| told.offset_lu = v), minimum = -99.0, maximum = 99.0, default = 0.0, mutable_playing, controllable)]
     #[property(name = "post-messages", nick = "Post messages", blurb = "Post an element message audioloudnorm at the end of each interval", type = bool, get = |s: &Self| s.stream().is_posting, set = |s: &Self, v| s.stream().is_posting = v, default = false, mutable_playing)]
     #[property(name = "interval", nick = "Interval", blurb = "Interval between messages, ns of audio", type = u64, get = |s: &Self| s.stream().interval_ns, set = |s: &Self, v| s.stream().interval_ns = v, default = INTERVAL_NS_DEFAULT, mutable_playing)]
-    /// Entered by the thread that pushes, and by whoever sets or reads something. Not held across a push or a message.
+    /// Entered by the thread that pushes, and by those that set or read properties. Not held across a push or a message.
     stream: Mutex<Stream>,
     inline: Inline,
 }
