@@ -101,7 +101,7 @@ pub fn init_gstreamer() -> miette::Result<()> {
         .wrap_err("Threadbare's elements cannot be registered")
 }
 
-/// Sends [`Event::Stop`] when SIGTERM or SIGINT comes, and [`Event::Report`] when SIGUSR1 does.
+/// Sends [`Event::Stop`] on SIGTERM or SIGINT, and [`Event::Report`] on SIGUSR1.
 pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
     use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGUSR1])

@@ -55,15 +55,15 @@ pub struct StreamSpec {
     pub name: String,
     /// The local address that receives RTP.
     pub listen: SocketAddr,
-    /// What arrives.
+    /// Codec received.
     pub codec_in: CodecIn,
-    /// What is sent; `None`: what arrives.
+    /// Codec sent; `None`: as received.
     pub codec_out: Option<Codec>,
     /// Where to.
     pub destination: Destination,
-    /// Packet time of what is sent, in milliseconds; `None`: that of what arrives.
+    /// Packet time of sent packets, ms; `None`: as received.
     pub ptime_ms: Option<u32>,
-    /// What evens out the delays of what arrives.
+    /// The jitter buffer.
     pub jitter: Jitter,
     /// RTCP, in both directions.
     pub rtcp: Rtcp,
@@ -73,11 +73,11 @@ pub struct StreamSpec {
     pub latch: bool,
     /// Payload type of telephone events (RFC 4733), which are passed on.
     pub dtmf_payload_type: u8,
-    /// Payload type of what is sent; `None`: the codec's own.
+    /// Payload type of sent packets; `None`: the codec's own.
     pub payload_type: Option<u8>,
-    /// SSRC of what is sent; `None`: random.
+    /// SSRC of sent packets; `None`: random.
     pub ssrc: Option<u32>,
-    /// Timestamps of what arrives count so many times a second, of any payload type; `None`: as the codec says.
+    /// Clock rate of received packets of any payload type; `None`: that of the codec.
     pub clock_rate_hz: Option<u32>,
     /// Target loudness, LUFS; `None`: the loudness is not changed.
     pub loudness_target_lufs: Option<f64>,

@@ -1,4 +1,4 @@
-//! `ts-appsink`: hands what arrives to the application, by signals, by pulling, or as an asynchronous stream.
+//! `ts-appsink`: hands buffers to the application, by signals, by pulling, or as an asynchronous stream.
 //!
 //! The samples are in a bounded store under the sink's lock. A full one holds up the source without holding its thread,
 //! unless `drop` is set.

@@ -1,4 +1,4 @@
-//! For elements of your own that share threads, with each other and with those of this plugin.
+//! The interface for elements of your own that share threads with those of this plugin.
 //!
 //! | an element that | has | which thread calls it |
 //! |---|---|---|

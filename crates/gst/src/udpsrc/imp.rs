@@ -95,7 +95,7 @@ impl UdpSrc {
             uri.set_uri(Some(self.settings().uri().as_str()));
             return true;
         }
-        // What arrives may have waited in the kernel, whose buffer is the upper bound.
+        // A packet may have waited in the kernel, whose buffer is the upper bound.
         let latency = (true, self.driver.wait(&self.context), None);
         source::answer_query(pad, &*self.obj(), query, latency, || {
             self.settings().caps.clone()

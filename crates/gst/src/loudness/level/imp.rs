@@ -18,7 +18,7 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
         "ebur128level",
         gst::DebugColorFlags::empty(),
-        Some("Loudness and peaks of what passes"),
+        Some("Loudness and peaks of audio"),
     )
 });
 

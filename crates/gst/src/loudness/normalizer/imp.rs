@@ -162,7 +162,7 @@ impl AudioLoudNorm {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// Takes it in and pushes what comes out for it.
+    /// Takes a buffer in and pushes the output.
     fn pass(&self, mut feed: Feed) -> Flow {
         loop {
             let added = match &mut self.stream().held {
@@ -394,7 +394,7 @@ impl InlineElement for AudioLoudNorm {
 
     fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
         match query.type_() {
-            // What goes out is in buffers of its own.
+            // The output is in buffers of its own.
             gst::QueryType::Allocation => return false,
             // The answer is to be about what has come in so far.
             _ if query.is_serialized() => {
