@@ -64,18 +64,17 @@ fn add_table(page: &mut String, title: &str, text: &str, fields: &[Field]) {
     )
     .unwrap();
     for field in fields {
-        let late = if field.is_late {
-            "; not always there"
-        } else {
-            ""
-        };
+        let late = if field.is_late { " \\*" } else { "" };
         let Field {
             name,
             type_,
             meaning,
             ..
         } = field;
-        writeln!(page, "| `{name}` | {type_} | {meaning}{late} |").unwrap();
+        writeln!(page, "| `{name}`{late} | {type_} | {meaning} |").unwrap();
+    }
+    if fields.iter().any(|field| field.is_late) {
+        writeln!(page, "\n\\* only while the element runs, or once there is data").unwrap();
     }
 }
 
