@@ -22,9 +22,9 @@ impl Backoff {
 
     /// The time to wait now, after a run of `ran_for`.
     ///
-    /// A run longer than the longest wait counts as healthy, and the doubling starts over.
+    /// A run longer than the longest wait, or than [`HEALTHY`], counts as healthy, and the doubling starts over.
     pub fn after(&mut self, ran_for: Duration) -> Duration {
-        if ran_for > self.limits.max {
+        if ran_for > self.limits.max.min(HEALTHY) {
             self.next = self.limits.first;
         }
         let wait = self.next.min(self.limits.max);
@@ -32,6 +32,10 @@ impl Backoff {
         wait
     }
 }
+
+/// What fails by itself fails sooner; somebody who makes a stream fail now and then is not to keep it down for longer and
+/// longer.
+pub const HEALTHY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -46,5 +50,16 @@ mod tests {
         });
         let waits = [0, 0, 350, 0, 351, 0].map(|ran_for| backoff.after(ms(ran_for)).as_millis());
         assert_eq!(waits, [100, 200, 350, 350, 100, 200]);
+    }
+
+    #[test]
+    fn a_healthy_run_need_not_be_as_long_as_the_longest_wait() {
+        let mut backoff = Backoff::new(Restart {
+            first: Duration::from_secs(1),
+            max: Duration::from_secs(3600),
+        });
+        let waits =
+            [0, 0, 9, 11, 0].map(|ran_for| backoff.after(Duration::from_secs(ran_for)).as_secs());
+        assert_eq!(waits, [1, 2, 4, 1, 2]);
     }
 }

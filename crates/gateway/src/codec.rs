@@ -3,6 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
+use threadbare_rtp::opus;
+
 /// An audio codec, with what RTP must know of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codec {
@@ -26,7 +28,7 @@ pub enum Codec {
 pub enum CodecIn {
     /// By the static payload types of RFC 3551.
     Auto,
-    /// As configured; the payload type of the packets is not looked at.
+    /// As configured.
     Known(Codec),
 }
 
@@ -67,6 +69,30 @@ impl Codec {
         (0..STATIC_PAYLOAD_TYPES)
             .find(|n| Codec::from_static_payload_type(*n) == Some(self))
             .unwrap_or(DYNAMIC_PAYLOAD_TYPE)
+    }
+
+    /// The payload types that senders of this codec use where nothing was agreed on. G.711 has numbers of its own, by
+    /// which everybody sends it; other codecs come with dynamic ones, whatever number they have.
+    pub fn usual_payload_types(self) -> impl Iterator<Item = u8> {
+        let dynamic = match self {
+            Codec::Pcmu | Codec::Pcma => DYNAMIC_PAYLOAD_TYPE..DYNAMIC_PAYLOAD_TYPE,
+            Codec::L16 { .. } | Codec::Opus => DYNAMIC_PAYLOAD_TYPE..PAYLOAD_TYPES,
+        };
+        std::iter::once(self.default_payload_type()).chain(dynamic)
+    }
+
+    /// Samples of each channel in a payload, by the codec's RTP clock.
+    pub fn audio_samples(self, payload: &[u8]) -> u32 {
+        match self {
+            Codec::Pcmu | Codec::Pcma => payload.len() as u32,
+            Codec::L16 { channels, .. } => payload.len() as u32 / 2 / channels,
+            Codec::Opus => opus::packet_samples(payload).unwrap_or(0),
+        }
+    }
+
+    /// How long a payload lasts, microseconds.
+    pub fn audio_us(self, payload: &[u8]) -> u64 {
+        u64::from(self.audio_samples(payload)) * 1_000_000 / u64::from(self.clock_rate_hz())
     }
 
     /// RTP clock rate in Hz, which is the sample rate except for Opus (RFC 7587, section 4.1: 48000).
@@ -185,6 +211,9 @@ impl fmt::Display for CodecIn {
 
 /// First of the dynamic payload types (RFC 3551, section 3).
 pub const DYNAMIC_PAYLOAD_TYPE: u8 = 96;
+
+/// There are so many (RFC 3550, section 5.1: seven bits).
+pub const PAYLOAD_TYPES: u8 = 128;
 
 /// Payload types below this are static or reserved (RFC 3551, section 6).
 const STATIC_PAYLOAD_TYPES: u8 = 35;

@@ -374,14 +374,14 @@ fn check_garbage_stops_no_stream_and_fills_no_log(elements: &[&str]) {
             from.send_to(&lies, to).expect("sent");
         }
     }
-    // Audible in all codecs, as Opus: one frame of silence.
-    for to in ports {
+    // Audible in all codecs, as Opus: one frame of silence. Each with the payload type of its codec.
+    for (to, payload_type) in ports.into_iter().zip([0, 8, 96, 96, 0]) {
         let payload = if to == ports[3] {
             vec![0xf8, 0xff, 0xfe]
         } else {
             vec![0x11; 160]
         };
-        knock(&from, to, &answer, 0, 1000, &payload);
+        knock(&from, to, &answer, payload_type, 1000, &payload);
     }
     running.signal(Signal::SIGTERM);
     let (_, log) = running.wait_past("stopped");

@@ -3,46 +3,10 @@
 mod common;
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::mpsc::Sender;
-use std::thread::JoinHandle;
-use std::time::Duration;
 
-use common::{Received, free_port, knock, receive, rtp, socket};
-use threadbare::config::Config;
-use threadbare::gateway::{Event, Gateway};
+use common::{Background, Received, free_port, knock, receive, rtp, socket};
 use threadbare::pipeline::Elements;
-use threadbare::run::init_gstreamer;
 use threadbare_rtp::g711;
-
-/// A gateway on a thread of its own, until dropped.
-struct Background {
-    events: Sender<Event>,
-    thread: Option<JoinHandle<()>>,
-}
-
-fn start(config: &str, elements: Elements) -> Background {
-    init_gstreamer().expect("GStreamer");
-    let config = Config::from_toml("test", config).expect("a good configuration");
-    let mut gateway = Gateway::start(config, elements).expect("all elements");
-    let events = gateway.sender();
-    let thread = std::thread::spawn(move || {
-        gateway.handle_for(None);
-        gateway.drain_and_stop(Duration::from_secs(2));
-    });
-    Background {
-        events,
-        thread: Some(thread),
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        let _ = self.events.send(Event::Stop { cause: "the test" });
-        if let Some(thread) = self.thread.take() {
-            thread.join().expect("the gateway ends well");
-        }
-    }
-}
 
 /// Runs one stream with `keys`; gives what 10 packets of `payload` become, after the first one.
 fn through(elements: Elements, keys: &str, payload_type: u8, payload: &[u8]) -> Vec<Received> {
@@ -50,7 +14,7 @@ fn through(elements: Elements, keys: &str, payload_type: u8, payload: &[u8]) -> 
     let from = socket();
     let port = free_port();
     let to = SocketAddr::from(([127, 0, 0, 1], port));
-    let _gateway = start(
+    let _gateway = Background::start(
         &format!(
             "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
              destination = \"{}\"\n{keys}",
@@ -128,7 +92,7 @@ fn auto_waits_for_a_packet_that_tells() {
         let (answer, from) = (socket(), socket());
         let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let destination = answer.local_addr().expect("bound");
-        let _gateway = start(
+        let _gateway = Background::start(
             &format!(
                 "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
                  destination = \"{destination}\"\ncodec-out = \"PCMA\"\n"
@@ -157,7 +121,7 @@ fn latency_puts_packets_in_order() {
         let (answer, from) = (socket(), socket());
         let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let destination = answer.local_addr().expect("bound");
-        let _gateway = start(
+        let _gateway = Background::start(
             &format!(
                 "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
                  destination = \"{destination}\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\nlatency = 1000\n"
@@ -251,7 +215,7 @@ fn call(keys: &str) -> (Background, UdpSocket, SocketAddr, UdpSocket) {
     let (answer, from) = (socket(), socket());
     let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
     let destination = answer.local_addr().expect("bound");
-    let gateway = start(
+    let gateway = Background::start(
         &format!(
             "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
              destination = \"{destination}\"\n{keys}"
@@ -334,7 +298,7 @@ fn symmetric_mode_answers_the_latched_peer() {
     for keys in ["codec = \"PCMU\"\ncodec-out = \"PCMA\"\n", ""] {
         let (caller, stranger) = (socket(), socket());
         let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let _gateway = start(
+        let _gateway = Background::start(
             &format!(
                 "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
                  destination = \"latched\"\n{keys}"
@@ -426,7 +390,7 @@ fn all_codecs_in_a_row() {
                 ports[n], pair[0], pair[1]
             );
         }
-        let _gateway = start(&config, elements);
+        let _gateway = Background::start(&config, elements);
         let to = SocketAddr::from(([127, 0, 0, 1], ports[0]));
         let next = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
         for number in next..next + 20 {

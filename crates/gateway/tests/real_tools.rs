@@ -211,6 +211,48 @@ fn tone_goes_through(codec_in: &Codec, codec_out: &Codec) {
     assert!(hz.abs_diff(TONE_HZ) <= 4, "{hz} Hz came back");
 }
 
+/// A call that begins after the gateway has reported for the first time. ffmpeg ends when it hears the BYE of any SSRC, so the
+/// one that reports come with is the one that the media will have.
+#[test]
+fn ffmpeg_listens_until_the_end() {
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let hear_at = free_port();
+    let (mut running, directory) = Running::start(&config(&PCMU, &PCMA, listen, hear_at), &[]);
+    running.wait_for("running");
+    // What is said before the call.
+    let rtcp = std::net::UdpSocket::bind(("127.0.0.1", hear_at + 1)).expect("free");
+    rtcp.set_read_timeout(Some(common::LIMIT))
+        .expect("a time-out");
+    rtcp.recv(&mut [0; 1500]).expect("a first report");
+    drop(rtcp);
+    let sdp = directory.path().join("hear.sdp");
+    std::fs::write(
+        &sdp,
+        format!("v=0\no=- 0 0 IN IP4 127.0.0.1\ns=test\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio {hear_at} RTP/AVP 8\n"),
+    )
+    .expect("written");
+    let heard = directory.path().join("heard.raw");
+    let hear = ffmpeg(|ffmpeg| {
+        ffmpeg
+            .args(["-protocol_whitelist", "file,rtp,udp", "-i"])
+            .arg(&sdp)
+            .args(["-t", "7", "-f", "s16le"])
+            .arg(&heard)
+    });
+    let say = ffmpeg(|ffmpeg| {
+        ffmpeg
+            .args(["-re", "-f", "lavfi", "-i", "sine=f=997:r=8000"])
+            .args(PCMU.ffmpeg)
+            .args(["-payload_type", "0", "-f", "rtp"])
+            .arg(format!("rtp://{listen}?pkt_size=172"))
+    });
+    let said = hear.finish();
+    drop(say);
+    let samples = std::fs::metadata(&heard).expect(&said).len() / 2;
+    // 7 s at 8000 Hz; a report comes every 2.5 to 7.5 s.
+    assert!(samples >= 55_000, "{samples} samples: {said}");
+}
+
 /// How often the signal goes from negative to positive.
 fn rising_crossings(samples: &[i16]) -> u32 {
     samples

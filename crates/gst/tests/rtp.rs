@@ -247,6 +247,52 @@ fn a_dynamic_payload_type_needs_caps_and_is_said_to() {
     assert_eq!(counted(&pipe.get("src"), "unknown-payload-type"), 1);
 }
 
+/// They keep their place in the order: nothing is missing where they were.
+#[test]
+fn other_payload_types_are_dropped_and_counted_and_said_once() {
+    let (pipe, seen, target) = playing("payload-types=0,8 latency=0 clock-skew=none");
+    let sender = socket();
+    let types = [3, 0, 9, 0, 18, 0, 96, 8];
+    for (number, payload_type) in (0..).zip(types) {
+        sender
+            .send_to(&rtp(7, payload_type, number), target)
+            .unwrap();
+    }
+    for number in [1, 3, 5, 7] {
+        assert_eq!(u32::from(seq(&bytes(&next_buffer(&seen)))), number);
+    }
+    let source = pipe.get("src");
+    assert_eq!(counted(&source, "unknown-payload-type"), 4);
+    assert_eq!(counted(&source, "num-lost"), 0);
+    let warning = text(&pipe.expect(gst::MessageType::Warning));
+    assert!(
+        warning.contains("type 3") && warning.contains("0,8"),
+        "{warning}"
+    );
+    let another = pipe.bus().pop_filtered(&[gst::MessageType::Warning]);
+    assert!(another.is_none(), "{another:?}");
+}
+
+/// "Received" are RTP packets.
+#[test]
+fn garbage_does_not_count_as_received() {
+    let (pipe, seen, target) = playing("latency=0 clock-skew=none mtu=500");
+    let sender = socket();
+    for garbage in [&[][..], &[0x80], &[0x40; 100], &[0x80; 501]] {
+        sender.send_to(garbage, target).unwrap();
+    }
+    sender.send_to(&rtp(7, 0, 0), target).unwrap();
+    next_buffer(&seen);
+    let source = pipe.get("src");
+    let counts = [
+        "packets-received",
+        "bytes-received",
+        "malformed",
+        "truncated",
+    ];
+    assert_eq!(counts.map(|name| counted(&source, name)), [1, 172, 3, 1]);
+}
+
 #[test]
 fn a_sender_that_changes_its_codec_gets_new_caps() {
     let (_pipe, seen, target) = playing("clock-skew=none latency=0");
@@ -834,4 +880,86 @@ fn a_lost_packet_is_concealed_and_counted() {
     }
     let element = harness.element().unwrap();
     assert_eq!(counted(&element, "concealed-ms"), 20);
+}
+
+/// The SSRCs of an RTCP compound's reports, and whether it has a BYE. Read by rtcp-types.
+fn reports(compound: &[u8]) -> (Vec<u32>, bool) {
+    let (mut ssrcs, mut is_bye) = (Vec::new(), false);
+    for packet in rtcp_types::Compound::parse(compound).unwrap() {
+        match packet.unwrap() {
+            rtcp_types::Packet::Sr(report) => ssrcs.push(report.ssrc()),
+            rtcp_types::Packet::Rr(report) => ssrcs.push(report.ssrc()),
+            rtcp_types::Packet::Bye(_) => is_bye = true,
+            _ => {}
+        }
+    }
+    (ssrcs, is_bye)
+}
+
+/// A listener takes the BYE of one SSRC for the end of the call (ffmpeg does): there is one SSRC from the first packet on, be
+/// that a report or RTP, and its BYE comes at the end.
+#[test]
+fn a_session_has_one_ssrc_from_its_first_report_on() {
+    let (rtp_to, rtcp_to) = pair();
+    let sender = socket();
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 session=one context={context} ! fakesink sync=false async=false \
+         appsrc name=app is-live=true format=time caps=application/x-rtp ! \
+         ts-rtpsink name=sink session=one context={context} host=127.0.0.1 port={}",
+        rtp_to.local_addr().unwrap().port(),
+        context = context(),
+    ));
+    pipe.play();
+    // Something to report on, before there is anything to send.
+    let target = rtp_address(&pipe.get("src"));
+    for number in 0..3 {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    let (first, _) = reports(&received(&rtcp_to));
+    let app = pipe.get("app");
+    let push = |number| {
+        let buffer = gst::Buffer::from_slice(rtp(0x5151, 8, number));
+        let _ = app.emit_by_name::<gst::FlowReturn>("push-buffer", &[&buffer]);
+    };
+    push(0);
+    assert_eq!(ssrc(&received(&rtp_to)), first[0]);
+    push(1);
+    assert_eq!(ssrc(&received(&rtp_to)), first[0]);
+    // The report after the RTP, and the end.
+    assert_eq!(reports(&received(&rtcp_to)), (first.clone(), false));
+    pipe.to(gst::State::Null);
+    assert_eq!(reports(&received(&rtcp_to)), (first, true));
+}
+
+/// Without a ts-rtpsrc there is nothing to say before the first packet; and it is the packets' SSRC that is sent.
+#[test]
+fn a_sink_alone_reports_with_the_ssrc_of_its_packets() {
+    let (rtp_to, rtcp_to) = pair();
+    let pipe = Pipe::parse(&format!(
+        "appsrc name=app is-live=true format=time caps=application/x-rtp ! \
+         ts-rtpsink name=sink context={} host=127.0.0.1 port={}",
+        context(),
+        rtp_to.local_addr().unwrap().port(),
+    ));
+    pipe.play();
+    // The longest first interval there is without a packet (RFC 3550, section 6.3.1: 2.5 s, times 1.5, over 1.21828).
+    rtcp_to
+        .set_read_timeout(Some(Duration::from_millis(3100)))
+        .unwrap();
+    let early = rtcp_to.recv(&mut [0; 1500]);
+    assert!(early.is_err(), "{early:?}");
+    rtcp_to.set_read_timeout(Some(DEADLINE)).unwrap();
+    let app = pipe.get("app");
+    for (number, ssrc_in) in [(0, 7), (1, 7), (2, 8), (3, 8)] {
+        let buffer = gst::Buffer::from_slice(rtp(ssrc_in, 8, number));
+        let _ = app.emit_by_name::<gst::FlowReturn>("push-buffer", &[&buffer]);
+        assert_eq!(ssrc(&received(&rtp_to)), ssrc_in);
+        if number == 1 {
+            assert_eq!(reports(&received(&rtcp_to)), (vec![7], false));
+        }
+    }
+    // The packets have another SSRC now; nobody left.
+    assert_eq!(reports(&received(&rtcp_to)), (vec![8], false));
+    pipe.to(gst::State::Null);
+    assert_eq!(reports(&received(&rtcp_to)), (vec![8], true));
 }

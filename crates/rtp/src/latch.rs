@@ -34,13 +34,15 @@ pub enum Follow {
 pub struct LatchConfig {
     /// When the peer is believed to have moved, its SSRC being the same.
     pub follow: Follow,
-    /// After how much silence packets with another SSRC from another address are taken for the peer: a media server that
-    /// hands over to another, a phone that restarted. `None` for never.
+    /// After how much silence packets with another SSRC from another host are taken for the peer: a media server that
+    /// hands over to another. `None` for never. From another port of the same host, a program that was started again, they
+    /// are taken as those with the same SSRC are.
     pub other_ssrc_silence_ns: Option<u64>,
 }
 
 impl LatchConfig {
-    /// For RTP: half a second of silence and five packets in a row, as the session has it; 3 s with another SSRC.
+    /// For RTP: half a second of silence and five packets in a row, as the session has it; 3 s with another SSRC from another
+    /// host.
     pub const RTP: LatchConfig = LatchConfig {
         follow: Follow::AfterPackets {
             packets: crate::session::ADDRESS_PACKETS,
@@ -156,7 +158,7 @@ impl Latch {
         };
         let silence_ns = now_ns.saturating_sub(held.heard_ns);
         let is_peer = packets >= packets_min
-            && if ssrc == held.ssrc {
+            && if ssrc == held.ssrc || from.ip() == held.address.ip() {
                 silence_ns >= silence_ns_min
             } else {
                 let other_ns_min = self.config.other_ssrc_silence_ns;
@@ -221,17 +223,23 @@ impl PeerLatch {
         }
     }
 
-    /// Takes note of an RTCP packet that the session accepted, as [`Latch::handle_valid`] does. With `mux` it can find the
-    /// peer where nothing was heard yet, but not move it: that is for the RTP to do, of which there is much more.
+    /// Takes note of an RTCP packet that the session accepted, as [`Latch::handle_valid`] does. By itself it finds nobody: one
+    /// forged packet must not keep the true peer out, nor draw anything to where it came from. Where RTP found the peer, RTCP
+    /// of its host or its source says where the peer's RTCP is.
     pub fn handle_valid_rtcp(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> LatchVerdict {
-        if !self.mux {
-            return self.rtcp.handle_valid(now_ns, from, ssrc);
+        let Some(peer) = self.rtp.held else {
+            return LatchVerdict::Stranger;
+        };
+        if self.mux {
+            return match peer.address == from {
+                true => LatchVerdict::Peer,
+                false => LatchVerdict::Stranger,
+            };
         }
-        match self.rtp.address() {
-            None => self.rtp.handle_valid(now_ns, from, ssrc),
-            Some(address) if address == from => LatchVerdict::Peer,
-            Some(_) => LatchVerdict::Stranger,
+        if from.ip() != peer.address.ip() && ssrc != peer.ssrc {
+            return LatchVerdict::Stranger;
         }
+        self.rtcp.handle_valid(now_ns, from, ssrc)
     }
 
     /// Where to send RTCP: where it comes from; until that is known, where the next port after RTP's would be (RFC 3550,
@@ -257,8 +265,9 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
+    /// From 100 on: another port of the host 100 below.
     fn address(host: u8) -> SocketAddr {
-        SocketAddr::from(([192, 0, 2, host], 5000))
+        SocketAddr::from(([192, 0, 2, host % 100], 5000 + u16::from(host / 100)))
     }
 
     struct Case {
@@ -335,6 +344,27 @@ mod tests {
             moves: 1,
         },
         Case {
+            name: "another server is not believed for three seconds",
+            config: LatchConfig::RTP,
+            senders: &[(0, 20, 5000, 1, 7), (5000, 20, 7900, 2, 8)],
+            held: 1,
+            moves: 0,
+        },
+        Case {
+            name: "a program that is started again, on another port with another SSRC",
+            config: LatchConfig::RTP,
+            senders: &[(0, 20, 5000, 1, 7), (5000, 20, 5620, 101, 8)],
+            held: 101,
+            moves: 1,
+        },
+        Case {
+            name: "another program of the same host while the first one sends",
+            config: LatchConfig::RTP,
+            senders: &[(0, 20, 60_000, 1, 7), (5000, 5, 60_000, 101, 8)],
+            held: 1,
+            moves: 0,
+        },
+        Case {
             name: "the same, told to stay",
             config: NEVER,
             senders: &[(0, 20, 5000, 1, 7), (5000, 20, 60_000, 2, 7)],
@@ -405,11 +435,21 @@ mod tests {
     fn rtcp_goes_where_it_comes_from_and_before_that_where_it_should() {
         let mut peer = PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, false);
         assert_eq!(peer.rtcp_address(), None);
+        // Nobody's RTCP finds the peer.
+        let verdict = peer.handle_valid_rtcp(0, address(9), Ssrc(7));
+        assert_eq!(verdict, LatchVerdict::Stranger);
+        assert_eq!(peer.rtcp_address(), None);
         peer.rtp.handle_valid(0, address(1), Ssrc(7));
         let next = SocketAddr::from(([192, 0, 2, 1], 5001));
         assert_eq!(peer.rtcp_address(), Some(next));
+        let verdict = peer.handle_valid_rtcp(0, address(9), Ssrc(8));
+        assert_eq!(verdict, LatchVerdict::Stranger);
         peer.handle_valid_rtcp(0, address(9), Ssrc(7));
         assert_eq!(peer.rtcp_address(), Some(address(9)));
+        let mut peer = PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, false);
+        peer.rtp.handle_valid(0, address(1), Ssrc(7));
+        peer.handle_valid_rtcp(0, address(101), Ssrc(8));
+        assert_eq!(peer.rtcp_address(), Some(address(101)));
         // The last port has no next one.
         let mut peer = PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, false);
         peer.rtp
@@ -421,7 +461,12 @@ mod tests {
     fn with_mux_there_is_one_address_and_rtp_moves_it() {
         let mut peer = PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, true);
         assert_eq!(
-            peer.handle_valid_rtcp(0, address(1), Ssrc(7)),
+            peer.handle_valid_rtcp(0, address(2), Ssrc(7)),
+            LatchVerdict::Stranger
+        );
+        assert_eq!(peer.rtcp_address(), None);
+        assert_eq!(
+            peer.rtp.handle_valid(0, address(1), Ssrc(7)),
             LatchVerdict::Latched
         );
         assert_eq!(

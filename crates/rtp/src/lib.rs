@@ -28,6 +28,7 @@ pub mod jitter;
 pub mod l16;
 pub mod latch;
 pub mod missing;
+pub mod opus;
 pub mod packet;
 pub mod payload;
 pub mod reception;

@@ -1,4 +1,7 @@
-//! The static payload types of RFC 3551, section 6, tables 4 and 5.
+//! Payload types: the static ones of RFC 3551, section 6, tables 4 and 5, and sets of them.
+
+use std::fmt;
+use std::str::FromStr;
 
 use crate::id::PayloadType;
 
@@ -58,9 +61,82 @@ pub fn static_payload(payload_type: PayloadType) -> Option<StaticPayload> {
 /// Comfort noise (RFC 3389): comes among packets of another type, and means no change of it.
 pub const COMFORT_NOISE: PayloadType = PayloadType(13);
 
+/// A set of payload types. As text: numbers from 0 to 127 with commas in between; empty for all of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PayloadTypes(u128);
+
+impl PayloadTypes {
+    /// Every payload type.
+    pub const ALL: PayloadTypes = PayloadTypes(u128::MAX);
+
+    /// Whether `payload_type` is one of them.
+    #[must_use]
+    pub fn contains(self, payload_type: PayloadType) -> bool {
+        payload_type.0 < 128 && self.0 & 1 << payload_type.0 != 0
+    }
+}
+
+impl FromIterator<PayloadType> for PayloadTypes {
+    /// Those below 128; no others exist.
+    fn from_iter<I: IntoIterator<Item = PayloadType>>(payload_types: I) -> Self {
+        let valid = payload_types.into_iter().filter(|one| one.0 < 128);
+        PayloadTypes(valid.fold(0, |set, one| set | 1 << one.0))
+    }
+}
+
+/// Not the number of a payload type.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("payload type \"{0}\": expected a number from 0 to 127, several with commas in between")]
+pub struct PayloadTypeError(String);
+
+impl FromStr for PayloadTypes {
+    type Err = PayloadTypeError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text.trim().is_empty() {
+            return Ok(PayloadTypes::ALL);
+        }
+        let one = |text: &str| match text.trim().parse() {
+            Ok(number) if number < 128 => Ok(PayloadType(number)),
+            _ => Err(PayloadTypeError(text.trim().to_owned())),
+        };
+        text.split(',').map(one).collect()
+    }
+}
+
+impl fmt::Display for PayloadTypes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == PayloadTypes::ALL {
+            return Ok(());
+        }
+        let numbers = (0..128).filter(|n| self.contains(PayloadType(*n)));
+        let numbers = numbers.map(|n| n.to_string()).collect::<Vec<_>>();
+        f.write_str(&numbers.join(","))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_set_is_written_as_it_is_read() {
+        for (text, shown) in [
+            ("", ""),
+            ("0", "0"),
+            (" 101, 8,0,8", "0,8,101"),
+            ("127", "127"),
+        ] {
+            let set = text.parse::<PayloadTypes>();
+            assert_eq!(set.map(|set| set.to_string()).as_deref(), Ok(shown));
+        }
+        let set = "0,101".parse::<PayloadTypes>().expect("two numbers");
+        let contained = (0..=255).filter(|n| set.contains(PayloadType(*n)));
+        assert_eq!(contained.collect::<Vec<_>>(), [0, 101]);
+        for text in ["128", "-1", "x", "0,,1", "0 1"] {
+            assert!(text.parse::<PayloadTypes>().is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn every_type_is_static_or_not() {

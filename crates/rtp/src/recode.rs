@@ -161,7 +161,9 @@ pub struct Recoder {
     time_offset: u32,
     /// Of the packet that came last.
     last_ssrc: Option<Ssrc>,
+    /// The packet time of the last packet that had a plausible one, in samples.
     last_samples: u32,
+    allowance: Allowance,
     /// Where the next packet is expected, in incoming timestamps.
     next_time: RtpTime,
     /// When that is to be played.
@@ -175,6 +177,8 @@ pub struct Recoder {
     store: Vec<u8>,
     store_time: RtpTime,
     store_play_ns: Option<u64>,
+    /// Samples of each packet that the store is cut into.
+    store_packet_samples: u32,
     /// What is in the store goes out even if it is no full packet.
     flushing: bool,
     concealer: Option<Concealer>,
@@ -188,7 +192,11 @@ impl Recoder {
             seq: config.first_seq,
             time_offset: 0,
             last_ssrc: None,
-            last_samples: 0,
+            last_samples: samples_of(PACKET_NS_DEFAULT, config.clock_rate_hz),
+            allowance: Allowance {
+                packets: ALLOWANCE_PACKETS_FIRST,
+                samples: samples_of(ALLOWANCE_NS_FIRST, config.clock_rate_hz),
+            },
             next_time: RtpTime(0),
             next_play_ns: None,
             conceals: false,
@@ -198,6 +206,7 @@ impl Recoder {
             store: Vec::new(),
             store_time: config.first_time,
             store_play_ns: None,
+            store_packet_samples: 0,
             flushing: false,
             concealer: None,
             config,
@@ -229,7 +238,7 @@ impl Recoder {
             ..config
         };
         self.history = History::new(config.from);
-        self.last_samples = 0;
+        self.last_samples = samples_of(PACKET_NS_DEFAULT, config.clock_rate_hz);
         self.conceals = false;
         self.concealer = None;
         self.store.clear();
@@ -313,7 +322,11 @@ impl Recoder {
         samples: u32,
         play_ns: Option<u64>,
     ) -> Handled {
-        self.last_samples = samples;
+        let rate_hz = self.config.clock_rate_hz;
+        if is_packet_time(samples, rate_hz) {
+            self.last_samples = samples;
+        }
+        self.allowance.earn(samples, rate_hz);
         self.next_time = header.time.plus(samples);
         self.next_play_ns =
             play_ns.map(|play_ns| play_ns.saturating_add(self.duration_ns(samples)));
@@ -321,7 +334,12 @@ impl Recoder {
         let is_grown = self.config.to.sample_bytes() > self.config.from.sample_bytes();
         let is_whole = self.config.packet_samples == 0 || self.config.packet_samples == samples;
         if self.conceals || is_grown || !is_whole || !self.store.is_empty() {
-            self.store_payload(&bytes[payload], header.time, play_ns);
+            let packet_samples = match self.config.packet_samples {
+                0 => samples,
+                configured => configured,
+            };
+            self.begin_store(header.time, play_ns, packet_samples);
+            self.store_payload(&bytes[payload]);
             return Handled::Stored;
         }
         self.history.add(&bytes[payload.clone()]);
@@ -337,14 +355,23 @@ impl Recoder {
         Handled::InPlace(start..end)
     }
 
-    /// Packets were lost that stood for `duration_ns`: conceals them, up to [`CONCEAL_NS_MAX`].
+    /// Packets were lost that stood for `duration_ns`: conceals them, up to [`CONCEAL_NS_MAX`], and no more than has
+    /// arrived: a sender that sends little and leaves wide gaps must not make a stream of them. What is not concealed
+    /// is a gap in the timestamps.
     pub fn handle_loss(&mut self, play_ns: Option<u64>, duration_ns: u64) {
         if self.last_ssrc.is_none() {
             return;
         }
-        let wanted = duration_ns.min(CONCEAL_NS_MAX) * u64::from(self.config.clock_rate_hz);
-        let samples = (wanted + NS_PER_S / 2) / NS_PER_S;
         let rate_hz = self.config.clock_rate_hz;
+        let wanted = samples_of(duration_ns.min(CONCEAL_NS_MAX), rate_hz);
+        let samples = self.allowance.spend(
+            wanted,
+            self.packet_samples(),
+            self.config.packet_samples == 0,
+        );
+        if samples == 0 {
+            return;
+        }
         if self.concealer.is_none() {
             self.concealer = Concealer::new(rate_hz, 1).ok();
         }
@@ -358,13 +385,19 @@ impl Recoder {
             concealer.fill(&mut made);
         }
         self.conceals = true;
-        self.begin_store(self.next_time, play_ns.or(self.next_play_ns));
+        let packet_samples = self.packet_samples();
+        self.begin_store(
+            self.next_time,
+            play_ns.or(self.next_play_ns),
+            packet_samples,
+        );
         for sample in made {
             self.config.to.encode(sample, &mut self.store);
         }
-        self.stats.concealed_samples += samples;
-        self.next_time = self.next_time.plus(samples as u32);
-        self.next_play_ns = self.next_play_ns.map(|ns| ns.saturating_add(duration_ns));
+        self.stats.concealed_samples += u64::from(samples);
+        self.next_time = self.next_time.plus(samples);
+        let made_ns = self.duration_ns(samples);
+        self.next_play_ns = self.next_play_ns.map(|ns| ns.saturating_add(made_ns));
     }
 
     /// The stream ends or is flushed: what is in the store goes out.
@@ -379,7 +412,7 @@ impl Recoder {
             return None;
         }
         let width = self.config.to.sample_bytes();
-        let whole = self.packet_samples() as usize * width;
+        let whole = self.store_packet_samples as usize * width;
         let bytes = match self.store.len() {
             len if len >= whole => whole,
             len if self.flushing => len,
@@ -407,7 +440,7 @@ impl Recoder {
     /// Bytes of the longest packet that [`Recoder::poll_packet`] writes now.
     #[must_use]
     pub fn packet_bytes_max(&self) -> usize {
-        HEADER_BYTES + self.packet_samples() as usize * self.config.to.sample_bytes()
+        HEADER_BYTES + self.store_packet_samples as usize * self.config.to.sample_bytes()
     }
 
     /// Nanoseconds that the store may hold back: the packet time, where it is changed.
@@ -416,6 +449,7 @@ impl Recoder {
         self.duration_ns(self.config.packet_samples)
     }
 
+    /// Samples of each packet that is made for a loss.
     fn packet_samples(&self) -> u32 {
         match self.config.packet_samples {
             0 => self.last_samples.max(1),
@@ -487,8 +521,7 @@ impl Recoder {
         payload.len()
     }
 
-    fn store_payload(&mut self, payload: &[u8], time: RtpTime, play_ns: Option<u64>) {
-        self.begin_store(time, play_ns);
+    fn store_payload(&mut self, payload: &[u8]) {
         self.history.add(payload);
         let mends = std::mem::take(&mut self.conceals);
         if self.config.from == self.config.to && !mends {
@@ -506,11 +539,13 @@ impl Recoder {
         }
     }
 
-    /// What is put into the store next stands for this time, unless it follows something.
-    fn begin_store(&mut self, time: RtpTime, play_ns: Option<u64>) {
+    /// What is put into the store next stands for this time and is cut into packets of so many samples, unless it follows
+    /// something.
+    fn begin_store(&mut self, time: RtpTime, play_ns: Option<u64>, packet_samples: u32) {
         if self.store.is_empty() {
             self.store_time = self.outgoing(time);
             self.store_play_ns = play_ns;
+            self.store_packet_samples = packet_samples;
         }
     }
 
@@ -525,6 +560,50 @@ impl Recoder {
         self.seq = self.seq.plus(1);
         self.stats.packets_out += 1;
     }
+}
+
+/// How much may be made up for losses: what has arrived, up to a reserve.
+#[derive(Debug)]
+struct Allowance {
+    packets: u32,
+    samples: u32,
+}
+
+impl Allowance {
+    /// A packet has arrived.
+    fn earn(&mut self, samples: u32, rate_hz: u32) {
+        self.packets = (self.packets + 1).min(ALLOWANCE_PACKETS_MAX);
+        let samples_max = samples_of(ALLOWANCE_NS_MAX, rate_hz);
+        self.samples = self.samples.saturating_add(samples).min(samples_max);
+    }
+
+    /// Takes `wanted` samples away, or as many whole packets as there are. With `counts_packets` each packet has to be
+    /// there as well: otherwise what arrives is cut as finely.
+    fn spend(&mut self, wanted: u32, packet_samples: u32, counts_packets: bool) -> u32 {
+        let packets = wanted.div_ceil(packet_samples);
+        if wanted <= self.samples && (packets <= self.packets || !counts_packets) {
+            self.samples -= wanted;
+            self.packets = self.packets.saturating_sub(packets);
+            return wanted;
+        }
+        let mut affordable = self.samples / packet_samples;
+        if counts_packets {
+            affordable = affordable.min(self.packets);
+        }
+        let samples = wanted.min(affordable * packet_samples);
+        self.samples -= samples;
+        self.packets = self.packets.saturating_sub(affordable);
+        samples
+    }
+}
+
+fn samples_of(ns: u64, rate_hz: u32) -> u32 {
+    ((ns * u64::from(rate_hz) + NS_PER_S / 2) / NS_PER_S) as u32
+}
+
+/// Whether senders make packets of so many samples. Less is a remainder, or made to be repeated.
+fn is_packet_time(samples: u32, rate_hz: u32) -> bool {
+    (samples_of(PACKET_NS_MIN, rate_hz)..=samples_of(PACKET_NS_MAX, rate_hz)).contains(&samples)
 }
 
 /// What matters of an RTP header here.
@@ -600,6 +679,20 @@ const VERSION: u8 = 2;
 const STORE_SAMPLES_MAX: usize = 8000;
 /// Longer losses are pauses: after this, concealment is silence anyway.
 const CONCEAL_NS_MAX: u64 = 200_000_000;
+/// What is concealed beyond what has arrived, at most: enough for the longest loss right after the first packet.
+const ALLOWANCE_NS_FIRST: u64 = CONCEAL_NS_MAX;
+/// The same in packets of the usual time.
+const ALLOWANCE_PACKETS_FIRST: u32 = (ALLOWANCE_NS_FIRST / PACKET_NS_DEFAULT) as u32;
+/// What a stream without losses may save up for a burst of them.
+const ALLOWANCE_NS_MAX: u64 = NS_PER_S;
+/// The same in packets of the usual time.
+const ALLOWANCE_PACKETS_MAX: u32 = (ALLOWANCE_NS_MAX / PACKET_NS_DEFAULT) as u32;
+/// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".
+const PACKET_NS_DEFAULT: u64 = 20_000_000;
+/// The shortest packet time in wide use, that of AES67.
+const PACKET_NS_MIN: u64 = 1_000_000;
+/// RFC 3551, section 4.2: "A receiver SHOULD accept packets representing between 0 and 200 ms of audio data."
+const PACKET_NS_MAX: u64 = 200_000_000;
 /// What a concealer looks back at: 48.75 ms of 8 kHz.
 const HISTORY_SAMPLES: usize = 390;
 
@@ -795,6 +888,73 @@ mod tests {
             .map(|code| g711::ULAW_TO_ALAW[usize::from(*code)])
             .collect();
         assert_eq!(out[7].4, as_it_came);
+    }
+
+    /// Lengths of what a recoder sends for one packet of `payload` behind each of 20 gaps of `gap` packets of 20 ms.
+    fn sent_for_gaps(config: Config, gap: u32, payload: &[u8]) -> (usize, usize) {
+        let mut recoder = Recoder::new(config);
+        let mut out = Vec::new();
+        for i in 0..20_u32 {
+            let (seq, time) = ((i * (gap + 1)) as u16, i * (gap + 1) * 160);
+            handle(&mut recoder, packet(seq, time, 0, payload), &mut out);
+            recoder.handle_loss(None, u64::from(gap) * 20_000_000);
+            drain(&mut recoder, &mut out);
+        }
+        (out.len(), out.iter().map(|o| o.4.len()).sum())
+    }
+
+    /// Who sends next to nothing gets next to nothing made up, whatever the numbers pretend.
+    #[test]
+    fn gaps_do_not_amplify() {
+        // What the first loss may be filled with, before much has arrived: 200 ms.
+        let burst = (10, 10 * 160);
+        for gap in [1, 9, 50, 2000] {
+            for samples in [1, 7, 8, 80, 160] {
+                let (packets, bytes) = sent_for_gaps(PCMU_TO_PCMA, gap, &vec![0; samples]);
+                let what = format!("gap {gap}, {samples} bytes: {packets} packets, {bytes} bytes");
+                assert!(packets <= 2 * 20 + burst.0, "{what}");
+                assert!(bytes <= 2 * 20 * samples + burst.1, "{what}");
+            }
+        }
+    }
+
+    /// A long packet earns a long filling; a short one behind the loss must not cut that into many.
+    #[test]
+    fn a_filling_is_not_cut_into_more_packets_than_arrived() {
+        let mut recoder = Recoder::new(PCMU_TO_PCMA);
+        let mut out = Vec::new();
+        let mut time = 0;
+        for i in 0..50_u16 {
+            let samples = if i % 2 == 0 { 1600 } else { 8 };
+            handle(
+                &mut recoder,
+                packet(2 * i, time, 0, &vec![0; samples]),
+                &mut out,
+            );
+            recoder.handle_loss(None, 200_000_000);
+            time += samples as u32 + 1600;
+        }
+        recoder.handle_end();
+        drain(&mut recoder, &mut out);
+        assert!(out.len() <= 2 * 50 + 10, "{}", out.len());
+    }
+
+    /// Every other packet is lost for a minute: all of them are filled in, since as much has arrived.
+    #[test]
+    fn half_of_a_stream_may_be_filled_in() {
+        let mut recoder = Recoder::new(PCMU_TO_PCMA);
+        let mut out = Vec::new();
+        for i in 0..1500_u32 {
+            handle(
+                &mut recoder,
+                packet(2 * i as u16, i * 320, 0, &[0; 160]),
+                &mut out,
+            );
+            recoder.handle_loss(None, 20_000_000);
+            drain(&mut recoder, &mut out);
+        }
+        assert_eq!(out.len(), 3000);
+        assert!(out.iter().all(|o| o.4.len() == 160));
     }
 
     #[test]

@@ -374,6 +374,7 @@ fn nth(
         name,
         listen: SocketAddr::new(listen.ip(), listen.port() + ahead),
         codec_in: media.codec_in,
+        payload_type_in: media.payload_type_in,
         codec_out: media.codec_out,
         destination: match destination {
             Destination::Fixed { host, port } => Destination::Fixed {

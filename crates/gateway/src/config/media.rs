@@ -7,11 +7,12 @@ use toml::Spanned;
 use super::check::Checker;
 use super::raw::{RawDefaults, RawStream};
 use super::{ClockSkew, Destination, Jitter, LATCHED, Rtcp, StreamSpec};
-use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE};
+use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE, PAYLOAD_TYPES};
 
 /// Everything about a stream that is the same for a whole range; ports are those of its first.
 pub(super) struct Media {
     pub(super) codec_in: CodecIn,
+    pub(super) payload_type_in: Option<u8>,
     pub(super) codec_out: Option<Codec>,
     pub(super) ptime_ms: Option<u32>,
     pub(super) jitter: Jitter,
@@ -54,15 +55,18 @@ impl Checker {
             (None, CodecIn::Auto) => None,
         };
         let payload_type = self.payload_type(either!(raw, defaults, payload_type), sent);
+        let dtmf_payload_type = self.dtmf(raw, defaults, payload_type);
+        let payload_type_in = either!(raw, defaults, payload_type_in);
         let media = Media {
             codec_in,
+            payload_type_in: self.payload_type_in(payload_type_in, codec_in, dtmf_payload_type),
             codec_out,
             ptime_ms: self.ptime(either!(raw, defaults, ptime), sent),
             jitter: self.jitter(raw, defaults),
             rtcp: self.rtcp(raw, defaults, destination),
             cname: self.cname(either!(raw, defaults, cname)),
             latch: self.latch(either!(raw, defaults, latch), destination),
-            dtmf_payload_type: self.dtmf(raw, defaults, payload_type),
+            dtmf_payload_type,
             payload_type,
             ssrc: self
                 .number(raw.ssrc.as_ref(), "ssrc", SSRC)
@@ -268,6 +272,31 @@ impl Checker {
         value
     }
 
+    /// Which number the codec has that arrives, where it is not the usual one.
+    fn payload_type_in(
+        &mut self,
+        raw: Option<&Spanned<i64>>,
+        codec_in: CodecIn,
+        dtmf: u8,
+    ) -> Option<u8> {
+        let value = u8::try_from(*raw?.get_ref()).ok();
+        let allowed = if codec_in == CodecIn::Auto {
+            "only with a `codec`: with `codec = \"auto\"` the payload type tells the codec"
+                .to_owned()
+        } else if value.is_none_or(|value| value >= PAYLOAD_TYPES) {
+            "a number from 0 to 127".to_owned()
+        } else if RTCP_CONFLICTS.contains(&value.unwrap_or(0)) {
+            "no number from 64 to 95: RTCP on the same port could not be told apart (RFC 5761)"
+                .to_owned()
+        } else if value == Some(dtmf) {
+            format!("another number than `dtmf-payload-type`, which is {dtmf}")
+        } else {
+            return value;
+        };
+        self.refuse(raw, "payload-type-in", &allowed);
+        None
+    }
+
     fn codec(&mut self, raw: &Spanned<String>, key: &str, allowed: &str) -> Option<Codec> {
         let codec = raw.get_ref().parse().ok();
         if codec.is_none() {
@@ -340,6 +369,8 @@ const CNAME_BYTES_MAX: usize = 255;
 const DTMF_DEFAULT: i64 = 101;
 /// RFC 3551, section 6, table 5.
 const DYNAMIC_PAYLOAD_TYPES: RangeInclusive<u8> = DYNAMIC_PAYLOAD_TYPE..=127;
+/// RFC 5761, section 4.
+const RTCP_CONFLICTS: RangeInclusive<u8> = 64..=95;
 const CLOCK_RATE_HZ: RangeInclusive<i64> = 1..=threadbare_rtp::jitter::CLOCK_RATE_HZ_MAX as i64;
 /// As `audioloudnorm` takes it.
 const LOUDNESS_TARGET_LUFS: RangeInclusive<f64> = -70.0..=-5.0;

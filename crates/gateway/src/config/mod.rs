@@ -57,6 +57,8 @@ pub struct StreamSpec {
     pub listen: SocketAddr,
     /// Codec received.
     pub codec_in: CodecIn,
+    /// Payload type of received packets; `None`: those that are usual for the codec.
+    pub payload_type_in: Option<u8>,
     /// Codec sent; `None`: as received.
     pub codec_out: Option<Codec>,
     /// Where to.

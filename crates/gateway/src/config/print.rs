@@ -56,6 +56,10 @@ fn stream(spec: &StreamSpec) -> Table {
         ("listen", text(&spec.listen)),
         ("destination", text(&spec.destination)),
         ("codec", text(&spec.codec_in)),
+        (
+            "payload-type-in",
+            number(spec.payload_type_in.map(u32::from)),
+        ),
         ("codec-out", spec.codec_out.and_then(|codec| text(&codec))),
         ("ptime", number(spec.ptime_ms)),
         ("latency", number(Some(spec.jitter.latency_ms))),

@@ -8,9 +8,15 @@
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rtp_types::{RtpPacket, RtpPacketBuilder};
+use threadbare::config::Config;
+use threadbare::gateway::{Event, Gateway};
+use threadbare::pipeline::Elements;
+use threadbare::run::init_gstreamer;
 
 /// Nothing here takes long; this only ends a test that hangs.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -120,6 +126,39 @@ pub fn wait_until(condition: impl Fn() -> bool) {
     while !condition() {
         assert!(start.elapsed() < LIMIT, "it does not come true");
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A gateway on a thread of its own, until dropped.
+pub struct Background {
+    pub events: Sender<Event>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Runs a configuration in this process.
+    pub fn start(config: &str, elements: Elements) -> Background {
+        init_gstreamer().expect("GStreamer");
+        let config = Config::from_toml("test", config).expect("a good configuration");
+        let mut gateway = Gateway::start(config, elements).expect("all elements");
+        let events = gateway.sender();
+        let thread = std::thread::spawn(move || {
+            gateway.handle_for(None);
+            gateway.drain_and_stop(Duration::from_secs(2));
+        });
+        Background {
+            events,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        let _ = self.events.send(Event::Stop { cause: "the test" });
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("the gateway ends well");
+        }
     }
 }
 

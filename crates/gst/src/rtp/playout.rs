@@ -4,7 +4,7 @@ use gst::prelude::*;
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::jitter::{self, Arrival, DropReason, JitterBuffer, Output};
 use threadbare_rtp::packet::Packet;
-use threadbare_rtp::payload::{COMFORT_NOISE, static_payload};
+use threadbare_rtp::payload::{COMFORT_NOISE, PayloadTypes, static_payload};
 use threadbare_rtp::session;
 
 use crate::kit::source::Produced;
@@ -47,13 +47,20 @@ pub(super) struct Playout {
     announced: Option<PayloadType>,
     /// Comes behind the caps that were due before it.
     waiting: Option<gst::Buffer>,
-    /// Packets of a payload type that nobody said anything about.
+    /// Packets of other types keep their place in the order, and go no further.
+    accepted: PayloadTypes,
+    /// Packets of a payload type that is not accepted, or whose clock rate is not known.
     unknown: u64,
 }
 
-/// Why a packet was not taken in.
+/// Why a packet will not be pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct UnknownPayloadType(pub(super) PayloadType);
+pub(super) enum Refusal {
+    /// At which rate its timestamps count is not known.
+    NoClockRate(PayloadType),
+    /// The stream is of other types.
+    NotAccepted(PayloadType, PayloadTypes),
+}
 
 impl Playout {
     pub(super) fn new(
@@ -69,6 +76,7 @@ impl Playout {
             caps,
             announced: None,
             waiting: None,
+            accepted: PayloadTypes::ALL,
             unknown: 0,
         })
     }
@@ -80,6 +88,10 @@ impl Playout {
     pub(super) fn set_caps(&mut self, caps: Option<gst::Caps>) {
         self.caps = caps;
         self.announced = None;
+    }
+
+    pub(super) fn set_accepted(&mut self, accepted: PayloadTypes) {
+        self.accepted = accepted;
     }
 
     pub(super) fn set_do_lost(&mut self, do_lost: bool) {
@@ -115,14 +127,22 @@ impl Playout {
         fields: Fields,
         buffer: gst::Buffer,
         addresses: [usize; 3],
-    ) -> Result<(), UnknownPayloadType> {
+    ) -> Result<(), Refusal> {
         let session::RtpHeader {
             ssrc,
             seq,
             time,
             payload_type,
         } = fields.arrival;
+        let is_accepted = self.accepted.contains(payload_type);
+        if !is_accepted {
+            self.unknown += 1;
+        }
+        let refusal = Refusal::NotAccepted(payload_type, self.accepted);
         if self.announced.is_none() {
+            if !is_accepted {
+                return Err(refusal);
+            }
             self.begin(payload_type)?;
         }
         self.jitter.handle_packet(
@@ -140,15 +160,15 @@ impl Playout {
                 },
             },
         );
-        Ok(())
+        if is_accepted { Ok(()) } else { Err(refusal) }
     }
 
     /// The first packet says at which rate the timestamps count, unless the caps do.
     #[cold]
-    fn begin(&mut self, payload_type: PayloadType) -> Result<(), UnknownPayloadType> {
+    fn begin(&mut self, payload_type: PayloadType) -> Result<(), Refusal> {
         let rate_hz = self.clock_rate_hz(payload_type).ok_or_else(|| {
             self.unknown += 1;
-            UnknownPayloadType(payload_type)
+            Refusal::NoClockRate(payload_type)
         })?;
         self.announced = Some(payload_type);
         self.restart(rate_hz);
@@ -194,6 +214,7 @@ impl Playout {
                 self.jitter.poll_before_loss(now_ns)
             };
             match output? {
+                Output::Packet { packet, .. } if !self.accepted.contains(packet.payload_type) => {}
                 Output::Packet {
                     packet:
                         Held {

@@ -74,7 +74,11 @@ fn add_table(page: &mut String, title: &str, text: &str, fields: &[Field]) {
         writeln!(page, "| `{name}`{late} | {type_} | {meaning} |").unwrap();
     }
     if fields.iter().any(|field| field.is_late) {
-        writeln!(page, "\n\\* only while the element runs, or once there is data").unwrap();
+        writeln!(
+            page,
+            "\n\\* only while the element runs, or once there is data"
+        )
+        .unwrap();
     }
 }
 

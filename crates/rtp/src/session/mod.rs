@@ -526,14 +526,12 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// Sends with another SSRC from now on, one that the caller's packets bear already. A BYE for the one so far is due with
-    /// the next report, if anything was sent with it (RFC 3550, section 8.2).
+    /// Sends with another SSRC from now on, one that the caller's packets bear already. No BYE is sent for the one so far:
+    /// that is for a collision (RFC 3550, section 8.2), and listeners take it for the end of the session. They time the old
+    /// one out.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         if ssrc == self.ssrc {
             return;
-        }
-        if self.sent.has_any || self.counts.rtcp_sent > 0 {
-            self.departed = Some(self.ssrc);
         }
         self.ssrc = ssrc;
         (self.sent.packets, self.sent.octets) = (0, 0);
@@ -566,6 +564,12 @@ impl Session {
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.ssrc
+    }
+
+    /// Whether others may know our SSRC: RTP or RTCP was sent.
+    #[must_use]
+    pub fn has_sent(&self) -> bool {
+        self.sent.has_any || self.counts.rtcp_sent > 0
     }
 
     /// The source that RTP is received from: the last one that proved itself while no other was heard.

@@ -91,6 +91,9 @@ impl RtcpAgent {
 
     /// Sends what is due.
     fn transmit(&mut self, now_ns: u64) {
+        if !self.session.rtcp().may_report() {
+            return;
+        }
         let mut bytes = [0; PACKET_BYTES_MAX];
         for _ in 0..BUDGET {
             let (len, to) = {
@@ -123,7 +126,15 @@ impl RtcpAgent {
     }
 
     fn arm(&self, cx: &mut Cx<'_>) {
-        match self.session.rtcp().session.next_timeout() {
+        let due_ns = {
+            let rtcp = self.session.rtcp();
+            let due_ns = rtcp.session.next_timeout();
+            match rtcp.ssrc_is_open {
+                true => due_ns.map(|due_ns| due_ns.max(cx.now_ns() + HELD_NS)),
+                false => due_ns,
+            }
+        };
+        match due_ns {
             Some(due_ns) => cx.set_timer(due_ns, Precision::About),
             None => cx.clear_timer(),
         }
@@ -148,5 +159,8 @@ impl Agent for RtcpAgent {
 
 /// No RTCP packet of a session this small is longer than an Ethernet frame.
 pub(crate) const PACKET_BYTES_MAX: usize = 1500;
+/// How often is looked whether there is something to report on: half of RTCP's shortest usual interval (RFC 3550, section
+/// 6.2).
+const HELD_NS: u64 = 2_500_000_000;
 /// Packets in one pass, each way.
 const BUDGET: usize = 16;

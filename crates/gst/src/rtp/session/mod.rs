@@ -66,6 +66,8 @@ pub(crate) struct Rtcp {
     mux: bool,
     /// No RTCP goes out.
     silent: bool,
+    /// Our SSRC may still become that of the packets that a sink will send: nobody has heard of it.
+    ssrc_is_open: bool,
     /// Dropped for coming from somebody else than the peer.
     pub(crate) strangers: u64,
     pub(crate) session: Session,
@@ -136,6 +138,7 @@ impl RtpSession {
                 rtcp_destination: None,
                 mux: false,
                 silent: false,
+                ssrc_is_open: false,
                 strangers: 0,
             }),
             peer_version: AtomicU32::new(0),
@@ -224,6 +227,23 @@ impl RtpSession {
     pub(crate) fn set_ssrc(&self, ssrc: Ssrc) {
         lock(&self.sent).ssrc = ssrc;
         self.rtcp().session.set_ssrc(ssrc);
+    }
+
+    /// A sink has joined whose packets bring an SSRC: that is ours, if they come before the first report.
+    pub(crate) fn await_ssrc(&self) {
+        let mut rtcp = self.rtcp();
+        rtcp.ssrc_is_open = !rtcp.session.has_sent();
+    }
+
+    /// The SSRC of packets that come with `ssrc`, from the first one on: what one peer has heard of, in whichever kind of
+    /// packet, stays.
+    #[cold]
+    pub(crate) fn settle_ssrc(&self, ssrc: Ssrc) -> Ssrc {
+        let mut rtcp = self.rtcp();
+        if std::mem::take(&mut rtcp.ssrc_is_open) {
+            rtcp.session.set_ssrc(ssrc);
+        }
+        rtcp.session.ssrc()
     }
 
     /// Sends there, whatever is learned; `None`: where the peer is.
@@ -462,6 +482,14 @@ impl Rtcp {
             },
             moved,
         }
+    }
+
+    /// Whether RTCP may go out by now. While the SSRC is open there has to be something to report on; then it is settled.
+    fn may_report(&mut self) -> bool {
+        if self.ssrc_is_open && self.session.sources().next().is_some() {
+            self.ssrc_is_open = false;
+        }
+        !self.ssrc_is_open
     }
 
     /// Whether packets of this source have come.

@@ -1,7 +1,7 @@
 //! Properties, pad and states of `ts-rtpsink`.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use gst::glib::{self, Properties};
@@ -30,6 +30,8 @@ struct Settings {
     bind_port: i32,
     session: String,
     cname: Option<String>,
+    /// `None`: that of the packets, or of the session's reports, whichever comes first.
+    ssrc: Option<u32>,
     qos_dscp: i32,
 }
 
@@ -44,6 +46,7 @@ impl Default for Settings {
             bind_port: 0,
             session: String::new(),
             cname: None,
+            ssrc: None,
             qos_dscp: -1,
         }
     }
@@ -63,7 +66,7 @@ pub struct RtpSink {
     #[property(name = "bind-address", nick = "Bind address", blurb = "Address to send from; unused if a ts-rtpsrc shares the session", type = String, get = |s: &Self| s.settings().bind_address.clone(), set = |s: &Self, v: Option<String>| s.settings().bind_address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
     #[property(name = "bind-port", nick = "Bind port", blurb = "RTP port to send from, 0: any free one; unused if a ts-rtpsrc shares the session", type = i32, get = |s: &Self| s.settings().bind_port, set = |s: &Self, v| s.settings().bind_port = v, minimum = 0, maximum = 65_535, default = 0)]
     #[property(name = "session", nick = "Session", blurb = "Name of the session: use sockets and RTCP session of the ts-rtpsrc with the same name; empty: no sharing", type = String, get = |s: &Self| s.settings().session.clone(), set = |s: &Self, v: Option<String>| s.settings().session = v.unwrap_or_default(), default = "")]
-    #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of sent packets; 4294967295: unchanged", type = u32, get = |s: &Self| s.property_ssrc(), set = |s: &Self, v| s.set_property_ssrc(v), default = SSRC_OF_PACKETS)]
+    #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of sent packets; 4294967295: that of the incoming packets, or the one already reported in RTCP", type = u32, get = |s: &Self| s.property_ssrc(), set = |s: &Self, v| s.set_property_ssrc(v), default = SSRC_OF_PACKETS)]
     #[property(name = "cname", nick = "CNAME", blurb = "Canonical name in RTCP; NULL: a random one, the same for all sessions of the process (RFC 7022)", type = Option<String>, get = |s: &Self| s.settings().cname.clone(), set = |s: &Self, v| s.settings().cname = v)]
     #[property(name = "sync", nick = "Sync", blurb = "Send packets at their time", type = bool, get = |s: &Self| s.sync.sync(), set = |s: &Self, v| s.sync.set_sync(v), default = false)]
     #[property(name = "qos-dscp", nick = "QoS DSCP", blurb = "Differentiated Services code point of sent packets, -1: the system's default", type = i32, get = |s: &Self| s.settings().qos_dscp, set = |s: &Self, v| s.settings().qos_dscp = v, minimum = -1, maximum = 63, default = -1)]
@@ -74,6 +77,8 @@ pub struct RtpSink {
     sync: SyncProperties,
     /// The SSRC to write into packets, or [`NO_SSRC`].
     ssrc: Arc<AtomicU64>,
+    /// The session and the packets have the same one.
+    is_settled: AtomicBool,
     offer: Offer,
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Sender>>,
@@ -102,11 +107,28 @@ impl RtpSink {
     }
 
     fn set_property_ssrc(&self, ssrc: u32) {
-        let ssrc = match ssrc {
-            SSRC_OF_PACKETS => NO_SSRC,
-            ssrc => ssrc.into(),
-        };
-        self.ssrc.store(ssrc, Ordering::Relaxed);
+        let ssrc = (ssrc != SSRC_OF_PACKETS).then_some(ssrc);
+        self.settings().ssrc = ssrc;
+        self.ssrc
+            .store(ssrc.map_or(NO_SSRC, u64::from), Ordering::Relaxed);
+    }
+
+    /// Before the first packet: it has the SSRC that was reported with, or the session takes its.
+    #[cold]
+    fn settle_ssrc(&self, buffer: &gst::BufferRef) {
+        self.is_settled.store(true, Ordering::Relaxed);
+        let mut ssrc = [0; 4];
+        let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
+        if buffer.copy_to_slice(SSRC_AT, &mut ssrc).is_err() {
+            return;
+        }
+        if let Some(session) = session {
+            let ours = Ssrc(u32::from_be_bytes(ssrc));
+            let settled = session.settle_ssrc(ours);
+            if settled != ours {
+                self.ssrc.store(settled.0.into(), Ordering::Relaxed);
+            }
+        }
     }
 
     /// A setting that counts at once, too.
@@ -145,8 +167,13 @@ impl RtpSink {
         if let Some(cname) = &settings.cname {
             session.rtcp().session.set_cname(cname);
         }
-        if let Ok(ssrc) = u32::try_from(self.ssrc.load(Ordering::Relaxed)) {
-            session.set_ssrc(Ssrc(ssrc));
+        let ssrc = settings.ssrc.map_or(NO_SSRC, u64::from);
+        self.ssrc.store(ssrc, Ordering::Relaxed);
+        self.is_settled
+            .store(settings.ssrc.is_some(), Ordering::Relaxed);
+        match settings.ssrc {
+            Some(ssrc) => session.set_ssrc(Ssrc(ssrc)),
+            None => session.await_ssrc(),
         }
         self.set_destination(&session)?;
         let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());
@@ -314,6 +341,9 @@ impl SinkElement for RtpSink {
     }
 
     fn handle_buffer(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
+        if !self.is_settled.load(Ordering::Relaxed) {
+            self.settle_ssrc(&buffer);
+        }
         let ssrc = self.ssrc.load(Ordering::Relaxed);
         if let Ok(ssrc) = u32::try_from(ssrc) {
             let _ = buffer
@@ -355,6 +385,7 @@ impl ObjectSubclass for RtpSink {
             stats: Mutex::default(),
             sync: SyncProperties::live(),
             ssrc: Arc::new(AtomicU64::new(NO_SSRC)),
+            is_settled: AtomicBool::new(false),
             offer: Offer::default(),
             sink_pad,
             sink: OnceLock::new(),

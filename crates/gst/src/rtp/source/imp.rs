@@ -34,6 +34,7 @@ pub struct RtpSrc {
     #[property(name = "used-port", nick = "Used port", blurb = "RTP port in use, 0 for none", type = i32, get = |s: &Self| s.used_port())]
     #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same ports", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
     #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad; NULL: those of the received static payload type (RFC 3551)", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
+    #[property(name = "payload-types", nick = "Payload types", blurb = "Payload types to accept, such as 0,8,101; packets of other types are dropped and counted; empty: all", type = String, get = |s: &Self| s.settings().payload_types.to_string(), set = Self::set_payload_types, default = "", mutable_playing)]
     #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Largest packet expected, bytes; larger packets are dropped and counted", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 12, maximum = MTU_MAX, default = MTU_DEFAULT)]
     #[property(name = "buffer-size", nick = "Buffer size", blurb = "Size of the kernel's receive buffer, bytes; 0: the system's default", type = i32, get = |s: &Self| s.settings().buffer_size, set = |s: &Self, v| s.settings().buffer_size = v, minimum = 0, default = 0)]
     #[property(name = "latency", nick = "Latency", blurb = "Playout delay of the jitter buffer, ms", type = u32, get = |s: &Self| s.settings().latency_ms, set = |s: &Self, v| s.configure(|settings| settings.latency_ms = v), maximum = LATENCY_MS_MAX, default = LATENCY_MS_DEFAULT)]
@@ -95,6 +96,7 @@ impl RtpSrc {
             let mut playout = lock(&shared.playout);
             playout.configure(settings.jitter());
             playout.set_do_lost(settings.do_lost);
+            playout.set_accepted(settings.payload_types);
             drop(playout);
             if latency_changed {
                 let message = gst::message::Latency::builder().src(&*self.obj()).build();
@@ -115,6 +117,17 @@ impl RtpSrc {
                 .as_ref()
                 .map(gst::event::Caps::new)
         });
+    }
+
+    fn set_payload_types(&self, payload_types: Option<String>) {
+        match payload_types.unwrap_or_default().parse() {
+            Ok(payload_types) => self.configure(|settings| settings.payload_types = payload_types),
+            Err(error) => gst::element_imp_warning!(
+                self,
+                gst::ResourceError::Settings,
+                ["payload-types: {error}"]
+            ),
+        }
     }
 
     fn set_uri_property(&self, uri: Option<String>) {
@@ -273,8 +286,9 @@ impl LiveSource for RtpSrc {
         } = opened
             .as_ref()
             .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
-        let playout = Playout::new(settings.jitter(), settings.caps.clone(), settings.do_lost)
+        let mut playout = Playout::new(settings.jitter(), settings.caps.clone(), settings.do_lost)
             .map_err(|e| gst::error_msg!(gst::ResourceError::Settings, ["{e}"]))?;
+        playout.set_accepted(settings.payload_types);
         if let Some(rate_hz) = playout.clock_rate_by_caps() {
             let rates = ClockRates::new(rate_hz, &[]);
             session.rtcp().session.set_clock_rates(rates);

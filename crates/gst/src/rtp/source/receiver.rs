@@ -18,7 +18,7 @@ use crate::kit::receive::{Datagram, Read, Reader};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
-use crate::rtp::playout::{Fields, Playout, UnknownPayloadType};
+use crate::rtp::playout::{Fields, Playout, Refusal};
 use crate::rtp::port::Mailbox;
 use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
 
@@ -33,7 +33,9 @@ pub(super) struct Shared {
 /// Written by the context's thread, read by anyone.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
+    /// RTP packets, from whomever.
     pub(super) packets: Single,
+    /// Bytes of these.
     pub(super) bytes: Single,
     pub(super) malformed: Single,
     pub(super) truncated: Single,
@@ -154,8 +156,6 @@ impl Receiver {
             from,
         } = datagram;
         let counts = &self.shared.counts;
-        counts.packets.add(1);
-        counts.bytes.add(received.len as u64);
         cx.count_packets(1);
         let now_ns = cx.now_ns();
         let data = &buffer.data()[..received.len];
@@ -175,6 +175,8 @@ impl Receiver {
             counts.malformed.add(1);
             return buffer.release();
         };
+        counts.packets.add(1);
+        counts.bytes.add(received.len as u64);
         let fields = Fields::from(&packet);
         let admission = self.session.handle_rtp(arrival_ns, from, fields.arrival);
         if admission == Admission::Refused {
@@ -192,8 +194,8 @@ impl Receiver {
             buffer,
             addresses,
         );
-        if let Err(UnknownPayloadType(payload_type)) = taken {
-            self.warn_of(payload_type.0);
+        if let Err(refusal) = taken {
+            self.warn_of(refusal);
         }
     }
 
@@ -220,18 +222,22 @@ impl Receiver {
     }
 
     #[cold]
-    fn warn_of(&mut self, payload_type: u8) {
-        if !std::mem::replace(&mut self.has_warned, true)
-            && let Some(element) = self.element.upgrade()
-        {
-            gst::element_warning!(
-                element,
-                gst::StreamError::Format,
-                [
-                    "payload type {payload_type} is dynamic: its packets are dropped until a clock-rate is given (caps)"
-                ]
-            );
+    fn warn_of(&mut self, refusal: Refusal) {
+        if std::mem::replace(&mut self.has_warned, true) {
+            return;
         }
+        let Some(element) = self.element.upgrade() else {
+            return;
+        };
+        let warning = match refusal {
+            Refusal::NoClockRate(payload_type) => format!(
+                "payload type {payload_type} is dynamic: its packets are dropped until a clock-rate is given (caps)"
+            ),
+            Refusal::NotAccepted(payload_type, accepted) => format!(
+                "packets of payload type {payload_type} are dropped: this stream takes {accepted} only"
+            ),
+        };
+        gst::element_warning!(element, gst::StreamError::Format, ["{warning}"]);
     }
 
     #[inline]

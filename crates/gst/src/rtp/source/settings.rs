@@ -6,6 +6,7 @@ use gst::glib;
 use threadbare_rtp::demux::Filter;
 use threadbare_rtp::id::Ssrc;
 use threadbare_rtp::jitter::{self, Adaptive, Release, Skew};
+use threadbare_rtp::payload::PayloadTypes;
 
 use crate::kit::socket::{MulticastSettings, format_host_port, split_host_port};
 use crate::rtp::session::SocketSettings;
@@ -20,6 +21,7 @@ pub(super) struct Settings {
     pub(super) rtcp: bool,
     pub(super) reuse: bool,
     pub(super) caps: Option<gst::Caps>,
+    pub(super) payload_types: PayloadTypes,
     pub(super) mtu: u32,
     pub(super) buffer_size: i32,
     pub(super) latency_ms: u32,
@@ -47,6 +49,7 @@ impl Default for Settings {
             rtcp: true,
             reuse: true,
             caps: None,
+            payload_types: PayloadTypes::ALL,
             mtu: MTU_DEFAULT,
             buffer_size: 0,
             latency_ms: LATENCY_MS_DEFAULT,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   ts-rtpsrc ! ts-rtpg711 ! ts-rtpsink                          PCMU, PCMA, L16/8000/1: one hop, meter inside
-//!   ts-rtpsrc ! depayload ! decode ! [audioloudnorm !] ebur128level ! encode ! payload ! ts-rtpsink     everything else
+//!   ts-rtpsrc ! (codec elements, see `chain`) ! ts-rtpsink       everything else
 //!   ts-rtpsrc ! ts-rtpsink                                       as it comes
 //! ```
 //!
@@ -14,13 +14,18 @@
 //! and no thread. Elements are made from their factories and linked without the checks that
 //! `gst_parse_launch` does for pipelines it knows nothing of.
 
+mod chain;
+mod guard;
+
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use gst::glib;
 use gst::prelude::*;
-use rtp_types::RtpPacket;
+use threadbare_rtp::id::PayloadType;
+use threadbare_rtp::payload::{COMFORT_NOISE, PayloadTypes};
 
+use self::chain::{insert, is_fused, takes_any_type};
+use self::guard::{keep_to_codec, keep_to_what_came, payload_type};
 use crate::codec::{Codec, CodecIn};
 use crate::config::{Contexts, Destination, Jitter, Rtcp, StreamSpec};
 
@@ -80,26 +85,6 @@ pub struct PipelineBuilder {
     clock: gst::Clock,
 }
 
-/// A codec element of the chain: the name of its factory, and its properties.
-#[derive(Debug)]
-struct Part {
-    factory: &'static str,
-    properties: Vec<(&'static str, Setting)>,
-}
-
-/// The value of a codec element's property.
-#[derive(Clone, Copy, Debug)]
-enum Setting {
-    Uint(u32),
-    Int(i32),
-    Int64(i64),
-    Double(f64),
-    Flag(bool),
-    Text(&'static str),
-    /// An enumeration's value by its number.
-    Enum(u32),
-}
-
 impl PipelineBuilder {
     /// Pipelines made of these elements, which post to this bus.
     pub fn new(elements: Elements, bus: gst::Bus) -> PipelineBuilder {
@@ -146,6 +131,7 @@ impl PipelineBuilder {
         pipeline.set_auto_flush_bus(false);
         pipeline.use_clock(Some(&self.clock));
 
+        let spec = &with_ssrc(spec);
         let context = contexts.name_for(index);
         let source = self.source(spec, contexts, &context)?;
         let sink = self.sink(spec, contexts, &context)?;
@@ -155,7 +141,7 @@ impl PipelineBuilder {
             (true, _) => link(&source, &sink)?,
             (false, CodecIn::Known(codec_in)) => {
                 let parts = self.elements.chain(codec_in, spec);
-                keep_to_codec(self.elements, &source, codec_in, spec);
+                guard(self.elements, &source, &sink, codec_in, spec);
                 insert(&pipeline, &source, &sink, parts)?
             }
             (false, CodecIn::Auto) => learn_codec(self.elements, &pipeline, &source, &sink, spec)?,
@@ -226,7 +212,7 @@ fn rtp_source(source: &gst::Element, spec: &StreamSpec) {
     } = spec.jitter;
     if let CodecIn::Known(codec) = spec.codec_in {
         // Without, it goes by the static payload types.
-        let caps = match is_fused(codec, spec) {
+        let caps = match takes_any_type(codec, spec) {
             true => codec.rtp_caps_of_any_type(),
             false => codec.rtp_caps(),
         };
@@ -238,6 +224,8 @@ fn rtp_source(source: &gst::Element, spec: &StreamSpec) {
             .field("clock-rate", rate_hz as i32);
         source.set_property("caps", caps.build());
     }
+    source.set_property("payload-types", accepted(spec.codec_in, spec).to_string());
+    source.set_property("mtu", packet_bytes_max(spec.codec_in));
     source.set_property("latency", latency_ms);
     source.set_property("adaptive", adaptive);
     source.set_property("drop-on-latency", drop_on_latency);
@@ -282,56 +270,65 @@ fn session_name(spec: &StreamSpec) -> String {
     }
 }
 
-/// Whether one element does all of it: the pairs that are tables, and what keeps its samples.
-fn is_fused(codec_in: Codec, spec: &StreamSpec) -> bool {
-    if spec.loudness_target_lufs.is_some() {
-        return false;
-    }
-    let codec_out = spec.codec_out.unwrap_or(codec_in);
-    let is_table = |codec| {
-        matches!(
-            codec,
-            Codec::Pcmu
-                | Codec::Pcma
-                | Codec::L16 {
-                    rate_hz: 8000,
-                    channels: 1
-                }
-        )
+/// One SSRC from the first packet on, be that RTP or RTCP: a listener who hears a second one may take the first for gone.
+/// Packets that go out as they came keep their sender's.
+fn with_ssrc(spec: &StreamSpec) -> StreamSpec {
+    let ssrc = match spec.is_passthrough() {
+        true => None,
+        false => spec.ssrc.or_else(|| Some(glib::random_int())),
     };
-    let is_mono_l16 = |codec| matches!(codec, Codec::L16 { channels: 1, .. });
-    is_table(codec_in) && is_table(codec_out) || codec_in == codec_out && is_mono_l16(codec_in)
+    StreamSpec {
+        ssrc,
+        ..spec.clone()
+    }
 }
 
-/// Keeps from the decoder what is no audio: a depayloader takes packets of any type for its own. `ts-rtpg711` knows the
-/// difference, and passes these packets on.
-fn keep_to_codec(elements: Elements, source: &gst::Element, codec_in: Codec, spec: &StreamSpec) {
+/// The payload types that a stream takes: those of its codec, telephone events and comfort noise.
+fn accepted(codec_in: CodecIn, spec: &StreamSpec) -> PayloadTypes {
+    let own: Vec<u8> = match codec_in {
+        // Whatever its clock rate counts, or whatever is static: nothing is decoded.
+        CodecIn::Auto if spec.is_passthrough() => return PayloadTypes::ALL,
+        CodecIn::Auto => Codec::with_static_payload_types()
+            .map(Codec::default_payload_type)
+            .collect(),
+        CodecIn::Known(codec) => match spec.payload_type_in {
+            Some(named) => vec![named],
+            None => codec.usual_payload_types().collect(),
+        },
+    };
+    let own = own.into_iter().map(PayloadType);
+    own.chain([PayloadType(spec.dtmf_payload_type), COMFORT_NOISE])
+        .collect()
+}
+
+/// Bytes of the largest packet that may come: 20 ms of linear audio may be more than an Ethernet frame, and come in pieces.
+fn packet_bytes_max(codec_in: CodecIn) -> u32 {
+    let codecs = match codec_in {
+        CodecIn::Known(codec) => vec![codec],
+        CodecIn::Auto => Codec::with_static_payload_types().collect(),
+    };
+    let linear = codecs
+        .into_iter()
+        .filter_map(|codec| codec.payload_bytes(20));
+    (linear.max().unwrap_or(0) + RTP_HEADER_BYTES_MAX).max(FRAME_BYTES)
+}
+
+/// Keeps from the decoder what it cannot decode, and from the network what is more than came.
+fn guard(
+    elements: Elements,
+    source: &gst::Element,
+    sink: &gst::Element,
+    codec_in: Codec,
+    spec: &StreamSpec,
+) {
+    // `ts-rtpg711` knows the difference, and passes on what is no audio.
     if elements == Elements::Threadbare && is_fused(codec_in, spec) {
         return;
     }
-    let Some(pad) = source.static_pad("src") else {
-        return;
-    };
-    let (stream, dtmf) = (spec.name.clone(), spec.dtmf_payload_type);
-    let has_warned = AtomicBool::new(false);
-    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
-        let Some(gst::PadProbeData::Buffer(buffer)) = &info.data else {
-            return gst::PadProbeReturn::Ok;
-        };
-        match payload_type(buffer) {
-            Some(payload_type) if payload_type == dtmf || payload_type == COMFORT_NOISE => {
-                if !has_warned.swap(true, Ordering::Relaxed) {
-                    tracing::warn!(
-                        stream,
-                        payload_type,
-                        "dropping telephone events and comfort noise: they pass between PCMU, PCMA and L16/8000/1 only"
-                    );
-                }
-                gst::PadProbeReturn::Drop
-            }
-            _ => gst::PadProbeReturn::Ok,
-        }
-    });
+    keep_to_codec(source, spec);
+    if elements == Elements::Threadbare {
+        keep_to_what_came(source, sink, codec_in, spec);
+    }
 }
 
 /// Waits for the first packet with a static payload type, then builds the chain for it.
@@ -355,7 +352,7 @@ fn learn_codec(
         let (Some(pipeline), Some(sink), Some(source)) =
             (pipeline.upgrade(), sink.upgrade(), pad.parent_element())
         else {
-            return gst::PadProbeReturn::Drop;
+            return gst::PadProbeReturn::Handled;
         };
         let Some(codec) = payload_type(buffer).and_then(Codec::from_static_payload_type) else {
             if !warned {
@@ -365,13 +362,17 @@ fn learn_codec(
                     "dropping packets whose payload type does not tell the codec; set `codec` for this stream"
                 );
             }
-            return gst::PadProbeReturn::Drop;
+            return gst::PadProbeReturn::Handled;
         };
         tracing::info!(stream = spec.name, %codec, "learnt the codec from the first packet");
         let known = StreamSpec {
             codec_in: CodecIn::Known(codec),
             ..spec.clone()
         };
+        if elements == Elements::Threadbare {
+            let types = compatible(codec, &known);
+            source.set_property("payload-types", types.to_string());
+        }
         // The caps event is sent again, with what is now known, when the pad is linked.
         let caps = gst::event::Caps::new(&codec.rtp_caps());
         let linked = pad
@@ -381,13 +382,13 @@ fn learn_codec(
         let linked = linked.and_then(|_| match as_it_comes {
             true => link(&source, &sink),
             false => {
-                keep_to_codec(elements, &source, codec, &known);
+                guard(elements, &source, &sink, codec, &known);
                 insert(&pipeline, &source, &sink, elements.chain(codec, &known))
             }
         });
         if let Err(error) = linked {
             gst::element_error!(source, gst::CoreError::Negotiation, ["{error}"]);
-            return gst::PadProbeReturn::Drop;
+            return gst::PadProbeReturn::Handled;
         }
         gst::PadProbeReturn::Remove
     });
@@ -395,13 +396,13 @@ fn learn_codec(
         gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST,
         move |pad, info| {
             let Ok(mut learn) = learn.lock() else {
-                return gst::PadProbeReturn::Drop;
+                return gst::PadProbeReturn::Handled;
             };
             match &info.data {
                 Some(gst::PadProbeData::Buffer(buffer)) => learn(pad, buffer),
                 Some(gst::PadProbeData::BufferList(list)) => list
                     .get(0)
-                    .map_or(gst::PadProbeReturn::Drop, |buffer| learn(pad, buffer)),
+                    .map_or(gst::PadProbeReturn::Handled, |buffer| learn(pad, buffer)),
                 _ => gst::PadProbeReturn::Ok,
             }
         },
@@ -409,209 +410,17 @@ fn learn_codec(
     Ok(())
 }
 
-/// The payload type of a packet, if it is RTP.
-fn payload_type(buffer: &gst::BufferRef) -> Option<u8> {
-    let bytes = buffer.map_readable().ok()?;
-    RtpPacket::parse(&bytes)
-        .ok()
-        .map(|packet| packet.payload_type())
-}
-
-impl Elements {
-    /// The elements between source and sink that turn `codec_in` into what `spec` sends.
-    fn chain(self, codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
-        match self {
-            Elements::Threadbare if is_fused(codec_in, spec) => vec![converter(codec_in, spec)],
-            Elements::Threadbare => chain(codec_in, spec),
-            Elements::Stock => {
-                let latency_ms = spec.jitter.latency_ms;
-                let jitter_buffer =
-                    part("rtpjitterbuffer").with("latency", Setting::Uint(latency_ms));
-                // It stands for what others have, and these have no meter.
-                let spec = StreamSpec {
-                    meter: false,
-                    ..spec.clone()
-                };
-                let mut parts = chain(codec_in, &spec);
-                if latency_ms > 0 {
-                    parts.insert(0, jitter_buffer);
-                }
-                parts
-            }
-        }
-    }
-}
-
-/// All of it in one hop.
-fn converter(codec_in: Codec, spec: &StreamSpec) -> Part {
-    let codec_out = spec.codec_out.unwrap_or(codec_in);
-    let payload_type = payload_type_out(codec_out, spec);
-    let mut part = part(CONVERTER_FACTORY)
-        .with("encoding-name", Setting::Text(codec_out.encoding_name()))
-        .with("ptime", Setting::Uint(spec.ptime_ms.unwrap_or(0)))
-        .with("pt", Setting::Int(payload_type.into()))
-        .with(
-            "telephone-event-pt",
-            Setting::Int(spec.dtmf_payload_type.into()),
-        )
-        .with("meter", Setting::Flag(spec.meter));
-    if let Some(ssrc) = spec.ssrc {
-        part = part.with("ssrc", Setting::Uint(ssrc));
-    }
-    part
-}
-
-/// The same with the ordinary elements.
-fn chain(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
-    let codec_out = spec.codec_out.unwrap_or(codec_in);
-    let mut parts = vec![part(match codec_in {
-        Codec::Pcmu => "rtppcmudepay",
-        Codec::Pcma => "rtppcmadepay",
-        Codec::L16 { .. } => "rtpL16depay",
-        Codec::Opus => "rtpopusdepay",
-    })];
-    // A payloader alone changes the packet time, except where it is a property of the encoding.
-    let recode = codec_in != codec_out
-        || (codec_out == Codec::Opus && spec.ptime_ms.is_some())
-        || spec.loudness_target_lufs.is_some();
-    if recode {
-        parts.extend(decoder(codec_in).map(part));
-        parts.extend(loudness(codec_in, spec));
-        parts.extend(converters(codec_in, codec_out).iter().copied().map(part));
-        parts.extend(encoder(codec_out, spec));
-    }
-    parts.push(payloader(codec_out, spec));
-    parts
-}
-
-/// Brings the audio to its loudness and measures it, before it is converted for the codec that goes out.
-fn loudness(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
-    let mut parts = Vec::new();
-    if let Some(target) = spec.loudness_target_lufs {
-        parts.push(part("audioloudnorm").with("loudness-target", Setting::Double(target)));
-    }
-    if spec.meter {
-        parts.push(part(METER_FACTORY).with("post-messages", Setting::Flag(false)));
-    }
-    // L16 comes in network byte order, which neither takes.
-    if matches!(codec_in, Codec::L16 { .. }) && !parts.is_empty() {
-        parts.insert(0, part("audioconvert"));
-    }
-    parts
-}
-
-fn payload_type_out(codec_out: Codec, spec: &StreamSpec) -> u8 {
-    spec.payload_type
-        .unwrap_or_else(|| codec_out.default_payload_type())
-}
-
-fn decoder(codec: Codec) -> Option<&'static str> {
-    match codec {
-        Codec::Pcmu => Some("mulawdec"),
-        Codec::Pcma => Some("alawdec"),
-        Codec::L16 { .. } => None,
-        Codec::Opus => Some("opusdec"),
-    }
-}
-
-fn encoder(codec: Codec, spec: &StreamSpec) -> Option<Part> {
-    match codec {
-        Codec::Pcmu => Some(part("mulawenc")),
-        Codec::Pcma => Some(part("alawenc")),
-        Codec::L16 { .. } => None,
-        Codec::Opus => {
-            let encoder = part("opusenc");
-            Some(match spec.ptime_ms {
-                // The enumeration's numbers are the milliseconds.
-                Some(ptime_ms) => encoder.with("frame-size", Setting::Enum(ptime_ms)),
-                None => encoder,
-            })
-        }
-    }
-}
-
-/// What the raw audio of one codec needs to become that of the other.
-fn converters(codec_in: Codec, codec_out: Codec) -> &'static [&'static str] {
-    let is_g711 = |codec| matches!(codec, Codec::Pcmu | Codec::Pcma);
-    match (codec_in, codec_out) {
-        _ if is_g711(codec_in) && is_g711(codec_out) => &[],
-        // opusenc and opusdec work at 8000 Hz, mono, native byte order.
-        (Codec::Opus, other) | (other, Codec::Opus) if is_g711(other) => &[],
-        _ => &["audioconvert", "audioresample"],
-    }
-}
-
-fn payloader(codec: Codec, spec: &StreamSpec) -> Part {
-    let name = match codec {
-        Codec::Pcmu => "rtppcmupay",
-        Codec::Pcma => "rtppcmapay",
-        Codec::L16 { .. } => "rtpL16pay",
-        Codec::Opus => "rtpopuspay",
+/// What the elements that were made for `codec` take as well, telephone events and comfort noise included.
+fn compatible(codec: Codec, spec: &StreamSpec) -> PayloadTypes {
+    let own = match codec {
+        Codec::Pcmu | Codec::Pcma => vec![Codec::Pcmu, Codec::Pcma],
+        other => vec![other],
     };
-    let payload_type = payload_type_out(codec, spec);
-    let mut part = part(name).with("pt", Setting::Uint(payload_type.into()));
-    if let Some(ssrc) = spec.ssrc {
-        part = part.with("ssrc", Setting::Uint(ssrc));
-    }
-    match spec.ptime_ms {
-        Some(ptime_ms) if codec != Codec::Opus => {
-            let ptime_ns = Setting::Int64(i64::from(ptime_ms) * 1_000_000);
-            part.with("min-ptime", ptime_ns).with("max-ptime", ptime_ns)
-        }
-        _ => part,
-    }
-}
-
-fn part(factory: &'static str) -> Part {
-    Part {
-        factory,
-        properties: Vec::new(),
-    }
-}
-
-impl Part {
-    fn with(mut self, name: &'static str, value: Setting) -> Self {
-        self.properties.push((name, value));
-        self
-    }
-}
-
-/// Makes `parts`, adds them to a pipeline that may be running, and links source to sink through them.
-fn insert(
-    pipeline: &gst::Pipeline,
-    source: &gst::Element,
-    sink: &gst::Element,
-    parts: Vec<Part>,
-) -> Result<(), BuildError> {
-    let mut chain = Vec::with_capacity(parts.len());
-    for part in parts {
-        let element = match part.factory {
-            CONVERTER_FACTORY => make_named(part.factory, CONVERTER)?,
-            METER_FACTORY => make_named(part.factory, METER)?,
-            factory => make(factory)?,
-        };
-        for (name, value) in part.properties {
-            match value {
-                Setting::Uint(value) => element.set_property(name, value),
-                Setting::Int(value) => element.set_property(name, value),
-                Setting::Int64(value) => element.set_property(name, value),
-                Setting::Double(value) => element.set_property(name, value),
-                Setting::Flag(value) => element.set_property(name, value),
-                Setting::Text(value) => element.set_property(name, value),
-                Setting::Enum(value) => element.set_property_from_str(name, &value.to_string()),
-            }
-        }
-        pipeline.add(&element)?;
-        chain.push(element);
-    }
-    // From the sink up, so that each element has a running neighbour to push to.
-    let mut next = sink;
-    for element in chain.iter().rev() {
-        link(element, next)?;
-        element.sync_state_with_parent()?;
-        next = element;
-    }
-    link(source, next)
+    let own = own
+        .into_iter()
+        .map(|codec| PayloadType(codec.default_payload_type()));
+    own.chain([PayloadType(spec.dtmf_payload_type), COMFORT_NOISE])
+        .collect()
 }
 
 /// Puts an element on a context, if it is one that can be.
@@ -648,7 +457,7 @@ pub const SINK: &str = "sink";
 /// Name of the element that measures, where there is one.
 pub const METER: &str = "meter";
 
-const METER_FACTORY: &str = "ebur128level";
-const CONVERTER_FACTORY: &str = "ts-rtpg711";
-/// Static payload type of comfort noise (RFC 3551).
-const COMFORT_NOISE: u8 = 13;
+/// An Ethernet frame's payload less some tunnel headers: what sources expect by default.
+const FRAME_BYTES: u32 = 1492;
+/// RFC 3550, section 5.1: the fixed header and 15 contributing sources; and some extension.
+const RTP_HEADER_BYTES_MAX: u32 = 12 + 15 * 4 + 64;

@@ -1,0 +1,254 @@
+//! What stands between a stream's codec elements and the network: what is no audio of the codec does not reach the decoder,
+//! what was made up does not outgrow what came, and the timestamps go on where one packet ends and the next begins.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use gst::prelude::*;
+use rtp_types::RtpPacket;
+use threadbare_rtp::id::{PayloadType, RtpTime};
+use threadbare_rtp::payload::COMFORT_NOISE;
+
+use crate::codec::Codec;
+use crate::config::StreamSpec;
+
+/// The payload type of a packet, if it is RTP.
+pub(super) fn payload_type(buffer: &gst::BufferRef) -> Option<u8> {
+    let bytes = buffer.map_readable().ok()?;
+    RtpPacket::parse(&bytes)
+        .ok()
+        .map(|packet| packet.payload_type())
+}
+
+/// Keeps from the decoder what is no audio: a depayloader takes packets of any type for its own.
+pub(super) fn keep_to_codec(source: &gst::Element, spec: &StreamSpec) {
+    let Some(pad) = source.static_pad("src") else {
+        return;
+    };
+    let (stream, dtmf) = (spec.name.clone(), PayloadType(spec.dtmf_payload_type));
+    let has_warned = AtomicBool::new(false);
+    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        let Some(gst::PadProbeData::Buffer(buffer)) = &info.data else {
+            return gst::PadProbeReturn::Ok;
+        };
+        match payload_type(buffer).map(PayloadType) {
+            Some(payload_type) if [dtmf, COMFORT_NOISE].contains(&payload_type) => {
+                if !has_warned.swap(true, Ordering::Relaxed) {
+                    tracing::warn!(
+                        stream,
+                        %payload_type,
+                        "dropping telephone events and comfort noise: they pass between PCMU, PCMA and L16/8000/1 only"
+                    );
+                }
+                gst::PadProbeReturn::Handled
+            }
+            _ => gst::PadProbeReturn::Ok,
+        }
+    });
+}
+
+/// Losses as a decoder of Opus can conceal them: in whole frames (RFC 6716, section 2.1.4). Their length is what the
+/// timestamps say, and whoever sends these may write anything.
+fn keep_to_frames(pad: &gst::Pad) {
+    pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, |_, info| {
+        let Some(gst::PadProbeData::Event(event)) = &mut info.data else {
+            return gst::PadProbeReturn::Ok;
+        };
+        let Some(lost) = event.structure().filter(|s| s.name() == PACKET_LOST) else {
+            return gst::PadProbeReturn::Ok;
+        };
+        let duration_ns = lost.get::<u64>(DURATION).unwrap_or(0);
+        let whole_ns = duration_ns / OPUS_FRAME_NS_MIN * OPUS_FRAME_NS_MIN;
+        if whole_ns == 0 {
+            return gst::PadProbeReturn::Handled;
+        }
+        let mut lost = lost.to_owned();
+        lost.set(DURATION, whole_ns);
+        *event = gst::event::CustomDownstream::new(lost);
+        gst::PadProbeReturn::Ok
+    });
+}
+
+/// As the jitter buffer names its event, and a field of it.
+const PACKET_LOST: &str = "GstRTPPacketLost";
+const DURATION: &str = "duration";
+/// 2.5 ms.
+const OPUS_FRAME_NS_MIN: u64 = 2_500_000;
+
+/// Sends no more than came, and as much again. Decoders, resamplers and the normaliser fill gaps by timestamps and by
+/// durations that others write into packets.
+pub(super) fn keep_to_what_came(
+    source: &gst::Element,
+    sink: &gst::Element,
+    codec_in: Codec,
+    spec: &StreamSpec,
+) {
+    let (Some(source), Some(sink)) = (source.static_pad("src"), sink.static_pad("sink")) else {
+        return;
+    };
+    if codec_in == Codec::Opus {
+        keep_to_frames(&source);
+    }
+    let codec_out = spec.codec_out.unwrap_or(codec_in);
+    let outgoing = Arc::new(Mutex::new(Outgoing::new(codec_in, codec_out)));
+    let incoming = outgoing.clone();
+    source.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        if let Some(gst::PadProbeData::Buffer(buffer)) = &info.data
+            && let Ok(bytes) = buffer.map_readable()
+            && let Ok(packet) = RtpPacket::parse(&bytes)
+        {
+            lock(&incoming).handle_received(packet.payload());
+        }
+        gst::PadProbeReturn::Ok
+    });
+    let stream = spec.name.clone();
+    let types = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
+    sink.add_probe(types, move |_, info| {
+        let mut outgoing = lock(&outgoing);
+        let goes = match &mut info.data {
+            Some(gst::PadProbeData::Buffer(buffer)) => outgoing.pass(buffer),
+            Some(gst::PadProbeData::BufferList(list)) => {
+                list.make_mut().foreach_mut(|mut buffer, _| {
+                    let goes = outgoing.pass(&mut buffer);
+                    ControlFlow::Continue(goes.then_some(buffer))
+                });
+                true
+            }
+            _ => true,
+        };
+        if goes {
+            return gst::PadProbeReturn::Ok;
+        }
+        if !std::mem::replace(&mut outgoing.has_warned, true) {
+            tracing::warn!(
+                stream,
+                "dropping packets: losses and pauses would make more audio than twice what arrived"
+            );
+        }
+        // Not `Drop`: with GStreamer 1.22 that unrefs what the bindings have dropped.
+        gst::PadProbeReturn::Handled
+    });
+}
+
+fn lock(outgoing: &Mutex<Outgoing>) -> MutexGuard<'_, Outgoing> {
+    outgoing.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How much may go out, and with which timestamp.
+#[derive(Debug)]
+struct Outgoing {
+    codec_in: Codec,
+    codec_out: Codec,
+    /// Microseconds of audio that may go out beyond what has gone.
+    balance_us: u64,
+    /// Where the next packet begins.
+    next: Option<RtpTime>,
+    has_warned: bool,
+}
+
+impl Outgoing {
+    fn new(codec_in: Codec, codec_out: Codec) -> Outgoing {
+        Outgoing {
+            codec_in,
+            codec_out,
+            balance_us: BALANCE_US_FIRST,
+            next: None,
+            has_warned: false,
+        }
+    }
+
+    fn handle_received(&mut self, payload: &[u8]) {
+        let bytes_us = (payload.len() as u64 + RTP_HEADER_BYTES) * US_PER_BYTE_MAX;
+        let audio_us = self.codec_in.audio_us(payload).min(bytes_us);
+        let balance_us = self.balance_us + SENT_PER_RECEIVED * audio_us;
+        self.balance_us = balance_us.min(BALANCE_US_MAX);
+    }
+
+    /// Whether a packet may go out. If so, its timestamp continues that of the one before, unless there is a pause.
+    fn pass(&mut self, buffer: &mut gst::Buffer) -> bool {
+        let stamped = {
+            let Ok(bytes) = buffer.map_readable() else {
+                return true;
+            };
+            let Ok(packet) = RtpPacket::parse(&bytes) else {
+                return true;
+            };
+            let time = RtpTime(packet.timestamp());
+            self.handle_sending(time, packet.payload())
+        };
+        let Some(time) = stamped else { return false };
+        // A whole header is there: it was read.
+        let _ = buffer
+            .make_mut()
+            .copy_from_slice(TIMESTAMP_AT, &time.0.to_be_bytes());
+        true
+    }
+
+    fn handle_sending(&mut self, time: RtpTime, payload: &[u8]) -> Option<RtpTime> {
+        let rate_hz = self.codec_out.clock_rate_hz();
+        let off_max = (u64::from(rate_hz) * STEP_US_MAX / 1_000_000) as i32;
+        let audio_us = self.codec_out.audio_us(payload);
+        let samples = self.codec_out.audio_samples(payload);
+        let time = match self.next {
+            Some(next) if (time.0.wrapping_sub(next.0) as i32).abs() <= off_max => next,
+            _ => time,
+        };
+        self.next = Some(time.plus(samples));
+        self.balance_us = self.balance_us.checked_sub(audio_us)?;
+        Some(time)
+    }
+}
+
+/// Audio that goes out for audio that comes in: itself, and once more to conceal losses with and to fill pauses.
+const SENT_PER_RECEIVED: u64 = 2;
+/// What may go out beyond that right at the start: the longest loss that is concealed.
+const BALANCE_US_FIRST: u64 = 200_000;
+/// What a stream may save up, for pauses in speech.
+const BALANCE_US_MAX: u64 = 10_000_000;
+/// An Opus packet of one byte may claim 60 ms, one of two bytes 120 ms. With its header that is no more than this for each byte.
+const US_PER_BYTE_MAX: u64 = 5_000;
+/// Encoders and resamplers begin with less than a packet: not all that goes out lies on a grid. More is a pause.
+const STEP_US_MAX: u64 = 30_000;
+/// RFC 3550, section 5.1.
+const RTP_HEADER_BYTES: u64 = 12;
+const TIMESTAMP_AT: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One byte that claims 60 ms (RFC 6716, section 3.1: configuration 3).
+    const OPUS_60_MS: &[u8] = &[3 << 3];
+
+    #[test]
+    fn no_more_goes_out_than_twice_what_came() {
+        let mut outgoing = Outgoing::new(Codec::Opus, Codec::Pcma);
+        let mut sent_ms = 0;
+        for _ in 0..1000 {
+            outgoing.handle_received(OPUS_60_MS);
+            // Somebody fills 200 ms between each two of them.
+            for _ in 0..13 {
+                let sent = outgoing.handle_sending(RtpTime(0), &[0; 160]);
+                sent_ms += if sent.is_some() { 20 } else { 0 };
+            }
+        }
+        assert!(sent_ms <= 2 * 60 * 1000 + 200, "{sent_ms}");
+        assert!(sent_ms >= 2 * 60 * 1000 - 1000, "{sent_ms}");
+    }
+
+    #[test]
+    fn timestamps_go_on_but_keep_a_pause() {
+        let mut outgoing = Outgoing::new(Codec::Pcmu, Codec::Opus);
+        let twenty_ms = &[1 << 3];
+        // An encoder that begins 312 samples early, then a pause of 100 ms.
+        let times = [1000, 1000 + 648, 1000 + 1608, 1000 + 2568 + 4800];
+        let stamped = times.map(|time| {
+            outgoing.handle_received(&[0; 160]);
+            outgoing
+                .handle_sending(RtpTime(time), twenty_ms)
+                .map(|time| time.0)
+        });
+        assert_eq!(stamped, [1000, 1960, 2920, 8368].map(Some));
+    }
+}

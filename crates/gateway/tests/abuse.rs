@@ -1,0 +1,212 @@
+//! What strangers and broken senders send: it costs them as much as us, it reaches nobody else, and it stops no stream.
+
+mod common;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
+
+use common::{Background, Received, free_port, knock, receive, rtp, socket};
+use threadbare::pipeline::Elements;
+
+/// One stream with `keys` on its way to a socket of ours: the sender's socket, where to send, and who gets the answers.
+fn call(keys: &str) -> (Background, UdpSocket, SocketAddr, UdpSocket) {
+    let (answer, from) = (socket(), socket());
+    let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let destination = answer.local_addr().expect("bound");
+    let gateway = Background::start(
+        &format!(
+            "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
+             destination = \"{destination}\"\nrtcp = false\n{keys}"
+        ),
+        Elements::Threadbare,
+    );
+    (gateway, from, to, answer)
+}
+
+/// Packets and bytes that came out of a gateway that has stopped by now: they lie in the socket.
+fn all_that_came(answer: &UdpSocket) -> (usize, usize) {
+    answer.set_nonblocking(true).expect("non-blocking");
+    let mut buffer = [0; 65_536];
+    let (mut packets, mut bytes) = (0, 0);
+    while let Ok(length) = answer.recv(&mut buffer) {
+        packets += 1;
+        bytes += length;
+    }
+    (packets, bytes)
+}
+
+/// RTP with a timestamp that fits packets of 20 ms at 8000 Hz.
+fn at_20_ms(payload_type: u8, number: u16, payload: &[u8]) -> Vec<u8> {
+    let mut packet = rtp(payload_type, number, payload);
+    packet[4..8].copy_from_slice(&(u32::from(number) * 160).to_be_bytes());
+    packet
+}
+
+/// A sender of next to nothing, who pretends that much was lost: what is made up for it is bounded by what he sent. The
+/// bound: as much again in packets and, in the encoding that goes out, in audio; and 200 ms, the longest loss that is
+/// concealed, once.
+#[test]
+fn gaps_do_not_amplify() {
+    for keys in [
+        "codec = \"PCMU\"\ncodec-out = \"PCMA\"",
+        "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nptime = 5",
+        "codec = \"PCMU\"\ncodec-out = \"L16/8000/1\"",
+        "codec = \"PCMU\"\ncodec-out = \"L16/16000/1\"",
+        "codec = \"PCMU\"\ncodec-out = \"Opus\"",
+        "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nloudness-target = -23",
+        "codec = \"Opus\"\ncodec-out = \"PCMA\"",
+        "codec = \"PCMU\"",
+    ] {
+        let payload_type = if keys.contains("\"Opus\"\ncodec-out") {
+            96
+        } else {
+            0
+        };
+        for gap in [9, 50] {
+            let (gateway, from, to, answer) = call(keys);
+            let mut number = 0_u16;
+            for n in 0..20 {
+                // The first two are in sequence: a source that proves itself (RFC 3550, A.1).
+                number += if n == 1 { 1 } else { gap + 1 };
+                // One byte is a whole Opus packet, too: of 20 ms, with nothing in it (RFC 6716, section 3.1).
+                let packet = at_20_ms(payload_type, number, &[0x08]);
+                from.send_to(&packet, to).expect("sent");
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            drop(gateway);
+            let (packets, bytes) = all_that_came(&answer);
+            println!("{keys:?}, gap {gap}: {packets} packets, {bytes} bytes");
+            let audio_ms = if payload_type == 96 { 20 * 20 } else { 20 };
+            let packets_max = 2 * 20 + 200 / 5;
+            // 192 bytes a ms is L16/48000/2, the widest here; at least a header for each packet.
+            let widest = if keys.contains("L16") { 32 } else { 16 };
+            let bytes_max = packets_max * 12 + (2 * audio_ms + 200) * widest;
+            assert!(
+                packets <= packets_max,
+                "{keys}, gap {gap}: {packets} packets"
+            );
+            assert!(bytes <= bytes_max, "{keys}, gap {gap}: {bytes} bytes");
+        }
+    }
+}
+
+/// GSM, G.722 and G.729 to streams that are of G.711: they are dropped, and the stream goes on as if they had not come.
+#[test]
+fn other_payload_types_stop_no_stream() {
+    for keys in [
+        "codec-out = \"PCMA\"",
+        "codec-out = \"L16/8000/2\"",
+        "codec = \"PCMU\"\ncodec-out = \"PCMA\"",
+        "codec = \"PCMU\"\ncodec-out = \"L16/8000/2\"",
+    ] {
+        let (_gateway, from, to, answer) = call(keys);
+        let next = knock(&from, to, &answer, 0, 0, &[0xff; 160]);
+        let mut expected = None;
+        for (number, payload_type) in (next..).zip([0, 3, 9, 18, 96, 10, 0, 0]) {
+            // Not silence in any codec; as G.711 it would be as loud as can be.
+            let payload = match payload_type {
+                0 => [0xff; 160],
+                _ => [0x80; 160],
+            };
+            from.send_to(&at_20_ms(payload_type, number, &payload), to)
+                .expect("sent");
+            if payload_type != 0 {
+                continue;
+            }
+            let heard = receive(&answer);
+            let next = expected.get_or_insert(heard.sequence);
+            assert_eq!((heard.ssrc, heard.sequence), (heard.ssrc, *next), "{keys}");
+            *next = next.wrapping_add(1);
+            assert!(is_silent(&heard), "{keys}: {heard:?}");
+        }
+    }
+}
+
+/// Silence of PCMA, or of L16 with the least significant bit dithered.
+fn is_silent(packet: &Received) -> bool {
+    match packet.payload_type {
+        8 => packet.payload.iter().all(|byte| *byte == 0xd5),
+        _ => packet
+            .payload
+            .chunks_exact(2)
+            .all(|pair| i16::from_be_bytes([pair[0], pair[1]]).abs() <= 2),
+    }
+}
+
+/// The number that a sender uses for a codec can be said.
+#[test]
+fn a_named_payload_type_is_taken_and_no_other() {
+    let (_gateway, from, to, answer) =
+        call("codec = \"PCMU\"\ncodec-out = \"PCMA\"\npayload-type-in = 111");
+    let next = knock(&from, to, &answer, 111, 0, &[0xff; 160]);
+    from.send_to(&at_20_ms(0, next, &[0x80; 160]), to)
+        .expect("sent");
+    from.send_to(&at_20_ms(111, next + 1, &[0xff; 160]), to)
+        .expect("sent");
+    assert_eq!(receive(&answer).payload, [0xd5; 160]);
+}
+
+/// A stream that answers whoever calls, RTCP on the same port: its sender's socket and where to send.
+fn answering(keys: &str) -> (Background, UdpSocket, SocketAddr) {
+    let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let gateway = Background::start(
+        &format!(
+            "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
+             destination = \"latched\"\ncodec = \"PCMU\"\nrtcp = \"mux\"\nlatency = 0\n{keys}"
+        ),
+        Elements::Threadbare,
+    );
+    (gateway, socket(), to)
+}
+
+/// An empty receiver report (RFC 3550, section 6.4.2): the eight bytes that are valid RTCP.
+fn empty_report(ssrc: u32) -> Vec<u8> {
+    let mut report = vec![0x80, 201, 0, 1];
+    report.extend(ssrc.to_be_bytes());
+    report
+}
+
+/// It neither draws the media to where it came from nor keeps the true peer waiting.
+#[test]
+fn a_forged_report_latches_nothing() {
+    for ssrc in [0x1234, 0x9999] {
+        let (_gateway, peer, to) = answering("");
+        let stranger = socket();
+        stranger.send_to(&empty_report(ssrc), to).expect("sent");
+        // Three packets: the first proves nothing, the second is answered (RFC 3550, A.1).
+        for number in 0..3 {
+            peer.send_to(&at_20_ms(0, number, &[0x11; 160]), to)
+                .expect("sent");
+        }
+        assert_eq!(receive(&peer).payload, [0x11; 160]);
+        stranger.set_nonblocking(true).expect("non-blocking");
+        let drawn = stranger.recv(&mut [0; 2048]);
+        assert!(drawn.is_err(), "{drawn:?}");
+    }
+}
+
+/// Another port and another SSRC: a program that was started again. It is believed half a second after its first life fell
+/// silent, not three.
+#[test]
+fn a_sender_that_starts_again_is_heard() {
+    let (_gateway, peer, to) = answering("");
+    for number in 0..10 {
+        peer.send_to(&at_20_ms(0, number, &[0x11; 160]), to)
+            .expect("sent");
+    }
+    receive(&peer);
+    let again = socket();
+    again
+        .set_read_timeout(Some(Duration::from_millis(20)))
+        .expect("a valid time-out");
+    let mut number = 500;
+    let mut answer = [0; 2048];
+    while again.recv(&mut answer).is_err() {
+        // 100 packets of 20 ms are 2 s.
+        assert!(number < 600, "not heard");
+        let mut packet = at_20_ms(0, number, &[0x22; 160]);
+        packet[8..12].copy_from_slice(&[1, 2, 3, 4]);
+        again.send_to(&packet, to).expect("sent");
+        number += 1;
+    }
+}
