@@ -280,16 +280,23 @@ impl Checker {
         dtmf: u8,
     ) -> Option<u8> {
         let value = u8::try_from(*raw?.get_ref()).ok();
-        let allowed = if codec_in == CodecIn::Auto {
-            "only with a `codec`: with `codec = \"auto\"` the payload type tells the codec"
-                .to_owned()
-        } else if value.is_none_or(|value| value >= PAYLOAD_TYPES) {
+        if codec_in == CodecIn::Auto {
+            let with = "`codec = \"auto\"`: the payload type tells the codec";
+            let help = "set a `codec`, or remove `payload-type-in`";
+            self.conflict(raw, "payload-type-in", with, help);
+            return None;
+        }
+        if value == Some(dtmf) {
+            let with = format!("`dtmf-payload-type = {dtmf}`");
+            let help = "set another number for one of the two";
+            self.conflict(raw, "payload-type-in", &with, help);
+            return None;
+        }
+        let allowed = if value.is_none_or(|value| value >= PAYLOAD_TYPES) {
             "a number from 0 to 127".to_owned()
         } else if RTCP_CONFLICTS.contains(&value.unwrap_or(0)) {
             "no number from 64 to 95: RTCP on the same port could not be told apart (RFC 5761)"
                 .to_owned()
-        } else if value == Some(dtmf) {
-            format!("another number than `dtmf-payload-type`, which is {dtmf}")
         } else {
             return value;
         };

@@ -286,6 +286,19 @@ const REFUSED_STREAMS: &[Refused] = &[
         ],
         lines: &[6],
     },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\npayload-type-in = 97",
+        says: &[
+            "`payload-type-in = 97` does not go with `codec = \"auto\"`",
+            "set a `codec`",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"Opus\"\npayload-type-in = 101",
+        says: &["`payload-type-in = 101` does not go with `dtmf-payload-type = 101`"],
+        lines: &[6],
+    },
     // Loudness.
     Refused {
         text: "name = \"loud\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\nloudness-target = -4.9",
