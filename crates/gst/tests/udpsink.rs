@@ -920,3 +920,36 @@ fn the_uri_handler_takes_and_gives_udp() {
     assert!(handler.set_uri("udp://x").is_err());
     assert!(handler.set_uri("http://x:1").is_err());
 }
+
+/// A host that does not resolve is no other host: nothing is sent, and the element does not start.
+#[test]
+fn a_host_that_does_not_resolve_is_refused() {
+    let bystander = socket();
+    let port = bystander.local_addr().unwrap().port();
+    // RFC 6761, section 6.4: no name below "invalid" exists.
+    let clients = format!("clients=nowhere.invalid:{port}");
+    for properties in [
+        format!("host=nowhere.invalid port={port}"),
+        format!("port={port} host=nowhere.invalid"),
+        clients,
+    ] {
+        let pipe = Pipe::parse(&format!(
+            "fakesrc num-buffers=3 ! ts-udpsink name=sink sync=false {properties}"
+        ));
+        assert!(
+            pipe.0.set_state(gst::State::Playing).is_err(),
+            "{properties}"
+        );
+        let said = text(&pipe.message(&[gst::MessageType::Error]));
+        assert!(said.contains("nowhere.invalid"), "{said}");
+        assert_nothing(&bystander);
+        // Another one mends it.
+        pipe.to(gst::State::Null);
+        pipe.get("sink").set_property("host", "127.0.0.1");
+        assert_eq!(
+            pipe.get("sink").property::<String>("clients"),
+            format!("127.0.0.1:{port}")
+        );
+        pipe.to(gst::State::Ready);
+    }
+}

@@ -38,6 +38,18 @@ impl From<TcpError> for gst::ErrorMessage {
     }
 }
 
+/// Whether nobody can be taken in at the moment, for want of something that others may give back. The caller stays where it
+/// is, and the listener readable: a thread that looked again at once would do nothing else.
+fn is_exhausted(error: &io::Error) -> bool {
+    let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error
+        .raw_os_error()
+        .is_some_and(|code| exhausted.contains(&code))
+}
+
+/// How long a listener rests then.
+const EXHAUSTED_PAUSE_NS: u64 = 100_000_000;
+
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     sources::register(plugin)?;
     sink::register(plugin)

@@ -15,7 +15,7 @@ use gst::glib;
 use socket2::{Domain, Protocol, Socket, Type};
 use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard};
 
-use super::TcpError;
+use super::{EXHAUSTED_PAUSE_NS, TcpError, is_exhausted};
 use crate::kit::pool::PoolOwner;
 use crate::kit::receive;
 use crate::kit::source::{self, Produced, Producer};
@@ -57,6 +57,8 @@ pub(crate) struct TcpReader {
     stage: Stage,
     /// The stage's descriptor is watched.
     is_watched: bool,
+    /// That there is no descriptor for the caller was said.
+    has_warned: bool,
     may_act: bool,
     timed_out: bool,
     pool: Arc<PoolOwner>,
@@ -78,6 +80,7 @@ impl TcpReader {
         TcpReader {
             stage: Stage::Waiting(origin),
             is_watched: false,
+            has_warned: false,
             may_act: false,
             timed_out: false,
             pool: receive::pool_of(shard, settings.block_bytes as usize),
@@ -193,7 +196,15 @@ impl TcpReader {
                 self.counts.connections.add(1);
                 self.enter(cx, Stage::Open(stream))
             }
-            // It has gone again, or there is no descriptor left at the moment.
+            Err(error) if is_exhausted(&error) => {
+                if !std::mem::replace(&mut self.has_warned, true) {
+                    gst::warning!(crate::kit::CAT, "cannot take the caller in: {error}");
+                }
+                self.unwatch(cx);
+                cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);
+                Ok(())
+            }
+            // It has gone again.
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -293,6 +304,11 @@ impl Producer for TcpReader {
             return result.map_or_else(Produced::Failed, |()| Produced::Idle);
         }
         if std::mem::take(&mut self.timed_out) {
+            if let Stage::Waiting(_) = self.stage {
+                // There may be descriptors again.
+                let watched = self.watch(cx);
+                return watched.map_or_else(Produced::Failed, |()| Produced::Idle);
+            }
             let error = TcpError::TimedOut(self.peer(), self.settings.timeout_s);
             self.close(cx);
             return Produced::Failed(error.into());

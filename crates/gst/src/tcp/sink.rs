@@ -20,9 +20,10 @@ use gst::glib::subclass::Signal;
 use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use threadbare_runtime::{Agent, AgentHandle, Cx, Interest, Ready};
+use threadbare_runtime::{Agent, AgentHandle, Cx, Interest, Precision, Ready};
 
 use super::sources::{PORT_DEFAULT, listen};
+use super::{EXHAUSTED_PAUSE_NS, is_exhausted};
 use crate::kit::context::{ContextSettings, Place};
 use crate::kit::lock;
 use crate::kit::sink::{self, Rendered, Renderer, Sink, SinkElement, SyncProperties};
@@ -237,9 +238,30 @@ impl Agent for ClientAgent {
 struct Acceptor {
     listener: TcpListener,
     clients: Arc<Clients>,
+    /// There was no descriptor for the last caller.
+    is_resting: bool,
+    /// That was said.
+    has_warned: bool,
 }
 
 impl Acceptor {
+    fn watch(&mut self, cx: &Cx<'_>) {
+        self.is_resting = false;
+        if let Err(error) = cx.register(self.listener.as_fd(), 0, Interest::Read) {
+            gst::warning!(crate::kit::CAT, "cannot watch the socket: {error}");
+        }
+    }
+
+    /// Until there may be descriptors again.
+    fn rest(&mut self, cx: &Cx<'_>, error: &std::io::Error) {
+        self.is_resting = true;
+        cx.deregister(self.listener.as_fd());
+        cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);
+        if !std::mem::replace(&mut self.has_warned, true) {
+            gst::warning!(crate::kit::CAT, "cannot take a client in: {error}");
+        }
+    }
+
     fn admit(&self, cx: &Cx<'_>, stream: TcpStream, address: SocketAddr) {
         if stream.set_nonblocking(true).is_err() {
             return;
@@ -271,10 +293,17 @@ impl Agent for Acceptor {
     }
 
     fn run(&mut self, cx: &mut Cx<'_>, _ready: Ready) {
+        if self.is_resting {
+            self.watch(cx);
+        }
         for _ in 0..ACCEPTED_MAX {
             match self.listener.accept() {
-                Ok((stream, address)) => self.admit(cx, stream, address),
-                // None is there, it has gone again, or there is no descriptor left at the moment.
+                Ok((stream, address)) => {
+                    self.has_warned = false;
+                    self.admit(cx, stream, address);
+                }
+                Err(error) if is_exhausted(&error) => return self.rest(cx, &error),
+                // None is there, or it has gone again.
                 Err(_) => return,
             }
         }
@@ -367,16 +396,14 @@ impl Imp {
         let acceptor = Acceptor {
             listener,
             clients: self.clients().clone(),
+            is_resting: false,
+            has_warned: false,
         };
         let handle = place
             .shard
             .call(move |local| local.add_agent(acceptor))
             .map_err(|e| gst::error_msg!(gst::CoreError::StateChange, ["{e}"]))?;
-        handle.command(|acceptor: &mut Acceptor, cx| {
-            if let Err(error) = cx.register(acceptor.listener.as_fd(), 0, Interest::Read) {
-                gst::warning!(crate::kit::CAT, "cannot watch the socket: {error}");
-            }
-        });
+        handle.command(|acceptor: &mut Acceptor, cx| acceptor.watch(cx));
         *lock(&self.acceptor) = Some((handle, place));
         Ok(())
     }

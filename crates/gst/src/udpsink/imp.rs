@@ -99,6 +99,9 @@ pub struct UdpSink {
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Sender>>,
     memberships: Mutex<Vec<(SocketAddr, Membership)>>,
+    /// Destinations by property whose hosts did not resolve. They are tried again when the element starts, which fails with
+    /// them.
+    unresolved: Mutex<Vec<(String, u16)>>,
 }
 
 impl UdpSink {
@@ -124,7 +127,7 @@ impl UdpSink {
             Ok(parsed) => {
                 self.clear();
                 for (host, port) in parsed {
-                    self.add(&host, port);
+                    self.add_by_property(&host, port);
                 }
             }
             Err(error) => self.refuse(&error),
@@ -138,6 +141,9 @@ impl UdpSink {
     }
 
     fn first_client(&self) -> (String, u16) {
+        if let Some(unresolved) = lock(&self.unresolved).first() {
+            return unresolved.clone();
+        }
         self.sender(|sender| match sender.clients.first() {
             Some(client) => (client.host.clone(), client.address.port()),
             None => ("127.0.0.1".into(), 5004),
@@ -147,7 +153,7 @@ impl UdpSink {
     fn set_first_client(&self, host: Option<String>, port: Option<u16>) {
         let (old_host, old_port) = self.first_client();
         self.remove(&old_host, old_port);
-        self.add(
+        self.add_by_property(
             host.as_deref().unwrap_or(&old_host),
             port.unwrap_or(old_port),
         );
@@ -157,10 +163,21 @@ impl UdpSink {
         });
     }
 
-    fn add(&self, host: &str, port: u16) {
+    /// A property cannot fail. A host that does not resolve is kept, so that no other takes its place.
+    fn add_by_property(&self, host: &str, port: u16) {
+        if !self.add(host, port) {
+            lock(&self.unresolved).push((host.to_owned(), port));
+        }
+    }
+
+    /// Whether the host resolves.
+    fn add(&self, host: &str, port: u16) -> bool {
         let client = match Client::new(host, port, now_ns()) {
             Ok(client) => client,
-            Err(error) => return self.refuse(&error),
+            Err(error) => {
+                self.refuse(&error);
+                return false;
+            }
         };
         let address = client.address;
         let is_new = self.sender(|sender| {
@@ -183,9 +200,17 @@ impl UdpSink {
         }
         self.obj()
             .emit_by_name::<()>("client-added", &[&host, &i32::from(port)]);
+        true
     }
 
     fn remove(&self, host: &str, port: u16) {
+        let is_it = |known: &(String, u16)| known.0 == host && known.1 == port;
+        let mut unresolved = lock(&self.unresolved);
+        if let Some(at) = unresolved.iter().position(is_it) {
+            unresolved.remove(at);
+            return;
+        }
+        drop(unresolved);
         let removed = self.sender(|sender| {
             let i = sender
                 .clients
@@ -213,6 +238,7 @@ impl UdpSink {
     }
 
     fn clear(&self) {
+        lock(&self.unresolved).clear();
         let gone = self.sender(|sender| {
             sender.reset();
             std::mem::take(&mut sender.clients)
@@ -257,6 +283,13 @@ impl UdpSink {
         {
             return Err(SocketError::Closed);
         }
+        // By now they may be there.
+        let unresolved = lock(&self.unresolved).clone();
+        for (host, port) in unresolved {
+            let client = Client::new(&host, port, now_ns())?;
+            self.sender(|sender| sender.clients.push(client));
+        }
+        lock(&self.unresolved).clear();
         self.sender(|sender| {
             sender.v4 = settings.socket.clone();
             sender.v6 = settings.socket_v6.clone();
@@ -448,6 +481,7 @@ impl ObjectSubclass for UdpSink {
             sink_pad,
             sink: OnceLock::new(),
             memberships: Mutex::default(),
+            unresolved: Mutex::default(),
         }
     }
 }
@@ -487,7 +521,9 @@ fn signals() -> Vec<Signal> {
             .build()
     };
     vec![
-        action("add", |imp, host, port| imp.add(host, port)),
+        action("add", |imp, host, port| {
+            imp.add(host, port);
+        }),
         action("remove", |imp, host, port| imp.remove(host, port)),
         Signal::builder("clear")
             .action()
