@@ -30,6 +30,20 @@ use_build() {
     say "with the build of $(date -r "$target_dir/$plugin_name" '+%F %T')"
 }
 
+# A port that nothing on this machine is bound to.
+free_port() {
+    local port hex
+    while :; do
+        # Even, as RTP has them; the first of a few, in some tests.
+        port=$((20000 + 2 * (RANDOM % 6000)))
+        printf -v hex ':%04X ' "$port"
+        if ! grep -qi "$hex" /proc/net/{udp,udp6,tcp,tcp6} 2>/dev/null; then
+            echo "$port"
+            return
+        fi
+    done
+}
+
 # So that what this user has installed is neither used nor changed.
 export GST_REGISTRY=$work/registry.bin
 export XDG_DATA_HOME=$work/data

@@ -10,5 +10,48 @@ seconds_max=300
 timeout "$seconds_max" /usr/bin/python3 examples/many-streams.py --streams 500 --seconds 1 ||
     die "examples/many-streams.py: status $?"
 
-"${CARGO:-cargo}" build -q -p gst-plugin-threadbare --example app
+"${CARGO:-cargo}" build -q --workspace --example app
 timeout "$seconds_max" "$target_dir/examples/app" 300 1 || die "crates/gst/examples/app.rs: status $?"
+
+# In C, as its Makefile builds it.
+make --no-print-directory -s -C examples/c CFLAGS=-Werror
+timeout "$seconds_max" examples/c/many-calls 100 20 || die "examples/c/many-calls: status $?"
+rm examples/c/many-calls
+
+# RTP in and out, with senders and listeners that are not ours.
+streams=3
+/usr/bin/python3 examples/rtp-levels.py --listen 127.0.0.1:0 --to 127.0.0.1:"$(free_port)" --streams 1 --seconds 0.1 >"$work/log" 2>&1 ||
+    die "examples/rtp-levels.py: status $?: $(cat "$work/log")"
+to=$(free_port)
+timeout "$seconds_max" /usr/bin/python3 examples/rtp-levels.py --listen 127.0.0.1:0 --to "127.0.0.1:$to" --streams "$streams" \
+    >"$work/levels" 2>&1 &
+levels=$!
+started+=("$levels")
+# $1: a pattern; $2: how often it must be there.
+wait_for() {
+    local end=$((SECONDS + seconds_max))
+    until [ "$(grep -c "$1" "$work/levels")" -ge "$2" ]; do
+        kill -0 "$levels" 2>/dev/null && [ "$SECONDS" -lt "$end" ] || die "no $1 in: $(cat "$work/levels")"
+        sleep 0.1
+    done
+}
+wait_for 'listens on port' "$streams"
+for number in $(seq 0 $((streams - 1))); do
+    port=$(sed -n "s/^stream-$number listens on port //p" "$work/levels")
+    # A sine of amplitude 1/8, which is 21.1 dB below a full-scale square: that is what `level` compares with.
+    ffmpeg -nostdin -v error -re -f lavfi -i "sine=frequency=$((500 + 100 * number)):sample_rate=8000" -c:a pcm_mulaw -f rtp \
+        "rtp://127.0.0.1:$port?pkt_size=172" >/dev/null 2>&1 &
+    started+=("$!")
+    timeout "$seconds_max" gst-launch-1.0 -q udpsrc address=127.0.0.1 port=$((to + 2 * number)) num-buffers=50 \
+        caps=application/x-rtp,media=audio,payload=8,clock-rate=8000,encoding-name=PCMA ! rtppcmadepay ! fakesink ||
+        die "stream $number does not come out: $(cat "$work/levels")"
+    wait_for "^stream-$number: -21\.[0-9] dBFS" 1
+done
+# A sender of RTP reports within 5 s or so (RFC 3550, section 6.2): as one to this port.
+timeout "$seconds_max" gst-launch-1.0 -q udpsrc address=127.0.0.1 port=$((to + 1)) num-buffers=1 caps=application/x-rtcp ! fakesink ||
+    die 'no RTCP comes out'
+kill -INT "$levels"
+wait "$levels" || die "examples/rtp-levels.py: status $?: $(cat "$work/levels")"
+[ "$(grep -c '^stream-[0-9]: [1-9][0-9]* pushed, 0 lost, 0 late, [1-9][0-9]* RTCP packets sent$' "$work/levels")" -ge 1 ] ||
+    die "not what was expected: $(cat "$work/levels")"
+say 'ok'

@@ -7,22 +7,10 @@ export GST_PLUGIN_PATH=$target_dir
 seconds_max=60
 tone='audiotestsrc is-live=true num-buffers=100 samplesperbuffer=160 ! audio/x-raw,rate=8000,channels=1'
 
-# A port that nothing on this machine is bound to.
-free_port() {
-    local port hex
-    while :; do
-        port=$((20000 + RANDOM % 12000))
-        printf -v hex ':%04X ' "$port"
-        if ! grep -qi "$hex" /proc/net/{udp,udp6,tcp,tcp6} 2>/dev/null; then
-            echo "$port"
-            return
-        fi
-    done
-}
-
 # The documented lines, one each, without the backslashes that continue them.
 documented_lines() {
-    find README.md docs -name '*.md' -print0 | xargs -0 awk '
+    # The pages in docs/start, and docs/gateway.md, are run as a whole by tests/start.sh.
+    find README.md docs -name '*.md' ! -path 'docs/start/*' ! -path docs/gateway.md -print0 | xargs -0 awk '
         FNR == 1 { fenced = 0; more = 0 }
         /^ *```/ { fenced = !fenced; next }
         fenced && (more || /^ *gst-launch-1\.0 /) {
@@ -92,7 +80,16 @@ run() {
 mapfile -t lines < <(documented_lines)
 [ "${#lines[@]}" -gt 0 ] || die 'no gst-launch-1.0 line in README.md or docs'
 for line in "${lines[@]}"; do
+    # -q would hide the messages that -m is there for.
+    ! grep -q ' -q .*-m \| -m .*-q ' <<<"$line" || die "-q hides what -m shows: $line"
     run "$line"
+done
+# The plugin under its own name, with all of its elements.
+plugin=$(gst-inspect-1.0 threadbare)
+for page in docs/elements/*.md; do
+    element=$(basename "$page" .md)
+    ! grep -q "^# $element\$" "$page" || grep -q "^  $element: " <<<"$plugin" ||
+        die "gst-inspect-1.0 threadbare does not list $element: $plugin"
 done
 run "gst-launch-1.0 -q $tone ! ts-queue context=q context-wait=20 ! fakesink"
 run "gst-launch-1.0 -q $tone ! ts-queue ! mulawenc ! rtppcmupay ! ts-udpsink clients=127.0.0.1:5004 context=out"

@@ -180,7 +180,7 @@ impl Bench {
             }
         }
         if case.traced {
-            command.env("GST_TRACERS", "threadbare");
+            command.env("GST_TRACERS", "ts-contexts");
             command.env("XDG_RUNTIME_DIR", &self.scratch);
         }
         match case.mode {

@@ -20,7 +20,7 @@ use crate::subprocess::{self, Subprocess};
 /// Measurements.
 #[derive(Debug, clap::Subcommand)]
 pub enum Bench {
-    /// What receiving RTP costs, for ts-udpsrc beside GStreamer's own udpsrc
+    /// Measure the CPU cost of receiving RTP, with ts-udpsrc and with GStreamer's own udpsrc
     Receive(ReceiveArgs),
 }
 

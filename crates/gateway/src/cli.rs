@@ -15,27 +15,27 @@ use crate::run::RunArgs;
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, after_help = EXAMPLES)]
 pub struct Cli {
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Run the gateway of a configuration file until SIGTERM or SIGINT
     Run(RunArgs),
-    /// Carry real RTP streams over loopback, check every packet, and show what it costs
+    /// Carry real RTP streams over loopback, check every packet, and show the cost
     Demo(DemoArgs),
-    /// Measure
+    /// Measure the cost of receiving
     #[command(subcommand)]
     Bench(Bench),
-    /// Measure how loud files are: EBU R128, peaks, and all files as one programme
+    /// Measure the loudness of files (EBU R128), one by one and together
     Loudness(LoudnessArgs),
-    /// Look into a running process
+    /// Show the contexts of a running process
     #[command(subcommand)]
     Inspect(Inspect),
-    /// Check that everything is there that Threadbare needs
+    /// Check that the system has what Threadbare needs
     Doctor(DoctorArgs),
     /// The callers and listeners of the demo
     #[command(hide = true)]
@@ -71,13 +71,13 @@ impl Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  threadbare demo                       See 1000 streams carried and checked, for 10 seconds
-  threadbare demo --streams 10 --json   The same with 10 streams; one line of JSON at the end
-  threadbare run gateway.toml --check   Is my configuration right?
+  threadbare demo                       Carry and check 1000 streams for 10 seconds
+  threadbare demo --streams 10 --json   The same with 10 streams, and one line of JSON at the end
+  threadbare run gateway.toml --check   List the mistakes in a configuration
   threadbare run gateway.toml           Run it
-  threadbare inspect contexts           What is it doing, and does anything hold it up?
-  threadbare doctor                     Is everything there that Threadbare needs?
-  threadbare loudness *.flac            How loud are these files?
-  threadbare bench receive              What does receiving cost, beside GStreamer's own udpsrc?
+  threadbare inspect contexts           Show the load of a running gateway's threads
+  threadbare doctor                     Check that the system has what Threadbare needs
+  threadbare loudness *.flac            Measure the loudness of files
+  threadbare bench receive              Compare the cost of receiving with GStreamer's own udpsrc
 
-Set THREADBARE_LOG=debug for more log lines, and GST_DEBUG as usual for GStreamer's.";
+THREADBARE_LOG=debug shows more log lines; GST_DEBUG works as in any GStreamer program.";

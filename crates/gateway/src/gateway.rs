@@ -15,6 +15,7 @@ use crate::backoff::Backoff;
 use crate::config::{Config, Restart};
 use crate::limit::{LineLimit, Verdict};
 use crate::pipeline::{Elements, MissingElements, PipelineBuilder};
+use crate::reason;
 use crate::stats::StreamStats;
 
 /// The running streams of a configuration.
@@ -60,7 +61,7 @@ pub enum Event {
 pub enum Handled {
     /// The time is over.
     TimeOut,
-    /// Somebody asked to stop, by this.
+    /// A request to stop, by this cause.
     Stop(&'static str),
 }
 
@@ -329,7 +330,7 @@ impl Drop for Gateway {
 /// Beyond that: for threads to be scheduled, on a machine that has more to do than it can.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);
 
-/// Elements warn about bad packets, and whoever sends these must not fill the log.
+/// Elements warn about bad packets, and their senders must not fill the log.
 const WARNINGS_PER_SECOND: u32 = 10;
 
 /// One bus for all pipelines: it keeps no message, and needs no thread and no main loop.
@@ -338,19 +339,9 @@ fn shared_bus(sender: Sender<Event>) -> gst::Bus {
     let warnings = LineLimit::new(WARNINGS_PER_SECOND);
     bus.set_sync_handler(move |_, message| {
         let event = match message.view() {
-            gst::MessageView::Error(error) => top(message).map(|pipeline| {
-                let source = error
-                    .src()
-                    .map(|src| src.name().to_string())
-                    .unwrap_or_default();
-                let detail = error
-                    .debug()
-                    .map(|debug| format!(" ({debug})"))
-                    .unwrap_or_default();
-                Event::Failed {
-                    pipeline,
-                    reason: format!("{source}: {}{detail}", error.error()),
-                }
+            gst::MessageView::Error(error) => top(message).map(|pipeline| Event::Failed {
+                reason: plain_reason(message, &error.error(), error.debug().as_deref()),
+                pipeline,
             }),
             gst::MessageView::Eos(_) => top(message).map(|pipeline| Event::Ended { pipeline }),
             gst::MessageView::Warning(warning) => {
@@ -360,7 +351,8 @@ fn shared_bus(sender: Sender<Event>) -> gst::Bus {
                 let stream = top(message)
                     .map(|top| top.name().to_string())
                     .unwrap_or_default();
-                tracing::warn!(stream, warning = %warning.error(), suppressed, "a warning from the stream");
+                let warning = plain_reason(message, &warning.error(), warning.debug().as_deref());
+                tracing::warn!(stream, warning, suppressed, "a warning from the stream");
                 None
             }
             _ => None,
@@ -372,6 +364,14 @@ fn shared_bus(sender: Sender<Event>) -> gst::Bus {
         gst::BusSyncReply::Drop
     });
     bus
+}
+
+/// An element's error or warning as a sentence; the rest of what is known goes to the debug log.
+fn plain_reason(message: &gst::Message, error: &gst::glib::Error, detail: Option<&str>) -> String {
+    let element = message.src().map(|src| src.name().to_string());
+    let element = element.unwrap_or_default();
+    tracing::debug!(element, %error, detail, "an element's message");
+    reason::plain(&element, &error.to_string(), detail)
 }
 
 /// The pipeline a message comes from.

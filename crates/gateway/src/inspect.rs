@@ -1,4 +1,4 @@
-//! `threadbare inspect`: what the contexts of a running process are doing.
+//! `threadbare inspect`: shows the contexts of a running process.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -14,20 +14,20 @@ use serde::Deserialize;
 /// Looks into a running process.
 #[derive(Debug, Subcommand)]
 pub enum Inspect {
-    /// Load, slice lateness and elements of each context, and who held it up
+    /// Show load, slice lateness and elements of each context, and the elements that held it up
     Contexts(ContextsArgs),
 }
 
-/// A gateway, or any GStreamer program that was started with GST_TRACERS=threadbare.
+/// A gateway, or any GStreamer program started with GST_TRACERS=ts-contexts.
 #[derive(Debug, clap::Args)]
 pub struct ContextsArgs {
-    /// Number of the process; needed when there are several
+    /// Process to ask; needed if several can be asked
     #[arg(long)]
     pid: Option<u32>,
-    /// Print what the process said, as JSON
+    /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Name all elements, not only how many there are
+    /// List the elements, by pipeline and name
     #[arg(long)]
     elements: bool,
 }
@@ -79,7 +79,7 @@ impl ContextsArgs {
         }
         let contexts: Vec<ContextSeen> = serde_json::from_str(&text)
             .into_diagnostic()
-            .wrap_err_with(|| format!("process {pid} said something else: {text}"))?;
+            .wrap_err_with(|| format!("process {pid} gave an unknown answer: {text}"))?;
         for context in &contexts {
             print!(
                 "{}",
@@ -103,7 +103,7 @@ fn ask(pid: u32) -> miette::Result<String> {
         })
         .map_err(|error| {
             miette!(
-                help = "a gateway can be asked as it runs; another program if it was started with GST_TRACERS=threadbare",
+                help = "only a running gateway, or a GStreamer program started with GST_TRACERS=ts-contexts, answers",
                 "process {pid} does not answer at {}: {error}",
                 path.display()
             )
@@ -126,7 +126,7 @@ fn only_process() -> miette::Result<u32> {
     match pids[..] {
         [pid] => Ok(pid),
         [] => Err(miette!(
-            help = "start a gateway (threadbare run), or a GStreamer program with GST_TRACERS=threadbare",
+            help = "start a gateway (threadbare run), or a GStreamer program with GST_TRACERS=ts-contexts",
             "no process of yours can be inspected"
         )),
         _ => Err(miette!(

@@ -7,6 +7,10 @@
 //! - [`cli`] is the command line; each of its commands is a module.
 #![forbid(unsafe_code)]
 
+// First: its macros hold in the modules below.
+#[macro_use]
+mod output;
+
 pub mod backoff;
 pub mod bench;
 pub mod cli;
@@ -21,6 +25,7 @@ pub mod logging;
 mod loudness;
 pub mod pipeline;
 pub mod process;
+mod reason;
 pub mod run;
 pub mod stats;
 pub mod subprocess;

@@ -44,7 +44,7 @@ impl LineLimit {
 
     /// Whether a line may be written at `now`.
     pub fn check(&self, now: Instant) -> Verdict {
-        // Whoever panicked with the lock held left nothing half done.
+        // A panic with the lock held leaves nothing half done.
         let mut window = self
             .window
             .lock()

@@ -24,6 +24,8 @@ pub fn init(format: LogFormat, default: &str) {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // It would complain on standard error, where writing has just failed, and panic.
+        .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
     // Fails only where a log is already set up, which then stays.
     let _ = match format {
@@ -40,7 +42,7 @@ pub fn bridge_gstreamer() {
             gst::log::set_default_threshold(gst::DebugLevel::Warning);
             LineLimit::new(GSTREAMER_LINES_PER_SECOND)
         }
-        // Whoever asks for GStreamer's log wants all of it.
+        // Who sets GST_DEBUG wants the whole log.
         Some(_) => LineLimit::new(u32::MAX),
     };
     gst::log::add_log_function(
@@ -59,16 +61,19 @@ pub fn bridge_gstreamer() {
             let object = object.map(|object| object.to_string()).unwrap_or_default();
             let category = category.name();
             macro_rules! emit {
-            ($level:expr) => {
-                tracing::event!(target: "gstreamer", $level, category, object, file = file.as_str(), line, "{text}")
-            };
-        }
+                ($level:expr, $($place:tt)*) => {
+                    tracing::event!(target: "gstreamer", $level, category, object, $($place)* "{text}")
+                };
+            }
             match level {
-                gst::DebugLevel::Error => emit!(tracing::Level::ERROR),
-                gst::DebugLevel::Warning | gst::DebugLevel::Fixme => emit!(tracing::Level::WARN),
-                gst::DebugLevel::Info => emit!(tracing::Level::INFO),
-                gst::DebugLevel::Debug => emit!(tracing::Level::DEBUG),
-                _ => emit!(tracing::Level::TRACE),
+                gst::DebugLevel::Error => emit!(tracing::Level::ERROR,),
+                gst::DebugLevel::Warning | gst::DebugLevel::Fixme => emit!(tracing::Level::WARN,),
+                gst::DebugLevel::Info => emit!(tracing::Level::INFO,),
+                // Places in source code are for those who debug.
+                gst::DebugLevel::Debug => {
+                    emit!(tracing::Level::DEBUG, file = file.as_str(), line,)
+                }
+                _ => emit!(tracing::Level::TRACE, file = file.as_str(), line,),
             }
         },
     );

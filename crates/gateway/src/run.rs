@@ -18,13 +18,13 @@ use crate::process;
 pub struct RunArgs {
     /// The configuration file (TOML)
     pub config: PathBuf,
-    /// Only check the configuration: bind nothing, start nothing
+    /// List all mistakes in the configuration, and start nothing
     #[arg(long)]
     pub check: bool,
-    /// With --check: print the configuration as it was understood, ranges counted out
+    /// With --check: print the configuration as understood, with defaults filled in and ranges counted out
     #[arg(long, requires = "check")]
     pub print: bool,
-    /// How log lines look
+    /// Format of the log
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub log_format: LogFormat,
     /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison
@@ -133,8 +133,7 @@ pub fn init_gstreamer() -> miette::Result<()> {
         .wrap_err("Threadbare's elements cannot be registered")
 }
 
-/// Sends [`Event::Stop`] when SIGTERM, SIGINT or SIGHUP comes, and [`Event::Report`] when SIGUSR1 does. SIGHUP is what
-/// programs get whose terminal is closed.
+/// Sends [`Event::Stop`] on SIGTERM, SIGINT or SIGHUP (a closed terminal), and [`Event::Report`] on SIGUSR1.
 pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])
@@ -166,7 +165,7 @@ fn warn_about_descriptors(streams: usize) {
         tracing::warn!(
             limit,
             needed,
-            "the limit of open files may be too low for so many streams; raise it with `ulimit -n` or LimitNOFILE="
+            "the limit of open files is too low for these streams: raise it with `ulimit -n` or LimitNOFILE="
         );
     }
 }
@@ -174,7 +173,7 @@ fn warn_about_descriptors(streams: usize) {
 /// How long streams may take to send what they have received, once told to stop.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Sockets for RTP and RTCP; of a stream that is passed on as it comes, one pair for each side.
+/// Sockets for RTP and RTCP; a stream that is sent on unchanged has a pair for each side.
 const DESCRIPTORS_PER_STREAM: usize = 4;
 
 /// For standard streams, epoll, libraries.

@@ -111,7 +111,7 @@ fn messages<M: DeserializeOwned + Send + 'static>(from: impl Read + Send + 'stat
                     }
                 }
                 Err(error) => {
-                    tracing::error!(%error, "the other process does not make sense");
+                    tracing::error!(%error, "cannot read the answer of the other process");
                     return;
                 }
             }

@@ -404,6 +404,74 @@ fn check_garbage_stops_no_stream_and_fills_no_log(elements: &[&str]) {
     assert!(log.lines().count() < 300, "{log}");
 }
 
+/// Every command that prints, with nobody to read: it ends quietly, as `... | head` expects.
+#[test]
+fn output_into_a_closed_pipe_ends_quietly() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("gateway.toml");
+    std::fs::write(
+        &config,
+        "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:5004\"\ndestination = \"127.0.0.1:9\"\n",
+    )
+    .expect("written");
+    let tone = directory.path().join("tone.wav");
+    let made = std::process::Command::new("ffmpeg")
+        .args(["-v", "error", "-nostdin", "-f", "lavfi", "-i", "sine=d=1"])
+        .arg(&tone)
+        .status();
+    assert!(made.expect("ffmpeg").success());
+    let (config, tone) = (config.display().to_string(), tone.display().to_string());
+    let commands: &[&[&str]] = &[
+        &["run", &config, "--check"],
+        &["run", &config, "--check", "--print"],
+        &["loudness", &tone],
+        &["loudness", &tone, "--json"],
+        &["doctor"],
+        &["demo", "--streams", "1", "--seconds", "1"],
+        &["demo", "--streams", "1", "--seconds", "1", "--json"],
+        &["--help"],
+    ];
+    for arguments in commands {
+        for is_stderr_closed in [false, true] {
+            let (reader, writer) = std::io::pipe().expect("a pipe");
+            drop(reader);
+            let mut command = threadbare();
+            if is_stderr_closed {
+                command.stderr(writer.try_clone().expect("a descriptor"));
+            }
+            let output = command
+                .args(*arguments)
+                .stdout(writer)
+                .output()
+                .expect("runs");
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(!said.contains("panicked"), "{arguments:?}: {said}");
+            assert_ne!(output.status.code(), Some(101), "{arguments:?}: {said}");
+            assert!(
+                output.status.success() || arguments[0] == "doctor",
+                "{arguments:?}: {said}"
+            );
+        }
+    }
+}
+
+/// Operators read why, and not where in the source code.
+#[test]
+fn failures_are_told_without_places_in_the_source_code() {
+    let taken = socket();
+    let bad = taken.local_addr().expect("bound");
+    let config =
+        format!("[[stream]]\nname = \"bad\"\nlisten = \"{bad}\"\ndestination = \"127.0.0.1:9\"\n");
+    let (mut running, _directory) = Running::start(&config, &[]);
+    let (failure, before) = running.wait_past("the stream failed");
+    let reason = failure["reason"].as_str().expect("a text");
+    assert!(reason.contains("Address already in use"), "{reason}");
+    assert!(reason.contains(&bad.port().to_string()), "{reason}");
+    for text in [reason, &before] {
+        assert!(!text.contains(".rs") && !text.contains("crates/"), "{text}");
+    }
+}
+
 #[test]
 fn doctor_names_the_packages_of_what_is_missing() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -547,7 +615,7 @@ fn a_running_gateway_is_looked_into() {
     };
     let nobody = inspect(&[]);
     assert!(!nobody.status.success());
-    assert!(String::from_utf8_lossy(&nobody.stderr).contains("GST_TRACERS=threadbare"));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("GST_TRACERS=ts-contexts"));
 
     let environment = [("XDG_RUNTIME_DIR", folder.path())];
     let (mut running, _directory) = Running::start_with(&config, &[], &environment);
@@ -556,6 +624,20 @@ fn a_running_gateway_is_looked_into() {
     let told: serde_json::Value = serde_json::from_slice(&told.stdout).expect("JSON");
     assert_eq!(told[0]["wait_ms"], 5, "{told}");
     assert_eq!(told[0]["threads"][0]["blocked"], serde_json::json!([]));
+    // By the name of the stream, and each once.
+    let elements = told[0]["threads"][0]["elements"]
+        .as_array()
+        .expect("a list");
+    let named = |element: &&serde_json::Value| {
+        element
+            .as_str()
+            .is_some_and(|name| name.starts_with("a/") && !name.contains("::"))
+    };
+    assert_eq!(
+        elements.iter().filter(named).count(),
+        elements.len(),
+        "{told}"
+    );
     let shown = inspect(&["--pid", &running.child.id().to_string(), "--elements"]);
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(

@@ -1,4 +1,4 @@
-//! `threadbare loudness`, held against other people's meters.
+//! `threadbare loudness`, compared with other meters.
 
 mod common;
 
@@ -329,6 +329,37 @@ fn arguments_that_make_no_sense_are_refused() {
         .output()
         .expect("runs");
     assert!(String::from_utf8_lossy(&help.stdout).contains("threadbare loudness --target -23"));
+}
+
+/// A picture is refused under a name that says it is something else, before anything is measured.
+#[test]
+fn a_picture_that_is_no_svg_is_refused() {
+    let output = loudness(&[&"no-such.wav", &"--plot", &"loud.png"]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    for words in ["loud.png", "--plot", ".svg"] {
+        assert!(said.contains(words), "no {words:?} in {said}");
+    }
+}
+
+#[test]
+fn a_picture_without_a_curve_says_why() {
+    let directory = tempfile::tempdir().expect("a directory");
+    for (source, reason) in [
+        ("anullsrc=d=4", "silence: "),
+        ("sine=d=0.05", "too short: "),
+    ] {
+        let file = directory.path().join("silent.wav");
+        ffmpeg(&["-f", "lavfi", "-i", source], &file);
+        let plot = directory.path().join("loud.svg");
+        loudness(&[&file, &"--plot", &plot]);
+        let picture = std::fs::read_to_string(&plot).expect("written");
+        assert!(picture.contains(reason), "{source}: {picture}");
+        assert!(
+            !picture.contains("<path") && !picture.contains("NaN"),
+            "{source}: {picture}"
+        );
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! `make element-docs` writes the pages anew.
 
 mod common;
+mod stats;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +24,7 @@ const SHOWN_BY_PROGRAMS: &[&str] = &["ts-appsrc", "ts-appsink"];
 const NOT_SHOWN: &[&str] = &[
     // Silent until an application sends it an event.
     "ts-rtpdtmfsrc",
-    // Waits for a connection that somebody else has to make.
+    // Waits for a connection from another program.
     "ts-tcpserversrc",
 ];
 
@@ -324,7 +325,81 @@ fn page(factory: &gst::ElementFactory) -> String {
     add_pads(&mut page, factory);
     add_properties(&mut page, &element);
     add_signals(&mut page, &element);
+    stats::add_tables(&mut page, &factory.name());
     page
+}
+
+/// What a reader finds in docs/elements beside the elements' own pages.
+const GUIDES: &[(&str, &str)] = &[
+    (
+        "../rtp.md",
+        "RTP sessions: ts-rtpsrc, ts-rtpsink, ts-rtpg711",
+    ),
+    (
+        "rtp-parts.md",
+        "jitter buffer, demultiplexer and RTCP as separate elements",
+    ),
+    (
+        "queues.md",
+        "from one thread or pipeline to another; applications",
+    ),
+    (
+        "flow.md",
+        "waiting for the clock, switching inputs, elements that block",
+    ),
+    ("audio-sources.md", "tones and test signals"),
+    ("dtmf.md", "telephone events"),
+    ("sources.md", "TCP"),
+    ("../loudness.md", "loudness: meters and normaliser"),
+    (
+        "../contexts.md",
+        "contexts: how threads are shared, what holds them up, when not to share them",
+    ),
+    (
+        "../beside-gst-plugins-rs.md",
+        "living beside gst-plugins-rs, whose elements have the same names",
+    ),
+    (
+        "../writing-an-element.md",
+        "elements of your own on the same threads",
+    ),
+];
+
+/// The page that lists all others.
+fn index() -> String {
+    let mut page = "<!-- Written by `make element-docs`. -->\n# The elements\n\n\
+        Each page lists pads, properties, signals and statistics, as `gst-inspect-1.0` does.\n\n\
+        | element | |\n|---|---|\n"
+        .to_owned();
+    for factory in factories() {
+        let name = factory.name();
+        let text = factory.metadata(gst::ELEMENT_METADATA_DESCRIPTION);
+        let text = cell(text.unwrap_or_default());
+        writeln!(page, "| [{name}]({name}.md) | {text} |").unwrap();
+    }
+    page.push_str("\nBy subject:\n\n");
+    for (path, subject) in GUIDES {
+        let file = root().join("docs/elements").join(path);
+        assert!(file.is_file(), "{path} is not there");
+        writeln!(page, "- [{subject}]({path})").unwrap();
+    }
+    page
+}
+
+/// The statistics are the documented ones, by name and type.
+#[test]
+fn statistics_are_documented() {
+    let with_stats = factories().into_iter().filter(|factory| {
+        let element = factory.create().build().unwrap();
+        element.has_property("stats")
+    });
+    let complaints: Vec<String> = with_stats
+        .flat_map(|factory| stats::complaints(&factory.name()))
+        .collect();
+    assert!(
+        complaints.is_empty(),
+        "{complaints:#?}; put these right in crates/gst/tests/stats/fields.txt, then run: make element-docs"
+    );
 }
 
 #[test]
@@ -342,6 +417,12 @@ fn pages_say_what_the_elements_say() {
         } else if std::fs::read_to_string(&path).ok().as_ref() != Some(page) {
             complaints.push(format!("{name} is not what the element says"));
         }
+    }
+    let index = folder.join("README.md");
+    if std::env::var_os(WRITE).is_some() {
+        std::fs::write(&index, self::index()).unwrap();
+    } else if std::fs::read_to_string(&index).ok() != Some(self::index()) {
+        complaints.push("README.md does not list the elements as they are".to_owned());
     }
     for entry in std::fs::read_dir(&folder).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();

@@ -26,7 +26,7 @@ fn on_clock(line: &str) -> (Rig, TestClock) {
     (rig, clock)
 }
 
-/// Lets the clock go on to `time`, whoever waits for it.
+/// Lets the clock go on to `time`.
 fn run_to(clock: &TestClock, time: gst::ClockTime) {
     drop(clock.wait_for_next_pending_id());
     clock.set_time(time);

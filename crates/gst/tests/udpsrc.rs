@@ -511,7 +511,7 @@ fn a_given_socket_is_used_and_closed_only_if_asked_to() {
         pipe.to(gst::State::Null);
         assert_eq!(src.property::<Option<gio::Socket>>("used-socket"), None);
         assert_eq!(socket.is_closed(), close);
-        // Again: a socket that is closed is refused, its descriptor may be somebody else's by now.
+        // Again: a socket that is closed is refused, its descriptor may belong to another socket by now.
         let result = pipe.0.set_state(gst::State::Playing);
         assert_eq!(result.is_err(), close, "{result:?}");
         if close {

@@ -91,7 +91,7 @@ impl Context {
         Ok(Context(inner))
     }
 
-    /// The context of this name, if somebody uses it.
+    /// The context of this name, if it is in use.
     pub fn find(name: &str) -> Option<Context> {
         let registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
         registry.get(name).and_then(Weak::upgrade).map(Context)

@@ -281,13 +281,16 @@ impl Local {
         self.mark_ns.set(end_ns);
         let for_ns = end_ns.saturating_sub(begin_ns);
         if watch.is_too_long(for_ns) {
-            self.note_blocked(token, begin_ns, for_ns);
+            self.note_blocked(token, begin_ns, watch.unnoted_ns(for_ns));
         }
     }
 
     #[cold]
     fn note_blocked(&self, token: Token, at_ns: u64, for_ns: u64) {
         let watch = self.shard.watch();
+        if !watch.is_too_long(for_ns) {
+            return;
+        }
         let by = watch.label(token.index as usize).unwrap_or_default();
         watch.note(&self.shard, Blocked { by, at_ns, for_ns });
     }
@@ -669,7 +672,7 @@ fn drop_caught<T>(value: T) {
 }
 
 fn run_task(task: Runnable) {
-    // Tasks hand their panics to whoever awaits them (async-task `propagate_panic` is off, so the
+    // Tasks pass their panics to the task that awaits them (async-task `propagate_panic` is off, so the
     // panic arrives here, once).
     if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
         tracing::error!("a task panicked");

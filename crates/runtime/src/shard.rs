@@ -97,24 +97,26 @@ impl Shard {
         self.0.watch.labels()
     }
 
-    /// Who runs at this moment, and since when, ns of CLOCK_MONOTONIC. Does not wait for the shard, which may be held up.
+    /// The running agent, and when its run began, ns of CLOCK_MONOTONIC. Does not wait for the shard, which may be held up.
     pub fn running(&self) -> Option<(String, u64)> {
         self.0.watch.running()
     }
 
-    /// Who held the thread for longer than a slice; the last ones, oldest first.
+    /// The last holds longer than a slice, oldest first.
     pub fn blocked(&self) -> Vec<Blocked> {
         self.0.watch.log()
     }
 
-    /// Longer than this, and whoever runs holds the others up, ns: a slice.
+    /// A longer run is a hold, ns: the length of a slice.
     pub fn blocked_limit_ns(&self) -> u64 {
         self.0.watch.limit_ns()
     }
 
-    /// Notes that somebody held the thread, where that is known better than by the agent.
+    /// Notes a hold within the run of an agent; its time is not noted again as the agent's. On the shard's thread
+    /// only; times are of [`clock_now_ns`](crate::clock_now_ns).
     pub fn note_blocked(&self, blocked: Blocked) {
-        self.0.watch.note(self, blocked);
+        debug_assert!(self.is_current(), "on another thread than the shard's");
+        self.0.watch.note_inner(self, blocked);
     }
 
     pub(crate) fn watch(&self) -> &Watch {

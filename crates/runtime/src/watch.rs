@@ -1,10 +1,11 @@
-//! Who lives on a shard, who runs at this moment, and who held it up for longer than a slice.
+//! The agents of a shard: their labels, the running one, and a log of holds longer than a slice.
 //!
 //! | field | who |
 //! |---|---|
 //! | `running`, `since_ns` | written by the shard's thread around each run of an agent, read by anyone |
+//! | `noted_ns` | the shard's thread alone |
 //! | `labels` | changed by the shard's thread when agents come and go, read by anyone, under its lock |
-//! | `log` | whoever finds somebody out, and readers, under its lock |
+//! | `log` | the shard's thread and readers, under its lock |
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -13,10 +14,10 @@ use std::sync::{Mutex, OnceLock};
 use crate::shard::Shard;
 use crate::sync::lock;
 
-/// Somebody held a shard's thread for longer than a slice.
+/// A hold: an agent or element kept a shard's thread for longer than a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocked {
-    /// Who it was: the label of an agent, or of what [`Shard::note_blocked`] was told.
+    /// The label of the agent, or the name given to [`Shard::note_blocked`].
     pub by: String,
     /// When it began, ns of CLOCK_MONOTONIC.
     pub at_ns: u64,
@@ -28,6 +29,8 @@ pub(crate) struct Watch {
     /// Index of the agent, plus one; 0: none.
     running: AtomicU64,
     since_ns: AtomicU64,
+    /// Of the run under way: held by others than the agent, which has been noted.
+    noted_ns: AtomicU64,
     limit_ns: u64,
     labels: Mutex<Vec<Option<Box<str>>>>,
     log: Mutex<VecDeque<Blocked>>,
@@ -39,6 +42,7 @@ impl Watch {
         Watch {
             running: AtomicU64::new(0),
             since_ns: AtomicU64::new(0),
+            noted_ns: AtomicU64::new(0),
             limit_ns: if wait_ns == 0 {
                 UNTHROTTLED_LIMIT_NS
             } else {
@@ -52,6 +56,7 @@ impl Watch {
     #[inline]
     pub(crate) fn begin(&self, index: u32, now_ns: u64) {
         self.since_ns.store(now_ns, Relaxed);
+        self.noted_ns.store(0, Relaxed);
         self.running.store(u64::from(index) + 1, Relaxed);
     }
 
@@ -63,6 +68,18 @@ impl Watch {
     #[inline]
     pub(crate) fn is_too_long(&self, for_ns: u64) -> bool {
         for_ns > self.limit_ns
+    }
+
+    /// Takes note of a hold within the run of an agent, so that the agent is not blamed for the same time.
+    #[cold]
+    pub(crate) fn note_inner(&self, shard: &Shard, blocked: Blocked) {
+        self.noted_ns.fetch_add(blocked.for_ns, Relaxed);
+        self.note(shard, blocked);
+    }
+
+    /// What is left of a run of `for_ns` when the holds that are noted already are taken off.
+    pub(crate) fn unnoted_ns(&self, for_ns: u64) -> u64 {
+        for_ns.saturating_sub(self.noted_ns.load(Relaxed))
     }
 
     pub(crate) fn limit_ns(&self) -> u64 {
@@ -91,7 +108,7 @@ impl Watch {
             .collect()
     }
 
-    /// Who runs, and since when.
+    /// The running agent, and when its run began.
     pub(crate) fn running(&self) -> Option<(String, u64)> {
         let index = self.running.load(Relaxed).checked_sub(1)?;
         let since_ns = self.since_ns.load(Relaxed);
@@ -121,13 +138,13 @@ impl Watch {
     }
 }
 
-/// Has `hook` called, on the shard's thread, when somebody has held it up. Once a process: later ones are not called.
+/// Has `hook` called, on the shard's thread, after a hold. Once a process: later ones are not called.
 pub fn on_blocked(hook: fn(&Shard, &Blocked)) {
     let _ = HOOK.set(hook);
 }
 
 static HOOK: OnceLock<fn(&Shard, &Blocked)> = OnceLock::new();
-/// Without slices, as long as the usual slice.
+/// Without slices: the length of a usual slice.
 const UNTHROTTLED_LIMIT_NS: u64 = 20_000_000;
-/// The last ones; a context that is held up all the time would fill the memory with them.
+/// The last ones: a context with constant holds must not fill the memory.
 const LOG_MAX: usize = 32;

@@ -35,7 +35,7 @@ pub struct Rule {
     pub unsafe_policy: UnsafePolicy,
 }
 
-/// What belongs to an application and has no place in a plugin that is loaded into somebody else's.
+/// Crates for applications, with no place in a plugin that other applications load.
 const APPLICATION_ONLY: &[&str] = &["anyhow", "clap", "miette", "toml", "tracing-subscriber"];
 
 /// The table. A crate that is not in it fails the test: its place is to be decided, not drifted into.

@@ -1,4 +1,4 @@
-//! What belongs to one machine and not to the project: paths of somebody's disk, hosts of package
+//! Traces of one machine that do not belong to the project: paths of a disk, hosts of package
 //! registries.
 
 /// The one registry a lock file may name.

@@ -196,3 +196,68 @@ fn nothing_of_one_machine_is_tracked() {
     }
     assert_none(&complaints);
 }
+
+/// A newcomer reads this much, in this order.
+#[test]
+fn the_readme_is_short_and_in_order() {
+    let readme = read("README.md").expect("UTF-8");
+    assert!(
+        readme.lines().count() <= README_LINES_MAX,
+        "README.md is too long"
+    );
+    let mut rest = readme.as_str();
+    for part in README_PARTS {
+        let found = rest.split_once(part);
+        rest = found
+            .unwrap_or_else(|| panic!("README.md: `{part}` is missing or comes too early"))
+            .1;
+    }
+    // Fields of a table are filled in by a program; nobody types figures into the rest.
+    for (begin, end) in [
+        ("demo: begin", "demo: end"),
+        ("bench-readme: begin", "bench-readme: end"),
+    ] {
+        assert_eq!(readme.matches(begin).count(), 1, "README.md: `{begin}`");
+        assert!(readme.find(begin) < readme.find(end), "README.md: `{end}`");
+    }
+}
+
+const README_LINES_MAX: usize = 120;
+const README_PARTS: &[&str] = &[
+    "# Threadbare",
+    "docs/images/threads.svg",
+    "<!-- demo: begin -->",
+    "<!-- demo: end -->",
+    "make demo",
+    "make test",
+    "## Is it for you",
+    "docs/start/telephony.md",
+    "docs/start/broadcast.md",
+    "docs/start/applications.md",
+    "<!-- bench-readme: begin -->",
+    "<!-- bench-readme: end -->",
+    "docs/images/how-it-works.svg",
+    "## More",
+];
+
+/// Links of the documentation lead to files.
+#[test]
+fn links_lead_somewhere() {
+    let mut complaints = Vec::new();
+    for path in tracked_files().iter().filter(|path| path.ends_with(".md")) {
+        let text = read(path).expect("UTF-8");
+        let folder = root().join(path);
+        let folder = folder.parent().expect("a file is in a folder");
+        for link in text
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split_once(')'))
+        {
+            let target = link.0.split('#').next().unwrap_or_default();
+            if !target.is_empty() && !target.contains("://") && !folder.join(target).exists() {
+                complaints.push(format!("{path}: {target} is not there"));
+            }
+        }
+    }
+    assert_none(&complaints);
+}

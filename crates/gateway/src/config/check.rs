@@ -1,4 +1,4 @@
-//! From the file as written to a [`Config`], or to a list of everything that is wrong with it.
+//! From the file as written to a [`Config`], or to a list of all mistakes.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -23,29 +23,20 @@ pub(super) fn check(
         seen: Seen::default(),
         machine,
     };
-    let raw = match toml::from_str::<RawConfig>(text) {
-        Ok(raw) => raw,
-        Err(error) => {
-            let span = error.span().unwrap_or(0..0);
-            checker.problems.add(error.message(), "", &[(span, "here")]);
-            return checker
-                .problems
-                .into_result(())
-                .map(|()| unreachable!("a problem was added"));
-        }
-    };
+    let raw = RawConfig::read(text, &mut checker.problems);
     let contexts = checker.contexts(&raw.contexts);
     let restart = checker.restart(&raw.restart);
     let mut streams = Vec::new();
     for stream in &raw.stream {
         checker.stream(stream, &raw.defaults, &mut streams);
     }
+    checker.meters_something(&raw.defaults, &streams);
     if raw.stream.is_empty() {
         let end = text.len();
-        checker.problems.add(
+        checker.problems.add_missing(
             "there is no [[stream]]",
             "add at least one: [[stream]] with name, listen and destination",
-            &[(end..end, "the file ends without one")],
+            end..end,
         );
     }
     checker.problems.into_result(Config {
@@ -137,8 +128,9 @@ impl Checker<'_> {
             default.max,
         );
         if let Some(key) = raw.max.as_ref().filter(|_| max < first) {
-            let allowed = format!("at least `first`, which is {} ms", first.as_millis());
-            self.refuse(Some(key), "max", &allowed);
+            let with = format!("`first = {}`", first.as_millis());
+            let help = "raise `max` to at least `first`, or lower `first` (both in milliseconds)";
+            self.conflict(Some(key), "max", &with, help);
         }
         Restart {
             first,
@@ -347,6 +339,23 @@ impl Checker<'_> {
         }
         self.refuse(raw, key, &format!("a number from {}", shown(&allowed)));
         None
+    }
+
+    /// Two settings that are allowed, but not together; `with`: the other one, as it is written or would be.
+    pub(super) fn conflict<T: Shown>(
+        &mut self,
+        raw: Option<&Spanned<T>>,
+        key: &str,
+        with: &str,
+        help: &str,
+    ) {
+        let Some(raw) = raw else { return };
+        let value = raw.get_ref().shown();
+        self.problems.add(
+            format!("`{key} = {value}` does not go with {with}"),
+            help,
+            &[(raw.span(), "this value")],
+        );
     }
 
     pub(super) fn refuse<T: Shown>(&mut self, raw: Option<&Spanned<T>>, key: &str, allowed: &str) {

@@ -84,10 +84,14 @@ impl Checker<'_> {
             || media.payload_type.is_some()
             || media.ssrc.is_some()
             || destination == Some(&Destination::Latched);
-        if is_known || is_changed {
-            let allowed = "only with `codec = \"auto\"`, and where packets go out as they came in: without `codec-out`, \
-                           `ptime`, `payload-type`, `ssrc` and `destination = \"latched\"`";
-            self.refuse(raw.clock_rate.as_ref(), "clock-rate", allowed);
+        if (is_known || is_changed) && !raw.is_partial && !defaults.is_partial {
+            let with = match is_known {
+                true => "a `codec` other than \"auto\": a codec has a clock rate of its own",
+                false => "a stream that is changed on its way: packets must go out as they came in",
+            };
+            let help = "remove `clock-rate`; or set `codec = \"auto\"` and remove `codec-out`, `ptime`, `payload-type`, \
+                        `ssrc` and `destination = \"latched\"`";
+            self.conflict(raw.clock_rate.as_ref(), "clock-rate", with, help);
         }
         media
     }
@@ -113,21 +117,49 @@ impl Checker<'_> {
         Some(lufs)
     }
 
-    /// What goes out as it came in cannot be made louder: it is never decoded.
+    /// A stream that is sent on as it comes is never decoded: its loudness cannot be changed or measured.
     pub(super) fn loudness_needs_audio(
         &mut self,
         raw: &RawStream,
         defaults: &RawDefaults,
         spec: &StreamSpec,
     ) {
-        if spec.loudness_target_lufs.is_some() && spec.is_passthrough() {
-            let allowed = format!(
-                "only where audio is decoded, and stream \"{}\" sends its packets as they come: give it a `codec-out` other \
-                 than `codec`, a `ptime`, a `payload-type` or an `ssrc`, or `loudness-target = false`",
-                spec.name
-            );
+        // With a key left out, nobody knows yet whether it is decoded.
+        if !spec.is_passthrough() || raw.is_partial || defaults.is_partial {
+            return;
+        }
+        let codec_out = match spec.codec_out {
+            Some(codec) => format!("`codec-out = \"{codec}\"`"),
+            None => "no `codec-out`".to_owned(),
+        };
+        let with = format!(
+            "`codec = \"{}\"` and {codec_out}: stream \"{}\" is sent on as it comes, without decoding",
+            spec.codec_in, spec.name
+        );
+        let make_it_decode =
+            "set a `codec-out` other than `codec`, or a `ptime`, `payload-type` or `ssrc`";
+        if spec.loudness_target_lufs.is_some() {
+            let help =
+                format!("{make_it_decode}; or set `loudness-target = false` for this stream");
             let target = either!(raw, defaults, loudness_target);
-            self.refuse(target, "loudness-target", &allowed);
+            self.conflict(target, "loudness-target", &with, &help);
+        }
+        let is_metered = |meter: &&Spanned<bool>| *meter.get_ref();
+        let help = format!("{make_it_decode}; or remove `meter`");
+        self.conflict(raw.meter.as_ref().filter(is_metered), "meter", &with, &help);
+    }
+
+    /// `meter = true` for all streams, of which some may be without, but not all.
+    pub(super) fn meters_something(&mut self, defaults: &RawDefaults, streams: &[StreamSpec]) {
+        let is_metered = |meter: &&Spanned<bool>| *meter.get_ref();
+        let is_idle = !streams.is_empty() && streams.iter().all(StreamSpec::is_passthrough);
+        if is_idle && !defaults.is_partial {
+            self.conflict(
+                defaults.meter.as_ref().filter(is_metered),
+                "meter",
+                "these streams: all are sent on as they come, without decoding",
+                "set a `codec-out` other than `codec`, or a `ptime`, `payload-type` or `ssrc`; or remove `meter`",
+            );
         }
     }
 
@@ -138,8 +170,9 @@ impl Checker<'_> {
         let adaptive = either!(raw, defaults, adaptive);
         let is_adaptive = adaptive.is_some_and(|adaptive| *adaptive.get_ref());
         if is_adaptive && latency_ms == 0 {
-            let allowed = "only with a `latency` above 0, which is the most that it adapts to";
-            self.refuse(adaptive, "adaptive", allowed);
+            let help =
+                "set a `latency` above 0: the longest delay to adapt to; or remove `adaptive`";
+            self.conflict(adaptive, "adaptive", "`latency = 0`", help);
         }
         let skew = either!(raw, defaults, clock_skew);
         let clock_skew = match skew.map(|skew| skew.get_ref().as_str()) {
@@ -186,14 +219,19 @@ impl Checker<'_> {
             }
         };
         if let Rtcp::Off | Rtcp::Mux = rtcp {
-            let allowed = "only with `rtcp = true`: otherwise RTCP has no port of its own";
-            self.refuse(rtcp_port, "rtcp-port", allowed);
-            self.refuse(destination_port, "destination-rtcp-port", allowed);
+            let with = match rtcp {
+                Rtcp::Mux => "`rtcp = \"mux\"`: RTCP uses the RTP port",
+                _ => "`rtcp = false`: there is no RTCP",
+            };
+            let help = |key| format!("remove `{key}`, or set `rtcp = true`");
+            self.conflict(rtcp_port, "rtcp-port", with, &help("rtcp-port"));
+            let key = "destination-rtcp-port";
+            self.conflict(destination_port, key, with, &help(key));
         } else if destination == Some(&Destination::Latched) {
-            let allowed = format!(
-                "nothing with `destination = \"{LATCHED}\"`: RTCP goes to where the peer's comes from"
-            );
-            self.refuse(destination_port, "destination-rtcp-port", &allowed);
+            let with =
+                format!("`destination = \"{LATCHED}\"`: RTCP goes to where the peer's comes from");
+            let help = "remove `destination-rtcp-port`, or name a destination";
+            self.conflict(destination_port, "destination-rtcp-port", &with, help);
         }
         rtcp
     }
@@ -210,9 +248,9 @@ impl Checker<'_> {
     fn latch(&mut self, raw: Option<&Spanned<bool>>, destination: Option<&Destination>) -> bool {
         let latch = raw.is_none_or(|latch| *latch.get_ref());
         if !latch && destination == Some(&Destination::Latched) {
-            let allowed =
-                format!("true with `destination = \"{LATCHED}\"`, which needs to learn the peer");
-            self.refuse(raw, "latch", &allowed);
+            let with =
+                format!("`destination = \"{LATCHED}\"`, which needs to learn the peer's address");
+            self.conflict(raw, "latch", &with, "remove `latch`, or name a destination");
         }
         latch
     }
@@ -223,15 +261,13 @@ impl Checker<'_> {
         let value = self.number(dtmf, "dtmf-payload-type", range);
         let value = value.unwrap_or(DTMF_DEFAULT) as u8;
         if sent == Some(value) {
-            let allowed = format!(
-                "another number than `dtmf-payload-type`, which is {value}{}",
-                if dtmf.is_none() { " unless set" } else { "" }
+            let with = format!(
+                "`dtmf-payload-type = {value}`{}",
+                if dtmf.is_none() { ", the default" } else { "" }
             );
-            self.refuse(
-                either!(raw, defaults, payload_type),
-                "payload-type",
-                &allowed,
-            );
+            let payload_type = either!(raw, defaults, payload_type);
+            let help = "set another number for one of the two";
+            self.conflict(payload_type, "payload-type", &with, help);
         }
         value
     }
@@ -244,16 +280,23 @@ impl Checker<'_> {
         dtmf: u8,
     ) -> Option<u8> {
         let value = u8::try_from(*raw?.get_ref()).ok();
-        let allowed = if codec_in == CodecIn::Auto {
-            "only with a `codec`: with `codec = \"auto\"` the payload type tells the codec"
-                .to_owned()
-        } else if value.is_none_or(|value| value >= PAYLOAD_TYPES) {
+        if codec_in == CodecIn::Auto {
+            let with = "`codec = \"auto\"`: the payload type tells the codec";
+            let help = "set a `codec`, or remove `payload-type-in`";
+            self.conflict(raw, "payload-type-in", with, help);
+            return None;
+        }
+        if value == Some(dtmf) {
+            let with = format!("`dtmf-payload-type = {dtmf}`");
+            let help = "set another number for one of the two";
+            self.conflict(raw, "payload-type-in", &with, help);
+            return None;
+        }
+        let allowed = if value.is_none_or(|value| value >= PAYLOAD_TYPES) {
             "a number from 0 to 127".to_owned()
         } else if RTCP_CONFLICTS.contains(&value.unwrap_or(0)) {
             "no number from 64 to 95: RTCP on the same port could not be told apart (RFC 5761)"
                 .to_owned()
-        } else if value == Some(dtmf) {
-            format!("another number than `dtmf-payload-type`, which is {dtmf}")
         } else {
             return value;
         };

@@ -1,4 +1,4 @@
-//! The configuration: what a user writes, checked completely before anything is bound.
+//! The configuration file, checked completely before any socket is bound.
 //!
 //! [`Config::from_toml`] is the only way in. It refuses what it does not know, so that a misspelt key
 //! never silently means its default. `[[stream]]` tables with a `count` are ranges and come out as
@@ -57,17 +57,17 @@ pub struct StreamSpec {
     pub name: String,
     /// The local address that receives RTP.
     pub listen: SocketAddr,
-    /// What arrives.
+    /// Codec received.
     pub codec_in: CodecIn,
-    /// Payload type of what arrives; `None`: those that are usual for the codec.
+    /// Payload type of received packets; `None`: those that are usual for the codec.
     pub payload_type_in: Option<u8>,
-    /// What is sent; `None`: what arrives.
+    /// Codec sent; `None`: as received.
     pub codec_out: Option<Codec>,
     /// Where to.
     pub destination: Destination,
-    /// Packet time of what is sent, in milliseconds; `None`: that of what arrives.
+    /// Packet time of sent packets, ms; `None`: as received.
     pub ptime_ms: Option<u32>,
-    /// What evens out the delays of what arrives.
+    /// The jitter buffer.
     pub jitter: Jitter,
     /// RTCP, in both directions.
     pub rtcp: Rtcp,
@@ -77,13 +77,13 @@ pub struct StreamSpec {
     pub latch: bool,
     /// Payload type of telephone events (RFC 4733), which are passed on.
     pub dtmf_payload_type: u8,
-    /// Payload type of what is sent; `None`: the codec's own.
+    /// Payload type of sent packets; `None`: the codec's own.
     pub payload_type: Option<u8>,
-    /// SSRC of what is sent; `None`: random.
+    /// SSRC of sent packets; `None`: random.
     pub ssrc: Option<u32>,
-    /// Timestamps of what arrives count so many times a second, of any payload type; `None`: as the codec says.
+    /// Clock rate of received packets of any payload type; `None`: that of the codec.
     pub clock_rate_hz: Option<u32>,
-    /// Loudness, in LUFS, that the audio is brought to; `None`: it is left as it is.
+    /// Target loudness, LUFS; `None`: the loudness is not changed.
     pub loudness_target_lufs: Option<f64>,
     /// Measure loudness, where the audio is decoded.
     pub meter: bool,
@@ -94,9 +94,9 @@ pub struct StreamSpec {
 pub struct Jitter {
     /// Milliseconds from the arrival of a packet that was not delayed to its being sent on.
     pub latency_ms: u32,
-    /// Delay only as long as the network's jitter asks for; the latency is the most then.
+    /// Adapt the delay to the network's jitter, up to the latency.
     pub adaptive: bool,
-    /// Rather drop packets than hold more than the latency.
+    /// Drop packets instead of holding more than the latency.
     pub drop_on_latency: bool,
     /// How the sender's clock is followed.
     pub clock_skew: ClockSkew,
@@ -137,7 +137,7 @@ pub enum Destination {
         /// Not 0.
         port: u16,
     },
-    /// Back to whoever sends to it, from the port that receives (symmetric RTP, RFC 4961).
+    /// Back to the sender's address, from the port that receives (symmetric RTP, RFC 4961).
     Latched,
 }
 

@@ -1,4 +1,4 @@
-//! A configuration as it was understood: defaults filled in, ranges counted out.
+//! A configuration as understood: defaults filled in, ranges counted out.
 
 use toml::{Table, Value};
 
@@ -85,7 +85,11 @@ fn stream(spec: &StreamSpec) -> Table {
             "loudness-target",
             spec.loudness_target_lufs.map(Value::from),
         ),
-        ("meter", flag(spec.meter)),
+        // Where nothing is decoded it may be switched off, but not on.
+        (
+            "meter",
+            flag(spec.meter).filter(|_| !(spec.meter && spec.is_passthrough())),
+        ),
     ];
     keys.into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))

@@ -1,5 +1,6 @@
-//! What is wrong with a configuration file, said with the line it is in.
+//! The mistakes in a configuration file, each with its line.
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -54,6 +55,10 @@ pub(super) struct Problems {
     path: String,
     text: Arc<str>,
     found: Vec<Problem>,
+    /// Places where a value cannot be read, which has been said: nothing is added about these.
+    silenced: HashSet<Range<usize>>,
+    /// The lines, as places, that are no TOML.
+    broken: Vec<Range<usize>>,
 }
 
 impl Problems {
@@ -62,7 +67,61 @@ impl Problems {
             path: path.to_owned(),
             text: text.into(),
             found: Vec::new(),
+            silenced: HashSet::new(),
+            broken: Vec::new(),
         }
+    }
+
+    /// Text that is no TOML. Its line is read no further.
+    pub(super) fn add_syntax(&mut self, message: &str, place: Range<usize>) {
+        self.add(message, "", &[(place.clone(), "here")]);
+        self.broken.push(self.lines_of(&place));
+    }
+
+    /// Whether some of the file is no TOML, so that what seems to be missing may be there.
+    pub(super) fn has_syntax(&self) -> bool {
+        !self.broken.is_empty()
+    }
+
+    /// A key that has to be there and is not; `place`: the header of its table.
+    pub(super) fn add_missing(
+        &mut self,
+        message: impl Into<String>,
+        help: &str,
+        place: Range<usize>,
+    ) {
+        if !self.has_syntax() {
+            self.push(message.into(), help, &[(place, "in this table")]);
+        }
+    }
+
+    /// Adds nothing more that points at `place` first.
+    pub(super) fn silence(&mut self, place: Range<usize>) {
+        self.silenced.insert(place);
+    }
+
+    /// A value as it is written, cut where it gets long.
+    pub(super) fn excerpt(&self, place: Range<usize>) -> String {
+        let text = self.text.get(place).unwrap_or_default();
+        let mut excerpt: String = text.chars().take(EXCERPT_CHARACTERS_MAX).collect();
+        if excerpt.len() < text.len() {
+            excerpt.push('\u{2026}');
+        }
+        excerpt.replace('\n', " ")
+    }
+
+    fn lines_of(&self, place: &Range<usize>) -> Range<usize> {
+        let text = self.text.as_bytes();
+        let newline = |byte: &u8| *byte == b'\n';
+        let (start, end) = (place.start.min(text.len()), place.end.min(text.len()));
+        let first = text[..start].iter().rposition(newline).map_or(0, |n| n + 1);
+        let last = text[end..].iter().position(newline).map(|n| end + n);
+        first..last.unwrap_or(text.len())
+    }
+
+    fn is_broken(&self, place: &Range<usize>) -> bool {
+        let touches = |line: &Range<usize>| line.start <= place.start && place.start <= line.end;
+        self.broken.iter().any(touches)
     }
 
     pub(super) fn add(
@@ -71,10 +130,22 @@ impl Problems {
         help: &str,
         places: &[(Range<usize>, &str)],
     ) {
-        let message = message.into();
+        let is_said = |(place, _): &(Range<usize>, &str)| {
+            self.silenced.contains(place) || self.is_broken(place)
+        };
+        if !places.first().is_some_and(is_said) {
+            self.push(message.into(), help, places);
+        }
+    }
+
+    fn push(&mut self, message: String, help: &str, places: &[(Range<usize>, &str)]) {
         // A bad value in [defaults] is met again by every stream that uses it.
         if self.found.len() >= PROBLEMS_MAX
-            || self.found.iter().any(|known| known.message == message)
+            || self.found.iter().any(|known| {
+                known.message == message
+                    && known.labels.first().map(LabeledSpan::offset)
+                        == places.first().map(|(place, _)| place.start)
+            })
         {
             return;
         }
@@ -105,3 +176,5 @@ impl Problems {
 
 /// More than a screen of errors helps nobody.
 const PROBLEMS_MAX: usize = 16;
+/// Of a value in a message; the line itself is shown below.
+const EXCERPT_CHARACTERS_MAX: usize = 40;

@@ -1,86 +1,392 @@
-//! The configuration file as it is written: every value with its place, nothing judged yet.
+//! The configuration file as written: every value with its place and the right type, but without further checks.
+//!
+//! Reading never stops at the first mistake. An unknown key, a value of the wrong type and a missing key are noted, and the
+//! rest of the file is read and checked as if the key were not there.
 
-use serde::Deserialize;
+use std::ops::Range;
+
 use toml::Spanned;
+use toml::de::{DeTable, DeValue};
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+use super::problem::Problems;
+
+/// Declares a table of the file: a struct with a field for each key, and its reader.
+macro_rules! table {
+    ($(#[$meta:meta])* $name:ident {
+        required { $($required:ident,)* }
+        optional { $($(#[$key_doc:meta])* $key:ident: $kind:ty,)* }
+    }) => {
+        $(#[$meta])*
+        #[derive(Debug)]
+        pub(super) struct $name {
+            $(pub(super) $required: Spanned<String>,)*
+            $($(#[$key_doc])* pub(super) $key: Option<Spanned<$kind>>,)*
+            /// A key was left out, because it is unknown or its value cannot be read: rules that combine keys do not apply.
+            #[allow(dead_code, reason = "not every table has rules that combine keys")]
+            pub(super) is_partial: bool,
+        }
+
+        impl $name {
+            /// As Rust names them.
+            const KEYS: &[&str] = &[$(stringify!($required),)* $(stringify!($key),)*];
+
+            fn read(table: &DeTable<'_>, place: Range<usize>, name: &str, problems: &mut Problems) -> Self {
+                let mut reader = Reader::new(table, place, name, problems);
+                reader.refuse_unknown(Self::KEYS);
+                $name {
+                    $($required: reader.required(stringify!($required)),)*
+                    $($key: reader.optional(stringify!($key)),)*
+                    is_partial: reader.is_partial,
+                }
+            }
+        }
+    };
+}
+
+table!(#[derive(Default)] RawContexts {
+    required {}
+    optional {
+        prefix: String,
+        /// A number or "auto".
+        count: toml::Value,
+        wait: i64,
+    }
+});
+
+table!(#[derive(Default)] RawRestart {
+    required {}
+    optional {
+        first: i64,
+        max: i64,
+    }
+});
+
+table!(
+    /// For streams that do not have the key themselves.
+    #[derive(Default)]
+    RawDefaults {
+        required {}
+        optional {
+            codec: String,
+            codec_out: String,
+            ptime: i64,
+            latency: i64,
+            payload_type: i64,
+            payload_type_in: i64,
+            dtmf_payload_type: i64,
+            adaptive: bool,
+            drop_on_latency: bool,
+            clock_skew: String,
+            latch: bool,
+            /// `true`, `false` or "mux".
+            rtcp: toml::Value,
+            cname: String,
+            /// A number, or `false`.
+            loudness_target: toml::Value,
+            meter: bool,
+        }
+    }
+);
+
+table!(RawStream {
+    required {
+        name,
+        listen,
+        destination,
+    }
+    optional {
+        codec: String,
+        codec_out: String,
+        ptime: i64,
+        latency: i64,
+        payload_type: i64,
+        payload_type_in: i64,
+        dtmf_payload_type: i64,
+        adaptive: bool,
+        drop_on_latency: bool,
+        clock_skew: String,
+        latch: bool,
+        rtcp: toml::Value,
+        rtcp_port: i64,
+        destination_rtcp_port: i64,
+        cname: String,
+        loudness_target: toml::Value,
+        meter: bool,
+        ssrc: i64,
+        clock_rate: i64,
+        count: i64,
+        step: i64,
+        destination_step: i64,
+    }
+});
+
+#[derive(Debug)]
 pub(super) struct RawConfig {
-    #[serde(default)]
     pub(super) contexts: RawContexts,
-    #[serde(default)]
     pub(super) restart: RawRestart,
-    #[serde(default)]
     pub(super) defaults: RawDefaults,
-    #[serde(default)]
     pub(super) stream: Vec<Spanned<RawStream>>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RawContexts {
-    pub(super) prefix: Option<Spanned<String>>,
-    /// A number or "auto".
-    pub(super) count: Option<Spanned<toml::Value>>,
-    pub(super) wait: Option<Spanned<i64>>,
+/// The tables of the file, each with its keys.
+const TABLES: [(&str, &[&str]); 4] = [
+    ("[contexts]", RawContexts::KEYS),
+    ("[restart]", RawRestart::KEYS),
+    ("[defaults]", RawDefaults::KEYS),
+    ("[[stream]]", RawStream::KEYS),
+];
+
+impl RawConfig {
+    /// Reads as much of the text as can be read, and notes the rest in `problems`.
+    pub(super) fn read(text: &str, problems: &mut Problems) -> RawConfig {
+        let (table, errors) = DeTable::parse_recoverable(text);
+        for error in errors {
+            problems.add_syntax(error.message(), error.span().unwrap_or(0..0));
+        }
+        let table = table.get_ref();
+        let keys = ["contexts", "restart", "defaults", "stream"];
+        Reader::new(table, 0..0, "this file", problems).refuse_unknown(&keys);
+        RawConfig {
+            contexts: read(table, "contexts", RawContexts::read, problems),
+            restart: read(table, "restart", RawRestart::read, problems),
+            defaults: read(table, "defaults", RawDefaults::read, problems),
+            stream: Reader::new(table, 0..0, "this file", problems)
+                .tables("stream")
+                .into_iter()
+                .map(|(table, place)| {
+                    let stream = RawStream::read(table, place.clone(), "[[stream]]", problems);
+                    Spanned::new(place, stream)
+                })
+                .collect(),
+        }
+    }
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RawRestart {
-    pub(super) first: Option<Spanned<i64>>,
-    pub(super) max: Option<Spanned<i64>>,
+/// A table that need not be there.
+fn read<T: Default>(
+    file: &DeTable<'_>,
+    key: &str,
+    read: fn(&DeTable<'_>, Range<usize>, &str, &mut Problems) -> T,
+    problems: &mut Problems,
+) -> T {
+    let found = Reader::new(file, 0..0, "this file", problems).table(key);
+    found.map_or_else(T::default, |(table, place)| {
+        read(table, place, &format!("[{key}]"), problems)
+    })
 }
 
-/// What a stream that does not say otherwise gets.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RawDefaults {
-    pub(super) codec: Option<Spanned<String>>,
-    pub(super) codec_out: Option<Spanned<String>>,
-    pub(super) ptime: Option<Spanned<i64>>,
-    pub(super) latency: Option<Spanned<i64>>,
-    pub(super) payload_type: Option<Spanned<i64>>,
-    pub(super) payload_type_in: Option<Spanned<i64>>,
-    pub(super) dtmf_payload_type: Option<Spanned<i64>>,
-    pub(super) adaptive: Option<Spanned<bool>>,
-    pub(super) drop_on_latency: Option<Spanned<bool>>,
-    pub(super) clock_skew: Option<Spanned<String>>,
-    pub(super) latch: Option<Spanned<bool>>,
-    /// `true`, `false` or "mux".
-    pub(super) rtcp: Option<Spanned<toml::Value>>,
-    pub(super) cname: Option<Spanned<String>>,
-    /// A number, or `false`.
-    pub(super) loudness_target: Option<Spanned<toml::Value>>,
-    pub(super) meter: Option<Spanned<bool>>,
+/// Reads the keys of one table.
+struct Reader<'a, 'p> {
+    table: &'a DeTable<'a>,
+    /// Of its header.
+    place: Range<usize>,
+    /// Its name in messages.
+    name: &'p str,
+    problems: &'p mut Problems,
+    is_partial: bool,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct RawStream {
-    pub(super) name: Spanned<String>,
-    pub(super) listen: Spanned<String>,
-    pub(super) destination: Spanned<String>,
-    pub(super) codec: Option<Spanned<String>>,
-    pub(super) codec_out: Option<Spanned<String>>,
-    pub(super) ptime: Option<Spanned<i64>>,
-    pub(super) latency: Option<Spanned<i64>>,
-    pub(super) payload_type: Option<Spanned<i64>>,
-    pub(super) payload_type_in: Option<Spanned<i64>>,
-    pub(super) dtmf_payload_type: Option<Spanned<i64>>,
-    pub(super) adaptive: Option<Spanned<bool>>,
-    pub(super) drop_on_latency: Option<Spanned<bool>>,
-    pub(super) clock_skew: Option<Spanned<String>>,
-    pub(super) latch: Option<Spanned<bool>>,
-    pub(super) rtcp: Option<Spanned<toml::Value>>,
-    pub(super) rtcp_port: Option<Spanned<i64>>,
-    pub(super) destination_rtcp_port: Option<Spanned<i64>>,
-    pub(super) cname: Option<Spanned<String>>,
-    pub(super) loudness_target: Option<Spanned<toml::Value>>,
-    pub(super) meter: Option<Spanned<bool>>,
-    pub(super) ssrc: Option<Spanned<i64>>,
-    pub(super) clock_rate: Option<Spanned<i64>>,
-    pub(super) count: Option<Spanned<i64>>,
-    pub(super) step: Option<Spanned<i64>>,
-    pub(super) destination_step: Option<Spanned<i64>>,
+impl<'a, 'p> Reader<'a, 'p> {
+    fn new(
+        table: &'a DeTable<'a>,
+        place: Range<usize>,
+        name: &'p str,
+        problems: &'p mut Problems,
+    ) -> Self {
+        Reader {
+            table,
+            place,
+            name,
+            is_partial: problems.has_syntax(),
+            problems,
+        }
+    }
+
+    fn refuse_unknown(&mut self, known: &[&str]) {
+        for key in self.table.keys() {
+            let text = key.get_ref().as_ref();
+            if known.iter().any(|known| written(known) == text) {
+                continue;
+            }
+            self.is_partial = true;
+            let message = format!("`{text}` is no key of {}", self.name);
+            let help = help_for_unknown(text, known);
+            self.problems
+                .add(message, &help, &[(key.span(), "this key")]);
+        }
+    }
+
+    fn value(&self, key: &str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.table.get(written(key).as_str())
+    }
+
+    fn optional<T: FromValue>(&mut self, key: &str) -> Option<Spanned<T>> {
+        let value = self.value(key)?;
+        match T::from_value(value.get_ref()) {
+            Some(read) => Some(Spanned::new(value.span(), read)),
+            None => {
+                self.is_partial = true;
+                let hint = T::hint(value.get_ref());
+                self.refuse_type(key, value, &format!("{}{hint}", T::ALLOWED));
+                None
+            }
+        }
+    }
+
+    /// Where the value cannot be had: an empty one, at a place where no other problem is noted any more.
+    fn required(&mut self, key: &str) -> Spanned<String> {
+        if let Some(read) = self.optional(key) {
+            return read;
+        }
+        let place = match self.value(key) {
+            Some(value) => value.span(),
+            None => {
+                self.is_partial = true;
+                let message = format!("a stream without `{}`", written(key));
+                self.problems.add_missing(
+                    message,
+                    "every [[stream]] needs `name`, `listen` and `destination`",
+                    self.place.clone(),
+                );
+                self.place.clone()
+            }
+        };
+        self.problems.silence(place.clone());
+        Spanned::new(place, String::new())
+    }
+
+    fn table(&mut self, key: &str) -> Option<(&'a DeTable<'a>, Range<usize>)> {
+        let value = self.value(key)?;
+        match value.get_ref() {
+            DeValue::Table(table) => Some((table, value.span())),
+            _ => {
+                self.refuse_type(key, value, &format!("a table, [{key}]"));
+                None
+            }
+        }
+    }
+
+    fn tables(&mut self, key: &str) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
+        let Some(value) = self.value(key) else {
+            return Vec::new();
+        };
+        let allowed = format!("a list of tables, each with the header [[{key}]]");
+        let DeValue::Array(items) = value.get_ref() else {
+            self.refuse_type(key, value, &allowed);
+            return Vec::new();
+        };
+        let mut tables = Vec::new();
+        for item in items.iter() {
+            match item.get_ref() {
+                DeValue::Table(table) => tables.push((table, item.span())),
+                _ => self.refuse_type(key, item, &allowed),
+            }
+        }
+        tables
+    }
+
+    fn refuse_type(&mut self, key: &str, value: &Spanned<DeValue<'_>>, allowed: &str) {
+        let key = written(key);
+        let shown = self.problems.excerpt(value.span());
+        self.problems.add(
+            format!("`{key}` cannot be {shown}"),
+            &format!("allowed for `{key}`: {allowed}"),
+            &[(value.span(), "this value")],
+        );
+        self.problems.silence(value.span());
+    }
 }
+
+/// A key as the file has it.
+fn written(key: &str) -> String {
+    key.replace('_', "-")
+}
+
+/// The known key that was probably meant, the table that has the key, or all keys there are.
+fn help_for_unknown(text: &str, known: &[&str]) -> String {
+    let elsewhere: Vec<&str> = TABLES
+        .iter()
+        .filter(|(_, keys)| keys.iter().any(|key| written(key) == text))
+        .map(|(table, _)| *table)
+        .collect();
+    if !elsewhere.is_empty() {
+        return format!("`{text}` belongs into {}", elsewhere.join(" or "));
+    }
+    let distance = |key: &String| strsim::damerau_levenshtein(key, &text.to_lowercase());
+    let keys: Vec<String> = known.iter().map(|key| written(key)).collect();
+    match keys.iter().min_by_key(|key| distance(key)) {
+        Some(near) if distance(near) <= MISSPELT_MAX.min(near.len() / 2) => {
+            format!("did you mean `{near}`?")
+        }
+        _ => format!("the keys here are: {}", keys.join(", ")),
+    }
+}
+
+/// A type that keys have.
+trait FromValue: Sized {
+    const ALLOWED: &str;
+
+    fn from_value(value: &DeValue<'_>) -> Option<Self>;
+
+    /// How to write a value that means the right thing in the wrong way.
+    fn hint(_value: &DeValue<'_>) -> &'static str {
+        ""
+    }
+}
+
+impl FromValue for i64 {
+    const ALLOWED: &str = "a whole number";
+
+    fn from_value(value: &DeValue<'_>) -> Option<i64> {
+        let integer = value.as_integer()?;
+        i64::from_str_radix(integer.as_str(), integer.radix()).ok()
+    }
+
+    fn hint(value: &DeValue<'_>) -> &'static str {
+        match value.as_str().map(str::parse::<i64>) {
+            Some(Ok(_)) => ", without quotes",
+            _ => "",
+        }
+    }
+}
+
+impl FromValue for bool {
+    const ALLOWED: &str = "true or false";
+
+    fn from_value(value: &DeValue<'_>) -> Option<bool> {
+        value.as_bool()
+    }
+
+    fn hint(value: &DeValue<'_>) -> &'static str {
+        match value.as_str().map(str::parse::<bool>) {
+            Some(Ok(_)) => ", without quotes",
+            _ => "",
+        }
+    }
+}
+
+impl FromValue for String {
+    const ALLOWED: &str = "text in double quotes";
+
+    fn from_value(value: &DeValue<'_>) -> Option<String> {
+        value.as_str().map(str::to_owned)
+    }
+}
+
+/// A key whose rule looks at the type itself.
+impl FromValue for toml::Value {
+    const ALLOWED: &str = "a number, text in double quotes, true or false";
+
+    fn from_value(value: &DeValue<'_>) -> Option<toml::Value> {
+        match value {
+            DeValue::String(text) => Some(toml::Value::String(text.as_ref().to_owned())),
+            DeValue::Integer(_) => i64::from_value(value).map(toml::Value::Integer),
+            DeValue::Float(float) => float.as_str().parse().ok().map(toml::Value::Float),
+            DeValue::Boolean(flag) => Some(toml::Value::Boolean(*flag)),
+            _ => None,
+        }
+    }
+}
+
+/// Letters that a misspelt key differs from the right one; more, and a guess is a coincidence.
+const MISSPELT_MAX: usize = 3;

@@ -14,12 +14,15 @@ const GOOD_STREAM: &str = "\n[[stream]]\nname = \"good\"\nlisten = \"127.0.0.1:5
 const REFUSED: &[Refused] = &[
     Refused {
         text: "[contexts]\nwiat = 20",
-        says: &["unknown field `wiat`", "`wait`"],
+        says: &["`wiat` is no key of [contexts]", "did you mean `wait`?"],
         lines: &[2],
     },
     Refused {
         text: "colour = 1",
-        says: &["unknown field `colour`", "`contexts`"],
+        says: &[
+            "`colour` is no key of this file",
+            "contexts, restart, defaults, stream",
+        ],
         lines: &[1],
     },
     Refused {
@@ -29,7 +32,7 @@ const REFUSED: &[Refused] = &[
     },
     Refused {
         text: "[contexts]\nwait = \"x\"",
-        says: &["invalid type: string \"x\""],
+        says: &["`wait` cannot be \"x\"", "a whole number"],
         lines: &[2],
     },
     Refused {
@@ -59,7 +62,7 @@ const REFUSED: &[Refused] = &[
     },
     Refused {
         text: "[restart]\nfirst = 50\nmax = 40",
-        says: &["`max` cannot be 40", "50 ms"],
+        says: &["`max = 40` does not go with `first = 50`", "raise `max`"],
         lines: &[3],
     },
     Refused {
@@ -113,12 +116,12 @@ const REFUSED: &[Refused] = &[
 const REFUSED_STREAMS: &[Refused] = &[
     Refused {
         text: "listen = \"127.0.0.1:1\"\ndestination = \"a:1\"",
-        says: &["missing field `name`"],
+        says: &["a stream without `name`", "`listen`"],
         lines: &[1],
     },
     Refused {
         text: "name = \"a\"\ndestination = \"a:1\"",
-        says: &["missing field `listen`"],
+        says: &["a stream without `listen`"],
         lines: &[1],
     },
     Refused {
@@ -133,7 +136,7 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = 5004\ndestination = \"a:1\"",
-        says: &["invalid type: integer `5004`, expected a string"],
+        says: &["`listen` cannot be 5004", "text in double quotes"],
         lines: &[3],
     },
     Refused {
@@ -261,23 +264,29 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nrtcp = \"mux\"\nrtcp-port = 7000",
-        says: &["`rtcp-port` cannot be 7000", "rtcp = true"],
+        says: &[
+            "`rtcp-port = 7000` does not go with `rtcp = \"mux\"`",
+            "remove `rtcp-port`",
+        ],
         lines: &[6],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"latched\"\ndestination-rtcp-port = 7000",
-        says: &["`destination-rtcp-port` cannot be 7000", "latched"],
+        says: &["`destination-rtcp-port = 7000` does not go with `destination = \"latched\"`"],
         lines: &[5],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"latched\"\nlatch = false",
-        says: &["`latch` cannot be false", "latched"],
+        says: &["`latch = false` does not go with `destination = \"latched\"`"],
         lines: &[5],
     },
     // The jitter buffer and telephone events.
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nadaptive = true\nlatency = 0",
-        says: &["`adaptive` cannot be true", "`latency` above 0"],
+        says: &[
+            "`adaptive = true` does not go with `latency = 0`",
+            "`latency` above 0",
+        ],
         lines: &[5],
     },
     Refused {
@@ -297,7 +306,7 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\npayload-type = 101",
-        says: &["`payload-type` cannot be 101", "`dtmf-payload-type`"],
+        says: &["`payload-type = 101` does not go with `dtmf-payload-type = 101`, the default"],
         lines: &[5],
     },
     Refused {
@@ -307,12 +316,31 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"Opus\"\nclock-rate = 48000",
-        says: &["`clock-rate` cannot be 48000", "`codec = \"auto\"`"],
+        says: &[
+            "`clock-rate = 48000` does not go with a `codec`",
+            "`codec = \"auto\"`",
+        ],
         lines: &[6],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\nclock-rate = 8000",
-        says: &["`clock-rate` cannot be 8000", "without `codec-out`"],
+        says: &[
+            "`clock-rate = 8000` does not go with a stream that is changed",
+            "remove `codec-out`",
+        ],
+        lines: &[6],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\npayload-type-in = 97",
+        says: &[
+            "`payload-type-in = 97` does not go with `codec = \"auto\"`",
+            "set a `codec`",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"Opus\"\npayload-type-in = 101",
+        says: &["`payload-type-in = 101` does not go with `dtmf-payload-type = 101`"],
         lines: &[6],
     },
     // Loudness.
@@ -338,16 +366,61 @@ const REFUSED_STREAMS: &[Refused] = &[
     Refused {
         text: "name = \"raw\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nloudness-target = -23",
         says: &[
-            "`loudness-target` cannot be -23",
-            "only where audio is decoded",
-            "stream \"raw\"",
-            "`codec-out`",
+            "`loudness-target = -23` does not go with `codec = \"auto\"` and no `codec-out`",
+            "stream \"raw\" is sent on as it comes, without decoding",
+            "set a `codec-out` other than `codec`",
         ],
         lines: &[5],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nmeter = 1",
-        says: &["invalid type: integer `1`"],
+        says: &["`meter` cannot be 1", "true or false"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"PCMU\"\ncodec-out = \"PCMU\"\nmeter = true",
+        says: &[
+            "`meter = true` does not go with `codec = \"PCMU\"` and `codec-out = \"PCMU\"`",
+            "without decoding",
+            "remove `meter`",
+        ],
+        lines: &[7],
+    },
+    // Keys and types.
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec_out = \"PCMA\"",
+        says: &[
+            "`codec_out` is no key of [[stream]]",
+            "did you mean `codec-out`?",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nwait = 20",
+        says: &["`wait` is no key of [[stream]]", "belongs into [contexts]"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nlatency = \"40\"",
+        says: &[
+            "`latency` cannot be \"40\"",
+            "a whole number, without quotes",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nlatency = 40.5",
+        says: &["`latency` cannot be 40.5", "a whole number"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nlatency = 99999999999999999999",
+        says: &["`latency` cannot be 99999999999999999999"],
+        lines: &[5],
+    },
+    Refused {
+        text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\nrtcp = [1]",
+        says: &["`rtcp` cannot be [1]"],
         lines: &[5],
     },
 ];
@@ -407,6 +480,54 @@ fn all_problems_are_found_at_once() {
     let text = format!("[contexts]\nwait = -1\ncount = -1\n[defaults]\ncodec = \"x\"{GOOD_STREAM}");
     let error = Config::from_toml("gateway.toml", &text).expect_err("three mistakes");
     assert_eq!(error.problems.len(), 3);
+}
+
+/// Mistakes of all kinds, none of which hides another: the messages in the order of the tables.
+#[test]
+fn a_typo_hides_no_other_mistake() {
+    let text = "[contexts]\nwiat = 20\nwait = \"soon\"\n[restrat]\n\
+                [[stream]]\nlisten = 5004\ndestination = \"nowhere\"\ncodec-uot = \"PCMA\"\nloudness-target = -23\n\
+                [[stream]]\nname = \"b\"\nlisten = \"x\"\ndestination = \"a:1\"\nlatency = -1\n";
+    let error = Config::from_toml("gateway.toml", text).expect_err("many mistakes");
+    let mut messages: Vec<_> = error.problems.iter().map(|p| p.message.as_str()).collect();
+    messages.sort_unstable();
+    // No word on `loudness-target`: with `codec-out` it would be right.
+    let expected = [
+        "`codec-uot` is no key of [[stream]]",
+        "`destination` cannot be \"nowhere\"",
+        "`latency` cannot be -1",
+        "`listen` cannot be \"x\"",
+        "`listen` cannot be 5004",
+        "`restrat` is no key of this file",
+        "`wait` cannot be \"soon\"",
+        "`wiat` is no key of [contexts]",
+        "a stream without `name`",
+    ];
+    assert_eq!(messages, expected);
+}
+
+#[test]
+fn text_that_is_no_toml_hides_no_other_mistake() {
+    let text = format!(
+        "[contexts]\nwait = = 20\ncount = -1\n[restart]\nfirst = 20 ms\n{GOOD_STREAM}latency = -1\n"
+    );
+    let error = Config::from_toml("gateway.toml", &text).expect_err("four mistakes");
+    let mut lines: Vec<_> = error.problems.iter().flat_map(Problem::lines).collect();
+    lines.sort_unstable();
+    assert_eq!(lines, [2, 3, 5, 11], "{error:?}");
+}
+
+#[test]
+fn a_meter_for_all_is_refused_where_nothing_is_decoded() {
+    let text = format!("[defaults]\nmeter = true{GOOD_STREAM}");
+    let error = Config::from_toml("gateway.toml", &text).expect_err("nothing to measure");
+    let message = &error.problems[0].message;
+    assert!(
+        message.starts_with("`meter = true` does not go with these streams"),
+        "{message}"
+    );
+    let other = "[[stream]]\nname = \"b\"\nlisten = \"127.0.0.1:5010\"\ndestination = \"a:1\"\ncodec-out = \"PCMA\"\n";
+    Config::from_toml("gateway.toml", &format!("{text}{other}")).expect("one is measured");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `threadbare loudness`: how loud files are.
+//! `threadbare loudness`: measures the loudness of files.
 //!
 //! - `decode`: a file as samples, by whatever decoders GStreamer has.
 //! - `measure`: samples as readings, and as a curve.
@@ -26,35 +26,35 @@ use self::measure::Measured;
 use self::problem::Problem;
 use self::report::Report;
 
-/// Measures how loud files are: EBU R128, peaks, and all files as one programme.
+/// Measures the loudness of files (EBU R128), one by one and together.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct LoudnessArgs {
-    /// Files with audio in them, of any kind that GStreamer can decode; of several tracks, the first is measured
+    /// Audio files in any format that GStreamer can decode; the first audio track counts
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
     /// Print JSON instead of a table
     #[arg(long)]
     json: bool,
-    /// Show how far each file is from this loudness, in LUFS: -23 for EBU R128, -16 for podcasts
+    /// Show the distance of each file from this loudness, in LUFS: -23 for EBU R128, -16 for podcasts
     #[arg(long, value_name = "LUFS", allow_negative_numbers = true, value_parser = parse_target)]
     target: Option<f64>,
-    /// How many files to measure at a time [default: as many as there are cores]
+    /// Number of files to measure at a time [default: number of cores]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
-    /// Draw loudness over time as SVG; of several files, NAME.svg becomes NAME-1.svg, NAME-2.svg and so on
-    #[arg(long, value_name = "FILE.svg")]
+    /// Draw loudness over time as SVG; with several files: NAME-1.svg, NAME-2.svg and so on
+    #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
     plot: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
 Examples:
-  threadbare loudness song.flac                      How loud is it?
-  threadbare loudness --target -23 *.wav             How far is each from EBU R128, and all of them together?
-  threadbare loudness --plot loud.svg programme.mp3  Where is it loud?
+  threadbare loudness song.flac                      Measure one file
+  threadbare loudness --target -23 *.wav             Distance from EBU R128, for each and for all
+  threadbare loudness --plot loud.svg programme.mp3  Loudness over time
   threadbare loudness --json *.flac | jq .total      For scripts
 
-Exit status 1: a file could not be measured. The others have been.";
+Exit status 1: a file could not be measured; the others are in the report.";
 
 impl LoudnessArgs {
     /// Does it.
@@ -154,6 +154,15 @@ fn parse_target(text: &str) -> Result<f64, String> {
     }
 }
 
+/// The picture is an SVG: under another name, no viewer would open it.
+fn parse_plot(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(extension) if extension.eq_ignore_ascii_case("svg") => Ok(path),
+        _ => Err("allowed is a name that ends in .svg: the picture is an SVG file".to_owned()),
+    }
+}
+
 /// A bar for all files together, where there is a terminal to show it.
 #[derive(Debug)]
 struct Progress {
@@ -210,6 +219,14 @@ mod tests {
         assert_eq!(path("a/b.svg", 0, 2), Path::new("a/b-1.svg"));
         assert_eq!(path("b.c.svg", 9, 12), Path::new("b.c-10.svg"));
         assert_eq!(path("b", 1, 2), Path::new("b-2"));
+    }
+
+    #[test]
+    fn pictures_are_named_as_what_they_are() {
+        assert_eq!(parse_plot("a/b.SVG"), Ok(PathBuf::from("a/b.SVG")));
+        for text in ["loud.png", "loud", ".svg", ""] {
+            assert!(parse_plot(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -119,8 +119,12 @@ pub(super) fn svg(title: &str, measured: &Measured, target_lufs: Option<f64>) ->
             "8 5",
         );
     }
+    let mut is_empty = true;
     for curve in &CURVES {
-        add_curve(&mut picture, curve, &measured.curve, &scale);
+        is_empty &= !add_curve(&mut picture, curve, &measured.curve, &scale);
+    }
+    if is_empty {
+        add_notice(&mut picture, measured.curve.is_empty());
     }
     add_legend(&mut picture, target_lufs);
     picture.push_str("</svg>\n");
@@ -131,10 +135,13 @@ fn add_heading(picture: &mut String, title: &str, measured: &Measured, target_lu
     let integrated = measured.meter.integrated().unwrap_or(f64::NEG_INFINITY);
     let range = measured.meter.range().map_or(0.0, |range| range.lu);
     let true_peak = 20.0 * measured.true_peak.log10();
-    let mut summary = format!(
-        "integrated {integrated:.1} LUFS, range {range:.1} LU, true peak {true_peak:.1} dBTP, short-term at most {:.1} LUFS",
-        measured.short_term_max_lufs
-    );
+    let mut summary = match integrated.is_finite() {
+        true => format!(
+            "integrated {integrated:.1} LUFS, range {range:.1} LU, true peak {true_peak:.1} dBTP, short-term at most {:.1} LUFS",
+            measured.short_term_max_lufs
+        ),
+        false => format!("no integrated loudness, true peak {true_peak:.1} dBTP"),
+    };
     if let Some(target) = target_lufs.filter(|_| integrated.is_finite()) {
         let _ = write!(summary, ", {:+.1} LU to {target} LUFS", target - integrated);
     }
@@ -216,8 +223,19 @@ const TIME_STEPS_S: [f64; 14] = [
 ];
 const MARKS_MAX: f64 = 12.0;
 
-/// The loudest of each column; a gap in the line where all of it is below the floor.
-fn add_curve(picture: &mut String, curve: &Curve, points: &[Point], scale: &Scale) {
+/// Why there is no curve.
+fn add_notice(picture: &mut String, is_short: bool) {
+    let text = match is_short {
+        true => "too short: a curve takes 100 ms of audio at least".to_owned(),
+        false => format!("silence: nothing here is louder than {FLOOR_LUFS} LUFS"),
+    };
+    let middle = ((LEFT + WIDTH - RIGHT) / 2.0, (TOP + HEIGHT - BOTTOM) / 2.0);
+    let attributes = "text-anchor=\"middle\" font-size=\"18\" fill=\"#666666\"";
+    add_text(picture, middle, attributes, &text);
+}
+
+/// The loudest of each column; a gap in the line where all of it is below the floor. Whether there is a line at all.
+fn add_curve(picture: &mut String, curve: &Curve, points: &[Point], scale: &Scale) -> bool {
     let per_column = points.len().div_ceil(COLUMNS_MAX).max(1);
     let mut path = String::new();
     let mut is_down = false;
@@ -256,6 +274,7 @@ fn add_curve(picture: &mut String, curve: &Curve, points: &[Point], scale: &Scal
             dashed(dashes)
         );
     }
+    !path.is_empty()
 }
 
 /// On the right above the curves, from right to left, so that it ends with them.

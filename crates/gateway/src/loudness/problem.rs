@@ -1,4 +1,4 @@
-//! Why a file cannot be measured, in words that help.
+//! Reasons why a file cannot be measured, with help.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -12,7 +12,7 @@ glib::wrapper! {
 }
 
 glib::wrapper! {
-    /// Hands what arrives to the application.
+    /// Hands buffers to the application.
     pub struct AppSink(ObjectSubclass<sink::AppSink>) @extends gst::Element, gst::Object;
 }
 

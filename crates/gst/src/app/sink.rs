@@ -1,4 +1,4 @@
-//! `ts-appsink`: hands what arrives to the application, by signals, by pulling, or as an asynchronous stream.
+//! `ts-appsink`: hands buffers to the application, by signals, by pulling, or as an asynchronous stream.
 //!
 //! The samples are in a bounded store under the sink's lock. A full one holds up the source without holding its thread,
 //! unless `drop` is set.
@@ -119,11 +119,11 @@ struct Settings {
 #[derive(Properties)]
 #[properties(wrapper_type = super::AppSink)]
 pub struct AppSink {
-    #[property(name = "caps", nick = "Caps", blurb = "What the sink pad takes, NULL: anything", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = |s: &Self, v| s.settings().caps = v)]
+    #[property(name = "caps", nick = "Caps", blurb = "Caps that the sink pad accepts, NULL: any", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = |s: &Self, v| s.settings().caps = v)]
     #[property(name = "emit-signals", nick = "Emit signals", blurb = "Emit new-preroll and new-sample", type = bool, get = |s: &Self| s.settings().emits, set = |s: &Self, v| s.settings().emits = v, default = false)]
-    #[property(name = "max-buffers", nick = "Maximum buffers", blurb = "Samples that are kept, 0: any number", type = u32, get = |s: &Self| s.sink().with_renderer(|store| store.max as u32), set = Self::set_max, default = BUFFERS_DEFAULT)]
-    #[property(name = "drop", nick = "Drop", blurb = "Drop the oldest sample when there are max-buffers, rather than hold up the source", type = bool, get = |s: &Self| s.sink().with_renderer(|store| store.drops), set = Self::set_drops, default = false)]
-    #[property(name = "eos", nick = "EOS", blurb = "The stream has ended and all samples were taken", type = bool, get = |s: &Self| s.sink().with_renderer(|store| store.has_ended()))]
+    #[property(name = "max-buffers", nick = "Maximum buffers", blurb = "Samples in the queue at which it is full; 0: no limit", type = u32, get = |s: &Self| s.sink().with_renderer(|store| store.max as u32), set = Self::set_max, default = BUFFERS_DEFAULT)]
+    #[property(name = "drop", nick = "Drop", blurb = "Drop the oldest sample of a full queue instead of blocking the source", type = bool, get = |s: &Self| s.sink().with_renderer(|store| store.drops), set = Self::set_drops, default = false)]
+    #[property(name = "eos", nick = "EOS", blurb = "Whether the stream has ended and all samples are taken", type = bool, get = |s: &Self| s.sink().with_renderer(|store| store.has_ended()))]
     settings: Mutex<Settings>,
     sync: Mutex<SyncProperties>,
     stats: Mutex<StatsProperty>,
@@ -154,7 +154,7 @@ impl AppSink {
 
     /// Emits what has happened. No lock is held.
     fn tell_news(&self) {
-        // Somebody may wait between his look and his wait.
+        // A thread may be between its look and its wait.
         drop(lock(&self.pulling));
         self.changed.notify_all();
         let emits = self.settings().emits;
@@ -416,7 +416,7 @@ impl ElementImpl for AppSink {
     crate::kit::element_class!(
         "Thread-sharing application sink",
         "Sink/Generic",
-        "Hands what arrives to the application; when that is behind, the source waits, not the thread it shares";
+        "Hands buffers to the application; a slow application holds up the source, not the shared thread";
         "sink": Sink Always gst::Caps::new_any()
     );
 

@@ -1,12 +1,12 @@
 //! Pads and states of `ts-blocking-adapter`.
 //!
 //! Upstream pushes into a queue, as into ts-queue, and never waits in place on a context's thread. An ordinary pad task
-//! empties the queue and may be held up downstream for as long as it likes.
+//! empties the queue and may be held up downstream without limit.
 //!
 //! | field | thread |
 //! |---|---|
 //! | `items` | any |
-//! | `flush_end` | put by whoever flushes, taken by the task, which pushes it when its own push has come back |
+//! | `flush_end` | put by the flushing thread, taken by the task, which pushes it when its own push has come back |
 //! | `has_failed` | the task; taken back before a task starts |
 
 use std::sync::Mutex;
@@ -202,9 +202,9 @@ impl GstObjectImpl for BlockingAdapter {}
 
 impl ElementImpl for BlockingAdapter {
     crate::kit::element_class!(
-        "Adapter to what blocks",
+        "Adapter to blocking elements",
         "Generic",
-        "Passes what shared threads push on to elements that may block, by a thread of its own";
+        "Gives elements that may block a thread of their own";
         "sink": Sink Always gst::Caps::new_any(),
         "src": Src Always gst::Caps::new_any()
     );
@@ -214,7 +214,7 @@ impl ElementImpl for BlockingAdapter {
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         if transition == gst::StateChange::PausedToReady {
-            // Whoever waits to push comes back before the pads are deactivated.
+            // Threads that wait to push come back before the pads are deactivated.
             self.is_stopping.store(true, Relaxed);
             self.items.flush(true);
         }

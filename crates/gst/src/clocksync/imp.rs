@@ -17,9 +17,9 @@ use crate::kit::time::RunningTime;
 #[derive(Properties)]
 #[properties(wrapper_type = super::ClockSync)]
 pub struct ClockSync {
-    #[property(name = "sync", nick = "Sync", blurb = "Hold what passes until its time on the clock", type = bool, get = |s: &Self| s.shared.sync.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.sync.store(v, Relaxed)), default = true)]
-    #[property(name = "ts-offset", nick = "Timestamp offset", blurb = "Added to the time at which things go, ns; negative: earlier", type = i64, get = |s: &Self| s.shared.offset_ns.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.offset_ns.store(v, Relaxed)), default = 0)]
-    #[property(name = "sync-to-first", nick = "Sync to first", blurb = "Set ts-offset so that the first thing after PAUSED or a flush goes at once", type = bool, get = |s: &Self| s.shared.to_first.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.to_first.store(v, Relaxed)), default = false)]
+    #[property(name = "sync", nick = "Sync", blurb = "Synchronise buffers to the clock", type = bool, get = |s: &Self| s.shared.sync.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.sync.store(v, Relaxed)), default = true)]
+    #[property(name = "ts-offset", nick = "Timestamp offset", blurb = "Offset added to the time of each buffer, ns; negative: earlier", type = i64, get = |s: &Self| s.shared.offset_ns.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.offset_ns.store(v, Relaxed)), default = 0)]
+    #[property(name = "sync-to-first", nick = "Sync to first", blurb = "Set ts-offset so that the first buffer after PAUSED or a flush passes at once", type = bool, get = |s: &Self| s.shared.to_first.load(Relaxed), set = |s: &Self, v| s.change(|shared| shared.to_first.store(v, Relaxed)), default = false)]
     shared: Arc<Shared>,
     /// Always that of the branch.
     context: Mutex<ContextSettings>,
@@ -28,7 +28,7 @@ pub struct ClockSync {
     crossing: Crossing<Holder>,
 }
 
-/// Buffers that wait behind the one that is held, before whoever pushes waits: a source on a throttled context pushes
+/// Buffers that wait behind the held one, before the source has to wait: a source on a throttled context pushes
 /// several in a slice.
 const WAITING_BUFFERS_MAX: u32 = 64;
 
@@ -124,7 +124,7 @@ impl ElementImpl for ClockSync {
     crate::kit::element_class!(
         "Thread-sharing clock synchroniser",
         "Generic",
-        "Holds buffers until their time on the clock, on the thread of its branch";
+        "Synchronises buffers to the clock without a waiting thread";
         "sink": Sink Always gst::Caps::new_any(),
         "src": Src Always gst::Caps::new_any()
     );

@@ -1,7 +1,7 @@
-//! `ts-clocksync`: lets what passes go at its time, without a thread that waits.
+//! `ts-clocksync`: synchronises buffers to the clock without a waiting thread.
 //!
 //! - `imp`: properties, pads, states.
-//! - `holder`: holds what comes too early, on its branch's thread.
+//! - `holder`: holds early buffers, on the branch's thread.
 
 mod holder;
 mod imp;

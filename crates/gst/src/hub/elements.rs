@@ -26,7 +26,7 @@ macro_rules! sink_element {
             #[derive(Properties)]
             #[properties(wrapper_type = Element)]
             pub struct Imp {
-                #[property(name = $property, nick = "Name", blurb = "Name of the place where the data becomes that of another pipeline", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
+                #[property(name = $property, nick = "Name", blurb = "Name of the connection, as the source in the other pipeline has it", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
                 end: SinkEnd,
                 stats: Mutex<StatsProperty>,
                 sink_pad: gst::Pad,
@@ -124,7 +124,7 @@ macro_rules! source_element {
             #[derive(Properties)]
             #[properties(wrapper_type = Element)]
             pub struct Imp {
-                #[property(name = $property, nick = "Name", blurb = "Name of the place that the data comes from", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
+                #[property(name = $property, nick = "Name", blurb = "Name of the connection, as the sink has it", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
                 end: SourceEnd,
                 context: Mutex<ContextSettings>,
                 queue: Mutex<QueueProperties>,
@@ -222,7 +222,7 @@ sink_element!(
     Proxy,
     "proxy-context",
     "Thread-sharing proxy sink",
-    "Hands data to the ts-proxysrc of the same name, in another pipeline, with back-pressure",
+    "Hands data to the ts-proxysrc of the same name in another pipeline, with back-pressure",
     "application/x-ts-proxysink-stats"
 );
 source_element!(
@@ -231,7 +231,7 @@ source_element!(
     Proxy,
     "proxy-context",
     "Thread-sharing proxy source",
-    "Pushes what the ts-proxysink of the same name takes, on a context's thread"
+    "Pushes the data of the ts-proxysink of the same name on a context's thread"
 );
 sink_element!(
     inter_sink,
@@ -239,7 +239,7 @@ sink_element!(
     Inter,
     "inter-context",
     "Thread-sharing inter-pipeline sink",
-    "Hands data to every ts-intersrc of the same name, in other pipelines",
+    "Hands data to every ts-intersrc of the same name in other pipelines",
     "application/x-ts-intersink-stats"
 );
 source_element!(
@@ -248,7 +248,7 @@ source_element!(
     Inter,
     "inter-context",
     "Thread-sharing inter-pipeline source",
-    "Pushes what the ts-intersink of the same name takes, on a context's thread"
+    "Pushes the data of the ts-intersink of the same name on a context's thread"
 );
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {

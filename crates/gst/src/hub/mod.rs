@@ -2,7 +2,7 @@
 //!
 //! A hub has one sink end and one outlet (a proxy) or any number of them (inter). The ends come and go in any order: an outlet
 //! exists while its source element is active, and begins with what the sink pad's sticky events say by then. Behind
-//! it is an ordinary [`Queue`], so that back-pressure reaches whoever pushes without blocking a context.
+//! it is an ordinary [`Queue`], so that back-pressure reaches the pushing thread without blocking a context.
 //!
 //! | field | who |
 //! |---|---|
@@ -31,7 +31,7 @@ pub(crate) use elements::register;
 /// How many outlets there may be, and what happens while there is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
-    /// One; whoever pushes waits for it.
+    /// One; a push waits for it.
     Proxy,
     /// Any number; without one, data is dropped, as live data without a listener is.
     Inter,
@@ -78,7 +78,7 @@ struct State {
     /// The sink takes data.
     is_open: bool,
     has_source: bool,
-    /// Replaced, never changed, so that whoever pushes holds a list without allocating.
+    /// Replaced, never changed, so that a push holds a list without allocating.
     outlets: Arc<[Arc<Outlet>]>,
     /// What the stream is, for sources to come. The sink pad stores an event only after it was handled, too late for one that
     /// comes in between.
@@ -173,7 +173,7 @@ impl Hub {
         self.state().has_source = false;
     }
 
-    /// The sink begins or ends to take data. Its end releases whoever waits.
+    /// The sink begins or ends to take data. Its end releases waiting threads.
     fn open(&self, is_open: bool) {
         let wakers = {
             let mut state = self.state();
@@ -184,7 +184,7 @@ impl Hub {
         };
         self.changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
-        // Whoever waits for room in an outlet that does not move is released by its queue.
+        // A thread that waits for room in an outlet that does not move is released by its queue.
         for outlet in self.outlets().iter() {
             outlet.items.refuse(!is_open);
         }
@@ -225,7 +225,7 @@ impl Hub {
         let others = state.outlets.iter().filter(|o| !Arc::ptr_eq(o, outlet));
         state.outlets = others.cloned().collect();
         drop(state);
-        // Whoever waited for room looks again, and finds no outlet or another one.
+        // A thread that waited for room looks again, and finds no outlet or another one.
         outlet.items.flush(true);
     }
 

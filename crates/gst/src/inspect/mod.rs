@@ -1,9 +1,8 @@
-//! What the contexts of this process are doing: their load, how late their slices are, what lives on them, and who held
-//! them up.
+//! The contexts of this process: load, lateness of slices, the elements that live there, and the elements that held them up.
 //!
-//! [`contexts_json`] says it in this process, [`serve`] to others (`threadbare inspect contexts`). The tracer
-//! (`GST_TRACERS=threadbare`) does both for any GStreamer program, and finds out *which element* of a branch took the time,
-//! where otherwise only the branch's source is known.
+//! [`contexts_json`] is for this process, [`serve`] for others (`threadbare inspect contexts`). The tracer
+//! (`GST_TRACERS=ts-contexts`) starts [`serve`] in any GStreamer program. Without the tracer a hold names the branch's source; with the
+//! tracer, the element.
 
 mod server;
 mod tracer;
@@ -16,8 +15,8 @@ use threadbare_runtime::{Blocked, ContextInfo, Shard, clock_now_ns, contexts};
 pub use server::{ServeError, serve, socket_path};
 
 /// All contexts of this process, as JSON: an array of objects with `name`, `wait_ms`, `users` and `threads`; each thread
-/// with `busy_percent` since it started, `packets`, slice lateness in µs, `elements`, `running` (who runs at this moment, and for
-/// how many ms), and `blocked` (who held it for longer than a slice, ms, newest last).
+/// with `busy_percent` since it started, `packets`, slice lateness in µs, `elements`, `running` (the element that runs now, and for
+/// how many ms), and `blocked` (holds longer than a slice: by whom, ms, newest last).
 pub fn contexts_json() -> Value {
     contexts().iter().map(context_json).collect()
 }
@@ -68,14 +67,16 @@ pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     threadbare_runtime::on_blocked(|shard, blocked| {
         gst::warning!(
             crate::kit::CAT,
-            "context thread {} was held up for {} ms by {}: what blocks belongs on a thread of its own (ts-blocking-adapter)",
+            "context thread {} was held up for {} ms by {}; put a ts-blocking-adapter before an element that blocks",
             shard.name(),
             blocked.for_ns / NS_PER_MS,
             blocked.by
         );
     });
-    gst::Tracer::register(plugin, "threadbare", tracer::Tracer::static_type())
+    gst::Tracer::register(plugin, TRACER, tracer::Tracer::static_type())
 }
 
+/// Not the plugin's name: `gst-inspect-1.0 threadbare` would show the tracer in its place.
+const TRACER: &str = "ts-contexts";
 const NS_PER_MS: u64 = 1_000_000;
 const NS_PER_US: u64 = 1_000;

@@ -1,4 +1,4 @@
-//! Tells other programs of the same user, over a socket in a folder of theirs.
+//! Answers other programs of the same user, over a socket in a private folder.
 
 use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -11,14 +11,14 @@ use std::{env, fs, io, process};
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The folder is not to be used.
-    #[error("{0} belongs to somebody else, or others may write to it")]
+    #[error("{0} belongs to another user, or other users may write to it")]
     Folder(PathBuf),
     /// The socket cannot be made.
     #[error("{0}: {1}")]
     Socket(PathBuf, io::Error),
 }
 
-/// Where the process with this number is asked: below `XDG_RUNTIME_DIR`, or a folder of the user's in `/tmp`.
+/// The socket of a process: below `XDG_RUNTIME_DIR`, or a folder of the user's in `/tmp`.
 pub fn socket_path(process_id: u32) -> PathBuf {
     folder().join(format!("{process_id}.sock"))
 }
@@ -34,8 +34,8 @@ fn user_id() -> u32 {
     fs::metadata("/proc/self").map_or(0, |process| process.uid())
 }
 
-/// Answers whoever connects to [`socket_path`] with [`super::contexts_json`], on a thread of its own, as long as the process
-/// lives. Later calls do nothing.
+/// Answers connections to [`socket_path`] with [`super::contexts_json`], on a thread of its own, until the process
+/// ends. Later calls do nothing.
 pub fn serve() -> Result<(), ServeError> {
     static SERVED: OnceLock<()> = OnceLock::new();
     if SERVED.get().is_some() {

@@ -1,4 +1,4 @@
-//! The tracer `threadbare`: which element of a branch holds up a context.
+//! The tracer `ts-contexts`: which element of a branch holds up a context.
 //!
 //! On a context's thread each push is timed from its beginning to its end; the time of the pushes within it is taken off.
 //! What is left is the time of the element that was pushed into. Threads that are not a context's are not looked at.
@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use threadbare_runtime::{Blocked, Local};
+use threadbare_runtime::{Blocked, Local, clock_now_ns};
 
 glib::wrapper! {
     pub(crate) struct Tracer(ObjectSubclass<Imp>) @extends gst::Tracer, gst::Object;
@@ -28,21 +28,22 @@ thread_local! {
     static PUSHES: RefCell<Vec<Push>> = const { RefCell::new(Vec::new()) };
 }
 
-fn begin(now_ns: u64) {
+/// A tracer's own time stamps count from the start of the process; everything else here is in CLOCK_MONOTONIC.
+fn begin() {
     if threadbare_runtime::current_shard_id().is_some() {
         PUSHES.with_borrow_mut(|pushes| {
             pushes.push(Push {
-                began_ns: now_ns,
+                began_ns: clock_now_ns(),
                 inner_ns: 0,
             });
         });
     }
 }
 
-fn end(now_ns: u64, pad: &gst::Pad) {
+fn end(pad: &gst::Pad) {
     let own = PUSHES.with_borrow_mut(|pushes| {
         let push = pushes.pop()?;
-        let whole_ns = now_ns.saturating_sub(push.began_ns);
+        let whole_ns = clock_now_ns().saturating_sub(push.began_ns);
         if let Some(outer) = pushes.last_mut() {
             outer.inner_ns += whole_ns;
         }
@@ -53,7 +54,10 @@ fn end(now_ns: u64, pad: &gst::Pad) {
         let shard = local.shard();
         if for_ns > shard.blocked_limit_ns() {
             let element = pad.peer().and_then(|peer| peer.parent_element());
-            let by = element.map_or_else(|| pad.name().into(), |element| element.name().into());
+            let by = element.map_or_else(
+                || pad.name().into(),
+                |element| crate::kit::path_of(&element),
+            );
             shard.note_blocked(Blocked { by, at_ns, for_ns });
         }
     });
@@ -86,29 +90,29 @@ impl ObjectImpl for Imp {
 impl GstObjectImpl for Imp {}
 
 impl TracerImpl for Imp {
-    fn pad_push_pre(&self, ts: u64, _pad: &gst::Pad, _buffer: &gst::Buffer) {
-        begin(ts);
+    fn pad_push_pre(&self, _ts: u64, _pad: &gst::Pad, _buffer: &gst::Buffer) {
+        begin();
     }
 
     fn pad_push_post(
         &self,
-        ts: u64,
+        _ts: u64,
         pad: &gst::Pad,
         _result: Result<gst::FlowSuccess, gst::FlowError>,
     ) {
-        end(ts, pad);
+        end(pad);
     }
 
-    fn pad_push_list_pre(&self, ts: u64, _pad: &gst::Pad, _list: &gst::BufferList) {
-        begin(ts);
+    fn pad_push_list_pre(&self, _ts: u64, _pad: &gst::Pad, _list: &gst::BufferList) {
+        begin();
     }
 
     fn pad_push_list_post(
         &self,
-        ts: u64,
+        _ts: u64,
         pad: &gst::Pad,
         _result: Result<gst::FlowSuccess, gst::FlowError>,
     ) {
-        end(ts, pad);
+        end(pad);
     }
 }

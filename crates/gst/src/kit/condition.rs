@@ -1,12 +1,12 @@
-//! A condition variable that costs whoever notifies nothing while nobody waits: the standard library's makes a system call
+//! A condition variable whose notification is free while no thread waits: the standard library's makes a system call
 //! each time.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Goes with one mutex. Whoever notifies has held that mutex since what is waited for came true, so that whoever began to
-/// wait before is counted, and whoever begins later sees it: the mutex orders the count.
+/// Goes with one mutex. The notifying thread has held that mutex since the condition came true, so that a thread that began to
+/// wait before is counted, and one that begins later sees the condition: the mutex orders the count.
 #[derive(Debug, Default)]
 pub(crate) struct Condition {
     condvar: Condvar,
@@ -14,7 +14,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// Until somebody notifies; sometimes sooner.
+    /// Until a notification; sometimes sooner.
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.waiting.fetch_add(1, Relaxed);
         let guard = self.condvar.wait(guard);

@@ -38,7 +38,7 @@ impl PropertyGroup for ContextSettings {
                 .build(),
             glib::ParamSpecUInt::builder("context-wait")
                 .nick("Context wait")
-                .blurb("How long the context collects before it handles a batch, ms; 0: not at all")
+                .blurb("Length of a slice: the context handles all that has arrived once in this time, ms; 0: at once")
                 .maximum(WAIT_MS_MAX)
                 .mutable_ready()
                 .build(),

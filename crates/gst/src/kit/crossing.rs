@@ -1,4 +1,4 @@
-//! From a pad that anybody pushes into to a pad that a context's thread pushes from.
+//! From a sink pad, pushed into by any thread, to a source pad on a context's thread.
 //!
 //! Both ends share a [`Queue`]; behind it is the element's [`Producer`] on a [`Driver`]. This is what an element with a
 //! queue inside does on its sink pad, on its source pad's queries and when its state changes, whatever its producer
@@ -164,7 +164,7 @@ impl<P: Producer> Crossing<P> {
         };
         let producer = (self.make)(element);
         self.driver.add(element, &self.src_pad, place, producer)?;
-        // Whoever starts it at this moment sees the driver, or is seen here.
+        // A thread that starts it at this moment sees the driver, or is seen here.
         let running = lock(&self.bound).running.clone();
         if let Some(time) = running {
             self.driver.start(time);

@@ -1,4 +1,4 @@
-//! Elements that work on what passes, on the thread that it passes on: one pad in, one out, nothing waits.
+//! Filters that work on the upstream thread: one pad in, one out, nothing waits.
 
 use std::sync::Mutex;
 

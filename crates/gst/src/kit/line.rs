@@ -1,4 +1,4 @@
-//! What a filter has begun and passes on later, in the order of its arrival.
+//! The works that a filter has begun, passed on later in the order of arrival.
 //!
 //! A filter that has to wait (for a time, an answer, a device) must not do so in `chain` on a context's thread. It
 //! puts the rest of its work, up to the push, into its line as a future. The source that pushed drives the line
@@ -32,7 +32,7 @@ struct Shared {
 #[derive(Default)]
 struct State {
     works: VecDeque<Wait>,
-    /// Somebody polls the works.
+    /// The works are being polled.
     is_driven: bool,
     /// Counts what was given up, so that a work that was out at that time is not put back.
     flushes: u64,

@@ -1,4 +1,4 @@
-//! What the elements share: contexts, the life of a source pad's task, back-pressure, buffers.
+//! The parts that elements share: contexts, the life of a source pad's task, back-pressure, buffers.
 //!
 //! An element converts properties, pads and buffers into plain values and hands them to a
 //! [`source::Producer`] that lives on a context thread; everything that elements would otherwise repeat is here.
@@ -34,6 +34,17 @@ pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
         Some("Threadbare contexts and tasks"),
     )
 });
+
+/// An element as people look for it: the names of its pipeline, of the bins in it, and its own, with a slash between.
+pub(crate) fn path_of(element: &gst::Element) -> String {
+    let mut path = element.name().to_string();
+    let mut object = element.parent();
+    while let Some(parent) = object {
+        path = format!("{}/{path}", parent.name());
+        object = parent.parent();
+    }
+    path
+}
 
 /// Implements `properties`, `set_property` and `property` of an element whose own properties are derived and
 /// that has property groups of the kit besides: fields of the implementation, behind a mutex, whose types
@@ -298,7 +309,7 @@ pub(crate) fn add_latency(query: &mut gst::QueryRef, own: impl FnOnce() -> gst::
     }
 }
 
-/// Emits a signal without a result; where nobody has connected to it, that costs a look.
+/// Emits a signal without a result; without a handler, that costs a look.
 pub(crate) fn emit_if_heard(
     element: &gst::Element,
     signal: gst::glib::subclass::SignalId,

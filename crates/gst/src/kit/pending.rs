@@ -1,4 +1,4 @@
-//! Back-pressure without blocking: what a sink or queue leaves with the source that pushed into it.
+//! Back-pressure without blocking: futures that a sink or queue leaves with the source that pushed into it.
 //!
 //! An element that would block while it is called on a context thread returns at once and leaves a future
 //! with [`defer`]. The source that pushed picks the futures up ([`scope`]) and awaits them ([`Pending`]) before it

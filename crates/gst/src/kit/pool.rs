@@ -11,7 +11,7 @@
 //!
 //! | field | thread |
 //! |---|---|
-//! | `local` | the context thread `shard_id` alone, or whoever drops the last owner after it ended |
+//! | `local` | the context thread `shard_id` alone, or the thread that drops the last owner after it ended |
 //! | `remote` | any, under its lock |
 
 use std::cell::UnsafeCell;
@@ -152,7 +152,7 @@ impl PoolBuffer {
         copy
     }
 
-    /// Addresses of the buffer, its memory with the bytes behind it, and its meta: what whoever gets the buffer later will
+    /// Addresses of the buffer, its memory with the bytes behind it, and its meta: memory that the buffer's next user will
     /// touch. Not to be followed.
     pub(crate) fn addresses(&self) -> [usize; 3] {
         let buffer = self.0.buffer.as_ptr() as usize;
@@ -230,7 +230,7 @@ struct Pool {
 #[derive(Default)]
 struct Local {
     free: Vec<Idle>,
-    /// Rises with each buffer whose memory somebody still has when it comes back, falls with the others: buffers
+    /// Rises with each buffer whose memory is still in use when it comes back, falls with the others: buffers
     /// made for one packet each, of full size and zeroed, would cost more than copies.
     shared_away: u32,
 }
@@ -390,7 +390,7 @@ unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
     }
 }
 
-/// Puts a returned buffer into the state of a new one. `false`: somebody still has its memory, or it was
+/// Puts a returned buffer into the state of a new one. `false`: its memory is still in use, or it was
 /// replaced.
 ///
 /// # Safety

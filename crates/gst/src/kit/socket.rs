@@ -247,7 +247,7 @@ impl PropertyGroup for MulticastSettings {
                 .build(),
             glib::ParamSpecBoolean::builder("loop")
                 .nick("Multicast loop")
-                .blurb("Whether multicast packets sent through this socket come back to this host")
+                .blurb("Loop sent multicast packets back to this host")
                 .default_value(true)
                 .build(),
             glib::ParamSpecString::builder("multicast-iface")

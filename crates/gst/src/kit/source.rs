@@ -425,7 +425,7 @@ impl<P: Producer> Agent for SrcAgent<P> {
 
     fn label(&self) -> String {
         let element = self.element.upgrade();
-        element.map_or_else(String::new, |element| element.name().into())
+        element.map_or_else(String::new, |element| super::path_of(&element))
     }
 }
 

@@ -33,7 +33,7 @@ impl Single {
 pub struct StatsProperty(Box<dyn Fn() -> gst::Structure + Send + Sync>);
 
 impl StatsProperty {
-    /// Calls `read` whenever somebody asks, on the asking thread.
+    /// Calls `read` whenever the property is read, on the reading thread.
     pub fn new(read: impl Fn() -> gst::Structure + Send + Sync + 'static) -> Self {
         StatsProperty(Box::new(read))
     }
@@ -75,7 +75,7 @@ impl PropertyGroup for StatsProperty {
 pub(crate) fn spec() -> glib::ParamSpec {
     glib::ParamSpecBoxed::builder::<gst::Structure>("stats")
         .nick("Statistics")
-        .blurb("What the element has counted since it was made")
+        .blurb("Counters of the element since its creation")
         .read_only()
         .build()
 }

@@ -1,4 +1,4 @@
-//! Where a branch's memory is, so that it can be fetched before the branch runs.
+//! The places of a branch's memory, to fetch it before the branch runs.
 //!
 //! A packet that goes down a branch touches each pad and element on it. With thousands of branches that take
 //! turns, all of that has left the cache when the turn comes round, and the processor waits for one line

@@ -1,7 +1,7 @@
-//! Loudness as EBU R128 has it: elements that measure, and [`frames`] for programs that measure what a pipeline of theirs decodes.
+//! Loudness by EBU R128: elements, and [`frames`] for programs that measure the output of their own pipelines.
 //!
 //! - `frames`: buffers as samples, caps as the layout of a meter.
-//! - `readings`: what a meter has measured, as the fields of a structure.
+//! - `readings`: a meter's readings as the fields of a structure.
 //! - `level`: `ebur128level`.
 //! - `normalizer`: `audioloudnorm`.
 

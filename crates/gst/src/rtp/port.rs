@@ -12,6 +12,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 use std::task::Waker;
 
+use gst_net::gio::prelude::{SocketConnectableExt, SocketExt};
 use slab::Slab;
 use threadbare_rtp::demux::{Demux, DemuxError, Filter, Lookup};
 use threadbare_rtp::id::{PayloadType, Ssrc};
@@ -309,6 +310,14 @@ impl PortAgent {
 }
 
 impl Agent for PortAgent {
+    fn label(&self) -> String {
+        let address = self.port.sockets.rtp.socket().local_address();
+        address.map_or_else(
+            |_| "shared port".to_owned(),
+            |address| format!("shared port {}", SocketConnectableExt::to_string(&address)),
+        )
+    }
+
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
         match ready {
             Ready::Io(RTP) => self.receive_rtp(cx),

@@ -16,9 +16,9 @@ use crate::kit::{lock, pad_function};
 #[derive(Properties)]
 #[properties(wrapper_type = super::InputSelector)]
 pub struct InputSelector {
-    #[property(name = "active-pad", nick = "Active pad", blurb = "The sink pad whose stream is passed on; the first one unless it is set", type = Option<gst::Pad>, get = |s: &Self| s.turns.state().active_pad(), set = Self::set_active_pad)]
+    #[property(name = "active-pad", nick = "Active pad", blurb = "Sink pad whose stream passes; the first pad unless set", type = Option<gst::Pad>, get = |s: &Self| s.turns.state().active_pad(), set = Self::set_active_pad)]
     #[property(name = "n-pads", nick = "Number of pads", blurb = "Sink pads", type = u32, get = |s: &Self| s.turns.state().pads().len() as u32)]
-    #[property(name = "sync-streams", nick = "Synchronise streams", blurb = "Hold what comes in at the other pads until the output is as far, rather than drop it at once", type = bool, get = |s: &Self| s.turns.state().sync_streams, set = |s: &Self, v: bool| s.turns.state().sync_streams = v, default = true)]
+    #[property(name = "sync-streams", nick = "Synchronise streams", blurb = "Hold inactive inputs until the running time of the output; false: drop their buffers at once", type = bool, get = |s: &Self| s.turns.state().sync_streams, set = |s: &Self, v: bool| s.turns.state().sync_streams = v, default = true)]
     turns: Turns,
     /// Each input is passed on by the thread that pushes it: there is nothing to run elsewhere.
     context: Mutex<ContextSettings>,
@@ -348,7 +348,7 @@ impl ElementImpl for InputSelector {
     crate::kit::element_class!(
         "Thread-sharing input selector",
         "Generic",
-        "Passes one of several streams on, whichever threads push them";
+        "Passes one of several input streams, on the upstream thread";
         "sink_%u": Sink Request gst::Caps::new_any(),
         "src": Src Always gst::Caps::new_any()
     );
@@ -393,7 +393,7 @@ impl ElementImpl for InputSelector {
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
             gst::StateChange::ReadyToPaused => self.turns.stop(false),
-            // Whoever waits comes back before the pads are deactivated.
+            // Waiting threads come back before the pads are deactivated.
             gst::StateChange::PausedToReady => self.turns.stop(true),
             _ => {}
         }

@@ -1,7 +1,7 @@
 //! `ts-input-selector`: one of several streams, which may be changed while they play.
 //!
 //! - `imp`: properties, pads, states.
-//! - `turns`: whose turn it is to push, what is held meanwhile and what is dropped.
+//! - `turns`: whose turn it is to push, and which buffers are held or dropped meanwhile.
 
 mod imp;
 mod turns;

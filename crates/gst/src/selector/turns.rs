@@ -19,7 +19,7 @@ pub(super) struct Turns(Arc<Mutex<State>>);
 pub(super) struct State {
     inputs: Vec<Input>,
     active: Option<u32>,
-    /// Somebody is pushing downstream.
+    /// A push downstream is under way.
     is_pushing: bool,
     /// The active input ended before it became the active one: downstream is still to be told.
     owes_eos: bool,
@@ -74,7 +74,7 @@ impl Turns {
         });
     }
 
-    /// Whoever waits there comes back.
+    /// Waiting threads come back.
     pub(super) fn remove(&self, id: u32) {
         self.change(|state| {
             state.inputs.retain(|input| input.id != id);

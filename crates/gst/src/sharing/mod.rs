@@ -1,10 +1,10 @@
-//! For elements of your own that share threads, with each other and with those of this plugin.
+//! The interface for elements of your own that share threads with those of this plugin.
 //!
 //! | an element that | has | which thread calls it |
 //! |---|---|---|
 //! | gives data | a [`Driver`] with a [`Producer`]; implements [`SourceElement`] | `Producer`: its context's, alone |
-//! | passes data on later | a [`Line`] of futures; implements [`FilterElement`] | whoever pushes; the futures: the thread of the source that pushed |
-//! | takes data | a [`Sink`] with a [`Renderer`]; implements [`SinkElement`] | whoever pushes, or that source's thread later; one at a time |
+//! | passes data on later | a [`Line`] of futures; implements [`FilterElement`] | the upstream thread; the futures: the thread of the source that pushed |
+//! | takes data | a [`Sink`] with a [`Renderer`]; implements [`SinkElement`] | the upstream thread, or that source's thread later; one at a time |
 //!
 //! A *context* is one thread, or a few, that elements name by a property ([`ContextSettings`]); a [`Place`] is one of these
 //! threads, kept running. What runs there must not block: it waits with a timer ([`Cx::set_timer`]), a descriptor
@@ -106,7 +106,7 @@ pub trait SourceElement: ElementImpl {
     }
 }
 
-/// A source of somebody's as the kit knows its own.
+/// A source from outside, as the kit knows its own.
 struct Own<'a, S>(&'a S, &'a gst::Element);
 
 impl<S: SourceElement> LiveSource for Own<'_, S> {

@@ -53,6 +53,11 @@ struct Clients {
 }
 
 impl Clients {
+    fn path(&self) -> String {
+        let element = self.element.upgrade();
+        element.map_or_else(String::new, |element| crate::kit::path_of(&element))
+    }
+
     fn tell(&self, signal: &str, address: SocketAddr) {
         if let Some(element) = self.element.upgrade() {
             let port = i32::from(address.port());
@@ -212,6 +217,10 @@ impl ClientAgent {
 }
 
 impl Agent for ClientAgent {
+    fn label(&self) -> String {
+        format!("{} to {}", self.clients.path(), self.client.address)
+    }
+
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
         if self.go_on(cx, ready) {
             return;
@@ -279,6 +288,10 @@ impl Acceptor {
 }
 
 impl Agent for Acceptor {
+    fn label(&self) -> String {
+        format!("{} (new clients)", self.clients.path())
+    }
+
     fn run(&mut self, cx: &mut Cx<'_>, _ready: Ready) {
         if self.is_resting {
             self.watch(cx);
@@ -323,9 +336,9 @@ struct Settings {
 pub struct Imp {
     #[property(name = "host", nick = "Host", blurb = "Host name or address to listen on", type = String, get = |s: &Self| s.settings().host.clone(), set = |s: &Self, v: Option<String>| s.settings().host = v.unwrap_or_else(|| HOST_DEFAULT.into()), default = HOST_DEFAULT)]
     #[property(name = "port", nick = "Port", blurb = "The TCP port to listen on, 0: any free one (see current-port)", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = 0, maximum = 65_535, default = PORT_DEFAULT)]
-    #[property(name = "current-port", nick = "Current port", blurb = "The port that is listened on, 0: none", type = i32, get = Self::current_port)]
-    #[property(name = "buffers-max", nick = "Maximum buffers", blurb = "Drop a client that is behind by so many buffers, -1: never", type = i32, get = |s: &Self| s.clients().buffers_max.load(Relaxed), set = |s: &Self, v| s.clients().buffers_max.store(v, Relaxed), minimum = -1, default = BUFFERS_MAX_DEFAULT)]
-    #[property(name = "num-handles", nick = "Clients", blurb = "How many clients are connected", type = u32, get = |s: &Self| lock(&s.clients().list).len() as u32)]
+    #[property(name = "current-port", nick = "Current port", blurb = "Port in use, 0: none", type = i32, get = Self::current_port)]
+    #[property(name = "buffers-max", nick = "Maximum buffers", blurb = "Drop a client that is this many buffers behind, -1: never", type = i32, get = |s: &Self| s.clients().buffers_max.load(Relaxed), set = |s: &Self, v| s.clients().buffers_max.store(v, Relaxed), minimum = -1, default = BUFFERS_MAX_DEFAULT)]
+    #[property(name = "num-handles", nick = "Clients", blurb = "Number of connected clients", type = u32, get = |s: &Self| lock(&s.clients().list).len() as u32)]
     #[property(name = "sync", nick = "Sync", blurb = "Send buffers at their time", type = bool, get = |s: &Self| s.sync.sync(), set = |s: &Self, v| s.sync.set_sync(v), default = false)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
@@ -505,7 +518,7 @@ impl ElementImpl for Imp {
     crate::kit::element_class!(
         "Thread-sharing TCP server sink",
         "Sink/Network",
-        "Sends what arrives to every TCP client that has connected, without a thread of its own";
+        "Sends data to every connected TCP client on the thread of a shared context";
         "sink": Sink Always gst::Caps::new_any()
     );
 

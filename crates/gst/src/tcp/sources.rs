@@ -89,10 +89,10 @@ macro_rules! tcp_source {
             pub struct Imp {
                 #[property(name = "host", nick = "Host", blurb = $host_blurb, type = String, get = |s: &Self| s.settings().host.clone(), set = |s: &Self, v: Option<String>| s.settings().host = v.unwrap_or_else(|| $host.into()), default = $host)]
                 #[property(name = "port", nick = "Port", blurb = "The TCP port", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = $port_min, maximum = 65_535, default = PORT_DEFAULT)]
-                #[property(name = "current-port", nick = "Current port", blurb = "The port that is listened on, 0: none", type = i32, get = Self::current_port)]
-                #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
-                #[property(name = "blocksize", nick = "Block size", blurb = "Bytes to read at once, at most", type = u32, get = |s: &Self| s.settings().block_bytes, set = |s: &Self, v| s.settings().block_bytes = v, minimum = 1, maximum = 1 << 20, default = BLOCK_BYTES_DEFAULT)]
-                #[property(name = "timeout", nick = "Timeout", blurb = "Fail when there is no connection or nothing comes for so many seconds, 0: never", type = u32, get = |s: &Self| s.settings().timeout_s, set = |s: &Self, v| s.settings().timeout_s = v, default = 0)]
+                #[property(name = "current-port", nick = "Current port", blurb = "Port in use, 0: none", type = i32, get = Self::current_port)]
+                #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
+                #[property(name = "blocksize", nick = "Block size", blurb = "Largest read, bytes", type = u32, get = |s: &Self| s.settings().block_bytes, set = |s: &Self, v| s.settings().block_bytes = v, minimum = 1, maximum = 1 << 20, default = BLOCK_BYTES_DEFAULT)]
+                #[property(name = "timeout", nick = "Timeout", blurb = "Seconds without a connection or data after which the element fails, 0: never", type = u32, get = |s: &Self| s.settings().timeout_s, set = |s: &Self, v| s.settings().timeout_s = v, default = 0)]
                 #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set buffer times to the running time of their arrival", type = bool, get = |s: &Self| s.settings().do_timestamp, set = |s: &Self, v| s.settings().do_timestamp = v, default = false)]
                 settings: Mutex<Values>,
                 context: Mutex<ContextSettings>,
@@ -234,7 +234,7 @@ tcp_source!(
     "Host name or address to connect to",
     0,
     "Thread-sharing TCP client source",
-    "Connects to a TCP server and reads, on the thread of a context it shares with other elements",
+    "Reads from a TCP server on the thread of a shared context",
     |host, port| {
         let addresses = crate::tcp::sources::resolve(host, port)?;
         Ok((Origin::To(addresses), None))
@@ -247,7 +247,7 @@ tcp_source!(
     "Host name or address to listen on",
     0,
     "Thread-sharing TCP server source",
-    "Waits for a TCP client and reads, on the thread of a context it shares with other elements",
+    "Reads from the first TCP client that connects, on the thread of a shared context",
     |host, port| {
         let listener = crate::tcp::sources::listen(host, port)?;
         let again = listener.try_clone().map_err(|error| {

@@ -1,4 +1,4 @@
-//! `ts-tonesrc` and `ts-audiotestsrc`: sources that make their sound themselves.
+//! `ts-tonesrc` and `ts-audiotestsrc`: sources that generate sound.
 //!
 //! - `generator`: telephone tones. `wave`: test signals. Neither knows a clock.
 //! - `format`: raw audio, and what downstream takes of it.

@@ -51,11 +51,11 @@ const RATE_DEFAULT: u32 = 44_100;
 #[properties(wrapper_type = super::AudioTestSrc)]
 pub struct AudioTestSrc {
     #[property(name = "samples-per-buffer", nick = "Samples per buffer", blurb = "Samples in each buffer", type = u32, get = |s: &Self| s.settings().samples_per_buffer, set = |s: &Self, v| s.set_cut(|settings| settings.samples_per_buffer = v), minimum = 1, maximum = SAMPLES_MAX, default = SAMPLES_DEFAULT)]
-    #[property(name = "wave", nick = "Wave", blurb = "What is heard", type = Wave, get = |s: &Self| s.settings().wave, set = |s: &Self, v| s.set_signal(|settings| settings.wave = v), builder(Wave::Sine))]
-    #[property(name = "freq", nick = "Frequency", blurb = "Hz", type = u32, get = |s: &Self| s.settings().freq_hz, set = |s: &Self, v| s.set_signal(|settings| settings.freq_hz = v), minimum = 1, default = FREQ_HZ_DEFAULT)]
-    #[property(name = "volume", nick = "Volume", blurb = "Peak, as a part of full scale; what is more than full scale is cut", type = f64, get = |s: &Self| s.settings().volume, set = |s: &Self, v| s.set_signal(|settings| settings.volume = v), minimum = 0.0, maximum = VOLUME_MAX, default = VOLUME_DEFAULT)]
+    #[property(name = "wave", nick = "Wave", blurb = "Waveform", type = Wave, get = |s: &Self| s.settings().wave, set = |s: &Self, v| s.set_signal(|settings| settings.wave = v), builder(Wave::Sine))]
+    #[property(name = "freq", nick = "Frequency", blurb = "Frequency, Hz", type = u32, get = |s: &Self| s.settings().freq_hz, set = |s: &Self, v| s.set_signal(|settings| settings.freq_hz = v), minimum = 1, default = FREQ_HZ_DEFAULT)]
+    #[property(name = "volume", nick = "Volume", blurb = "Peak amplitude; full scale is 1, larger samples are clipped", type = f64, get = |s: &Self| s.settings().volume, set = |s: &Self, v| s.set_signal(|settings| settings.volume = v), minimum = 0.0, maximum = VOLUME_MAX, default = VOLUME_DEFAULT)]
     #[property(name = "mute", nick = "Mute", blurb = "Silence", type = bool, get = |s: &Self| s.settings().mute, set = |s: &Self, v| s.set_signal(|settings| settings.mute = v), default = false)]
-    #[property(name = "is-live", nick = "Is live", blurb = "Push in PLAYING only, each buffer when it is over", type = bool, get = |s: &Self| s.settings().is_live, set = |s: &Self, v| s.settings().is_live = v, default = true)]
+    #[property(name = "is-live", nick = "Is live", blurb = "Push in PLAYING only, each buffer when its last sample is over", type = bool, get = |s: &Self| s.settings().is_live, set = |s: &Self, v| s.settings().is_live = v, default = true)]
     #[property(name = "num-buffers", nick = "Number of buffers", blurb = "Buffers until the end of the stream, counted from PAUSED; -1: no end", type = i32, get = |s: &Self| s.settings().num_buffers, set = |s: &Self, v| s.settings().num_buffers = v, minimum = -1, default = -1)]
     #[property(name = "timestamp-offset", nick = "Timestamp offset", blurb = "Added to the timestamps, ns", type = i64, get = |s: &Self| s.settings().timestamp_offset_ns, set = |s: &Self, v| s.set_cut(|settings| settings.timestamp_offset_ns = v), default = 0)]
     settings: Mutex<Settings>,
@@ -129,7 +129,7 @@ impl ElementImpl for AudioTestSrc {
     crate::kit::element_class!(
         "Thread-sharing audio test source",
         "Source/Audio",
-        "Plays a test signal, on the thread of a context it shares with other elements";
+        "Plays a test signal on the thread of a shared context";
         "src": Src Always format::template(&format::FORMATS)
     );
 

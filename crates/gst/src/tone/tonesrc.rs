@@ -59,17 +59,17 @@ impl Settings {
 #[derive(Properties)]
 #[properties(wrapper_type = super::ToneSrc)]
 pub struct ToneSrc {
-    #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad: what rate and how many channels", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = |s: &Self, v| s.set_cut(|settings| settings.caps = v))]
+    #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad: rate and channels", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = |s: &Self, v| s.set_cut(|settings| settings.caps = v))]
     #[property(name = "samples-per-buffer", nick = "Samples per buffer", blurb = "Samples in each buffer", type = u32, get = |s: &Self| s.settings().samples_per_buffer, set = |s: &Self, v| s.set_cut(|settings| settings.samples_per_buffer = v), minimum = 1, maximum = SAMPLES_MAX, default = SAMPLES_DEFAULT)]
     #[property(name = "freq", nick = "Frequency", blurb = "First frequency, Hz; 0: none", type = i32, get = |s: &Self| s.settings().freq_hz[0], set = |s: &Self, v| s.describe(|settings| settings.freq_hz[0] = v), minimum = 0, maximum = FREQ_HZ_MAX, default = 0)]
     #[property(name = "volume", nick = "Volume", blurb = "Level of the first frequency, dBm0 (+3.14 would be a sine of full scale)", type = i32, get = |s: &Self| s.settings().volume_dbm0[0], set = |s: &Self, v| s.describe(|settings| settings.volume_dbm0[0] = v), minimum = VOLUME_DBM0_MIN, maximum = 0, default = 0)]
     #[property(name = "freq2", nick = "Second frequency", blurb = "Second frequency, Hz; 0: none", type = i32, get = |s: &Self| s.settings().freq_hz[1], set = |s: &Self, v| s.describe(|settings| settings.freq_hz[1] = v), minimum = 0, maximum = FREQ_HZ_MAX, default = 0)]
     #[property(name = "volume2", nick = "Second volume", blurb = "Level of the second frequency, dBm0", type = i32, get = |s: &Self| s.settings().volume_dbm0[1], set = |s: &Self, v| s.describe(|settings| settings.volume_dbm0[1] = v), minimum = VOLUME_DBM0_MIN, maximum = 0, default = 0)]
-    #[property(name = "on-time", nick = "On time", blurb = "First time with the tone, ms", type = i32, get = |s: &Self| s.settings().cadence_ms[0], set = |s: &Self, v| s.describe(|settings| settings.cadence_ms[0] = v), minimum = 1, default = MS_DEFAULT)]
-    #[property(name = "off-time", nick = "Off time", blurb = "First time without the tone, ms; 0: the cycle ends before it", type = i32, get = |s: &Self| s.settings().cadence_ms[1], set = |s: &Self, v| s.describe(|settings| settings.cadence_ms[1] = v), minimum = 0, default = MS_DEFAULT)]
-    #[property(name = "on-time2", nick = "Second on time", blurb = "Second time with the tone, ms; 0: the cycle ends before it", type = i32, get = |s: &Self| s.settings().cadence_ms[2], set = |s: &Self, v| s.describe(|settings| settings.cadence_ms[2] = v), minimum = 0, default = MS_DEFAULT)]
-    #[property(name = "off-time2", nick = "Second off time", blurb = "Second time without the tone, ms; 0: the cycle ends before it", type = i32, get = |s: &Self| s.settings().cadence_ms[3], set = |s: &Self, v| s.describe(|settings| settings.cadence_ms[3] = v), minimum = 0, default = MS_DEFAULT)]
-    #[property(name = "repeat", nick = "Repeat", blurb = "Begin the cycle again at its end; if not, silence follows", type = bool, get = |s: &Self| s.settings().repeat, set = |s: &Self, v| s.describe(|settings| settings.repeat = v), default = false)]
+    #[property(name = "on-time", nick = "On time", blurb = "Length of the first tone, ms", type = i32, get = |s: &Self| s.settings().cadence_ms[0], set = |s: &Self, v| s.describe(|settings| settings.cadence_ms[0] = v), minimum = 1, default = MS_DEFAULT)]
+    #[property(name = "off-time", nick = "Off time", blurb = "Length of the first pause, ms; 0: the cycle ends before it", type = i32, get = |s: &Self| s.settings().cadence_ms[1], set = |s: &Self, v| s.describe(|settings| settings.cadence_ms[1] = v), minimum = 0, default = MS_DEFAULT)]
+    #[property(name = "on-time2", nick = "Second on time", blurb = "Length of the second tone, ms; 0: the cycle ends before it", type = i32, get = |s: &Self| s.settings().cadence_ms[2], set = |s: &Self, v| s.describe(|settings| settings.cadence_ms[2] = v), minimum = 0, default = MS_DEFAULT)]
+    #[property(name = "off-time2", nick = "Second off time", blurb = "Length of the second pause, ms; 0: the cycle ends before it", type = i32, get = |s: &Self| s.settings().cadence_ms[3], set = |s: &Self, v| s.describe(|settings| settings.cadence_ms[3] = v), minimum = 0, default = MS_DEFAULT)]
+    #[property(name = "repeat", nick = "Repeat", blurb = "Repeat the cycle; false: silence after one cycle", type = bool, get = |s: &Self| s.settings().repeat, set = |s: &Self, v| s.describe(|settings| settings.repeat = v), default = false)]
     settings: Mutex<Settings>,
     parts: Parts<Tone>,
 }
@@ -147,7 +147,7 @@ impl ElementImpl for ToneSrc {
     crate::kit::element_class!(
         "Thread-sharing telephone tone source",
         "Source/Audio",
-        "Plays a telephone tone of one or two frequencies, on the thread of a context it shares with other elements";
+        "Plays a telephone tone of one or two frequencies on the thread of a shared context";
         "src": Src Always format::template(&format::FORMATS[..1])
     );
 

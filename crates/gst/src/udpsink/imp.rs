@@ -73,8 +73,8 @@ pub struct UdpSink {
     #[property(name = "clients", nick = "Clients", blurb = "Destinations, host:port separated by commas", type = String, get = Self::clients, set = Self::set_clients, default = "127.0.0.1:5004")]
     #[property(name = "host", nick = "Host", blurb = "Host of the first destination; setting it replaces that one", type = String, get = |s: &Self| s.first_client().0, set = |s: &Self, v: Option<String>| s.set_first_client(v, None), default = "127.0.0.1")]
     #[property(name = "port", nick = "Port", blurb = "Port of the first destination; setting it replaces that one", type = i32, get = |s: &Self| s.first_client().1.into(), set = |s: &Self, v: i32| s.set_first_client(None, u16::try_from(v).ok()), minimum = 0, maximum = 65_535, default = 5004)]
-    #[property(name = "send-duplicates", nick = "Send duplicates", blurb = "Send a packet as often to a destination as it was added", type = bool, get = |s: &Self| s.sender(|w| w.send_duplicates), set = |s: &Self, v| s.sender(|w| w.send_duplicates = v), default = true)]
-    #[property(name = "bytes-to-serve", nick = "Bytes to serve", blurb = "Bytes received to be sent", type = u64, get = |s: &Self| s.sender(|w| w.bytes_to_serve))]
+    #[property(name = "send-duplicates", nick = "Send duplicates", blurb = "Send a packet to a destination as many times as it was added", type = bool, get = |s: &Self| s.sender(|w| w.send_duplicates), set = |s: &Self, v| s.sender(|w| w.send_duplicates = v), default = true)]
+    #[property(name = "bytes-to-serve", nick = "Bytes to serve", blurb = "Bytes taken in", type = u64, get = |s: &Self| s.sender(|w| w.bytes_to_serve))]
     #[property(name = "bytes-served", nick = "Bytes served", blurb = "Bytes sent to all destinations", type = u64, get = |s: &Self| s.sender(|w| w.bytes_served))]
     #[property(name = "bind-address", nick = "Bind address", blurb = "IPv4 address to send from", type = Option<String>, get = |s: &Self| s.settings().bind_address.clone(), set = |s: &Self, v| s.settings().bind_address = v)]
     #[property(name = "bind-port", nick = "Bind port", blurb = "IPv4 port to send from, 0: any free one", type = i32, get = |s: &Self| s.settings().bind_port, set = |s: &Self, v| s.settings().bind_port = v, minimum = 0, maximum = 65_535, default = 0)]
@@ -85,10 +85,10 @@ pub struct UdpSink {
     #[property(name = "socket-v6", nick = "Socket IPv6", blurb = "IPv6 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket_v6.as_ref().map(|u| u.socket().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket_v6 = v.and_then(Udp::new))]
     #[property(name = "used-socket", nick = "Used socket", blurb = "IPv4 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v4.as_ref().map(|u| u.socket().clone())))]
     #[property(name = "used-socket-v6", nick = "Used socket IPv6", blurb = "IPv6 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v6.as_ref().map(|u| u.socket().clone())))]
-    #[property(name = "close-socket", nick = "Close socket", blurb = "Close sockets that were given by property when the element stops", type = bool, get = |s: &Self| s.settings().close_socket, set = |s: &Self, v| s.settings().close_socket = v, default = true)]
+    #[property(name = "close-socket", nick = "Close socket", blurb = "Close the sockets given by property when the element stops", type = bool, get = |s: &Self| s.settings().close_socket, set = |s: &Self, v| s.settings().close_socket = v, default = true)]
     #[property(name = "ttl", nick = "Unicast TTL", blurb = "Time to live of unicast packets", type = i32, get = |s: &Self| s.settings().ttl, set = |s: &Self, v| { s.settings().ttl = v; s.apply_options(); }, minimum = 0, maximum = 255, default = TTL_DEFAULT)]
     #[property(name = "ttl-mc", nick = "Multicast TTL", blurb = "Time to live of multicast packets", type = i32, get = |s: &Self| s.settings().ttl_mc, set = |s: &Self, v| { s.settings().ttl_mc = v; s.apply_options(); }, minimum = 0, maximum = 255, default = TTL_MC_DEFAULT)]
-    #[property(name = "qos-dscp", nick = "QoS DSCP", blurb = "Differentiated Services code point of what is sent, -1: the system's default", type = i32, get = |s: &Self| s.settings().qos_dscp, set = |s: &Self, v| { s.settings().qos_dscp = v; s.apply_options(); }, minimum = -1, maximum = 63, default = -1)]
+    #[property(name = "qos-dscp", nick = "QoS DSCP", blurb = "Differentiated Services code point of sent packets, -1: the system's default", type = i32, get = |s: &Self| s.settings().qos_dscp, set = |s: &Self, v| { s.settings().qos_dscp = v; s.apply_options(); }, minimum = -1, maximum = 63, default = -1)]
     #[property(name = "buffer-size", nick = "Buffer size", blurb = "Size of the kernel's send buffer, bytes; 0: the system's default", type = i32, get = |s: &Self| s.settings().buffer_size, set = |s: &Self, v| s.settings().buffer_size = v, minimum = 0, default = 0)]
     #[property(name = "force-ipv4", nick = "Force IPv4", blurb = "Open no IPv6 socket", type = bool, get = |s: &Self| s.settings().force_ipv4, set = |s: &Self, v| s.settings().force_ipv4 = v, default = false)]
     settings: Mutex<Settings>,
@@ -559,7 +559,7 @@ impl ElementImpl for UdpSink {
     crate::kit::element_class!(
         "Thread-sharing UDP sink",
         "Sink/Network",
-        "Sends UDP packets without blocking the thread it shares with other elements";
+        "Sends UDP packets without blocking the shared thread";
         "sink": Sink Always gst::Caps::new_any()
     );
 

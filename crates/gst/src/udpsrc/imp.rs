@@ -29,16 +29,16 @@ pub struct UdpSrc {
     #[property(name = "address", nick = "Address", blurb = "Address, host name or multicast group to receive packets on", type = String, get = |s: &Self| s.settings().address.clone(), set = |s: &Self, v: Option<String>| s.settings().address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
     #[property(name = "port", nick = "Port", blurb = "Port to receive packets on, 0: any free one (see used-socket)", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = 0, maximum = 65_535, default = 5004)]
     #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same port", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
-    #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
-    #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Bytes of the largest packet expected; larger ones are cut, flagged as corrupted, counted and warned of", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 1, maximum = MTU_MAX, default = MTU_DEFAULT)]
+    #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
+    #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Largest packet expected, bytes; larger packets are cut, flagged as corrupted and counted, with a warning", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 1, maximum = MTU_MAX, default = MTU_DEFAULT)]
     #[property(name = "retrieve-sender-address", nick = "Retrieve sender address", blurb = "Attach the sender's address to each buffer (GstNetAddressMeta)", type = bool, get = |s: &Self| s.settings().retrieve_sender_address, set = |s: &Self, v| s.settings().retrieve_sender_address = v, default = true)]
     #[property(name = "buffer-size", nick = "Buffer size", blurb = "Size of the kernel's receive buffer, bytes; 0: the system's default", type = i32, get = |s: &Self| s.settings().buffer_size, set = |s: &Self, v| s.settings().buffer_size = v, minimum = 0, default = 0)]
     #[property(name = "multicast-source", nick = "Multicast source", blurb = "Receive the group from these sources only (source-specific multicast), for example +10.1.2.3+10.1.2.4", type = Option<String>, get = |s: &Self| s.settings().multicast_source.clone(), set = |s: &Self, v| s.settings().multicast_source = v)]
     #[property(name = "socket", nick = "Socket", blurb = "Socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|udp| udp.socket().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.and_then(Udp::new))]
     #[property(name = "used-socket", nick = "Used socket", blurb = "Socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.opened().as_ref().map(|o| o.udp.socket().clone()))]
-    #[property(name = "close-socket", nick = "Close socket", blurb = "Close a socket that was given by property when the element stops", type = bool, get = |s: &Self| s.settings().close_socket, set = |s: &Self, v| s.settings().close_socket = v, default = true)]
-    #[property(name = "timeout", nick = "Timeout", blurb = "Post a message when nothing has arrived for this long, ns; 0: never", type = u64, get = |s: &Self| s.settings().timeout_ns, set = |s: &Self, v| s.settings().timeout_ns = v, default = 0)]
-    #[property(name = "skip-first-bytes", nick = "Skip first bytes", blurb = "Bytes to leave out at the beginning of each packet", type = i32, get = |s: &Self| s.settings().skip_first_bytes, set = |s: &Self, v| s.settings().skip_first_bytes = v, minimum = 0, default = 0)]
+    #[property(name = "close-socket", nick = "Close socket", blurb = "Close the socket given by property when the element stops", type = bool, get = |s: &Self| s.settings().close_socket, set = |s: &Self, v| s.settings().close_socket = v, default = true)]
+    #[property(name = "timeout", nick = "Timeout", blurb = "Post a message after this long without a packet, ns; 0: never", type = u64, get = |s: &Self| s.settings().timeout_ns, set = |s: &Self, v| s.settings().timeout_ns = v, default = 0)]
+    #[property(name = "skip-first-bytes", nick = "Skip first bytes", blurb = "Bytes to skip at the beginning of each packet", type = i32, get = |s: &Self| s.settings().skip_first_bytes, set = |s: &Self, v| s.settings().skip_first_bytes = v, minimum = 0, default = 0)]
     #[property(name = "socket-timestamp", nick = "Socket timestamp", blurb = "Attach the kernel's receive time to each buffer (GstReferenceTimestampMeta)", type = SocketTimestamp, get = |s: &Self| s.settings().socket_timestamp, set = |s: &Self, v| s.settings().socket_timestamp = v, builder(SocketTimestamp::Disabled))]
     #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set buffer times to the running time of their arrival", type = bool, get = |s: &Self| s.settings().do_timestamp, set = |s: &Self, v| s.settings().do_timestamp = v, default = true)]
     #[property(name = "uri", nick = "URI", blurb = "udp://host:port, udp://source@group:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "udp://0.0.0.0:5004")]
@@ -95,7 +95,7 @@ impl UdpSrc {
             uri.set_uri(Some(self.settings().uri().as_str()));
             return true;
         }
-        // What arrives may have waited in the kernel, whose buffer is the upper bound.
+        // A packet may have waited in the kernel, whose buffer is the upper bound.
         let latency = (true, self.driver.wait(&self.context), None);
         source::answer_query(pad, &*self.obj(), query, latency, || {
             self.settings().caps.clone()
@@ -107,7 +107,7 @@ impl UdpSrc {
 fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, SocketError> {
     let given = settings.socket.clone();
     let (udp, close) = match given {
-        // Its descriptor may be somebody else's by now.
+        // Its descriptor may belong to another socket by now.
         Some(udp) if udp.socket().is_closed() => return Err(SocketError::Closed),
         Some(udp) => (udp, settings.close_socket),
         None => {
@@ -251,7 +251,7 @@ impl ElementImpl for UdpSrc {
     crate::kit::element_class!(
         "Thread-sharing UDP source",
         "Source/Network",
-        "Receives UDP packets on the thread of a context it shares with other elements";
+        "Receives UDP packets on the thread of a shared context";
         "src": Src Always gst::Caps::new_any()
     );
 

@@ -187,7 +187,7 @@ pub fn until_it_waits<R: Send + 'static>(
     thread
 }
 
-/// Holds whoever calls [`Gate::pass`] until it is opened.
+/// Holds callers of [`Gate::pass`] until it is opened.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<(Mutex<GateState>, Condvar)>);
 
@@ -213,7 +213,7 @@ impl Gate {
         self.0.1.notify_all();
     }
 
-    /// Waits until somebody is held.
+    /// Waits until a caller is held.
     pub fn wait_held(&self) {
         let state = self.0.0.lock().unwrap();
         let (_state, timeout) = self
@@ -234,7 +234,7 @@ impl Drop for Gate {
     }
 }
 
-/// Holds whoever pushes a buffer through `pad`.
+/// Holds pushes of buffers through `pad`.
 pub fn gate(pad: &gst::Pad) -> Gate {
     let gate = Gate::default();
     let inner = gate.clone();

@@ -24,7 +24,7 @@ pub trait Agent: Any + Send {
     #[inline]
     fn prefetch(&self) {}
 
-    /// What an observer is told of it, such as an element's name. Asked once, when it comes to its shard.
+    /// Its name for observers, such as an element's. Read once, when the agent comes to its shard.
     fn label(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }

@@ -7,7 +7,7 @@
 //!   any --awake--> ACTIVE
 //! ```
 //!
-//! Only the shard's thread falls asleep and awakes; any thread notifies. Whoever makes the step to
+//! Only the shard's thread falls asleep and awakes; any thread notifies. The thread that makes the step to
 //! NOTIFIED, and nobody else, writes the eventfd.
 
 use crate::sync::{AtomicU8, Ordering};
@@ -42,7 +42,7 @@ impl State {
         self.0.store(word, Ordering::SeqCst);
     }
 
-    /// `true`: somebody notified during the sleep.
+    /// `true`: a notification came during the sleep.
     pub(crate) fn awake(&self) -> bool {
         self.0.swap(ACTIVE, Ordering::SeqCst) == NOTIFIED
     }

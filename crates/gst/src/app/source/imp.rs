@@ -50,16 +50,16 @@ const BUFFERS_DEFAULT: u32 = 10;
 #[derive(Properties)]
 #[properties(wrapper_type = crate::app::AppSrc)]
 pub struct AppSrc {
-    #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
-    #[property(name = "max-buffers", nick = "Maximum buffers", blurb = "Buffers that are kept until there is enough, 0: any number", type = u32, get = |s: &Self| s.settings().max.buffers, set = |s: &Self, v| s.limit(|s| s.max.buffers = v), default = BUFFERS_DEFAULT)]
-    #[property(name = "max-bytes", nick = "Maximum bytes", blurb = "Bytes that are kept until there is enough, 0: any number", type = u32, get = |s: &Self| s.settings().max.bytes, set = |s: &Self, v| s.limit(|s| s.max.bytes = v), default = 0)]
-    #[property(name = "max-time", nick = "Maximum time", blurb = "Nanoseconds that are kept until there is enough, 0: any", type = u64, get = |s: &Self| s.settings().max.time_ns, set = |s: &Self, v| s.limit(|s| s.max.time_ns = v), default = 0)]
-    #[property(name = "leaky-type", nick = "Leaky", blurb = "Where a full queue leaks", type = Leaky, get = |s: &Self| s.settings().leaky, set = |s: &Self, v| s.limit(|s| s.leaky = v), builder(Leaky::No))]
-    #[property(name = "block", nick = "Block", blurb = "Let push-buffer wait for room, on threads that are not a context's", type = bool, get = |s: &Self| s.settings().block, set = |s: &Self, v| s.settings().block = v, default = false)]
+    #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
+    #[property(name = "max-buffers", nick = "Maximum buffers", blurb = "Buffers in the queue at which it is full; 0: no limit", type = u32, get = |s: &Self| s.settings().max.buffers, set = |s: &Self, v| s.limit(|s| s.max.buffers = v), default = BUFFERS_DEFAULT)]
+    #[property(name = "max-bytes", nick = "Maximum bytes", blurb = "Bytes in the queue at which it is full; 0: no limit", type = u32, get = |s: &Self| s.settings().max.bytes, set = |s: &Self, v| s.limit(|s| s.max.bytes = v), default = 0)]
+    #[property(name = "max-time", nick = "Maximum time", blurb = "Length of the queue at which it is full, ns; 0: no limit", type = u64, get = |s: &Self| s.settings().max.time_ns, set = |s: &Self, v| s.limit(|s| s.max.time_ns = v), default = 0)]
+    #[property(name = "leaky-type", nick = "Leaky", blurb = "End of the queue that drops buffers when it is full", type = Leaky, get = |s: &Self| s.settings().leaky, set = |s: &Self, v| s.limit(|s| s.leaky = v), builder(Leaky::No))]
+    #[property(name = "block", nick = "Block", blurb = "Block push-buffer while the queue is full (never on a context's thread)", type = bool, get = |s: &Self| s.settings().block, set = |s: &Self, v| s.settings().block = v, default = false)]
     #[property(name = "is-live", nick = "Is live", blurb = "Push in PLAYING only", type = bool, get = |s: &Self| s.settings().is_live, set = |s: &Self, v| s.settings().is_live = v, default = true)]
-    #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Give buffers without a time the running time at which they are pushed", type = bool, get = |s: &Self| s.shared.do_timestamp.load(Relaxed), set = |s: &Self, v| s.shared.do_timestamp.store(v, Relaxed), default = false)]
+    #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Timestamp buffers without a time with the running time of the push", type = bool, get = |s: &Self| s.shared.do_timestamp.load(Relaxed), set = |s: &Self, v| s.shared.do_timestamp.store(v, Relaxed), default = false)]
     #[property(name = "min-latency", nick = "Minimum latency", blurb = "The application's latency, ns, to which the context's wait is added; -1: none", type = i64, get = |s: &Self| s.settings().min_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.min_latency_ns = v), minimum = -1, default = -1)]
-    #[property(name = "max-latency", nick = "Maximum latency", blurb = "The longest that the application can be held up, ns; -1: for ever", type = i64, get = |s: &Self| s.settings().max_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.max_latency_ns = v), minimum = -1, default = -1)]
+    #[property(name = "max-latency", nick = "Maximum latency", blurb = "Longest time push-buffer may block, ns; -1: no limit", type = i64, get = |s: &Self| s.settings().max_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.max_latency_ns = v), minimum = -1, default = -1)]
     #[property(name = "current-level-buffers", nick = "Buffers", blurb = "Buffers in the queue", type = u64, get = |s: &Self| u64::from(s.items.level().buffers))]
     #[property(name = "current-level-bytes", nick = "Bytes", blurb = "Bytes in the queue", type = u64, get = |s: &Self| u64::from(s.items.level().bytes))]
     #[property(name = "current-level-time", nick = "Time", blurb = "Nanoseconds in the queue", type = u64, get = |s: &Self| s.items.level().time_ns)]
@@ -259,7 +259,7 @@ impl ElementImpl for AppSrc {
     crate::kit::element_class!(
         "Thread-sharing application source",
         "Source/Generic",
-        "Pushes what the application gives it, on the thread of a context it shares with other elements";
+        "Pushes the application's buffers on the thread of a shared context";
         "src": Src Always gst::Caps::new_any()
     );
 

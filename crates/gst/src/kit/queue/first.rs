@@ -1,4 +1,4 @@
-//! A queue whose first thing lies in place: most queues of a slice hold one buffer, and whoever takes that out on another
+//! A queue whose first thing lies in place: most queues of a slice hold one buffer, and a thread that takes it out on another
 //! thread does not wait for memory behind a pointer.
 
 use std::collections::VecDeque;

@@ -1,6 +1,6 @@
 //! A bounded queue between two streaming threads: the inside of `ts-queue`, and of proxies.
 //!
-//! Whoever pushes on a context thread never waits in place: what does not fit is taken all the same, and the
+//! A push on a context thread never waits in place: data beyond the limits is taken all the same, and the
 //! source that pushed awaits room before it produces more ([`super::pending`]). So the queue may exceed its limits by
 //! what one input of an element yields, and loses nothing. An ordinary thread waits in `push`.
 
@@ -122,7 +122,7 @@ impl Item {
     }
 }
 
-/// Something in the queue with its size, which whoever took it in had at hand: the thread that takes it out would wait for
+/// Something in the queue with its size, which the thread that took it in had at hand: the thread that takes it out would wait for
 /// the memory.
 struct Queued {
     item: Item,
@@ -144,7 +144,7 @@ pub(crate) enum Notice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) error: gst::FlowError,
-    /// Whoever pushes has been told by a push already.
+    /// A push has reported it already.
     pub(crate) seen: bool,
 }
 
@@ -179,7 +179,7 @@ struct State {
     refusing: bool,
     /// What downstream answered.
     result: Result<(), gst::FlowError>,
-    /// Somebody upstream has been told of a failed result.
+    /// A failed result has been reported upstream.
     result_seen: bool,
     is_eos: bool,
     /// The popper has something in its hands that is not pushed yet.
@@ -338,7 +338,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Ends or begins to take anything, while what is there goes on; releases whoever waits to push.
+    /// Ends or begins to take anything, while what is there goes on; releases threads that wait to push.
     pub(crate) fn refuse(&self, refusing: bool) {
         self.state().refusing = refusing;
         self.wake_all();
@@ -449,14 +449,14 @@ impl Queue {
             }
             match self.pop(|| cx.waker().clone()) {
                 Some(item) => Poll::Ready(Some(item)),
-                // Whoever interrupts does so before a flush, which wakes who waits here by now.
+                // An interruption comes before a flush, which wakes the threads that wait here by now.
                 None if is_interrupted() => Poll::Ready(None),
                 None => Poll::Pending,
             }
         }))
     }
 
-    /// Downstream refused: whoever pushes sees it. `true`: nobody will, the stream has ended.
+    /// Downstream refused: the next push sees it. `true`: there is none, the stream has ended.
     pub(crate) fn fail(&self, error: gst::FlowError) -> bool {
         // What failed was pushed before a flush that is over: no business of what comes now.
         self.note_failure(error, |state| std::mem::take(&mut state.in_flight))
@@ -554,7 +554,7 @@ impl Queue {
         pushers.into_iter().chain(popper).for_each(Waker::wake);
     }
 
-    /// Limits may have changed while somebody waits.
+    /// Limits may have changed while a thread waits.
     fn set_limits(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state());
         self.wake_all();
@@ -580,7 +580,7 @@ impl State {
         self.check()
     }
 
-    /// What wakes whoever takes out was last touched by its thread.
+    /// The consumer's waker was last touched by its thread.
     #[inline]
     fn prefetch_popper(&self) {
         if let Some(popper) = &self.popper {

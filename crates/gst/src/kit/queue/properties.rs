@@ -12,7 +12,7 @@ pub(crate) struct QueueProperties(pub(crate) Queue);
 impl PropertyGroup for QueueProperties {
     fn specs() -> Vec<glib::ParamSpec> {
         let leaky = glib::ParamSpecEnum::builder_with_default("leaky", Leaky::No)
-            .blurb("Where the queue leaks when it is full, if at all")
+            .blurb("End of the queue that drops buffers when it is full")
             .mutable_playing()
             .build();
         vec![

@@ -1,4 +1,4 @@
-//! The life of a sink pad whose element sends or hands out what arrives.
+//! The life of a sink pad whose element sends its buffers or hands them out.
 //!
 //! All sinks wait for the same things: to be PLAYING, for a buffer's time, for room. On a context thread the
 //! wait is a future that stays with the source that pushed ([`super::pending`]); it renders what was left
@@ -32,7 +32,7 @@ use super::time::RunningTime;
 pub use self::element::{SinkElement, sink_pad};
 pub use self::properties::SyncProperties;
 
-/// What a sink does with what arrives.
+/// What a sink does with its buffers.
 pub trait Renderer: Send + 'static {
     /// Renders as much as it can without waiting.
     fn render(&mut self, buffer: &gst::Buffer) -> Rendered;
@@ -517,7 +517,7 @@ impl<R: Renderer> Drop for Drain<R> {
 
 /// Why a drain cannot go on now.
 enum Obstacle {
-    /// Somebody will wake us.
+    /// A wake-up will come.
     Change,
     /// The clock.
     Clock { clock_ns: u64 },
@@ -546,7 +546,7 @@ impl<R: Renderer> Drain<R> {
             match core.next() {
                 None if core.stage == Stage::Flushing => return Ok(Err(gst::FlowError::Flushing)),
                 None => {
-                    // Under the same lock as the look: what arrives from now on has nobody to drive it.
+                    // Under the same lock as the look: nothing drives a buffer that arrives from now on.
                     if std::mem::take(&mut self.drives) {
                         core.is_driven = false;
                     }

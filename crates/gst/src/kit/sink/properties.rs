@@ -62,7 +62,7 @@ impl PropertyGroup for SyncProperties {
                 .build(),
             glib::ParamSpecBoolean::builder("async")
                 .nick("Async")
-                .blurb("Wait for a first buffer before PAUSED is reached")
+                .blurb("Wait for the first buffer to reach PAUSED (preroll)")
                 .default_value(true)
                 .build(),
             glib::ParamSpecInt64::builder("ts-offset")

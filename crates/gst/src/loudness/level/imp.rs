@@ -18,7 +18,7 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
         "ebur128level",
         gst::DebugColorFlags::empty(),
-        Some("Loudness and peaks of what passes"),
+        Some("Loudness and peaks of audio"),
     )
 });
 
@@ -27,10 +27,10 @@ const INTERVAL_NS_DEFAULT: u64 = 1_000_000_000;
 #[derive(Properties)]
 #[properties(wrapper_type = super::EbuR128Level)]
 pub struct EbuR128Level {
-    #[property(name = "mode", nick = "Mode", blurb = "What is measured; setting it begins the measurement anew. Momentary loudness always is", type = LevelMode, get = Self::mode, set = Self::set_mode, default = LevelMode::all(), mutable_playing)]
+    #[property(name = "mode", nick = "Mode", blurb = "Measurements to make, besides momentary loudness; a change restarts the measurement", type = LevelMode, get = Self::mode, set = Self::set_mode, default = LevelMode::all(), mutable_playing)]
     #[property(name = "post-messages", nick = "Post messages", blurb = "Post an element message ebur128-level at the end of each interval", type = bool, get = |s: &Self| s.stream().settings.is_posting, set = |s: &Self, v| s.stream().settings.is_posting = v, default = true, mutable_playing)]
-    #[property(name = "interval", nick = "Interval", blurb = "Time between two messages, ns, counted in samples", type = u64, get = |s: &Self| s.stream().settings.interval_ns, set = Self::set_interval, default = INTERVAL_NS_DEFAULT, mutable_playing)]
-    /// Entered by the thread that pushes, and by whoever sets or reads something. Not held across a push or a message.
+    #[property(name = "interval", nick = "Interval", blurb = "Interval between messages, ns of audio", type = u64, get = |s: &Self| s.stream().settings.interval_ns, set = Self::set_interval, default = INTERVAL_NS_DEFAULT, mutable_playing)]
+    /// Entered by the thread that pushes, and by those that set or read properties. Not held across a push or a message.
     stream: Mutex<Stream>,
     inline: Inline,
 }
@@ -65,7 +65,7 @@ impl EbuR128Level {
         if let Some(measuring) = measuring
             && let Err(error) = measuring.set_mode(settings)
         {
-            gst::warning!(CAT, imp = self, "goes on measuring what it did: {error}");
+            gst::warning!(CAT, imp = self, "keeps its measurement: {error}");
         }
     }
 
@@ -222,7 +222,7 @@ impl ElementImpl for EbuR128Level {
     crate::kit::element_class!(
         "EBU R128 level",
         "Filter/Analyzer/Audio",
-        "Measures loudness and peaks of what passes, on the thread that it passes on, and posts what it has measured";
+        "Measures loudness and peaks of an audio stream and posts messages, on the upstream thread";
         "sink": Sink Always template_caps(RATE_HZ_MIN),
         "src": Src Always template_caps(RATE_HZ_MIN)
     );

@@ -161,7 +161,7 @@ impl Measuring {
     }
 }
 
-/// Silence is below all gates: after the longest window, more of it changes no reading, and whoever says that there is a gap of
+/// Silence is below all gates: after the longest window, more of it changes no reading, and a GAP event that claims
 /// a year is not to keep the thread busy.
 const SILENCE_S_MAX: u64 = 10;
 

@@ -1,4 +1,4 @@
-//! `ebur128level`: measures what passes.
+//! `ebur128level`: measures the loudness of audio.
 //!
 //! - `imp`: properties, pads, events.
 //! - `measuring`: one stream's meter, and the readings that are due at each interval.
@@ -27,7 +27,7 @@ pub enum LevelMode {
 }
 
 glib::wrapper! {
-    /// Measures loudness and peaks of what passes.
+    /// Measures loudness and peaks of audio.
     pub struct EbuR128Level(ObjectSubclass<imp::EbuR128Level>) @extends gst::Element, gst::Object;
 }
 

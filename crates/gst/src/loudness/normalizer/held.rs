@@ -19,7 +19,7 @@ const PIECE_MS_MIN: u64 = 10;
 /// ... and no longer.
 const PIECE_MS_MAX: u64 = 100;
 
-/// What goes out.
+/// A buffer of the output.
 #[derive(Debug)]
 pub(super) enum Item {
     Buffer(gst::Buffer),
@@ -134,7 +134,7 @@ impl Held {
         self.normalizer.forget_limiter();
     }
 
-    /// The time of what goes out next.
+    /// The time of the next output.
     pub(super) fn time_out(&mut self) -> Option<gst::ClockTime> {
         let time_ns = self.timeline.time_of(&self.format, self.frames_out)?;
         Some(gst::ClockTime::from_nseconds(time_ns))
@@ -215,7 +215,7 @@ impl Held {
         oldest
     }
 
-    /// What goes out next. `spare` is a buffer that may be used for it.
+    /// The next output. `spare` is a buffer to use for it.
     pub(super) fn next(
         &mut self,
         spare: Option<gst::Buffer>,

@@ -33,13 +33,13 @@ const GAP_MAX: gst::ClockTime = gst::ClockTime::from_seconds(10);
 #[derive(Properties)]
 #[properties(wrapper_type = super::AudioLoudNorm)]
 pub struct AudioLoudNorm {
-    #[property(name = "loudness-target", nick = "Loudness target", blurb = "Loudness of the programme, LUFS", type = f64, get = |s: &Self| s.told().loudness_target_lufs, set = |s: &Self, v| s.tell(|told| told.loudness_target_lufs = v), minimum = -70.0, maximum = -5.0, default = -24.0, mutable_playing, controllable)]
-    #[property(name = "loudness-range-target", nick = "Loudness range target", blurb = "How far apart the quietest and the loudest parts may be, LU", type = f64, get = |s: &Self| s.told().loudness_range_target_lu, set = |s: &Self, v| s.tell(|told| told.loudness_range_target_lu = v), minimum = 1.0, maximum = 20.0, default = 7.0, mutable_playing, controllable)]
-    #[property(name = "max-true-peak", nick = "Maximum true peak", blurb = "What no peak exceeds, between samples as well, dBTP", type = f64, get = |s: &Self| s.told().max_true_peak_dbtp, set = |s: &Self, v| s.tell(|told| told.max_true_peak_dbtp = v), minimum = -9.0, maximum = 0.0, default = -2.0, mutable_playing, controllable)]
+    #[property(name = "loudness-target", nick = "Loudness target", blurb = "Target loudness, LUFS", type = f64, get = |s: &Self| s.told().loudness_target_lufs, set = |s: &Self, v| s.tell(|told| told.loudness_target_lufs = v), minimum = -70.0, maximum = -5.0, default = -24.0, mutable_playing, controllable)]
+    #[property(name = "loudness-range-target", nick = "Loudness range target", blurb = "Target loudness range, LU", type = f64, get = |s: &Self| s.told().loudness_range_target_lu, set = |s: &Self, v| s.tell(|told| told.loudness_range_target_lu = v), minimum = 1.0, maximum = 20.0, default = 7.0, mutable_playing, controllable)]
+    #[property(name = "max-true-peak", nick = "Maximum true peak", blurb = "Limit of the true peak, dBTP", type = f64, get = |s: &Self| s.told().max_true_peak_dbtp, set = |s: &Self, v| s.tell(|told| told.max_true_peak_dbtp = v), minimum = -9.0, maximum = 0.0, default = -2.0, mutable_playing, controllable)]
     #[property(name = "offset", nick = "Offset", blurb = "Added to the gain, before the limiter, LU", type = f64, get = |s: &Self| s.told().offset_lu, set = |s: &Self, v| s.tell(|told| told.offset_lu = v), minimum = -99.0, maximum = 99.0, default = 0.0, mutable_playing, controllable)]
     #[property(name = "post-messages", nick = "Post messages", blurb = "Post an element message audioloudnorm at the end of each interval", type = bool, get = |s: &Self| s.stream().is_posting, set = |s: &Self, v| s.stream().is_posting = v, default = false, mutable_playing)]
-    #[property(name = "interval", nick = "Interval", blurb = "Time between two messages, ns, counted in samples", type = u64, get = |s: &Self| s.stream().interval_ns, set = |s: &Self, v| s.stream().interval_ns = v, default = INTERVAL_NS_DEFAULT, mutable_playing)]
-    /// Entered by the thread that pushes, and by whoever sets or reads something. Not held across a push or a message.
+    #[property(name = "interval", nick = "Interval", blurb = "Interval between messages, ns of audio", type = u64, get = |s: &Self| s.stream().interval_ns, set = |s: &Self, v| s.stream().interval_ns = v, default = INTERVAL_NS_DEFAULT, mutable_playing)]
+    /// Entered by the thread that pushes, and by those that set or read properties. Not held across a push or a message.
     stream: Mutex<Stream>,
     inline: Inline,
 }
@@ -162,7 +162,7 @@ impl AudioLoudNorm {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// Takes it in and pushes what comes out for it.
+    /// Takes a buffer in and pushes the output.
     fn pass(&self, mut feed: Feed) -> Flow {
         loop {
             let added = match &mut self.stream().held {
@@ -306,7 +306,7 @@ impl ElementImpl for AudioLoudNorm {
     crate::kit::element_class!(
         "EBU R128 loudness normaliser",
         "Filter/Effect/Audio",
-        "Brings live audio to a target loudness under a limit for its true peak, on the thread that it passes on";
+        "Normalises live audio to a target loudness with a true-peak limit, on the upstream thread";
         "sink": Sink Always template_caps(RATE_HZ_LEAST),
         "src": Src Always template_caps(RATE_HZ_LEAST)
     );
@@ -394,7 +394,7 @@ impl InlineElement for AudioLoudNorm {
 
     fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
         match query.type_() {
-            // What goes out is in buffers of its own.
+            // The output is in buffers of its own.
             gst::QueryType::Allocation => return false,
             // The answer is to be about what has come in so far.
             _ if query.is_serialized() => {

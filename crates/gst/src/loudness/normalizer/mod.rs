@@ -1,9 +1,9 @@
-//! `audioloudnorm`: brings what passes to a target loudness.
+//! `audioloudnorm`: normalises live audio to a target loudness.
 //!
 //! - `imp`: properties, pads, events.
 //! - `held`: one stream's normaliser with what it holds: audio, and events that belong between it.
 //! - `timeline`: which time each frame has that comes out.
-//! - `output`: buffers made of what comes out.
+//! - `output`: the buffers of the output.
 
 mod held;
 mod imp;
@@ -14,7 +14,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Brings what passes to a target loudness.
+    /// Normalises live audio to a target loudness.
     pub struct AudioLoudNorm(ObjectSubclass<imp::AudioLoudNorm>) @extends gst::Element, gst::Object;
 }
 

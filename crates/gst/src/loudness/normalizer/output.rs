@@ -38,7 +38,7 @@ pub(super) fn take(
     Ok(buffer)
 }
 
-/// What else is attached to a buffer belongs to the audio that came in with it, not to what goes out.
+/// Other metadata of a buffer belongs to its input audio, not to the output.
 fn is_reusable(buffer: &gst::Buffer, bytes: usize, is_planar: bool) -> bool {
     buffer.size() == bytes
         && buffer.is_writable()

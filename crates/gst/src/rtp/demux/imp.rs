@@ -77,12 +77,12 @@ impl Settings {
 #[derive(Properties)]
 #[properties(wrapper_type = super::RtpDemux)]
 pub struct RtpDemux {
-    #[property(name = "by", nick = "By", blurb = "What tells one stream from another", type = By, get = |s: &Self| s.settings().by, set = |s: &Self, v| s.settings().by = v, builder(By::Ssrc))]
-    #[property(name = "contexts", nick = "Contexts", blurb = "Contexts that the streams are spread over: how many, or their names with commas between; empty or 0: the thread that pushes in", type = String, get = |s: &Self| s.settings().contexts.clone(), set = |s: &Self, v: Option<String>| s.settings().contexts = v.unwrap_or_default(), default = "")]
-    #[property(name = "context-wait", nick = "Context wait", blurb = "How long these contexts collect before they handle a batch, ms; 0: not at all", type = u32, get = |s: &Self| s.settings().context_wait_ms, set = |s: &Self, v| s.settings().context_wait_ms = v, maximum = WAIT_MS_MAX, default = 0)]
-    #[property(name = "max-streams", nick = "Maximum streams", blurb = "Pads at a time; one more makes the one that was silent longest go", type = u32, get = |s: &Self| s.settings().streams_max, set = |s: &Self, v| s.settings().streams_max = v, minimum = 1, maximum = STREAMS_MAX, default = STREAMS_DEFAULT)]
-    #[property(name = "idle-timeout", nick = "Idle timeout", blurb = "A stream that is silent for this long, and up to a second more, ends and its pad goes, ms; 0: never", type = u32, get = |s: &Self| s.settings().idle_timeout_ms, set = |s: &Self, v| s.settings().idle_timeout_ms = v, default = 0)]
-    #[property(name = "probation", nick = "Probation", blurb = "Packets that make a stream worth a pad; those before the last of them are kept for it", type = u32, get = |s: &Self| s.settings().probation_packets, set = |s: &Self, v| s.settings().probation_packets = v, minimum = 1, maximum = PROBATION_MAX, default = PROBATION_DEFAULT)]
+    #[property(name = "by", nick = "By", blurb = "Field that separates the streams", type = By, get = |s: &Self| s.settings().by, set = |s: &Self, v| s.settings().by = v, builder(By::Ssrc))]
+    #[property(name = "contexts", nick = "Contexts", blurb = "Contexts to spread the streams over: a number, or names separated by commas; empty or 0: the upstream thread pushes", type = String, get = |s: &Self| s.settings().contexts.clone(), set = |s: &Self, v: Option<String>| s.settings().contexts = v.unwrap_or_default(), default = "")]
+    #[property(name = "context-wait", nick = "Context wait", blurb = "Length of a slice of these contexts, ms; 0: packets are handled at once", type = u32, get = |s: &Self| s.settings().context_wait_ms, set = |s: &Self, v| s.settings().context_wait_ms = v, maximum = WAIT_MS_MAX, default = 0)]
+    #[property(name = "max-streams", nick = "Maximum streams", blurb = "Maximum number of pads; a further stream takes the place of the one silent longest", type = u32, get = |s: &Self| s.settings().streams_max, set = |s: &Self, v| s.settings().streams_max = v, minimum = 1, maximum = STREAMS_MAX, default = STREAMS_DEFAULT)]
+    #[property(name = "idle-timeout", nick = "Idle timeout", blurb = "End a stream and remove its pad after this much silence (up to a second later), ms; 0: never", type = u32, get = |s: &Self| s.settings().idle_timeout_ms, set = |s: &Self, v| s.settings().idle_timeout_ms = v, default = 0)]
+    #[property(name = "probation", nick = "Probation", blurb = "Packets after which a stream gets a pad; earlier ones are kept for the pad", type = u32, get = |s: &Self| s.settings().probation_packets, set = |s: &Self, v| s.settings().probation_packets = v, minimum = 1, maximum = PROBATION_MAX, default = PROBATION_DEFAULT)]
     settings: Mutex<Settings>,
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
@@ -104,6 +104,13 @@ struct Sweeper {
 }
 
 impl Agent for Sweeper {
+    fn label(&self) -> String {
+        let element = self.element.upgrade();
+        element.map_or_else(String::new, |element| {
+            crate::kit::path_of(element.upcast_ref())
+        })
+    }
+
     fn run(&mut self, cx: &mut Cx<'_>, _ready: Ready) {
         if let Some(element) = self.element.upgrade() {
             element.imp().sweep();
@@ -505,7 +512,7 @@ impl ElementImpl for RtpDemux {
     crate::kit::element_class!(
         "Thread-sharing RTP demultiplexer",
         "Demux/Network/RTP",
-        "Gives each stream of an RTP input a pad, which the thread of one of several contexts pushes through";
+        "Gives each RTP stream of its input a pad, and spreads the pads over contexts";
         "sink": Sink Always gst::Caps::new_empty_simple("application/x-rtp"),
         "src_%u": Src Sometimes gst::Caps::new_empty_simple("application/x-rtp")
     );

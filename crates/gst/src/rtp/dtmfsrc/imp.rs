@@ -70,11 +70,11 @@ pub struct RtpDtmfSrc {
     #[property(name = "timestamp", nick = "Timestamp", blurb = "RTP timestamp of the last packet", type = u32, get = |s: &Self| s.last.timestamp.load(Relaxed))]
     #[property(name = "seqnum", nick = "Sequence number", blurb = "Sequence number of the last packet", type = u32, get = |s: &Self| s.last.seq.load(Relaxed))]
     #[property(name = "timestamp-offset", nick = "Timestamp offset", blurb = "RTP timestamp at running time 0; -1: a random one", type = i64, get = |s: &Self| s.settings().timestamp_offset, set = |s: &Self, v| s.settings().timestamp_offset = v, minimum = -1, maximum = UNSIGNED_MAX, default = -1)]
-    #[property(name = "seqnum-offset", nick = "Sequence number offset", blurb = "The first packet has the number after this one; -1: a random one", type = i32, get = |s: &Self| s.settings().seqnum_offset, set = |s: &Self, v| s.settings().seqnum_offset = v, minimum = -1, maximum = 65_535, default = -1)]
-    #[property(name = "clock-rate", nick = "Clock rate", blurb = "Units of the timestamps per second, unless downstream asks for another", type = u32, get = |s: &Self| s.settings().clock_rate, set = |s: &Self, v| s.settings().clock_rate = v, default = CLOCK_RATE_DEFAULT)]
+    #[property(name = "seqnum-offset", nick = "Sequence number offset", blurb = "Sequence number before that of the first packet; -1: a random one", type = i32, get = |s: &Self| s.settings().seqnum_offset, set = |s: &Self, v| s.settings().seqnum_offset = v, minimum = -1, maximum = 65_535, default = -1)]
+    #[property(name = "clock-rate", nick = "Clock rate", blurb = "Clock rate of the timestamps, Hz, unless downstream asks for another", type = u32, get = |s: &Self| s.settings().clock_rate, set = |s: &Self, v| s.settings().clock_rate = v, default = CLOCK_RATE_DEFAULT)]
     #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of the packets; -1: a random one", type = i64, get = |s: &Self| s.settings().ssrc, set = |s: &Self, v| s.settings().ssrc = v, minimum = -1, maximum = UNSIGNED_MAX, default = -1)]
     #[property(name = "pt", nick = "Payload type", blurb = "Payload type of the packets, unless downstream asks for another", type = u32, get = |s: &Self| s.settings().payload_type, set = |s: &Self, v| s.settings().payload_type = v, maximum = PAYLOAD_TYPE_MAX, default = PAYLOAD_TYPE_DEFAULT)]
-    #[property(name = "packet-redundancy", nick = "Packet redundancy", blurb = "How often the first and the last packet of an event are sent; RFC 4733 recommends 3", type = u32, get = |s: &Self| s.settings().copies, set = Self::set_copies, minimum = 1, maximum = COPIES_MAX, default = 1)]
+    #[property(name = "packet-redundancy", nick = "Packet redundancy", blurb = "Number of times the first and the last packet of an event are sent; RFC 4733 recommends 3", type = u32, get = |s: &Self| s.settings().copies, set = Self::set_copies, minimum = 1, maximum = COPIES_MAX, default = 1)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     stats: Mutex<StatsProperty>,
@@ -191,7 +191,7 @@ impl ElementImpl for RtpDtmfSrc {
     crate::kit::element_class!(
         "Thread-sharing telephone event source",
         "Source/Network/RTP",
-        "Sends telephone events (RFC 4733) for dtmf-event events, on the thread of a context it shares with other elements";
+        "Sends telephone events (RFC 4733) for dtmf-event events, on the thread of a shared context";
         "src": Src Always caps()
     );
 

@@ -54,13 +54,13 @@ const PTIME_MS_MAX: u32 = 200;
 #[derive(Properties)]
 #[properties(wrapper_type = super::RtpG711)]
 pub struct RtpG711 {
-    #[property(name = "encoding-name", nick = "Encoding name", blurb = "What goes out: PCMU, PCMA or L16; NULL: what came in, if downstream takes it, else what downstream takes", type = Option<String>, get = |s: &Self| s.settings().encoding_name.clone(), set = |s: &Self, v| s.settings().encoding_name = v)]
-    #[property(name = "ptime", nick = "Packet time", blurb = "Milliseconds of audio in each packet that goes out; 0: as they come in", type = u32, get = |s: &Self| s.settings().ptime_ms, set = |s: &Self, v| s.settings().ptime_ms = v, maximum = PTIME_MS_MAX, default = 0)]
-    #[property(name = "pt", nick = "Payload type", blurb = "Payload type of what goes out; -1: 0 for PCMU, 8 for PCMA, 96 for L16", type = i32, get = |s: &Self| s.settings().payload_type, set = |s: &Self, v| s.settings().payload_type = v, minimum = -1, maximum = 127, default = PAYLOAD_TYPE_AUTO)]
-    #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of what goes out; 4294967295: a random one", type = u32, get = |s: &Self| s.settings().ssrc, set = |s: &Self, v| s.settings().ssrc = v, default = SSRC_RANDOM)]
-    #[property(name = "telephone-event-pt", nick = "Telephone event payload type", blurb = "Packets of this payload type (RFC 4733) are passed on as they are; -1: none", type = i32, get = |s: &Self| s.settings().telephone_event, set = |s: &Self, v| s.settings().telephone_event = v, minimum = -1, maximum = 127, default = TELEPHONE_EVENT_DEFAULT)]
+    #[property(name = "encoding-name", nick = "Encoding name", blurb = "Encoding of the output: PCMU, PCMA or L16; NULL: that of the input if downstream accepts it, else one that downstream accepts", type = Option<String>, get = |s: &Self| s.settings().encoding_name.clone(), set = |s: &Self, v| s.settings().encoding_name = v)]
+    #[property(name = "ptime", nick = "Packet time", blurb = "Packet time of the output, ms; 0: that of the input", type = u32, get = |s: &Self| s.settings().ptime_ms, set = |s: &Self, v| s.settings().ptime_ms = v, maximum = PTIME_MS_MAX, default = 0)]
+    #[property(name = "pt", nick = "Payload type", blurb = "Payload type of the output; -1: 0 for PCMU, 8 for PCMA, 96 for L16", type = i32, get = |s: &Self| s.settings().payload_type, set = |s: &Self, v| s.settings().payload_type = v, minimum = -1, maximum = 127, default = PAYLOAD_TYPE_AUTO)]
+    #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of the output; 4294967295: a random one", type = u32, get = |s: &Self| s.settings().ssrc, set = |s: &Self, v| s.settings().ssrc = v, default = SSRC_RANDOM)]
+    #[property(name = "telephone-event-pt", nick = "Telephone event payload type", blurb = "Payload type of telephone events (RFC 4733), which pass unchanged; -1: none", type = i32, get = |s: &Self| s.settings().telephone_event, set = |s: &Self, v| s.settings().telephone_event = v, minimum = -1, maximum = 127, default = TELEPHONE_EVENT_DEFAULT)]
     settings: Mutex<Settings>,
-    #[property(name = "meter", nick = "Meter", blurb = "Measure the loudness of what goes out, for `stats`", type = bool, get = |s: &Self| s.is_measuring.load(Relaxed), set = Self::set_measuring, default = false, mutable_playing)]
+    #[property(name = "meter", nick = "Meter", blurb = "Measure the loudness of the output, for `stats`", type = bool, get = |s: &Self| s.is_measuring.load(Relaxed), set = Self::set_measuring, default = false, mutable_playing)]
     is_measuring: AtomicBool,
     /// The stream's state: entered by the thread that pushes, and by `stats`. Not held across a push.
     recoder: Mutex<Option<Recoder>>,
@@ -384,7 +384,7 @@ impl ElementImpl for RtpG711 {
     crate::kit::element_class!(
         "Thread-sharing G.711 converter",
         "Codec/Converter/Network/RTP",
-        "Turns RTP packets of PCMU, PCMA and L16 into one another in one hop, and conceals losses";
+        "Converts RTP packets between PCMU, PCMA and L16 in one element, and conceals losses";
         "sink": Sink Always template_caps(),
         "src": Src Always template_caps()
     );

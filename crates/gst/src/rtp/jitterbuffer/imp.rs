@@ -141,17 +141,17 @@ impl Settings {
 #[derive(Properties)]
 #[properties(wrapper_type = super::RtpJitterBuffer)]
 pub struct RtpJitterBuffer {
-    #[property(name = "latency", nick = "Latency", blurb = "How long a missing packet is waited for, ms", type = u32, get = |s: &Self| s.settings().latency_ms, set = |s: &Self, v| s.configure(|settings| settings.latency_ms = v), maximum = LATENCY_MS_MAX, default = LATENCY_MS_DEFAULT)]
-    #[property(name = "drop-on-latency", nick = "Drop on latency", blurb = "Drop the oldest packets rather than hold more than the latency", type = bool, get = |s: &Self| s.settings().drop_on_latency, set = |s: &Self, v| s.configure(|settings| settings.drop_on_latency = v), default = false)]
-    #[property(name = "do-lost", nick = "Do lost", blurb = "Push an event for packets that did not come by their deadline (GstRTPPacketLost), one for several lost together", type = bool, get = |s: &Self| s.settings().do_lost, set = |s: &Self, v| s.configure(|settings| settings.do_lost = v), default = false)]
-    #[property(name = "mode", nick = "Mode", blurb = "How the sender's clock is followed", type = Mode, get = |s: &Self| s.settings().mode, set = |s: &Self, v| s.settings().mode = v, builder(Mode::Slave))]
-    #[property(name = "clock-skew", nick = "Clock skew", blurb = "The same as mode, in the words of ts-rtpsrc", type = ClockSkew, get = |s: &Self| s.settings().clock_skew(), set = |s: &Self, v| s.settings().set_clock_skew(v), builder(ClockSkew::Window))]
-    #[property(name = "adaptive", nick = "Adaptive", blurb = "Wait only as long as the network's jitter asks for, up to latency", type = bool, get = |s: &Self| s.settings().adaptive, set = |s: &Self, v| s.settings().adaptive = v, default = false)]
-    #[property(name = "max-dropout-time", nick = "Maximum dropout time", blurb = "A step forward in the sequence numbers of at most this much time is a loss, of more a restart, ms", type = u32, get = |s: &Self| s.settings().max_dropout_ms, set = |s: &Self, v| s.configure(|settings| settings.max_dropout_ms = v), maximum = MAX_DROPOUT_MS_MAX, default = MAX_DROPOUT_MS_DEFAULT)]
-    #[property(name = "max-misorder-time", nick = "Maximum misorder time", blurb = "A step back in the sequence numbers of at most this much time is a late packet, of more a restart, ms", type = u32, get = |s: &Self| s.settings().max_misorder_ms, set = |s: &Self, v| s.configure(|settings| settings.max_misorder_ms = v), default = MAX_MISORDER_MS_DEFAULT)]
-    #[property(name = "ts-offset", nick = "Timestamp offset", blurb = "Added to the timestamps of what goes out, ns", type = i64, get = |s: &Self| s.settings().ts_offset_ns, set = |s: &Self, v| s.configure(|settings| settings.ts_offset_ns = v), default = 0)]
-    #[property(name = "faststart-min-packets", nick = "Packets for a fast start", blurb = "Consecutive packets with which the stream starts at once; 0: it starts when the latency has passed", type = u32, get = |s: &Self| s.settings().faststart_packets, set = |s: &Self, v| s.configure(|settings| settings.faststart_packets = v), default = 0)]
-    #[property(name = "percent", nick = "Percent", blurb = "How much of the latency is held", type = i32, get = |s: &Self| s.shared().map_or(0, |shared| lock(&shared.orderer).percent()), minimum = 0, maximum = 100)]
+    #[property(name = "latency", nick = "Latency", blurb = "Delay of the jitter buffer: longest wait for a missing packet, ms", type = u32, get = |s: &Self| s.settings().latency_ms, set = |s: &Self, v| s.configure(|settings| settings.latency_ms = v), maximum = LATENCY_MS_MAX, default = LATENCY_MS_DEFAULT)]
+    #[property(name = "drop-on-latency", nick = "Drop on latency", blurb = "Drop the oldest packets instead of holding more than the latency", type = bool, get = |s: &Self| s.settings().drop_on_latency, set = |s: &Self, v| s.configure(|settings| settings.drop_on_latency = v), default = false)]
+    #[property(name = "do-lost", nick = "Do lost", blurb = "Push a GstRTPPacketLost event for packets that miss their deadline, one for consecutive packets", type = bool, get = |s: &Self| s.settings().do_lost, set = |s: &Self, v| s.configure(|settings| settings.do_lost = v), default = false)]
+    #[property(name = "mode", nick = "Mode", blurb = "Method of following the sender's clock", type = Mode, get = |s: &Self| s.settings().mode, set = |s: &Self, v| s.settings().mode = v, builder(Mode::Slave))]
+    #[property(name = "clock-skew", nick = "Clock skew", blurb = "Method of following the sender's clock: mode, under the name of ts-rtpsrc", type = ClockSkew, get = |s: &Self| s.settings().clock_skew(), set = |s: &Self, v| s.settings().set_clock_skew(v), builder(ClockSkew::Window))]
+    #[property(name = "adaptive", nick = "Adaptive", blurb = "Adapt the delay to the network's jitter, up to latency", type = bool, get = |s: &Self| s.settings().adaptive, set = |s: &Self, v| s.settings().adaptive = v, default = false)]
+    #[property(name = "max-dropout-time", nick = "Maximum dropout time", blurb = "Largest step forward in the sequence numbers that counts as a loss, ms; a larger one is a restart of the stream", type = u32, get = |s: &Self| s.settings().max_dropout_ms, set = |s: &Self, v| s.configure(|settings| settings.max_dropout_ms = v), maximum = MAX_DROPOUT_MS_MAX, default = MAX_DROPOUT_MS_DEFAULT)]
+    #[property(name = "max-misorder-time", nick = "Maximum misorder time", blurb = "Largest step back in the sequence numbers that counts as a late packet, ms; a larger one is a restart of the stream", type = u32, get = |s: &Self| s.settings().max_misorder_ms, set = |s: &Self, v| s.configure(|settings| settings.max_misorder_ms = v), default = MAX_MISORDER_MS_DEFAULT)]
+    #[property(name = "ts-offset", nick = "Timestamp offset", blurb = "Offset added to the timestamps of the output, ns", type = i64, get = |s: &Self| s.settings().ts_offset_ns, set = |s: &Self, v| s.configure(|settings| settings.ts_offset_ns = v), default = 0)]
+    #[property(name = "faststart-min-packets", nick = "Packets for a fast start", blurb = "Number of consecutive packets after which output starts at once; 0: output starts after the latency", type = u32, get = |s: &Self| s.settings().faststart_packets, set = |s: &Self, v| s.configure(|settings| settings.faststart_packets = v), default = 0)]
+    #[property(name = "percent", nick = "Percent", blurb = "Share of the latency that is buffered, percent", type = i32, get = |s: &Self| s.shared().map_or(0, |shared| lock(&shared.orderer).percent()), minimum = 0, maximum = 100)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     stats: Mutex<StatsProperty>,
@@ -389,7 +389,7 @@ impl ElementImpl for RtpJitterBuffer {
     crate::kit::element_class!(
         "Thread-sharing RTP jitter buffer",
         "Filter/Network/RTP",
-        "Puts RTP packets in order, smooths their times and tells what is missing, on the thread of a shared context";
+        "Orders RTP packets, smooths their times and reports losses, on the thread of a shared context";
         "sink": Sink Always gst::Caps::new_empty_simple("application/x-rtp"),
         "src": Src Always gst::Caps::new_empty_simple("application/x-rtp")
     );

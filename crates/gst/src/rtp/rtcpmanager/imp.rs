@@ -41,9 +41,9 @@ impl Settings {
 #[derive(Properties)]
 #[properties(wrapper_type = super::RtcpManager)]
 pub struct RtcpManager {
-    #[property(name = "cname", nick = "CNAME", blurb = "Canonical name in the source descriptions; NULL: a random one, the same for all of this process", type = Option<String>, get = |s: &Self| s.settings().cname.clone(), set = |s: &Self, v: Option<String>| s.settings().cname = v)]
-    #[property(name = "bandwidth", nick = "Bandwidth", blurb = "Bandwidth of each session's media, bits/s, of which RTCP takes 5 % (RFC 3550, section 6.2); 0: that of a telephone call", type = u64, get = |s: &Self| s.settings().bandwidth_bps, set = |s: &Self, v| s.settings().bandwidth_bps = v, maximum = BANDWIDTH_MAX_BPS, default = 0)]
-    #[property(name = "reduced-minimum", nick = "Reduced minimum", blurb = "Report more often than every 5 s where the bandwidth allows it (RFC 3550, section 6.2)", type = bool, get = |s: &Self| s.settings().reduced_minimum, set = |s: &Self, v| s.settings().reduced_minimum = v, default = false)]
+    #[property(name = "cname", nick = "CNAME", blurb = "Canonical name in RTCP; NULL: a random one, the same for all sessions of the process (RFC 7022)", type = Option<String>, get = |s: &Self| s.settings().cname.clone(), set = |s: &Self, v: Option<String>| s.settings().cname = v)]
+    #[property(name = "bandwidth", nick = "Bandwidth", blurb = "Media bandwidth of each session, bits/s; RTCP takes 5 % of it (RFC 3550, section 6.2); 0: that of a telephone call", type = u64, get = |s: &Self| s.settings().bandwidth_bps, set = |s: &Self, v| s.settings().bandwidth_bps = v, maximum = BANDWIDTH_MAX_BPS, default = 0)]
+    #[property(name = "reduced-minimum", nick = "Reduced minimum", blurb = "Allow report intervals below 5 s (RFC 3550, section 6.2)", type = bool, get = |s: &Self| s.settings().reduced_minimum, set = |s: &Self, v| s.settings().reduced_minimum = v, default = false)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     stats: Mutex<StatsProperty>,
@@ -182,7 +182,7 @@ impl ElementImpl for RtcpManager {
     crate::kit::element_class!(
         "Thread-sharing RTCP manager",
         "Filter/Network/RTP",
-        "Does the RTCP of many sessions whose RTP passes through, on the thread of a shared context";
+        "Runs the RTCP of many sessions on the thread of a shared context";
         "recv_rtp_sink_%u": Sink Request gst::Caps::new_empty_simple("application/x-rtp"),
         "recv_rtp_src_%u": Src Sometimes gst::Caps::new_empty_simple("application/x-rtp"),
         "recv_rtcp_sink_%u": Sink Request gst::Caps::new_empty_simple("application/x-rtcp"),

@@ -16,16 +16,19 @@ use crate::kit::socket::Udp;
 pub(super) struct RtcpAgent {
     session: Arc<RtpSession>,
     sockets: Option<Arc<Sockets>>,
+    label: String,
 }
 
 impl RtcpAgent {
     pub(super) fn start(
         session: Arc<RtpSession>,
+        element: &gst::Element,
         place: &Place,
     ) -> Result<AgentHandle<RtcpAgent>, gst::ErrorMessage> {
         let agent = RtcpAgent {
             sockets: session.sockets(),
             session,
+            label: format!("{} (RTCP)", crate::kit::path_of(element)),
         };
         let handle = place
             .shard
@@ -147,6 +150,10 @@ impl Agent for RtcpAgent {
         }
         self.transmit(now_ns);
         self.arm(cx);
+    }
+
+    fn label(&self) -> String {
+        self.label.clone()
     }
 }
 

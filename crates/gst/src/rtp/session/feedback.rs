@@ -52,11 +52,11 @@ impl PropertyGroup for FeedbackSettings {
         vec![
             glib::ParamSpecEnum::builder_with_default("rtp-profile", RtpProfile::Avp)
                 .nick("RTP profile")
-                .blurb("avpf: feedback as early as RTCP's bandwidth allows (RFC 4585); both sides must have agreed on it. Elements of one session: either of them says so")
+                .blurb("avpf: early feedback (RFC 4585), if both sides agreed on it. One of a session's elements may set this")
                 .build(),
             glib::ParamSpecBoolean::builder("rtcp-reduced-size")
                 .nick("RTCP reduced size")
-                .blurb("Send early feedback without a report, and accept such (RFC 5506); both sides must have agreed on it. Elements of one session: either of them says so")
+                .blurb("Send and accept early feedback without a report (RFC 5506), if both sides agreed on it. One of a session's elements may set this")
                 .default_value(false)
                 .build(),
         ]

@@ -345,10 +345,17 @@ impl RtpSession {
     }
 
     /// The agent runs there, as long as an element uses it; if it runs already, where it runs.
-    pub(crate) fn start(self: &Arc<Self>, place: &Place) -> Result<(), gst::ErrorMessage> {
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        element: &gst::Element,
+        place: &Place,
+    ) -> Result<(), gst::ErrorMessage> {
         let mut running = lock(&self.agent);
         if running.agent.is_none() {
-            running.agent = Some((RtcpAgent::start(self.clone(), place)?, place.clone()));
+            running.agent = Some((
+                RtcpAgent::start(self.clone(), element, place)?,
+                place.clone(),
+            ));
         }
         running.users += 1;
         Ok(())

@@ -59,17 +59,17 @@ const SSRC_OF_PACKETS: u32 = u32::MAX;
 #[derive(Properties)]
 #[properties(wrapper_type = super::RtpSink)]
 pub struct RtpSink {
-    #[property(name = "host", nick = "Host", blurb = "Where to send; empty: to where the session's ts-rtpsrc is sent from (symmetric RTP)", type = String, get = |s: &Self| s.settings().host.clone(), set = |s: &Self, v: Option<String>| s.change_destination(|settings| settings.host = v.unwrap_or_default()), default = "")]
+    #[property(name = "host", nick = "Host", blurb = "Host to send to; empty: the sender's address of the session's ts-rtpsrc (symmetric RTP)", type = String, get = |s: &Self| s.settings().host.clone(), set = |s: &Self, v: Option<String>| s.change_destination(|settings| settings.host = v.unwrap_or_default()), default = "")]
     #[property(name = "port", nick = "Port", blurb = "RTP port to send to", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.change_destination(|settings| settings.port = v), minimum = 1, maximum = 65_535, default = PORT_DEFAULT)]
-    #[property(name = "rtcp-port", nick = "RTCP port", blurb = "RTCP port to send to, -1: the one after the RTP port, 0: none", type = i32, get = |s: &Self| s.settings().rtcp_port, set = |s: &Self, v| s.change_destination(|settings| settings.rtcp_port = v), minimum = -1, maximum = 65_535, default = -1)]
+    #[property(name = "rtcp-port", nick = "RTCP port", blurb = "RTCP port to send to, -1: the RTP port plus one, 0: none", type = i32, get = |s: &Self| s.settings().rtcp_port, set = |s: &Self, v| s.change_destination(|settings| settings.rtcp_port = v), minimum = -1, maximum = 65_535, default = -1)]
     #[property(name = "rtcp-mux", nick = "RTCP mux", blurb = "RTCP on the RTP port (RFC 5761)", type = bool, get = |s: &Self| s.settings().rtcp_mux, set = |s: &Self, v| s.change_destination(|settings| settings.rtcp_mux = v), default = false)]
-    #[property(name = "bind-address", nick = "Bind address", blurb = "Address to send from, where no ts-rtpsrc shares the session", type = String, get = |s: &Self| s.settings().bind_address.clone(), set = |s: &Self, v: Option<String>| s.settings().bind_address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
-    #[property(name = "bind-port", nick = "Bind port", blurb = "RTP port to send from, where no ts-rtpsrc shares the session; 0: any free one", type = i32, get = |s: &Self| s.settings().bind_port, set = |s: &Self, v| s.settings().bind_port = v, minimum = 0, maximum = 65_535, default = 0)]
-    #[property(name = "session", nick = "Session", blurb = "Send from the sockets of the ts-rtpsrc with the same name, and share its RTCP session; empty: neither", type = String, get = |s: &Self| s.settings().session.clone(), set = |s: &Self, v: Option<String>| s.settings().session = v.unwrap_or_default(), default = "")]
-    #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of what is sent; 4294967295: that of the packets, or the one that the session has reported with before the first of them", type = u32, get = |s: &Self| s.property_ssrc(), set = |s: &Self, v| s.set_property_ssrc(v), default = SSRC_OF_PACKETS)]
+    #[property(name = "bind-address", nick = "Bind address", blurb = "Address to send from; unused if a ts-rtpsrc shares the session", type = String, get = |s: &Self| s.settings().bind_address.clone(), set = |s: &Self, v: Option<String>| s.settings().bind_address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
+    #[property(name = "bind-port", nick = "Bind port", blurb = "RTP port to send from, 0: any free one; unused if a ts-rtpsrc shares the session", type = i32, get = |s: &Self| s.settings().bind_port, set = |s: &Self, v| s.settings().bind_port = v, minimum = 0, maximum = 65_535, default = 0)]
+    #[property(name = "session", nick = "Session", blurb = "Name of the session: use sockets and RTCP session of the ts-rtpsrc with the same name; empty: no sharing", type = String, get = |s: &Self| s.settings().session.clone(), set = |s: &Self, v: Option<String>| s.settings().session = v.unwrap_or_default(), default = "")]
+    #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of sent packets; 4294967295: that of the incoming packets, or the one already reported in RTCP", type = u32, get = |s: &Self| s.property_ssrc(), set = |s: &Self, v| s.set_property_ssrc(v), default = SSRC_OF_PACKETS)]
     #[property(name = "cname", nick = "CNAME", blurb = "Canonical name in RTCP; NULL: a random one, the same for all sessions of the process (RFC 7022)", type = Option<String>, get = |s: &Self| s.settings().cname.clone(), set = |s: &Self, v| s.settings().cname = v)]
     #[property(name = "sync", nick = "Sync", blurb = "Send packets at their time", type = bool, get = |s: &Self| s.sync.sync(), set = |s: &Self, v| s.sync.set_sync(v), default = false)]
-    #[property(name = "qos-dscp", nick = "QoS DSCP", blurb = "Differentiated Services code point of what is sent, -1: the system's default", type = i32, get = |s: &Self| s.settings().qos_dscp, set = |s: &Self, v| s.settings().qos_dscp = v, minimum = -1, maximum = 63, default = -1)]
+    #[property(name = "qos-dscp", nick = "QoS DSCP", blurb = "Differentiated Services code point of sent packets, -1: the system's default", type = i32, get = |s: &Self| s.settings().qos_dscp, set = |s: &Self, v| s.settings().qos_dscp = v, minimum = -1, maximum = 63, default = -1)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     feedback: Mutex<FeedbackSettings>,
@@ -263,7 +263,7 @@ impl RtpSink {
             Some(place) => place,
             None => lock(&self.context).place(self.obj().upcast_ref())?,
         };
-        opened.session.start(&place)?;
+        opened.session.start(self.obj().upcast_ref(), &place)?;
         opened.is_started = true;
         Ok(())
     }
@@ -431,7 +431,7 @@ impl ElementImpl for RtpSink {
     crate::kit::element_class!(
         "Thread-sharing RTP sink",
         "Sink/Network/RTP",
-        "Sends an RTP session: RTP and RTCP, also from the sockets of a ts-rtpsrc (symmetric RTP)";
+        "Sends RTP and RTCP of a session, also from the sockets of a ts-rtpsrc (symmetric RTP)";
         "sink": Sink Always gst::Caps::new_empty_simple("application/x-rtp")
     );
 

@@ -29,27 +29,27 @@ use crate::rtp::upstream;
 pub struct RtpSrc {
     #[property(name = "address", nick = "Address", blurb = "Address, host name or multicast group to receive on", type = String, get = |s: &Self| s.settings().address.clone(), set = |s: &Self, v: Option<String>| s.settings().address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
     #[property(name = "port", nick = "Port", blurb = "Port to receive RTP on, 0: any free one (see used-port)", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = 0, maximum = 65_535, default = PORT_DEFAULT)]
-    #[property(name = "rtcp-port", nick = "RTCP port", blurb = "Port to receive RTCP on and to send it from, -1: the one after the RTP port", type = i32, get = |s: &Self| s.settings().rtcp_port, set = |s: &Self, v| s.settings().rtcp_port = v, minimum = -1, maximum = 65_535, default = -1)]
+    #[property(name = "rtcp-port", nick = "RTCP port", blurb = "Port for RTCP, -1: the RTP port plus one", type = i32, get = |s: &Self| s.settings().rtcp_port, set = |s: &Self, v| s.settings().rtcp_port = v, minimum = -1, maximum = 65_535, default = -1)]
     #[property(name = "rtcp-mux", nick = "RTCP mux", blurb = "RTCP on the RTP port (RFC 5761)", type = bool, get = |s: &Self| s.settings().rtcp_mux, set = |s: &Self, v| s.settings().rtcp_mux = v, default = false)]
-    #[property(name = "rtcp", nick = "RTCP", blurb = "Send and receive RTCP; false: neither, also for a ts-rtpsink of the session, and there is no RTCP socket", type = bool, get = |s: &Self| s.settings().rtcp, set = |s: &Self, v| s.settings().rtcp = v, default = true)]
+    #[property(name = "rtcp", nick = "RTCP", blurb = "Send and receive RTCP, with a ts-rtpsink of the session too; false: no RTCP socket", type = bool, get = |s: &Self| s.settings().rtcp, set = |s: &Self, v| s.settings().rtcp = v, default = true)]
     #[property(name = "used-port", nick = "Used port", blurb = "RTP port in use, 0 for none", type = i32, get = |s: &Self| s.used_port())]
     #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same ports", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
-    #[property(name = "caps", nick = "Caps", blurb = "The caps of the source pad; NULL: those of the static payload type that arrives (RFC 3551)", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
+    #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad; NULL: those of the received static payload type (RFC 3551)", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
     #[property(name = "payload-types", nick = "Payload types", blurb = "Payload types to accept, such as 0,8,101; packets of other types are dropped and counted; empty: all", type = String, get = |s: &Self| s.settings().payload_types.to_string(), set = Self::set_payload_types, default = "", mutable_playing)]
-    #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Bytes of the largest packet expected; larger ones are dropped and counted", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 12, maximum = MTU_MAX, default = MTU_DEFAULT)]
+    #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Largest packet expected, bytes; larger packets are dropped and counted", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 12, maximum = MTU_MAX, default = MTU_DEFAULT)]
     #[property(name = "buffer-size", nick = "Buffer size", blurb = "Size of the kernel's receive buffer, bytes; 0: the system's default", type = i32, get = |s: &Self| s.settings().buffer_size, set = |s: &Self, v| s.settings().buffer_size = v, minimum = 0, default = 0)]
     #[property(name = "latency", nick = "Latency", blurb = "Playout delay of the jitter buffer, ms", type = u32, get = |s: &Self| s.settings().latency_ms, set = |s: &Self, v| s.configure(|settings| settings.latency_ms = v), maximum = LATENCY_MS_MAX, default = LATENCY_MS_DEFAULT)]
-    #[property(name = "drop-on-latency", nick = "Drop on latency", blurb = "Drop the oldest packets rather than hold more than the latency", type = bool, get = |s: &Self| s.settings().drop_on_latency, set = |s: &Self, v| s.configure(|settings| settings.drop_on_latency = v), default = false)]
-    #[property(name = "do-lost", nick = "Do lost", blurb = "Push an event for packets that did not come by their deadline (GstRTPPacketLost)", type = bool, get = |s: &Self| s.settings().do_lost, set = |s: &Self, v| s.configure(|settings| settings.do_lost = v), default = true)]
-    #[property(name = "do-retransmission", nick = "Do retransmission", blurb = "Ask the sender for missing packets again (generic NACK, RFC 4585) while they may come in time; needs rtp-profile=avpf", type = bool, get = |s: &Self| s.settings().do_retransmission, set = |s: &Self, v| s.settings().do_retransmission = v, default = false)]
-    #[property(name = "clock-skew", nick = "Clock skew", blurb = "How the sender's clock is followed", type = ClockSkew, get = |s: &Self| s.settings().clock_skew, set = |s: &Self, v| s.settings().clock_skew = v, builder(ClockSkew::Window))]
-    #[property(name = "adaptive", nick = "Adaptive", blurb = "Delay packets only as long as the network's jitter asks for, up to latency", type = bool, get = |s: &Self| s.settings().adaptive, set = |s: &Self, v| s.settings().adaptive = v, default = false)]
-    #[property(name = "latch", nick = "Latch", blurb = "Learn the sender's address from its first valid packets and take no others (symmetric RTP)", type = bool, get = |s: &Self| s.settings().latch, set = |s: &Self, v| s.settings().latch = v, default = true)]
-    #[property(name = "session", nick = "Session", blurb = "A ts-rtpsink with the same name sends from this element's sockets and shares its RTCP session; empty: none does", type = String, get = |s: &Self| s.settings().session.clone(), set = |s: &Self, v: Option<String>| s.settings().session = v.unwrap_or_default(), default = "")]
-    #[property(name = "ssrc", nick = "SSRC", blurb = "Receive the packets of this SSRC only, and share the port with other sources that receive others; 4294967295: no such limit", type = u32, get = |s: &Self| s.settings().ssrc, set = |s: &Self, v| s.settings().ssrc = v, default = SSRC_ANY)]
-    #[property(name = "from", nick = "From", blurb = "Receive packets from this address:port only, and share the port with other sources that receive others; NULL: no such limit", type = Option<String>, get = |s: &Self| s.settings().from.map(|from| from.to_string()), set = Self::set_from)]
-    #[property(name = "max-dropout-time", nick = "Maximum dropout time", blurb = "A step forward in the sequence numbers of at most this much time is a loss, of more a restart, ms", type = u32, get = |s: &Self| s.settings().max_dropout_ms, set = |s: &Self, v| s.configure(|settings| settings.max_dropout_ms = v), default = MAX_DROPOUT_MS_DEFAULT)]
-    #[property(name = "max-misorder-time", nick = "Maximum misorder time", blurb = "A step back in the sequence numbers of at most this much time is a late packet, of more a restart, ms", type = u32, get = |s: &Self| s.settings().max_misorder_ms, set = |s: &Self, v| s.configure(|settings| settings.max_misorder_ms = v), default = MAX_MISORDER_MS_DEFAULT)]
+    #[property(name = "drop-on-latency", nick = "Drop on latency", blurb = "Drop the oldest packets instead of holding more than the latency", type = bool, get = |s: &Self| s.settings().drop_on_latency, set = |s: &Self, v| s.configure(|settings| settings.drop_on_latency = v), default = false)]
+    #[property(name = "do-lost", nick = "Do lost", blurb = "Push a GstRTPPacketLost event for packets that miss their deadline", type = bool, get = |s: &Self| s.settings().do_lost, set = |s: &Self, v| s.configure(|settings| settings.do_lost = v), default = true)]
+    #[property(name = "do-retransmission", nick = "Do retransmission", blurb = "Request missing packets again (generic NACK, RFC 4585) while there is time; needs rtp-profile=avpf", type = bool, get = |s: &Self| s.settings().do_retransmission, set = |s: &Self, v| s.settings().do_retransmission = v, default = false)]
+    #[property(name = "clock-skew", nick = "Clock skew", blurb = "Method of following the sender's clock", type = ClockSkew, get = |s: &Self| s.settings().clock_skew, set = |s: &Self, v| s.settings().clock_skew = v, builder(ClockSkew::Window))]
+    #[property(name = "adaptive", nick = "Adaptive", blurb = "Adapt the delay to the network's jitter, up to latency", type = bool, get = |s: &Self| s.settings().adaptive, set = |s: &Self, v| s.settings().adaptive = v, default = false)]
+    #[property(name = "latch", nick = "Latch", blurb = "Learn the sender's address from the first valid packets and drop packets from others (symmetric RTP)", type = bool, get = |s: &Self| s.settings().latch, set = |s: &Self, v| s.settings().latch = v, default = true)]
+    #[property(name = "session", nick = "Session", blurb = "Name of the session: a ts-rtpsink with the same name uses these sockets and this RTCP session; empty: no sharing", type = String, get = |s: &Self| s.settings().session.clone(), set = |s: &Self, v: Option<String>| s.settings().session = v.unwrap_or_default(), default = "")]
+    #[property(name = "ssrc", nick = "SSRC", blurb = "Receive this SSRC only, so that several sources share a port; 4294967295: any SSRC", type = u32, get = |s: &Self| s.settings().ssrc, set = |s: &Self, v| s.settings().ssrc = v, default = SSRC_ANY)]
+    #[property(name = "from", nick = "From", blurb = "Receive from this address:port only, so that several sources share a port; NULL: from any address", type = Option<String>, get = |s: &Self| s.settings().from.map(|from| from.to_string()), set = Self::set_from)]
+    #[property(name = "max-dropout-time", nick = "Maximum dropout time", blurb = "Largest step forward in the sequence numbers that counts as a loss, ms; a larger one is a restart of the stream", type = u32, get = |s: &Self| s.settings().max_dropout_ms, set = |s: &Self, v| s.configure(|settings| settings.max_dropout_ms = v), default = MAX_DROPOUT_MS_DEFAULT)]
+    #[property(name = "max-misorder-time", nick = "Maximum misorder time", blurb = "Largest step back in the sequence numbers that counts as a late packet, ms; a larger one is a restart of the stream", type = u32, get = |s: &Self| s.settings().max_misorder_ms, set = |s: &Self, v| s.configure(|settings| settings.max_misorder_ms = v), default = MAX_MISORDER_MS_DEFAULT)]
     #[property(name = "uri", nick = "URI", blurb = "rtp://host:port", type = String, get = |s: &Self| s.settings().uri(), set = Self::set_uri_property, default = "rtp://0.0.0.0:5004")]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
@@ -306,7 +306,7 @@ impl LiveSource for RtpSrc {
             counts: Counts::default(),
         });
         let place = lock(&self.context).place(element)?;
-        session.start(&place)?;
+        session.start(self.obj().upcast_ref(), &place)?;
         *lock(&self.shared) = Some(shared.clone());
         if let Some(tenancy) = tenancy {
             tenancy.start(&place, settings.mtu)?;
@@ -392,7 +392,7 @@ impl ElementImpl for RtpSrc {
     crate::kit::element_class!(
         "Thread-sharing RTP source",
         "Source/Network/RTP",
-        "Receives an RTP session: sockets, jitter buffer and RTCP on the thread of a shared context";
+        "Receives RTP and RTCP of a session with a jitter buffer, on the thread of a shared context";
         "src": Src Always gst::Caps::new_empty_simple("application/x-rtp")
     );
 
