@@ -365,28 +365,7 @@ fn learn_codec(
             return gst::PadProbeReturn::Handled;
         };
         tracing::info!(stream = spec.name, %codec, "learnt the codec from the first packet");
-        let known = StreamSpec {
-            codec_in: CodecIn::Known(codec),
-            ..spec.clone()
-        };
-        if elements == Elements::Threadbare {
-            let types = compatible(codec, &known);
-            source.set_property("payload-types", types.to_string());
-        }
-        // The caps event is sent again, with what is now known, when the pad is linked.
-        let caps = gst::event::Caps::new(&codec.rtp_caps());
-        let linked = pad
-            .store_sticky_event(&caps)
-            .map_err(|_| glib::bool_error!("the source is stopping").into());
-        let as_it_comes = known.is_passthrough() && known.loudness_target_lufs.is_none();
-        let linked = linked.and_then(|_| match as_it_comes {
-            true => link(&source, &sink),
-            false => {
-                guard(elements, &source, &sink, codec, &known);
-                insert(&pipeline, &source, &sink, elements.chain(codec, &known))
-            }
-        });
-        if let Err(error) = linked {
+        if let Err(error) = use_codec(elements, &pipeline, pad, &source, &sink, codec, &spec) {
             gst::element_error!(source, gst::CoreError::Negotiation, ["{error}"]);
             return gst::PadProbeReturn::Handled;
         }
@@ -408,6 +387,35 @@ fn learn_codec(
         },
     );
     Ok(())
+}
+
+/// Builds the chain for a codec that was learnt, behind the source's pad.
+fn use_codec(
+    elements: Elements,
+    pipeline: &gst::Pipeline,
+    pad: &gst::Pad,
+    source: &gst::Element,
+    sink: &gst::Element,
+    codec: Codec,
+    spec: &StreamSpec,
+) -> Result<(), BuildError> {
+    let known = StreamSpec {
+        codec_in: CodecIn::Known(codec),
+        ..spec.clone()
+    };
+    if elements == Elements::Threadbare {
+        let types = compatible(codec, &known);
+        source.set_property("payload-types", types.to_string());
+    }
+    // The caps event is sent again, with what is now known, when the pad is linked.
+    let caps = gst::event::Caps::new(&codec.rtp_caps());
+    pad.store_sticky_event(&caps)
+        .map_err(|_| glib::bool_error!("the source is stopping"))?;
+    if known.is_passthrough() && known.loudness_target_lufs.is_none() {
+        return link(source, sink);
+    }
+    guard(elements, source, sink, codec, &known);
+    insert(pipeline, source, sink, elements.chain(codec, &known))
 }
 
 /// What the elements that were made for `codec` take as well, telephone events and comfort noise included.
