@@ -122,6 +122,7 @@ const RTPSRC: Table = &[
     "max-misorder-time guint = 2000, 0..=4294967295",
     "mtu guint = 1492, 12..=65536",
     "multicast-iface gchararray = NULL",
+    "payload-types gchararray = ''",
     "port gint = 5004, 0..=65535",
     "reuse gboolean = true",
     "rtcp gboolean = true",

@@ -218,7 +218,7 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\npayload-type-in = 96",
-        says: &["`payload-type-in` cannot be 96", "only with a `codec`"],
+        says: &["`payload-type-in = 96` does not go with", "set a `codec`"],
         lines: &[5],
     },
     Refused {
