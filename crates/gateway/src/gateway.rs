@@ -141,7 +141,9 @@ impl Gateway {
     /// Handles what has happened so far: streams that could not be started are known afterwards.
     pub fn handle_pending(&mut self) {
         while let Ok(event) = self.events.try_recv() {
-            if self.handle(event).is_some() {
+            if let Some(cause) = self.handle(event) {
+                // For whoever runs the gateway: this is not the place to stop.
+                let _ = self.sender.send(Event::Stop { cause });
                 return;
             }
         }

@@ -11,7 +11,7 @@ use crate::pipeline::{CONVERTER, METER, SINK, SOURCE};
 pub struct StreamStats {
     /// RTP packets that arrived.
     pub received: u64,
-    /// Since the last of them; `None`: none has come. All other readings are as old.
+    /// Since the last packet of the peer; `None`: none has come. Jitter, losses and loudness are as old.
     pub since_packet: Option<Duration>,
     /// Datagrams that are neither RTP nor RTCP.
     pub malformed: u64,

@@ -1022,3 +1022,80 @@ fn what_cannot_be_sent_is_said() {
     let another = pipe.bus().pop_filtered(&[gst::MessageType::Warning]);
     assert!(another.is_none(), "{another:?}");
 }
+
+/// A peer's video at the port of its audio: it does not become the stream.
+#[test]
+fn another_source_of_another_type_does_not_take_over() {
+    let (_pipe, seen, target) = playing("payload-types=0 latency=0 clock-skew=none");
+    let sender = socket();
+    for number in 0..20 {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+        for video in 0..2 {
+            sender
+                .send_to(&rtp(9, 96, 2 * number + video), target)
+                .unwrap();
+        }
+    }
+    for number in 0..20 {
+        assert_eq!(bytes(&next_buffer(&seen)), rtp(7, 0, number));
+    }
+}
+
+/// A sender starts again with a packet of another type: what follows it is told to be a new beginning.
+#[test]
+fn a_restart_is_told_though_its_first_packet_is_dropped() {
+    let (_pipe, seen, target) = playing("payload-types=0 latency=0 clock-skew=none");
+    let sender = socket();
+    for number in 0..3 {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    for number in 0..3 {
+        let buffer = next_buffer(&seen);
+        assert_eq!(
+            buffer.flags().contains(gst::BufferFlags::DISCONT),
+            number == 0
+        );
+    }
+    for (number, payload_type) in [(30_000, 9), (30_001, 0), (30_002, 0)] {
+        sender
+            .send_to(&rtp(7, payload_type, number), target)
+            .unwrap();
+    }
+    let buffer = next_buffer(&seen);
+    assert_eq!(u32::from(seq(&bytes(&buffer))), 30_001);
+    assert!(
+        buffer.flags().contains(gst::BufferFlags::DISCONT),
+        "{buffer:?}"
+    );
+    assert!(
+        !next_buffer(&seen)
+            .flags()
+            .contains(gst::BufferFlags::DISCONT)
+    );
+}
+
+/// A source that sends two streams keeps them apart, whichever of them the reports go with.
+#[test]
+fn of_two_streams_only_the_first_takes_the_ssrc_of_the_reports() {
+    let (rtp_to, rtcp_to) = pair();
+    let sender = socket();
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 session=two context={context} ! fakesink sync=false async=false \
+         appsrc name=app is-live=true format=time caps=application/x-rtp ! \
+         ts-rtpsink name=sink session=two context={context} host=127.0.0.1 port={}",
+        rtp_to.local_addr().unwrap().port(),
+        context = context(),
+    ));
+    pipe.play();
+    let target = rtp_address(&pipe.get("src"));
+    for number in 0..3 {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    let (reported, _) = reports(&received(&rtcp_to));
+    let app = pipe.get("app");
+    for (ssrc_in, expected) in [(5, reported[0]), (6, 6), (5, reported[0]), (6, 6)] {
+        let buffer = gst::Buffer::from_slice(rtp(ssrc_in, 8, 0));
+        let _ = app.emit_by_name::<gst::FlowReturn>("push-buffer", &[&buffer]);
+        assert_eq!(ssrc(&received(&rtp_to)), expected);
+    }
+}

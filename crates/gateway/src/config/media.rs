@@ -153,7 +153,8 @@ impl Checker<'_> {
     pub(super) fn meters_something(&mut self, defaults: &RawDefaults, streams: &[StreamSpec]) {
         let is_metered = |meter: &&Spanned<bool>| *meter.get_ref();
         let is_idle = !streams.is_empty() && streams.iter().all(StreamSpec::is_passthrough);
-        if is_idle && !defaults.is_partial {
+        // A stream with a mistake is not among them, and may be the one that is decoded.
+        if is_idle && !defaults.is_partial && self.problems.is_empty() {
             self.conflict(
                 defaults.meter.as_ref().filter(is_metered),
                 "meter",

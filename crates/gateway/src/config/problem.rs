@@ -163,6 +163,11 @@ impl Problems {
         });
     }
 
+    /// Nothing has been found so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.found.is_empty()
+    }
+
     pub(super) fn into_result<T>(self, value: T) -> Result<T, ConfigError> {
         match self.found.is_empty() {
             true => Ok(value),

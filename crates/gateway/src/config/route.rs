@@ -38,7 +38,7 @@ impl Checker<'_> {
         let Ok(ip) = host.parse::<IpAddr>() else {
             return true;
         };
-        let allowed = if !is_reachable(spec.listen.ip(), ip) {
+        let allowed = if !can_send(spec, ip) {
             format!(
                 "an address of the family that the stream listens on ({}), or `listen = \"[::]:{}\"`, which has both",
                 spec.listen.ip(),
@@ -67,29 +67,38 @@ impl Checker<'_> {
         let Destination::Fixed { host, port } = &spec.destination else {
             return;
         };
-        if host.parse::<IpAddr>().is_ok() {
-            return;
-        }
-        let allowed = match machine.resolve(host) {
+        let found = match host.parse::<IpAddr>() {
+            Ok(ip) => Ok(vec![ip]),
+            Err(_) => machine.resolve(host),
+        };
+        // The first address is the one that is sent to.
+        let allowed = match found.as_deref() {
             Err(reason) => format!("the name of a host that can be looked up; {host}: {reason}"),
-            Ok(found) if !found.iter().any(|ip| is_reachable(listen, *ip)) => format!(
+            Ok([]) => format!("the name of a host with an address; {host} has none"),
+            Ok([ip, ..]) if !can_send(spec, *ip) => format!(
                 "a host with an address of the family that the stream listens on ({listen}), or `listen = \"[::]:{}\"`, \
                  which has both",
                 spec.listen.port()
             ),
-            Ok(found)
-                if *port == spec.listen.port() && found.iter().any(|ip| is_own(listen, *ip)) =>
+            Ok([ip, ..])
+                if *port == spec.listen.port()
+                    && (is_own(listen, *ip)
+                        || listen.is_unspecified() && machine.has_address(*ip)) =>
             {
                 format!("another address than the stream's own, {}", spec.listen)
             }
-            Ok(_) => return,
+            Ok([_, ..]) => return,
         };
         self.refuse(Some(&raw.destination), "destination", &allowed);
     }
 }
 
-/// Whether a socket that is bound to `from` can send to `to`.
-fn is_reachable(from: IpAddr, to: IpAddr) -> bool {
+/// Whether a stream's socket can send to `to`. Packets that go out as they came are sent from a socket of their own.
+fn can_send(spec: &StreamSpec, to: IpAddr) -> bool {
+    if spec.is_passthrough() {
+        return true;
+    }
+    let from = spec.listen.ip();
     let has_both = from.is_ipv6() && from.is_unspecified();
     has_both || from.is_ipv4() == to.is_ipv4()
 }

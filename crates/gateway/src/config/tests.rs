@@ -196,12 +196,12 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     // Where it goes.
     Refused {
-        text: "name = \"a\"\nlisten = \"0.0.0.0:6000\"\ndestination = \"[2001:db8::7]:7000\"",
+        text: "name = \"a\"\nlisten = \"0.0.0.0:6000\"\ndestination = \"[2001:db8::7]:7000\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"",
         says: &["`destination` cannot be", "family", "[::]:6000"],
         lines: &[4],
     },
     Refused {
-        text: "name = \"a\"\nlisten = \"[2001:db8::1]:6000\"\ndestination = \"192.0.2.7:7000\"",
+        text: "name = \"a\"\nlisten = \"[2001:db8::1]:6000\"\ndestination = \"192.0.2.7:7000\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"",
         says: &["`destination` cannot be \"192.0.2.7:7000\"", "family"],
         lines: &[4],
     },
@@ -233,7 +233,7 @@ const REFUSED_STREAMS: &[Refused] = &[
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:6000\"\ndestination = \"a:1\"\ncodec = \"Opus\"\npayload-type-in = 101",
-        says: &["`payload-type-in` cannot be 101", "`dtmf-payload-type`"],
+        says: &["`payload-type-in = 101` does not go with `dtmf-payload-type = 101`"],
         lines: &[6],
     },
     // RTCP and its ports.
@@ -732,6 +732,7 @@ impl Machine for Elsewhere {
             "four" => Ok(vec![ip("192.0.2.9")]),
             "six" => Ok(vec![ip("2001:db8::9")]),
             "here" => Ok(vec![ip("192.0.2.1")]),
+            "both" => Ok(vec![ip("2001:db8::9"), ip("192.0.2.9")]),
             _ => Err("no such host".to_owned()),
         }
     }
@@ -753,9 +754,14 @@ fn the_machine_is_asked_for_its_addresses_and_for_names() {
         ("[2001:db8::1]:6000", "four:7000", Some("family")),
         ("0.0.0.0:6000", "nobody:7000", Some("nobody: no such host")),
         ("192.0.2.1:6000", "here:6000", Some("the stream's own")),
+        ("0.0.0.0:6000", "here:6000", Some("the stream's own")),
+        ("0.0.0.0:6000", "192.0.2.1:6000", Some("the stream's own")),
+        ("0.0.0.0:6000", "192.0.2.2:6000", None),
+        ("0.0.0.0:6000", "both:7000", Some("family")),
     ] {
         let text = format!(
-            "[[stream]]\nname = \"a\"\nlisten = \"{listen}\"\ndestination = \"{destination}\"\n"
+            "[[stream]]\nname = \"a\"\nlisten = \"{listen}\"\ndestination = \"{destination}\"\n\
+             codec = \"PCMU\"\ncodec-out = \"PCMA\"\n"
         );
         let checked = Config::from_toml_for("test", &text, &Elsewhere);
         match (checked, says) {
@@ -772,4 +778,11 @@ fn the_machine_is_asked_for_its_addresses_and_for_names() {
             assert!(Config::from_toml("test", &text).is_ok());
         }
     }
+}
+
+/// Packets that go out as they came leave from a socket of their own, of the destination's family.
+#[test]
+fn unchanged_packets_may_change_the_address_family() {
+    let text = "[[stream]]\nname = \"a\"\nlisten = \"0.0.0.0:6000\"\ndestination = \"[2001:db8::7]:7000\"\n";
+    assert!(Config::from_toml_for("test", text, &Elsewhere).is_ok());
 }

@@ -106,6 +106,8 @@ fn concealer(linear: Codec) -> Part {
     part(CONVERTER_FACTORY)
         .with("encoding-name", Setting::Text(linear.encoding_name()))
         .with("pt", Setting::Int(linear.default_payload_type().into()))
+        // Telephone events do not come as far as here.
+        .with("telephone-event-pt", Setting::Int(-1))
 }
 
 /// All of it in one hop.

@@ -4,6 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use gst::prelude::*;
 use rtp_types::RtpPacket;
@@ -102,15 +103,16 @@ pub(super) fn keep_to_what_came(
         }
         gst::PadProbeReturn::Ok
     });
-    let stream = spec.name.clone();
+    let (stream, start) = (spec.name.clone(), Instant::now());
     let types = gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST;
     sink.add_probe(types, move |_, info| {
         let mut outgoing = lock(&outgoing);
+        let now_us = start.elapsed().as_micros() as u64;
         let goes = match &mut info.data {
-            Some(gst::PadProbeData::Buffer(buffer)) => outgoing.pass(buffer),
+            Some(gst::PadProbeData::Buffer(buffer)) => outgoing.pass(now_us, buffer),
             Some(gst::PadProbeData::BufferList(list)) => {
                 list.make_mut().foreach_mut(|mut buffer, _| {
-                    let goes = outgoing.pass(&mut buffer);
+                    let goes = outgoing.pass(now_us, &mut buffer);
                     ControlFlow::Continue(goes.then_some(buffer))
                 });
                 true
@@ -142,6 +144,9 @@ struct Outgoing {
     codec_out: Codec,
     /// Microseconds of audio that may go out beyond what has gone.
     balance_us: u64,
+    /// Microseconds of audio that may go out by the clock, and when that was, microseconds.
+    pace_us: u64,
+    paced_us: u64,
     /// Where the next packet begins.
     next: Option<RtpTime>,
     has_warned: bool,
@@ -153,6 +158,8 @@ impl Outgoing {
             codec_in,
             codec_out,
             balance_us: BALANCE_US_FIRST,
+            pace_us: PACE_US_MAX,
+            paced_us: 0,
             next: None,
             has_warned: false,
         }
@@ -166,7 +173,7 @@ impl Outgoing {
     }
 
     /// Whether a packet may go out. If so, its timestamp continues that of the one before, unless there is a pause.
-    fn pass(&mut self, buffer: &mut gst::Buffer) -> bool {
+    fn pass(&mut self, now_us: u64, buffer: &mut gst::Buffer) -> bool {
         let stamped = {
             let Ok(bytes) = buffer.map_readable() else {
                 return true;
@@ -175,7 +182,7 @@ impl Outgoing {
                 return true;
             };
             let time = RtpTime(packet.timestamp());
-            self.handle_sending(time, packet.payload())
+            self.handle_sending(now_us, time, packet.payload())
         };
         let Some(time) = stamped else { return false };
         // A whole header is there: it was read.
@@ -185,17 +192,21 @@ impl Outgoing {
         true
     }
 
-    fn handle_sending(&mut self, time: RtpTime, payload: &[u8]) -> Option<RtpTime> {
+    fn handle_sending(&mut self, now_us: u64, time: RtpTime, payload: &[u8]) -> Option<RtpTime> {
+        let since_us = now_us.saturating_sub(std::mem::replace(&mut self.paced_us, now_us));
+        self.pace_us = (self.pace_us + since_us * PACE_PERCENT / 100).min(PACE_US_MAX);
         let rate_hz = self.codec_out.clock_rate_hz();
-        let off_max = (u64::from(rate_hz) * STEP_US_MAX / 1_000_000) as i32;
+        let off_max = (u64::from(rate_hz) * STEP_US_MAX / 1_000_000) as u32;
         let audio_us = self.codec_out.audio_us(payload);
         let samples = self.codec_out.audio_samples(payload);
         let time = match self.next {
-            Some(next) if (time.0.wrapping_sub(next.0) as i32).abs() <= off_max => next,
+            Some(next) if (time.0.wrapping_sub(next.0) as i32).unsigned_abs() <= off_max => next,
             _ => time,
         };
         self.next = Some(time.plus(samples));
-        self.balance_us = self.balance_us.checked_sub(audio_us)?;
+        let balance_us = self.balance_us.checked_sub(audio_us)?;
+        self.pace_us = self.pace_us.checked_sub(audio_us)?;
+        self.balance_us = balance_us;
         Some(time)
     }
 }
@@ -206,8 +217,13 @@ const SENT_PER_RECEIVED: u64 = 2;
 const BALANCE_US_FIRST: u64 = 200_000;
 /// What a stream may save up, for pauses in speech.
 const BALANCE_US_MAX: u64 = 10_000_000;
-/// An Opus packet of one byte may claim 60 ms, one of two bytes 120 ms. With its header that is no more than this for each byte.
-const US_PER_BYTE_MAX: u64 = 5_000;
+/// An Opus packet of one byte may claim 60 ms, one of two bytes 120 ms. With its header, no packet counts for more than this
+/// for each byte: 20 ms of 6 kbit/s (RFC 6716, section 2.1.1) have 27 bytes.
+const US_PER_BYTE_MAX: u64 = 1_000;
+/// Audio leaves as fast as it is played, and a little faster: to catch up after a slice that was late.
+const PACE_PERCENT: u64 = 125;
+/// And in bursts of so much, as senders do.
+const PACE_US_MAX: u64 = 3_000_000;
 /// Encoders and resamplers begin with less than a packet: not all that goes out lies on a grid. More is a pause.
 const STEP_US_MAX: u64 = 30_000;
 /// RFC 3550, section 5.1.
@@ -218,23 +234,40 @@ const TIMESTAMP_AT: usize = 4;
 mod tests {
     use super::*;
 
-    /// One byte that claims 60 ms (RFC 6716, section 3.1: configuration 3).
-    const OPUS_60_MS: &[u8] = &[3 << 3];
-
-    #[test]
-    fn no_more_goes_out_than_twice_what_came() {
-        let mut outgoing = Outgoing::new(Codec::Opus, Codec::Pcma);
+    /// Audio that goes out, ms, for packets that come `every_us` and are filled up to ten times as much.
+    fn sent_ms(codec_in: Codec, payload: &[u8], every_us: u64) -> u64 {
+        let mut outgoing = Outgoing::new(codec_in, Codec::Pcma);
         let mut sent_ms = 0;
-        for _ in 0..1000 {
-            outgoing.handle_received(OPUS_60_MS);
-            // Somebody fills 200 ms between each two of them.
-            for _ in 0..13 {
-                let sent = outgoing.handle_sending(RtpTime(0), &[0; 160]);
+        for i in 0..1000 {
+            outgoing.handle_received(payload);
+            for _ in 0..10 {
+                let sent = outgoing.handle_sending(i * every_us, RtpTime(0), &[0; 160]);
                 sent_ms += if sent.is_some() { 20 } else { 0 };
             }
         }
-        assert!(sent_ms <= 2 * 60 * 1000 + 200, "{sent_ms}");
-        assert!(sent_ms >= 2 * 60 * 1000 - 1000, "{sent_ms}");
+        sent_ms
+    }
+
+    #[test]
+    fn no_more_goes_out_than_twice_what_came() {
+        // 20 s came, and took twice as long.
+        let sent_ms = sent_ms(Codec::Pcmu, &[0; 160], 40_000);
+        assert!(sent_ms <= 2 * 20_000 + 200, "{sent_ms}");
+        assert!(sent_ms >= 2 * 20_000 - 200, "{sent_ms}");
+    }
+
+    #[test]
+    fn a_claim_counts_for_no_more_than_its_bytes_can_hold() {
+        // One byte that claims 60 ms (RFC 6716, section 3.1: configuration 3), with the RTP header 13 bytes.
+        let sent_ms = sent_ms(Codec::Opus, &[3 << 3], 60_000);
+        assert!(sent_ms <= 2 * 13 * 1000 + 200, "{sent_ms}");
+    }
+
+    #[test]
+    fn a_flood_does_not_go_out_faster_than_it_is_played() {
+        // 20 s of audio within a second.
+        let sent_ms = sent_ms(Codec::Pcmu, &[0; 160], 1_000);
+        assert!(sent_ms <= 3000 + 1250, "{sent_ms}");
     }
 
     #[test]
@@ -246,7 +279,7 @@ mod tests {
         let stamped = times.map(|time| {
             outgoing.handle_received(&[0; 160]);
             outgoing
-                .handle_sending(RtpTime(time), twenty_ms)
+                .handle_sending(0, RtpTime(time), twenty_ms)
                 .map(|time| time.0)
         });
         assert_eq!(stamped, [1000, 1960, 2920, 8368].map(Some));

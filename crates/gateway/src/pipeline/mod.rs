@@ -411,9 +411,6 @@ fn use_codec(
     let caps = gst::event::Caps::new(&codec.rtp_caps());
     pad.store_sticky_event(&caps)
         .map_err(|_| glib::bool_error!("the source is stopping"))?;
-    if known.is_passthrough() && known.loudness_target_lufs.is_none() {
-        return link(source, sink);
-    }
     guard(elements, source, sink, codec, &known);
     insert(pipeline, source, sink, elements.chain(codec, &known))
 }

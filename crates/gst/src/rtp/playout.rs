@@ -41,6 +41,8 @@ pub(super) struct Playout {
     do_lost: bool,
     /// The next packet does not go on from the last one.
     resync: bool,
+    /// The packet after the last one does not go on from it, and was not pushed.
+    is_broken: bool,
     /// As the user gave them; without, those of the payload type.
     caps: Option<gst::Caps>,
     /// Whose caps were announced.
@@ -73,6 +75,7 @@ impl Playout {
             time: RunningTime::default(),
             do_lost,
             resync: false,
+            is_broken: false,
             caps,
             announced: None,
             waiting: None,
@@ -145,6 +148,11 @@ impl Playout {
             }
             self.begin(payload_type)?;
         }
+        // Within the stream it keeps its place, so that nothing is missing there. Of another source it is not to be the
+        // next stream.
+        if !is_accepted && self.jitter.ssrc() != Some(ssrc) {
+            return Err(refusal);
+        }
         self.jitter.handle_packet(
             now_ns,
             Arrival {
@@ -214,7 +222,9 @@ impl Playout {
                 self.jitter.poll_before_loss(now_ns)
             };
             match output? {
-                Output::Packet { packet, .. } if !self.accepted.contains(packet.payload_type) => {}
+                Output::Packet {
+                    packet, discont, ..
+                } if !self.accepted.contains(packet.payload_type) => self.is_broken |= discont,
                 Output::Packet {
                     packet:
                         Held {
@@ -230,7 +240,7 @@ impl Playout {
                     let buffer_ref = buffer.make_mut();
                     buffer_ref.set_pts(time);
                     buffer_ref.set_dts(time);
-                    if discont {
+                    if discont | std::mem::take(&mut self.is_broken) {
                         buffer_ref.set_flags(gst::BufferFlags::DISCONT);
                         if std::mem::take(&mut self.resync) {
                             buffer_ref.set_flags(gst::BufferFlags::RESYNC);
@@ -288,6 +298,7 @@ impl Playout {
     pub(super) fn flush(&mut self, now_ns: u64) {
         self.jitter.flush();
         self.waiting = None;
+        self.is_broken = false;
         while self.jitter.poll_output(now_ns).is_some() {}
     }
 

@@ -127,7 +127,7 @@ impl UdpSink {
             Ok(parsed) => {
                 self.clear();
                 for (host, port) in parsed {
-                    self.add_by_property(&host, port);
+                    let _ = self.add_by_property(&host, port);
                 }
             }
             Err(error) => self.refuse(&error),
@@ -153,21 +153,22 @@ impl UdpSink {
     fn set_first_client(&self, host: Option<String>, port: Option<u16>) {
         let (old_host, old_port) = self.first_client();
         self.remove(&old_host, old_port);
-        self.add_by_property(
+        let added = self.add_by_property(
             host.as_deref().unwrap_or(&old_host),
             port.unwrap_or(old_port),
         );
-        self.sender(|sender| {
-            let last_first = 1.min(sender.clients.len());
-            sender.clients.rotate_right(last_first);
-        });
+        if added {
+            self.sender(|sender| sender.clients.rotate_right(1));
+        }
     }
 
     /// A property cannot fail. A host that does not resolve is kept, so that no other takes its place.
-    fn add_by_property(&self, host: &str, port: u16) {
-        if !self.add(host, port) {
+    fn add_by_property(&self, host: &str, port: u16) -> bool {
+        let added = self.add(host, port);
+        if !added {
             lock(&self.unresolved).push((host.to_owned(), port));
         }
+        added
     }
 
     /// Whether the host resolves.
@@ -285,12 +286,13 @@ impl UdpSink {
         }
         // By now they may be there.
         let unresolved = lock(&self.unresolved).clone();
-        let resolved = unresolved
-            .iter()
-            .map(|(host, port)| Client::new(host, *port, now_ns()))
-            .collect::<Result<Vec<_>, _>>()?;
+        for (host, port) in &unresolved {
+            Client::new(host, *port, now_ns())?;
+        }
         lock(&self.unresolved).clear();
-        self.sender(|sender| sender.clients.extend(resolved));
+        for (host, port) in &unresolved {
+            let _ = self.add_by_property(host, *port);
+        }
         self.sender(|sender| {
             sender.v4 = settings.socket.clone();
             sender.v6 = settings.socket_v6.clone();

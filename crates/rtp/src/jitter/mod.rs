@@ -390,6 +390,12 @@ impl<T> JitterBuffer<T> {
         self.cold.config.max_misorder_ms = max_misorder_ms;
     }
 
+    /// The source of the packets that are held and given out; `None` before the first.
+    #[must_use]
+    pub fn ssrc(&self) -> Option<Ssrc> {
+        self.is_active.then_some(self.ssrc)
+    }
+
     /// Packets held: those in order or waited for, and one that may turn out to be of a new source.
     #[must_use]
     pub fn held_packets(&self) -> u32 {

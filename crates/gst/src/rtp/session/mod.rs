@@ -486,7 +486,7 @@ impl Rtcp {
 
     /// Whether RTCP may go out by now. While the SSRC is open there has to be something to report on; then it is settled.
     fn may_report(&mut self) -> bool {
-        if self.ssrc_is_open && self.session.sources().next().is_some() {
+        if self.ssrc_is_open && self.session.current_ssrc().is_some() {
             self.ssrc_is_open = false;
         }
         !self.ssrc_is_open

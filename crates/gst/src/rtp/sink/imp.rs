@@ -79,6 +79,8 @@ pub struct RtpSink {
     ssrc: Arc<AtomicU64>,
     /// The sender could not send.
     has_news: Arc<AtomicBool>,
+    /// Only packets with this SSRC get another; [`NO_SSRC`]: all of them.
+    replaced: AtomicU64,
     /// The session and the packets have the same one.
     is_settled: AtomicBool,
     offer: Offer,
@@ -111,6 +113,12 @@ impl RtpSink {
     fn set_property_ssrc(&self, ssrc: u32) {
         let ssrc = (ssrc != SSRC_OF_PACKETS).then_some(ssrc);
         self.settings().ssrc = ssrc;
+        self.replaced.store(NO_SSRC, Ordering::Relaxed);
+        self.is_settled.store(ssrc.is_some(), Ordering::Relaxed);
+        let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
+        if let (Some(ssrc), Some(session)) = (ssrc, session) {
+            session.set_ssrc(Ssrc(ssrc));
+        }
         self.ssrc
             .store(ssrc.map_or(NO_SSRC, u64::from), Ordering::Relaxed);
     }
@@ -128,6 +136,7 @@ impl RtpSink {
             let ours = Ssrc(u32::from_be_bytes(ssrc));
             let settled = session.settle_ssrc(ours);
             if settled != ours {
+                self.replaced.store(ours.0.into(), Ordering::Relaxed);
                 self.ssrc.store(settled.0.into(), Ordering::Relaxed);
             }
         }
@@ -171,6 +180,7 @@ impl RtpSink {
         }
         let ssrc = settings.ssrc.map_or(NO_SSRC, u64::from);
         self.ssrc.store(ssrc, Ordering::Relaxed);
+        self.replaced.store(NO_SSRC, Ordering::Relaxed);
         self.is_settled
             .store(settings.ssrc.is_some(), Ordering::Relaxed);
         match settings.ssrc {
@@ -297,6 +307,15 @@ impl RtpSink {
         }
     }
 
+    /// Whether a packet gets another SSRC.
+    fn is_replaced(&self, buffer: &gst::BufferRef) -> bool {
+        let replaced = self.replaced.load(Ordering::Relaxed);
+        let mut ssrc = [0; 4];
+        replaced == NO_SSRC
+            || buffer.copy_to_slice(SSRC_AT, &mut ssrc).is_ok()
+                && u64::from(u32::from_be_bytes(ssrc)) == replaced
+    }
+
     #[cold]
     fn tell_failure(&self) {
         self.has_news.store(false, Ordering::Relaxed);
@@ -359,7 +378,9 @@ impl SinkElement for RtpSink {
             self.settle_ssrc(&buffer);
         }
         let ssrc = self.ssrc.load(Ordering::Relaxed);
-        if let Ok(ssrc) = u32::try_from(ssrc) {
+        if let Ok(ssrc) = u32::try_from(ssrc)
+            && self.is_replaced(&buffer)
+        {
             let _ = buffer
                 .make_mut()
                 .copy_from_slice(SSRC_AT, &ssrc.to_be_bytes());
@@ -404,6 +425,7 @@ impl ObjectSubclass for RtpSink {
             sync: SyncProperties::live(),
             ssrc: Arc::new(AtomicU64::new(NO_SSRC)),
             has_news: Arc::default(),
+            replaced: AtomicU64::new(NO_SSRC),
             is_settled: AtomicBool::new(false),
             offer: Offer::default(),
             sink_pad,

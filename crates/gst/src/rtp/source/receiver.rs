@@ -37,7 +37,7 @@ pub(super) struct Counts {
     pub(super) packets: Single,
     /// Bytes of these.
     pub(super) bytes: Single,
-    /// When the last of them was read, on the monotonic clock.
+    /// When the last packet of the peer was read, on the monotonic clock.
     pub(super) last_ns: Single,
     pub(super) malformed: Single,
     pub(super) truncated: Single,
@@ -179,12 +179,12 @@ impl Receiver {
         };
         counts.packets.add(1);
         counts.bytes.add(received.len as u64);
-        counts.last_ns.set(now_ns);
         let fields = Fields::from(&packet);
         let admission = self.session.handle_rtp(arrival_ns, from, fields.arrival);
         if admission == Admission::Refused {
             return buffer.release();
         }
+        self.shared.counts.last_ns.set(now_ns);
         if let Some(missing) = &mut self.missing {
             missing.handle(now_ns, fields.arrival.ssrc, fields.arrival.seq);
         }
