@@ -156,5 +156,5 @@ static NEED_DATA: LazyLock<SignalId> = LazyLock::new(|| {
         .expect("the class has this signal")
 });
 
-/// No limit on the application's part.
+/// The amount that `need-data` asks for: any.
 const NEED_UNKNOWN: u32 = u32::MAX;

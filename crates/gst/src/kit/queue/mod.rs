@@ -303,7 +303,7 @@ impl Queue {
         Ok(self.enqueue(state, item))
     }
 
-    /// Notices of an element with a queue inside.
+    /// The property `stats` of an element with a queue inside.
     pub(crate) fn stats_property(&self, name: &'static str) -> StatsProperty {
         let items = self.clone();
         StatsProperty::new(move || {
@@ -373,7 +373,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Notices whether the queue is full now.
+    /// Appends the item. Returns whether the queue is full now.
     fn enqueue(&self, mut state: MutexGuard<'_, State>, mut item: Item) -> bool {
         if std::mem::take(&mut state.discont) {
             if let Item::Buffer(buffer) = &mut item {
