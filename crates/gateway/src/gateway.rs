@@ -103,7 +103,7 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// A sender of events.
+    /// Sends events to the gateway.
     pub fn sender(&self) -> Sender<Event> {
         self.sender.clone()
     }

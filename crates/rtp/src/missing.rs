@@ -42,7 +42,7 @@ impl Missing {
         let step = seq.distance_from(newest);
         match step {
             1 => {}
-            // A late or requested packet.
+            // A late packet, or one that was requested.
             ..=0 if step > -STEP_MAX => {
                 self.packets.retain(|absent| absent.seq != seq);
                 return;

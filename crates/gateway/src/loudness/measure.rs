@@ -12,7 +12,7 @@ pub(super) struct Measurement {
     scratch: Scratch,
     momentary_max_lufs: f64,
     short_term_max_lufs: f64,
-    /// Readings of earlier channel layouts.
+    /// Of earlier parts with another number of channels.
     peaks: Peaks,
     seconds_before: f64,
     curve: Option<Vec<Point>>,

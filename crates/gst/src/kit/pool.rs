@@ -487,7 +487,7 @@ unsafe fn set_sender(
 
 /// Packets sent as copies before a pooled buffer is tried again.
 const SHARED_AWAY_RUN: u32 = 64;
-/// Switches to copies when this share of packets, or more, keeps the memory.
+/// Packets leave as copies from here on: when one in this many, or more, keeps the memory.
 const SHARED_AWAY_RULE: u32 = SHARED_AWAY_RUN + 1;
 /// Idle buffers kept per list: a whole slice of the largest deployment, and a limit after a burst.
 const FREE_MAX: usize = 8192;

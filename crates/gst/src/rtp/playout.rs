@@ -43,7 +43,7 @@ pub(super) struct Playout {
     resync: bool,
     /// From the user; otherwise those of the payload type.
     caps: Option<gst::Caps>,
-    /// The SSRC of the announced caps.
+    /// The payload type of the announced caps.
     announced: Option<PayloadType>,
     /// Pushed after its caps.
     waiting: Option<gst::Buffer>,

@@ -164,7 +164,7 @@ impl Tenancy {
         lock(&self.port.routes).unmatched
     }
 
-    /// Reads the port on that place as long as one of its sources runs; if it is read already, returns the present
+    /// Reads the port at that place as long as one of its sources runs; if it is read already, returns the present
     /// place.
     pub(super) fn start(&self, place: &Place, mtu: u32) -> Result<(), gst::ErrorMessage> {
         let mut running = lock(&self.port.agent);

@@ -574,7 +574,7 @@ impl State {
         }
     }
 
-    /// The same for a caller that learns the state from now on.
+    /// As [`State::check`], for a push: its caller sees a failed result from now on.
     fn check_for_pusher(&mut self) -> Result<(), gst::FlowError> {
         self.result_seen |= self.result.is_err();
         self.check()

@@ -82,7 +82,7 @@ impl RtpG711 {
         }
     }
 
-    /// An outgoing packet.
+    /// Measures an outgoing packet.
     fn measure(&self, packet: &[u8], config: &Config) {
         if !self.is_measuring.load(Relaxed) {
             return;

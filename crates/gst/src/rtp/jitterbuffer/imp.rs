@@ -122,7 +122,7 @@ impl Settings {
         }
     }
 
-    /// Packets in order wait only for downstream; if packets may be dropped, these are.
+    /// Packets in order wait only for downstream; if packets may be dropped, drop these.
     fn limit(&self, items: &Queue) {
         let (leaky, time_ns) = if self.drop_on_latency {
             (Leaky::Downstream, u64::from(self.latency_ms) * 1_000_000)

@@ -217,7 +217,7 @@ impl Orderer {
         );
     }
 
-    /// Whether the stream can start with the packets held.
+    /// Starts the stream if the packets held allow it.
     #[cold]
     fn begin(&mut self, seq: SeqNum) {
         let Some(starting) = &mut self.starting else {

@@ -34,7 +34,7 @@ impl Reporter {
     pub(super) fn leave(&mut self) {
         let now_ns = clock_now_ns();
         self.session.rtcp().session.send_bye(now_ns, "");
-        // A push that would wait is dropped.
+        // Futures from downstream are dropped without a wait.
         let mut left = Pending::default();
         while let Some(buffer) = self.next(now_ns) {
             if scope(&mut left, || self.pad.push(buffer)).is_err() {

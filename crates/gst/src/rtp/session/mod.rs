@@ -326,7 +326,7 @@ impl RtpSession {
         sent.last_ns = now_ns;
     }
 
-    /// Reports sent packets to the RTCP session since the last report.
+    /// Tells the RTCP session about the packets sent since the last call.
     fn report_sent(&self, rtcp: &mut Rtcp) {
         let mut sent = lock(&self.sent);
         if sent.packets > 0 {
