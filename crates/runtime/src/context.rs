@@ -41,7 +41,7 @@ impl Settings {
 /// A second user requested other settings than the first, whose settings apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "context '{name}' runs already with wait {} ms and {} thread(s); asked for wait {} ms and {} thread(s), which is ignored",
+    "context '{name}' already runs with wait {} ms and {} thread(s); the requested wait {} ms and {} thread(s) are ignored",
     .stands.wait.as_millis(), .stands.thread_count(), .asked.wait.as_millis(), .asked.thread_count()
 )]
 pub struct SettingsConflict {

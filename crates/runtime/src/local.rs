@@ -663,7 +663,7 @@ impl Local {
 /// Drops foreign values; their panic must not stop the shard.
 fn drop_caught<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-        tracing::error!("a panic while something of a context thread was dropped");
+        tracing::error!("panic while a context thread dropped a value");
     }
 }
 

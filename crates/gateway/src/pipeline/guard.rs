@@ -123,7 +123,7 @@ pub(super) fn keep_to_what_came(
         if !std::mem::replace(&mut outgoing.has_warned, true) {
             tracing::warn!(
                 stream,
-                "dropping packets: losses and pauses would make more audio than twice what arrived"
+                "dropping packets: filled losses and pauses would more than double the received audio"
             );
         }
         // Not `Drop`: with GStreamer 1.22 that unrefs what the bindings have dropped.

@@ -358,7 +358,7 @@ fn learn_codec(
                 warned = true;
                 tracing::warn!(
                     stream = spec.name,
-                    "dropping packets whose payload type does not tell the codec; set `codec` for this stream"
+                    "dropping packets: their payload type does not identify the codec; set `codec` for this stream"
                 );
             }
             return gst::PadProbeReturn::Handled;

@@ -198,7 +198,7 @@ impl TcpReader {
             }
             Err(error) if is_exhausted(&error) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
-                    gst::warning!(crate::kit::CAT, "cannot take the caller in: {error}");
+                    gst::warning!(crate::kit::CAT, "cannot accept the caller: {error}");
                 }
                 self.unwatch(cx);
                 cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);

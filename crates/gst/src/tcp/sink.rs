@@ -258,7 +258,7 @@ impl Acceptor {
         cx.deregister(self.listener.as_fd());
         cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);
         if !std::mem::replace(&mut self.has_warned, true) {
-            gst::warning!(crate::kit::CAT, "cannot take a client in: {error}");
+            gst::warning!(crate::kit::CAT, "cannot accept a client: {error}");
         }
     }
 

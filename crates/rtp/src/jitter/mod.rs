@@ -13,7 +13,7 @@
 //! - `play = send time + offset`, where the offset follows the least transit of the last seconds (`skew`).
 //! - `deadline = play + latency`, where the latency is set or adapts (`adaptive`).
 //! - Packets lie in a ring by an index that continues likewise (`ring`): after a restart the next index belongs to
-//! another sequence number, and no held packet is lost.
+//!   another sequence number, and no held packet is lost.
 //!
 //! No single packet moves any of this by more than a place in the ring: a packet that does not fit waits for a second
 //! one.

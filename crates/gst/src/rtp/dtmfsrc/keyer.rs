@@ -94,7 +94,7 @@ impl Keyer {
         let decided = self.decide().ok_or_else(|| {
             gst::error_msg!(
                 gst::StreamError::Format,
-                ["downstream takes no telephone events"]
+                ["downstream does not accept telephone events"]
             )
         })?;
         let (caps, interval_ms) = decided;

@@ -132,7 +132,11 @@ impl RtpG711 {
             recoder.handle_loss(time.map(gst::ClockTime::nseconds), duration.nseconds());
         }
         if let Err(error) = self.drain() {
-            gst::debug!(CAT, imp = self, "what was concealed was not taken: {error}");
+            gst::debug!(
+                CAT,
+                imp = self,
+                "downstream refused concealed audio: {error}"
+            );
         }
     }
 
@@ -254,7 +258,7 @@ enum PlanError {
     Input(gst::Caps),
     #[error("encoding-name={0}: expected PCMU, PCMA or L16")]
     Encoding(String),
-    #[error("downstream takes none of PCMU, PCMA and L16")]
+    #[error("downstream accepts none of PCMU, PCMA and L16")]
     Downstream,
     #[error(
         "L16 of {0} Hz: G.711 has 8000 Hz, put a depayloader, audioresample and a payloader here"

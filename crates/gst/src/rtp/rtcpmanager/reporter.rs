@@ -101,7 +101,7 @@ impl Producer for Reporter {
         gst::info!(
             crate::kit::CAT,
             obj = self.pad,
-            "a report was not taken: {error}"
+            "downstream refused a report: {error}"
         );
     }
 }

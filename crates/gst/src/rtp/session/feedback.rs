@@ -113,7 +113,7 @@ impl RtpSession {
                 gst::warning!(
                     CAT,
                     obj = element,
-                    "session '{name}' was begun with other settings, which hold: {differs}"
+                    "session '{name}' already has other settings, which apply: {differs}"
                 );
             }
             *agreed

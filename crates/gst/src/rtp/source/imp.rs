@@ -315,7 +315,7 @@ impl LiveSource for RtpSrc {
             gst::element_warning!(
                 element,
                 gst::ResourceError::Settings,
-                ["do-retransmission needs rtp-profile=avpf: no packet is asked for again"]
+                ["do-retransmission needs rtp-profile=avpf: no retransmission is requested"]
             );
         }
         let mut receiver = Receiver::new(
