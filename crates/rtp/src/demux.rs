@@ -537,7 +537,7 @@ impl<R: Copy> Demux<R> {
         self.len() == 0
     }
 
-    /// What happened so far.
+    /// Counters.
     #[must_use]
     pub fn stats(&self) -> DemuxStats {
         self.stats

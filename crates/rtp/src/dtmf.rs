@@ -63,7 +63,7 @@ pub struct Packet {
     pub seq: SeqNum,
     /// When its event, or the part of it in this packet, began.
     pub timestamp: RtpTime,
-    /// What it carries.
+    /// Its payload.
     pub payload: [u8; 4],
 }
 

@@ -45,7 +45,7 @@ pub struct Loss {
 
 /// Reception statistics of one source.
 #[derive(Debug, Clone)]
-#[repr(C)] // What every packet touches first, together.
+#[repr(C)] // The fields of every packet first, together.
 pub struct Reception {
     highest: ExtSeq,
     received: u64,

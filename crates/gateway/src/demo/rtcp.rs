@@ -316,7 +316,7 @@ impl Call {
 }
 
 impl RtcpCounters {
-    /// Whatever was wrong.
+    /// All errors.
     pub fn errors(&self) -> u64 {
         self.malformed + self.untrue + self.byes_missing
     }

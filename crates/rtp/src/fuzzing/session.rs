@@ -42,7 +42,7 @@ fn config(ssrc: u32, flags: u8) -> Config {
     config
 }
 
-/// What must hold at any time.
+/// The invariants.
 fn check(session: &Session) {
     let stats = session.stats();
     // A group that is left counts BYEs instead of members.

@@ -59,7 +59,7 @@ pub struct RemoteView {
 
 /// One remote source.
 #[derive(Debug, Clone)]
-#[repr(C)] // What every packet touches first, together.
+#[repr(C)] // The fields of every packet first, together.
 pub(crate) struct Source {
     pub(crate) ssrc: Ssrc,
     pub(crate) flags: u8,

@@ -87,7 +87,7 @@ pub struct RtpSink {
     opened: Mutex<Option<Opened>>,
 }
 
-/// What exists from READY on.
+/// State from READY on.
 struct Opened {
     session: Arc<RtpSession>,
     /// Our own, if no source shares the session.

@@ -63,7 +63,7 @@ pub struct RtpSrc {
     stats: Mutex<StatsProperty>,
 }
 
-/// What exists from READY on.
+/// State from READY on.
 struct Opened {
     session: Arc<RtpSession>,
     sockets: Arc<Sockets>,

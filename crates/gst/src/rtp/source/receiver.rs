@@ -22,7 +22,7 @@ use crate::rtp::playout::{Fields, Playout, Refusal};
 use crate::rtp::port::Mailbox;
 use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
 
-/// What the receiver shares with its element.
+/// State shared by the receiver and its element.
 pub(super) struct Shared {
     /// Entered by the context's thread for each packet, by others for statistics and settings. Not held across a
     /// push.
@@ -33,7 +33,7 @@ pub(super) struct Shared {
 /// Written by the context's thread, read by anyone.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// RTP packets, from whomever.
+    /// RTP packets, from any sender.
     pub(super) packets: Single,
     /// Bytes of these.
     pub(super) bytes: Single,
@@ -54,20 +54,20 @@ pub(crate) struct Receiver {
     next_packet: [usize; 3],
     next_places: [usize; 2],
     clock: Arc<SliceClock>,
-    /// Half a slice: what is due by then comes out now rather than a whole slice late. For the jitter buffer it is always
-    /// that much later than it is.
+    /// Half a slice: packets due by then come out now rather than a whole slice late. The jitter buffer's time is always
+    /// this much ahead.
     ahead_ns: u64,
-    /// A whole slice: what an arrival will bring out needs no timer.
+    /// A whole slice: packets that the next arrival will output need no timer.
     slack_ns: u64,
     mux: bool,
     /// Nothing was left in the socket in this pass.
     is_drained: bool,
-    /// How often the packet that is missing now has been looked for in the socket.
+    /// Searches in the socket for the packet that is missing now.
     looks: u8,
-    /// How often in this pass.
+    /// Searches in this pass.
     looks_in_pass: u8,
     has_warned: bool,
-    /// What to ask the sender for again, if at all.
+    /// Packets to request again, if requests are enabled.
     missing: Option<Box<Missing>>,
     _sockets: Arc<Sockets>,
     element: glib::WeakRef<gst::Element>,
