@@ -54,7 +54,7 @@ pub(crate) struct Receiver {
     next_packet: [usize; 3],
     next_places: [usize; 2],
     clock: Arc<SliceClock>,
-    /// Half a slice: packets due by then come out now rather than a whole slice late. The jitter buffer's time is always
+    /// Half a slice: packets due by then come out now, not a whole slice late. The jitter buffer's time is always
     /// this much ahead.
     ahead_ns: u64,
     /// A whole slice: packets that the next arrival will output need no timer.
