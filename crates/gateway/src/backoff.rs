@@ -1,10 +1,10 @@
-//! How long a failed stream waits before it is started again.
+//! The waiting time before a failed stream is started again.
 
 use std::time::Duration;
 
 use crate::config::Restart;
 
-/// Doubles from the first time to the longest; a run that lasted resets it.
+/// Doubles from the first wait to the longest; a long run resets it.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     limits: Restart,
@@ -20,7 +20,7 @@ impl Backoff {
         }
     }
 
-    /// The time to wait now, after a run of `ran_for`.
+    /// The next wait, after a run of `ran_for`.
     ///
     /// A run longer than the longest wait, or than [`HEALTHY`], counts as healthy, and the doubling starts over.
     pub fn after(&mut self, ran_for: Duration) -> Duration {
@@ -33,8 +33,8 @@ impl Backoff {
     }
 }
 
-/// What fails by itself fails sooner; somebody who makes a stream fail now and then is not to keep it down for longer and
-/// longer.
+/// A stream that fails by itself fails sooner; a peer that makes a stream fail now and then must not keep it down for
+/// longer and longer.
 pub const HEALTHY: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

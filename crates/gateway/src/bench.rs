@@ -1,8 +1,7 @@
-//! `threadbare bench receive`: what receiving costs, element beside element.
+//! `threadbare bench receive`: the cost of receiving, one source element beside the other.
 //!
-//! Each case has a process of its own for the receivers, so that its CPU time is theirs alone, and
-//! another for the sender. The receivers are one pipeline per stream, the source and a `fakesink`,
-//! which counts the packets anyway.
+//! Each case has its own process for the receivers, whose CPU time is theirs alone, and another for the sender. The
+//! receivers are one pipeline per stream: the source and a `fakesink`, which counts the packets anyway.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -94,9 +93,9 @@ pub struct Row {
     pub context_switches_per_second: f64,
     /// Sent but not received.
     pub lost: u64,
-    /// What a stream adds to the resident memory.
+    /// Resident memory per stream.
     pub rss_kib_per_stream: f64,
-    /// To build and start all receivers.
+    /// Time to build and start all receivers.
     pub setup_seconds: f64,
 }
 
@@ -259,7 +258,7 @@ impl Row {
 const HEADING: &str = "element      streams  threads  contexts  wait   CPU %  µs/packet  switches/s     lost  KiB/stream  setup s";
 
 impl ReceiverArgs {
-    /// Receives until told to end.
+    /// Receives until stopped.
     pub fn execute(&self) -> ExitCode {
         let told = self.receive().map_err(|error| FromReceiver::Failed {
             reason: format!("{error:#}"),
@@ -356,7 +355,7 @@ struct Receiver {
     has_contexts: bool,
 }
 
-/// Packets received by all, once they are complete or have had [`TAIL_MAX`].
+/// Packets received by all sinks, once complete or after [`TAIL_MAX`].
 fn wait_for_tail(receivers: &[Receiver], packets_sent: u64) -> u64 {
     let start = Instant::now();
     loop {
@@ -371,7 +370,7 @@ fn wait_for_tail(receivers: &[Receiver], packets_sent: u64) -> u64 {
     }
 }
 
-/// What a sink has counted by itself.
+/// A sink's own counter.
 fn rendered(sink: &gst::Element) -> u64 {
     sink.property::<gst::Structure>("stats")
         .get("rendered")
@@ -379,7 +378,7 @@ fn rendered(sink: &gst::Element) -> u64 {
 }
 
 impl SenderArgs {
-    /// Sends, and says how much.
+    /// Sends, and returns the number of packets.
     pub fn execute(&self) -> ExitCode {
         let (message, code) = match self.send() {
             Ok(packets) => (FromSender::Sent { packets }, ExitCode::SUCCESS),
@@ -410,7 +409,7 @@ impl SenderArgs {
     }
 }
 
-/// How long after the last packet was sent the last may be received.
+/// Longest wait for the last packet after it was sent.
 const TAIL_MAX: Duration = Duration::from_secs(2);
-/// Each look asks thousands of sinks, so not too often: it counts as the receivers' CPU time.
+/// Each poll asks thousands of sinks, so polls are rare: they count as the receivers' CPU time.
 const TAIL_POLL: Duration = Duration::from_millis(50);

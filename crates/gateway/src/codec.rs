@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use threadbare_rtp::opus;
 
-/// An audio codec, with what RTP must know of it.
+/// An audio codec, with its RTP parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Codec {
     /// G.711 µ-law, 8000 Hz mono.
@@ -23,7 +23,7 @@ pub enum Codec {
     Opus,
 }
 
-/// What a stream brings: a codec, or whatever the payload type of the first packet says.
+/// The codec of a received stream: fixed, or by the payload type of the first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CodecIn {
     /// By the static payload types of RFC 3551.
@@ -32,12 +32,12 @@ pub enum CodecIn {
     Known(Codec),
 }
 
-/// Not the name of a codec.
+/// An unknown codec name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown codec")]
 pub struct UnknownCodec;
 
-/// What may be written for a codec, for error messages.
+/// Allowed codec names, for error messages.
 pub const ALLOWED_CODECS: &str =
     "PCMU, PCMA, Opus, L16 (44100 Hz mono) or L16/RATE/CHANNELS, for example L16/16000/1";
 
@@ -59,20 +59,20 @@ impl Codec {
         }
     }
 
-    /// All codecs that a payload type alone tells.
+    /// All codecs with a static payload type.
     pub fn with_static_payload_types() -> impl Iterator<Item = Codec> {
         (0..STATIC_PAYLOAD_TYPES).filter_map(Codec::from_static_payload_type)
     }
 
-    /// The payload type to send with: the static one where there is one, else [`DYNAMIC_PAYLOAD_TYPE`].
+    /// The payload type to send with: the static one if it exists, else [`DYNAMIC_PAYLOAD_TYPE`].
     pub fn default_payload_type(self) -> u8 {
         (0..STATIC_PAYLOAD_TYPES)
             .find(|n| Codec::from_static_payload_type(*n) == Some(self))
             .unwrap_or(DYNAMIC_PAYLOAD_TYPE)
     }
 
-    /// The payload types that senders of this codec use where nothing was agreed on. G.711 has numbers of its own, by
-    /// which everybody sends it; other codecs come with dynamic ones, whatever number they have.
+    /// The usual payload types of this codec without an agreement. G.711 has its static types, which all senders use;
+    /// other codecs come with any dynamic type.
     pub fn usual_payload_types(self) -> impl Iterator<Item = u8> {
         let dynamic = match self {
             Codec::Pcmu | Codec::Pcma => DYNAMIC_PAYLOAD_TYPE..DYNAMIC_PAYLOAD_TYPE,
@@ -95,7 +95,7 @@ impl Codec {
         u64::from(self.audio_samples(payload)) * 1_000_000 / u64::from(self.clock_rate_hz())
     }
 
-    /// RTP clock rate in Hz, which is the sample rate except for Opus (RFC 7587, section 4.1: 48000).
+    /// RTP clock rate in Hz: the sample rate except for Opus (RFC 7587, section 4.1: 48000).
     pub fn clock_rate_hz(self) -> u32 {
         match self {
             Codec::Pcmu | Codec::Pcma => 8000,
@@ -114,7 +114,7 @@ impl Codec {
         }
     }
 
-    /// Packet times in milliseconds that can be sent.
+    /// Allowed packet times for sending, in milliseconds.
     pub fn ptimes_ms(self) -> &'static [u32] {
         match self {
             // opusenc's frame sizes; the 2.5 ms one is no whole number.
@@ -123,7 +123,7 @@ impl Codec {
         }
     }
 
-    /// Bytes of one packet's payload at `ptime_ms`, where the codec has a fixed rate.
+    /// Bytes of one packet's payload at `ptime_ms`, if the codec has a fixed rate.
     pub fn payload_bytes(self, ptime_ms: u32) -> Option<u32> {
         match self {
             Codec::Pcmu | Codec::Pcma => Some(8 * ptime_ms),
@@ -135,7 +135,7 @@ impl Codec {
     /// The caps an RTP source announces for this codec.
     pub fn rtp_caps(self) -> gst::Caps {
         let mut caps = self.rtp_caps_of_any_type();
-        // Depayloaders want one, and then take packets of any.
+        // Depayloaders require one, and then take packets of any.
         let payload_type = i32::from(self.default_payload_type());
         caps.make_mut().set("payload", payload_type);
         caps
@@ -212,7 +212,7 @@ impl fmt::Display for CodecIn {
 /// First of the dynamic payload types (RFC 3551, section 3).
 pub const DYNAMIC_PAYLOAD_TYPE: u8 = 96;
 
-/// There are so many (RFC 3550, section 5.1: seven bits).
+/// Number of payload types (RFC 3550, section 5.1: seven bits).
 pub const PAYLOAD_TYPES: u8 = 128;
 
 /// Payload types below this are static or reserved (RFC 3551, section 6).

@@ -1,4 +1,4 @@
-//! `threadbare doctor`: is everything there that Threadbare needs?
+//! `threadbare doctor`: checks the requirements of Threadbare.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ pub struct LoadArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grade {
     Good,
-    /// Works, but a user should know.
+    /// Works, with a note for the user.
     Note,
     /// Does not work.
     Bad,
 }
 
-/// One line, and what to do about it.
+/// One line, with a remedy.
 #[derive(Debug)]
 struct Finding {
     grade: Grade,
@@ -203,7 +203,7 @@ fn plugin_directories() -> Vec<PathBuf> {
                 .flat_map(std::env::split_paths),
         );
     }
-    // Beside the plugin that every installation has.
+    // Beside the plugin present in every installation.
     let core = gst::Registry::get()
         .find_plugin("coreelements")
         .and_then(|plugin| plugin.filename());
@@ -325,7 +325,7 @@ const PACKAGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// What the gateway receives and sends with.
+/// The elements that receive and send.
 const OWN_ELEMENTS: [&str; 5] = [
     "ts-rtpsrc",
     "ts-rtpg711",

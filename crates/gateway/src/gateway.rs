@@ -1,9 +1,8 @@
 //! Keeps the streams of a configuration running.
 //!
-//! Everything happens on the thread that calls [`Gateway::handle_for`]. Pipelines post to one bus, whose
-//! synchronous handler turns what matters into [`Event`]s; it runs on whatever thread posts and only
-//! sends to a channel. A stream that fails is stopped, reported, and started again after its
-//! back-off; the others never notice.
+//! Everything happens on the thread that calls [`Gateway::handle_for`]. Pipelines post to one bus. Its synchronous
+//! handler turns relevant messages into [`Event`]s; it runs on the posting thread and only sends to a channel. A stream
+//! that fails is stopped, reported, and started again after its back-off; the others are not affected.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -26,32 +25,32 @@ pub struct Gateway {
     /// By name, for messages from pipelines.
     indices: HashMap<String, usize>,
     streams: Vec<Stream>,
-    /// When which stopped stream is started again.
+    /// Restart times of the stopped streams.
     restarts: BTreeSet<(Instant, usize)>,
     events: Receiver<Event>,
     sender: Sender<Event>,
 }
 
-/// What reaches the gateway's thread.
+/// Messages for the gateway's thread.
 #[derive(Debug)]
 pub enum Event {
     /// A pipeline cannot go on.
     Failed {
-        /// Whose it is.
+        /// Its stream.
         pipeline: gst::Object,
-        /// What its elements say.
+        /// The elements' message.
         reason: String,
     },
-    /// A pipeline has sent all it had.
+    /// A pipeline has reached its end.
     Ended {
-        /// Whose it is.
+        /// Its stream.
         pipeline: gst::Object,
     },
-    /// The user wants to know how things stand.
+    /// The user requests statistics.
     Report,
-    /// The user wants the gateway to stop.
+    /// The user stops the gateway.
     Stop {
-        /// What told us, such as "SIGTERM".
+        /// The cause, such as "SIGTERM".
         cause: &'static str,
     },
 }
@@ -73,7 +72,7 @@ struct Stream {
 }
 
 impl Gateway {
-    /// Builds and starts all streams. One that fails to start is handled as one that fails later.
+    /// Builds and starts all streams. A failure to start is handled like a later one.
     pub fn start(config: Config, elements: Elements) -> Result<Gateway, MissingElements> {
         let (sender, events) = channel();
         let builder = PipelineBuilder::new(elements, shared_bus(sender.clone()));
@@ -104,12 +103,12 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Where others send events to.
+    /// Sends events to the gateway.
     pub fn sender(&self) -> Sender<Event> {
         self.sender.clone()
     }
 
-    /// Streams that have a running pipeline.
+    /// Number of streams with a running pipeline.
     pub fn streams_running(&self) -> usize {
         self.streams
             .iter()
@@ -117,7 +116,7 @@ impl Gateway {
             .count()
     }
 
-    /// What the running streams have counted, by name.
+    /// The counters of the running streams, by name.
     pub fn stats(&self) -> impl Iterator<Item = (&str, StreamStats)> {
         let streams = self.streams.iter().zip(&self.config.streams);
         streams.filter_map(|(stream, spec)| {
@@ -138,7 +137,7 @@ impl Gateway {
         }
     }
 
-    /// Handles what has happened so far: streams that could not be started are known afterwards.
+    /// Handles pending events: afterwards, streams that could not start are known.
     pub fn handle_pending(&mut self) {
         while let Ok(event) = self.events.try_recv() {
             if let Some(cause) = self.handle(event) {
@@ -149,7 +148,7 @@ impl Gateway {
         }
     }
 
-    /// Handles an event. Some if it is to stop, by this.
+    /// Handles an event. `Some`: stop, for this cause.
     fn handle(&mut self, event: Event) -> Option<&'static str> {
         match event {
             Event::Failed { pipeline, reason } => self.fail(&pipeline, &reason),
@@ -160,7 +159,7 @@ impl Gateway {
         None
     }
 
-    /// Handles events and restarts for `time` (`None`: until told to stop).
+    /// Handles events and restarts for `time` (`None`: until stopped).
     pub fn handle_for(&mut self, time: Option<Duration>) -> Handled {
         let end = time.map(|time| Instant::now() + time);
         loop {
@@ -190,12 +189,12 @@ impl Gateway {
         }
     }
 
-    /// Lets every stream send what it has received, for at most `limit`; then stops all of them.
+    /// Lets every stream send its received packets, for at most `limit`; then stops all of them.
     ///
-    /// A context looks at its sockets once per slice. So first two slices and the longest jitter buffer's latency pass, and
-    /// what had arrived before is on its way; then the end of the stream makes the codecs give up what they hold.
+    /// A context reads its sockets once per slice. So first two slices and the longest jitter buffer's latency pass,
+    /// and earlier packets have been read; then the end of the stream flushes the codecs.
     ///
-    /// Returns the number of streams that did not get done in time.
+    /// Returns the number of streams that did not finish in time.
     pub fn drain_and_stop(mut self, limit: Duration) -> usize {
         let end = Instant::now() + limit;
         let slice = Duration::from_millis(self.config.contexts.wait_ms.into());
@@ -250,7 +249,7 @@ impl Gateway {
         };
         stream.pipeline = Some(pipeline.clone());
         if pipeline.set_state(gst::State::Playing).is_err() {
-            // The element that refused has posted why; this is for one that has not.
+            // The element that refused has posted the reason; this is for one that has not.
             let reason = "an element refused to start".to_owned();
             let _ = self.sender.send(Event::Failed {
                 pipeline: pipeline.upcast(),
@@ -263,7 +262,7 @@ impl Gateway {
         let Some(&index) = self.indices.get(pipeline.name().as_str()) else {
             return;
         };
-        // A pipeline that fails may say so more than once; only the first word counts.
+        // A failing pipeline may post several errors; only the first counts.
         let is_current = self.streams[index]
             .pipeline
             .as_ref()
@@ -314,13 +313,13 @@ impl Stream {
 
     fn stop(&mut self) {
         if let Some(pipeline) = self.pipeline.take() {
-            // Going to NULL cannot fail in a way that anything could be done about.
+            // A failed change to NULL has no remedy.
             let _ = pipeline.set_state(gst::State::Null);
         }
     }
 }
 
-/// A pipeline must not be dropped in any other state than NULL.
+/// A pipeline must be in state NULL when dropped.
 impl Drop for Gateway {
     fn drop(&mut self) {
         for stream in &mut self.streams {
@@ -329,10 +328,10 @@ impl Drop for Gateway {
     }
 }
 
-/// Beyond that: for threads to be scheduled, on a machine that has more to do than it can.
+/// Margin for scheduling on an overloaded machine.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);
 
-/// Elements warn about bad packets, and their senders must not fill the log.
+/// Elements warn about bad packets, whose senders must not fill the log.
 const WARNINGS_PER_SECOND: u32 = 10;
 
 /// One bus for all pipelines: it keeps no message, and needs no thread and no main loop.
@@ -360,7 +359,7 @@ fn shared_bus(sender: Sender<Event>) -> gst::Bus {
             _ => None,
         };
         if let Some(event) = event {
-            // Fails only when the gateway is gone, and then nobody wants to know.
+            // Fails only when the gateway is gone, which needs no report.
             let _ = sender.send(event);
         }
         gst::BusSyncReply::Drop
@@ -368,7 +367,7 @@ fn shared_bus(sender: Sender<Event>) -> gst::Bus {
     bus
 }
 
-/// An element's error or warning as a sentence; the rest of what is known goes to the debug log.
+/// An element's error or warning as a sentence; the details go to the debug log.
 fn plain_reason(message: &gst::Message, error: &gst::glib::Error, detail: Option<&str>) -> String {
     let element = message.src().map(|src| src.name().to_string());
     let element = element.unwrap_or_default();

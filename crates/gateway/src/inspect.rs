@@ -66,7 +66,7 @@ struct BlockedSeen {
 }
 
 impl ContextsArgs {
-    /// Asks, and prints.
+    /// Queries the process, and prints.
     pub fn execute(&self) -> miette::Result<ExitCode> {
         let pid = match self.pid {
             Some(pid) => pid,
@@ -111,7 +111,7 @@ fn ask(pid: u32) -> miette::Result<String> {
     Ok(text)
 }
 
-/// The one process that can be asked.
+/// The only process that can be queried.
 fn only_process() -> miette::Result<u32> {
     let path = socket_path(0);
     let folder = path.parent().ok_or_else(|| miette!("no folder"))?;
@@ -136,7 +136,7 @@ fn only_process() -> miette::Result<u32> {
     }
 }
 
-/// How a context is shown.
+/// The view of a context.
 struct Table<'a> {
     context: &'a ContextSeen,
     elements: bool,
@@ -196,5 +196,5 @@ fn ms(us: u64) -> f64 {
     us as f64 / 1000.0
 }
 
-/// For a process that is very busy.
+/// Time-out for a very busy process.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,13 +1,13 @@
-//! The gateway `threadbare`: receives RTP audio streams, transcodes them and sends them on, thousands
-//! of them on a fixed number of threads.
+//! The gateway `threadbare`: receives RTP audio streams, transcodes them and sends them on, thousands of streams on a
+//! fixed number of threads.
 //!
-//! This library is the inside of the binary, so that tests reach it; it is no interface for others.
+//! This library is the inside of the binary, for its tests; it is not a public interface.
 //!
-//! - [`config`] says what is to run, [`pipeline`] builds one stream, [`gateway`] keeps all of them running.
+//! - [`config`] checks the configuration, [`pipeline`] builds one stream, [`gateway`] keeps all of them running.
 //! - [`cli`] is the command line; each of its commands is a module.
 #![forbid(unsafe_code)]
 
-// First: its macros hold in the modules below.
+// First: its macros are used in the modules below.
 #[macro_use]
 mod output;
 

@@ -1,9 +1,9 @@
-//! Keeps what strangers send from filling the log.
+//! Keeps strangers' packets from filling the log.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Lets so many lines through per second, and counts the others.
+/// Lets a number of lines through per second, and counts the others.
 #[derive(Debug)]
 pub struct LineLimit {
     lines_per_second: u32,
@@ -17,20 +17,20 @@ struct Window {
     suppressed: u64,
 }
 
-/// What to do with a line.
+/// The decision on a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Write it; so many were suppressed before it.
+    /// Write it; this many were suppressed before it.
     Write {
-        /// Since the last line that was written.
+        /// Since the last line written.
         suppressed: u64,
     },
-    /// Do not.
+    /// Suppress it.
     Suppress,
 }
 
 impl LineLimit {
-    /// At most so many lines per second.
+    /// Limit of lines per second.
     pub const fn new(lines_per_second: u32) -> LineLimit {
         LineLimit {
             lines_per_second,
@@ -44,7 +44,7 @@ impl LineLimit {
 
     /// Whether a line may be written at `now`.
     pub fn check(&self, now: Instant) -> Verdict {
-        // A panic with the lock held leaves nothing half done.
+        // A panic while the lock is held leaves consistent state.
         let mut window = self
             .window
             .lock()

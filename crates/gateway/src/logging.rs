@@ -1,4 +1,4 @@
-//! Logs: `tracing` on standard error, as text or as JSON, with GStreamer's own log bridged in.
+//! Logs: `tracing` on standard error, as text or as JSON, with GStreamer's own log included.
 
 use std::io::IsTerminal;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::limit::{LineLimit, Verdict};
 
-/// How a log line looks.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum LogFormat {
     /// For people.
@@ -17,24 +17,24 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sets up the log of this process; `default` applies unless the environment variable THREADBARE_LOG says otherwise.
+/// Sets up the log of this process; the environment variable THREADBARE_LOG overrides `default`.
 pub fn init(format: LogFormat, default: &str) {
     let filter =
         EnvFilter::try_from_env("THREADBARE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        // It would complain on standard error, where writing has just failed, and panic.
+        // It would report the error on standard error, where writing has just failed, and panic.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
-    // Fails only where a log is already set up, which then stays.
+    // Fails only if a log is already set up, which then stays.
     let _ = match format {
         LogFormat::Text => log.with_target(false).try_init(),
         LogFormat::Json => log.json().flatten_event(true).try_init(),
     };
 }
 
-/// Sends GStreamer's log through ours. GST_DEBUG keeps its meaning; without it, warnings and errors come.
+/// Sends GStreamer's log through ours. GST_DEBUG keeps its meaning; without it, warnings and errors are logged.
 pub fn bridge_gstreamer() {
     gst::log::remove_default_log_function();
     let limit = match std::env::var_os("GST_DEBUG") {
@@ -42,7 +42,7 @@ pub fn bridge_gstreamer() {
             gst::log::set_default_threshold(gst::DebugLevel::Warning);
             LineLimit::new(GSTREAMER_LINES_PER_SECOND)
         }
-        // Who sets GST_DEBUG wants the whole log.
+        // A user who sets GST_DEBUG wants the whole log.
         Some(_) => LineLimit::new(u32::MAX),
     };
     gst::log::add_log_function(
@@ -69,7 +69,7 @@ pub fn bridge_gstreamer() {
                 gst::DebugLevel::Error => emit!(tracing::Level::ERROR,),
                 gst::DebugLevel::Warning | gst::DebugLevel::Fixme => emit!(tracing::Level::WARN,),
                 gst::DebugLevel::Info => emit!(tracing::Level::INFO,),
-                // Places in source code are for those who debug.
+                // Places in source code are for debugging.
                 gst::DebugLevel::Debug => {
                     emit!(tracing::Level::DEBUG, file = file.as_str(), line,)
                 }

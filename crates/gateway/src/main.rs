@@ -1,4 +1,4 @@
-//! The `threadbare` command. Everything it does is in the library of the same name.
+//! The `threadbare` command. All its code is in the library of the same name.
 #![forbid(unsafe_code)]
 
 use clap::Parser;

@@ -1,6 +1,7 @@
-//! Standard output and standard error, of which the other end may be gone: `threadbare ... | head` ends quietly.
+//! Standard output and standard error with a reader that may leave: `threadbare ... | head` ends quietly.
 //!
-//! The macros here stand in for the standard library's of the same names in this whole crate. Those panic when a write fails.
+//! The macros here replace the standard library's of the same names in this whole crate. Those panic when a write
+//! fails.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
@@ -22,7 +23,7 @@ pub(crate) fn write(text: Arguments<'_>) {
     let written = output.write_fmt(text).and_then(|()| output.flush());
     match written {
         Ok(()) => {}
-        // The reader has had enough.
+        // The reader has closed the pipe.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
         Err(error) => {
             complain(format_args!("cannot write to standard output: {error}"));
@@ -35,7 +36,7 @@ pub(crate) fn write_line(text: Arguments<'_>) {
     write(format_args!("{text}\n"));
 }
 
-/// On standard error; nothing is left to tell if that fails.
+/// On standard error; a failure there cannot be reported.
 pub(crate) fn complain(text: Arguments<'_>) {
     let _ = writeln!(std::io::stderr().lock(), "{text}");
 }

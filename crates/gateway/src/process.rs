@@ -1,4 +1,4 @@
-//! What this process uses: CPU time, threads, memory, descriptors.
+//! Resources of this process: CPU time, threads, memory, descriptors.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// As of now; zeros where the kernel does not tell.
+    /// The present values; zeros if the kernel does not tell.
     pub fn now() -> Usage {
         let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else {
             return Usage::default();
@@ -28,7 +28,7 @@ impl Usage {
         }
     }
 
-    /// What was used since `earlier`.
+    /// Resources used since `earlier`.
     pub fn since(&self, earlier: &Usage) -> Usage {
         Usage {
             cpu: self.cpu.saturating_sub(earlier.cpu),
@@ -55,12 +55,12 @@ pub fn resident_kib() -> u64 {
         .unwrap_or(0)
 }
 
-/// The limit of open descriptors: what applies, and how far it may be raised.
+/// The limit of open descriptors: the present one, and the maximum.
 pub fn descriptor_limits() -> Option<(u64, u64)> {
     getrlimit(Resource::RLIMIT_NOFILE).ok()
 }
 
-/// Raises the limit of open descriptors as far as it goes; returns the new one.
+/// Raises the limit of open descriptors to the maximum; returns the new one.
 pub fn raise_descriptor_limit() -> Option<u64> {
     let (soft, hard) = descriptor_limits()?;
     if soft < hard {

@@ -1,7 +1,8 @@
 //! Why an element gave up, as a sentence for operators.
 //!
-//! GStreamer's messages have a general sentence ("Could not open resource for reading.") and a debug string: a line with the place
-//! in the source code, then often the cause. The cause is worth showing; the place is for the debug log.
+//! GStreamer's messages have a general sentence ("Could not open resource for reading.") and a debug string: a line
+//! with the place in the source code, then often the cause. The sentence shows the cause; the place is for the debug
+//! log.
 
 /// The sentence for an error or a warning of `element`.
 pub(crate) fn plain(element: &str, message: &str, debug: Option<&str>) -> String {

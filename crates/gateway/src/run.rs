@@ -33,7 +33,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Does it.
+    /// Runs the command.
     pub fn execute(&self) -> miette::Result<ExitCode> {
         let config = match self.check {
             true => read_config_for(&self.config, &ThisMachine)?,
@@ -106,7 +106,7 @@ pub fn read_config(path: &Path) -> miette::Result<Config> {
     Ok(Config::from_toml(&path.display().to_string(), &text)?)
 }
 
-/// Reads and checks a configuration file, also against the machine that it will run on.
+/// Reads and checks a configuration file, also for this machine.
 pub fn read_config_for(path: &Path, machine: &dyn Machine) -> miette::Result<Config> {
     let text = read_text(path)?;
     Ok(Config::from_toml_for(
@@ -122,7 +122,7 @@ fn read_text(path: &Path) -> miette::Result<String> {
         .wrap_err_with(|| format!("cannot read the configuration {}", path.display()))
 }
 
-/// Initialises GStreamer with its log in ours, and our own elements built in.
+/// Initialises GStreamer with its log in ours, and registers the built-in elements.
 pub fn init_gstreamer() -> miette::Result<()> {
     gst::init()
         .into_diagnostic()
@@ -170,10 +170,10 @@ fn warn_about_descriptors(streams: usize) {
     }
 }
 
-/// How long streams may take to send what they have received, once told to stop.
+/// Longest time for streams to send their received packets after a stop request.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
-/// Sockets for RTP and RTCP; a stream that is sent on unchanged has a pair for each side.
+/// Sockets for RTP and RTCP; a stream that is sent on unchanged has a pair on each side.
 const DESCRIPTORS_PER_STREAM: usize = 4;
 
 /// For standard streams, epoll, libraries.

@@ -1,4 +1,4 @@
-//! What the elements of a stream have counted.
+//! Counters of a stream's elements.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use gst::prelude::*;
 
 use crate::pipeline::{CONVERTER, METER, SINK, SOURCE};
 
-/// A stream's figures since it started. Sums, where source and sink have an RTCP session each.
+/// A stream's figures since it started. Sums, if source and sink have separate RTCP sessions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StreamStats {
     /// RTP packets that arrived.
@@ -15,19 +15,19 @@ pub struct StreamStats {
     pub since_packet: Option<Duration>,
     /// Datagrams that are neither RTP nor RTCP.
     pub malformed: u64,
-    /// Datagrams that are larger than expected.
+    /// Datagrams larger than expected.
     pub truncated: u64,
-    /// Packets from somebody else than the peer.
+    /// Packets from another address than the peer's.
     pub strangers: u64,
-    /// Packets of a payload type that the stream has not.
+    /// Packets of a payload type that the stream does not accept.
     pub other_payload_types: u64,
-    /// Packets that were missing when their time had come.
+    /// Packets that missed their deadline.
     pub lost: u64,
-    /// Packets that came after their time.
+    /// Packets that arrived after their deadline.
     pub late: u64,
     /// Interarrival jitter (RFC 3550, A.8), milliseconds.
     pub jitter_ms: f64,
-    /// Milliseconds of audio that were made up for what was missing.
+    /// Milliseconds of audio made up for missing packets.
     pub concealed_ms: u64,
     /// RTP packets sent.
     pub sent: u64,
@@ -37,13 +37,13 @@ pub struct StreamStats {
     pub rtcp_sent: u64,
     /// RTCP packets that arrived.
     pub rtcp_received: u64,
-    /// RTCP packets that could not be read.
+    /// Unreadable RTCP packets.
     pub rtcp_errors: u64,
-    /// Of what goes out; `None`: it is not measured.
+    /// Loudness of the output; `None`: it is not measured.
     pub loudness: Option<Loudness>,
 }
 
-/// How loud a stream is (EBU R128). Minus infinity for silence.
+/// The loudness of a stream (EBU R128). Minus infinity for silence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Loudness {
     /// Of the last 400 ms.
@@ -59,11 +59,11 @@ pub struct Loudness {
 }
 
 impl Loudness {
-    /// From what an element has measured, if it has.
+    /// From an element's measurements, if any.
     fn of(stats: &gst::StructureRef) -> Option<Loudness> {
         let level = |name: &str| {
             let lufs = stats.get::<f64>(name).ok()?;
-            // Filters fade for long: nobody wants to read of -958 LUFS.
+            // Filters fade slowly: a value of -958 LUFS helps no reader.
             Some(if lufs < SILENCE_LUFS {
                 f64::NEG_INFINITY
             } else {
@@ -86,7 +86,7 @@ impl Loudness {
 }
 
 impl StreamStats {
-    /// Asks the elements of a pipeline. `None`: they are GStreamer's own, which have nothing to say.
+    /// Queries the elements of a pipeline. `None`: they are GStreamer's own, without such statistics.
     pub fn of(pipeline: &gst::Pipeline) -> Option<StreamStats> {
         let mut stats = StreamStats::default();
         let mut sessions = Vec::new();
@@ -119,7 +119,7 @@ impl StreamStats {
             }
             sessions.extend(counted.get::<gst::Structure>("rtcp"));
         }
-        // A session that both share is in both.
+        // A shared session appears in both.
         sessions.dedup_by_key(|session| session.get::<u32>("ssrc").ok());
         for session in &sessions {
             let count = |name: &str| session.get::<u64>(name).unwrap_or(0);
@@ -131,7 +131,7 @@ impl StreamStats {
         (!sessions.is_empty()).then_some(stats)
     }
 
-    /// Writes them to the log.
+    /// Writes the figures to the log.
     pub fn log(&self, stream: &str) {
         let level = |of: fn(&Loudness) -> f64| self.loudness.map(|loudness| tenths(of(&loudness)));
         tracing::info!(
@@ -168,7 +168,7 @@ fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 
-/// What an element has counted, if it counts.
+/// An element's `stats`, if it has any.
 fn counted(element: &gst::Element) -> Option<gst::Structure> {
     element
         .has_property("stats")

@@ -1,8 +1,7 @@
-//! This program in another process, and what the two say to each other.
+//! Runs this program in another process, and exchanges messages with it.
 //!
-//! Measurements need it: what a process uses is only known for the process as a whole. Messages are
-//! JSON, one per line, over the child's standard input and output. A child whose standard input
-//! closes has lost its parent, or is to stop.
+//! Measurements need it: resource usage is only known for a process as a whole. Messages are JSON, one per line, over
+//! the child's standard input and output. A child whose standard input closes has lost its parent, or must stop.
 
 use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::os::unix::process::CommandExt;
@@ -13,7 +12,7 @@ use miette::{Context, IntoDiagnostic, miette};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A child that says `M`s. It is ended when this is dropped.
+/// A child that sends `M`s. Dropping this ends it.
 #[derive(Debug)]
 pub struct Subprocess<M> {
     child: Child,
@@ -30,7 +29,7 @@ impl<M: DeserializeOwned + Send + 'static> Subprocess<M> {
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Ctrl-C is for the parent, which tells the child in time.
+            // Ctrl-C is for the parent, which stops the child in time.
             .process_group(0)
             .spawn()
             .into_diagnostic()
@@ -48,7 +47,7 @@ impl<M: DeserializeOwned + Send + 'static> Subprocess<M> {
         })
     }
 
-    /// Says something to the child.
+    /// Sends a message to the child.
     pub fn tell(&mut self, message: &impl Serialize) -> miette::Result<()> {
         let stdin = self
             .stdin
@@ -59,14 +58,14 @@ impl<M: DeserializeOwned + Send + 'static> Subprocess<M> {
             .wrap_err("the other process has ended")
     }
 
-    /// The next thing the child says; waits for it.
+    /// The child's next message; waits for it.
     pub fn wait(&self) -> miette::Result<M> {
         self.messages
             .recv()
             .map_err(|_| miette!("the other process ended unexpectedly"))
     }
 
-    /// The next thing the child has said, if any.
+    /// The child's next message, if one has arrived.
     pub fn poll(&self) -> miette::Result<Option<M>> {
         match self.messages.try_recv() {
             Ok(message) => Ok(Some(message)),
@@ -89,12 +88,12 @@ impl<M> Drop for Subprocess<M> {
     }
 }
 
-/// In the child: what the parent says. The channel closes when the parent hangs up.
+/// In the child: the parent's messages. The channel closes when the parent hangs up.
 pub fn orders<M: DeserializeOwned + Send + 'static>() -> Receiver<M> {
     messages(std::io::stdin())
 }
 
-/// In the child: says something to the parent.
+/// In the child: sends a message to the parent.
 pub fn tell_parent(message: &impl Serialize) -> Result<(), Error> {
     write(std::io::stdout(), message)
 }

@@ -1,17 +1,17 @@
-//! Packet-loss concealment for linear audio: what was lost is filled with the last pitch period before it, repeated.
+//! Packet-loss concealment for linear audio: repeats the last pitch period before the loss.
 //!
-//! The idea is that of ITU-T G.711, Appendix I; the implementation is not. The period is the lag at which the last 20 ms
-//! resemble what was before them most. It is repeated at full level for 10 ms and then faded out, to silence after 60 ms:
-//! longer, it would be a tone that nobody spoke. There is no delay: instead of holding back good audio to overlap it with
-//! what will follow if it is lost, the step at the seam is taken up and let fade.
+//! The idea is that of ITU-T G.711, Appendix I; the implementation is not. The period is the lag at which the last 20
+//! ms best match the audio before them. The period repeats at full level for 10 ms, then fades to silence at 60 ms:
+//! longer, it would sound like a tone. There is no delay: no good audio is held back for an overlap. Instead, the step
+//! at the seam is measured and fades.
 
 use thiserror::Error;
 
-/// Fills gaps in a stream of audio. Every sample of the stream goes through it, in order: [`Concealer::pass`] those that
-/// arrived, [`Concealer::fill`] those that did not.
+/// Fills gaps in a stream of audio. Every sample of the stream passes through, in order: received ones through
+/// [`Concealer::pass`], missing ones through [`Concealer::fill`].
 ///
-/// Samples are interleaved, and slices hold whole frames. Memory is allocated at construction and never again: at 8 kHz
-/// and one channel some 900 bytes.
+/// Samples are interleaved, and slices hold whole frames. All memory is allocated at construction: some 900 bytes at 8
+/// kHz mono.
 #[derive(Debug)]
 pub struct Concealer {
     /// The last 35 ms of output, interleaved, the oldest sample at `oldest`.
@@ -30,7 +30,7 @@ pub struct Concealer {
     channels: usize,
 }
 
-/// Why audio of such a format is not concealed.
+/// Why an audio format cannot be concealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ConcealError {
     /// The rate is out of range.
@@ -68,8 +68,7 @@ impl Concealer {
         })
     }
 
-    /// Audio that arrived. It is left as it is, except at its start if something before it was missing: there it fades
-    /// in, as what was filled in fades out.
+    /// Received audio. Left as is, except at its start after a loss: there it fades in while the filling fades out.
     pub fn pass(&mut self, audio: &mut [i16]) {
         if self.filled_frames > 0 {
             self.join(audio);
@@ -89,7 +88,7 @@ impl Concealer {
         self.remember(audio);
     }
 
-    /// The stream begins anew: nothing of before is repeated.
+    /// The stream restarts: no earlier audio is repeated.
     pub fn reset(&mut self) {
         self.history.fill(0);
         self.filled_frames = 0;
@@ -120,7 +119,7 @@ impl Concealer {
         let start = self.history.len() - lag;
         let cycle = &mut self.cycle[..lag];
         cycle.copy_from_slice(&self.history[start..]);
-        // The last quarter becomes what led into the period when it was played the first time.
+        // The last quarter becomes the audio that led into the period when it was first played.
         let overlap = overlap_frames(lag / self.channels) * self.channels;
         let lead_in = &self.history[start - overlap..start];
         for (index, (end, lead)) in cycle[lag - overlap..].iter_mut().zip(lead_in).enumerate() {
@@ -138,14 +137,15 @@ impl Concealer {
 
     /// The lag, in frames, at which the last 20 ms correlate best with what was before, relative to its level.
     ///
-    /// At high rates first every so many frames, then every lag near the best: the work is about the same at all rates.
+    /// At high rates, a coarse search comes first, then every lag near its best: the work is about the same at all
+    /// rates.
     fn pitch_frames(&self) -> usize {
         let rate_hz = self.frame_rate_hz as usize;
         let stride = (rate_hz / COARSE_RATE_HZ).max(1);
         let total = self.history.len() / self.channels;
         let count = total / stride;
         let peak = (0..total).map(|frame| self.mono(frame).abs()).max();
-        // So many bits to spare that a sum of products stays within 32.
+        // Spare bits that keep a sum of products within 32 bits.
         let excess = (u64::BITS - peak.unwrap_or(0).unsigned_abs().leading_zeros())
             .saturating_sub(COARSE_BITS);
         let mut coarse = [0_i16; COARSE_FRAMES_MAX];
@@ -168,7 +168,7 @@ impl Concealer {
         .unwrap_or(greatest)
     }
 
-    /// How much the window resembles what was `lag` frames before it: their product over the level of the latter, by every
+    /// Similarity of the window to the audio `lag` frames earlier: their product over the level of the latter, by every
     /// `step`th frame.
     fn likeness(&self, lag: usize, step: usize) -> f32 {
         let total = self.history.len() / self.channels;
@@ -190,7 +190,7 @@ impl Concealer {
             .sum()
     }
 
-    /// One more frame of the cycle, at the level that is due.
+    /// One more frame of the cycle, at its current level.
     fn next_frame(&mut self, frame: &mut [i16]) {
         let level = self.level();
         let fade = overlap_frames(self.cycle_samples / self.channels) as i32;
@@ -214,8 +214,8 @@ impl Concealer {
         (u64::from(LEVEL_FULL) * u64::from(fade - faded) / u64::from(fade)) as u32
     }
 
-    /// The first good audio after a gap: what is filled in goes on under it for a while, longer after a long gap, as the
-    /// two have drifted apart more.
+    /// The first good audio after a gap: the filling continues under it for a while, longer after a long gap, because
+    /// the two have drifted further apart.
     fn join(&mut self, audio: &mut [i16]) {
         let gap = self.filled_frames as usize;
         let quarter = overlap_frames(self.cycle_samples / self.channels);
@@ -239,7 +239,7 @@ impl Concealer {
     }
 }
 
-/// The lag of at least `least` at which the last `window` samples resemble what was before them most.
+/// The lag of at least `least` at which the last `window` samples best match the audio before them.
 fn best_lag(samples: &[i16], window: usize, least: usize) -> usize {
     let start = samples.len() - window;
     let now = &samples[start..];
@@ -298,7 +298,7 @@ const LAG_MIN_US: u64 = 5_000;
 /// See `LAG_MIN_US`.
 const LAG_MAX_US: u64 = 15_000;
 
-/// What has to resemble what was before: more than a period of any voice.
+/// The window to match: more than a period of any voice.
 const WINDOW_US: u64 = 20_000;
 
 /// How long a vowel goes on by itself.

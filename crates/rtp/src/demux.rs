@@ -1,10 +1,10 @@
-//! Which stream a packet of a shared port belongs to.
+//! Finds the stream that a packet of a shared port belongs to.
 //!
-//! Routes are found by SSRC, by the sender's address, by payload type or by any of these together; the one that says
-//! most wins. A packet costs one hash lookup: what several filters would have to be asked for is remembered per flow.
-//! Strangers may be given routes of their own, after a few packets (see [`Learning`]).
+//! A route matches by SSRC, by the sender's address, by payload type or by any combination; the most specific one wins.
+//! A packet costs one hash lookup: the filters' answer is remembered per flow. Unknown senders may get routes of their
+//! own after a few packets (see [`Learning`]).
 //!
-//! Everything has a bound, and where it is reached the least recently used entry goes, in constant time.
+//! Everything is bounded. At a bound, the least recently used entry goes, in constant time.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, Hasher};
@@ -27,8 +27,8 @@ const NONE: u32 = u32::MAX;
 const BY_SSRC: u8 = 1;
 const BY_ADDRESS: u8 = 2;
 const BY_PAYLOAD_TYPE: u8 = 4;
-/// The fields that filters may use together, in the order in which they are asked: more fields first, and an SSRC says
-/// more than an address, an address more than a payload type.
+/// The fields that filters may combine, in the order of the search: more fields first; an SSRC is more specific than an
+/// address, an address more than a payload type.
 const MASKS: [u8; 8] = [
     BY_SSRC | BY_ADDRESS | BY_PAYLOAD_TYPE,
     BY_SSRC | BY_ADDRESS,
@@ -41,7 +41,8 @@ const MASKS: [u8; 8] = [
 ];
 const STRANGER_MASK: u8 = BY_SSRC | BY_ADDRESS;
 
-/// What a route's packets look like. Fields that are `None` do not matter; a filter without any takes what is left.
+/// Describes a route's packets. Fields that are `None` match everything; a filter without any field takes what no other
+/// route takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Filter {
     /// Their SSRC.
@@ -52,26 +53,26 @@ pub struct Filter {
     pub payload_type: Option<PayloadType>,
 }
 
-/// Whether and how strangers get routes.
+/// Whether and how unknown senders get routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Learning {
-    /// Packets of one SSRC from one address, each less than `idle_ns` after the one before, that make it worth a route.
+    /// Packets of one SSRC from one address, each less than `idle_ns` after the previous one, that earn a route.
     pub packets: u32,
-    /// Strangers on probation at a time. A flood of them evicts its own.
+    /// Unknown senders on probation at a time. A flood of them evicts its own.
     pub strangers_max: usize,
     /// Learned routes at a time.
     pub routes_max: usize,
-    /// A learned route or a stranger of whom nothing came for so long is forgotten.
+    /// A learned route or an unknown sender is forgotten after this long without packets.
     pub idle_ns: u64,
 }
 
-/// Why a route was not taken in.
+/// Why a route was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum DemuxError {
     /// There is a static route with the same filter.
     #[error("there is a route for this filter already")]
     Duplicate,
-    /// There are [`ROUTES_MAX`] static routes, or the learned ones are not wanted.
+    /// There are [`ROUTES_MAX`] static routes, or learned routes are disabled.
     #[error("no room for another route")]
     Full,
 }
@@ -81,26 +82,27 @@ pub enum DemuxError {
 pub enum Lookup<R> {
     /// To this route.
     Route(R),
-    /// To a stranger who sent enough packets by now. Said once: give it a route with [`Demux::learn`] or let it be.
+    /// To an unknown sender who has now sent enough packets. Reported once: give it a route with [`Demux::learn`], or
+    /// ignore it.
     Stranger,
-    /// To a stranger on probation, or one who was announced and got no route.
+    /// To an unknown sender on probation, or one who was reported and got no route.
     Probation,
-    /// To nobody.
+    /// To no route.
     Unmatched,
 }
 
-/// What a table did so far.
+/// Counters of a table.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DemuxStats {
     /// Packets that belonged to a route.
     pub matched: u64,
-    /// Packets that belonged to nobody.
+    /// Packets without a route.
     pub unmatched: u64,
-    /// Packets of strangers on probation.
+    /// Packets of unknown senders on probation.
     pub probation: u64,
-    /// Packets of strangers who were announced and got no route.
+    /// Packets of unknown senders who were reported and got no route.
     pub unclaimed: u64,
-    /// Strangers forgotten because there were too many.
+    /// Unknown senders forgotten because there were too many.
     pub strangers_evicted: u64,
     /// Learned routes forgotten because there were too many.
     pub routes_evicted: u64,
@@ -110,7 +112,7 @@ pub struct DemuxStats {
     pub expired_dropped: u64,
 }
 
-/// The fields of a packet, those out of `mask`; four words to hash and to compare.
+/// The fields of a packet that `mask` selects; four words to hash and to compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Key {
     ip: [u64; 2],
@@ -203,13 +205,13 @@ enum Kind<R> {
     Static(R),
     /// Given to a stranger.
     Learned(R),
-    /// What the filters said about a flow, true as long as they stay what they were; and whose route that is.
+    /// The filters' answer for a flow, valid until the filters change; and the route's owner.
     Flow {
         route: R,
         generation: u32,
         owner: u32,
     },
-    /// On probation, so many packets yet to come before it is announced.
+    /// On probation, with this many packets to go before the sender is reported.
     Stranger { packets_left: u32 },
     /// A free place of the table.
     Free,
@@ -237,7 +239,7 @@ const FLOWS: usize = 0;
 const STRANGERS: usize = 1;
 const LEARNED: usize = 2;
 
-/// A table of routes. `R` is whatever the caller calls a stream by: an index, for example.
+/// A table of routes. `R` is the caller's handle of a stream: an index, for example.
 ///
 /// **Contract.** [`lookup`](Demux::lookup) per packet; every few seconds [`expire`](Demux::expire), and after both,
 /// [`poll_expired`](Demux::poll_expired) until it returns `None`.
@@ -249,7 +251,7 @@ pub struct Demux<R> {
     lists: [List; 3],
     /// Routes by the fields they use, as in [`MASKS`].
     routes_with: [usize; 8],
-    /// All fields that any filter uses: what a flow is told apart by.
+    /// All fields that any filter uses: they identify a flow.
     flow_mask: u8,
     static_routes: usize,
     generation: u32,
@@ -259,7 +261,7 @@ pub struct Demux<R> {
 }
 
 impl<R: Copy> Demux<R> {
-    /// An empty table. `seed` keys the hash: another one for each table, unknown to senders.
+    /// An empty table. `seed` keys the hash: use a different one for each table, unknown to senders.
     #[must_use]
     pub fn new(learning: Option<Learning>, seed: u64) -> Demux<R> {
         let mut rng = SplitMix(seed);
@@ -296,7 +298,7 @@ impl<R: Copy> Demux<R> {
             if let Kind::Static(_) = self.entries[at as usize].kind {
                 return Err(DemuxError::Duplicate);
             }
-            // A flow, a stranger or a learned route of the same description makes room.
+            // A flow, an unknown sender or a learned route of the same description makes room.
             self.retire(at);
         }
         if self.static_routes >= ROUTES_MAX {
@@ -309,7 +311,7 @@ impl<R: Copy> Demux<R> {
         Ok(())
     }
 
-    /// Removes a route, static or learned. `None` if there is none for this very filter.
+    /// Removes a route, static or learned. `None` if this exact filter has none.
     pub fn remove(&mut self, filter: &Filter) -> Option<R> {
         let at = *self.index.get(&key_of(filter))?;
         let route = match self.entries[at as usize].kind {
@@ -320,7 +322,7 @@ impl<R: Copy> Demux<R> {
         Some(route)
     }
 
-    /// Gives a stranger a route, until it is idle or too many others are used more.
+    /// Gives an unknown sender a route, until it is idle or evicted.
     ///
     /// # Errors
     /// There is a static route for it, or the table does not learn.
@@ -349,7 +351,8 @@ impl<R: Copy> Demux<R> {
         Ok(())
     }
 
-    /// Where a packet that arrived at `now_ns` belongs. One hash lookup for a known flow; allocates only as the table grows.
+    /// The route of a packet that arrived at `now_ns`. One hash lookup for a known flow; allocates only as the table
+    /// grows.
     #[inline]
     pub fn lookup(
         &mut self,
@@ -380,7 +383,7 @@ impl<R: Copy> Demux<R> {
         self.resolve(now_ns, key, from, ssrc, payload_type)
     }
 
-    /// Asks the filters, the one that says most first.
+    /// Asks the filters, the most specific one first.
     #[cold]
     fn resolve(
         &mut self,
@@ -423,14 +426,14 @@ impl<R: Copy> Demux<R> {
             owner,
         };
         if let Some(&at) = self.index.get(&flow) {
-            // What the filters said before they changed. A stranger's place is taken by the route that it now has.
+            // The filters' answer before they changed. An unknown sender's place is taken by its new route.
             if let Kind::Flow { .. } = self.entries[at as usize].kind {
                 self.entries[at as usize].kind = kind;
                 self.touch(now_ns, at);
                 return;
             }
             if let Kind::Static(_) | Kind::Learned(_) = self.entries[at as usize].kind {
-                return; // The filter uses all the fields that flows are told apart by.
+                return; // The filter uses all fields that identify a flow.
             }
             self.forget(at);
         }
@@ -493,8 +496,8 @@ impl<R: Copy> Demux<R> {
         Lookup::Probation
     }
 
-    /// Forgets strangers and learned routes that were idle for too long by `now_ns`. The work is that of what is
-    /// forgotten.
+    /// Forgets unknown senders and learned routes that were idle for too long by `now_ns`. The work is proportional to
+    /// the number forgotten.
     pub fn expire(&mut self, now_ns: u64) {
         let Some(learning) = self.learning else {
             return;
@@ -517,8 +520,7 @@ impl<R: Copy> Demux<R> {
         }
     }
 
-    /// A learned route that is no more, because it was idle, because others were used more or because another route took
-    /// its place: its stream can be ended.
+    /// A removed learned route: idle, evicted, or replaced by another route. Its stream can be ended.
     pub fn poll_expired(&mut self) -> Option<(Filter, R)> {
         self.expired.pop_front()
     }
@@ -535,18 +537,18 @@ impl<R: Copy> Demux<R> {
         self.len() == 0
     }
 
-    /// What happened so far.
+    /// Counters.
     #[must_use]
     pub fn stats(&self) -> DemuxStats {
         self.stats
     }
 
-    /// Forgets an entry, and tells of it if it was a learned route.
+    /// Forgets an entry, and reports it if it was a learned route.
     fn retire(&mut self, at: u32) {
         let entry = &self.entries[at as usize];
         if let Kind::Learned(route) = entry.kind {
             let filter = stranger_filter(&entry.key);
-            // As many as there can be routes; a caller who never drains loses the news, not the memory.
+            // Bounded by the number of routes; a caller who never drains loses the reports, not the memory.
             let expired_max = self
                 .learning
                 .map_or(0, |learning| learning.routes_max)
@@ -560,7 +562,7 @@ impl<R: Copy> Demux<R> {
         self.forget(at);
     }
 
-    /// What flows were told about the filters is no longer true.
+    /// The filters' remembered answers are no longer valid.
     fn filters_changed(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         let in_use = MASKS
@@ -776,7 +778,7 @@ mod tests {
         for (route, filter) in filters.into_iter().enumerate() {
             assert_eq!(demux.add(filter, route as u32), Ok(()));
             assert_eq!(demux.add(filter, 99), Err(DemuxError::Duplicate));
-            // Each says more than those before.
+            // Each is more specific than those before.
             for _ in 0..2 {
                 assert_eq!(demux.find(0, 4, 7, 0), Lookup::Route(route as u32));
             }
@@ -816,7 +818,7 @@ mod tests {
         assert_eq!(demux.find(0, 2, 7, 0), Lookup::Stranger);
         assert_eq!(demux.find(0, 2, 7, 0), Lookup::Probation); // said once
         assert_eq!(demux.learn(0, address(2), Ssrc(7), 5), Ok(()));
-        // Also with other payload types, such as events beside speech; but not with one that is somebody's.
+        // Also with other payload types, such as events beside speech; but not with a type that has a route.
         for payload_type in [0, 101, 0, 101] {
             assert_eq!(demux.find(0, 2, 7, payload_type), Lookup::Route(5));
         }
@@ -926,7 +928,7 @@ mod tests {
         }
     }
 
-    /// All filters that fit, the one that says most.
+    /// All filters that fit, the most specific one first.
     fn naive(routes: &[(Filter, u32)], host: u32, ssrc: u32, payload_type: u8) -> Option<u32> {
         let fits = |filter: &Filter| {
             filter.ssrc.is_none_or(|its| its == Ssrc(ssrc))
@@ -1023,7 +1025,7 @@ mod tests {
                 prop_assert!(demux.lists[STRANGERS].length <= LEARNING.strangers_max);
                 prop_assert!(demux.lists[LEARNED].length <= LEARNING.routes_max);
             }
-            // Every learned route is either there or was told of.
+            // Every learned route is either present or was reported.
             let mut gone = 0;
             while demux.poll_expired().is_some() {
                 gone += 1;

@@ -1,4 +1,4 @@
-//! Telephone events sent as RTP (RFC 4733): what a key pressed and released becomes.
+//! Telephone events sent as RTP (RFC 4733): turns key presses and releases into packets.
 
 use std::collections::VecDeque;
 
@@ -36,7 +36,7 @@ pub struct Config {
     pub copies: u8,
 }
 
-/// What a user asked for.
+/// A user's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Request {
     /// A key is pressed.
@@ -55,26 +55,26 @@ pub enum Request {
 pub struct Packet {
     /// When it is due.
     pub time_ns: u64,
-    /// How long until the next one of its stream at least; 0 for one that is sent again.
+    /// The least time until the next packet of its stream; 0 for a repeated one.
     pub duration_ns: u64,
     /// It is the first of its event.
     pub marker: bool,
     /// Its number.
     pub seq: SeqNum,
-    /// When its event, or the part of it that the packet tells of, began.
+    /// When its event, or the part of it in this packet, began.
     pub timestamp: RtpTime,
-    /// What it carries.
+    /// Its payload.
     pub payload: [u8; 4],
 }
 
-/// What [`Sender::poll`] gives.
+/// Result of [`Sender::poll`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output {
     /// To be sent.
     Packet(Packet),
     /// A request takes effect.
     Taken(Request),
-    /// A request makes no sense where it stands: a second press, a release of nothing, one too many.
+    /// A request is invalid here: a second press, a release without a press, one too many.
     Dropped(Request),
 }
 
@@ -99,27 +99,27 @@ struct Playing {
     key: Key,
     volume: u8,
     start_ns: u64,
-    /// Where the part begins that is told of; an event longer than the duration field can say has several.
+    /// Where the present part begins; an event longer than the duration field has several parts.
     part: RtpTime,
     part_units: u64,
-    /// Intervals that have been told of.
+    /// Intervals reported so far.
     intervals: u64,
     is_first: bool,
     /// The release has come.
     is_ending: bool,
     /// Copies of the present packet that are left.
     copies: u8,
-    /// This part is told of for the last time.
+    /// This part is being reported for the last time.
     closes_part: bool,
 }
 
-/// A key is heard for at least this long, ns: what detectors are built for, and as the stock element has it.
+/// Shortest time that a key is heard, ns: the minimum that detectors expect, and that of the stock element.
 pub const PULSE_NS_MIN: u64 = 250_000_000;
 /// Silence between two keys, ns.
 pub const GAP_NS_MIN: u64 = 100_000_000;
 /// The greatest duration that a packet can tell.
 const UNITS_MAX: u64 = 0xffff;
-/// Requests that wait: more than anybody types ahead.
+/// Requests that may wait: more than a person types ahead.
 const REQUESTS_MAX: usize = 64;
 
 impl Sender {
@@ -151,7 +151,7 @@ impl Sender {
         }
     }
 
-    /// What is to be done at `now_ns`, one thing at a time.
+    /// The next thing to do at `now_ns`, one at a time.
     pub fn poll(&mut self, now_ns: u64) -> Option<Output> {
         if let Some(request) = self.refused.take() {
             return Some(Output::Dropped(request));
@@ -226,13 +226,13 @@ impl Sender {
         Some(Output::Packet(self.packet(playing, due_ns)))
     }
 
-    /// The packet that is due; what comes after it is settled.
+    /// The packet that is due; also schedules the one after it.
     fn packet(&mut self, mut playing: Playing, time_ns: u64) -> Packet {
         let rate = u128::from(self.config.clock_rate);
         let told_ns = u128::from(playing.intervals) * u128::from(self.config.interval_ns);
         let units = (told_ns * rate / NS_PER_SECOND) as u64 - playing.part_units;
-        // RFC 4733, section 2.5.1.3: an event that lasts longer than the field can say is told of in parts, each with the
-        // timestamp where the one before it ends, and none but the last with the E bit.
+        // RFC 4733, section 2.5.1.3: an event longer than the field's range is sent in parts. Each part has the
+        // timestamp where the previous one ends, and only the last has the E bit.
         playing.closes_part = units > UNITS_MAX;
         let is_end = playing.is_ending && !playing.closes_part;
         let told = units.min(UNITS_MAX) as u16;
@@ -294,7 +294,7 @@ mod tests {
         Sender::new(config, SeqNum(99), RtpTime(1000))
     }
 
-    /// All that comes until nothing is due any more, or `end_ns`.
+    /// All output until nothing is due any more, or `end_ns`.
     fn run(sender: &mut Sender, mut now_ns: u64, end_ns: u64) -> (Vec<Packet>, Vec<Output>) {
         let (mut packets, mut others) = (Vec::new(), Vec::new());
         loop {

@@ -1,5 +1,5 @@
-//! What the fuzz targets do with their bytes. It stands here so that the corpora in `fuzz/corpus` replay
-//! under `cargo test` (`tests/corpus.rs`), without the nightly compiler that a fuzzer needs.
+//! The fuzz targets' bodies. They stand here so that the corpora in `fuzz/corpus` replay under `cargo test`
+//! (`tests/corpus.rs`), without the nightly compiler that a fuzzer needs.
 //!
 //! Each function panics where an invariant does not hold.
 

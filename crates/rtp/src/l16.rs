@@ -1,8 +1,8 @@
 //! L16: linear 16-bit audio in network byte order (RFC 3551, section 4.5.11), from and to linear samples and G.711.
 //!
-//! All functions convert as many samples as the shorter of their two slices holds; an odd last octet of L16 is left
-//! alone. From G.711 it is a table of 256 entries. To G.711 it is arithmetic: a table for all samples would be 64 KiB,
-//! more than a first-level cache, to spare a handful of instructions.
+//! All functions convert as many samples as the shorter of their two slices holds, and leave an odd last octet of L16
+//! alone. From G.711 is a table of 256 entries. To G.711 is arithmetic: a table for all samples would be 64 KiB, more
+//! than a first-level cache, to save a handful of instructions.
 
 use crate::g711::{ALAW_TO_LINEAR, ULAW_TO_LINEAR, linear_to_alaw, linear_to_ulaw};
 

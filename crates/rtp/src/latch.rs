@@ -1,30 +1,30 @@
-//! Symmetric RTP (RFC 4961): learns which address the peer is at from the packets that it sends, and holds on to it.
+//! Symmetric RTP (RFC 4961): learns the peer's address from its packets, and keeps it.
 //!
-//! A peer behind a NAT cannot say where it is; what it signals is often an address of its own network. So the first valid
-//! packets tell. From then on a stranger's packets must not move the stream away, and yet a peer that really moves (the
-//! NAT rebinds, the phone changes networks) must not lose it for good. What tells the two apart is whether the old
-//! address has fallen silent.
+//! A peer behind a NAT does not know its public address and often signals a private one. So the first valid packets
+//! decide. From then on a stranger's packets must not move the stream away, yet a peer that really moves (the NAT
+//! rebinds, the phone changes networks) must not lose the stream for good. The test is whether the old address has
+//! fallen silent.
 
 use std::net::SocketAddr;
 
 use crate::id::Ssrc;
 
-/// When the peer is believed to have moved.
+/// When the peer counts as moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Follow {
-    /// Never: whatever comes first is it.
+    /// Never: the first valid source stays the peer.
     Never,
-    /// As soon as a valid packet with its SSRC comes from elsewhere while it was silent for `silence_ns`.
+    /// With the first valid packet with its SSRC from elsewhere after its address was silent for `silence_ns`.
     AfterSilence {
-        /// How long nothing may have come from the address so far.
+        /// Required silence of the present address.
         silence_ns: u64,
     },
-    /// The same, but only with the last of `packets` of them in a row from one address, with none from the address so
-    /// far in between.
+    /// The same, but only with the last of `packets` of them in a row from one address, without any from the present
+    /// address in between.
     AfterPackets {
         /// How many.
         packets: u32,
-        /// How long nothing may have come from the address so far.
+        /// Required silence of the present address.
         silence_ns: u64,
     },
 }
@@ -32,17 +32,17 @@ pub enum Follow {
 /// How a [`Latch`] behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LatchConfig {
-    /// When the peer is believed to have moved, its SSRC being the same.
+    /// When the peer counts as moved, with an unchanged SSRC.
     pub follow: Follow,
-    /// After how much silence packets with another SSRC from another host are taken for the peer: a media server that
-    /// hands over to another. `None` for never. From another port of the same host, a program that was started again, they
-    /// are taken as those with the same SSRC are.
+    /// Required silence before packets with another SSRC from another host count as the peer's: a media server that
+    /// hands over to another. `None` for never. From another port of the same host (a restarted program), they are
+    /// treated like those with the same SSRC.
     pub other_ssrc_silence_ns: Option<u64>,
 }
 
 impl LatchConfig {
-    /// For RTP: half a second of silence and five packets in a row, as the session has it; 3 s with another SSRC from another
-    /// host.
+    /// For RTP: half a second of silence and five packets in a row, as in the session; 3 s with another SSRC from
+    /// another host.
     pub const RTP: LatchConfig = LatchConfig {
         follow: Follow::AfterPackets {
             packets: crate::session::ADDRESS_PACKETS,
@@ -51,7 +51,7 @@ impl LatchConfig {
         other_ssrc_silence_ns: Some(3_000_000_000),
     };
 
-    /// For RTCP, of which there is a packet every 5 s or so: three times in silence.
+    /// For RTCP, with a packet every 5 s or so: three times in silence.
     pub const RTCP: LatchConfig = LatchConfig {
         follow: Follow::AfterSilence {
             silence_ns: crate::session::RTCP_ADDRESS_SILENCE_NS,
@@ -60,7 +60,7 @@ impl LatchConfig {
     };
 }
 
-/// What a packet did to the latch.
+/// A packet's effect on the latch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LatchVerdict {
     /// It was the first: this is the peer's address.
@@ -72,11 +72,11 @@ pub enum LatchVerdict {
         /// Where it was.
         from: SocketAddr,
     },
-    /// It came from somewhere else. It is not to be played, and nothing is to be sent there.
+    /// It came from elsewhere. Do not play it, and send nothing there.
     Stranger,
 }
 
-/// What happened to a latch so far.
+/// Counters of a latch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LatchStats {
     /// Packets from the peer's address.
@@ -92,7 +92,7 @@ pub struct LatchStats {
 pub struct Latch {
     config: LatchConfig,
     held: Option<Held>,
-    /// Who may be the peer at a new place, and how many packets in a row say so.
+    /// The possible new address of the peer, and how many packets in a row came from it.
     candidate: Option<(SocketAddr, Ssrc, u32)>,
     stats: LatchStats,
 }
@@ -116,8 +116,8 @@ impl Latch {
         }
     }
 
-    /// Takes note of a packet that arrived at `now_ns` from `from`. Only of one whose source is valid: the first packet
-    /// that anybody sends must not be enough to draw the stream.
+    /// Notes a packet that arrived at `now_ns` from `from`. Call it only for a valid source: the first packet of any
+    /// sender must not be enough to redirect the stream.
     #[inline]
     pub fn handle_valid(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> LatchVerdict {
         match &mut self.held {
@@ -195,7 +195,7 @@ impl Latch {
         self.candidate = None;
     }
 
-    /// What happened so far.
+    /// Counters.
     #[must_use]
     pub fn stats(&self) -> LatchStats {
         self.stats
@@ -223,9 +223,9 @@ impl PeerLatch {
         }
     }
 
-    /// Takes note of an RTCP packet that the session accepted, as [`Latch::handle_valid`] does. By itself it finds nobody: one
-    /// forged packet must not keep the true peer out, nor draw anything to where it came from. Where RTP found the peer, RTCP
-    /// of its host or its source says where the peer's RTCP is.
+    /// Notes an RTCP packet that the session accepted, as [`Latch::handle_valid`] does. RTCP alone does not latch: one
+    /// forged packet must not keep the true peer out, nor redirect anything. Once RTP has found the peer, RTCP of its
+    /// host or its source shows the peer's RTCP address.
     pub fn handle_valid_rtcp(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> LatchVerdict {
         let Some(peer) = self.rtp.held else {
             return LatchVerdict::Stranger;
@@ -242,9 +242,9 @@ impl PeerLatch {
         self.rtcp.handle_valid(now_ns, from, ssrc)
     }
 
-    /// Where to send RTCP: where it comes from; until that is known, where the next port after RTP's would be (RFC 3550,
-    /// section 11: "the corresponding RTCP stream SHOULD use the next higher (odd) destination port number"). With `mux`,
-    /// where RTP goes.
+    /// Where to send RTCP: the address it comes from; until that is known, the next port after RTP's (RFC 3550, section
+    /// 11: "the corresponding RTCP stream SHOULD use the next higher (odd) destination port number"). With `mux`, RTP's
+    /// address.
     #[must_use]
     pub fn rtcp_address(&self) -> Option<SocketAddr> {
         let rtp = self.rtp.address();
@@ -435,7 +435,7 @@ mod tests {
     fn rtcp_goes_where_it_comes_from_and_before_that_where_it_should() {
         let mut peer = PeerLatch::new(LatchConfig::RTP, LatchConfig::RTCP, false);
         assert_eq!(peer.rtcp_address(), None);
-        // Nobody's RTCP finds the peer.
+        // RTCP of a stranger does not latch.
         let verdict = peer.handle_valid_rtcp(0, address(9), Ssrc(7));
         assert_eq!(verdict, LatchVerdict::Stranger);
         assert_eq!(peer.rtcp_address(), None);

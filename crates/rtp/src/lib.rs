@@ -5,14 +5,14 @@
 //! - [`payload`]: the static payload types.
 //! - [`jitter`]: the jitter buffer.
 //! - [`conceal`]: packet-loss concealment.
-//! - [`reception`]: loss, jitter and validity of what one source sends.
+//! - [`reception`]: loss, jitter and validity of one source.
 //! - [`session`]: RTCP, both directions.
 //! - [`missing`]: which packets to ask for again, and when.
-//! - [`demux`]: which stream a packet of a shared port belongs to.
+//! - [`demux`]: finds the stream of a packet on a shared port.
 //! - [`dtmf`]: telephone events, from keys to packets.
-//! - [`latch`]: which address a stream's peer is at.
+//! - [`latch`]: learns the address of a stream's peer.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
-//! - [`recode`]: from one of PCMU, PCMA and L16 to another, RTP in and RTP out.
+//! - [`recode`]: converts RTP between PCMU, PCMA and L16.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]

@@ -1,25 +1,24 @@
-//! Which packets of a stream to ask for again, and when (RFC 4585, section 6.2.1: generic NACK).
+//! Which packets of a stream to request again, and when (RFC 4585, section 6.2.1: generic NACK).
 //!
-//! Not every gap is a loss: packets overtake each other. And not every loss is worth asking about: what would come after
-//! it should have been played, or is one of so many that the network is out.
+//! Not every gap is a loss: packets overtake each other. And not every loss is worth a request: the packet may come too
+//! late for playout, or so many are missing that the network is out.
 
 use crate::id::{SeqNum, Ssrc};
 use crate::session::NACKS_MAX;
 
-/// A packet that others have overtaken may come for so long before it is asked for.
+/// An overtaken packet has this long to arrive before it is requested.
 pub const REORDER_NS: u64 = 10_000_000;
-/// The same packet is asked for so often at most.
+/// Requests for the same packet, at most.
 pub const TRIES_MAX: u8 = 3;
-/// Between two tries there is a round trip, and this at least.
+/// Between two tries lies a round trip, and at least this.
 pub const RETRY_NS_MIN: u64 = 20_000_000;
 
 /// The packets that are missing from one stream at a time.
-///
-/// **Contract.** [`handle`](Missing::handle) every packet that is accepted, in the order of arrival. At
-/// [`next_timeout`](Missing::next_timeout) or later, ask for what [`poll`](Missing::poll) gives.
+/// **Contract.** [`handle`](Missing::handle) every accepted packet, in the order of arrival. At
+/// [`next_timeout`](Missing::next_timeout) or later, request the packets that [`poll`](Missing::poll) returns.
 #[derive(Debug, Clone, Default)]
 pub struct Missing {
-    /// The packet with the highest number, and whose it is.
+    /// The packet with the highest number, and its source.
     newest: Option<(Ssrc, SeqNum)>,
     /// In the order of their numbers, [`NACKS_MAX`] at most.
     packets: Vec<Absent>,
@@ -35,7 +34,7 @@ struct Absent {
 }
 
 impl Missing {
-    /// Takes note of a packet that arrived at `now_ns`. Allocates nothing while none is missing.
+    /// Notes a packet that arrived at `now_ns`. Allocates nothing while none is missing.
     pub fn handle(&mut self, now_ns: u64, ssrc: Ssrc, seq: SeqNum) {
         let Some((_, newest)) = self.newest.filter(|(known, _)| *known == ssrc) else {
             return self.begin(ssrc, seq);
@@ -43,7 +42,7 @@ impl Missing {
         let step = seq.distance_from(newest);
         match step {
             1 => {}
-            // A late one, or one that was asked for.
+            // A late packet, or one that was requested.
             ..=0 if step > -STEP_MAX => {
                 self.packets.retain(|absent| absent.seq != seq);
                 return;
@@ -75,14 +74,14 @@ impl Missing {
         }));
     }
 
-    /// When [`poll`](Missing::poll) has something, if nothing arrives before.
+    /// When [`poll`](Missing::poll) has output, if nothing arrives before.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         self.packets.iter().map(|absent| absent.due_ns).min()
     }
 
-    /// The stream they are missing from and the packets to ask for at `now_ns`, in the order of their numbers. A round trip
-    /// takes `rtt_ns` if that is known; what has been missing for `useful_ns` is of no use any more.
+    /// The stream and the packets to request at `now_ns`, in the order of their numbers. A round trip takes `rtt_ns` if
+    /// known; packets missing for `useful_ns` have become useless.
     pub fn poll(
         &mut self,
         now_ns: u64,
@@ -110,7 +109,7 @@ impl Missing {
         (!due.is_empty()).then_some((ssrc, due))
     }
 
-    /// These of what [`poll`](Missing::poll) gave could not be asked for at that time: that was no try.
+    /// These packets of the last [`poll`](Missing::poll) could not be requested: the try does not count.
     pub fn not_asked(&mut self, seqs: &[SeqNum]) {
         for absent in &mut self.packets {
             if seqs.contains(&absent.seq) {
@@ -125,7 +124,7 @@ impl Missing {
         self.packets.clear();
     }
 
-    /// Packets that were missing and are not asked for any more.
+    /// Packets that were missing and are no longer requested.
     #[must_use]
     pub fn given_up(&self) -> u64 {
         self.given_up

@@ -1,9 +1,9 @@
-//! What an Opus packet says of itself: how long it lasts (RFC 6716, section 3.1).
+//! The duration of an Opus packet (RFC 6716, section 3.1).
 
-/// Of Opus's RTP clock (RFC 7587, section 4.1), whatever rate was encoded.
+/// Opus's RTP clock rate (RFC 7587, section 4.1), at any encoded rate.
 pub const CLOCK_RATE_HZ: u32 = 48_000;
 
-/// Samples at [`CLOCK_RATE_HZ`] that a packet decodes to; `None` if it is none.
+/// Samples at [`CLOCK_RATE_HZ`] that a packet decodes to; `None` if it is not an Opus packet.
 #[must_use]
 pub fn packet_samples(payload: &[u8]) -> Option<u32> {
     let toc = *payload.first()?;

@@ -1,8 +1,7 @@
 //! A received RTP packet: the header's fields and where the payload lies.
 //!
-//! The checks are those of RFC 3550, appendix A.1, that concern a single packet: version 2, CSRC list,
-//! extension and padding within the packet. Whether the payload type is one that was negotiated and
-//! whether the sequence number fits is for those to say who know the stream.
+//! The checks are those of RFC 3550, appendix A.1, that concern a single packet: version 2, CSRC list, extension and
+//! padding within the packet. Callers who know the stream check the payload type and the sequence number.
 
 use std::ops::Range;
 
@@ -20,9 +19,9 @@ pub enum PacketError {
     /// The datagram ends before its header, its CSRC list, its extension or its padding does.
     #[error("{actual} bytes, the packet needs at least {expected}")]
     Truncated {
-        /// Bytes that are needed, as far as was read.
+        /// Bytes needed, as far as parsed.
         expected: usize,
-        /// Bytes that there are.
+        /// Bytes available.
         actual: usize,
     },
     /// The padding bit is set, but the last octet, which counts the padding, is not a possible count.
@@ -42,7 +41,7 @@ impl From<RtpParseError> for PacketError {
     }
 }
 
-/// A valid RTP packet, borrowed from the datagram that it came in. Nothing is copied or allocated.
+/// A valid RTP packet, borrowed from its datagram. Nothing is copied or allocated.
 #[derive(Debug)]
 pub struct Packet<'a> {
     data: &'a [u8],
@@ -59,7 +58,7 @@ impl<'a> Packet<'a> {
         Ok(Packet { data, fields })
     }
 
-    /// Who the packet comes from.
+    /// The packet's source.
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         Ssrc(self.fields.ssrc())
@@ -115,11 +114,10 @@ impl<'a> Packet<'a> {
     }
 }
 
-/// Whether a datagram from a port that carries both is RTCP (RFC 5761, section 4).
+/// Whether a datagram from a shared port is RTCP (RFC 5761, section 4).
 ///
-/// The second octet of an RTCP packet is its type, 192..=223 of which are set aside; in an RTP packet it
-/// is the marker bit and a payload type, of which 64..=95 are then not to be used. The rest of the packet
-/// is not looked at.
+/// The second octet of an RTCP packet is its type, in 192..=223. In an RTP packet it is the marker bit and a payload
+/// type; RFC 5761 bars 64..=95 for that reason. The rest of the packet is not examined.
 #[must_use]
 pub fn is_rtcp(data: &[u8]) -> bool {
     data.get(1)

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::id::PayloadType;
 
-/// What a static payload type stands for.
+/// The meaning of a static payload type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StaticPayload {
     /// "audio" or "video".
@@ -18,7 +18,7 @@ pub struct StaticPayload {
     pub channels: u32,
 }
 
-/// What `payload_type` stands for; `None` for dynamic, reserved and unassigned ones.
+/// The meaning of `payload_type`; `None` for dynamic, reserved and unassigned ones.
 #[must_use]
 pub fn static_payload(payload_type: PayloadType) -> Option<StaticPayload> {
     let (media, encoding_name, clock_rate_hz, channels) = match payload_type.0 {
@@ -58,10 +58,10 @@ pub fn static_payload(payload_type: PayloadType) -> Option<StaticPayload> {
     })
 }
 
-/// Comfort noise (RFC 3389): comes among packets of another type, and means no change of it.
+/// Comfort noise (RFC 3389): appears among packets of another type without changing the stream's type.
 pub const COMFORT_NOISE: PayloadType = PayloadType(13);
 
-/// A set of payload types. As text: numbers from 0 to 127 with commas in between; empty for all of them.
+/// A set of payload types. As text: numbers from 0 to 127 separated by commas; empty for all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PayloadTypes(u128);
 

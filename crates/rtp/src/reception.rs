@@ -1,5 +1,5 @@
-//! What one source's packets tell about the path they came by: whether the source is real, how many packets are
-//! missing, how unevenly they arrive. RFC 3550, appendices A.1, A.3 and A.8.
+//! Reception statistics of one source: whether the source is real, how many packets are missing, how unevenly they
+//! arrive. RFC 3550, appendices A.1, A.3 and A.8.
 //!
 //! Times of arrival are 64-bit nanoseconds and stay so: an arrival clock that is cut down to 32 bits of some unit
 //! makes the jitter explode each time it wraps.
@@ -19,7 +19,7 @@ const TRANSIT_DIFFERENCE_NS_MAX: u64 = 1 << 56;
 /// No sequence number: what `bad_seq` holds when the last packet was a good one.
 const NO_SEQ: u32 = u32::MAX;
 
-/// What a packet was taken for.
+/// The verdict on a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receipt {
     /// The source has not yet sent [`MIN_SEQUENTIAL`] packets in a row.
@@ -45,7 +45,7 @@ pub struct Loss {
 
 /// Reception statistics of one source.
 #[derive(Debug, Clone)]
-#[repr(C)] // What every packet touches first, together.
+#[repr(C)] // The fields of every packet first, together.
 pub struct Reception {
     highest: ExtSeq,
     received: u64,
@@ -64,7 +64,7 @@ pub struct Reception {
 }
 
 impl Reception {
-    /// A source that nothing was heard of yet, whose timestamps count at `clock_rate_hz` (at least 1).
+    /// A source without packets yet; its timestamps count at `clock_rate_hz` (at least 1).
     #[must_use]
     pub fn new(clock_rate_hz: u32) -> Reception {
         let clock_rate_hz = clock_rate_hz.max(1);
@@ -168,8 +168,8 @@ impl Reception {
         self.time = time;
     }
 
-    /// Timestamps count at another rate from now on. The jitter stays: it is kept in nanoseconds, so it needs no
-    /// conversion (the trouble that RFC 7160 describes).
+    /// Timestamps count at another rate from now on. The jitter stays: in nanoseconds, it needs no conversion (the
+    /// trouble that RFC 7160 describes).
     pub fn set_clock_rate(&mut self, clock_rate_hz: u32) {
         let clock_rate_hz = clock_rate_hz.max(1);
         if clock_rate_hz != self.clock_rate_hz {
@@ -179,7 +179,7 @@ impl Reception {
         }
     }
 
-    /// Whether the source has proved itself.
+    /// Whether the source passed probation.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.probation == 0
@@ -205,7 +205,7 @@ impl Reception {
         self.received
     }
 
-    /// Packets that the sequence numbers since the beginning or the last restart make expect.
+    /// Packets expected by the sequence numbers since the beginning or the last restart.
     #[must_use]
     pub fn expected(&self) -> u64 {
         // RFC 3550, A.3: "expected = extended_max - s->base_seq + 1"
@@ -229,7 +229,7 @@ impl Reception {
         self.resyncs
     }
 
-    /// When the last packet arrived that was counted or on probation.
+    /// When the last packet arrived that counted or was on probation.
     #[must_use]
     pub fn arrived_ns(&self) -> u64 {
         self.arrived_ns
@@ -241,7 +241,7 @@ impl Reception {
         self.received != self.received_prior
     }
 
-    /// The loss for a report, whose interval ends here.
+    /// The loss for a report; the report's interval ends here.
     pub fn take_loss(&mut self) -> Loss {
         let expected = self.expected();
         // RFC 3550, A.3: "expected_interval = expected - s->expected_prior" and so on
@@ -463,7 +463,7 @@ mod tests {
         }
     }
 
-    /// What RFC 3550 says in words, without regard for cost.
+    /// RFC 3550's definitions in words, without regard for cost.
     struct Twin {
         base: i64,
         highest: i64,

@@ -1,11 +1,11 @@
-//! From one of PCMU, PCMA and L16 to another, packet by packet: RTP in, RTP out.
+//! Converts RTP between PCMU, PCMA and L16, packet by packet.
 //!
-//! A packet that keeps its number of samples is converted in place. Another packet time, or a loss that is
-//! concealed, goes through a small store. Sequence numbers go on without a gap, timestamps keep the distances
-//! of the incoming ones, also over a change of the sender (RFC 3550, section 5.1).
+//! A packet that keeps its number of samples is converted in place. Another packet time, or a concealed loss, goes
+//! through a small store. Sequence numbers continue without a gap; timestamps keep the distances of the incoming ones,
+//! also when the sender changes (RFC 3550, section 5.1).
 //!
-//! Drain contract: after each `handle_*`, call [`Recoder::poll_packet`] until it gives `None`. A packet that is
-//! answered with [`Handled::DrainFirst`] is to be handled again after that.
+//! Drain contract: after each `handle_*`, call [`Recoder::poll_packet`] until it returns `None`. After
+//! [`Handled::DrainFirst`], drain and handle the same packet again.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::l16;
 use crate::packet::Packet;
 use crate::payload::COMFORT_NOISE;
 
-/// How samples stand in a payload.
+/// Encoding of a payload's samples.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Encoding {
     /// G.711 µ-law, a byte a sample.
@@ -37,7 +37,7 @@ impl Encoding {
         }
     }
 
-    /// The linear samples of a payload, as many as there is room for; says how many.
+    /// Decodes a payload to linear samples, as many as there is room for; returns how many.
     pub fn to_linear(self, payload: &[u8], linear: &mut [i16]) -> usize {
         let by_table = |table: &[i16; 256], linear: &mut [i16]| {
             for (sample, code) in linear.iter_mut().zip(payload) {
@@ -79,41 +79,41 @@ impl Encoding {
     }
 }
 
-/// What a [`Recoder`] makes of what.
+/// Settings of a [`Recoder`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// The encoding that comes in.
+    /// The incoming encoding.
     pub from: Encoding,
-    /// The encoding that goes out.
+    /// The outgoing encoding.
     pub to: Encoding,
     /// Samples a second, of both, and the rate of both RTP clocks.
     pub clock_rate_hz: u32,
-    /// The payload type that comes in; `None`: any but those that are passed on as they are.
+    /// The incoming payload type; `None`: any except those passed on unchanged.
     pub payload_type_in: Option<PayloadType>,
-    /// The payload type that goes out.
+    /// The outgoing payload type.
     pub payload_type: PayloadType,
-    /// The sender that goes out.
+    /// The outgoing SSRC.
     pub ssrc: Ssrc,
-    /// The first sequence number that goes out; random, by RFC 3550, section 5.1.
+    /// The first outgoing sequence number; random, by RFC 3550, section 5.1.
     pub first_seq: SeqNum,
-    /// The first timestamp that goes out; random, by RFC 3550, section 5.1.
+    /// The first outgoing timestamp; random, by RFC 3550, section 5.1.
     pub first_time: RtpTime,
-    /// Samples of each packet that goes out; 0: as they come in.
+    /// Samples per outgoing packet; 0: as in the incoming ones.
     pub packet_samples: u32,
-    /// The payload type of telephone events (RFC 4733), which are passed on as they are.
+    /// The payload type of telephone events (RFC 4733), which pass unchanged.
     pub telephone_event: Option<PayloadType>,
 }
 
-/// What became of a packet.
+/// Result of handling a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Handled {
-    /// It was converted in place: these bytes of it are what goes out.
+    /// Converted in place: send this range of its bytes.
     InPlace(Range<usize>),
-    /// What it held is in the store.
+    /// Its samples are in the store.
     Stored,
-    /// Nothing yet: what is in the store goes out before it.
+    /// Not handled: drain the store first.
     DrainFirst,
-    /// It is of no use here.
+    /// The packet is useless here.
     Dropped(DropReason),
 }
 
@@ -124,7 +124,7 @@ pub enum DropReason {
     Malformed,
     /// It is of another payload type.
     PayloadType(PayloadType),
-    /// No whole sample is in it, or more than [`STORE_SAMPLES_MAX`].
+    /// It holds no whole sample, or more than [`STORE_SAMPLES_MAX`].
     Length(usize),
 }
 
@@ -133,7 +133,7 @@ pub enum DropReason {
 pub struct Stored {
     /// Bytes written, header included.
     pub len: usize,
-    /// When its first sample is to be played, nanoseconds, if the packets that came in said so.
+    /// When its first sample is to be played, in nanoseconds, if the incoming packets said so.
     pub play_ns: Option<u64>,
 }
 
@@ -144,11 +144,11 @@ pub struct Stats {
     pub packets_in: u64,
     /// Packets that went out.
     pub packets_out: u64,
-    /// Samples that were made up for lost ones.
+    /// Samples made up for losses.
     pub concealed_samples: u64,
-    /// Telephone events and comfort noise passed on as they were.
+    /// Telephone events and comfort noise passed on unchanged.
     pub passed_on: u64,
-    /// Packets of no use.
+    /// Useless packets.
     pub dropped: u64,
 }
 
@@ -159,27 +159,27 @@ pub struct Recoder {
     seq: SeqNum,
     /// Added to an incoming timestamp.
     time_offset: u32,
-    /// Of the packet that came last.
+    /// Of the last incoming packet.
     last_ssrc: Option<Ssrc>,
     /// The packet time of the last packet that had a plausible one, in samples.
     last_samples: u32,
     allowance: Allowance,
     /// Where the next packet is expected, in incoming timestamps.
     next_time: RtpTime,
-    /// When that is to be played.
+    /// When the next packet is to be played.
     next_play_ns: Option<u64>,
     conceals: bool,
-    /// A packet goes out with a marker when there was a pause before it.
+    /// An outgoing packet gets the marker bit after a pause.
     after_pause: bool,
     stats: Stats,
     history: History,
-    /// Encoded as it goes out, not sent yet; as a rule empty.
+    /// Encoded for output, not sent yet; usually empty.
     store: Vec<u8>,
     store_time: RtpTime,
     store_play_ns: Option<u64>,
-    /// Samples of each packet that the store is cut into.
+    /// Samples per packet cut from the store.
     store_packet_samples: u32,
-    /// What is in the store goes out even if it is no full packet.
+    /// The store is drained even if it holds no full packet.
     flushing: bool,
     concealer: Option<Concealer>,
 }
@@ -213,21 +213,21 @@ impl Recoder {
         }
     }
 
-    /// What it was made for.
+    /// Its settings.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The sender changed its encoding: what comes from now on is of `config`. What goes out is the same stream as before;
-    /// its SSRC, numbers and timestamps go on. The store must have been drained after [`Recoder::handle_end`].
+    /// The sender changed its encoding: later packets are of `config`. The outgoing stream stays the same; its SSRC,
+    /// numbers and timestamps continue. The store must have been drained after [`Recoder::handle_end`].
     pub fn reconfigure(&mut self, config: Config) {
         debug_assert!(
             self.store.is_empty(),
             "what is stored is of the old encoding"
         );
         if config.clock_rate_hz != self.config.clock_rate_hz {
-            // Timestamps count other units now: the next packet is where the last one ended.
+            // Timestamps count other units now: the next packet begins where the last one ended.
             self.config.first_time = self.outgoing(self.next_time);
             self.last_ssrc = None;
         }
@@ -244,7 +244,7 @@ impl Recoder {
         self.store.clear();
     }
 
-    /// Another sender identifier for what goes out, after a collision.
+    /// Another outgoing SSRC, after a collision.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         self.config.ssrc = ssrc;
     }
@@ -255,20 +255,20 @@ impl Recoder {
         self.stats
     }
 
-    /// Memory that each packet writes to, to be fetched into the cache before.
+    /// Memory that each packet writes to, for prefetching.
     #[must_use]
     pub fn history(&self) -> &[u8] {
         &self.history.bytes
     }
 
-    /// The next number that goes out.
+    /// The next outgoing sequence number.
     #[must_use]
     pub fn next_seq(&self) -> SeqNum {
         self.seq
     }
 
-    /// A packet in its order; `play_ns` is when it is to be played, if that is known. `resync`: what came before
-    /// says nothing about its timestamp.
+    /// Handles the next packet in order, to be played at `play_ns` if known. `resync`: earlier packets do not predict
+    /// its timestamp.
     pub fn handle_packet(
         &mut self,
         bytes: &mut [u8],
@@ -355,9 +355,8 @@ impl Recoder {
         Handled::InPlace(start..end)
     }
 
-    /// Packets were lost that stood for `duration_ns`: conceals them, up to [`CONCEAL_NS_MAX`], and no more than has
-    /// arrived: a sender that sends little and leaves wide gaps must not make a stream of them. What is not concealed
-    /// is a gap in the timestamps.
+    /// Packets of `duration_ns` were lost: conceals them, up to [`CONCEAL_NS_MAX`] and no more than has arrived,
+    /// because a sender of few packets and wide gaps must not cause a full stream. The rest is a gap in the timestamps.
     pub fn handle_loss(&mut self, play_ns: Option<u64>, duration_ns: u64) {
         if self.last_ssrc.is_none() {
             return;
@@ -376,7 +375,7 @@ impl Recoder {
             self.concealer = Concealer::new(rate_hz, 1).ok();
         }
         let mut made = vec![0; samples as usize];
-        // At a rate that the concealer does not know, what is missing is silence.
+        // At a rate that the concealer does not support, silence fills the gap.
         if let Some(concealer) = &mut self.concealer {
             if !self.conceals {
                 concealer.reset();
@@ -400,7 +399,7 @@ impl Recoder {
         self.next_play_ns = self.next_play_ns.map(|ns| ns.saturating_add(made_ns));
     }
 
-    /// The stream ends or is flushed: what is in the store goes out.
+    /// The stream ends or is flushed: drain the store.
     pub fn handle_end(&mut self) {
         self.flushing = true;
     }
@@ -443,13 +442,13 @@ impl Recoder {
         HEADER_BYTES + self.store_packet_samples as usize * self.config.to.sample_bytes()
     }
 
-    /// Nanoseconds that the store may hold back: the packet time, where it is changed.
+    /// Longest time that the store delays samples, in nanoseconds: the packet time, if it changes.
     #[must_use]
     pub fn delay_ns(&self) -> u64 {
         self.duration_ns(self.config.packet_samples)
     }
 
-    /// Samples of each packet that is made for a loss.
+    /// Samples of each packet made for a loss.
     fn packet_samples(&self) -> u32 {
         match self.config.packet_samples {
             0 => self.last_samples.max(1),
@@ -461,7 +460,7 @@ impl Recoder {
         u64::from(samples) * NS_PER_S / u64::from(self.config.clock_rate_hz.max(1))
     }
 
-    /// A sender's first packet, or one after a jump: goes out at the time that belongs to when it is played.
+    /// A sender's first packet, or one after a jump: its timestamp follows from its play time.
     fn follow(&mut self, header: Header, play_ns: Option<u64>) {
         let goes_on = match self.last_ssrc {
             None => self.config.first_time,
@@ -481,7 +480,7 @@ impl Recoder {
         self.after_pause = true;
     }
 
-    /// An incoming timestamp as it goes out.
+    /// Maps an incoming timestamp to the outgoing one.
     fn outgoing(&self, time: RtpTime) -> RtpTime {
         time.plus(self.time_offset)
     }
@@ -509,7 +508,7 @@ impl Recoder {
         Handled::Dropped(reason)
     }
 
-    /// Converts a payload in place and returns how long it is then.
+    /// Converts a payload in place and returns its new length.
     fn convert(&self, payload: &mut [u8]) -> usize {
         match (self.config.from, self.config.to) {
             (Encoding::Pcmu, Encoding::Pcma) => translate(&g711::ULAW_TO_ALAW, payload),
@@ -531,7 +530,7 @@ impl Recoder {
         let mut samples = Vec::with_capacity(payload.len());
         self.config.from.decode(payload, &mut samples);
         if mends && let Some(concealer) = &mut self.concealer {
-            // The end of what was made up fades into the beginning of this.
+            // The filling fades into the beginning of this packet.
             concealer.pass(&mut samples);
         }
         for sample in samples {
@@ -539,8 +538,7 @@ impl Recoder {
         }
     }
 
-    /// What is put into the store next stands for this time and is cut into packets of so many samples, unless it follows
-    /// something.
+    /// Sets the time and the packet size, in samples, of the samples stored next, unless the store already holds some.
     fn begin_store(&mut self, time: RtpTime, play_ns: Option<u64>, packet_samples: u32) {
         if self.store.is_empty() {
             self.store_time = self.outgoing(time);
@@ -562,7 +560,7 @@ impl Recoder {
     }
 }
 
-/// How much may be made up for losses: what has arrived, up to a reserve.
+/// Budget for filling losses: as much as has arrived, up to a reserve.
 #[derive(Debug)]
 struct Allowance {
     packets: u32,
@@ -577,8 +575,8 @@ impl Allowance {
         self.samples = self.samples.saturating_add(samples).min(samples_max);
     }
 
-    /// Takes `wanted` samples away, or as many whole packets as there are. With `counts_packets` each packet has to be
-    /// there as well: otherwise what arrives is cut as finely.
+    /// Takes `wanted` samples off, or as many whole packets as there are. With `counts_packets`, each packet needs
+    /// budget as well: otherwise incoming packets are cut as finely.
     fn spend(&mut self, wanted: u32, packet_samples: u32, counts_packets: bool) -> u32 {
         let packets = wanted.div_ceil(packet_samples);
         if wanted <= self.samples && (packets <= self.packets || !counts_packets) {
@@ -601,12 +599,12 @@ fn samples_of(ns: u64, rate_hz: u32) -> u32 {
     ((ns * u64::from(rate_hz) + NS_PER_S / 2) / NS_PER_S) as u32
 }
 
-/// Whether senders make packets of so many samples. Less is a remainder, or made to be repeated.
+/// Whether senders use packets of this size. A smaller one is a remainder, or made to cause many fillings.
 fn is_packet_time(samples: u32, rate_hz: u32) -> bool {
     (samples_of(PACKET_NS_MIN, rate_hz)..=samples_of(PACKET_NS_MAX, rate_hz)).contains(&samples)
 }
 
-/// What matters of an RTP header here.
+/// The RTP header fields used here.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     ssrc: Ssrc,
@@ -630,8 +628,8 @@ fn narrow(payload: &mut [u8], encode: impl Fn(i16) -> u8) -> usize {
     samples
 }
 
-/// The last samples that came in, as they came: what a loss is concealed with. Kept for every stream and
-/// looked at only after a loss, so adding to it is a copy and nothing else.
+/// The last incoming samples, unconverted: the concealer's history. Kept for every stream and read only after a loss,
+/// so adding to it is only a copy.
 #[derive(Debug)]
 struct History {
     bytes: Box<[u8]>,
@@ -675,15 +673,15 @@ impl History {
 /// A header without CSRC entries and extension (RFC 3550, section 5.1).
 const HEADER_BYTES: usize = 12;
 const VERSION: u8 = 2;
-/// Half a second of 16 kHz: more than any packet time in use, and what bounds the store.
+/// Half a second of 16 kHz: more than any packet time in use. Bounds the store.
 const STORE_SAMPLES_MAX: usize = 8000;
 /// Longer losses are pauses: after this, concealment is silence anyway.
 const CONCEAL_NS_MAX: u64 = 200_000_000;
-/// What is concealed beyond what has arrived, at most: enough for the longest loss right after the first packet.
+/// Budget at the start: enough for the longest loss right after the first packet.
 const ALLOWANCE_NS_FIRST: u64 = CONCEAL_NS_MAX;
 /// The same in packets of the usual time.
 const ALLOWANCE_PACKETS_FIRST: u32 = (ALLOWANCE_NS_FIRST / PACKET_NS_DEFAULT) as u32;
-/// What a stream without losses may save up for a burst of them.
+/// Largest budget that a stream without losses may save for a burst of them.
 const ALLOWANCE_NS_MAX: u64 = NS_PER_S;
 /// The same in packets of the usual time.
 const ALLOWANCE_PACKETS_MAX: u32 = (ALLOWANCE_NS_MAX / PACKET_NS_DEFAULT) as u32;
@@ -693,7 +691,7 @@ const PACKET_NS_DEFAULT: u64 = 20_000_000;
 const PACKET_NS_MIN: u64 = 1_000_000;
 /// RFC 3551, section 4.2: "A receiver SHOULD accept packets representing between 0 and 200 ms of audio data."
 const PACKET_NS_MAX: u64 = 200_000_000;
-/// What a concealer looks back at: 48.75 ms of 8 kHz.
+/// A concealer's history: 48.75 ms of 8 kHz.
 const HISTORY_SAMPLES: usize = 390;
 
 #[cfg(test)]
@@ -722,7 +720,7 @@ mod tests {
         bytes
     }
 
-    /// What goes out for what comes in: sequence number, timestamp, marker, payload type, payload.
+    /// Output for some input: sequence number, timestamp, marker, payload type, payload.
     type Out = (u16, u32, bool, u8, Vec<u8>);
 
     fn read(bytes: &[u8]) -> Out {
@@ -869,7 +867,7 @@ mod tests {
                 (65_535_u16.wrapping_add(i as u16), 1000 + i * 160, 160)
             );
         }
-        // What was made up is nearer to what was lost than silence is.
+        // The filling is nearer to the lost audio than silence is.
         let error = |made: &dyn Fn(usize) -> f64| -> f64 {
             tone(5)
                 .iter()
@@ -903,10 +901,10 @@ mod tests {
         (out.len(), out.iter().map(|o| o.4.len()).sum())
     }
 
-    /// Who sends next to nothing gets next to nothing made up, whatever the numbers pretend.
+    /// A sender of few packets gets little filling, whatever its numbers claim.
     #[test]
     fn gaps_do_not_amplify() {
-        // What the first loss may be filled with, before much has arrived: 200 ms.
+        // Filling for the first loss, before much has arrived: 200 ms.
         let burst = (10, 10 * 160);
         for gap in [1, 9, 50, 2000] {
             for samples in [1, 7, 8, 80, 160] {
@@ -918,7 +916,7 @@ mod tests {
         }
     }
 
-    /// A long packet earns a long filling; a short one behind the loss must not cut that into many.
+    /// A long packet earns a long filling; a short one after the loss must not cut that into many.
     #[test]
     fn a_filling_is_not_cut_into_more_packets_than_arrived() {
         let mut recoder = Recoder::new(PCMU_TO_PCMA);

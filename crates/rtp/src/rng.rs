@@ -1,5 +1,5 @@
 //! Pseudo-random numbers from a seed: SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number
-//! generators", 2014). To spread timers and to pick identifiers, not to keep secrets.
+//! generators", 2014). For spreading timers and choosing identifiers, not for secrets.
 
 /// A sequence of numbers that its seed determines.
 #[derive(Debug, Clone)]

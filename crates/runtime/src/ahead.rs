@@ -1,8 +1,8 @@
-//! Where the memory of the agents is, so that it can be fetched before they run.
+//! Addresses of the agents' memory, for prefetching before they run.
 //!
-//! With thousands of agents that take turns, an agent's memory has left the cache when its turn comes round. Looking the
-//! addresses up in the slots would be to wait for the slots. They are kept here, side by side; they are hints, which are
-//! prefetched and never followed.
+//! With thousands of agents taking turns, an agent's memory has left the cache by its turn. Reading the addresses from
+//! the slots would mean waiting for the slots. They are kept here, side by side; they are hints, which are prefetched
+//! and never dereferenced.
 
 use crate::sys::{CACHE_LINE, prefetch};
 
@@ -12,7 +12,7 @@ pub(crate) struct Place {
     slot: usize,
     agent: usize,
     agent_lines: usize,
-    /// What wakes it, which another thread may have touched last.
+    /// Its wake-up, possibly last touched by another thread.
     wake: usize,
 }
 
@@ -51,10 +51,10 @@ fn address<T: ?Sized>(of: &T) -> usize {
     std::ptr::from_ref(of).cast::<u8>().addr()
 }
 
-/// Agents between one step of looking ahead and the next: the time of two, some microseconds, is more than a
-/// fetch from memory takes.
+/// Agents between one step of prefetching and the next: the time of two, some microseconds, is more than a fetch from
+/// memory takes.
 pub(crate) const AHEAD: usize = 2;
-/// Cache lines of a slot, which need not begin where a line does.
+/// Cache lines of a slot, which may begin within a line.
 const SLOT_LINES: usize = 2;
-/// Cache lines of an agent that are worth fetching: the beginning, where the hot fields are.
+/// Cache lines of an agent worth fetching: the beginning, with the hot fields.
 const AGENT_LINES_MAX: usize = 10;

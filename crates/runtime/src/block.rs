@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
-/// Runs `future` to its end on this thread, which sleeps in between. On a shard's thread this stalls
-/// everything that lives there: await instead.
+/// Runs `future` to its end on this thread, which sleeps in between. On a shard's thread this stalls every other
+/// resident: await instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let parker = Arc::new(Parker {
         thread: thread::current(),
@@ -20,7 +20,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return output;
         }
-        // Others may unpark this thread for their own reasons.
+        // Other code may unpark this thread for its own reasons.
         while !parker.woken.swap(false, Ordering::Acquire) {
             thread::park();
         }

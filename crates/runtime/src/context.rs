@@ -1,4 +1,4 @@
-//! Contexts by name: who asks for the same name shares the same threads.
+//! Contexts by name: users of the same name share the same threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,10 +10,10 @@ use std::{fmt, io, thread};
 use crate::counters::CountersSnapshot;
 use crate::shard::{Shard, current_shard_id};
 
-/// What a context is asked to be.
+/// Requested settings of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
-    /// How long to collect before a batch is handled; zero for none.
+    /// How long to collect events before a batch is handled; zero for no throttling.
     pub wait: Duration,
     /// -1: exactly one thread; 0: one per CPU core; N: N threads.
     pub threads: i32,
@@ -29,7 +29,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The number of threads that `threads` stands for.
+    /// The number of threads for the value of `threads`.
     pub fn thread_count(&self) -> usize {
         match self.threads {
             0 => thread::available_parallelism().map_or(1, usize::from),
@@ -38,18 +38,18 @@ impl Settings {
     }
 }
 
-/// A second user asked for other settings than the first, whose stand.
+/// A second user requested other settings than the first, whose settings apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "context '{name}' runs already with wait {} ms and {} thread(s); asked for wait {} ms and {} thread(s), which is ignored",
+    "context '{name}' already runs with wait {} ms and {} thread(s); the requested wait {} ms and {} thread(s) are ignored",
     .stands.wait.as_millis(), .stands.thread_count(), .asked.wait.as_millis(), .asked.thread_count()
 )]
 pub struct SettingsConflict {
     /// The context.
     pub name: String,
-    /// What it runs with.
+    /// The actual settings.
     pub stands: Settings,
-    /// What was asked for.
+    /// The requested settings.
     pub asked: Settings,
 }
 
@@ -102,12 +102,12 @@ impl Context {
         &self.0.name
     }
 
-    /// What it runs with: the settings of its first user.
+    /// The actual settings: those of its first user.
     pub fn settings(&self) -> Settings {
         self.0.settings
     }
 
-    /// What to tell a user who asked for `asked`, if that differs from what stands.
+    /// The warning for a user whose settings `asked` differ from the actual ones.
     pub fn conflict(&self, asked: Settings) -> Option<SettingsConflict> {
         let stands = self.0.settings;
         let same = stands.wait == asked.wait && stands.thread_count() == asked.thread_count();
@@ -118,7 +118,7 @@ impl Context {
         })
     }
 
-    /// The thread for a new element: each in turn. The element stays on it for life.
+    /// The thread for a new element: round-robin. The element stays on it for life.
     pub fn next_shard(&self) -> Shard {
         let turn = self.0.next.fetch_add(1, Ordering::Relaxed);
         self.0.shards[turn % self.0.shards.len()].clone()
@@ -129,7 +129,7 @@ impl Context {
         &self.0.shards
     }
 
-    /// How many hold a share.
+    /// Number of shares.
     pub fn users(&self) -> usize {
         Arc::strong_count(&self.0)
     }
@@ -144,18 +144,18 @@ impl fmt::Debug for Context {
     }
 }
 
-/// A context as an observer sees it.
+/// A context for observers.
 #[derive(Debug, Clone)]
 pub struct ContextInfo {
     /// Its name.
     pub name: String,
-    /// What it runs with.
+    /// Its actual settings.
     pub settings: Settings,
-    /// How many hold a share.
+    /// Number of shares.
     pub users: usize,
     /// The counters of each thread.
     pub shards: Vec<CountersSnapshot>,
-    /// The threads themselves, to ask them more.
+    /// The threads themselves, for further queries.
     pub threads: Vec<Shard>,
 }
 
@@ -197,10 +197,10 @@ struct Inner {
 impl Drop for Inner {
     fn drop(&mut self) {
         for shard in &self.shards {
-            // Refused only if the thread has ended already.
+            // Refused only if the thread has already ended.
             let _ = shard.command(|local| local.closing.set(true));
         }
-        // A shard's thread cannot wait for itself, and must not hold up its neighbours for another's.
+        // A shard's thread cannot wait for itself, and must not hold up its neighbours while it waits for another.
         if current_shard_id().is_some() {
             return;
         }
@@ -234,5 +234,5 @@ fn thread_name(context: &str, index: usize, count: usize) -> String {
 
 static REGISTRY: LazyLock<Mutex<HashMap<String, Weak<Inner>>>> = LazyLock::new(Mutex::default);
 static NEXT_SHARD: AtomicU64 = AtomicU64::new(0);
-/// More threads in one context than this is a mistake in a configuration.
+/// A higher number of threads in one context is a configuration mistake.
 const THREADS_MAX: usize = 1024;

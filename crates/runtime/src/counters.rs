@@ -1,15 +1,15 @@
-//! What a shard counts. One writer, the shard's thread; readers take relaxed snapshots without a lock.
+//! Counters of a shard. One writer, the shard's thread; readers take relaxed snapshots without a lock.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Values since the shard started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CountersSnapshot {
-    /// Returns from a sleep in the kernel.
+    /// Wake-ups from a sleep in the kernel.
     pub wakeups: u64,
     /// Nanoseconds not spent asleep (wall clock of the thread, so preemption counts as busy).
     pub busy_ns: u64,
-    /// Packets that agents reported with [`crate::Cx::count_packets`].
+    /// Packets reported by agents with [`crate::Cx::count_packets`].
     pub packets: u64,
     /// Agents that live on the shard.
     pub agents: u64,
@@ -28,7 +28,7 @@ pub struct Lateness {
     pub p50_ns: u64,
     /// 99th percentile, as above.
     pub p99_ns: u64,
-    /// The greatest, exact.
+    /// The maximum, exact.
     pub max_ns: u64,
 }
 
@@ -82,7 +82,7 @@ impl Counters {
     }
 }
 
-/// A number with one writer: a load and a store, no locked instruction.
+/// A number with one writer: a load and a store, no atomic read-modify-write.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 

@@ -1,13 +1,11 @@
 //! Contexts: one thread each, carrying thousands of sources.
 //!
-//! A [`Context`] has a name, a *wait* and a number of threads. Each of its threads is a [`Shard`]: an
-//! epoll reactor, a timer wheel and a ready queue, all owned by that thread. Things that live on a
-//! shard are [`Agent`]s (driven by sockets, timers and wake-ups, called directly, no future in
-//! between) and tasks (futures).
+//! A [`Context`] has a name, a *wait* and a number of threads. Each of its threads is a [`Shard`]: an epoll reactor, a
+//! timer wheel and a ready queue, all owned by that thread. A shard's residents are [`Agent`]s (driven by sockets,
+//! timers and wake-ups, called directly without futures) and tasks (futures).
 //!
-//! With `wait = W` a shard handles all that has arrived at most once per `W`, in one batch; between
-//! batches it sleeps in the kernel, and when nothing arrives it does not wake up at all. Control
-//! commands interrupt the sleep.
+//! With `wait = W` a shard handles all pending events at most once per `W`, in one batch. Between batches it sleeps in
+//! the kernel, and without events it does not wake up at all. Control commands interrupt the sleep.
 //!
 //! ```
 //! use threadbare_runtime::{Context, Settings};
@@ -19,11 +17,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Nothing here knows of GStreamer.
+//! This crate does not depend on GStreamer.
 
 #[cfg(not(loom))]
 mod agent;
-// Of the agents, the model checker needs the word that other threads share.
+// Of the agents, the model checker needs only the word shared between threads.
 #[cfg(loom)]
 #[path = "agent/state.rs"]
 mod agent_state;

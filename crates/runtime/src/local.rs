@@ -1,8 +1,7 @@
-//! A shard's own state: agents, ready queue, timers, reactor. Only its thread ever touches it.
+//! A shard's own state: agents, ready queue, timers, reactor. Only its thread touches it.
 //!
-//! Agents are taken out of their slot while they run, and no cell stays borrowed during a call into
-//! foreign code: whatever an agent does may come back here (a push downstream that removes the agent,
-//! registers another, spawns a task).
+//! Agents are taken out of their slot while they run, and no cell stays borrowed during a call into foreign code: an
+//! agent's actions may come back here (a push downstream that removes the agent, registers another, spawns a task).
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -25,23 +24,22 @@ use crate::task::enlisted;
 use crate::watch::Blocked;
 use crate::wheel::{Precision, TimerKey, Wheel};
 
-/// The state of the shard whose thread this is. Reached through [`Local::with_current`], a command or an
-/// agent's [`Cx`].
+/// The state of the current thread's shard. Reached through [`Local::with_current`], a command or an agent's [`Cx`].
 pub struct Local {
     pub(crate) shard: Shard,
     slots: RefCell<Slab<Slot>>,
-    /// By the number of the slot.
+    /// Indexed by slot number.
     places: RefCell<Vec<Place>>,
     next_generation: Cell<u32>,
     ready: RefCell<VecDeque<Wake>>,
     commands: RefCell<VecDeque<Command>>,
-    /// Of the tasks that have begun and not ended.
+    /// The tasks that have begun and not ended.
     tasks: RefCell<Slab<Waker>>,
     wheel: RefCell<Wheel<TimerTarget>>,
     fired: RefCell<Vec<TimerTarget>>,
     epoll: Epoll,
     now_ns: Cell<u64>,
-    /// When the run of an agent that comes next begins: one look at the clock between two of them.
+    /// The start of the next agent's run: one clock call between two runs.
     mark_ns: Cell<u64>,
     slice: Cell<u64>,
     pub(crate) closing: Cell<bool>,
@@ -52,7 +50,7 @@ thread_local! {
 }
 
 impl Local {
-    /// Makes the calling thread the shard's thread, for as long as `body` runs.
+    /// Makes the calling thread the shard's thread, while `body` runs.
     pub(crate) fn enter(shard: Shard, origin_ns: u64, tick_ns: u64, body: impl FnOnce(&Local)) {
         let epoll = match Epoll::new() {
             Ok(epoll) => epoll,
@@ -87,13 +85,13 @@ impl Local {
         CURRENT.set(None);
     }
 
-    /// Calls `f` with the state of the shard whose thread this is; `None` on any other thread.
+    /// Calls `f` with the state of the current thread's shard; `None` on any other thread.
     pub fn with_current<R>(f: impl FnOnce(&Local) -> R) -> Option<R> {
         let local = CURRENT.with(|current| current.borrow().clone());
         local.as_deref().map(f)
     }
 
-    /// The shard whose thread this is.
+    /// The current thread's shard.
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
@@ -103,7 +101,7 @@ impl Local {
         self.now_ns.get()
     }
 
-    /// The number of the current slice: with throttling, of the batch; without, of the pass.
+    /// The number of the current slice: of the batch with throttling, else of the pass.
     pub fn slice(&self) -> u64 {
         self.slice.get()
     }
@@ -112,7 +110,7 @@ impl Local {
         self.slice.set(self.slice.get() + 1);
     }
 
-    /// Puts an agent on this shard. It is not run until something wakes it.
+    /// Adds an agent to this shard. It does not run until a wake-up.
     pub fn add_agent<A: Agent>(&self, agent: A) -> AgentHandle<A> {
         let label = agent.label();
         let generation = self.next_generation.get();
@@ -141,7 +139,7 @@ impl Local {
         AgentHandle::new(self.shard.clone(), token, wake)
     }
 
-    /// A new agent has this slot; `moved`: all slots lie elsewhere now.
+    /// A new agent has this slot; `moved`: all slots have moved in memory.
     fn note_place(&self, slots: &Slab<Slot>, token: Token, moved: bool) {
         let mut places = self.places.borrow_mut();
         let index = token.index as usize;
@@ -233,7 +231,7 @@ impl Local {
         slot.agent.take()
     }
 
-    /// Back into its slot; dropped if it was removed meanwhile.
+    /// Returns the agent to its slot; drops it if it was removed meanwhile.
     fn put_back(&self, token: Token, agent: Box<dyn Agent>) {
         let mut slots = self.slots.borrow_mut();
         match slots.get_mut(token.index as usize) {
@@ -254,7 +252,7 @@ impl Local {
         }
     }
 
-    /// Runs a command for an agent, or puts it aside while the agent is out. Dropped if the agent is gone.
+    /// Runs a command for an agent, or postpones it while the agent is out. Dropped if the agent is gone.
     pub(crate) fn with_agent_later(
         &self,
         token: Token,
@@ -295,7 +293,7 @@ impl Local {
         watch.note(&self.shard, Blocked { by, at_ns, for_ns });
     }
 
-    /// What was done up to here is not the next agent's time.
+    /// Time up to here does not count as the next agent's.
     fn mark(&self) {
         self.mark_ns.set(clock_now_ns());
     }
@@ -365,7 +363,7 @@ impl Local {
         let pending_until = slot.timer.map(|_| slot.deadline.0);
         slot.deadline = (deadline_ns, precision);
         match pending_until {
-            // Later than before: left where it is and looked at again when it fires.
+            // Moved later: the entry stays and is checked again when it fires.
             Some(pending) if pending <= deadline_ns => {}
             _ => {
                 let mut wheel = self.wheel.borrow_mut();
@@ -414,7 +412,7 @@ impl Local {
         self.commands.borrow_mut().push_back(command);
     }
 
-    // What follows is the shard's loop at work; `shard.rs` decides when.
+    // The following steps make up the shard's loop; `shard.rs` calls them.
 
     pub(crate) fn read_clock(&self) -> u64 {
         let now = clock_now_ns();
@@ -427,7 +425,7 @@ impl Local {
         !self.ready.borrow().is_empty() || self.has_commands()
     }
 
-    /// Whether commands gave commands in their turn.
+    /// Whether commands added further commands.
     pub(crate) fn has_commands(&self) -> bool {
         !self.commands.borrow().is_empty()
     }
@@ -436,7 +434,7 @@ impl Local {
         self.wheel.borrow().next_deadline_ns()
     }
 
-    /// Takes what other threads left and runs the commands.
+    /// Takes other threads' items and runs the commands.
     pub(crate) fn take_inbox(&self) {
         let (mut control, mut data) = self.shard.take_inbox();
         self.ready.borrow_mut().extend(data.drain(..));
@@ -451,10 +449,10 @@ impl Local {
         self.run_commands();
     }
 
-    /// One queue for all, also for those fetched in the middle of a command that waits for another shard:
-    /// so they stay in order.
+    /// One queue for all commands, also for those fetched in the middle of a command that waits for another shard: so
+    /// they stay in order.
     fn run_commands(&self) {
-        // Bounded: what they add is for the next pass.
+        // Bounded: newly added commands wait for the next pass.
         let count = self.commands.borrow().len();
         if count == 0 {
             return;
@@ -475,8 +473,7 @@ impl Local {
         }
     }
 
-    /// Waits for descriptors, then calls `awake`, then runs the agents of those that are ready. Returns
-    /// how many events there were.
+    /// Waits for descriptors, then calls `awake`, then runs the agents of the ready ones. Returns the number of events.
     pub(crate) fn poll_io(
         &self,
         events: &mut [MaybeUninit<Event>],
@@ -488,8 +485,7 @@ impl Local {
             &[]
         });
         awake();
-        // A command that was given before a packet came is carried out before the packet is looked at: after
-        // a pause, nothing more arrives.
+        // A command from before a packet runs before the packet is read: after a pause, nothing more arrives.
         self.take_control();
         if !events.is_empty() {
             self.mark();
@@ -512,8 +508,8 @@ impl Local {
         count
     }
 
-    /// Has the memory of the agents that come next fetched while this one runs: first the slot, then the agent,
-    /// then what the agent names.
+    /// Prefetches the memory of the next agents while this one runs: first the slot, then the agent, then the addresses
+    /// that the agent names.
     #[inline]
     fn look_ahead(&self, by: WakenBy, token: impl Fn(usize) -> Option<Token>) {
         {
@@ -594,7 +590,7 @@ impl Local {
         self.run_agent(token, Ready::Timer);
     }
 
-    /// Runs what was ready when it was called; what that wakes is for the next pass.
+    /// Runs the agents that were ready at the call; those they wake wait for the next pass.
     pub(crate) fn run_ready(&self) -> usize {
         let count = self.ready.borrow().len();
         self.shard.counters().ready_max.raise_to(count as u64);
@@ -627,7 +623,7 @@ impl Local {
         count
     }
 
-    /// The shard ends: everything that still lives on it is dropped here, on its own thread.
+    /// The shard ends: drops all remaining residents here, on its own thread.
     fn clear(&self) {
         let (control, data) = self.shard.close_inbox();
         control.into_iter().for_each(drop_caught);
@@ -649,14 +645,14 @@ impl Local {
                 .into_iter()
                 .for_each(|token| self.remove_agent(token));
         }
-        // Dropping a queued task cancels it, which may wake others: until nothing is left.
+        // Dropping a queued task cancels it, which may wake others: repeat until none is left.
         loop {
             let queued = self.ready.take();
             let tasks = self.tasks.take();
             if queued.is_empty() && tasks.is_empty() {
                 break;
             }
-            // That puts them on the queue.
+            // Cancelling queues them.
             tasks.into_iter().for_each(|(_, waker)| waker.wake());
             queued.into_iter().for_each(drop_caught);
         }
@@ -664,10 +660,10 @@ impl Local {
     }
 }
 
-/// Drops what belongs to others, whose panic must not stop the shard.
+/// Drops foreign values; their panic must not stop the shard.
 fn drop_caught<T>(value: T) {
     if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
-        tracing::error!("a panic while something of a context thread was dropped");
+        tracing::error!("panic while a context thread dropped a value");
     }
 }
 
@@ -692,7 +688,7 @@ impl fmt::Debug for Local {
 struct Slot {
     /// Out while it runs.
     agent: Option<Box<dyn Agent>>,
-    /// Commands for it that were served while it was out, in a call to another shard.
+    /// Commands for it that arrived while it was out, in a call to another shard.
     deferred: Vec<Command>,
     generation: u32,
     wake: Arc<WakeAgent>,
@@ -702,7 +698,7 @@ struct Slot {
     deadline: (u64, Precision),
 }
 
-/// What agents that come next are called for.
+/// Reasons for the next agents' runs.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum WakenBy {
     Descriptor,

@@ -1,4 +1,4 @@
-//! A shard: one thread of a context, its loop, and how other threads reach it.
+//! A shard: one thread of a context, its loop, and its handle for other threads.
 
 use std::mem::MaybeUninit;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -18,25 +18,24 @@ use crate::watch::{Blocked, Watch};
 /// A command for a shard's thread.
 pub(crate) type Command = Box<dyn FnOnce(&Local) + Send>;
 
-/// Something that is ready to run.
+/// A task that is ready to run.
 #[derive(Debug)]
 pub(crate) enum Wake {
     Agent(Token),
     Task(Runnable),
 }
 
-/// Reaches one thread of a context. Cheap to clone; does not keep the thread alive (a
-/// [`crate::Context`] does).
+/// A handle of one thread of a context. Cheap to clone; does not keep the thread alive (a [`crate::Context`] does).
 #[derive(Clone)]
 pub struct Shard(Arc<Shared>);
 
-/// The shard has shut down: its context has no user any more.
+/// The shard has shut down: its context has no users left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the context has shut down")]
 pub struct ShardClosed;
 
 impl Shard {
-    /// Starts a shard's thread. `wait`: zero for none.
+    /// Starts a shard's thread. `wait`: zero for no throttling.
     pub(crate) fn start(
         id: u64,
         name: String,
@@ -61,7 +60,7 @@ impl Shard {
         Ok((shard, thread))
     }
 
-    /// A number that no other shard of this process has.
+    /// A number unique among the process's shards.
     pub fn id(&self) -> u64 {
         self.0.id
     }
@@ -71,7 +70,7 @@ impl Shard {
         &self.0.name
     }
 
-    /// The context's wait, zero for none.
+    /// The context's wait, zero for no throttling.
     pub fn wait(&self) -> Duration {
         Duration::from_nanos(self.0.wait_ns)
     }
@@ -82,7 +81,7 @@ impl Shard {
         current_shard_id() == Some(self.0.id)
     }
 
-    /// What the shard has counted so far.
+    /// The shard's counters.
     pub fn counters_snapshot(&self) -> CountersSnapshot {
         self.0.counters.snapshot()
     }
@@ -97,7 +96,8 @@ impl Shard {
         self.0.watch.labels()
     }
 
-    /// The running agent, and when its run began, ns of CLOCK_MONOTONIC. Does not wait for the shard, which may be held up.
+    /// The running agent, and the start of its run, ns of CLOCK_MONOTONIC. Does not wait for the shard, which may be
+    /// held up.
     pub fn running(&self) -> Option<(String, u64)> {
         self.0.watch.running()
     }
@@ -107,12 +107,12 @@ impl Shard {
         self.0.watch.log()
     }
 
-    /// A longer run is a hold, ns: the length of a slice.
+    /// A longer run counts as a hold, ns: the length of a slice.
     pub fn blocked_limit_ns(&self) -> u64 {
         self.0.watch.limit_ns()
     }
 
-    /// Notes a hold within the run of an agent; its time is not noted again as the agent's. On the shard's thread
+    /// Notes a hold within the run of an agent; its time does not count again as the agent's. On the shard's thread
     /// only; times are of [`clock_now_ns`](crate::clock_now_ns).
     pub fn note_blocked(&self, blocked: Blocked) {
         debug_assert!(self.is_current(), "on another thread than the shard's");
@@ -142,9 +142,8 @@ impl Shard {
         }
     }
 
-    /// Runs `f` on the shard's thread and waits for what it returns. On the shard's own thread it runs at
-    /// once. A shard's thread that waits for another one goes on to serve commands, so that two that call
-    /// each other do not lock up.
+    /// Runs `f` on the shard's thread and waits for its result. On the shard's own thread it runs at once. A shard's
+    /// thread that waits for another one continues to serve commands, so that two that call each other do not deadlock.
     pub fn call<R: Send + 'static>(
         &self,
         f: impl FnOnce(&Local) -> R + Send + 'static,
@@ -173,7 +172,7 @@ impl Shard {
         task
     }
 
-    /// One value of type `T` for each shard, made when it is first asked for.
+    /// One value of type `T` for each shard, created on first use.
     pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce(&Shard) -> T) -> Arc<T> {
         let mut extensions = self
             .0
@@ -236,7 +235,7 @@ impl Shard {
         (control, data)
     }
 
-    /// Gives the emptied vectors of `take_inbox` back for the next time.
+    /// Returns the emptied vectors of `take_inbox` for reuse.
     pub(crate) fn recycle_inbox(&self, control: Vec<Command>, data: Vec<Wake>) {
         lock(&self.0.spare).push((control, data));
     }
@@ -272,7 +271,7 @@ impl Shard {
                 .run_throttled(origin_ns);
             }
         });
-        // Whatever started the thread may have failed before the inbox was served.
+        // The thread's creator may have failed before the inbox was served.
         drop(self.close_inbox());
         CURRENT_ID.set(NO_SHARD);
     }
@@ -287,7 +286,7 @@ impl fmt::Debug for Shard {
     }
 }
 
-/// The id of the shard whose thread this is.
+/// The id of the current thread's shard.
 #[inline]
 pub fn current_shard_id() -> Option<u64> {
     let id = CURRENT_ID.get();
@@ -314,7 +313,7 @@ struct Shared {
     extensions: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
 }
 
-/// When the shard works and when it sleeps.
+/// Decides when the shard works and when it sleeps.
 struct Loop<'a> {
     shard: &'a Shard,
     local: &'a Local,
@@ -384,7 +383,7 @@ impl Loop<'_> {
         }
     }
 
-    /// Handles all that has arrived, but no longer than until `end_ns`. `true`: there was something.
+    /// Handles all pending events, at most until `end_ns`. `true`: there were some.
     fn slice(&mut self, end_ns: u64) -> bool {
         let mut worked = false;
         loop {
@@ -403,7 +402,7 @@ impl Loop<'_> {
         }
     }
 
-    /// The sleep between two slices: only commands interrupt it, and it goes on after them.
+    /// The sleep between two slices: only commands interrupt it, and it continues after them.
     fn sleep_until(&mut self, edge_ns: u64) {
         let park = &self.shard.0.park;
         loop {
@@ -415,8 +414,7 @@ impl Loop<'_> {
             if !self.local.has_commands() && park.prepare(Sleep::Throttled) {
                 let interrupt = &self.shard.0.interrupt;
                 if interrupt.sleep(Duration::from_nanos(edge_ns - now)) {
-                    // Also one that was written late, for an earlier sleep: it would end this one at once,
-                    // again and again.
+                    // Also a late write for an earlier sleep: it would end this one at once, again and again.
                     interrupt.drain();
                 }
                 park.awake();
@@ -425,7 +423,7 @@ impl Loop<'_> {
         }
     }
 
-    /// The sleep after a slice without work: until anything happens. Returns the edge to go on at.
+    /// The sleep after a slice without work: until any event. Returns the next edge.
     fn sleep_while_idle(&mut self, origin_ns: u64) -> u64 {
         let (park, wait_ns) = (&self.shard.0.park, self.shard.0.wait_ns);
         loop {
@@ -457,7 +455,7 @@ impl Loop<'_> {
         }
     }
 
-    /// After an interrupt: whether it was for commands alone. Runs them.
+    /// After an interrupt: runs the commands, and returns whether there was nothing else.
     fn only_control(&self) -> bool {
         self.local.take_inbox();
         !self.local.has_ready() && !self.local.await_io(Some(Duration::ZERO))
@@ -473,7 +471,7 @@ impl Loop<'_> {
     }
 }
 
-/// Where the result of a call arrives.
+/// Receives the result of a call.
 struct Reply<R> {
     value: Mutex<ReplyState<R>>,
     done: Condvar,
@@ -539,9 +537,9 @@ impl<R> Drop for ReplySender<R> {
     }
 }
 
-/// Events fetched by one epoll_wait: enough for the streams one thread carries (3000 and more).
+/// Events fetched by one epoll_wait: enough for one thread's streams (3000 and more).
 const EVENTS: usize = 4096;
 /// Timer granularity of a context without a wait.
 const UNTHROTTLED_TICK_NS: u64 = 1_000_000;
-/// How often a shard that waits for another one looks at its own commands.
+/// How often a shard that waits for another one checks its own commands.
 const CROSS_CALL_SERVE: Duration = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! The primitives that loom can replace, so that the cross-thread parts are model-checked as they are.
+//! The primitives that loom can replace, so that the cross-thread parts are model-checked unchanged.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::{
@@ -12,8 +12,8 @@ pub(crate) use loom::sync::{
     atomic::{AtomicBool, AtomicU8, Ordering},
 };
 
-/// Locks, and goes on if another thread panicked while it held the lock: what these locks protect
-/// (plain queues and maps) is valid after every single operation.
+/// Locks, also after a panic in another thread that held the lock: the protected values (plain queues and maps) are
+/// valid after every single operation.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     match mutex.lock() {
         Ok(guard) => guard,

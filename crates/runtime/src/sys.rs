@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-/// Nanoseconds of CLOCK_MONOTONIC, which is also what GStreamer's system clock counts.
+/// Nanoseconds of CLOCK_MONOTONIC, the clock of GStreamer's system clock.
 pub fn clock_now_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -17,8 +17,8 @@ pub fn clock_now_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Asks the processor to fetch `lines` cache lines from `address` on: a hint that never faults, whatever the
-/// address is, and does nothing where there is no such instruction.
+/// Prefetches `lines` cache lines from `address` on: a hint that never faults, for any address, and does nothing on
+/// machines without such an instruction.
 #[inline]
 pub fn prefetch<T>(address: *const T, lines: usize) {
     #[cfg(target_arch = "x86_64")]
@@ -32,10 +32,10 @@ pub fn prefetch<T>(address: *const T, lines: usize) {
     let _ = (address, lines);
 }
 
-/// Bytes of a cache line, of every machine this is likely to run on.
+/// Bytes of a cache line, on all common machines.
 pub const CACHE_LINE: usize = 64;
 
-/// A sender's address as the kernel wrote it, so that two of them compare without being parsed.
+/// A sender's address in the kernel's format, so that two of them compare without parsing.
 ///
 /// Room for IPv4 and IPv6 only: an address takes half a cache line, and thousands of streams keep some.
 #[derive(Clone, Copy)]
@@ -55,7 +55,7 @@ impl RawAddr {
         }
     }
 
-    /// The bytes the kernel wrote (16 for IPv4, 28 for IPv6, none when it gave no address).
+    /// The kernel's bytes (16 for IPv4, 28 for IPv6, none without an address).
     pub fn as_bytes(&self) -> &[u8] {
         let len = (self.len as usize).min(size_of::<libc::sockaddr_in6>());
         // SAFETY: the storage is fully initialised (zeroed in `empty`), `len` is within it, and the slice
@@ -63,7 +63,7 @@ impl RawAddr {
         unsafe { std::slice::from_raw_parts((&raw const self.storage).cast::<u8>(), len) }
     }
 
-    /// The address, if it is one of the two Internet families.
+    /// The address, if it is an IPv4 or IPv6 one.
     pub fn to_socket_addr(&self) -> Option<SocketAddr> {
         match (i32::from(self.storage.sin6_family), self.as_bytes().len()) {
             (libc::AF_INET, 16..) => {
@@ -165,14 +165,14 @@ impl std::fmt::Debug for RawAddr {
     }
 }
 
-/// One datagram that was received.
+/// A received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
     /// Bytes in the buffer.
     pub len: usize,
-    /// Bytes the datagram had. More than `len`: it did not fit and the rest is gone.
+    /// Bytes of the datagram. More than `len`: it was truncated.
     pub datagram_len: usize,
-    /// When the kernel took it in, nanoseconds since the epoch (CLOCK_REALTIME), if asked for.
+    /// The kernel's receive time, nanoseconds since the epoch (CLOCK_REALTIME), if requested.
     pub timestamp_ns: Option<u64>,
 }
 
@@ -261,13 +261,13 @@ impl RecvBatch {
         }
     }
 
-    /// Datagrams that one call takes at most.
+    /// Maximum number of datagrams per call.
     pub fn capacity(&self) -> usize {
         self.headers.len()
     }
 
-    /// Receives what is there, one datagram a buffer, without waiting; returns how many.
-    /// `WouldBlock` when there is none.
+    /// Receives available datagrams, one per buffer, without waiting; returns their number. `WouldBlock` when there is
+    /// none.
     pub fn recv(&mut self, fd: BorrowedFd<'_>, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let count = bufs.len().min(self.headers.len());
         for (i, buf) in bufs.iter_mut().enumerate().take(count) {
@@ -301,8 +301,7 @@ impl RecvBatch {
         Ok(n as usize)
     }
 
-    /// What the last call received as its `i`-th datagram; with the kernel's timestamp, if the socket has
-    /// SO_TIMESTAMPNS on.
+    /// The `i`-th datagram of the last call; with the kernel's timestamp, if the socket has SO_TIMESTAMPNS on.
     pub fn received(&self, i: usize) -> (Received, &RawAddr) {
         let datagram_len = self.headers[i].msg_len as usize;
         let len = datagram_len.min(self.lens[i]);
@@ -362,7 +361,7 @@ fn timestamp_of(header: &libc::msghdr) -> Option<u64> {
 #[derive(Debug)]
 pub(crate) struct Epoll(OwnedFd);
 
-/// What was ready, and the number it was registered with.
+/// The ready events, and the number of the registration.
 pub(crate) type Event = libc::epoll_event;
 
 impl Epoll {

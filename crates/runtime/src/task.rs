@@ -1,4 +1,4 @@
-//! Futures that only work on a shard: its tasks and its timers.
+//! Futures that work only on a shard: its tasks and its timers.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -7,8 +7,8 @@ use std::task::{Context, Poll};
 use crate::local::Local;
 use crate::wheel::{Precision, TimerKey};
 
-/// Runs `future` as a task of the shard: known to it from the first poll on, so that it can be cancelled
-/// on its own thread when the shard ends, whoever may hold its waker.
+/// Runs `future` as a task of the shard. The shard knows the task from the first poll on, so that it can cancel the
+/// task on its own thread when it ends, regardless of who holds the waker.
 pub(crate) async fn enlisted<F: Future>(future: F) -> F::Output {
     let _enlisted = poll_fn(|cx| Poll::Ready(Enlisted::new(cx))).await;
     future.await
@@ -28,7 +28,7 @@ impl Drop for Enlisted {
         let Some((shard_id, key)) = self.0 else {
             return;
         };
-        // A shard that has ended knows none any more.
+        // A shard that has ended has no tasks any more.
         Local::with_current(|local| {
             if local.shard().id() == shard_id {
                 drop(local.discharge_task(key));
@@ -37,8 +37,8 @@ impl Drop for Enlisted {
     }
 }
 
-/// Completes when the shard's clock has reached `deadline_ns` (CLOCK_MONOTONIC). To be awaited in a
-/// task or agent of a shard; elsewhere it completes at once.
+/// Completes when the shard's clock has reached `deadline_ns` (CLOCK_MONOTONIC). Await it in a task or agent of a
+/// shard; elsewhere it completes at once.
 pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
     Sleep {
         deadline_ns,

@@ -29,7 +29,7 @@ pub(crate) struct Watch {
     /// Index of the agent, plus one; 0: none.
     running: AtomicU64,
     since_ns: AtomicU64,
-    /// Of the run under way: held by others than the agent, which has been noted.
+    /// Time in the current run held by others than the agent, already noted.
     noted_ns: AtomicU64,
     limit_ns: u64,
     labels: Mutex<Vec<Option<Box<str>>>>,
@@ -37,7 +37,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// `wait_ns`: of the context, 0 for none.
+    /// `wait_ns`: the context's wait, 0 for no throttling.
     pub(crate) fn new(wait_ns: u64) -> Self {
         Watch {
             running: AtomicU64::new(0),
@@ -70,14 +70,14 @@ impl Watch {
         for_ns > self.limit_ns
     }
 
-    /// Takes note of a hold within the run of an agent, so that the agent is not blamed for the same time.
+    /// Notes a hold within the run of an agent, so that the agent is not blamed for the same time.
     #[cold]
     pub(crate) fn note_inner(&self, shard: &Shard, blocked: Blocked) {
         self.noted_ns.fetch_add(blocked.for_ns, Relaxed);
         self.note(shard, blocked);
     }
 
-    /// What is left of a run of `for_ns` when the holds that are noted already are taken off.
+    /// A run of `for_ns` less the holds already noted.
     pub(crate) fn unnoted_ns(&self, for_ns: u64) -> u64 {
         for_ns.saturating_sub(self.noted_ns.load(Relaxed))
     }
@@ -138,7 +138,7 @@ impl Watch {
     }
 }
 
-/// Has `hook` called, on the shard's thread, after a hold. Once a process: later ones are not called.
+/// Calls `hook`, on the shard's thread, after a hold. Once per process: later hooks are not called.
 pub fn on_blocked(hook: fn(&Shard, &Blocked)) {
     let _ = HOOK.set(hook);
 }
@@ -146,5 +146,5 @@ pub fn on_blocked(hook: fn(&Shard, &Blocked)) {
 static HOOK: OnceLock<fn(&Shard, &Blocked)> = OnceLock::new();
 /// Without slices: the length of a usual slice.
 const UNTHROTTLED_LIMIT_NS: u64 = 20_000_000;
-/// The last ones: a context with constant holds must not fill the memory.
+/// The last holds: a context with constant holds must not fill the memory.
 const LOG_MAX: usize = 32;

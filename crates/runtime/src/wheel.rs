@@ -7,7 +7,7 @@
 
 use slab::Slab;
 
-/// Which way a deadline is rounded to the wheel's tick.
+/// How a deadline is rounded to the wheel's tick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precision {
     /// At the tick nearest to the deadline: shares a wake-up, may be up to half a tick early.
@@ -23,7 +23,7 @@ pub struct TimerKey {
     generation: u32,
 }
 
-/// The wheel. `T` is what [`Wheel::advance`] hands back when a deadline has come.
+/// The wheel. [`Wheel::advance`] returns the `T` of an expired deadline.
 #[derive(Debug)]
 pub struct Wheel<T> {
     tick_ns: u64,
@@ -36,7 +36,7 @@ pub struct Wheel<T> {
 }
 
 impl<T> Wheel<T> {
-    /// A wheel whose ticks are at `origin_ns + k * tick_ns`.
+    /// A wheel with ticks at `origin_ns + k * tick_ns`.
     ///
     /// # Panics
     /// If `tick_ns` is 0.
@@ -88,7 +88,7 @@ impl<T> Wheel<T> {
         }
     }
 
-    /// Takes a timer out. `None` if it has fired or was cancelled before.
+    /// Removes a timer. `None` if it has fired or was cancelled before.
     pub fn cancel(&mut self, key: TimerKey) -> Option<T> {
         let entry = self.entries.get(key.index as usize)?;
         if entry.generation != key.generation {
@@ -98,7 +98,7 @@ impl<T> Wheel<T> {
         Some(self.entries.remove(key.index as usize).item)
     }
 
-    /// Fires all timers whose tick is not after `now_ns`, earliest tick first; returns how many.
+    /// Fires all timers with ticks up to `now_ns`, earliest tick first; returns their number.
     pub fn advance(&mut self, now_ns: u64, mut fire: impl FnMut(T)) -> usize {
         let target = now_ns.saturating_sub(self.origin_ns) / self.tick_ns;
         let mut fired = 0;
@@ -120,7 +120,7 @@ impl<T> Wheel<T> {
             .map(|tick| self.origin_ns + tick * self.tick_ns)
     }
 
-    /// The wheel stands at `tick`: spreads the coarse slots that begin here, fires the finest one.
+    /// The wheel is at `tick`: spreads the coarse slots that begin here, fires the finest one.
     fn turn(&mut self, tick: u64, fire: &mut impl FnMut(T)) -> usize {
         for level in (1..LEVELS).rev() {
             if tick.is_multiple_of(1 << (SLOT_BITS * level as u32)) {
@@ -161,7 +161,7 @@ impl<T> Wheel<T> {
         Some((position + 1 + ahead) << shift)
     }
 
-    /// Puts an entry where its distance from now says.
+    /// Places an entry by its distance from now.
     fn link(&mut self, index: u32) {
         let tick = self.entries[index as usize].tick;
         let differs = (tick ^ self.tick_now) | SLOT_MASK;
@@ -249,7 +249,7 @@ const SLOT_BITS: u32 = 6;
 const SLOTS: usize = 1 << SLOT_BITS;
 const SLOT_MASK: u64 = SLOTS as u64 - 1;
 const LEVELS: usize = 6;
-/// What is further away than the coarsest level reaches fires there (at 1 ms: after 2 years).
+/// A deadline beyond the coarsest level's range fires there (at 1 ms: after 2 years).
 const HORIZON_TICKS: u64 =
     (1 << (SLOT_BITS * LEVELS as u32)) - (1 << (SLOT_BITS * (LEVELS as u32 - 1))) - 1;
 

@@ -1,4 +1,4 @@
-//! From the file as written to a [`Config`], or to a list of all mistakes.
+//! Checks the file as written and returns a [`Config`], or a list of all mistakes.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -49,11 +49,11 @@ pub(super) fn check(
 pub(super) struct Checker<'a> {
     pub(super) problems: Problems,
     seen: Seen,
-    /// Where it will run, if that is checked, too.
+    /// The machine it will run on, if that is checked, too.
     pub(super) machine: Option<&'a dyn Machine>,
 }
 
-/// What must not come twice, with the place where it came first.
+/// Values that must be unique, with the place of the first use.
 #[derive(Default)]
 struct Seen {
     names: HashMap<String, Range<usize>>,
@@ -61,21 +61,21 @@ struct Seen {
     streams: usize,
 }
 
-/// By whom a port is taken.
+/// The user of a port.
 struct Taken {
     ip: IpAddr,
     by: Use,
     place: Range<usize>,
 }
 
-/// A range of streams, counted out from its first.
+/// A range of streams, expanded from its first.
 struct Series {
     count: u16,
     step: u16,
     destination_step: u16,
 }
 
-/// What a port is for.
+/// The use of a port.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Use {
     Rtp,
@@ -290,7 +290,7 @@ impl Checker<'_> {
                 .is_none_or(|port| self.take_port(spec, port, Use::Rtcp, rtcp_place))
     }
 
-    /// Refuses a port that something else has.
+    /// Refuses a port with another use.
     fn take_port(&mut self, spec: &StreamSpec, port: u16, by: Use, place: Range<usize>) -> bool {
         let ip = spec.listen.ip();
         let users = self.seen.ports.entry(port).or_default();
@@ -341,7 +341,7 @@ impl Checker<'_> {
         None
     }
 
-    /// Two settings that are allowed, but not together; `with`: the other one, as it is written or would be.
+    /// Reports two settings that are allowed alone but not together; `with`: the other one, as written or as a default.
     pub(super) fn conflict<T: Shown>(
         &mut self,
         raw: Option<&Spanned<T>>,
@@ -452,7 +452,7 @@ fn last_port(first: u16, count: u16, step: u16) -> Option<u16> {
     u16::try_from(last).ok()
 }
 
-/// Whether both cannot be bound to the same port. `::` takes IPv4 along on Linux.
+/// Whether a socket on one address prevents another on the other, at the same port. On Linux, `::` includes IPv4.
 fn overlap(a: IpAddr, b: IpAddr) -> bool {
     let everything = |ip: IpAddr| ip.is_ipv6() && ip.is_unspecified();
     a == b
@@ -474,7 +474,7 @@ fn parse_destination(text: &str) -> Option<Destination> {
         None => host,
     };
     let bare_ipv6 = host.contains(':') && !text.starts_with('[');
-    // A comma would end this client in the sink's list of clients.
+    // A comma would end this client in the sink's client list.
     let odd = host.is_empty() || host.contains(|c: char| c.is_whitespace() || c == ',' || c == '/');
     (!bare_ipv6 && !odd).then(|| Destination::Fixed {
         host: host.to_owned(),
@@ -492,7 +492,7 @@ fn shown(range: &RangeInclusive<i64>) -> String {
     format!("{} to {}", range.start(), range.end())
 }
 
-/// How a value from the file is repeated in a message.
+/// Formats a value from the file for a message.
 pub(super) trait Shown {
     fn shown(&self) -> String;
 }
@@ -521,14 +521,14 @@ impl Shown for toml::Value {
     }
 }
 
-/// A context is a thread; more than this many only fight for the cores.
+/// A context is a thread; more than this many only compete for the cores.
 const CONTEXTS: RangeInclusive<i64> = 1..=256;
 /// The range of `context-wait`, in milliseconds.
 const WAIT_MS: RangeInclusive<i64> = 0..=1000;
 const RESTART_MS: RangeInclusive<i64> = 1..=3_600_000;
 const COUNT: RangeInclusive<i64> = 1..=65535;
 const STEP: RangeInclusive<i64> = 1..=65535;
-/// 0: the whole range is sent to one port, told apart by SSRC.
+/// 0: the whole range is sent to one port, distinguished by SSRC.
 const DESTINATION_STEP: RangeInclusive<i64> = 0..=65535;
 /// One per port.
 const STREAMS_MAX: usize = 65535;

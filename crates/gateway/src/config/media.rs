@@ -1,4 +1,4 @@
-//! What a stream does with its packets, checked: codecs, jitter buffer, RTCP.
+//! A stream's media settings, checked: codecs, jitter buffer, RTCP.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,7 @@ use super::raw::{RawDefaults, RawStream};
 use super::{ClockSkew, Destination, Jitter, LATCHED, Rtcp, StreamSpec};
 use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE, PAYLOAD_TYPES};
 
-/// Everything about a stream that is the same for a whole range; ports are those of its first.
+/// The settings that all streams of a range share; ports are those of its first stream.
 pub(super) struct Media {
     pub(super) codec_in: CodecIn,
     pub(super) payload_type_in: Option<u8>,
@@ -77,7 +77,7 @@ impl Checker<'_> {
             loudness_target_lufs: self.loudness_target(raw, defaults),
             meter: either!(raw, defaults, meter).is_none_or(|meter| *meter.get_ref()),
         };
-        // A codec has its own; and what no codec is named for cannot be converted.
+        // A codec has its own rate; an unnamed codec cannot be converted.
         let is_known = codec_in != CodecIn::Auto;
         let is_changed = media.codec_out.is_some()
             || media.ptime_ms.is_some()
@@ -117,14 +117,14 @@ impl Checker<'_> {
         Some(lufs)
     }
 
-    /// A stream that is sent on as it comes is never decoded: its loudness cannot be changed or measured.
+    /// A stream that is sent on unchanged is never decoded: its loudness cannot be changed or measured.
     pub(super) fn loudness_needs_audio(
         &mut self,
         raw: &RawStream,
         defaults: &RawDefaults,
         spec: &StreamSpec,
     ) {
-        // With a key left out, nobody knows yet whether it is decoded.
+        // If a key was left out, it is unknown whether the stream is decoded.
         if !spec.is_passthrough() || raw.is_partial || defaults.is_partial {
             return;
         }
@@ -149,7 +149,7 @@ impl Checker<'_> {
         self.conflict(raw.meter.as_ref().filter(is_metered), "meter", &with, &help);
     }
 
-    /// `meter = true` for all streams, of which some may be without, but not all.
+    /// `meter = true` for all streams: some may be without a meter, but not all.
     pub(super) fn meters_something(&mut self, defaults: &RawDefaults, streams: &[StreamSpec]) {
         let is_metered = |meter: &&Spanned<bool>| *meter.get_ref();
         let is_idle = !streams.is_empty() && streams.iter().all(StreamSpec::is_passthrough);
@@ -273,7 +273,7 @@ impl Checker<'_> {
         value
     }
 
-    /// Which number the codec has that arrives, where it is not the usual one.
+    /// The received codec's payload type, if it is not the usual one.
     fn payload_type_in(
         &mut self,
         raw: Option<&Spanned<i64>>,
@@ -366,21 +366,21 @@ impl Checker<'_> {
     }
 }
 
-/// Two packets of 20 ms, and what a slice adds to the jitter of the network.
+/// Two packets of 20 ms, and a slice's addition to the network's jitter.
 const LATENCY_MS_DEFAULT: i64 = 40;
-/// The jitter buffer has room for 256 packets; these are of 20 ms as a rule.
+/// The jitter buffer has room for 256 packets, usually of 20 ms.
 const LATENCY_MS: RangeInclusive<i64> = 0..=5000;
 const PORT: RangeInclusive<i64> = 1..=65535;
 /// RFC 3550, section 6.5: the length of an item is one byte.
 const CNAME_BYTES_MAX: usize = 255;
-/// No number is assigned to telephone events; this is the one in use.
+/// No number is assigned to telephone events; this one is common.
 const DTMF_DEFAULT: i64 = 101;
 /// RFC 3551, section 6, table 5.
 const DYNAMIC_PAYLOAD_TYPES: RangeInclusive<u8> = DYNAMIC_PAYLOAD_TYPE..=127;
 /// RFC 5761, section 4.
 const RTCP_CONFLICTS: RangeInclusive<u8> = 64..=95;
 const CLOCK_RATE_HZ: RangeInclusive<i64> = 1..=threadbare_rtp::jitter::CLOCK_RATE_HZ_MAX as i64;
-/// As `audioloudnorm` takes it.
+/// As in `audioloudnorm`.
 const LOUDNESS_TARGET_LUFS: RangeInclusive<f64> = -70.0..=-5.0;
 const SSRC: RangeInclusive<i64> = 0..=u32::MAX as i64;
 /// The payloaders' default MTU of 1400 less the RTP header; a longer packet would be split.

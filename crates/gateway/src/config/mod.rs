@@ -1,8 +1,7 @@
 //! The configuration file, checked completely before any socket is bound.
 //!
-//! [`Config::from_toml`] is the only way in. It refuses what it does not know, so that a misspelt key
-//! never silently means its default. `[[stream]]` tables with a `count` are ranges and come out as
-//! that many [`StreamSpec`]s.
+//! [`Config::from_toml`] is the only constructor. It refuses unknown keys, so that a misspelt key never silently means
+//! its default. `[[stream]]` tables with a `count` are ranges and expand to that many [`StreamSpec`]s.
 
 mod check;
 mod media;
@@ -24,7 +23,7 @@ use crate::codec::{Codec, CodecIn};
 pub struct Config {
     /// The threads.
     pub contexts: Contexts,
-    /// What happens to a stream that fails.
+    /// Restarts of a failed stream.
     pub restart: Restart,
     /// At least one; names and listening ports differ.
     pub streams: Vec<StreamSpec>,
@@ -46,11 +45,11 @@ pub struct Contexts {
 pub struct Restart {
     /// Before the first restart; doubles each time.
     pub first: Duration,
-    /// Never more than this.
+    /// Maximum.
     pub max: Duration,
 }
 
-/// One stream: from where, as what, to where.
+/// One stream: its input, codecs and destination.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamSpec {
     /// Unique in the configuration.
@@ -59,11 +58,11 @@ pub struct StreamSpec {
     pub listen: SocketAddr,
     /// Codec received.
     pub codec_in: CodecIn,
-    /// Payload type of received packets; `None`: those that are usual for the codec.
+    /// Payload type of received packets; `None`: the usual ones of the codec.
     pub payload_type_in: Option<u8>,
     /// Codec sent; `None`: as received.
     pub codec_out: Option<Codec>,
-    /// Where to.
+    /// The destination.
     pub destination: Destination,
     /// Packet time of sent packets, ms; `None`: as received.
     pub ptime_ms: Option<u32>,
@@ -73,9 +72,9 @@ pub struct StreamSpec {
     pub rtcp: Rtcp,
     /// The name in RTCP; `None`: a random one of the process.
     pub cname: Option<String>,
-    /// Learn from the first packets where the sender is, and take no others'.
+    /// Learn the sender's address from the first packets, and refuse others.
     pub latch: bool,
-    /// Payload type of telephone events (RFC 4733), which are passed on.
+    /// Payload type of telephone events (RFC 4733), which pass unchanged.
     pub dtmf_payload_type: u8,
     /// Payload type of sent packets; `None`: the codec's own.
     pub payload_type: Option<u8>,
@@ -85,14 +84,14 @@ pub struct StreamSpec {
     pub clock_rate_hz: Option<u32>,
     /// Target loudness, LUFS; `None`: the loudness is not changed.
     pub loudness_target_lufs: Option<f64>,
-    /// Measure loudness, where the audio is decoded.
+    /// Measure loudness, if the audio is decoded.
     pub meter: bool,
 }
 
 /// The jitter buffer of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter {
-    /// Milliseconds from the arrival of a packet that was not delayed to its being sent on.
+    /// Milliseconds from the arrival of an undelayed packet to its playout.
     pub latency_ms: u32,
     /// Adapt the delay to the network's jitter, up to the latency.
     pub adaptive: bool,
@@ -105,29 +104,29 @@ pub struct Jitter {
 /// How a jitter buffer follows the sender's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockSkew {
-    /// By the packets that were delayed least in the last seconds.
+    /// By the least delayed packets of the last seconds.
     Window,
-    /// By the first packet, for good.
+    /// By the first packet, permanently.
     None,
 }
 
-/// Where a stream's RTCP comes and goes.
+/// The ports of a stream's RTCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rtcp {
-    /// Nowhere.
+    /// No RTCP.
     Off,
-    /// On the ports of the RTP (RFC 5761).
+    /// On the RTP ports (RFC 5761).
     Mux,
     /// On ports of its own.
     Ports {
-        /// Where it is received; `None`: one above the RTP.
+        /// The receiving port; `None`: one above the RTP.
         listen: Option<u16>,
-        /// Where it is sent; `None`: one above the RTP, or where the peer's comes from.
+        /// The destination port; `None`: one above the RTP, or the origin of the peer's RTCP.
         destination: Option<u16>,
     },
 }
 
-/// Where a stream is sent to.
+/// The destination of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// To this host.
@@ -147,7 +146,7 @@ impl Config {
         check::check(path, text, None)
     }
 
-    /// The same, and checks that `machine` has the addresses that are listened on and knows the names that are sent to.
+    /// The same, and checks that `machine` has the listening addresses and resolves the destination names.
     pub fn from_toml_for(
         path: &str,
         text: &str,
@@ -158,7 +157,7 @@ impl Config {
 }
 
 impl Contexts {
-    /// The context that carries stream number `index`: streams are dealt out in turn.
+    /// The context of stream number `index`: round-robin.
     pub fn name_for(&self, index: usize) -> String {
         let context = index % self.count.max(1) as usize;
         format!("{}-{context}", self.prefix)
@@ -166,7 +165,7 @@ impl Contexts {
 }
 
 impl StreamSpec {
-    /// The port that receives RTCP, where it is not the RTP's.
+    /// The port that receives RTCP, if it is not the RTP's.
     pub fn rtcp_port(&self) -> Option<u16> {
         match self.rtcp {
             Rtcp::Off | Rtcp::Mux => None,
@@ -174,8 +173,8 @@ impl StreamSpec {
         }
     }
 
-    /// Whether packets go out as they came in, byte for byte. Not where they go back: a peer that hears its own SSRC
-    /// takes it for a loop.
+    /// Whether packets go out unchanged, byte for byte. Not for a latched destination: a peer that receives its own
+    /// SSRC takes it for a loop.
     pub fn is_passthrough(&self) -> bool {
         let same_codec = match (self.codec_in, self.codec_out) {
             (_, None) => true,
@@ -220,7 +219,7 @@ impl fmt::Display for ClockSkew {
     }
 }
 
-/// What stands for [`Destination::Latched`].
+/// The text for [`Destination::Latched`].
 const LATCHED: &str = "latched";
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! A configuration as understood: defaults filled in, ranges counted out.
+//! Prints a configuration as understood: with defaults filled in and ranges expanded.
 
 use toml::{Table, Value};
 
 use super::{Config, Rtcp, StreamSpec};
 
 impl Config {
-    /// The configuration as TOML. [`Config::from_toml`] makes the same configuration of it.
+    /// The configuration as TOML. [`Config::from_toml`] turns it into the same configuration.
     pub fn to_toml(&self) -> String {
         let millis = |time: std::time::Duration| Value::from(time.as_millis() as i64);
         let contexts = Table::from_iter([
@@ -85,7 +85,7 @@ fn stream(spec: &StreamSpec) -> Table {
             "loudness-target",
             spec.loudness_target_lufs.map(Value::from),
         ),
-        // Where nothing is decoded it may be switched off, but not on.
+        // Without decoding it may be switched off, but not on.
         (
             "meter",
             flag(spec.meter).filter(|_| !(spec.meter && spec.is_passthrough())),

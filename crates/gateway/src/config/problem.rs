@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use miette::{Diagnostic, LabeledSpan, NamedSource};
 
-/// A configuration that is refused: everything found wrong with it, up to [`PROBLEMS_MAX`].
+/// A refused configuration: all its mistakes, up to [`PROBLEMS_MAX`].
 #[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("the configuration {path} is not usable")]
 pub struct ConfigError {
@@ -17,7 +17,7 @@ pub struct ConfigError {
     pub problems: Vec<Problem>,
 }
 
-/// One thing that is wrong, with its place.
+/// One mistake, with its place.
 #[derive(Debug, thiserror::Error, Diagnostic)]
 #[error("{message}")]
 pub struct Problem {
@@ -55,9 +55,9 @@ pub(super) struct Problems {
     path: String,
     text: Arc<str>,
     found: Vec<Problem>,
-    /// Places where a value cannot be read, which has been said: nothing is added about these.
+    /// Places of unreadable values, already reported: nothing is added about these.
     silenced: HashSet<Range<usize>>,
-    /// The lines, as places, that are no TOML.
+    /// The lines that are not TOML, as places.
     broken: Vec<Range<usize>>,
 }
 
@@ -72,18 +72,18 @@ impl Problems {
         }
     }
 
-    /// Text that is no TOML. Its line is read no further.
+    /// Text that is not TOML. The rest of its line is skipped.
     pub(super) fn add_syntax(&mut self, message: &str, place: Range<usize>) {
         self.add(message, "", &[(place.clone(), "here")]);
         self.broken.push(self.lines_of(&place));
     }
 
-    /// Whether some of the file is no TOML, so that what seems to be missing may be there.
+    /// Whether some of the file is not TOML, so that a seemingly missing key may be there.
     pub(super) fn has_syntax(&self) -> bool {
         !self.broken.is_empty()
     }
 
-    /// A key that has to be there and is not; `place`: the header of its table.
+    /// A missing required key; `place`: the header of its table.
     pub(super) fn add_missing(
         &mut self,
         message: impl Into<String>,
@@ -95,12 +95,12 @@ impl Problems {
         }
     }
 
-    /// Adds nothing more that points at `place` first.
+    /// Adds no further problems that first point at `place`.
     pub(super) fn silence(&mut self, place: Range<usize>) {
         self.silenced.insert(place);
     }
 
-    /// A value as it is written, cut where it gets long.
+    /// A value as written, shortened if long.
     pub(super) fn excerpt(&self, place: Range<usize>) -> String {
         let text = self.text.get(place).unwrap_or_default();
         let mut excerpt: String = text.chars().take(EXCERPT_CHARACTERS_MAX).collect();
@@ -139,7 +139,7 @@ impl Problems {
     }
 
     fn push(&mut self, message: String, help: &str, places: &[(Range<usize>, &str)]) {
-        // A bad value in [defaults] is met again by every stream that uses it.
+        // Every stream that uses a bad value of [defaults] meets it again.
         if self.found.len() >= PROBLEMS_MAX
             || self.found.iter().any(|known| {
                 known.message == message
@@ -179,7 +179,7 @@ impl Problems {
     }
 }
 
-/// More than a screen of errors helps nobody.
+/// More than a screen of errors does not help.
 const PROBLEMS_MAX: usize = 16;
 /// Of a value in a message; the line itself is shown below.
 const EXCERPT_CHARACTERS_MAX: usize = 40;

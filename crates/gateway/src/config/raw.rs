@@ -21,13 +21,13 @@ macro_rules! table {
         pub(super) struct $name {
             $(pub(super) $required: Spanned<String>,)*
             $($(#[$key_doc])* pub(super) $key: Option<Spanned<$kind>>,)*
-            /// A key was left out, because it is unknown or its value cannot be read: rules that combine keys do not apply.
+            /// A key is missing, because it is unknown or its value unreadable: rules that combine keys do not apply.
             #[allow(dead_code, reason = "not every table has rules that combine keys")]
             pub(super) is_partial: bool,
         }
 
         impl $name {
-            /// As Rust names them.
+            /// With the names of the Rust fields.
             const KEYS: &[&str] = &[$(stringify!($required),)* $(stringify!($key),)*];
 
             fn read(table: &DeTable<'_>, place: Range<usize>, name: &str, problems: &mut Problems) -> Self {
@@ -137,7 +137,7 @@ const TABLES: [(&str, &[&str]); 4] = [
 ];
 
 impl RawConfig {
-    /// Reads as much of the text as can be read, and notes the rest in `problems`.
+    /// Reads all readable text, and notes the rest in `problems`.
     pub(super) fn read(text: &str, problems: &mut Problems) -> RawConfig {
         let (table, errors) = DeTable::parse_recoverable(text);
         for error in errors {
@@ -162,7 +162,7 @@ impl RawConfig {
     }
 }
 
-/// A table that need not be there.
+/// An optional table.
 fn read<T: Default>(
     file: &DeTable<'_>,
     key: &str,
@@ -233,7 +233,7 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
     }
 
-    /// Where the value cannot be had: an empty one, at a place where no other problem is noted any more.
+    /// For an unreadable value: an empty one, at a place where no further problem is noted.
     fn required(&mut self, key: &str) -> Spanned<String> {
         if let Some(read) = self.optional(key) {
             return read;
@@ -297,12 +297,12 @@ impl<'a, 'p> Reader<'a, 'p> {
     }
 }
 
-/// A key as the file has it.
+/// A key in the file.
 fn written(key: &str) -> String {
     key.replace('_', "-")
 }
 
-/// The known key that was probably meant, the table that has the key, or all keys there are.
+/// Suggests the most similar known key, the table with this key, or all known keys.
 fn help_for_unknown(text: &str, known: &[&str]) -> String {
     let elsewhere: Vec<&str> = TABLES
         .iter()
@@ -328,7 +328,7 @@ trait FromValue: Sized {
 
     fn from_value(value: &DeValue<'_>) -> Option<Self>;
 
-    /// How to write a value that means the right thing in the wrong way.
+    /// The right spelling of a value with the right meaning.
     fn hint(_value: &DeValue<'_>) -> &'static str {
         ""
     }
@@ -373,7 +373,7 @@ impl FromValue for String {
     }
 }
 
-/// A key whose rule looks at the type itself.
+/// A key with its own rule for the type.
 impl FromValue for toml::Value {
     const ALLOWED: &str = "a number, text in double quotes, true or false";
 
@@ -388,5 +388,5 @@ impl FromValue for toml::Value {
     }
 }
 
-/// Letters that a misspelt key differs from the right one; more, and a guess is a coincidence.
+/// Largest spelling distance of a suggestion; beyond it, a guess is a coincidence.
 const MISSPELT_MAX: usize = 3;

@@ -1,4 +1,4 @@
-//! Whether a stream's packets can get where they are to go: address families, loops, and what the machine has.
+//! Checks whether a stream's packets can reach their destination: address families, loops, the machine's addresses.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 
@@ -6,7 +6,7 @@ use super::check::Checker;
 use super::raw::RawStream;
 use super::{Destination, StreamSpec};
 
-/// What a configuration asks of the machine that it runs on.
+/// Configuration checks that depend on the machine.
 pub trait Machine {
     /// Whether a socket can be bound to this address.
     fn has_address(&self, ip: IpAddr) -> bool;
@@ -30,7 +30,7 @@ impl Machine for ThisMachine {
 }
 
 impl Checker<'_> {
-    /// Refuses what never works, on whatever machine.
+    /// Refuses routes that never work, on any machine.
     pub(super) fn can_reach(&mut self, raw: &RawStream, spec: &StreamSpec) -> bool {
         let Destination::Fixed { host, port } = &spec.destination else {
             return true;
@@ -56,7 +56,7 @@ impl Checker<'_> {
         false
     }
 
-    /// Refuses what does not work on this machine.
+    /// Refuses routes that do not work on this machine.
     pub(super) fn machine_has(&mut self, raw: &RawStream, spec: &StreamSpec) {
         let Some(machine) = self.machine else { return };
         let listen = spec.listen.ip();
@@ -103,7 +103,7 @@ fn can_send(spec: &StreamSpec, to: IpAddr) -> bool {
     has_both || from.is_ipv4() == to.is_ipv4()
 }
 
-/// Whether what is sent to `to` arrives at a socket that is bound to `listen`.
+/// Whether packets to `to` arrive at a socket bound to `listen`.
 fn is_own(listen: IpAddr, to: IpAddr) -> bool {
     let is_all = listen.is_unspecified() && (to.is_loopback() || to.is_unspecified());
     listen == to || is_all

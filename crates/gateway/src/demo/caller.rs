@@ -10,9 +10,9 @@ use rustix::net::{MMsgHdr, SendAncillaryBuffer, SendFlags, SocketAddrAny, Socket
 
 use super::tone::{PACKET_SAMPLES, Payload};
 
-/// When which stream sends: every stream each 20 ms, the streams spread evenly over these.
+/// The send times of the streams: every stream each 20 ms, spread evenly over these.
 ///
-/// Time is given from outside, so that this is the same for tests and for real.
+/// Time is a parameter, so that tests and real runs behave the same.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     streams: usize,
@@ -25,14 +25,14 @@ pub struct Schedule {
 pub struct Due {
     /// Milliseconds since the start.
     pub tick: u64,
-    /// Which packet of theirs it is.
+    /// The number of their packet.
     pub packet: u32,
-    /// Which streams.
+    /// The streams.
     pub streams: std::ops::Range<usize>,
 }
 
 impl Schedule {
-    /// Each of so many streams sends for so many seconds.
+    /// A schedule for a number of streams and seconds.
     pub fn new(streams: usize, seconds: u32) -> Schedule {
         Schedule {
             streams,
@@ -41,7 +41,7 @@ impl Schedule {
         }
     }
 
-    /// The next that is due `elapsed` after the start; call until `None`.
+    /// The next batch due `elapsed` after the start; call until `None`.
     pub fn poll(&mut self, elapsed: Duration) -> Option<Due> {
         if self.is_over() || elapsed < Duration::from_millis(self.tick) {
             return None;
@@ -62,7 +62,7 @@ impl Schedule {
         self.tick >= self.ticks_end
     }
 
-    /// When [`Schedule::poll`] is to be asked again, counted from the start.
+    /// When to call [`Schedule::poll`] again, counted from the start.
     pub fn next_timeout(&self) -> Duration {
         Duration::from_millis(self.tick)
     }
@@ -99,7 +99,7 @@ impl Caller {
         })
     }
 
-    /// Sends what is due; `payload` gives the next payload of a stream.
+    /// Sends the packets due; `payload` returns the next payload of a stream.
     pub fn send(
         &mut self,
         due: &Due,
@@ -109,7 +109,7 @@ impl Caller {
         self.send_each(packets, |stream, _| payload(stream))
     }
 
-    /// Sends packets, each named by its stream and its number; `payload` gives what is in them.
+    /// Sends packets, each named by its stream and its number; `payload` returns their contents.
     pub fn send_each(
         &mut self,
         packets: impl IntoIterator<Item = (usize, u32)>,
@@ -118,7 +118,7 @@ impl Caller {
         let mut packets = packets.into_iter().peekable();
         while packets.peek().is_some() {
             self.batch_targets.clear();
-            // The room first: what is taken from `packets` has a place.
+            // Makes room first: every item taken from `packets` needs a place.
             let batch = self.packets.iter_mut().zip(packets.by_ref());
             for (packet, (stream, number)) in batch {
                 write_packet(packet, stream, number, &payload(stream, number))?;
@@ -130,9 +130,9 @@ impl Caller {
         Ok(())
     }
 
-    /// Sends something else from the same socket.
+    /// Sends another kind of packet from the same socket.
     pub fn send_other(&self, bytes: &[u8], port: u16) {
-        // The answer to an earlier one may come instead; and if it is lost, the next one makes up for it.
+        // The ICMP answer to an earlier packet may be returned instead; the next packet makes up for a lost one.
         let _ = self.socket.send_to(bytes, (Ipv4Addr::LOCALHOST, port));
     }
 
@@ -175,7 +175,7 @@ pub(super) fn timestamp(number: u32) -> u32 {
     first.wrapping_add(number.wrapping_mul(PACKET_SAMPLES as u32))
 }
 
-/// Who calls.
+/// SSRC of a caller.
 pub(super) fn ssrc(stream: usize) -> u32 {
     CALLER_SSRC.wrapping_add(stream as u32)
 }

@@ -1,5 +1,5 @@
-//! G.711 by its definition: the segments and steps of ITU-T G.711 (11/88), tables 1a and 2a, as arithmetic. The demo judges
-//! the gateway with it, so it shares nothing with the converter that the gateway uses.
+//! G.711 by its definition: the segments and steps of ITU-T G.711 (11/88), tables 1a and 2a, as arithmetic. The demo
+//! checks the gateway with it, so it shares nothing with the gateway's converter.
 
 /// A code without its sign and the inversions of its law: 0 for the interval at zero, 127 for the outermost.
 type Step = i32;
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(ffmpeg("s16le", "alaw", &alaw), codes);
     }
 
-    /// The demo's question: which A-law code stands for a µ-law code's value.
+    /// The demo's check: the A-law code for a µ-law code's value.
     #[test]
     fn every_ulaw_code_becomes_the_alaw_code_of_ffmpeg() {
         let codes = all_codes();

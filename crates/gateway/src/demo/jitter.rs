@@ -1,8 +1,7 @@
-//! The interarrival jitter that the gateway must report (RFC 3550, A.8), as far as the callers can know it.
+//! The expected interarrival jitter in the gateway's reports (RFC 3550, A.8), as exactly as the callers can know it.
 //!
-//! On loopback the kernel stamps a packet within the send call. So the arrival is known to lie between two readings of
-//! the clock, and the jitter between two bounds: the estimator grows with each difference, hence the least differences give the
-//! least jitter.
+//! On loopback the kernel stamps a packet within the send call. So the arrival lies between two clock readings, and the
+//! jitter between two bounds. The estimator grows with each difference, so the least differences give the least jitter.
 
 use std::ops::RangeInclusive;
 
@@ -11,7 +10,7 @@ use super::tone::PACKET_SAMPLES;
 /// One stream's estimator.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Jitter {
-    /// The last packet: when it arrived, between these two, and when it was due by its timestamp.
+    /// The last packet: earliest and latest arrival, and its time by its timestamp.
     last: Option<(i64, i64, i64)>,
     packets: u32,
     least_ns: f64,
@@ -31,7 +30,7 @@ impl Jitter {
         let apart_ns = due_ns - last_due_ns;
         let least_ns = before_ns - last_after_ns - apart_ns;
         let most_ns = after_ns - last_before_ns - apart_ns;
-        // A receiver that takes the source to be valid with the second packet (A.1) may begin with either.
+        // A receiver that validates the source with the second packet (A.1) may begin with either.
         let least_ns = match least_ns <= 0 && most_ns >= 0 || self.packets <= 2 {
             true => 0,
             false => least_ns.abs().min(most_ns.abs()),
@@ -43,7 +42,7 @@ impl Jitter {
         self.most_ns += (most_ns as f64 - self.most_ns) / 16.0;
     }
 
-    /// What a report may say after this packet, in units of the timestamp.
+    /// Allowed jitter in a report after this packet, in units of the timestamp.
     pub(super) fn units(&self) -> RangeInclusive<f64> {
         let units = |ns: f64| ns * RATE_HZ / 1e9;
         units(self.least_ns) - SLACK_UNITS..=units(self.most_ns) + SLACK_UNITS
@@ -89,7 +88,7 @@ mod tests {
         assert!(expected > 100.0, "{expected}");
         let units = jitter.units();
         assert!(units.contains(&expected), "{expected}: {units:?}");
-        // And not much more lies there: two readings half a millisecond apart are 4 units, and there are two of them.
+        // The bounds are not much wider: two readings half a millisecond apart are 4 units, and there are two of them.
         assert!(
             units.end() - units.start() < 8.0 + 2.0 * SLACK_UNITS + 1.0,
             "{units:?}"

@@ -1,9 +1,8 @@
-//! Accounts for every packet: which stream, which packet, in order, the right payload, how late.
+//! Accounts for every packet: its stream, number, order, payload and delay.
 //!
-//! The gateway numbers and stamps its packets itself. A packet is recognised by its payload (see [`super::tone`]), and
-//! so it becomes known which packet of the caller which number of the gateway stands for. Where the caller's packet was
-//! lost, or came when a later one was there already, the gateway makes up a payload: then the number alone tells. No clock
-//! and no socket in here.
+//! The gateway numbers and stamps its packets itself. A packet is recognised by its payload (see [`super::tone`]),
+//! which maps the gateway's number to the caller's packet. If the caller's packet was lost or overtaken, the gateway
+//! makes up a payload: then only the number identifies it. This module has no clock and no socket.
 
 use std::ops::RangeInclusive;
 
@@ -12,28 +11,28 @@ use serde::{Deserialize, Serialize};
 
 use super::tone::{DISTINCT_PACKETS, PACKET_SAMPLES, Tones};
 
-/// What came of all packets so far.
+/// Counts of all packets so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Sent by the callers, those included that the network between them and the gateway lost.
+    /// Sent by the callers, including those lost by the network before the gateway.
     pub packets_sent: u64,
-    /// Came back, each counted once.
+    /// Received back, each counted once.
     pub packets_received: u64,
-    /// Passed over by a later packet of the same stream, and not come since.
+    /// Overtaken by a later packet of the same stream, and not received since.
     pub passed_over: u64,
-    /// Came after a later packet of the same stream.
+    /// Received after a later packet of the same stream.
     pub reordered: u64,
-    /// Came back with a payload that is not right.
+    /// Received with a wrong payload.
     pub payload_errors: u64,
-    /// Came back with a sequence number or a timestamp that does not follow.
+    /// Received with a discontinuous sequence number or timestamp.
     pub header_errors: u64,
-    /// Came more than once, or were never sent.
+    /// Received more than once, or never sent.
     pub unexpected: u64,
-    /// Lost by the network between callers and gateway, as was asked for.
+    /// Lost on purpose by the network between callers and gateway.
     pub network_lost: u64,
-    /// Came back with a payload that the gateway made up.
+    /// Received with a payload made up by the gateway.
     pub concealed: u64,
-    /// Of these, the ones that do reach the gateway, but behind a later one and too late.
+    /// Of these, packets that reach the gateway after a later one and too late.
     pub too_late: u64,
     /// Milliseconds from the send call to the arrival in the listener's socket.
     pub latency_ms_p50: f64,
@@ -54,19 +53,19 @@ pub(super) struct Ledger {
 
 #[derive(Clone, Debug)]
 struct Stream {
-    /// Packets that the caller has made.
+    /// Packets made by the caller.
     spoken: u32,
-    /// One past the latest packet that came back.
+    /// One past the latest packet received.
     next: u32,
-    /// Bit n: packet `next - 1 - n` has come.
+    /// Bit n: packet `next - 1 - n` was received.
     came: u64,
-    /// Numbers that the gateway used, and the packet they stood for.
+    /// The gateway's numbers, with the packet of each.
     anchor: Option<(Stamp, u32)>,
-    /// This packet's beginning is a transition from what was made up before it.
+    /// This packet begins with a transition from made-up audio.
     mended: Option<u32>,
-    /// How many the caller has sent; the ones that were lost and are held not among them.
+    /// Packets sent by the caller, without those lost or held.
     sent: u32,
-    /// The latest packet that was sent.
+    /// The latest packet sent.
     latest_sent: u32,
     /// Lost by the network.
     lost: u32,
@@ -74,7 +73,7 @@ struct Stream {
     packets: [Spoken; MEMORY_PACKETS],
 }
 
-/// How the gateway numbers a packet.
+/// The gateway's name for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// Sequence number.
@@ -87,9 +86,9 @@ pub(super) struct Stamp {
 struct Spoken {
     /// When it was sent, nanoseconds.
     at_ns: u64,
-    /// How many of its stream were sent before it.
+    /// Packets of its stream sent before it.
     order: u32,
-    /// How many of its stream were lost up to it.
+    /// Packets of its stream lost up to it.
     lost: u32,
     state: State,
 }
@@ -105,7 +104,7 @@ enum State {
 }
 
 impl Ledger {
-    /// Accounts for so many streams.
+    /// A ledger for a number of streams.
     pub(super) fn new(streams: usize) -> Ledger {
         // Three digits, up to a minute; the bounds are constants that fit.
         let latency_us = Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("valid bounds");
@@ -134,7 +133,7 @@ impl Ledger {
         }
     }
 
-    /// The caller has made its next packet; it is not sent yet. Gives its number.
+    /// The caller has made its next packet; it is not sent yet. Returns its number.
     pub(super) fn speak(&mut self, stream: usize) -> u32 {
         let state = &mut self.streams[stream];
         let packet = state.spoken;
@@ -150,7 +149,7 @@ impl Ledger {
         packet
     }
 
-    /// The network loses the packet that was made last.
+    /// The network loses the packet made last.
     pub(super) fn lose(&mut self, stream: usize, packet: u32) {
         let state = &mut self.streams[stream];
         state.lost += 1;
@@ -161,7 +160,7 @@ impl Ledger {
         self.counters.network_lost += 1;
     }
 
-    /// The payload of a packet that is being sent at `now_ns`.
+    /// The payload of a packet to be sent at `now_ns`.
     pub(super) fn send(&mut self, stream: usize, packet: u32, now_ns: u64) -> [u8; PACKET_SAMPLES] {
         let state = &mut self.streams[stream];
         let is_late = packet < state.latest_sent;
@@ -191,7 +190,7 @@ impl Ledger {
         }
     }
 
-    /// Which packet has this payload: most likely the one that the number says, or the next.
+    /// The packet with this payload: most likely the one of this number, or the next.
     fn recognise(&self, stream: usize, by_number: Option<u32>, payload: &[u8]) -> Option<u32> {
         let state = &self.streams[stream];
         let matches = |packet: &u32| {
@@ -208,7 +207,7 @@ impl Ledger {
         candidates.find(matches)
     }
 
-    /// Takes a packet whose payload is no packet's: made up, mended, or spoilt.
+    /// Takes a packet whose payload matches none: made up, mended, or damaged.
     fn take_unknown(
         &mut self,
         stream: usize,
@@ -218,7 +217,7 @@ impl Ledger {
         arrival_ns: u64,
     ) {
         let state = &self.streams[stream];
-        // Without a number that is known, most likely the next.
+        // Without a known number, most likely the next.
         let packet = by_number.unwrap_or(state.next);
         if packet >= state.spoken {
             self.counters.unexpected += 1;
@@ -239,12 +238,12 @@ impl Ledger {
         self.take(stream, packet, stamp, arrival_ns);
     }
 
-    /// Takes a packet that no stream can be found for, or that is not what was asked for.
+    /// Takes a packet of no known stream, or of an unexpected kind.
     pub(super) fn receive_stranger(&mut self) {
         self.counters.unexpected += 1;
     }
 
-    /// All is sent. What the network lost at the very end, nobody can know of.
+    /// All packets are sent. Losses at the very end cannot be noticed.
     pub(super) fn finish(&mut self) {
         for state in &mut self.streams {
             while state.spoken > state.next && state.packet(state.spoken - 1).state == State::Lost {
@@ -255,16 +254,16 @@ impl Ledger {
         }
     }
 
-    /// Whether everything that was sent has come back.
+    /// Whether everything sent was received back.
     pub(super) fn is_complete(&self) -> bool {
         self.counters.packets_received >= self.counters.packets_sent
     }
 
-    /// How many packets of a stream were missing in the gateway when it said, at `at_ns`, that `highest` was the latest that
-    /// it had. `None` if it cannot have had that one.
+    /// Packets of a stream missing in the gateway when it reported, at `at_ns`, that `highest` was its latest. `None`
+    /// if it cannot have had that one.
     ///
-    /// Packets reach the gateway in the order in which they were sent. What was sent behind the highest may have been
-    /// there or not, unless it was sent after the report.
+    /// Packets reach the gateway in the order of sending. A packet sent behind the highest may have arrived or not,
+    /// unless it was sent after the report.
     pub(super) fn missing(
         &self,
         stream: usize,
@@ -291,7 +290,7 @@ impl Ledger {
         Some(least..=most)
     }
 
-    /// Where things stand.
+    /// The current counts.
     pub(super) fn counters(&self) -> Counters {
         let ms = |us: u64| us as f64 / 1000.0;
         Counters {
@@ -302,7 +301,7 @@ impl Ledger {
         }
     }
 
-    /// How many packets took from n to n + 1 ms; the last of [`LATENCY_BINS`] has the rest.
+    /// Packets with a delay from n to n + 1 ms; the last of [`LATENCY_BINS`] has the rest.
     pub(super) fn packets_by_ms(&self) -> Vec<u64> {
         let mut packets = vec![0; LATENCY_BINS];
         for value in self.latency_us.iter_recorded() {
@@ -312,7 +311,7 @@ impl Ledger {
         packets
     }
 
-    /// Counts a packet that came.
+    /// Counts a received packet.
     fn take(&mut self, stream: usize, packet: u32, stamp: Stamp, arrival_ns: u64) {
         let state = &mut self.streams[stream];
         if packet >= state.next {
@@ -332,7 +331,7 @@ impl Ledger {
         }
         let follows = state.follows(stamp, packet);
         self.counters.header_errors += u64::from(!follows);
-        // What comes next is judged by this one, so that one jump counts once.
+        // The next packet is compared with this one, so that one jump counts once.
         state.anchor = Some((stamp, packet));
         let spoken = state.packet(packet);
         if spoken.is_sent() {
@@ -352,14 +351,14 @@ impl Stream {
         &mut self.packets[packet as usize % MEMORY_PACKETS]
     }
 
-    /// The packet that a number of the gateway stands for, if that is known.
+    /// The caller's packet for a number of the gateway, if known.
     fn packet_of(&self, number: u16) -> Option<u32> {
         let (known, packet) = self.anchor?;
         packet.checked_add_signed(i32::from(number.wrapping_sub(known.number).cast_signed()))
     }
 
-    /// Whether number and timestamp lie as far from the last ones as the packet from the last one: 1 and 160 for the
-    /// next packet, across losses too, since the gateway sends something for each lost packet.
+    /// Whether number and timestamp advance by as much as the packet does: 1 and 160 for the next packet, across losses
+    /// too, since the gateway sends a packet for each lost one.
     fn follows(&self, stamp: Stamp, packet: u32) -> bool {
         let Some((known, known_packet)) = self.anchor else {
             return true;
@@ -377,24 +376,24 @@ impl Spoken {
 }
 
 impl Counters {
-    /// Sent and never come back, nor anything in its place. Final once the listener has stopped waiting.
+    /// Sent and never received, nor replaced. Final once the listener has stopped waiting.
     pub fn lost(&self) -> u64 {
         self.packets_sent.saturating_sub(self.packets_received)
     }
 
-    /// Wrong in any way but loss and order.
+    /// Wrong in any respect except loss and order.
     pub fn wrong(&self) -> u64 {
         self.payload_errors + self.header_errors + self.unexpected
     }
 }
 
-/// Packets remembered per stream; 1024 of 20 ms are 20 s, later than any packet is waited for.
+/// Packets remembered per stream; 1024 of 20 ms are 20 s, more than any packet's delay.
 const MEMORY_PACKETS: usize = 1024;
 
-/// A packet that takes longer than a quarter of a second is of no use in a call.
+/// A packet that takes longer than a quarter of a second is useless in a call.
 const LATENCY_BINS: usize = 250;
 
-/// Later than this counts as this.
+/// Upper limit of the histogram.
 const LATENCY_US_MAX: u64 = 60_000_000;
 
 #[cfg(test)]
@@ -404,7 +403,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// What the gateway calls a packet; both wrap around.
+    /// The gateway's name for a packet; both numbers wrap around.
     fn stamp(packet: u32) -> Stamp {
         Stamp {
             number: 65_500_u16.wrapping_add(packet as u16),
@@ -412,7 +411,7 @@ mod tests {
         }
     }
 
-    /// Sends 100 packets on one of three streams, and has those of `order` come back.
+    /// Sends 100 packets on one of three streams, and returns those of `order`.
     fn play(order: &[u32]) -> Counters {
         let mut ledger = Ledger::new(3);
         for packet in 0..100 {
@@ -558,8 +557,7 @@ mod tests {
         assert_eq!(brief(&ledger.counters()), [0, 0, 0, 0, 3]);
     }
 
-    /// Ten packets, of which 3 and 4 are lost and 6 is sent behind 7; the gateway sends ten, made-up ones for 3, 4 and
-    /// `late`.
+    /// Ten packets; 3 and 4 are lost and 6 is sent behind 7. The gateway sends ten, made-up ones for 3, 4 and `late`.
     fn play_harm(late: Option<u32>, spoil: Option<u32>) -> (Ledger, Counters) {
         let mut ledger = Ledger::new(1);
         for packet in 0..10 {
@@ -581,7 +579,7 @@ mod tests {
             if [Some(3), Some(4), late].contains(&Some(packet)) {
                 payload = [0x55; PACKET_SAMPLES];
             }
-            // The first sound one is a transition.
+            // The first good one is a transition.
             if packet == 5 || late.is_some_and(|late| packet == late + 1) {
                 payload[..MENDED_SAMPLES].fill(0xd5);
             }
@@ -622,7 +620,7 @@ mod tests {
         let missing = |highest, at_ms: u64| ledger.missing(0, highest, at_ms * MS);
         assert_eq!(missing(2, 40), Some(0..=0));
         assert_eq!(missing(5, 100), Some(2..=2));
-        // Lost ones are no highest, nor is what was never sent.
+        // Lost or unsent packets cannot be the highest.
         assert_eq!((missing(4, 100), missing(10, 500)), (None, None));
         // 6 was sent behind 7: it may have been there or not, unless the report is older.
         assert_eq!(missing(7, 150), Some(2..=3));

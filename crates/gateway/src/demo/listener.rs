@@ -1,4 +1,4 @@
-//! Receives what the gateway sends: many streams per socket, many packets per system call.
+//! Receives the gateway's packets: many streams per socket, many packets per system call.
 
 use std::io::{Error, IoSliceMut};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -14,8 +14,8 @@ use super::now_ns;
 
 /// Streams that share a listener's socket.
 ///
-/// Few, because a socket's buffer may be small: with the usual limit of 208 KiB it holds about 500
-/// packets, which is 100 ms of so many streams.
+/// Few, because a socket's buffer may be small: the usual limit of 208 KiB holds about 500 packets, which is 100 ms of
+/// this many streams.
 pub(super) const STREAMS_PER_LISTENER: usize = 100;
 
 /// All sockets of the listeners.
@@ -27,7 +27,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// Binds what is needed for so many streams, to free ports of 127.0.0.1.
+    /// Binds enough sockets for this many streams, to free ports of 127.0.0.1.
     pub(super) fn bind(streams: usize) -> Result<Listeners, Error> {
         let mut listeners = Listeners {
             sockets: Vec::new(),
@@ -46,7 +46,7 @@ impl Listeners {
                 setsockopt(&socket, sockopt::RcvBuf, &BUFFER_BYTES)?;
             }
             setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
-            // The kernel doubles what was asked for, and says the double.
+            // The kernel doubles the requested size, and returns the double.
             let granted = getsockopt(&socket, sockopt::RcvBuf)? / 2;
             listeners.buffer_bytes_least = listeners.buffer_bytes_least.min(granted);
             listeners.sockets.push(socket);
@@ -62,7 +62,7 @@ impl Listeners {
             .collect()
     }
 
-    /// What a user should know about the sockets' buffers.
+    /// A note for the user about the sockets' buffers.
     pub(super) fn notes(&self) -> Vec<String> {
         let granted = self.buffer_bytes_least;
         if granted >= BUFFER_BYTES {
@@ -77,7 +77,7 @@ impl Listeners {
         )]
     }
 
-    /// Gives every packet that has arrived to `take`, with its arrival time (nanoseconds since the epoch).
+    /// Passes every received packet to `take`, with its arrival time (nanoseconds since the epoch).
     pub(super) fn drain(&mut self, mut take: impl FnMut(&[u8], u64)) -> Result<(), Error> {
         let Listeners {
             sockets,
@@ -86,7 +86,7 @@ impl Listeners {
             ..
         } = self;
         for socket in sockets {
-            // A budget, so that one socket cannot keep the callers from their schedule.
+            // Bounded, so that one socket cannot delay the callers' schedule.
             for _ in 0..BATCHES_PER_DRAIN {
                 let received = receive_batch(socket, headers, buffers, &mut take)?;
                 if received < BATCH_PACKETS {
@@ -140,7 +140,7 @@ fn receive_batch(
 const BATCH_PACKETS: usize = 64;
 /// Per socket; far more than arrives between two drains.
 const BATCHES_PER_DRAIN: usize = 8;
-/// Ours have 172 bytes; whatever is longer is none of ours and may be cut.
+/// Ours have 172 bytes; longer packets are not ours and may be truncated.
 const PACKET_BYTES_MAX: usize = 256;
 /// Holds about a second of [`STREAMS_PER_LISTENER`] streams, in the kernel's count of 832 bytes a packet.
 const BUFFER_BYTES: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! The view while the demo runs, where there is a terminal to show it.
+//! The view while the demo runs, on a terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ pub(super) struct Live {
 }
 
 impl Live {
-    /// Shows itself if standard error is a terminal.
+    /// Appears if standard error is a terminal.
     pub(super) fn new(streams: usize, seconds: u32) -> Live {
         let target = match std::io::stderr().is_terminal() {
             true => ProgressDrawTarget::stderr(),
@@ -40,7 +40,7 @@ impl Live {
         }
     }
 
-    /// Shows how things stand `elapsed` after the calls began.
+    /// Shows the counts at `elapsed` after the calls began.
     pub(super) fn show(&mut self, elapsed: Duration, counters: &Counters) {
         let (now, usage) = (Instant::now(), Usage::now());
         let (then, usage_then, received_then) = self.last;
@@ -65,7 +65,7 @@ impl Live {
         ));
     }
 
-    /// Takes itself away.
+    /// Removes the view.
     pub(super) fn finish(self) {
         self.bar.finish_and_clear();
     }

@@ -1,4 +1,4 @@
-//! What the two processes of the demo say to each other.
+//! Messages between the two processes of the demo.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,23 +12,23 @@ use super::rtcp::RtcpCounters;
 pub(super) enum ToPeer {
     /// The gateway is ready: call now.
     Start(Call),
-    /// The gateway has stopped: it says nothing any more.
+    /// The gateway has stopped and sends nothing more.
     Stopped,
 }
 
-/// How to call, and what to expect.
+/// Settings of the calls, and the expected results.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
-    /// Where the gateway listens: stream n at this port plus n times `port_step`.
+    /// The gateway's ports: stream n at this port plus n times `port_step`.
     pub(super) first_port: u16,
     pub(super) port_step: u16,
-    /// How much above its RTP the gateway's RTCP is; without, it has none.
+    /// Distance of the gateway's RTCP ports above its RTP; `None`: no RTCP.
     pub(super) rtcp_offset: Option<u16>,
-    /// How long each stream sends.
+    /// Duration of each stream.
     pub(super) seconds: u32,
-    /// SSRC of what comes back from stream 0; the others follow.
+    /// SSRC of returned packets of stream 0; the others follow.
     pub(super) first_ssrc: u32,
-    /// Payload type of what comes back.
+    /// Payload type of returned packets.
     pub(super) payload_type: u8,
     /// The network between callers and gateway.
     pub(super) harm: Harm,
@@ -42,19 +42,19 @@ pub(super) enum FromPeer {
     Ready {
         /// Each takes [`STREAMS_PER_LISTENER`](super::listener::STREAMS_PER_LISTENER) streams, in order.
         ports: Vec<u16>,
-        /// What the user should know, if anything.
+        /// A note for the user, if any.
         notes: Vec<String>,
     },
-    /// Where things stand.
+    /// The current counts.
     Progress(Standing),
-    /// All is sent, and all has come or been waited for.
+    /// All packets are sent, and received or waited for.
     Done {
-        /// Where things stand in the end.
+        /// The final counts.
         standing: Standing,
-        /// How many packets took from n to n + 1 ms.
+        /// Packets with a delay from n to n + 1 ms.
         packets_by_ms: Vec<u64>,
     },
-    /// The gateway has said its last word, or should have: RTCP as it stands then.
+    /// The gateway has sent its last RTCP, or should have: the final RTCP counts.
     Parted(RtcpCounters),
     /// It cannot go on.
     Failed {
@@ -63,7 +63,7 @@ pub(super) enum FromPeer {
     },
 }
 
-/// Where things stand.
+/// The current counts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Standing {
     pub(super) packets: Counters,
@@ -71,7 +71,7 @@ pub(super) struct Standing {
 }
 
 impl Call {
-    /// Where a stream's RTCP goes.
+    /// The destination of a stream's RTCP.
     pub(super) fn rtcp_port(&self, stream: usize) -> u16 {
         self.first_port + stream as u16 * self.port_step + self.rtcp_offset.unwrap_or(0)
     }

@@ -99,7 +99,7 @@ pub struct DemoArgs {
     pub no_meter: bool,
 }
 
-/// What starting the gateway took.
+/// Cost of starting the gateway.
 struct Started {
     resident_kib_before: u64,
     setup: Duration,
@@ -113,7 +113,7 @@ fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "expected a number from 0 to 50".to_owned())
 }
 
-/// Where the gateway of the demo listens.
+/// The ports of the demo's gateway.
 #[derive(Clone, Copy, Debug)]
 struct Ports {
     first: u16,
@@ -122,7 +122,7 @@ struct Ports {
 }
 
 impl DemoArgs {
-    /// Does it. The exit status is 1 if anything was lost or wrong.
+    /// Runs the demo. The exit status is 1 if anything was lost or wrong.
     pub fn execute(&self) -> miette::Result<ExitCode> {
         logging::init(LogFormat::Text, "warn");
         process::raise_descriptor_limit();
@@ -200,7 +200,7 @@ impl DemoArgs {
             .stats()
             .map(|(_, stats)| stats.rtcp_errors)
             .sum::<u64>();
-        // It takes its leave of each call.
+        // The gateway sends BYE on each call.
         drop(gateway);
         let rtcp = wait_until_parted(&mut peer)?;
         report.count(&standing.packets, &rtcp);
@@ -219,7 +219,7 @@ impl DemoArgs {
         let resident_kib_before = process::resident_kib();
         let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
         let setup = setup_start.elapsed();
-        // Whatever failed to start has posted that by now.
+        // Streams that failed to start have posted their error by now.
         gateway.handle_for(Some(Duration::ZERO));
         if gateway.streams_running() < usize::from(self.streams) {
             bail!(
@@ -256,7 +256,7 @@ impl DemoArgs {
             ..=PORT_PAIRS_MAX => (2, Some(1)),
             _ => (1, Some(0)),
         };
-        // One more, for the first is to be even.
+        // One more port, because the first must be even.
         let count = usize::from(self.streams) * usize::from(step) + 1;
         let first = free_ports(count)
             .ok_or_else(|| miette!("there are no {count} free UDP ports in a row"))?;
@@ -267,7 +267,7 @@ impl DemoArgs {
         })
     }
 
-    /// Keeps the gateway going until the peer is done; also gives the largest number of threads seen.
+    /// Runs the gateway until the peer is done; also returns the largest number of threads seen.
     fn watch(
         &self,
         gateway: &mut Gateway,
@@ -278,7 +278,7 @@ impl DemoArgs {
         let mut threads = process::threads();
         loop {
             if let Handled::Stop(_) = gateway.handle_for(Some(POLL)) {
-                // The peer stops calling, waits for the tail, and says what it has.
+                // The peer stops calling, waits for the tail, and sends its result.
                 peer.hang_up();
             }
             match peer.poll()? {
@@ -312,7 +312,7 @@ impl DemoArgs {
             .wrap_err_with(|| format!("cannot write --latencies {}", path.display()))
     }
 
-    /// The gateway's configuration, written as a user would, one range per listener.
+    /// The gateway's configuration, as a user would write it, one range per listener.
     fn config(&self, ports: Ports, listener_ports: &[u16]) -> miette::Result<Config> {
         let mut text = format!(
             "[contexts]\nprefix = \"demo\"\ncount = {}\nwait = {}\n\
@@ -359,9 +359,9 @@ fn wait_until_ready(peer: &Peer) -> miette::Result<(Vec<u16>, Vec<String>)> {
     }
 }
 
-/// The gateway has stopped: what RTCP came to.
+/// The gateway has stopped: receives the RTCP result.
 fn wait_until_parted(peer: &mut Peer) -> miette::Result<RtcpCounters> {
-    // It has been hung up on already if the user asked for an end, and waits by itself.
+    // If the user stopped the demo, the peer has been told already, and waits by itself.
     let _ = peer.tell(&ToPeer::Stopped);
     loop {
         match peer.wait()? {
@@ -372,7 +372,7 @@ fn wait_until_parted(peer: &mut Peer) -> miette::Result<RtcpCounters> {
     }
 }
 
-/// Builds one pipeline for nothing: the memory of the plugins' code is not that of a stream.
+/// Builds one unused pipeline first: the memory of the plugins' code does not count as a stream's.
 fn load_plugins(config: &Config, elements: Elements) -> miette::Result<()> {
     let builder = PipelineBuilder::new(elements, gst::Bus::new());
     builder.check(&config.streams).into_diagnostic()?;
@@ -396,7 +396,7 @@ pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// SSRC of what the gateway sends for stream 0.
+/// SSRC of the gateway's packets for stream 0.
 const FIRST_SSRC: u32 = 0x7b00_0000;
 /// Static payload type of PCMA (RFC 3551).
 const PCMA: u8 = 8;
@@ -404,5 +404,5 @@ const PCMA: u8 = 8;
 const LATENCY_MS: u32 = 40;
 /// The ports that `free_ports` looks at are twice as many.
 const PORT_PAIRS_MAX: u16 = 9000;
-/// How often the peer's messages are looked at.
+/// Polling interval of the peer's messages.
 const POLL: Duration = Duration::from_millis(50);

@@ -1,31 +1,30 @@
-//! The network between callers and gateway, as bad as was asked for: it loses packets, delays them, and lets later ones
-//! overtake.
+//! The simulated network between callers and gateway: loses packets, delays them, and lets later ones overtake.
 //!
-//! What happens to which packet follows from the seed alone. Time is given from outside, in ticks of 1 ms.
+//! The seed alone determines each packet's fate. Time is a parameter, in ticks of 1 ms.
 
 use serde::{Deserialize, Serialize};
 
-/// How bad the network is.
+/// Settings of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Harm {
-    /// Of all packets, so many per cent are lost.
+    /// Percentage of all packets lost.
     pub loss_percent: f64,
-    /// Each packet is delayed by a random time of up to so many milliseconds.
+    /// Longest random delay of each packet, in milliseconds.
     pub jitter_ms: u32,
-    /// So many per cent are overtaken by the next packet of their stream.
+    /// Percentage overtaken by the next packet of their stream.
     pub reorder_percent: f64,
-    /// Another seed, other packets.
+    /// Determines the packets affected.
     pub seed: u64,
 }
 
-/// What happens to a packet.
+/// The fate of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It goes on at once.
+    /// Sent at once.
     Prompt,
-    /// It is held; [`Network::release`] gives it back.
+    /// Held; [`Network::release`] returns it.
     Delayed,
-    /// It is gone.
+    /// Lost.
     Lost,
 }
 
@@ -44,7 +43,7 @@ pub(super) struct Network {
     last_packet: u32,
     /// Per stream.
     lost_in_a_row: Vec<u8>,
-    /// What is held for tick n is at n modulo the length.
+    /// Packets held for tick n are at n modulo the length.
     wheel: Vec<Vec<Parcel>>,
     /// The next tick to release.
     tick: u64,
@@ -52,7 +51,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// For so many streams of so many packets.
+    /// A network for this many streams and packets.
     pub(super) fn new(harm: Harm, streams: usize, packets: u32) -> Network {
         Network {
             harm,
@@ -67,8 +66,8 @@ impl Network {
     /// Takes a packet at this tick.
     pub(super) fn carry(&mut self, tick: u64, parcel: Parcel) -> Fate {
         let harm = self.harm;
-        // Both ends of a call stay whole: a loss there could not be noticed by who receives it, and the
-        // statistics begin with the first packets.
+        // Both ends of a call stay whole: a receiver cannot notice a loss there, and the statistics begin with the
+        // first packets.
         let is_spared = parcel.packet < SPARED_PACKETS || parcel.packet >= self.last_packet;
         if is_spared || harm.is_none() {
             return Fate::Prompt;
@@ -93,7 +92,7 @@ impl Network {
         Fate::Delayed
     }
 
-    /// Gives what was held until `tick` to `take`.
+    /// Passes packets held until `tick` to `take`.
     pub(super) fn release(&mut self, tick: u64, mut take: impl FnMut(Parcel)) {
         while self.tick <= tick {
             let slot = &mut self.wheel[self.tick as usize % WHEEL_TICKS];
@@ -110,7 +109,7 @@ impl Network {
 }
 
 impl Harm {
-    /// Whether the network is a good one.
+    /// Whether the network is perfect.
     pub fn is_none(&self) -> bool {
         self.loss_percent <= 0.0 && self.jitter_ms == 0 && self.reorder_percent <= 0.0
     }
@@ -148,13 +147,13 @@ impl Dice {
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 /// At the beginning of a call.
 const SPARED_PACKETS: u32 = 10;
-/// The gateway conceals 200 ms and takes longer losses for pauses; five packets are 100 ms.
+/// The gateway conceals 200 ms and treats longer losses as pauses; five packets are 100 ms.
 const LOST_IN_A_ROW_MAX: u8 = 5;
-/// A packet time, and enough that the next one has certainly gone by.
+/// A packet time, and a margin that lets the next one pass.
 const OVERTAKEN_MS: u64 = 25;
 /// More than any delay: [`JITTER_MS_MAX`] and [`OVERTAKEN_MS`].
 const WHEEL_TICKS: usize = 512;
-/// More would be no network that people speak over.
+/// Worse networks are useless for speech.
 pub(super) const JITTER_MS_MAX: i64 = 200;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The other process of the demo: callers and listeners. Started by the demo, never by hand.
+//! The demo's other process: callers and listeners. Started by the demo, never by hand.
 
 use std::io::Error;
 use std::process::ExitCode;
@@ -76,7 +76,7 @@ fn run(streams: usize) -> Result<(), Error> {
     }
     peer.ledger.finish();
     peer.wait_for_tail()?;
-    // Whatever comes twice has come by now.
+    // Any duplicate has arrived by now.
     peer.listen()?;
     peer.hang_up();
     subprocess::tell_parent(&FromPeer::Done {
@@ -95,7 +95,7 @@ struct Peer {
     caller: Caller,
     listeners: Listeners,
     rtcp: Option<Rtcp>,
-    /// What the network lets go now.
+    /// Packets that the network releases now.
     going: Vec<Parcel>,
 }
 
@@ -116,7 +116,7 @@ impl Peer {
         })
     }
 
-    /// What is due at this tick: packets, and of the same streams RTCP.
+    /// Packets due at this tick, and RTCP of the same streams.
     fn call(&mut self, due: &Due) -> Result<(), Error> {
         let now_ns = now_ns();
         self.network
@@ -143,7 +143,7 @@ impl Peer {
         Ok(())
     }
 
-    /// What the network has held until this tick.
+    /// Packets that the network has held until this tick.
     fn release(&mut self, tick: u64) -> Result<(), Error> {
         self.network.release(tick, |parcel| self.going.push(parcel));
         self.send(now_ns())
@@ -165,7 +165,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Takes what has come.
+    /// Receives pending packets.
     fn listen(&mut self) -> Result<(), Error> {
         let Peer {
             call,
@@ -198,7 +198,7 @@ impl Peer {
         })
     }
 
-    /// Until all has come back, or nothing more comes.
+    /// Until every packet is back, or no more come.
     fn wait_for_tail(&mut self) -> Result<(), Error> {
         let start = Instant::now();
         let mut last_progress = (start, 0);
@@ -216,7 +216,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Until the gateway has taken its leave everywhere, or has stopped without.
+    /// Until the gateway has sent BYE on all calls, or has stopped without.
     fn wait_for_byes(&mut self, orders: &Receiver<ToPeer>) -> Result<(), Error> {
         let start = Instant::now();
         loop {
@@ -227,7 +227,7 @@ impl Peer {
             };
             let is_over = match order {
                 Ok(ToPeer::Stopped) => true,
-                // The user wants an end: the gateway stops now.
+                // The user stopped the demo: the gateway stops now.
                 Err(TryRecvError::Disconnected) => start.elapsed() >= TAIL_MAX,
                 Ok(ToPeer::Start(_)) | Err(TryRecvError::Empty) => false,
             };
@@ -264,10 +264,10 @@ fn is_hung_up(orders: &Receiver<ToPeer>) -> bool {
     matches!(orders.try_recv(), Err(TryRecvError::Disconnected))
 }
 
-/// How often the parent hears how things stand.
+/// Interval of the counts sent to the parent.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// How long after the last packet was sent the last may come back, on a machine that is much too busy.
+/// Longest wait for the last packet after it was sent, on a badly overloaded machine.
 const TAIL_MAX: Duration = Duration::from_secs(15);
-/// If nothing comes for so long, nothing will.
+/// After this long without packets, no more will come.
 const TAIL_QUIET: Duration = Duration::from_secs(3);
 const TAIL_POLL: Duration = Duration::from_millis(5);

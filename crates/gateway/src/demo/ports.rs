@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 
 /// The first of `count` ports in a row of 127.0.0.1 that are all free now.
 ///
-/// They lie below the range that the kernel gives out by itself, so that they likely stay free.
+/// They lie below the kernel's range for automatic ports, so that they likely stay free.
 pub fn free_ports(count: usize) -> Option<u16> {
     let count = u16::try_from(count).ok()?;
     let room = LAST.checked_sub(FIRST)?.checked_sub(count)?;
@@ -24,7 +24,7 @@ pub fn free_ports(count: usize) -> Option<u16> {
     None
 }
 
-/// The last port of the row that somebody else has, if any.
+/// The last port of the row in use, if any.
 fn first_taken(first: u16, count: u16) -> Option<u16> {
     let mut held = Vec::with_capacity(usize::from(count));
     (first..first + count)
@@ -39,7 +39,7 @@ fn first_taken(first: u16, count: u16) -> Option<u16> {
 }
 
 const FIRST: u16 = 10_000;
-/// Linux gives out ports from 32768 (net.ipv4.ip_local_port_range).
+/// Linux assigns ports from 32768 (net.ipv4.ip_local_port_range).
 const LAST: u16 = 32_767;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the demo found: one line of JSON, or a few lines that a newcomer understands.
+//! The demo's result: one line of JSON, or a few lines for a newcomer.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,13 +20,13 @@ pub struct Report {
     pub packets_received: u64,
     /// The difference.
     pub lost: u64,
-    /// Came after a later one of the same stream.
+    /// Received after a later one of the same stream.
     pub reordered: u64,
-    /// Came with the wrong content, twice, or unasked.
+    /// Received with the wrong content, twice, or unexpectedly.
     pub payload_errors: u64,
     /// Of the gateway's process, while all streams ran.
     pub threads: usize,
-    /// Of these, the ones that carry streams; 0: each stream has its own.
+    /// Of these, those that carry streams; 0: each stream has its own.
     pub contexts: u32,
     /// User and system time of the gateway's process; 100 is one core.
     pub cpu_percent: f64,
@@ -38,42 +38,42 @@ pub struct Report {
     pub latency_ms_p99: f64,
     /// Maximum.
     pub latency_ms_max: f64,
-    /// What a stream adds to the resident memory of the gateway's process.
+    /// Resident memory per stream of the gateway's process.
     pub rss_kib_per_stream: f64,
-    /// To build and start all streams.
+    /// Time to build and start all streams.
     pub setup_seconds: f64,
-    /// The gateway's, by the callers.
+    /// Of the gateway, measured by the callers.
     pub rtcp_reports_received: u64,
-    /// Calls that the gateway took its leave of in the end (BYE).
+    /// Calls that the gateway ended with BYE.
     pub byes: u64,
-    /// RTCP packets that either side could not read, reports that were not true, and calls left without a BYE.
+    /// RTCP packets unreadable for either side, wrong reports, and calls left without a BYE.
     pub rtcp_errors: u64,
-    /// Audio that the gateway made up for packets that the network lost or delayed too long, all streams together.
+    /// Audio made up by the gateway for lost or late packets, all streams together.
     pub concealed_ms: u64,
     /// For the summary only.
     #[serde(skip)]
     pub details: Details,
 }
 
-/// What the summary says beyond the report.
+/// Figures of the summary beyond the report.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Details {
-    /// How bad the network was that the demo simulated.
+    /// The simulated network.
     pub harm: Harm,
     /// Of the gateway's jitter buffers; 0: it had none.
     pub latency_ms: u32,
-    /// Calls that had a report from the gateway.
+    /// Calls with a report from the gateway.
     pub rtcp_calls: u64,
-    /// Reports that the callers sent.
+    /// Reports sent by the callers.
     pub rtcp_sent: u64,
-    /// Packets that the network lost.
+    /// Packets lost by the network.
     pub network_lost: u64,
-    /// Packets that the gateway replaced because they came too late.
+    /// Packets replaced by the gateway because they came too late.
     pub too_late: u64,
 }
 
 impl Report {
-    /// Takes over what the listeners counted.
+    /// Adds the listeners' counts.
     pub fn count(&mut self, counters: &Counters, rtcp: &RtcpCounters) {
         self.packets_sent = counters.packets_sent;
         self.packets_received = counters.packets_received;
@@ -93,8 +93,8 @@ impl Report {
         self.details.too_late = counters.too_late;
     }
 
-    /// Whether every packet arrived, in order and with the right content, or something in its place if the network lost it
-    /// on purpose; and every report was true.
+    /// Whether every packet arrived, in order and with the right content, or a replacement for one that the network
+    /// lost on purpose; and every report was right.
     pub fn is_clean(&self) -> bool {
         self.packets_received > 0
             && self.lost == 0
@@ -154,7 +154,7 @@ impl Report {
             self.latency_ms_max,
             match self.details.latency_ms {
                 0 => String::new(),
-                // No share of the time: packets may stay for less, as the buffer counts from the earliest.
+                // No share of the time: packets may stay for less, since the buffer counts from the least delayed one.
                 ms => format!(";\n{:>12}its jitter buffer is set to {ms} ms", ""),
             },
             self.rss_kib_per_stream,
@@ -164,7 +164,7 @@ impl Report {
 }
 
 impl Report {
-    /// Lines on RTCP and on what the network did, where there is something to say.
+    /// Lines on RTCP and on the network's faults, if any.
     fn more(&self) -> String {
         let details = &self.details;
         let mut lines = String::new();
@@ -280,7 +280,7 @@ mod tests {
         assert!(report().summary().contains("2,000 streams per core"));
     }
 
-    /// The buffer's setting is no lower bound for the way: a figure below it must not read as if it were.
+    /// The buffer's setting is no lower bound of the delay: a figure below it must not suggest that.
     #[test]
     fn a_way_shorter_than_the_jitter_buffer_makes_sense() {
         let mut report = report();

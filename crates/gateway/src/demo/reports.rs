@@ -1,4 +1,4 @@
-//! What a compound RTCP packet of the gateway says, read by the crate `rtcp-types`: another reader than the gateway's own.
+//! Reads the gateway's compound RTCP packets with the crate `rtcp-types`: a second reader beside the gateway's own.
 
 use rtcp_types::{Compound, Packet, RtcpParseError};
 
@@ -9,14 +9,14 @@ const CNAME: u8 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) ssrc: u32,
-    /// Packets and octets that it has sent, in a sender report.
+    /// Packets and octets sent, in a sender report.
     pub(super) sent: Option<(u32, u32)>,
     pub(super) blocks: Vec<Block>,
-    /// These take their leave.
+    /// Sources that say BYE.
     pub(super) leaving: Vec<u32>,
 }
 
-/// A report on what it receives from one source (RFC 3550, section 6.4.1).
+/// A report block (RFC 3550, section 6.4.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) ssrc: u32,
@@ -26,11 +26,11 @@ pub(super) struct Block {
     pub(super) jitter_units: u32,
     /// The middle 32 bits of the NTP time of the last sender report; 0 without one.
     pub(super) lsr: u32,
-    /// How long ago it came, in 65536ths of a second.
+    /// Its age, in 65536ths of a second.
     pub(super) dlsr: u32,
 }
 
-/// Why a packet is none that RFC 3550, section 6.1, allows.
+/// Why a packet violates RFC 3550, section 6.1.
 #[derive(Debug)]
 #[allow(dead_code, reason = "read by whoever debugs a test")]
 pub(super) enum Malformed {

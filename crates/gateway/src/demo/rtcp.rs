@@ -1,9 +1,9 @@
-//! The callers' side of RTCP: each call has a session, which reports to the gateway; and the gateway's reports are checked
-//! against what the callers sent and received.
+//! The callers' side of RTCP: each call has a session, which reports to the gateway; and the callers check the
+//! gateway's reports against what they sent and received.
 //!
-//! A report is read by `rtcp-types` ([`super::reports`]), not by the gateway's own code. RTP and RTCP of the gateway come to
-//! the same listener, in the order in which they were sent. So a sender report must count exactly the packets that
-//! came before it. Time is given from outside; no socket in here.
+//! [`super::reports`] reads the reports with `rtcp-types`, not with the gateway's own code. The gateway's RTP and RTCP
+//! arrive at the same listener, in the order of sending. So a sender report must count exactly the packets before it.
+//! Time is a parameter; this module has no socket.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -19,22 +19,22 @@ use super::ledger::Ledger;
 use super::reports::{self, Block, Said};
 use super::tone::PACKET_SAMPLES;
 
-/// What came of RTCP so far.
+/// Counts of RTCP so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RtcpCounters {
-    /// Calls that have had a report of the gateway.
+    /// Calls with a report from the gateway.
     pub calls: u64,
     /// Reports of the gateway.
     pub reports: u64,
-    /// Packets of the gateway that are no compound RTCP.
+    /// Packets of the gateway that are not compound RTCP.
     pub malformed: u64,
-    /// Reports that say something else than what happened.
+    /// Reports that contradict the actual packets.
     pub untrue: u64,
-    /// Reports that the callers sent.
+    /// Reports sent by the callers.
     pub sent: u64,
-    /// Calls that the gateway took its leave of (BYE).
+    /// Calls that the gateway ended with BYE.
     pub byes: u64,
-    /// Calls that it left without a word; known at the end.
+    /// Calls left without BYE; known at the end.
     pub byes_missing: u64,
 }
 
@@ -50,18 +50,18 @@ pub(super) struct Rtcp {
 struct Call {
     session: Session,
     gateway: SocketAddr,
-    /// Not yet told to the session: how many packets were sent, and the last one's time.
+    /// Not reported to the session yet: the number of packets sent, and the last one's time.
     unreported: u32,
     last: (u32, u64),
-    /// RTP that came from the gateway.
+    /// RTP received from the gateway.
     came: u32,
     came_octets: u32,
-    /// What the gateway said last: packets expected and lost.
+    /// The gateway's last report: packets expected and lost.
     said: (u32, i32),
     jitter: Jitter,
-    /// The jitter's bounds after each of the last packets, in the order of sending, by packet.
+    /// Bounds of the jitter after each of the last packets, in the order of sending, by packet.
     jitters: VecDeque<(u32, RangeInclusive<f32>)>,
-    /// Sender reports that the caller sent: how many, and of the last two the middle of the NTP time, and when.
+    /// Sender reports of the caller: their number, and for the last two the middle of the NTP time, and the send time.
     sender_reports: u32,
     last_sender_reports: VecDeque<(u32, u64)>,
     has_report: bool,
@@ -77,7 +77,7 @@ impl Rtcp {
         gateway_port: impl Fn(usize) -> u16,
     ) -> Rtcp {
         let session = |ssrc: u32, name: &str| {
-            // Any seed will do, so long as the calls do not all report at once.
+            // Any seed works, as long as the calls do not all report at once.
             let seed = now_ns ^ u64::from(ssrc) << 32;
             let mut config = Config::call(Ssrc(ssrc), name, 8000, seed);
             config.ntp_at_zero = NtpTime(NTP_AT_1970_S << 32);
@@ -112,7 +112,7 @@ impl Rtcp {
         call.last = (caller::timestamp(packet), now_ns);
     }
 
-    /// That packet, or a later one, went out between these times.
+    /// That packet, or a later one, was sent between these times.
     pub(super) fn note_on_the_way(
         &mut self,
         stream: usize,
@@ -149,7 +149,7 @@ impl Rtcp {
         };
         let stream = self.stream_of(said.ssrc);
         let Some(call) = self.calls.get_mut(stream) else {
-            // From before a stream's first packet: the gateway does not know yet under which name it will send.
+            // From before a stream's first packet: the gateway does not know its SSRC yet.
             return;
         };
         let from = call.gateway;
@@ -169,7 +169,7 @@ impl Rtcp {
         }
     }
 
-    /// Gives the RTCP of these streams that is due to `send`, with the stream's number.
+    /// Passes the RTCP due for these streams to `send`, with the stream's number.
     pub(super) fn transmit(
         &mut self,
         streams: std::ops::Range<usize>,
@@ -192,7 +192,7 @@ impl Rtcp {
         }
     }
 
-    /// All calls hang up; their last words go to `send`.
+    /// All calls hang up; their BYEs go to `send`.
     pub(super) fn leave(&mut self, now_ns: u64, send: impl FnMut(usize, &[u8])) {
         for call in &mut self.calls {
             call.tell_sent();
@@ -201,18 +201,18 @@ impl Rtcp {
         self.transmit(0..self.calls.len(), now_ns, send);
     }
 
-    /// Whether there is a call yet that the gateway has sent to and not taken its leave of.
+    /// Whether the gateway has sent to a call and not said BYE yet.
     pub(super) fn is_awaiting_bye(&self) -> bool {
         self.calls.iter().any(Call::is_awaiting_bye)
     }
 
-    /// Nothing more will come: whoever has not taken their leave by now left without a word.
+    /// Nothing more will come: calls without a BYE by now were left without one.
     pub(super) fn finish(&mut self) {
         let silent = self.calls.iter().filter(|call| call.is_awaiting_bye());
         self.counters.byes_missing = silent.count() as u64;
     }
 
-    /// Where things stand.
+    /// The current counts.
     pub(super) fn counters(&self) -> &RtcpCounters {
         &self.counters
     }
@@ -237,7 +237,7 @@ impl Call {
         }
     }
 
-    /// Remembers a sender report of ours, which the gateway will refer to.
+    /// Remembers a sender report of ours, for the gateway's LSR.
     fn note_sender_report(&mut self, bytes: &[u8], now_ns: u64) {
         let Some(middle) = reports::sender_report_time(bytes) else {
             return;
@@ -247,7 +247,7 @@ impl Call {
         self.last_sender_reports.push_front((middle, now_ns));
     }
 
-    /// How many statements of a packet are not true.
+    /// Number of false statements in a packet.
     fn untruths(&mut self, stream: usize, said: &Said, at_ns: u64, ledger: &Ledger) -> u64 {
         let sent = said.sent;
         let mut untrue = u64::from(sent.is_some_and(|sent| sent != (self.came, self.came_octets)));
@@ -261,7 +261,7 @@ impl Call {
         untrue
     }
 
-    /// Whether a report on our packets says what had become of them by then.
+    /// Whether a report on our packets agrees with their fate at that time.
     fn missed_as_much(
         &mut self,
         stream: usize,
@@ -274,7 +274,7 @@ impl Call {
         let expected = block.highest.wrapping_sub(base).wrapping_add(1);
         let lost = block.cumulative_lost;
         let (expected_before, lost_before) = std::mem::replace(&mut self.said, (expected, lost));
-        // A.3: what was lost since the last report, in 256ths of what was expected since.
+        // A.3: losses since the last report, in 256ths of the packets expected since.
         let expected_since = i64::from(expected) - i64::from(expected_before);
         let lost_since = (i64::from(lost) - i64::from(lost_before)).max(0);
         let fraction = (lost_since << 8).checked_div(expected_since).unwrap_or(0);
@@ -283,32 +283,32 @@ impl Call {
             && i64::from(block.fraction_lost) == fraction.min(255)
     }
 
-    /// Whether the jitter is one that the gateway may have seen when it had the packet that it names as the highest.
+    /// Whether the jitter is possible for the packet reported as the highest.
     fn jittered_as_much(&self, block: &Block) -> bool {
-        // What was expected when it was the highest is its number: number 0 does not count.
+        // The number of packets expected up to the highest is its number: number 0 does not count.
         let highest = self.said.0;
         let known = self.jitters.iter();
         let mut later = known.skip_while(|(packet, _)| *packet != highest);
         let reported = block.jitter_units as f32;
-        // Those that others have overtaken may have come since, but nothing higher.
+        // Overtaken packets may have arrived since, but none higher.
         later
             .by_ref()
             .take_while(|(packet, _)| *packet <= highest)
             .any(|(_, units)| units.contains(&reported))
     }
 
-    /// Whether LSR and DLSR speak of a sender report of ours (RFC 3550, section 6.4.1).
+    /// Whether LSR and DLSR match a sender report of ours (RFC 3550, section 6.4.1).
     fn heard_of_us(&self, block: &Block, at_ns: u64) -> bool {
         if block.lsr == 0 {
-            // The first may still be on its way.
+            // The first one may still be in transit.
             return block.dlsr == 0 && self.sender_reports <= 1;
         }
-        // So may the last one be.
+        // So may the last one.
         let mut sent = self.last_sender_reports.iter();
         let Some((_, sent_ns)) = sent.find(|(middle, _)| *middle == block.lsr) else {
             return false;
         };
-        // What remains is the way there and back.
+        // The rest is the round trip.
         let held_ns = u64::from(block.dlsr) * 1_000_000_000 / 65_536;
         let way_ns = (at_ns + DLSR_SLACK_NS).checked_sub(sent_ns + held_ns);
         way_ns.is_some_and(|way_ns| way_ns <= DLSR_SLACK_NS + WAY_NS_MAX)
@@ -316,13 +316,13 @@ impl Call {
 }
 
 impl RtcpCounters {
-    /// Whatever was wrong.
+    /// All errors.
     pub fn errors(&self) -> u64 {
         self.malformed + self.untrue + self.byes_missing
     }
 }
 
-/// What RTCP wants to know of a packet.
+/// A packet's fields for RTCP.
 pub(super) fn header_of(rtp: &rtp_types::RtpPacket<'_>) -> RtpHeader {
     RtpHeader {
         ssrc: Ssrc(rtp.ssrc()),
@@ -339,8 +339,8 @@ const JITTERS_MAX: usize = 256;
 /// The gateway reads its clock when a slice begins, and a sender report that arrives while it works on the slice counts
 /// as there since then. A slice takes 20 ms at most, unless the machine is too busy.
 const DLSR_SLACK_NS: u64 = 100_000_000;
-/// Longer than any report is on its way, on a machine that is much too busy; shorter than two reports are apart, so that
-/// a DLSR that stands still is noticed.
+/// Longer than any report is in transit, on a badly overloaded machine; shorter than the interval of two reports, so
+/// that a constant DLSR is noticed.
 const WAY_NS_MAX: u64 = 2_000_000_000;
 /// A report on one stream, and a name.
 const RTCP_BYTES_MAX: usize = 512;
@@ -352,15 +352,15 @@ mod tests {
     const GATEWAY_SSRC: u32 = 1000;
     const S: u64 = 1_000_000_000;
 
-    /// How a gateway lies.
+    /// Kinds of false reports.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Lie {
         None,
-        /// It has lost a packet, and says so, but the network has not.
+        /// It reports a loss that the network did not cause.
         Lost,
-        /// It has sent a packet less than it says.
+        /// It has sent one packet less than it reports.
         Sent,
-        /// A word of its report block, from this byte of it on, is another one.
+        /// A word of its report block, from this byte on, is changed.
         Word(usize, u32),
     }
 
@@ -369,8 +369,8 @@ mod tests {
     const LSR: usize = 16;
     const DLSR: usize = 20;
 
-    /// A gateway that gets 2000 packets of stream 0 but for number 100, which the network lost, and sends as many; what
-    /// comes of its reports.
+    /// A gateway that receives 2000 packets of stream 0 without number 100, which the network lost, and sends as many;
+    /// returns the result of its reports.
     fn play(lie: Lie) -> RtcpCounters {
         let mut ledger = Ledger::new(1);
         let mut rtcp = Rtcp::new(1, 0, GATEWAY_SSRC, |_| 5004);
@@ -442,10 +442,10 @@ mod tests {
             // The jitter here is half of 10 ms.
             (JITTER, 0),
             (JITTER, 400),
-            // No sender report, and one that nobody sent.
+            // No sender report, and one that was never sent.
             (LSR, 0),
             (LSR, 1),
-            // It came only now, and before it was sent.
+            // It arrived only now, and before it was sent.
             (DLSR, 0),
             (DLSR, 60 << 16),
         ] {

@@ -1,18 +1,18 @@
-//! What the callers say: a tone per stream, computed from stream and packet number alone.
+//! The callers' audio: a tone per stream, computed from stream and packet number alone.
 //!
-//! Caller and listener compute the same packet independently, so nothing has to be remembered to
-//! check a payload. The tones are chosen so that the packets of one stream, [`DISTINCT_PACKETS`] in a
-//! row, all differ: then the payload alone says which packet it is.
+//! Caller and listener compute the same packet independently, so a payload is checked without any memory. The tones are
+//! chosen so that [`DISTINCT_PACKETS`] packets of one stream in a row all differ: then the payload alone identifies the
+//! packet.
 
 use super::g711::{linear_to_alaw, linear_to_ulaw, ulaw_to_linear};
 
 /// Samples and, in G.711, bytes per packet of 20 ms at 8000 Hz.
 pub(super) const PACKET_SAMPLES: usize = 160;
 
-/// So many packets of a stream in a row have different payloads.
+/// Packets of a stream in a row with different payloads.
 pub(super) const DISTINCT_PACKETS: u32 = 64;
 
-/// After a loss, so many samples of a sound packet may still have something of what was made up in them.
+/// After a loss, samples of a good packet that may still contain made-up audio.
 pub(super) const MENDED_SAMPLES: usize = 80;
 
 /// One packet's payload.
@@ -23,7 +23,7 @@ pub(super) type Payload = [u8; PACKET_SAMPLES];
 pub(super) struct Tones {
     /// One period of a sine, in µ-law.
     ulaw: Box<[u8; PERIOD]>,
-    /// What the gateway must make of `ulaw`: the A-law code for the value that the µ-law decoder puts out.
+    /// The expected conversion of `ulaw`: the A-law code for the output of the µ-law decoder.
     alaw: Box<[u8; PERIOD]>,
     /// Per stream: how far each sample advances in the period, in units of 2^-32.
     steps: Vec<u32>,
@@ -60,18 +60,18 @@ impl Tones {
         self.payload(&self.alaw, stream, packet)
     }
 
-    /// Whether this is what must come back for a packet.
+    /// Whether this is the expected payload of a returned packet.
     pub(super) fn is_expected(&self, stream: usize, packet: u32, payload: &[u8]) -> bool {
         payload.len() == PACKET_SAMPLES && self.follows(stream, packet, 0, payload)
     }
 
-    /// The same, but for the first [`MENDED_SAMPLES`].
+    /// The same, without the first [`MENDED_SAMPLES`].
     pub(super) fn ends_as_expected(&self, stream: usize, packet: u32, payload: &[u8]) -> bool {
         let end = payload.get(MENDED_SAMPLES..PACKET_SAMPLES);
         end.is_some_and(|end| self.follows(stream, packet, MENDED_SAMPLES as u32, end))
     }
 
-    /// Whether `samples` are what is expected of a packet from its sample `first` on. Mostly the first few tell.
+    /// Whether `samples` match a packet from its sample `first` on. The first few usually decide.
     fn follows(&self, stream: usize, packet: u32, first: u32, samples: &[u8]) -> bool {
         let step = self.steps[stream];
         let start = packet
@@ -124,7 +124,7 @@ const PERIOD: usize = 4096;
 const PHASE_SHIFT: u32 = 32 - PERIOD.ilog2();
 /// Two packets this far apart in phase (1/512 of a period) differ in many samples.
 const PHASE_APART: u32 = 1 << 23;
-/// Half of all tones will do, so this is never reached.
+/// Half of all tones are suitable, so this is never reached.
 const CANDIDATES_MAX: u32 = 5000;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! A file as samples, by whatever decoders GStreamer has.
+//! Decodes a file to samples, with any GStreamer decoder.
 //!
-//! `uridecodebin ! audioconvert ! fakesink`, as fast as it goes. The samples are measured where they arrive, on the thread that
-//! decodes them; this thread only waits for the end. Video in the file is not decoded.
+//! `uridecodebin ! audioconvert ! fakesink`, at full speed. The samples are measured on the decoding thread; this
+//! thread only waits for the end. Video in the file is not decoded.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use gst::prelude::*;
 use super::measure::{Measured, Measurement};
 use super::problem::Problem;
 
-/// Measures a file. `progress` is told what share of it is done, now and then.
+/// Measures a file. `progress` regularly receives the share done.
 pub(super) fn measure(
     path: &Path,
     is_plotted: bool,
@@ -75,7 +75,7 @@ fn pipeline(
     let into = convert.static_pad("sink");
     source.connect_pad_added(move |_, pad| {
         if let Some(into) = into.as_ref().filter(|into| !into.is_linked()) {
-            // What does not fit says so in an error message.
+            // A stream that does not fit posts an error message.
             let _ = pad.link(into);
         }
     });
@@ -89,7 +89,7 @@ fn failed(message: &str) -> glib::Error {
     glib::Error::new(gst::CoreError::Failed, message)
 }
 
-/// What a meter takes; the conversion is one without loss.
+/// The meter's formats; the conversion to them is lossless.
 fn measurable() -> gst::Caps {
     let native = |name: &str| match cfg!(target_endian = "big") {
         true => format!("{name}BE"),
@@ -126,7 +126,7 @@ fn run(path: &Path, pipeline: &gst::Pipeline, progress: impl Fn(f64)) -> Result<
     let bus = pipeline
         .bus()
         .ok_or_else(|| Problem::broken(path, "the pipeline has no bus"))?;
-    // The element that refuses says why in a message, which is read below.
+    // The element that fails gives the reason in a message, which is read below.
     let started = pipeline.set_state(gst::State::Playing);
     let mut missing = None;
     loop {
@@ -156,7 +156,7 @@ fn run(path: &Path, pipeline: &gst::Pipeline, progress: impl Fn(f64)) -> Result<
     }
 }
 
-/// What `uridecodebin` has looked for in vain, as it names it. Not what pictures need.
+/// The decoder that `uridecodebin` missed, by its own description. Not a decoder for pictures.
 fn missing_decoder(structure: &gst::StructureRef) -> Option<String> {
     if structure.name() != "missing-plugin" {
         return None;
@@ -169,7 +169,7 @@ fn missing_decoder(structure: &gst::StructureRef) -> Option<String> {
         .map(|caps| caps.name().as_str());
     let is_picture =
         kind.is_some_and(|kind| kind.starts_with("video/") || kind.starts_with("image/"));
-    // Containers with sound in them have names of that kind, too.
+    // Containers with audio have such names, too.
     (!is_picture || name.contains("demuxer")).then_some(name)
 }
 

@@ -1,22 +1,22 @@
-//! Samples as readings, and as a curve.
+//! Turns samples into readings, and a curve.
 
 use std::ops::Range;
 
 use gstthreadbare::loudness::frames::{Format, Frames, Scratch};
 use threadbare_loudness::{BuildError, Meter, Mode, Resolution};
 
-/// A file that is being measured.
+/// A file under measurement.
 #[derive(Debug)]
 pub(super) struct Measurement {
     running: Option<Running>,
     scratch: Scratch,
     momentary_max_lufs: f64,
     short_term_max_lufs: f64,
-    /// Of what had another number of channels.
+    /// Of earlier parts with another number of channels.
     peaks: Peaks,
     seconds_before: f64,
     curve: Option<Vec<Point>>,
-    /// The first thing that went wrong.
+    /// The first error.
     problem: Option<String>,
 }
 
@@ -30,7 +30,7 @@ struct Running {
     polls: u64,
 }
 
-/// The largest of all channels, full scale being 1.
+/// The peak of all channels, full scale being 1.
 #[derive(Clone, Copy, Debug, Default)]
 struct Peaks {
     sample: f64,
@@ -43,14 +43,14 @@ pub(super) struct Point {
     pub(super) seconds: f64,
     pub(super) momentary: f64,
     pub(super) short_term: f64,
-    /// Of everything up to here.
+    /// Of everything so far.
     pub(super) integrated: f64,
 }
 
-/// A file that has been measured.
+/// A measured file.
 #[derive(Debug)]
 pub(super) struct Measured {
-    /// To take several files as one.
+    /// For measuring several files as one.
     pub(super) meter: Meter,
     pub(super) rate_hz: u32,
     pub(super) channels: usize,
@@ -61,7 +61,7 @@ pub(super) struct Measured {
     pub(super) sample_peak: f64,
     /// The same, between the samples as well.
     pub(super) true_peak: f64,
-    /// Empty unless it was asked for.
+    /// Empty unless requested.
     pub(super) curve: Vec<Point>,
 }
 
@@ -79,7 +79,7 @@ impl Measurement {
         }
     }
 
-    /// From here on the samples are of these caps. Files may change them: integrated loudness and range go on.
+    /// Later samples have these caps. Files may change them: integrated loudness and range continue.
     pub(super) fn set_caps(&mut self, caps: &gst::CapsRef) {
         let format = match Format::of_caps(caps) {
             Ok(format) => format,
@@ -149,7 +149,7 @@ impl Measurement {
         if !running.polls.is_multiple_of(POLLS_PER_POINT) {
             return;
         }
-        // A reading of it looks at each block so far, and it changes ever more slowly.
+        // Reading it costs a pass over all blocks so far, and its value changes ever more slowly.
         let integrated = match curve.last() {
             Some(last) if !curve.len().is_multiple_of(1 + curve.len() / 1_000) => last.integrated,
             _ => meter.integrated().unwrap_or(f64::NEG_INFINITY),
@@ -162,7 +162,7 @@ impl Measurement {
         });
     }
 
-    /// `None`: there was nothing.
+    /// `None`: there was no audio.
     pub(super) fn finish(self) -> Result<Option<Measured>, String> {
         if let Some(problem) = self.problem {
             return Err(problem);
@@ -214,7 +214,7 @@ impl Peaks {
     }
 }
 
-/// A new one, or the one so far for another format.
+/// A new meter, or the present one for another format.
 fn meter(before: Option<Meter>, format: &Format) -> Result<Meter, BuildError> {
     let Some(mut meter) = before else {
         return Meter::builder(format.rate_hz, format.channels())
@@ -226,13 +226,13 @@ fn meter(before: Option<Meter>, format: &Format) -> Result<Meter, BuildError> {
     };
     meter.set_format(format.rate_hz, format.channels())?;
     for (channel, place) in format.layout.iter().enumerate() {
-        // As many places as channels, none of them dual mono: nothing is refused.
+        // As many positions as channels, none of them dual mono: no layout is refused.
         let _ = meter.set_channel(channel, *place);
     }
     Ok(meter)
 }
 
-/// EBU Tech 3341 has meters tested with windows that begin anywhere to 10 ms.
+/// EBU Tech 3341's tests for meters place windows on a 10 ms grid.
 const POLLS_PER_SECOND: u64 = 100;
 /// A point each 100 ms.
 const POLLS_PER_POINT: u64 = 10;

@@ -1,8 +1,8 @@
 //! `threadbare loudness`: measures the loudness of files.
 //!
-//! - `decode`: a file as samples, by whatever decoders GStreamer has.
-//! - `measure`: samples as readings, and as a curve.
-//! - `problem`: why a file cannot be measured, in words that help.
+//! - `decode`: decodes a file to samples, with any GStreamer decoder.
+//! - `measure`: turns samples into readings, and a curve.
+//! - `problem`: why a file cannot be measured, with help.
 //! - `report`: the table, and the JSON.
 //! - `plot`: the curve as a picture.
 
@@ -57,7 +57,7 @@ Examples:
 Exit status 1: a file could not be measured; the others are in the report.";
 
 impl LoudnessArgs {
-    /// Does it.
+    /// Runs the command.
     pub fn execute(&self) -> miette::Result<ExitCode> {
         gst::init()
             .into_diagnostic()
@@ -132,7 +132,7 @@ fn nth<T>(all: &[T], index: usize) -> Option<(usize, &T)> {
     all.get(index).map(|item| (index, item))
 }
 
-/// Where the picture of one of so many files goes.
+/// The picture's file name for one of several files.
 fn plot_path(plot: &Path, index: usize, files: usize) -> PathBuf {
     if files == 1 {
         return plot.to_owned();
@@ -146,7 +146,7 @@ fn plot_path(plot: &Path, index: usize, files: usize) -> PathBuf {
     plot.with_file_name(name)
 }
 
-/// The absolute gate is the least that a programme can have; nobody aims above full scale.
+/// The absolute gate is a programme's least loudness; a target above full scale is a mistake.
 fn parse_target(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(lufs) if (-70.0..=0.0).contains(&lufs) => Ok(lufs),
@@ -154,7 +154,7 @@ fn parse_target(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The picture is an SVG: under another name, no viewer would open it.
+/// The picture is an SVG: under another extension, no viewer would open it.
 fn parse_plot(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension() {
@@ -163,7 +163,7 @@ fn parse_plot(text: &str) -> Result<PathBuf, String> {
     }
 }
 
-/// A bar for all files together, where there is a terminal to show it.
+/// A bar for all files together, on a terminal.
 #[derive(Debug)]
 struct Progress {
     bar: ProgressBar,

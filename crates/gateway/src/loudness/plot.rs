@@ -11,11 +11,11 @@ const LEFT: f64 = 70.0;
 const RIGHT: f64 = 30.0;
 const TOP: f64 = 76.0;
 const BOTTOM: f64 = 62.0;
-/// More points than this cannot be told apart in so many pixels.
+/// More points than this are indistinguishable in this many pixels.
 const COLUMNS_MAX: usize = 1100;
 /// LU from the bottom to the top, at least.
 const SPAN_LU: f64 = 30.0;
-/// The absolute gate (ITU-R BS.1770): what is below it counts nowhere.
+/// The absolute gate (ITU-R BS.1770): quieter audio never counts.
 const FLOOR_LUFS: f64 = -70.0;
 
 /// A curve of the picture.
@@ -60,7 +60,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Whole tens that have the loudest moment and the target in them, and what is usual below.
+    /// Whole tens around the loudest moment and the target, with the usual range below.
     fn of(measured: &Measured, target_lufs: Option<f64>) -> Scale {
         let levels =
             |of: fn(&Point) -> f64| measured.curve.iter().map(of).filter(|l| *l > FLOOR_LUFS);
@@ -177,7 +177,7 @@ fn add_levels(picture: &mut String, scale: &Scale) {
     add_text(picture, (20.0, middle), &turned, "loudness (LUFS)");
 }
 
-/// The horizontal axis, with a mark at each step that people count time in.
+/// The horizontal axis, with a mark at each usual time step.
 fn add_times(picture: &mut String, scale: &Scale) {
     let step = TIME_STEPS_S
         .into_iter()
@@ -234,7 +234,8 @@ fn add_notice(picture: &mut String, is_short: bool) {
     add_text(picture, middle, attributes, &text);
 }
 
-/// The loudest of each column; a gap in the line where all of it is below the floor. Whether there is a line at all.
+/// The loudest point of each column; a gap in the line where all of it is below the floor. Returns whether there is a
+/// line.
 fn add_curve(picture: &mut String, curve: &Curve, points: &[Point], scale: &Scale) -> bool {
     let per_column = points.len().div_ceil(COLUMNS_MAX).max(1);
     let mut path = String::new();
@@ -336,7 +337,7 @@ fn add_text(picture: &mut String, at: (f64, f64), attributes: &str, text: &str) 
     );
 }
 
-/// What fits beside the legend.
+/// Text width beside the legend.
 fn shortened(title: &str) -> String {
     let mut characters = title.chars();
     let mut start: String = characters.by_ref().take(TITLE_CHARACTERS_MAX).collect();
@@ -348,7 +349,7 @@ fn shortened(title: &str) -> String {
 
 const TITLE_CHARACTERS_MAX: usize = 60;
 
-/// As text between tags may be written; what XML has no place for at all becomes a space.
+/// Escapes text for XML; characters that XML forbids become a space.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {

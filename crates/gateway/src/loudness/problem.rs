@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use miette::Diagnostic;
 use thiserror::Error;
 
-/// One file's.
+/// One file's problem.
 #[derive(Debug, Error, Diagnostic)]
 pub(super) enum Problem {
     #[error("{}: there is no such file", path.display())]
@@ -33,7 +33,7 @@ pub(super) enum Problem {
 }
 
 impl Problem {
-    /// What the file system says before a decoder is asked.
+    /// The file system's error, before a decoder is tried.
     pub(super) fn of_file(path: &Path) -> Result<(), Problem> {
         let path = path.to_owned();
         match std::fs::File::open(&path).and_then(|file| file.metadata()) {
@@ -51,7 +51,7 @@ impl Problem {
         }
     }
 
-    /// What a pipeline said when it gave up; `missing` is the decoder that it has not found.
+    /// A failing pipeline's error; `missing` is the decoder it lacked.
     pub(super) fn of_error(
         path: &Path,
         error: &gst::message::Error,
@@ -62,7 +62,7 @@ impl Problem {
             return Problem::NoDecoder { path, what };
         }
         let error = error.error();
-        // The last two: what is missing is for pictures.
+        // The last two: the missing decoder is for pictures.
         let has_no_audio = matches!(
             error.kind::<gst::StreamError>(),
             Some(

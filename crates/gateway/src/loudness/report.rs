@@ -1,4 +1,4 @@
-//! What was measured, as a table and as JSON.
+//! The measurements, as a table and as JSON.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use super::problem::Problem;
 /// Of all files. Its fields are the keys of `--json`; scripts rely on them.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// What `--target` said.
+    /// The value of `--target`.
     #[serde(skip_serializing_if = "Option::is_none")]
     target_lufs: Option<f64>,
     files: Vec<Row>,
-    /// All that could be measured, as one programme.
+    /// All measured files, as one programme.
     total: Option<Readings>,
 }
 
@@ -50,7 +50,7 @@ struct Readings {
     sample_peak_dbfs: Option<f64>,
     true_peak_dbtp: Option<f64>,
     duration_seconds: f64,
-    /// What to add to reach the target.
+    /// The gain to reach the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     to_target_lu: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -111,7 +111,7 @@ impl Report {
     }
 }
 
-/// Without that to the target, and without the file's name.
+/// Without the distance to the target, and without the file's name.
 const COLUMNS: usize = 8;
 
 fn heading(target_lufs: Option<f64>) -> Vec<String> {
@@ -139,7 +139,7 @@ fn units(has_target: bool) -> Vec<String> {
     units.map(str::to_owned).collect()
 }
 
-/// Right-aligned but for the last column.
+/// Right-aligned except for the last column.
 fn aligned(lines: &[Vec<String>]) -> String {
     let columns = lines.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -234,7 +234,7 @@ fn to_target(target_lufs: Option<f64>, integrated_lufs: Option<f64>) -> Option<f
     Some(rounded(target_lufs? - integrated_lufs?))
 }
 
-/// To a thousandth: more digits would say more than the standard does.
+/// To a thousandth: more digits would exceed the standard's precision.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
@@ -247,7 +247,7 @@ fn decibels(peak: f64) -> Option<f64> {
     finite(20.0 * peak.log10())
 }
 
-/// Minutes and seconds, and hours where there are some.
+/// Minutes and seconds, and hours if any.
 pub(super) fn clock(seconds: f64) -> String {
     let tenths = (seconds * 10.0).round() as u64;
     let (hours, minutes) = (tenths / 36_000, tenths / 600 % 60);

@@ -35,11 +35,11 @@ enum Setting {
 }
 
 impl Elements {
-    /// The elements between source and sink that turn `codec_in` into what `spec` sends.
+    /// The elements between source and sink that convert `codec_in` to the output of `spec`.
     pub(super) fn chain(self, codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
         let spec = StreamSpec {
             codec_out: Some(spec.codec_out.unwrap_or(codec_in)),
-            // Stock elements stand for what others have, and these have no meter.
+            // Stock elements serve for comparison, without a meter.
             meter: spec.meter && self == Elements::Threadbare,
             ..spec.clone()
         };
@@ -63,7 +63,7 @@ impl Elements {
     }
 }
 
-/// Whether one element does all of it: the pairs that are tables, and what keeps its samples.
+/// Whether one element does all of it: the pairs with tables, and unchanged samples.
 pub(super) fn is_fused(codec_in: Codec, spec: &StreamSpec) -> bool {
     if spec.loudness_target_lufs.is_some() {
         return false;
@@ -84,12 +84,12 @@ pub(super) fn is_fused(codec_in: Codec, spec: &StreamSpec) -> bool {
     is_table(codec_in) && is_table(codec_out) || codec_in == codec_out && is_mono_l16(codec_in)
 }
 
-/// Whether the first element takes packets of any payload type, and caps that name none.
+/// Whether the first element takes packets of any payload type, and caps without one.
 pub(super) fn takes_any_type(codec_in: Codec, spec: &StreamSpec) -> bool {
     is_fused(codec_in, spec) || concealed(codec_in).is_some()
 }
 
-/// What becomes of a codec whose losses `ts-rtpg711` conceals.
+/// The decoded format of a codec whose losses `ts-rtpg711` conceals.
 fn concealed(codec_in: Codec) -> Option<Codec> {
     match codec_in {
         Codec::Pcmu | Codec::Pcma => Some(Codec::L16 {
@@ -101,7 +101,7 @@ fn concealed(codec_in: Codec) -> Option<Codec> {
     }
 }
 
-/// Conceals losses; one codec or another comes in, linear audio goes out.
+/// Conceals losses; takes any of its codecs, and outputs linear audio.
 fn concealer(linear: Codec) -> Part {
     part(CONVERTER_FACTORY)
         .with("encoding-name", Setting::Text(linear.encoding_name()))
@@ -110,7 +110,7 @@ fn concealer(linear: Codec) -> Part {
         .with("telephone-event-pt", Setting::Int(-1))
 }
 
-/// All of it in one hop.
+/// The whole conversion in one element.
 fn converter(codec_in: Codec, spec: &StreamSpec) -> Part {
     let codec_out = spec.codec_out.unwrap_or(codec_in);
     let payload_type = payload_type_out(codec_out, spec);
@@ -129,7 +129,7 @@ fn converter(codec_in: Codec, spec: &StreamSpec) -> Part {
     part
 }
 
-/// The same with the ordinary elements.
+/// The same with stock elements.
 fn chain(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
     let codec_out = spec.codec_out.unwrap_or(codec_in);
     let mut parts = vec![part(match codec_in {
@@ -138,7 +138,7 @@ fn chain(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
         Codec::L16 { .. } => "rtpL16depay",
         Codec::Opus => "rtpopusdepay",
     })];
-    // A payloader alone changes the packet time, except where it is a property of the encoding.
+    // A payloader alone changes the packet time, except for encodings with a property for it.
     let recode = codec_in != codec_out
         || (codec_out == Codec::Opus && spec.ptime_ms.is_some())
         || spec.loudness_target_lufs.is_some();
@@ -152,7 +152,7 @@ fn chain(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
     parts
 }
 
-/// Brings the audio to its loudness and measures it, before it is converted for the codec that goes out.
+/// Normalises the audio's loudness and measures it, before the conversion for the output codec.
 fn loudness(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
     let mut parts = Vec::new();
     if let Some(target) = spec.loudness_target_lufs {
@@ -161,7 +161,7 @@ fn loudness(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
     if spec.meter {
         parts.push(part(METER_FACTORY).with("post-messages", Setting::Flag(false)));
     }
-    // L16 comes in network byte order, which neither takes.
+    // L16 is in network byte order, which neither accepts.
     if matches!(codec_in, Codec::L16 { .. }) && !parts.is_empty() {
         parts.insert(0, part("audioconvert"));
     }
@@ -184,7 +184,7 @@ fn decoder(codec_in: Codec, codec_out: Codec) -> Vec<Part> {
         Codec::L16 { .. } => Vec::new(),
         Codec::Opus => {
             let decoder = part("opusdec").with("plc", Setting::Flag(true));
-            // Asked for one channel, it would leave the right one out instead of mixing both.
+            // If one channel were requested, it would drop the right one instead of mixing both.
             let mut parts = vec![decoder, channels(2)];
             if !matches!(codec_out, Codec::Opus | Codec::L16 { channels: 2, .. }) {
                 parts.extend([part("audioconvert"), channels(1)]);
@@ -210,7 +210,7 @@ fn encoder(codec: Codec, spec: &StreamSpec) -> Option<Part> {
     }
 }
 
-/// What the raw audio of one codec needs to become that of the other.
+/// The conversion from one codec's raw audio to the other's.
 fn converters(codec_in: Codec, codec_out: Codec) -> Vec<Part> {
     let is_g711 = |codec| matches!(codec, Codec::Pcmu | Codec::Pcma);
     let mut parts = match (codec_in, codec_out) {
@@ -220,7 +220,7 @@ fn converters(codec_in: Codec, codec_out: Codec) -> Vec<Part> {
         _ => vec![part("audioconvert"), part("audioresample")],
     };
     if let Codec::L16 { rate_hz, channels } = codec_out {
-        // The payloader would take whatever comes for it.
+        // The payloader would accept any input.
         let caps = gst::Caps::builder("audio/x-raw")
             .field("format", "S16BE")
             .field("rate", rate_hz as i32)
@@ -291,7 +291,7 @@ impl Part {
     }
 }
 
-/// Makes `parts`, adds them to a pipeline that may be running, and links source to sink through them.
+/// Creates `parts`, adds them to a pipeline that may be running, and links source to sink through them.
 pub(super) fn insert(
     pipeline: &gst::Pipeline,
     source: &gst::Element,
@@ -304,7 +304,7 @@ pub(super) fn insert(
         pipeline.add(&element)?;
         chain.push(element);
     }
-    // From the sink up, so that each element has a running neighbour to push to.
+    // From the sink up, so that each element pushes to a running neighbour.
     let mut next = sink;
     for element in chain.iter().rev() {
         link(element, next)?;

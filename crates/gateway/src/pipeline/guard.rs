@@ -1,5 +1,5 @@
-//! What stands between a stream's codec elements and the network: what is no audio of the codec does not reach the decoder,
-//! what was made up does not outgrow what came, and the timestamps go on where one packet ends and the next begins.
+//! Guards between a stream's codec elements and the network: only the codec's audio reaches the decoder, made-up audio
+//! does not outgrow the received audio, and the timestamps continue from packet to packet.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ pub(super) fn payload_type(buffer: &gst::BufferRef) -> Option<u8> {
         .map(|packet| packet.payload_type())
 }
 
-/// Keeps from the decoder what is no audio: a depayloader takes packets of any type for its own.
+/// Keeps other packets than audio from the decoder: a depayloader takes packets of any type for its own.
 pub(super) fn keep_to_codec(source: &gst::Element, spec: &StreamSpec) {
     let Some(pad) = source.static_pad("src") else {
         return;
@@ -49,8 +49,8 @@ pub(super) fn keep_to_codec(source: &gst::Element, spec: &StreamSpec) {
     });
 }
 
-/// Losses as a decoder of Opus can conceal them: in whole frames (RFC 6716, section 2.1.4). Their length is what the
-/// timestamps say, and whoever sends these may write anything.
+/// Losses that an Opus decoder can conceal: whole frames (RFC 6716, section 2.1.4). Their length comes from the
+/// timestamps, and a sender may write anything there.
 fn keep_to_frames(pad: &gst::Pad) {
     pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, |_, info| {
         let Some(gst::PadProbeData::Event(event)) = &mut info.data else {
@@ -71,14 +71,14 @@ fn keep_to_frames(pad: &gst::Pad) {
     });
 }
 
-/// As the jitter buffer names its event, and a field of it.
+/// The stock jitter buffer's event, and a field of it.
 const PACKET_LOST: &str = "GstRTPPacketLost";
 const DURATION: &str = "duration";
 /// 2.5 ms.
 const OPUS_FRAME_NS_MIN: u64 = 2_500_000;
 
-/// Sends no more than came, and as much again. Decoders, resamplers and the normaliser fill gaps by timestamps and by
-/// durations that others write into packets.
+/// Limits the output to the received audio and as much again. Decoders, resamplers and the normaliser fill gaps by
+/// timestamps and durations, which come from the sender's packets.
 pub(super) fn keep_to_what_came(
     source: &gst::Element,
     sink: &gst::Element,
@@ -125,7 +125,7 @@ pub(super) fn keep_to_what_came(
         if !std::mem::replace(&mut outgoing.has_warned, true) {
             tracing::warn!(
                 stream,
-                "dropping packets: losses and pauses would make more audio than twice what arrived"
+                "dropping packets: filled losses and pauses would more than double the received audio"
             );
         }
         // Not `Drop`: with GStreamer 1.22 that unrefs what the bindings have dropped.
@@ -137,12 +137,12 @@ fn lock(outgoing: &Mutex<Outgoing>) -> MutexGuard<'_, Outgoing> {
     outgoing.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How much may go out, and with which timestamp.
+/// The budget for output, and the next timestamp.
 #[derive(Debug)]
 struct Outgoing {
     codec_in: Codec,
     codec_out: Codec,
-    /// Microseconds of audio that may go out beyond what has gone.
+    /// Microseconds of audio that may still go out.
     balance_us: u64,
     /// Microseconds of audio that may go out by the clock, and when that was, microseconds.
     pace_us: u64,
@@ -185,7 +185,7 @@ impl Outgoing {
             self.handle_sending(now_us, time, packet.payload())
         };
         let Some(time) = stamped else { return false };
-        // A whole header is there: it was read.
+        // A whole header is present: it was read.
         let _ = buffer
             .make_mut()
             .copy_from_slice(TIMESTAMP_AT, &time.0.to_be_bytes());
@@ -211,11 +211,11 @@ impl Outgoing {
     }
 }
 
-/// Audio that goes out for audio that comes in: itself, and once more to conceal losses with and to fill pauses.
+/// Output audio per received audio: the audio itself, and as much for concealing losses and filling pauses.
 const SENT_PER_RECEIVED: u64 = 2;
-/// What may go out beyond that right at the start: the longest loss that is concealed.
+/// Additional budget at the start: the longest concealed loss.
 const BALANCE_US_FIRST: u64 = 200_000;
-/// What a stream may save up, for pauses in speech.
+/// Largest budget that a stream may save, for pauses in speech.
 const BALANCE_US_MAX: u64 = 10_000_000;
 /// An Opus packet of one byte may claim 60 ms, one of two bytes 120 ms. With its header, no packet counts for more than this
 /// for each byte: 20 ms of 6 kbit/s (RFC 6716, section 2.1.1) have 27 bytes.

@@ -3,16 +3,15 @@
 //! ```text
 //!   ts-rtpsrc ! ts-rtpg711 ! ts-rtpsink                          PCMU, PCMA, L16/8000/1: one hop, meter inside
 //!   ts-rtpsrc ! (codec elements, see `chain`) ! ts-rtpsink       everything else
-//!   ts-rtpsrc ! ts-rtpsink                                       as it comes
+//!   ts-rtpsrc ! ts-rtpsink                                       unchanged
 //! ```
 //!
-//! Source and sink share a session: its sockets, and its RTCP. Only where packets go on as they came do they
-//! have one each, because they would take the sender's SSRC, which goes out again, for their own.
+//! Source and sink share a session: its sockets, and its RTCP. Only if packets go out unchanged do they have one each:
+//! in a shared session, they would take the sender's SSRC, which goes out again, for their own.
 //!
-//! Each stream has a pipeline of its own: thousands of streams in one `GstPipeline` make start-up
-//! quadratic. They share the system clock and one bus, so that a pipeline owns no file descriptor
-//! and no thread. Elements are made from their factories and linked without the checks that
-//! `gst_parse_launch` does for pipelines it knows nothing of.
+//! Each stream has its own pipeline: thousands of streams in one `GstPipeline` make start-up quadratic. They share the
+//! system clock and one bus, so that a pipeline owns no file descriptor and no thread. Elements are made from their
+//! factories and linked without the checks that `gst_parse_launch` needs for arbitrary pipelines.
 
 mod chain;
 mod guard;
@@ -29,7 +28,7 @@ use self::guard::{keep_to_codec, keep_to_what_came, payload_type};
 use crate::codec::{Codec, CodecIn};
 use crate::config::{Contexts, Destination, Jitter, Rtcp, StreamSpec};
 
-/// Which elements receive and send.
+/// The elements that receive and send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
     /// Threadbare's own: jitter buffer and RTCP are in them.
@@ -62,7 +61,7 @@ pub enum BuildError {
     /// An element is not installed.
     #[error("the GStreamer element {0} is not installed; `threadbare doctor` names its package")]
     Missing(&'static str),
-    /// GStreamer's own elements cannot do it.
+    /// GStreamer's own elements do not support it.
     #[error("{0} needs Threadbare's own elements: run without --stock")]
     Stock(&'static str),
     /// An element could not be made, added or linked.
@@ -70,7 +69,7 @@ pub enum BuildError {
     Failed(#[from] glib::BoolError),
 }
 
-/// Elements that a configuration needs are not there.
+/// Missing elements that a configuration needs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("GStreamer elements are not installed: {}. `threadbare doctor` names their packages", .0.join(", "))]
 pub struct MissingElements(pub Vec<&'static str>);
@@ -79,7 +78,7 @@ pub struct MissingElements(pub Vec<&'static str>);
 #[derive(Clone, Debug)]
 pub struct PipelineBuilder {
     elements: Elements,
-    /// Where messages of all pipelines go.
+    /// The bus of all pipelines.
     bus: gst::Bus,
     /// The clock of all pipelines.
     clock: gst::Clock,
@@ -95,7 +94,7 @@ impl PipelineBuilder {
         }
     }
 
-    /// Whether everything is there that these streams need.
+    /// Checks that all elements for these streams are installed.
     pub fn check(&self, streams: &[StreamSpec]) -> Result<(), MissingElements> {
         let mut factories = BTreeSet::from([self.elements.source(), self.elements.sink()]);
         for spec in streams.iter().filter(|spec| !spec.is_passthrough()) {
@@ -127,7 +126,7 @@ impl PipelineBuilder {
     ) -> Result<gst::Pipeline, BuildError> {
         let pipeline = gst::Pipeline::with_name(&spec.name);
         pipeline.set_bus(Some(&self.bus));
-        // The bus is everybody's; a pipeline that stops must not flush it.
+        // The bus is shared; a pipeline that stops must not flush it.
         pipeline.set_auto_flush_bus(false);
         pipeline.use_clock(Some(&self.clock));
 
@@ -170,7 +169,7 @@ impl PipelineBuilder {
                         .build(),
                 };
                 source.set_property("caps", caps);
-                // Nobody looks at it, and it costs an allocation per packet.
+                // It is unused, and costs an allocation per packet.
                 source.set_property("retrieve-sender-address", false);
             }
         }
@@ -185,7 +184,7 @@ impl PipelineBuilder {
         context: &str,
     ) -> Result<gst::Element, BuildError> {
         let sink = make_named(self.elements.sink(), SINK)?;
-        // Live packets go out as they come; nothing is prerolled.
+        // Live packets are sent on arrival; there is no preroll.
         sink.set_property("sync", false);
         match (self.elements, &spec.destination) {
             (Elements::Threadbare, _) => rtp_sink(&sink, spec),
@@ -202,7 +201,7 @@ impl PipelineBuilder {
     }
 }
 
-/// What a `ts-rtpsrc` is to do.
+/// Settings of a `ts-rtpsrc`.
 fn rtp_source(source: &gst::Element, spec: &StreamSpec) {
     let Jitter {
         latency_ms,
@@ -211,14 +210,14 @@ fn rtp_source(source: &gst::Element, spec: &StreamSpec) {
         clock_skew,
     } = spec.jitter;
     if let CodecIn::Known(codec) = spec.codec_in {
-        // Without, it goes by the static payload types.
+        // Without caps, it uses the static payload types.
         let caps = match takes_any_type(codec, spec) {
             true => codec.rtp_caps_of_any_type(),
             false => codec.rtp_caps(),
         };
         source.set_property("caps", caps);
     } else if let Some(rate_hz) = spec.clock_rate_hz {
-        // All that the jitter buffer has to know.
+        // Sufficient for the jitter buffer.
         let caps = gst::Caps::builder("application/x-rtp")
             .field("media", "audio")
             .field("clock-rate", rate_hz as i32);
@@ -241,7 +240,7 @@ fn rtp_source(source: &gst::Element, spec: &StreamSpec) {
     }
 }
 
-/// What a `ts-rtpsink` is to do.
+/// Settings of a `ts-rtpsink`.
 fn rtp_sink(sink: &gst::Element, spec: &StreamSpec) {
     if let Destination::Fixed { host, port } = &spec.destination {
         sink.set_property("host", host);
@@ -261,8 +260,8 @@ fn rtp_sink(sink: &gst::Element, spec: &StreamSpec) {
     }
 }
 
-/// What source and sink have in common; nothing, where packets go on as they came. The address is the process's only
-/// one, and a stream that is started again finds it free.
+/// Session settings of source and sink; none if packets go out unchanged. The process has only this session with the
+/// address, and a restarted stream finds the address free.
 fn session_name(spec: &StreamSpec) -> String {
     match spec.is_passthrough() {
         true => String::new(),
@@ -270,8 +269,8 @@ fn session_name(spec: &StreamSpec) -> String {
     }
 }
 
-/// One SSRC from the first packet on, be that RTP or RTCP: a listener who hears a second one may take the first for gone.
-/// Packets that go out as they came keep their sender's.
+/// One SSRC from the first packet on, RTP or RTCP: a listener that sees a second one may take the first for gone.
+/// Packets that go out unchanged keep their sender's.
 fn with_ssrc(spec: &StreamSpec) -> StreamSpec {
     let ssrc = match spec.is_passthrough() {
         true => None,
@@ -283,10 +282,10 @@ fn with_ssrc(spec: &StreamSpec) -> StreamSpec {
     }
 }
 
-/// The payload types that a stream takes: those of its codec, telephone events and comfort noise.
+/// The payload types that a stream accepts: those of its codec, telephone events and comfort noise.
 fn accepted(codec_in: CodecIn, spec: &StreamSpec) -> PayloadTypes {
     let own: Vec<u8> = match codec_in {
-        // Whatever its clock rate counts, or whatever is static: nothing is decoded.
+        // Of the configured clock rate, or static: nothing is decoded.
         CodecIn::Auto if spec.is_passthrough() => return PayloadTypes::ALL,
         CodecIn::Auto => Codec::with_static_payload_types()
             .map(Codec::default_payload_type)
@@ -301,7 +300,7 @@ fn accepted(codec_in: CodecIn, spec: &StreamSpec) -> PayloadTypes {
         .collect()
 }
 
-/// Bytes of the largest packet that may come: 20 ms of linear audio may be more than an Ethernet frame, and come in pieces.
+/// Bytes of the largest packet accepted: 20 ms of linear audio may exceed an Ethernet frame, and arrive in fragments.
 fn packet_bytes_max(codec_in: CodecIn) -> u32 {
     let codecs = match codec_in {
         CodecIn::Known(codec) => vec![codec],
@@ -313,7 +312,7 @@ fn packet_bytes_max(codec_in: CodecIn) -> u32 {
     (linear.max().unwrap_or(0) + RTP_HEADER_BYTES_MAX).max(FRAME_BYTES)
 }
 
-/// Keeps from the decoder what it cannot decode, and from the network what is more than came.
+/// Keeps undecodable packets from the decoder, and excess audio from the network.
 fn guard(
     elements: Elements,
     source: &gst::Element,
@@ -321,7 +320,7 @@ fn guard(
     codec_in: Codec,
     spec: &StreamSpec,
 ) {
-    // `ts-rtpg711` knows the difference, and passes on what is no audio.
+    // `ts-rtpg711` knows the difference, and forwards other packets than audio.
     if elements == Elements::Threadbare && is_fused(codec_in, spec) {
         return;
     }
@@ -333,8 +332,8 @@ fn guard(
 
 /// Waits for the first packet with a static payload type, then builds the chain for it.
 ///
-/// The source's pad stays unlinked until then. It happens in a probe on the streaming thread, before
-/// the packet goes on, so nothing is lost. Packets that say nothing about their codec are dropped.
+/// The source's pad stays unlinked until then. A probe on the streaming thread builds the chain before the packet goes
+/// on, so nothing is lost. Packets with an unknown codec are dropped.
 fn learn_codec(
     elements: Elements,
     pipeline: &gst::Pipeline,
@@ -359,7 +358,7 @@ fn learn_codec(
                 warned = true;
                 tracing::warn!(
                     stream = spec.name,
-                    "dropping packets whose payload type does not tell the codec; set `codec` for this stream"
+                    "dropping packets: their payload type does not identify the codec; set `codec` for this stream"
                 );
             }
             return gst::PadProbeReturn::Handled;
@@ -428,7 +427,7 @@ fn compatible(codec: Codec, spec: &StreamSpec) -> PayloadTypes {
         .collect()
 }
 
-/// Puts an element on a context, if it is one that can be.
+/// Places an element on a context, if it supports that.
 fn share_thread(element: &gst::Element, contexts: &Contexts, context: &str) {
     if element.has_property("context") {
         element.set_property("context", context);
@@ -447,19 +446,19 @@ fn make_named(factory: &'static str, name: &str) -> Result<gst::Element, BuildEr
     Ok(element)
 }
 
-/// Links two always-pads whose caps are known to fit.
+/// Links two always-pads with compatible caps.
 fn link(from: &gst::Element, to: &gst::Element) -> Result<(), BuildError> {
     Ok(from.link_pads_full(Some("src"), to, Some("sink"), gst::PadLinkCheck::empty())?)
 }
 
 /// Name of a pipeline's source.
 pub const SOURCE: &str = "source";
-/// Name of the element that converts in one hop, where there is one.
+/// Name of the element that converts in one hop, if any.
 pub const CONVERTER: &str = "converter";
 /// Name of a pipeline's sink.
 pub const SINK: &str = "sink";
 
-/// Name of the element that measures, where there is one.
+/// Name of the element that measures, if any.
 pub const METER: &str = "meter";
 
 /// An Ethernet frame's payload less some tunnel headers: what sources expect by default.

@@ -1,4 +1,4 @@
-//! `ts-appsrc` and `ts-appsink`: a program's own data in and out of shared threads.
+//! `ts-appsrc` and `ts-appsink`: an application's own data in and out of shared threads.
 
 mod sink;
 mod source;
@@ -7,7 +7,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Pushes what the application gives it, on a context's thread.
+    /// Pushes the application's buffers, on a context's thread.
     pub struct AppSrc(ObjectSubclass<source::imp::AppSrc>) @extends gst::Element, gst::Object;
 }
 

@@ -1,7 +1,7 @@
 //! `ts-appsink`: hands buffers to the application, by signals, by pulling, or as an asynchronous stream.
 //!
-//! The samples are in a bounded store under the sink's lock. A full one holds up the source without holding its thread,
-//! unless `drop` is set.
+//! The samples are in a bounded store under the sink's lock. A full store holds up the source without blocking its
+//! thread, unless `drop` is set.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use crate::kit::lock;
 use crate::kit::sink::{self, Rendered, Renderer, Sink, SinkElement, SyncProperties};
 use crate::kit::stats::StatsProperty;
 
-/// What has arrived and was not taken yet; under the sink's lock.
+/// Samples not taken yet; under the sink's lock.
 pub struct Store {
     samples: VecDeque<gst::Sample>,
     preroll: Option<gst::Sample>,
@@ -35,7 +35,7 @@ pub struct Store {
     changed: Arc<Condition>,
 }
 
-/// What the application has not been told yet.
+/// Signals not emitted yet.
 #[derive(Debug, Default)]
 struct News {
     preroll: bool,
@@ -129,12 +129,12 @@ pub struct AppSink {
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Store>>,
-    /// Goes with the lock below, not with the sink's.
+    /// Belongs to the lock below, not to the sink's.
     changed: Arc<Condition>,
     pulling: Mutex<()>,
 }
 
-/// A second of slices of 20 ms, four times over: an application that is behind by more holds up its source.
+/// A second of slices of 20 ms, four times over: an application that lags further holds up its source.
 const BUFFERS_DEFAULT: u32 = 200;
 
 impl AppSink {
@@ -152,9 +152,9 @@ impl AppSink {
         self.sink().resume();
     }
 
-    /// Emits what has happened. No lock is held.
+    /// Emits pending signals. No lock is held.
     fn tell_news(&self) {
-        // A thread may be between its look and its wait.
+        // A thread may be between its check and its wait.
         drop(lock(&self.pulling));
         self.changed.notify_all();
         let emits = self.settings().emits;
@@ -196,7 +196,7 @@ impl AppSink {
             })
     }
 
-    /// Waits for what `take` gives; not on a context's thread, which would wait for itself.
+    /// Waits for `take` to succeed; not on a context's thread, which would wait for itself.
     fn wait(
         &self,
         timeout: Option<Duration>,
@@ -228,7 +228,7 @@ impl AppSink {
                 store.wakers.push(cx.waker().clone());
                 !store.samples.is_empty() || store.has_ended()
             });
-            // It came in between.
+            // A sample arrived in between.
             if is_ready {
                 return self.take();
             }
@@ -259,10 +259,10 @@ impl AppSink {
     }
 }
 
-/// The samples of a `ts-appsink` as they come, for an asynchronous task on any executor.
+/// The samples of a `ts-appsink` as they arrive, for an asynchronous task on any executor.
 ///
-/// Bounded by the element's `max-buffers`: a task that is behind holds up the source. Ends with the stream, or when the
-/// element stops. Each sample goes to one taker.
+/// Bounded by the element's `max-buffers`: a slow task holds up the source. Ends with the stream, or when the element
+/// stops. Each sample goes to one taker.
 #[derive(Debug)]
 pub struct SampleStream(glib::WeakRef<super::AppSink>);
 
@@ -394,7 +394,7 @@ impl ObjectImpl for AppSink {
     }
 }
 
-/// An action signal that waits for a sample, for so many nanoseconds if it takes a time-out.
+/// An action signal that waits for a sample, with an optional time-out in nanoseconds.
 fn pull(name: &str, has_timeout: bool, take: fn(&AppSink) -> Poll<Option<gst::Sample>>) -> Signal {
     let types: Vec<glib::Type> = has_timeout.then(u64::static_type).into_iter().collect();
     Signal::builder(name)

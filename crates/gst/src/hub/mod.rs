@@ -1,8 +1,8 @@
-//! Named places where one pipeline's data becomes another's: the inside of proxies and inter pairs.
+//! Named links from one pipeline to others: the inside of proxies and inter pairs.
 //!
-//! A hub has one sink end and one outlet (a proxy) or any number of them (inter). The ends come and go in any order: an outlet
-//! exists while its source element is active, and begins with what the sink pad's sticky events say by then. Behind
-//! it is an ordinary [`Queue`], so that back-pressure reaches the pushing thread without blocking a context.
+//! A hub has one sink end and one outlet (a proxy) or any number of them (inter). The ends come and go in any order: an
+//! outlet exists while its source element is active, and begins with the sink pad's sticky events. Behind it is an
+//! ordinary [`Queue`], so that back-pressure reaches the pushing thread without blocking a context.
 //!
 //! | field | who |
 //! |---|---|
@@ -28,12 +28,12 @@ use crate::kit::queue::{Item, Queue, Refused};
 
 pub(crate) use elements::register;
 
-/// How many outlets there may be, and what happens while there is none.
+/// The allowed number of outlets, and the behaviour without one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     /// One; a push waits for it.
     Proxy,
-    /// Any number; without one, data is dropped, as live data without a listener is.
+    /// Any number; without one, data is dropped, like live data without a listener.
     Inter,
 }
 
@@ -65,7 +65,7 @@ impl From<JoinError> for gst::ErrorMessage {
     }
 }
 
-/// A named place. Lives as long as an end has it.
+/// A named link. Lives as long as one of its ends.
 pub(crate) struct Hub {
     kind: Kind,
     state: Mutex<State>,
@@ -73,17 +73,17 @@ pub(crate) struct Hub {
 }
 
 struct State {
-    /// Its element has this name; gone with READY.
+    /// The element with this name; cleared with READY.
     sink: Option<glib::WeakRef<gst::Pad>>,
-    /// The sink takes data.
+    /// The sink accepts data.
     is_open: bool,
     has_source: bool,
     /// Replaced, never changed, so that a push holds a list without allocating.
     outlets: Arc<[Arc<Outlet>]>,
-    /// What the stream is, for sources to come. The sink pad stores an event only after it was handled, too late for one that
-    /// comes in between.
+    /// The stream's sticky events, for later sources. The sink pad stores an event only after handling it, too late for
+    /// a source that joins in between.
     sticky: Vec<gst::Event>,
-    /// What came while there was no outlet, of whoever waits for one on a context thread: what one input yields.
+    /// Items from a context thread that waits for an outlet: one input's output.
     held: VecDeque<Item>,
     wakers: Vec<Waker>,
     dropped: u64,
@@ -93,7 +93,7 @@ struct State {
 pub(crate) struct Outlet {
     pub(crate) items: Queue,
     pub(crate) pad: gst::Pad,
-    /// Waits until what is being pushed has come back, and lets the task go on after a flush.
+    /// Waits until the current push has returned, and resumes the task after a flush.
     pub(crate) settle: Box<dyn Fn(Settle) + Send + Sync>,
 }
 
@@ -138,7 +138,7 @@ impl Hub {
         lock(&self.state)
     }
 
-    /// Takes the sink's place, until [`Hub::leave_as_sink`].
+    /// Occupies the sink's place, until [`Hub::leave_as_sink`].
     fn join_as_sink(kind: Kind, name: &str, pad: &gst::Pad) -> Result<Arc<Hub>, JoinError> {
         let hub = Hub::of(kind, name);
         let mut state = hub.state();
@@ -157,7 +157,7 @@ impl Hub {
         state.dropped = 0;
     }
 
-    /// Takes a source's place, until [`Hub::leave_as_source`].
+    /// Occupies a source's place, until [`Hub::leave_as_source`].
     fn join_as_source(kind: Kind, name: &str) -> Result<Arc<Hub>, JoinError> {
         let hub = Hub::of(kind, name);
         let mut state = hub.state();
@@ -173,7 +173,7 @@ impl Hub {
         self.state().has_source = false;
     }
 
-    /// The sink begins or ends to take data. Its end releases waiting threads.
+    /// The sink starts or stops accepting data. Stopping releases waiting threads.
     fn open(&self, is_open: bool) {
         let wakers = {
             let mut state = self.state();
@@ -184,7 +184,7 @@ impl Hub {
         };
         self.changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
-        // A thread that waits for room in an outlet that does not move is released by its queue.
+        // A thread that waits for room in a stalled outlet is released by its queue.
         for outlet in self.outlets().iter() {
             outlet.items.refuse(!is_open);
         }
@@ -199,7 +199,7 @@ impl Hub {
         self.state().outlets.clone()
     }
 
-    /// A source is active from now on. What the stream is comes first, then what waited for a source.
+    /// A source becomes active. It gets the sticky events first, then the items that waited for a source.
     fn add(&self, outlet: Arc<Outlet>) {
         let wakers = {
             let mut state = self.state();
@@ -208,7 +208,7 @@ impl Hub {
             for event in &state.sticky {
                 let _ = outlet.items.push_event(event.clone());
             }
-            // More than its limits by what was held, which is what one input yields.
+            // Above its limits by the held items: one input's output.
             for item in std::mem::take(&mut state.held) {
                 let _ = outlet.items.push_over(item);
             }
@@ -219,13 +219,13 @@ impl Hub {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// The source is not active any more.
+    /// The source is no longer active.
     fn remove(&self, outlet: &Arc<Outlet>) {
         let mut state = self.state();
         let others = state.outlets.iter().filter(|o| !Arc::ptr_eq(o, outlet));
         state.outlets = others.cloned().collect();
         drop(state);
-        // A thread that waited for room looks again, and finds no outlet or another one.
+        // A thread that waited for room checks again, and finds no outlet or another one.
         outlet.items.flush(true);
     }
 
@@ -235,7 +235,7 @@ impl Hub {
             let outlets = self.outlets();
             match (&*outlets, self.kind) {
                 ([only], Kind::Proxy) => match only.items.push(item) {
-                    // It has gone meanwhile, as has what it held.
+                    // The sink has stopped meanwhile, and its held items are gone.
                     Err(gst::FlowError::Flushing) if self.is_gone(only) => {
                         self.state().dropped += 1;
                         return Ok(());
@@ -253,7 +253,7 @@ impl Hub {
     }
 
     fn push_to_all(&self, outlets: &[Arc<Outlet>], item: Item) -> Result<(), gst::FlowError> {
-        // One that fails is no business of the others, nor of the sink.
+        // One failing outlet does not concern the others, nor the sink.
         let mut is_taken = false;
         if let Some((last, others)) = outlets.split_last() {
             for outlet in others {
@@ -277,7 +277,7 @@ impl Hub {
         state.is_open && !state.outlets.iter().any(|o| Arc::ptr_eq(o, outlet))
     }
 
-    /// Waits for a source. `true`: the item is kept for it, and the source that pushed waits instead.
+    /// Waits for a source. `true`: the item is kept for it, and the pushing source waits instead.
     fn wait_for_outlet(self: &Arc<Self>, item: &Item) -> Result<bool, gst::FlowError> {
         let mut state = self.state();
         if !state.is_open {
@@ -303,7 +303,7 @@ impl Hub {
             if event.is_sticky() {
                 state.remember(event);
             } else if !state.held.is_empty() {
-                // Behind what waits for a source.
+                // Behind the items that wait for a source.
                 state.held.push_back(Item::Event(event.clone()));
             }
             state.outlets.clone()
@@ -318,7 +318,7 @@ impl Hub {
         result
     }
 
-    /// Passes a flush on.
+    /// Forwards a flush.
     fn flush(&self, event: &gst::Event) -> bool {
         let outlets = self.outlets();
         let mut passed = true;
@@ -329,7 +329,7 @@ impl Hub {
                     let _ = outlet.pad.store_sticky_event(&sticky);
                 }
             } else {
-                // A push from before the flush has returned, before anything comes after it.
+                // Waits for pushes from before the flush to return, before anything comes after it.
                 (outlet.settle)(Settle::AwaitPass);
                 passed &= outlet.pad.push_event(event.clone());
                 outlet.items.flush(false);

@@ -1,4 +1,4 @@
-//! The end of a hub that a pipeline pushes into.
+//! The end of a hub that receives a pipeline's data.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,7 +9,7 @@ use crate::kit::context::Place;
 use crate::kit::lock;
 use crate::kit::queue::Item;
 
-/// What `ts-proxysink` and `ts-intersink` do.
+/// Behaviour of `ts-proxysink` and `ts-intersink`.
 pub(super) struct SinkEnd {
     kind: Kind,
     name: Mutex<String>,
@@ -45,7 +45,7 @@ impl SinkEnd {
     pub(super) fn event(&self, element: &gst::Element, event: &gst::Event) -> bool {
         let Some(hub) = self.hub() else { return false };
         if Place::announced(event).is_some() {
-            // Where this side runs says nothing of the other.
+            // This side's place does not concern the other.
             return true;
         }
         match event.view() {
@@ -104,7 +104,7 @@ impl SinkEnd {
             (gst::QueryViewMut::AcceptCaps(_), _) => {
                 gst::Pad::query_default(pad, Some(element), query)
             }
-            // One answer for one; a pool or a way of writing that suits one listener may not suit the next.
+            // Forwarded for a single listener only; an allocation that suits one listener may not suit the next.
             (_, [only]) => {
                 let is_reached = !query.is_serialized()
                     || threadbare_runtime::current_shard_id().is_some()

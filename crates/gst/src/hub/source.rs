@@ -14,7 +14,7 @@ use crate::kit::queue::Queue;
 use crate::kit::source::{Driver, Produced, Producer};
 use crate::kit::time::RunningTime;
 
-/// What `ts-proxysrc` and `ts-intersrc` do.
+/// Behaviour of `ts-proxysrc` and `ts-intersrc`.
 pub(super) struct SourceEnd {
     kind: Kind,
     name: Mutex<String>,
@@ -113,9 +113,9 @@ impl SourceEnd {
         self.driver.remove();
     }
 
-    /// An event on its way upstream goes on behind the sink.
+    /// An upstream event continues behind the sink.
     pub(super) fn event(&self, event: gst::Event) -> bool {
-        // The latency that this pipeline has agreed on is not the other's.
+        // This pipeline's latency is not the other's.
         if event.type_() == gst::EventType::Latency {
             return true;
         }
@@ -175,11 +175,11 @@ impl SourceEnd {
     }
 }
 
-/// Pushes what is in the queue. The source's own stop is no failure: the other end survives it.
+/// Pushes the queue's items. The source's own stop is no failure: the other end survives it.
 pub(crate) struct Emptier {
     popper: Popper,
     element: glib::WeakRef<gst::Element>,
-    /// What a push came to while the element did not play.
+    /// The result of a push while the element was not playing.
     doubtful: Option<gst::FlowError>,
 }
 
@@ -195,7 +195,7 @@ impl Producer for Emptier {
     }
 
     fn set_time(&mut self, _time: RunningTime) {
-        // It plays again: nothing had been stopped.
+        // It plays again: there was no stop.
         if let Some(error) = self.doubtful.take() {
             self.popper.push_failed(error);
         }
@@ -215,7 +215,7 @@ impl Producer for Emptier {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // A sink that is stopped while a push is on its way into it answers that the stream has ended.
+        // A sink that is stopped during a push returns EOS.
         let plays = |element: gst::Element| element.current_state() == gst::State::Playing;
         if self.element.upgrade().is_some_and(plays) {
             self.popper.push_failed(error);

@@ -1,12 +1,12 @@
-//! A condition variable whose notification is free while no thread waits: the standard library's makes a system call
-//! each time.
+//! A condition variable with a free notification while no thread waits: the standard library's always makes a system
+//! call.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Goes with one mutex. The notifying thread has held that mutex since the condition came true, so that a thread that began to
-/// wait before is counted, and one that begins later sees the condition: the mutex orders the count.
+/// Belongs to one mutex. The notifying thread has held that mutex since the condition came true. So a thread that began
+/// to wait earlier is counted, and one that begins later sees the condition: the mutex orders the count.
 #[derive(Debug, Default)]
 pub(crate) struct Condition {
     condvar: Condvar,
@@ -14,7 +14,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// Until a notification; sometimes sooner.
+    /// Waits for a notification; may return earlier.
     pub(crate) fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.waiting.fetch_add(1, Relaxed);
         let guard = self.condvar.wait(guard);
@@ -22,7 +22,7 @@ impl Condition {
         guard.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The same, for at most so long.
+    /// The same, for at most this long.
     pub(crate) fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

@@ -1,4 +1,4 @@
-//! The context properties, once for all elements, and how a branch shares its context.
+//! The context properties of all elements, and the announcement of a context along its branch.
 
 use std::time::Duration;
 
@@ -90,18 +90,18 @@ impl ContextSettings {
         }
     }
 
-    /// Whether the user named a context, so that the branch's does not apply.
+    /// Whether the user named a context, which overrides the branch's.
     pub fn is_named(&self) -> bool {
         !self.name.is_empty()
     }
 
-    /// The wait that was asked for.
+    /// The requested wait.
     pub fn wait(&self) -> gst::ClockTime {
         gst::ClockTime::from_mseconds(u64::from(self.wait_ms))
     }
 
-    /// A place on the context these properties name. Warns, in the element's name, when the context
-    /// runs with other settings already.
+    /// A place on the context these properties name. Warns, in the element's name, when the context already runs with
+    /// other settings.
     pub fn place(&self, element: &gst::Element) -> Result<Place, gst::ErrorMessage> {
         let asked = Settings {
             wait: Duration::from_millis(self.wait_ms.into()),
@@ -129,7 +129,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The event that tells the elements downstream where their branch runs.
+    /// The event that announces the branch's context to the elements downstream.
     pub fn announcement(&self) -> gst::Event {
         let structure = gst::Structure::builder(ANNOUNCEMENT)
             .field("context", self.context.name())
@@ -138,7 +138,7 @@ impl Place {
         gst::event::CustomDownstreamSticky::new(structure)
     }
 
-    /// The place an event announces, if it is such an event and the context is still in use.
+    /// The announced place, if the event is an announcement and the context is still in use.
     pub fn announced(event: &gst::EventRef) -> Option<Place> {
         let structure = event.structure().filter(|s| s.name() == ANNOUNCEMENT)?;
         let context = Context::find(structure.get::<&str>("context").ok()?)?;
@@ -151,12 +151,12 @@ impl Place {
         Some(Place { context, shard })
     }
 
-    /// The thread: to run tasks there ([`Shard::spawn`]).
+    /// The thread, for running tasks there ([`Shard::spawn`]).
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// The wait of the context, as it runs.
+    /// The context's actual wait.
     pub fn wait(&self) -> gst::ClockTime {
         gst::ClockTime::from_nseconds(self.shard.wait().as_nanos() as u64)
     }
@@ -164,5 +164,5 @@ impl Place {
 
 const ANNOUNCEMENT: &str = "threadbare-context";
 const THREADS_DEFAULT: i32 = -1;
-/// As in pipelines that exist.
+/// As existing pipelines expect.
 pub(crate) const WAIT_MS_MAX: u32 = 1000;

@@ -1,8 +1,7 @@
-//! From a sink pad, pushed into by any thread, to a source pad on a context's thread.
+//! Connects a sink pad, pushed into by any thread, to a source pad on a context's thread.
 //!
-//! Both ends share a [`Queue`]; behind it is the element's [`Producer`] on a [`Driver`]. This is what an element with a
-//! queue inside does on its sink pad, on its source pad's queries and when its state changes, whatever its producer
-//! makes of the items.
+//! Both ends share a [`Queue`]; behind it is the element's [`Producer`] on a [`Driver`]. Implements the sink pad, the
+//! source pad's queries and the state changes of an element with a queue inside, for any producer.
 
 use std::sync::Mutex;
 
@@ -28,12 +27,12 @@ pub(crate) struct Crossing<P: Producer> {
     passes: Passes,
 }
 
-/// What the producer does with the items.
+/// How the producer handles the items.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Passes {
-    /// Pushes them as they are.
+    /// Pushes them unchanged.
     AsTheyAre,
-    /// Something of its own.
+    /// In its own way.
     Otherwise,
 }
 
@@ -43,7 +42,7 @@ struct Bound {
     is_bound: bool,
     /// Upstream runs on the same thread, so that the queue adds no wait.
     shares_thread: bool,
-    /// While it is to produce.
+    /// While producing is allowed.
     running: Option<RunningTime>,
 }
 
@@ -68,7 +67,7 @@ impl<P: Producer> Crossing<P> {
         &self.driver
     }
 
-    /// For `constructed`: gives the element its pads, and says what pushing into it touches.
+    /// For `constructed`: adds the pads, and lists the memory that a push touches.
     pub(crate) fn add_to(&self, element: &impl IsA<gst::Element>, sink_pad: &gst::Pad) {
         let element = element.upcast_ref::<gst::Element>();
         for pad in [sink_pad, &self.src_pad] {
@@ -79,7 +78,7 @@ impl<P: Producer> Crossing<P> {
         offer.attach(element);
     }
 
-    /// Takes items from now on. With a context that is named, the task begins at once.
+    /// Accepts items from now on. With a named context, the task starts at once.
     pub(crate) fn open(
         &self,
         element: &gst::Element,
@@ -92,7 +91,7 @@ impl<P: Producer> Crossing<P> {
         Ok(())
     }
 
-    /// Takes items from now on, and has them produced on a given thread.
+    /// Accepts items from now on, and produces them on a given thread.
     pub(crate) fn open_at(
         &self,
         element: &gst::Element,
@@ -111,32 +110,32 @@ impl<P: Producer> Crossing<P> {
         &self.items
     }
 
-    /// Lets the task produce, as soon as there is one.
+    /// Allows the task to produce, as soon as it exists.
     pub(crate) fn start(&self, time: RunningTime) {
         lock(&self.bound).running = Some(time.clone());
         self.driver.start(time);
     }
 
-    /// Lets it rest.
+    /// Pauses the task.
     pub(crate) fn pause(&self) {
         lock(&self.bound).running = None;
         self.driver.pause();
     }
 
-    /// Releases everybody who waits. To be called before the pads are deactivated, which waits for a pusher that waits here.
+    /// Releases all waiting threads. Call it before deactivating the pads, which waits for a pusher that waits here.
     pub(crate) fn release(&self) {
         self.items.flush(true);
     }
 
-    /// Ends the task. To be called when the pads are deactivated.
+    /// Ends the task. Call it after deactivating the pads.
     pub(crate) fn close(&self) {
         self.driver.remove();
         self.items.flush(true);
         *lock(&self.bound) = Bound::default();
     }
 
-    /// Puts the downstream side on a thread: that of the context the properties name, else the one the
-    /// branch announces, else that of the context "".
+    /// Places the downstream side on a thread: of the context in the properties, else of the one that the branch
+    /// announces, else of the context "".
     fn bind(
         &self,
         element: &gst::Element,
@@ -187,7 +186,7 @@ impl<P: Producer> Crossing<P> {
         })
     }
 
-    /// What the sink pad does with a buffer or list.
+    /// Handles a buffer or list on the sink pad.
     pub(crate) fn chain(
         &self,
         element: &gst::Element,
@@ -198,8 +197,8 @@ impl<P: Producer> Crossing<P> {
         self.items.push(item).map(|()| gst::FlowSuccess::Ok)
     }
 
-    /// What the sink pad does with an event. `flush` forgets what the producer holds; it is called at the end of a
-    /// flush, while nothing is pushed.
+    /// Handles an event on the sink pad. `flush` makes the producer drop its items; it is called at the end of a flush,
+    /// while nothing is pushed.
     pub(crate) fn sink_event(
         &self,
         element: &gst::Element,
@@ -221,7 +220,7 @@ impl<P: Producer> Crossing<P> {
                 gst::Pad::event_default(pad, Some(element), event)
             }),
             kind if event.is_serialized() => {
-                // The announcement, if there is one, comes right after the stream's start.
+                // The announcement, if any, follows the stream's start directly.
                 if kind != gst::EventType::StreamStart
                     && self.bind_or_report(element, context, None).is_err()
                 {
@@ -233,7 +232,7 @@ impl<P: Producer> Crossing<P> {
         }
     }
 
-    /// The beginning of a flush; `pass` passes it on.
+    /// The beginning of a flush; `pass` forwards it.
     pub(crate) fn begin_flush(&self, pass: impl FnOnce() -> bool) -> bool {
         let passed = pass();
         for sticky in self.items.flush(true) {
@@ -242,9 +241,9 @@ impl<P: Producer> Crossing<P> {
         passed
     }
 
-    /// The end of a flush; `pass` passes it on.
+    /// The end of a flush; `pass` forwards it.
     pub(crate) fn end_flush(&self, pass: impl FnOnce() -> bool) -> bool {
-        // A push from before the flush has returned, before anything comes after it.
+        // Waits for pushes from before the flush to return, before anything comes after it.
         self.driver.await_pass();
         let passed = pass();
         self.items.flush(false);
@@ -252,7 +251,7 @@ impl<P: Producer> Crossing<P> {
         passed
     }
 
-    /// What the sink pad does with a query.
+    /// Handles a query on the sink pad.
     pub(crate) fn sink_query(
         &self,
         element: &gst::Element,
@@ -266,7 +265,7 @@ impl<P: Producer> Crossing<P> {
         gst::Pad::query_default(pad, Some(element), query)
     }
 
-    /// A serialized query comes after everything that was pushed before it.
+    /// A serialized query comes after all earlier pushes.
     fn reach_turn_of_query(
         &self,
         element: &gst::Element,
@@ -278,8 +277,8 @@ impl<P: Producer> Crossing<P> {
         if threadbare_runtime::current_shard_id().is_none() {
             return self.items.wait_drained();
         }
-        // A context thread cannot wait. On the queue's own thread it passes on what is queued itself; from
-        // another one the query overtakes, which is better than no answer.
+        // A context thread cannot wait. On the queue's own thread it pushes the queued items itself; on another one the
+        // query overtakes them, which is better than no answer.
         let own = self
             .driver
             .place()
@@ -304,8 +303,7 @@ impl<P: Producer> Crossing<P> {
         }
     }
 
-    /// What passing from one thread to the other adds to the latency: on a context of its own, what passes may wait for
-    /// one more slice.
+    /// Latency added by the change of thread: on a context of its own, an item may wait for one more slice.
     pub(crate) fn latency(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
         match self.driver.place() {
             Some(_) if lock(&self.bound).shares_thread => gst::ClockTime::ZERO,
@@ -315,10 +313,10 @@ impl<P: Producer> Crossing<P> {
     }
 }
 
-/// A producer that pushes what is in a queue as it is.
+/// A producer that pushes a queue's items unchanged.
 pub(crate) struct Popper {
     items: Queue,
-    /// Reports what nobody upstream sees, while it is there.
+    /// Reports errors that no push upstream returns, while present.
     element: glib::WeakRef<gst::Element>,
 }
 
@@ -355,7 +353,7 @@ impl Producer for Popper {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // Upstream has sent its last: nobody is left to see the error and report it.
+        // Upstream has ended, so no later push can return the error.
         if self.items.fail(error)
             && let Some(element) = self.element.upgrade()
         {
@@ -370,7 +368,7 @@ pub(crate) fn queue_event(element: &gst::Element, items: &Queue, event: gst::Eve
     let Err(refused) = items.push_event(event) else {
         return true;
     };
-    // No push comes after the end that could tell of the error.
+    // No push comes after the end to return the error.
     if kind == gst::EventType::Eos && !refused.seen {
         report_unseen(element, refused.error);
     }
@@ -389,7 +387,7 @@ pub(crate) fn report_unseen(element: &gst::Element, error: gst::FlowError) {
     }
 }
 
-/// An element that is a [`Crossing`] between its two pads: what the pads do.
+/// An element that is a [`Crossing`] between its two pads: its pad functions.
 pub(crate) trait Crosses: ElementImpl
 where
     Self::Type: IsA<gst::Element>,
@@ -402,17 +400,17 @@ where
 
     fn sink_pad(&self) -> &gst::Pad;
 
-    /// Forgets what the producer holds, at the end of a flush.
+    /// Drops the producer's items, at the end of a flush.
     fn flush(&self) {}
 
-    /// The latency that the source pad tells, made of that of upstream and the crossing's own.
+    /// The source pad's latency: upstream's plus the crossing's own.
     fn latency(&self, upstream: Latency, own: gst::ClockTime) -> Latency {
         let (is_live, min, max) = upstream;
         (is_live, min + own, max.map(|max| max + own))
     }
 }
 
-/// Whether it is live, least and greatest.
+/// Whether it is live, minimum and maximum.
 pub(crate) type Latency = (bool, gst::ClockTime, Option<gst::ClockTime>);
 
 /// The sink pad of such an element.
@@ -477,7 +475,7 @@ where
         .build()
 }
 
-/// What the source pad of an element with one sink pad does with a query: `latency` adds to the latency of upstream.
+/// Answers a query on the source pad of an element with one sink pad: `latency` adds to upstream's latency.
 pub(crate) fn src_query(
     element: &impl IsA<gst::Object>,
     sink_pad: &gst::Pad,

@@ -1,4 +1,4 @@
-//! Filters that work on the upstream thread: one pad in, one out, nothing waits.
+//! Filters that work on the upstream thread: one sink pad, one source pad, no waits.
 
 use std::sync::Mutex;
 
@@ -8,13 +8,13 @@ use gst::subclass::prelude::*;
 use super::stats::StatsProperty;
 use super::{add_latency, add_pads, lock, pad_function, template};
 
-/// What such an element does. All of it but [`InlineElement::stats`] and [`InlineElement::forget`] is called by whoever
-/// pushes or asks.
+/// The element's own work. All methods except [`InlineElement::stats`] and [`InlineElement::forget`] run on the thread
+/// that pushes or queries.
 pub(crate) trait InlineElement: ElementImpl {
     /// Its pads.
     fn inline(&self) -> &Inline;
 
-    /// Whether it can do what its properties ask for; looked at before it starts.
+    /// Whether the properties can be satisfied; checked before the start.
     fn check(&self) -> Result<(), gst::ErrorMessage> {
         Ok(())
     }
@@ -43,7 +43,7 @@ pub(crate) trait InlineElement: ElementImpl {
         gst::Pad::event_default(pad, Some(&*self.obj()), event)
     }
 
-    /// What it adds to the latency.
+    /// Its own latency.
     fn latency(&self) -> gst::ClockTime {
         gst::ClockTime::ZERO
     }
@@ -51,7 +51,7 @@ pub(crate) trait InlineElement: ElementImpl {
     /// Its property `stats`.
     fn stats(&self) -> gst::Structure;
 
-    /// PAUSED to READY: the next buffer is the first of another stream. Nothing passes meanwhile.
+    /// PAUSED to READY: the next buffer is the first of another stream. No data passes meanwhile.
     fn forget(&self);
 }
 

@@ -1,13 +1,13 @@
-//! The works that a filter has begun, passed on later in the order of arrival.
+//! A filter's pending work, passed on later in the order of arrival.
 //!
-//! A filter that has to wait (for a time, an answer, a device) must not do so in `chain` on a context's thread. It
-//! puts the rest of its work, up to the push, into its line as a future. The source that pushed drives the line
-//! ([`super::pending`]) and is held up when the line is full; on an ordinary thread, which may wait, `pass`
-//! returns when the line is empty.
+//! A filter that has to wait (for a time, an answer, a device) must not do so in `chain` on a context's thread. It puts
+//! the rest of its work, up to the push, into its line as a future. The source that pushed drives the line
+//! ([`super::pending`]) and is held up when the line is full. On an ordinary thread, which may wait, `pass` returns
+//! when the line is empty.
 //!
 //! | field | who |
 //! |---|---|
-//! | `state` | any thread, under its lock; the work at hand is taken out of it while it runs |
+//! | `state` | any thread, under its lock; the current piece of work is taken out while it runs |
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -20,29 +20,29 @@ use threadbare_runtime::block_on;
 use super::lock;
 use super::pending::{self, Hold, Wait};
 
-/// Work that a filter does in turn, each piece ending with a push.
+/// Pieces of work that a filter does in turn, each ending with a push.
 pub struct Line(Arc<Shared>);
 
 struct Shared {
     state: Mutex<State>,
-    /// More than so many hold up the source.
+    /// Above this number the source is held up.
     works_max: usize,
 }
 
 #[derive(Default)]
 struct State {
     works: VecDeque<Wait>,
-    /// The works are being polled.
+    /// The pieces of work are being polled.
     is_driven: bool,
-    /// Counts what was given up, so that a work that was out at that time is not put back.
+    /// Counts flushes, so that a piece of work that was running during one is not put back.
     flushes: u64,
     driver: Option<Waker>,
     room_wakers: Vec<Waker>,
 }
 
 impl Line {
-    /// With at most `works_max` pieces of work in it before the source is held up: 0 for one at a time, more
-    /// where the next piece may begin to wait before the last one is through.
+    /// Holds up the source above `works_max` pieces of work: 0 for one at a time, more where the next piece may begin
+    /// to wait before the previous one ends.
     pub fn new(works_max: usize) -> Self {
         Line(Arc::new(Shared {
             state: Mutex::default(),
@@ -50,12 +50,12 @@ impl Line {
         }))
     }
 
-    /// What a pad function does with a buffer: has `work` done behind what is in the line. Works are polled one
-    /// after the other, so one that waits for a time should know it from the beginning.
+    /// Handles a buffer in a pad function: queues `work` behind the line's earlier pieces. Pieces are polled one after
+    /// the other, so one that waits for a time should know that time from the beginning.
     ///
     /// # Errors
-    /// Where it is waited for (on an ordinary thread), that of the work. Elsewhere the source that pushed sees
-    /// the error later; what is behind the work that failed is given up.
+    /// On an ordinary thread, which waits, the work's error. Elsewhere the source that pushed sees the error later; the
+    /// pieces behind the failed one are dropped.
     pub fn pass(
         &self,
         work: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
@@ -83,8 +83,8 @@ impl Line {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// What the sink pad does with an event, `src_pad` being where it goes on: those that belong between buffers keep
-    /// their place, a flush empties the line.
+    /// Handles an event on the sink pad; it continues on `src_pad`. Serialized events keep their place between buffers,
+    /// and a flush empties the line.
     pub fn event(
         &self,
         element: &gst::Element,
@@ -92,7 +92,7 @@ impl Line {
         src_pad: &gst::Pad,
         event: gst::Event,
     ) -> bool {
-        // What arrived during the flush is not wanted either; its end, though serialized, waits for nothing.
+        // Also drops arrivals during the flush. The flush's end, though serialized, waits for nothing.
         let is_flush = matches!(
             event.type_(),
             gst::EventType::FlushStart | gst::EventType::FlushStop
@@ -110,13 +110,13 @@ impl Line {
         gst::Pad::event_default(sink_pad, Some(element), event)
     }
 
-    /// Whether all that came has been passed on.
+    /// Whether everything has been passed on.
     pub fn is_empty(&self) -> bool {
         let state = lock(&self.0.state);
         state.works.is_empty() && !state.is_driven
     }
 
-    /// Gives up what is in the line: for a flush, and when the element stops.
+    /// Drops the line's work: for a flush, and when the element stops.
     pub fn clear(&self) {
         let (works, driver, wakers) = {
             let mut state = lock(&self.0.state);
@@ -134,7 +134,7 @@ impl Line {
 }
 
 impl Shared {
-    /// The work at hand and the flush count it belongs to; none: the line is empty and not driven any more.
+    /// The current piece of work and its flush count; `None`: the line is empty and no longer driven.
     fn take(&self) -> Option<(Wait, u64)> {
         let mut state = lock(&self.state);
         let work = state.works.pop_front();
@@ -145,7 +145,7 @@ impl Shared {
         work.map(|work| (work, state.flushes))
     }
 
-    /// The work has to wait. `false`: it was given up meanwhile.
+    /// The work has to wait. `false`: it was dropped meanwhile.
     fn put_back(&self, work: Wait, flushes: u64, driver: &Waker) -> bool {
         let mut state = lock(&self.state);
         if state.flushes != flushes {
@@ -168,7 +168,7 @@ impl Shared {
     }
 }
 
-/// Does the works, until there are none.
+/// Does all pieces of work.
 struct Drive {
     shared: Arc<Shared>,
     is_done: bool,
@@ -206,7 +206,7 @@ impl Future for Drive {
 }
 
 impl Drop for Drive {
-    /// Before its end when the source stops or is flushed.
+    /// Dropped early when the source stops or is flushed.
     fn drop(&mut self) {
         self.give_up();
     }
@@ -233,7 +233,7 @@ mod tests {
     use super::super::pending::{Pending, scope};
     use super::*;
 
-    /// Pieces of work that are done when told so, and note that they are.
+    /// Pieces of work that complete on command, and record it.
     #[derive(Clone, Default)]
     struct Bench(Arc<Mutex<(Vec<u32>, Vec<u32>)>>);
 

@@ -1,7 +1,7 @@
-//! The parts that elements share: contexts, the life of a source pad's task, back-pressure, buffers.
+//! The parts that elements share: contexts, a source pad's task, back-pressure, buffers.
 //!
-//! An element converts properties, pads and buffers into plain values and hands them to a
-//! [`source::Producer`] that lives on a context thread; everything that elements would otherwise repeat is here.
+//! An element converts properties, pads and buffers into plain values and hands them to a [`source::Producer`] on a
+//! context thread; code common to elements is here.
 
 pub(crate) mod condition;
 pub(crate) mod context;
@@ -26,7 +26,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-/// The debug category of what the elements share.
+/// The debug category of the shared parts.
 pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
         "threadbare",
@@ -35,7 +35,7 @@ pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     )
 });
 
-/// An element as people look for it: the names of its pipeline, of the bins in it, and its own, with a slash between.
+/// An element's path: the names of its pipeline, of the bins in it, and its own, separated by slashes.
 pub(crate) fn path_of(element: &gst::Element) -> String {
     let mut path = element.name().to_string();
     let mut object = element.parent();
@@ -46,9 +46,8 @@ pub(crate) fn path_of(element: &gst::Element) -> String {
     path
 }
 
-/// Implements `properties`, `set_property` and `property` of an element whose own properties are derived and
-/// that has property groups of the kit besides: fields of the implementation, behind a mutex, whose types
-/// have `specs`, `set` and `get`.
+/// Implements `properties`, `set_property` and `property` of an element with derived properties and property groups of
+/// the kit. The groups are fields of the implementation, behind a mutex; their types have `specs`, `set` and `get`.
 #[macro_export]
 macro_rules! properties_with_groups {
     () => {
@@ -91,7 +90,7 @@ macro_rules! properties_with_groups {
 }
 pub(crate) use properties_with_groups;
 
-/// The same for an element that has no properties of its own.
+/// The same for an element without properties of its own.
 #[macro_export]
 macro_rules! properties_of_groups {
     ($($group:ident),+) => {
@@ -119,8 +118,8 @@ macro_rules! properties_of_groups {
 }
 pub(crate) use properties_of_groups;
 
-/// Implements `metadata` and `pad_templates` of an element: name, class, description, author if it is somebody
-/// else, then its pads.
+/// Implements `metadata` and `pad_templates` of an element: name, class, description, author if not ours, then its
+/// pads.
 #[macro_export]
 macro_rules! element_class {
     ($name:literal, $class:literal, $description:literal; $($pads:tt)+) => {
@@ -159,7 +158,8 @@ macro_rules! element_class {
 }
 pub(crate) use element_class;
 
-/// Implements `send_event` and `set_clock` of an element with a [`sink::Sink`], by its `sink()`, and its pad `sink_pad`.
+/// Implements `send_event` and `set_clock` of an element with a [`sink::Sink`], from its `sink()` and its pad
+/// `sink_pad`.
 #[macro_export]
 macro_rules! sink_events_and_clock {
     () => {
@@ -182,8 +182,8 @@ macro_rules! sink_events_and_clock {
 pub(crate) use sink_events_and_clock;
 
 /// Implements `change_state`, `send_event` and `set_clock` of a [`source::LiveSource`] with a `driver` and a pad
-/// `src_pad`. With `flush`, a flush goes through the source's own function first; with `in parts`, the two are fields of
-/// its field `parts`.
+/// `src_pad`. With `flush`, a flush first calls the source's own function; with `in parts`, the two are fields of its
+/// field `parts`.
 macro_rules! live_source_life {
     () => {
         $crate::kit::live_source_life!(@ [] |_imp: &Self, _event: &gst::Event| {});
@@ -232,7 +232,7 @@ macro_rules! live_source_life {
 }
 pub(crate) use live_source_life;
 
-/// The template of a pad that [`element_class`] has declared.
+/// The template of a pad declared by [`element_class`].
 pub fn template<T>(
     klass: &impl std::ops::Deref<Target = gst::glib::Class<T>>,
     name: &str,
@@ -246,7 +246,7 @@ where
         .expect("the class has this template")
 }
 
-/// Gives a new element its pads, and the flag of a source or sink if all of them go one way.
+/// Adds a new element's pads, and sets the source or sink flag if all of them have one direction.
 pub fn add_pads(element: &gst::Element, pads: &[&gst::Pad]) {
     for pad in pads {
         element.add_pad(*pad).expect("a new element takes its pads");
@@ -259,16 +259,16 @@ pub fn add_pads(element: &gst::Element, pads: &[&gst::Pad]) {
     }
 }
 
-/// The only pad of a source or sink that goes by a clock.
+/// The only pad of a source or sink with a clock.
 pub(crate) fn add_timed_pad(element: &impl IsA<gst::Element>, pad: &gst::Pad) {
     add_pads(element.upcast_ref(), &[pad]);
     element.set_element_flags(gst::ElementFlags::REQUIRE_CLOCK);
 }
 
-/// Calls a pad function of the element that `parent` is; a panic becomes an error message and `fallback`.
+/// Calls a pad function of the element `parent`; a panic becomes an error message and `fallback`.
 ///
-/// What `catch_panic_pad_function` does, without its look-up in the instance's table for each packet: that
-/// table has left the cache when a stream's turn comes round.
+/// As `catch_panic_pad_function`, without its look-up in the instance's table for each packet: that table is out of the
+/// cache by a stream's next turn.
 pub fn pad_function<T, R>(
     parent: Option<&gst::Object>,
     fallback: impl FnOnce() -> R,
@@ -285,12 +285,12 @@ where
     let imp = T::from_obj(element);
     match catch_unwind(AssertUnwindSafe(|| function(imp))) {
         Ok(result) => result,
-        // It knows how a panic is told to the application.
+        // `parent` knows how to report a panic to the application.
         Err(panic) => T::catch_panic_pad_function(parent, fallback, |_| resume_unwind(panic)),
     }
 }
 
-/// For a change of state that has to fail: the application is told why.
+/// For a failing state change: reports the reason to the application.
 pub(crate) fn or_post<E: ElementImpl>(
     element: &E,
     result: Result<(), gst::ErrorMessage>,
@@ -301,7 +301,7 @@ pub(crate) fn or_post<E: ElementImpl>(
     })
 }
 
-/// Adds what an element adds itself to an answered query for latency; others stay as they are.
+/// Adds the element's own latency to an answered latency query; other queries stay unchanged.
 pub(crate) fn add_latency(query: &mut gst::QueryRef, own: impl FnOnce() -> gst::ClockTime) {
     if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
         let ((is_live, min, max), own) = (latency.result(), own());
@@ -309,7 +309,7 @@ pub(crate) fn add_latency(query: &mut gst::QueryRef, own: impl FnOnce() -> gst::
     }
 }
 
-/// Emits a signal without a result; without a handler, that costs a look.
+/// Emits a signal without a result; cheap without a handler.
 pub(crate) fn emit_if_heard(
     element: &gst::Element,
     signal: gst::glib::subclass::SignalId,
@@ -335,7 +335,7 @@ pub fn group_specs<T, G: PropertyGroup>(_field: fn(&T) -> &Mutex<G>) -> Vec<gst:
     G::specs()
 }
 
-/// Locks, and goes on if another thread panicked meanwhile: settings are plain values.
+/// Locks, also after a panic in another thread: settings are plain values.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,22 +1,22 @@
-//! Back-pressure without blocking: futures that a sink or queue leaves with the source that pushed into it.
+//! Back-pressure without blocking: futures that a sink or queue leaves with the pushing source.
 //!
-//! An element that would block while it is called on a context thread returns at once and leaves a future
-//! with [`defer`]. The source that pushed picks the futures up ([`scope`]) and awaits them ([`Pending`]) before it
-//! produces more. When nothing is left, which is the rule, this costs two thread-local reads.
+//! An element that would block on a context thread returns at once and leaves a future with [`defer`]. The source that
+//! pushed collects the futures ([`scope`]) and awaits them ([`Pending`]) before it produces more. Usually there are
+//! none, which costs two thread-local reads.
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Completes when the element can take more, or with the error that the pusher is to see.
+/// Completes when the element can take more, or with the error for the pusher.
 pub type Wait = Pin<Box<dyn Future<Output = Result<(), gst::FlowError>> + Send>>;
 
-/// What a source may do while something is pending.
+/// How a source continues while something is pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hold {
-    /// Nothing: the element that waits takes no more.
+    /// It stops: the waiting element takes no more.
     Source,
-    /// Go on: the element only needs to be driven (it holds a few items until their time has come).
+    /// It goes on: the element only needs to be driven (it holds a few items until their time).
     Nobody,
 }
 
@@ -24,25 +24,25 @@ thread_local! {
     static HERE: Here = const { Here { depth: Cell::new(0), left: RefCell::new(Vec::new()) } };
 }
 
-/// What the context thread knows of the pushes that are under way on it.
+/// The context thread's record of its current pushes.
 struct Here {
     /// Number of [`scope`]s around the current call.
     depth: Cell<usize>,
     left: RefCell<Vec<(Hold, Wait)>>,
 }
 
-/// Whether the caller runs below a source that awaits what is left with it.
+/// Whether the caller runs below a source that awaits deferred futures.
 pub fn can_defer() -> bool {
     HERE.with(|here| here.depth.get() > 0)
 }
 
-/// Leaves a future with the source that is pushing. To be called where [`can_defer`] says so.
+/// Leaves a future with the pushing source. Call it only where [`can_defer`] is true.
 pub fn defer(hold: Hold, wait: Wait) {
     debug_assert!(can_defer());
     HERE.with(|here| here.left.borrow_mut().push((hold, wait)));
 }
 
-/// Runs a push; what it leaves is added to `pending`.
+/// Runs a push and adds its deferred futures to `pending`.
 #[inline]
 pub(crate) fn scope<R>(pending: &mut Pending, push: impl FnOnce() -> R) -> R {
     // One access: thread-locals of a plugin file are looked up by a call.
@@ -79,7 +79,7 @@ impl Drop for Depth<'_> {
     }
 }
 
-/// All that downstream asked a source to wait for.
+/// All futures that downstream left with a source.
 #[derive(Default)]
 pub(crate) struct Pending {
     waits: Vec<(Hold, Wait)>,
@@ -95,7 +95,7 @@ impl Pending {
         self.waits.len()
     }
 
-    /// Whether the source has to wait. After an error it does, until the others have completed.
+    /// Whether the source has to wait. After an error, it waits until the others have completed.
     pub(crate) fn holds(&self) -> bool {
         !self.waits.is_empty()
             && (self.error.is_some() || self.waits.iter().any(|(hold, _)| *hold == Hold::Source))
@@ -106,17 +106,17 @@ impl Pending {
         self.error = None;
     }
 
-    /// Notes an error that came at once, to be seen after all that is pending.
+    /// Notes an immediate error, to be returned after everything pending.
     pub(crate) fn fail(&mut self, error: gst::FlowError) {
         self.error.get_or_insert(error);
     }
 
-    /// Ready when all of them are. The first error wins, but only after the last one has completed: a
-    /// failing branch of a tee must not take its siblings' data with it.
+    /// Ready when all futures are. The first error wins, but only after the last future has completed: a failing branch
+    /// of a tee must not discard its siblings' data.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), gst::FlowError>> {
         let mut waits = std::mem::take(&mut self.waits);
         let mut asked = Vec::new();
-        // What waits may push, too, once it need not wait any more: what is left then is asked in turn.
+        // A future may itself push once its wait ends: futures from that push are polled in turn.
         loop {
             let mut left = Pending::default();
             let error = &mut self.error;

@@ -1,13 +1,12 @@
-//! Buffers for received packets, used again without a single allocation.
+//! Pooled buffers for received packets, reused without any allocation.
 //!
-//! One [`Pool`] per context thread and size. A buffer comes back when its last reference goes: its
-//! `dispose` hook (the mechanism GstBufferPool is built on) puts it on the free list of its thread, or, from
-//! another thread, on a list under a lock. The free list is last-in first-out, so that the next packet lands in
-//! memory that is still in the cache; that, and no atomic counters, is what a GstBufferPool shared by
-//! thousands of sources lacks.
+//! One [`Pool`] per context thread and size. A buffer returns when its last reference is dropped: its `dispose` hook
+//! (the mechanism GstBufferPool is built on) puts it on the free list of its thread, or, from another thread, on a list
+//! under a lock. The free list is last-in first-out, so that the next packet lands in memory that is still in the
+//! cache. A GstBufferPool shared by thousands of sources has neither this order nor a path without atomic counters.
 //!
-//! A depayloader does not give a buffer back whole: it shares its memory with the payload's buffer, which outlives
-//! it. Where that is the rule, packets leave in plain buffers of their own size (see [`Local::shared_away`]).
+//! A depayloader does not return a whole buffer: it shares its memory with the payload's buffer, which outlives it. If
+//! that happens often, packets leave in plain buffers of their own size (see [`Local::shared_away`]).
 //!
 //! | field | thread |
 //! |---|---|
@@ -24,7 +23,7 @@ use gst::glib::{self, ffi as g, gobject_ffi, translate::*};
 use gst_net::ffi as net;
 use threadbare_runtime::{Cx, Shard, current_shard_id};
 
-/// The owner's end of a pool: dropping it empties the free lists, buffers still out are freed when they return.
+/// The owner's end of a pool: dropping it empties the free lists; outstanding buffers are freed when they return.
 pub(crate) struct PoolOwner(Arc<Pool>);
 
 impl PoolOwner {
@@ -46,7 +45,7 @@ impl PoolOwner {
         self.0.capacity
     }
 
-    /// An empty buffer, for an agent of the pool's own shard; for another's it is allocated.
+    /// An empty buffer, for an agent of the pool's own shard; for another shard's agent it is allocated.
     pub(crate) fn acquire(&self, cx: &Cx<'_>) -> PoolBuffer {
         let pooled = if cx.local().shard().id() == self.0.shard_id {
             // SAFETY: a `Cx` exists on its shard's thread alone (it is not Send): the only one that touches `local` while the shard runs;
@@ -75,7 +74,7 @@ impl Drop for PoolOwner {
     }
 }
 
-/// A buffer that nobody else refers to, on its way to be filled.
+/// A buffer without other references, about to be filled.
 pub(crate) struct PoolBuffer(Idle);
 
 // SAFETY: it has the only reference to a heap object that any thread may use; where it comes back, it is looked at
@@ -83,14 +82,14 @@ pub(crate) struct PoolBuffer(Idle);
 unsafe impl Send for PoolBuffer {}
 
 impl PoolBuffer {
-    /// Its memory, as long as the pool's capacity; contents are left from earlier use (zeroes at first).
+    /// Its memory, of the pool's capacity; contents are left from earlier use (zeroes at first).
     pub(crate) fn data(&mut self) -> &mut [u8] {
         // SAFETY: `data` points to the buffer's only memory of `capacity` initialised bytes; the buffer has
         // one reference, ours, and nobody else has it mapped (checked when it came back).
         unsafe { std::slice::from_raw_parts_mut(self.meta().data, self.meta().capacity) }
     }
 
-    /// Cuts the buffer to `skip..len` of its memory and gives it away.
+    /// Cuts the buffer to `skip..len` of its memory and returns it.
     pub(crate) fn finish(
         self,
         skip: usize,
@@ -119,7 +118,7 @@ impl PoolBuffer {
         }
     }
 
-    /// Whether a copy is cheaper than what becomes of the buffer itself.
+    /// Whether a copy is cheaper than losing the buffer's memory downstream.
     fn leaves_as_copy(&self) -> bool {
         // SAFETY: the meta keeps its pool alive; `local` is touched on the shard's own thread alone.
         unsafe {
@@ -129,7 +128,7 @@ impl PoolBuffer {
         }
     }
 
-    /// A buffer of just the packet's size; this one goes back.
+    /// A buffer of exactly the packet's size; this one returns to the pool.
     fn copy(
         mut self,
         skip: usize,
@@ -152,8 +151,8 @@ impl PoolBuffer {
         copy
     }
 
-    /// Addresses of the buffer, its memory with the bytes behind it, and its meta: memory that the buffer's next user will
-    /// touch. Not to be followed.
+    /// Addresses of the buffer, its memory with its bytes, and its meta: memory that the buffer's next user will touch.
+    /// Not to be dereferenced.
     pub(crate) fn addresses(&self) -> [usize; 3] {
         let buffer = self.0.buffer.as_ptr() as usize;
         [
@@ -168,7 +167,7 @@ impl PoolBuffer {
         unsafe { self.0.meta.as_ref() }
     }
 
-    /// A new buffer, with one memory and our meta, and the hook that brings it back.
+    /// A new buffer, with one memory, our meta, and the hook that returns it.
     fn allocate(pool: &Arc<Pool>) -> PoolBuffer {
         // SAFETY: plain construction through the C API; every pointer is checked or documented non-null
         // (allocation failure aborts in GLib). The memory is zeroed through its own mapping.
@@ -200,7 +199,7 @@ impl PoolBuffer {
 }
 
 impl Drop for PoolBuffer {
-    /// Frees it for good.
+    /// Frees the buffer permanently.
     fn drop(&mut self) {
         // SAFETY: we hold the only reference; without the hook, unref frees the buffer.
         unsafe {
@@ -211,7 +210,7 @@ impl Drop for PoolBuffer {
 }
 
 impl PoolBuffer {
-    /// Back to the pool, unused.
+    /// Returns it to the pool, unused.
     pub(crate) fn release(self) {
         let buffer = self.0.buffer.as_ptr();
         std::mem::forget(self);
@@ -230,8 +229,8 @@ struct Pool {
 #[derive(Default)]
 struct Local {
     free: Vec<Idle>,
-    /// Rises with each buffer whose memory is still in use when it comes back, falls with the others: buffers
-    /// made for one packet each, of full size and zeroed, would cost more than copies.
+    /// Rises with each buffer whose memory is still in use on its return, falls with the others: full-size zeroed
+    /// buffers, allocated for each packet, would cost more than copies.
     shared_away: u32,
 }
 
@@ -258,7 +257,7 @@ impl Pool {
         local.free.pop().map(PoolBuffer)
     }
 
-    /// A buffer came back without its memory.
+    /// A buffer returned without its memory.
     fn count_shared_away(&self) {
         if current_shard_id() == Some(self.shard_id) {
             // SAFETY: the shard's own thread; see `take_local`.
@@ -267,7 +266,7 @@ impl Pool {
         }
     }
 
-    /// Takes an idle buffer in; gives it back when it is to be freed.
+    /// Takes in an idle buffer; returns it if it must be freed.
     fn put(&self, idle: Idle) -> Result<(), Idle> {
         if current_shard_id() == Some(self.shard_id) {
             // SAFETY: the shard's own thread; see `take_local`.
@@ -288,13 +287,13 @@ impl Pool {
     }
 }
 
-/// A buffer with one reference, whose meta is ours.
+/// A buffer with one reference, with our meta.
 struct Idle {
     buffer: NonNull<c::GstBuffer>,
     meta: NonNull<PoolMeta>,
 }
 
-/// What ties a buffer to its pool. Never copied to another buffer (no transform function).
+/// Links a buffer to its pool. Never copied to another buffer (no transform function).
 #[repr(C)]
 struct PoolMeta {
     meta: c::GstMeta,
@@ -303,7 +302,7 @@ struct PoolMeta {
     memory: *mut c::GstMemory,
     data: *mut u8,
     capacity: usize,
-    /// The sender's address meta, kept on the buffer and given the next address; null if there is none.
+    /// The sender's address meta, kept on the buffer with a new address for each use; null if there is none.
     sender: *mut net::GstNetAddressMeta,
 }
 
@@ -358,7 +357,7 @@ unsafe extern "C" fn meta_free(meta: *mut c::GstMeta, _buffer: *mut c::GstBuffer
     }
 }
 
-/// The buffer's last reference is gone: keeps it for its pool (GFALSE), or lets it be freed (GTRUE).
+/// The buffer's last reference is gone: keeps it for its pool (GFALSE), or lets GStreamer free it (GTRUE).
 unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
     let buffer = object.cast::<c::GstBuffer>();
     // SAFETY: GStreamer calls this with a buffer whose reference count is 0, so it is ours alone. Our meta
@@ -368,7 +367,7 @@ unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
         if meta.is_null() {
             return g::GTRUE;
         }
-        // The one reference of its next life, which `reset` needs to take metas off. Nobody else can see the
+        // The one reference of its next life, which `reset` needs for removing metas. No other thread can see the
         // object: no atomic operation needed.
         (*object).refcount = 1;
         let idle = Idle {
@@ -390,8 +389,7 @@ unsafe extern "C" fn dispose(object: *mut c::GstMiniObject) -> g::gboolean {
     }
 }
 
-/// Puts a returned buffer into the state of a new one. `false`: its memory is still in use, or it was
-/// replaced.
+/// Resets a returned buffer to the state of a new one. `false`: its memory is still in use, or was replaced.
 ///
 /// # Safety
 /// The caller has the only access to `buffer`, and `meta` is its pool meta.
@@ -451,8 +449,8 @@ unsafe extern "C" fn drop_unpooled(
     g::GTRUE
 }
 
-/// Makes the buffer say who sent it. The meta stays on the buffer from use to use; only the reference to the
-/// address is exchanged.
+/// Sets the buffer's sender address. The meta stays on the buffer from use to use; only the reference to the address is
+/// exchanged.
 ///
 /// # Safety
 /// The caller has the only access to `buffer`, and `meta` is its pool meta.
@@ -487,9 +485,9 @@ unsafe fn set_sender(
     }
 }
 
-/// Packets that leave as copies before a pooled buffer is tried again.
+/// Packets sent as copies before a pooled buffer is tried again.
 const SHARED_AWAY_RUN: u32 = 64;
-/// From here on they leave as copies: when one in so many packets, or more, takes the memory along.
+/// Packets leave as copies from here on: when one in this many, or more, keeps the memory.
 const SHARED_AWAY_RULE: u32 = SHARED_AWAY_RUN + 1;
-/// Idle buffers kept per list: a whole slice of the largest deployment, and a bound after a burst.
+/// Idle buffers kept per list: a whole slice of the largest deployment, and a limit after a burst.
 const FREE_MAX: usize = 8192;

@@ -1,7 +1,7 @@
-//! Datagrams from a socket into pooled buffers, for every element that has one.
+//! Receives datagrams from a socket into pooled buffers, for all elements with a socket.
 //!
-//! One receive call per ready socket and pass. A socket that had several packets in one slice is read in
-//! batches from then on, until it has calmed down.
+//! One receive call per ready socket and pass. A socket with several packets in one slice is read in batches from then
+//! on, until its traffic drops.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSliceMut};
@@ -14,23 +14,23 @@ use threadbare_runtime::{
 use super::pool::{PoolBuffer, PoolOwner};
 use super::socket::Udp;
 
-/// A datagram as it arrived.
+/// A received datagram.
 pub(crate) struct Datagram {
     pub(crate) buffer: PoolBuffer,
     pub(crate) received: Received,
     pub(crate) from: RawAddr,
 }
 
-/// What a socket gave.
+/// Result of a read.
 pub(crate) enum Read {
     Datagram(Datagram),
-    /// An error of the network, to be counted; there may be more.
+    /// A network error, to be counted; more datagrams may follow.
     NetworkError,
-    /// Ask again.
+    /// Read again.
     Again,
     /// Nothing more in this pass.
     Idle,
-    /// The socket is of no use any more.
+    /// The socket is unusable.
     Failed(io::Error),
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    /// For datagrams of up to `mtu` bytes. `timestamped`: each with the time the kernel took it in.
+    /// For datagrams of up to `mtu` bytes. `timestamped`: each with the kernel's receive time.
     pub(crate) fn new(shard: &Shard, udp: Udp, mtu: u32, timestamped: bool) -> Self {
         Reader {
             udp,
@@ -64,7 +64,7 @@ impl Reader {
         }
     }
 
-    /// The same for a socket that many streams share: always in full batches.
+    /// The same for a socket shared by many streams: always in full batches.
     pub(crate) fn shared(shard: &Shard, udp: Udp, mtu: u32, timestamped: bool) -> Self {
         let mut reader = Reader::new(shard, udp, mtu, timestamped);
         reader.load.always = true;
@@ -87,7 +87,7 @@ impl Reader {
         self.may_receive = true;
     }
 
-    /// Forgets what was read and not taken.
+    /// Drops datagrams that were read and not taken.
     pub(crate) fn clear(&mut self) {
         self.read.clear();
     }
@@ -133,7 +133,7 @@ impl Reader {
         }
     }
 
-    /// Reads what is there, up to a batch, in one call.
+    /// Reads available datagrams, up to a batch, in one call.
     fn read_batch(&mut self, cx: &Cx<'_>, size: usize) -> Read {
         let batch = cx
             .local()
@@ -180,7 +180,7 @@ impl Reader {
                 self.may_receive = true;
                 Read::Again
             }
-            // The ICMP answer to something this socket sent, or a shortage: never the end of a source.
+            // The ICMP answer to an earlier datagram from this socket, or a shortage: never the end of a source.
             ErrorKind::ConnectionRefused
             | ErrorKind::ConnectionReset
             | ErrorKind::HostUnreachable
@@ -193,7 +193,7 @@ impl Reader {
     }
 }
 
-/// How many packets a socket had in its last slice, and so how many to ask for at once.
+/// Estimates from a socket's packets in its last slice how many to request at once.
 ///
 /// Below [`BATCH_FROM`] a plain receive per packet is cheaper than a batch (measured). Without throttling a
 /// slice is one pass of the loop, so there a socket is busy when it is ready in pass after pass.
@@ -236,13 +236,13 @@ impl Load {
         self.in_slice = self.in_slice.saturating_add(packets as u16);
     }
 
-    /// Datagrams to ask for in one call, if a batch is worth it.
+    /// Datagrams to request in one call, if a batch is worthwhile.
     #[inline]
     fn batch(&self) -> Option<usize> {
         if self.always {
             return Some(BATCH);
         }
-        // One more than expected, so that the call itself finds out that nothing is left.
+        // One more than expected, so that the call itself detects that the socket is empty.
         let expected = usize::from(self.expected);
         (expected >= BATCH_FROM).then(|| (expected + 1).min(BATCH))
     }
@@ -268,7 +268,7 @@ impl Pools {
     }
 }
 
-/// The pool that all who fill buffers of about `capacity` bytes on this thread share.
+/// The pool shared by all who fill buffers of about `capacity` bytes on this thread.
 pub(crate) fn pool_of(shard: &Shard, capacity: usize) -> Arc<PoolOwner> {
     shard.extension(Pools::new).pool(shard, capacity)
 }
@@ -283,11 +283,11 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// Datagrams one call reads from a busy socket.
+/// Datagrams per call on a busy socket.
 const BATCH: usize = 64;
-/// Packets in a slice from which on a batch is cheaper than single receives.
+/// From this many packets in a slice, a batch is cheaper than single receives.
 const BATCH_FROM: usize = 4;
-/// Passes in a row after which a socket of a context without throttling counts as busy.
+/// After this many passes in a row, a socket of a context without throttling counts as busy.
 const STREAK_BUSY: u16 = 8;
-/// Pools are shared by elements whose MTU rounds to the same multiple of this.
+/// Elements share a pool if their MTU rounds to the same multiple of this.
 const POOL_STEP: usize = 512;

@@ -1,4 +1,4 @@
-//! A buffer as one datagram, without joining its memories.
+//! Sends a buffer as one datagram, without joining its memories.
 
 use std::io::{self, ErrorKind, IoSlice};
 
@@ -6,7 +6,7 @@ use threadbare_runtime::{RawAddr, send_to, send_vectored_to};
 
 use super::socket::Udp;
 
-/// The bytes of a buffer, as they lie.
+/// The bytes of a buffer, in place.
 #[derive(Clone, Copy)]
 pub(crate) enum Pieces<'a> {
     One(&'a [u8]),
@@ -38,8 +38,8 @@ impl Pieces<'_> {
         }
     }
 
-    /// Sends one datagram without waiting. `refused` is told of the ICMP answer to an earlier one, after which it is
-    /// tried again: this one has not been sent.
+    /// Sends one datagram without waiting. The ICMP answer to an earlier one goes to `refused`; this datagram was not
+    /// sent then and is tried again.
     #[inline]
     pub(crate) fn send(
         &self,
@@ -63,7 +63,7 @@ impl Pieces<'_> {
     }
 }
 
-/// Calls `f` with the bytes of `buffer`; `None` if they cannot be read, as in a protected memory.
+/// Calls `f` with the bytes of `buffer`; `None` if they are unreadable, as in a protected memory.
 #[inline]
 pub(crate) fn with_pieces<R>(
     buffer: &gst::BufferRef,
@@ -77,7 +77,7 @@ pub(crate) fn with_pieces<R>(
         let map = buffer.map_readable().ok()?;
         return Some(f(Pieces::One(&map)));
     }
-    // A payloader's buffer is a header and a payload: sent as they are, with nothing on the heap.
+    // A payloader's buffer is a header and a payload: sent in place, without the heap.
     let maps: [_; PIECES_MAX] = std::array::from_fn(|i| {
         (i < buffer.n_memory()).then(|| buffer.peek_memory(i).map_readable())
     });
@@ -88,5 +88,5 @@ pub(crate) fn with_pieces<R>(
     Some(f(Pieces::Several(&pieces[..buffer.n_memory()])))
 }
 
-/// Memories of a buffer that are sent without being joined first.
+/// Memories of a buffer that are sent without joining.
 const PIECES_MAX: usize = 4;

@@ -8,7 +8,7 @@ use gst::glib;
 
 use super::PropertyGroup;
 
-/// Why a socket could not be set up: what was asked for, and what to do about it.
+/// Why a socket could not be set up: the request, and a remedy.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SocketError {
     #[error("cannot resolve '{host}': {source}")]
@@ -93,7 +93,7 @@ pub(crate) fn split_host_port(text: &str) -> Option<(&str, Option<u16>)> {
     }
 }
 
-/// The other way round.
+/// The reverse of the above.
 pub(crate) fn format_host_port(host: &str, port: i32) -> String {
     if host.contains(':') && !host.starts_with('[') {
         format!("[{host}]:{port}")
@@ -105,7 +105,7 @@ pub(crate) fn format_host_port(host: &str, port: i32) -> String {
 /// A non-blocking UDP socket bound to `address`.
 pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<gio::Socket, SocketError> {
     let socket = open(address.is_ipv6())?;
-    // Asked for any free port by a socket that shares its port, Linux may give one that another such has.
+    // On a request for any free port, Linux may give a port-sharing socket one that another such socket has.
     let any_port = address.port() == 0;
     socket
         .bind(&to_gio(address), reuse && !any_port)
@@ -130,7 +130,7 @@ pub(crate) fn bind_group(
                 let scope = interface_index(name.trim())?;
                 SocketAddr::V6(SocketAddrV6::new(ip, group.port(), 0, scope))
             }
-            // No interface to name, or several: the memberships decide.
+            // No interface, or several: the memberships decide.
             _ => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), group.port()),
         },
         _ => group,
@@ -138,7 +138,7 @@ pub(crate) fn bind_group(
     bind(bound, reuse)
 }
 
-/// Interface-local and link-local groups are none without their zone (RFC 4291, section 2.7; RFC 4007).
+/// Interface-local and link-local groups need their zone (RFC 4291, section 2.7; RFC 4007).
 fn is_scoped(group: Ipv6Addr) -> bool {
     matches!(group.octets(), [0xff, scope, ..] if matches!(scope & 0x0f, 1 | 2))
 }
@@ -167,7 +167,7 @@ pub(crate) fn to_gio(address: SocketAddr) -> gio::InetSocketAddress {
     }
 }
 
-/// A socket that threads may share, with its descriptor at hand.
+/// A socket shared by threads, with its descriptor at hand.
 #[derive(Debug, Clone)]
 pub(crate) struct Udp {
     socket: gio::Socket,
@@ -200,7 +200,7 @@ impl Udp {
     }
 }
 
-/// A sender's address as a GStreamer meta holds it.
+/// A sender's address for a GStreamer meta.
 #[derive(Debug, Clone)]
 pub(crate) struct GioAddress(gio::SocketAddress);
 
@@ -277,7 +277,7 @@ impl PropertyGroup for MulticastSettings {
     }
 }
 
-/// The multicast group a socket receives, and what was asked for with it.
+/// The multicast group of a socket, with its requested options.
 #[derive(Debug, Clone)]
 pub(crate) struct Membership {
     group: IpAddr,
@@ -306,7 +306,7 @@ impl Membership {
     }
 
     pub(crate) fn join(&self, socket: &gio::Socket) -> Result<(), SocketError> {
-        // GIO would take an unknown name for the system's choice.
+        // GIO would take an unknown name for the default interface.
         for name in &self.interfaces {
             interface_index(name)?;
         }
@@ -323,7 +323,7 @@ impl Membership {
         })
     }
 
-    /// Leaves what was joined. A group the kernel has forgotten (the interface went away) is left already.
+    /// Leaves the joined groups. A group that the kernel has dropped (the interface went away) counts as left.
     pub(crate) fn leave(&self, socket: &gio::Socket) {
         let _ = self.each(|group, source, interface| {
             let left = match source {
@@ -382,7 +382,7 @@ fn parse_sources(value: &str) -> Result<Vec<IpAddr>, SocketError> {
         .collect()
 }
 
-/// Marks what the socket sends (RFC 2474). -1 leaves the system's default.
+/// Marks outgoing packets (RFC 2474). -1 leaves the system's default.
 pub(crate) fn set_dscp(socket: &gio::Socket, dscp: i32) -> Result<(), SocketError> {
     if dscp < 0 {
         return Ok(());
@@ -412,7 +412,7 @@ pub(crate) fn set_buffer_size(socket: &gio::Socket, option: i32, bytes: i32) -> 
         Some(granted / 2)
     };
     if granted().is_some_and(|granted| granted < bytes) {
-        // Who administers the network may go beyond the limit.
+        // A process with CAP_NET_ADMIN may exceed the limit.
         let force = match option {
             libc::SO_RCVBUF => libc::SO_RCVBUFFORCE,
             _ => libc::SO_SNDBUFFORCE,

@@ -1,12 +1,12 @@
-//! The life of a source pad that is fed by a context thread.
+//! The task of a source pad that a context thread feeds.
 //!
 //! ```text
 //!   add -> Paused <--start/pause--> Running --flow error, EOS--> Ended
 //!                                   Running <--pending--> suspended (still Running; awaits downstream)
 //! ```
 //!
-//! A [`Driver`] is the element's end, a [`SrcAgent`] the context's; between them go commands, so that
-//! neither locks the other. What an element does itself is its [`Producer`].
+//! A [`Driver`] is the element's end, a [`SrcAgent`] the context's. They communicate by commands, so that neither locks
+//! the other. The element's own work is its [`Producer`].
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use super::pending::{self, Pending};
 use super::time::RunningTime;
 use super::trail::Trail;
 
-/// What an element produces, on its context's thread.
+/// Produces an element's data, on its context's thread.
 pub trait Producer: Send + 'static {
     /// The element plays: starts to wait for input.
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage>;
@@ -32,16 +32,16 @@ pub trait Producer: Send + 'static {
         cx.clear_timer();
     }
 
-    /// The element's clock or base time is now this.
+    /// Sets the element's clock or base time.
     fn set_time(&mut self, _time: RunningTime) {}
 
-    /// A pass begins because of this.
+    /// A pass begins for this reason.
     fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
 
-    /// The next thing to push, if there is one.
+    /// The next item to push, if any.
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced;
 
-    /// What has to be pushed before the first thing [`Producer::produce`] gives.
+    /// Items to push before the first one of [`Producer::produce`].
     fn opening(&mut self, _pad: &gst::Pad) -> Vec<gst::Event> {
         Vec::new()
     }
@@ -49,33 +49,33 @@ pub trait Producer: Send + 'static {
     /// See [`Agent::prefetch`].
     fn prefetch(&self) {}
 
-    /// What has to be pushed anew behind the end of a flush.
+    /// Items to push again after the end of a flush.
     fn reopening(&mut self) -> Vec<gst::Event> {
         Vec::new()
     }
 
-    /// What a push of the last thing produced came to, if it was not OK.
+    /// The flow result for the last item's push, if not OK.
     fn push_failed(&mut self, _error: gst::FlowError) {}
 
-    /// Whether a failed flow is this element's to report (a source's) or that of the elements upstream,
-    /// which see it as the result of their own push (a queue's).
+    /// Whether this element (a source) reports a failed flow, or the elements upstream do, which see it as the result
+    /// of their own push (a queue).
     const REPORTS_FLOW: bool = true;
 
-    /// Whether it goes on behind a push that failed, with the next thing that it has to give.
+    /// Whether it continues with the next item after a failed push.
     const OUTLIVES_FLOW_ERRORS: bool = false;
 }
 
-/// What a producer has to give.
+/// Output of a producer.
 pub enum Produced {
-    /// To be pushed; at once, without being collected.
+    /// Push at once, without batching.
     Buffer(gst::Buffer),
-    /// To be pushed in one call.
+    /// Push in one call.
     List(gst::BufferList),
-    /// To be pushed between what is before and behind it. An EOS ends a source.
+    /// Push in order. An EOS ends a source.
     Event(gst::Event),
-    /// Something was done, nothing is to be pushed: ask again.
+    /// Work was done without output: call again.
     Again,
-    /// Nothing for now; the producer has seen to its being called again.
+    /// No output now; the producer has arranged its next call.
     Idle,
     /// It failed.
     Failed(gst::ErrorMessage),
@@ -104,7 +104,7 @@ impl<P: Producer> Driver<P> {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Puts the producer on its context's thread, paused.
+    /// Places the producer on its context's thread, paused.
     pub fn add(
         &self,
         element: &gst::Element,
@@ -133,7 +133,7 @@ impl<P: Producer> Driver<P> {
         Ok(())
     }
 
-    /// Lets it produce.
+    /// Allows producing.
     pub fn start(&self, time: RunningTime) {
         self.command(move |agent, cx| {
             agent.producer.set_time(time);
@@ -141,23 +141,23 @@ impl<P: Producer> Driver<P> {
         });
     }
 
-    /// Lets it rest. Does not wait for a push that is under way.
+    /// Pauses producing. Does not wait for a push that is under way.
     pub fn pause(&self) {
         self.command(|agent, cx| agent.pause(cx));
     }
 
-    /// After a flush, or an end: produce again, from the beginning of a stream.
+    /// After a flush or an end: produces again, from the beginning of a stream.
     pub(crate) fn restart(&self) {
         self.command(|agent, cx| agent.restart(cx));
     }
 
-    /// Ends a flush that began with a FLUSH_START on the pad: passes the event on and produces again.
+    /// Ends a flush that began with a FLUSH_START on the pad: forwards the event and produces again.
     pub(crate) fn end_flush(&self, event: gst::Event) {
         self.command(move |agent, cx| agent.end_flush(cx, event));
     }
 
-    /// Changes the producer; the event that says so is pushed before what it produces next, unless the
-    /// stream has still to be opened.
+    /// Changes the producer; the resulting event is pushed before the next item, unless the stream has still to be
+    /// opened.
     pub fn announce(
         &self,
         change: impl FnOnce(&mut P, &gst::Pad) -> Option<gst::Event> + Send + 'static,
@@ -171,15 +171,14 @@ impl<P: Producer> Driver<P> {
         });
     }
 
-    /// Waits until what the task pushes at this moment has come back. On the task's own thread there is
-    /// nothing to wait for.
+    /// Waits until the task's current push has returned. On the task's own thread there is no wait.
     pub(crate) fn await_pass(&self) {
         if let Some(place) = self.place() {
             let _ = place.shard.call(|_| ());
         }
     }
 
-    /// What a source does with an event that the application sends it. `Err`: it is for the parent class.
+    /// Handles an event that the application sends to a source. `Err`: it is for the parent class.
     pub fn handle_event(&self, pad: &gst::Pad, event: gst::Event) -> Result<bool, gst::Event> {
         match event.type_() {
             gst::EventType::FlushStart => Ok(pad.push_event(event)),
@@ -192,7 +191,7 @@ impl<P: Producer> Driver<P> {
         }
     }
 
-    /// Pushes an event between two things produced.
+    /// Pushes an event between two items.
     pub fn send_event(&self, event: gst::Event) -> bool {
         let known = self.slot().is_some();
         self.command(move |agent, cx| {
@@ -207,8 +206,8 @@ impl<P: Producer> Driver<P> {
         self.command(move |agent, cx| f(&mut agent.producer, cx));
     }
 
-    /// Takes the producer off its thread and waits until it is dropped. The pads must be flushing, so that
-    /// a push under way comes back.
+    /// Takes the producer off its thread and waits until it is dropped. The pads must be flushing, so that a current
+    /// push returns.
     pub fn remove(&self) {
         let driven = self.slot().take();
         if let Some(driven) = driven {
@@ -216,12 +215,12 @@ impl<P: Producer> Driver<P> {
         }
     }
 
-    /// The waker of the task, while there is one.
+    /// The waker of the task, if it exists.
     pub fn waker(&self) -> Option<std::task::Waker> {
         self.slot().as_ref().map(|driven| driven.handle.waker())
     }
 
-    /// How long what it gives may have waited for its slice; before it runs, by the properties.
+    /// The longest wait of an item for its slice; before the task runs, by the properties.
     pub(crate) fn wait(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
         match self.place() {
             Some(place) => place.wait(),
@@ -229,7 +228,7 @@ impl<P: Producer> Driver<P> {
         }
     }
 
-    /// Where it runs, while it does.
+    /// The task's place, while it runs.
     pub fn place(&self) -> Option<Place> {
         self.slot().as_ref().map(|driven| driven.place.clone())
     }
@@ -242,12 +241,12 @@ impl<P: Producer> Driver<P> {
     }
 }
 
-/// A source element that is live: what it does on its way up and down, around its [`Driver`].
+/// A live source element: its state changes around its [`Driver`].
 pub(crate) trait LiveSource {
-    /// What gives the data, on the context's thread.
+    /// Produces the data, on the context's thread.
     type Producer: Producer;
 
-    /// The element's end of it.
+    /// The element's end of the task.
     fn driver(&self) -> &Driver<Self::Producer>;
 
     /// NULL to READY.
@@ -266,7 +265,7 @@ pub(crate) trait LiveSource {
     /// READY to NULL.
     fn close(&self) {}
 
-    /// Whether it gives data in PLAYING only. One that is not live gives it from PAUSED on, so that sinks preroll.
+    /// Whether it produces in PLAYING only. A non-live source produces from PAUSED on, so that sinks preroll.
     fn is_live(&self) -> bool {
         true
     }
@@ -275,8 +274,8 @@ pub(crate) trait LiveSource {
     fn flush(&self, _flushing: bool) {}
 }
 
-/// What the pad of a live source answers about latency, scheduling and caps (`None`: any); the rest is for the default.
-/// What is given may have waited for a whole slice; there is no upper bound.
+/// Answers latency, scheduling and caps queries (`None`: any) on a live source's pad; others get the default. Data may
+/// have waited for a whole slice; there is no maximum.
 pub fn answer_query(
     pad: &gst::Pad,
     element: &impl IsA<gst::Object>,
@@ -308,7 +307,7 @@ pub fn answer_query(
     }
 }
 
-/// What both a source's pad and what is linked to it take.
+/// Intersection of the source pad's caps and its peer's.
 pub(crate) fn allowed_caps(pad: &gst::Pad) -> gst::Caps {
     let template = pad.pad_template_caps();
     match pad.peer() {
@@ -317,7 +316,7 @@ pub(crate) fn allowed_caps(pad: &gst::Pad) -> gst::Caps {
     }
 }
 
-/// The events a stream in running time begins with.
+/// The initial events of a stream in running time.
 pub(crate) fn opening(
     pad: &gst::Pad,
     element: &gst::Element,
@@ -355,7 +354,7 @@ pub(crate) fn change_state<S: LiveSource>(
     }
     let result = parent();
     match transition {
-        // The pad is flushing now, so that a push under way returns.
+        // The pad is flushing now, so that a current push returns.
         gst::StateChange::PausedToReady => source.deactivate(),
         gst::StateChange::ReadyToNull => source.close(),
         _ if result.is_err() => {}
@@ -378,8 +377,8 @@ enum State {
     Ended,
 }
 
-/// The context's end: calls the producer, pushes, awaits what downstream asks to wait for. Laid out by hand:
-/// what each push touches comes first.
+/// The context's end: calls the producer, pushes, awaits downstream's pending futures. Laid out by hand: the fields of
+/// each push come first.
 #[repr(C)]
 pub(crate) struct SrcAgent<P> {
     pad: gst::Pad,
@@ -400,7 +399,7 @@ impl<P: Producer> Agent for SrcAgent<P> {
         if self.state == State::Running {
             self.producer.begin(cx, ready);
         }
-        // What was left by the last push, even by that of the end of the stream, is seen through.
+        // Futures from the last push, even from the stream's end, are completed.
         let must_ask = !self.pending.is_empty() && (ready == Ready::Woken || self.pending.holds());
         if must_ask && !self.settle(cx) || self.state != State::Running {
             return;
@@ -484,7 +483,7 @@ impl<P: Producer> SrcAgent<P> {
         }
     }
 
-    /// Pushes one thing. `true`: go on.
+    /// Pushes one item. `true`: continue.
     #[inline]
     fn step(&mut self, cx: &mut Cx<'_>, produced: Produced) -> bool {
         let pending_before = self.pending.len();
@@ -506,11 +505,11 @@ impl<P: Producer> SrcAgent<P> {
             }
         };
         match result {
-            // What was there before this push has been asked already, and has the waker.
+            // Futures from before this push have been polled already, and have the waker.
             Ok(_) if self.pending.len() == pending_before => true,
             Ok(_) => self.settle(cx),
             Err(error) if self.pending.is_empty() => self.flow_failed(cx, error),
-            // One branch failed at once while others still hold data: theirs is awaited first.
+            // One branch failed at once while others still hold data: those are awaited first.
             Err(error) => {
                 self.pending.fail(error);
                 self.settle(cx)
@@ -527,7 +526,7 @@ impl<P: Producer> SrcAgent<P> {
         if kind == gst::EventType::StreamStart {
             self.pad.push_event(self.place.announcement());
         }
-        // A queue passes the end of one stream on and the start of the next.
+        // A queue forwards the end of one stream and the start of the next.
         if kind == gst::EventType::Eos && P::REPORTS_FLOW {
             self.rest(cx);
             self.state = State::Ended;
@@ -539,7 +538,7 @@ impl<P: Producer> SrcAgent<P> {
         self.pending.is_empty() || self.settle(cx)
     }
 
-    /// Asks what is pending. `true`: nothing any more, go on.
+    /// Polls pending futures. `true`: none are left, continue.
     fn settle(&mut self, cx: &mut Cx<'_>) -> bool {
         let waker = cx.waker();
         match self.pending.poll(&mut TaskContext::from_waker(&waker)) {
@@ -568,12 +567,12 @@ impl<P: Producer> SrcAgent<P> {
                     self.pad.push_event(self.place.announcement());
                 }
             }
-            // Behind the events: some elements know their memory only when they know the caps.
+            // After the events: some elements know their memory only once they have the caps.
             self.trail = Trail::from(&self.pad);
         }
     }
 
-    /// `true`: go on.
+    /// `true`: continue.
     fn flow_failed(&mut self, cx: &mut Cx<'_>, error: gst::FlowError) -> bool {
         self.producer.push_failed(error);
         if P::OUTLIVES_FLOW_ERRORS {
@@ -621,5 +620,5 @@ impl<P: Producer> SrcAgent<P> {
     }
 }
 
-/// Things one element may push in one pass, before its neighbours have their turn.
+/// Items that one element may push in one pass before its neighbours' turn.
 const BUDGET: usize = 64;

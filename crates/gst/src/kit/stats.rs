@@ -1,4 +1,4 @@
-//! Counters that elements show in their `stats` property.
+//! Counters of elements for their `stats` property.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -7,7 +7,7 @@ use gst::prelude::*;
 
 use super::PropertyGroup;
 
-/// A counter with one writer at a time: a load and a store, no locked instruction.
+/// A counter with one writer at a time: a load and a store, no atomic read-modify-write.
 #[derive(Debug, Default)]
 pub(crate) struct Single(AtomicU64);
 

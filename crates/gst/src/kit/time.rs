@@ -1,25 +1,25 @@
-//! The one place where the context's clock (CLOCK_MONOTONIC) becomes GStreamer running time.
+//! The only conversion between the context's clock (CLOCK_MONOTONIC) and GStreamer running time.
 
 use gst::glib::prelude::*;
 use gst::prelude::*;
 use threadbare_runtime::{Cx, Precision, clock_now_ns};
 
-/// Running time of an element, as long as it plays.
+/// Running time of an element, while it plays.
 #[derive(Debug, Clone, Default)]
 pub struct RunningTime {
     clock: Option<gst::Clock>,
     base_ns: u64,
-    /// The pipeline's clock counts what the context counts: no clock call per packet.
+    /// The pipeline's clock counts like the context's: no clock call per packet.
     is_monotonic: bool,
 }
 
 impl RunningTime {
-    /// As the element stands now; to be taken again when its clock or base time changes.
+    /// From the element's present clock and base time; create it again when either changes.
     pub fn of(element: &impl IsA<gst::Element>) -> Self {
         Self::with_clock(element, element.clock())
     }
 
-    /// As the element will stand with `clock`: while it is being set, it does not have it yet.
+    /// The same with `clock`, for use while the element's clock is being set.
     pub fn with_clock(element: &impl IsA<gst::Element>, clock: Option<gst::Clock>) -> Self {
         let base_ns = element.base_time().map_or(0, gst::ClockTime::nseconds);
         let is_monotonic = clock.as_ref().is_some_and(counts_monotonic);
@@ -30,7 +30,7 @@ impl RunningTime {
         }
     }
 
-    /// For an element that nobody gave a clock: the context's own, with 0 at `base_ns` of it.
+    /// For an element without a clock: the context's own, with 0 at `base_ns`.
     pub(crate) fn of_context(base_ns: u64) -> Self {
         RunningTime {
             clock: None,
@@ -39,7 +39,7 @@ impl RunningTime {
         }
     }
 
-    /// Running time at `now_ns` of the context's clock, which was read this pass. `None` without a clock.
+    /// Running time at `now_ns` of the context's clock, read in this pass. `None` without a clock.
     #[inline]
     pub fn at(&self, now_ns: u64) -> Option<gst::ClockTime> {
         let clock_ns = if self.is_monotonic {
@@ -70,21 +70,21 @@ impl RunningTime {
         self.base_ns
     }
 
-    /// Whether a deadline on the pipeline's clock is one on the context's.
+    /// Whether a deadline on the pipeline's clock equals one on the context's.
     pub(crate) fn is_monotonic(&self) -> bool {
         self.is_monotonic
     }
 }
 
-/// Wakes a producer at a running time, whatever clock that is on.
+/// Wakes a producer at a running time, on any clock.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm {
-    /// On a clock that the context's timers do not count: its time, ns, and the wait.
+    /// For a clock other than the context timers': its time, ns, and the wait.
     clock_wait: Option<(u64, gst::ClockId)>,
 }
 
 impl Alarm {
-    /// In place of what it was set to. Without a clock it never wakes.
+    /// Replaces the earlier time. Without a clock it never wakes.
     pub(crate) fn set(
         &mut self,
         cx: &Cx<'_>,
@@ -113,13 +113,13 @@ impl Alarm {
         self.clock_wait = Some((clock_ns, id.into()));
     }
 
-    /// Takes it back.
+    /// Cancels it.
     pub(crate) fn clear(&mut self, cx: &Cx<'_>) {
         cx.clear_timer();
         self.cancel_clock_wait();
     }
 
-    /// The clock is another one now: what was waited for on the old one means nothing.
+    /// The clock changed: waits on the old one are void.
     pub(crate) fn cancel_clock_wait(&mut self) {
         if let Some((_, id)) = self.clock_wait.take() {
             id.unschedule();

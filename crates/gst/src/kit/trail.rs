@@ -1,11 +1,11 @@
-//! The places of a branch's memory, to fetch it before the branch runs.
+//! Addresses of a branch's memory, for prefetching before the branch runs.
 //!
-//! A packet that goes down a branch touches each pad and element on it. With thousands of branches that take
-//! turns, all of that has left the cache when the turn comes round, and the processor waits for one line
-//! after the other. Fetching them side by side, while the branch before is at work, hides most of it.
+//! A packet on a branch touches each pad and element of it. With thousands of branches taking turns, that memory has
+//! left the cache by the next turn, and the processor waits for one line after the other. Fetching the lines together,
+//! while the previous branch runs, hides most of the wait.
 //!
-//! The addresses are hints: they are never followed, only prefetched, which cannot fault. When a branch is
-//! relinked they are useless for a while, not wrong.
+//! The addresses are hints: they are never dereferenced, only prefetched, which cannot fault. After a relink they are
+//! useless for a while, not wrong.
 
 use std::mem::offset_of;
 use std::sync::{Arc, LazyLock, Mutex};
@@ -17,17 +17,16 @@ use threadbare_runtime::{CACHE_LINE, prefetch};
 
 use super::lock;
 
-/// Memory that an element uses for each buffer besides its own structure. A source that looks down its branch has it
-/// fetched, too.
+/// Memory that an element uses for each buffer besides its own structure. Sources upstream prefetch it, too.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Offer {
     spans: Arc<Mutex<Vec<(usize, usize)>>>,
-    /// What is behind the element is another thread's, from whose cache it had better not be taken.
+    /// Downstream of the element belongs to another thread: leave it in that thread's cache.
     is_end: bool,
 }
 
 impl Offer {
-    /// Of an element behind which another thread pushes.
+    /// For an element with another pushing thread behind it.
     pub(crate) fn at_end() -> Self {
         Offer {
             is_end: true,
@@ -35,7 +34,7 @@ impl Offer {
         }
     }
 
-    /// To be called when the element is constructed, before anybody else has it.
+    /// Call it during construction, before any other thread has the element.
     pub(crate) fn attach(&self, element: &impl IsA<gst::Element>) {
         // SAFETY: nobody else uses this quark, so the data always has this type, which is Send and Sync. It is set once,
         // before other threads can know the element, and never replaced.
@@ -52,7 +51,7 @@ impl Offer {
         }
     }
 
-    /// Offers these spans instead of what was offered before.
+    /// Replaces the offered spans.
     pub(crate) fn set(&self, spans: impl IntoIterator<Item = (usize, usize)>) {
         *lock(&self.spans) = spans.into_iter().collect();
     }
@@ -67,7 +66,7 @@ pub(crate) fn span<T: ?Sized>(value: &T) -> (usize, usize) {
 static OFFER: LazyLock<glib::Quark> =
     LazyLock::new(|| glib::Quark::from_str("threadbare-offered-memory"));
 
-/// The first objects along a branch, as the cache lines of them that a buffer touches.
+/// The first objects along a branch, as the cache lines that a buffer touches.
 pub(crate) struct Trail {
     /// Blocks of 16 lines: the block's number, and which of its lines in the lower 16 bits.
     blocks: [u64; BLOCKS_MAX],
@@ -80,7 +79,7 @@ impl Trail {
         len: 0,
     };
 
-    /// Follows the branch from a source pad, as long as there is only one way to go.
+    /// Follows the branch from a source pad, as long as the path is unique.
     pub(crate) fn from(pad: &gst::Pad) -> Self {
         let mut trail = Trail::EMPTY;
         let mut pad = pad.clone();
@@ -103,7 +102,7 @@ impl Trail {
         trail
     }
 
-    /// What `gst_pad_push` and the chain function's call look at.
+    /// Memory that `gst_pad_push` and the call of the chain function read.
     fn add_pad(&mut self, pad: &gst::Pad) {
         let raw: *mut gst::ffi::GstPad = pad.as_ptr();
         let pad = raw as usize;
@@ -168,7 +167,7 @@ impl Trail {
         }
     }
 
-    /// Asks for all of it.
+    /// Prefetches all of it.
     #[inline]
     pub(crate) fn prefetch(&self) {
         for block in &self.blocks[..self.len] {
@@ -204,7 +203,7 @@ const OBJECT_BYTES: usize = offset_of!(gst::ffi::GstObject, control_bindings);
 const PAD_PRIVATE_BYTES: usize = 48;
 /// Of the `pthread_mutex_t` in a GRecMutex.
 const MUTEX_BYTES: usize = 40;
-/// Of an element that offers nothing, as much as is likely to be used for each buffer.
+/// For an element without an offer: the part it probably uses for each buffer.
 const INSTANCE_BYTES_MAX: usize = 12 * CACHE_LINE;
 /// GObject puts private data before the instance.
 const PRIVATE_BYTES: usize = 8 * CACHE_LINE;

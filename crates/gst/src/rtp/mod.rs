@@ -1,9 +1,9 @@
 //! RTP sessions on shared threads.
 //!
 //! - `session`: sockets, RTCP and the peer's address, shared by the elements of one session.
-//! - `playout`: from the jitter buffer's outputs to GStreamer buffers and events.
+//! - `playout`: turns the jitter buffer's outputs into GStreamer buffers and events.
 //! - `port`: one socket for many sessions.
-//! - `upstream`: what peers ask for as events, and the other way round.
+//! - `upstream`: converts peers' requests to events, and events to requests.
 //! - `source`, `sink`: `ts-rtpsrc` and `ts-rtpsink`.
 //! - `g711`: `ts-rtpg711`.
 //! - `jitterbuffer`: `ts-rtpjitterbuffer`.

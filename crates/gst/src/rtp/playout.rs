@@ -1,4 +1,4 @@
-//! From packets to what is pushed: the jitter buffer with GStreamer's times, caps and events around it.
+//! From received packets to pushed items: the jitter buffer with GStreamer's times, caps and events.
 
 use gst::prelude::*;
 use threadbare_rtp::id::PayloadType;
@@ -18,7 +18,7 @@ struct Held {
     payload_type: PayloadType,
 }
 
-/// What the jitter buffer and the session want to know of a packet.
+/// The packet fields for the jitter buffer and the session.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields {
     pub(super) arrival: session::RtpHeader,
@@ -34,31 +34,31 @@ impl From<&Packet<'_>> for Fields {
     }
 }
 
-/// Puts packets in order and says what to push.
+/// Orders packets and returns the items to push.
 pub(super) struct Playout {
     jitter: JitterBuffer<Held>,
     time: RunningTime,
     do_lost: bool,
-    /// The next packet does not go on from the last one.
+    /// The next packet is discontinuous.
     resync: bool,
     /// The packet after the last one does not go on from it, and was not pushed.
     is_broken: bool,
     /// As the user gave them; without, those of the payload type.
     caps: Option<gst::Caps>,
-    /// Whose caps were announced.
+    /// The payload type of the announced caps.
     announced: Option<PayloadType>,
-    /// Comes behind the caps that were due before it.
+    /// Pushed after its caps.
     waiting: Option<gst::Buffer>,
-    /// Packets of other types keep their place in the order, and go no further.
+    /// Packets of other types keep their place in the order, and are dropped after it.
     accepted: PayloadTypes,
-    /// Packets of a payload type that is not accepted, or whose clock rate is not known.
+    /// Packets of a refused payload type, or of an unknown clock rate.
     unknown: u64,
 }
 
 /// Why a packet will not be pushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// At which rate its timestamps count is not known.
+    /// Its clock rate is unknown.
     NoClockRate(PayloadType),
     /// The stream is of other types.
     NotAccepted(PayloadType, PayloadTypes),
@@ -109,7 +109,7 @@ impl Playout {
         self.unknown
     }
 
-    /// Changes the jitter buffer's settings that can be changed while it runs.
+    /// Changes jitter buffer settings that may change at run time.
     pub(super) fn configure(&mut self, config: jitter::Config) {
         self.jitter.set_drop_on_latency(config.drop_on_latency);
         self.jitter.set_release(config.release);
@@ -121,7 +121,7 @@ impl Playout {
         }
     }
 
-    /// Takes a packet in.
+    /// Takes a packet.
     #[inline]
     pub(super) fn handle(
         &mut self,
@@ -171,7 +171,7 @@ impl Playout {
         if is_accepted { Ok(()) } else { Err(refusal) }
     }
 
-    /// The first packet says at which rate the timestamps count, unless the caps do.
+    /// The first packet sets the clock rate, unless the caps do.
     #[cold]
     fn begin(&mut self, payload_type: PayloadType) -> Result<(), Refusal> {
         let rate_hz = self.clock_rate_hz(payload_type).ok_or_else(|| {
@@ -200,7 +200,7 @@ impl Playout {
             .or_else(|| static_payload(payload_type).map(|known| known.clock_rate_hz))
     }
 
-    /// What the user's caps say.
+    /// Fields of the user's caps.
     pub(super) fn clock_rate_by_caps(&self) -> Option<u32> {
         let rate = self.caps.as_ref()?.structure(0)?.get::<i32>("clock-rate");
         u32::try_from(rate.ok()?)
@@ -208,8 +208,8 @@ impl Playout {
             .filter(|rate| (1..=jitter::CLOCK_RATE_HZ_MAX).contains(rate))
     }
 
-    /// What is to be pushed next at `now_ns`, when the context's clock reads `clock_ns`. `None`: nothing yet. `losses`:
-    /// packets may be given up for lost.
+    /// The next item to push at `now_ns`, when the context's clock reads `clock_ns`. `None`: nothing yet. `losses`:
+    /// packets may be declared lost.
     #[inline]
     pub(super) fn next(&mut self, now_ns: u64, clock_ns: u64, losses: bool) -> Option<Produced> {
         if let Some(buffer) = self.waiting.take() {
@@ -274,20 +274,20 @@ impl Playout {
         }
     }
 
-    /// Whether [`Playout::next`] without losses stops at one that a packet yet to be read might spare.
+    /// Whether [`Playout::next`] without losses stops at one that an unread packet might prevent.
     #[inline]
     pub(super) fn is_loss_due(&self, at_ns: u64) -> bool {
         self.jitter.is_loss_due(at_ns)
     }
 
-    /// When [`Playout::next`] has something if nothing arrives before.
+    /// When [`Playout::next`] has output if nothing arrives before.
     #[inline]
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.jitter.next_timeout()
     }
 
-    /// Memory of the packet that comes out next, as it was given with it, and of the places it takes and leaves: what is
-    /// worth fetching before. All of it is hot when this is asked, at the end of a pass.
+    /// Memory of the next packet out, as passed in with it, and of its place and the next place in: worth prefetching.
+    /// Reading these addresses is cheap at the end of a pass.
     #[inline]
     pub(super) fn next_addresses(&self) -> ([usize; 3], [usize; 2]) {
         let packet = self.jitter.peek().map_or([0; 3], |held| held.addresses);
@@ -302,8 +302,8 @@ impl Playout {
         while self.jitter.poll_output(now_ns).is_some() {}
     }
 
-    /// The sender changed to another static payload type. Telephone events and comfort noise come in between and
-    /// change nothing; with caps given, the user knows better.
+    /// The sender changed to another static payload type. Telephone events and comfort noise in between change nothing;
+    /// with caps from the user, those win.
     #[cold]
     fn other_caps(&mut self, payload_type: PayloadType) -> Option<gst::Caps> {
         if self.caps.is_some() || payload_type == COMFORT_NOISE {
@@ -318,14 +318,14 @@ impl Playout {
         caps_of(payload_type)
     }
 
-    /// The caps of what comes, narrowed to what downstream takes.
+    /// The source's caps, narrowed to those that downstream takes.
     pub(super) fn negotiated_caps(&self, pad: &gst::Pad) -> Option<gst::Caps> {
         let own = match &self.caps {
             Some(caps) if !caps.is_any() && !caps.is_empty() => caps.clone(),
             _ => caps_of(self.announced?)?,
         };
         let mut common = pad.peer_query_caps(Some(&own)).intersect(&own);
-        // Caps that downstream will refuse go out all the same: the refusal says why.
+        // Caps that downstream will refuse are pushed too: the refusal gives the reason.
         if common.is_empty() {
             common = own;
         }
@@ -334,7 +334,7 @@ impl Playout {
     }
 }
 
-/// As the stock jitter buffer says it, so that stock depayloaders make gaps of it, which decoders conceal.
+/// As the stock jitter buffer does, so that stock depayloaders turn it into gaps, which decoders conceal.
 pub(super) fn lost(
     first: u16,
     packets: u32,

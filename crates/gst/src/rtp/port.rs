@@ -1,7 +1,7 @@
-//! One socket pair for many sessions: read in batches by one agent, which looks up whose each packet is.
+//! One socket pair for many sessions: one agent reads it in batches and looks up each packet's session.
 //!
-//! Sources on the same port that tell their packets by SSRC or by sender share it. A packet goes from the port's agent
-//! into the mailbox of its source, which its own context's thread empties, all that came in a slice at once.
+//! Sources on the same port with different SSRC or sender filters share it. A packet goes from the port's agent into
+//! its source's mailbox. The source's own context thread empties the mailbox, a slice's packets at once.
 //!
 //! | field | who |
 //! |---|---|
@@ -50,14 +50,14 @@ struct Route {
     session: Arc<RtpSession>,
 }
 
-/// What has arrived for one source.
+/// A source's received packets.
 #[derive(Default)]
 pub(super) struct Mailbox(Mutex<Mail>);
 
 #[derive(Default)]
 struct Mail {
     datagrams: Vec<Datagram>,
-    /// Of the source's agent, while it receives.
+    /// The source's agent, while it receives.
     waker: Option<Waker>,
     overflowed: u64,
 }
@@ -89,7 +89,7 @@ impl From<PortError> for gst::ErrorMessage {
 }
 
 impl SharedPort {
-    /// A place for a source that receives what `filter` describes.
+    /// A place for a source that receives packets matching `filter`.
     pub(super) fn rent(
         settings: &SocketSettings,
         filter: Filter,
@@ -131,7 +131,7 @@ impl SharedPort {
         let mut sockets = Sockets::open(settings)?;
         sockets.is_shared = true;
         let port = Arc::new(SharedPort {
-            // Any free port becomes this one, for whoever names it.
+            // A request for any free port becomes this port, for all who name it.
             settings: SocketSettings {
                 port: sockets.rtp.port(),
                 ..settings.clone()
@@ -159,12 +159,13 @@ impl Tenancy {
         &self.mailbox
     }
 
-    /// Packets that belonged to nobody on this port.
+    /// Packets without a source on this port.
     pub(super) fn unmatched(&self) -> u64 {
         lock(&self.port.routes).unmatched
     }
 
-    /// The port is read there, as long as one of its sources runs; if it is read already, where that is.
+    /// Reads the port at that place as long as one of its sources runs; if it is read already, returns the present
+    /// place.
     pub(super) fn start(&self, place: &Place, mtu: u32) -> Result<(), gst::ErrorMessage> {
         let mut running = lock(&self.port.agent);
         if running.agent.is_none() {
@@ -206,7 +207,7 @@ impl Drop for Tenancy {
 }
 
 impl Mailbox {
-    /// From now on, `waker` is woken when something arrives.
+    /// Wakes `waker` for arrivals from now on.
     pub(super) fn open(&self, waker: Waker) {
         lock(&self.0).waker = Some(waker);
     }
@@ -217,7 +218,7 @@ impl Mailbox {
         mail.datagrams.clear();
     }
 
-    /// Takes all that is there; `room` is left in exchange, for its memory.
+    /// Takes all packets; `room` replaces them, for its memory.
     #[inline]
     pub(super) fn take(&self, room: &mut Vec<Datagram>) {
         std::mem::swap(&mut lock(&self.0).datagrams, room);
@@ -333,7 +334,7 @@ impl Routes {
         let from = address_of(&datagram.from);
         let bytes = &datagram.buffer.data()[..datagram.received.len];
         let route = if is_rtcp(bytes) {
-            // With rtcp-mux. To the source, which knows what to do with it.
+            // With rtcp-mux: the source handles it.
             self.find_rtcp(now_ns, from, bytes)
         } else {
             match Packet::parse(bytes) {
@@ -367,7 +368,7 @@ impl Routes {
         }
     }
 
-    /// RTCP bears its sender's SSRC, and comes from the RTP's address or the next port (RFC 3550, section 11).
+    /// RTCP has its sender's SSRC, and comes from the RTP's address or the next port (RFC 3550, section 11).
     fn find_rtcp(&mut self, now_ns: u64, from: SocketAddr, bytes: &[u8]) -> Option<usize> {
         let ssrc = sender_of(bytes)?;
         let any = PayloadType(0);
@@ -393,5 +394,5 @@ static PORTS: LazyLock<Mutex<Vec<Weak<SharedPort>>>> = LazyLock::new(Mutex::defa
 
 const RTP: u8 = 0;
 const RTCP: u8 = 1;
-/// Packets that wait for a source: a second and more of one stream. Its thread is blocked if they are more.
+/// Packets that may wait for a source: a second and more of one stream. With more, its thread is blocked.
 const MAIL_MAX: usize = 128;

@@ -1,5 +1,5 @@
-//! What a session's peers ask for as events, and events as what is asked of a peer; named and filled as the stock
-//! elements do it.
+//! Converts a session's requests from peers to events, and events to requests; named and filled as in the stock
+//! elements.
 
 use gst::prelude::*;
 use threadbare_rtp::id::{SeqNum, Ssrc};
@@ -8,7 +8,7 @@ use threadbare_runtime::clock_now_ns;
 
 use super::session::RtpSession;
 
-/// Tells the elements that make the packets, which come in at `pad`, what the network said of them.
+/// Reports network feedback upstream from `pad`, to the elements that make the packets.
 pub(super) fn tell(pad: &gst::Pad, event: &Event) {
     match *event {
         Event::Collision { old, .. } => {
@@ -47,8 +47,8 @@ fn push(pad: &gst::Pad, structure: gst::structure::Builder) {
     pad.push_event(gst::event::CustomUpstream::new(structure.build()));
 }
 
-/// Asks the peer for what an event from downstream is about. `None`: for nothing that a peer can give. `caps`: of what it
-/// sends.
+/// Sends an event from downstream to the peer as a request. `None`: a peer cannot satisfy the event. `caps`: those of
+/// its stream.
 pub(super) fn ask(
     session: &RtpSession,
     caps: Option<&gst::Caps>,
@@ -73,8 +73,8 @@ pub(super) fn ask(
     }
 }
 
-/// Whether to ask by a full intra request rather than by a picture loss indication: only where the caps say that the peer
-/// takes it, and it is meant or the only thing that the peer takes.
+/// Whether to send a full intra request rather than a picture loss indication: only if the caps say that the peer
+/// accepts it, and the event asks for it or the peer accepts nothing else.
 fn asks_in_full(caps: Option<&gst::Caps>, all_headers: bool) -> bool {
     let takes = |field: &str| {
         let structure = caps.and_then(|caps| caps.structure(0));

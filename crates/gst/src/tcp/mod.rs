@@ -8,7 +8,7 @@ use std::io;
 
 use gst::glib;
 
-/// What went wrong with an address or a connection.
+/// Errors of an address or a connection.
 #[derive(Debug, thiserror::Error)]
 enum TcpError {
     #[error("{host}:{port}: no such host ({source}); expected a host name or an address")]
@@ -21,7 +21,7 @@ enum TcpError {
     Connect { address: String, source: io::Error },
     #[error("cannot listen on {address}: {source}")]
     Listen { address: String, source: io::Error },
-    #[error("{0}: nothing came for {1} s (timeout)")]
+    #[error("{0}: no data for {1} s (timeout)")]
     TimedOut(String, u32),
     #[error("{0}: {1}")]
     Read(String, io::Error),
@@ -38,8 +38,8 @@ impl From<TcpError> for gst::ErrorMessage {
     }
 }
 
-/// Whether nobody can be taken in at the moment, for want of something that others may give back. The caller stays where it
-/// is, and the listener readable: a thread that looked again at once would do nothing else.
+/// Whether no caller can be accepted at the moment, for lack of a resource that may be freed later. The caller stays in
+/// the backlog, and the listener readable: a thread that retried at once would do nothing else.
 fn is_exhausted(error: &io::Error) -> bool {
     let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
     error
@@ -47,7 +47,7 @@ fn is_exhausted(error: &io::Error) -> bool {
         .is_some_and(|code| exhausted.contains(&code))
 }
 
-/// How long a listener rests then.
+/// The listener's pause in that case.
 const EXHAUSTED_PAUSE_NS: u64 = 100_000_000;
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {

@@ -22,15 +22,15 @@ use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
 
-/// Where the stream comes from.
+/// The origin of the stream.
 pub(crate) enum Origin {
     /// The first of these that answers.
     To(VecDeque<SocketAddr>),
-    /// Whoever calls first.
+    /// The first caller.
     From(TcpListener),
 }
 
-/// How to read.
+/// Settings for reading.
 pub(super) struct Settings {
     pub(super) caps: Option<gst::Caps>,
     pub(super) block_bytes: u32,
@@ -38,7 +38,7 @@ pub(super) struct Settings {
     pub(super) do_timestamp: bool,
 }
 
-/// Written by the context's thread, read by anyone.
+/// Written by the context's thread, read by any.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) bytes: Single,
@@ -57,7 +57,7 @@ pub(crate) struct TcpReader {
     stage: Stage,
     /// The stage's descriptor is watched.
     is_watched: bool,
-    /// That there is no descriptor for the caller was said.
+    /// The lack of a descriptor for the caller was reported.
     has_warned: bool,
     may_act: bool,
     timed_out: bool,
@@ -119,7 +119,7 @@ impl TcpReader {
         Ok(())
     }
 
-    /// Before the descriptor is closed, or nothing of it is wanted.
+    /// Called before the descriptor is closed, or when it is no longer needed.
     fn unwatch(&mut self, cx: &Cx<'_>) {
         if std::mem::take(&mut self.is_watched)
             && let Some((fd, _)) = self.descriptor()
@@ -145,7 +145,7 @@ impl TcpReader {
         }
     }
 
-    /// Tries the addresses one after the other; gives up behind the last one.
+    /// Tries the addresses one after the other; gives up after the last one.
     fn connect(
         &mut self,
         cx: &Cx<'_>,
@@ -167,7 +167,7 @@ impl TcpReader {
         ))
     }
 
-    /// A connection is there, or failed.
+    /// A connection is established, or failed.
     fn connected(&mut self, cx: &Cx<'_>) -> Result<(), gst::ErrorMessage> {
         self.unwatch(cx);
         let Stage::Connecting(stream, address, others) =
@@ -186,7 +186,7 @@ impl TcpReader {
         }
     }
 
-    /// A caller is there. The next one waits until the element is started again.
+    /// A caller arrives. The next one waits until the element is started again.
     fn accept(&mut self, cx: &Cx<'_>) -> Result<(), gst::ErrorMessage> {
         let Stage::Waiting(Origin::From(listener)) = &self.stage else {
             return Ok(());
@@ -198,13 +198,13 @@ impl TcpReader {
             }
             Err(error) if is_exhausted(&error) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
-                    gst::warning!(crate::kit::CAT, "cannot take the caller in: {error}");
+                    gst::warning!(crate::kit::CAT, "cannot accept the caller: {error}");
                 }
                 self.unwatch(cx);
                 cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);
                 Ok(())
             }
-            // It has gone again.
+            // The caller has gone again.
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -224,7 +224,7 @@ impl TcpReader {
             Ok(bytes) => {
                 self.counts.bytes.add(bytes as u64);
                 self.counts.buffers.add(1);
-                // A full block: there may be more. Otherwise the poller knows.
+                // A full block: there may be more. Otherwise the poller reports more.
                 self.may_act = bytes == self.settings.block_bytes as usize;
                 self.expect_something(cx);
                 let time = self
@@ -305,7 +305,7 @@ impl Producer for TcpReader {
         }
         if std::mem::take(&mut self.timed_out) {
             if let Stage::Waiting(_) = self.stage {
-                // There may be descriptors again.
+                // Descriptors may be available again.
                 let watched = self.watch(cx);
                 return watched.map_or_else(Produced::Failed, |()| Produced::Idle);
             }

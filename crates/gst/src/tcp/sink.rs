@@ -1,12 +1,12 @@
-//! `ts-tcpserversink`: sends what arrives to every TCP client that has connected.
+//! `ts-tcpserversink`: sends arriving data to every connected TCP client.
 //!
-//! A buffer is written to each client at once, as far as its socket takes it; the rest waits in the client's queue, and the
-//! context's thread goes on with it when there is room. A client that does not keep up is dropped rather than held
-//! against the others.
+//! A buffer is written to each client at once, as far as its socket takes it. The rest waits in the client's queue, and
+//! the context's thread continues when there is room. A client that does not keep up is dropped, so that it does not
+//! delay the others.
 //!
 //! | field | who |
 //! |---|---|
-//! | `Clients::list` | whoever pushes, and the context's thread, under its lock |
+//! | `Clients::list` | the pushing thread, and the context's thread, under its lock |
 //! | `Client::out` | the same; held across a write that does not wait |
 
 use std::collections::VecDeque;
@@ -30,7 +30,7 @@ use crate::kit::sink::{self, Rendered, Renderer, Sink, SinkElement, SyncProperti
 use crate::kit::stats::StatsProperty;
 
 glib::wrapper! {
-    /// Sends what arrives to every TCP client that has connected.
+    /// Sends arriving data to every connected TCP client.
     pub struct TcpServerSink(ObjectSubclass<Imp>) @extends gst::Element, gst::Object;
 }
 
@@ -39,12 +39,12 @@ pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
     gst::Element::register(plugin, "ts-tcpserversink", gst::Rank::NONE, kind)
 }
 
-/// Who has connected.
+/// The connected clients.
 #[derive(Default)]
 struct Clients {
     list: Mutex<Vec<Arc<Client>>>,
     buffers_max: AtomicI32,
-    /// What a client is to see first, by the caps.
+    /// The first data of each client, from the caps.
     header: Mutex<Vec<gst::Buffer>>,
     bytes: AtomicU64,
     added: AtomicU64,
@@ -85,16 +85,16 @@ struct Client {
     agent: OnceLock<AgentHandle<ClientAgent>>,
 }
 
-/// What has not been written yet.
+/// Data not written yet.
 #[derive(Default)]
 struct Out {
     queue: VecDeque<gst::Buffer>,
-    /// Bytes of the first one that have been.
+    /// Bytes of the first item already written.
     written: usize,
 }
 
 impl Client {
-    /// Takes a buffer. `false`: the client is to go.
+    /// Takes a buffer. `false`: drop the client.
     fn send(&self, clients: &Clients, buffer: &gst::Buffer) -> bool {
         let mut out = lock(&self.out);
         let is_first = out.queue.is_empty();
@@ -183,7 +183,7 @@ impl ClientAgent {
         }
     }
 
-    /// What a client says is nobody's business; its end is. `false`: it has gone.
+    /// Discards a client's data and watches for its end. `false`: it has gone.
     fn listen(&self) -> bool {
         let mut ignored = [0; 512];
         match (&self.client.stream).read(&mut ignored) {
@@ -234,13 +234,13 @@ impl Agent for ClientAgent {
     }
 }
 
-/// Takes clients in.
+/// Accepts clients.
 struct Acceptor {
     listener: TcpListener,
     clients: Arc<Clients>,
-    /// There was no descriptor for the last caller.
+    /// No descriptor was available for the last caller.
     is_resting: bool,
-    /// That was said.
+    /// That was reported.
     has_warned: bool,
 }
 
@@ -252,13 +252,13 @@ impl Acceptor {
         }
     }
 
-    /// Until there may be descriptors again.
+    /// Until descriptors may be available again.
     fn rest(&mut self, cx: &Cx<'_>, error: &std::io::Error) {
         self.is_resting = true;
         cx.deregister(self.listener.as_fd());
         cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);
         if !std::mem::replace(&mut self.has_warned, true) {
-            gst::warning!(crate::kit::CAT, "cannot take a client in: {error}");
+            gst::warning!(crate::kit::CAT, "cannot accept a client: {error}");
         }
     }
 
@@ -303,14 +303,14 @@ impl Agent for Acceptor {
                     self.admit(cx, stream, address);
                 }
                 Err(error) if is_exhausted(&error) => return self.rest(cx, &error),
-                // None is there, or it has gone again.
+                // No caller is there, or it has gone again.
                 Err(_) => return,
             }
         }
     }
 }
 
-/// Hands buffers to the clients; under the sink's lock.
+/// Writes buffers to the clients; under the sink's lock.
 pub struct Distributor(Arc<Clients>);
 
 impl Renderer for Distributor {
@@ -382,7 +382,7 @@ impl Imp {
         Ok(())
     }
 
-    /// Lets clients in, on the context's thread.
+    /// Accepts clients, on the context's thread.
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         let obj = self.obj();
         let place = lock(&self.context).place(obj.upcast_ref())?;
@@ -436,7 +436,7 @@ impl Imp {
     }
 }
 
-/// Buffers that make no sense without the ones before them begin with what the caps say.
+/// Buffers that need earlier ones begin with the stream header from the caps.
 fn stream_header(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
     let header = caps
         .structure(0)
@@ -549,5 +549,5 @@ impl ElementImpl for Imp {
 const HOST_DEFAULT: &str = "localhost";
 /// Ten seconds of telephony.
 const BUFFERS_MAX_DEFAULT: i32 = 500;
-/// Clients taken in at once, before the neighbours have their turn.
+/// Clients accepted at once, before the neighbours' turn.
 const ACCEPTED_MAX: usize = 16;

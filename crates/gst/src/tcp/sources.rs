@@ -20,7 +20,7 @@ pub(super) fn resolve(host: &str, port: u16) -> Result<VecDeque<SocketAddr>, Tcp
         })
 }
 
-/// The first address of a host that can be listened on; of a name with both, the IPv4 address, where the stock elements
+/// The first address of a host to listen on; for a name with both families, the IPv4 address, which the stock elements
 /// call first.
 pub(super) fn listen(host: &str, port: u16) -> Result<TcpListener, TcpError> {
     let mut failed = None;
@@ -49,7 +49,7 @@ pub(super) fn listen(host: &str, port: u16) -> Result<TcpListener, TcpError> {
 pub(super) const PORT_DEFAULT: i32 = 4953;
 const BLOCK_BYTES_DEFAULT: u32 = 4096;
 
-/// A source that reads a TCP stream: module, class name, host, texts, and what it does on its way up.
+/// A source that reads a TCP stream: module, class name, host, texts, and its work on the way up.
 macro_rules! tcp_source {
     (
         $module:ident, $class:literal, $host:literal, $host_blurb:literal, $port_min:literal,

@@ -6,7 +6,7 @@ use threadbare_runtime::RawAddr;
 
 use crate::kit::socket::{SocketError, resolve};
 
-/// One destination. Laid out by hand: what each packet touches comes first.
+/// One destination. Laid out by hand: the fields of each packet come first.
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub(super) struct Client {
@@ -77,7 +77,7 @@ pub(super) fn parse(list: &str) -> Result<Vec<(String, u16)>, BadClient> {
         .collect()
 }
 
-/// Writes a list as [`parse`] reads it.
+/// Writes a list in the format of [`parse`].
 pub(super) fn format<'a>(clients: impl Iterator<Item = (&'a str, u16)>) -> String {
     let parts: Vec<String> = clients
         .map(|(host, port)| {

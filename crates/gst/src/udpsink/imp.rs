@@ -26,7 +26,7 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     )
 });
 
-/// What the properties say, besides the list of clients.
+/// Values of the properties, besides the list of clients.
 #[derive(Debug, Clone)]
 struct Settings {
     bind_address: Option<String>,
@@ -99,8 +99,8 @@ pub struct UdpSink {
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Sender>>,
     memberships: Mutex<Vec<(SocketAddr, Membership)>>,
-    /// Destinations by property whose hosts did not resolve. They are tried again when the element starts, which fails with
-    /// them.
+    /// Destinations from properties with unresolved hosts. They are tried again when the element starts, which fails if
+    /// they still do not resolve.
     unresolved: Mutex<Vec<(String, u16)>>,
 }
 
@@ -134,7 +134,7 @@ impl UdpSink {
         }
     }
 
-    /// What a property or action could not take: said where the user looks, on the bus.
+    /// Refused values of a property or action: reported on the bus.
     fn refuse(&self, error: &dyn std::error::Error) {
         gst::element_imp_warning!(self, gst::ResourceError::Settings, ["{error}"]);
         gst::warning!(CAT, imp = self, "{error}");
@@ -275,7 +275,7 @@ impl UdpSink {
 
     fn open(&self) -> Result<(), SocketError> {
         let settings = self.settings().clone();
-        // Its descriptor may be somebody else's by now.
+        // Another socket may have its descriptor by now.
         let given = [&settings.socket, &settings.socket_v6];
         if given
             .into_iter()
@@ -284,7 +284,7 @@ impl UdpSink {
         {
             return Err(SocketError::Closed);
         }
-        // By now they may be there.
+        // The hosts may resolve by now.
         let unresolved = lock(&self.unresolved).clone();
         for (host, port) in &unresolved {
             Client::new(host, *port, now_ns())?;
@@ -299,14 +299,14 @@ impl UdpSink {
         });
         let addresses: Vec<SocketAddr> =
             self.sender(|sender| sender.clients.iter().map(|client| client.address).collect());
-        // An IPv4 socket is always there, so that used-socket has something to share.
+        // An IPv4 socket always exists, so that used-socket has something to share.
         self.open_for(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         addresses
             .into_iter()
             .try_for_each(|address| self.open_for(address))
     }
 
-    /// Sees to a socket of the address's family, and to its multicast group.
+    /// Ensures a socket of the address's family, and membership in its multicast group.
     fn open_for(&self, address: SocketAddr) -> Result<(), SocketError> {
         let settings = self.settings().clone();
         let known = self.sender(|sender| {

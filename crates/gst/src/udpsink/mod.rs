@@ -1,4 +1,4 @@
-//! `ts-udpsink`: sends UDP packets, waiting without holding a thread.
+//! `ts-udpsink`: sends UDP packets, synchronised to the clock without a waiting thread.
 
 mod clients;
 mod imp;
@@ -8,7 +8,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Sends what arrives to a list of destinations.
+    /// Sends arriving data to a list of destinations.
     pub struct UdpSink(ObjectSubclass<imp::UdpSink>)
         @extends gst::Element, gst::Object,
         @implements gst::URIHandler;

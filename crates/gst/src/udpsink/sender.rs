@@ -17,7 +17,7 @@ pub struct Sender {
     pub(super) bytes_to_serve: u64,
     pub(super) bytes_served: u64,
     pub(super) errors: u64,
-    /// Where to go on after a full socket: client, and how many copies it has had.
+    /// Where to continue after a full socket: client, and number of copies sent.
     resume: (usize, u32),
 }
 
@@ -35,7 +35,7 @@ impl Sender {
         }
     }
 
-    /// Forgets a packet that was half sent.
+    /// Forgets a partly sent packet.
     pub(super) fn reset(&mut self) {
         self.resume = (0, 0);
     }

@@ -3,7 +3,7 @@
 use crate::id::{RtpTime, SeqNum, Ssrc};
 use crate::jitter::{Adaptive, Arrival, Config, DropReason, JitterBuffer, Output, Release, Skew};
 
-/// A jitter buffer under watch: every call is followed by a look at what must hold.
+/// A jitter buffer under watch: every call is followed by a check of the invariants.
 ///
 /// Packets are numbered from 0 as they are handed in.
 #[derive(Debug)]
@@ -11,10 +11,10 @@ pub struct Watched {
     buffer: JitterBuffer<u32>,
     /// By packet: it has come back.
     returned: Vec<bool>,
-    /// Packets from before are not given back any more.
+    /// Packets from before are no longer given back.
     forgotten: usize,
     last_play_ns: u64,
-    /// What must come next, where that is known.
+    /// The output that must come next, where known.
     expected: Option<SeqNum>,
     /// Nothing was left to take when the last packet was handed in.
     is_drained: bool,
@@ -22,7 +22,7 @@ pub struct Watched {
     was_neglected: bool,
 }
 
-/// Drains that have not ended after this many outputs never will: each takes a packet or a mark from a bounded store.
+/// A drain that has not ended after this many outputs never will: each takes a packet or a mark from a bounded store.
 const OUTPUTS_MAX: usize = 2_000;
 
 impl Watched {
@@ -40,13 +40,13 @@ impl Watched {
         })
     }
 
-    /// The buffer, to look at.
+    /// The buffer, for reading.
     #[must_use]
     pub fn buffer(&self) -> &JitterBuffer<u32> {
         &self.buffer
     }
 
-    /// The buffer, to set. Drain it afterwards.
+    /// The buffer, for changing settings. Drain it afterwards.
     pub fn buffer_mut(&mut self) -> &mut JitterBuffer<u32> {
         &mut self.buffer
     }
@@ -76,7 +76,7 @@ impl Watched {
         self.expected = None;
     }
 
-    /// As new, what is held is gone.
+    /// As new: all held packets are gone.
     pub fn reset(&mut self) {
         self.buffer.reset();
         self.forgotten = self.returned.len();
@@ -103,7 +103,7 @@ impl Watched {
         outputs
     }
 
-    /// Takes all outputs that are due, up to a loss that the next packet might spare.
+    /// Takes all outputs that are due, up to a loss that the next packet might prevent.
     pub fn drain_before_loss(&mut self, now_ns: u64) -> Vec<Output<u32>> {
         let outputs = self.take_all(|buffer| buffer.poll_before_loss(now_ns));
         if !self.buffer.is_loss_due(now_ns) {
@@ -188,7 +188,7 @@ impl Watched {
     }
 }
 
-/// Bytes as they come; 0 when there are no more.
+/// The bytes in order; 0 when there are no more.
 struct Bytes<'a>(&'a [u8]);
 
 impl Bytes<'_> {
@@ -233,7 +233,7 @@ pub fn jitter(data: &[u8]) {
         let operation = bytes.u8();
         operate(operation % 16, &mut bytes, &mut watched, &mut stream);
         match operation {
-            // Who does not drain loses packets and nothing else.
+            // A caller that does not drain loses packets and nothing else.
             0xf0.. => {}
             0xd0.. => drop(watched.drain_before_loss(stream.now_ns)),
             _ => drop(watched.drain(stream.now_ns)),
@@ -264,7 +264,7 @@ fn operate(operation: u8, bytes: &mut Bytes<'_>, watched: &mut Watched, stream: 
             let (seq, time) = (stream.seq, stream.time);
             arrive(watched, stream, stream.ssrc, seq, time, operation == 5);
         }
-        // One of before or after, with its own time.
+        // An earlier or later one, with its own time.
         6..=7 => {
             let step = i16::from(bytes.u8() as i8);
             let seq = stream.seq.plus(step as u16);
@@ -365,7 +365,7 @@ fn release(choice: u8) -> Release {
     }
 }
 
-/// The buffer's clock ends at half the range of an `i64`; what is due after that plus a minute's latency stays.
+/// The buffer's clock ends at half the range of an `i64`; outputs due after that plus a minute's latency stay.
 const NOW_NS_MAX: u64 = i64::MAX as u64 / 2;
 
 const MS: u64 = 1_000_000;

@@ -2,7 +2,7 @@
 
 use crate::packet::{Packet, is_rtcp};
 
-/// Whatever parses, describes itself within its own bytes.
+/// Any packet that parses lies within its own bytes.
 pub fn packet(data: &[u8]) {
     let Ok(packet) = Packet::parse(data) else {
         return;

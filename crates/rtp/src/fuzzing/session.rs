@@ -8,9 +8,9 @@ use crate::session::{
     Config, Event, MinimumInterval, Profile, RtcpError, RtpHeader, RtpVerdict, Session,
 };
 
-/// More than any state of the session has to say at one time: a BYE for an old SSRC, an early packet, a regular one.
+/// More packets than any state of the session sends at one time: a BYE for an old SSRC, an early packet, a regular one.
 const TRANSMISSIONS_MAX: usize = 4;
-/// What a session with a table of [`SOURCES`] may take, at worst.
+/// Largest memory of a session with a table of [`SOURCES`].
 const MEMORY_BYTES_MAX: usize = 64 * 1024;
 const SOURCES: usize = 4;
 /// Packets under way.
@@ -42,7 +42,7 @@ fn config(ssrc: u32, flags: u8) -> Config {
     config
 }
 
-/// What must hold at any time.
+/// The invariants.
 fn check(session: &Session) {
     let stats = session.stats();
     // A group that is left counts BYEs instead of members.
@@ -238,7 +238,7 @@ fn garbage(end: &mut End, now_ns: u64, argument: u8) {
     let _ = handle_rtcp(&mut end.session, now_ns, address(argument), &bytes);
 }
 
-/// Somebody with our SSRC, or one of many strangers.
+/// A sender with our SSRC, or one of many unknown ones.
 fn collide(end: &mut End, now_ns: u64, argument: u8) {
     let ours = end.session.ssrc();
     let is_ours = argument & 2 != 0;

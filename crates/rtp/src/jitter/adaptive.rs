@@ -1,6 +1,7 @@
-//! A latency that follows the delays observed: a histogram that forgets, and the quantile that is to come in time.
+//! A latency that follows the observed delays: a histogram that forgets, and the quantile of packets to receive in
+//! time.
 //!
-//! The idea is that of NetEq's delay manager: a lost packet now and then is cheaper than a long delay always.
+//! The idea is that of NetEq's delay manager: an occasional lost packet is cheaper than a long delay on every packet.
 
 use super::config::Adaptive;
 use crate::id::NS_PER_S;
@@ -11,7 +12,7 @@ pub(super) struct Target {
     /// Newer samples weigh more, which is the same as older ones fading.
     weights: [f32; BUCKETS],
     total: f32,
-    /// What the next sample weighs.
+    /// The weight of the next sample.
     weight: f32,
     bounds: Adaptive,
     target_ns: i64,
@@ -36,9 +37,9 @@ impl Target {
         self.target_ns
     }
 
-    /// Takes a packet into account that took `delay_ns` longer than the fastest. It may be one that came too late.
+    /// Counts a packet that took `delay_ns` longer than the fastest, including one that came too late.
     ///
-    /// Growing is at once, as the next packet may be as late. Shrinking skips audio: by a step now and then.
+    /// Grows at once, as the next packet may be as late. Shrinking skips audio, so it happens in steps, now and then.
     pub(super) fn sample(&mut self, at_ns: i64, delay_ns: i64) {
         let bucket = (delay_ns / BUCKET_NS).clamp(0, BUCKETS as i64 - 1) as usize;
         self.weights[bucket] += self.weight;
@@ -59,7 +60,7 @@ impl Target {
         }
     }
 
-    /// The packet at hand is the first after a silence: any change goes unheard.
+    /// The packet is the first after a silence: any change is inaudible.
     pub(super) fn settle(&mut self) {
         if self.total >= SETTLE_SAMPLES_MIN * self.weight {
             self.target_ns = self.wanted_ns();
@@ -89,25 +90,25 @@ impl Target {
     }
 }
 
-/// How much of the packets is to come in time.
+/// The share of packets to receive in time.
 const QUANTILE: f32 = 0.95;
 
 /// Each sample weighs this much more than the one before: a packet of 10 s ago (at 50/s) counts 1/e.
 const GROWTH: f32 = 1.002;
 
-/// A second of the usual packets: fewer do not tell what latency is needed.
+/// A second of the usual packets: fewer do not show the latency needed.
 const SETTLE_SAMPLES_MIN: f32 = 50.0;
 
-/// Before sums lose the weight of single samples in 24 bits of mantissa.
+/// Rescales before sums lose the weight of single samples in 24 bits of mantissa.
 const WEIGHT_MAX: f32 = 1e4;
 
-/// Finer than a packet, as latency is not in packets here.
+/// Finer than a packet, since latency is not in packets here.
 const BUCKET_NS: i64 = 5_000_000;
 
-/// 640 ms; who waits longer in queues than that is late.
+/// 640 ms; a packet that queues longer is late.
 const BUCKETS: usize = 128;
 
-/// What a listener does not notice when it is skipped: a sixth of a syllable's vowel.
+/// A skip that a listener does not notice: a sixth of a syllable's vowel.
 const STEP_NS: i64 = 5_000_000;
 
 const STEP_PERIOD_NS: i64 = NS_PER_S as i64;
@@ -152,7 +153,7 @@ mod tests {
         assert!(target.ns() > 150 * MS as i64);
         target.settle();
         assert_eq!(target.ns(), 35 * MS as i64);
-        // A stream that has only begun keeps what it was given.
+        // A stream that has just begun keeps its initial latency.
         let mut target = Target::new(BOUNDS, 200 * MS);
         target.sample(0, 0);
         target.settle();

@@ -1,11 +1,11 @@
-//! What happens to a packet that arrives.
+//! Handles an arriving packet.
 
 use super::output::{DropReason, ResyncCause};
 use super::ring::{Mark, Slot};
 use super::skew::Offset;
 use super::{Incoming, JitterBuffer, NS_PER_MS, REJECTS_MAX, SPACING_NS_MAX};
 
-/// What an arriving packet is.
+/// Classes of an arriving packet.
 enum Verdict {
     /// The first of all.
     First,
@@ -13,7 +13,7 @@ enum Verdict {
     Ahead { step: u64, send_ns: i64 },
     /// Before the highest, and still wanted.
     Behind { index: u64, send_ns: i64 },
-    /// Of this stream, and of no use.
+    /// Of this stream, but useless.
     Useless { reason: DropReason, send_ns: i64 },
     /// Does not fit.
     Suspect,
@@ -74,8 +74,8 @@ impl<T> JitterBuffer<T> {
         Verdict::Useless { reason, send_ns }
     }
 
-    /// RFC 3550, A.1 looks at sequence numbers only. A timestamp that says "sent in the future" or "sent long ago" tells
-    /// garbage and restarts from a packet of this stream even where the numbers happen to be near.
+    /// RFC 3550, A.1 looks at sequence numbers only. A timestamp in the future or in the distant past tells garbage and
+    /// restarts from a packet of this stream even where the numbers happen to be near.
     fn is_plausible(&self, at_ns: i64, send_ns: i64) -> bool {
         let behind_ns = at_ns
             .saturating_sub(send_ns)
@@ -83,7 +83,7 @@ impl<T> JitterBuffer<T> {
         (-EARLY_NS_MAX..=LATE_NS_MAX).contains(&behind_ns)
     }
 
-    /// The timestamp goes on as the sequence number does, however late or early the packet is: a sender or a path that
+    /// The timestamp continues as the sequence number does, however late or early the packet is: the sender or the path
     /// stood still.
     fn follows_on(&self, step: i64, send_ns: i64) -> bool {
         let advance_ns = send_ns.saturating_sub(self.highest_send_ns);
@@ -96,8 +96,8 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// Nothing of the present numbering has been given out yet, so what comes before its first packet is in time, if
-    /// there is a place. Nothing of another numbering is held then.
+    /// Nothing of the present numbering has been given out yet, so a packet before its first one is in time, if there
+    /// is a place. Nothing of another numbering is held then.
     fn is_before_start(&self, index: u64) -> bool {
         self.is_open_below && self.next == self.floor && self.highest + 1 - index <= self.usable()
     }
@@ -129,7 +129,7 @@ impl<T> JitterBuffer<T> {
         let mut index = self.highest + step;
         let mut mark = Mark::Nothing;
         if step > 1 && index - self.next >= self.usable() {
-            // No places for the missing: they cannot come any more.
+            // No places for the missing packets: they cannot come any more.
             index = self.highest + 1;
             mark = Mark::Gap;
             self.is_open_below = false;
@@ -171,7 +171,7 @@ impl<T> JitterBuffer<T> {
         self.late_run = 0;
         let mut mark = Mark::Nothing;
         if index < self.next {
-            // It is the first one now; what stood before the first stands before it.
+            // This one is the first now; the mark of the former first moves to it.
             mark = std::mem::replace(&mut self.ring.slot_mut(self.floor).mark, mark);
             self.next = index;
             self.floor = index;
@@ -181,9 +181,9 @@ impl<T> JitterBuffer<T> {
         self.ring.insert(index, slot_of(incoming, send_ns, mark));
     }
 
-    /// Takes a packet's delay into account: skew, jitter, adaptive latency.
+    /// Updates skew, jitter and adaptive latency with a packet's delay.
     fn observe(&mut self, at_ns: i64, send_ns: i64) {
-        // Of several packets with one timestamp only the first tells a delay.
+        // Of several packets with one timestamp, only the first has a meaningful delay.
         if send_ns == self.highest_send_ns {
             return;
         }
@@ -221,8 +221,8 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// A late packet or a duplicate; or, when one follows the other and nothing else comes, a sender that began its
-    /// numbers anew just below.
+    /// A late packet or a duplicate; or a sender that restarted its numbers just below, if they come consecutively and
+    /// alone.
     #[cold]
     fn turn_away(&mut self, incoming: Incoming<T>, reason: DropReason, send_ns: i64) {
         let is_consecutive = self.late_run > 0 && incoming.seq == self.cold.late_seq.plus(1);
@@ -235,12 +235,12 @@ impl<T> JitterBuffer<T> {
         self.cold.late_seq = incoming.seq;
         let run_ns = incoming.at_ns.saturating_sub(self.cold.late_since_ns);
         let sent_ns = self.spacing_ns * i64::from(self.late_run - 1);
-        // A path that delivers late does so in a burst, or good ones come in between.
+        // A path that delivers late does so in a burst, or with good packets in between.
         if self.late_run >= LATE_RUN_PACKETS && 2 * run_ns >= sent_ns {
             return self.begin_source(incoming, Mark::Resync(ResyncCause::Restart));
         }
         if reason == DropReason::Late {
-            // The latency cannot grow from the packets that it was enough for.
+            // The latency cannot grow from packets that arrived in time.
             let transit_ns = incoming.at_ns.saturating_sub(send_ns);
             self.note_jitter(transit_ns);
             if self.is_adaptive {
@@ -251,7 +251,7 @@ impl<T> JitterBuffer<T> {
     }
 
     /// A packet that does not fit waits for a second, consecutive one (RFC 3550, A.1: "two consecutive packets"), so
-    /// that a stray or forged one moves nothing.
+    /// that a stray or forged packet moves nothing.
     #[cold]
     fn suspect(&mut self, incoming: Incoming<T>) {
         if self.candidates > 0
@@ -274,7 +274,7 @@ impl<T> JitterBuffer<T> {
         self.cold.candidate = Some(incoming);
     }
 
-    /// Two consecutive packets agree: the stream goes on from them.
+    /// Two consecutive packets agree: the stream continues from them.
     fn confirm(&mut self, first: Incoming<T>, second: Incoming<T>) {
         let step = i64::from(first.seq.distance_from(self.highest_seq));
         let send_ns = self.timeline.send_ns(first.time);
@@ -282,7 +282,7 @@ impl<T> JitterBuffer<T> {
             && (1..=self.dropout_packets()).contains(&step)
             && self.is_plausible(first.at_ns, send_ns);
         if is_gap {
-            // As many places as there are not: see append.
+            // Reserves as many places as are missing: see append.
             self.append(first, step.max(self.usable() as i64 + 1) as u64, send_ns);
         } else if first.ssrc == self.ssrc {
             self.begin_source(first, Mark::Resync(ResyncCause::Restart));
@@ -290,12 +290,12 @@ impl<T> JitterBuffer<T> {
             self.cold.old_ssrc = Some(self.ssrc);
             self.begin_source(first, Mark::Resync(ResyncCause::NewSource));
         }
-        // It comes next now. Should its timestamp be off, it becomes the candidate in turn, of which there is none.
+        // This packet comes next now. If its timestamp does not fit, it becomes the candidate; there is no other.
         self.admit(second);
     }
 
-    /// Numbers and timestamps begin with this packet. Its play time is its arrival, less what the offset is above that:
-    /// the time line goes on.
+    /// Numbers and timestamps restart with this packet. Its play time is its arrival, less the offset's lead: the time
+    /// line continues.
     fn begin_source(&mut self, incoming: Incoming<T>, mark: Mark) {
         let index = self.highest + 1;
         if index - self.next >= self.ring.size() {
@@ -324,7 +324,7 @@ impl<T> JitterBuffer<T> {
         }
     }
 
-    /// Keeps what is not played until it is fetched. If it is not, it is dropped here.
+    /// Keeps a packet that is not played until the caller fetches it; drops it here if the caller does not.
     #[cold]
     fn reject(&mut self, packet: T, reason: DropReason) {
         self.cold.drops.count(reason);
@@ -356,7 +356,7 @@ fn packets_within(span_ms: u32, spacing_ns: i64, fallback: i64) -> i64 {
     }
 }
 
-/// One call may bring two packets: the second one of a source, and the first that waited for it.
+/// One call may insert two packets: the second one of a source, and the first, which waited for it.
 const SPARE_PLACES: u64 = 2;
 
 /// RFC 3550, A.1: MAX_DROPOUT, a minute at 50 packets/s.
@@ -365,15 +365,15 @@ const MAX_DROPOUT_PACKETS: i64 = 3_000;
 /// RFC 3550, A.1: MAX_MISORDER, two seconds at 50 packets/s.
 const MAX_MISORDER_PACKETS: i64 = 100;
 
-/// A packet cannot be sent after it has arrived; this much is left to two hours of drift and to senders that hurry.
+/// A packet cannot be sent after its arrival; this much allows for two hours of drift and for senders that run fast.
 const EARLY_NS_MAX: i64 = 1_000 * NS_PER_MS;
 
-/// Longer queues than this are no network's. A sender that paused is told by [`JitterBuffer::follows_on`].
+/// No network has longer queues. [`JitterBuffer::follows_on`] recognises a sender that paused.
 const LATE_NS_MAX: i64 = 2_000 * NS_PER_MS;
 
 /// Consecutive late packets, in real time and with nothing else between them, after which they are the stream.
 const LATE_RUN_PACKETS: u8 = 4;
 
-/// A source that has sent within this time is sending: longer than packets straggle, and no longer, as two forged packets
-/// of another SSRC shut out the true source for so long.
+/// A source that has sent within this time is active: longer than packets straggle, and no longer, since two forged
+/// packets of another SSRC shut out the true source for this time.
 const ALIVE_NS: i64 = 500 * NS_PER_MS;

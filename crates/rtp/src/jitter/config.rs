@@ -1,22 +1,22 @@
-//! What a jitter buffer is told by its owner.
+//! Settings of a jitter buffer.
 
 use thiserror::Error;
 
 use crate::id::NS_PER_S;
 
-/// When a packet whose turn it is comes out.
+/// When the next packet in order is output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// At its playout deadline, never before: what comes out is as even as what was sent.
+    /// At its playout deadline, never before: the output is as even as the sender's.
     AtDeadline,
-    /// At once. Only a missing packet is waited for, until its deadline.
+    /// At once. Only a missing packet delays the output, until its deadline.
     InOrder,
 }
 
 /// How the sender's clock is mapped to the local one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Skew {
-    /// Follow the packets that were delayed least in the last seconds: drift does not add up.
+    /// Follow the least delayed packets of the last seconds: drift does not add up.
     Window,
     /// By the first packet, for good: only the RTP timestamps count. For clocks that are known to agree.
     None,
@@ -36,13 +36,13 @@ pub struct Adaptive {
 pub struct Config {
     /// Units of the RTP timestamp in a second, 1..=[`CLOCK_RATE_HZ_MAX`].
     pub clock_rate_hz: u32,
-    /// From the time at which a packet that was not delayed arrives to its playout deadline; with
-    /// [`Config::adaptive`] what it starts from. Up to [`LATENCY_NS_MAX`].
+    /// From the arrival of an undelayed packet to its playout deadline; the initial value with [`Config::adaptive`]. Up
+    /// to [`LATENCY_NS_MAX`].
     pub latency_ns: u64,
     /// When packets come out.
     pub release: Release,
-    /// Drop the oldest packets rather than hold more than [`Config::latency_ns`] of audio. Otherwise they stay to
-    /// their deadlines, or until there is no place.
+    /// Drop the oldest packets rather than hold more than [`Config::latency_ns`] of audio. Otherwise packets stay until
+    /// their deadlines, or until no place is left.
     pub drop_on_latency: bool,
     /// How the sender's clock is mapped to the local one.
     pub skew: Skew,
@@ -51,11 +51,11 @@ pub struct Config {
     /// A step forward in the sequence numbers of at most this much time is a gap; of more, a restart (RFC 3550,
     /// appendix A.1, MAX_DROPOUT).
     pub max_dropout_ms: u32,
-    /// A packet of at most this much time ago is late or a duplicate; of longer ago, it hints at a restart (RFC 3550,
-    /// appendix A.1, MAX_MISORDER).
+    /// A packet at most this old is late or a duplicate; an older one hints at a restart (RFC 3550, appendix A.1,
+    /// MAX_MISORDER).
     pub max_misorder_ms: u32,
-    /// Places for packets, a power of two in [`CAPACITY_PACKETS_MIN`]..=[`CAPACITY_PACKETS_MAX`]. Two of them are kept
-    /// free between arrivals, for a source's first two packets come in together.
+    /// Places for packets, a power of two in [`CAPACITY_PACKETS_MIN`]..=[`CAPACITY_PACKETS_MAX`]. Two of them stay free
+    /// between arrivals, because a source's first two packets are inserted together.
     pub capacity_packets: u16,
 }
 
@@ -133,7 +133,7 @@ pub(super) fn check_latency(latency_ns: u64) -> Result<(), ConfigError> {
 /// Far above any media clock; keeps products of rate and time far from overflow.
 pub const CLOCK_RATE_HZ_MAX: u32 = 10_000_000;
 
-/// Live audio with a minute's delay is no longer live.
+/// Audio with a minute's delay is no longer live.
 pub const LATENCY_NS_MAX: u64 = 60 * NS_PER_S;
 
 /// 1.28 s of the usual 20 ms packets; one word of the bitmap.

@@ -1,4 +1,4 @@
-//! What comes out, and when.
+//! Decides the next output and its time.
 
 use super::config::{Release, Skew};
 use super::output::{DropReason, Output, ResyncCause};
@@ -6,7 +6,7 @@ use super::ring::Mark;
 use super::{JitterBuffer, NS_PER_MS, REJECTS_MAX, SPACING_NS_MAX};
 use crate::id::SeqNum;
 
-/// What is to come out next.
+/// The next output.
 pub(super) struct Head {
     pub(super) what: Next,
     /// The first packet held.
@@ -17,7 +17,7 @@ pub(super) struct Head {
 pub(super) enum Next {
     Packet,
     Resync(ResyncCause),
-    /// So many before the first packet held, each carrying so much.
+    /// This many packets before the first one held, each with this much audio.
     Missing {
         packets: u32,
         step_ns: i64,
@@ -25,7 +25,7 @@ pub(super) enum Next {
 }
 
 impl<T> JitterBuffer<T> {
-    /// What is to come out next, sooner or later. Nothing if nothing is held.
+    /// The next output, due now or later. `None` if nothing is held.
     pub(super) fn head(&self) -> Option<Head> {
         if self.next > self.highest {
             return None;
@@ -58,7 +58,7 @@ impl<T> JitterBuffer<T> {
 
     /// How much audio each of `missing` packets before one sent at `send_ns` carried.
     ///
-    /// Their neighbours' timestamps tell, unless a silence lies between: then the stream's spacing does.
+    /// Their neighbours' timestamps show it, unless a silence lies between: then the stream's spacing does.
     fn step_ns(&self, missing: u32, send_ns: i64) -> i64 {
         let span_ns = send_ns.saturating_sub(self.last_send_ns).max(0);
         let step_ns = span_ns / (i64::from(missing) + 1);
@@ -116,7 +116,7 @@ impl<T> JitterBuffer<T> {
         })
     }
 
-    /// `packets` up to `seq` are done with, the last of them sent at `send_ns`.
+    /// Finishes with `packets` up to `seq`; the last of them was sent at `send_ns`.
     fn pass_by(&mut self, seq: SeqNum, packets: u64, send_ns: i64) {
         self.next += packets;
         self.delivered_bits = u32::try_from(packets)

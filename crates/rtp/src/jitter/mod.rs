@@ -1,7 +1,7 @@
-//! The jitter buffer: puts packets in order, evens out their delays, and says what is missing.
+//! The jitter buffer: reorders packets, evens out their delays, and reports losses.
 //!
-//! It is driven by packets. Each arrival lets out all that is due, so a steady stream needs no timer; only a missing
-//! packet, or a wait for a deadline, asks for one ([`JitterBuffer::next_timeout`]).
+//! Packets drive it. Each arrival outputs everything that is due, so a steady stream needs no timer; only a missing
+//! packet, or a wait for a deadline, needs one ([`JitterBuffer::next_timeout`]).
 //!
 //! ```text
 //!  handle_packet ─ judge ─┬─ next in order, ahead, behind ─→ ring ── poll_output ─→ Packet, Lost, Resync
@@ -9,13 +9,14 @@
 //!                         └─ does not fit ─→ candidate ─ a consecutive one follows ─→ resync, ring
 //! ```
 //!
-//! - Send times lie on one time line (`timeline`) that goes on over wrap-arounds, restarts and changes of source.
+//! - Send times lie on one time line (`timeline`) that continues over wrap-arounds, restarts and changes of source.
 //! - `play = send time + offset`, where the offset follows the least transit of the last seconds (`skew`).
 //! - `deadline = play + latency`, where the latency is set or adapts (`adaptive`).
-//! - Packets lie in a ring by an index that likewise goes on (`ring`): after a restart the next index belongs to
-//!   another sequence number, and nothing held is lost.
+//! - Packets lie in a ring by an index that continues likewise (`ring`): after a restart the next index belongs to
+//!   another sequence number, and no held packet is lost.
 //!
-//! No single packet moves any of this by more than a place in the ring: what does not fit waits for a second one.
+//! No single packet moves any of this by more than a place in the ring: a packet that does not fit waits for a second
+//! one.
 
 mod adaptive;
 mod arrive;
@@ -44,11 +45,11 @@ use crate::id::{RtpTime, SeqNum, Ssrc};
 
 /// The jitter buffer of one stream; `T` is the caller's handle of a packet.
 ///
-/// After each call that takes `&mut self`, call [`poll_output`](Self::poll_output) until it gives nothing. Then ask
-/// [`next_timeout`](Self::next_timeout), and poll again at that time if no packet has come before. Whoever does not
-/// drain loses packets ([`DropReason::Full`]) and nothing else.
+/// After each call that takes `&mut self`, call [`poll_output`](Self::poll_output) until it returns `None`. Then ask
+/// [`next_timeout`](Self::next_timeout), and poll again at that time if no packet has come before. A caller that does
+/// not drain loses packets ([`DropReason::Full`]) and nothing else.
 ///
-/// Times are ns on one monotonic clock of the caller's choice. Memory is allocated at construction and never again.
+/// Times are ns on one monotonic clock of the caller's choice. All memory is allocated at construction.
 ///
 /// ```
 /// use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
@@ -87,12 +88,12 @@ use crate::id::{RtpTime, SeqNum, Ssrc};
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct JitterBuffer<T> {
-    // What every packet touches stands first and together: with thousands of streams in a process, each
-    // cache line is a miss.
+    // Fields that every packet touches stand first and together: with thousands of streams in a process, each cache
+    // line is a miss.
     ssrc: Ssrc,
     /// Of the last packet given out or declared lost.
     last_seq: SeqNum,
-    /// Second of the pair: a compiler reads the first with both, which has to wait for the other's store.
+    /// Second of the pair: a compiler loads both at once, and that load must wait for the store to the other.
     highest_seq: SeqNum,
     is_active: bool,
     /// [`Cold::release_to`] or [`Cold::flush_to`] is ahead.
@@ -101,7 +102,7 @@ pub struct JitterBuffer<T> {
     is_open_below: bool,
     is_adaptive: bool,
     drop_on_latency: bool,
-    /// The next packet given out does not follow on the last.
+    /// The next packet output is discontinuous.
     is_broken: bool,
     /// Entries of [`Cold::rejects`].
     rejects: u8,
@@ -122,7 +123,7 @@ pub struct JitterBuffer<T> {
     timeline: Timeline,
     offset: Offset,
     highest_send_ns: i64,
-    /// Where what was given out or declared lost ended.
+    /// End of the audio given out or declared lost so far.
     last_send_ns: i64,
     last_play_ns: i64,
     /// Between consecutive packets; 0 while unknown.
@@ -130,7 +131,7 @@ pub struct JitterBuffer<T> {
     latency_ns: i64,
     last_at_ns: i64,
     last_transit_ns: i64,
-    /// 16 times the jitter of RFC 3550, A.8: that is how the division by 16 loses nothing.
+    /// 16 times the jitter of RFC 3550, A.8, so that the division by 16 loses nothing.
     jitter_ns_x16: u64,
     received: u64,
     delivered: u64,
@@ -138,11 +139,11 @@ pub struct JitterBuffer<T> {
     cold: Box<Cold<T>>,
 }
 
-/// What a packet in order does not touch.
+/// State that a packet in order does not touch.
 #[derive(Debug)]
 struct Cold<T> {
     slices: Slices,
-    /// Large, and mostly not there.
+    /// Large, and mostly absent.
     target: Option<Box<Target>>,
     candidate: Option<Incoming<T>>,
     rejects: [Option<(T, DropReason)>; REJECTS_MAX],
@@ -232,7 +233,7 @@ impl<T> JitterBuffer<T> {
         })
     }
 
-    /// Takes a packet that has arrived. `now_ns` must not go back.
+    /// Takes an arrived packet. `now_ns` must not go back.
     pub fn handle_packet(&mut self, now_ns: u64, arrival: Arrival<T>) {
         let at_ns = arrival.arrival_ns.unwrap_or(now_ns).min(now_ns);
         self.received += 1;
@@ -251,15 +252,15 @@ impl<T> JitterBuffer<T> {
         self.poll(now_ns, true)
     }
 
-    /// As [`poll_output`](Self::poll_output), but nothing once a loss comes next that a packet might yet spare. For callers
-    /// that may have packets waiting which they have not handed in: they drain with this after each of them, and with
-    /// `poll_output` when there are no more, or they do not want to look any further. What is lost for want of places, or
-    /// because of [`release_all`](Self::release_all), is not held back.
+    /// As [`poll_output`](Self::poll_output), but returns `None` when the next output is a loss that a later packet
+    /// might prevent. For callers with packets that they have not handed in yet: they drain with this function after
+    /// each packet, and with `poll_output` when no packets are left or they stop looking. Losses for want of places, or
+    /// because of [`release_all`](Self::release_all), are not held back.
     pub fn poll_before_loss(&mut self, now_ns: u64) -> Option<Output<T>> {
         self.poll(now_ns, false)
     }
 
-    /// Whether a loss is what [`poll_before_loss`](Self::poll_before_loss) stops at.
+    /// Whether [`poll_before_loss`](Self::poll_before_loss) stops at the next loss.
     #[must_use]
     pub fn is_loss_due(&self, now_ns: u64) -> bool {
         if self.rejects > 0 {
@@ -271,7 +272,7 @@ impl<T> JitterBuffer<T> {
         })
     }
 
-    /// The missing are waited for until `due_ns`, and not given up for another reason.
+    /// The missing packets are awaited until `due_ns`, and not given up for another reason.
     fn may_be_spared(head: &Head, due_ns: i64) -> bool {
         matches!(head.what, Next::Missing { .. }) && due_ns > i64::MIN
     }
@@ -311,8 +312,8 @@ impl<T> JitterBuffer<T> {
         None
     }
 
-    /// The earliest time, in ns, at which [`poll_output`](Self::poll_output) has something if no packet comes before.
-    /// 0 if it has something now.
+    /// The earliest time, in ns, at which [`poll_output`](Self::poll_output) has output if no packet comes before. 0 if
+    /// it has output now.
     #[must_use]
     pub fn next_timeout(&self) -> Option<u64> {
         if self.rejects > 0 {
@@ -322,14 +323,14 @@ impl<T> JitterBuffer<T> {
         Some(self.due_ns(&head).max(0) as u64)
     }
 
-    /// Everything held is due at once, in order, with its losses declared: the stream has ended (BYE), or what is
-    /// downstream drains. It goes on with the next packet.
+    /// Everything held is due at once, in order, with its losses declared: the stream has ended (BYE), or downstream
+    /// drains. The stream continues with the next packet.
     pub fn release_all(&mut self) {
         self.is_forced = true;
         self.cold.release_to = self.highest + 1;
     }
 
-    /// Everything held comes out as [`DropReason::Flushed`], and the source is forgotten: the next packet is a first one.
+    /// Drops everything held as [`DropReason::Flushed`] and forgets the source: the next packet is a first one.
     /// Settings and counts stay.
     pub fn flush(&mut self) {
         self.is_forced = true;
@@ -343,7 +344,7 @@ impl<T> JitterBuffer<T> {
         self.drop_candidate(DropReason::Flushed);
     }
 
-    /// As new, with the present settings. What is held is dropped and not given back, and the counts are 0.
+    /// As new, with the present settings. Held packets are dropped, not given back, and the counts are 0.
     pub fn reset(&mut self) {
         if let Ok(new) = JitterBuffer::new(self.config()) {
             *self = new;
@@ -402,7 +403,7 @@ impl<T> JitterBuffer<T> {
         self.ring.held() + u32::from(self.candidates)
     }
 
-    /// How much audio is held, in ns: from the send time of the first packet held to that of the last.
+    /// Audio held, in ns: from the send time of the first packet held to that of the last.
     #[must_use]
     pub fn held_ns(&self) -> u64 {
         let Some(head) = self.head() else { return 0 };
@@ -422,15 +423,14 @@ impl<T> JitterBuffer<T> {
         self.ring.slot(self.next).packet.as_ref()
     }
 
-    /// Addresses of the places of the next packet to come out and of the next one to come in, to be fetched into the cache
-    /// before they are used. Not to be followed.
+    /// Addresses of the next packet's place to leave and to enter, for prefetching. Not to be dereferenced.
     #[must_use]
     pub fn next_places(&self) -> [usize; 2] {
         let address = |index| std::ptr::from_ref(self.ring.slot(index)) as usize;
         [address(self.next), address(self.highest + 1)]
     }
 
-    /// What has been counted.
+    /// Counters.
     #[must_use]
     pub fn stats(&self) -> Stats {
         let mut stats = Stats {

@@ -1,11 +1,11 @@
-//! What goes into a jitter buffer, and what comes out of it.
+//! Input and output of a jitter buffer.
 
 use crate::id::{RtpTime, SeqNum, Ssrc};
 
 /// A received packet, for [`JitterBuffer::handle_packet`](super::JitterBuffer::handle_packet).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival<T> {
-    /// Who sent it.
+    /// Its source.
     pub ssrc: Ssrc,
     /// Its sequence number.
     pub seq: SeqNum,
@@ -13,14 +13,14 @@ pub struct Arrival<T> {
     pub time: RtpTime,
     /// Its marker bit.
     pub marker: bool,
-    /// When it arrived, in ns on the clock of `now_ns`, where that is known better than by the time at which it is
-    /// handed in: packets of one slice are handled together. A time later than now is taken as now.
+    /// When it arrived, in ns on the clock of `now_ns`, if known more exactly than the time of the call: packets of one
+    /// slice are handled together. A time later than now is taken as now.
     pub arrival_ns: Option<u64>,
-    /// The caller's handle of it.
+    /// The caller's handle of the packet.
     pub packet: T,
 }
 
-/// What comes out of a jitter buffer.
+/// Output of a jitter buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Output<T> {
     /// The next packet in order.
@@ -33,15 +33,15 @@ pub enum Output<T> {
         time: RtpTime,
         /// Its marker bit.
         marker: bool,
-        /// Its send time on the local clock, in ns: when it would have arrived with the least delay that was seen. Its
-        /// playout deadline is this plus the latency. Never less than in an output before.
+        /// Its send time on the local clock, in ns: its arrival time had it had the least delay seen. Its playout
+        /// deadline is this plus the latency. Never less than in an earlier output.
         play_ns: u64,
-        /// It does not follow on what came out before: the first packet, or one after a loss, a drop or a resync.
+        /// The packet is discontinuous: the first one, or one after a loss, a drop or a resync.
         discont: bool,
     },
-    /// Packets that did not come in time: a whole gap, at the deadline of its first packet, so that what is lost together is
-    /// concealed together. Those of it that come yet will be late. Only what a later packet has followed is missing: a
-    /// stream that stops has lost nothing.
+    /// Packets that missed their deadline: a whole gap, at the deadline of its first packet, so that it is concealed as
+    /// one. Those that still arrive will be late. A packet is missing only if a later one has arrived: a stream that
+    /// stops has lost nothing.
     Lost {
         /// The first of them.
         first: SeqNum,
@@ -49,18 +49,18 @@ pub enum Output<T> {
         packets: u32,
         /// The send time of the first, as in [`Output::Packet`].
         play_ns: u64,
-        /// How much audio they carried, in ns, as far as their neighbours tell. 0 within packets of one timestamp. A
-        /// silence around them is not counted.
+        /// Duration of their audio, in ns, estimated from their neighbours. 0 within packets of one timestamp. Excludes
+        /// a silence around them.
         duration_ns: u64,
     },
-    /// What follows is numbered anew. Packets before this were given out to the last; the play times go on.
+    /// The numbers restart. All earlier packets have been output; play times continue.
     Resync {
         /// Why.
         cause: ResyncCause,
         /// The source that is received now.
         ssrc: Ssrc,
     },
-    /// A packet that is not for playing.
+    /// A packet not to be played.
     Dropped {
         /// The handle that was handed in.
         packet: T,
@@ -69,12 +69,12 @@ pub enum Output<T> {
     },
 }
 
-/// Why the numbers of a stream begin anew.
+/// Why the numbers of a stream restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResyncCause {
     /// Two consecutive packets of another SSRC.
     NewSource,
-    /// Two consecutive packets of the same SSRC whose sequence numbers or timestamps do not go on from those before
+    /// Two consecutive packets of the same SSRC whose sequence numbers or timestamps do not continue the previous ones
     /// (RFC 3550, appendix A.1).
     Restart,
 }
@@ -82,22 +82,22 @@ pub enum ResyncCause {
 /// Why a packet is not played.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DropReason {
-    /// Its deadline has passed: it has been declared lost, or a later one has been given out.
+    /// Its deadline has passed: it was declared lost, or a later one has been given out.
     Late,
-    /// A packet of this number came already. Of the last 64 before the next one due this is certain; one of longer ago
-    /// counts as [`DropReason::Late`].
+    /// A packet of this number came already. Certain for the last 64 before the next one due; an older one counts as
+    /// [`DropReason::Late`].
     Duplicate,
-    /// More than the latency was held, and [`Config::drop_on_latency`](super::Config::drop_on_latency) is set.
+    /// The buffer held more than the latency, and [`Config::drop_on_latency`](super::Config::drop_on_latency) is set.
     Latency,
     /// No place is left because outputs were not drained.
     Full,
     /// [`JitterBuffer::flush`](super::JitterBuffer::flush).
     Flushed,
-    /// It did not fit the stream, and no consecutive one followed: garbage, forged, or from a source that stayed silent.
+    /// It did not fit the stream, and no consecutive one followed: garbage, forged, or from a source that stopped.
     Unconfirmed,
-    /// From the SSRC before the present one, while the present one is sending.
+    /// From the previous SSRC, while the present one is sending.
     OldSource,
 }
 
-/// How many reasons there are, to count by.
+/// Number of reasons.
 pub(super) const DROP_REASONS: usize = DropReason::OldSource as usize + 1;

@@ -1,9 +1,9 @@
-//! Places for packets, indexed by a number that goes on over wrap-arounds and restarts.
+//! Places for packets, indexed by a number that continues over wrap-arounds and restarts.
 
 use super::output::ResyncCause;
 use crate::id::{RtpTime, SeqNum};
 
-/// What is kept of a packet until its turn comes.
+/// A packet's state until its turn comes.
 #[derive(Debug)]
 pub(super) struct Slot<T> {
     /// Nothing in a place that is free.
@@ -15,17 +15,17 @@ pub(super) struct Slot<T> {
     pub(super) mark: Mark,
 }
 
-/// What stands before a packet, other than the packet before.
+/// A mark before a packet, other than the previous packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     Nothing,
-    /// Packets are missing for which the ring had no places: as many as the sequence numbers tell.
+    /// Missing packets without places in the ring: the count from the sequence numbers.
     Gap,
     /// The numbers begin anew.
     Resync(ResyncCause),
 }
 
-/// A power of two of slots, and a bitmap of those in use, so that looking for the next one touches no slot.
+/// A power of two of slots, and a bitmap of those in use, so that the search for the next one touches no slot.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     present: [u64; WORDS_MAX],
@@ -89,7 +89,7 @@ impl<T> Ring<T> {
         Some(packet)
     }
 
-    /// The first index from `from` on that has a packet. All packets are within [`Ring::size`] of `from`.
+    /// The first index from `from` on with a packet. All packets are within [`Ring::size`] of `from`.
     pub(super) fn next_present(&self, from: u64) -> Option<u64> {
         let place = self.place(from);
         let (first, bit) = (place / 64, place % 64);
@@ -98,7 +98,7 @@ impl<T> Ring<T> {
             return Some(from + u64::from(head.trailing_zeros()));
         }
         let words = self.slots.len() / 64;
-        // The last round is the first word again, of which only what lies below `bit` can be set.
+        // The last round is the first word again; only its bits below `bit` can be set.
         (1..=words).find_map(|round| {
             let word = self.present[(first + round) % words];
             let distance = (round * 64 - bit) as u64 + u64::from(word.trailing_zeros());

@@ -1,7 +1,7 @@
 //! Where the sender's time line lies on the local clock: the least transit of the last seconds, followed smoothly.
 //!
 //! A packet's transit (arrival minus send time) is the difference of the two clocks, plus the path's constant delay,
-//! plus what it waited in queues. The least of many has waited least, and drifts as the clocks do.
+//! plus its time in queues. The packet with the least transit queued least, and its transit drifts as the clocks do.
 
 use crate::id::NS_PER_S;
 
@@ -16,7 +16,7 @@ pub(super) struct Offset {
     slice_min_ns: i64,
     /// Least transit in the finished slices of the window.
     finished_min_ns: i64,
-    /// Until then the least transit is taken as it is.
+    /// Until then the least transit is used unsmoothed.
     fill_end_ns: i64,
 }
 
@@ -50,7 +50,7 @@ impl Offset {
         self.offset_ns
     }
 
-    /// A stream begins at `at_ns` whose first packet has a transit of `transit_ns`; nothing of before counts.
+    /// A stream begins at `at_ns`; its first packet has a transit of `transit_ns`. Forgets everything earlier.
     pub(super) fn begin(&mut self, slices: &mut Slices, at_ns: i64, transit_ns: i64) {
         slices.len = 0;
         self.offset_ns = transit_ns;
@@ -60,7 +60,7 @@ impl Offset {
         self.fill_end_ns = at_ns.saturating_add(FILL_NS);
     }
 
-    /// Takes a packet into account. Gives how much longer it took than the fastest, in ns, at least 0.
+    /// Counts a packet. Returns how much longer it took than the fastest, in ns, at least 0.
     pub(super) fn sample(&mut self, slices: &mut Slices, at_ns: i64, transit_ns: i64) -> i64 {
         if at_ns >= self.slice_end_ns {
             self.turn_over(slices, at_ns, transit_ns);
@@ -87,8 +87,8 @@ impl Offset {
         if pause_ns >= WINDOW_NS {
             let drifted_ns = self.offset_ns.saturating_add(pause_ns / DRIFT_PART);
             let is_other_path = transit_ns.saturating_sub(drifted_ns) > OTHER_PATH_NS;
-            // One packet tells little after a silence: it may have been delayed. What the clocks can have
-            // drifted apart meanwhile is the most that it is believed, unless that cannot explain it.
+            // A single packet proves little after a silence: it may have been delayed. It counts at most for the
+            // clocks' possible drift meanwhile, unless drift cannot explain it.
             let believed_ns = if is_other_path {
                 transit_ns
             } else {
@@ -121,7 +121,7 @@ impl Slices {
     }
 
     fn push(&mut self, slice: Slice) {
-        // What is older and not less will never be the least again.
+        // An older transit that is not less can never be the least again.
         while self.len > 0 && self.entries[self.len - 1].min_ns >= slice.min_ns {
             self.len -= 1;
         }
@@ -140,16 +140,16 @@ const SLICE_NS: i64 = NS_PER_S as i64;
 
 const SLICES: usize = 8;
 
-/// A stream's first packets set the offset as they come; later it changes smoothly.
+/// A stream's first packets set the offset directly; later it changes smoothly.
 const FILL_NS: i64 = 2 * NS_PER_S as i64;
 
-/// Part of the way to the least transit that the offset goes with each packet: in 2.5 s most of it.
+/// Share of the way to the least transit that the offset moves with each packet: most of it within 2.5 s.
 const SLEW: i64 = 128;
 
 /// Two clocks drift apart by at most 1/2000 (500 ppm) of the time; crystals do not reach half of that.
 const DRIFT_PART: i64 = 2_000;
 
-/// A longer way than before by this much is no queue.
+/// A transit longer by this much is not caused by a queue.
 const OTHER_PATH_NS: i64 = NS_PER_S as i64;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What a jitter buffer has counted.
+//! Counters of a jitter buffer.
 
 use super::output::{DROP_REASONS, DropReason};
 
@@ -11,7 +11,7 @@ pub struct Stats {
     pub received: u64,
     /// Packets given out to be played.
     pub delivered: u64,
-    /// Packets declared lost. Those that came late after that are in [`Stats::late`], too.
+    /// Packets declared lost. Those that arrived late afterwards are also in [`Stats::late`].
     pub lost: u64,
     /// [`DropReason::Late`].
     pub late: u64,
@@ -27,7 +27,7 @@ pub struct Stats {
     pub dropped_unconfirmed: u64,
     /// [`DropReason::OldSource`].
     pub dropped_old_source: u64,
-    /// How often numbers began anew.
+    /// How often the numbers restarted.
     pub resyncs: u64,
     /// Interarrival jitter (RFC 3550, appendix A.8) in ns, with its fraction kept inside: it decays to 0.
     pub jitter_ns: u64,
@@ -35,8 +35,8 @@ pub struct Stats {
     pub held_packets: u32,
     /// The latency now: as set, or as adapted.
     pub latency_ns: u64,
-    /// How far the sender's clock has fallen behind the local one since the stream began, with the change of the path's
-    /// delay in it; negative when it has got ahead.
+    /// How far the sender's clock has fallen behind the local one since the stream began, changes of the path's delay
+    /// included; negative when it has got ahead.
     pub skew_ns: i64,
 }
 

@@ -2,15 +2,15 @@
 
 use crate::id::{NS_PER_S, RtpTime};
 
-/// Maps RTP timestamps to send times in ns, on a line that goes on where timestamps wrap around or begin anew.
+/// Maps RTP timestamps to send times in ns, on a line that continues where timestamps wrap around or restart.
 ///
-/// The anchor moves along with the stream in whole seconds, so that no rounding adds up and every timestamp is taken
-/// as the one nearest to the present.
+/// The anchor moves with the stream in whole seconds, so that rounding does not add up and every timestamp is taken as
+/// the nearest to the present.
 #[derive(Debug)]
 pub(super) struct Timeline {
     time: RtpTime,
     clock_rate_hz: u32,
-    /// Where that is a whole number, as at 8 and 16 kHz; else 0. It spares every packet a division.
+    /// Ns per unit where that is a whole number, as at 8 and 16 kHz; else 0. Saves a division per packet.
     unit_ns: u32,
     send_ns: i64,
 }
@@ -50,7 +50,7 @@ impl Timeline {
         self.send_ns.saturating_add(ns)
     }
 
-    /// The stream has come to `time`. Calling this at least every 2^31 units is what extends the timestamps.
+    /// The stream has reached `time`. A call at least every 2^31 units extends the timestamps.
     pub(super) fn follow(&mut self, time: RtpTime) {
         let units = time.distance_from(self.time);
         let rate = i64::from(self.clock_rate_hz);

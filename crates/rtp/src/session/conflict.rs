@@ -2,19 +2,19 @@
 
 use std::net::SocketAddr;
 
-/// More colliding hosts than this at a time mean that somebody plays with us; the oldest is then forgotten.
+/// More colliding hosts than this at a time indicate an attack; the oldest is then forgotten.
 const CONFLICTS_MAX: usize = 8;
 
 /// The list of conflicting transport addresses.
 #[derive(Debug, Default)]
 pub(crate) struct Conflicts {
-    /// Address and when it last conflicted. Empty, and off the heap, for nearly everybody.
+    /// Address and time of its last conflict. Empty, and off the heap, in nearly every session.
     entries: Vec<(SocketAddr, u64)>,
 }
 
 impl Conflicts {
-    /// Notes a packet with our SSRC. True if one from there was noted before: although we changed our SSRC then, it
-    /// bears the new one, so our own packets come back. False for the first: a collision.
+    /// Notes a packet with our SSRC. True if an earlier one came from the same address: we changed our SSRC then, and
+    /// the packet bears the new one, so our own packets come back. False for the first: a collision.
     pub(crate) fn note(&mut self, now_ns: u64, from: SocketAddr) -> bool {
         if let Some(known) = self.entries.iter_mut().find(|known| known.0 == from) {
             known.1 = now_ns;

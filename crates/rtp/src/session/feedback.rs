@@ -1,4 +1,4 @@
-//! Feedback that waits to be sent, and when it may be: RFC 4585, section 3.5.2.
+//! Pending feedback and its send time: RFC 4585, section 3.5.2.
 
 use crate::id::{NS_PER_S, SeqNum, Ssrc};
 
@@ -6,18 +6,18 @@ use super::interval::Timing;
 use super::stats::FeedbackCounts;
 use super::wire::Writer;
 
-/// Numbers that wait to be asked for again. More missing at once is an outage, which resending does not mend.
+/// Numbers waiting for a request. More missing at once is an outage, and resending does not repair that.
 pub const NACKS_MAX: usize = 64;
-/// Sources that wait to be asked for a picture, each way.
+/// Sources waiting for a picture request, in each direction.
 pub const PLIS_MAX: usize = 4;
-/// Room that all of it takes in a packet: each number an entry of its own in a message of its own, at worst; and all full
-/// intra requests in one.
+/// Space for all of it in a packet: at worst, each number is an entry of its own in a message of its own; and all full
+/// intra requests are in one.
 pub(crate) const FEEDBACK_BYTES_MAX: usize = NACKS_MAX * 16 + PLIS_MAX * 12 + 12 + PLIS_MAX * 8;
 
-/// Sources whose requests are numbered. Of more, the oldest is forgotten.
+/// Sources whose requests are numbered. Beyond this, the oldest is forgotten.
 const FIR_SOURCES_MAX: usize = 32;
-/// For so long the same number of a full intra request is a repetition. Later it is a new request of somebody who does not
-/// count: more pictures than needed are the lesser evil, and a round trip is shorter.
+/// Within this time the same number of a full intra request is a repetition. Later it is a new request of a peer that
+/// does not increment: too many pictures are the lesser evil, and a round trip is shorter.
 const FIR_REPETITION_NS: u64 = NS_PER_S;
 
 /// RFC 4585, section 3.5.2: "T_dither_max = l * T_rr with l=0.5".
@@ -29,7 +29,7 @@ pub(crate) struct Feedback {
     nacks: Vec<(Ssrc, SeqNum)>,
     plis: Vec<Ssrc>,
     firs: Vec<Ssrc>,
-    /// The last request's number, for each source that was asked; and that was asked by, with the time.
+    /// The last request's number, per source that we asked; and per source that asked us, with the time.
     fir_numbers: Vec<(Ssrc, u8)>,
     firs_heard: Vec<(Ssrc, u8, u64)>,
     /// "te": when an early packet is to be sent.
@@ -108,8 +108,8 @@ impl Feedback {
         0
     }
 
-    /// Decides when what was queued at `now_ns` is sent: at once or after a random delay in a packet of its own, or
-    /// with the next regular one. Too late to be of use, it is dropped: false.
+    /// Decides when feedback queued at `now_ns` is sent: at once or after a random delay in a packet of its own, or
+    /// with the next regular one. False if it would come too late and is dropped.
     pub(crate) fn schedule(&mut self, now_ns: u64, timing: &mut Timing, delay_ns_max: u64) -> bool {
         // Step 2a: "the new FB message MUST be included in the scheduled packet"
         if self.early_ns.is_some() {
@@ -140,7 +140,7 @@ impl Feedback {
         false
     }
 
-    /// Step 5: somebody else asked for it already, "R MUST discard its own FB message".
+    /// Step 5: another member requested it already, "R MUST discard its own FB message".
     pub(crate) fn suppress_nack(&mut self, media: Ssrc, first: SeqNum, following: u16) {
         self.nacks.retain(|&(ours, seq)| {
             let after = seq.distance_from(first);
@@ -181,9 +181,9 @@ impl Feedback {
         self.is_empty() && self.regular_ns.is_some_and(is_early)
     }
 
-    /// Writes all that waits, as far as it fits, and forgets it.
+    /// Writes all pending feedback that fits, and clears the queues.
     pub(crate) fn write(&mut self, ssrc: Ssrc, writer: &mut Writer<'_>, sent: &mut FeedbackCounts) {
-        // At most one round per number that waits.
+        // At most one round per pending number.
         while let Some(&(media, _)) = self.nacks.first() {
             let lost = self.nacks.iter().filter(|(other, _)| *other == media);
             let count = lost.clone().count() as u64;
@@ -206,7 +206,7 @@ impl Feedback {
         self.clear();
     }
 
-    /// Forgets what waits.
+    /// Clears the queues.
     pub(crate) fn clear(&mut self) {
         self.nacks.clear();
         self.plis.clear();

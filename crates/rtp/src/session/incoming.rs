@@ -1,4 +1,4 @@
-//! RTCP that arrives: RFC 3550, sections 6.3.3 and 6.3.4.
+//! Incoming RTCP: RFC 3550, sections 6.3.3 and 6.3.4.
 
 use std::net::SocketAddr;
 
@@ -10,19 +10,19 @@ use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, RTCP_ADDRESS_SILENC
 
 /// Units of LSR and DLSR: RFC 3550, section 6.4.1.
 const UNITS_PER_S: u64 = 65_536;
-/// By so much a round trip may be negative, as both clocks round: 1 ms, in 65536ths of a second.
+/// Largest negative round trip accepted, as both clocks round: 1 ms, in 65536ths of a second.
 const RTT_SLACK_UNITS: i32 = 66;
-/// Longer than this is no round trip but a mistake: half a minute, in 65536ths of a second.
+/// A longer round trip is a mistake: half a minute, in 65536ths of a second.
 const RTT_UNITS_MAX: i32 = 30 * 65_536;
 
 impl Session {
-    /// Takes an RTCP packet that arrived at `now_ns` from `from`, all or nothing.
+    /// Takes an RTCP packet that arrived at `now_ns` from `from`, whole or not at all.
     ///
     /// Allocates nothing, except when a source appears, names itself or gives a reason for leaving.
     ///
     /// # Errors
-    /// It is no valid compound, or no valid packet where reduced size is agreed on. It is counted by its cause and has no
-    /// effect.
+    /// It is not a valid compound, or not a valid packet where reduced size is agreed on. It is counted by its cause
+    /// and has no effect.
     pub fn handle_rtcp(
         &mut self,
         now_ns: u64,
@@ -63,12 +63,12 @@ impl Session {
             }
             wire::BYE => self.handle_bye(now_ns, from, packet),
             wire::RTPFB | wire::PSFB => self.handle_feedback(now_ns, from, packet),
-            // APP, XR and what is yet to be invented.
+            // APP, XR and future types.
             _ => {}
         }
     }
 
-    /// Finds or makes room for who sent this. `None` if it is to be ignored.
+    /// Finds or adds the packet's sender. `None` if the packet is to be ignored.
     fn heard(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> Option<Place> {
         if ssrc == self.ssrc {
             self.handle_own_ssrc(now_ns, from);
@@ -92,8 +92,8 @@ impl Session {
         Some(place)
     }
 
-    /// Whether RTCP from this address may be the source's: from where it came before, from where its RTP comes, or from
-    /// anywhere after a long silence. A stranger who knows the SSRC is not to say BYE in its name.
+    /// Whether RTCP from this address may be the source's: from its previous RTCP address, from its RTP address, or
+    /// from anywhere after a long silence. A stranger who knows the SSRC must not say BYE in its name.
     fn is_its_own(&mut self, now_ns: u64, from: SocketAddr, place: Place) -> bool {
         let source = self.sources.get_mut(place);
         let is_known = match source.rtcp_from {
@@ -185,7 +185,7 @@ impl Session {
     fn handle_bye(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
         let reason = packet.reason();
         for ssrc in packet.leaving() {
-            // Nobody is let in only to leave; one of our own that came back says nothing new.
+            // A BYE adds no source; one of our own packets that came back is no news.
             let Some(place) = self.sources.find(ssrc) else {
                 continue;
             };

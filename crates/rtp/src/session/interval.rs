@@ -10,7 +10,7 @@ const SENDER_SHARE: f64 = 0.25;
 /// RFC 3550, section 6.3.1: "The resulting value of T is divided by e-3/2=1.21828 to compensate for the fact that the
 /// timer reconsideration algorithm converges to a value of the RTCP bandwidth below the intended average."
 const COMPENSATION: f64 = std::f64::consts::E - 1.5;
-/// Longest interval: a group so large, or a bandwidth so small, that reports come less often than daily, has no use for them.
+/// Longest interval: a group so large, or a bandwidth so small, that reports come less than daily has no use for them.
 const INTERVAL_NS_MAX: f64 = (24 * 3600 * NS_PER_S) as f64;
 
 /// RFC 3550, section 6.3.5: "M is the timeout multiplier, and defaults to 5".
@@ -94,7 +94,7 @@ impl Timing {
             (members - senders, 1.0 - SENDER_SHARE)
         };
         if self.bandwidth <= 0.0 {
-            // Nothing is sent then, but the time-outs still hang on the timer.
+            // Nothing is sent then, but the time-outs still need the timer.
             return interval_ns_min;
         }
         // "n*C"
@@ -198,7 +198,7 @@ impl Timing {
         MEMBER_INTERVALS * self.interval(false, INTERVAL_NS_MIN)
     }
 
-    /// RFC 3550, sections 6.3.5 and 6.3.8: who has not sent RTP for the last two intervals is no sender. With the fixed
+    /// RFC 3550, sections 6.3.5 and 6.3.8: a member without RTP for the last two intervals is no sender. With the fixed
     /// minimum, for the same reason.
     pub(crate) fn sender_timeout_ns(&self) -> u64 {
         2 * self.interval(self.we_sent, INTERVAL_NS_MIN)
@@ -227,7 +227,7 @@ impl Timing {
         self.rng.next_unit()
     }
 
-    /// The interval that the next regular packet waits for.
+    /// The interval before the next regular packet.
     pub(crate) fn interval_ns(&self) -> u64 {
         self.interval_ns
     }
@@ -243,8 +243,8 @@ pub(crate) fn reduced_minimum_ns(session_bandwidth_bps: u64) -> u64 {
         })
 }
 
-/// However generous the bandwidth, nobody needs reports more often than packets of audio, and a timer that fires without
-/// pause is a busy loop.
+/// With any bandwidth, reports are not needed more often than audio packets, and a timer that fires without pause is a
+/// busy loop.
 pub(crate) const FLOOR_NS: u64 = 20_000_000;
 
 /// The smallest interval without the option to reduce it.

@@ -1,11 +1,11 @@
-//! The RTCP session: who is in it, how their packets arrive, when to say what about it. RFC 3550 (sections 6 and 8,
-//! appendix A), with early feedback (RFC 4585) and reduced size (RFC 5506).
+//! The RTCP session: its members, how their packets arrive, and when to report. RFC 3550 (sections 6 and 8, appendix
+//! A), with early feedback (RFC 4585) and reduced size (RFC 5506).
 //!
 //! One [`Session`] per RTP session serves both directions. It owns no socket, reads no clock and draws no random
-//! numbers of its own: what it needs is in [`Config`] and in the parameters.
+//! numbers of its own: all input is in [`Config`] and in the parameters.
 //!
-//! Packets that arrive touch its first cache lines only and nothing that the timer reads; so a packet never moves the
-//! timer, and a session that nobody floods is woken about every five seconds.
+//! Arriving packets touch its first cache lines only, and nothing that the timer reads; so a packet never moves the
+//! timer, and a session without a flood wakes about every five seconds.
 
 mod conflict;
 mod feedback;
@@ -35,24 +35,25 @@ use feedback::Feedback;
 use interval::Timing;
 use source::{Place, Source, Sources, flag};
 
-/// A source whose packets come from another address is believed once the address so far was silent for this long:
-/// longer than any gap that the network makes in speech, short enough that a caller who moves is soon heard again.
+/// A source's packets from another address are believed once the present address was silent for this long: longer than
+/// any network gap in speech, short enough that a caller who moves is soon heard again.
 pub const ADDRESS_SILENCE_NS: u64 = 500_000_000;
-/// And once so many packets in a row came from there: a single forged one in a pause must not shut a caller out.
+/// And after this many packets in a row from there: a single forged one in a pause must not shut a caller out.
 pub const ADDRESS_PACKETS: u32 = 5;
-/// The same for RTCP from another host, which speaks every 5 s or so: three times in silence.
+/// The same for RTCP from another host, with a packet every 5 s or so: three times in silence.
 pub const RTCP_ADDRESS_SILENCE_NS: u64 = 15_000_000_000;
-/// The current source is given up for another valid one when it was silent for this long: several packets' time.
+/// Another valid source replaces the current one after this much silence: several packets' time.
 const CURRENT_SILENCE_NS: u64 = 100_000_000;
-/// For so long after its BYE a source is kept: packets that the BYE overtook must not make it a new member
-/// (RFC 3550, section 6.2.1).
+/// A source is kept for this long after its BYE: packets that the BYE overtook must not make it a new member (RFC 3550,
+/// section 6.2.1).
 const BYE_LINGER_NS: u64 = 2_000_000_000;
-/// Events that wait for [`Session::poll_event`]; a caller that does not drain loses the newest. A packet's worth of NACKs.
+/// Events that may wait for [`Session::poll_event`]; a caller that does not drain loses the newest. A packet's worth of
+/// NACKs.
 const EVENTS_MAX: usize = 128;
 /// Bytes that UDP and IPv4 add to a packet: they count in the average size (RFC 3550, section 6.2).
 const LOWER_LAYERS_BYTES: usize = 28;
 
-/// By which rules feedback is sent.
+/// Rules for sending feedback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
     /// RFC 3551: reports at their interval only; no NACK, no PLI.
@@ -61,7 +62,7 @@ pub enum Profile {
     Avpf {
         /// Reports without feedback at least this far apart on average (`T_rr_interval`); 0 for no such bound.
         regular_interval_ns: u64,
-        /// Feedback that would have to wait longer than this is dropped (`T_max_fb_delay`).
+        /// Feedback that would wait longer than this is dropped (`T_max_fb_delay`).
         feedback_delay_ns_max: u64,
     },
 }
@@ -85,32 +86,31 @@ pub enum MinimumInterval {
     Reduced,
 }
 
-/// What a session needs to know from the start.
+/// Settings of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Our own number. Random; a collision changes it, see [`Event::Collision`].
+    /// Our own SSRC. Random; a collision changes it, see [`Event::Collision`].
     pub ssrc: Ssrc,
-    /// Our canonical name (RFC 7022), the same for all sessions of an endpoint that belong together. At most 255 bytes
-    /// are sent.
+    /// Our canonical name (RFC 7022), the same for all related sessions of an endpoint. At most 255 bytes are sent.
     pub cname: String,
     /// Bandwidth of the whole session's media, bits/s.
     pub session_bandwidth_bps: u64,
-    /// Bandwidth for everybody's RTCP, bits/s; `None` for the usual 5 % of the session's. With 0 no RTCP is sent.
+    /// Bandwidth of all members' RTCP, bits/s; `None` for the usual 5 % of the session's. With 0 no RTCP is sent.
     pub rtcp_bandwidth_bps: Option<u64>,
     /// The shortest interval.
     pub minimum_interval: MinimumInterval,
-    /// Clock rates of what is received; the default one is that of what is sent, too.
+    /// Clock rates of received payload types; the default one is also that of the sent stream.
     pub clock_rates: ClockRates,
-    /// The wall clock at the moment that the monotonic clock calls 0.
+    /// The wall clock at time 0 of the monotonic clock.
     pub ntp_at_zero: NtpTime,
-    /// Where random numbers begin: another one for each session.
+    /// Seed of the random numbers: a different one for each session.
     pub seed: u64,
-    /// Whether both sides agreed on RTCP packets that are no compounds (RFC 5506).
+    /// Whether both sides agreed on RTCP packets outside compounds (RFC 5506).
     pub reduced_size: bool,
     /// Rules for feedback.
     pub profile: Profile,
     /// Sources kept at a time, 2..=[`SOURCES_MAX`]; beyond that the least recently heard one is forgotten. Also the
-    /// largest group that the interval can be right for.
+    /// largest group for which the interval can be right.
     pub sources_max: usize,
 }
 
@@ -145,13 +145,13 @@ impl Config {
 /// as members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RtpHeader {
-    /// Who it is from.
+    /// Its source.
     pub ssrc: Ssrc,
     /// Its number.
     pub seq: SeqNum,
     /// Its timestamp.
     pub time: RtpTime,
-    /// What is in it.
+    /// Its payload type.
     pub payload_type: PayloadType,
 }
 
@@ -166,18 +166,18 @@ impl From<&Packet<'_>> for RtpHeader {
     }
 }
 
-/// What to do with an RTP packet.
+/// How to treat an RTP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RtpVerdict {
-    /// From a source that proved itself.
+    /// From a source that passed probation.
     Valid,
     /// The sender restarted its numbering here: two packets in a row far from where it was.
     Restarted,
     /// From a source that has not yet sent two packets in a row.
     Probation,
-    /// Its number is far from where its source is. Drop it.
+    /// Its number is far from its source's sequence. Drop it.
     OutOfRange,
-    /// Its source's packets come from another address at the moment: a third party's collision or loop. Drop it.
+    /// Its source currently sends from another address: a third party's collision or loop. Drop it.
     Conflict,
     /// It bears our own SSRC, which has been changed. Drop it.
     Collision,
@@ -193,62 +193,63 @@ impl RtpVerdict {
     }
 }
 
-/// What happened that the caller may want to know.
+/// Events for the caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A source proved itself.
+    /// A source passed probation.
     SsrcActive {
-        /// Its number.
+        /// Its SSRC.
         ssrc: Ssrc,
         /// Where its RTP comes from.
         from: SocketAddr,
     },
-    /// Another source than before is the one to listen to: that one was silent or left.
+    /// Another source becomes the current one: the previous one was silent or left.
     SsrcChanged {
         /// The one so far.
         old: Ssrc,
         /// The one from now on.
         new: Ssrc,
     },
-    /// A source's RTP comes from another address; the one so far was silent.
+    /// A source's RTP comes from another address; the previous one was silent.
     AddressChanged {
-        /// Its number.
+        /// Its SSRC.
         ssrc: Ssrc,
         /// Where its RTP comes from now.
         from: SocketAddr,
     },
-    /// Somebody else used our SSRC. RTP must be sent with the new one from now on; the BYE for the old one is on its way.
+    /// Another sender used our SSRC. RTP must be sent with the new one from now on; the BYE for the old one is on its
+    /// way.
     Collision {
-        /// What it was.
+        /// The old SSRC.
         old: Ssrc,
-        /// What it is.
+        /// The new SSRC.
         new: Ssrc,
     },
-    /// Our own packets come back from here. Said once per address and SSRC.
+    /// Our own packets come back from here. Reported once per address and SSRC.
     Loop {
-        /// Who sends them back.
+        /// The address that returns them.
         from: SocketAddr,
     },
     /// A source left.
     Bye {
-        /// Its number.
+        /// Its SSRC.
         ssrc: Ssrc,
         /// Its reason, if it gave one.
         reason: Option<Box<str>>,
     },
     /// A source has not sent RTP for two intervals; it is still a member.
     SenderTimeout {
-        /// Its number.
+        /// Its SSRC.
         ssrc: Ssrc,
     },
-    /// Nothing was heard of a source for five intervals; it is forgotten.
+    /// A source was silent for five intervals and is forgotten.
     SourceTimeout {
-        /// Its number.
+        /// Its SSRC.
         ssrc: Ssrc,
     },
     /// A source tied its timestamps to its wall clock.
     SenderReport {
-        /// Its number.
+        /// Its SSRC.
         ssrc: Ssrc,
         /// Its wall clock.
         ntp: NtpTime,
@@ -259,14 +260,14 @@ pub enum Event {
     ReportAboutUs {
         /// The source.
         from: Ssrc,
-        /// What it said.
+        /// Its report.
         view: RemoteView,
     },
     /// A source misses packets of ours.
     Nack {
         /// The source.
         from: Ssrc,
-        /// What we sent them as.
+        /// The SSRC we sent them with.
         media: Ssrc,
         /// The first one.
         first: SeqNum,
@@ -277,14 +278,14 @@ pub enum Event {
     Pli {
         /// The source.
         from: Ssrc,
-        /// What we sent it as.
+        /// The SSRC we sent it with.
         media: Ssrc,
     },
-    /// A source wants a full picture. Said once, however often it repeats the request.
+    /// A source wants a full picture. Reported once, however often it repeats the request.
     Fir {
         /// The source.
         from: Ssrc,
-        /// What it is to be sent as.
+        /// The SSRC to send it with.
         media: Ssrc,
     },
 }
@@ -312,11 +313,11 @@ enum Phase {
 
 /// An RTCP session. See the module.
 ///
-/// **Contract.** After every call of a `handle_*` or `request_*` function and whenever [`next_timeout`] is reached, call
-/// [`poll_transmit`] until it returns `None`, then [`poll_event`] until it returns `None`, then arm the timer with
-/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`] all of that may wait until the timer fires: they never
-/// move it, and a collision is the only one of their events that calls for a packet. `now_ns` is monotonic and must
-/// not go back; a value that does is survived, but makes for strange intervals.
+/// **Contract.** After every call of a `handle_*` or `request_*` function and whenever [`next_timeout`] is reached,
+/// call [`poll_transmit`] until it returns `None`, then [`poll_event`] until it returns `None`, then arm the timer with
+/// [`next_timeout`]. After [`handle_rtp`] and [`handle_rtp_sent`] all of that may wait until the timer fires: they
+/// never move it, and of their events only a collision requires a packet. `now_ns` is monotonic and must not go back; a
+/// value that does is survived, but makes for strange intervals.
 ///
 /// [`next_timeout`]: Session::next_timeout
 /// [`poll_transmit`]: Session::poll_transmit
@@ -336,7 +337,7 @@ pub struct Session {
     profile: Profile,
     /// The shortest interval without early feedback.
     avp_minimum_ns: u64,
-    /// The SSRC that we gave up and owe a BYE for.
+    /// The SSRC that we gave up; its BYE is still to be sent.
     departed: Option<Ssrc>,
     clock_rates: ClockRates,
     ntp_at_zero: NtpTime,
@@ -391,9 +392,9 @@ impl Session {
         }
     }
 
-    /// Takes an RTP packet that arrived at `now_ns` from `from`, before it is played.
+    /// Takes an RTP packet that arrived at `now_ns` from `from`, before playout.
     ///
-    /// Allocates nothing, except when a source beside the current one appears or an event is to be told.
+    /// Allocates nothing, except when a source beside the current one appears or an event is queued.
     #[inline]
     pub fn handle_rtp(&mut self, now_ns: u64, from: SocketAddr, packet: RtpHeader) -> RtpVerdict {
         let source = &mut self.sources.current;
@@ -453,7 +454,7 @@ impl Session {
         verdict(receipt)
     }
 
-    /// Makes a valid source the current one if that is gone or silent.
+    /// Makes a valid source the current one if the present one is gone or silent.
     fn consider_current(&mut self, now_ns: u64, place: Place) {
         if place == 0 || self.sources.get(place).has(flag::LEFT) {
             return;
@@ -521,14 +522,14 @@ impl Session {
         )
     }
 
-    /// The next thing that happened.
+    /// The next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// Sends with another SSRC from now on, one that the caller's packets bear already. No BYE is sent for the one so far:
-    /// that is for a collision (RFC 3550, section 8.2), and listeners take it for the end of the session. They time the old
-    /// one out.
+    /// Sends with another SSRC from now on, which the caller's packets bear already. No BYE is sent for the old one: a
+    /// BYE is for a collision (RFC 3550, section 8.2), and listeners would take it for the end of the session. They
+    /// time the old one out.
     pub fn set_ssrc(&mut self, ssrc: Ssrc) {
         if ssrc == self.ssrc {
             return;
@@ -537,12 +538,12 @@ impl Session {
         (self.sent.packets, self.sent.octets) = (0, 0);
     }
 
-    /// Another canonical name for what is sent from now on.
+    /// Another canonical name from now on.
     pub fn set_cname(&mut self, cname: &str) {
         self.cname = wire::cut(cname).into();
     }
 
-    /// Other rules for feedback from `now_ns` on, as both sides have agreed on. What waits is dropped if feedback ends.
+    /// Other rules for feedback from `now_ns` on, as both sides agreed. Pending feedback is dropped if feedback ends.
     pub fn set_profile(&mut self, now_ns: u64, profile: Profile, reduced_size: bool) {
         let minimum_ns = profile.minimum_ns(self.avp_minimum_ns);
         self.reduced_size = reduced_size;
@@ -555,7 +556,7 @@ impl Session {
         }
     }
 
-    /// Clock rates of what is received, for sources that appear from now on.
+    /// Clock rates of received payload types, for sources that appear from now on.
     pub fn set_clock_rates(&mut self, clock_rates: ClockRates) {
         self.clock_rates = clock_rates;
     }
@@ -572,7 +573,7 @@ impl Session {
         self.sent.has_any || self.counts.rtcp_sent > 0
     }
 
-    /// The source that RTP is received from: the last one that proved itself while no other was heard.
+    /// The source that RTP is received from: the last one that passed probation while no other was heard.
     #[must_use]
     pub fn current_ssrc(&self) -> Option<Ssrc> {
         let current = &self.sources.current;
@@ -581,7 +582,7 @@ impl Session {
             .then_some(current.ssrc)
     }
 
-    /// Whether the BYE is out, or nothing had to be said.
+    /// Whether the BYE is out, or was unnecessary.
     #[must_use]
     pub fn has_left(&self) -> bool {
         self.phase == Phase::Left
@@ -599,7 +600,7 @@ impl Session {
         self.ntp_at_zero.plus_ns(now_ns)
     }
 
-    /// The place of a source, which it is given if it is new.
+    /// The place of a source; adds a new source.
     fn place_of(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc) -> Place {
         if let Some(place) = self.sources.find(ssrc) {
             return place;
@@ -612,7 +613,7 @@ impl Session {
         place
     }
 
-    /// One that left and is heard again after a while came back: it begins anew.
+    /// A source that left and is heard again after a while came back: it begins anew.
     fn revive(&mut self, now_ns: u64, place: Place) {
         let source = self.sources.get_mut(place);
         if source.has(flag::LEFT) && now_ns.saturating_sub(source.left_ns) >= BYE_LINGER_NS {
@@ -621,8 +622,8 @@ impl Session {
         }
     }
 
-    /// Sets flags of a source and counts it for those it did not have. Not for one that left, nor while we leave:
-    /// "members is NOT incremented when other RTCP packets or RTP packets are received" (RFC 3550, section 6.3.7).
+    /// Sets flags of a source and counts it for the new ones. Not for a source that left, nor while we leave: "members
+    /// is NOT incremented when other RTCP packets or RTP packets are received" (RFC 3550, section 6.3.7).
     fn count_in(&mut self, place: Place, flags: u8) {
         let source = self.sources.get_mut(place);
         if self.phase != Phase::Active || source.has(flag::LEFT) {
@@ -634,7 +635,7 @@ impl Session {
         self.timing.senders += u32::from(new & flag::SENDER != 0);
     }
 
-    /// Counts one out that is gone or has lost these flags.
+    /// Uncounts a source that is gone or has lost these flags.
     fn count_out(&mut self, flags: u8) {
         if self.phase != Phase::Active {
             return;
@@ -679,7 +680,7 @@ impl Session {
     }
 }
 
-/// What a receipt means for the packet.
+/// The verdict that follows from a receipt.
 #[inline]
 fn verdict(receipt: Receipt) -> RtpVerdict {
     match receipt {

@@ -1,4 +1,4 @@
-//! RTCP that is sent: RFC 3550, sections 6.3.5 to 6.3.8 and 6.4; RFC 4585, section 3.5.
+//! Outgoing RTCP: RFC 3550, sections 6.3.5 to 6.3.8 and 6.4; RFC 4585, section 3.5.
 
 use crate::id::{NS_PER_S, SeqNum, Ssrc};
 
@@ -18,11 +18,11 @@ const BYE_MEMBERS_MAX: u32 = 50;
 const CONFLICT_AGE_NS: u64 = 50 * NS_PER_S;
 
 impl Session {
-    /// The next RTCP packet that is due at `now_ns`: how many bytes of `out` it takes. A buffer of 1500 bytes holds whatever
-    /// there is to say; with a smaller one reports on some sources wait for their turn and feedback may be left out, and
-    /// with one too small for the rest the packet is skipped.
+    /// Writes the next RTCP packet due at `now_ns` to `out` and returns its length. A buffer of 1500 bytes is always
+    /// enough. With a smaller one, reports on some sources wait for their turn and feedback may be left out; with one
+    /// too small for the rest, the packet is skipped.
     ///
-    /// Also sees to the time-outs. Allocates nothing, except to tell of them.
+    /// Also handles the time-outs. Allocates nothing, except for their events.
     pub fn poll_transmit(&mut self, now_ns: u64, out: &mut [u8]) -> Option<usize> {
         if self.phase == Phase::Left {
             return None;
@@ -52,8 +52,8 @@ impl Session {
         self.write_regular(now_ns, out)
     }
 
-    /// Leaves the session. The BYE is due at once, or later if the group is large; until [`has_left`](Session::has_left)
-    /// says so, go on polling. Nothing is sent if nothing ever was.
+    /// Leaves the session. The BYE is due at once, or later if the group is large; keep polling until
+    /// [`has_left`](Session::has_left). Sends nothing if nothing was ever sent.
     pub fn send_bye(&mut self, now_ns: u64, reason: &str) {
         if self.phase != Phase::Active {
             return;
@@ -78,29 +78,29 @@ impl Session {
         }
     }
 
-    /// Asks `media` for packets again, in the order of their numbers. False, and counted, if some of it is not sent: the
-    /// profile does not allow it, there is no room, or it would come too late.
+    /// Requests packets from `media` again, in the order of their numbers. False, and counted, if some request is not
+    /// sent: the profile does not allow it, there is no room, or it would come too late.
     pub fn request_nack(
         &mut self,
         now_ns: u64,
         media: Ssrc,
         lost: impl IntoIterator<Item = SeqNum>,
     ) -> bool {
-        // Room for what is not there yet, and then an end, however many the caller gives.
+        // Room for the missing requests, and then an end, however many the caller gives.
         let mut lost = lost.into_iter().take(super::NACKS_MAX + 1);
         let has_room = lost.all(|seq| self.feedback.add_nack(media, seq));
         self.schedule_feedback(now_ns) && has_room
     }
 
-    /// Asks `media` for a new picture, as what was received of the last one cannot be decoded. False, and counted, as with
-    /// [`request_nack`](Session::request_nack).
+    /// Requests a new picture from `media`, because the received part of the last one cannot be decoded. False, and
+    /// counted, as with [`request_nack`](Session::request_nack).
     pub fn request_pli(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_pli(media);
         self.schedule_feedback(now_ns) && has_room
     }
 
-    /// Asks `media` for a full picture, whatever was received of the last one (RFC 5104, section 3.5.1): for who joins, or
-    /// cannot tell a loss. False, and counted, as with [`request_nack`](Session::request_nack).
+    /// Requests a full picture from `media`, whatever was received of the last one (RFC 5104, section 3.5.1): for a
+    /// viewer that joins, or cannot detect a loss. False, and counted, as with [`request_nack`](Session::request_nack).
     pub fn request_fir(&mut self, now_ns: u64, media: Ssrc) -> bool {
         let has_room = self.feedback.add_fir(media);
         self.schedule_feedback(now_ns) && has_room

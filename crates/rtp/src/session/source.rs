@@ -1,14 +1,14 @@
-//! Who else is in the session: a table of sources that cannot grow past its bound.
+//! The other members of the session: a bounded table of sources.
 
 use std::net::SocketAddr;
 
 use crate::id::{NtpTime, PayloadType, RtpTime, Ssrc};
 use crate::reception::Reception;
 
-/// What [`Config::sources_max`](super::Config::sources_max) may at most be: looking one up is a scan, and 16 KiB of
-/// numbers to scan is what a flood of strangers may cost per packet.
+/// Upper limit of [`Config::sources_max`](super::Config::sources_max): a look-up is a scan, and a flood of strangers
+/// may cost a scan of 16 KiB of numbers per packet.
 pub const SOURCES_MAX: usize = 4096;
-/// As few as leave room for a newcomer beside the current source, which is never evicted.
+/// The fewest that leave room for a newcomer beside the current source, which is never evicted.
 pub(crate) const SOURCES_MIN: usize = 2;
 
 /// States of a source, as bits so that the hot path compares them in one go.
@@ -23,7 +23,7 @@ pub(crate) mod flag {
     pub(crate) const SENDER: u8 = 8;
     /// It said BYE.
     pub(crate) const LEFT: u8 = 16;
-    /// Nothing to do about it but to count its packets.
+    /// Only its packets need counting.
     pub(crate) const STEADY: u8 = PRESENT | VALID | MEMBER | SENDER;
 }
 
@@ -34,32 +34,32 @@ pub struct LastReport {
     pub ntp: NtpTime,
     /// The same moment as a timestamp of its stream.
     pub time: RtpTime,
-    /// Packets that it had sent by then.
+    /// Packets sent by then.
     pub packets: u32,
-    /// Bytes of payload that it had sent by then.
+    /// Bytes of payload sent by then.
     pub octets: u32,
     /// When it arrived here, monotonic.
     pub arrived_ns: u64,
 }
 
-/// What a source says about how our packets reach it.
+/// A source's report on our packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RemoteView {
     /// Packets lost since its report before, in 256ths.
     pub fraction_lost: u8,
     /// Packets lost since the beginning. Negative when duplicates outnumber losses.
     pub cumulative_lost: i32,
-    /// Highest sequence number that it received, with wrap-arounds in the upper 16 bits.
+    /// Highest sequence number received, with wrap-arounds in the upper 16 bits.
     pub highest: u32,
     /// Jitter in units of our timestamps.
     pub jitter_units: u32,
-    /// Round trip, where the report allowed to tell it.
+    /// Round trip, if the report allowed computing it.
     pub rtt_ns: Option<u64>,
 }
 
 /// One remote source.
 #[derive(Debug, Clone)]
-#[repr(C)] // What every packet touches first, together.
+#[repr(C)] // The fields of every packet first, together.
 pub(crate) struct Source {
     pub(crate) ssrc: Ssrc,
     pub(crate) flags: u8,
@@ -75,8 +75,8 @@ pub(crate) struct Source {
     pub(crate) report: Option<LastReport>,
     pub(crate) remote: Option<RemoteView>,
     pub(crate) conflicts: u64,
-    /// Where its RTP may come from now, how many packets in a row say so, and when the last packet from the address
-    /// so far had arrived as they began.
+    /// The possible new address of its RTP, how many packets in a row came from there, and the time of the last packet
+    /// from the present address when they began.
     candidate: Option<(SocketAddr, u32, u64)>,
     pub(crate) fraction_lost: u8,
     pub(crate) has_rtp: bool,
@@ -123,9 +123,9 @@ impl Source {
             && self.rtp_from == from
     }
 
-    /// Whether RTP from another address shows that the source is there now: the address so far is silent, and it is not the
-    /// first packet from the new one. Packets from the address so far in between, which the hot path takes without
-    /// looking here, are seen by their time of arrival.
+    /// Whether RTP from another address shows that the source has moved there: the present address is silent, and this
+    /// is not the first packet from the new one. The hot path takes packets from the present address without looking
+    /// here; their time of arrival shows them.
     pub(crate) fn has_moved(&mut self, now_ns: u64, from: SocketAddr) -> bool {
         let heard_ns = self.reception.arrived_ns();
         let packets = match self.candidate {
@@ -144,7 +144,7 @@ impl Source {
         self.flags & flags == flags
     }
 
-    /// When anything of it was heard last.
+    /// When the source was last heard.
     pub(crate) fn heard_ns(&self) -> u64 {
         self.rtcp_ns.max(self.reception.arrived_ns())
     }
@@ -155,8 +155,8 @@ impl Source {
     }
 }
 
-/// The sources. The current one, which nearly all packets come from, stands apart and is never evicted; the others are
-/// on the heap, from when there are any.
+/// The sources. The current one, which sends nearly all packets, stands apart and is never evicted; the others are on
+/// the heap, once there are any.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Sources {
@@ -208,16 +208,16 @@ impl Sources {
         }
     }
 
-    /// All that are present.
+    /// All present sources.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Source> {
         let current = Some(&self.current).filter(|source| source.has(flag::PRESENT));
         current.into_iter().chain(&self.others)
     }
 
-    /// Takes in a source that is not there yet. Returns who had to go for it.
+    /// Adds a new source. Returns the evicted one, if any.
     ///
-    /// That is the one that was heard least recently: of those that never proved themselves or have left if there
-    /// are any, so that a flood of invented numbers evicts its own.
+    /// The evicted source is the one heard least recently: among those that never passed probation or have left, if
+    /// there are any, so that a flood of invented numbers evicts its own.
     pub(crate) fn insert(&mut self, source: Source) -> (Place, Option<Source>) {
         if !self.current.has(flag::PRESENT) {
             self.current = source;
@@ -248,7 +248,7 @@ impl Sources {
         self.others.swap_remove(place - 1)
     }
 
-    /// Makes this one the current source. The one that was so far takes its place.
+    /// Makes this one the current source. The previous one takes its place.
     pub(crate) fn promote(&mut self, place: Place) {
         let Some(other) = place.checked_sub(1) else {
             return;
@@ -262,19 +262,19 @@ impl Sources {
         }
     }
 
-    /// Bytes that the table takes on the heap.
+    /// Heap bytes of the table.
     pub(crate) fn heap_bytes(&self) -> usize {
         self.others.capacity() * size_of::<Source>() + self.numbers.capacity() * size_of::<Ssrc>()
     }
 
-    /// Places from the last to the first, so that removing one leaves those still to come where they are.
+    /// Places from the last to the first, so that a removal does not move those still to come.
     pub(crate) fn places_backwards(&self) -> impl Iterator<Item = Place> + use<> {
         let first = usize::from(!self.current.has(flag::PRESENT));
         (first..=self.others.len()).rev()
     }
 
-    /// The next `count` sources that a report is due about. RFC 3550, section 6.4: "The subsets SHOULD be selected
-    /// round-robin across multiple intervals so that all sources are reported."
+    /// The next `count` sources that need a report. RFC 3550, section 6.4: "The subsets SHOULD be selected round-robin
+    /// across multiple intervals so that all sources are reported."
     pub(crate) fn report_places(&mut self, count: usize) -> impl Iterator<Item = Place> + use<> {
         let total = self.others.len() + 1;
         let mut places = [0; super::wire::BLOCKS_MAX];
@@ -304,7 +304,7 @@ pub struct ClockRates {
 }
 
 impl ClockRates {
-    /// `default_hz` for all payload types but those of `exceptions`.
+    /// `default_hz` for all payload types except `exceptions`.
     #[must_use]
     pub fn new(default_hz: u32, exceptions: &[(PayloadType, u32)]) -> ClockRates {
         let mut table: Vec<(PayloadType, u32)> = Vec::new();

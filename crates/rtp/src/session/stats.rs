@@ -1,4 +1,4 @@
-//! What a session counts, as plain values.
+//! Counters of a session, as plain values.
 
 use std::net::SocketAddr;
 
@@ -41,18 +41,18 @@ impl RtcpErrors {
     }
 }
 
-/// Feedback that was sent, or received about our own stream.
+/// Feedback that we sent, or received about our own stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FeedbackCounts {
-    /// Packets asked for again (RFC 4585, section 6.2.1), each time.
+    /// Packets requested again (RFC 4585, section 6.2.1), each request.
     pub nacks: u64,
     /// Pictures reported lost (RFC 4585, section 6.3.1).
     pub plis: u64,
-    /// Full pictures asked for (RFC 5104, section 4.3.1); of what is received, without repetitions.
+    /// Full pictures requested (RFC 5104, section 4.3.1); of received requests, without repetitions.
     pub firs: u64,
 }
 
-/// Counters that are in the statistics as they are.
+/// Counters that are copied unchanged into the statistics.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     pub(super) rtcp_sent: u64,
@@ -67,7 +67,7 @@ pub(super) struct Counts {
     pub(super) feedback_sent: FeedbackCounts,
     pub(super) feedback_received: FeedbackCounts,
     pub(super) rtt_ns: Option<u64>,
-    /// The loop that was told last.
+    /// The loop reported last.
     pub(super) loop_told: Option<(Ssrc, SocketAddr)>,
 }
 
@@ -90,13 +90,13 @@ pub struct SessionStats {
     pub members: u32,
     /// Members that send RTP, ourselves included.
     pub senders: u32,
-    /// The last round trip that a report allowed to tell.
+    /// The last round trip computed from a report.
     pub rtt_ns: Option<u64>,
     /// Reports whose round trip would have been negative or absurdly long.
     pub rtt_refused: u64,
-    /// Packets dropped because their source's come from another address.
+    /// Packets dropped because their source currently sends from another address.
     pub conflicts: u64,
-    /// Times that somebody else used our SSRC.
+    /// Times that another sender used our SSRC.
     pub collisions: u64,
     /// Packets of our own that came back.
     pub looped: u64,
@@ -104,7 +104,7 @@ pub struct SessionStats {
     pub evictions: u64,
     /// Events that were not drained in time.
     pub events_dropped: u64,
-    /// Requests for feedback that found no room or no time.
+    /// Feedback requests without room or too late.
     pub feedback_dropped: u64,
     /// Feedback that was sent.
     pub feedback_sent: FeedbackCounts,
@@ -117,9 +117,9 @@ pub struct SessionStats {
 pub struct SourceStats<'a> {
     /// Its SSRC.
     pub ssrc: Ssrc,
-    /// Its canonical name, once it told it.
+    /// Its canonical name, if received.
     pub cname: Option<&'a str>,
-    /// Whether it proved itself with RTP.
+    /// Whether it passed probation with RTP.
     pub is_valid: bool,
     /// Whether it sends RTP at present.
     pub is_sender: bool,
@@ -145,12 +145,12 @@ pub struct SourceStats<'a> {
     pub conflicts: u64,
     /// Its last sender report.
     pub report: Option<LastReport>,
-    /// What it last said of our packets.
+    /// Its last report on our packets.
     pub remote: Option<RemoteView>,
 }
 
 impl Session {
-    /// Our side. Cheap enough to be called often; allocates nothing.
+    /// Our side. Cheap; allocates nothing.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let counts = &self.counts;
@@ -176,18 +176,18 @@ impl Session {
         }
     }
 
-    /// The remote sources, the current one first. Those that left are listed for a moment yet.
+    /// The remote sources, the current one first. Those that left stay listed for a moment.
     pub fn sources(&self) -> impl Iterator<Item = SourceStats<'_>> {
         self.sources.iter().map(source_stats)
     }
 
-    /// The wall clock at `now_ns`, as our sender reports tell it.
+    /// The wall clock at `now_ns`, as in our sender reports.
     #[must_use]
     pub fn wall_clock(&self, now_ns: u64) -> NtpTime {
         self.ntp(now_ns)
     }
 
-    /// Bytes that the session takes in memory, the heap included.
+    /// Bytes of memory of the session, the heap included.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         let text = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());

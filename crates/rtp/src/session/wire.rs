@@ -1,10 +1,10 @@
 //! RTCP as bytes: checking, reading and writing, in place and without allocation. RFC 3550 section 6, RFC 4585
 //! section 6, RFC 5104 section 4.3.1.
 //!
-//! Why not the builders and parsers of `rtcp-types` 0.3.0: they collect chunks, blocks and packets in boxes and vectors,
-//! which a hostile packet fills; they take the zeros at the end of a source's description for as long as they last, the
-//! next source's SSRC included; and they write a BYE's padding over its alignment. The tests read with it what is
-//! written here, and the other way round.
+//! Why not the builders and parsers of `rtcp-types` 0.3.0: they collect chunks, blocks and packets in boxes and
+//! vectors, which a hostile packet fills; after a source's description they skip all zeros, the next source's SSRC
+//! included; and they write a BYE's padding over its alignment. The tests read this module's output with `rtcp-types`,
+//! and the reverse.
 
 use thiserror::Error;
 
@@ -27,11 +27,11 @@ pub(crate) const FMT_FIR: u8 = 4;
 /// SDES item (RFC 3550, section 6.5.1).
 const CNAME: u8 = 1;
 
-/// What a report's count field of 5 bits can say.
+/// Largest value of a report's 5-bit count field.
 pub(crate) const BLOCKS_MAX: usize = 31;
-/// What the 8-bit length of an SDES item or of a BYE's reason can say.
+/// Largest value of the 8-bit length of an SDES item or of a BYE's reason.
 pub(crate) const TEXT_BYTES_MAX: usize = 255;
-/// Header and SSRC of a report with what a sender says of itself.
+/// Header and SSRC of a report with sender info.
 pub(crate) const SR_BYTES: usize = HEADER_BYTES + 4 + SENDER_INFO_BYTES;
 
 const HEADER_BYTES: usize = 4;
@@ -41,7 +41,7 @@ const SENDER_INFO_BYTES: usize = 20;
 /// Why an RTCP packet was refused as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum RtcpError {
-    /// Ends within a header, or within a packet that is longer by its own account.
+    /// Ends within a header, or before the length that its header gives.
     #[error("RTCP packet ends early: {missing} bytes are missing")]
     Truncated {
         /// How many more bytes the last header promises.
@@ -53,7 +53,7 @@ pub enum RtcpError {
     /// A compound packet must begin with a report (RFC 3550, A.2), unless reduced size is agreed on (RFC 5506).
     #[error("RTCP packet begins with type {0}, not with a report")]
     FirstPacket(u8),
-    /// Padding anywhere but at the very end, or more of it than there are bytes.
+    /// Padding anywhere but at the very end, or more than the packet's bytes.
     #[error("RTCP packet of type {0} with misplaced or impossible padding")]
     Padding(u8),
     /// Shorter than its counts demand.
@@ -72,7 +72,7 @@ pub(crate) struct Packet<'a> {
     pub(crate) packet_type: u8,
     /// Count of entries, or the format of a feedback message.
     pub(crate) count: u8,
-    /// What follows the common header.
+    /// The bytes after the common header.
     pub(crate) body: &'a [u8],
 }
 
@@ -88,7 +88,7 @@ pub(crate) struct Block {
     pub(crate) dlsr: u32,
 }
 
-/// What a sender says of itself (RFC 3550, section 6.4.1).
+/// Sender info (RFC 3550, section 6.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SenderInfo {
     pub(crate) ntp: NtpTime,
@@ -188,7 +188,7 @@ fn check_body(packet: &Packet<'_>) -> Result<(), RtcpError> {
     Ok(())
 }
 
-/// The number at `at`, 0 past the end; [`parse`] has seen to it that those of fixed places are there.
+/// The number at `at`, 0 past the end; [`parse`] ensures that fixed fields are present.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     bytes
         .get(at..)
@@ -197,12 +197,12 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
 }
 
 impl<'a> Packet<'a> {
-    /// Who sent it, for reports and feedback.
+    /// The sender, for reports and feedback.
     pub(crate) fn sender(&self) -> Ssrc {
         Ssrc(u32_at(self.body, 0))
     }
 
-    /// What a feedback message is about.
+    /// The subject of a feedback message.
     pub(crate) fn media(&self) -> Ssrc {
         Ssrc(u32_at(self.body, 4))
     }
@@ -230,7 +230,7 @@ impl<'a> Packet<'a> {
             .map(read_block)
     }
 
-    /// The sources that a BYE takes leave of, at most [`BLOCKS_MAX`].
+    /// The sources of a BYE, at most [`BLOCKS_MAX`].
     pub(crate) fn leaving(&self) -> impl Iterator<Item = Ssrc> + use<'a> {
         let sources = self.body.chunks_exact(4).take(usize::from(self.count));
         sources.map(|source| Ssrc(u32_at(source, 0)))
@@ -245,7 +245,7 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The CNAMEs of an SDES packet. What cannot be read ends the list.
+    /// The CNAMEs of an SDES packet. An unreadable chunk ends the list.
     pub(crate) fn cnames(&self) -> Cnames<'a> {
         Cnames {
             rest: self.body,
@@ -262,7 +262,7 @@ impl<'a> Packet<'a> {
         })
     }
 
-    /// The entries of a full intra request: whose picture, and the request's number.
+    /// The entries of a full intra request: the picture's source and the request's number.
     pub(crate) fn firs(&self) -> impl Iterator<Item = (Ssrc, u8)> + use<'a> {
         let entries = self.body.get(8..).unwrap_or_default().chunks_exact(8);
         entries.map(|entry| (Ssrc(u32_at(entry, 0)), entry[4]))
@@ -331,7 +331,7 @@ pub(crate) struct Writer<'a> {
     out: &'a mut [u8],
     /// End of the last complete packet.
     complete: usize,
-    /// End of what was written, past the buffer if it did not fit.
+    /// End of the written bytes, past the buffer if they did not fit.
     length: usize,
 }
 
@@ -372,7 +372,7 @@ impl<'a> Writer<'a> {
         self.put(&[0x80, packet_type, 0, 0]);
     }
 
-    /// Fills the header in. False, and the packet is gone, if it did not fit.
+    /// Fills in the header. Returns false and removes the packet if it did not fit.
     fn end(&mut self, count: u8) -> bool {
         let words = (self.length - self.complete) / 4 - 1;
         let (Ok(words), Some(packet)) = (
@@ -388,7 +388,7 @@ impl<'a> Writer<'a> {
         true
     }
 
-    /// An SR if there is something to say as a sender, else an RR. At most [`BLOCKS_MAX`] blocks are written.
+    /// An SR if we have sender info, else an RR. At most [`BLOCKS_MAX`] blocks are written.
     pub(crate) fn report(
         &mut self,
         ssrc: Ssrc,
@@ -417,7 +417,7 @@ impl<'a> Writer<'a> {
         self.end(count)
     }
 
-    /// SDES with the CNAME, of which [`TEXT_BYTES_MAX`] bytes are written.
+    /// SDES with the CNAME, cut to [`TEXT_BYTES_MAX`] bytes.
     pub(crate) fn cname(&mut self, ssrc: Ssrc, cname: &str) -> bool {
         self.begin(SDES);
         self.put_u32(ssrc.0);
@@ -428,7 +428,7 @@ impl<'a> Writer<'a> {
         self.end(1)
     }
 
-    /// BYE of one source, with a reason of which [`TEXT_BYTES_MAX`] bytes are written, or none if it is empty.
+    /// BYE of one source, with a reason cut to [`TEXT_BYTES_MAX`] bytes, or none if it is empty.
     pub(crate) fn bye(&mut self, ssrc: Ssrc, reason: &str) -> bool {
         self.begin(BYE);
         self.put_u32(ssrc.0);
@@ -451,7 +451,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A NACK for these numbers, which should be in order.
+    /// A NACK for these numbers, preferably in order.
     pub(crate) fn nack(
         &mut self,
         ssrc: Ssrc,
@@ -491,7 +491,7 @@ impl<'a> Writer<'a> {
         self.end(FMT_PLI)
     }
 
-    /// Full intra requests: whose picture, and the request's number.
+    /// Full intra requests: the picture's source and the request's number.
     pub(crate) fn fir(&mut self, ssrc: Ssrc, requests: impl Iterator<Item = (Ssrc, u8)>) -> bool {
         self.begin(PSFB);
         self.put_u32(ssrc.0);
@@ -511,7 +511,7 @@ pub(crate) fn cname_bytes(cname: &str) -> usize {
     (8 + 2 + cut(cname).len() + 1).next_multiple_of(4)
 }
 
-/// As much of a text as an item can hold, up to a character's boundary.
+/// The start of a text that fits an item, up to a character boundary.
 pub(crate) fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }

@@ -1,4 +1,4 @@
-//! Agents: what lives on a shard and is called when its sockets, timers or wake-ups are due.
+//! Agents: a shard's residents, called when their sockets, timers or wake-ups are due.
 
 mod state;
 
@@ -13,18 +13,18 @@ use crate::local::{Local, Token};
 use crate::shard::{Shard, ShardClosed};
 use crate::wheel::Precision;
 
-/// A thing on a shard. Its thread alone calls it, so it needs no locks; it is dropped there, too.
+/// A resident of a shard. Only the shard's thread calls it, so it needs no locks; it is dropped there, too.
 pub trait Agent: Any + Send {
-    /// Something is ready. Must not block: everything else on the shard waits meanwhile. Bound the work
-    /// of one call and ask for another with [`Cx::wake_self`].
+    /// An event is ready. Must not block: everything else on the shard waits meanwhile. Bound the work of one call and
+    /// request another with [`Cx::wake_self`].
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready);
 
-    /// The agent runs soon: [`crate::prefetch`] what it is going to touch besides itself. With thousands of
-    /// agents that take turns, waiting for memory is most of the work.
+    /// The agent runs soon: [`crate::prefetch`] the memory it will touch besides itself. With thousands of agents
+    /// taking turns, waiting for memory is most of the work.
     #[inline]
     fn prefetch(&self) {}
 
-    /// Its name for observers, such as an element's. Read once, when the agent comes to its shard.
+    /// Its name for observers, such as an element's. Read once, when the agent is added to its shard.
     fn label(&self) -> String {
         std::any::type_name::<Self>().to_owned()
     }
@@ -41,7 +41,7 @@ pub enum Ready {
     Timer,
 }
 
-/// What to wait for on a descriptor (errors are always reported).
+/// Events to wait for on a descriptor (errors are always reported).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Interest {
     /// Data to read.
@@ -50,7 +50,7 @@ pub enum Interest {
     Write,
 }
 
-/// What an agent may do while it runs.
+/// Operations for a running agent.
 #[derive(Debug)]
 pub struct Cx<'a> {
     pub(crate) local: &'a Local,
@@ -85,19 +85,18 @@ impl Cx<'_> {
             .register(self.token, fd.as_raw_fd(), key, interest)
     }
 
-    /// No more calls for `fd`, but for one that the pass under way may have fetched already: who has several
-    /// descriptors must be ready for a key whose descriptor it has given up in the same pass. No effect if it
-    /// is not registered.
+    /// Ends the calls for `fd`. One call that this pass has already fetched may still come: an agent with several
+    /// descriptors must ignore a key that it deregistered in the same pass. No effect if `fd` is not registered.
     pub fn deregister(&self, fd: BorrowedFd<'_>) {
         self.local.deregister(self.token, fd.as_raw_fd());
     }
 
-    /// Sets the agent's one timer, in place of what it was set to. Moving it later costs nothing.
+    /// Sets the agent's only timer, replacing the earlier deadline. Moving it later costs nothing.
     pub fn set_timer(&self, deadline_ns: u64, precision: Precision) {
         self.local.set_timer(self.token, deadline_ns, precision);
     }
 
-    /// Takes the agent's timer back.
+    /// Cancels the agent's timer.
     pub fn clear_timer(&self) {
         self.local.clear_timer(self.token);
     }
@@ -108,7 +107,7 @@ impl Cx<'_> {
     }
 }
 
-/// Reaches an agent from any thread. Dropping the handle leaves the agent where it is.
+/// A handle of an agent for any thread. Dropping the handle does not remove the agent.
 pub struct AgentHandle<A> {
     shard: Shard,
     token: Token,
@@ -131,7 +130,7 @@ impl<A: Agent> AgentHandle<A> {
         &self.shard
     }
 
-    /// Runs the agent at the next occasion; a throttled shard waits for its slice edge.
+    /// Runs the agent at the next opportunity; a throttled shard waits for its slice edge.
     pub fn wake(&self) {
         self.wake.notify();
     }
@@ -141,9 +140,9 @@ impl<A: Agent> AgentHandle<A> {
         self.wake.clone().into()
     }
 
-    /// Runs `f` with the agent on its shard, at once: a throttled sleep is interrupted. Commands of one
-    /// thread run in the order they were given; if the agent is in the middle of a call to another shard,
-    /// after its run. Dropped unrun if the agent is gone.
+    /// Runs `f` with the agent on its shard, at once: a throttled sleep is interrupted. Commands of one thread run in
+    /// order; while the agent is in a call to another shard, they wait for the end of its run. Dropped unrun if the
+    /// agent is gone.
     pub fn command(&self, f: impl FnOnce(&mut A, &mut Cx<'_>) + Send + 'static) {
         let token = self.token;
         let result = self.shard.command(move |local| {
@@ -159,10 +158,9 @@ impl<A: Agent> AgentHandle<A> {
         }
     }
 
-    /// Takes the agent off its shard and waits until it is dropped; its descriptors are unregistered
-    /// before that. Called by the agent itself, directly or through what it calls, it returns at once and
-    /// the agent is dropped when its run returns. The same if the agent is in the middle of a call to another
-    /// shard, which might wait for this one in its turn.
+    /// Removes the agent from its shard and waits until it is dropped; its descriptors are unregistered before that. If
+    /// the agent itself calls it, directly or indirectly, it returns at once and the agent is dropped when its run
+    /// returns. The same holds while the agent is in a call to another shard, which might in turn wait for this one.
     pub fn remove(&self) {
         let token = self.token;
         match self.shard.call(move |local| local.remove_agent(token)) {
@@ -214,7 +212,7 @@ impl WakeAgent {
         }
     }
 
-    /// The shard takes the wake-up off its queue, before it runs the agent.
+    /// The shard dequeues the wake-up, before it runs the agent.
     pub(crate) fn dequeue(&self) {
         self.queued.dequeue();
     }

@@ -1,5 +1,5 @@
-//! The word that says whether an agent's wake-up is on a queue: `enqueue` by anyone, `dequeue` by the
-//! shard's thread before it runs the agent, so that a wake-up during the run queues it again.
+//! The state of an agent's wake-up, queued or not: any thread calls `enqueue`, the shard's thread calls `dequeue`
+//! before it runs the agent, so that a wake-up during the run queues it again.
 
 use crate::sync::{AtomicBool, Ordering};
 
@@ -13,13 +13,13 @@ impl Queued {
 
     /// `true`: the caller must put the wake-up on the queue.
     pub(crate) fn enqueue(&self) -> bool {
-        // Always a read-modify-write: a plain load could see a stale `true` while the shard has just
-        // dequeued and reads the old data.
+        // Always a read-modify-write: a plain load could see a stale `true` while the shard has just dequeued and reads
+        // the old data.
         !self.0.swap(true, Ordering::AcqRel)
     }
 
     pub(crate) fn dequeue(&self) {
-        // Read-modify-write, so that what the waker wrote before it woke is visible to the run.
+        // Read-modify-write, so that the run sees the waker's earlier writes.
         self.0.swap(false, Ordering::AcqRel);
     }
 }
@@ -31,8 +31,8 @@ mod loom_tests {
     use loom::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
     use loom::thread;
 
-    /// Senders write their data and wake; the shard takes the wake-up off the queue and runs, until the queue
-    /// stays empty. The last run must have seen everything, and nobody may be queued twice.
+    /// Senders write their data and wake; the shard dequeues the wake-up and runs, until the queue stays empty. The
+    /// last run must have seen all data, and no wake-up may be queued twice.
     fn shard_against(senders: usize) {
         loom::model(move || {
             let queued = Arc::new(Queued::new());
@@ -66,7 +66,7 @@ mod loom_tests {
                 .collect();
             let mut seen: u8 = run().max(run());
             threads.into_iter().for_each(|t| t.join().unwrap());
-            // Joining shows the queue to this thread; of what the runs above saw, it adds nothing.
+            // Joining shows the queue to this thread, but adds nothing to the data that the runs above saw.
             seen = seen.max(run());
             assert_eq!(usize::from(seen), senders, "a wake-up without a run");
         });

@@ -1,14 +1,13 @@
-//! How other threads reach a shard: the inbox, and the word that says whether the shard sleeps.
+//! Access to a shard from other threads: the inbox, and the shard's sleep state.
 //!
 //! | field | who writes | who reads |
 //! |---|---|---|
 //! | `inbox` | any thread, under its lock | the shard's thread, under its lock |
 //! | `state` | the shard's thread: sleeping and waking; any thread: notified | all |
 //!
-//! The protocol: a sender puts its item into the inbox and *then* looks at the state. The shard
-//! announces its sleep in the state and *then* looks into the inbox. The inbox lock orders the two, so
-//! one of them always sees the other: an item is never left behind in front of a sleeping shard
-//! (`loom_*` tests below).
+//! The protocol: a sender puts its item into the inbox and *then* reads the state. The shard announces its sleep in the
+//! state and *then* checks the inbox. The inbox lock orders the two, so one of them always sees the other: no item is
+//! ever left in front of a sleeping shard (`loom_*` tests below).
 
 mod state;
 
@@ -16,7 +15,7 @@ pub(crate) use self::state::Sleep;
 use self::state::State;
 use crate::sync::{Mutex, lock};
 
-/// What other threads leave for a shard. Control items interrupt a throttled sleep, data does not.
+/// Items from other threads for a shard. Control items interrupt a throttled sleep, data does not.
 #[derive(Debug)]
 pub(crate) struct Inbox<C, D> {
     control: Vec<C>,
@@ -43,8 +42,8 @@ impl<C, D> Park<C, D> {
         }
     }
 
-    /// Leaves a command. `Ok(true)`: the caller must interrupt the shard's poller.
-    /// Gives the command back when the shard has shut down.
+    /// Adds a command. `Ok(true)`: the caller must interrupt the shard's poller. Returns the command if the shard has
+    /// shut down.
     pub(crate) fn send_control(&self, command: C) -> Result<bool, C> {
         {
             let mut inbox = lock(&self.inbox);
@@ -56,8 +55,8 @@ impl<C, D> Park<C, D> {
         Ok(self.state.notify_control())
     }
 
-    /// Leaves a wake-up. `Ok(true)`: the caller must interrupt the shard's poller.
-    /// Gives the wake-up back when the shard has shut down.
+    /// Adds a wake-up. `Ok(true)`: the caller must interrupt the shard's poller. Returns the wake-up if the shard has
+    /// shut down.
     pub(crate) fn send_data(&self, wake: D) -> Result<bool, D> {
         {
             let mut inbox = lock(&self.inbox);
@@ -69,7 +68,7 @@ impl<C, D> Park<C, D> {
         Ok(self.state.notify_data())
     }
 
-    /// Takes everything that was left, into empty vectors whose capacity is used again.
+    /// Takes all items, into empty vectors whose capacity is reused.
     pub(crate) fn take(&self, control: &mut Vec<C>, data: &mut Vec<D>) {
         debug_assert!(control.is_empty() && data.is_empty());
         let mut inbox = lock(&self.inbox);
@@ -77,13 +76,13 @@ impl<C, D> Park<C, D> {
         std::mem::swap(&mut inbox.data, data);
     }
 
-    /// Takes the commands alone: during a throttled sleep the wake-ups wait for the edge.
+    /// Takes only the commands: during a throttled sleep the wake-ups wait for the edge.
     pub(crate) fn take_control(&self, control: &mut Vec<C>) {
         debug_assert!(control.is_empty());
         std::mem::swap(&mut lock(&self.inbox).control, control);
     }
 
-    /// Announces a sleep. `false`: something is there already, do not sleep (the state is active again).
+    /// Announces a sleep. `false`: an item is already present, do not sleep (the state is active again).
     pub(crate) fn prepare(&self, sleep: Sleep) -> bool {
         self.state.fall_asleep(sleep);
         let stay = {
@@ -104,7 +103,7 @@ impl<C, D> Park<C, D> {
         self.state.awake()
     }
 
-    /// Refuses everything from now on and returns what was left.
+    /// Refuses everything from now on and returns the remaining items.
     pub(crate) fn close(&self) -> (Vec<C>, Vec<D>) {
         let mut inbox = lock(&self.inbox);
         inbox.closed = true;
@@ -122,10 +121,10 @@ mod loom_tests {
     use loom::sync::atomic::{AtomicBool, Ordering};
     use loom::thread;
 
-    /// The eventfd of the real thing: a flag that the sleeper waits for.
+    /// Stands for the eventfd: a flag that the sleeper waits for.
     struct Poller(AtomicBool);
 
-    /// Runs `sleep` against one sender and fails if the sleeper would sleep on for ever.
+    /// Runs `sleep` against one sender and fails if the sleeper would sleep forever.
     fn sleeper_against(sleep: Sleep, send: fn(&Park<u8, u8>) -> bool) {
         loom::model(move || {
             let park = Arc::new(Park::<u8, u8>::new());
@@ -198,7 +197,7 @@ mod loom_tests {
         });
     }
 
-    /// A command to a shard that shuts down is either taken over by it or given back, never lost.
+    /// A command to a shard that shuts down is either accepted or returned, never lost.
     #[test]
     fn loom_close_loses_nothing() {
         loom::model(|| {

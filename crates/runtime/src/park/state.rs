@@ -7,8 +7,8 @@
 //!   any --awake--> ACTIVE
 //! ```
 //!
-//! Only the shard's thread falls asleep and awakes; any thread notifies. The thread that makes the step to
-//! NOTIFIED, and nobody else, writes the eventfd.
+//! Only the shard's thread falls asleep and wakes up; any thread notifies. Only the thread that makes the step to
+//! NOTIFIED writes the eventfd.
 
 use crate::sync::{AtomicU8, Ordering};
 
@@ -22,7 +22,7 @@ const NOTIFIED: u8 = 3;
 pub(crate) enum Sleep {
     /// Until the next slice edge: data waits for the edge, control interrupts.
     Throttled,
-    /// Until anything at all happens.
+    /// Until any event.
     Idle,
 }
 

@@ -12,21 +12,21 @@ use crate::kit::queue::{Item, Queue};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::time::RunningTime;
 
-/// What the element changes while the feeder runs.
+/// Settings that the element changes while the feeder runs.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) do_timestamp: AtomicBool,
-    /// The application has been told that there is enough, and not yet that more is wanted.
+    /// Enough-data was emitted, and need-data not since.
     pub(super) has_enough: AtomicBool,
 }
 
-/// Pushes what the application has put into the queue; asks for more when it is empty.
+/// Pushes the application's items from the queue; asks for more when it is empty.
 pub(crate) struct Feeder {
     items: Queue,
     shared: Arc<Shared>,
     time: RunningTime,
     caps: Option<gst::Caps>,
-    /// Need-data has been said and nothing has come since.
+    /// Need-data was emitted, and nothing has come since.
     has_asked: bool,
     is_open: bool,
     pad: gst::Pad,
@@ -50,7 +50,7 @@ impl Feeder {
         }
     }
 
-    /// The caps of what comes next; gives the event that says so.
+    /// Sets the caps of later buffers; returns the event.
     pub(super) fn set_caps(&mut self, caps: Option<gst::Caps>) -> Option<gst::Event> {
         let is_same = self.caps == caps;
         self.caps = caps;
@@ -63,7 +63,7 @@ impl Feeder {
             return;
         }
         self.shared.has_enough.store(false, Relaxed);
-        // With each buffer of an application that gives one at a time, though most of these do not listen.
+        // Emitted with each buffer of an application that gives one at a time, though most do not listen.
         if let Some(element) = self.pad.parent_element() {
             emit_if_heard(&element, *NEED_DATA, &[&NEED_UNKNOWN]);
         }
@@ -100,7 +100,7 @@ impl Producer for Feeder {
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         let Some(item) = self.items.pop(|| cx.waker()) else {
-            // What asks may answer at once: then there is more.
+            // The signal's handler may push at once: then there is more.
             let asked_before = self.has_asked;
             self.ask();
             return if asked_before {
@@ -118,7 +118,7 @@ impl Producer for Feeder {
                 Produced::Buffer(buffer)
             }
             Item::List(list) => Produced::List(list),
-            // Those of the first sample: they go before the segment.
+            // The first sample's caps go before the segment.
             Item::Event(event) => match event.view() {
                 gst::EventView::Caps(caps) if !self.is_open => {
                     self.caps = Some(caps.caps_owned());
@@ -144,7 +144,7 @@ impl Producer for Feeder {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // What was on its way when a flush began may come back when that is over already.
+        // A push from before a flush may return after its end.
         if error != gst::FlowError::Flushing {
             self.items.fail_kept(error);
         }
@@ -156,5 +156,5 @@ static NEED_DATA: LazyLock<SignalId> = LazyLock::new(|| {
         .expect("the class has this signal")
 });
 
-/// As much as the application likes.
+/// The amount that `need-data` asks for: any.
 const NEED_UNKNOWN: u32 = u32::MAX;

@@ -44,7 +44,7 @@ impl Default for Settings {
     }
 }
 
-/// As pipelines that exist expect it.
+/// As existing pipelines expect.
 const BUFFERS_DEFAULT: u32 = 10;
 
 #[derive(Properties)]
@@ -70,7 +70,7 @@ pub struct AppSrc {
     shared: Arc<Shared>,
     src_pad: gst::Pad,
     driver: Driver<Feeder>,
-    /// The caps of the last sample that was pushed.
+    /// The caps of the last pushed sample.
     sample_caps: Mutex<Option<gst::Caps>>,
 }
 
@@ -93,7 +93,7 @@ impl AppSrc {
         self.items.limit(settings.leaky, settings.max);
     }
 
-    /// A change while it runs: the pipeline asks anew.
+    /// A change at run time: the pipeline queries again.
     fn set_latency(&self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.settings());
         if self.driver.place().is_some() {
@@ -102,7 +102,7 @@ impl AppSrc {
         }
     }
 
-    /// `false`: there is enough, or it does not run, or the end was said.
+    /// `false`: the queue is full, it does not run, or the stream has ended.
     fn push(&self, item: Item) -> bool {
         let is_full = match self.items.offer(item) {
             Ok(is_full) => is_full,
@@ -235,7 +235,7 @@ impl ObjectImpl for AppSrc {
     }
 }
 
-/// An action signal that answers whether it was done.
+/// An action signal that returns whether it succeeded.
 fn action(
     name: &str,
     parameter: Option<glib::Type>,

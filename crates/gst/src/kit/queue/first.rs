@@ -1,9 +1,9 @@
-//! A queue whose first thing lies in place: most queues of a slice hold one buffer, and a thread that takes it out on another
-//! thread does not wait for memory behind a pointer.
+//! A queue with its first item in place: most queues of a slice hold one buffer, and the thread that takes it out does
+//! not wait for memory behind a pointer.
 
 use std::collections::VecDeque;
 
-/// A queue. There is nothing in `rest` unless there is something in `first`.
+/// A queue. `rest` is empty unless `first` is occupied.
 #[derive(Debug)]
 pub(super) struct FirstInPlace<T> {
     first: Option<T>,
@@ -14,7 +14,7 @@ impl<T> Default for FirstInPlace<T> {
     fn default() -> Self {
         FirstInPlace {
             first: None,
-            // Not when a slice is late for the first time.
+            // Allocated early, not when a slice is late for the first time.
             rest: VecDeque::with_capacity(REST),
         }
     }
@@ -42,7 +42,7 @@ impl<T> FirstInPlace<T> {
         Some(first)
     }
 
-    /// The thing at `index`, if there is one.
+    /// The item at `index`, if any.
     pub(super) fn remove(&mut self, index: usize) -> Option<T> {
         match index.checked_sub(1) {
             None => self.pop_front(),
@@ -71,7 +71,7 @@ impl<T> FirstInPlace<T> {
     }
 }
 
-/// Things besides the first for which there is room from the beginning.
+/// Room from the beginning for items besides the first.
 const REST: usize = 4;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! A bounded queue between two streaming threads: the inside of `ts-queue`, and of proxies.
+//! A bounded queue between two streaming threads: the inside of `ts-queue` and of proxies.
 //!
-//! A push on a context thread never waits in place: data beyond the limits is taken all the same, and the
-//! source that pushed awaits room before it produces more ([`super::pending`]). So the queue may exceed its limits by
-//! what one input of an element yields, and loses nothing. An ordinary thread waits in `push`.
+//! A push on a context thread never waits in place: the queue takes data beyond the limits too, and the source that
+//! pushed awaits room before it produces more ([`super::pending`]). So the queue may exceed its limits by one input's
+//! output, and loses nothing. An ordinary thread waits in `push`.
 
 mod first;
 mod properties;
@@ -23,12 +23,12 @@ use super::{lock, trail};
 
 pub(crate) use self::properties::QueueProperties;
 
-/// Where a full queue leaks.
+/// The side that a full queue leaks from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "ThreadbareQueueLeaky")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum Leaky {
-    /// Not at all: the pusher waits.
+    /// None: the pusher waits.
     #[default]
     #[enum_value(name = "Not leaky", nick = "no")]
     No,
@@ -40,7 +40,7 @@ pub enum Leaky {
     Downstream,
 }
 
-/// How much is in a queue, or may be; 0 means no limit.
+/// The amount in a queue, or its limit; 0 means no limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Level {
     pub(crate) buffers: u32,
@@ -64,7 +64,7 @@ impl Level {
     }
 }
 
-/// Something in the queue.
+/// An item in the queue.
 #[derive(Clone)]
 pub(crate) enum Item {
     Buffer(gst::Buffer),
@@ -73,7 +73,7 @@ pub(crate) enum Item {
 }
 
 impl Item {
-    /// Pushes it, whatever it is. What becomes of an event is not told.
+    /// Pushes the item. The result of an event is not reported.
     pub(crate) fn push(self, pad: &gst::Pad) -> Result<gst::FlowSuccess, gst::FlowError> {
         match self {
             Item::Buffer(buffer) => pad.push(buffer),
@@ -122,8 +122,8 @@ impl Item {
     }
 }
 
-/// Something in the queue with its size, which the thread that took it in had at hand: the thread that takes it out would wait for
-/// the memory.
+/// An item with its size. The thread that takes it in has the size at hand; the thread that takes it out would have to
+/// wait for the memory.
 struct Queued {
     item: Item,
     buffers: u32,
@@ -132,7 +132,7 @@ struct Queued {
     span: Option<(gst::ClockTime, gst::ClockTime)>,
 }
 
-/// What happened to the queue that its element may tell of. Signals are emitted without the lock.
+/// Notices that the element may emit as signals. Signals are emitted without the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     Overrun,
@@ -140,19 +140,19 @@ pub(crate) enum Notice {
     Running,
 }
 
-/// An event was not taken.
+/// An event was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Refused {
     pub(crate) error: gst::FlowError,
-    /// A push has reported it already.
+    /// A push has already reported it.
     pub(crate) seen: bool,
 }
 
-/// A buffer or list was not taken.
+/// A buffer or list was refused.
 pub(crate) enum Refusal {
-    /// There is no room for it.
+    /// There is no room.
     Full(Item),
-    /// Nothing is taken any more.
+    /// The queue no longer accepts items.
     Ended,
 }
 
@@ -175,22 +175,22 @@ struct State {
     silent: bool,
     flush_on_eos: bool,
     flushing: bool,
-    /// Nothing is taken any more, but what is there goes on.
+    /// New items are refused, but queued ones continue.
     refusing: bool,
-    /// What downstream answered.
+    /// Downstream's last flow result.
     result: Result<(), gst::FlowError>,
     /// A failed result has been reported upstream.
     result_seen: bool,
     is_eos: bool,
-    /// The popper has something in its hands that is not pushed yet.
+    /// The popper holds an item that is not pushed yet.
     in_flight: bool,
-    /// A buffer was dropped: the next one is the first after a gap.
+    /// A buffer was dropped: the next one follows a gap.
     discont: bool,
     is_empty_noticed: bool,
-    /// Buffers that left the queue, and that leaked.
+    /// Buffers that left the queue, and buffers that leaked.
     passed: u64,
     leaked: u64,
-    /// How many wait until all has left: no threshold holds anything back meanwhile.
+    /// Number of threads that wait for an empty queue: no threshold holds items back meanwhile.
     drains: u32,
     segment: gst::FormattedSegment<gst::ClockTime>,
     pushers: Vec<Waker>,
@@ -236,19 +236,19 @@ impl Queue {
         lock(&self.0.state)
     }
 
-    /// What both ends touch for each item.
+    /// Fields that both ends touch for each item.
     pub(crate) fn span(&self) -> (usize, usize) {
         trail::span(&self.0.state)
     }
 
-    /// The same, for the end that takes out.
+    /// The same, for the end that takes items out.
     #[inline]
     pub(crate) fn prefetch(&self) {
         let lines = size_of::<Mutex<State>>().div_ceil(CACHE_LINE);
         prefetch(&raw const self.0.state, lines);
     }
 
-    /// Takes a buffer or list, in order. On a context thread the wait for room is left with the source.
+    /// Takes a buffer or list, in order. On a context thread the pushing source waits for room.
     pub(crate) fn push(&self, item: Item) -> Result<(), gst::FlowError> {
         let mut overran = false;
         self.prefetch();
@@ -280,12 +280,12 @@ impl Queue {
                 (self.0.notice)(Notice::Overrun);
                 continue;
             }
-            // An ordinary thread: waits here, and looks again at everything afterwards.
+            // An ordinary thread waits here, and checks everything again afterwards.
             drop(self.0.changed.wait(state));
         }
     }
 
-    /// Takes it if there is room. `Ok`: whether there is none now.
+    /// Takes the item if there is room. `Ok`: whether the queue is full now.
     pub(crate) fn offer(&self, item: Item) -> Result<bool, Refusal> {
         self.prefetch();
         let mut state = self.state();
@@ -303,7 +303,7 @@ impl Queue {
         Ok(self.enqueue(state, item))
     }
 
-    /// What an element tells that has a queue inside.
+    /// The property `stats` of an element with a queue inside.
     pub(crate) fn stats_property(&self, name: &'static str) -> StatsProperty {
         let items = self.clone();
         StatsProperty::new(move || {
@@ -320,17 +320,17 @@ impl Queue {
         self.state().passed
     }
 
-    /// Buffers that were dropped for want of room.
+    /// Buffers dropped for lack of room.
     pub(crate) fn leaked(&self) -> u64 {
         self.state().leaked
     }
 
-    /// What is in it.
+    /// Current contents.
     pub(crate) fn level(&self) -> Level {
         self.state().level
     }
 
-    /// Takes it whatever the limits.
+    /// Takes the item regardless of the limits.
     pub(crate) fn push_over(&self, item: Item) -> Result<(), gst::FlowError> {
         let mut state = self.state();
         state.check_for_pusher()?;
@@ -338,13 +338,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Ends or begins to take anything, while what is there goes on; releases threads that wait to push.
+    /// Stops or starts accepting items, while queued ones continue; releases threads that wait to push.
     pub(crate) fn refuse(&self, refusing: bool) {
         self.state().refusing = refusing;
         self.wake_all();
     }
 
-    /// Takes a serialized event; events are never held up by limits.
+    /// Takes a serialized event; limits never hold up events.
     pub(crate) fn push_event(&self, event: gst::Event) -> Result<(), Refused> {
         let mut state = self.state();
         if event.type_() == gst::EventType::StreamStart {
@@ -373,7 +373,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Says whether it is full now.
+    /// Appends the item. Returns whether the queue is full now.
     fn enqueue(&self, mut state: MutexGuard<'_, State>, mut item: Item) -> bool {
         if std::mem::take(&mut state.discont) {
             if let Item::Buffer(buffer) = &mut item {
@@ -408,7 +408,7 @@ impl Queue {
         is_full
     }
 
-    /// The next thing, if there is one; if not, `waker` is woken when there is.
+    /// The next item, if any; otherwise `waker` is woken when one arrives.
     pub(crate) fn pop(&self, waker: impl FnOnce() -> Waker) -> Option<Item> {
         let mut state = self.state();
         let was_in_flight = std::mem::take(&mut state.in_flight);
@@ -439,31 +439,31 @@ impl Queue {
         item
     }
 
-    /// The next thing, waited for on a thread that has nothing else to do. `None`: it is not to wait any longer, as
-    /// `is_interrupted` says, which is asked when something comes and when a flush begins or ends.
+    /// Waits for the next item on a dedicated thread. `None`: `is_interrupted` ended the wait; it is called when an
+    /// item arrives and when a flush begins or ends.
     pub(crate) fn pop_wait(&self, is_interrupted: impl Fn() -> bool) -> Option<Item> {
         threadbare_runtime::block_on(std::future::poll_fn(|cx| {
-            // Before anything is taken that came after the interruption.
+            // Checked first, so that no item from after the interruption is taken.
             if is_interrupted() {
                 return Poll::Ready(None);
             }
             match self.pop(|| cx.waker().clone()) {
                 Some(item) => Poll::Ready(Some(item)),
-                // An interruption comes before a flush, which wakes the threads that wait here by now.
+                // An interruption precedes a flush, which has woken the waiting threads by now.
                 None if is_interrupted() => Poll::Ready(None),
                 None => Poll::Pending,
             }
         }))
     }
 
-    /// Downstream refused: the next push sees it. `true`: there is none, the stream has ended.
+    /// Downstream failed: the next push returns its result. `true`: no push will come, the stream has ended.
     pub(crate) fn fail(&self, error: gst::FlowError) -> bool {
-        // What failed was pushed before a flush that is over: no business of what comes now.
+        // The failed item was pushed before a completed flush: it does not concern later items.
         self.note_failure(error, |state| std::mem::take(&mut state.in_flight))
     }
 
-    /// The same for a popper that keeps what it popped, so that nothing needs to be in its hands when a push fails. What
-    /// fails after a flush has begun is not noted; what was pushed before has come back when it ends.
+    /// The same for a popper that keeps its popped items, so no item needs to be in its hands when a push fails. A
+    /// failure after the start of a flush is not noted; all earlier pushes have returned when the flush ends.
     pub(crate) fn fail_kept(&self, error: gst::FlowError) -> bool {
         self.note_failure(error, |state| !state.flushing)
     }
@@ -487,7 +487,7 @@ impl Queue {
         unseen
     }
 
-    /// Sets limits from within an element.
+    /// Sets limits from within the element.
     pub(crate) fn limit(&self, leaky: Leaky, max: Level) {
         self.set_limits(|state| {
             state.leaky = leaky;
@@ -495,8 +495,8 @@ impl Queue {
         });
     }
 
-    /// Begins or ends a flush; also the way to release everybody who waits before the element stops. Gives back
-    /// the sticky events that were under way and are still true.
+    /// Begins or ends a flush; also releases all waiting threads before the element stops. Returns the queued sticky
+    /// events that are still valid.
     pub(crate) fn flush(&self, flushing: bool) -> Vec<gst::Event> {
         let dropped = {
             let mut state = self.state();
@@ -524,11 +524,11 @@ impl Queue {
         sticky.collect()
     }
 
-    /// Waits, on an ordinary thread, until all that was pushed has left. `false`: it will not.
+    /// Waits, on an ordinary thread, until all pushed items have left. `false`: they will not.
     pub(crate) fn wait_drained(&self) -> bool {
         let mut state = self.state();
         state.drains += 1;
-        // A threshold may have held it back.
+        // A threshold may have held items back.
         if let Some(popper) = state.popper.take() {
             popper.wake();
         }
@@ -574,13 +574,13 @@ impl State {
         }
     }
 
-    /// The same for somebody who will know the answer from now on.
+    /// As [`State::check`], for a push: its caller sees a failed result from now on.
     fn check_for_pusher(&mut self) -> Result<(), gst::FlowError> {
         self.result_seen |= self.result.is_err();
         self.check()
     }
 
-    /// The consumer's waker was last touched by its thread.
+    /// The consumer's thread touched this waker last.
     #[inline]
     fn prefetch_popper(&self) {
         if let Some(popper) = &self.popper {
@@ -592,7 +592,7 @@ impl State {
         self.level.reaches(&self.max)
     }
 
-    /// Something is there, and enough of it.
+    /// Whether the queue has an item and reaches its threshold.
     fn may_pop(&self) -> bool {
         !self.items.is_empty()
             && (self.is_eos
@@ -626,7 +626,7 @@ impl State {
         }
     }
 
-    /// The first buffer still queued, or else the next one, comes after a gap.
+    /// The first buffer still queued, or else the next one, follows a gap.
     fn discont_next(&mut self) {
         for queued in self.items.iter_mut() {
             if let Item::Buffer(buffer) = &mut queued.item {
@@ -654,7 +654,7 @@ impl State {
         self.retime();
     }
 
-    /// Queued time: from the begin of the first to the end of the last thing that has a time.
+    /// Queued time: from the begin of the first to the end of the last item with a time.
     fn retime(&mut self) {
         let first = self.items.iter().find_map(|queued| queued.span);
         let last = self.items.iter().rev().find_map(|queued| queued.span);
@@ -691,7 +691,7 @@ impl Future for Room {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.0.state();
-        // The end of the stream is no error here: what this wait stands for was taken before it.
+        // The end of the stream is no error here: the queue took this wait's item earlier.
         if state.flushing {
             return Poll::Ready(Err(gst::FlowError::Flushing));
         }

@@ -1,4 +1,4 @@
-//! A queue's properties, as `ts-queue` and the sources of proxies have them.
+//! A queue's properties, for `ts-queue` and the sources of proxies.
 
 use gst::glib;
 use gst::prelude::*;
@@ -6,7 +6,7 @@ use gst::prelude::*;
 use super::{Leaky, Queue};
 use crate::kit::{PropertyGroup, stats};
 
-/// The properties of a queue: limits, levels and what to do when it is full. They act at once, in any state.
+/// The properties of a queue: limits, levels and leaking. They take effect at once, in any state.
 pub(crate) struct QueueProperties(pub(crate) Queue);
 
 impl PropertyGroup for QueueProperties {

@@ -1,4 +1,4 @@
-//! An element with one sink pad and a [`Sink`] behind it: what the pad does.
+//! An element with one sink pad and a [`Sink`] behind it: the pad functions.
 
 use gst::prelude::*;
 use gst::subclass::prelude::*;
@@ -11,16 +11,16 @@ pub trait SinkElement: ElementImpl
 where
     Self::Type: IsA<gst::Element>,
 {
-    /// What it does with each buffer.
+    /// Renders each buffer.
     type Renderer: Renderer;
 
-    /// Made when it is first asked for, since it refers to the element.
+    /// Created on first use, since it refers to the element.
     fn sink(&self) -> &Sink<Self::Renderer>;
 
     /// A buffer arrives.
     ///
     /// # Errors
-    /// What the pusher is to see.
+    /// The flow error for the pusher.
     fn handle_buffer(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.sink().chain(buffer)
     }
@@ -36,7 +36,7 @@ where
     /// An event arrives, and its [`Sink`] has not seen it yet.
     fn notice_event(&self, _event: &gst::Event) {}
 
-    /// A query arrives. `false`: it is answered as usual.
+    /// A query arrives. `false`: use the default answer.
     fn answer_query(&self, _query: &mut gst::QueryRef) -> bool {
         false
     }

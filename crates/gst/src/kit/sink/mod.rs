@@ -1,8 +1,8 @@
-//! The life of a sink pad whose element sends its buffers or hands them out.
+//! The sink pad of an element that sends its buffers or hands them out.
 //!
-//! All sinks wait for the same things: to be PLAYING, for a buffer's time, for room. On a context thread the
-//! wait is a future that stays with the source that pushed ([`super::pending`]); it renders what was left
-//! when the time has come, so that a sink needs no task of its own. An ordinary thread waits in place.
+//! All sinks wait for the same conditions: PLAYING, a buffer's time, room. On a context thread the wait is a future
+//! that stays with the source that pushed ([`super::pending`]); it renders the held items at their time, so that a sink
+//! needs no task of its own. An ordinary thread waits in place.
 //!
 //! | field | who |
 //! |---|---|
@@ -32,7 +32,7 @@ use super::time::RunningTime;
 pub use self::element::{SinkElement, sink_pad};
 pub use self::properties::SyncProperties;
 
-/// What a sink does with its buffers.
+/// Renders a sink's buffers.
 pub trait Renderer: Send + 'static {
     /// Renders as much as it can without waiting.
     fn render(&mut self, buffer: &gst::Buffer) -> Rendered;
@@ -40,29 +40,29 @@ pub trait Renderer: Send + 'static {
     /// The first buffer in PAUSED; it will be rendered in PLAYING.
     fn preroll(&mut self, _buffer: &gst::Buffer) {}
 
-    /// An event that [`Sink::queue_event`] was given, in its place among the buffers.
+    /// An event given to [`Sink::queue_event`], in its place among the buffers.
     fn event(&mut self, _event: &gst::Event) {}
 
     /// The stream has ended.
     fn end(&mut self) {}
 
-    /// What was rendered so far is not wanted any more.
+    /// Drop everything rendered so far.
     fn flush(&mut self) {}
 
-    /// Asked where [`Rendered::Full`] was the answer.
+    /// Called after [`Rendered::Full`].
     fn has_room(&self) -> bool {
         true
     }
 }
 
-/// What came of a render.
+/// Result of a render.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rendered {
-    /// It is done with this buffer.
+    /// The buffer is finished.
     Done,
-    /// No room: the same buffer again in a moment.
+    /// No room: retry the same buffer soon.
     Blocked,
-    /// No room: the same buffer again after [`Sink::resume`].
+    /// No room: retry the same buffer after [`Sink::resume`].
     Full,
 }
 
@@ -73,7 +73,7 @@ struct Shared<R> {
     element: glib::WeakRef<gst::Element>,
     core: Mutex<Core<R>>,
     changed: Condition,
-    /// Called, without a lock, when something was rendered, prerolled or ended.
+    /// Called, without a lock, after a render, a preroll or the end.
     after: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -89,7 +89,7 @@ struct Core<R> {
     waiting: VecDeque<Item>,
     wakers: Vec<Waker>,
     room_wakers: Vec<Waker>,
-    /// A source drives what waits.
+    /// A source drives the waiting items.
     is_driven: bool,
     clock_id: Option<gst::ClockId>,
     is_eos: bool,
@@ -112,10 +112,10 @@ enum Item {
     Eos(Option<gst::Seqnum>),
 }
 
-/// When a buffer is due, by the segment that was valid when it arrived: the next one may come while it waits.
+/// The time of a buffer, by the segment valid at its arrival: the next segment may come while it waits.
 #[derive(Debug, Clone, Copy)]
 enum When {
-    /// It says nothing of its time, or nobody said what the time means.
+    /// Without a timestamp or segment.
     Now,
     /// At this running time.
     At(gst::ClockTime),
@@ -123,7 +123,7 @@ enum When {
     Never,
 }
 
-/// What the item at hand has to wait for.
+/// The condition that the current item waits for.
 enum Next {
     Ready,
     UntilPlaying,
@@ -133,7 +133,7 @@ enum Next {
 }
 
 impl<R: Renderer> Sink<R> {
-    /// For the element that it is in, which must exist: not to be called while that is made.
+    /// For its own element, which must exist: do not call it during construction.
     pub fn new(element: &gst::Element, renderer: R, sync: SyncProperties) -> Self {
         Sink(Arc::new(Shared {
             element: element.downgrade(),
@@ -160,7 +160,7 @@ impl<R: Renderer> Sink<R> {
         }))
     }
 
-    /// Has `after` called, without a lock, when something was rendered, prerolled or ended. Once.
+    /// Calls `after`, without a lock, after each render, preroll or end. Set it once.
     pub(crate) fn tell(&self, after: impl Fn() + Send + Sync + 'static) {
         let is_first = self.0.after.set(Box::new(after)).is_ok();
         debug_assert!(is_first, "somebody is told already");
@@ -171,7 +171,7 @@ impl<R: Renderer> Sink<R> {
         self.wake();
     }
 
-    /// Gives the renderer an event behind the buffers that came before it.
+    /// Gives the renderer an event behind all earlier buffers.
     pub(crate) fn queue_event(&self, event: gst::Event) {
         let mut core = lock(&self.0.core);
         if core.waiting.is_empty() {
@@ -181,7 +181,7 @@ impl<R: Renderer> Sink<R> {
         }
     }
 
-    /// What a buffer touches, for [`super::trail::offer`].
+    /// Memory that a buffer touches, for [`super::trail::offer`].
     pub(crate) fn spans(&self) -> [(usize, usize); 2] {
         let sync = lock(&self.0.core).sync.clone();
         [super::trail::span(&*self.0), super::trail::span(&*sync)]
@@ -248,7 +248,7 @@ impl<R: Renderer> Sink<R> {
             }
             gst::EventView::FlushStart(_) => self.flush(true),
             gst::EventView::FlushStop(_) => self.flush(false),
-            // It stands for data that is not there.
+            // A gap stands for missing data.
             gst::EventView::Gap(_) => self.commit(),
             gst::EventView::Eos(_) => {
                 lock(&self.0.core).is_eos = true;
@@ -302,7 +302,7 @@ impl<R: Renderer> Sink<R> {
         is_async
     }
 
-    /// PAUSED to READY, before the pads are deactivated: releases everybody who waits.
+    /// PAUSED to READY, before the pads are deactivated: releases all waiting threads.
     pub(crate) fn stop(&self) {
         {
             let mut core = lock(&self.0.core);
@@ -335,14 +335,14 @@ impl<R: Renderer> Sink<R> {
         self.wake();
     }
 
-    /// Something that may have to wait.
+    /// An item that may have to wait.
     fn arrive(
         &self,
         item: impl FnOnce(&Core<R>) -> Item,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
         {
             let mut core = lock(&self.0.core);
-            // A push that was on its way here when the flush began would wait on through it.
+            // A push that was on its way here when the flush began would wait through the flush.
             if core.stage == Stage::Flushing || core.flushing {
                 return Err(gst::FlowError::Flushing);
             }
@@ -361,12 +361,12 @@ impl<R: Renderer> Sink<R> {
             return Drain::new(&self.0).block().map(|()| gst::FlowSuccess::Ok);
         }
         if !lock(&self.0.core).is_driven {
-            // What is due already costs no wait.
+            // An item that is due already needs no wait.
             let mut drain = Drain::new(&self.0);
             match drain.advance() {
                 Ok(result) => return result.map(|()| gst::FlowSuccess::Ok),
-                // Until its time has come, an item does not hold up the source: it may have more that is due
-                // at the same time. A sink that does not play takes no more.
+                // Until its time, an item does not hold up the source: the source may have more items due at the same
+                // time. A sink that does not play takes no more.
                 Err(obstacle) => {
                     drain.drive();
                     pending::defer(Hold::Nobody, Box::pin(drain));
@@ -445,7 +445,7 @@ impl<R> Shared<R> {
 }
 
 impl<R> Core<R> {
-    /// What the first waiting item has to wait for.
+    /// The condition that the first waiting item needs.
     fn next(&self) -> Option<Next> {
         let item = self.waiting.front()?;
         Some(match self.stage {
@@ -465,7 +465,7 @@ impl<R> Core<R> {
     }
 
     fn when(&self, buffer: &gst::BufferRef) -> When {
-        // As the stock sinks: the order of sending is that of decoding.
+        // As in the stock sinks, the DTS orders the sending.
         match (&self.segment, buffer.dts_or_pts()) {
             (Some(segment), Some(start)) => {
                 segment.to_running_time(start).map_or(When::Never, When::At)
@@ -474,7 +474,7 @@ impl<R> Core<R> {
         }
     }
 
-    /// What a buffer has to wait for, by the pipeline's clock.
+    /// A buffer's wait, by the pipeline's clock.
     fn due(&self, when: When) -> Next {
         let (running, clock) = match (when, self.time.clock()) {
             (When::Never, _) => return Next::Drop,
@@ -498,12 +498,11 @@ impl<R> Core<R> {
     }
 }
 
-/// Renders what waits in a sink, in order, each item at its time. Also the body of the wait of an ordinary
-/// thread.
+/// Renders a sink's waiting items, in order, each at its time. An ordinary thread runs it as well while it waits.
 struct Drain<R: Renderer> {
     shared: Arc<Shared<R>>,
     sleep: Option<Sleep>,
-    /// The one that drives the sink for all that arrives.
+    /// Drives the sink for all arriving items.
     drives: bool,
 }
 
@@ -515,7 +514,7 @@ impl<R: Renderer> Drop for Drain<R> {
     }
 }
 
-/// Why a drain cannot go on now.
+/// Why a drain stops for now.
 enum Obstacle {
     /// A wake-up will come.
     Change,
@@ -539,14 +538,14 @@ impl<R: Renderer> Drain<R> {
         lock(&self.shared.core).is_driven = true;
     }
 
-    /// Renders all that can be rendered now.
+    /// Renders everything that can be rendered now.
     fn advance(&mut self) -> Result<Result<(), gst::FlowError>, Obstacle> {
         loop {
             let mut core = lock(&self.shared.core);
             match core.next() {
                 None if core.stage == Stage::Flushing => return Ok(Err(gst::FlowError::Flushing)),
                 None => {
-                    // Under the same lock as the look: nothing drives a buffer that arrives from now on.
+                    // Under the same lock as the check: no driver handles buffers that arrive from now on.
                     if std::mem::take(&mut self.drives) {
                         core.is_driven = false;
                     }
@@ -631,7 +630,7 @@ impl<R: Renderer> Drain<R> {
         let _ = id.wait();
     }
 
-    /// Has `waker` woken at a time of the pipeline's clock.
+    /// Wakes `waker` at a time of the pipeline's clock.
     fn wake_at(&mut self, clock_ns: u64, cx: &mut Context<'_>) {
         let mut core = lock(&self.shared.core);
         if core.time.is_monotonic() {
@@ -650,7 +649,7 @@ impl<R: Renderer> Drain<R> {
         let waker = cx.waker().clone();
         let earlier = core.clock_id.replace(id.clone().into());
         drop(core);
-        // Looked at again before its time: one wait is enough.
+        // Polled before its time: one wait is enough.
         if let Some(earlier) = earlier {
             earlier.unschedule();
         }
@@ -665,7 +664,7 @@ impl<R: Renderer> Future for Drain<R> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.sleep = None;
-        // Registered before the look, so that a change in between is not lost.
+        // Registered before the check, so that a change in between is not lost.
         {
             lock(&self.shared.core).wake_on_change(cx.waker());
         }
@@ -711,7 +710,7 @@ impl<R: Renderer> Future for WhileHeld<R> {
     }
 }
 
-/// Completes when a sink holds few enough items again.
+/// Completes when a sink's items have fallen below the limit again.
 struct Room<R>(Arc<Shared<R>>);
 
 impl<R> Future for Room<R> {
@@ -730,12 +729,11 @@ impl<R> Future for Room<R> {
     }
 }
 
-/// Items that a sink holds until their time has come before it holds up the source: some slices of a fast
-/// stream.
+/// Items that a sink holds until their time before it holds up the source: some slices of a fast stream.
 const WAITING_MAX: usize = 64;
-/// How few they must be for the source to go on.
+/// The source continues at this number of items.
 const WAITING_RESUME: usize = WAITING_MAX / 2;
-/// How long a sink waits before it tries a full socket again.
+/// Time before a sink retries a full socket.
 const ROOM_RETRY: Duration = Duration::from_millis(1);
 
 /// The state changes of a sink element around those of its parent class.

@@ -1,4 +1,4 @@
-//! How a sink waits for the clock, as properties.
+//! Properties of a sink's clock synchronisation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
@@ -8,8 +8,8 @@ use gst::prelude::*;
 
 use crate::kit::PropertyGroup;
 
-/// How a sink waits for the clock: the properties `sync`, `async`, `ts-offset` and `max-lateness`. Shared with
-/// the streaming thread, which reads them without a lock.
+/// Synchronisation of a sink: the properties `sync`, `async`, `ts-offset` and `max-lateness`. Shared with the streaming
+/// thread, which reads them without a lock.
 #[derive(Debug, Clone)]
 pub struct SyncProperties(pub(super) Arc<SyncState>);
 
@@ -34,7 +34,7 @@ impl Default for SyncProperties {
 }
 
 impl SyncProperties {
-    /// For a sink that is live by nature: no preroll, and no waiting for the clock unless it is asked to.
+    /// For a live sink: no preroll, and by default no synchronisation to the clock.
     pub fn live() -> Self {
         let properties = SyncProperties::default();
         properties.set_sync(false);

@@ -1,4 +1,4 @@
-//! A source pad of `ts-rtpdemux`, and what is pushed through it.
+//! A source pad of `ts-rtpdemux`, and its pushes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -12,10 +12,10 @@ use crate::kit::crossing::{Crossing, Passes, Popper};
 use crate::kit::queue::{Item, Queue};
 use crate::kit::source::{Produced, Producer};
 
-/// Told when a branch that is being ended has pushed its last.
+/// Called when an ending branch has pushed its last item.
 pub(super) type OnEnded = Arc<dyn Fn(&Arc<Branch>) + Send + Sync>;
 
-/// A stream's way out.
+/// A stream's output.
 pub(super) struct Branch {
     pub(super) pad: gst::Pad,
     pub(super) number: u32,
@@ -33,7 +33,7 @@ impl Branch {
                 let items = Queue::new(|_| {});
                 let of_popper = items.clone();
                 let make = move |_: &gst::Element| Ending {
-                    // What a branch fails with is no business of the others.
+                    // One branch's failure does not concern the others.
                     popper: Popper::new(of_popper.clone(), glib::WeakRef::new()),
                     branch: weak.clone(),
                     ended: ended.clone(),
@@ -89,14 +89,14 @@ impl Branch {
         }
     }
 
-    /// Ends the stream behind what has been pushed. `true`: it has ended; if not, that will be told.
+    /// Ends the stream after all pushed items. `true`: it has ended; otherwise the end is reported later.
     pub(super) fn close(&self) -> bool {
         self.is_closing.store(true, Ordering::Release);
         let is_under_way = self.push_event(gst::event::Eos::new());
         self.crossing.is_none() || !is_under_way
     }
 
-    /// Releases whoever waits for room.
+    /// Releases threads that wait for room.
     pub(super) fn release(&self) {
         if let Some(crossing) = &self.crossing {
             crossing.release();
@@ -110,20 +110,20 @@ impl Branch {
         }
     }
 
-    /// `true` once: whoever gets it takes the pad off the element. A stream may end on its context's thread while the
+    /// `true` once: that caller removes the pad from the element. A stream may end on its context's thread while the
     /// element stops.
     pub(super) fn leave(&self) -> bool {
         !self.is_gone.swap(true, Ordering::AcqRel)
     }
 
-    /// What the branch adds to the latency.
+    /// The branch's own latency.
     pub(super) fn latency(&self) -> gst::ClockTime {
         let place = self.crossing.as_ref().and_then(|c| c.driver().place());
         place.map_or(gst::ClockTime::ZERO, |place| place.wait())
     }
 }
 
-/// Pushes what is in the queue, and tells when that was the last.
+/// Pushes the queue's items, and reports the last one.
 struct Ending {
     popper: Popper,
     branch: Weak<Branch>,

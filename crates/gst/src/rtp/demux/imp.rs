@@ -37,13 +37,13 @@ impl Default for Settings {
     }
 }
 
-/// More streams than one port carries in most uses; a pad costs some kilobytes.
+/// More streams than most ports carry; a pad costs some kilobytes.
 const STREAMS_DEFAULT: u32 = 1024;
 const STREAMS_MAX: u32 = 65_536;
 /// RFC 3550, appendix A.1: MIN_SEQUENTIAL.
 const PROBATION_DEFAULT: u32 = 2;
 const PROBATION_MAX: u32 = 16;
-/// As many as a machine has cores, and some.
+/// More than a machine has cores.
 const CONTEXTS_MAX: usize = 256;
 
 impl Settings {
@@ -97,7 +97,7 @@ struct Running {
     packets: u64,
 }
 
-/// Ends streams that fell silent, even when nothing comes in at all.
+/// Ends silent streams, even without any input.
 struct Sweeper {
     element: glib::WeakRef<super::RtpDemux>,
     every_ns: u64,
@@ -125,7 +125,7 @@ impl Sweeper {
     }
 }
 
-/// Often enough for what is known by the second.
+/// Frequent enough for time-outs in seconds.
 const SWEEP_NS: u64 = 500_000_000;
 
 impl RtpDemux {
@@ -178,7 +178,7 @@ impl RtpDemux {
         Ok((handle, place))
     }
 
-    /// Takes all pads away. They are inactive.
+    /// Removes all pads. They are inactive.
     fn close(&self) {
         let Some(mut running) = lock(&self.running).take() else {
             return;
@@ -213,9 +213,9 @@ impl RtpDemux {
         }
     }
 
-    /// A stream is through with its end.
+    /// A stream has finished its end.
     fn ended(&self, branch: &Arc<Branch>) {
-        // Its place is taken by the next one only when the pad is gone.
+        // The next stream takes its place only when the pad is gone.
         let _ = branch.pad.set_active(false);
         branch.stop();
         if !branch.leave() {
@@ -264,7 +264,7 @@ impl RtpDemux {
         }
     }
 
-    /// One stream's error is not the others': upstream hears only of what concerns all.
+    /// One stream's error does not concern the others: upstream sees only errors that concern all.
     #[inline]
     fn push(
         &self,
@@ -286,7 +286,7 @@ impl RtpDemux {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// Makes a stream's pad, if there is a place.
+    /// Makes a stream's pad, if a place is free.
     #[cold]
     fn open_branch(&self, route: usize) -> Option<(Arc<Branch>, Vec<gst::Buffer>)> {
         let obj = self.obj();
@@ -300,8 +300,8 @@ impl RtpDemux {
         };
         let branch = self.make_branch(number, place.is_some());
         let _ = branch.pad.set_active(true);
-        // Linked by who hears of it, and only then told what the stream is: a branch that follows its context has to
-        // hear of that right behind the stream's start.
+        // Signal handlers link the pad before the stream's events are pushed: a branch that follows its context needs
+        // the announcement right after the stream's start.
         let added = obj.add_pad(&branch.pad).is_ok();
         obj.emit_by_name::<()>("new-ssrc-pad", &[&number, &branch.pad]);
         if let Some(place) = place
@@ -341,7 +341,7 @@ impl RtpDemux {
         Branch::new(pad, number, is_queued, ended)
     }
 
-    /// What has been said of the input, in the words for this stream.
+    /// The input's events so far, adapted to this stream.
     fn opening(&self, branch: &Branch) -> Vec<gst::Event> {
         let mut events = Vec::new();
         self.sink_pad.sticky_events_foreach(|event| {
@@ -352,7 +352,7 @@ impl RtpDemux {
             }
             std::ops::ControlFlow::Continue(gst::EventForeachAction::Keep)
         });
-        // In the order of their types, what is announced right behind the stream's start would come last.
+        // In the order of their types, the announcement, which belongs right after the stream's start, would come last.
         events.sort_by_key(|event| match event.type_() {
             gst::EventType::StreamStart => 0,
             _ if Place::announced(event).is_some() => 1,
@@ -361,7 +361,7 @@ impl RtpDemux {
         events
     }
 
-    /// An event of the input, as this stream has it.
+    /// Adapts an event of the input to this stream.
     fn event_for(&self, branch: &Branch, event: &gst::Event) -> Option<gst::Event> {
         match event.view() {
             gst::EventView::StreamStart(start) => {

@@ -1,8 +1,8 @@
 //! `ts-rtpdemux`: one input, a source pad for each stream in it.
 //!
 //! - `imp`: properties, pads, states.
-//! - `streams`: which stream a packet belongs to, and which streams there are.
-//! - `branch`: a source pad, pushed by whoever pushes into the element or by a context's thread.
+//! - `streams`: maps packets to streams, and lists the streams.
+//! - `branch`: a source pad, pushed by the thread upstream or by a context's thread.
 
 mod branch;
 mod imp;

@@ -1,4 +1,4 @@
-//! Which stream a packet belongs to, and which streams there are.
+//! Maps packets to streams, and lists the streams.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use threadbare_rtp::packet::{Packet, is_rtcp};
 use super::branch::Branch;
 use crate::rtp::session::{seed, sender_address};
 
-/// What tells one stream from another.
+/// The field that distinguishes streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "ThreadbareRtpDemuxBy")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
@@ -27,17 +27,17 @@ pub enum By {
     PayloadType,
 }
 
-/// What streams there may be.
+/// Limits on streams.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     pub(super) by: By,
     pub(super) streams_max: usize,
-    /// `None`: a stream may be silent for ever.
+    /// `None`: a stream may be silent forever.
     pub(super) idle_ns: Option<u64>,
     pub(super) probation_packets: u32,
 }
 
-/// What a stream is known by: two fields of the table's, one of which is the same for all.
+/// A stream's identity: two fields of the table's, one of them the same for all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Identity {
     from: SocketAddr,
@@ -46,14 +46,14 @@ pub(super) struct Identity {
 
 struct Route {
     identity: Identity,
-    /// `None`: it waits until there is a place for its pad.
+    /// `None`: it waits for a free place for its pad.
     branch: Option<Arc<Branch>>,
 }
 
-/// Where a packet goes.
+/// A packet's destination.
 pub(super) enum Way {
     To(Arc<Branch>),
-    /// To a stream that has no pad yet.
+    /// A stream without a pad yet.
     New(usize),
     Nowhere,
 }
@@ -61,12 +61,12 @@ pub(super) enum Way {
 pub(super) struct Streams {
     table: Demux<usize>,
     routes: Slab<Route>,
-    /// Ended, and perhaps not through with what was pushed before.
+    /// Ended, perhaps with earlier items still to push.
     closing: Vec<Arc<Branch>>,
     /// Of streams on probation.
     held: VecDeque<(Identity, gst::Buffer)>,
     limits: Limits,
-    /// Pads, those that are closing and those that are being made included.
+    /// Pads, including those being closed or made.
     pads: usize,
     opened: u32,
     pub(super) unmatched: u64,
@@ -94,7 +94,7 @@ impl Streams {
         }
     }
 
-    /// What a packet says of itself.
+    /// A packet's identifying fields.
     #[inline]
     pub(super) fn identify(&self, buffer: &gst::BufferRef) -> Option<Identity> {
         let map = buffer.map_readable().ok()?;
@@ -115,7 +115,7 @@ impl Streams {
         })
     }
 
-    /// Where a packet goes. Streams that had to go for it are given to [`Streams::take_expired`].
+    /// A packet's destination. Streams evicted for it go to [`Streams::take_expired`].
     #[inline]
     pub(super) fn find(&mut self, now_ns: u64, identity: Identity, buffer: &gst::Buffer) -> Way {
         let Identity { from, ssrc } = identity;
@@ -152,7 +152,7 @@ impl Streams {
         }
     }
 
-    /// Streams that are no more, to be closed.
+    /// Removed streams, to be closed.
     pub(super) fn take_expired(&mut self) -> Vec<Arc<Branch>> {
         let mut expired = Vec::new();
         while let Some((_, route)) = self.table.poll_expired() {
@@ -161,7 +161,7 @@ impl Streams {
         expired
     }
 
-    /// The same for one that the application does not want any more.
+    /// The same for one that the application removes.
     pub(super) fn remove(&mut self, number: u32) -> Option<Arc<Branch>> {
         let is_it = |route: &Route| route.branch.as_ref().is_some_and(|b| b.number == number);
         let (_, route) = self.routes.iter().find(|(_, route)| is_it(route))?;
@@ -180,7 +180,7 @@ impl Streams {
         Some(branch)
     }
 
-    /// The number of a new stream, and how many there were before; `None` while there is no place for another pad.
+    /// The number of a new stream, and the count of streams before it; `None` without a free place for another pad.
     pub(super) fn reserve(&mut self, route: usize) -> Option<(u32, u32)> {
         let identity = self.routes.get(route)?.identity;
         if self.pads >= self.limits.streams_max {
@@ -190,7 +190,7 @@ impl Streams {
             By::Ssrc | By::PayloadType => identity.ssrc.0,
             By::Sender => self.opened,
         };
-        // It has come back before its last pad was gone.
+        // The stream returned before its last pad was gone.
         if self.closing.iter().any(|branch| branch.number == number) {
             return None;
         }
@@ -199,7 +199,8 @@ impl Streams {
         Some((number, self.opened.wrapping_sub(1)))
     }
 
-    /// The new stream's pad is there, if the element took it. Gives back what was held for it. `Err`: the stream is gone again.
+    /// The new stream's pad exists, if the element accepted it. Returns the held items. `Err`: the stream is gone
+    /// again.
     pub(super) fn opened(
         &mut self,
         route: usize,
@@ -223,7 +224,7 @@ impl Streams {
         Ok(held)
     }
 
-    /// A pad is gone that had a place. `false`: somebody else saw to it.
+    /// A pad with a place is gone. `false`: it was handled elsewhere.
     pub(super) fn closed(&mut self, branch: &Arc<Branch>) -> bool {
         let Some(at) = self.closing.iter().position(|b| Arc::ptr_eq(b, branch)) else {
             return false;
@@ -233,7 +234,7 @@ impl Streams {
         true
     }
 
-    /// All that have a pad, those that are closing included.
+    /// All with a pad, including those being closed.
     pub(super) fn branches(&self) -> Vec<Arc<Branch>> {
         let open = self.routes.iter();
         open.filter_map(|(_, route)| route.branch.clone())
@@ -241,7 +242,7 @@ impl Streams {
             .collect()
     }
 
-    /// What streams on probation sent is from before a flush.
+    /// Packets of streams on probation predate a flush.
     pub(super) fn flush(&mut self) {
         self.held.clear();
     }
@@ -255,11 +256,11 @@ impl Streams {
     }
 }
 
-/// Of all packets, where the sender does not matter.
+/// Sender address of all packets where the sender does not matter.
 const NOBODY: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// Streams on probation at a time; a flood of them evicts its own.
 const STRANGERS_MAX: usize = 1024;
-/// Packets that are kept for streams on probation, all together.
+/// Packets kept for streams on probation, in total.
 const HELD_PACKETS_MAX: usize = 64;
 /// Longer than any process lives.
 const NEVER_NS: u64 = u64::MAX / 4;

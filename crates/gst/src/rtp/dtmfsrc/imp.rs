@@ -115,7 +115,7 @@ impl RtpDtmfSrc {
     }
 }
 
-/// What a `dtmf-event` asks for, if that is an RTP event of a key.
+/// The request of a `dtmf-event`, if it is an RTP event of a key.
 fn request_in(structure: &gst::StructureRef) -> Option<Request> {
     let is_key = structure.get::<i32>("type") == Ok(1);
     let is_rtp = structure.get_optional::<i32>("method").ok()?.unwrap_or(1) == 1;

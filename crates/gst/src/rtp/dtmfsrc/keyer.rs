@@ -15,7 +15,7 @@ use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::{Alarm, RunningTime};
 
-/// What the stream is made with.
+/// Settings of the stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stream {
     pub(super) clock_rate: u32,
@@ -26,7 +26,7 @@ pub(super) struct Stream {
     pub(super) base: RtpTime,
 }
 
-/// What was sent last, for the properties.
+/// Last sent values, for the properties.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     pub(super) seq: AtomicU32,
@@ -35,7 +35,7 @@ pub(super) struct Last {
     pub(super) requests: Single,
 }
 
-/// As the stock element has it, unless downstream asks for another.
+/// As in the stock element, unless downstream asks for another.
 const INTERVAL_MS: u32 = 40;
 /// Longer ones would make a key unbearably late.
 const INTERVAL_MS_MAX: u32 = 1000;
@@ -82,19 +82,19 @@ impl Keyer {
         cx.wake_self();
     }
 
-    /// How often the first and the last packet of an event are sent, from now on.
+    /// Copies of the first and the last packet of an event, from now on.
     pub(super) fn set_copies(&mut self, copies: u8) {
         self.stream.copies = copies;
-        // Others than the copies come from the caps.
+        // Other settings than the copies come from the caps.
         self.caps = None;
     }
 
-    /// Asks downstream. `Ok`: whether it wants something else than before.
+    /// Queries downstream. `Ok`: whether its wishes changed.
     fn negotiate(&mut self) -> Result<bool, gst::ErrorMessage> {
         let decided = self.decide().ok_or_else(|| {
             gst::error_msg!(
                 gst::StreamError::Format,
-                ["downstream takes no telephone events"]
+                ["downstream does not accept telephone events"]
             )
         })?;
         let (caps, interval_ms) = decided;
@@ -163,7 +163,7 @@ impl Keyer {
         buffer
     }
 
-    /// Tells the application what became of what it asked for, as the stock element does.
+    /// Reports a request's result to the application, as the stock element does.
     fn tell(&self, name: &str, request: Request) {
         let Some(element) = self.element.upgrade() else {
             return;

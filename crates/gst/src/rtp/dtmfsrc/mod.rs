@@ -10,7 +10,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Sends the keys it is told of as telephone events.
+    /// Sends requested keys as telephone events.
     pub struct RtpDtmfSrc(ObjectSubclass<imp::RtpDtmfSrc>) @extends gst::Element, gst::Object;
 }
 

@@ -45,9 +45,9 @@ impl Default for Settings {
 
 /// By the encoding: the static one, or the first dynamic one.
 const PAYLOAD_TYPE_AUTO: i32 = -1;
-/// As the stock payloaders have it.
+/// As in the stock payloaders.
 const SSRC_RANDOM: u32 = u32::MAX;
-/// No number is assigned; this is the one in use.
+/// No number is assigned; this one is common.
 const TELEPHONE_EVENT_DEFAULT: i32 = 101;
 const PTIME_MS_MAX: u32 = 200;
 
@@ -62,7 +62,7 @@ pub struct RtpG711 {
     settings: Mutex<Settings>,
     #[property(name = "meter", nick = "Meter", blurb = "Measure the loudness of the output, for `stats`", type = bool, get = |s: &Self| s.is_measuring.load(Relaxed), set = Self::set_measuring, default = false, mutable_playing)]
     is_measuring: AtomicBool,
-    /// The stream's state: entered by the thread that pushes, and by `stats`. Not held across a push.
+    /// The stream's state: used by the pushing thread, and by `stats`. Not held across a push.
     recoder: Mutex<Option<Recoder>>,
     /// Since the first packet, while it is switched on. Locked after `recoder`.
     meter: Mutex<Option<LineMeter>>,
@@ -82,7 +82,7 @@ impl RtpG711 {
         }
     }
 
-    /// A packet that goes out.
+    /// Measures an outgoing packet.
     fn measure(&self, packet: &[u8], config: &Config) {
         if !self.is_measuring.load(Relaxed) {
             return;
@@ -93,7 +93,7 @@ impl RtpG711 {
         }
     }
 
-    /// Sends what the store has, packet by packet.
+    /// Sends the store's contents, packet by packet.
     fn drain(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
         loop {
             let buffer = {
@@ -125,18 +125,22 @@ impl RtpG711 {
         }
     }
 
-    /// Packets are missing that would have lasted so long.
+    /// Packets of this total duration are missing.
     fn lost(&self, time: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) {
         let Some(duration) = duration else { return };
         if let Some(recoder) = lock(&self.recoder).as_mut() {
             recoder.handle_loss(time.map(gst::ClockTime::nseconds), duration.nseconds());
         }
         if let Err(error) = self.drain() {
-            gst::debug!(CAT, imp = self, "what was concealed was not taken: {error}");
+            gst::debug!(
+                CAT,
+                imp = self,
+                "downstream refused concealed audio: {error}"
+            );
         }
     }
 
-    /// The same stream goes out from here on, but nothing of what came in before counts.
+    /// The output stream continues, but earlier input no longer counts.
     fn restart(&self) {
         let mut recoder = lock(&self.recoder);
         if let Some(old) = recoder.take() {
@@ -158,7 +162,7 @@ impl RtpG711 {
             }
         };
         gst::debug!(CAT, imp = self, "from {caps} to {out}");
-        // The rest of what came in the encoding so far.
+        // The rest of the input in the old encoding.
         if let Some(recoder) = lock(&self.recoder).as_mut() {
             recoder.handle_end();
         }
@@ -182,7 +186,7 @@ impl RtpG711 {
         self.inline.src_pad.push_event(gst::event::Caps::new(&out))
     }
 
-    /// What is to be done with packets of these caps, and the caps of what goes out.
+    /// The recoder settings for these caps, and the output caps.
     fn plan(&self, caps: &gst::Caps) -> Result<(Config, gst::Caps), PlanError> {
         let settings = self.settings().clone();
         let known = caps.structure(0);
@@ -227,7 +231,7 @@ impl RtpG711 {
         Ok((config, out.build()))
     }
 
-    /// What came in, if downstream takes it; else the first that it takes.
+    /// The input encoding, if downstream takes it; else downstream's first.
     fn preferred(&self, input: &Format) -> Option<Encoding> {
         let accepted = self.inline.src_pad.peer_query_caps(None);
         let takes = |encoding| {
@@ -254,7 +258,7 @@ enum PlanError {
     Input(gst::Caps),
     #[error("encoding-name={0}: expected PCMU, PCMA or L16")]
     Encoding(String),
-    #[error("downstream takes none of PCMU, PCMA and L16")]
+    #[error("downstream accepts none of PCMU, PCMA and L16")]
     Downstream,
     #[error(
         "L16 of {0} Hz: G.711 has 8000 Hz, put a depayloader, audioresample and a payloader here"
@@ -262,7 +266,7 @@ enum PlanError {
     Rate(u32),
 }
 
-/// What the caps of a stream say that matters here.
+/// The relevant fields of a stream's caps.
 #[derive(Debug, Clone, Copy)]
 struct Format {
     encoding: Encoding,
@@ -333,7 +337,7 @@ fn template_caps() -> gst::Caps {
         .field("media", "audio")
         .field("encoding-name", gst::List::new(["PCMU", "PCMA", "L16"]))
         .build();
-    // What comes with a static payload type need not have a name.
+    // Caps with a static payload type may omit the name.
     let by_type = gst::Structure::builder("application/x-rtp")
         .field("media", "audio")
         .field("payload", gst::List::new([0i32, 8, 11]))
@@ -344,9 +348,9 @@ fn template_caps() -> gst::Caps {
         .build()
 }
 
-/// As the stock jitter buffer names its event.
+/// As in the stock jitter buffer.
 const PACKET_LOST: &str = "GstRTPPacketLost";
-/// As the stock session names its event.
+/// As in the stock session.
 const COLLISION: &str = "GstRTPCollision";
 const G711_RATE_HZ: u32 = 8000;
 
@@ -491,7 +495,7 @@ impl InlineElement for RtpG711 {
     }
 
     fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        // A session that found another sender with this SSRC asks for another one (RFC 3550, section 8.2).
+        // A session that found another sender with this SSRC requests a new one (RFC 3550, section 8.2).
         if let Some(collision) = event.structure().filter(|s| s.name() == COLLISION)
             && let Ok(ssrc) = collision.get::<u32>("ssrc")
         {

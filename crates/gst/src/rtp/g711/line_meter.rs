@@ -6,23 +6,23 @@ use threadbare_rtp::recode::Config;
 
 use crate::loudness::readings::add_readings;
 
-/// The meter of one stream. Some tens of KB, however long the stream lasts.
+/// The meter of one stream. Some tens of KB, for any duration.
 ///
-/// With thousands of streams that take turns, a meter has left the cache when the next packet comes, and waits for memory longer
-/// than it computes. So samples are collected for some packets, and measured at once; readings are of all of them.
+/// With thousands of streams taking turns, a meter has left the cache by the next packet, and memory costs it more time
+/// than computation. So samples are collected for some packets and measured together; readings include all of them.
 #[derive(Debug)]
 pub(super) struct LineMeter {
     meter: Meter,
     rate_hz: u32,
     samples: Box<[i16; BATCH_SAMPLES]>,
     collected: usize,
-    /// How many make a batch. The first one's length is random, so that streams that began together do not all measure in the
+    /// Size of a batch. The first one's length is random, so that streams that began together do not all measure in the
     /// same slice.
     batch: usize,
 }
 
 impl LineMeter {
-    /// Makes sure that `slot` has one for this rate; another rate begins anew.
+    /// Ensures that `slot` has a meter for this rate; another rate starts a new one.
     pub(super) fn fit(slot: &mut Option<LineMeter>, rate_hz: u32) -> Result<&mut Self, BuildError> {
         if slot
             .as_ref()
@@ -44,7 +44,7 @@ impl LineMeter {
         Ok(slot.as_mut().expect("it has just been filled"))
     }
 
-    /// A packet as the recoder has written it. Telephone events and comfort noise, which pass as they are, are no samples.
+    /// A packet written by the recoder. Telephone events and comfort noise, which pass unchanged, are not measured.
     pub(super) fn add_packet(&mut self, packet: &[u8], config: &Config) {
         let Some((header, mut payload)) = packet.split_at_checked(HEADER_BYTES) else {
             return;

@@ -1,7 +1,7 @@
 //! `ts-rtpg711`: depayloads, converts and payloads G.711 and L16 in one hop.
 //!
 //! - `imp`: properties, pads, negotiation.
-//! - `line_meter`: measures what goes out.
+//! - `line_meter`: measures the output.
 
 mod imp;
 mod line_meter;

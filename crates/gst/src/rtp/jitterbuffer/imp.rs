@@ -19,7 +19,7 @@ use crate::kit::time::RunningTime;
 use crate::kit::{lock, pad_function};
 use crate::rtp::source::ClockSkew;
 
-/// The stock element's, by number and nick.
+/// The stock element's numbers and nicks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
 #[enum_type(name = "ThreadbareRtpJitterBufferMode")]
 #[repr(i32)]
@@ -74,7 +74,7 @@ const LATENCY_MS_MAX: u32 = (LATENCY_NS_MAX / 1_000_000) as u32;
 const MAX_DROPOUT_MS_DEFAULT: u32 = 60_000;
 const MAX_DROPOUT_MS_MAX: u32 = i32::MAX as u32;
 const MAX_MISORDER_MS_DEFAULT: u32 = 2_000;
-/// Packets that wait to be taken in. Whoever pushes more of them at once than this, on a thread of its own, waits.
+/// Packets that may wait for the jitter buffer. An ordinary thread that pushes more at once waits.
 const WAITING_PACKETS_MAX: u32 = 200;
 
 impl Settings {
@@ -94,7 +94,7 @@ impl Settings {
         }
     }
 
-    /// The jitter buffer's settings. The clock rate is that of telephony until a packet's is known.
+    /// The jitter buffer's settings. The clock rate is that of telephony until a packet's rate is known.
     fn jitter(&self) -> jitter::Config {
         let latency_ns = u64::from(self.latency_ms) * 1_000_000;
         jitter::Config {
@@ -103,7 +103,7 @@ impl Settings {
                 ClockSkew::Window => Skew::Window,
                 ClockSkew::None => Skew::None,
             },
-            // What the pipeline was told is the most that it can be.
+            // The latency reported to the pipeline is the maximum.
             adaptive: self.adaptive.then_some(Adaptive {
                 min_ns: 0,
                 max_ns: latency_ns,
@@ -122,7 +122,7 @@ impl Settings {
         }
     }
 
-    /// Packets in order wait only for what is downstream; if they may be dropped, these are the ones.
+    /// Packets in order wait only for downstream; if packets may be dropped, drop these.
     fn limit(&self, items: &Queue) {
         let (leaky, time_ns) = if self.drop_on_latency {
             (Leaky::Downstream, u64::from(self.latency_ms) * 1_000_000)
@@ -172,7 +172,7 @@ impl RtpJitterBuffer {
         lock(&self.shared).clone()
     }
 
-    /// A setting that counts while it plays, too.
+    /// A setting that also takes effect while playing.
     fn configure(&self, change: impl FnOnce(&mut Settings)) {
         let (settings, latency_changed) = {
             let mut settings = self.settings();
@@ -212,7 +212,7 @@ impl RtpJitterBuffer {
             .chain(self.obj().upcast_ref(), &self.context, item)
     }
 
-    /// A packet that nobody wrote a time on arrived now.
+    /// A packet without a time arrived now.
     #[cold]
     fn stamp(&self, buffer: &mut gst::Buffer) {
         let segment = self.sink_pad.sticky_event::<gst::event::Segment>(0);
@@ -260,7 +260,7 @@ impl RtpJitterBuffer {
         }
         let own = gst::ClockTime::from_mseconds(self.settings().latency_ms.into());
         let slice = self.crossing.latency(&self.context);
-        // It waits for what is missing by the clock, so it is live; how much it may hold has no bound in time.
+        // It waits for missing packets by the clock, so it is live; its contents have no bound in time.
         latency.set(true, min + own + slice, gst::ClockTime::NONE);
         true
     }
@@ -283,7 +283,7 @@ impl RtpJitterBuffer {
             .field("num-late", stats.late)
             .field("num-duplicates", stats.duplicates)
             .field("avg-jitter", stats.jitter_ns)
-            // Nothing is asked for again.
+            // No retransmission requests.
             .field("rtx-count", 0u64)
             .field("rtx-success-count", 0u64)
             .field("rtx-per-packet", 0f64)
@@ -414,7 +414,7 @@ impl ElementImpl for RtpJitterBuffer {
             gst::StateChange::PausedToPlaying => {
                 self.crossing.start(RunningTime::of(&*self.obj()));
             }
-            // It waits by the clock, which it can only do while it plays.
+            // It waits by the clock, which requires PLAYING.
             gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
                 return Ok(gst::StateChangeSuccess::NoPreroll);
             }

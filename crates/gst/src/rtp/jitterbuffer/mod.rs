@@ -1,7 +1,7 @@
-//! `ts-rtpjitterbuffer`: the jitter buffer as an element of its own, for pipelines that have the packets already.
+//! `ts-rtpjitterbuffer`: the jitter buffer as an element, for pipelines that receive packets by other means.
 //!
 //! - `imp`: properties, pads, states.
-//! - `orderer`: puts packets in order, events in their place between them, and times on what comes out.
+//! - `orderer`: orders packets, keeps events in their place, and sets output times.
 //! - `pusher`: the downstream side, on a context's thread.
 
 mod imp;
@@ -12,7 +12,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Puts RTP packets in order and tells what is missing.
+    /// Reorders RTP packets and reports missing ones.
     pub struct RtpJitterBuffer(ObjectSubclass<imp::RtpJitterBuffer>) @extends gst::Element, gst::Object;
 }
 

@@ -1,6 +1,6 @@
-//! Puts packets in order, events in their place between them, and times on what comes out.
+//! Orders packets, keeps events in their place, and sets output times.
 //!
-//! Times are running time, in and out: a packet arrived when its buffer says so, on whatever clock the pipeline has.
+//! Times are running time, in and out: a buffer's timestamp is its arrival, on any pipeline clock.
 
 use std::collections::VecDeque;
 
@@ -21,29 +21,29 @@ struct Held {
     number: u64,
 }
 
-/// An event that waits for what came before it.
+/// An event that waits for all earlier packets.
 struct Waiting {
     event: gst::Event,
     /// Number of the first packet that came after it.
     before: u64,
-    /// Packets from before it that are held yet.
+    /// Earlier packets that are still held.
     left: u32,
 }
 
-/// What is set for the stream besides the jitter buffer's own settings.
+/// Stream settings besides the jitter buffer's own.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Options {
     pub(super) do_lost: bool,
     pub(super) ts_offset_ns: i64,
-    /// Consecutive packets that start the stream before the latency has passed; 0: no number does.
+    /// Consecutive packets that start the stream before the latency has passed; 0: disabled.
     pub(super) faststart_packets: u32,
 }
 
-/// Where a payload type's clock rate comes from.
+/// The source of a payload type's clock rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rate {
     Known,
-    /// The application may know.
+    /// To be asked of the application.
     Ask,
 }
 
@@ -51,25 +51,25 @@ pub(super) struct Orderer {
     jitter: JitterBuffer<Held>,
     options: Options,
     payload_type: Option<PayloadType>,
-    /// Clock rates by payload type, as the application gave them.
+    /// Clock rates by payload type, from the application.
     told: Vec<(PayloadType, u32)>,
     caps: Option<gst::Caps>,
     segment_in: gst::FormattedSegment<gst::ClockTime>,
     segment_out: gst::FormattedSegment<gst::ClockTime>,
-    /// Comes before anything else.
+    /// Pushed before anything else.
     ready: VecDeque<Produced>,
     events: VecDeque<Waiting>,
     numbered: u64,
     arrival_ns: u64,
     starting: Option<Starting>,
-    /// The next packet does not go on from the last one.
+    /// The next packet is discontinuous.
     resync: bool,
     /// Counted by jitter buffers of other clock rates.
     past: Stats,
     unknown: u64,
 }
 
-/// The first packets are held for the latency, since those before them may come yet.
+/// The first packets are held for the latency, since earlier ones may still come.
 #[derive(Debug, Clone, Copy, Default)]
 struct Starting {
     last: Option<SeqNum>,
@@ -104,7 +104,7 @@ impl Orderer {
         })
     }
 
-    /// Changes what can be changed while it runs.
+    /// Changes settings that may change at run time.
     pub(super) fn configure(&mut self, config: jitter::Config, options: Options) {
         self.options = options;
         self.jitter.set_drop_on_latency(config.drop_on_latency);
@@ -116,7 +116,7 @@ impl Orderer {
         }
     }
 
-    /// Whether the clock rate of this payload type is known. For most packets: of the same type as the last one.
+    /// Whether the clock rate of this payload type is known. Fast for the same type as the last packet's.
     #[inline]
     pub(super) fn rate(&mut self, payload_type: PayloadType) -> Rate {
         if self.payload_type == Some(payload_type) {
@@ -139,8 +139,8 @@ impl Orderer {
             .or(told.map(|(_, rate_hz)| *rate_hz))
     }
 
-    /// What the application answered. Without an answer, the static payload types have their rate, and what comes in
-    /// between packets of a known rate has that. `false`: the packet cannot be placed.
+    /// Takes the application's answer. Without one, static payload types have their own rate, and packets among those
+    /// of a known rate use that. `false`: the packet cannot be placed.
     pub(super) fn answer(&mut self, payload_type: PayloadType, caps: Option<&gst::Caps>) -> bool {
         let present = self
             .payload_type
@@ -153,7 +153,7 @@ impl Orderer {
             self.unknown += 1;
             return false;
         };
-        // Asked once for each of the 128 that there are.
+        // Asked once for each of the 128 types.
         self.told.push((payload_type, rate_hz));
         self.use_rate(payload_type, rate_hz);
         true
@@ -171,7 +171,7 @@ impl Orderer {
         }) else {
             return;
         };
-        // What is held was sent at the rate before.
+        // Held packets were sent at the previous rate.
         self.jitter.release_all();
         while let Some(produced) = self.poll_jitter(u64::MAX, true) {
             self.ready.push_back(produced);
@@ -180,13 +180,13 @@ impl Orderer {
         self.jitter = jitter;
     }
 
-    /// The application has other caps for payload types now.
+    /// The application's caps for payload types have changed.
     pub(super) fn clear_told(&mut self) {
         self.told.clear();
         self.payload_type = None;
     }
 
-    /// Takes a packet in, at running time `now_ns` if there is a clock.
+    /// Takes a packet, at running time `now_ns` if there is a clock.
     #[inline]
     pub(super) fn handle(&mut self, now_ns: Option<u64>, fields: Fields, buffer: gst::Buffer) {
         let stamped = buffer
@@ -217,7 +217,7 @@ impl Orderer {
         );
     }
 
-    /// Whether the stream can start with what is there.
+    /// Starts the stream if the packets held allow it.
     #[cold]
     fn begin(&mut self, seq: SeqNum) {
         let Some(starting) = &mut self.starting else {
@@ -227,7 +227,7 @@ impl Orderer {
         starting.run = if follows { starting.run + 1 } else { 1 };
         starting.last = Some(seq);
         let is_run = (1..=starting.run).contains(&self.options.faststart_packets);
-        // The sender says with which number it began.
+        // The sender announced its first number.
         let base = self.caps.as_ref().and_then(|caps| caps.structure(0));
         let base = base.and_then(|caps| caps.get::<u32>("seqnum-base").ok());
         if is_run || base == Some(u32::from(seq.0)) {
@@ -240,7 +240,7 @@ impl Orderer {
         self.jitter.set_release(Release::InOrder);
     }
 
-    /// Puts a serialized event behind the packets that came before it.
+    /// Queues a serialized event behind all earlier packets.
     pub(super) fn place(&mut self, event: gst::Event) {
         match event.view() {
             gst::EventView::Caps(caps) => {
@@ -262,8 +262,8 @@ impl Orderer {
         });
     }
 
-    /// What is to be pushed next at running time `now_ns`; without a clock, whatever is held. `losses`: packets may be
-    /// given up for lost.
+    /// The next item to push at running time `now_ns`; without a clock, any item held. `losses`: packets may be
+    /// declared lost.
     #[inline]
     pub(super) fn poll(&mut self, now_ns: Option<u64>, losses: bool) -> Option<Produced> {
         if let Some(produced) = self.ready.pop_front() {
@@ -279,7 +279,7 @@ impl Orderer {
 
     fn due_event(&mut self) -> Option<Produced> {
         let first = self.events.front()?;
-        // A packet that may yet turn out to be of a new source keeps nothing waiting.
+        // A packet that may yet turn out to be of a new source holds nothing up.
         if first.left > 0 && self.jitter.next_timeout().is_some() {
             return None;
         }
@@ -354,7 +354,7 @@ impl Orderer {
         buffer
     }
 
-    /// A running time as a timestamp in the segment downstream.
+    /// Converts a running time to a timestamp in the segment downstream.
     fn position(&self, play_ns: u64) -> Option<gst::ClockTime> {
         let play_ns = play_ns.saturating_add_signed(self.options.ts_offset_ns);
         self.segment_out
@@ -370,12 +370,12 @@ impl Orderer {
         }
     }
 
-    /// When [`Orderer::poll`] has something if nothing arrives before, running time.
+    /// When [`Orderer::poll`] has output if nothing arrives before, running time.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         self.jitter.next_timeout()
     }
 
-    /// Forgets what is held, and gives back the sticky events that are still true.
+    /// Drops everything held, and returns the sticky events that are still valid.
     pub(super) fn flush(&mut self) -> Vec<gst::Event> {
         self.ready.clear();
         self.jitter.flush();
@@ -403,7 +403,7 @@ impl Orderer {
         self.unknown
     }
 
-    /// How full it is: what is held, of the latency.
+    /// Fill level: the audio held as a share of the latency.
     pub(super) fn percent(&self) -> i32 {
         let part = self.jitter.held_ns().saturating_mul(100);
         part.checked_div(self.jitter.latency_ns())
@@ -411,7 +411,7 @@ impl Orderer {
     }
 }
 
-/// What caps say of the clock rate of a payload type.
+/// The clock rate of a payload type, from caps.
 fn rate_of(caps: &gst::Caps, payload_type: PayloadType) -> Option<u32> {
     let structure = caps.structure(0)?;
     if let Ok(payload) = structure.get::<i32>("payload")
@@ -425,7 +425,7 @@ fn rate_of(caps: &gst::Caps, payload_type: PayloadType) -> Option<u32> {
         .then_some(rate_hz)
 }
 
-/// Counts add up; the present state is that of the last one.
+/// Counts add up; the present state is the last one's.
 fn add(sum: &mut Stats, stats: &Stats) {
     *sum = Stats {
         received: sum.received + stats.received,

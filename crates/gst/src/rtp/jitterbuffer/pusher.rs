@@ -1,7 +1,7 @@
 //! The downstream side of `ts-rtpjitterbuffer`, on its context's thread.
 //!
-//! What arrived lies in a queue that the sink pad fills. Each pass takes all of it into the jitter buffer and pushes what
-//! is in order. The timer is for what is missing.
+//! The sink pad fills a queue. Each pass moves its packets into the jitter buffer and pushes those in order. The timer
+//! is for missing packets.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,12 +19,12 @@ use crate::kit::source::{Produced, Producer};
 use crate::kit::time::{Alarm, RunningTime};
 use crate::rtp::playout::Fields;
 
-/// What both sides share.
+/// State shared by both sides.
 pub(super) struct Shared {
-    /// Entered by the context's thread for each packet, by others for statistics and settings. Not held across a push or a
+    /// Used by the context's thread for each packet, by others for statistics and settings. Not held across a push or a
     /// signal.
     pub(super) orderer: Mutex<Orderer>,
-    /// How long packets are under way before they come here, as upstream says, ns.
+    /// Upstream's latency before packets arrive here, ns.
     pub(super) upstream_ns: AtomicU64,
     pub(super) malformed: AtomicU64,
     has_warned: AtomicBool,
@@ -43,7 +43,7 @@ impl Shared {
 
 pub(super) struct Pusher {
     items: Queue,
-    /// Of a list that is being taken in.
+    /// Rest of a list being processed.
     list: std::vec::IntoIter<gst::Buffer>,
     shared: Arc<Shared>,
     time: RunningTime,
@@ -63,7 +63,7 @@ impl Pusher {
         }
     }
 
-    /// Running time by which packets had to be here, if there is a clock.
+    /// Running time of this pass, if there is a clock.
     fn now_ns(&self, cx: &Cx<'_>) -> Option<u64> {
         let now_ns = self.time.at(cx.now_ns())?.nseconds();
         let upstream_ns = self.shared.upstream_ns.load(Ordering::Relaxed);
@@ -145,7 +145,7 @@ impl Producer for Pusher {
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         let now_ns = self.now_ns(cx);
-        // What is due half a slice from now comes out now, rather than half a slice late.
+        // Outputs due half a slice from now are pushed now, rather than half a slice late.
         let half_slice_ns = cx.local().shard().wait().as_nanos() as u64 / 2;
         let due_ns = now_ns.map(|now_ns| now_ns.saturating_add(half_slice_ns));
         loop {
@@ -167,7 +167,7 @@ impl Producer for Pusher {
                     self.list = list.iter_owned().collect::<Vec<_>>().into_iter();
                 }
                 Some(Item::Event(event)) => lock(&self.shared.orderer).place(event),
-                // All that has come is in.
+                // All arrived packets are in.
                 None => {
                     if let Some(produced) = lock(&self.shared.orderer).poll(due_ns, true) {
                         return produced;
@@ -180,7 +180,7 @@ impl Producer for Pusher {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // Upstream has sent its last: nobody is left to see the error and report it.
+        // Upstream has ended, so no later push can return the error.
         if self.items.fail_kept(error)
             && let Some(element) = self.element.upgrade()
         {

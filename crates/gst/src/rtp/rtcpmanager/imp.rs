@@ -80,7 +80,7 @@ impl RtcpManager {
         members.map(|(member, _)| member.clone()).collect()
     }
 
-    /// The session that a new pad is for: the one it names, or the first without such a pad.
+    /// The session of a new pad: the named one, or the first without such a pad.
     fn assign(&self, role: Role, name: Option<&str>) -> Option<Arc<Member>> {
         let prefix = role.template().trim_end_matches("%u");
         let asked = match name.and_then(|name| name.strip_prefix(prefix)) {
@@ -110,7 +110,7 @@ impl RtcpManager {
         Some(member.clone())
     }
 
-    /// The pad that a session's reports go out of.
+    /// The pad for a session's reports.
     fn report_pad(&self, member: &Member) -> Option<gst::Pad> {
         let name = Role::SendRtcp
             .template()
@@ -118,7 +118,7 @@ impl RtcpManager {
         self.obj().static_pad(&name)
     }
 
-    /// Puts a session on a context's thread, if it has a pad to report through.
+    /// Places a session on a context's thread, if it has a pad for reports.
     fn add(&self, member: &Member) -> Result<(), gst::ErrorMessage> {
         let Some(pad) = self.report_pad(member) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! One session's pads and what goes through them.
+//! One session's pads and their data.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -38,7 +38,7 @@ impl Role {
         }
     }
 
-    /// Of the pad that what comes in at this one goes out of.
+    /// The output pad that belongs to this input pad.
     fn way_out(self) -> Option<&'static str> {
         match self {
             Role::RecvRtp => Some("recv_rtp_src_%u"),
@@ -54,16 +54,16 @@ impl Role {
     }
 }
 
-/// A session. Its pads have it, it does not have them but for the one that its reports go out of.
+/// A session. Its pads refer to it; it refers only to its report pad.
 pub(super) struct Member {
     pub(super) id: u32,
     pub(super) session: Arc<RtpSession>,
     pub(super) driver: Driver<Reporter>,
     sends: AtomicBool,
-    /// Packets that were no RTP, and that the session refused.
+    /// Packets that are not RTP, and packets that the session refused.
     malformed: AtomicU64,
     refused: AtomicU64,
-    /// Where what is sent comes from.
+    /// Sender address for outgoing packets.
     sender: Mutex<gst::glib::WeakRef<gst::Pad>>,
     listener: OnceLock<Listener>,
 }
@@ -91,7 +91,7 @@ impl Member {
         member
     }
 
-    /// A pad of this session, and the one that what comes in there goes out of.
+    /// A pad of this session, and its output pad.
     pub(super) fn make_pads(
         self: &Arc<Self>,
         element: &RtcpManager,
@@ -150,7 +150,7 @@ impl Member {
                             Ok(gst::FlowSuccess::Ok)
                         })
                     })
-                    // What is said about the peer's RTCP concerns nothing that goes out.
+                    // Events of the peer's RTCP do not concern the output.
                     .event_function(|_, _, _| true)
                     .build()
             }
@@ -179,7 +179,7 @@ impl Member {
         Ok(gst::FlowSuccess::Ok)
     }
 
-    /// Whether the session takes a packet that was received.
+    /// Whether the session accepts a received packet.
     fn admit(&self, buffer: &gst::Buffer) -> bool {
         let from = sender_address(buffer).unwrap_or(NOBODY);
         let header = {
@@ -196,7 +196,7 @@ impl Member {
         let admission = self.session.handle_rtp(clock_now_ns(), from, header);
         if admission == Admission::Refused {
             self.refused.fetch_add(1, Ordering::Relaxed);
-            // It may have been a collision, which is to be answered.
+            // It may have been a collision, which needs an answer.
             self.wake();
         }
         admission == Admission::Admitted
@@ -245,7 +245,7 @@ impl Member {
                     self.session.rtcp().session.set_clock_rates(rates);
                 }
             }
-            // Who sends is there as long as it sends; who only listens, as long as there is something to hear.
+            // A sender is present while it sends; a receiver, while there is something to receive.
             gst::EventView::Eos(_)
                 if role == Role::SendRtp || !self.sends.load(Ordering::Relaxed) =>
             {
@@ -274,6 +274,6 @@ impl Member {
     }
 }
 
-/// Of packets that nobody wrote a sender on.
+/// Sender address for packets without one.
 const NOBODY: std::net::SocketAddr =
     std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

@@ -1,8 +1,8 @@
-//! `ts-rtcpmanager`: RTCP for pipelines that move their RTP by other means.
+//! `ts-rtcpmanager`: RTCP for pipelines with other transport for their RTP.
 //!
 //! - `imp`: properties, request pads, states.
-//! - `member`: one session's pads and what goes through them.
-//! - `reporter`: what the session has to say, from a context's thread.
+//! - `member`: one session's pads and their data.
+//! - `reporter`: sends the session's RTCP from a context's thread.
 
 mod imp;
 mod member;
@@ -12,7 +12,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Counts the RTP that passes, and reports on it.
+    /// Counts passing RTP, and reports on it.
     pub struct RtcpManager(ObjectSubclass<imp::RtcpManager>) @extends gst::Element, gst::Object;
 }
 

@@ -1,4 +1,4 @@
-//! What a session has to say, from a context's thread: a timer that all sessions of the thread share, and a pad.
+//! Sends a session's RTCP from a context's thread: a timer shared by the thread's sessions, and a pad.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Reporter {
     pub(super) fn leave(&mut self) {
         let now_ns = clock_now_ns();
         self.session.rtcp().session.send_bye(now_ns, "");
-        // Whoever would wait is not waited for.
+        // Futures from downstream are dropped without a wait.
         let mut left = Pending::default();
         while let Some(buffer) = self.next(now_ns) {
             if scope(&mut left, || self.pad.push(buffer)).is_err() {
@@ -45,8 +45,8 @@ impl Reporter {
 }
 
 impl Producer for Reporter {
-    // A report that is not taken is made up for by the next one, or by nobody: no reason to stop the media. Nor the
-    // reports: whoever takes them may only have started a moment later.
+    // A failed report does not stop the media, since the next one replaces it. Nor does it stop the reports: downstream
+    // may only have started a moment later.
     const REPORTS_FLOW: bool = false;
     const OUTLIVES_FLOW_ERRORS: bool = true;
 
@@ -62,7 +62,7 @@ impl Producer for Reporter {
     fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        // Sessions are asked by the time of the slice, which the timer may have fired half of early.
+        // Sessions are polled with the slice's time; the timer may fire half a slice early.
         let next = self.next(cx.now_ns());
         self.session.tell_events();
         if let Some(buffer) = next {
@@ -83,7 +83,7 @@ impl Producer for Reporter {
     }
 
     fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
-        // A stream of its own: what comes in are other ones.
+        // A stream of its own, apart from the incoming ones.
         let stream_id = format!("{:016x}/{}", seed(), pad.name());
         let start = gst::event::StreamStart::builder(&stream_id)
             .group_id(gst::GroupId::next())
@@ -101,7 +101,7 @@ impl Producer for Reporter {
         gst::info!(
             crate::kit::CAT,
             obj = self.pad,
-            "a report was not taken: {error}"
+            "downstream refused a report: {error}"
         );
     }
 }

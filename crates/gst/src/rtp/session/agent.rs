@@ -1,4 +1,4 @@
-//! The RTCP of a session, on a context's thread: one timer for what is due, one descriptor for what comes.
+//! The RTCP of a session, on a context's thread: one timer for sending, one descriptor for receiving.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -45,7 +45,7 @@ impl RtcpAgent {
         Ok(handle)
     }
 
-    /// Says BYE, at once: the sockets are about to close, and the session is small.
+    /// Sends BYE at once: the sockets are about to close, and the session is small.
     pub(super) fn leave(&mut self, cx: &mut Cx<'_>) {
         let now_ns = clock_now_ns();
         {
@@ -60,8 +60,8 @@ impl RtcpAgent {
         cx.clear_timer();
     }
 
-    /// The socket that is ours alone to read. With rtcp-mux the one who receives the RTP hands us what is RTCP, and so
-    /// does the one who reads a shared port.
+    /// The socket that this agent alone reads. With rtcp-mux the RTP's receiver passes on the RTCP, and so does the
+    /// reader of a shared port.
     fn rtcp_socket(&self) -> Option<&Udp> {
         self.sockets
             .as_ref()
@@ -83,13 +83,13 @@ impl RtcpAgent {
                     self.session.handle_rtcp(now_ns, address_of(&from), packet);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // The ICMP answer to something sent, and the like.
+                // The ICMP answer to an earlier packet, and similar errors.
                 Err(_) => {}
             }
         }
     }
 
-    /// Sends what is due.
+    /// Sends the packets that are due.
     fn transmit(&mut self, now_ns: u64) {
         if !self.session.rtcp().may_report() {
             return;
@@ -111,7 +111,7 @@ impl RtcpAgent {
         self.session.tell_events();
     }
 
-    /// RTCP that does not go out is made up for by the next one.
+    /// The next packet makes up for RTCP that could not be sent.
     fn send(&self, bytes: &[u8], to: SocketAddr) {
         if let Some(sockets) = &self.sockets {
             let udp = sockets.rtcp.as_ref().unwrap_or(&sockets.rtp);
@@ -119,7 +119,7 @@ impl RtcpAgent {
             if send_to(udp.fd(), bytes, &to)
                 .is_err_and(|e| e.kind() == ErrorKind::ConnectionRefused)
             {
-                // That was the answer to an earlier one.
+                // That was the ICMP answer to an earlier one.
                 let _ = send_to(udp.fd(), bytes, &to);
             }
         }
@@ -143,7 +143,7 @@ impl RtcpAgent {
 
 impl Agent for RtcpAgent {
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
-        // Sessions are asked for what is due by the time of the slice, which `About` may have fired half of early.
+        // Sessions are polled with the slice's time; `About` may fire half a slice early.
         let now_ns = cx.now_ns();
         if let Ready::Io(_) = ready {
             self.receive(now_ns);
@@ -159,8 +159,7 @@ impl Agent for RtcpAgent {
 
 /// No RTCP packet of a session this small is longer than an Ethernet frame.
 pub(crate) const PACKET_BYTES_MAX: usize = 1500;
-/// How often is looked whether there is something to report on: half of RTCP's shortest usual interval (RFC 3550, section
-/// 6.2).
+/// How often to check for something to report on: half of RTCP's shortest usual interval (RFC 3550, section 6.2).
 const HELD_NS: u64 = 2_500_000_000;
-/// Packets in one pass, each way.
+/// Packets in one pass, in each direction.
 const BUDGET: usize = 16;

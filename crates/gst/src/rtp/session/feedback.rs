@@ -1,4 +1,4 @@
-//! What both elements of a session may say about feedback, and what the peer is asked for.
+//! Feedback settings from both elements of a session, and requests to the peer.
 
 use gst::glib;
 use gst::prelude::*;
@@ -35,12 +35,12 @@ impl RtpProfile {
     }
 }
 
-/// Reports without feedback are as rare as without this profile.
+/// Reports without feedback are as rare as in AVP.
 const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
-/// A picture that is asked for a second late is of use yet.
+/// A picture requested a second late is still useful.
 const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
 
-/// The properties `rtp-profile` and `rtcp-reduced-size`. What was not set is left to the session's other element.
+/// The properties `rtp-profile` and `rtcp-reduced-size`. Unset ones are left to the session's other element.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FeedbackSettings {
     profile: Option<RtpProfile>,
@@ -81,7 +81,7 @@ impl PropertyGroup for FeedbackSettings {
 }
 
 impl FeedbackSettings {
-    /// Adds what another element asks for. What was said first holds; `Err` tells of what differs.
+    /// Adds another element's settings. The first setting wins; `Err` describes the difference.
     fn agree(&mut self, asked: FeedbackSettings) -> Result<(), String> {
         let mut differs = Vec::new();
         match (self.profile, asked.profile) {
@@ -104,7 +104,7 @@ impl FeedbackSettings {
 }
 
 impl RtpSession {
-    /// An element comes with these settings. Warns, in its name, when another one that came before said otherwise.
+    /// An element joins with these settings. Warns, in its name, when an earlier element had others.
     pub(crate) fn agree(&self, element: &gst::Element, asked: FeedbackSettings) {
         let agreed = {
             let mut agreed = lock(&self.feedback);
@@ -113,7 +113,7 @@ impl RtpSession {
                 gst::warning!(
                     CAT,
                     obj = element,
-                    "session '{name}' was begun with other settings, which hold: {differs}"
+                    "session '{name}' already has other settings, which apply: {differs}"
                 );
             }
             *agreed
@@ -127,18 +127,18 @@ impl RtpSession {
         self.wake_agent();
     }
 
-    /// Whether feedback is sent at all.
+    /// Whether feedback is sent.
     pub(crate) fn has_feedback(&self) -> bool {
         lock(&self.feedback).profile == Some(RtpProfile::Avpf)
     }
 
-    /// The last round trip that is known.
+    /// The last known round trip.
     pub(crate) fn round_trip_ns(&self) -> Option<u64> {
         self.rtcp().session.stats().rtt_ns
     }
 
-    /// Asks a source for a new picture, or for a full one whatever became of the last. Where none is named, or none that is
-    /// known, the one that is listened to. False: there is nobody to ask, or not now.
+    /// Requests from a source a new picture, or a full one regardless of the last picture's fate. Without a source, or
+    /// with an unknown one, asks the current source. False: no source, or not possible now.
     pub(crate) fn request_picture(&self, media: Option<Ssrc>, full: bool) -> bool {
         if !self.has_feedback() {
             return false;
@@ -147,7 +147,7 @@ impl RtpSession {
         if rtcp.silent {
             return false;
         }
-        // Whoever got the picture from us calls it by our number.
+        // A viewer behind us names the source by our SSRC.
         let known = media.filter(|media| rtcp.knows(*media));
         let Some(media) = known.or(rtcp.session.current_ssrc()) else {
             return false;
@@ -163,7 +163,7 @@ impl RtpSession {
         is_asked
     }
 
-    /// Asks a source for packets again. False: there is nobody to ask, or not now.
+    /// Requests packets from a source again. False: no source, or not possible now.
     pub(crate) fn request_packets(&self, now_ns: u64, media: Ssrc, lost: &[SeqNum]) -> bool {
         if !self.has_feedback() {
             return false;

@@ -1,8 +1,8 @@
-//! One RTP session on shared threads: what a `ts-rtpsrc` and a `ts-rtpsink` have in common.
+//! One RTP session on shared threads: the common part of a `ts-rtpsrc` and a `ts-rtpsink`.
 //!
-//! It has a pair of sockets, one RTCP session for both directions, and knows where its peer is. Elements with the
-//! same `session` property share one; without a name each has its own. An agent on a context's thread sends and
-//! receives the RTCP ([`agent`]); RTP itself is the elements' business.
+//! It has a pair of sockets, one RTCP session for both directions, and its peer's address. Elements with the same
+//! `session` property share one; without a name each has its own. An agent on a context's thread sends and receives the
+//! RTCP ([`agent`]); the elements handle RTP themselves.
 //!
 //! | field | who |
 //! |---|---|
@@ -37,7 +37,7 @@ use agent::RtcpAgent;
 pub(crate) use feedback::FeedbackSettings;
 pub(crate) use sockets::{SocketSettings, Sockets};
 
-/// What elements of one session share. Laid out by hand: what a packet touches comes first.
+/// The shared state of one session's elements. Laid out by hand: the fields of each packet come first.
 #[repr(C)]
 pub(crate) struct RtpSession {
     sent: Mutex<Sent>,
@@ -46,34 +46,34 @@ pub(crate) struct RtpSession {
     name: String,
     sockets: Mutex<Option<Arc<Sockets>>>,
     agent: Mutex<Running>,
-    /// Told of what happens in the session.
+    /// Receives the session's events.
     listeners: Mutex<Arc<[Weak<Listening>]>>,
-    /// What the elements have agreed on.
+    /// The elements' agreed settings.
     feedback: Mutex<FeedbackSettings>,
 }
 
 type Listening = dyn Fn(&Event) + Send + Sync;
-/// Is told of events as long as it is kept.
+/// Receives events until dropped.
 pub(crate) type Listener = Arc<Listening>;
 
-/// The RTCP state and what is known of the peer.
+/// The RTCP state and the peer's address.
 #[repr(C)]
 pub(crate) struct Rtcp {
     peers: Option<PeerLatch>,
-    /// Where to send by configuration; goes before what was learned.
+    /// The configured destination; overrides the learned one.
     destination: Option<SocketAddr>,
     rtcp_destination: Option<SocketAddr>,
     mux: bool,
     /// No RTCP goes out.
     silent: bool,
-    /// Our SSRC may still become that of the packets that a sink will send: nobody has heard of it.
+    /// Our SSRC may still change to that of a sink's packets: it has not been sent yet.
     ssrc_is_open: bool,
-    /// Dropped for coming from somebody else than the peer.
+    /// Packets dropped because they came from another address than the peer's.
     pub(crate) strangers: u64,
     pub(crate) session: Session,
 }
 
-/// What has been sent, for the next sender report.
+/// Sent packets, for the next sender report.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     ssrc: Ssrc,
@@ -89,12 +89,12 @@ struct Running {
     agent: Option<(AgentHandle<RtcpAgent>, Place)>,
 }
 
-/// What becomes of an RTP packet that was received.
+/// The verdict on a received RTP packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// It belongs to the stream, or may prove to.
+    /// It belongs to the stream, or its source is on probation.
     Admitted,
-    /// It is somebody else's, or our own.
+    /// It is another sender's, or our own.
     Refused,
 }
 
@@ -114,7 +114,7 @@ impl RtpSession {
         session
     }
 
-    /// A session of nobody else's.
+    /// A private session.
     pub(crate) fn alone() -> Arc<RtpSession> {
         Arc::new(RtpSession::new(""))
     }
@@ -149,7 +149,7 @@ impl RtpSession {
         }
     }
 
-    /// Joins anew, with nothing counted and nobody known.
+    /// Joins anew, with counters and sources reset.
     pub(crate) fn rejoin(&self, terms: &Terms) {
         let config = terms.config();
         let mut rtcp = self.rtcp();
@@ -164,7 +164,7 @@ impl RtpSession {
         rtcp.strangers = 0;
     }
 
-    /// Writes the next RTCP packet that is due, for whoever sends it otherwise than by the sockets.
+    /// Writes the next RTCP packet that is due, for senders without the sockets.
     pub(crate) fn poll_rtcp(&self, now_ns: u64, bytes: &mut [u8]) -> Option<usize> {
         let mut rtcp = self.rtcp();
         self.report_sent(&mut rtcp);
@@ -175,7 +175,7 @@ impl RtpSession {
         &self.name
     }
 
-    /// Has `listener` told of events, on the context's thread. It is to hold no reference to an element.
+    /// Sends events to `listener`, on the context's thread. It must hold no reference to an element.
     #[must_use]
     pub(crate) fn listen(&self, listener: impl Fn(&Event) + Send + Sync + 'static) -> Listener {
         let listener: Listener = Arc::new(listener);
@@ -209,7 +209,7 @@ impl RtpSession {
         }
     }
 
-    /// Learns from what arrives where the peer is.
+    /// Learns the peer's address from arriving packets.
     pub(crate) fn learn_peer(&self, learns: bool) {
         let mut rtcp = self.rtcp();
         let mux = rtcp.mux;
@@ -223,20 +223,19 @@ impl RtpSession {
         self.rtcp().silent = silent;
     }
 
-    /// The SSRC that packets will have, where it is known before the first one: early reports bear it, too.
+    /// The outgoing packets' SSRC, if known before the first one: early reports bear it, too.
     pub(crate) fn set_ssrc(&self, ssrc: Ssrc) {
         lock(&self.sent).ssrc = ssrc;
         self.rtcp().session.set_ssrc(ssrc);
     }
 
-    /// A sink has joined whose packets bring an SSRC: that is ours, if they come before the first report.
+    /// A sink has joined with an SSRC in its packets: the session uses that, if they come before the first report.
     pub(crate) fn await_ssrc(&self) {
         let mut rtcp = self.rtcp();
         rtcp.ssrc_is_open = !rtcp.session.has_sent();
     }
 
-    /// The SSRC of packets that come with `ssrc`, from the first one on: what one peer has heard of, in whichever kind of
-    /// packet, stays.
+    /// The SSRC for packets with `ssrc`, from the first one on: an SSRC that the peer has seen, in RTP or RTCP, stays.
     #[cold]
     pub(crate) fn settle_ssrc(&self, ssrc: Ssrc) -> Ssrc {
         let mut rtcp = self.rtcp();
@@ -246,7 +245,7 @@ impl RtpSession {
         rtcp.session.ssrc()
     }
 
-    /// Sends there, whatever is learned; `None`: where the peer is.
+    /// Sends to this address, overriding the learned one; `None`: to the peer.
     pub(crate) fn set_destination(&self, rtp: Option<SocketAddr>, rtcp: Option<SocketAddr>) {
         let mut state = self.rtcp();
         state.destination = rtp;
@@ -265,7 +264,7 @@ impl RtpSession {
         self.peer_version.load(Ordering::Acquire)
     }
 
-    /// Where RTP goes.
+    /// The destination of RTP.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
         self.rtcp().rtp_address()
     }
@@ -294,7 +293,7 @@ impl RtpSession {
     /// An RTCP packet arrived; the agent answers if there is something to answer.
     pub(crate) fn handle_rtcp(&self, now_ns: u64, from: SocketAddr, bytes: &[u8]) {
         let mut rtcp = self.rtcp();
-        // What it is about are packets that have been sent by now, perhaps with another SSRC than the session knows of.
+        // It is about packets already sent, perhaps with another SSRC than the session has.
         self.report_sent(&mut rtcp);
         if rtcp.session.handle_rtcp(now_ns, from, bytes).is_err() {
             return;
@@ -309,7 +308,7 @@ impl RtpSession {
         }
     }
 
-    /// The same for a packet that came with the RTP (RFC 5761).
+    /// The same for a packet on the RTP port (RFC 5761).
     #[cold]
     pub(crate) fn handle_rtcp_muxed(&self, now_ns: u64, from: SocketAddr, bytes: &[u8]) {
         self.handle_rtcp(now_ns, from, bytes);
@@ -327,7 +326,7 @@ impl RtpSession {
         sent.last_ns = now_ns;
     }
 
-    /// Tells the RTCP session what has been sent since it was told last.
+    /// Tells the RTCP session about the packets sent since the last call.
     fn report_sent(&self, rtcp: &mut Rtcp) {
         let mut sent = lock(&self.sent);
         if sent.packets > 0 {
@@ -344,7 +343,7 @@ impl RtpSession {
         }
     }
 
-    /// The agent runs there, as long as an element uses it; if it runs already, where it runs.
+    /// Runs the agent there, as long as an element uses it; if it runs already, returns its place.
     pub(crate) fn start(
         self: &Arc<Self>,
         element: &gst::Element,
@@ -361,7 +360,7 @@ impl RtpSession {
         Ok(())
     }
 
-    /// An element does not use it any more. With the last one goes the agent, which says BYE.
+    /// An element leaves the agent. With the last one the agent ends, and says BYE.
     pub(crate) fn stop(&self) {
         let agent = {
             let mut running = lock(&self.agent);
@@ -383,7 +382,7 @@ impl RtpSession {
         lock(&self.agent).agent.is_some()
     }
 
-    /// What the session has counted, as a structure with one of each source in `sources`.
+    /// The session's counters, as a structure with one of each source in `sources`.
     pub(crate) fn structure(&self) -> gst::Structure {
         let mut rtcp = self.rtcp();
         self.report_sent(&mut rtcp);
@@ -396,7 +395,7 @@ impl RtpSession {
         }
     }
 
-    /// Tells the listener what has happened. Not to be called with `rtcp` locked.
+    /// Delivers events to the listener. Do not call it with `rtcp` locked.
     pub(crate) fn tell_events(&self) {
         loop {
             let Some(event) = self.rtcp().session.poll_event() else {
@@ -410,10 +409,10 @@ impl RtpSession {
     }
 }
 
-/// On what terms one takes part in a session.
+/// Settings for joining a session.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Terms {
-    /// `None`: the one of this process.
+    /// `None`: this process's.
     pub(crate) cname: Option<String>,
     /// Bandwidth of the media, bits/s; `None`: that of a call.
     pub(crate) bandwidth_bps: Option<u64>,
@@ -463,7 +462,7 @@ impl Rtcp {
                     LatchVerdict::Stranger => false,
                 },
             },
-            // Not proved yet: from where the peer is, if that is known.
+            // Not valid yet: accepted from the peer's address, if that is known.
             RtpVerdict::Probation | RtpVerdict::OutOfRange => self
                 .peers
                 .as_ref()
@@ -484,7 +483,8 @@ impl Rtcp {
         }
     }
 
-    /// Whether RTCP may go out by now. While the SSRC is open there has to be something to report on; then it is settled.
+    /// Whether RTCP may be sent yet. While the SSRC is open, a report block is needed first; sending then fixes the
+    /// SSRC.
     fn may_report(&mut self) -> bool {
         if self.ssrc_is_open && self.session.current_ssrc().is_some() {
             self.ssrc_is_open = false;
@@ -492,7 +492,7 @@ impl Rtcp {
         !self.ssrc_is_open
     }
 
-    /// Whether packets of this source have come.
+    /// Whether packets of this source have arrived.
     fn knows(&self, ssrc: Ssrc) -> bool {
         self.session.current_ssrc() == Some(ssrc)
             || self.session.sources().any(|source| source.ssrc == ssrc)
@@ -514,14 +514,14 @@ impl Rtcp {
     }
 }
 
-/// The SSRC of who sent an RTCP packet that was found valid: that of its first report (RFC 3550, section 6.4).
+/// The sender's SSRC of a valid RTCP packet: that of its first report (RFC 3550, section 6.4).
 pub(crate) fn sender_of(bytes: &[u8]) -> Option<Ssrc> {
     let bytes = bytes.get(4..8)?.try_into().ok()?;
     Some(Ssrc(u32::from_be_bytes(bytes)))
 }
 
-/// The same for all sessions of this process, and no other's (RFC 7022, section 4.2: 96 random bits, in base 64; ours are
-/// in base 16).
+/// The same for all sessions of this process, and unique to it (RFC 7022, section 4.2: 96 random bits, in base 64; ours
+/// are in base 16).
 fn cname() -> String {
     static CNAME: LazyLock<String> = LazyLock::new(|| {
         (0..3)
@@ -543,24 +543,24 @@ fn ntp_at_zero() -> NtpTime {
     NtpTime(NTP_AT_1970_S << 32).plus_ns(since_1970_ns.saturating_sub(clock_now_ns()))
 }
 
-/// Where a buffer came from, if whoever received it says so.
+/// A buffer's sender address, if the receiver attached it.
 pub(crate) fn sender_address(buffer: &gst::BufferRef) -> Option<SocketAddr> {
     let meta = buffer.meta::<gst_net::NetAddressMeta>()?;
     let address = meta.addr().downcast::<gio::InetSocketAddress>().ok()?;
     Some(SocketAddr::new(address.address().into(), address.port()))
 }
 
-/// What the kernel wrote, as the pure parts take it.
+/// The kernel's address, as the pure parts use it.
 #[inline]
 pub(crate) fn address_of(raw: &RawAddr) -> SocketAddr {
-    // A datagram socket always says who sent; were it not so, all of them would be the same stranger.
+    // A datagram socket always gives the sender; otherwise all of them would be the same stranger.
     raw.to_socket_addr()
         .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
 }
 
 /// Seconds from 1900 to 1970 (RFC 868).
 const NTP_AT_1970_S: u64 = 2_208_988_800;
-/// Of telephone audio; what is received says its own.
+/// Of telephone audio; received payload types have their own.
 const CLOCK_RATE_HZ: u32 = 8000;
 const _: () = assert!(NS_PER_S == 1_000_000_000);
 

@@ -28,7 +28,7 @@ pub(crate) struct Sockets {
     pub(crate) rtp: Udp,
     /// `None`: RTCP comes with the RTP.
     pub(crate) rtcp: Option<Udp>,
-    /// Somebody else reads them, for several sessions.
+    /// Another agent reads them, for several sessions.
     pub(crate) is_shared: bool,
     /// Of IPv6. If bound to all addresses, IPv4 is reached by mapped ones.
     is_ipv6: bool,
@@ -47,7 +47,7 @@ impl Drop for Sockets {
 }
 
 impl Sockets {
-    /// Binds what the settings ask for.
+    /// Binds the configured addresses.
     pub(crate) fn open(settings: &SocketSettings) -> Result<Sockets, SocketError> {
         let address = socket::resolve(&settings.address, settings.port)?;
         let (rtp, rtcp) = match (settings.mux, settings.rtcp_port, settings.port) {
@@ -67,7 +67,7 @@ impl Sockets {
             }
         };
         socket::set_buffer_size(rtp.socket(), libc::SO_RCVBUF, settings.buffer_bytes);
-        // When each packet came, not when its slice did: jitter is measured in fractions of a slice.
+        // Each packet's own arrival time, not its slice's: jitter is measured in fractions of a slice.
         socket::set_timestamps(rtp.socket());
         let mut memberships = Vec::new();
         if address.ip().is_multicast() && settings.multicast.auto {
@@ -87,7 +87,7 @@ impl Sockets {
         })
     }
 
-    /// An address as these sockets take it.
+    /// Converts an address to these sockets' family.
     pub(crate) fn reaching(&self, address: SocketAddr) -> RawAddr {
         let address = match address {
             SocketAddr::V4(v4) if self.is_ipv6 => {

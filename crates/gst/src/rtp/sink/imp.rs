@@ -53,7 +53,7 @@ impl Default for Settings {
 }
 
 const PORT_DEFAULT: i32 = 5004;
-/// As the stock payloaders have it.
+/// As in the stock payloaders.
 const SSRC_OF_PACKETS: u32 = u32::MAX;
 
 #[derive(Properties)]
@@ -89,10 +89,10 @@ pub struct RtpSink {
     opened: Mutex<Option<Opened>>,
 }
 
-/// What exists from READY on.
+/// State from READY on.
 struct Opened {
     session: Arc<RtpSession>,
-    /// Ours, where no source shares the session.
+    /// Our own, if no source shares the session.
     sockets: Option<Arc<Sockets>>,
     is_started: bool,
     _listener: Listener,
@@ -123,7 +123,7 @@ impl RtpSink {
             .store(ssrc.map_or(NO_SSRC, u64::from), Ordering::Relaxed);
     }
 
-    /// Before the first packet: it has the SSRC that was reported with, or the session takes its.
+    /// Before the first packet: it uses the reports' SSRC, or the session takes the packet's.
     #[cold]
     fn settle_ssrc(&self, buffer: &gst::BufferRef) {
         self.is_settled.store(true, Ordering::Relaxed);
@@ -142,7 +142,7 @@ impl RtpSink {
         }
     }
 
-    /// A setting that counts at once, too.
+    /// A setting that also takes effect while playing.
     fn change_destination(&self, change: impl FnOnce(&mut Settings)) {
         change(&mut self.settings());
         let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
@@ -171,7 +171,7 @@ impl RtpSink {
         Ok(())
     }
 
-    /// NULL to READY: the source of the session, which changes its state after its sink, finds it.
+    /// NULL to READY. The session's source changes its state after its sink, and finds the session.
     fn join(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let session = RtpSession::join(&settings.session);
@@ -190,7 +190,7 @@ impl RtpSink {
         self.set_destination(&session)?;
         let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());
         let listener = session.listen(move |event| match *event {
-            // Ours to change, where it is we who write it.
+            // Ours to change, if we write it.
             Event::Collision { old, new } if ssrc.load(Ordering::Relaxed) == u64::from(old.0) => {
                 ssrc.store(new.0.into(), Ordering::Relaxed);
             }
@@ -210,7 +210,7 @@ impl RtpSink {
         Ok(())
     }
 
-    /// READY to PAUSED: by now the session's source, if there is one, has its sockets.
+    /// READY to PAUSED: the session's source, if any, has its sockets by now.
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let mut opened = lock(&self.opened);
@@ -254,7 +254,7 @@ impl RtpSink {
             trail::span(&sockets.rtp),
         ];
         self.offer.set(own.into_iter().chain(self.sink().spans()));
-        // The source's place, or one that was named. Otherwise the branch's, which is announced on its way.
+        // The source's place, or a named one. Otherwise the branch's, whose announcement is on its way.
         if session.is_running() || lock(&self.context).is_named() {
             self.start(opened, None)?;
         }
@@ -278,7 +278,7 @@ impl RtpSink {
         Ok(())
     }
 
-    /// The branch says where it runs, or says that it does not.
+    /// The branch announces its place, or has none.
     fn start_by(&self, announced: Option<Place>) {
         let mut opened = lock(&self.opened);
         if let Some(opened) = opened.as_mut()
@@ -348,7 +348,7 @@ impl RtpSink {
     }
 }
 
-/// Of the family of where it sends to.
+/// Of the destination's address family.
 fn own_address(settings: &Settings) -> Result<String, SocketError> {
     let is_default = settings.bind_address == Settings::default().bind_address;
     if is_default && socket::resolve(&settings.host, 0)?.is_ipv6() {
@@ -357,7 +357,7 @@ fn own_address(settings: &Settings) -> Result<String, SocketError> {
     Ok(settings.bind_address.clone())
 }
 
-/// Where the SSRC stands in a packet (RFC 3550, section 5.1).
+/// Offset of the SSRC in a packet (RFC 3550, section 5.1).
 const SSRC_AT: usize = 8;
 
 impl SinkElement for RtpSink {

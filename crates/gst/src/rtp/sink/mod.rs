@@ -7,7 +7,7 @@ use gst::glib;
 use gst::prelude::*;
 
 glib::wrapper! {
-    /// Sends RTP, and does the RTCP.
+    /// Sends RTP, and handles the RTCP.
     pub struct RtpSink(ObjectSubclass<imp::RtpSink>)
         @extends gst::Element, gst::Object,
         @implements gst::URIHandler;

@@ -16,21 +16,21 @@ use crate::rtp::session::{RtpSession, Sockets};
 #[derive(Default)]
 pub struct Sender {
     peer: Option<RawAddr>,
-    /// For which `peer` was looked up.
+    /// The version of `peer`.
     peer_version: Option<u32>,
     session: Option<Arc<RtpSession>>,
     sockets: Option<Arc<Sockets>>,
-    /// `peer`, as others write it.
+    /// `peer`, as a string.
     to: Option<SocketAddr>,
-    /// Nothing could be sent to it, and that was noted.
+    /// A send failure to it was noted.
     has_failed: bool,
-    /// What the element is to say, and that there is something.
+    /// Messages for the element to post, and a flag for them.
     failure: Option<(SocketAddr, std::io::Error)>,
     has_news: Arc<AtomicBool>,
     pub(super) packets: u64,
     pub(super) bytes: u64,
     pub(super) errors: u64,
-    /// There was no peer yet to send to.
+    /// Packets without a peer to send to.
     pub(super) unsent: u64,
     /// Not RTP.
     pub(super) malformed: u64,
@@ -51,7 +51,7 @@ impl Sender {
         self.peer_version = None;
     }
 
-    /// Where nothing could be sent to, and why.
+    /// The unreachable destination, and the reason.
     pub(super) fn take_failure(&mut self) -> Option<(SocketAddr, std::io::Error)> {
         self.failure.take()
     }
@@ -94,10 +94,10 @@ impl Sender {
                 );
             }
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Rendered::Blocked,
-            // No route, too large: nothing that stops a stream.
+            // No route, too large: not a reason to stop a stream.
             Err(error) => {
                 self.errors += 1;
-                // Said once for each destination.
+                // Reported once for each destination.
                 if !std::mem::replace(&mut self.has_failed, true) {
                     self.failure = self.to.map(|to| (to, error));
                     self.has_news.store(true, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Renderer for Sender {
     }
 }
 
-/// What a sender report wants to know of a packet.
+/// The packet fields for a sender report.
 struct Header {
     ssrc: Ssrc,
     time: RtpTime,

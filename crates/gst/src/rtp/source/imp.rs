@@ -63,7 +63,7 @@ pub struct RtpSrc {
     stats: Mutex<StatsProperty>,
 }
 
-/// What exists from READY on.
+/// State from READY on.
 struct Opened {
     session: Arc<RtpSession>,
     sockets: Arc<Sockets>,
@@ -85,7 +85,7 @@ impl RtpSrc {
         opened.as_ref().map_or(0, |o| o.sockets.rtp.port().into())
     }
 
-    /// A setting that counts while it plays, too.
+    /// A setting that also takes effect while playing.
     fn configure(&self, change: impl FnOnce(&mut Settings)) {
         let (settings, latency_changed) = {
             let mut settings = self.settings();
@@ -167,7 +167,7 @@ impl RtpSrc {
             uri.set_uri(Some(self.settings().uri().as_str()));
             return true;
         }
-        // What is due may have to wait for the edge of a slice, and what is not pushed waits in the kernel.
+        // Packets that are due may wait for a slice's edge, and unpushed ones wait in the kernel.
         let latency = (true, self.latency(), None);
         source::answer_query(pad, &*self.obj(), query, latency, || {
             let caps = self.settings().caps.clone();
@@ -175,7 +175,7 @@ impl RtpSrc {
         })
     }
 
-    /// A decoder that cannot go on, or whoever else misses something, asks the sender.
+    /// Requests from downstream, such as a decoder that cannot continue, go to the sender.
     fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
         let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
         let caps = self.settings().caps.clone();
@@ -281,7 +281,7 @@ impl LiveSource for RtpSrc {
         }
     }
 
-    /// Puts the receiver and the session's agent on their context's thread.
+    /// Places the receiver and the session's agent on their context's thread.
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         let obj = self.obj();
         let element = obj.upcast_ref::<gst::Element>();
@@ -315,7 +315,7 @@ impl LiveSource for RtpSrc {
             gst::element_warning!(
                 element,
                 gst::ResourceError::Settings,
-                ["do-retransmission needs rtp-profile=avpf: no packet is asked for again"]
+                ["do-retransmission needs rtp-profile=avpf: no retransmission is requested"]
             );
         }
         let mut receiver = Receiver::new(

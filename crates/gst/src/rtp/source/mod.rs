@@ -10,7 +10,7 @@ use gst::prelude::*;
 pub(super) use settings::ClockSkew;
 
 glib::wrapper! {
-    /// Receives RTP, puts it in order, and does the RTCP.
+    /// Receives RTP, reorders it, and handles the RTCP.
     pub struct RtpSrc(ObjectSubclass<imp::RtpSrc>)
         @extends gst::Element, gst::Object,
         @implements gst::URIHandler;

@@ -1,8 +1,8 @@
-//! The receiving half of `ts-rtpsrc`: lives on the context's thread.
+//! The receiving half of `ts-rtpsrc`, on the context's thread.
 //!
-//! A packet goes from the socket through the session's checks into the jitter buffer; what is due comes out in
-//! the same pass. A steady stream needs no timer for that: each arrival brings out what is due. The timer is
-//! for losses and stalls.
+//! A packet goes from the socket through the session's checks into the jitter buffer; packets that are due come out in
+//! the same pass. A steady stream needs no timer for that: each arrival outputs everything due. The timer is for losses
+//! and stalls.
 
 use std::sync::{Arc, Mutex};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -22,7 +22,7 @@ use crate::rtp::playout::{Fields, Playout, Refusal};
 use crate::rtp::port::Mailbox;
 use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
 
-/// What the receiver shares with its element.
+/// State shared by the receiver and its element.
 pub(super) struct Shared {
     /// Entered by the context's thread for each packet, by others for statistics and settings. Not held across a
     /// push.
@@ -33,7 +33,7 @@ pub(super) struct Shared {
 /// Written by the context's thread, read by anyone.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
-    /// RTP packets, from whomever.
+    /// RTP packets, from any sender.
     pub(super) packets: Single,
     /// Bytes of these.
     pub(super) bytes: Single,
@@ -54,20 +54,20 @@ pub(crate) struct Receiver {
     next_packet: [usize; 3],
     next_places: [usize; 2],
     clock: Arc<SliceClock>,
-    /// Half a slice: what is due by then comes out now rather than a whole slice late. For the jitter buffer it is always
-    /// that much later than it is.
+    /// Half a slice: packets due by then come out now, not a whole slice late. The jitter buffer's time is always
+    /// this much ahead.
     ahead_ns: u64,
-    /// A whole slice: what an arrival will bring out needs no timer.
+    /// A whole slice: packets that the next arrival will output need no timer.
     slack_ns: u64,
     mux: bool,
     /// Nothing was left in the socket in this pass.
     is_drained: bool,
-    /// How often the packet that is missing now has been looked for in the socket.
+    /// Searches in the socket for the packet that is missing now.
     looks: u8,
-    /// How often in this pass.
+    /// Searches in this pass.
     looks_in_pass: u8,
     has_warned: bool,
-    /// What to ask the sender for again, if at all.
+    /// Packets to request again, if requests are enabled.
     missing: Option<Box<Missing>>,
     _sockets: Arc<Sockets>,
     element: glib::WeakRef<gst::Element>,
@@ -77,7 +77,7 @@ pub(crate) struct Receiver {
 pub(super) enum Input {
     /// A socket of its own.
     Socket(Reader),
-    /// A place on a shared port: what has arrived, in order, the next one last.
+    /// A place on a shared port: its packets, in order, the next one last.
     Mailbox(Arc<Mailbox>, Vec<Datagram>),
 }
 
@@ -202,12 +202,12 @@ impl Receiver {
         }
     }
 
-    /// Asks the sender for missing packets again from now on.
+    /// Requests missing packets from the sender from now on.
     pub(super) fn ask_again(&mut self) {
         self.missing = Some(Box::default());
     }
 
-    /// Asks for what is missing. When there is more to do, which may be `due_ns` for other reasons.
+    /// Requests missing packets. Returns the time of the next call, at most `due_ns`.
     fn ask_for_missing(&mut self, now_ns: u64, due_ns: Option<u64>) -> Option<u64> {
         let Some(missing) = &mut self.missing else {
             return due_ns;
@@ -290,7 +290,7 @@ impl Producer for Receiver {
         if let Some(missing) = &mut self.missing {
             missing.clear();
         }
-        // What is held would be late when it goes on.
+        // Held packets would be late when it continues.
         lock(&self.shared.playout).flush(cx.now_ns());
     }
 
@@ -310,7 +310,7 @@ impl Producer for Receiver {
         let clock_ns = cx.now_ns();
         let now_ns = clock_ns.saturating_add(self.ahead_ns);
         loop {
-            // A missing packet may be in the socket, behind the one that was read.
+            // A missing packet may be in the socket, behind the last one read.
             let may_look = !self.is_drained && self.looks < LOOKS_MAX;
             let (is_missed, due_ns) = {
                 let mut playout = lock(&self.shared.playout);
@@ -381,8 +381,8 @@ impl Producer for Receiver {
     }
 }
 
-/// How far the wall clock, which the kernel stamps packets with, is ahead of the monotonic one. Read once a slice
-/// for all sources of a thread.
+/// The lead of the wall clock, which the kernel stamps packets with, over the monotonic one. Read once a slice for all
+/// sources of a thread.
 #[derive(Debug, Default)]
 pub(super) struct SliceClock {
     slice: Single,
@@ -390,7 +390,7 @@ pub(super) struct SliceClock {
 }
 
 impl SliceClock {
-    /// When it was `wall_ns` on the wall clock; within the last second, whatever happened to that clock.
+    /// Converts `wall_ns` of the wall clock; within the last second, even if that clock jumped.
     #[inline]
     fn monotonic_ns(&self, cx: &Cx<'_>, wall_ns: u64) -> u64 {
         let slice = cx.local().slice();
@@ -408,12 +408,12 @@ impl SliceClock {
     }
 }
 
-/// How often a missing packet is looked for in the socket: a context that lags finds seconds of packets there.
+/// How often to look in the socket for a missing packet: a context that lags finds seconds of packets there.
 const LOOKS_MAX: u8 = 16;
-/// How often in one pass, whatever is missing, so that a flood with gaps does not keep other streams from theirs. The rest
-/// is looked for in the next pass.
+/// The same for a whole pass, for all missing packets, so that a flood with gaps does not keep other streams waiting.
+/// The next pass continues.
 const LOOKS_IN_PASS_MAX: u8 = 4 * LOOKS_MAX;
-/// A packet that waited longer in the kernel was not slow on the network.
+/// A packet that waited longer in the kernel was not delayed by the network.
 const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
 /// Cache lines that a packet touches.
 const SHARED_LINES: usize = 6;

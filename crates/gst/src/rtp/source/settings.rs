@@ -11,7 +11,7 @@ use threadbare_rtp::payload::PayloadTypes;
 use crate::kit::socket::{MulticastSettings, format_host_port, split_host_port};
 use crate::rtp::session::SocketSettings;
 
-/// What the properties say.
+/// Values of the properties.
 #[derive(Debug, Clone)]
 pub(super) struct Settings {
     pub(super) address: String,
@@ -68,7 +68,7 @@ impl Default for Settings {
     }
 }
 
-/// As the stock payloaders have it.
+/// As in the stock payloaders.
 pub(super) const SSRC_ANY: u32 = u32::MAX;
 pub(super) const PORT_DEFAULT: i32 = 5004;
 /// An Ethernet frame's payload less some tunnel headers.
@@ -78,7 +78,7 @@ pub(super) const MTU_MAX: u32 = 65_536;
 /// Two packets of 20 ms.
 pub(super) const LATENCY_MS_DEFAULT: u32 = 40;
 pub(super) const LATENCY_MS_MAX: u32 = (jitter::LATENCY_NS_MAX / 1_000_000) as u32;
-/// As the stock jitter buffer has them.
+/// As in the stock jitter buffer.
 pub(super) const MAX_DROPOUT_MS_DEFAULT: u32 = 60_000;
 pub(super) const MAX_MISORDER_MS_DEFAULT: u32 = 2_000;
 
@@ -87,14 +87,14 @@ pub(super) const MAX_MISORDER_MS_DEFAULT: u32 = 2_000;
 #[enum_type(name = "ThreadbareClockSkew")]
 #[allow(unreachable_pub, reason = "the type of a public property")]
 pub enum ClockSkew {
-    /// By the packets that were delayed least in the last seconds.
+    /// By the least delayed packets of the last seconds.
     #[default]
     #[enum_value(
         name = "Follow the packets that were delayed least in the last seconds",
         nick = "window"
     )]
     Window,
-    /// By the first packet, for good.
+    /// By the first packet, permanently.
     #[enum_value(
         name = "RTP timestamps only, counted from the first packet",
         nick = "none"
@@ -103,7 +103,7 @@ pub enum ClockSkew {
 }
 
 impl Settings {
-    /// The jitter buffer's settings. The clock rate is that of telephony until a packet or the caps say otherwise.
+    /// The jitter buffer's settings. The clock rate is that of telephony until a packet or the caps give another.
     pub(super) fn jitter(&self) -> jitter::Config {
         let latency_ns = u64::from(self.latency_ms) * 1_000_000;
         jitter::Config {
@@ -113,7 +113,7 @@ impl Settings {
                 ClockSkew::Window => Skew::Window,
                 ClockSkew::None => Skew::None,
             },
-            // What the pipeline was told is the most that it can be.
+            // The latency reported to the pipeline is the maximum.
             adaptive: self.adaptive.then_some(Adaptive {
                 min_ns: 0,
                 max_ns: latency_ns,
@@ -125,7 +125,7 @@ impl Settings {
         }
     }
 
-    /// What tells this source's packets from others on the same port, if anything does.
+    /// The filter for this source's packets on a shared port, if any.
     pub(super) fn filter(&self) -> Option<Filter> {
         let ssrc = (self.ssrc != SSRC_ANY).then_some(Ssrc(self.ssrc));
         (ssrc.is_some() || self.from.is_some()).then_some(Filter {
@@ -140,7 +140,7 @@ impl Settings {
             address: self.address.clone(),
             port: u16::try_from(self.port).unwrap_or(0),
             rtcp_port: u16::try_from(self.rtcp_port).ok(),
-            // No socket for RTCP; what comes to the RTP port is told apart and heard, but not answered.
+            // No socket for RTCP; RTCP on the RTP port is recognised and handled, but not answered.
             mux: self.rtcp_mux || !self.rtcp,
             reuse: self.reuse,
             buffer_bytes: self.buffer_size,
@@ -171,7 +171,7 @@ impl Settings {
     }
 }
 
-/// Room for the latency in packets of 20 ms, with as many again for what comes in bursts.
+/// Room for the latency in packets of 20 ms, and as many again for bursts.
 fn capacity_packets(latency_ms: u32) -> u16 {
     let packets = (latency_ms / 10).next_power_of_two();
     (packets.min(u32::from(jitter::CAPACITY_PACKETS_MAX)) as u16).max(jitter::CAPACITY_PACKETS_MIN)
