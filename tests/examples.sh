@@ -14,7 +14,7 @@ timeout "$seconds_max" /usr/bin/python3 examples/many-streams.py --streams 500 -
 timeout "$seconds_max" "$target_dir/examples/app" 300 1 || die "crates/gst/examples/app.rs: status $?"
 
 # In C, as its Makefile builds it.
-make --no-print-directory -s -C examples/c CFLAGS=-Werror
+CFLAGS=-Werror make --no-print-directory -s -C examples/c
 timeout "$seconds_max" examples/c/many-calls 100 20 || die "examples/c/many-calls: status $?"
 rm examples/c/many-calls
 
