@@ -5,23 +5,8 @@ mod common;
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use common::{Background, Received, free_port, knock, receive, rtp, socket};
+use common::{Background, Received, call, free_port, knock, receive, rtp, socket};
 use threadbare::pipeline::Elements;
-
-/// One stream with `keys` on its way to a socket of ours: the sender's socket, where to send, and who gets the answers.
-fn call(keys: &str) -> (Background, UdpSocket, SocketAddr, UdpSocket) {
-    let (answer, from) = (socket(), socket());
-    let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let destination = answer.local_addr().expect("bound");
-    let gateway = Background::start(
-        &format!(
-            "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
-             destination = \"{destination}\"\nrtcp = false\n{keys}"
-        ),
-        Elements::Threadbare,
-    );
-    (gateway, from, to, answer)
-}
 
 /// Packets and bytes that came out of a gateway that has stopped by now: they lie in the socket.
 fn all_that_came(answer: &UdpSocket) -> (usize, usize) {

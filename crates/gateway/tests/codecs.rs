@@ -2,9 +2,9 @@
 
 mod common;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 
-use common::{Background, Received, free_port, knock, receive, rtp, socket};
+use common::{Background, Received, call, free_port, knock, receive, rtp, socket};
 use threadbare::pipeline::Elements;
 use threadbare_rtp::g711;
 
@@ -208,21 +208,6 @@ fn l16_is_network_byte_order() {
             assert_eq!((packet.payload_type, &packet.payload), (96, &expected));
         }
     });
-}
-
-/// One stream with `keys` and without RTCP; the sender's socket, where to send, and who gets the answers.
-fn call(keys: &str) -> (Background, UdpSocket, SocketAddr, UdpSocket) {
-    let (answer, from) = (socket(), socket());
-    let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let destination = answer.local_addr().expect("bound");
-    let gateway = Background::start(
-        &format!(
-            "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
-             destination = \"{destination}\"\n{keys}"
-        ),
-        Elements::Threadbare,
-    );
-    (gateway, from, to, answer)
 }
 
 /// RFC 4733: a key is pressed in the midst of speech. Its packets go on as they came, numbered in the same sequence.

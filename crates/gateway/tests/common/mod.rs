@@ -162,6 +162,22 @@ impl Drop for Background {
     }
 }
 
+/// One stream with `keys`, and without RTCP, on its way to a socket of ours: the sender's socket, where to send, and who gets the
+/// answers.
+pub fn call(keys: &str) -> (Background, UdpSocket, SocketAddr, UdpSocket) {
+    let (answer, from) = (socket(), socket());
+    let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let destination = answer.local_addr().expect("bound");
+    let gateway = Background::start(
+        &format!(
+            "[contexts]\nwait = 5\n[[stream]]\nname = \"test\"\nlisten = \"{to}\"\n\
+             destination = \"{destination}\"\nrtcp = false\n{keys}"
+        ),
+        Elements::Threadbare,
+    );
+    (gateway, from, to, answer)
+}
+
 /// A running gateway process with its log. Killed when dropped.
 pub struct Running {
     pub child: Child,

@@ -129,9 +129,11 @@ impl RtcpAgent {
         let due_ns = {
             let rtcp = self.session.rtcp();
             let due_ns = rtcp.session.next_timeout();
-            match rtcp.ssrc_is_open {
-                true => due_ns.map(|due_ns| due_ns.max(cx.now_ns() + HELD_NS)),
-                false => due_ns,
+            let now_ns = cx.now_ns();
+            // What is held stays due.
+            match due_ns {
+                Some(due_ns) if rtcp.ssrc_is_open && due_ns <= now_ns => Some(now_ns + HELD_NS),
+                due_ns => due_ns,
             }
         };
         match due_ns {
