@@ -754,3 +754,30 @@ fn what_could_not_be_started_is_not_said_to_run() {
         "taken"
     );
 }
+
+/// However many there are. They send from the sockets that they listen on, so that none takes another's port.
+#[test]
+fn statistics_are_of_all_streams() {
+    const STREAMS: usize = 210;
+    // An address that no other test uses: nobody takes a port before the gateway does.
+    let reserved = (0..STREAMS)
+        .map(|_| std::net::UdpSocket::bind("127.21.0.1:0").expect("a free port"))
+        .collect::<Vec<_>>();
+    let streams = reserved.iter().map(|socket| {
+        let listen = socket.local_addr().expect("bound");
+        format!(
+            "[[stream]]\nname = \"{listen}\"\nlisten = \"{listen}\"\ndestination = \"127.0.0.1:9\"\nrtcp = false\n\
+             codec = \"PCMU\"\ncodec-out = \"PCMA\"\n"
+        )
+    });
+    let config = streams.collect::<String>();
+    drop(reserved);
+    let (mut running, _directory) = Running::start(&config, &[]);
+    running.wait_for("running");
+    running.signal(Signal::SIGUSR1);
+    let mut names = std::collections::BTreeSet::new();
+    while names.len() < STREAMS {
+        let stats = running.wait_for("statistics");
+        names.insert(stats["stream"].as_str().expect("a name").to_owned());
+    }
+}
