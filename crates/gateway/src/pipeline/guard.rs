@@ -49,34 +49,6 @@ pub(super) fn keep_to_codec(source: &gst::Element, spec: &StreamSpec) {
     });
 }
 
-/// Losses that an Opus decoder can conceal: whole frames (RFC 6716, section 2.1.4). Their length comes from the
-/// timestamps, and a sender may write anything there.
-fn keep_to_frames(pad: &gst::Pad) {
-    pad.add_probe(gst::PadProbeType::EVENT_DOWNSTREAM, |_, info| {
-        let Some(gst::PadProbeData::Event(event)) = &mut info.data else {
-            return gst::PadProbeReturn::Ok;
-        };
-        let Some(lost) = event.structure().filter(|s| s.name() == PACKET_LOST) else {
-            return gst::PadProbeReturn::Ok;
-        };
-        let duration_ns = lost.get::<u64>(DURATION).unwrap_or(0);
-        let whole_ns = duration_ns / OPUS_FRAME_NS_MIN * OPUS_FRAME_NS_MIN;
-        if whole_ns == 0 {
-            return gst::PadProbeReturn::Handled;
-        }
-        let mut lost = lost.to_owned();
-        lost.set(DURATION, whole_ns);
-        *event = gst::event::CustomDownstream::new(lost);
-        gst::PadProbeReturn::Ok
-    });
-}
-
-/// The stock jitter buffer's event, and a field of it.
-const PACKET_LOST: &str = "GstRTPPacketLost";
-const DURATION: &str = "duration";
-/// 2.5 ms.
-const OPUS_FRAME_NS_MIN: u64 = 2_500_000;
-
 /// Limits the output to the received audio and as much again. Decoders, resamplers and the normaliser fill gaps by
 /// timestamps and durations, which come from the sender's packets.
 pub(super) fn keep_to_what_came(
@@ -88,9 +60,6 @@ pub(super) fn keep_to_what_came(
     let (Some(source), Some(sink)) = (source.static_pad("src"), sink.static_pad("sink")) else {
         return;
     };
-    if codec_in == Codec::Opus {
-        keep_to_frames(&source);
-    }
     let codec_out = spec.codec_out.unwrap_or(codec_in);
     let outgoing = Arc::new(Mutex::new(Outgoing::new(codec_in, codec_out)));
     let incoming = outgoing.clone();
