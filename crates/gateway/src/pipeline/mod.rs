@@ -260,8 +260,8 @@ fn rtp_sink(sink: &gst::Element, spec: &StreamSpec) {
     }
 }
 
-/// Session settings of source and sink; none if packets go out unchanged. The process has only this session with the
-/// address, and a restarted stream finds the address free.
+/// Name of the session that source and sink share; empty if packets go out unchanged, as each has its own then. The
+/// listening address is unique in the process, and free again when a stream is restarted.
 fn session_name(spec: &StreamSpec) -> String {
     match spec.is_passthrough() {
         true => String::new(),
