@@ -4,8 +4,11 @@ mod common;
 
 use std::net::SocketAddr;
 
-use common::{Background, Received, call, free_port, knock, receive, rtp, socket};
+use common::{Background, LIMIT, Received, call, free_port, knock, receive, rtp, socket};
+use threadbare::config::Config;
+use threadbare::gateway::{Event, Gateway, Handled};
 use threadbare::pipeline::Elements;
+use threadbare::run::init_gstreamer;
 use threadbare_rtp::g711;
 
 /// Runs one stream with `keys`; gives what 10 packets of `payload` become, after the first one.
@@ -461,4 +464,20 @@ fn first_difference(
         .zip(encoded)
         .map(|(sample, theirs)| (*sample, *theirs, encode(*sample)));
     pairs.into_iter().find(|(_, theirs, ours)| theirs != ours)
+}
+
+/// A signal that comes while streams are being started is for whoever runs the gateway afterwards.
+#[test]
+fn a_stop_during_the_start_is_not_lost() {
+    init_gstreamer().expect("GStreamer");
+    let config = format!(
+        "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:{}\"\ndestination = \"127.0.0.1:9\"\nrtcp = false\n",
+        free_port()
+    );
+    let config = Config::from_toml("test", &config).expect("a good configuration");
+    let mut gateway = Gateway::start(config, Elements::Threadbare).expect("all elements");
+    let stop = Event::Stop { cause: "the test" };
+    gateway.sender().send(stop).expect("it listens");
+    gateway.handle_pending();
+    assert_eq!(gateway.handle_for(Some(LIMIT)), Handled::Stop("the test"));
 }

@@ -896,25 +896,31 @@ fn reports(compound: &[u8]) -> (Vec<u32>, bool) {
     (ssrcs, is_bye)
 }
 
+/// A session that has received packets and has not sent any: there is something to report on. With where its RTP and RTCP go.
+fn heard_before_it_sends() -> (Pipe, UdpSocket, UdpSocket) {
+    let (rtp_to, rtcp_to) = pair();
+    let (context, session) = (context(), context());
+    let pipe = Pipe::parse(&format!(
+        "ts-rtpsrc name=src address=127.0.0.1 port=0 session={session} context={context} \
+         ! fakesink sync=false async=false \
+         appsrc name=app is-live=true format=time caps=application/x-rtp \
+         ! ts-rtpsink name=sink session={session} context={context} host=127.0.0.1 port={}",
+        rtp_to.local_addr().unwrap().port(),
+    ));
+    pipe.play();
+    let target = rtp_address(&pipe.get("src"));
+    let sender = socket();
+    for number in 0..3 {
+        sender.send_to(&rtp(7, 0, number), target).unwrap();
+    }
+    (pipe, rtp_to, rtcp_to)
+}
+
 /// A listener takes the BYE of one SSRC for the end of the call (ffmpeg does): there is one SSRC from the first packet on, be
 /// that a report or RTP, and its BYE comes at the end.
 #[test]
 fn a_session_has_one_ssrc_from_its_first_report_on() {
-    let (rtp_to, rtcp_to) = pair();
-    let sender = socket();
-    let pipe = Pipe::parse(&format!(
-        "ts-rtpsrc name=src address=127.0.0.1 port=0 session=one context={context} ! fakesink sync=false async=false \
-         appsrc name=app is-live=true format=time caps=application/x-rtp ! \
-         ts-rtpsink name=sink session=one context={context} host=127.0.0.1 port={}",
-        rtp_to.local_addr().unwrap().port(),
-        context = context(),
-    ));
-    pipe.play();
-    // Something to report on, before there is anything to send.
-    let target = rtp_address(&pipe.get("src"));
-    for number in 0..3 {
-        sender.send_to(&rtp(7, 0, number), target).unwrap();
-    }
+    let (pipe, rtp_to, rtcp_to) = heard_before_it_sends();
     let (first, _) = reports(&received(&rtcp_to));
     let app = pipe.get("app");
     let push = |number| {
@@ -1077,20 +1083,7 @@ fn a_restart_is_told_though_its_first_packet_is_dropped() {
 /// A source that sends two streams keeps them apart, whichever of them the reports go with.
 #[test]
 fn of_two_streams_only_the_first_takes_the_ssrc_of_the_reports() {
-    let (rtp_to, rtcp_to) = pair();
-    let sender = socket();
-    let pipe = Pipe::parse(&format!(
-        "ts-rtpsrc name=src address=127.0.0.1 port=0 session=two context={context} ! fakesink sync=false async=false \
-         appsrc name=app is-live=true format=time caps=application/x-rtp ! \
-         ts-rtpsink name=sink session=two context={context} host=127.0.0.1 port={}",
-        rtp_to.local_addr().unwrap().port(),
-        context = context(),
-    ));
-    pipe.play();
-    let target = rtp_address(&pipe.get("src"));
-    for number in 0..3 {
-        sender.send_to(&rtp(7, 0, number), target).unwrap();
-    }
+    let (pipe, rtp_to, rtcp_to) = heard_before_it_sends();
     let (reported, _) = reports(&received(&rtcp_to));
     let app = pipe.get("app");
     for (ssrc_in, expected) in [(5, reported[0]), (6, 6), (5, reported[0]), (6, 6)] {

@@ -295,6 +295,11 @@ fn accepted(codec_in: CodecIn, spec: &StreamSpec) -> PayloadTypes {
             None => codec.usual_payload_types().collect(),
         },
     };
+    with_events(own, spec)
+}
+
+/// These payload types, and those of telephone events and comfort noise.
+fn with_events(own: impl IntoIterator<Item = u8>, spec: &StreamSpec) -> PayloadTypes {
     let own = own.into_iter().map(PayloadType);
     own.chain([PayloadType(spec.dtmf_payload_type), COMFORT_NOISE])
         .collect()
@@ -414,17 +419,13 @@ fn use_codec(
     insert(pipeline, source, sink, elements.chain(codec, &known))
 }
 
-/// What the elements that were made for `codec` take as well, telephone events and comfort noise included.
+/// The payload types that the elements made for `codec` can handle.
 fn compatible(codec: Codec, spec: &StreamSpec) -> PayloadTypes {
     let own = match codec {
         Codec::Pcmu | Codec::Pcma => vec![Codec::Pcmu, Codec::Pcma],
         other => vec![other],
     };
-    let own = own
-        .into_iter()
-        .map(|codec| PayloadType(codec.default_payload_type()));
-    own.chain([PayloadType(spec.dtmf_payload_type), COMFORT_NOISE])
-        .collect()
+    with_events(own.into_iter().map(Codec::default_payload_type), spec)
 }
 
 /// Places an element on a context, if it supports that.
