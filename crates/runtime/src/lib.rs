@@ -35,6 +35,7 @@ mod context;
 mod counters;
 #[cfg(not(loom))]
 mod local;
+mod monitor;
 mod park;
 #[cfg(not(loom))]
 mod shard;
@@ -47,6 +48,7 @@ mod task;
 mod watch;
 mod wheel;
 
+pub use self::monitor::{Guard, Monitor, Registration, Topics, Until, until};
 pub use self::wheel::{Precision, TimerKey, Wheel};
 #[cfg(not(loom))]
 pub use self::{
