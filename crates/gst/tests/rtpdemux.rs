@@ -446,7 +446,7 @@ fn elements_behind_follow_the_context() {
         let mut announced = Vec::new();
         pipe.pad("q", "sink").sticky_events_foreach(|event| {
             let structure = event.structure();
-            announced.extend(structure.and_then(|s| s.get::<String>("context").ok()));
+            announced.extend(structure.and_then(|s| s.get::<String>("threadbare-context").ok()));
             std::ops::ControlFlow::Continue(gst::EventForeachAction::Keep)
         });
         assert_eq!(announced, std::slice::from_ref(expected));

@@ -41,10 +41,8 @@ impl BlockingAdapter {
     }
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        if Place::announced(&event).is_some() {
-            // What is downstream does not run there.
-            return true;
-        }
+        // Downstream runs elsewhere.
+        let event = Place::unannounced(event);
         let obj = self.obj();
         match event.type_() {
             gst::EventType::FlushStart => {

@@ -49,7 +49,7 @@ macro_rules! sink_element {
                             pad_function::<Imp, _>(parent, error, |imp| imp.end.chain(Item::List(list)))
                         })
                         .event_function(move |_, parent, event| {
-                            pad_function::<Imp, _>(parent, no, |imp| imp.end.event(imp.obj().upcast_ref(), &event))
+                            pad_function::<Imp, _>(parent, no, |imp| imp.end.event(imp.obj().upcast_ref(), event))
                         })
                         .query_function(move |pad, parent, query| {
                             pad_function::<Imp, _>(parent, no, |imp| imp.end.query(imp.obj().upcast_ref(), pad, query))

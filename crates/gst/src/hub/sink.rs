@@ -42,12 +42,10 @@ impl SinkEnd {
         hub.push(item).map(|()| gst::FlowSuccess::Ok)
     }
 
-    pub(super) fn event(&self, element: &gst::Element, event: &gst::Event) -> bool {
+    pub(super) fn event(&self, element: &gst::Element, event: gst::Event) -> bool {
         let Some(hub) = self.hub() else { return false };
-        if Place::announced(event).is_some() {
-            // This side's place does not concern the other.
-            return true;
-        }
+        // The other side runs elsewhere.
+        let event = &Place::unannounced(event);
         match event.view() {
             gst::EventView::FlushStart(_) | gst::EventView::FlushStop(_) => {
                 hub.flush(event);

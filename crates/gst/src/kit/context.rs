@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use gst::glib;
 use gst::prelude::*;
-use threadbare_runtime::{Context, Settings, Shard};
+use threadbare_runtime::{Context, ContextInfo, Settings, Shard};
 
 use super::PropertyGroup;
 
@@ -129,25 +129,39 @@ pub struct Place {
 }
 
 impl Place {
-    /// The event that announces the branch's context to the elements downstream.
-    pub fn announcement(&self) -> gst::Event {
-        let structure = gst::Structure::builder(ANNOUNCEMENT)
-            .field("context", self.context.name())
-            .field("shard", self.shard.id())
-            .build();
-        gst::event::CustomDownstreamSticky::new(structure)
+    /// Announces the place downstream: adds it to a STREAM_START event. Other events stay unchanged.
+    pub fn announce(&self, event: gst::Event) -> gst::Event {
+        with_announcement(event, Some(self))
     }
 
-    /// The announced place, if the event is an announcement and the context is still in use.
+    /// The event without a place, for a branch that does not run there.
+    pub fn unannounced(event: gst::Event) -> gst::Event {
+        with_announcement(event, None)
+    }
+
+    /// The announced place, if the event is a STREAM_START with one and the context is still in use.
     pub fn announced(event: &gst::EventRef) -> Option<Place> {
-        let structure = event.structure().filter(|s| s.name() == ANNOUNCEMENT)?;
-        let context = Context::find(structure.get::<&str>("context").ok()?)?;
-        let id = structure.get::<u64>("shard").ok()?;
-        let shard = context
-            .shards()
-            .iter()
-            .find(|shard| shard.id() == id)?
-            .clone();
+        let structure = start_of_stream(event)?.structure()?;
+        let context = structure.get::<&str>(CONTEXT_FIELD).ok()?;
+        Place::find(context, structure.get::<u64>(SHARD_FIELD).ok()?)
+    }
+
+    /// The place of the branch that pushes a STREAM_START event: the announced one, else the current thread's. An
+    /// element that begins streams of its own (a demultiplexer) drops the announcement, but pushes on the same thread.
+    pub fn of_branch(event: &gst::EventRef) -> Option<Place> {
+        start_of_stream(event)?;
+        Place::announced(event).or_else(|| {
+            let id = threadbare_runtime::current_shard_id()?;
+            let mut contexts = threadbare_runtime::contexts().into_iter();
+            let is_here = |context: &ContextInfo| context.threads.iter().any(Shard::is_current);
+            Place::find(&contexts.find(is_here)?.name, id)
+        })
+    }
+
+    fn find(context: &str, shard: u64) -> Option<Place> {
+        let context = Context::find(context)?;
+        let mut shards = context.shards().iter();
+        let shard = shards.find(|known| known.id() == shard)?.clone();
         Some(Place { context, shard })
     }
 
@@ -162,7 +176,29 @@ impl Place {
     }
 }
 
-const ANNOUNCEMENT: &str = "threadbare-context";
+fn start_of_stream(event: &gst::EventRef) -> Option<&gst::EventRef> {
+    (event.type_() == gst::EventType::StreamStart).then_some(event)
+}
+
+/// Downstream expects STREAM_START, CAPS and SEGMENT with nothing between: no event of its own carries the place.
+fn with_announcement(mut event: gst::Event, place: Option<&Place>) -> gst::Event {
+    if start_of_stream(&event).is_none() {
+        return event;
+    }
+    let structure = event.make_mut().structure_mut();
+    match place {
+        Some(place) => {
+            structure.set(CONTEXT_FIELD, place.context.name());
+            structure.set(SHARD_FIELD, place.shard.id());
+        }
+        None => structure.remove_fields([CONTEXT_FIELD, SHARD_FIELD]),
+    }
+    event
+}
+
+/// Fields of a STREAM_START event.
+const CONTEXT_FIELD: &str = "threadbare-context";
+const SHARD_FIELD: &str = "threadbare-shard";
 const THREADS_DEFAULT: i32 = -1;
 /// As existing pipelines expect.
 pub(crate) const WAIT_MS_MAX: u32 = 1000;

@@ -207,10 +207,6 @@ impl<P: Producer> Crossing<P> {
         event: gst::Event,
         flush: impl FnOnce(),
     ) -> bool {
-        if let Some(place) = Place::announced(&event) {
-            // Ours goes out instead, behind the stream's start.
-            return self.bind_or_report(element, context, Some(place)).is_ok();
-        }
         match event.type_() {
             gst::EventType::FlushStart => {
                 self.begin_flush(|| gst::Pad::event_default(pad, Some(element), event))
@@ -219,11 +215,9 @@ impl<P: Producer> Crossing<P> {
                 flush();
                 gst::Pad::event_default(pad, Some(element), event)
             }),
-            kind if event.is_serialized() => {
-                // The announcement, if any, follows the stream's start directly.
-                if kind != gst::EventType::StreamStart
-                    && self.bind_or_report(element, context, None).is_err()
-                {
+            _ if event.is_serialized() => {
+                let branch = Place::of_branch(&event);
+                if self.bind_or_report(element, context, branch).is_err() {
                     return false;
                 }
                 queue_event(element, &self.items, event)

@@ -522,10 +522,8 @@ impl<P: Producer> SrcAgent<P> {
             self.open();
         }
         let kind = event.type_();
+        let event = self.place.announce(event);
         pending::scope(&mut self.pending, || self.pad.push_event(event));
-        if kind == gst::EventType::StreamStart {
-            self.pad.push_event(self.place.announcement());
-        }
         // A queue forwards the end of one stream and the start of the next.
         if kind == gst::EventType::Eos && P::REPORTS_FLOW {
             self.rest(cx);
@@ -561,11 +559,7 @@ impl<P: Producer> SrcAgent<P> {
         if !self.opened {
             self.opened = true;
             for event in self.producer.opening(&self.pad) {
-                let kind = event.type_();
-                self.pad.push_event(event);
-                if kind == gst::EventType::StreamStart {
-                    self.pad.push_event(self.place.announcement());
-                }
+                self.pad.push_event(self.place.announce(event));
             }
             // After the events: some elements know their memory only once they have the caps.
             self.trail = Trail::from(&self.pad);

@@ -300,8 +300,7 @@ impl RtpDemux {
         };
         let branch = self.make_branch(number, place.is_some());
         let _ = branch.pad.set_active(true);
-        // Signal handlers link the pad before the stream's events are pushed: a branch that follows its context needs
-        // the announcement right after the stream's start.
+        // Signal handlers link the pad before the stream's events are pushed.
         let added = obj.add_pad(&branch.pad).is_ok();
         obj.emit_by_name::<()>("new-ssrc-pad", &[&number, &branch.pad]);
         if let Some(place) = place
@@ -352,12 +351,6 @@ impl RtpDemux {
             }
             std::ops::ControlFlow::Continue(gst::EventForeachAction::Keep)
         });
-        // In the order of their types, the announcement, which belongs right after the stream's start, would come last.
-        events.sort_by_key(|event| match event.type_() {
-            gst::EventType::StreamStart => 0,
-            _ if Place::announced(event).is_some() => 1,
-            _ => 2,
-        });
         events
     }
 
@@ -371,7 +364,12 @@ impl RtpDemux {
                 let own = gst::event::StreamStart::builder(&id)
                     .flags(start.stream_flags())
                     .group_id(start.group_id().unwrap_or_else(gst::GroupId::next));
-                Some(own.build())
+                let own = own.build();
+                // A queued branch announces its own place.
+                match Place::announced(event) {
+                    Some(place) if !branch.is_queued() => Some(place.announce(own)),
+                    _ => Some(own),
+                }
             }
             gst::EventView::Caps(caps) => {
                 let mut own = caps.caps_owned();
@@ -382,7 +380,6 @@ impl RtpDemux {
                 }
                 Some(gst::event::Caps::new(&own))
             }
-            _ if Place::announced(event).is_some() && branch.is_queued() => None,
             _ => Some(event.clone()),
         }
     }

@@ -400,7 +400,7 @@ impl SinkElement for RtpSink {
     }
 
     fn notice_event(&self, event: &gst::Event) {
-        if let Some(place) = Place::announced(event) {
+        if let Some(place) = Place::of_branch(event) {
             self.start_by(Some(place));
         } else if event.type_() == gst::EventType::Segment {
             self.start_by(None);
