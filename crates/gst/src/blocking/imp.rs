@@ -5,31 +5,24 @@
 //!
 //! | field | thread |
 //! |---|---|
-//! | `items` | any |
-//! | `flush_end` | put by the flushing thread, taken by the task, which pushes it when its own push has come back |
-//! | `has_failed` | the task; taken back before a task starts |
+//! | `end` | any; items are taken out by the pad's task |
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use crate::kit::context::Place;
-use crate::kit::crossing::{queue_event, report_unseen, src_query};
-use crate::kit::queue::{Item, Leaky, Level, Queue};
+use crate::kit::crossing::src_query;
+use crate::kit::pad_function;
+use crate::kit::queue::{Item, Leaky, Level, OwnThread, Queue, QueueEnd, fail_or_report};
 use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
 
 pub struct BlockingAdapter {
-    items: Queue,
+    end: QueueEnd<OwnThread>,
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
-    src_pad: gst::Pad,
-    flush_end: Mutex<Option<gst::Event>>,
-    is_stopping: AtomicBool,
-    has_failed: AtomicBool,
 }
 
 /// Enough for what a source on a throttled context pushes in a slice, and little delay.
@@ -37,7 +30,7 @@ const WAITING_BUFFERS_MAX: u32 = 16;
 
 impl BlockingAdapter {
     fn chain(&self, item: Item) -> Result<gst::FlowSuccess, gst::FlowError> {
-        self.items.push(item).map(|()| gst::FlowSuccess::Ok)
+        self.end.items.push(item).map(|()| gst::FlowSuccess::Ok)
     }
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
@@ -45,77 +38,50 @@ impl BlockingAdapter {
         let event = Place::unannounced(event);
         let obj = self.obj();
         match event.type_() {
-            gst::EventType::FlushStart => {
-                let passed = gst::Pad::event_default(pad, Some(&*obj), event);
-                for sticky in self.items.flush(true) {
-                    let _ = self.src_pad.store_sticky_event(&sticky);
-                }
-                passed
-            }
-            gst::EventType::FlushStop => {
-                // The task passes it on, when what it pushes now has come back: nobody here waits for that.
-                *lock(&self.flush_end) = Some(event);
-                self.items.flush(false);
-                true
-            }
-            _ if event.is_serialized() => queue_event(obj.upcast_ref(), &self.items, event),
+            gst::EventType::FlushStart => self
+                .end
+                .begin_flush(|| gst::Pad::event_default(pad, Some(&*obj), event)),
+            gst::EventType::FlushStop => self.end.end_flush(event),
+            _ if event.is_serialized() => self.end.push_event(obj.upcast_ref(), event),
             _ => gst::Pad::event_default(pad, Some(&*obj), event),
         }
     }
 
+    fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        self.end.notice_upstream(&event);
+        gst::Pad::event_default(pad, Some(&*self.obj()), event)
+    }
+
     fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        // A context's thread cannot wait: its query overtakes.
-        let may_wait = threadbare_runtime::current_shard_id().is_none();
-        if query.is_serialized() && may_wait && !self.items.wait_drained() {
+        if query.is_serialized() && !self.end.reach_turn_of_query() {
             return false;
         }
         gst::Pad::query_default(pad, Some(&*self.obj()), query)
     }
 
     fn activate(&self, active: bool) -> Result<(), gst::LoggableError> {
-        self.is_stopping.store(!active, Relaxed);
         if !active {
-            self.items.flush(true);
-            *lock(&self.flush_end) = None;
-            return Ok(self.src_pad.stop_task()?);
+            self.end.items.stop();
+            return Ok(self.end.src_pad.stop_task()?);
         }
-        self.has_failed.store(false, Relaxed);
-        self.items.flush(false);
+        self.end.items.open();
         let element = self.obj().downgrade();
-        Ok(self.src_pad.start_task(move || {
+        Ok(self.end.src_pad.start_task(move || {
             if let Some(element) = element.upgrade() {
                 element.imp().pass_one();
             }
         })?)
     }
 
-    fn has_interrupt(&self) -> bool {
-        self.is_stopping.load(Relaxed) || lock(&self.flush_end).is_some()
-    }
-
     /// One turn of the task.
     fn pass_one(&self) {
-        if let Some(event) = lock(&self.flush_end).take() {
-            self.has_failed.store(false, Relaxed);
-            self.src_pad.push_event(event);
-            return;
-        }
-        let Some(item) = self.items.pop_wait(|| self.has_interrupt()) else {
-            if self.is_stopping.load(Relaxed) {
-                let _ = self.src_pad.pause_task();
-            }
+        let Some(item) = self.end.items.next() else {
+            let _ = self.end.src_pad.pause_task();
             return;
         };
-        // What is left behind an error is not passed on.
-        if self.has_failed.load(Relaxed) {
-            return;
-        }
-        if let Err(error) = item.push(&self.src_pad) {
-            self.has_failed.store(true, Relaxed);
-            // Upstream has sent its last: nobody is left to see the error and report it.
-            if self.items.fail(error) {
-                report_unseen(self.obj().upcast_ref(), error);
-            }
+        if let Err(error) = item.push(&self.end.src_pad) {
+            let element = self.obj().clone().upcast::<gst::Element>();
+            fail_or_report(&self.end.items, &element.downgrade(), error);
         }
     }
 }
@@ -151,6 +117,13 @@ impl ObjectSubclass for BlockingAdapter {
             .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
             .build();
         let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
+            .event_function(|pad, parent, event| {
+                pad_function::<BlockingAdapter, _>(
+                    parent,
+                    || false,
+                    |imp| imp.src_event(pad, event),
+                )
+            })
             .activatemode_function(|_, parent, mode, active| {
                 let failed = || Err(gst::loggable_error!(crate::kit::CAT, "a panic"));
                 pad_function::<BlockingAdapter, _>(parent, failed, |imp| match mode {
@@ -177,12 +150,12 @@ impl ObjectSubclass for BlockingAdapter {
         );
         BlockingAdapter {
             stats: Mutex::new(items.stats_property("application/x-ts-blocking-adapter-stats")),
-            items,
+            end: QueueEnd {
+                items,
+                src_pad,
+                reader: OwnThread,
+            },
             sink_pad,
-            src_pad,
-            flush_end: Mutex::default(),
-            is_stopping: AtomicBool::new(true),
-            has_failed: AtomicBool::new(false),
         }
     }
 }
@@ -192,7 +165,10 @@ impl ObjectImpl for BlockingAdapter {
 
     fn constructed(&self) {
         self.parent_constructed();
-        crate::kit::add_pads(self.obj().upcast_ref(), &[&self.sink_pad, &self.src_pad]);
+        crate::kit::add_pads(
+            self.obj().upcast_ref(),
+            &[&self.sink_pad, &self.end.src_pad],
+        );
     }
 }
 
@@ -213,8 +189,7 @@ impl ElementImpl for BlockingAdapter {
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         if transition == gst::StateChange::PausedToReady {
             // Threads that wait to push come back before the pads are deactivated.
-            self.is_stopping.store(true, Relaxed);
-            self.items.flush(true);
+            self.end.items.stop();
         }
         self.parent_change_state(transition)
     }

@@ -7,8 +7,7 @@ use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{Cx, Precision};
 
-use crate::kit::crossing::report_unseen;
-use crate::kit::queue::{Item, Queue};
+use crate::kit::queue::{Item, Queue, fail_or_report};
 use crate::kit::source::{Produced, Producer};
 use crate::kit::time::{Alarm, RunningTime};
 
@@ -60,12 +59,6 @@ impl Holder {
             alarm: Alarm::default(),
             element: element.downgrade(),
         }
-    }
-
-    /// A flush begins or ends: nothing is waited for any more.
-    pub(super) fn flush(&mut self) {
-        self.held = None;
-        self.has_first = false;
     }
 
     /// Running time of an item, if it has one: a buffer's, that of a list's first, a gap's.
@@ -154,24 +147,22 @@ impl Producer for Holder {
             }
             return Produced::Idle;
         }
-        match item {
-            Item::Buffer(buffer) => Produced::Buffer(buffer),
-            Item::List(list) => Produced::List(list),
-            Item::Event(event) => {
-                if let gst::EventView::Segment(segment) = event.view() {
-                    self.segment = segment.segment().downcast_ref().cloned();
-                }
-                Produced::Event(event)
-            }
+        if let Item::Event(event) = &item
+            && let gst::EventView::Segment(segment) = event.view()
+        {
+            self.segment = segment.segment().downcast_ref().cloned();
         }
+        item.into()
+    }
+
+    fn end_flush(&mut self, _event: gst::Event) -> Option<gst::Event> {
+        let event = self.items.resume()?;
+        self.held = None;
+        self.has_first = false;
+        Some(event)
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // Upstream has sent its last: nobody is left to see the error and report it.
-        if self.items.fail(error)
-            && let Some(element) = self.element.upgrade()
-        {
-            report_unseen(&element, error);
-        }
+        fail_or_report(&self.items, &self.element, error);
     }
 }

@@ -62,10 +62,6 @@ impl Crosses for ClockSync {
         &self.sink_pad
     }
 
-    fn flush(&self) {
-        (self.crossing.driver()).with_producer(|holder, _| holder.flush());
-    }
-
     fn latency(&self, upstream: Latency, own: gst::ClockTime) -> Latency {
         let (is_live, min, max) = upstream;
         let before_ns = if is_live { min.nseconds() } else { 0 };

@@ -111,7 +111,7 @@ macro_rules! source_element {
             use gst::subclass::prelude::*;
 
             use crate::hub::Kind;
-            use crate::hub::source::{Emptier, SourceEnd};
+            use crate::hub::source::{StoppingReader, SourceEnd};
             use crate::kit::context::ContextSettings;
             use crate::kit::pad_function;
             use crate::kit::queue::{Queue, QueueProperties};
@@ -190,9 +190,9 @@ macro_rules! source_element {
             }
 
             impl LiveSource for Imp {
-                type Producer = Emptier;
+                type Producer = StoppingReader;
 
-                fn driver(&self) -> &Driver<Emptier> {
+                fn driver(&self) -> &Driver<StoppingReader> {
                     self.end.driver()
                 }
 

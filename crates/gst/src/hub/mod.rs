@@ -8,23 +8,27 @@
 //! |---|---|
 //! | `state` | any thread, under its lock; never across a push, a query or a wait |
 //! | an outlet's `items` | both ends; see `kit::queue` |
+//!
+//! A proxy's sink waits for room in its outlet. An inter sink waits for nobody: a listener that is full loses data.
 
 mod elements;
 mod sink;
 mod source;
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Weak};
-use std::task::{Context, Poll, Waker};
+use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::task::Poll;
 
 use gst::glib;
 use gst::prelude::*;
+use threadbare_runtime::{Guard, Monitor, Topics, until};
 
-use crate::kit::condition::Condition;
 use crate::kit::lock;
 use crate::kit::pending::{self, Hold};
-use crate::kit::queue::{Item, Queue, Refused};
+use crate::kit::queue::{Item, QueueEnd, Refusal};
+use crate::kit::source::Driver;
+
+use source::StoppingReader;
 
 pub(crate) use elements::register;
 
@@ -68,8 +72,7 @@ impl From<JoinError> for gst::ErrorMessage {
 /// A named link. Lives as long as one of its ends.
 pub(crate) struct Hub {
     kind: Kind,
-    state: Mutex<State>,
-    changed: Condition,
+    state: Monitor<State>,
 }
 
 struct State {
@@ -85,24 +88,14 @@ struct State {
     sticky: Vec<gst::Event>,
     /// Items from a context thread that waits for an outlet: one input's output.
     held: VecDeque<Item>,
-    wakers: Vec<Waker>,
     dropped: u64,
 }
 
 /// A source's end.
-pub(crate) struct Outlet {
-    pub(crate) items: Queue,
-    pub(crate) pad: gst::Pad,
-    /// Waits until the current push has returned, and resumes the task after a flush.
-    pub(crate) settle: Box<dyn Fn(Settle) + Send + Sync>,
-}
+pub(crate) type Outlet = QueueEnd<Driver<StoppingReader>>;
 
-/// The two halves of the end of a flush.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Settle {
-    AwaitPass,
-    Restart,
-}
+/// An outlet came, or the sink has stopped.
+const OUTLETS: Topics = Topics::of(0);
 
 type Hubs = HashMap<(Kind, String), Weak<Hub>>;
 
@@ -118,24 +111,26 @@ impl Hub {
         hubs.retain(|_, hub| hub.strong_count() > 0);
         let hub = Arc::new(Hub {
             kind,
-            state: Mutex::new(State {
+            state: Monitor::new(State {
                 sink: None,
                 is_open: false,
                 has_source: false,
                 outlets: Arc::new([]),
                 sticky: Vec::new(),
                 held: VecDeque::new(),
-                wakers: Vec::new(),
                 dropped: 0,
             }),
-            changed: Condition::default(),
         });
         hubs.insert(key, Arc::downgrade(&hub));
         hub
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+    fn state(&self) -> Guard<'_, State> {
+        self.state.lock()
+    }
+
+    fn monitor(&self) -> &Monitor<State> {
+        &self.state
     }
 
     /// Occupies the sink's place, until [`Hub::leave_as_sink`].
@@ -175,18 +170,16 @@ impl Hub {
 
     /// The sink starts or stops accepting data. Stopping releases waiting threads.
     fn open(&self, is_open: bool) {
-        let wakers = {
+        {
             let mut state = self.state();
             state.is_open = is_open;
             state.held.clear();
             state.sticky.clear();
-            std::mem::take(&mut state.wakers)
-        };
-        self.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+            state.wake(OUTLETS);
+        }
         // A thread that waits for room in a stalled outlet is released by its queue.
         for outlet in self.outlets().iter() {
-            outlet.items.refuse(!is_open);
+            outlet.items.shut(!is_open);
         }
     }
 
@@ -201,22 +194,20 @@ impl Hub {
 
     /// A source becomes active. It gets the sticky events first, then the items that waited for a source.
     fn add(&self, outlet: Arc<Outlet>) {
-        let wakers = {
-            let mut state = self.state();
-            outlet.items.flush(false);
-            outlet.items.refuse(false);
-            for event in &state.sticky {
-                let _ = outlet.items.push_event(event.clone());
-            }
-            // Above its limits by the held items: one input's output.
-            for item in std::mem::take(&mut state.held) {
-                let _ = outlet.items.push_over(item);
-            }
-            state.outlets = state.outlets.iter().cloned().chain([outlet]).collect();
-            std::mem::take(&mut state.wakers)
-        };
-        self.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        let mut state = self.state();
+        outlet.items.open();
+        for event in &state.sticky {
+            let _ = outlet.items.push_event(event.clone());
+        }
+        // Above its limits by the held items: one input's output.
+        for item in std::mem::take(&mut state.held) {
+            let _ = match item {
+                Item::Event(event) => outlet.items.push_event(event).map_err(Into::into),
+                data => outlet.items.push_over(data),
+            };
+        }
+        state.outlets = state.outlets.iter().cloned().chain([outlet]).collect();
+        state.wake(OUTLETS);
     }
 
     /// The source is no longer active.
@@ -226,7 +217,7 @@ impl Hub {
         state.outlets = others.cloned().collect();
         drop(state);
         // A thread that waited for room checks again, and finds no outlet or another one.
-        outlet.items.flush(true);
+        outlet.items.stop();
     }
 
     /// Takes a buffer or list.
@@ -253,14 +244,14 @@ impl Hub {
     }
 
     fn push_to_all(&self, outlets: &[Arc<Outlet>], item: Item) -> Result<(), gst::FlowError> {
-        // One failing outlet does not concern the others, nor the sink.
+        // An outlet that fails or is full does not concern the others, nor the sink.
         let mut is_taken = false;
         if let Some((last, others)) = outlets.split_last() {
             for outlet in others {
-                is_taken |= outlet.items.push(item.clone()).is_ok();
+                is_taken |= outlet.items.push_or_drop(item.clone()).is_ok();
             }
             // Not a clone, so that a single listener may write into it.
-            is_taken |= last.items.push(item).is_ok();
+            is_taken |= last.items.push_or_drop(item).is_ok();
         }
         if !is_taken {
             let mut state = self.state();
@@ -286,18 +277,26 @@ impl Hub {
         if !state.outlets.is_empty() {
             return Ok(false);
         }
-        if pending::can_defer() {
+        let is_held = pending::can_defer();
+        if is_held {
             state.held.push_back(item.clone());
-            drop(state);
-            pending::defer(Hold::Source, Box::pin(Arrival(self.clone())));
-            return Ok(true);
         }
-        drop(self.changed.wait(state));
-        Ok(false)
+        drop(state);
+        let arrival = until(self.clone(), Hub::monitor, OUTLETS, |state| {
+            if !state.is_open {
+                return Poll::Ready(Err(gst::FlowError::Flushing));
+            }
+            if state.outlets.is_empty() {
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(()))
+        });
+        pending::wait(Hold::Source, arrival)?;
+        Ok(is_held)
     }
 
     /// Takes a serialized event.
-    fn push_event(&self, event: &gst::Event) -> Result<(), Refused> {
+    fn push_event(&self, event: &gst::Event) -> Result<(), Refusal<gst::FlowError>> {
         let outlets = {
             let mut state = self.state();
             if event.is_sticky() {
@@ -323,18 +322,11 @@ impl Hub {
         let outlets = self.outlets();
         let mut passed = true;
         for outlet in outlets.iter() {
-            if event.type_() == gst::EventType::FlushStart {
-                passed &= outlet.pad.push_event(event.clone());
-                for sticky in outlet.items.flush(true) {
-                    let _ = outlet.pad.store_sticky_event(&sticky);
-                }
+            passed &= if event.type_() == gst::EventType::FlushStart {
+                outlet.begin_flush(|| outlet.src_pad.push_event(event.clone()))
             } else {
-                // Waits for pushes from before the flush to return, before anything comes after it.
-                (outlet.settle)(Settle::AwaitPass);
-                passed &= outlet.pad.push_event(event.clone());
-                outlet.items.flush(false);
-                (outlet.settle)(Settle::Restart);
-            }
+                outlet.end_flush(event.clone())
+            };
         }
         let mut state = self.state();
         state.held.clear();
@@ -359,26 +351,5 @@ impl State {
             Some(known) => *known = event.clone(),
             None => self.sticky.push(event.clone()),
         }
-    }
-}
-
-/// Completes when there is a source, or the sink has stopped.
-struct Arrival(Arc<Hub>);
-
-impl Future for Arrival {
-    type Output = Result<(), gst::FlowError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.0.state();
-        if !state.is_open {
-            return Poll::Ready(Err(gst::FlowError::Flushing));
-        }
-        if !state.outlets.is_empty() || state.held.is_empty() {
-            return Poll::Ready(Ok(()));
-        }
-        if !state.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            state.wakers.push(cx.waker().clone());
-        }
-        Poll::Pending
     }
 }

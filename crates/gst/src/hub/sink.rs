@@ -68,7 +68,7 @@ impl SinkEnd {
             _ if event.is_serialized() => return hub.push_event(event).is_ok(),
             _ => {
                 for outlet in hub.outlets().iter() {
-                    outlet.pad.push_event(event.clone());
+                    outlet.src_pad.push_event(event.clone());
                 }
             }
         }
@@ -88,7 +88,7 @@ impl SinkEnd {
         match (query.view_mut(), &*outlets) {
             (gst::QueryViewMut::Caps(caps), outlets) => {
                 let common = outlets.iter().fold(gst::Caps::new_any(), |common, outlet| {
-                    common.intersect(&outlet.pad.peer_query_caps(None))
+                    common.intersect(&outlet.src_pad.peer_query_caps(None))
                 });
                 let result = match caps.filter() {
                     Some(filter) => {
@@ -104,10 +104,8 @@ impl SinkEnd {
             }
             // Forwarded for a single listener only; an allocation that suits one listener may not suit the next.
             (_, [only]) => {
-                let is_reached = !query.is_serialized()
-                    || threadbare_runtime::current_shard_id().is_some()
-                    || only.items.wait_drained();
-                is_reached && only.pad.peer_query(query)
+                let is_reached = !query.is_serialized() || only.reach_turn_of_query();
+                is_reached && only.src_pad.peer_query(query)
             }
             _ => false,
         }

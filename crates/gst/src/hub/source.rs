@@ -6,11 +6,10 @@ use gst::glib;
 use gst::prelude::*;
 use threadbare_runtime::{Cx, Ready};
 
-use super::{Hub, Kind, Outlet, Settle};
+use super::{Hub, Kind, Outlet};
 use crate::kit::context::ContextSettings;
-use crate::kit::crossing::Popper;
 use crate::kit::lock;
-use crate::kit::queue::Queue;
+use crate::kit::queue::{Queue, QueueEnd, QueueReader};
 use crate::kit::source::{Driver, Produced, Producer};
 use crate::kit::time::RunningTime;
 
@@ -18,16 +17,8 @@ use crate::kit::time::RunningTime;
 pub(super) struct SourceEnd {
     kind: Kind,
     name: Mutex<String>,
-    items: Queue,
-    src_pad: gst::Pad,
-    driver: Arc<Driver<Emptier>>,
-    joined: Mutex<Joined>,
-}
-
-#[derive(Default)]
-struct Joined {
-    hub: Option<Arc<Hub>>,
-    outlet: Option<Arc<Outlet>>,
+    outlet: Arc<Outlet>,
+    hub: Mutex<Option<Arc<Hub>>>,
 }
 
 impl SourceEnd {
@@ -35,10 +26,12 @@ impl SourceEnd {
         SourceEnd {
             kind,
             name: Mutex::default(),
-            items,
-            src_pad,
-            driver: Arc::default(),
-            joined: Mutex::default(),
+            outlet: Arc::new(QueueEnd {
+                items,
+                src_pad,
+                reader: Driver::default(),
+            }),
+            hub: Mutex::new(None),
         }
     }
 
@@ -50,22 +43,22 @@ impl SourceEnd {
         *lock(&self.name) = name.unwrap_or_default();
     }
 
-    pub(super) fn driver(&self) -> &Driver<Emptier> {
-        &self.driver
+    pub(super) fn driver(&self) -> &Driver<StoppingReader> {
+        &self.outlet.reader
     }
 
     fn hub(&self) -> Option<Arc<Hub>> {
-        lock(&self.joined).hub.clone()
+        lock(&self.hub).clone()
     }
 
     pub(super) fn join(&self) -> Result<(), gst::ErrorMessage> {
         let hub = Hub::join_as_source(self.kind, &self.name())?;
-        lock(&self.joined).hub = Some(hub);
+        *lock(&self.hub) = Some(hub);
         Ok(())
     }
 
     pub(super) fn leave(&self) {
-        if let Some(hub) = lock(&self.joined).hub.take() {
+        if let Some(hub) = lock(&self.hub).take() {
             hub.leave_as_source();
         }
     }
@@ -76,45 +69,29 @@ impl SourceEnd {
         context: &Mutex<ContextSettings>,
     ) -> Result<(), gst::ErrorMessage> {
         let place = lock(context).place(element)?;
-        let emptier = Emptier {
-            popper: Popper::new(self.items.clone(), element.downgrade()),
+        let outlet = &self.outlet;
+        let reader = StoppingReader {
+            reader: QueueReader::new(outlet.items.clone(), element.downgrade()),
             element: element.downgrade(),
             doubtful: None,
         };
-        self.driver.add(element, &self.src_pad, place, emptier)?;
-        let driver = self.driver.clone();
-        let outlet = Arc::new(Outlet {
-            items: self.items.clone(),
-            pad: self.src_pad.clone(),
-            settle: Box::new(move |settle| match settle {
-                Settle::AwaitPass => driver.await_pass(),
-                Settle::Restart => driver.restart(),
-            }),
-        });
-        let hub = {
-            let mut joined = lock(&self.joined);
-            joined.outlet = Some(outlet.clone());
-            joined.hub.clone()
-        };
-        if let Some(hub) = hub {
-            hub.add(outlet);
+        (outlet.reader).add(element, &outlet.src_pad, place, reader)?;
+        if let Some(hub) = self.hub() {
+            hub.add(outlet.clone());
         }
         Ok(())
     }
 
     pub(super) fn deactivate(&self) {
-        let (hub, outlet) = {
-            let mut joined = lock(&self.joined);
-            (joined.hub.clone(), joined.outlet.take())
-        };
-        if let (Some(hub), Some(outlet)) = (hub, outlet) {
-            hub.remove(&outlet);
+        if let Some(hub) = self.hub() {
+            hub.remove(&self.outlet);
         }
-        self.driver.remove();
+        self.outlet.reader.remove();
     }
 
     /// An upstream event continues behind the sink.
     pub(super) fn event(&self, event: gst::Event) -> bool {
+        self.outlet.notice_upstream(&event);
         // This pipeline's latency is not the other's.
         if event.type_() == gst::EventType::Latency {
             return true;
@@ -133,7 +110,7 @@ impl SourceEnd {
         let sink = self.hub().and_then(|hub| hub.sink_pad());
         match query.view_mut() {
             gst::QueryViewMut::Latency(latency) => {
-                let wait = match self.driver.place() {
+                let wait = match self.outlet.reader.place() {
                     Some(place) => place.wait(),
                     None => lock(context).wait(),
                 };
@@ -176,49 +153,54 @@ impl SourceEnd {
 }
 
 /// Pushes the queue's items. The source's own stop is no failure: the other end survives it.
-pub(crate) struct Emptier {
-    popper: Popper,
+pub(crate) struct StoppingReader {
+    reader: QueueReader,
     element: glib::WeakRef<gst::Element>,
-    /// The result of a push while the element was not playing.
+    /// The result of a push while the element was leaving PLAYING.
     doubtful: Option<gst::FlowError>,
 }
 
-impl Producer for Emptier {
+impl Producer for StoppingReader {
     const REPORTS_FLOW: bool = false;
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        self.popper.start(cx)
+        self.reader.start(cx)
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.popper.stop(cx);
+        self.reader.stop(cx);
     }
 
     fn set_time(&mut self, _time: RunningTime) {
         // It plays again: there was no stop.
         if let Some(error) = self.doubtful.take() {
-            self.popper.push_failed(error);
+            self.reader.push_failed(error);
         }
     }
 
     fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
-        self.popper.begin(cx, ready);
+        self.reader.begin(cx, ready);
     }
 
     #[inline]
     fn prefetch(&self) {
-        self.popper.prefetch();
+        self.reader.prefetch();
     }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        self.popper.produce(cx)
+        self.reader.produce(cx)
+    }
+
+    fn end_flush(&mut self, event: gst::Event) -> Option<gst::Event> {
+        self.doubtful = None;
+        self.reader.end_flush(event)
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
         // A sink that is stopped during a push returns EOS.
         let plays = |element: gst::Element| element.current_state() == gst::State::Playing;
         if self.element.upgrade().is_some_and(plays) {
-            self.popper.push_failed(error);
+            self.reader.push_failed(error);
         } else {
             self.doubtful = Some(error);
         }

@@ -5,23 +5,19 @@
 
 use std::sync::Mutex;
 
-use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use threadbare_runtime::{Cx, Ready};
 
 use super::context::{ContextSettings, Place};
-use super::queue::{Item, Queue};
-use super::source::{Driver, Produced, Producer};
+use super::queue::{Item, Queue, QueueEnd};
+use super::source::{Driver, Producer};
 use super::time::RunningTime;
 use super::trail::{self, Offer};
 use super::{lock, pad_function};
 
 /// A queue, and the task that empties it.
 pub(crate) struct Crossing<P: Producer> {
-    items: Queue,
-    src_pad: gst::Pad,
-    driver: Driver<P>,
+    end: QueueEnd<Driver<P>>,
     bound: Mutex<Bound>,
     make: Box<dyn Fn(&gst::Element) -> P + Send + Sync>,
     passes: Passes,
@@ -54,9 +50,11 @@ impl<P: Producer> Crossing<P> {
         make: impl Fn(&gst::Element) -> P + Send + Sync + 'static,
     ) -> Self {
         Crossing {
-            items,
-            src_pad,
-            driver: Driver::default(),
+            end: QueueEnd {
+                items,
+                src_pad,
+                reader: Driver::default(),
+            },
             bound: Mutex::default(),
             make: Box::new(make),
             passes,
@@ -64,17 +62,17 @@ impl<P: Producer> Crossing<P> {
     }
 
     pub(crate) fn driver(&self) -> &Driver<P> {
-        &self.driver
+        &self.end.reader
     }
 
     /// For `constructed`: adds the pads, and lists the memory that a push touches.
     pub(crate) fn add_to(&self, element: &impl IsA<gst::Element>, sink_pad: &gst::Pad) {
         let element = element.upcast_ref::<gst::Element>();
-        for pad in [sink_pad, &self.src_pad] {
+        for pad in [sink_pad, &self.end.src_pad] {
             element.add_pad(pad).expect("a new element takes its pads");
         }
         let offer = Offer::at_end();
-        offer.set([trail::span(self), self.items.span()]);
+        offer.set([trail::span(self), self.end.items.span()]);
         offer.attach(element);
     }
 
@@ -84,7 +82,7 @@ impl<P: Producer> Crossing<P> {
         element: &gst::Element,
         context: &Mutex<ContextSettings>,
     ) -> Result<(), gst::ErrorMessage> {
-        self.items.flush(false);
+        self.end.items.open();
         if lock(context).is_named() {
             self.bind(element, context, None)?;
         }
@@ -97,40 +95,42 @@ impl<P: Producer> Crossing<P> {
         element: &gst::Element,
         place: Place,
     ) -> Result<(), gst::ErrorMessage> {
-        self.items.flush(false);
+        self.end.items.open();
         lock(&self.bound).is_bound = true;
         let producer = (self.make)(element);
-        self.driver.add(element, &self.src_pad, place, producer)?;
-        self.driver.start(RunningTime::default());
+        self.end
+            .reader
+            .add(element, &self.end.src_pad, place, producer)?;
+        self.end.reader.start(RunningTime::default());
         Ok(())
     }
 
-    /// The queue, for a producer that is on a given thread.
-    pub(crate) fn items(&self) -> &Queue {
-        &self.items
+    /// The queue's end, for an element that handles its pads itself.
+    pub(crate) fn end(&self) -> &QueueEnd<Driver<P>> {
+        &self.end
     }
 
     /// Allows the task to produce, as soon as it exists.
     pub(crate) fn start(&self, time: RunningTime) {
         lock(&self.bound).running = Some(time.clone());
-        self.driver.start(time);
+        self.end.reader.start(time);
     }
 
     /// Pauses the task.
     pub(crate) fn pause(&self) {
         lock(&self.bound).running = None;
-        self.driver.pause();
+        self.end.reader.pause();
     }
 
     /// Releases all waiting threads. Call it before deactivating the pads, which waits for a pusher that waits here.
     pub(crate) fn release(&self) {
-        self.items.flush(true);
+        self.end.items.stop();
     }
 
     /// Ends the task. Call it after deactivating the pads.
     pub(crate) fn close(&self) {
-        self.driver.remove();
-        self.items.flush(true);
+        self.end.reader.remove();
+        self.end.items.stop();
         *lock(&self.bound) = Bound::default();
     }
 
@@ -145,7 +145,7 @@ impl<P: Producer> Crossing<P> {
         {
             let mut bound = lock(&self.bound);
             if let Some(upstream) = &announced
-                && let Some(own) = self.driver.place()
+                && let Some(own) = self.end.reader.place()
             {
                 bound.shares_thread = own.shard.id() == upstream.shard.id();
             }
@@ -162,11 +162,13 @@ impl<P: Producer> Crossing<P> {
             _ => settings.place(element)?,
         };
         let producer = (self.make)(element);
-        self.driver.add(element, &self.src_pad, place, producer)?;
+        self.end
+            .reader
+            .add(element, &self.end.src_pad, place, producer)?;
         // A thread that starts it at this moment sees the driver, or is seen here.
         let running = lock(&self.bound).running.clone();
         if let Some(time) = running {
-            self.driver.start(time);
+            self.end.reader.start(time);
         }
         Ok(())
     }
@@ -194,55 +196,37 @@ impl<P: Producer> Crossing<P> {
         item: Item,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.bind_or_report(element, context, None)?;
-        self.items.push(item).map(|()| gst::FlowSuccess::Ok)
+        self.end.items.push(item).map(|()| gst::FlowSuccess::Ok)
     }
 
-    /// Handles an event on the sink pad. `flush` makes the producer drop its items; it is called at the end of a flush,
-    /// while nothing is pushed.
+    /// Handles an event on the sink pad.
     pub(crate) fn sink_event(
         &self,
         element: &gst::Element,
         context: &Mutex<ContextSettings>,
         pad: &gst::Pad,
         event: gst::Event,
-        flush: impl FnOnce(),
     ) -> bool {
         match event.type_() {
-            gst::EventType::FlushStart => {
-                self.begin_flush(|| gst::Pad::event_default(pad, Some(element), event))
-            }
-            gst::EventType::FlushStop => self.end_flush(|| {
-                flush();
-                gst::Pad::event_default(pad, Some(element), event)
-            }),
+            gst::EventType::FlushStart => self
+                .end
+                .begin_flush(|| gst::Pad::event_default(pad, Some(element), event)),
+            gst::EventType::FlushStop => self.end.end_flush(event),
             _ if event.is_serialized() => {
                 let branch = Place::of_branch(&event);
                 if self.bind_or_report(element, context, branch).is_err() {
                     return false;
                 }
-                queue_event(element, &self.items, event)
+                self.end.push_event(element, event)
             }
             _ => gst::Pad::event_default(pad, Some(element), event),
         }
     }
 
-    /// The beginning of a flush; `pass` forwards it.
-    pub(crate) fn begin_flush(&self, pass: impl FnOnce() -> bool) -> bool {
-        let passed = pass();
-        for sticky in self.items.flush(true) {
-            let _ = self.src_pad.store_sticky_event(&sticky);
-        }
-        passed
-    }
-
-    /// The end of a flush; `pass` forwards it.
-    pub(crate) fn end_flush(&self, pass: impl FnOnce() -> bool) -> bool {
-        // Waits for pushes from before the flush to return, before anything comes after it.
-        self.driver.await_pass();
-        let passed = pass();
-        self.items.flush(false);
-        self.driver.restart();
-        passed
+    /// Handles an event on the source pad.
+    pub(crate) fn src_event(&self, element: &gst::Element, event: gst::Event) -> bool {
+        self.end.notice_upstream(&event);
+        gst::Pad::event_default(&self.end.src_pad, Some(element), event)
     }
 
     /// Handles a query on the sink pad.
@@ -268,116 +252,39 @@ impl<P: Producer> Crossing<P> {
         if self.bind_or_report(element, context, None).is_err() {
             return false;
         }
-        if threadbare_runtime::current_shard_id().is_none() {
-            return self.items.wait_drained();
+        // On the queue's own thread the caller can push the queued items itself.
+        let own = (self.end.reader.place()).filter(|place| place.shard.is_current());
+        match own {
+            Some(place) if self.passes == Passes::AsTheyAre => self.pass_on_queued(&place),
+            _ => self.end.reach_turn_of_query(),
         }
-        // A context thread cannot wait. On the queue's own thread it pushes the queued items itself; on another one the
-        // query overtakes them, which is better than no answer.
-        let own = self
-            .driver
-            .place()
-            .is_some_and(|place| place.shard.is_current());
-        if own && self.passes == Passes::AsTheyAre {
-            self.pass_on_queued();
+    }
+
+    fn pass_on_queued(&self, place: &Place) -> bool {
+        let waker = || {
+            let waker = self.end.reader.waker();
+            waker.unwrap_or_else(|| std::task::Waker::noop().clone())
+        };
+        while let Some(item) = self.end.items.pop(waker) {
+            let item = match item {
+                Item::Event(event) => Item::Event(place.announce(event)),
+                data => data,
+            };
+            if let Err(error) = item.push(&self.end.src_pad) {
+                self.end.items.fail(error);
+                return false;
+            }
         }
         true
     }
 
-    fn pass_on_queued(&self) {
-        let waker = || {
-            self.driver
-                .waker()
-                .unwrap_or_else(|| std::task::Waker::noop().clone())
-        };
-        while let Some(item) = self.items.pop(waker) {
-            if let Err(error) = item.push(&self.src_pad) {
-                self.items.fail(error);
-                return;
-            }
-        }
-    }
-
     /// Latency added by the change of thread: on a context of its own, an item may wait for one more slice.
     pub(crate) fn latency(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
-        match self.driver.place() {
+        match self.end.reader.place() {
             Some(_) if lock(&self.bound).shares_thread => gst::ClockTime::ZERO,
             Some(place) => place.wait(),
             None => lock(context).wait(),
         }
-    }
-}
-
-/// A producer that pushes a queue's items unchanged.
-pub(crate) struct Popper {
-    items: Queue,
-    /// Reports errors that no push upstream returns, while present.
-    element: glib::WeakRef<gst::Element>,
-}
-
-impl Popper {
-    pub(crate) fn new(items: Queue, element: glib::WeakRef<gst::Element>) -> Self {
-        Popper { items, element }
-    }
-}
-
-impl Producer for Popper {
-    const REPORTS_FLOW: bool = false;
-
-    fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        cx.wake_self();
-        Ok(())
-    }
-
-    fn stop(&mut self, _cx: &mut Cx<'_>) {}
-
-    fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
-
-    #[inline]
-    fn prefetch(&self) {
-        self.items.prefetch();
-    }
-
-    fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        match self.items.pop(|| cx.waker()) {
-            Some(Item::Buffer(buffer)) => Produced::Buffer(buffer),
-            Some(Item::List(list)) => Produced::List(list),
-            Some(Item::Event(event)) => Produced::Event(event),
-            None => Produced::Idle,
-        }
-    }
-
-    fn push_failed(&mut self, error: gst::FlowError) {
-        // Upstream has ended, so no later push can return the error.
-        if self.items.fail(error)
-            && let Some(element) = self.element.upgrade()
-        {
-            report_unseen(&element, error);
-        }
-    }
-}
-
-/// Queues a serialized event.
-pub(crate) fn queue_event(element: &gst::Element, items: &Queue, event: gst::Event) -> bool {
-    let kind = event.type_();
-    let Err(refused) = items.push_event(event) else {
-        return true;
-    };
-    // No push comes after the end to return the error.
-    if kind == gst::EventType::Eos && !refused.seen {
-        report_unseen(element, refused.error);
-    }
-    false
-}
-
-/// Reports a flow error that is not the result of any push upstream.
-pub(crate) fn report_unseen(element: &gst::Element, error: gst::FlowError) {
-    if !matches!(error, gst::FlowError::Flushing | gst::FlowError::Eos) {
-        gst::element_error!(
-            element,
-            gst::StreamError::Failed,
-            ("Internal data stream error."),
-            ["streaming stopped at the end of the stream, reason {error:?}"]
-        );
     }
 }
 
@@ -393,9 +300,6 @@ where
     fn context(&self) -> &Mutex<ContextSettings>;
 
     fn sink_pad(&self) -> &gst::Pad;
-
-    /// Drops the producer's items, at the end of a flush.
-    fn flush(&self) {}
 
     /// The source pad's latency: upstream's plus the crossing's own.
     fn latency(&self, upstream: Latency, own: gst::ClockTime) -> Latency {
@@ -427,9 +331,8 @@ where
                 parent,
                 || false,
                 |imp| {
-                    let (obj, flush) = (imp.obj(), || imp.flush());
-                    let (element, context) = (obj.upcast_ref(), imp.context());
-                    (imp.crossing()).sink_event(element, context, pad, event, flush)
+                    let obj = imp.obj();
+                    (imp.crossing()).sink_event(obj.upcast_ref(), imp.context(), pad, event)
                 },
             )
         })
@@ -453,6 +356,13 @@ where
     E::Type: IsA<gst::Element>,
 {
     gst::Pad::builder_from_template(template)
+        .event_function(|_, parent, event| {
+            pad_function::<E, _>(
+                parent,
+                || false,
+                |imp| imp.crossing().src_event(imp.obj().upcast_ref(), event),
+            )
+        })
         .query_function(|pad, parent, query| {
             pad_function::<E, _>(
                 parent,

@@ -49,6 +49,12 @@ pub trait Producer: Send + 'static {
     /// See [`Agent::prefetch`].
     fn prefetch(&self) {}
 
+    /// A flush has ended, and the last push from before it has returned: drops what is from before. Returns the event to
+    /// push; `None`: the event of a later flush stands for it.
+    fn end_flush(&mut self, event: gst::Event) -> Option<gst::Event> {
+        Some(event)
+    }
+
     /// Items to push again after the end of a flush.
     fn reopening(&mut self) -> Vec<gst::Event> {
         Vec::new()
@@ -458,6 +464,9 @@ impl<P: Producer> SrcAgent<P> {
     }
 
     fn end_flush(&mut self, cx: &mut Cx<'_>, event: gst::Event) {
+        let Some(event) = self.producer.end_flush(event) else {
+            return;
+        };
         self.pad.push_event(event);
         if self.opened {
             for event in self.producer.reopening() {

@@ -8,22 +8,22 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use crate::kit::context::ContextSettings;
-use crate::kit::crossing::{self, Crosses, Crossing, Passes, Popper};
+use crate::kit::crossing::{self, Crosses, Crossing, Passes};
 use crate::kit::emit_if_heard;
-use crate::kit::queue::{Queue as Items, QueueProperties};
+use crate::kit::queue::{Queue as Items, QueueProperties, QueueReader};
 use crate::kit::time::RunningTime;
 
 pub struct Queue {
     context: Mutex<ContextSettings>,
     properties: Mutex<QueueProperties>,
     sink_pad: gst::Pad,
-    crossing: Crossing<Popper>,
+    crossing: Crossing<QueueReader>,
 }
 
 impl Crosses for Queue {
-    type Producer = Popper;
+    type Producer = QueueReader;
 
-    fn crossing(&self) -> &Crossing<Popper> {
+    fn crossing(&self) -> &Crossing<QueueReader> {
         &self.crossing
     }
 
@@ -60,9 +60,9 @@ impl ObjectSubclass for Queue {
                 emit_if_heard(&element, SIGNALS[notice as usize], &[]);
             }
         });
-        let of_popper = items.clone();
+        let of_reader = items.clone();
         let make =
-            move |element: &gst::Element| Popper::new(of_popper.clone(), element.downgrade());
+            move |element: &gst::Element| QueueReader::new(of_reader.clone(), element.downgrade());
         Queue {
             context: Mutex::default(),
             properties: Mutex::new(QueueProperties(items.clone())),

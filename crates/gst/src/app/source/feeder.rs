@@ -137,6 +137,10 @@ impl Producer for Feeder {
         })
     }
 
+    fn end_flush(&mut self, event: gst::Event) -> Option<gst::Event> {
+        self.items.resume().map(|_| event)
+    }
+
     fn reopening(&mut self) -> Vec<gst::Event> {
         self.has_asked = false;
         let segment = gst::FormattedSegment::<gst::ClockTime>::new();
@@ -144,10 +148,8 @@ impl Producer for Feeder {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // A push from before a flush may return after its end.
-        if error != gst::FlowError::Flushing {
-            self.items.fail_kept(error);
-        }
+        // It is reported by the source itself.
+        self.items.fail(error);
     }
 }
 

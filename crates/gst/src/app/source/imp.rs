@@ -10,7 +10,7 @@ use gst::subclass::prelude::*;
 
 use super::feeder::{Feeder, Shared};
 use crate::kit::context::ContextSettings;
-use crate::kit::queue::{Item, Leaky, Level, Queue, Refusal};
+use crate::kit::queue::{Item, Leaky, Level, Queue, Unfit};
 use crate::kit::source::{self, Driver, LiveSource};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{lock, pad_function};
@@ -106,12 +106,12 @@ impl AppSrc {
     fn push(&self, item: Item) -> bool {
         let is_full = match self.items.offer(item) {
             Ok(is_full) => is_full,
-            Err(Refusal::Full(item)) if self.may_wait() => return self.items.push(item).is_ok(),
-            Err(Refusal::Full(_)) => {
+            Err(Unfit::Full(item)) if self.may_wait() => return self.items.push(item).is_ok(),
+            Err(Unfit::Full(_)) => {
                 self.say_enough();
                 return false;
             }
-            Err(Refusal::Ended) => return false,
+            Err(Unfit::Ended) => return false,
         };
         if is_full {
             self.say_enough();
@@ -286,12 +286,12 @@ impl LiveSource for AppSrc {
         self.driver.add(element, &self.src_pad, place, feeder)?;
         *lock(&self.sample_caps) = None;
         self.shared.has_enough.store(false, Relaxed);
-        self.items.flush(false);
+        self.items.open();
         Ok(())
     }
 
     fn deactivate(&self) {
-        self.items.flush(true);
+        self.items.stop();
         self.driver.remove();
     }
 
@@ -302,6 +302,11 @@ impl LiveSource for AppSrc {
     }
 
     fn flush(&self, flushing: bool) {
-        self.items.flush(flushing);
+        if flushing {
+            self.items.begin_flush();
+        } else {
+            // The queue's mark. The event itself is on its way to the feeder.
+            self.items.end_flush(gst::event::FlushStop::new(true));
+        }
     }
 }

@@ -3,8 +3,25 @@
 use gst::glib;
 use gst::prelude::*;
 
-use super::{Leaky, Queue};
+use super::Queue;
 use crate::kit::{PropertyGroup, stats};
+
+/// The side that a full queue leaks from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "ThreadbareQueueLeaky")]
+#[allow(unreachable_pub, reason = "the type of a public property")]
+pub enum Leaky {
+    /// None: the writer waits.
+    #[default]
+    #[enum_value(name = "Not leaky", nick = "no")]
+    No,
+    /// New buffers are dropped.
+    #[enum_value(name = "Leaky on upstream (new buffers)", nick = "upstream")]
+    Upstream,
+    /// Old buffers are dropped.
+    #[enum_value(name = "Leaky on downstream (old buffers)", nick = "downstream")]
+    Downstream,
+}
 
 /// The properties of a queue: limits, levels and leaking. They take effect at once, in any state.
 pub(crate) struct QueueProperties(pub(crate) Queue);
@@ -70,37 +87,37 @@ impl PropertyGroup for QueueProperties {
         match name {
             "leaky" => {
                 let leaky = value.get().unwrap_or_default();
-                queue.set_limits(|state| state.leaky = leaky);
+                queue.set_limits(|limits| limits.leaky = leaky);
             }
-            "max-size-buffers" => queue.set_limits(|state| state.max.buffers = n32()),
-            "max-size-bytes" => queue.set_limits(|state| state.max.bytes = n32()),
-            "max-size-time" => queue.set_limits(|state| state.max.time_ns = n64()),
-            "min-threshold-buffers" => queue.set_limits(|state| state.min.buffers = n32()),
-            "min-threshold-bytes" => queue.set_limits(|state| state.min.bytes = n32()),
-            "min-threshold-time" => queue.set_limits(|state| state.min.time_ns = n64()),
-            "flush-on-eos" => queue.set_limits(|state| state.flush_on_eos = flag()),
-            "silent" => queue.set_limits(|state| state.silent = flag()),
+            "max-size-buffers" => queue.set_limits(|limits| limits.max.buffers = n32()),
+            "max-size-bytes" => queue.set_limits(|limits| limits.max.bytes = n32()),
+            "max-size-time" => queue.set_limits(|limits| limits.max.time_ns = n64()),
+            "min-threshold-buffers" => queue.set_limits(|limits| limits.min.buffers = n32()),
+            "min-threshold-bytes" => queue.set_limits(|limits| limits.min.bytes = n32()),
+            "min-threshold-time" => queue.set_limits(|limits| limits.min.time_ns = n64()),
+            "flush-on-eos" => queue.set_limits(|limits| limits.flush_on_eos = flag()),
+            "silent" => queue.set_limits(|limits| limits.silent = flag()),
             _ => return false,
         }
         true
     }
 
     fn get(&self, name: &str) -> Option<glib::Value> {
-        let state = self.0.state();
+        let (limits, level) = (self.0.limits(), self.0.level());
         Some(match name {
-            "leaky" => state.leaky.to_value(),
-            "max-size-buffers" => state.max.buffers.to_value(),
-            "max-size-bytes" => state.max.bytes.to_value(),
-            "max-size-time" => state.max.time_ns.to_value(),
-            "min-threshold-buffers" => state.min.buffers.to_value(),
-            "min-threshold-bytes" => state.min.bytes.to_value(),
-            "min-threshold-time" => state.min.time_ns.to_value(),
-            "current-level-buffers" => state.level.buffers.to_value(),
-            "current-level-bytes" => state.level.bytes.to_value(),
-            "current-level-time" => state.level.time_ns.to_value(),
-            "flush-on-eos" => state.flush_on_eos.to_value(),
-            "silent" => state.silent.to_value(),
-            "stats" => state.stats().to_value(),
+            "leaky" => limits.leaky.to_value(),
+            "max-size-buffers" => limits.max.buffers.to_value(),
+            "max-size-bytes" => limits.max.bytes.to_value(),
+            "max-size-time" => limits.max.time_ns.to_value(),
+            "min-threshold-buffers" => limits.min.buffers.to_value(),
+            "min-threshold-bytes" => limits.min.bytes.to_value(),
+            "min-threshold-time" => limits.min.time_ns.to_value(),
+            "current-level-buffers" => level.buffers.to_value(),
+            "current-level-bytes" => level.bytes.to_value(),
+            "current-level-time" => level.time_ns.to_value(),
+            "flush-on-eos" => limits.flush_on_eos.to_value(),
+            "silent" => limits.silent.to_value(),
+            "stats" => self.0.stats().to_value(),
             _ => return None,
         })
     }

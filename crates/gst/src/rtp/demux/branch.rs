@@ -8,8 +8,8 @@ use gst::prelude::*;
 use threadbare_runtime::{Cx, Ready};
 
 use crate::kit::context::Place;
-use crate::kit::crossing::{Crossing, Passes, Popper};
-use crate::kit::queue::{Item, Queue};
+use crate::kit::crossing::{Crossing, Passes};
+use crate::kit::queue::{Item, Queue, QueueReader};
 use crate::kit::source::{Produced, Producer};
 
 /// Called when an ending branch has pushed its last item.
@@ -31,10 +31,10 @@ impl Branch {
             let weak = weak.clone();
             let crossing = is_queued.then(|| {
                 let items = Queue::new(|_| {});
-                let of_popper = items.clone();
+                let of_reader = items.clone();
                 let make = move |_: &gst::Element| Ending {
                     // One branch's failure does not concern the others.
-                    popper: Popper::new(of_popper.clone(), glib::WeakRef::new()),
+                    reader: QueueReader::new(of_reader.clone(), glib::WeakRef::new()),
                     branch: weak.clone(),
                     ended: ended.clone(),
                     has_ended: false,
@@ -71,7 +71,7 @@ impl Branch {
     #[inline]
     pub(super) fn push(&self, buffer: gst::Buffer) -> Result<(), gst::FlowError> {
         match &self.crossing {
-            Some(crossing) => crossing.items().push(Item::Buffer(buffer)),
+            Some(crossing) => crossing.end().items.push(Item::Buffer(buffer)),
             None => self.pad.push(buffer).map(|_| ()),
         }
     }
@@ -82,9 +82,9 @@ impl Branch {
             return self.pad.push_event(event);
         };
         match event.type_() {
-            gst::EventType::FlushStart => crossing.begin_flush(|| self.pad.push_event(event)),
-            gst::EventType::FlushStop => crossing.end_flush(|| self.pad.push_event(event)),
-            _ if event.is_serialized() => crossing.items().push_event(event).is_ok(),
+            gst::EventType::FlushStart => crossing.end().begin_flush(|| self.pad.push_event(event)),
+            gst::EventType::FlushStop => crossing.end().end_flush(event),
+            _ if event.is_serialized() => crossing.end().items.push_event(event).is_ok(),
             _ => self.pad.push_event(event),
         }
     }
@@ -125,7 +125,7 @@ impl Branch {
 
 /// Pushes the queue's items, and reports the last one.
 struct Ending {
-    popper: Popper,
+    reader: QueueReader,
     branch: Weak<Branch>,
     ended: OnEnded,
     has_ended: bool,
@@ -145,15 +145,15 @@ impl Producer for Ending {
     const REPORTS_FLOW: bool = false;
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        self.popper.start(cx)
+        self.reader.start(cx)
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.popper.stop(cx);
+        self.reader.stop(cx);
     }
 
     fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
-        self.popper.begin(cx, ready);
+        self.reader.begin(cx, ready);
     }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
@@ -161,15 +161,19 @@ impl Producer for Ending {
         if std::mem::take(&mut self.has_ended) {
             self.tell();
         }
-        let produced = self.popper.produce(cx);
+        let produced = self.reader.produce(cx);
         if let Produced::Event(event) = &produced {
             self.has_ended = event.type_() == gst::EventType::Eos;
         }
         produced
     }
 
+    fn end_flush(&mut self, event: gst::Event) -> Option<gst::Event> {
+        self.reader.end_flush(event)
+    }
+
     fn push_failed(&mut self, error: gst::FlowError) {
-        self.popper.push_failed(error);
+        self.reader.push_failed(error);
         // Its end will not be pushed any more.
         self.tell();
     }

@@ -157,7 +157,6 @@ pub struct RtpJitterBuffer {
     stats: Mutex<StatsProperty>,
     items: Queue,
     sink_pad: gst::Pad,
-    src_pad: gst::Pad,
     crossing: Crossing<Pusher>,
     /// While it is PAUSED or PLAYING.
     shared: Arc<Mutex<Option<Arc<Shared>>>>,
@@ -229,16 +228,8 @@ impl RtpJitterBuffer {
     }
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        let flush = || {
-            if let Some(shared) = self.shared() {
-                let still_true = lock(&shared.orderer).flush();
-                for sticky in still_true {
-                    let _ = self.src_pad.store_sticky_event(&sticky);
-                }
-            }
-        };
         self.crossing
-            .sink_event(self.obj().upcast_ref(), &self.context, pad, event, flush)
+            .sink_event(self.obj().upcast_ref(), &self.context, pad, event)
     }
 
     fn sink_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
@@ -326,6 +317,11 @@ impl ObjectSubclass for RtpJitterBuffer {
             .flags(gst::PadFlags::PROXY_CAPS | gst::PadFlags::PROXY_ALLOCATION)
             .build();
         let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
+            .event_function(move |_, parent, event| {
+                pad_function::<RtpJitterBuffer, _>(parent, no, |imp| {
+                    imp.crossing.src_event(imp.obj().upcast_ref(), event)
+                })
+            })
             .query_function(move |pad, parent, query| {
                 pad_function::<RtpJitterBuffer, _>(parent, no, |imp| imp.src_query(pad, query))
             })
@@ -333,20 +329,19 @@ impl ObjectSubclass for RtpJitterBuffer {
             .build();
         let items = Queue::new(|_| {});
         let shared = Arc::new(Mutex::new(None::<Arc<Shared>>));
-        let (of_pusher, shared_by_pusher) = (items.clone(), shared.clone());
+        let (of_pusher, shared_by_pusher) = ((items.clone(), src_pad.clone()), shared.clone());
         let make = move |element: &gst::Element| {
             let shared = lock(&shared_by_pusher).clone();
             let shared = shared.expect("it is open while it has a task");
-            Pusher::new(element, of_pusher.clone(), shared)
+            Pusher::new(element, of_pusher.0.clone(), of_pusher.1.clone(), shared)
         };
         RtpJitterBuffer {
             settings: Mutex::default(),
             context: Mutex::default(),
             stats: Mutex::default(),
-            crossing: Crossing::new(items.clone(), src_pad.clone(), Passes::Otherwise, make),
+            crossing: Crossing::new(items.clone(), src_pad, Passes::Otherwise, make),
             items,
             sink_pad,
-            src_pad,
             shared,
         }
     }

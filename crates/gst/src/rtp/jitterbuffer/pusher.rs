@@ -12,9 +12,8 @@ use threadbare_rtp::packet::{Packet, is_rtcp};
 use threadbare_runtime::{Cx, Precision, Ready};
 
 use super::orderer::{Orderer, Rate};
-use crate::kit::crossing::report_unseen;
 use crate::kit::lock;
-use crate::kit::queue::{Item, Queue};
+use crate::kit::queue::{Item, Queue, fail_or_report};
 use crate::kit::source::{Produced, Producer};
 use crate::kit::time::{Alarm, RunningTime};
 use crate::rtp::playout::Fields;
@@ -46,17 +45,24 @@ pub(super) struct Pusher {
     /// Rest of a list being processed.
     list: std::vec::IntoIter<gst::Buffer>,
     shared: Arc<Shared>,
+    src_pad: gst::Pad,
     time: RunningTime,
     alarm: Alarm,
     element: glib::WeakRef<gst::Element>,
 }
 
 impl Pusher {
-    pub(super) fn new(element: &gst::Element, items: Queue, shared: Arc<Shared>) -> Self {
+    pub(super) fn new(
+        element: &gst::Element,
+        items: Queue,
+        src_pad: gst::Pad,
+        shared: Arc<Shared>,
+    ) -> Self {
         Pusher {
             items,
             list: Vec::new().into_iter(),
             shared,
+            src_pad,
             time: RunningTime::default(),
             alarm: Alarm::default(),
             element: element.downgrade(),
@@ -179,12 +185,17 @@ impl Producer for Pusher {
         }
     }
 
-    fn push_failed(&mut self, error: gst::FlowError) {
-        // Upstream has ended, so no later push can return the error.
-        if self.items.fail_kept(error)
-            && let Some(element) = self.element.upgrade()
-        {
-            report_unseen(&element, error);
+    fn end_flush(&mut self, _event: gst::Event) -> Option<gst::Event> {
+        let event = self.items.resume()?;
+        self.list = Vec::new().into_iter();
+        let still_true = lock(&self.shared.orderer).flush();
+        for sticky in still_true {
+            let _ = self.src_pad.store_sticky_event(&sticky);
         }
+        Some(event)
+    }
+
+    fn push_failed(&mut self, error: gst::FlowError) {
+        fail_or_report(&self.items, &self.element, error);
     }
 }
