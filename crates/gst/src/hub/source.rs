@@ -197,12 +197,19 @@ impl Producer for StoppingReader {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // A sink that is stopped during a push returns EOS.
-        let plays = |element: gst::Element| element.current_state() == gst::State::Playing;
-        if self.element.upgrade().is_some_and(plays) {
-            self.reader.push_failed(error);
-        } else {
+        // A sink that is stopped during a push returns EOS. On the way up to PLAYING, nothing stops.
+        let is_leaving = self.element.upgrade().is_none_or(|element| {
+            let (_, current, pending) = element.state(gst::ClockTime::ZERO);
+            let next = match pending {
+                gst::State::VoidPending => current,
+                pending => pending,
+            };
+            next != gst::State::Playing
+        });
+        if is_leaving {
             self.doubtful = Some(error);
+        } else {
+            self.reader.push_failed(error);
         }
     }
 }

@@ -4,6 +4,7 @@
 //! source pad's queries and the state changes of an element with a queue inside, for any producer.
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use gst::prelude::*;
 use gst::subclass::prelude::*;
@@ -18,7 +19,11 @@ use super::{lock, pad_function};
 /// A queue, and the task that empties it.
 pub(crate) struct Crossing<P: Producer> {
     end: QueueEnd<Driver<P>>,
-    bound: Mutex<Bound>,
+    is_bound: AtomicBool,
+    /// Upstream runs on the same thread, so that the queue adds no wait.
+    shares_thread: AtomicBool,
+    /// While producing is allowed.
+    running: Mutex<Option<RunningTime>>,
     make: Box<dyn Fn(&gst::Element) -> P + Send + Sync>,
     passes: Passes,
 }
@@ -30,16 +35,6 @@ pub(crate) enum Passes {
     AsTheyAre,
     /// In its own way.
     Otherwise,
-}
-
-/// Where the downstream side runs, and the context the upstream side announced.
-#[derive(Default)]
-struct Bound {
-    is_bound: bool,
-    /// Upstream runs on the same thread, so that the queue adds no wait.
-    shares_thread: bool,
-    /// While producing is allowed.
-    running: Option<RunningTime>,
 }
 
 impl<P: Producer> Crossing<P> {
@@ -55,7 +50,9 @@ impl<P: Producer> Crossing<P> {
                 src_pad,
                 reader: Driver::default(),
             },
-            bound: Mutex::default(),
+            is_bound: AtomicBool::new(false),
+            shares_thread: AtomicBool::new(false),
+            running: Mutex::default(),
             make: Box::new(make),
             passes,
         }
@@ -96,13 +93,8 @@ impl<P: Producer> Crossing<P> {
         place: Place,
     ) -> Result<(), gst::ErrorMessage> {
         self.end.items.open();
-        lock(&self.bound).is_bound = true;
-        let producer = (self.make)(element);
-        self.end
-            .reader
-            .add(element, &self.end.src_pad, place, producer)?;
-        self.end.reader.start(RunningTime::default());
-        Ok(())
+        *lock(&self.running) = Some(RunningTime::default());
+        self.add(element, place)
     }
 
     /// The queue's end, for an element that handles its pads itself.
@@ -112,13 +104,13 @@ impl<P: Producer> Crossing<P> {
 
     /// Allows the task to produce, as soon as it exists.
     pub(crate) fn start(&self, time: RunningTime) {
-        lock(&self.bound).running = Some(time.clone());
+        *lock(&self.running) = Some(time.clone());
         self.end.reader.start(time);
     }
 
     /// Pauses the task.
     pub(crate) fn pause(&self) {
-        lock(&self.bound).running = None;
+        *lock(&self.running) = None;
         self.end.reader.pause();
     }
 
@@ -131,58 +123,64 @@ impl<P: Producer> Crossing<P> {
     pub(crate) fn close(&self) {
         self.end.reader.remove();
         self.end.items.stop();
-        *lock(&self.bound) = Bound::default();
+        self.is_bound.store(false, Relaxed);
+        self.shares_thread.store(false, Relaxed);
+        *lock(&self.running) = None;
     }
 
-    /// Places the downstream side on a thread: of the context in the properties, else of the one that the branch
-    /// announces, else of the context "".
+    /// Places the downstream side on a thread: of the context in the properties, else of the branch's (`branch`), else of
+    /// the context "". A stream's start may come from another thread each time.
     fn bind(
         &self,
         element: &gst::Element,
         context: &Mutex<ContextSettings>,
-        announced: Option<Place>,
+        branch: Option<Place>,
     ) -> Result<(), gst::ErrorMessage> {
-        {
-            let mut bound = lock(&self.bound);
-            if let Some(upstream) = &announced
-                && let Some(own) = self.end.reader.place()
-            {
-                bound.shares_thread = own.shard.id() == upstream.shard.id();
-            }
-            if std::mem::replace(&mut bound.is_bound, true) {
-                return Ok(());
-            }
-        }
-        let settings = lock(context).clone();
-        let place = match announced {
-            Some(place) if !settings.is_named() => {
-                lock(&self.bound).shares_thread = true;
+        let latency_before = self.latency(context);
+        let place = match self.end.reader.place() {
+            Some(own) => own,
+            None => {
+                let settings = lock(context).clone();
+                let place = match branch {
+                    Some(place) if !settings.is_named() => place,
+                    _ => settings.place(element)?,
+                };
+                self.add(element, place.clone())?;
                 place
             }
-            _ => settings.place(element)?,
         };
-        let producer = (self.make)(element);
-        self.end
-            .reader
-            .add(element, &self.end.src_pad, place, producer)?;
-        // A thread that starts it at this moment sees the driver, or is seen here.
-        let running = lock(&self.bound).running.clone();
-        if let Some(time) = running {
-            self.end.reader.start(time);
+        self.shares_thread.store(place.shard.is_current(), Relaxed);
+        if self.latency(context) != latency_before {
+            let _ = element.post_message(gst::message::Latency::builder().src(element).build());
         }
         Ok(())
     }
 
+    fn add(&self, element: &gst::Element, place: Place) -> Result<(), gst::ErrorMessage> {
+        let producer = (self.make)(element);
+        let driver = &self.end.reader;
+        driver.add(element, &self.end.src_pad, place, producer)?;
+        self.is_bound.store(true, Relaxed);
+        // A thread that starts it at this moment sees the driver, or is seen here.
+        let running = lock(&self.running).clone();
+        if let Some(time) = running {
+            driver.start(time);
+        }
+        Ok(())
+    }
+
+    /// `start`: a stream's start, which may announce a place.
     fn bind_or_report(
         &self,
         element: &gst::Element,
         context: &Mutex<ContextSettings>,
-        announced: Option<Place>,
+        start: Option<&gst::EventRef>,
     ) -> Result<(), gst::FlowError> {
-        if announced.is_none() && lock(&self.bound).is_bound {
+        if start.is_none() && self.is_bound.load(Relaxed) {
             return Ok(());
         }
-        self.bind(element, context, announced).map_err(|error| {
+        let branch = start.and_then(Place::of_branch);
+        self.bind(element, context, branch).map_err(|error| {
             element.post_error_message(error);
             gst::FlowError::Error
         })
@@ -213,8 +211,8 @@ impl<P: Producer> Crossing<P> {
                 .begin_flush(|| gst::Pad::event_default(pad, Some(element), event)),
             gst::EventType::FlushStop => self.end.end_flush(event),
             _ if event.is_serialized() => {
-                let branch = Place::of_branch(&event);
-                if self.bind_or_report(element, context, branch).is_err() {
+                let start = (event.type_() == gst::EventType::StreamStart).then_some(&*event);
+                if self.bind_or_report(element, context, start).is_err() {
                     return false;
                 }
                 self.end.push_event(element, event)
@@ -281,7 +279,7 @@ impl<P: Producer> Crossing<P> {
     /// Latency added by the change of thread: on a context of its own, an item may wait for one more slice.
     pub(crate) fn latency(&self, context: &Mutex<ContextSettings>) -> gst::ClockTime {
         match self.end.reader.place() {
-            Some(_) if lock(&self.bound).shares_thread => gst::ClockTime::ZERO,
+            Some(_) if self.shares_thread.load(Relaxed) => gst::ClockTime::ZERO,
             Some(place) => place.wait(),
             None => lock(context).wait(),
         }
