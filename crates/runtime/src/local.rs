@@ -397,7 +397,9 @@ impl Local {
     }
 
     pub(crate) fn cancel_sleeper(&self, key: TimerKey) {
-        self.wheel.borrow_mut().cancel(key);
+        // Dropped after the borrow: a waker may be the last hold on a task with sleeps of its own.
+        let cancelled = self.wheel.borrow_mut().cancel(key);
+        drop(cancelled);
     }
 
     pub(crate) fn count_packets(&self, packets: u64) {
@@ -624,10 +626,45 @@ impl Local {
     }
 
     /// The shard ends: drops all remaining residents here, on its own thread.
+    ///
+    /// A task that need not be `Send` must not be dropped elsewhere (async-task aborts the process), and a thread that
+    /// wakes a task holds the task until the inbox has taken it. So the inbox takes wake-ups until no task is left. That is
+    /// a matter of moments: every task has been woken, so each is here or in the hands of such a thread. Those that come
+    /// later have never run. They are the spawner's own and `Send`, and it may drop them.
     fn clear(&self) {
-        let (control, data) = self.shard.close_inbox();
-        control.into_iter().for_each(drop_caught);
+        let commands = self.shard.close_to_commands();
+        commands.into_iter().for_each(drop_caught);
+        self.commands.take().into_iter().for_each(drop_caught);
+        let wakers = |tasks: &Slab<Waker>| -> Vec<Waker> {
+            tasks.iter().map(|(_, waker)| waker.clone()).collect()
+        };
+        let tasks = wakers(&self.tasks.borrow());
+        tasks.into_iter().for_each(Waker::wake);
+        loop {
+            self.remove_agents();
+            let (_, mut data) = self.shard.take_inbox();
+            data.extend(self.ready.take());
+            if !data.is_empty() {
+                data.into_iter().for_each(drop_caught);
+            } else if self.tasks.borrow().is_empty() {
+                break;
+            } else {
+                self.shard.sleep_until_woken(|| self.await_io(None));
+            }
+        }
+        let (_, data) = self.shard.close_inbox();
         data.into_iter().for_each(drop_caught);
+        // What their drops have added.
+        self.remove_agents();
+        loop {
+            let Some(wake) = self.ready.borrow_mut().pop_front() else {
+                return;
+            };
+            drop_caught(wake);
+        }
+    }
+
+    fn remove_agents(&self) {
         loop {
             let tokens: Vec<Token> = self
                 .slots
@@ -645,18 +682,6 @@ impl Local {
                 .into_iter()
                 .for_each(|token| self.remove_agent(token));
         }
-        // Dropping a queued task cancels it, which may wake others: repeat until none is left.
-        loop {
-            let queued = self.ready.take();
-            let tasks = self.tasks.take();
-            if queued.is_empty() && tasks.is_empty() {
-                break;
-            }
-            // Cancelling queues them.
-            tasks.into_iter().for_each(|(_, waker)| waker.wake());
-            queued.into_iter().for_each(drop_caught);
-        }
-        self.commands.take().into_iter().for_each(drop_caught);
     }
 }
 

@@ -204,7 +204,8 @@ impl Shard {
         match self.0.park.send_data(wake) {
             Ok(true) => self.0.interrupt.notify(),
             Ok(false) => {}
-            // The shard is gone: dropping the wake-up cancels a task.
+            // The shard is gone, and with it every task that had begun. What is left has not run yet and is `Send`, or
+            // it is an agent's wake-up: dropping it cancels the task.
             Err(wake) => drop(wake),
         }
     }
@@ -244,6 +245,19 @@ impl Shard {
         let mut control = Vec::new();
         self.0.park.take_control(&mut control);
         control
+    }
+
+    /// The end of the shard begins: returns the remaining commands; wake-ups still arrive.
+    pub(crate) fn close_to_commands(&self) -> Vec<Command> {
+        self.0.park.close_to_commands()
+    }
+
+    /// Calls `sleep` unless something has arrived; arrivals interrupt the poller.
+    pub(crate) fn sleep_until_woken<R>(&self, sleep: impl FnOnce() -> R) {
+        if self.0.park.prepare(Sleep::Idle) {
+            sleep();
+            self.0.park.awake();
+        }
     }
 
     pub(crate) fn close_inbox(&self) -> (Vec<Command>, Vec<Wake>) {

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::local::Local;
+use crate::shard::Shard;
 use crate::wheel::{Precision, TimerKey};
 
 /// Runs `future` as a task of the shard. The shard knows the task from the first poll on, so that it can cancel the
@@ -43,7 +44,7 @@ pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
     Sleep {
         deadline_ns,
         precision,
-        key: None,
+        timer: None,
     }
 }
 
@@ -53,7 +54,26 @@ pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
 pub struct Sleep {
     deadline_ns: u64,
     precision: Precision,
-    key: Option<TimerKey>,
+    timer: Option<Timer>,
+}
+
+/// A timer of a shard. Every shard has a timer of this key.
+#[derive(Debug)]
+struct Timer {
+    shard: Shard,
+    key: TimerKey,
+}
+
+impl Timer {
+    /// Cancels the timer, on its shard's thread only: a shard that has ended has no timers any more.
+    fn cancel(self) {
+        let Timer { shard, key } = self;
+        if shard.is_current() {
+            Local::with_current(|local| local.cancel_sleeper(key));
+        } else {
+            let _ = shard.command(move |local| local.cancel_sleeper(key));
+        }
+    }
 }
 
 impl Future for Sleep {
@@ -61,8 +81,8 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let ready = Local::with_current(|local| {
-            if let Some(key) = self.key.take() {
-                local.cancel_sleeper(key);
+            if let Some(timer) = self.timer.take() {
+                timer.cancel();
             }
             let early_ns = match self.precision {
                 Precision::About => local.shard().tick_ns() / 2,
@@ -72,7 +92,9 @@ impl Future for Sleep {
                 return true;
             }
             let waker = cx.waker().clone();
-            self.key = Some(local.add_sleeper(self.deadline_ns, self.precision, waker));
+            let key = local.add_sleeper(self.deadline_ns, self.precision, waker);
+            let shard = local.shard().clone();
+            self.timer = Some(Timer { shard, key });
             false
         });
         if ready.unwrap_or(true) {
@@ -85,8 +107,8 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            Local::with_current(|local| local.cancel_sleeper(key));
+        if let Some(timer) = self.timer.take() {
+            timer.cancel();
         }
     }
 }
