@@ -198,7 +198,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         for shard in &self.shards {
             // Refused only if the thread has already ended.
-            let _ = shard.command(|local| local.closing.set(true));
+            let _ = shard.command(|local| local.close());
         }
         // A shard's thread cannot wait for itself, and must not hold up its neighbours while it waits for another.
         if current_shard_id().is_some() {

@@ -1,42 +1,10 @@
-//! Futures that work only on a shard: its tasks and its timers.
+//! Futures that work only on a shard: its timers.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::local::Local;
-use crate::shard::Shard;
+use crate::shard::{Local, Shard};
 use crate::wheel::{Precision, TimerKey};
-
-/// Runs `future` as a task of the shard. The shard knows the task from the first poll on, so that it can cancel the
-/// task on its own thread when it ends, regardless of who holds the waker.
-pub(crate) async fn enlisted<F: Future>(future: F) -> F::Output {
-    let _enlisted = poll_fn(|cx| Poll::Ready(Enlisted::new(cx))).await;
-    future.await
-}
-
-struct Enlisted(Option<(u64, usize)>);
-
-impl Enlisted {
-    fn new(cx: &Context<'_>) -> Self {
-        let enlist = |local: &Local| (local.shard().id(), local.enlist_task(cx.waker().clone()));
-        Enlisted(Local::with_current(enlist))
-    }
-}
-
-impl Drop for Enlisted {
-    fn drop(&mut self) {
-        let Some((shard_id, key)) = self.0 else {
-            return;
-        };
-        // A shard that has ended has no tasks any more.
-        Local::with_current(|local| {
-            if local.shard().id() == shard_id {
-                drop(local.discharge_task(key));
-            }
-        });
-    }
-}
 
 /// Completes when the shard's clock has reached `deadline_ns` (CLOCK_MONOTONIC). Await it in a task or agent of a
 /// shard; elsewhere it completes at once.

@@ -11,7 +11,7 @@
 
 mod state;
 
-pub(crate) use self::state::Sleep;
+pub(crate) use self::state::SleepKind;
 use self::state::State;
 use crate::sync::{Mutex, lock};
 
@@ -91,13 +91,13 @@ impl<C, D> Park<C, D> {
     }
 
     /// Announces a sleep. `false`: an item is already present, do not sleep (the state is active again).
-    pub(crate) fn prepare(&self, sleep: Sleep) -> bool {
+    pub(crate) fn prepare(&self, sleep: SleepKind) -> bool {
         self.state.fall_asleep(sleep);
         let stay = {
             let inbox = lock(&self.inbox);
             match sleep {
-                Sleep::Throttled => inbox.control.is_empty(),
-                Sleep::Idle => inbox.control.is_empty() && inbox.data.is_empty(),
+                SleepKind::Throttled => inbox.control.is_empty(),
+                SleepKind::Idle => inbox.control.is_empty() && inbox.data.is_empty(),
             }
         };
         if !stay {
@@ -141,7 +141,7 @@ mod loom_tests {
     struct Poller(AtomicBool);
 
     /// Runs `sleep` against one sender and fails if the sleeper would sleep forever.
-    fn sleeper_against(sleep: Sleep, send: fn(&Park<u8, u8>) -> bool) {
+    fn sleeper_against(sleep: SleepKind, send: fn(&Park<u8, u8>) -> bool) {
         loom::model(move || {
             let park = Arc::new(Park::<u8, u8>::new());
             let poller = Arc::new(Poller(AtomicBool::new(false)));
@@ -174,17 +174,17 @@ mod loom_tests {
 
     #[test]
     fn loom_data_wakes_an_idle_shard() {
-        sleeper_against(Sleep::Idle, |park| park.send_data(1).unwrap());
+        sleeper_against(SleepKind::Idle, |park| park.send_data(1).unwrap());
     }
 
     #[test]
     fn loom_control_wakes_an_idle_shard() {
-        sleeper_against(Sleep::Idle, |park| park.send_control(1).unwrap());
+        sleeper_against(SleepKind::Idle, |park| park.send_control(1).unwrap());
     }
 
     #[test]
     fn loom_control_wakes_a_throttled_shard() {
-        sleeper_against(Sleep::Throttled, |park| park.send_control(1).unwrap());
+        sleeper_against(SleepKind::Throttled, |park| park.send_control(1).unwrap());
     }
 
     /// Two senders: at most one interrupts per sleep, and nothing is lost.
@@ -192,7 +192,7 @@ mod loom_tests {
     fn loom_two_senders_interrupt_once_per_sleep() {
         loom::model(|| {
             let park = Arc::new(Park::<u8, u8>::new());
-            let slept = park.prepare(Sleep::Idle);
+            let slept = park.prepare(SleepKind::Idle);
             assert!(slept);
             let senders: Vec<_> = (0..2)
                 .map(|i| {
@@ -216,7 +216,7 @@ mod loom_tests {
     /// A shard that ends refuses commands, and sleeps until the wake-up that it still expects has come.
     #[test]
     fn loom_an_ending_shard_still_gets_wake_ups() {
-        sleeper_against(Sleep::Idle, |park| {
+        sleeper_against(SleepKind::Idle, |park| {
             drop(park.close_to_commands());
             assert_eq!(park.send_control(1), Err(1));
             park.send_data(1).unwrap()
