@@ -27,6 +27,8 @@ mod block;
 mod context;
 #[cfg(not(loom))]
 mod counters;
+#[cfg(not(loom))]
+mod cpus;
 mod park;
 mod queued;
 #[cfg(not(loom))]
@@ -48,9 +50,10 @@ pub use self::{
     block::block_on,
     context::{Context, ContextInfo, Settings, SettingsConflict, contexts},
     counters::{CountersSnapshot, Lateness},
+    cpus::{CpuSet, NoCpuList},
     shard::{
-        Agent, AgentHandle, Cx, Interest, Local, Ready, Shard, ShardClosed, current_shard_id,
-        on_blocked,
+        Agent, AgentHandle, Cx, Interest, Local, PRIORITY_MAX, Ready, Scheduling, Shard,
+        ShardClosed, StartError, current_shard_id, on_blocked,
     },
     sys::{
         CACHE_LINE, RawAddr, Received, RecvBatch, clock_now_ns, prefetch, recv_from,

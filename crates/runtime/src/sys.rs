@@ -6,6 +6,31 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use crate::cpus::CpuSet;
+
+/// Restricts the calling thread to these CPUs. The kernel leaves out those that it does not have or allow, and refuses only
+/// if none is left. Returns the CPUs that the thread may use.
+pub(crate) fn restrict_to_cpus(cpus: &CpuSet) -> io::Result<CpuSet> {
+    let size = size_of::<CpuSet>();
+    // SAFETY: the kernel reads `size` bytes of a bit set, which is plain words in native order as the kernel's own.
+    check(unsafe { libc::sched_setaffinity(0, size, (&raw const *cpus).cast()) })?;
+    let mut actual = CpuSet::default();
+    // SAFETY: the kernel writes at most `size` bytes of the same format into a live local.
+    check(unsafe { libc::sched_getaffinity(0, size, (&raw mut actual).cast()) })?;
+    Ok(actual)
+}
+
+/// Has the calling thread scheduled before all ordinary threads (SCHED_FIFO) with this priority, 1 to 99. Threads that it
+/// starts are ordinary ones.
+pub(crate) fn schedule_first(priority: u8) -> io::Result<()> {
+    let parameters = libc::sched_param {
+        sched_priority: priority.into(),
+    };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: reads a live local; 0 is the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, policy, &parameters) })
+}
+
 /// Nanoseconds of CLOCK_MONOTONIC, the clock of GStreamer's system clock.
 pub fn clock_now_ns() -> u64 {
     let mut time = libc::timespec {

@@ -26,12 +26,12 @@ mod spawn;
 use std::any::{Any, TypeId};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Wake as StdWake, Waker};
 use std::time::Duration;
+use std::{fmt, io};
 
 use async_task::Runnable;
 use slab::Slab;
@@ -39,6 +39,7 @@ use slab::Slab;
 pub use self::handle::AgentHandle;
 use crate::ahead::Footprint;
 use crate::counters::{Counters, CountersSnapshot};
+use crate::cpus::CpuSet;
 use crate::park::Park;
 use crate::queued::Queued;
 use crate::sys::{Epoll, EventFd};
@@ -59,6 +60,53 @@ pub(crate) enum Wake {
 /// A handle of one thread of a context. Cheap to clone; does not keep the thread alive (a [`crate::Context`] does).
 #[derive(Clone)]
 pub struct Shard(Arc<Shared>);
+
+/// Where and how a shard's thread is scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scheduling {
+    /// The CPUs it may run on; empty: all that the process may.
+    pub affinity: CpuSet,
+    /// 1 to [`PRIORITY_MAX`]: before all ordinary threads of the machine, with this real-time priority (SCHED_FIFO);
+    /// 0: an ordinary thread.
+    pub priority: u8,
+}
+
+/// The highest real-time priority of Linux.
+pub const PRIORITY_MAX: u8 = 99;
+
+/// Why a shard's thread was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Threads or descriptors run out.
+    #[error("no thread: {0}")]
+    Thread(#[from] io::Error),
+    /// The machine does not have the CPUs, or this process may not use them.
+    #[error(
+        "affinity {asked}: this machine has no CPU {missing}, or does not allow the process to use it; allowed: {allowed}"
+    )]
+    Affinity {
+        /// The requested CPUs.
+        asked: CpuSet,
+        /// Those of them that are not there.
+        missing: CpuSet,
+        /// The CPUs to choose from.
+        allowed: CpuSet,
+    },
+    /// The priority is out of range.
+    #[error("priority {0}: allowed are 0 (none) to {PRIORITY_MAX}")]
+    PriorityRange(u8),
+    /// The system refuses the priority.
+    #[error(
+        "priority {priority}: {error}; the process needs the capability CAP_SYS_NICE, or a limit of real-time priorities \
+         (ulimit -r, systemd's LimitRTPRIO=) of at least {priority}"
+    )]
+    Priority {
+        /// The requested priority.
+        priority: u8,
+        /// The system's answer.
+        error: io::Error,
+    },
+}
 
 /// The shard has shut down: its context has no users left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -4,15 +4,19 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::Waker;
 use std::time::Duration;
 use std::{io, thread};
 
 use slab::Slab;
 
-use super::{CURRENT, CURRENT_ID, Command, Local, NO_SHARD, Shard, Shared, Wake, drop_caught};
+use super::{
+    CURRENT, CURRENT_ID, Command, Local, NO_SHARD, PRIORITY_MAX, Scheduling, Shard, Shared,
+    StartError, Wake, drop_caught,
+};
 use crate::counters::Counters;
+use crate::cpus::CpuSet;
 use crate::park::{Park, SleepKind};
 use crate::sys::{self, Epoll, Event, EventFd, clock_now_ns};
 use crate::token::INTERRUPT;
@@ -25,7 +29,8 @@ impl Shard {
         id: u64,
         name: String,
         wait: Duration,
-    ) -> io::Result<(Shard, thread::JoinHandle<()>)> {
+        scheduling: Scheduling,
+    ) -> Result<(Shard, thread::JoinHandle<()>), StartError> {
         let shard = Shard(Arc::new(Shared {
             id,
             name: name.clone(),
@@ -39,9 +44,20 @@ impl Shard {
             extensions: Mutex::new(Vec::new()),
         }));
         let of_thread = shard.clone();
-        let thread = thread::Builder::new()
-            .name(name)
-            .spawn(move || of_thread.run())?;
+        let (tell, told) = mpsc::sync_channel(1);
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            let scheduled = scheduling.apply();
+            let is_scheduled = scheduled.is_ok();
+            // The starter waits for it.
+            let _ = tell.send(scheduled);
+            if is_scheduled {
+                of_thread.run();
+            }
+        })?;
+        if scheduling != Scheduling::default() {
+            let lost = || StartError::Thread(io::ErrorKind::BrokenPipe.into());
+            told.recv().map_err(|_| lost())??;
+        }
         Ok((shard, thread))
     }
 
@@ -86,6 +102,30 @@ impl Shard {
         // The thread's creator may have failed before the inbox was served.
         drop(self.close_inbox());
         CURRENT_ID.set(NO_SHARD);
+    }
+}
+
+impl Scheduling {
+    /// Schedules the calling thread like this.
+    fn apply(&self) -> Result<(), StartError> {
+        if !self.affinity.is_empty() {
+            let asked = self.affinity;
+            let actual = sys::restrict_to_cpus(&asked);
+            let missing = asked.without(&actual.unwrap_or_default());
+            if !missing.is_empty() {
+                return Err(StartError::Affinity {
+                    asked,
+                    missing,
+                    allowed: sys::restrict_to_cpus(&CpuSet::ALL)?,
+                });
+            }
+        }
+        match self.priority {
+            0 => Ok(()),
+            priority @ 1..=PRIORITY_MAX => sys::schedule_first(priority)
+                .map_err(|error| StartError::Priority { priority, error }),
+            priority => Err(StartError::PriorityRange(priority)),
+        }
     }
 }
 
