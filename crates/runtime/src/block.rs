@@ -1,13 +1,17 @@
 //! Waiting for a future on an ordinary thread: a real park, no polling.
 
+use std::cell::Cell;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
+use std::time::Duration;
 
-/// Runs `future` to its end on this thread, which sleeps in between. On a shard's thread this stalls every other
-/// resident: await instead.
+use crate::sys::clock_now_ns;
+
+/// Runs `future` to its end on this thread, which sleeps in between; [`sleep_until`](crate::sleep_until) works inside.
+/// On a shard's thread this stalls every other resident: await instead.
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let parker = Arc::new(Parker {
         thread: thread::current(),
@@ -17,19 +21,54 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+        let outer = ALARM.replace(Some(NEVER));
+        let polled = future.as_mut().poll(&mut cx);
+        let alarm_ns = ALARM.replace(outer).unwrap_or(NEVER);
+        if let Poll::Ready(output) = polled {
             return output;
         }
-        // Other code may unpark this thread for its own reasons.
-        while !parker.woken.swap(false, Ordering::Acquire) {
-            thread::park();
-        }
+        parker.park_until(alarm_ns);
     }
 }
+
+/// Polls the future of the surrounding [`block_on`] at this time again, of CLOCK_MONOTONIC. `false`: there is none.
+pub(crate) fn set_alarm(deadline_ns: u64) -> bool {
+    ALARM.with(|alarm| {
+        let known = alarm.get();
+        if let Some(earlier_ns) = known {
+            alarm.set(Some(earlier_ns.min(deadline_ns)));
+        }
+        known.is_some()
+    })
+}
+
+thread_local! {
+    /// `None` outside of [`block_on`].
+    static ALARM: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+const NEVER: u64 = u64::MAX;
 
 struct Parker {
     thread: Thread,
     woken: AtomicBool,
+}
+
+impl Parker {
+    fn park_until(&self, alarm_ns: u64) {
+        // Other code may unpark this thread for its own reasons.
+        while !self.woken.swap(false, Ordering::Acquire) {
+            if alarm_ns == NEVER {
+                thread::park();
+                continue;
+            }
+            let left_ns = alarm_ns.saturating_sub(clock_now_ns());
+            if left_ns == 0 {
+                return;
+            }
+            thread::park_timeout(Duration::from_nanos(left_ns));
+        }
+    }
 }
 
 impl Wake for Parker {

@@ -29,6 +29,7 @@ mod context;
 mod counters;
 #[cfg(not(loom))]
 mod cpus;
+mod monitor;
 mod park;
 mod queued;
 #[cfg(not(loom))]
@@ -44,6 +45,7 @@ mod token;
 mod watch;
 mod wheel;
 
+pub use self::monitor::{Guard, Monitor, Registration, Topics, Until, until};
 pub use self::wheel::{Precision, TimerKey, Wheel};
 #[cfg(not(loom))]
 pub use self::{

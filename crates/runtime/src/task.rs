@@ -4,10 +4,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use crate::shard::{Local, Shard};
+use crate::sys::clock_now_ns;
 use crate::wheel::{Precision, TimerKey};
 
-/// Completes when the shard's clock has reached `deadline_ns` (CLOCK_MONOTONIC). Await it in a task or agent of a
-/// shard; elsewhere it completes at once.
+/// Completes when the clock has reached `deadline_ns` (CLOCK_MONOTONIC). Await it in a task or agent of a shard, or in
+/// [`block_on`](crate::block_on); elsewhere it completes at once.
 pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
     Sleep {
         deadline_ns,
@@ -48,6 +49,14 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        // First: a shard's thread inside of `block_on` fires no timers.
+        if self.timer.is_none() && crate::block::set_alarm(self.deadline_ns) {
+            return if clock_now_ns() >= self.deadline_ns {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            };
+        }
         let ready = Local::with_current(|local| {
             if let Some(timer) = self.timer.take() {
                 timer.cancel();

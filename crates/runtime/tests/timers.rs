@@ -188,3 +188,14 @@ fn an_agent_may_set_its_timer_again_whenever_it_fires() {
         assert!(next(&rx) >= begin + 29);
     }
 }
+
+/// By the definition of "not before": the clock has reached the deadline when the wait ends.
+#[test]
+fn an_ordinary_thread_sleeps_in_block_on() {
+    let deadline_ns = clock_now_ns() + 5_000_000;
+    threadbare_runtime::block_on(threadbare_runtime::sleep_until(
+        deadline_ns,
+        Precision::NotBefore,
+    ));
+    assert!(clock_now_ns() >= deadline_ns);
+}

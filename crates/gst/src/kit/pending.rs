@@ -1,8 +1,13 @@
 //! Back-pressure without blocking: futures that a sink or queue leaves with the pushing source.
 //!
-//! An element that would block on a context thread returns at once and leaves a future with [`defer`]. The source that
-//! pushed collects the futures ([`scope`]) and awaits them ([`Pending`]) before it produces more. Usually there are
-//! none, which costs two thread-local reads.
+//! An element that has to wait calls [`wait`]. On a context's thread that leaves the future with the source that pushed,
+//! which collects all of them ([`scope`]) and drives them ([`Pending`]); usually there are none, which costs two
+//! thread-local reads. An ordinary thread drives the future itself, in place.
+//!
+//! | what vanishes | what becomes of the wait |
+//! |---|---|
+//! | its pad (unlinked, deactivated, flushed) | it ends with FLUSHING. An ordinary thread returns that from its push. A source drops it: the other branches go on, and if the source's own path flushes, its next push says so |
+//! | its driver (the source is removed) | it is dropped, which cancels it; what it would have done is done by the next push |
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
@@ -34,6 +39,21 @@ struct Here {
 /// Whether the caller runs below a source that awaits deferred futures.
 pub fn can_defer() -> bool {
     HERE.with(|here| here.depth.get() > 0)
+}
+
+/// Waits: the source that pushed drives `wait` if there is one, else this thread does, here.
+///
+/// # Errors
+/// The wait's own, on an ordinary thread. A source sees them later.
+pub fn wait(
+    hold: Hold,
+    wait: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
+) -> Result<(), gst::FlowError> {
+    if can_defer() {
+        defer(hold, Box::pin(wait));
+        return Ok(());
+    }
+    threadbare_runtime::block_on(wait)
 }
 
 /// Leaves a future with the pushing source. Call it only where [`can_defer`] is true.
@@ -123,10 +143,10 @@ impl Pending {
             scope(&mut left, || {
                 waits.retain_mut(|(_, wait)| match wait.as_mut().poll(cx) {
                     Poll::Pending => true,
-                    Poll::Ready(result) => {
-                        if let Err(e) = result {
-                            error.get_or_insert(e);
-                        }
+                    // Its pad has gone, or flushes: that is not the end of the source.
+                    Poll::Ready(Ok(()) | Err(gst::FlowError::Flushing)) => false,
+                    Poll::Ready(Err(failed)) => {
+                        error.get_or_insert(failed);
                         false
                     }
                 });
@@ -185,6 +205,18 @@ mod tests {
             Poll::Ready(Err(gst::FlowError::NotNegotiated))
         );
         assert_eq!(finished.load(Ordering::Relaxed), 3);
+    }
+
+    /// A branch that was removed while it waited does not concern the others.
+    #[test]
+    fn a_wait_whose_pad_has_gone_ends_quietly() {
+        let mut pending = Pending::default();
+        scope(&mut pending, || {
+            let gone = std::future::ready(Err(gst::FlowError::Flushing));
+            defer(Hold::Source, Box::pin(gone));
+        });
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(pending.poll(&mut cx), Poll::Ready(Ok(())));
     }
 
     #[test]

@@ -1,0 +1,501 @@
+//! A lock with conditions to wait for: the one way to wait for a change that another thread makes.
+//!
+//! A [`Monitor`] protects a state. A thread that changes the state says through the [`Guard`] which [`Topics`] the change
+//! concerns; the guard wakes their waiters after the unlock, so that no foreign waker runs under the lock. A waiter is a
+//! future ([`Monitor::until`]) that evaluates its condition under the lock, again after each change of its topics. On a
+//! context's thread the future belongs to a task or to the source that pushed; an ordinary thread calls
+//! [`block_on`](crate::block_on).
+//!
+//! Cancellation is exact: a dropped future has no waker left in the monitor. Wake-ups go to all waiters of a topic, so a
+//! cancelled waiter takes no other's wake-up with it.
+
+use std::fmt;
+use std::ops::{BitOr, Deref, DerefMut};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use crate::sync::{Mutex, MutexGuard, lock};
+
+/// A state under a lock, and the waiters for its changes.
+pub struct Monitor<S> {
+    inner: Mutex<Inner<S>>,
+}
+
+struct Inner<S> {
+    state: S,
+    /// Unordered, and usually empty or of one waiter: searched from end to end.
+    waiters: Vec<Waiter>,
+    next_id: u64,
+}
+
+struct Waiter {
+    id: u64,
+    topics: Topics,
+    waker: Waker,
+}
+
+/// A set of up to eight kinds of change, named by the owner of the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Topics(u8);
+
+impl Topics {
+    /// None.
+    pub const NONE: Topics = Topics(0);
+    /// Every kind.
+    pub const ALL: Topics = Topics(u8::MAX);
+
+    /// The kind of this number, 0 to 7.
+    pub const fn of(number: u8) -> Topics {
+        assert!(number < 8, "a monitor has eight topics");
+        Topics(1 << number)
+    }
+
+    /// Both sets.
+    pub const fn and(self, other: Topics) -> Topics {
+        Topics(self.0 | other.0)
+    }
+
+    fn concern(self, other: Topics) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl BitOr for Topics {
+    type Output = Topics;
+
+    fn bitor(self, other: Topics) -> Topics {
+        self.and(other)
+    }
+}
+
+/// A waiter's registration. It outlives single waits, so that a waiter is in the monitor at most once.
+#[derive(Debug, Default)]
+pub struct Registration(Option<u64>);
+
+impl<S> Monitor<S> {
+    /// A state without waiters.
+    pub fn new(state: S) -> Self {
+        Monitor {
+            inner: Mutex::new(Inner {
+                state,
+                waiters: Vec::new(),
+                next_id: 0,
+            }),
+        }
+    }
+
+    /// Locks the state.
+    #[inline]
+    pub fn lock(&self) -> Guard<'_, S> {
+        Guard {
+            inner: Some(lock(&self.inner)),
+            changed: Topics::NONE,
+        }
+    }
+
+    /// Completes when `condition` does; it is evaluated under the lock, at once and after each change of `topics`.
+    pub fn until<R, F>(self: &Arc<Self>, topics: Topics, condition: F) -> Until<Self, S, F>
+    where
+        F: FnMut(&mut Guard<'_, S>) -> Poll<R>,
+    {
+        until(self.clone(), |monitor| monitor, topics, condition)
+    }
+
+    /// Removes a waiter.
+    pub fn cancel(&self, registration: &mut Registration) {
+        if let Some(id) = registration.0.take() {
+            let waiter = {
+                let mut inner = lock(&self.inner);
+                let at = inner.waiters.iter().position(|waiter| waiter.id == id);
+                at.map(|at| inner.waiters.swap_remove(at))
+            };
+            // The drop of a foreign waker is a call out.
+            drop(waiter);
+        }
+    }
+}
+
+/// The locked state. Dropped, it unlocks and then wakes the waiters of what has changed.
+pub struct Guard<'a, S> {
+    /// Taken by the drop alone.
+    inner: Option<MutexGuard<'a, Inner<S>>>,
+    changed: Topics,
+}
+
+impl<S> Guard<'_, S> {
+    fn inner(&mut self) -> &mut Inner<S> {
+        match &mut self.inner {
+            Some(inner) => inner,
+            None => unreachable!("a guard is locked until its drop"),
+        }
+    }
+
+    /// The waiters of `topics` evaluate their conditions again, after the unlock.
+    #[inline]
+    pub fn wake(&mut self, topics: Topics) {
+        self.changed = self.changed | topics;
+    }
+
+    /// Whether anybody waits for one of `topics`.
+    pub fn has_waiter(&self, topics: Topics) -> bool {
+        self.inner
+            .as_ref()
+            .is_some_and(|inner| inner.waiters.iter().any(|w| w.topics.concern(topics)))
+    }
+
+    /// Wakes `waker` once, at the next change of `topics`: for a waiter that is no future, such as an agent.
+    pub fn register(&mut self, registration: &mut Registration, topics: Topics, waker: Waker) {
+        let inner = self.inner();
+        if let Some(id) = registration.0
+            && let Some(known) = inner.waiters.iter_mut().find(|waiter| waiter.id == id)
+        {
+            known.topics = topics;
+            known.waker = waker;
+            return;
+        }
+        let id = registration.0.unwrap_or_else(|| {
+            inner.next_id += 1;
+            inner.next_id
+        });
+        registration.0 = Some(id);
+        inner.waiters.push(Waiter { id, topics, waker });
+    }
+
+    /// Whether the registered waker is still to be woken by a change.
+    fn knows(&self, registration: &Registration, waker: &Waker) -> bool {
+        let Some(inner) = &self.inner else {
+            return false;
+        };
+        let mut waiters = inner.waiters.iter();
+        registration
+            .0
+            .is_some_and(|id| waiters.any(|w| w.id == id && w.waker.will_wake(waker)))
+    }
+}
+
+impl<S> Deref for Guard<'_, S> {
+    type Target = S;
+
+    #[inline]
+    fn deref(&self) -> &S {
+        match &self.inner {
+            Some(inner) => &inner.state,
+            None => unreachable!("a guard is locked until its drop"),
+        }
+    }
+}
+
+impl<S> DerefMut for Guard<'_, S> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut S {
+        &mut self.inner().state
+    }
+}
+
+impl<S> Drop for Guard<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        let Some(mut inner) = self.inner.take() else {
+            return;
+        };
+        if self.changed == Topics::NONE || inner.waiters.is_empty() {
+            return;
+        }
+        // One waiter is the usual case, and allocates nothing.
+        let changed = self.changed;
+        let concerns = |waiter: &Waiter| waiter.topics.concern(changed);
+        let Some(at) = inner.waiters.iter().position(concerns) else {
+            return;
+        };
+        let first = inner.waiters.swap_remove(at);
+        let others: Vec<Waiter> = if inner.waiters.iter().any(concerns) {
+            inner
+                .waiters
+                .extract_if(.., |waiter| waiter.topics.concern(changed))
+                .collect()
+        } else {
+            Vec::new()
+        };
+        drop(inner);
+        first.waker.wake();
+        others.into_iter().for_each(|waiter| waiter.waker.wake());
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Monitor<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Monitor")
+            .field("state", &lock(&self.inner).state)
+            .finish_non_exhaustive()
+    }
+}
+
+/// As [`Monitor::until`], for a monitor inside of a shared structure.
+pub fn until<T, S, R, F>(
+    of: Arc<T>,
+    monitor: fn(&T) -> &Monitor<S>,
+    topics: Topics,
+    condition: F,
+) -> Until<T, S, F>
+where
+    F: FnMut(&mut Guard<'_, S>) -> Poll<R>,
+{
+    Until {
+        of,
+        monitor,
+        topics,
+        condition,
+        registration: Registration::default(),
+    }
+}
+
+/// The future of [`until`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct Until<T, S, F> {
+    of: Arc<T>,
+    monitor: fn(&T) -> &Monitor<S>,
+    topics: Topics,
+    condition: F,
+    registration: Registration,
+}
+
+// No part of it is pinned: the condition is called, not polled.
+impl<T, S, F> Unpin for Until<T, S, F> {}
+
+impl<T, S, R, F> Future for Until<T, S, F>
+where
+    F: FnMut(&mut Guard<'_, S>) -> Poll<R>,
+{
+    type Output = R;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
+        let this = &mut *self;
+        let monitor = (this.monitor)(&this.of);
+        let mut guard = monitor.lock();
+        let result = (this.condition)(&mut guard);
+        match &result {
+            Poll::Ready(_) => {
+                drop(guard);
+                monitor.cancel(&mut this.registration);
+            }
+            // Under the same lock as the condition: no change falls in between.
+            Poll::Pending if guard.knows(&this.registration, cx.waker()) => {}
+            Poll::Pending => {
+                let waker = cx.waker().clone();
+                guard.register(&mut this.registration, this.topics, waker);
+            }
+        }
+        result
+    }
+}
+
+impl<T, S, F> Drop for Until<T, S, F> {
+    fn drop(&mut self) {
+        (self.monitor)(&self.of).cancel(&mut self.registration);
+    }
+}
+
+impl<T, S, F> fmt::Debug for Until<T, S, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Until")
+            .field("topics", &self.topics)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::task::Wake;
+
+    const ROOM: Topics = Topics::of(0);
+    const DATA: Topics = Topics::of(1);
+
+    #[derive(Default)]
+    struct Counted(AtomicUsize);
+
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+
+    fn counted() -> (Arc<Counted>, Waker) {
+        let counted = Arc::new(Counted::default());
+        (counted.clone(), Waker::from(counted))
+    }
+
+    fn at_least(n: u32) -> impl FnMut(&mut Guard<'_, u32>) -> Poll<u32> {
+        move |state| {
+            if **state >= n {
+                Poll::Ready(**state)
+            } else {
+                Poll::Pending
+            }
+        }
+    }
+
+    #[test]
+    fn a_change_wakes_the_waiters_of_its_topics_once() {
+        let monitor = Arc::new(Monitor::new(0));
+        let (woken, waker) = counted();
+        let mut cx = Context::from_waker(&waker);
+        let mut room = monitor.until(ROOM, at_least(1));
+        let mut data = monitor.until(DATA, at_least(2));
+        assert!(Pin::new(&mut room).poll(&mut cx).is_pending());
+        assert!(Pin::new(&mut data).poll(&mut cx).is_pending());
+        monitor.lock().wake(ROOM);
+        assert_eq!(woken.0.load(SeqCst), 1, "only the waiter for room");
+        assert!(Pin::new(&mut room).poll(&mut cx).is_pending());
+        assert!(Pin::new(&mut room).poll(&mut cx).is_pending());
+        {
+            let mut state = monitor.lock();
+            *state = 2;
+            state.wake(Topics::ALL);
+        }
+        assert_eq!(woken.0.load(SeqCst), 3, "each of the two, once");
+        assert_eq!(Pin::new(&mut room).poll(&mut cx), Poll::Ready(2));
+        assert_eq!(Pin::new(&mut data).poll(&mut cx), Poll::Ready(2));
+    }
+
+    #[test]
+    fn a_dropped_or_finished_wait_leaves_no_waker() {
+        let monitor = Arc::new(Monitor::new(0));
+        let (woken, waker) = counted();
+        let mut cx = Context::from_waker(&waker);
+        for _ in 0..100 {
+            let mut wait = monitor.until(ROOM, at_least(1));
+            assert!(Pin::new(&mut wait).poll(&mut cx).is_pending());
+        }
+        assert!(!monitor.lock().has_waiter(Topics::ALL));
+        let mut wait = monitor.until(ROOM, at_least(1));
+        assert!(Pin::new(&mut wait).poll(&mut cx).is_pending());
+        *monitor.lock() = 1;
+        assert!(Pin::new(&mut wait).poll(&mut cx).is_ready());
+        monitor.lock().wake(Topics::ALL);
+        assert_eq!(woken.0.load(SeqCst), 0);
+        drop(wait);
+        assert_eq!(Arc::strong_count(&woken), 2, "this test's two");
+    }
+
+    /// A waker that locks the monitor, as a foreign executor's may.
+    #[test]
+    fn wakers_run_without_the_lock() {
+        struct Locks(Arc<Monitor<u32>>);
+        impl Wake for Locks {
+            fn wake(self: Arc<Self>) {
+                *self.0.lock() += 10;
+            }
+        }
+        let monitor = Arc::new(Monitor::new(0));
+        let waker = Waker::from(Arc::new(Locks(monitor.clone())));
+        let mut waits: Vec<_> = (0..3).map(|_| monitor.until(ROOM, at_least(99))).collect();
+        for wait in &mut waits {
+            let mut cx = Context::from_waker(&waker);
+            assert!(Pin::new(wait).poll(&mut cx).is_pending());
+        }
+        monitor.lock().wake(ROOM);
+        assert_eq!(*monitor.lock(), 30);
+    }
+
+    #[test]
+    fn an_ordinary_thread_waits_in_block_on() {
+        let monitor = Arc::new(Monitor::new(0));
+        let waits = std::thread::spawn({
+            let monitor = monitor.clone();
+            move || crate::block_on(monitor.until(ROOM, at_least(1000)))
+        });
+        for _ in 0..1000 {
+            let mut state = monitor.lock();
+            *state += 1;
+            state.wake(ROOM);
+        }
+        assert_eq!(waits.join().unwrap(), 1000);
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+    use std::task::Wake;
+
+    const CHANGED: Topics = Topics::of(0);
+
+    /// Wakes a parked thread.
+    struct Unparks(thread::Thread);
+
+    impl Wake for Unparks {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+
+    fn waker() -> Waker {
+        Waker::from(Arc::new(Unparks(thread::current())))
+    }
+
+    /// Waits until the state is `n`; loom reports a deadlock if a wake-up is lost.
+    fn wait_for(monitor: &Arc<Monitor<u8>>, n: u8) {
+        let waker = waker();
+        let mut cx = Context::from_waker(&waker);
+        let mut wait = monitor.until(CHANGED, |state| {
+            if **state == n {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        });
+        while Pin::new(&mut wait).poll(&mut cx).is_pending() {
+            thread::park();
+        }
+    }
+
+    fn increment(monitor: &Monitor<u8>) {
+        let mut state = monitor.lock();
+        *state += 1;
+        state.wake(CHANGED);
+    }
+
+    #[test]
+    fn loom_no_change_is_missed() {
+        loom::model(|| {
+            let monitor = Arc::new(Monitor::new(0));
+            let threads: Vec<_> = (0..2)
+                .map(|_| {
+                    let monitor = monitor.clone();
+                    thread::spawn(move || increment(&monitor))
+                })
+                .collect();
+            wait_for(&monitor, 2);
+            threads.into_iter().for_each(|t| t.join().unwrap());
+        });
+    }
+
+    /// One waiter gives up while the change comes: the other is woken, and nothing is left behind.
+    #[test]
+    fn loom_a_cancelled_wait_takes_no_wake_up() {
+        loom::model(|| {
+            let monitor = Arc::new(Monitor::new(0));
+            let gives_up = thread::spawn({
+                let monitor = monitor.clone();
+                move || {
+                    let waker = waker();
+                    let mut wait = monitor.until(CHANGED, |_| Poll::<()>::Pending);
+                    let mut cx = Context::from_waker(&waker);
+                    assert!(Pin::new(&mut wait).poll(&mut cx).is_pending());
+                }
+            });
+            let changes = thread::spawn({
+                let monitor = monitor.clone();
+                move || increment(&monitor)
+            });
+            wait_for(&monitor, 1);
+            gives_up.join().unwrap();
+            changes.join().unwrap();
+            assert!(!monitor.lock().has_waiter(Topics::ALL));
+        });
+    }
+}
