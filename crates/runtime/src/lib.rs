@@ -54,8 +54,8 @@ pub use self::{
     counters::{CountersSnapshot, Lateness},
     cpus::{CpuSet, NoCpuList},
     shard::{
-        Agent, AgentHandle, Cx, Interest, Local, PRIORITY_MAX, Ready, Scheduling, Shard,
-        ShardClosed, StartError, current_shard_id, on_blocked,
+        Agent, AgentHandle, Cx, Interest, Local, MissingCpus, PRIORITY_MAX, Ready, Scheduling,
+        Shard, ShardClosed, StartError, current_shard_id, on_blocked,
     },
     sys::{
         CACHE_LINE, RawAddr, Received, RecvBatch, clock_now_ns, prefetch, recv_from,

@@ -323,13 +323,11 @@ fn cpus_that_are_not_there_are_refused_with_those_that_are() {
         let text = refused.to_string();
         assert!(text.contains(&asked), "{text}");
         assert!(text.contains(&format!("allowed: {all}")), "{text}");
-        let StartError::Affinity { missing, .. } = refused else {
+        let StartError::Affinity(cpus) = refused else {
             panic!("{text}");
         };
-        assert!(
-            asked.ends_with(&missing.to_string()),
-            "{missing} of {asked}"
-        );
+        let missing = cpus.missing.to_string();
+        assert!(asked.ends_with(&missing), "{missing} of {asked}");
     }
 }
 

@@ -146,7 +146,7 @@ impl ContextSettings {
         };
         let context = Context::acquire(&self.name, asked).map_err(|error| {
             let property = match error {
-                StartError::Affinity { .. } => ", context-affinity",
+                StartError::Affinity(_) => ", context-affinity",
                 StartError::Priority { .. } | StartError::PriorityRange(_) => ", context-priority",
                 StartError::Thread(_) => "",
             };

@@ -15,7 +15,7 @@ use super::sender::Sender;
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
 use crate::kit::sink::{self, Sink, SinkElement, SyncProperties};
-use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
+use crate::kit::socket::{self, GivenSocket, Membership, MulticastSettings, SocketError, Udp};
 use crate::kit::stats::StatsProperty;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -34,8 +34,8 @@ struct Settings {
     bind_address_v6: Option<String>,
     bind_port_v6: i32,
     reuse: bool,
-    socket: Option<Udp>,
-    socket_v6: Option<Udp>,
+    socket: Option<GivenSocket>,
+    socket_v6: Option<GivenSocket>,
     close_socket: bool,
     ttl: i32,
     ttl_mc: i32,
@@ -81,10 +81,10 @@ pub struct UdpSink {
     #[property(name = "bind-address-v6", nick = "Bind address IPv6", blurb = "IPv6 address to send from", type = Option<String>, get = |s: &Self| s.settings().bind_address_v6.clone(), set = |s: &Self, v| s.settings().bind_address_v6 = v)]
     #[property(name = "bind-port-v6", nick = "Bind port IPv6", blurb = "IPv6 port to send from, 0: any free one", type = i32, get = |s: &Self| s.settings().bind_port_v6, set = |s: &Self, v| s.settings().bind_port_v6 = v, minimum = 0, maximum = 65_535, default = 0)]
     #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same port", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
-    #[property(name = "socket", nick = "Socket", blurb = "IPv4 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|u| u.socket().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.and_then(Udp::new))]
-    #[property(name = "socket-v6", nick = "Socket IPv6", blurb = "IPv6 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket_v6.as_ref().map(|u| u.socket().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket_v6 = v.and_then(Udp::new))]
-    #[property(name = "used-socket", nick = "Used socket", blurb = "IPv4 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v4.as_ref().map(|u| u.socket().clone())))]
-    #[property(name = "used-socket-v6", nick = "Used socket IPv6", blurb = "IPv6 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v6.as_ref().map(|u| u.socket().clone())))]
+    #[property(name = "socket", nick = "Socket", blurb = "IPv4 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|given| given.get().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.map(GivenSocket::new))]
+    #[property(name = "socket-v6", nick = "Socket IPv6", blurb = "IPv6 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket_v6.as_ref().map(|given| given.get().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket_v6 = v.map(GivenSocket::new))]
+    #[property(name = "used-socket", nick = "Used socket", blurb = "IPv4 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v4.as_ref().and_then(Udp::shown)))]
+    #[property(name = "used-socket-v6", nick = "Used socket IPv6", blurb = "IPv6 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v6.as_ref().and_then(Udp::shown)))]
     #[property(name = "close-socket", nick = "Close socket", blurb = "Close the sockets given by property when the element stops", type = bool, get = |s: &Self| s.settings().close_socket, set = |s: &Self, v| s.settings().close_socket = v, default = true)]
     #[property(name = "ttl", nick = "Unicast TTL", blurb = "Time to live of unicast packets", type = i32, get = |s: &Self| s.settings().ttl, set = |s: &Self, v| { s.settings().ttl = v; s.apply_options(); }, minimum = 0, maximum = 255, default = TTL_DEFAULT)]
     #[property(name = "ttl-mc", nick = "Multicast TTL", blurb = "Time to live of multicast packets", type = i32, get = |s: &Self| s.settings().ttl_mc, set = |s: &Self, v| { s.settings().ttl_mc = v; s.apply_options(); }, minimum = 0, maximum = 255, default = TTL_MC_DEFAULT)]
@@ -275,15 +275,8 @@ impl UdpSink {
 
     fn open(&self) -> Result<(), SocketError> {
         let settings = self.settings().clone();
-        // Another socket may have its descriptor by now.
-        let given = [&settings.socket, &settings.socket_v6];
-        if given
-            .into_iter()
-            .flatten()
-            .any(|udp| udp.socket().is_closed())
-        {
-            return Err(SocketError::Closed);
-        }
+        let share = |given: &Option<GivenSocket>| given.as_ref().map(Udp::sharing).transpose();
+        let (v4, v6) = (share(&settings.socket)?, share(&settings.socket_v6)?);
         // The hosts may resolve by now.
         let unresolved = lock(&self.unresolved).clone();
         for (host, port) in &unresolved {
@@ -294,8 +287,7 @@ impl UdpSink {
             let _ = self.add_by_property(host, *port);
         }
         self.sender(|sender| {
-            sender.v4 = settings.socket.clone();
-            sender.v6 = settings.socket_v6.clone();
+            (sender.v4, sender.v6) = (v4, v6);
         });
         let addresses: Vec<SocketAddr> =
             self.sender(|sender| sender.clients.iter().map(|client| client.address).collect());
@@ -390,7 +382,7 @@ impl UdpSink {
             if let Some(udp) = used
                 && (given.is_none() || settings.close_socket)
             {
-                let _ = udp.socket().close();
+                udp.close_shown();
             }
         }
     }
@@ -420,11 +412,9 @@ fn open_socket(settings: &Settings, is_v6: bool) -> Result<Udp, SocketError> {
         )
     };
     let address = socket::resolve(host, u16::try_from(port).unwrap_or(0))?;
-    let socket = socket::bind(address, settings.reuse)?;
-    socket::set_buffer_size(&socket, libc::SO_SNDBUF, settings.buffer_size);
-    Udp::new(socket).ok_or_else(|| SocketError::NoAddress {
-        host: host.to_owned(),
-    })
+    let udp = socket::bind(address, settings.reuse)?;
+    socket::set_buffer_size(udp.socket(), libc::SO_SNDBUF, settings.buffer_size);
+    Ok(udp)
 }
 
 fn set_options(

@@ -74,6 +74,20 @@ pub struct Scheduling {
 /// The highest real-time priority of Linux.
 pub const PRIORITY_MAX: u8 = 99;
 
+/// CPUs that the machine does not have, or does not allow the process to use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "affinity {asked}: this machine has no CPU {missing}, or does not allow the process to use it; allowed: {allowed}"
+)]
+pub struct MissingCpus {
+    /// The requested CPUs.
+    pub asked: CpuSet,
+    /// Those of them that are not there.
+    pub missing: CpuSet,
+    /// The CPUs to choose from.
+    pub allowed: CpuSet,
+}
+
 /// Why a shard's thread was not started.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
@@ -81,17 +95,8 @@ pub enum StartError {
     #[error("no thread: {0}")]
     Thread(#[from] io::Error),
     /// The machine does not have the CPUs, or this process may not use them.
-    #[error(
-        "affinity {asked}: this machine has no CPU {missing}, or does not allow the process to use it; allowed: {allowed}"
-    )]
-    Affinity {
-        /// The requested CPUs.
-        asked: CpuSet,
-        /// Those of them that are not there.
-        missing: CpuSet,
-        /// The CPUs to choose from.
-        allowed: CpuSet,
-    },
+    #[error(transparent)]
+    Affinity(Box<MissingCpus>),
     /// The priority is out of range.
     #[error("priority {0}: allowed are 0 (none) to {PRIORITY_MAX}")]
     PriorityRange(u8),

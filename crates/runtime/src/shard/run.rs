@@ -12,8 +12,8 @@ use std::{io, thread};
 use slab::Slab;
 
 use super::{
-    CURRENT, CURRENT_ID, Command, Local, NO_SHARD, PRIORITY_MAX, Scheduling, Shard, Shared,
-    StartError, Wake, drop_caught,
+    CURRENT, CURRENT_ID, Command, Local, MissingCpus, NO_SHARD, PRIORITY_MAX, Scheduling, Shard,
+    Shared, StartError, Wake, drop_caught,
 };
 use crate::counters::Counters;
 use crate::cpus::CpuSet;
@@ -113,11 +113,11 @@ impl Scheduling {
             let actual = sys::restrict_to_cpus(&asked);
             let missing = asked.without(&actual.unwrap_or_default());
             if !missing.is_empty() {
-                return Err(StartError::Affinity {
+                return Err(StartError::Affinity(Box::new(MissingCpus {
                     asked,
                     missing,
                     allowed: sys::restrict_to_cpus(&CpuSet::ALL)?,
-                });
+                })));
             }
         }
         match self.priority {

@@ -40,9 +40,6 @@ impl Drop for Sockets {
         for (udp, membership) in &self.memberships {
             membership.leave(udp.socket());
         }
-        for udp in std::iter::once(&self.rtp).chain(&self.rtcp) {
-            let _ = udp.socket().close();
-        }
     }
 }
 
@@ -100,7 +97,7 @@ impl Sockets {
 }
 
 fn bind(settings: &SocketSettings, address: SocketAddr) -> Result<Udp, SocketError> {
-    let socket = if address.ip().is_multicast() {
+    let udp = if address.ip().is_multicast() {
         let interface = settings.multicast.interface.as_deref();
         socket::bind_group(
             address,
@@ -110,8 +107,9 @@ fn bind(settings: &SocketSettings, address: SocketAddr) -> Result<Udp, SocketErr
     } else {
         socket::bind(address, settings.reuse)?
     };
-    socket.set_multicast_loopback(settings.multicast.loops);
-    Udp::new(socket).ok_or(SocketError::Closed)
+    udp.socket()
+        .set_multicast_loopback(settings.multicast.loops);
+    Ok(udp)
 }
 
 /// Two free ports in a row, the first of them even (RFC 3550, section 11).
