@@ -58,8 +58,8 @@ pub use self::{
         Shard, ShardClosed, StartError, current_shard_id, on_blocked,
     },
     sys::{
-        CACHE_LINE, RawAddr, Received, RecvBatch, clock_now_ns, prefetch, recv_from,
-        recv_from_timestamped, send_to, send_vectored_to,
+        CACHE_LINE, RawAddr, Received, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns,
+        prefetch, recv_from, recv_from_timestamped, send_to, send_vectored_to,
     },
     task::{Sleep, sleep_until},
     watch::Blocked,

@@ -1,6 +1,6 @@
 //! UDP sockets: opening, multicast, options; and the socket property group's conversions.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, OnceLock};
 
@@ -61,26 +61,6 @@ impl From<SocketError> for gst::ErrorMessage {
     fn from(error: SocketError) -> Self {
         gst::error_msg!(gst::ResourceError::OpenRead, ["{error}"])
     }
-}
-
-/// The first address of a host name or literal.
-pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> {
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|h| h.strip_suffix(']'))
-        .unwrap_or(host);
-    if let Ok(ip) = bare.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, port));
-    }
-    let mut found = (bare, port)
-        .to_socket_addrs()
-        .map_err(|source| SocketError::Resolve {
-            host: host.to_owned(),
-            source,
-        })?;
-    found.next().ok_or_else(|| SocketError::NoAddress {
-        host: host.to_owned(),
-    })
 }
 
 /// `host`, `host:port`, `[v6]`, `[v6]:port`.
@@ -387,6 +367,10 @@ impl Membership {
         })
     }
 
+    pub(crate) fn group(&self) -> IpAddr {
+        self.group
+    }
+
     pub(crate) fn join(&self, socket: &gio::Socket) -> Result<(), SocketError> {
         // GIO would take an unknown name for the default interface.
         for name in &self.interfaces {
@@ -574,10 +558,5 @@ mod tests {
         assert!(parse_sources("").unwrap().is_empty());
         assert!(parse_sources("10.0.0.1").is_err());
         assert!(parse_sources("+x").is_err());
-    }
-
-    #[test]
-    fn bracketed_ipv6_is_an_address() {
-        assert_eq!(resolve("[::1]", 7).unwrap(), "[::1]:7".parse().unwrap());
     }
 }

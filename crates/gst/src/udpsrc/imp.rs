@@ -10,6 +10,7 @@ use gst::subclass::prelude::*;
 use super::receiver::{Receiver, Stats};
 use super::settings::{MTU_DEFAULT, MTU_MAX, Settings, SocketTimestamp};
 use crate::kit::context::ContextSettings;
+use crate::kit::resolve::resolve;
 use crate::kit::socket::{self, GivenSocket, Membership, MulticastSettings, SocketError, Udp};
 use crate::kit::source::{self, Driver, LiveSource};
 use crate::kit::stats::StatsProperty;
@@ -110,7 +111,7 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
         Some(given) => (Udp::sharing(&given)?, settings.close_socket),
         None => {
             let port = u16::try_from(settings.port).unwrap_or(0);
-            let address = socket::resolve(&settings.address, port)?;
+            let address = resolve(&settings.address, port)?;
             let udp = if address.ip().is_multicast() {
                 let interface = multicast.interface.as_deref().filter(|_| multicast.auto);
                 socket::bind_group(address, interface, settings.reuse)?
@@ -125,7 +126,7 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
     if settings.socket_timestamp == SocketTimestamp::Realtime {
         socket::set_timestamps(udp.socket());
     }
-    let group = socket::resolve(&settings.address, 0)?.ip();
+    let group = resolve(&settings.address, 0)?.ip();
     let membership = if group.is_multicast() && multicast.auto {
         let membership = Membership::new(
             group,

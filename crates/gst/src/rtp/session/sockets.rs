@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use gio::prelude::*;
 use threadbare_runtime::RawAddr;
 
+use crate::kit::resolve::resolve;
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
 
 /// Where to listen.
@@ -46,7 +47,7 @@ impl Drop for Sockets {
 impl Sockets {
     /// Binds the configured addresses.
     pub(crate) fn open(settings: &SocketSettings) -> Result<Sockets, SocketError> {
-        let address = socket::resolve(&settings.address, settings.port)?;
+        let address = resolve(&settings.address, settings.port)?;
         let (rtp, rtcp) = match (settings.mux, settings.rtcp_port, settings.port) {
             (true, ..) => (bind(settings, address)?, None),
             (false, Some(rtcp_port), _) => {
