@@ -18,6 +18,8 @@ const CTX: Table = &[
     ("context", "", true),
     ("context-wait", "0", true),
     ("context-threads", "-1", true),
+    ("context-affinity", "", true),
+    ("context-priority", "0", true),
 ];
 
 const UDPSRC: Table = &[

@@ -100,6 +100,8 @@ const STATS: &str = "stats GstStructure = ..., read only";
 
 const CONTEXT: Table = &[
     "context gchararray = ''",
+    "context-affinity gchararray = ''",
+    "context-priority gint = 0, 0..=99",
     "context-threads gint = -1, -1..=2147483647",
     "context-wait guint = 0, 0..=1000",
 ];

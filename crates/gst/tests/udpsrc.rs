@@ -777,3 +777,44 @@ fn a_throttled_source_starts_and_stops_without_waiting_for_its_slice() {
     }
     assert!(begin.elapsed() < Duration::from_secs(25));
 }
+
+/// Two sources on one socket, each of which closes it at its end: the kernel gives the number of the closed descriptor to
+/// the next socket of the process, which is none of the other source's business.
+#[test]
+fn a_socket_closed_by_one_of_two_users_stays_the_other_ones() {
+    let shared = gio_socket("127.0.0.1");
+    let pipes: Vec<Pipe> = (0..2)
+        .map(|_| {
+            let line = format!(
+                "ts-udpsrc name=src context={} ! fakesink name=sink async=false",
+                context()
+            );
+            let pipe = Pipe::parse(&line);
+            pipe.get("src").set_property("socket", &shared);
+            pipe
+        })
+        .collect();
+    let [ends, stays] = &pipes[..] else {
+        unreachable!()
+    };
+    let seen = watch(&stays.pad("sink", "sink"));
+    ends.play();
+    let there = target(&ends.get("src"));
+    stays.play();
+    ends.to(gst::State::Null);
+    assert!(shared.is_closed());
+    // One of these has the number of the closed descriptor.
+    let strangers: Vec<UdpSocket> = (0..10).map(|_| common::socket()).collect();
+    for (number, stranger) in (100..).zip(&strangers) {
+        let to = stranger.local_addr().unwrap();
+        common::socket().send_to(&packet(number), to).unwrap();
+    }
+    common::socket().send_to(&packet(1), there).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 1);
+    for (number, stranger) in (100..).zip(&strangers) {
+        assert_eq!(received(stranger), packet(number));
+    }
+    stays.to(gst::State::Null);
+    // And the address is free again.
+    UdpSocket::bind(there).unwrap();
+}

@@ -1,14 +1,14 @@
 //! Many streams at once.
 
-use crate::builder::{
-    BuildError, Builder, MOMENTARY_STEPS, RangeStep, Resolution, SHORT_TERM_STEPS,
-};
+use crate::builder::{Builder, MOMENTARY_STEPS, RangeStep, Resolution, SHORT_TERM_STEPS};
 use crate::history::{self, History};
 use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch};
+use crate::limits::{BATCH_CHANNELS_MAX, BuildError};
 use crate::meter::{LoudnessRange, Peaks, ReadError, range_of_histories};
 use crate::mode::Mode;
-use crate::sample::{InputError, Sample, Streams};
+use crate::sample::{InputError, Sample};
 use crate::simd::with_denormals_flushed;
+use crate::source::Streams;
 use crate::window::Window;
 
 /// Measures many live streams of the same format, which advance together.
@@ -50,9 +50,6 @@ pub struct Batch {
     /// Room for a sum per channel of each stream.
     sums: Vec<f64>,
 }
-
-/// The largest number of channels of all streams of a batch together.
-pub const BATCH_CHANNELS_MAX: usize = 1 << 20;
 
 impl Builder {
     /// A batch of so many streams, each as said. Its windows are exact to 10 ms.

@@ -1,22 +1,13 @@
 //! What a meter is to be like.
 
-use thiserror::Error;
-
 use crate::channel::Channel;
 use crate::history::History;
 use crate::lanes::Filters;
-use crate::meter::Meter;
+use crate::limits::{BuildError, CHANNELS_MAX, RATE_HZ_MAX, RATE_HZ_MIN, WINDOW_MS_MAX};
 use crate::mode::Mode;
 use crate::simd::Level;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
-use crate::window::{WINDOW_MS_MAX, Window};
-
-/// The least rate, in Hz.
-pub const RATE_HZ_MIN: u32 = 16;
-/// The highest rate, in Hz: that of DSD64.
-pub const RATE_HZ_MAX: u32 = 2_822_400;
-/// The largest number of channels.
-pub const CHANNELS_MAX: usize = 64;
+use crate::window::Window;
 
 /// How often a block of 3 s counts for the loudness range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,7 +30,7 @@ pub enum Resolution {
     Block,
 }
 
-/// Says what a [`Meter`] is to be like. Made by [`Meter::builder`].
+/// Says what a [`Meter`](crate::Meter) is to be like. Made by [`Meter::builder`](crate::Meter::builder).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Builder {
@@ -54,40 +45,6 @@ pub struct Builder {
     pub(crate) is_recovering: bool,
     pub(crate) level: Level,
     pub(crate) lead_in_frames: u64,
-}
-
-/// Why there is no such meter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum BuildError {
-    /// The rate is out of range.
-    #[error("{0} Hz, allowed is {RATE_HZ_MIN} to {RATE_HZ_MAX}")]
-    Rate(u32),
-    /// The number of channels is out of range.
-    #[error("{0} channels, allowed is 1 to {CHANNELS_MAX}")]
-    Channels(usize),
-    /// The mode measures nothing.
-    #[error("mode {0:?} does not include momentary loudness, without which nothing is measured")]
-    Mode(Mode),
-    /// [`Channel::DualMono`] beside other channels.
-    #[error("dual mono is for one channel, not for one of {0}")]
-    DualMono(usize),
-    /// The longest window is too long.
-    #[error("a window of {0} ms, allowed is up to {WINDOW_MS_MAX}")]
-    Window(u64),
-    /// A batch of no streams or of too many.
-    #[error(
-        "{streams} streams of {channels} channels, allowed are 1 to {} channels in all",
-        crate::BATCH_CHANNELS_MAX
-    )]
-    Streams {
-        /// How many streams.
-        streams: usize,
-        /// Of how many channels each.
-        channels: usize,
-    },
-    /// There is no memory for a window that long.
-    #[error("no memory for the window")]
-    Memory,
 }
 
 impl Builder {
@@ -129,7 +86,7 @@ impl Builder {
         self
     }
 
-    /// The longest window that [`Meter::window`] will be asked for, in ms: at least 400, with short-term at least 3000.
+    /// The longest window that [`Meter::window`](crate::Meter::window) will be asked for, in ms: at least 400, with short-term at least 3000.
     pub fn max_window_ms(mut self, window_ms: u64) -> Self {
         self.window_ms = window_ms;
         self
@@ -154,14 +111,14 @@ impl Builder {
         self
     }
 
-    /// Whether each channel has an integrated loudness of its own; see [`Meter::channel_integrated`].
+    /// Whether each channel has an integrated loudness of its own; see [`Meter::channel_integrated`](crate::Meter::channel_integrated).
     pub fn per_channel(mut self, is_per_channel: bool) -> Self {
         self.is_per_channel = is_per_channel;
         self
     }
 
     /// Whether a channel's filter begins anew after a sample that is infinite or not a number. It does unless said
-    /// otherwise; if not, nothing of this channel is measured any more until [`Meter::reset`], as with libebur128.
+    /// otherwise; if not, nothing of this channel is measured any more until [`Meter::reset`](crate::Meter::reset), as with libebur128.
     pub fn recover(mut self, is_recovering: bool) -> Self {
         self.is_recovering = is_recovering;
         self
@@ -172,12 +129,6 @@ impl Builder {
     pub fn baseline(mut self) -> Self {
         self.level = Level::BASELINE;
         self
-    }
-
-    /// # Errors
-    /// Rate, channels, mode or window are not within the limits, or there is no memory.
-    pub fn build(&self) -> Result<Meter, BuildError> {
-        Meter::new(self.clone())
     }
 
     pub(crate) fn check(&self) -> Result<(), BuildError> {

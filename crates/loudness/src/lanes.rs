@@ -3,8 +3,8 @@
 //! Up to four channels make a group, and each instruction works on all of them. Samples are widened to `f64` first, so
 //! that there is one path for all types.
 
-use crate::sample::Source;
 use crate::simd::{KState, Level};
+use crate::source::Source;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
 
 /// What all groups of a meter, or of a batch of meters, have in common.

@@ -2,14 +2,15 @@
 
 use thiserror::Error;
 
-pub use crate::builder::BuildError;
 use crate::builder::{Builder, MOMENTARY_STEPS, RangeStep, SHORT_TERM_STEPS};
 use crate::channel::Channel;
 use crate::history::{self, History};
 use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch};
+use crate::limits::{BuildError, CHANNELS_MAX};
 use crate::mode::Mode;
-use crate::sample::{InputError, Interleaved, Planar, Sample, Silence, Source};
+use crate::sample::{InputError, Sample};
 use crate::simd::with_denormals_flushed;
+use crate::source::{Interleaved, Planar, Silence, Source};
 use crate::window::Window;
 
 /// Measures one stream of audio as EBU R128 and ITU-R BS.1770 say.
@@ -120,6 +121,14 @@ pub struct LoudnessRange {
     pub low_lufs: f64,
     /// The 95th percentile.
     pub high_lufs: f64,
+}
+
+impl Builder {
+    /// # Errors
+    /// Rate, channels, mode or window are not within the limits, or there is no memory.
+    pub fn build(&self) -> Result<Meter, BuildError> {
+        Meter::new(self.clone())
+    }
 }
 
 impl Meter {
@@ -427,7 +436,7 @@ impl Meter {
         let mut config = self.config.clone();
         config.rate_hz = rate_hz;
         if channels != self.channels() {
-            config.layout = Channel::default_layout(channels.min(crate::CHANNELS_MAX + 1));
+            config.layout = Channel::default_layout(channels.min(CHANNELS_MAX + 1));
         }
         config.check()?;
         if rate_hz == self.config.rate_hz && channels == self.channels() {

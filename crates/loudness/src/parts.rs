@@ -2,7 +2,8 @@
 
 use std::ops::Range;
 
-use crate::builder::{BuildError, Builder};
+use crate::builder::Builder;
+use crate::limits::BuildError;
 use crate::meter::Meter;
 
 /// A part of a programme, made by [`Builder::split`].

@@ -4,7 +4,7 @@
 //! weighted sum over channels of each single frame: a window that begins within a sub-block takes what it needs of that one
 //! from there.
 
-use crate::meter::BuildError;
+use crate::limits::BuildError;
 
 /// The energies of the last frames.
 #[derive(Clone, Debug)]
@@ -31,9 +31,6 @@ pub(crate) struct Window {
     /// Where in the ring the next frame belongs.
     ring_at: usize,
 }
-
-/// No window is longer: an hour at 48 kHz is 1.4 GB of frames.
-pub(crate) const WINDOW_MS_MAX: u64 = 60 * 60 * 1_000;
 
 impl Window {
     /// For windows of up to `frames_max` frames.

@@ -8,7 +8,7 @@ use crate::sys::{CACHE_LINE, prefetch};
 
 /// The addresses of one agent's memory.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Place {
+pub(crate) struct Footprint {
     slot: usize,
     agent: usize,
     agent_lines: usize,
@@ -16,10 +16,10 @@ pub(crate) struct Place {
     wake: usize,
 }
 
-impl Place {
-    pub(crate) fn new<S, A: ?Sized, W>(slot: &S, agent: &A, wake: &W) -> Place {
+impl Footprint {
+    pub(crate) fn new<S, A: ?Sized, W>(slot: &S, agent: &A, wake: &W) -> Footprint {
         let agent_lines = size_of_val(agent).div_ceil(CACHE_LINE);
-        Place {
+        Footprint {
             slot: address(slot),
             agent: address(agent),
             agent_lines: agent_lines.min(AGENT_LINES_MAX),

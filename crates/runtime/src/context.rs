@@ -5,18 +5,20 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use std::{fmt, io, thread};
+use std::{fmt, thread};
 
 use crate::counters::CountersSnapshot;
-use crate::shard::{Shard, current_shard_id};
+use crate::shard::{Scheduling, Shard, StartError, current_shard_id};
 
 /// Requested settings of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settings {
     /// How long to collect events before a batch is handled; zero for no throttling.
     pub wait: Duration,
-    /// -1: exactly one thread; 0: one per CPU core; N: N threads.
+    /// -1: exactly one thread; 0: one per CPU core, or per CPU of the affinity; N: N threads.
     pub threads: i32,
+    /// Where and how its threads are scheduled, each of them alike.
+    pub scheduling: Scheduling,
 }
 
 impl Default for Settings {
@@ -24,6 +26,7 @@ impl Default for Settings {
         Settings {
             wait: Duration::ZERO,
             threads: -1,
+            scheduling: Scheduling::default(),
         }
     }
 }
@@ -32,18 +35,31 @@ impl Settings {
     /// The number of threads for the value of `threads`.
     pub fn thread_count(&self) -> usize {
         match self.threads {
+            0 if !self.scheduling.affinity.is_empty() => self.scheduling.affinity.len(),
             0 => thread::available_parallelism().map_or(1, usize::from),
             n => usize::try_from(n).unwrap_or(1).min(THREADS_MAX),
         }
     }
 }
 
+impl fmt::Display for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (wait_ms, threads) = (self.wait.as_millis(), self.thread_count());
+        write!(f, "wait {wait_ms} ms and {threads} thread(s)")?;
+        let Scheduling { affinity, priority } = self.scheduling;
+        if !affinity.is_empty() {
+            write!(f, " on CPU {affinity}")?;
+        }
+        if priority != 0 {
+            write!(f, " with priority {priority}")?;
+        }
+        Ok(())
+    }
+}
+
 /// A second user requested other settings than the first, whose settings apply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "context '{name}' already runs with wait {} ms and {} thread(s); the requested wait {} ms and {} thread(s) are ignored",
-    .stands.wait.as_millis(), .stands.thread_count(), .asked.wait.as_millis(), .asked.thread_count()
-)]
+#[error("context '{name}' already runs with {stands}; the requested {asked} are ignored")]
 pub struct SettingsConflict {
     /// The context.
     pub name: String,
@@ -61,8 +77,8 @@ impl Context {
     /// The context of this name, started if nobody uses it yet.
     ///
     /// # Errors
-    /// When threads or descriptors run out.
-    pub fn acquire(name: &str, settings: Settings) -> io::Result<Context> {
+    /// When threads or descriptors run out, or the system refuses the affinity or the priority.
+    pub fn acquire(name: &str, settings: Settings) -> Result<Context, StartError> {
         let mut registry = REGISTRY.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(inner) = registry.get(name).and_then(Weak::upgrade) {
             return Ok(Context(inner));
@@ -77,7 +93,12 @@ impl Context {
         let count = settings.thread_count();
         for i in 0..count {
             let id = NEXT_SHARD.fetch_add(1, Ordering::Relaxed);
-            let (shard, thread) = Shard::start(id, thread_name(name, i, count), settings.wait)?;
+            let (shard, thread) = Shard::start(
+                id,
+                thread_name(name, i, count),
+                settings.wait,
+                settings.scheduling,
+            )?;
             inner.shards.push(shard);
             inner
                 .threads
@@ -107,10 +128,20 @@ impl Context {
         self.0.settings
     }
 
-    /// The warning for a user whose settings `asked` differ from the actual ones.
+    /// The warning for a user whose settings `asked` differ from the actual ones. A user who asks for no affinity or no
+    /// priority takes any.
     pub fn conflict(&self, asked: Settings) -> Option<SettingsConflict> {
         let stands = self.0.settings;
-        let same = stands.wait == asked.wait && stands.thread_count() == asked.thread_count();
+        let (is, wants) = (stands.scheduling, asked.scheduling);
+        // The number of threads may have followed from the affinity.
+        let threads = Settings {
+            scheduling: is,
+            ..asked
+        };
+        let same = stands.wait == asked.wait
+            && stands.thread_count() == threads.thread_count()
+            && (wants.affinity.is_empty() || wants.affinity == is.affinity)
+            && (wants.priority == 0 || wants.priority == is.priority);
         (!same).then(|| SettingsConflict {
             name: self.0.name.clone(),
             stands,
@@ -198,7 +229,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         for shard in &self.shards {
             // Refused only if the thread has already ended.
-            let _ = shard.command(|local| local.closing.set(true));
+            let _ = shard.command(|local| local.close());
         }
         // A shard's thread cannot wait for itself, and must not hold up its neighbours while it waits for another.
         if current_shard_id().is_some() {

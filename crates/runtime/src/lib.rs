@@ -20,12 +20,6 @@
 //! This crate does not depend on GStreamer.
 
 #[cfg(not(loom))]
-mod agent;
-// Of the agents, the model checker needs only the word shared between threads.
-#[cfg(loom)]
-#[path = "agent/state.rs"]
-mod agent_state;
-#[cfg(not(loom))]
 mod ahead;
 #[cfg(not(loom))]
 mod block;
@@ -34,9 +28,10 @@ mod context;
 #[cfg(not(loom))]
 mod counters;
 #[cfg(not(loom))]
-mod local;
+mod cpus;
 mod monitor;
 mod park;
+mod queued;
 #[cfg(not(loom))]
 mod shard;
 mod sync;
@@ -45,6 +40,8 @@ mod sys;
 #[cfg(not(loom))]
 mod task;
 #[cfg(not(loom))]
+mod token;
+#[cfg(not(loom))]
 mod watch;
 mod wheel;
 
@@ -52,16 +49,18 @@ pub use self::monitor::{Guard, Monitor, Registration, Topics, Until, until};
 pub use self::wheel::{Precision, TimerKey, Wheel};
 #[cfg(not(loom))]
 pub use self::{
-    agent::{Agent, AgentHandle, Cx, Interest, Ready},
     block::block_on,
     context::{Context, ContextInfo, Settings, SettingsConflict, contexts},
     counters::{CountersSnapshot, Lateness},
-    local::Local,
-    shard::{Shard, ShardClosed, current_shard_id},
+    cpus::{CpuSet, NoCpuList},
+    shard::{
+        Agent, AgentHandle, Cx, Interest, Local, MissingCpus, PRIORITY_MAX, Ready, Scheduling,
+        Shard, ShardClosed, StartError, current_shard_id, on_blocked,
+    },
     sys::{
-        CACHE_LINE, RawAddr, Received, RecvBatch, clock_now_ns, prefetch, recv_from,
-        recv_from_timestamped, send_to, send_vectored_to,
+        CACHE_LINE, RawAddr, Received, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns,
+        prefetch, recv_from, recv_from_timestamped, send_to, send_vectored_to,
     },
     task::{Sleep, sleep_until},
-    watch::{Blocked, on_blocked},
+    watch::Blocked,
 };

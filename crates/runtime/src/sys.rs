@@ -1,10 +1,36 @@
 //! The system calls, each behind a safe function. With the task queue, the only `unsafe` of this crate.
 
 use std::io::{self, IoSlice, IoSliceMut};
+use std::marker::PhantomData;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::time::Duration;
+
+use crate::cpus::CpuSet;
+
+/// Restricts the calling thread to these CPUs. The kernel leaves out those that it does not have or allow, and refuses only
+/// if none is left. Returns the CPUs that the thread may use.
+pub(crate) fn restrict_to_cpus(cpus: &CpuSet) -> io::Result<CpuSet> {
+    let size = size_of::<CpuSet>();
+    // SAFETY: the kernel reads `size` bytes of a bit set, which is plain words in native order as the kernel's own.
+    check(unsafe { libc::sched_setaffinity(0, size, (&raw const *cpus).cast()) })?;
+    let mut actual = CpuSet::default();
+    // SAFETY: the kernel writes at most `size` bytes of the same format into a live local.
+    check(unsafe { libc::sched_getaffinity(0, size, (&raw mut actual).cast()) })?;
+    Ok(actual)
+}
+
+/// Has the calling thread scheduled before all ordinary threads (SCHED_FIFO) with this priority, 1 to 99. Threads that it
+/// starts are ordinary ones.
+pub(crate) fn schedule_first(priority: u8) -> io::Result<()> {
+    let parameters = libc::sched_param {
+        sched_priority: priority.into(),
+    };
+    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
+    // SAFETY: reads a live local; 0 is the calling thread.
+    check(unsafe { libc::sched_setscheduler(0, policy, &parameters) })
+}
 
 /// Nanoseconds of CLOCK_MONOTONIC, the clock of GStreamer's system clock.
 pub fn clock_now_ns() -> u64 {
@@ -148,6 +174,88 @@ pub fn send_vectored_to(
         Err(io::Error::last_os_error())
     } else {
         Ok(n as usize)
+    }
+}
+
+/// Datagrams for one system call (sendmmsg), of one socket.
+///
+/// Push up to [`SEND_BATCH_MAX`], then call [`SendBatch::send`] until [`SendBatch::is_empty`]: each call sends from the first
+/// that is left. One that the system refuses stays the first until [`SendBatch::skip`] drops it.
+pub struct SendBatch<'a> {
+    headers: [MaybeUninit<libc::mmsghdr>; SEND_BATCH_MAX],
+    first: usize,
+    end: usize,
+    borrowed: PhantomData<&'a [u8]>,
+}
+
+/// Datagrams of a [`SendBatch`]: enough that the system call's own cost is shared, and few enough for the stack.
+pub const SEND_BATCH_MAX: usize = 32;
+
+impl Default for SendBatch<'_> {
+    fn default() -> Self {
+        SendBatch {
+            headers: [const { MaybeUninit::uninit() }; SEND_BATCH_MAX],
+            first: 0,
+            end: 0,
+            borrowed: PhantomData,
+        }
+    }
+}
+
+impl<'a> SendBatch<'a> {
+    /// Adds a datagram. `false`: the batch is full.
+    #[must_use]
+    pub fn push(&mut self, data: &'a [IoSlice<'a>], to: &'a RawAddr) -> bool {
+        let Some(slot) = self.headers.get_mut(self.end) else {
+            return false;
+        };
+        // SAFETY: mmsghdr is plain old data for which all zeroes is a value.
+        let mut header: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        header.msg_hdr.msg_name = (&raw const to.storage).cast_mut().cast();
+        header.msg_hdr.msg_namelen = to.len;
+        header.msg_hdr.msg_iov = data.as_ptr().cast_mut().cast();
+        header.msg_hdr.msg_iovlen = data.len();
+        slot.write(header);
+        self.end += 1;
+        true
+    }
+
+    /// Whether nothing is left to send.
+    pub fn is_empty(&self) -> bool {
+        self.first == self.end
+    }
+
+    /// Sends without waiting; returns how many datagrams are gone, at least one. An error is that of the first one.
+    pub fn send(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
+        let left = &mut self.headers[self.first..self.end];
+        // SAFETY: `push` has written these headers. What they point to is borrowed for 'a, and the call only reads it;
+        // IoSlice has the layout of iovec by its documentation.
+        let n = unsafe {
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                left.as_mut_ptr().cast(),
+                left.len() as libc::c_uint,
+                SEND_FLAGS as _,
+            )
+        };
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.first += n as usize;
+        Ok(n as usize)
+    }
+
+    /// Drops the first datagram that is left.
+    pub fn skip(&mut self) {
+        self.first = (self.first + 1).min(self.end);
+    }
+}
+
+impl std::fmt::Debug for SendBatch<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendBatch")
+            .field("left", &(self.end - self.first))
+            .finish()
     }
 }
 

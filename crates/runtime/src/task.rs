@@ -1,42 +1,11 @@
-//! Futures that work only on a shard: its tasks and its timers.
+//! Futures that work only on a shard: its timers.
 
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::local::Local;
+use crate::shard::{Local, Shard};
 use crate::sys::clock_now_ns;
 use crate::wheel::{Precision, TimerKey};
-
-/// Runs `future` as a task of the shard. The shard knows the task from the first poll on, so that it can cancel the
-/// task on its own thread when it ends, regardless of who holds the waker.
-pub(crate) async fn enlisted<F: Future>(future: F) -> F::Output {
-    let _enlisted = poll_fn(|cx| Poll::Ready(Enlisted::new(cx))).await;
-    future.await
-}
-
-struct Enlisted(Option<(u64, usize)>);
-
-impl Enlisted {
-    fn new(cx: &Context<'_>) -> Self {
-        let enlist = |local: &Local| (local.shard().id(), local.enlist_task(cx.waker().clone()));
-        Enlisted(Local::with_current(enlist))
-    }
-}
-
-impl Drop for Enlisted {
-    fn drop(&mut self) {
-        let Some((shard_id, key)) = self.0 else {
-            return;
-        };
-        // A shard that has ended has no tasks any more.
-        Local::with_current(|local| {
-            if local.shard().id() == shard_id {
-                drop(local.discharge_task(key));
-            }
-        });
-    }
-}
 
 /// Completes when the clock has reached `deadline_ns` (CLOCK_MONOTONIC). Await it in a task or agent of a shard, or in
 /// [`block_on`](crate::block_on); elsewhere it completes at once.
@@ -44,7 +13,7 @@ pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
     Sleep {
         deadline_ns,
         precision,
-        key: None,
+        timer: None,
     }
 }
 
@@ -54,7 +23,26 @@ pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
 pub struct Sleep {
     deadline_ns: u64,
     precision: Precision,
-    key: Option<TimerKey>,
+    timer: Option<Timer>,
+}
+
+/// A timer of a shard. Every shard has a timer of this key.
+#[derive(Debug)]
+struct Timer {
+    shard: Shard,
+    key: TimerKey,
+}
+
+impl Timer {
+    /// Cancels the timer, on its shard's thread only: a shard that has ended has no timers any more.
+    fn cancel(self) {
+        let Timer { shard, key } = self;
+        if shard.is_current() {
+            Local::with_current(|local| local.cancel_sleeper(key));
+        } else {
+            let _ = shard.command(move |local| local.cancel_sleeper(key));
+        }
+    }
 }
 
 impl Future for Sleep {
@@ -62,7 +50,7 @@ impl Future for Sleep {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         // First: a shard's thread inside of `block_on` fires no timers.
-        if self.key.is_none() && crate::block::set_alarm(self.deadline_ns) {
+        if self.timer.is_none() && crate::block::set_alarm(self.deadline_ns) {
             return if clock_now_ns() >= self.deadline_ns {
                 Poll::Ready(())
             } else {
@@ -70,8 +58,8 @@ impl Future for Sleep {
             };
         }
         let ready = Local::with_current(|local| {
-            if let Some(key) = self.key.take() {
-                local.cancel_sleeper(key);
+            if let Some(timer) = self.timer.take() {
+                timer.cancel();
             }
             let early_ns = match self.precision {
                 Precision::About => local.shard().tick_ns() / 2,
@@ -81,7 +69,9 @@ impl Future for Sleep {
                 return true;
             }
             let waker = cx.waker().clone();
-            self.key = Some(local.add_sleeper(self.deadline_ns, self.precision, waker));
+            let key = local.add_sleeper(self.deadline_ns, self.precision, waker);
+            let shard = local.shard().clone();
+            self.timer = Some(Timer { shard, key });
             false
         });
         if ready.unwrap_or(true) {
@@ -94,8 +84,8 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            Local::with_current(|local| local.cancel_sleeper(key));
+        if let Some(timer) = self.timer.take() {
+            timer.cancel();
         }
     }
 }

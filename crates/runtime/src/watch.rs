@@ -8,16 +8,15 @@
 //! | `log` | the shard's thread and readers, under its lock |
 
 use std::collections::VecDeque;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, OnceLock};
 
-use crate::shard::Shard;
 use crate::sync::lock;
 
 /// A hold: an agent or element kept a shard's thread for longer than a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocked {
-    /// The label of the agent, or the name given to [`Shard::note_blocked`].
+    /// The label of the agent, or the name given to [`Shard::note_blocked`](crate::Shard::note_blocked).
     pub by: String,
     /// When it began, ns of CLOCK_MONOTONIC.
     pub at_ns: u64,
@@ -70,11 +69,9 @@ impl Watch {
         for_ns > self.limit_ns
     }
 
-    /// Notes a hold within the run of an agent, so that the agent is not blamed for the same time.
-    #[cold]
-    pub(crate) fn note_inner(&self, shard: &Shard, blocked: Blocked) {
-        self.noted_ns.fetch_add(blocked.for_ns, Relaxed);
-        self.note(shard, blocked);
+    /// A hold within the run of an agent: the agent is not blamed for the same time.
+    pub(crate) fn discount(&self, for_ns: u64) {
+        self.noted_ns.fetch_add(for_ns, Relaxed);
     }
 
     /// A run of `for_ns` less the holds already noted.
@@ -115,17 +112,7 @@ impl Watch {
         Some((self.label(index as usize)?, since_ns))
     }
 
-    #[cold]
-    pub(crate) fn note(&self, shard: &Shard, blocked: Blocked) {
-        tracing::warn!(
-            context_thread = shard.name(),
-            by = blocked.by,
-            ms = blocked.for_ns / 1_000_000,
-            "a context was held up"
-        );
-        if let Some(hook) = HOOK.get() {
-            hook(shard, &blocked);
-        }
+    pub(crate) fn note(&self, blocked: Blocked) {
         let mut log = lock(&self.log);
         if log.len() >= LOG_MAX {
             log.pop_front();
@@ -138,12 +125,6 @@ impl Watch {
     }
 }
 
-/// Calls `hook`, on the shard's thread, after a hold. Once per process: later hooks are not called.
-pub fn on_blocked(hook: fn(&Shard, &Blocked)) {
-    let _ = HOOK.set(hook);
-}
-
-static HOOK: OnceLock<fn(&Shard, &Blocked)> = OnceLock::new();
 /// Without slices: the length of a usual slice.
 const UNTHROTTLED_LIMIT_NS: u64 = 20_000_000;
 /// The last holds: a context with constant holds must not fill the memory.

@@ -10,12 +10,15 @@ use std::thread;
 use std::time::Duration;
 
 use common::{FnAgent, Tid, add, context, next, shard, unique_name, until};
-use threadbare_runtime::{Agent, Context, Cx, Ready, Settings, ShardClosed, contexts};
+use threadbare_runtime::{
+    Agent, Context, CpuSet, Cx, Ready, Scheduling, Settings, ShardClosed, StartError, contexts,
+};
 
 fn settings(wait_ms: u64, threads: i32) -> Settings {
     Settings {
         wait: Duration::from_millis(wait_ms),
         threads,
+        ..Settings::default()
     }
 }
 
@@ -267,5 +270,154 @@ fn contexts_come_and_go_while_work_is_sent() {
     assert!(ran.load(Ordering::Relaxed) >= 200);
     for name in &names {
         assert!(Context::find(name).is_none());
+    }
+}
+
+fn scheduled(affinity: &str, priority: u8) -> Settings {
+    Settings {
+        scheduling: Scheduling {
+            affinity: affinity.parse().unwrap(),
+            priority,
+        },
+        ..Settings::default()
+    }
+}
+
+/// The CPUs that the calling thread may use, as the kernel lists them.
+fn allowed_cpus() -> CpuSet {
+    let status = std::fs::read_to_string("/proc/thread-self/status").expect("procfs");
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    list.expect("in status").trim().parse().expect("a list")
+}
+
+#[test]
+fn a_contexts_threads_run_on_its_cpus_only() {
+    let all = allowed_cpus();
+    let one = (0..1024).find(|cpu| all.contains(*cpu)).expect("a CPU");
+    let asked = Settings {
+        threads: 2,
+        ..scheduled(&one.to_string(), 0)
+    };
+    let context = Context::acquire(&unique_name(), asked).unwrap();
+    for shard in context.shards() {
+        let cpus = shard.call(|_| allowed_cpus()).unwrap();
+        assert_eq!(cpus.to_string(), one.to_string());
+    }
+    assert_eq!(allowed_cpus(), all, "other threads are not touched");
+    // One per CPU.
+    let asked = Settings {
+        threads: 0,
+        ..scheduled(&all.to_string(), 0)
+    };
+    let context = Context::acquire(&unique_name(), asked).unwrap();
+    assert_eq!(context.shards().len(), all.len());
+}
+
+#[test]
+fn cpus_that_are_not_there_are_refused_with_those_that_are() {
+    let all = allowed_cpus();
+    for asked in ["1023".to_owned(), format!("{all},1020-1021")] {
+        let refused = Context::acquire(&unique_name(), scheduled(&asked, 0)).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains(&asked), "{text}");
+        assert!(text.contains(&format!("allowed: {all}")), "{text}");
+        let StartError::Affinity(cpus) = refused else {
+            panic!("{text}");
+        };
+        let missing = cpus.missing.to_string();
+        assert!(asked.ends_with(&missing), "{missing} of {asked}");
+    }
+}
+
+/// Policy and real-time priority of the calling thread: fields 41 and 40 of proc_pid_stat(5).
+fn policy() -> (u32, u8) {
+    let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("procfs");
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .collect();
+    let field = |number: usize| fields[number - 3].parse::<u32>().unwrap();
+    (field(41), field(40) as u8)
+}
+
+/// Gives up the right to raise priorities, for the calling thread and those that it starts.
+fn give_up_priorities() {
+    const CAP_SYS_NICE: u32 = 23;
+    let header: [u32; 2] = [0x2008_0522, 0];
+    let mut data = [0u32; 6];
+    // SAFETY: capget and capset with a header of version 3 use two sets of three words, which are here.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_capget, &header, &mut data), 0);
+        data[0] &= !(1 << CAP_SYS_NICE);
+        data[1] &= !(1 << CAP_SYS_NICE);
+        assert_eq!(libc::syscall(libc::SYS_capset, &header, &data), 0);
+    }
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: reads a live local.
+    unsafe { libc::setrlimit(libc::RLIMIT_RTPRIO, &none) };
+}
+
+/// In one test: the limit is the process's.
+#[test]
+fn a_priority_is_real_time_or_refused_with_the_remedy() {
+    // Where the system allows it: as root, with a limit of real-time priorities.
+    match Context::acquire(&unique_name(), scheduled("", 7)) {
+        Ok(context) => {
+            let found = context.next_shard().call(|_| policy()).unwrap();
+            assert_eq!(found, (libc::SCHED_FIFO as u32, 7));
+            let inherited = context
+                .next_shard()
+                .call(|_| thread::spawn(policy).join().unwrap())
+                .unwrap();
+            assert_eq!(inherited, (libc::SCHED_OTHER as u32, 0));
+        }
+        Err(refused) => assert!(matches!(refused, StartError::Priority { .. })),
+    }
+    let ordinary = context(0, -1);
+    let found = ordinary.next_shard().call(|_| policy()).unwrap();
+    assert_eq!(found, (libc::SCHED_OTHER as u32, 0));
+
+    let refused = thread::spawn(|| {
+        give_up_priorities();
+        Context::acquire(&unique_name(), scheduled("", 7)).unwrap_err()
+    });
+    let text = refused.join().unwrap().to_string();
+    for part in [
+        "priority 7",
+        "not permitted",
+        "CAP_SYS_NICE",
+        "ulimit -r",
+        "LimitRTPRIO",
+    ] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+    let refused = Context::acquire(&unique_name(), scheduled("", 100)).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "priority 100: allowed are 0 (none) to 99"
+    );
+}
+
+#[test]
+fn who_asks_for_no_scheduling_takes_any_and_who_asks_for_another_is_told() {
+    let cpu = (0..1024).find(|cpu| allowed_cpus().contains(*cpu)).unwrap();
+    let stands = scheduled(&cpu.to_string(), 0);
+    let context = Context::acquire(&unique_name(), stands).unwrap();
+    assert_eq!(context.conflict(stands), None);
+    assert_eq!(context.conflict(Settings::default()), None);
+    let conflict = context.conflict(scheduled("999", 3)).expect("another");
+    let text = conflict.to_string();
+    for part in [
+        format!("on CPU {cpu};"),
+        "on CPU 999 with priority 3".into(),
+    ] {
+        assert!(text.contains(&part), "{part} is not in: {text}");
     }
 }

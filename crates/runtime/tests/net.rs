@@ -12,10 +12,10 @@ use std::time::SystemTime;
 
 use nix::sys::socket::sockopt::ReceiveTimestampns;
 
-use common::{add, ask, next, shard, udp, until};
+use common::{add, ask, next, receive, shard, udp, until};
 use threadbare_runtime::{
-    Interest, RawAddr, Ready, RecvBatch, clock_now_ns, recv_from, recv_from_timestamped, send_to,
-    send_vectored_to,
+    Interest, RawAddr, Ready, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns, recv_from,
+    recv_from_timestamped, send_to, send_vectored_to,
 };
 
 /// Two sockets of each family that this machine has.
@@ -209,6 +209,47 @@ fn one_socket_carries_many_streams() {
         });
         assert!(shard.counters_snapshot().busy_ns > 0);
     }
+}
+
+/// One call for several datagrams: each to its own destination, in order; one that is refused stays the first.
+#[test]
+fn a_send_batch_sends_in_order_and_stops_at_the_one_that_is_refused() {
+    let sender = udp();
+    let receivers: Vec<UdpSocket> = (0..3).map(|_| udp()).collect();
+    let to: Vec<RawAddr> = receivers
+        .iter()
+        .map(|receiver| receiver.local_addr().unwrap().into())
+        .collect();
+    // send(2): longer than the protocol allows is EMSGSIZE.
+    let (large, small) = (vec![0; 70_000], b"small");
+    let large = [IoSlice::new(&large)];
+    let pieces = [IoSlice::new(b"in "), IoSlice::new(b"two")];
+    let small = [IoSlice::new(small)];
+    let mut batch = SendBatch::default();
+    assert!(batch.is_empty());
+    assert!(batch.push(&pieces, &to[0]));
+    assert!(batch.push(&large, &to[1]));
+    assert!(batch.push(&small, &to[2]));
+    assert_eq!(batch.send(sender.as_fd()).unwrap(), 1);
+    for _ in 0..2 {
+        let refused = batch.send(sender.as_fd()).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EMSGSIZE));
+    }
+    batch.skip();
+    assert_eq!(batch.send(sender.as_fd()).unwrap(), 1);
+    assert!(batch.is_empty());
+    batch.skip();
+    assert!(batch.is_empty());
+    let mut room = [0; 100];
+    for (receiver, data) in [(0, &b"in two"[..]), (2, b"small")] {
+        let got = receive(&receivers[receiver], &mut room).expect("it is there");
+        assert_eq!(&room[..got.len], data);
+    }
+    assert!(receive(&receivers[1], &mut room).is_none());
+
+    let mut full = SendBatch::default();
+    let taken = (0..2 * SEND_BATCH_MAX).filter(|_| full.push(&small, &to[0]));
+    assert_eq!(taken.count(), SEND_BATCH_MAX);
 }
 
 #[test]

@@ -4,14 +4,15 @@ mod common;
 
 use std::cell::Cell;
 use std::future::{pending, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::task::{Poll, Waker};
+use std::sync::{Arc, Barrier, Mutex};
+use std::task::{self, Poll, Waker};
 use std::thread::{self, ThreadId};
 
 use common::{Tid, next, settle, shard, until};
-use threadbare_runtime::{Precision, block_on, clock_now_ns, current_shard_id, sleep_until};
+use threadbare_runtime::{Precision, Sleep, block_on, clock_now_ns, current_shard_id, sleep_until};
 
 /// Says where it is dropped.
 struct Tell(Sender<ThreadId>);
@@ -222,3 +223,115 @@ fn block_on_completes_what_another_thread_wakes() {
         .unwrap();
     assert_eq!(block_on(future), 42);
 }
+
+/// Polls a sleep once, with a waker that counts, and gives the sleep back.
+fn begin_sleep(shard: &threadbare_runtime::Shard, waker: Waker) -> Pin<Box<Sleep>> {
+    shard
+        .call(move |_| {
+            let deadline_ns = clock_now_ns() + 300_000_000;
+            let mut sleep = Box::pin(sleep_until(deadline_ns, Precision::NotBefore));
+            let polled = sleep.as_mut().poll(&mut task::Context::from_waker(&waker));
+            assert!(polled.is_pending());
+            sleep
+        })
+        .unwrap()
+}
+
+/// The timers of two shards have equal keys. A sleep that began on one and ends on the other leaves the other's alone,
+/// whether it ends by a drop or moves on by a poll.
+#[test]
+fn a_sleep_that_moves_to_another_shard_cancels_no_sleep_there() {
+    for moves_on in [false, true] {
+        let ((_of_a, a), (_of_b, b)) = (shard(0), shard(0));
+        let (tx, rx) = channel();
+        let moved = begin_sleep(&a, Waker::noop().clone());
+        let kept = begin_sleep(&b, Arc::new(TellWoken(tx)).into());
+        let moved = b
+            .call(move |_| {
+                let mut moved = moved;
+                moves_on.then(|| {
+                    let mut cx = task::Context::from_waker(Waker::noop());
+                    assert!(moved.as_mut().poll(&mut cx).is_pending());
+                    moved
+                })
+            })
+            .unwrap();
+        next(&rx);
+        drop((moved, kept));
+    }
+}
+
+/// A sleep that is dropped on another thread gives up its waker, and with that its task, at once.
+#[test]
+fn a_sleep_dropped_elsewhere_is_cancelled_on_its_own_shard() {
+    let ((_of_a, a), (_of_b, b)) = (shard(0), shard(0));
+    for elsewhere in [None, Some(&b)] {
+        let (tx, rx) = channel();
+        let counted = Arc::new(TellWoken(tx));
+        let sleep = begin_sleep(&a, counted.clone().into());
+        match elsewhere {
+            Some(shard) => shard.call(move |_| drop(sleep)).unwrap(),
+            None => drop(sleep),
+        }
+        settle(&a);
+        assert_eq!(Arc::strong_count(&counted), 1, "nobody wakes it any more");
+        assert!(rx.try_recv().is_err());
+    }
+}
+
+struct TellWoken(Sender<()>);
+
+impl task::Wake for TellWoken {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+/// async-task aborts the process when a task that is not `Send` is dropped on another thread than its own. A wake-up
+/// from another thread, at the moment in which the shard ends, must not lead there.
+#[test]
+fn a_local_task_woken_while_its_shard_ends_is_dropped_on_its_own_thread() {
+    for round in 0..ENDS {
+        let (context, shard) = shard(round % 2 * 5);
+        let home = shard.call(|_| thread::current().id()).unwrap();
+        let wakers = Arc::new(Mutex::new(Vec::new()));
+        let (tx, rx) = channel();
+        for _ in 0..TASKS {
+            let (tell, wakers) = (Tell(tx.clone()), wakers.clone());
+            shard
+                .call(move |local| {
+                    let not_send = Rc::new(tell);
+                    let task = async move {
+                        let _not_send = not_send;
+                        poll_fn(|cx| {
+                            wakers.lock().unwrap().push(cx.waker().clone());
+                            Poll::<()>::Pending
+                        })
+                        .await;
+                    };
+                    local.spawn_local(task).detach();
+                })
+                .unwrap();
+        }
+        until("all of them ran", || wakers.lock().unwrap().len() >= TASKS);
+        let wakers: Vec<Waker> = wakers.lock().unwrap().drain(..).collect();
+        let start = Arc::new(Barrier::new(2));
+        let waking = {
+            let start = start.clone();
+            thread::spawn(move || {
+                start.wait();
+                wakers.iter().for_each(Waker::wake_by_ref);
+            })
+        };
+        start.wait();
+        drop(context);
+        waking.join().unwrap();
+        drop(tx);
+        let dropped: Vec<ThreadId> = rx.iter().collect();
+        assert_eq!(dropped, [home; TASKS]);
+    }
+}
+
+/// Ends of a shard against wake-ups: the race is won by either side in some of them.
+const ENDS: u64 = 300;
+const TASKS: usize = 50;

@@ -193,6 +193,9 @@ fn an_agent_may_set_its_timer_again_whenever_it_fires() {
 #[test]
 fn an_ordinary_thread_sleeps_in_block_on() {
     let deadline_ns = clock_now_ns() + 5_000_000;
-    threadbare_runtime::block_on(threadbare_runtime::sleep_until(deadline_ns, Precision::NotBefore));
+    threadbare_runtime::block_on(threadbare_runtime::sleep_until(
+        deadline_ns,
+        Precision::NotBefore,
+    ));
     assert!(clock_now_ns() >= deadline_ns);
 }

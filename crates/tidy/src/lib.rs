@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod circles;
 pub mod dependencies;
 pub mod layers;
 pub mod size;

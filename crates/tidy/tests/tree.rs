@@ -4,10 +4,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
-use threadbare_tidy::{dependencies, layers, size, strays, tokens, unsafety};
+use threadbare_tidy::{circles, dependencies, layers, size, strays, tokens, unsafety};
 
 /// Files and functions that are better long, each with the reason: (path, function or "" for the file).
 const OVERSIZE_PERMITTED: &[(&str, &str)] = &[];
+
+/// Imports that close a circle and may stay: (package, from, to).
+const CIRCLES_PERMITTED: &[circles::Permitted<'_>] = &[];
 
 /// The rule about stray paths has to name them.
 const STRAYS_EXEMPT: &[&str] = &["crates/tidy/src/strays.rs"];
@@ -150,6 +153,31 @@ fn unsafe_stands_where_the_table_allows_it() {
                     .map(|complaint| format!("{folder}/{complaint}")),
             );
         }
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn modules_import_each_other_in_one_direction() {
+    let files = tracked_files();
+    let mut complaints = Vec::new();
+    for package in workspace_packages() {
+        let sources = format!("{}/src/", folder_of(&package));
+        let mut below: Vec<(&str, String)> = files
+            .iter()
+            .filter_map(|path| Some((path.strip_prefix(&sources)?, path)))
+            .filter(|(_, path)| path.ends_with(".rs") && !is_test_file(path))
+            .map(|(inside, path)| (inside, read(path).expect("Rust is UTF-8")))
+            .collect();
+        // Beside a library, a program is a crate of its own.
+        if below.iter().any(|(inside, _)| *inside == "lib.rs") {
+            below.retain(|(inside, _)| *inside != "main.rs");
+        }
+        let below: Vec<(&str, &str)> = below
+            .iter()
+            .map(|(inside, source)| (*inside, source.as_str()))
+            .collect();
+        complaints.extend(circles::check(&package.name, &below, CIRCLES_PERMITTED).unwrap());
     }
     assert_none(&complaints);
 }

@@ -1,16 +1,16 @@
 //! Checks the file as written and returns a [`Config`], or a list of all mistakes.
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use toml::Spanned;
 
+use super::checker::{Checker, Seen, Taken, Use, shown};
+use super::machine::Machine;
 use super::media::Media;
 use super::problem::{ConfigError, Problems};
 use super::raw::{RawConfig, RawContexts, RawDefaults, RawRestart, RawStream};
-use super::route::Machine;
 use super::{Config, Contexts, Destination, LATCHED, Restart, Rtcp, StreamSpec};
 
 pub(super) fn check(
@@ -46,40 +46,11 @@ pub(super) fn check(
     })
 }
 
-pub(super) struct Checker<'a> {
-    pub(super) problems: Problems,
-    seen: Seen,
-    /// The machine it will run on, if that is checked, too.
-    pub(super) machine: Option<&'a dyn Machine>,
-}
-
-/// Values that must be unique, with the place of the first use.
-#[derive(Default)]
-struct Seen {
-    names: HashMap<String, Range<usize>>,
-    ports: HashMap<u16, Vec<Taken>>,
-    streams: usize,
-}
-
-/// The user of a port.
-struct Taken {
-    ip: IpAddr,
-    by: Use,
-    place: Range<usize>,
-}
-
 /// A range of streams, expanded from its first.
 struct Series {
     count: u16,
     step: u16,
     destination_step: u16,
-}
-
-/// The use of a port.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Use {
-    Rtp,
-    Rtcp,
 }
 
 impl Checker<'_> {
@@ -326,47 +297,6 @@ impl Checker<'_> {
         users.push(Taken { ip, by, place });
         true
     }
-
-    pub(super) fn number(
-        &mut self,
-        raw: Option<&Spanned<i64>>,
-        key: &str,
-        allowed: RangeInclusive<i64>,
-    ) -> Option<i64> {
-        let value = raw?;
-        if allowed.contains(value.get_ref()) {
-            return Some(*value.get_ref());
-        }
-        self.refuse(raw, key, &format!("a number from {}", shown(&allowed)));
-        None
-    }
-
-    /// Reports two settings that are allowed alone but not together; `with`: the other one, as written or as a default.
-    pub(super) fn conflict<T: Shown>(
-        &mut self,
-        raw: Option<&Spanned<T>>,
-        key: &str,
-        with: &str,
-        help: &str,
-    ) {
-        let Some(raw) = raw else { return };
-        let value = raw.get_ref().shown();
-        self.problems.add(
-            format!("`{key} = {value}` does not go with {with}"),
-            help,
-            &[(raw.span(), "this value")],
-        );
-    }
-
-    pub(super) fn refuse<T: Shown>(&mut self, raw: Option<&Spanned<T>>, key: &str, allowed: &str) {
-        let Some(raw) = raw else { return };
-        let value = raw.get_ref().shown();
-        self.problems.add(
-            format!("`{key}` cannot be {value}"),
-            &format!("allowed for `{key}`: {allowed}"),
-            &[(raw.span(), "this value")],
-        );
-    }
 }
 
 fn nth(
@@ -486,39 +416,6 @@ fn cores() -> u32 {
     std::thread::available_parallelism()
         .map_or(1, |n| n.get() as u32)
         .min(*CONTEXTS.end() as u32)
-}
-
-fn shown(range: &RangeInclusive<i64>) -> String {
-    format!("{} to {}", range.start(), range.end())
-}
-
-/// Formats a value from the file for a message.
-pub(super) trait Shown {
-    fn shown(&self) -> String;
-}
-
-impl Shown for String {
-    fn shown(&self) -> String {
-        format!("{self:?}")
-    }
-}
-
-impl Shown for bool {
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Shown for i64 {
-    fn shown(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl Shown for toml::Value {
-    fn shown(&self) -> String {
-        self.to_string()
-    }
 }
 
 /// A context is a thread; more than this many only compete for the cores.

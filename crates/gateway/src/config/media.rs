@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use toml::Spanned;
 
-use super::check::Checker;
+use super::checker::Checker;
 use super::raw::{RawDefaults, RawStream};
 use super::{ClockSkew, Destination, Jitter, LATCHED, Rtcp, StreamSpec};
 use crate::codec::{ALLOWED_CODECS, Codec, CodecIn, DYNAMIC_PAYLOAD_TYPE, PAYLOAD_TYPES};

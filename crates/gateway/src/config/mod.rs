@@ -4,6 +4,8 @@
 //! its default. `[[stream]]` tables with a `count` are ranges and expand to that many [`StreamSpec`]s.
 
 mod check;
+mod checker;
+mod machine;
 mod media;
 mod print;
 mod problem;
@@ -14,8 +16,8 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
-pub use self::route::{Machine, ThisMachine};
 use crate::codec::{Codec, CodecIn};
 
 /// A checked configuration.

@@ -4,16 +4,21 @@ use std::time::Duration;
 
 use gst::glib;
 use gst::prelude::*;
-use threadbare_runtime::{Context, ContextInfo, Settings, Shard};
+use threadbare_runtime::{
+    Context, ContextInfo, CpuSet, NoCpuList, PRIORITY_MAX, Scheduling, Settings, Shard, StartError,
+};
 
 use super::PropertyGroup;
 
-/// The properties `context`, `context-wait` and `context-threads`.
+/// The properties `context`, `context-wait`, `context-threads`, `context-affinity` and `context-priority`.
 #[derive(Debug, Clone)]
 pub struct ContextSettings {
     name: String,
     wait_ms: u32,
     threads: i32,
+    /// As the user wrote it: checked when the context is needed.
+    affinity: String,
+    priority: u8,
 }
 
 impl Default for ContextSettings {
@@ -22,6 +27,8 @@ impl Default for ContextSettings {
             name: String::new(),
             wait_ms: 0,
             threads: THREADS_DEFAULT,
+            affinity: String::new(),
+            priority: 0,
         }
     }
 }
@@ -49,6 +56,19 @@ impl PropertyGroup for ContextSettings {
                 .default_value(THREADS_DEFAULT)
                 .mutable_ready()
                 .build(),
+            glib::ParamSpecString::builder("context-affinity")
+                .nick("Context affinity")
+                .blurb("CPUs that the context's threads may run on, such as 0,2-3; empty: all")
+                .default_value(Some(""))
+                .mutable_ready()
+                .build(),
+            glib::ParamSpecInt::builder("context-priority")
+                .nick("Context priority")
+                .blurb("Real-time priority of the context's threads (SCHED_FIFO), which needs CAP_SYS_NICE or ulimit -r; 0: ordinary threads")
+                .minimum(0)
+                .maximum(PRIORITY_MAX.into())
+                .mutable_ready()
+                .build(),
         ]
     }
 
@@ -64,6 +84,14 @@ impl PropertyGroup for ContextSettings {
             }
             "context-wait" => self.wait_ms = value.get().unwrap_or(0),
             "context-threads" => self.threads = value.get().unwrap_or(THREADS_DEFAULT),
+            "context-affinity" => {
+                let text = value.get::<Option<String>>();
+                self.affinity = text.ok().flatten().unwrap_or_default();
+            }
+            "context-priority" => {
+                let priority = value.get::<i32>().ok();
+                self.priority = priority.and_then(|p| p.try_into().ok()).unwrap_or(0);
+            }
             _ => return false,
         }
         true
@@ -75,6 +103,8 @@ impl PropertyGroup for ContextSettings {
             "context" => self.name.to_value(),
             "context-wait" => self.wait_ms.to_value(),
             "context-threads" => self.threads.to_value(),
+            "context-affinity" => self.affinity.to_value(),
+            "context-priority" => i32::from(self.priority).to_value(),
             _ => return None,
         })
     }
@@ -86,7 +116,7 @@ impl ContextSettings {
         ContextSettings {
             name,
             wait_ms,
-            threads: THREADS_DEFAULT,
+            ..ContextSettings::default()
         }
     }
 
@@ -103,14 +133,26 @@ impl ContextSettings {
     /// A place on the context these properties name. Warns, in the element's name, when the context already runs with
     /// other settings.
     pub fn place(&self, element: &gst::Element) -> Result<Place, gst::ErrorMessage> {
+        let affinity: CpuSet = self.affinity.parse().map_err(|error: NoCpuList| {
+            gst::error_msg!(gst::ResourceError::Settings, ["context-affinity: {error}"])
+        })?;
         let asked = Settings {
             wait: Duration::from_millis(self.wait_ms.into()),
             threads: self.threads,
+            scheduling: Scheduling {
+                affinity,
+                priority: self.priority,
+            },
         };
         let context = Context::acquire(&self.name, asked).map_err(|error| {
+            let property = match error {
+                StartError::Affinity(_) => ", context-affinity",
+                StartError::Priority { .. } | StartError::PriorityRange(_) => ", context-priority",
+                StartError::Thread(_) => "",
+            };
             gst::error_msg!(
                 gst::ResourceError::Failed,
-                ["cannot start context '{}': {error}", self.name]
+                ["cannot start context '{}'{property}: {error}", self.name]
             )
         })?;
         if let Some(conflict) = context.conflict(asked) {

@@ -12,6 +12,7 @@ pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod queue;
 pub(crate) mod receive;
+pub(crate) mod resolve;
 pub(crate) mod send;
 pub(crate) mod sink;
 pub(crate) mod socket;

@@ -2,7 +2,7 @@
 
 use std::io::{self, ErrorKind, IoSlice};
 
-use threadbare_runtime::{RawAddr, send_to, send_vectored_to};
+use threadbare_runtime::{RawAddr, SEND_BATCH_MAX, SendBatch, send_to, send_vectored_to};
 
 use super::socket::Udp;
 
@@ -61,6 +61,56 @@ impl Pieces<'_> {
             }
         }
     }
+}
+
+/// Sends one datagram to several destinations through one socket, without waiting and in order.
+///
+/// `outcomes` gets the outcome for each destination that was tried: 0, or the errno. Returns how many were tried: fewer
+/// than all if the socket is full. ICMP answers to earlier datagrams go to `refused`, as in [`Pieces::send`].
+pub(crate) fn send_to_all<'a>(
+    pieces: Pieces<'a>,
+    udp: &Udp,
+    destinations: impl Iterator<Item = &'a RawAddr>,
+    outcomes: &mut [i32; SEND_BATCH_MAX],
+    mut refused: impl FnMut(),
+) -> usize {
+    let one;
+    let data = match pieces {
+        Pieces::One(bytes) => {
+            one = [IoSlice::new(bytes)];
+            &one[..]
+        }
+        Pieces::Several(pieces) => pieces,
+    };
+    let mut batch = SendBatch::default();
+    for destination in destinations {
+        if !batch.push(data, destination) {
+            break;
+        }
+    }
+    let (mut tried, mut told) = (0, None);
+    while !batch.is_empty() {
+        let error = match batch.send(udp.fd()) {
+            Ok(sent) => {
+                outcomes[tried..tried + sent].fill(0);
+                tried += sent;
+                continue;
+            }
+            Err(error) => error,
+        };
+        match error.kind() {
+            ErrorKind::WouldBlock => break,
+            ErrorKind::Interrupted => {}
+            // Once for each destination.
+            ErrorKind::ConnectionRefused if told.replace(tried) != Some(tried) => refused(),
+            _ => {
+                outcomes[tried] = error.raw_os_error().unwrap_or(libc::EIO);
+                tried += 1;
+                batch.skip();
+            }
+        }
+    }
+    tried
 }
 
 /// Calls `f` with the bytes of `buffer`; `None` if they are unreadable, as in a protected memory.

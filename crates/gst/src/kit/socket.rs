@@ -1,7 +1,8 @@
 //! UDP sockets: opening, multicast, options; and the socket property group's conversions.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, ToSocketAddrs};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
 
 use gio::prelude::*;
 use gst::glib;
@@ -22,6 +23,10 @@ pub(crate) enum SocketError {
         "cannot open a UDP socket: {source} (is the limit of open files reached? see `ulimit -n`)"
     )]
     Open { source: glib::Error },
+    #[error(
+        "cannot share the socket given by property: {source} (is the limit of open files reached? see `ulimit -n`)"
+    )]
+    Duplicate { source: std::io::Error },
     #[error("cannot bind to {address}: {source}")]
     Bind {
         address: SocketAddr,
@@ -58,26 +63,6 @@ impl From<SocketError> for gst::ErrorMessage {
     }
 }
 
-/// The first address of a host name or literal.
-pub(crate) fn resolve(host: &str, port: u16) -> Result<SocketAddr, SocketError> {
-    let bare = host
-        .strip_prefix('[')
-        .and_then(|h| h.strip_suffix(']'))
-        .unwrap_or(host);
-    if let Ok(ip) = bare.parse::<IpAddr>() {
-        return Ok(SocketAddr::new(ip, port));
-    }
-    let mut found = (bare, port)
-        .to_socket_addrs()
-        .map_err(|source| SocketError::Resolve {
-            host: host.to_owned(),
-            source,
-        })?;
-    found.next().ok_or_else(|| SocketError::NoAddress {
-        host: host.to_owned(),
-    })
-}
-
 /// `host`, `host:port`, `[v6]`, `[v6]:port`.
 pub(crate) fn split_host_port(text: &str) -> Option<(&str, Option<u16>)> {
     if let Some(rest) = text.strip_prefix('[') {
@@ -103,7 +88,7 @@ pub(crate) fn format_host_port(host: &str, port: i32) -> String {
 }
 
 /// A non-blocking UDP socket bound to `address`.
-pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<gio::Socket, SocketError> {
+pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<Udp, SocketError> {
     let socket = open(address.is_ipv6())?;
     // On a request for any free port, Linux may give a port-sharing socket one that another such socket has.
     let any_port = address.port() == 0;
@@ -115,7 +100,7 @@ pub(crate) fn bind(address: SocketAddr, reuse: bool) -> Result<gio::Socket, Sock
             let _ = socket.set_option(libc::SOL_SOCKET, option, 1);
         }
     }
-    Ok(socket)
+    Ok(Udp::new(socket))
 }
 
 /// A non-blocking UDP socket to receive a multicast group on.
@@ -123,7 +108,7 @@ pub(crate) fn bind_group(
     group: SocketAddr,
     interfaces: Option<&str>,
     reuse: bool,
-) -> Result<gio::Socket, SocketError> {
+) -> Result<Udp, SocketError> {
     let bound = match group.ip() {
         IpAddr::V6(ip) if is_scoped(ip) => match interfaces {
             Some(name) if !name.trim().is_empty() && !name.contains(',') => {
@@ -167,37 +152,114 @@ pub(crate) fn to_gio(address: SocketAddr) -> gio::InetSocketAddress {
     }
 }
 
-/// A socket shared by threads, with its descriptor at hand.
+/// A GSocket of an application, which may close it at any time and from any thread.
 #[derive(Debug, Clone)]
-pub(crate) struct Udp {
-    socket: gio::Socket,
-    raw: i32,
-}
+pub(crate) struct GivenSocket(gio::Socket);
 
-// SAFETY: of the socket we use, from different threads, its descriptor (an immutable field), socket options
-// and membership (one system call each) and close (which GSocket serialises itself); its reference count is
-// atomic.
-unsafe impl Send for Udp {}
+// SAFETY: of the socket we use, from different threads, its state and its close, which GSocket serialises itself, and its
+// descriptor, which is only read; its reference count is atomic.
+unsafe impl Send for GivenSocket {}
 // SAFETY: as above.
-unsafe impl Sync for Udp {}
+unsafe impl Sync for GivenSocket {}
 
-impl Udp {
-    /// `None` if the socket is closed.
-    pub(crate) fn new(socket: gio::Socket) -> Option<Self> {
-        let raw = socket.as_raw_fd();
-        (raw >= 0).then_some(Udp { socket, raw })
+impl GivenSocket {
+    pub(crate) fn new(socket: gio::Socket) -> Self {
+        GivenSocket(socket)
     }
 
+    pub(crate) fn get(&self) -> &gio::Socket {
+        &self.0
+    }
+}
+
+/// A UDP socket for the threads of contexts, with a descriptor of its own: nobody else can close it, so that the number
+/// never becomes that of a foreign descriptor while it is in use. Closed with the last clone.
+#[derive(Debug, Clone)]
+pub(crate) struct Udp {
+    raw: i32,
+    own: Arc<Own>,
+}
+
+#[derive(Debug)]
+struct Own {
+    /// Reachable from here only, so that it stays open until it is dropped.
+    socket: gio::Socket,
+    /// What applications get to see: the same socket behind another descriptor.
+    shown: OnceLock<GivenSocket>,
+}
+
+// SAFETY: of the private socket we use, from different threads, its descriptor (an immutable field), socket options
+// and membership (one system call each); its reference count is atomic, and nothing closes it before the last drop.
+unsafe impl Send for Own {}
+// SAFETY: as above.
+unsafe impl Sync for Own {}
+
+impl Udp {
+    /// A socket that has just been opened; `socket` has no other owner.
+    pub(crate) fn new(socket: gio::Socket) -> Self {
+        Udp {
+            raw: socket.as_raw_fd(),
+            own: Arc::new(Own {
+                socket,
+                shown: OnceLock::new(),
+            }),
+        }
+    }
+
+    /// The socket of an application, by a descriptor of our own.
+    pub(crate) fn sharing(given: &GivenSocket) -> Result<Self, SocketError> {
+        // Its descriptor may belong to another socket by now.
+        if given.0.is_closed() {
+            return Err(SocketError::Closed);
+        }
+        let udp = Udp::new(duplicate(&given.0)?);
+        let _ = udp.own.shown.set(given.clone());
+        Ok(udp)
+    }
+
+    /// For socket options and membership.
     pub(crate) fn socket(&self) -> &gio::Socket {
-        &self.socket
+        &self.own.socket
+    }
+
+    /// The GSocket for applications, always the same one. `None` if descriptors have run out.
+    pub(crate) fn shown(&self) -> Option<gio::Socket> {
+        let shown = self.own.shown.get().cloned();
+        let shown = shown.or_else(|| {
+            let copy = GivenSocket(duplicate(&self.own.socket).ok()?);
+            Some(self.own.shown.get_or_init(|| copy).clone())
+        })?;
+        Some(shown.0)
+    }
+
+    /// Closes the GSocket that applications have; this socket stays open until its last clone is dropped.
+    pub(crate) fn close_shown(&self) {
+        if let Some(shown) = self.own.shown.get() {
+            let _ = shown.0.close();
+        }
+    }
+
+    /// The port it is bound to.
+    pub(crate) fn port(&self) -> u16 {
+        self.socket()
+            .local_address()
+            .ok()
+            .and_then(|address| address.downcast::<gio::InetSocketAddress>().ok())
+            .map_or(0, |address| address.port())
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: `raw` is not -1 (checked in `new`) and belongs to `socket`, which the result's lifetime
-        // borrows. If an application closes the socket behind our back, calls fail with EBADF, an error
-        // like others.
+        // SAFETY: `raw` is the open descriptor of the private socket, which the result's lifetime borrows, and which is
+        // not closed before it is dropped.
         unsafe { BorrowedFd::borrow_raw(self.raw) }
     }
+}
+
+/// The same socket behind another descriptor.
+fn duplicate(socket: &gio::Socket) -> Result<gio::Socket, SocketError> {
+    let copy = socket.as_fd().try_clone_to_owned();
+    let copy = copy.map_err(|source| SocketError::Duplicate { source })?;
+    gio::Socket::from_fd(copy).map_err(|source| SocketError::Open { source })
 }
 
 /// A sender's address for a GStreamer meta.
@@ -303,6 +365,10 @@ impl Membership {
             interfaces,
             sources: parse_sources(sources.unwrap_or_default())?,
         })
+    }
+
+    pub(crate) fn group(&self) -> IpAddr {
+        self.group
     }
 
     pub(crate) fn join(&self, socket: &gio::Socket) -> Result<(), SocketError> {
@@ -492,10 +558,5 @@ mod tests {
         assert!(parse_sources("").unwrap().is_empty());
         assert!(parse_sources("10.0.0.1").is_err());
         assert!(parse_sources("+x").is_err());
-    }
-
-    #[test]
-    fn bracketed_ipv6_is_an_address() {
-        assert_eq!(resolve("[::1]", 7).unwrap(), "[::1]:7".parse().unwrap());
     }
 }

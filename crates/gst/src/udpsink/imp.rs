@@ -1,6 +1,7 @@
 //! Properties, pad and states of `ts-udpsink`.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::mpsc;
 use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -14,8 +15,9 @@ use super::clients::{self, Client};
 use super::sender::Sender;
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
+use crate::kit::resolve::{resolve, resolve_later};
 use crate::kit::sink::{self, Sink, SinkElement, SyncProperties};
-use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
+use crate::kit::socket::{self, GivenSocket, Membership, MulticastSettings, SocketError, Udp};
 use crate::kit::stats::StatsProperty;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
@@ -34,8 +36,8 @@ struct Settings {
     bind_address_v6: Option<String>,
     bind_port_v6: i32,
     reuse: bool,
-    socket: Option<Udp>,
-    socket_v6: Option<Udp>,
+    socket: Option<GivenSocket>,
+    socket_v6: Option<GivenSocket>,
     close_socket: bool,
     ttl: i32,
     ttl_mc: i32,
@@ -73,7 +75,7 @@ pub struct UdpSink {
     #[property(name = "clients", nick = "Clients", blurb = "Destinations, host:port separated by commas", type = String, get = Self::clients, set = Self::set_clients, default = "127.0.0.1:5004")]
     #[property(name = "host", nick = "Host", blurb = "Host of the first destination; setting it replaces that one", type = String, get = |s: &Self| s.first_client().0, set = |s: &Self, v: Option<String>| s.set_first_client(v, None), default = "127.0.0.1")]
     #[property(name = "port", nick = "Port", blurb = "Port of the first destination; setting it replaces that one", type = i32, get = |s: &Self| s.first_client().1.into(), set = |s: &Self, v: i32| s.set_first_client(None, u16::try_from(v).ok()), minimum = 0, maximum = 65_535, default = 5004)]
-    #[property(name = "send-duplicates", nick = "Send duplicates", blurb = "Send a packet to a destination as many times as it was added", type = bool, get = |s: &Self| s.sender(|w| w.send_duplicates), set = |s: &Self, v| s.sender(|w| w.send_duplicates = v), default = true)]
+    #[property(name = "send-duplicates", nick = "Send duplicates", blurb = "Send a packet to a destination as many times as it was added. Of effect once it is set: until then, additions are not counted, and a destination is there once", type = bool, get = |s: &Self| s.sender(|w| w.clients.send_duplicates.unwrap_or(true)), set = |s: &Self, v| s.sender(|w| w.clients.send_duplicates = Some(v)), default = true)]
     #[property(name = "bytes-to-serve", nick = "Bytes to serve", blurb = "Bytes taken in", type = u64, get = |s: &Self| s.sender(|w| w.bytes_to_serve))]
     #[property(name = "bytes-served", nick = "Bytes served", blurb = "Bytes sent to all destinations", type = u64, get = |s: &Self| s.sender(|w| w.bytes_served))]
     #[property(name = "bind-address", nick = "Bind address", blurb = "IPv4 address to send from", type = Option<String>, get = |s: &Self| s.settings().bind_address.clone(), set = |s: &Self, v| s.settings().bind_address = v)]
@@ -81,10 +83,10 @@ pub struct UdpSink {
     #[property(name = "bind-address-v6", nick = "Bind address IPv6", blurb = "IPv6 address to send from", type = Option<String>, get = |s: &Self| s.settings().bind_address_v6.clone(), set = |s: &Self, v| s.settings().bind_address_v6 = v)]
     #[property(name = "bind-port-v6", nick = "Bind port IPv6", blurb = "IPv6 port to send from, 0: any free one", type = i32, get = |s: &Self| s.settings().bind_port_v6, set = |s: &Self, v| s.settings().bind_port_v6 = v, minimum = 0, maximum = 65_535, default = 0)]
     #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same port", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
-    #[property(name = "socket", nick = "Socket", blurb = "IPv4 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|u| u.socket().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.and_then(Udp::new))]
-    #[property(name = "socket-v6", nick = "Socket IPv6", blurb = "IPv6 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket_v6.as_ref().map(|u| u.socket().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket_v6 = v.and_then(Udp::new))]
-    #[property(name = "used-socket", nick = "Used socket", blurb = "IPv4 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v4.as_ref().map(|u| u.socket().clone())))]
-    #[property(name = "used-socket-v6", nick = "Used socket IPv6", blurb = "IPv6 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v6.as_ref().map(|u| u.socket().clone())))]
+    #[property(name = "socket", nick = "Socket", blurb = "IPv4 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|given| given.get().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.map(GivenSocket::new))]
+    #[property(name = "socket-v6", nick = "Socket IPv6", blurb = "IPv6 socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket_v6.as_ref().map(|given| given.get().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket_v6 = v.map(GivenSocket::new))]
+    #[property(name = "used-socket", nick = "Used socket", blurb = "IPv4 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v4.as_ref().and_then(Udp::shown)))]
+    #[property(name = "used-socket-v6", nick = "Used socket IPv6", blurb = "IPv6 socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.sender(|w| w.v6.as_ref().and_then(Udp::shown)))]
     #[property(name = "close-socket", nick = "Close socket", blurb = "Close the sockets given by property when the element stops", type = bool, get = |s: &Self| s.settings().close_socket, set = |s: &Self, v| s.settings().close_socket = v, default = true)]
     #[property(name = "ttl", nick = "Unicast TTL", blurb = "Time to live of unicast packets", type = i32, get = |s: &Self| s.settings().ttl, set = |s: &Self, v| { s.settings().ttl = v; s.apply_options(); }, minimum = 0, maximum = 255, default = TTL_DEFAULT)]
     #[property(name = "ttl-mc", nick = "Multicast TTL", blurb = "Time to live of multicast packets", type = i32, get = |s: &Self| s.settings().ttl_mc, set = |s: &Self, v| { s.settings().ttl_mc = v; s.apply_options(); }, minimum = 0, maximum = 255, default = TTL_MC_DEFAULT)]
@@ -98,10 +100,16 @@ pub struct UdpSink {
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Sender>>,
-    memberships: Mutex<Vec<(SocketAddr, Membership)>>,
-    /// Destinations from properties with unresolved hosts. They are tried again when the element starts, which fails if
-    /// they still do not resolve.
-    unresolved: Mutex<Vec<(String, u16)>>,
+    /// Of one group each.
+    memberships: Mutex<Vec<Membership>>,
+}
+
+/// Where a client comes from. One whose name is not found while the element runs is removed, if an action added it; a
+/// property keeps its value, and the next start fails with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    Property,
+    Action,
 }
 
 impl UdpSink {
@@ -114,12 +122,7 @@ impl UdpSink {
     }
 
     fn clients(&self) -> String {
-        self.sender(|sender| {
-            let list = sender.clients.iter().flat_map(|client| {
-                (0..client.uses).map(move |_| (client.host.as_str(), client.address.port()))
-            });
-            clients::format(list)
-        })
+        self.sender(|sender| sender.clients.text())
     }
 
     fn set_clients(&self, list: Option<String>) {
@@ -127,7 +130,7 @@ impl UdpSink {
             Ok(parsed) => {
                 self.clear();
                 for (host, port) in parsed {
-                    let _ = self.add_by_property(&host, port);
+                    self.add(&host, port, Origin::Property);
                 }
             }
             Err(error) => self.refuse(&error),
@@ -141,182 +144,180 @@ impl UdpSink {
     }
 
     fn first_client(&self) -> (String, u16) {
-        if let Some(unresolved) = lock(&self.unresolved).first() {
-            return unresolved.clone();
-        }
-        self.sender(|sender| match sender.clients.first() {
-            Some(client) => (client.host.clone(), client.address.port()),
-            None => ("127.0.0.1".into(), 5004),
-        })
+        let first = self.sender(|sender| sender.clients.first());
+        first.unwrap_or_else(|| ("127.0.0.1".into(), 5004))
     }
 
     fn set_first_client(&self, host: Option<String>, port: Option<u16>) {
         let (old_host, old_port) = self.first_client();
-        self.remove(&old_host, old_port);
-        let added = self.add_by_property(
-            host.as_deref().unwrap_or(&old_host),
-            port.unwrap_or(old_port),
-        );
-        if added {
-            self.sender(|sender| sender.clients.rotate_right(1));
+        let first = self.sender(|sender| sender.clients.all().first().map(|client| client.id));
+        if let Some(first) = first {
+            self.remove_all_of(first);
         }
+        let host = host.as_deref().unwrap_or(&old_host);
+        let id = self.add(host, port.unwrap_or(old_port), Origin::Property);
+        self.sender(|sender| {
+            sender.reset();
+            sender.clients.put_first(id);
+        });
     }
 
-    /// A property cannot fail. A host that does not resolve is kept, so that no other takes its place.
-    fn add_by_property(&self, host: &str, port: u16) -> bool {
-        let added = self.add(host, port);
-        if !added {
-            lock(&self.unresolved).push((host.to_owned(), port));
+    /// Adds a client, which is sent to as soon as its host has an address. A name is looked up on another thread; before
+    /// READY, not yet.
+    fn add(&self, host: &str, port: u16, origin: Origin) -> u64 {
+        let (added, address, is_open) = self.sender(|sender| {
+            let added = sender.clients.add(host, port, now_ns());
+            let client = sender.clients.find(host, port);
+            let address = client.and_then(|client| client.address);
+            (added, address, sender.is_open)
+        });
+        if added.is_told {
+            self.tell("client-added", host, port, 1);
         }
-        added
-    }
-
-    /// Whether the host resolves.
-    fn add(&self, host: &str, port: u16) -> bool {
-        let client = match Client::new(host, port, now_ns()) {
-            Ok(client) => client,
-            Err(error) => {
-                self.refuse(&error);
-                return false;
+        if added.is_new && is_open {
+            match address {
+                Some(address) => self.open_or_warn(address),
+                None => self.look_up(host, port, added.id, origin),
             }
-        };
-        let address = client.address;
-        let is_new = self.sender(|sender| {
-            match sender.clients.iter_mut().find(|known| known.is(host, port)) {
-                Some(known) => {
-                    known.uses += 1;
-                    false
+        }
+        added.id
+    }
+
+    /// While the element runs.
+    fn look_up(&self, host: &str, port: u16, id: u64, origin: Origin) {
+        let obj = self.obj().downgrade();
+        resolve_later(host, port, move |answer| {
+            let Some(obj) = obj.upgrade() else { return };
+            let imp = obj.imp();
+            match answer {
+                Ok(address) => {
+                    let is_wanted = imp
+                        .sender(|sender| sender.clients.set_address(id, address) && sender.is_open);
+                    if is_wanted {
+                        imp.open_or_warn(address);
+                    }
                 }
-                None => {
-                    sender.clients.push(client);
-                    true
+                Err(error) => {
+                    imp.refuse(&error);
+                    if origin == Origin::Action {
+                        imp.remove_all_of(id);
+                    }
                 }
             }
         });
-        if is_new
-            && self.is_open()
-            && let Err(error) = self.open_for(address)
-        {
+    }
+
+    fn open_or_warn(&self, address: SocketAddr) {
+        if let Err(error) = self.open_for(address) {
             self.refuse(&error);
         }
-        self.obj()
-            .emit_by_name::<()>("client-added", &[&host, &i32::from(port)]);
-        true
     }
 
     fn remove(&self, host: &str, port: u16) {
-        let is_it = |known: &(String, u16)| known.0 == host && known.1 == port;
-        let mut unresolved = lock(&self.unresolved);
-        if let Some(at) = unresolved.iter().position(is_it) {
-            unresolved.remove(at);
-            return;
-        }
-        drop(unresolved);
         let removed = self.sender(|sender| {
-            let i = sender
-                .clients
-                .iter()
-                .position(|client| client.is(host, port))?;
             sender.reset();
-            sender.clients[i].uses -= 1;
-            let address = sender.clients[i].address;
-            if sender.clients[i].uses == 0 {
-                sender.clients.remove(i);
-                return Some(Some(address));
-            }
-            Some(None)
+            sender.clients.remove(host, port)
         });
         match removed {
             None => gst::warning!(CAT, imp = self, "no client {host}:{port} to remove"),
             Some(gone) => {
-                if let Some(address) = gone {
-                    self.leave(Some(address));
+                if let Some(client) = gone {
+                    self.leave_group_of(&client);
                 }
-                self.obj()
-                    .emit_by_name::<()>("client-removed", &[&host, &i32::from(port)]);
+                self.tell("client-removed", host, port, 1);
             }
         }
     }
 
+    fn remove_all_of(&self, id: u64) {
+        let removed = self.sender(|sender| {
+            sender.reset();
+            let client = sender.clients.remove_id(id)?;
+            Some((sender.clients.times(&client), client))
+        });
+        if let Some((times, client)) = removed {
+            self.leave_group_of(&client);
+            self.tell("client-removed", &client.host, client.port, times);
+        }
+    }
+
     fn clear(&self) {
-        lock(&self.unresolved).clear();
         let gone = self.sender(|sender| {
             sender.reset();
-            std::mem::take(&mut sender.clients)
+            let gone = sender.clients.clear();
+            let times = |client: Client| (sender.clients.times(&client), client);
+            gone.into_iter().map(times).collect::<Vec<_>>()
         });
-        self.leave(None);
-        for client in gone {
-            for _ in 0..client.uses {
-                let port = i32::from(client.address.port());
-                self.obj()
-                    .emit_by_name::<()>("client-removed", &[&client.host, &port]);
-            }
+        self.leave_groups();
+        for (times, client) in gone {
+            self.tell("client-removed", &client.host, client.port, times);
+        }
+    }
+
+    fn tell(&self, signal: &str, host: &str, port: u16, times: u32) {
+        for _ in 0..times {
+            self.obj()
+                .emit_by_name::<()>(signal, &[&host, &i32::from(port)]);
         }
     }
 
     fn client_stats(&self, host: &str, port: u16) -> Option<gst::Structure> {
         self.sender(|sender| {
-            let client = sender.clients.iter().find(|client| client.is(host, port))?;
+            let client = sender.clients.find(host, port)?;
             Some(
                 gst::Structure::builder("multiudpsink-stats")
                     .field("bytes-sent", client.bytes)
                     .field("packets-sent", client.packets)
-                    .field("send-errors", client.errors)
+                    .field("send-errors", client.errors.total())
                     .field("connect-time", client.connect_ns)
                     .field("disconnect-time", 0u64)
+                    .field("errors", client.errors.structure())
+                    .field_if_some("last-error", client.errors.last_text())
                     .build(),
             )
         })
     }
 
-    fn is_open(&self) -> bool {
-        self.obj().current_state() >= gst::State::Ready
-    }
-
     fn open(&self) -> Result<(), SocketError> {
         let settings = self.settings().clone();
-        // Another socket may have its descriptor by now.
-        let given = [&settings.socket, &settings.socket_v6];
-        if given
-            .into_iter()
-            .flatten()
-            .any(|udp| udp.socket().is_closed())
-        {
-            return Err(SocketError::Closed);
-        }
-        // The hosts may resolve by now.
-        let unresolved = lock(&self.unresolved).clone();
-        for (host, port) in &unresolved {
-            Client::new(host, *port, now_ns())?;
-        }
-        lock(&self.unresolved).clear();
-        for (host, port) in &unresolved {
-            let _ = self.add_by_property(host, *port);
-        }
+        let share = |given: &Option<GivenSocket>| given.as_ref().map(Udp::sharing).transpose();
+        let (v4, v6) = (share(&settings.socket)?, share(&settings.socket_v6)?);
         self.sender(|sender| {
-            sender.v4 = settings.socket.clone();
-            sender.v6 = settings.socket_v6.clone();
+            sender.is_open = true;
+            (sender.v4, sender.v6) = (v4, v6);
         });
-        let addresses: Vec<SocketAddr> =
-            self.sender(|sender| sender.clients.iter().map(|client| client.address).collect());
+        self.resolve_all()?;
         // An IPv4 socket always exists, so that used-socket has something to share.
         self.open_for(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-        addresses
-            .into_iter()
-            .try_for_each(|address| self.open_for(address))
+        let clients = self.sender(|sender| sender.clients.all().to_vec());
+        let mut addresses = clients.iter().filter_map(|client| client.address);
+        addresses.try_for_each(|address| self.open_for(address))
+    }
+
+    /// Waits for the addresses of all hosts. The names are looked up side by side.
+    fn resolve_all(&self) -> Result<(), SocketError> {
+        let (tell, told) = mpsc::channel();
+        for client in self.sender(|sender| sender.clients.unresolved()) {
+            let (tell, id) = (tell.clone(), client.id);
+            resolve_later(&client.host, client.port, move |answer| {
+                // A start that has failed does not wait for the others.
+                let _ = tell.send((id, answer));
+            });
+        }
+        drop(tell);
+        told.into_iter().try_for_each(|(id, answer)| {
+            let address = answer?;
+            self.sender(|sender| sender.clients.set_address(id, address));
+            Ok(())
+        })
     }
 
     /// Ensures a socket of the address's family, and membership in its multicast group.
     fn open_for(&self, address: SocketAddr) -> Result<(), SocketError> {
         let settings = self.settings().clone();
-        let known = self.sender(|sender| {
-            if address.is_ipv4() {
-                sender.v4.clone()
-            } else {
-                sender.v6.clone()
-            }
-        });
-        let udp = match known {
+        // Held to the end: one thread at a time opens sockets.
+        let mut memberships = lock(&self.memberships);
+        let udp = match self.socket_for(address.ip()) {
             Some(udp) => udp,
             None if address.is_ipv6() && settings.force_ipv4 => return Ok(()),
             None => {
@@ -333,36 +334,51 @@ impl UdpSink {
         };
         let multicast = lock(&self.multicast).clone();
         set_options(&udp, &settings, &multicast)?;
-        if address.ip().is_multicast() && multicast.auto {
+        // A socket is a member once, however many clients have the group.
+        let is_member = memberships.iter().any(|one| one.group() == address.ip());
+        if address.ip().is_multicast() && multicast.auto && !is_member {
             let membership = Membership::new(address.ip(), multicast.interface.as_deref(), None)?;
             membership.join(udp.socket())?;
-            lock(&self.memberships).push((address, membership));
+            memberships.push(membership);
         }
         Ok(())
     }
 
-    /// Leaves the group of one destination, or of all.
-    fn leave(&self, address: Option<SocketAddr>) {
-        let left: Vec<(SocketAddr, Membership)> = {
-            let mut memberships = lock(&self.memberships);
-            let all = std::mem::take(&mut *memberships);
-            let (left, stay) = all
-                .into_iter()
-                .partition(|(known, _)| address.is_none_or(|a| a == *known));
-            *memberships = stay;
-            left
-        };
-        for (address, membership) in left {
-            let udp = self.sender(|s| {
-                if address.is_ipv4() {
-                    s.v4.clone()
-                } else {
-                    s.v6.clone()
-                }
-            });
-            if let Some(udp) = udp {
-                membership.leave(udp.socket());
+    fn socket_for(&self, ip: IpAddr) -> Option<Udp> {
+        self.sender(|sender| {
+            if ip.is_ipv4() {
+                sender.v4.clone()
+            } else {
+                sender.v6.clone()
             }
+        })
+    }
+
+    /// Leaves the group of a client that has been removed, unless another one has it.
+    fn leave_group_of(&self, client: &Client) {
+        let Some(group) = client.address.map(|address| address.ip()) else {
+            return;
+        };
+        let mut memberships = lock(&self.memberships);
+        let is_needed = self.sender(|sender| {
+            let addresses = sender.clients.all().iter().filter_map(|one| one.address);
+            addresses.into_iter().any(|address| address.ip() == group)
+        });
+        let at = memberships.iter().position(|one| one.group() == group);
+        if let Some(at) = at.filter(|_| !is_needed) {
+            self.leave(memberships.remove(at));
+        }
+    }
+
+    fn leave_groups(&self) {
+        for membership in std::mem::take(&mut *lock(&self.memberships)) {
+            self.leave(membership);
+        }
+    }
+
+    fn leave(&self, membership: Membership) {
+        if let Some(udp) = self.socket_for(membership.group()) {
+            membership.leave(udp.socket());
         }
     }
 
@@ -377,10 +393,11 @@ impl UdpSink {
     }
 
     fn close(&self) {
-        self.leave(None);
+        self.leave_groups();
         let settings = self.settings().clone();
         let sockets = self.sender(|sender| {
             sender.reset();
+            sender.is_open = false;
             [
                 (sender.v4.take(), settings.socket),
                 (sender.v6.take(), settings.socket_v6),
@@ -390,7 +407,7 @@ impl UdpSink {
             if let Some(udp) = used
                 && (given.is_none() || settings.close_socket)
             {
-                let _ = udp.socket().close();
+                udp.close_shown();
             }
         }
     }
@@ -419,12 +436,10 @@ fn open_socket(settings: &Settings, is_v6: bool) -> Result<Udp, SocketError> {
             settings.bind_port,
         )
     };
-    let address = socket::resolve(host, u16::try_from(port).unwrap_or(0))?;
-    let socket = socket::bind(address, settings.reuse)?;
-    socket::set_buffer_size(&socket, libc::SO_SNDBUF, settings.buffer_size);
-    Udp::new(socket).ok_or_else(|| SocketError::NoAddress {
-        host: host.to_owned(),
-    })
+    let address = resolve(host, u16::try_from(port).unwrap_or(0))?;
+    let udp = socket::bind(address, settings.reuse)?;
+    socket::set_buffer_size(udp.socket(), libc::SO_SNDBUF, settings.buffer_size);
+    Ok(udp)
 }
 
 fn set_options(
@@ -457,10 +472,8 @@ impl SinkElement for UdpSink {
 
     fn sink(&self) -> &Sink<Sender> {
         self.sink.get_or_init(|| {
-            let mut sender = Sender::new();
-            sender
-                .clients
-                .extend(Client::new("127.0.0.1", 5004, 0).ok());
+            let mut sender = Sender::default();
+            sender.clients.add("127.0.0.1", 5004, 0);
             Sink::new(self.obj().upcast_ref(), sender, lock(&self.sync).clone())
         })
     }
@@ -484,7 +497,6 @@ impl ObjectSubclass for UdpSink {
             sink_pad,
             sink: OnceLock::new(),
             memberships: Mutex::default(),
-            unresolved: Mutex::default(),
         }
     }
 }
@@ -525,7 +537,7 @@ fn signals() -> Vec<Signal> {
     };
     vec![
         action("add", |imp, host, port| {
-            imp.add(host, port);
+            imp.add(host, port, Origin::Action);
         }),
         action("remove", |imp, host, port| imp.remove(host, port)),
         Signal::builder("clear")

@@ -10,7 +10,8 @@ use gst::subclass::prelude::*;
 use super::receiver::{Receiver, Stats};
 use super::settings::{MTU_DEFAULT, MTU_MAX, Settings, SocketTimestamp};
 use crate::kit::context::ContextSettings;
-use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
+use crate::kit::resolve::resolve;
+use crate::kit::socket::{self, GivenSocket, Membership, MulticastSettings, SocketError, Udp};
 use crate::kit::source::{self, Driver, LiveSource};
 use crate::kit::stats::StatsProperty;
 use crate::kit::{lock, pad_function};
@@ -34,8 +35,8 @@ pub struct UdpSrc {
     #[property(name = "retrieve-sender-address", nick = "Retrieve sender address", blurb = "Attach the sender's address to each buffer (GstNetAddressMeta)", type = bool, get = |s: &Self| s.settings().retrieve_sender_address, set = |s: &Self, v| s.settings().retrieve_sender_address = v, default = true)]
     #[property(name = "buffer-size", nick = "Buffer size", blurb = "Size of the kernel's receive buffer, bytes; 0: the system's default", type = i32, get = |s: &Self| s.settings().buffer_size, set = |s: &Self, v| s.settings().buffer_size = v, minimum = 0, default = 0)]
     #[property(name = "multicast-source", nick = "Multicast source", blurb = "Receive the group from these sources only (source-specific multicast), for example +10.1.2.3+10.1.2.4", type = Option<String>, get = |s: &Self| s.settings().multicast_source.clone(), set = |s: &Self, v| s.settings().multicast_source = v)]
-    #[property(name = "socket", nick = "Socket", blurb = "Socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|udp| udp.socket().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.and_then(Udp::new))]
-    #[property(name = "used-socket", nick = "Used socket", blurb = "Socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.opened().as_ref().map(|o| o.udp.socket().clone()))]
+    #[property(name = "socket", nick = "Socket", blurb = "Socket to use instead of opening one", type = Option<gio::Socket>, get = |s: &Self| s.settings().socket.as_ref().map(|given| given.get().clone()), set = |s: &Self, v: Option<gio::Socket>| s.settings().socket = v.map(GivenSocket::new))]
+    #[property(name = "used-socket", nick = "Used socket", blurb = "Socket in use, NULL for none", type = Option<gio::Socket>, get = |s: &Self| s.opened().as_ref().and_then(|o| o.udp.shown()))]
     #[property(name = "close-socket", nick = "Close socket", blurb = "Close the socket given by property when the element stops", type = bool, get = |s: &Self| s.settings().close_socket, set = |s: &Self, v| s.settings().close_socket = v, default = true)]
     #[property(name = "timeout", nick = "Timeout", blurb = "Post a message after this long without a packet, ns; 0: never", type = u64, get = |s: &Self| s.settings().timeout_ns, set = |s: &Self, v| s.settings().timeout_ns = v, default = 0)]
     #[property(name = "skip-first-bytes", nick = "Skip first bytes", blurb = "Bytes to skip at the beginning of each packet", type = i32, get = |s: &Self| s.settings().skip_first_bytes, set = |s: &Self, v| s.settings().skip_first_bytes = v, minimum = 0, default = 0)]
@@ -56,7 +57,7 @@ pub struct UdpSrc {
 struct Opened {
     udp: Udp,
     membership: Option<Membership>,
-    /// Whether the socket is ours to close.
+    /// Whether the application's socket is ours to close.
     close: bool,
 }
 
@@ -107,19 +108,17 @@ impl UdpSrc {
 fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, SocketError> {
     let given = settings.socket.clone();
     let (udp, close) = match given {
-        // Its descriptor may belong to another socket by now.
-        Some(udp) if udp.socket().is_closed() => return Err(SocketError::Closed),
-        Some(udp) => (udp, settings.close_socket),
+        Some(given) => (Udp::sharing(&given)?, settings.close_socket),
         None => {
             let port = u16::try_from(settings.port).unwrap_or(0);
-            let address = socket::resolve(&settings.address, port)?;
-            let socket = if address.ip().is_multicast() {
+            let address = resolve(&settings.address, port)?;
+            let udp = if address.ip().is_multicast() {
                 let interface = multicast.interface.as_deref().filter(|_| multicast.auto);
                 socket::bind_group(address, interface, settings.reuse)?
             } else {
                 socket::bind(address, settings.reuse)?
             };
-            (Udp::new(socket).ok_or(SocketError::Closed)?, true)
+            (udp, true)
         }
     };
     udp.socket().set_blocking(false);
@@ -127,7 +126,7 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
     if settings.socket_timestamp == SocketTimestamp::Realtime {
         socket::set_timestamps(udp.socket());
     }
-    let group = socket::resolve(&settings.address, 0)?.ip();
+    let group = resolve(&settings.address, 0)?.ip();
     let membership = if group.is_multicast() && multicast.auto {
         let membership = Membership::new(
             group,
@@ -180,7 +179,7 @@ impl LiveSource for UdpSrc {
                 membership.leave(opened.udp.socket());
             }
             if opened.close {
-                let _ = opened.udp.socket().close();
+                opened.udp.close_shown();
             }
         }
     }

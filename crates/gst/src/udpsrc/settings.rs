@@ -2,7 +2,7 @@
 
 use gst::glib;
 
-use crate::kit::socket::{Udp, format_host_port, split_host_port};
+use crate::kit::socket::{GivenSocket, format_host_port, split_host_port};
 
 /// What the properties say. Read when the element leaves NULL and READY.
 #[derive(Debug, Clone)]
@@ -15,7 +15,7 @@ pub(super) struct Settings {
     pub(super) retrieve_sender_address: bool,
     pub(super) buffer_size: i32,
     pub(super) multicast_source: Option<String>,
-    pub(super) socket: Option<Udp>,
+    pub(super) socket: Option<GivenSocket>,
     pub(super) close_socket: bool,
     pub(super) timeout_ns: u64,
     pub(super) skip_first_bytes: i32,

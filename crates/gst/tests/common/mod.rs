@@ -577,6 +577,8 @@ pub const CONTEXT_ROWS: &[Row] = &[
         Some(("-1", "2147483647")),
         true,
     ),
+    ("context-affinity", "gchararray", "", None, true),
+    ("context-priority", "gint", "0", Some(("0", "99")), true),
 ];
 
 /// The stock element has these properties too, with the same types, defaults and ranges.

@@ -6,7 +6,7 @@
 //! more, since a gain that changes within the reach of an interpolation filter moves the peaks a little; what is left above
 //! the ceiling (hundredths of a decibel) is taken away over 2 ms on either side.
 
-use super::taps::REACH_FRAMES;
+use crate::taps::REACH_FRAMES;
 
 /// In the order of the cells, a ring.
 type Ring = [f32; RING];

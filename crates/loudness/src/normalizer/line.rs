@@ -1,10 +1,12 @@
 //! The delay: what is held of each channel, as rows of lanes in rings.
 
-use crate::sample::{Sample, Source};
+use crate::limits::RATE_HZ_MAX;
+use crate::sample::Sample;
 use crate::simd::Level;
+use crate::source::Source;
 
 use super::settings::NormalizeError;
-use super::taps::{REACH_FRAMES, Taps};
+use crate::taps::{REACH_FRAMES, Taps};
 
 /// Up to four channels, a row of lanes for each frame.
 #[derive(Clone, Debug)]
@@ -133,7 +135,7 @@ impl Lines {
                 .collect::<Result<_, _>>()?,
             frames,
             // A cell of the highest rate, and what the filter reaches.
-            stretch: vec![0.0; (2 * REACH_FRAMES + crate::RATE_HZ_MAX as usize / 2_000 + 1) * 4],
+            stretch: vec![0.0; (2 * REACH_FRAMES + RATE_HZ_MAX as usize / 2_000 + 1) * 4],
         })
     }
 

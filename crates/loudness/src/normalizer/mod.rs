@@ -1,7 +1,7 @@
 //! Loudness normalisation of one live stream.
 //!
 //! - `programme`: how loud the programme is, every 100 ms, and so the gain.
-//! - `limiter`: the envelopes that keep the true peak below its limit; `taps`: how that is measured.
+//! - `limiter`: the envelopes that keep the true peak below its limit; `crate::taps`: how that is measured.
 //! - `line`: the delay, three seconds of it.
 //! - This file: the audio's way through them. In the delay lines lie, from the newest to the oldest frame,
 //!
@@ -18,24 +18,22 @@ mod limiter;
 mod line;
 mod programme;
 mod settings;
-mod taps;
 
 pub use settings::{NormalizeError, NormalizerSettings, NormalizerState};
-pub(crate) use taps::Taps;
 
-use crate::builder::Builder;
+use crate::builder::{Builder, Resolution};
 use crate::channel::Channel;
 use crate::lanes::{CHUNK_FRAMES, Filters, Group, Scratch};
-use crate::meter::{BuildError, Meter};
+use crate::limits::{BuildError, RATE_HZ_MAX};
+use crate::meter::Meter;
 use crate::mode::Mode;
 use crate::sample::{InputError, Sample};
 use crate::simd::{Level, with_denormals_flushed};
-use crate::{RATE_HZ_MAX, Resolution};
 
+use crate::taps::{REACH_FRAMES, Taps};
 use limiter::Limiter;
 use line::{Line, Lines};
 use programme::Programme;
-use taps::REACH_FRAMES;
 
 /// The delay: what is looked ahead, in steps of 100 ms.
 const LATENCY_STEPS: u64 = 30;

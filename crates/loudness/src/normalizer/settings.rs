@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::RATE_HZ_LEAST;
-use crate::{CHANNELS_MAX, RATE_HZ_MAX};
+use crate::limits::{CHANNELS_MAX, RATE_HZ_MAX};
 
 /// What a [`Normalizer`](super::Normalizer) is to reach.
 #[derive(Clone, Copy, Debug, PartialEq)]

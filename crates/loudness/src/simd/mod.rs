@@ -14,8 +14,8 @@ mod vector;
 pub use denormals::with_denormals_flushed;
 pub(crate) use kernels::KState;
 
-use crate::normalizer::Taps;
 use crate::sample::Sample;
+use crate::taps::Taps;
 use crate::weighting::{FoldedPhases, KWeighting, Oversampling};
 
 /// What the inner loops are compiled for. Only [`Level::detect`] makes other than the baseline, so that to have a value is

@@ -1,7 +1,7 @@
 //! The inner loops of the normaliser, written as those in [`super::kernels`] are: for whatever vectors there are.
 
-use crate::normalizer::Taps;
 use crate::sample::Sample;
+use crate::taps::Taps;
 
 #[inline(always)]
 fn fused<const FMA: bool>(a: f32, b: f32, c: f32) -> f32 {

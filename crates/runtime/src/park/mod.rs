@@ -11,7 +11,7 @@
 
 mod state;
 
-pub(crate) use self::state::Sleep;
+pub(crate) use self::state::SleepKind;
 use self::state::State;
 use crate::sync::{Mutex, lock};
 
@@ -20,7 +20,15 @@ use crate::sync::{Mutex, lock};
 pub(crate) struct Inbox<C, D> {
     control: Vec<C>,
     data: Vec<D>,
-    closed: bool,
+    refuses: Refuses,
+}
+
+/// How far the end of the shard has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Refuses {
+    Nothing,
+    Commands,
+    All,
 }
 
 /// The shared half of a shard's sleep: `C` are commands, `D` are wake-ups.
@@ -36,18 +44,18 @@ impl<C, D> Park<C, D> {
             inbox: Mutex::new(Inbox {
                 control: Vec::new(),
                 data: Vec::new(),
-                closed: false,
+                refuses: Refuses::Nothing,
             }),
             state: State::new(),
         }
     }
 
-    /// Adds a command. `Ok(true)`: the caller must interrupt the shard's poller. Returns the command if the shard has
-    /// shut down.
+    /// Adds a command. `Ok(true)`: the caller must interrupt the shard's poller. Returns the command if the shard is
+    /// shutting down.
     pub(crate) fn send_control(&self, command: C) -> Result<bool, C> {
         {
             let mut inbox = lock(&self.inbox);
-            if inbox.closed {
+            if inbox.refuses != Refuses::Nothing {
                 return Err(command);
             }
             inbox.control.push(command);
@@ -60,7 +68,7 @@ impl<C, D> Park<C, D> {
     pub(crate) fn send_data(&self, wake: D) -> Result<bool, D> {
         {
             let mut inbox = lock(&self.inbox);
-            if inbox.closed {
+            if inbox.refuses == Refuses::All {
                 return Err(wake);
             }
             inbox.data.push(wake);
@@ -83,13 +91,13 @@ impl<C, D> Park<C, D> {
     }
 
     /// Announces a sleep. `false`: an item is already present, do not sleep (the state is active again).
-    pub(crate) fn prepare(&self, sleep: Sleep) -> bool {
+    pub(crate) fn prepare(&self, sleep: SleepKind) -> bool {
         self.state.fall_asleep(sleep);
         let stay = {
             let inbox = lock(&self.inbox);
             match sleep {
-                Sleep::Throttled => inbox.control.is_empty(),
-                Sleep::Idle => inbox.control.is_empty() && inbox.data.is_empty(),
+                SleepKind::Throttled => inbox.control.is_empty(),
+                SleepKind::Idle => inbox.control.is_empty() && inbox.data.is_empty(),
             }
         };
         if !stay {
@@ -103,10 +111,18 @@ impl<C, D> Park<C, D> {
         self.state.awake()
     }
 
+    /// Refuses commands from now on and returns the remaining ones. Wake-ups still arrive: a task that another thread
+    /// has just woken must reach its own thread to be dropped there.
+    pub(crate) fn close_to_commands(&self) -> Vec<C> {
+        let mut inbox = lock(&self.inbox);
+        inbox.refuses = Refuses::Commands;
+        std::mem::take(&mut inbox.control)
+    }
+
     /// Refuses everything from now on and returns the remaining items.
     pub(crate) fn close(&self) -> (Vec<C>, Vec<D>) {
         let mut inbox = lock(&self.inbox);
-        inbox.closed = true;
+        inbox.refuses = Refuses::All;
         (
             std::mem::take(&mut inbox.control),
             std::mem::take(&mut inbox.data),
@@ -125,7 +141,7 @@ mod loom_tests {
     struct Poller(AtomicBool);
 
     /// Runs `sleep` against one sender and fails if the sleeper would sleep forever.
-    fn sleeper_against(sleep: Sleep, send: fn(&Park<u8, u8>) -> bool) {
+    fn sleeper_against(sleep: SleepKind, send: fn(&Park<u8, u8>) -> bool) {
         loom::model(move || {
             let park = Arc::new(Park::<u8, u8>::new());
             let poller = Arc::new(Poller(AtomicBool::new(false)));
@@ -158,17 +174,17 @@ mod loom_tests {
 
     #[test]
     fn loom_data_wakes_an_idle_shard() {
-        sleeper_against(Sleep::Idle, |park| park.send_data(1).unwrap());
+        sleeper_against(SleepKind::Idle, |park| park.send_data(1).unwrap());
     }
 
     #[test]
     fn loom_control_wakes_an_idle_shard() {
-        sleeper_against(Sleep::Idle, |park| park.send_control(1).unwrap());
+        sleeper_against(SleepKind::Idle, |park| park.send_control(1).unwrap());
     }
 
     #[test]
     fn loom_control_wakes_a_throttled_shard() {
-        sleeper_against(Sleep::Throttled, |park| park.send_control(1).unwrap());
+        sleeper_against(SleepKind::Throttled, |park| park.send_control(1).unwrap());
     }
 
     /// Two senders: at most one interrupts per sleep, and nothing is lost.
@@ -176,7 +192,7 @@ mod loom_tests {
     fn loom_two_senders_interrupt_once_per_sleep() {
         loom::model(|| {
             let park = Arc::new(Park::<u8, u8>::new());
-            let slept = park.prepare(Sleep::Idle);
+            let slept = park.prepare(SleepKind::Idle);
             assert!(slept);
             let senders: Vec<_> = (0..2)
                 .map(|i| {
@@ -194,6 +210,16 @@ mod loom_tests {
             let (mut control, mut data) = (Vec::new(), Vec::new());
             park.take(&mut control, &mut data);
             assert_eq!(data.len(), 2);
+        });
+    }
+
+    /// A shard that ends refuses commands, and sleeps until the wake-up that it still expects has come.
+    #[test]
+    fn loom_an_ending_shard_still_gets_wake_ups() {
+        sleeper_against(SleepKind::Idle, |park| {
+            drop(park.close_to_commands());
+            assert_eq!(park.send_control(1), Err(1));
+            park.send_data(1).unwrap()
         });
     }
 

@@ -19,7 +19,7 @@ const NOTIFIED: u8 = 3;
 
 /// The two ways to sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sleep {
+pub(crate) enum SleepKind {
     /// Until the next slice edge: data waits for the edge, control interrupts.
     Throttled,
     /// Until any event.
@@ -34,10 +34,10 @@ impl State {
         State(AtomicU8::new(ACTIVE))
     }
 
-    pub(crate) fn fall_asleep(&self, sleep: Sleep) {
+    pub(crate) fn fall_asleep(&self, sleep: SleepKind) {
         let word = match sleep {
-            Sleep::Throttled => THROTTLED,
-            Sleep::Idle => IDLE,
+            SleepKind::Throttled => THROTTLED,
+            SleepKind::Idle => IDLE,
         };
         self.0.store(word, Ordering::SeqCst);
     }

@@ -18,6 +18,7 @@ pub(crate) fn context(wait_ms: u64, threads: i32) -> Context {
     let settings = Settings {
         wait: Duration::from_millis(wait_ms),
         threads,
+        ..Settings::default()
     };
     Context::acquire(&unique_name(), settings).expect("a context")
 }

@@ -200,7 +200,7 @@ impl ElementImpl for RtcpManager {
         let role = Role::of(&template.name())?;
         let member = self.assign(role, name)?;
         let obj = self.obj();
-        let (pad, way_out) = member.make_pads(&obj, role);
+        let (pad, way_out) = member.make_pads::<Self>(&obj, role);
         let phase = self.sessions().phase.clone();
         for pad in way_out.iter().chain([&pad]) {
             if !matches!(phase, Phase::Stopped) {

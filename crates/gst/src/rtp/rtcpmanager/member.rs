@@ -10,7 +10,6 @@ use threadbare_rtp::session::{ClockRates, RtpHeader};
 use threadbare_runtime::clock_now_ns;
 
 use super::RtcpManager;
-use super::imp;
 use super::reporter::Reporter;
 use crate::kit::source::Driver;
 use crate::kit::{lock, pad_function};
@@ -91,8 +90,8 @@ impl Member {
         member
     }
 
-    /// A pad of this session, and its output pad.
-    pub(super) fn make_pads(
+    /// A pad of this session, and its output pad. `E` implements `element`.
+    pub(super) fn make_pads<E: ElementImpl>(
         self: &Arc<Self>,
         element: &RtcpManager,
         role: Role,
@@ -123,12 +122,10 @@ impl Member {
                     })
                     .chain_function(move |_, parent, buffer| {
                         let error = || Err(gst::FlowError::Error);
-                        pad_function::<imp::RtcpManager, _>(parent, error, |_| {
-                            of_chain.pass(role, &out, buffer)
-                        })
+                        pad_function::<E, _>(parent, error, |_| of_chain.pass(role, &out, buffer))
                     })
                     .event_function(move |pad, parent, event| {
-                        pad_function::<imp::RtcpManager, _>(
+                        pad_function::<E, _>(
                             parent,
                             || false,
                             |imp| {
@@ -145,7 +142,7 @@ impl Member {
                 builder
                     .chain_function(move |_, parent, buffer| {
                         let error = || Err(gst::FlowError::Error);
-                        pad_function::<imp::RtcpManager, _>(parent, error, |_| {
+                        pad_function::<E, _>(parent, error, |_| {
                             member.take_rtcp(&buffer);
                             Ok(gst::FlowSuccess::Ok)
                         })

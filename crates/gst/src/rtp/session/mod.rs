@@ -31,7 +31,6 @@ use threadbare_runtime::{AgentHandle, RawAddr, clock_now_ns};
 
 use crate::kit::context::Place;
 use crate::kit::lock;
-use crate::kit::socket::Udp;
 pub(crate) use agent::PACKET_BYTES_MAX;
 use agent::RtcpAgent;
 pub(crate) use feedback::FeedbackSettings;
@@ -565,15 +564,3 @@ const CLOCK_RATE_HZ: u32 = 8000;
 const _: () = assert!(NS_PER_S == 1_000_000_000);
 
 static NAMED: LazyLock<Mutex<HashMap<String, Weak<RtpSession>>>> = LazyLock::new(Mutex::default);
-
-impl Udp {
-    /// The port it is bound to.
-    pub(crate) fn port(&self) -> u16 {
-        use gio::prelude::*;
-        self.socket()
-            .local_address()
-            .ok()
-            .and_then(|address| address.downcast::<gio::InetSocketAddress>().ok())
-            .map_or(0, |address| address.port())
-    }
-}

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use gio::prelude::*;
 use threadbare_runtime::RawAddr;
 
+use crate::kit::resolve::resolve;
 use crate::kit::socket::{self, Membership, MulticastSettings, SocketError, Udp};
 
 /// Where to listen.
@@ -40,16 +41,13 @@ impl Drop for Sockets {
         for (udp, membership) in &self.memberships {
             membership.leave(udp.socket());
         }
-        for udp in std::iter::once(&self.rtp).chain(&self.rtcp) {
-            let _ = udp.socket().close();
-        }
     }
 }
 
 impl Sockets {
     /// Binds the configured addresses.
     pub(crate) fn open(settings: &SocketSettings) -> Result<Sockets, SocketError> {
-        let address = socket::resolve(&settings.address, settings.port)?;
+        let address = resolve(&settings.address, settings.port)?;
         let (rtp, rtcp) = match (settings.mux, settings.rtcp_port, settings.port) {
             (true, ..) => (bind(settings, address)?, None),
             (false, Some(rtcp_port), _) => {
@@ -100,7 +98,7 @@ impl Sockets {
 }
 
 fn bind(settings: &SocketSettings, address: SocketAddr) -> Result<Udp, SocketError> {
-    let socket = if address.ip().is_multicast() {
+    let udp = if address.ip().is_multicast() {
         let interface = settings.multicast.interface.as_deref();
         socket::bind_group(
             address,
@@ -110,8 +108,9 @@ fn bind(settings: &SocketSettings, address: SocketAddr) -> Result<Udp, SocketErr
     } else {
         socket::bind(address, settings.reuse)?
     };
-    socket.set_multicast_loopback(settings.multicast.loops);
-    Udp::new(socket).ok_or(SocketError::Closed)
+    udp.socket()
+        .set_multicast_loopback(settings.multicast.loops);
+    Ok(udp)
 }
 
 /// Two free ports in a row, the first of them even (RFC 3550, section 11).

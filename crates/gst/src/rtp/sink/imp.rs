@@ -13,6 +13,7 @@ use threadbare_rtp::session::Event;
 use super::sender::Sender;
 use crate::kit::context::{ContextSettings, Place};
 use crate::kit::lock;
+use crate::kit::resolve::{resolve, resolve_later};
 use crate::kit::sink::{self, Sink, SinkElement, SyncProperties};
 use crate::kit::socket::{self, MulticastSettings, SocketError, format_host_port, split_host_port};
 use crate::kit::stats::StatsProperty;
@@ -49,6 +50,28 @@ impl Default for Settings {
             ssrc: None,
             qos_dscp: -1,
         }
+    }
+}
+
+impl Settings {
+    fn rtp_port(&self) -> u16 {
+        u16::try_from(self.port).unwrap_or(0)
+    }
+
+    /// Where RTCP goes, if RTP goes to `rtp`.
+    fn rtcp_destination(&self, rtp: SocketAddr) -> Option<SocketAddr> {
+        let port = match u16::try_from(self.rtcp_port) {
+            _ if self.rtcp_mux => Some(rtp.port()),
+            Ok(0) => None,
+            Ok(port) => Some(port),
+            Err(_) => rtp.port().checked_add(1),
+        };
+        port.map(|port| SocketAddr::new(rtp.ip(), port))
+    }
+
+    fn has_destination_of(&self, other: &Settings) -> bool {
+        let destination = |s: &Settings| (s.host.clone(), s.port, s.rtcp_port, s.rtcp_mux);
+        destination(self) == destination(other)
     }
 }
 
@@ -142,32 +165,44 @@ impl RtpSink {
         }
     }
 
-    /// A setting that also takes effect while playing.
+    /// A setting that also takes effect while playing. A name is looked up on another thread; the latest setting wins.
     fn change_destination(&self, change: impl FnOnce(&mut Settings)) {
-        change(&mut self.settings());
+        let settings = {
+            let mut settings = self.settings();
+            change(&mut settings);
+            settings.clone()
+        };
         let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
-        if let Some(session) = session
-            && let Err(error) = self.set_destination(&session)
-        {
-            gst::element_imp_warning!(self, gst::ResourceError::Settings, ["{error}"]);
+        let Some(session) = session else { return };
+        if settings.host.is_empty() {
+            return session.set_destination(None, None);
         }
+        let obj = self.obj().downgrade();
+        let host = settings.host.clone();
+        resolve_later(&host, settings.rtp_port(), move |answer| {
+            let Some(obj) = obj.upgrade() else { return };
+            let imp = obj.imp();
+            if !imp.settings().has_destination_of(&settings) {
+                return;
+            }
+            match answer {
+                Ok(rtp) => session.set_destination(Some(rtp), settings.rtcp_destination(rtp)),
+                Err(error) => {
+                    gst::element_imp_warning!(imp, gst::ResourceError::Settings, ["{error}"]);
+                }
+            }
+        });
     }
 
+    /// At the start, which fails if the host has no address.
     fn set_destination(&self, session: &RtpSession) -> Result<(), SocketError> {
         let settings = self.settings().clone();
         if settings.host.is_empty() {
             session.set_destination(None, None);
             return Ok(());
         }
-        let rtp = socket::resolve(&settings.host, u16::try_from(settings.port).unwrap_or(0))?;
-        let rtcp_port = match u16::try_from(settings.rtcp_port) {
-            _ if settings.rtcp_mux => Some(rtp.port()),
-            Ok(0) => None,
-            Ok(port) => Some(port),
-            Err(_) => rtp.port().checked_add(1),
-        };
-        let rtcp = rtcp_port.map(|port| SocketAddr::new(rtp.ip(), port));
-        session.set_destination(Some(rtp), rtcp);
+        let rtp = resolve(&settings.host, settings.rtp_port())?;
+        session.set_destination(Some(rtp), settings.rtcp_destination(rtp));
         Ok(())
     }
 
@@ -351,7 +386,7 @@ impl RtpSink {
 /// Of the destination's address family.
 fn own_address(settings: &Settings) -> Result<String, SocketError> {
     let is_default = settings.bind_address == Settings::default().bind_address;
-    if is_default && socket::resolve(&settings.host, 0)?.is_ipv6() {
+    if is_default && resolve(&settings.host, 0)?.is_ipv6() {
         return Ok("::".into());
     }
     Ok(settings.bind_address.clone())

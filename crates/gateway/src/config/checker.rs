@@ -1,0 +1,115 @@
+//! The tool of all checks: the problems found so far, and the words to report one.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::ops::{Range, RangeInclusive};
+
+use toml::Spanned;
+
+use super::machine::Machine;
+use super::problem::Problems;
+
+pub(super) struct Checker<'a> {
+    pub(super) problems: Problems,
+    pub(super) seen: Seen,
+    /// The machine it will run on, if that is checked, too.
+    pub(super) machine: Option<&'a dyn Machine>,
+}
+
+/// Values that must be unique, with the place of the first use.
+#[derive(Default)]
+pub(super) struct Seen {
+    pub(super) names: HashMap<String, Range<usize>>,
+    pub(super) ports: HashMap<u16, Vec<Taken>>,
+    pub(super) streams: usize,
+}
+
+/// The user of a port.
+pub(super) struct Taken {
+    pub(super) ip: IpAddr,
+    pub(super) by: Use,
+    pub(super) place: Range<usize>,
+}
+
+/// The use of a port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    Rtp,
+    Rtcp,
+}
+
+impl Checker<'_> {
+    pub(super) fn number(
+        &mut self,
+        raw: Option<&Spanned<i64>>,
+        key: &str,
+        allowed: RangeInclusive<i64>,
+    ) -> Option<i64> {
+        let value = raw?;
+        if allowed.contains(value.get_ref()) {
+            return Some(*value.get_ref());
+        }
+        self.refuse(raw, key, &format!("a number from {}", shown(&allowed)));
+        None
+    }
+
+    /// Reports two settings that are allowed alone but not together; `with`: the other one, as written or as a default.
+    pub(super) fn conflict<T: Shown>(
+        &mut self,
+        raw: Option<&Spanned<T>>,
+        key: &str,
+        with: &str,
+        help: &str,
+    ) {
+        let Some(raw) = raw else { return };
+        let value = raw.get_ref().shown();
+        self.problems.add(
+            format!("`{key} = {value}` does not go with {with}"),
+            help,
+            &[(raw.span(), "this value")],
+        );
+    }
+
+    pub(super) fn refuse<T: Shown>(&mut self, raw: Option<&Spanned<T>>, key: &str, allowed: &str) {
+        let Some(raw) = raw else { return };
+        let value = raw.get_ref().shown();
+        self.problems.add(
+            format!("`{key}` cannot be {value}"),
+            &format!("allowed for `{key}`: {allowed}"),
+            &[(raw.span(), "this value")],
+        );
+    }
+}
+
+pub(super) fn shown(range: &RangeInclusive<i64>) -> String {
+    format!("{} to {}", range.start(), range.end())
+}
+
+/// Formats a value from the file for a message.
+pub(super) trait Shown {
+    fn shown(&self) -> String;
+}
+
+impl Shown for String {
+    fn shown(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
+impl Shown for bool {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Shown for i64 {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Shown for toml::Value {
+    fn shown(&self) -> String {
+        self.to_string()
+    }
+}

@@ -1,0 +1,95 @@
+//! A call to a shard from another thread, which waits for the result.
+
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{Local, Shard, ShardClosed, current_shard_id};
+
+impl Shard {
+    /// Runs `f` on the shard's thread and waits for its result. On the shard's own thread it runs at once. A shard's
+    /// thread that waits for another one continues to serve commands, so that two that call each other do not deadlock.
+    pub fn call<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Local) -> R + Send + 'static,
+    ) -> Result<R, ShardClosed> {
+        if self.is_current() {
+            return Local::with_current(f).ok_or(ShardClosed);
+        }
+        let slot = Arc::new(Reply {
+            value: Mutex::new(ReplyState::Waiting),
+            done: Condvar::new(),
+        });
+        let sender = ReplySender(slot.clone());
+        self.command(move |local| sender.send(f(local)))?;
+        slot.wait()
+    }
+}
+
+/// Receives the result of a call.
+struct Reply<R> {
+    value: Mutex<ReplyState<R>>,
+    done: Condvar,
+}
+
+enum ReplyState<R> {
+    Waiting,
+    Done(R),
+    /// The command was dropped or panicked.
+    Lost,
+}
+
+impl<R> Reply<R> {
+    fn wait(&self) -> Result<R, ShardClosed> {
+        let on_shard = current_shard_id().is_some();
+        let mut state = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match std::mem::replace(&mut *state, ReplyState::Waiting) {
+                ReplyState::Done(value) => return Ok(value),
+                ReplyState::Lost => return Err(ShardClosed),
+                ReplyState::Waiting => {}
+            }
+            if !on_shard {
+                state = self
+                    .done
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            state = self
+                .done
+                .wait_timeout(state, CROSS_CALL_SERVE)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+            if matches!(*state, ReplyState::Waiting) {
+                drop(state);
+                Local::with_current(Local::take_control);
+                state = self.value.lock().unwrap_or_else(PoisonError::into_inner);
+            }
+        }
+    }
+}
+
+struct ReplySender<R>(Arc<Reply<R>>);
+
+impl<R> ReplySender<R> {
+    fn send(self, value: R) {
+        self.set(ReplyState::Done(value));
+    }
+
+    fn set(&self, to: ReplyState<R>) {
+        let mut state = self.0.value.lock().unwrap_or_else(PoisonError::into_inner);
+        if !matches!(*state, ReplyState::Done(_)) {
+            *state = to;
+            self.0.done.notify_all();
+        }
+    }
+}
+
+impl<R> Drop for ReplySender<R> {
+    fn drop(&mut self) {
+        self.set(ReplyState::Lost);
+    }
+}
+
+/// How often a shard that waits for another one checks its own commands.
+const CROSS_CALL_SERVE: Duration = Duration::from_millis(5);

@@ -1,0 +1,95 @@
+//! The handle of an agent for other threads.
+
+use std::any::Any;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::task::Waker;
+
+use super::{Agent, Cx, Local, Shard, ShardClosed, WakeAgent};
+use crate::token::Token;
+
+impl Local {
+    /// Adds an agent to this shard. It does not run until a wake-up.
+    pub fn add_agent<A: Agent>(&self, agent: A) -> AgentHandle<A> {
+        let (token, wake) = self.insert_agent(Box::new(agent));
+        AgentHandle {
+            shard: self.shard.clone(),
+            token,
+            wake,
+            kind: PhantomData,
+        }
+    }
+}
+
+/// A handle of an agent for any thread. Dropping the handle does not remove the agent.
+pub struct AgentHandle<A> {
+    shard: Shard,
+    token: Token,
+    wake: Arc<WakeAgent>,
+    kind: PhantomData<fn(A)>,
+}
+
+impl<A: Agent> AgentHandle<A> {
+    /// The shard the agent lives on.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// Runs the agent at the next opportunity; a throttled shard waits for its slice edge.
+    pub fn wake(&self) {
+        self.wake.notify();
+    }
+
+    /// A waker for this agent.
+    pub fn waker(&self) -> Waker {
+        self.wake.clone().into()
+    }
+
+    /// Runs `f` with the agent on its shard, at once: a throttled sleep is interrupted. Commands of one thread run in
+    /// order; while the agent is in a call to another shard, they wait for the end of its run. Dropped unrun if the
+    /// agent is gone.
+    pub fn command(&self, f: impl FnOnce(&mut A, &mut Cx<'_>) + Send + 'static) {
+        let token = self.token;
+        let result = self.shard.command(move |local| {
+            local.with_agent_later(token, |agent, cx| {
+                let agent: &mut dyn Any = agent;
+                if let Some(agent) = agent.downcast_mut::<A>() {
+                    f(agent, cx);
+                }
+            });
+        });
+        if result.is_err() {
+            tracing::debug!("command for an agent of a shard that has shut down");
+        }
+    }
+
+    /// Removes the agent from its shard and waits until it is dropped; its descriptors are unregistered before that. If
+    /// the agent itself calls it, directly or indirectly, it returns at once and the agent is dropped when its run
+    /// returns. The same holds while the agent is in a call to another shard, which might in turn wait for this one.
+    pub fn remove(&self) {
+        let token = self.token;
+        match self.shard.call(move |local| local.remove_agent(token)) {
+            Ok(()) | Err(ShardClosed) => {}
+        }
+    }
+}
+
+impl<A> Clone for AgentHandle<A> {
+    fn clone(&self) -> Self {
+        AgentHandle {
+            shard: self.shard.clone(),
+            token: self.token,
+            wake: self.wake.clone(),
+            kind: PhantomData,
+        }
+    }
+}
+
+impl<A> std::fmt::Debug for AgentHandle<A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AgentHandle")
+            .field("shard", &self.shard)
+            .field("token", &self.token)
+            .finish()
+    }
+}

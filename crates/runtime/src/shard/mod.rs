@@ -1,0 +1,512 @@
+//! A shard: one thread of a context, with its handle for other threads and its residents.
+//!
+//! The types of a shard name each other: a command from another thread works on the shard's own state ([`Local`]), which
+//! holds the agents ([`Agent`]), which run with a view of that state ([`Cx`]). So they stand together here. Their work is in the
+//! modules below, each of which uses this one and those before it:
+//!
+//! | module | work |
+//! |---|---|
+//! | `agents` | add, run and remove agents; their descriptors and timers |
+//! | `pass` | the steps of a pass: inbox, descriptors, timers, ready queue |
+//! | `call` | a call that waits for its result |
+//! | `handle` | an agent's handle for other threads |
+//! | `spawn` | tasks |
+//! | `run` | the thread: when it works, when it sleeps, how it ends |
+//!
+//! Agents are taken out of their slot while they run, and no cell stays borrowed during a call into foreign code: an
+//! agent's actions may come back here (a push downstream that removes the agent, registers another, spawns a task).
+
+mod agents;
+mod call;
+mod handle;
+mod pass;
+mod run;
+mod spawn;
+
+use std::any::{Any, TypeId};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::{Wake as StdWake, Waker};
+use std::time::Duration;
+use std::{fmt, io};
+
+use async_task::Runnable;
+use slab::Slab;
+
+pub use self::handle::AgentHandle;
+use crate::ahead::Footprint;
+use crate::counters::{Counters, CountersSnapshot};
+use crate::cpus::CpuSet;
+use crate::park::Park;
+use crate::queued::Queued;
+use crate::sys::{Epoll, EventFd};
+use crate::token::Token;
+use crate::watch::{Blocked, Watch};
+use crate::wheel::{Precision, TimerKey, Wheel};
+
+/// A command for a shard's thread.
+pub(crate) type Command = Box<dyn FnOnce(&Local) + Send>;
+
+/// A task that is ready to run.
+#[derive(Debug)]
+pub(crate) enum Wake {
+    Agent(Token),
+    Task(Runnable),
+}
+
+/// A handle of one thread of a context. Cheap to clone; does not keep the thread alive (a [`crate::Context`] does).
+#[derive(Clone)]
+pub struct Shard(Arc<Shared>);
+
+/// Where and how a shard's thread is scheduled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Scheduling {
+    /// The CPUs it may run on; empty: all that the process may.
+    pub affinity: CpuSet,
+    /// 1 to [`PRIORITY_MAX`]: before all ordinary threads of the machine, with this real-time priority (SCHED_FIFO);
+    /// 0: an ordinary thread.
+    pub priority: u8,
+}
+
+/// The highest real-time priority of Linux.
+pub const PRIORITY_MAX: u8 = 99;
+
+/// CPUs that the machine does not have, or does not allow the process to use.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "affinity {asked}: this machine has no CPU {missing}, or does not allow the process to use it; allowed: {allowed}"
+)]
+pub struct MissingCpus {
+    /// The requested CPUs.
+    pub asked: CpuSet,
+    /// Those of them that are not there.
+    pub missing: CpuSet,
+    /// The CPUs to choose from.
+    pub allowed: CpuSet,
+}
+
+/// Why a shard's thread was not started.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Threads or descriptors run out.
+    #[error("no thread: {0}")]
+    Thread(#[from] io::Error),
+    /// The machine does not have the CPUs, or this process may not use them.
+    #[error(transparent)]
+    Affinity(Box<MissingCpus>),
+    /// The priority is out of range.
+    #[error("priority {0}: allowed are 0 (none) to {PRIORITY_MAX}")]
+    PriorityRange(u8),
+    /// The system refuses the priority.
+    #[error(
+        "priority {priority}: {error}; the process needs the capability CAP_SYS_NICE, or a limit of real-time priorities \
+         (ulimit -r, systemd's LimitRTPRIO=) of at least {priority}"
+    )]
+    Priority {
+        /// The requested priority.
+        priority: u8,
+        /// The system's answer.
+        error: io::Error,
+    },
+}
+
+/// The shard has shut down: its context has no users left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the context has shut down")]
+pub struct ShardClosed;
+
+impl Shard {
+    /// A number unique among the process's shards.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// Name of its thread.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// The context's wait, zero for no throttling.
+    pub fn wait(&self) -> Duration {
+        Duration::from_nanos(self.0.wait_ns)
+    }
+
+    /// Whether the caller is on this shard's thread.
+    #[inline]
+    pub fn is_current(&self) -> bool {
+        current_shard_id() == Some(self.0.id)
+    }
+
+    /// The shard's counters.
+    pub fn counters_snapshot(&self) -> CountersSnapshot {
+        self.0.counters.snapshot()
+    }
+
+    /// When its thread was started, ns of CLOCK_MONOTONIC.
+    pub fn started_ns(&self) -> u64 {
+        self.0.started_ns
+    }
+
+    /// The labels of the agents that live here.
+    pub fn agents(&self) -> Vec<String> {
+        self.0.watch.labels()
+    }
+
+    /// The running agent, and the start of its run, ns of CLOCK_MONOTONIC. Does not wait for the shard, which may be
+    /// held up.
+    pub fn running(&self) -> Option<(String, u64)> {
+        self.0.watch.running()
+    }
+
+    /// The last holds longer than a slice, oldest first.
+    pub fn blocked(&self) -> Vec<Blocked> {
+        self.0.watch.log()
+    }
+
+    /// A longer run counts as a hold, ns: the length of a slice.
+    pub fn blocked_limit_ns(&self) -> u64 {
+        self.0.watch.limit_ns()
+    }
+
+    /// Notes a hold within the run of an agent; its time does not count again as the agent's. On the shard's thread
+    /// only; times are of [`clock_now_ns`](crate::clock_now_ns).
+    pub fn note_blocked(&self, blocked: Blocked) {
+        debug_assert!(self.is_current(), "on another thread than the shard's");
+        self.0.watch.discount(blocked.for_ns);
+        self.note(blocked);
+    }
+
+    #[cold]
+    fn note(&self, blocked: Blocked) {
+        tracing::warn!(
+            context_thread = self.name(),
+            by = blocked.by,
+            ms = blocked.for_ns / 1_000_000,
+            "a context was held up"
+        );
+        if let Some(hook) = HOOK.get() {
+            hook(self, &blocked);
+        }
+        self.0.watch.note(blocked);
+    }
+
+    /// Runs `f` on the shard's thread: interrupts a sleep, throttled or not. From the shard's own thread,
+    /// `f` runs in the next pass.
+    pub fn command(&self, f: impl FnOnce(&Local) + Send + 'static) -> Result<(), ShardClosed> {
+        let command: Command = Box::new(f);
+        if self.is_current() {
+            Local::with_current(|local| local.enqueue_command(command));
+            return Ok(());
+        }
+        match self.0.park.send_control(command) {
+            Ok(interrupt) => {
+                if interrupt {
+                    self.0.interrupt.notify();
+                }
+                Ok(())
+            }
+            Err(_refused) => Err(ShardClosed),
+        }
+    }
+
+    /// One value of type `T` for each shard, created on first use.
+    pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce(&Shard) -> T) -> Arc<T> {
+        let mut extensions = self
+            .0
+            .extensions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let known = extensions.iter().find(|(id, _)| *id == TypeId::of::<T>());
+        if let Some(found) = known.and_then(|(_, any)| any.clone().downcast::<T>().ok()) {
+            return found;
+        }
+        let made = Arc::new(make(self));
+        extensions.push((TypeId::of::<T>(), made.clone()));
+        made
+    }
+
+    fn schedule(&self, task: Runnable) {
+        self.wake(Wake::Task(task));
+    }
+
+    fn wake_agent(&self, token: Token) {
+        self.wake(Wake::Agent(token));
+    }
+
+    fn wake(&self, wake: Wake) {
+        if self.is_current() {
+            Local::with_current(|local| local.enqueue(wake));
+            return;
+        }
+        match self.0.park.send_data(wake) {
+            Ok(true) => self.0.interrupt.notify(),
+            Ok(false) => {}
+            // The shard is gone, and with it every task that had begun. What is left has not run yet and is `Send`, or
+            // it is an agent's wake-up: dropping it cancels the task.
+            Err(wake) => drop(wake),
+        }
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
+
+    pub(crate) fn tick_ns(&self) -> u64 {
+        if self.0.wait_ns == 0 {
+            UNTHROTTLED_TICK_NS
+        } else {
+            self.0.wait_ns
+        }
+    }
+}
+
+impl fmt::Debug for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shard")
+            .field("id", &self.0.id)
+            .field("name", &self.0.name)
+            .finish()
+    }
+}
+
+/// Calls `hook`, on the shard's thread, after a hold. Once per process: later hooks are not called.
+pub fn on_blocked(hook: fn(&Shard, &Blocked)) {
+    let _ = HOOK.set(hook);
+}
+
+static HOOK: OnceLock<fn(&Shard, &Blocked)> = OnceLock::new();
+
+/// The id of the current thread's shard.
+#[inline]
+pub fn current_shard_id() -> Option<u64> {
+    let id = CURRENT_ID.get();
+    (id != NO_SHARD).then_some(id)
+}
+
+thread_local! {
+    static CURRENT_ID: Cell<u64> = const { Cell::new(NO_SHARD) };
+}
+
+const NO_SHARD: u64 = u64::MAX;
+
+struct Shared {
+    id: u64,
+    name: String,
+    wait_ns: u64,
+    park: Park<Command, Wake>,
+    interrupt: EventFd,
+    counters: Counters,
+    watch: Watch,
+    started_ns: u64,
+    /// Emptied inbox vectors, only ever used by the shard's thread (nested passes take two).
+    spare: crate::sync::Mutex<Vec<(Vec<Command>, Vec<Wake>)>>,
+    extensions: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
+}
+
+/// The state of the current thread's shard. Reached through [`Local::with_current`], a command or an agent's [`Cx`].
+pub struct Local {
+    shard: Shard,
+    slots: RefCell<Slab<Slot>>,
+    /// Indexed by slot number.
+    footprints: RefCell<Vec<Footprint>>,
+    next_generation: Cell<u32>,
+    ready: RefCell<VecDeque<Wake>>,
+    commands: RefCell<VecDeque<Command>>,
+    /// The tasks that have begun and not ended.
+    tasks: RefCell<Slab<Waker>>,
+    wheel: RefCell<Wheel<TimerTarget>>,
+    fired: RefCell<Vec<TimerTarget>>,
+    epoll: Epoll,
+    now_ns: Cell<u64>,
+    /// The start of the next agent's run: one clock call between two runs.
+    mark_ns: Cell<u64>,
+    slice: Cell<u64>,
+    closing: Cell<bool>,
+}
+
+impl Local {
+    /// Calls `f` with the state of the current thread's shard; `None` on any other thread.
+    pub fn with_current<R>(f: impl FnOnce(&Local) -> R) -> Option<R> {
+        let local = CURRENT.with(|current| current.borrow().clone());
+        local.as_deref().map(f)
+    }
+
+    /// The current thread's shard.
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// Nanoseconds of CLOCK_MONOTONIC, read once a pass.
+    pub fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    /// The number of the current slice: of the batch with throttling, else of the pass.
+    pub fn slice(&self) -> u64 {
+        self.slice.get()
+    }
+
+    pub(crate) fn add_sleeper(
+        &self,
+        deadline_ns: u64,
+        precision: Precision,
+        waker: Waker,
+    ) -> TimerKey {
+        self.wheel
+            .borrow_mut()
+            .insert(deadline_ns, precision, TimerTarget::Waker(waker))
+    }
+
+    pub(crate) fn cancel_sleeper(&self, key: TimerKey) {
+        // Dropped after the borrow: a waker may be the last hold on a task with sleeps of its own.
+        let cancelled = self.wheel.borrow_mut().cancel(key);
+        drop(cancelled);
+    }
+
+    pub(crate) fn enqueue(&self, wake: Wake) {
+        self.ready.borrow_mut().push_back(wake);
+    }
+
+    pub(crate) fn enqueue_command(&self, command: Command) {
+        self.commands.borrow_mut().push_back(command);
+    }
+
+    /// Ends the shard after the current pass.
+    pub(crate) fn close(&self) {
+        self.closing.set(true);
+    }
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Local>>> = const { RefCell::new(None) };
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Local")
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Laid out by hand: an event touches the first two fields only.
+#[repr(C)]
+struct Slot {
+    /// Out while it runs.
+    agent: Option<Box<dyn Agent>>,
+    /// Commands for it that arrived while it was out, in a call to another shard.
+    deferred: Vec<Command>,
+    generation: u32,
+    wake: Arc<WakeAgent>,
+    fds: Vec<i32>,
+    timer: Option<TimerKey>,
+    /// Of the timer, if there is one.
+    deadline: (u64, Precision),
+}
+
+enum TimerTarget {
+    Agent(Token),
+    Waker(Waker),
+}
+
+impl fmt::Debug for TimerTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TimerTarget")
+    }
+}
+
+/// A resident of a shard. Only the shard's thread calls it, so it needs no locks; it is dropped there, too.
+pub trait Agent: Any + Send {
+    /// An event is ready. Must not block: everything else on the shard waits meanwhile. Bound the work of one call and
+    /// request another with [`Cx::wake_self`].
+    fn run(&mut self, cx: &mut Cx<'_>, ready: Ready);
+
+    /// The agent runs soon: [`crate::prefetch`] the memory it will touch besides itself. With thousands of agents
+    /// taking turns, waiting for memory is most of the work.
+    #[inline]
+    fn prefetch(&self) {}
+
+    /// Its name for observers, such as an element's. Read once, when the agent is added to its shard.
+    fn label(&self) -> String {
+        std::any::type_name::<Self>().to_owned()
+    }
+}
+
+/// Why an agent runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ready {
+    /// The descriptor registered with this key is readable, writable, or has an error to fetch.
+    Io(u8),
+    /// The agent's waker was woken.
+    Woken,
+    /// The agent's timer is due.
+    Timer,
+}
+
+/// Events to wait for on a descriptor (errors are always reported).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interest {
+    /// Data to read.
+    Read,
+    /// Room to write.
+    Write,
+}
+
+/// Operations for a running agent.
+#[derive(Debug)]
+pub struct Cx<'a> {
+    local: &'a Local,
+    token: Token,
+}
+
+/// The wake-up of one agent: queued at most once, however often it is woken.
+#[derive(Debug)]
+struct WakeAgent {
+    shard: Shard,
+    token: Token,
+    queued: Queued,
+}
+
+impl WakeAgent {
+    fn new(shard: Shard, token: Token) -> Self {
+        WakeAgent {
+            shard,
+            token,
+            queued: Queued::new(),
+        }
+    }
+
+    fn notify(&self) {
+        if self.queued.enqueue() {
+            self.shard.wake_agent(self.token);
+        }
+    }
+
+    /// The shard dequeues the wake-up, before it runs the agent.
+    fn dequeue(&self) {
+        self.queued.dequeue();
+    }
+}
+
+impl StdWake for WakeAgent {
+    fn wake(self: Arc<Self>) {
+        self.notify();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.notify();
+    }
+}
+
+/// Drops foreign values; their panic must not stop the shard.
+fn drop_caught<T>(value: T) {
+    if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+        tracing::error!("panic while a context thread dropped a value");
+    }
+}
+
+/// Timer granularity of a context without a wait.
+const UNTHROTTLED_TICK_NS: u64 = 1_000_000;

@@ -1,0 +1,242 @@
+//! The steps of a pass: other threads' items, descriptors, timers, what is ready.
+
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use async_task::Runnable;
+
+use super::{Command, Local, Ready, Shard, TimerTarget, Wake};
+use crate::ahead::AHEAD;
+use crate::sync::lock;
+use crate::sys::{Event, clock_now_ns};
+use crate::token::{INTERRUPT, Token};
+
+impl Local {
+    // The following steps make up the shard's loop; `shard.rs` calls them.
+
+    pub(super) fn read_clock(&self) -> u64 {
+        let now = clock_now_ns();
+        self.now_ns.set(now);
+        self.mark_ns.set(now);
+        now
+    }
+
+    pub(super) fn begin_slice(&self) {
+        self.slice.set(self.slice.get() + 1);
+    }
+
+    pub(super) fn has_ready(&self) -> bool {
+        !self.ready.borrow().is_empty() || self.has_commands()
+    }
+
+    /// Whether commands added further commands.
+    pub(super) fn has_commands(&self) -> bool {
+        !self.commands.borrow().is_empty()
+    }
+
+    pub(super) fn next_timer_ns(&self) -> Option<u64> {
+        self.wheel.borrow().next_deadline_ns()
+    }
+
+    /// Takes other threads' items and runs the commands.
+    pub(super) fn take_inbox(&self) {
+        let (mut control, mut data) = self.shard.take_inbox();
+        self.ready.borrow_mut().extend(data.drain(..));
+        self.commands.borrow_mut().extend(control.drain(..));
+        self.shard.recycle_inbox(control, data);
+        self.run_commands();
+    }
+
+    /// Takes the commands only.
+    pub(super) fn take_control(&self) {
+        self.commands.borrow_mut().extend(self.shard.take_control());
+        self.run_commands();
+    }
+
+    /// One queue for all commands, also for those fetched in the middle of a command that waits for another shard: so
+    /// they stay in order.
+    fn run_commands(&self) {
+        // Bounded: newly added commands wait for the next pass.
+        let count = self.commands.borrow().len();
+        if count == 0 {
+            return;
+        }
+        // The last pass of a context that slept may be long ago.
+        self.read_clock();
+        for _ in 0..count {
+            let Some(command) = self.commands.borrow_mut().pop_front() else {
+                return;
+            };
+            self.run_command(command);
+        }
+    }
+
+    fn run_command(&self, command: Command) {
+        if catch_unwind(AssertUnwindSafe(|| command(self))).is_err() {
+            tracing::error!(shard = self.shard.name(), "a command panicked");
+        }
+    }
+
+    /// Waits for descriptors, then calls `awake`, then runs the agents of the ready ones. Returns the number of events.
+    pub(super) fn poll_io(
+        &self,
+        events: &mut [MaybeUninit<Event>],
+        timeout: Option<Duration>,
+        awake: impl FnOnce(),
+    ) -> usize {
+        let events = self.epoll.wait(events, timeout).unwrap_or_else(|error| {
+            tracing::error!(%error, "epoll");
+            &[]
+        });
+        awake();
+        // A command from before a packet runs before the packet is read: after a pause, nothing more arrives.
+        self.take_control();
+        if !events.is_empty() {
+            self.mark();
+        }
+        let mut count = 0;
+        for (i, event) in events.iter().enumerate() {
+            let rest = &events[i..];
+            self.look_ahead(WakenBy::Descriptor, |ahead| {
+                Some(Token::from_event(rest.get(ahead)?.u64).0)
+            });
+            let data = event.u64;
+            if data == INTERRUPT {
+                self.shard.drain_interrupt();
+                continue;
+            }
+            let (token, key) = Token::from_event(data);
+            self.run_agent(token, Ready::Io(key));
+            count += 1;
+        }
+        count
+    }
+
+    /// Prefetches the memory of the next agents while this one runs: first the slot, then the agent, then the addresses
+    /// that the agent names.
+    #[inline]
+    fn look_ahead(&self, by: WakenBy, token: impl Fn(usize) -> Option<Token>) {
+        {
+            let footprints = self.footprints.borrow();
+            let footprint = |ahead: usize| footprints.get(token(ahead)?.index as usize);
+            if let Some(footprint) = footprint(3 * AHEAD) {
+                footprint.prefetch_slot();
+            }
+            if let Some(footprint) = footprint(2 * AHEAD) {
+                footprint.prefetch_agent();
+                if by == WakenBy::Waker {
+                    footprint.prefetch_wake();
+                }
+            }
+        }
+        let slots = self.slots.borrow();
+        let slot = |ahead: usize| slots.get(token(ahead)?.index as usize);
+        if let Some(agent) = slot(AHEAD).and_then(|slot| slot.agent.as_deref()) {
+            agent.prefetch();
+        }
+    }
+
+    /// Sleeps until a descriptor is ready, an interrupt or the time-out; runs nothing.
+    /// `true`: an agent's descriptor is ready.
+    pub(super) fn await_io(&self, timeout: Option<Duration>) -> bool {
+        let mut events = [const { MaybeUninit::uninit() }; 4];
+        let events = self.epoll.wait(&mut events, timeout).unwrap_or(&[]);
+        let mut ready = false;
+        for event in events {
+            match event.u64 {
+                INTERRUPT => self.shard.drain_interrupt(),
+                _ => ready = true,
+            }
+        }
+        ready
+    }
+
+    /// Fires the timers that are due. Returns how many.
+    pub(super) fn run_timers(&self, now_ns: u64) -> usize {
+        let mut fired = self.fired.take();
+        self.wheel
+            .borrow_mut()
+            .advance(now_ns, |target| fired.push(target));
+        let count = fired.len();
+        for target in fired.drain(..) {
+            match target {
+                TimerTarget::Waker(waker) => waker.wake(),
+                TimerTarget::Agent(token) => self.agent_timer(token, now_ns),
+            }
+        }
+        self.fired.replace(fired);
+        count
+    }
+
+    /// Runs the agents that were ready at the call; those they wake wait for the next pass.
+    pub(super) fn run_ready(&self) -> usize {
+        let count = self.ready.borrow().len();
+        self.shard.counters().ready_max.raise_to(count as u64);
+        for _ in 0..count {
+            {
+                let ready = self.ready.borrow();
+                self.look_ahead(WakenBy::Waker, |ahead| match ready.get(ahead)? {
+                    Wake::Agent(token) => Some(*token),
+                    Wake::Task(_) => None,
+                });
+            }
+            let Some(wake) = self.ready.borrow_mut().pop_front() else {
+                break;
+            };
+            match wake {
+                Wake::Agent(token) => {
+                    if let Some(slot) = self.slots.borrow().get(token.index as usize)
+                        && slot.generation == token.generation
+                    {
+                        slot.wake.dequeue();
+                    }
+                    self.run_agent(token, Ready::Woken);
+                }
+                Wake::Task(task) => {
+                    run_task(task);
+                    self.mark();
+                }
+            }
+        }
+        count
+    }
+}
+
+impl Shard {
+    pub(super) fn take_inbox(&self) -> (Vec<Command>, Vec<Wake>) {
+        let (mut control, mut data) = lock(&self.0.spare).pop().unwrap_or_default();
+        self.0.park.take(&mut control, &mut data);
+        (control, data)
+    }
+
+    /// Returns the emptied vectors of `take_inbox` for reuse.
+    fn recycle_inbox(&self, control: Vec<Command>, data: Vec<Wake>) {
+        lock(&self.0.spare).push((control, data));
+    }
+
+    pub(super) fn take_control(&self) -> Vec<Command> {
+        let mut control = Vec::new();
+        self.0.park.take_control(&mut control);
+        control
+    }
+
+    pub(super) fn drain_interrupt(&self) {
+        self.0.interrupt.drain();
+    }
+}
+
+fn run_task(task: Runnable) {
+    // Tasks pass their panics to the task that awaits them (async-task `propagate_panic` is off, so the
+    // panic arrives here, once).
+    if catch_unwind(AssertUnwindSafe(|| task.run())).is_err() {
+        tracing::error!("a task panicked");
+    }
+}
+
+/// Reasons for the next agents' runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum WakenBy {
+    Descriptor,
+    Waker,
+}

@@ -1,0 +1,367 @@
+//! The thread of a shard: when it works, when it sleeps, how it ends.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::mem::MaybeUninit;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, mpsc};
+use std::task::Waker;
+use std::time::Duration;
+use std::{io, thread};
+
+use slab::Slab;
+
+use super::{
+    CURRENT, CURRENT_ID, Command, Local, MissingCpus, NO_SHARD, PRIORITY_MAX, Scheduling, Shard,
+    Shared, StartError, Wake, drop_caught,
+};
+use crate::counters::Counters;
+use crate::cpus::CpuSet;
+use crate::park::{Park, SleepKind};
+use crate::sys::{self, Epoll, Event, EventFd, clock_now_ns};
+use crate::token::INTERRUPT;
+use crate::watch::Watch;
+use crate::wheel::Wheel;
+
+impl Shard {
+    /// Starts a shard's thread. `wait`: zero for no throttling.
+    pub(crate) fn start(
+        id: u64,
+        name: String,
+        wait: Duration,
+        scheduling: Scheduling,
+    ) -> Result<(Shard, thread::JoinHandle<()>), StartError> {
+        let shard = Shard(Arc::new(Shared {
+            id,
+            name: name.clone(),
+            wait_ns: wait.as_nanos() as u64,
+            park: Park::new(),
+            interrupt: EventFd::new()?,
+            counters: Counters::new(),
+            watch: Watch::new(wait.as_nanos() as u64),
+            started_ns: clock_now_ns(),
+            spare: Mutex::new(Vec::new()),
+            extensions: Mutex::new(Vec::new()),
+        }));
+        let of_thread = shard.clone();
+        let (tell, told) = mpsc::sync_channel(1);
+        let thread = thread::Builder::new().name(name).spawn(move || {
+            let scheduled = scheduling.apply();
+            let is_scheduled = scheduled.is_ok();
+            // The starter waits for it.
+            let _ = tell.send(scheduled);
+            if is_scheduled {
+                of_thread.run();
+            }
+        })?;
+        if scheduling != Scheduling::default() {
+            let lost = || StartError::Thread(io::ErrorKind::BrokenPipe.into());
+            told.recv().map_err(|_| lost())??;
+        }
+        Ok((shard, thread))
+    }
+
+    /// The end of the shard begins: returns the remaining commands; wake-ups still arrive.
+    fn close_to_commands(&self) -> Vec<Command> {
+        self.0.park.close_to_commands()
+    }
+
+    /// Calls `sleep` unless something has arrived; arrivals interrupt the poller.
+    fn sleep_until_woken<R>(&self, sleep: impl FnOnce() -> R) {
+        if self.0.park.prepare(SleepKind::Idle) {
+            sleep();
+            self.0.park.awake();
+        }
+    }
+
+    fn close_inbox(&self) -> (Vec<Command>, Vec<Wake>) {
+        self.0.park.close()
+    }
+
+    fn run(self) {
+        CURRENT_ID.set(self.0.id);
+        let origin_ns = clock_now_ns();
+        Local::enter(self.clone(), origin_ns, self.tick_ns(), |local| {
+            let mut events = vec![MaybeUninit::uninit(); EVENTS];
+            if self.0.wait_ns == 0 {
+                Loop {
+                    shard: &self,
+                    local,
+                    events: &mut events,
+                }
+                .run_unthrottled();
+            } else {
+                Loop {
+                    shard: &self,
+                    local,
+                    events: &mut events,
+                }
+                .run_throttled(origin_ns);
+            }
+        });
+        // The thread's creator may have failed before the inbox was served.
+        drop(self.close_inbox());
+        CURRENT_ID.set(NO_SHARD);
+    }
+}
+
+impl Scheduling {
+    /// Schedules the calling thread like this.
+    fn apply(&self) -> Result<(), StartError> {
+        if !self.affinity.is_empty() {
+            let asked = self.affinity;
+            let actual = sys::restrict_to_cpus(&asked);
+            let missing = asked.without(&actual.unwrap_or_default());
+            if !missing.is_empty() {
+                return Err(StartError::Affinity(Box::new(MissingCpus {
+                    asked,
+                    missing,
+                    allowed: sys::restrict_to_cpus(&CpuSet::ALL)?,
+                })));
+            }
+        }
+        match self.priority {
+            0 => Ok(()),
+            priority @ 1..=PRIORITY_MAX => sys::schedule_first(priority)
+                .map_err(|error| StartError::Priority { priority, error }),
+            priority => Err(StartError::PriorityRange(priority)),
+        }
+    }
+}
+
+impl Local {
+    /// Makes the calling thread the shard's thread, while `body` runs.
+    fn enter(shard: Shard, origin_ns: u64, tick_ns: u64, body: impl FnOnce(&Local)) {
+        let epoll = match Epoll::new() {
+            Ok(epoll) => epoll,
+            Err(error) => {
+                tracing::error!(%error, "no epoll instance for context thread");
+                return;
+            }
+        };
+        if let Err(error) = epoll.add(shard.0.interrupt.raw(), sys::READABLE, INTERRUPT) {
+            tracing::error!(%error, "cannot watch the event descriptor");
+            return;
+        }
+        let local = Rc::new(Local {
+            shard,
+            slots: RefCell::new(Slab::new()),
+            footprints: RefCell::new(Vec::new()),
+            next_generation: Cell::new(1),
+            ready: RefCell::new(VecDeque::new()),
+            commands: RefCell::new(VecDeque::new()),
+            tasks: RefCell::new(Slab::new()),
+            wheel: RefCell::new(Wheel::new(origin_ns, tick_ns)),
+            fired: RefCell::new(Vec::new()),
+            epoll,
+            now_ns: Cell::new(clock_now_ns()),
+            mark_ns: Cell::new(clock_now_ns()),
+            slice: Cell::new(0),
+            closing: Cell::new(false),
+        });
+        CURRENT.set(Some(local.clone()));
+        body(&local);
+        local.clear();
+        CURRENT.set(None);
+    }
+
+    /// The shard ends: drops all remaining residents here, on its own thread.
+    ///
+    /// A task that need not be `Send` must not be dropped elsewhere (async-task aborts the process), and a thread that
+    /// wakes a task holds the task until the inbox has taken it. So the inbox takes wake-ups until no task is left. That is
+    /// a matter of moments: every task has been woken, so each is here or in the hands of such a thread. Those that come
+    /// later have never run. They are the spawner's own and `Send`, and it may drop them.
+    fn clear(&self) {
+        let commands = self.shard.close_to_commands();
+        commands.into_iter().for_each(drop_caught);
+        self.commands.take().into_iter().for_each(drop_caught);
+        let wakers = |tasks: &Slab<Waker>| -> Vec<Waker> {
+            tasks.iter().map(|(_, waker)| waker.clone()).collect()
+        };
+        let tasks = wakers(&self.tasks.borrow());
+        tasks.into_iter().for_each(Waker::wake);
+        loop {
+            self.remove_agents();
+            let (_, mut data) = self.shard.take_inbox();
+            data.extend(self.ready.take());
+            if !data.is_empty() {
+                data.into_iter().for_each(drop_caught);
+            } else if self.tasks.borrow().is_empty() {
+                break;
+            } else {
+                self.shard.sleep_until_woken(|| self.await_io(None));
+            }
+        }
+        let (_, data) = self.shard.close_inbox();
+        data.into_iter().for_each(drop_caught);
+        // What their drops have added.
+        self.remove_agents();
+        loop {
+            let Some(wake) = self.ready.borrow_mut().pop_front() else {
+                return;
+            };
+            drop_caught(wake);
+        }
+    }
+}
+
+/// Decides when the shard works and when it sleeps.
+struct Loop<'a> {
+    shard: &'a Shard,
+    local: &'a Local,
+    events: &'a mut [MaybeUninit<Event>],
+}
+
+impl Loop<'_> {
+    /// Without throttling: sleeps in the poller until something is ready.
+    fn run_unthrottled(self) {
+        let park = &self.shard.0.park;
+        let mut awake_since = clock_now_ns();
+        loop {
+            self.local.begin_slice();
+            self.local.take_inbox();
+            if self.local.closing.get() {
+                return;
+            }
+            let idle = !self.local.has_ready() && park.prepare(SleepKind::Idle);
+            let timeout = if idle {
+                self.until_timer()
+            } else {
+                Some(Duration::ZERO)
+            };
+            if idle {
+                self.counters().busy_ns.add(clock_now_ns() - awake_since);
+            }
+            self.local.poll_io(self.events, timeout, || {
+                let now = self.local.read_clock();
+                if idle {
+                    park.awake();
+                    self.shard.counters().wakeups.add(1);
+                    awake_since = now;
+                }
+            });
+            self.local.run_timers(self.local.now_ns());
+            self.local.run_ready();
+        }
+    }
+
+    /// With throttling: one batch at each edge of a grid that never drifts.
+    fn run_throttled(mut self, origin_ns: u64) {
+        let wait_ns = self.shard.0.wait_ns;
+        let mut edge = origin_ns;
+        loop {
+            let begin = clock_now_ns();
+            self.local.begin_slice();
+            self.counters().slice_late_by(begin.saturating_sub(edge));
+            let worked = self.slice(edge + wait_ns);
+            if self.local.closing.get() {
+                return;
+            }
+            let now = clock_now_ns();
+            self.counters().busy_ns.add(now - begin);
+            let since = now - origin_ns;
+            if now >= edge + wait_ns {
+                // Late: the next slice begins now, on the grid.
+                edge = origin_ns + since / wait_ns * wait_ns;
+            } else if worked || self.local.has_ready() {
+                edge += wait_ns;
+                self.sleep_until(edge);
+            } else {
+                edge = self.sleep_while_idle(origin_ns);
+            }
+            if self.local.closing.get() {
+                return;
+            }
+        }
+    }
+
+    /// Handles all pending events, at most until `end_ns`. `true`: there were some.
+    fn slice(&mut self, end_ns: u64) -> bool {
+        let mut worked = false;
+        loop {
+            let now = self.local.read_clock();
+            self.local.take_inbox();
+            let timers = self.local.run_timers(now);
+            let events = self.local.poll_io(self.events, Some(Duration::ZERO), || ());
+            let ready = self.local.run_ready();
+            if timers + events + ready == 0 || self.local.closing.get() {
+                return worked;
+            }
+            worked = true;
+            if clock_now_ns() >= end_ns {
+                return true;
+            }
+        }
+    }
+
+    /// The sleep between two slices: only commands interrupt it, and it continues after them.
+    fn sleep_until(&mut self, edge_ns: u64) {
+        let park = &self.shard.0.park;
+        loop {
+            self.local.take_control();
+            let now = clock_now_ns();
+            if now >= edge_ns || self.local.closing.get() {
+                return;
+            }
+            if !self.local.has_commands() && park.prepare(SleepKind::Throttled) {
+                let interrupt = &self.shard.0.interrupt;
+                if interrupt.sleep(Duration::from_nanos(edge_ns - now)) {
+                    // Also a late write for an earlier sleep: it would end this one at once, again and again.
+                    interrupt.drain();
+                }
+                park.awake();
+                self.counters().wakeups.add(1);
+            }
+        }
+    }
+
+    /// The sleep after a slice without work: until any event. Returns the next edge.
+    fn sleep_while_idle(&mut self, origin_ns: u64) -> u64 {
+        let (park, wait_ns) = (&self.shard.0.park, self.shard.0.wait_ns);
+        loop {
+            self.local.take_control();
+            if self.local.closing.get() {
+                return clock_now_ns();
+            }
+            let mut happened = true;
+            if !self.local.has_ready() && park.prepare(SleepKind::Idle) {
+                let ready = self.local.await_io(self.until_timer());
+                let notified = park.awake();
+                self.counters().wakeups.add(1);
+                happened = ready || notified;
+            }
+            let since = clock_now_ns() - origin_ns;
+            if self
+                .local
+                .next_timer_ns()
+                .is_some_and(|at| at <= origin_ns + since)
+            {
+                // Timers are due at edges: this is one.
+                return origin_ns + since / wait_ns * wait_ns;
+            }
+            if happened && !self.only_control() {
+                let edge = origin_ns + since.div_ceil(wait_ns) * wait_ns;
+                self.sleep_until(edge);
+                return edge;
+            }
+        }
+    }
+
+    /// After an interrupt: runs the commands, and returns whether there was nothing else.
+    fn only_control(&self) -> bool {
+        self.local.take_inbox();
+        !self.local.has_ready() && !self.local.await_io(Some(Duration::ZERO))
+    }
+
+    fn until_timer(&self) -> Option<Duration> {
+        let at = self.local.next_timer_ns()?;
+        Some(Duration::from_nanos(at.saturating_sub(clock_now_ns())))
+    }
+
+    fn counters(&self) -> &Counters {
+        self.shard.counters()
+    }
+}
+
+/// Events fetched by one epoll_wait: enough for one thread's streams (3000 and more).
+const EVENTS: usize = 4096;
