@@ -55,7 +55,7 @@ pub use self::{
     cpus::{CpuSet, NoCpuList},
     shard::{
         Agent, AgentHandle, Cx, Interest, Local, MissingCpus, PRIORITY_MAX, Ready, Scheduling,
-        Shard, ShardClosed, StartError, current_shard_id, on_blocked,
+        Shard, ShardClosed, ShardEnd, StartError, current_shard_id, on_blocked,
     },
     sys::{
         CACHE_LINE, RawAddr, Received, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns,

@@ -102,6 +102,29 @@ impl<S> Monitor<S> {
         until(self.clone(), |monitor| monitor, topics, condition)
     }
 
+    /// One evaluation of `condition`, under the lock; pending, the waiter is registered for `topics`. For waits that are
+    /// part of a larger future; cancel the registration when that ends.
+    pub fn poll_until<R>(
+        &self,
+        registration: &mut Registration,
+        topics: Topics,
+        cx: &mut Context<'_>,
+        condition: impl FnOnce(&mut Guard<'_, S>) -> Poll<R>,
+    ) -> Poll<R> {
+        let mut guard = self.lock();
+        let result = condition(&mut guard);
+        match &result {
+            Poll::Ready(_) => {
+                drop(guard);
+                self.cancel(registration);
+            }
+            // Under the same lock as the condition: no change falls in between.
+            Poll::Pending if guard.knows(registration, cx.waker()) => {}
+            Poll::Pending => guard.register(registration, topics, cx.waker().clone()),
+        }
+        result
+    }
+
     /// Removes a waiter.
     pub fn cancel(&self, registration: &mut Registration) {
         if let Some(id) = registration.0.take() {
@@ -272,21 +295,7 @@ where
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<R> {
         let this = &mut *self;
         let monitor = (this.monitor)(&this.of);
-        let mut guard = monitor.lock();
-        let result = (this.condition)(&mut guard);
-        match &result {
-            Poll::Ready(_) => {
-                drop(guard);
-                monitor.cancel(&mut this.registration);
-            }
-            // Under the same lock as the condition: no change falls in between.
-            Poll::Pending if guard.knows(&this.registration, cx.waker()) => {}
-            Poll::Pending => {
-                let waker = cx.waker().clone();
-                guard.register(&mut this.registration, this.topics, waker);
-            }
-        }
-        result
+        monitor.poll_until(&mut this.registration, this.topics, cx, &mut this.condition)
     }
 }
 

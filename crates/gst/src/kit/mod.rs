@@ -3,7 +3,7 @@
 //! An element converts properties, pads and buffers into plain values and hands them to a [`source::Producer`] on a
 //! context thread; code common to elements is here.
 
-pub(crate) mod condition;
+pub(crate) mod commit;
 pub(crate) mod context;
 pub(crate) mod crossing;
 pub(crate) mod inline;
@@ -21,6 +21,7 @@ pub(crate) mod stats;
 pub(crate) mod time;
 pub(crate) mod trail;
 
+use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +36,14 @@ pub(crate) static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
         Some("Threadbare contexts and tasks"),
     )
 });
+
+/// A name that no other copy of this crate in the process uses, for what GLib registers by name and this crate gives a
+/// layout of its own.
+pub(crate) fn name_of_this_copy(name: &str) -> CString {
+    /// Each copy has its own.
+    static HERE: u8 = 0;
+    CString::new(format!("{name}-{:x}", (&raw const HERE) as usize)).expect("no NUL in it")
+}
 
 /// An element's path: the names of its pipeline, of the bins in it, and its own, separated by slashes.
 pub(crate) fn path_of(element: &gst::Element) -> String {
@@ -159,17 +168,19 @@ macro_rules! element_class {
 }
 pub(crate) use element_class;
 
-/// Implements `send_event` and `set_clock` of an element with a [`sink::Sink`], from its `sink()` and its pad
+/// Implements `send_event`, `query` and `set_clock` of an element with a [`sink::Sink`], from its `sink()` and its pad
 /// `sink_pad`.
 #[macro_export]
 macro_rules! sink_events_and_clock {
     () => {
         fn send_event(&self, event: gst::Event) -> bool {
-            if let gst::EventView::Latency(latency) = event.view() {
-                self.sink().set_latency(latency.latency());
-                return self.sink_pad.push_event(event);
-            }
-            self.parent_send_event(event)
+            $crate::sharing::send_sink_event(self.sink(), &self.sink_pad, event)
+                .unwrap_or_else(|event| self.parent_send_event(event))
+        }
+
+        fn query(&self, query: &mut gst::QueryRef) -> bool {
+            $crate::sharing::answer_sink_query(self.sink(), &self.sink_pad, query)
+                || self.parent_query(query)
         }
 
         fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {

@@ -10,18 +10,19 @@
 //!
 //! | field | thread |
 //! |---|---|
-//! | `local` | the context thread `shard_id` alone, or the thread that drops the last owner after it ended |
+//! | `local` | the context thread `shard_id` alone; when that thread has ended (`end`), the thread that drops the owner |
 //! | `remote` | any, under its lock |
 
 use std::cell::UnsafeCell;
 use std::os::raw::c_void;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicI32, Ordering::Acquire};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use gst::ffi as c;
 use gst::glib::{self, ffi as g, gobject_ffi, translate::*};
 use gst_net::ffi as net;
-use threadbare_runtime::{Cx, Shard, current_shard_id};
+use threadbare_runtime::{Cx, Shard, ShardEnd, current_shard_id};
 
 /// The owner's end of a pool: dropping it empties the free lists; outstanding buffers are freed when they return.
 pub(crate) struct PoolOwner(Arc<Pool>);
@@ -31,6 +32,7 @@ impl PoolOwner {
     pub(crate) fn new(shard: &Shard, capacity: usize) -> Self {
         PoolOwner(Arc::new(Pool {
             shard_id: shard.id(),
+            end: shard.end(),
             capacity,
             local: UnsafeCell::new(Local::default()),
             remote: Mutex::new(Remote {
@@ -65,9 +67,16 @@ impl Drop for PoolOwner {
             remote.closed = true;
             std::mem::take(&mut remote.free)
         };
-        // SAFETY: the owner lives in its shard's extensions and in agents of that shard: it is dropped on
-        // the shard's thread or after that thread has ended, so nobody else is in `local`.
-        let local = unsafe { std::mem::take(&mut (*self.0.local.get()).free) };
+        let is_ours = current_shard_id() == Some(self.0.shard_id) || self.0.end.has_come();
+        let local = if is_ours {
+            // SAFETY: on the shard's thread, or after that thread has ended and with all its writes visible (`has_come`):
+            // nobody else is in `local`, and no buffer returns to it any more except by this thread.
+            unsafe { std::mem::take(&mut (*self.0.local.get()).free) }
+        } else {
+            // An owner that was taken off its running shard: the idle buffers stay where they are.
+            debug_assert!(false, "a pool's owner was dropped on a foreign thread");
+            Vec::new()
+        };
         for idle in remote.into_iter().chain(local) {
             drop(PoolBuffer(idle));
         }
@@ -169,19 +178,28 @@ impl PoolBuffer {
 
     /// A new buffer, with one memory, our meta, and the hook that returns it.
     fn allocate(pool: &Arc<Pool>) -> PoolBuffer {
-        // SAFETY: plain construction through the C API; every pointer is checked or documented non-null
-        // (allocation failure aborts in GLib). The memory is zeroed through its own mapping.
+        // SAFETY: plain construction through the C API, every result checked. The allocator is that of system memory,
+        // whatever the application's default is: the data of such a memory has one address for the memory's life, so the
+        // address from its mapping stays valid after the mapping. The bytes are set through that mapping.
         unsafe {
-            let buffer =
-                c::gst_buffer_new_allocate(ptr::null_mut(), pool.capacity, ptr::null_mut());
-            let memory = c::gst_buffer_peek_memory(buffer, 0);
+            let buffer = present(c::gst_buffer_new());
+            let memory = present(c::gst_allocator_alloc(
+                SYSTEM_MEMORY.0,
+                pool.capacity,
+                ptr::null_mut(),
+            ));
             let mut map = std::mem::zeroed::<c::GstMapInfo>();
-            c::gst_memory_map(memory, &mut map, c::GST_MAP_WRITE);
-            ptr::write_bytes(map.data, 0, pool.capacity);
-            let data = map.data;
+            let is_mapped = c::gst_memory_map(memory, &mut map, c::GST_MAP_WRITE);
+            assert!(
+                is_mapped != g::GFALSE && map.size >= pool.capacity,
+                "new system memory can be written"
+            );
+            let data = present(map.data);
+            ptr::write_bytes(data, 0, pool.capacity);
             c::gst_memory_unmap(memory, &mut map);
-            let meta =
-                c::gst_buffer_add_meta(buffer, META.info, ptr::null_mut()).cast::<PoolMeta>();
+            c::gst_buffer_append_memory(buffer, memory);
+            let meta = c::gst_buffer_add_meta(buffer, META.info, ptr::null_mut());
+            let meta = present(meta).cast::<PoolMeta>();
             (*meta).meta.flags |= c::GST_META_FLAG_POOLED | c::GST_META_FLAG_LOCKED;
             (*meta).pool = Arc::into_raw(pool.clone());
             (*meta).memory = memory;
@@ -219,8 +237,30 @@ impl PoolBuffer {
     }
 }
 
+/// A pointer that GStreamer returns for success.
+fn present<T>(pointer: *mut T) -> *mut T {
+    assert!(!pointer.is_null(), "out of memory for a receive buffer");
+    pointer
+}
+
+/// GStreamer's allocator of system memory.
+struct SystemMemory(*mut c::GstAllocator);
+
+// SAFETY: an allocator may be used by any thread; this reference to it is never given up.
+unsafe impl Send for SystemMemory {}
+// SAFETY: as above.
+unsafe impl Sync for SystemMemory {}
+
+static SYSTEM_MEMORY: LazyLock<SystemMemory> = LazyLock::new(|| {
+    // SAFETY: a look-up with a NUL-terminated name, for a reference that is kept.
+    SystemMemory(present(unsafe {
+        c::gst_allocator_find(c::GST_ALLOCATOR_SYSMEM.as_ptr().cast())
+    }))
+});
+
 struct Pool {
     shard_id: u64,
+    end: ShardEnd,
     capacity: usize,
     local: UnsafeCell<Local>,
     remote: Mutex<Remote>,
@@ -318,17 +358,22 @@ unsafe impl Sync for MetaIds {}
 
 static META: LazyLock<MetaIds> = LazyLock::new(|| {
     let tags: [*const std::os::raw::c_char; 1] = [ptr::null()];
-    // SAFETY: registration through the C API with NUL-terminated names of our own and an empty tag list.
+    // GStreamer's names are the process's; the layout of the meta is this copy's of the crate.
+    let name = |kind: &str| super::name_of_this_copy(&format!("ThreadbarePoolMeta{kind}"));
+    let (api_name, name) = (name("API"), name(""));
+    // SAFETY: registration through the C API, which copies the NUL-terminated names, with an empty tag list. No other copy
+    // of this crate in the process has the same names.
     unsafe {
-        let api = c::gst_meta_api_type_register(c"ThreadbarePoolMetaAPI".as_ptr(), mut_tags(&tags));
+        let api = c::gst_meta_api_type_register(api_name.as_ptr(), mut_tags(&tags));
         let info = c::gst_meta_register(
             api,
-            c"ThreadbarePoolMeta".as_ptr(),
+            name.as_ptr(),
             size_of::<PoolMeta>(),
             Some(meta_init),
             Some(meta_free),
             None,
         );
+        assert!(!info.is_null(), "a new name can be registered");
         MetaIds { api, info }
     }
 });
@@ -399,7 +444,7 @@ unsafe fn reset(buffer: *mut c::GstBuffer, meta: *mut PoolMeta) -> bool {
         let memory = (*meta).memory;
         if c::gst_buffer_n_memory(buffer) != 1
             || c::gst_buffer_peek_memory(buffer, 0) != memory
-            || (*memory).mini_object.refcount != 1
+            || references(memory) != 1
         {
             return false;
         }
@@ -433,6 +478,15 @@ unsafe fn reset(buffer: *mut c::GstBuffer, meta: *mut PoolMeta) -> bool {
         (*buffer).offset_end = c::GST_BUFFER_OFFSET_NONE;
         true
     }
+}
+
+/// References to a memory. Other threads may give up theirs at the same time; what they did before that is visible.
+///
+/// # Safety
+/// A live memory.
+unsafe fn references(memory: *mut c::GstMemory) -> i32 {
+    // SAFETY: the count of a live object by the caller's promise; GStreamer changes it by atomic operations only.
+    unsafe { AtomicI32::from_ptr(&raw mut (*memory).mini_object.refcount).load(Acquire) }
 }
 
 unsafe extern "C" fn drop_unpooled(

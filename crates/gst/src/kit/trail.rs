@@ -36,7 +36,7 @@ impl Offer {
 
     /// Call it during construction, before any other thread has the element.
     pub(crate) fn attach(&self, element: &impl IsA<gst::Element>) {
-        // SAFETY: nobody else uses this quark, so the data always has this type, which is Send and Sync. It is set once,
+        // SAFETY: this copy of the crate alone uses this quark, so the data always has this type, which is Send and Sync. It is set once,
         // before other threads can know the element, and never replaced.
         unsafe { element.set_qdata(*OFFER, self.clone()) };
     }
@@ -63,8 +63,10 @@ pub(crate) fn span<T: ?Sized>(value: &T) -> (usize, usize) {
     (address, size_of_val(value))
 }
 
-static OFFER: LazyLock<glib::Quark> =
-    LazyLock::new(|| glib::Quark::from_str("threadbare-offered-memory"));
+static OFFER: LazyLock<glib::Quark> = LazyLock::new(|| {
+    let name = super::name_of_this_copy("threadbare-offered-memory");
+    glib::Quark::from_str(&*name.to_string_lossy())
+});
 
 /// The first objects along a branch, as the cache lines that a buffer touches.
 pub(crate) struct Trail {

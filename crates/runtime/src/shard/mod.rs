@@ -28,6 +28,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::{Wake as StdWake, Waker};
 use std::time::Duration;
@@ -148,6 +149,11 @@ impl Shard {
     /// When its thread was started, ns of CLOCK_MONOTONIC.
     pub fn started_ns(&self) -> u64 {
         self.0.started_ns
+    }
+
+    /// Tells later whether its thread has ended.
+    pub fn end(&self) -> ShardEnd {
+        self.0.end.clone()
     }
 
     /// The labels of the agents that live here.
@@ -304,6 +310,22 @@ struct Shared {
     /// Emptied inbox vectors, only ever used by the shard's thread (nested passes take two).
     spare: crate::sync::Mutex<Vec<(Vec<Command>, Vec<Wake>)>>,
     extensions: Mutex<Vec<(TypeId, Arc<dyn Any + Send + Sync>)>>,
+    end: ShardEnd,
+}
+
+/// Tells whether a shard's thread has ended. Does not keep the shard's memory.
+#[derive(Debug, Clone, Default)]
+pub struct ShardEnd(Arc<AtomicBool>);
+
+impl ShardEnd {
+    /// `true`: nothing runs on the shard's thread any more, and all that the thread wrote is visible.
+    pub fn has_come(&self) -> bool {
+        self.0.load(Acquire)
+    }
+
+    fn come(&self) {
+        self.0.store(true, Release);
+    }
 }
 
 /// The state of the current thread's shard. Reached through [`Local::with_current`], a command or an agent's [`Cx`].

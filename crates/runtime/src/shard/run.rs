@@ -13,7 +13,7 @@ use slab::Slab;
 
 use super::{
     CURRENT, CURRENT_ID, Command, Local, MissingCpus, NO_SHARD, PRIORITY_MAX, Scheduling, Shard,
-    Shared, StartError, Wake, drop_caught,
+    ShardEnd, Shared, StartError, Wake, drop_caught,
 };
 use crate::counters::Counters;
 use crate::cpus::CpuSet;
@@ -42,6 +42,7 @@ impl Shard {
             started_ns: clock_now_ns(),
             spare: Mutex::new(Vec::new()),
             extensions: Mutex::new(Vec::new()),
+            end: ShardEnd::default(),
         }));
         let of_thread = shard.clone();
         let (tell, told) = mpsc::sync_channel(1);
@@ -102,6 +103,7 @@ impl Shard {
         // The thread's creator may have failed before the inbox was served.
         drop(self.close_inbox());
         CURRENT_ID.set(NO_SHARD);
+        self.0.end.come();
     }
 }
 
