@@ -11,20 +11,19 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use gst::prelude::*;
-use threadbare_runtime::block_on;
+use threadbare_runtime::{Guard, Monitor, Registration, Topics};
 
-use super::lock;
 use super::pending::{self, Hold, Wait};
 
 /// Pieces of work that a filter does in turn, each ending with a push.
 pub struct Line(Arc<Shared>);
 
 struct Shared {
-    state: Mutex<State>,
+    state: Monitor<State>,
     /// Above this number the source is held up.
     works_max: usize,
 }
@@ -34,18 +33,23 @@ struct State {
     works: VecDeque<Wait>,
     /// The pieces of work are being polled.
     is_driven: bool,
+    /// Downstream's last failure, until the pusher has seen it.
+    failed: Option<gst::FlowError>,
     /// Counts flushes, so that a piece of work that was running during one is not put back.
     flushes: u64,
-    driver: Option<Waker>,
-    room_wakers: Vec<Waker>,
 }
+
+/// The driver looks at its work again.
+const DRIVE: Topics = Topics::of(0);
+/// The line has become shorter.
+const ROOM: Topics = Topics::of(1);
 
 impl Line {
     /// Holds up the source above `works_max` pieces of work: 0 for one at a time, more where the next piece may begin
     /// to wait before the previous one ends.
     pub fn new(works_max: usize) -> Self {
         Line(Arc::new(Shared {
-            state: Mutex::default(),
+            state: Monitor::new(State::default()),
             works_max,
         }))
     }
@@ -54,31 +58,39 @@ impl Line {
     /// the other, so one that waits for a time should know that time from the beginning.
     ///
     /// # Errors
-    /// On an ordinary thread, which waits, the work's error. Elsewhere the source that pushed sees the error later; the
-    /// pieces behind the failed one are dropped.
+    /// On an ordinary thread, which waits, the work's error. Elsewhere the source that pushed sees the error later, or, if
+    /// a pad has gone, with the next call. The pieces behind the failed one are dropped.
     pub fn pass(
         &self,
         work: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
         let (drives, is_full) = {
-            let mut state = lock(&self.0.state);
+            let mut state = self.0.state.lock();
+            if let Some(error) = state.failed.take() {
+                return Err(error);
+            }
             state.works.push_back(Box::pin(work));
             let drives = !std::mem::replace(&mut state.is_driven, true);
             (drives, state.works.len() > self.0.works_max)
         };
-        let can_defer = pending::can_defer();
         if drives {
             let drive = Drive {
                 shared: self.0.clone(),
                 is_done: false,
+                registration: Registration::default(),
             };
-            if !can_defer {
-                return block_on(drive).map(|()| gst::FlowSuccess::Ok);
-            }
-            pending::defer(Hold::Nobody, Box::pin(drive));
+            pending::wait(Hold::Nobody, drive)?;
         }
-        if is_full && can_defer {
-            pending::defer(Hold::Source, Box::pin(Room(self.0.clone())));
+        if is_full {
+            let works_max = self.0.works_max;
+            let has_room = move |state: &mut Guard<'_, State>| match state.works.len() <= works_max
+            {
+                true => Poll::Ready(Ok(())),
+                false => Poll::Pending,
+            };
+            let line = self.0.clone();
+            let room = threadbare_runtime::until(line, |line| &line.state, ROOM, has_room);
+            pending::wait(Hold::Source, room)?;
         }
         Ok(gst::FlowSuccess::Ok)
     }
@@ -112,59 +124,20 @@ impl Line {
 
     /// Whether everything has been passed on.
     pub fn is_empty(&self) -> bool {
-        let state = lock(&self.0.state);
+        let state = self.0.state.lock();
         state.works.is_empty() && !state.is_driven
     }
 
     /// Drops the line's work: for a flush, and when the element stops.
     pub fn clear(&self) {
-        let (works, driver, wakers) = {
-            let mut state = lock(&self.0.state);
+        let works = {
+            let mut state = self.0.state.lock();
             state.flushes += 1;
-            let works = std::mem::take(&mut state.works);
-            (
-                works,
-                state.driver.take(),
-                std::mem::take(&mut state.room_wakers),
-            )
+            state.failed = None;
+            state.wake(Topics::ALL);
+            std::mem::take(&mut state.works)
         };
         drop(works);
-        driver.into_iter().chain(wakers).for_each(Waker::wake);
-    }
-}
-
-impl Shared {
-    /// The current piece of work and its flush count; `None`: the line is empty and no longer driven.
-    fn take(&self) -> Option<(Wait, u64)> {
-        let mut state = lock(&self.state);
-        let work = state.works.pop_front();
-        if work.is_none() {
-            state.is_driven = false;
-            state.driver = None;
-        }
-        work.map(|work| (work, state.flushes))
-    }
-
-    /// The work has to wait. `false`: it was dropped meanwhile.
-    fn put_back(&self, work: Wait, flushes: u64, driver: &Waker) -> bool {
-        let mut state = lock(&self.state);
-        if state.flushes != flushes {
-            return false;
-        }
-        state.works.push_front(work);
-        state.driver = Some(driver.clone());
-        true
-    }
-
-    fn wake_who_waits_for_room(&self) {
-        let wakers = {
-            let mut state = lock(&self.state);
-            if state.works.len() > self.works_max {
-                return;
-            }
-            std::mem::take(&mut state.room_wakers)
-        };
-        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -172,12 +145,35 @@ impl Shared {
 struct Drive {
     shared: Arc<Shared>,
     is_done: bool,
+    registration: Registration,
 }
 
 impl Drive {
+    /// The current piece of work and its flush count; `None`: the line is empty and no longer driven.
+    fn take(&mut self) -> Option<(Wait, u64)> {
+        let mut state = self.shared.state.lock();
+        let work = state.works.pop_front();
+        if work.is_none() {
+            state.is_driven = false;
+            self.is_done = true;
+        }
+        work.map(|work| (work, state.flushes))
+    }
+
+    /// The work has to wait. `false`: it was dropped meanwhile.
+    fn put_back(&mut self, work: Wait, flushes: u64, cx: &Context<'_>) -> bool {
+        let mut state = self.shared.state.lock();
+        if state.flushes != flushes {
+            return false;
+        }
+        state.works.push_front(work);
+        state.register(&mut self.registration, DRIVE, cx.waker().clone());
+        true
+    }
+
     fn give_up(&mut self) {
         if !std::mem::replace(&mut self.is_done, true) {
-            lock(&self.shared.state).is_driven = false;
+            self.shared.state.lock().is_driven = false;
             Line(self.shared.clone()).clear();
         }
     }
@@ -187,20 +183,21 @@ impl Future for Drive {
     type Output = Result<(), gst::FlowError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        while let Some((mut work, flushes)) = self.shared.take() {
+        while let Some((mut work, flushes)) = self.take() {
             match work.as_mut().poll(cx) {
-                Poll::Pending if self.shared.put_back(work, flushes, cx.waker()) => {
-                    return Poll::Pending;
-                }
+                Poll::Pending if self.put_back(work, flushes, cx) => return Poll::Pending,
                 Poll::Pending => {}
-                Poll::Ready(Ok(())) => self.shared.wake_who_waits_for_room(),
+                Poll::Ready(Ok(())) => self.shared.state.lock().wake(ROOM),
                 Poll::Ready(Err(error)) => {
                     self.give_up();
+                    // A source that drives this does not end by that: its next push sees the error.
+                    if pending::can_defer() && !pending::ends_source(error) {
+                        self.shared.state.lock().failed = Some(error);
+                    }
                     return Poll::Ready(Err(error));
                 }
             }
         }
-        self.is_done = true;
         Poll::Ready(Ok(()))
     }
 }
@@ -209,22 +206,7 @@ impl Drop for Drive {
     /// Dropped early when the source stops or is flushed.
     fn drop(&mut self) {
         self.give_up();
-    }
-}
-
-/// Completes when the line is short enough again.
-struct Room(Arc<Shared>);
-
-impl Future for Room {
-    type Output = Result<(), gst::FlowError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = lock(&self.0.state);
-        if state.works.len() <= self.0.works_max {
-            return Poll::Ready(Ok(()));
-        }
-        state.room_wakers.push(cx.waker().clone());
-        Poll::Pending
+        self.shared.state.cancel(&mut self.registration);
     }
 }
 
@@ -232,6 +214,8 @@ impl Future for Room {
 mod tests {
     use super::super::pending::{Pending, scope};
     use super::*;
+    use std::sync::Mutex;
+    use std::task::Waker;
 
     /// Pieces of work that complete on command, and record it.
     #[derive(Clone, Default)]
@@ -291,11 +275,12 @@ mod tests {
             line.pass(bench.work(0)).unwrap();
         });
         bench.allow(0);
-        assert_eq!(
-            poll(&mut pending),
-            Poll::Ready(Err(gst::FlowError::NotLinked))
-        );
+        assert_eq!(poll(&mut pending), Poll::Ready(Ok(())));
         assert!(line.is_empty() && bench.done().is_empty());
+        scope(&mut pending, || {
+            let next = line.pass(bench.work(0));
+            assert_eq!(next, Err(gst::FlowError::NotLinked), "told once");
+        });
         scope(&mut pending, || line.pass(bench.work(0)).unwrap());
         assert!(poll(&mut pending).is_ready());
         assert_eq!(bench.done(), [0]);

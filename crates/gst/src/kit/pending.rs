@@ -6,7 +6,7 @@
 //!
 //! | what vanishes | what becomes of the wait |
 //! |---|---|
-//! | its pad (unlinked, deactivated, flushed) | it ends with FLUSHING. An ordinary thread returns that from its push. A source drops it: the other branches go on, and if the source's own path flushes, its next push says so |
+//! | its pad (unlinked, deactivated, flushed) | it ends with FLUSHING, or with NOT_LINKED further down. An ordinary thread returns that from its push. A source goes on: other branches are not concerned, and if the source's own path is, the next push says so |
 //! | its driver (the source is removed) | it is dropped, which cancels it; what it would have done is done by the next push |
 
 use std::cell::{Cell, RefCell};
@@ -45,7 +45,7 @@ pub fn can_defer() -> bool {
 ///
 /// # Errors
 /// The wait's own, on an ordinary thread. A source sees them later.
-pub fn wait(
+pub(crate) fn wait(
     hold: Hold,
     wait: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
 ) -> Result<(), gst::FlowError> {
@@ -143,10 +143,12 @@ impl Pending {
             scope(&mut left, || {
                 waits.retain_mut(|(_, wait)| match wait.as_mut().poll(cx) {
                     Poll::Pending => true,
-                    // Its pad has gone, or flushes: that is not the end of the source.
-                    Poll::Ready(Ok(()) | Err(gst::FlowError::Flushing)) => false,
-                    Poll::Ready(Err(failed)) => {
-                        error.get_or_insert(failed);
+                    Poll::Ready(result) => {
+                        if let Err(failed) = result
+                            && ends_source(failed)
+                        {
+                            error.get_or_insert(failed);
+                        }
                         false
                     }
                 });
@@ -167,6 +169,12 @@ impl Pending {
         }
         Poll::Ready(self.error.take().map_or(Ok(()), Err))
     }
+}
+
+/// Whether the error of a wait is that of its source: not if a pad has gone, which an element between the two may know
+/// how to go on without, as a tee does.
+pub(super) fn ends_source(error: gst::FlowError) -> bool {
+    !matches!(error, gst::FlowError::Flushing | gst::FlowError::NotLinked)
 }
 
 #[cfg(test)]
@@ -212,8 +220,9 @@ mod tests {
     fn a_wait_whose_pad_has_gone_ends_quietly() {
         let mut pending = Pending::default();
         scope(&mut pending, || {
-            let gone = std::future::ready(Err(gst::FlowError::Flushing));
-            defer(Hold::Source, Box::pin(gone));
+            for gone in [gst::FlowError::Flushing, gst::FlowError::NotLinked] {
+                defer(Hold::Source, Box::pin(std::future::ready(Err(gone))));
+            }
         });
         let mut cx = Context::from_waker(Waker::noop());
         assert_eq!(pending.poll(&mut cx), Poll::Ready(Ok(())));

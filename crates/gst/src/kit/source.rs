@@ -3,6 +3,7 @@
 //! ```text
 //!   add -> Paused <--start/pause--> Running --flow error, EOS--> Ended
 //!                                   Running <--pending--> suspended (still Running; awaits downstream)
+//!                                   Running, downstream flushes: the item is lost, the next input is the next try
 //! ```
 //!
 //! A [`Driver`] is the element's end, a [`SrcAgent`] the context's. They communicate by commands, so that neither locks
@@ -15,6 +16,7 @@ use std::task::{Context as TaskContext, Poll};
 use gst::glib;
 use gst::glib::translate::IntoGlib;
 use gst::prelude::*;
+use gst::subclass::prelude::*;
 use threadbare_runtime::{Agent, AgentHandle, Cx, Ready};
 
 use super::context::{ContextSettings, Place};
@@ -157,6 +159,15 @@ impl<P: Producer> Driver<P> {
         self.command(|agent, cx| agent.restart(cx));
     }
 
+    /// A flush that comes from downstream begins or ends.
+    fn flush_upstream(&self, flushing: bool) {
+        if flushing {
+            self.command(|agent, cx| agent.begin_flush(cx));
+        } else {
+            self.restart();
+        }
+    }
+
     /// Ends a flush that began with a FLUSH_START on the pad: forwards the event and produces again.
     pub(crate) fn end_flush(&self, event: gst::Event) {
         self.command(move |agent, cx| agent.end_flush(cx, event));
@@ -278,6 +289,23 @@ pub(crate) trait LiveSource {
 
     /// A flush begins or ends.
     fn flush(&self, _flushing: bool) {}
+}
+
+/// Handles an event on a live source's pad. As with the stock sources, a flush from downstream is the source's own and
+/// goes no further.
+pub(crate) fn src_event<S>(source: &S, pad: &gst::Pad, event: gst::Event) -> bool
+where
+    S: LiveSource + ElementImpl,
+    S::Type: IsA<gst::Element>,
+{
+    let flushing = match event.type_() {
+        gst::EventType::FlushStart => true,
+        gst::EventType::FlushStop => false,
+        _ => return gst::Pad::event_default(pad, Some(&*source.obj()), event),
+    };
+    LiveSource::flush(source, flushing);
+    source.driver().flush_upstream(flushing);
+    true
 }
 
 /// Answers latency, scheduling and caps queries (`None`: any) on a live source's pad; others get the default. Data may
@@ -454,9 +482,14 @@ impl<P: Producer> SrcAgent<P> {
     }
 
     fn restart(&mut self, cx: &mut Cx<'_>) {
+        // From before the flush.
+        self.pending.clear();
+        self.resume(cx);
+    }
+
+    fn resume(&mut self, cx: &mut Cx<'_>) {
         let was_playing = self.state != State::Paused;
         self.rest(cx);
-        self.pending.clear();
         self.state = State::Paused;
         if was_playing {
             self.start(cx);
@@ -467,13 +500,35 @@ impl<P: Producer> SrcAgent<P> {
         let Some(event) = self.producer.end_flush(event) else {
             return;
         };
-        self.pad.push_event(event);
+        self.pending.clear();
+        let mut events = vec![event];
         if self.opened {
-            for event in self.producer.reopening() {
-                self.pad.push_event(event);
-            }
+            events.extend(self.producer.reopening());
         }
-        self.restart(cx);
+        self.push_events(cx, events);
+        self.resume(cx);
+    }
+
+    /// Begins a flush that comes from downstream: nothing is pushed until its end.
+    fn begin_flush(&mut self, cx: &mut Cx<'_>) {
+        if self.state != State::Paused {
+            self.rest(cx);
+            self.pending.clear();
+            self.state = State::Ended;
+        }
+    }
+
+    /// Pushes events at once. Elements downstream may defer, as with any other push.
+    fn push_events(&mut self, cx: &mut Cx<'_>, events: impl IntoIterator<Item = gst::Event>) {
+        let before = self.pending.len();
+        pending::scope(&mut self.pending, || {
+            for event in events {
+                self.pad.push_event(self.place.announce(event));
+            }
+        });
+        if self.pending.len() > before {
+            self.ask(cx);
+        }
     }
 
     fn wait_for_input(&mut self, cx: &mut Cx<'_>) {
@@ -498,11 +553,11 @@ impl<P: Producer> SrcAgent<P> {
         let pending_before = self.pending.len();
         let result = match produced {
             Produced::Buffer(buffer) => {
-                self.open();
+                self.open(cx);
                 pending::scope(&mut self.pending, || self.pad.push(buffer))
             }
             Produced::List(list) => {
-                self.open();
+                self.open(cx);
                 pending::scope(&mut self.pending, || self.pad.push_list(list))
             }
             Produced::Event(event) => return self.push_event(cx, event),
@@ -528,7 +583,7 @@ impl<P: Producer> SrcAgent<P> {
 
     fn push_event(&mut self, cx: &mut Cx<'_>, event: gst::Event) -> bool {
         if event.is_sticky() || event.is_serialized() {
-            self.open();
+            self.open(cx);
         }
         let kind = event.type_();
         let event = self.place.announce(event);
@@ -543,6 +598,14 @@ impl<P: Producer> SrcAgent<P> {
             return false;
         }
         self.pending.is_empty() || self.settle(cx)
+    }
+
+    /// Polls pending futures; an error is kept for [`SrcAgent::settle`].
+    fn ask(&mut self, cx: &mut Cx<'_>) {
+        let waker = cx.waker();
+        if let Poll::Ready(Err(error)) = self.pending.poll(&mut TaskContext::from_waker(&waker)) {
+            self.pending.fail(error);
+        }
     }
 
     /// Polls pending futures. `true`: none are left, continue.
@@ -564,12 +627,11 @@ impl<P: Producer> SrcAgent<P> {
     }
 
     #[inline]
-    fn open(&mut self) {
+    fn open(&mut self, cx: &mut Cx<'_>) {
         if !self.opened {
             self.opened = true;
-            for event in self.producer.opening(&self.pad) {
-                self.pad.push_event(self.place.announce(event));
-            }
+            let events = self.producer.opening(&self.pad);
+            self.push_events(cx, events);
             // After the events: some elements know their memory only once they have the caps.
             self.trail = Trail::from(&self.pad);
         }
@@ -578,6 +640,10 @@ impl<P: Producer> SrcAgent<P> {
     /// `true`: continue.
     fn flow_failed(&mut self, cx: &mut Cx<'_>, error: gst::FlowError) -> bool {
         self.producer.push_failed(error);
+        // A branch that flushes or stops does not end a source: the next input is the next try.
+        if error == gst::FlowError::Flushing && P::REPORTS_FLOW {
+            return P::OUTLIVES_FLOW_ERRORS;
+        }
         if P::OUTLIVES_FLOW_ERRORS {
             self.wait_for_input(cx);
             return true;
@@ -588,7 +654,6 @@ impl<P: Producer> SrcAgent<P> {
             return false;
         }
         match error {
-            gst::FlowError::Flushing => {}
             gst::FlowError::Eos => self.end_of_stream(cx),
             error => {
                 if let Some(element) = self.element.upgrade() {
@@ -618,8 +683,8 @@ impl<P: Producer> SrcAgent<P> {
     fn end_of_stream(&mut self, cx: &mut Cx<'_>) {
         self.rest(cx);
         self.state = State::Ended;
-        self.open();
-        self.pad.push_event(gst::event::Eos::new());
+        self.open(cx);
+        self.push_events(cx, [gst::event::Eos::new()]);
     }
 }
 

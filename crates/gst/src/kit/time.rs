@@ -1,8 +1,11 @@
 //! The only conversion between the context's clock (CLOCK_MONOTONIC) and GStreamer running time.
 
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
 use gst::glib::prelude::*;
 use gst::prelude::*;
-use threadbare_runtime::{Cx, Precision, clock_now_ns};
+use threadbare_runtime::{Cx, Precision, Sleep, clock_now_ns, sleep_until};
 
 /// Running time of an element, while it plays.
 #[derive(Debug, Clone, Default)]
@@ -52,6 +55,33 @@ impl RunningTime {
         ))
     }
 
+    /// Running time now, ns. `None` without a clock.
+    #[inline]
+    pub(crate) fn now_ns(&self) -> Option<u64> {
+        let clock_ns = if self.is_monotonic {
+            clock_now_ns()
+        } else {
+            self.clock.as_ref()?.time().nseconds()
+        };
+        Some(clock_ns.saturating_sub(self.base_ns))
+    }
+
+    /// Completes at this running time, ns; on a context's thread and in `block_on` alike. At once without a clock.
+    pub(crate) fn wait_until(&self, running_ns: u64) -> ClockWait {
+        let due_ns = running_ns.saturating_add(self.base_ns);
+        match &self.clock {
+            _ if self.is_monotonic => {
+                ClockWait::Monotonic(sleep_until(due_ns, Precision::NotBefore))
+            }
+            Some(clock) => ClockWait::Other {
+                id: clock.new_single_shot_id(gst::ClockTime::from_nseconds(due_ns)),
+                clock: clock.clone(),
+                is_waiting: false,
+            },
+            None => ClockWait::Over,
+        }
+    }
+
     /// Running time at `then_ns` of the context's clock, which reads `now_ns` now.
     #[inline]
     pub(crate) fn at_other(&self, now_ns: u64, then_ns: u64) -> Option<gst::ClockTime> {
@@ -65,14 +95,71 @@ impl RunningTime {
         self.clock.as_ref()
     }
 
-    /// Base time, nanoseconds of the pipeline's clock.
-    pub(crate) fn base_ns(&self) -> u64 {
-        self.base_ns
+    /// Whether there is a clock to wait for.
+    pub(crate) fn has_clock(&self) -> bool {
+        self.is_monotonic || self.clock.is_some()
     }
+}
 
-    /// Whether a deadline on the pipeline's clock equals one on the context's.
-    pub(crate) fn is_monotonic(&self) -> bool {
-        self.is_monotonic
+/// A wait for a running time on any clock. Dropped, it is cancelled.
+#[derive(Debug)]
+pub(crate) enum ClockWait {
+    /// On the clock of the contexts' timers.
+    Monotonic(Sleep),
+    /// Asynchronously on the pipeline's clock.
+    Other {
+        clock: gst::Clock,
+        id: gst::SingleShotClockId,
+        is_waiting: bool,
+    },
+    Over,
+}
+
+impl ClockWait {
+    /// Until this time of CLOCK_MONOTONIC, ns.
+    pub(crate) fn until_monotonic(deadline_ns: u64) -> Self {
+        ClockWait::Monotonic(sleep_until(deadline_ns, Precision::NotBefore))
+    }
+}
+
+impl Future for ClockWait {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut *self {
+            ClockWait::Monotonic(sleep) => Pin::new(sleep).poll(cx),
+            ClockWait::Other {
+                clock,
+                id,
+                is_waiting,
+            } => {
+                if clock.time() >= id.time() {
+                    return Poll::Ready(());
+                }
+                if !std::mem::replace(is_waiting, true) {
+                    let waker = cx.waker().clone();
+                    let begun = id.wait_async(move |_, _, _| waker.wake_by_ref());
+                    if begun.is_err() {
+                        return Poll::Ready(());
+                    }
+                }
+                Poll::Pending
+            }
+            ClockWait::Over => Poll::Ready(()),
+        }
+    }
+}
+
+impl Drop for ClockWait {
+    fn drop(&mut self) {
+        if let ClockWait::Other {
+            id,
+            is_waiting: true,
+            ..
+        } = self
+        {
+            id.unschedule();
+        }
     }
 }
 

@@ -85,7 +85,7 @@ impl InputSelector {
             pending::defer(Hold::Source, Box::pin(passing.await_turn(turn)));
             return Ok(gst::FlowSuccess::Ok);
         }
-        let verdict = threadbare_runtime::block_on(&turn);
+        let verdict = threadbare_runtime::block_on(turn.verdict());
         passing.carry_out(turn, verdict)
     }
 
@@ -193,7 +193,7 @@ struct Passing {
 impl Passing {
     /// What the source that pushed awaits.
     async fn await_turn(self, turn: Turn) -> Result<(), gst::FlowError> {
-        let verdict = (&turn).await;
+        let verdict = turn.verdict().await;
         let mut pending = Pending::default();
         if let Err(error) = pending::scope(&mut pending, || self.carry_out(turn, verdict)) {
             pending.fail(error);

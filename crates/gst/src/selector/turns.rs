@@ -5,15 +5,20 @@
 //! place. The state is under one lock, which nobody holds across a call out of the element.
 
 use std::collections::VecDeque;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::Poll;
 
-use crate::kit::lock;
+use threadbare_runtime::{Guard, Monitor, Topics};
 
 /// Shared by the element and what waits.
-#[derive(Clone, Default)]
-pub(super) struct Turns(Arc<Mutex<State>>);
+#[derive(Clone)]
+pub(super) struct Turns(Arc<Monitor<State>>);
+
+impl Default for Turns {
+    fn default() -> Self {
+        Turns(Arc::new(Monitor::new(State::default())))
+    }
+}
 
 #[derive(Default)]
 pub(super) struct State {
@@ -31,7 +36,6 @@ pub(super) struct State {
     pub(super) passed: u64,
     pub(super) dropped: u64,
     tickets: u64,
-    wakers: Vec<Waker>,
 }
 
 struct Input {
@@ -58,8 +62,8 @@ pub(super) enum Verdict {
 }
 
 impl Turns {
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.0)
+    pub(super) fn state(&self) -> Guard<'_, State> {
+        self.0.lock()
     }
 
     pub(super) fn add(&self, id: u32, pad: gst::Pad) {
@@ -149,13 +153,9 @@ impl Turns {
 
     /// Changes something that others may wait for.
     fn change<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
-        let (result, wakers) = {
-            let mut state = self.state();
-            let result = change(&mut state);
-            (result, std::mem::take(&mut state.wakers))
-        };
-        wakers.into_iter().for_each(Waker::wake);
-        result
+        let mut state = self.state();
+        state.wake(Topics::ALL);
+        change(&mut state)
     }
 
     /// The right to tell downstream that the active input has ended already, if that is due. To be given back with
@@ -287,18 +287,16 @@ impl Turn {
     }
 }
 
-impl Future for &Turn {
-    type Output = Verdict;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Verdict> {
-        let mut state = self.turns.state();
-        if let Some(verdict) = state.decide(self.id, self.ticket, self.time_ns) {
-            return Poll::Ready(verdict);
-        }
-        if !state.wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
-            state.wakers.push(cx.waker().clone());
-        }
-        Poll::Pending
+impl Turn {
+    /// The same, when it is known.
+    pub(super) fn verdict(&self) -> impl Future<Output = Verdict> + Send + 'static {
+        let (id, ticket, time_ns) = (self.id, self.ticket, self.time_ns);
+        (self.turns.0).until(Topics::ALL, move |state| {
+            match state.decide(id, ticket, time_ns) {
+                Some(verdict) => Poll::Ready(verdict),
+                None => Poll::Pending,
+            }
+        })
     }
 }
 

@@ -79,6 +79,12 @@ impl<S: Signal> Parts<S> {
         E::Type: IsA<gst::Element>,
     {
         let src_pad = gst::Pad::builder_from_template(template)
+            .event_function(|pad, parent, event| {
+                let no = || false;
+                crate::kit::pad_function::<E, _>(parent, no, |imp| {
+                    source::src_event(imp, pad, event)
+                })
+            })
             .query_function(|pad, parent, query| {
                 let no = || false;
                 crate::kit::pad_function::<E, _>(parent, no, |imp| imp.src_query(pad, query))

@@ -97,7 +97,7 @@ impl RtpDtmfSrc {
     fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
         let request = event.structure().filter(|s| s.name() == "dtmf-event");
         let Some(structure) = request else {
-            return gst::Pad::event_default(pad, Some(&*self.obj()), event);
+            return source::src_event(self, pad, event);
         };
         let Some(request) = request_in(structure) else {
             return false;

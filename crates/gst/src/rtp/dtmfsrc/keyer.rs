@@ -195,7 +195,7 @@ const PACKET_BYTES: usize = 16;
 
 impl Producer for Keyer {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        if self.time.clock().is_none() && !self.time.is_monotonic() {
+        if !self.time.has_clock() {
             self.time = RunningTime::of_context(cx.now_ns());
         }
         cx.wake_self();

@@ -427,7 +427,7 @@ impl SinkElement for RtpSink {
         result
     }
 
-    fn handle_list(&self, list: &gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+    fn handle_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
         for buffer in list.iter_owned() {
             self.handle_buffer(buffer)?;
         }
@@ -506,7 +506,7 @@ impl ElementImpl for RtpSink {
             self.post_error_message(error);
             return Err(gst::StateChangeError);
         }
-        let result = crate::kit::sink::change_state(self.sink(), self, transition, || {
+        let result = crate::kit::sink::change_state(self, transition, || {
             self.parent_change_state(transition)
         });
         match transition {

@@ -181,7 +181,7 @@ impl RtpSrc {
         let caps = self.settings().caps.clone();
         session
             .and_then(|session| upstream::ask(&session, caps.as_ref(), &event))
-            .unwrap_or_else(|| gst::Pad::event_default(pad, Some(&*self.obj()), event))
+            .unwrap_or_else(|| source::src_event(self, pad, event))
     }
 
     fn structure(&self) -> gst::Structure {

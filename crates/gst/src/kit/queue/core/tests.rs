@@ -10,7 +10,10 @@ const ONE: Size = Size {
 };
 
 /// How to bring a queue with the item 1 into each state.
-const STATES: &[(&str, fn(&mut Core))] = &[
+/// A state's name, and how to get there.
+type Reached = (&'static str, fn(&mut Core));
+
+const STATES: &[Reached] = &[
     ("stopped", |core| drop(core.stop())),
     ("flushing", |core| drop(core.handle_flush_start())),
     ("shut", |core| {
@@ -277,7 +280,7 @@ impl Twin {
         Level {
             buffers: self.items.iter().map(|(_, size, _)| size.buffers).sum(),
             bytes: self.items.iter().map(|(_, size, _)| size.bytes).sum(),
-            time_ns: match (times().next(), times().last()) {
+            time_ns: match (times().next(), times().next_back()) {
                 (Some((begin, _)), Some((_, end))) => end.saturating_sub(begin),
                 _ => 0,
             },
