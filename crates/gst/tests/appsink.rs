@@ -84,12 +84,32 @@ fn the_end_is_told_when_all_was_taken() {
         None
     });
     rig.push(numbered(0)).unwrap();
+    let feed = rig.feed.clone();
+    // As the stock element: the end waits for the application.
+    let pushed = until_it_waits(move || feed.push_event(gst::event::Eos::new()));
+    assert!(told.try_recv().is_err(), "one is left");
+    assert!(!rig.element.property::<bool>("eos"), "one is left");
+    assert_eq!(of(&pull(&rig.element).unwrap()), 0);
+    told.recv_timeout(DEADLINE).unwrap();
+    assert!(pushed.join().unwrap());
+    assert!(rig.element.property::<bool>("eos"));
+    assert!(pull(&rig.element).is_none());
+}
+
+#[test]
+fn the_end_is_told_at_once_if_that_is_asked_for() {
+    let rig = sink("async=false wait-on-eos=false", gst::State::Playing);
+    let (send, told) = channel();
+    rig.element.connect("eos", false, move |_| {
+        let _ = send.send(());
+        None
+    });
+    rig.push(numbered(0)).unwrap();
     rig.feed.push_event(gst::event::Eos::new());
     told.recv_timeout(DEADLINE).unwrap();
     assert!(!rig.element.property::<bool>("eos"), "one is left");
     assert_eq!(of(&pull(&rig.element).unwrap()), 0);
     assert!(rig.element.property::<bool>("eos"));
-    assert!(pull(&rig.element).is_none());
 }
 
 #[test]
@@ -239,8 +259,10 @@ fn pulling_does_not_hang_when_it_stops() {
 fn a_flush_takes_along_what_was_not_taken() {
     let rig = sink("async=false", gst::State::Playing);
     rig.push(numbered(0)).unwrap();
-    rig.feed.push_event(gst::event::Eos::new());
+    let feed = rig.feed.clone();
+    let pushed = until_it_waits(move || feed.push_event(gst::event::Eos::new()));
     rig.feed.push_event(gst::event::FlushStart::new());
+    pushed.join().unwrap();
     rig.feed.push_event(gst::event::FlushStop::new(true));
     rig.open_segment();
     rig.push(numbered(9)).unwrap();

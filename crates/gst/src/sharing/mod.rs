@@ -31,8 +31,9 @@ pub use crate::kit::context::{ContextSettings, Place};
 pub use crate::kit::line::Line;
 pub use crate::kit::pending::{Hold, Wait, can_defer, defer};
 pub use crate::kit::sink::{
-    Rendered, Renderer, Sink, SinkElement, SyncProperties, change_state as change_sink_state,
-    sink_pad,
+    Rendered, Renderer, Sink, SinkElement, SyncProperties,
+    answer_element_query as answer_sink_query, change_state as change_sink_state,
+    send_event as send_sink_event, sink_pad,
 };
 pub use crate::kit::source::{Driver, Produced, Producer, answer_query};
 pub use crate::kit::stats::StatsProperty;
@@ -334,7 +335,7 @@ macro_rules! sink_life {
             &self,
             transition: gst::StateChange,
         ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-            $crate::sharing::change_sink_state(self.sink(), self, transition, || {
+            $crate::sharing::change_sink_state(self, transition, || {
                 self.parent_change_state(transition)
             })
         }

@@ -532,7 +532,7 @@ impl ElementImpl for Imp {
             _ => Ok(()),
         };
         crate::kit::or_post(self, prepared)?;
-        let result = crate::kit::sink::change_state(self.sink(), self, transition, || {
+        let result = crate::kit::sink::change_state(self, transition, || {
             self.parent_change_state(transition)
         });
         match transition {

@@ -8,7 +8,6 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use gio::prelude::*;
 use gst::glib::subclass::Signal;
 use gst::glib::{self, Properties};
-use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use super::clients::{self, Client};
@@ -588,14 +587,12 @@ impl ElementImpl for UdpSink {
             self.post_error_message(error.into());
             return Err(gst::StateChangeError);
         }
-        crate::kit::sink::change_state(self.sink(), self, transition, || {
-            self.parent_change_state(transition)
-        })
-        .inspect(|_| {
-            if transition == gst::StateChange::ReadyToNull {
-                self.close();
-            }
-        })
+        crate::kit::sink::change_state(self, transition, || self.parent_change_state(transition))
+            .inspect(|_| {
+                if transition == gst::StateChange::ReadyToNull {
+                    self.close();
+                }
+            })
     }
 
     crate::kit::sink_events_and_clock!();

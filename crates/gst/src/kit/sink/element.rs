@@ -1,10 +1,14 @@
-//! An element with one sink pad and a [`Sink`] behind it: the pad functions.
+//! An element with one sink pad and a [`Sink`] behind it: pad functions, state changes, events and queries.
+
+use std::sync::atomic::Ordering::Relaxed;
 
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
+use super::core::Change;
 use super::{Renderer, Sink};
 use crate::kit::pad_function;
+use crate::kit::time::RunningTime;
 
 /// An element with a [`Sink`].
 pub trait SinkElement: ElementImpl
@@ -29,7 +33,7 @@ where
     ///
     /// # Errors
     /// As those of [`SinkElement::handle_buffer`].
-    fn handle_list(&self, list: &gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+    fn handle_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.sink().chain_list(list)
     }
 
@@ -53,7 +57,7 @@ where
             pad_function::<T, _>(parent, error, |imp| imp.handle_buffer(buffer))
         })
         .chain_list_function(move |_, parent, list| {
-            pad_function::<T, _>(parent, error, |imp| imp.handle_list(&list))
+            pad_function::<T, _>(parent, error, |imp| imp.handle_list(list))
         })
         .event_function(|pad, parent, event| {
             pad_function::<T, _>(
@@ -77,4 +81,145 @@ where
             )
         })
         .build()
+}
+
+/// The state changes of a sink element around those of its parent class.
+///
+/// # Errors
+/// Those of the parent class.
+pub fn change_state<T: SinkElement>(
+    imp: &T,
+    transition: gst::StateChange,
+    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
+) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
+where
+    T::Type: IsA<gst::Element>,
+{
+    let (obj, sink) = (imp.obj(), imp.sink());
+    let element: &gst::Element = obj.upcast_ref();
+    let mut is_async = false;
+    match transition {
+        gst::StateChange::ReadyToPaused => {
+            let asynchronous = sink.0.sync.preroll.load(Relaxed);
+            sink.change(Change::Start { asynchronous }, None);
+            is_async = asynchronous;
+        }
+        // Before the pads are deactivated: releases all waiting threads.
+        gst::StateChange::PausedToReady => {
+            sink.change(Change::Stop, None);
+        }
+        gst::StateChange::PlayingToPaused => {
+            sink.change(Change::Pause, None);
+            is_async = sink.is_prerolling();
+        }
+        _ => {}
+    }
+    if is_async {
+        let start = gst::message::AsyncStart::builder().src(element).build();
+        let _ = element.post_message(start);
+    }
+    let result = parent()?;
+    if transition == gst::StateChange::PausedToPlaying {
+        let actions = sink.change(Change::Play, Some(RunningTime::of(element)));
+        sink.0.carry_out(actions);
+    }
+    // Data may have come meanwhile; the change then ends by its commit, which is still to be waited for.
+    Ok(if is_async {
+        gst::StateChangeSuccess::Async
+    } else {
+        result
+    })
+}
+
+/// An event that the application sends to a sink. `Err`: it is for the parent class.
+///
+/// # Errors
+/// The event.
+pub fn send_event<R: Renderer>(
+    sink: &Sink<R>,
+    pad: &gst::Pad,
+    event: gst::Event,
+) -> Result<bool, gst::Event> {
+    match event.view() {
+        gst::EventView::Latency(latency) => {
+            sink.set_latency(latency.latency());
+            Ok(pad.push_event(event))
+        }
+        // A sink on a shared thread does not count the amount of a step.
+        gst::EventView::Step(_) => {
+            if let Some(element) = sink.0.element.upgrade() {
+                gst::element_warning!(
+                    element,
+                    gst::CoreError::Event,
+                    ("A STEP event is refused: this sink cannot step. Send a flushing SEEK instead.")
+                );
+            }
+            Ok(false)
+        }
+        _ if event.is_upstream() => Ok(pad.push_event(event)),
+        _ => Err(event),
+    }
+}
+
+/// Answers the queries that concern the sink itself. `false`: they are for the parent class.
+pub fn answer_element_query<R: Renderer>(
+    sink: &Sink<R>,
+    pad: &gst::Pad,
+    query: &mut gst::QueryRef,
+) -> bool {
+    match query.view_mut() {
+        gst::QueryViewMut::Latency(latency) => {
+            let mut upstream = gst::query::Latency::new();
+            if !pad.peer_query(&mut upstream) {
+                return false;
+            }
+            let (is_live, min, max) = upstream.result();
+            let own = if is_live && sink.0.sync.sync.load(Relaxed) {
+                let sync = &sink.0.sync;
+                let own_ns = sync.processing_deadline_ns.load(Relaxed);
+                own_ns.saturating_add(sync.render_delay_ns.load(Relaxed))
+            } else {
+                0
+            };
+            let own = gst::ClockTime::from_nseconds(own_ns_max(own));
+            latency.set(is_live, min + own, max.map(|max| max + own));
+            true
+        }
+        gst::QueryViewMut::Position(position) if position.format() == gst::Format::Time => {
+            let known = sink.position();
+            if let Some(known) = known {
+                position.set(known);
+            }
+            known.is_some()
+        }
+        _ => false,
+    }
+}
+
+/// A time that can be added to another.
+fn own_ns_max(ns: u64) -> u64 {
+    ns.min(u64::MAX / 4)
+}
+
+impl<R: Renderer> Sink<R> {
+    fn is_prerolling(&self) -> bool {
+        self.0.state.lock().core.is_prerolling()
+    }
+
+    /// Stream time: while it plays by the clock, else of the last item.
+    fn position(&self) -> Option<gst::ClockTime> {
+        let state = self.0.state.lock();
+        let segment = state.segment.as_ref()?;
+        let reached_ns = state.core.reached_ns();
+        let timing = self.0.timing(&state);
+        let running_ns = match state.time.now_ns() {
+            Some(now_ns) if timing.sync && state.core.is_playing() && !state.core.has_ended() => {
+                Some(now_ns.saturating_sub(state.latency_ns))
+            }
+            _ => reached_ns,
+        };
+        let running = gst::ClockTime::from_nseconds(running_ns?);
+        let position = segment.position_from_running_time(running)?;
+        segment.to_stream_time(position)
+    }
 }

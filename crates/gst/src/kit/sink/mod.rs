@@ -1,35 +1,35 @@
 //! The sink pad of an element that sends its buffers or hands them out.
 //!
-//! All sinks wait for the same conditions: PLAYING, a buffer's time, room. On a context thread the wait is a future
-//! that stays with the source that pushed ([`super::pending`]); it renders the held items at their time, so that a sink
-//! needs no task of its own. An ordinary thread waits in place.
+//! What is next and what it waits for is decided in [`core`]; this file carries that out. A buffer's way: [`Sink::chain`]
+//! renders at once if nothing is to be waited for; else [`Sink::hold`] puts the buffer behind the items already held, and
+//! [`Shared::advance`] does what is due. What remains is done by a [`Drive`]: one future for all held items. On a
+//! context's thread the source that pushed drives it ([`super::pending`]), so that a sink needs no task of its own; an
+//! ordinary thread drives it in place, until its own item has left. If a driver vanishes, the next one takes over.
 //!
 //! | field | who |
 //! |---|---|
-//! | `core` | any thread, under its lock; never held across a call out of the element, except the renderer's system call |
-//! | `changed` | signals ordinary threads that wait in `chain` |
+//! | `state` | any thread, under its lock; never held across a call out of the element, except the renderer's system call |
 
+mod core;
 mod element;
 mod properties;
+mod qos;
 
-use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, OnceLock};
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
 
-use gst::glib;
 use gst::prelude::*;
-use threadbare_runtime::{Precision, Sleep, sleep_until};
+use threadbare_runtime::{Guard, Monitor, Registration, Topics, clock_now_ns, until};
 
+use self::core::{Actions, Change, Item, Next, Refused, SinkCore, Timing, When};
 use self::properties::SyncState;
-use super::condition::Condition;
-use super::lock;
+use self::qos::Qos;
+use super::commit::commit_state;
 use super::pending::{self, Hold};
-use super::time::RunningTime;
+use super::time::{ClockWait, RunningTime};
 
-pub use self::element::{SinkElement, sink_pad};
+pub use self::element::{SinkElement, answer_element_query, change_state, send_event, sink_pad};
 pub use self::properties::SyncProperties;
 
 /// Renders a sink's buffers.
@@ -43,8 +43,20 @@ pub trait Renderer: Send + 'static {
     /// An event given to [`Sink::queue_event`], in its place among the buffers.
     fn event(&mut self, _event: &gst::Event) {}
 
-    /// The stream has ended.
-    fn end(&mut self) {}
+    /// Whether [`Renderer::render_list`] takes lists whole; else their buffers are rendered one by one, each at its time.
+    fn takes_lists(&self) -> bool {
+        false
+    }
+
+    /// Renders as much as it can of a list, at the time of its first buffer.
+    fn render_list(&mut self, _list: &gst::BufferList) -> Rendered {
+        Rendered::Done
+    }
+
+    /// The stream has ended. The application is told when this is done.
+    fn end(&mut self) -> Rendered {
+        Rendered::Done
+    }
 
     /// Drop everything rendered so far.
     fn flush(&mut self) {}
@@ -69,161 +81,197 @@ pub enum Rendered {
 /// The sink half of an element.
 pub struct Sink<R: Renderer>(Arc<Shared<R>>);
 
-struct Shared<R> {
-    element: glib::WeakRef<gst::Element>,
-    core: Mutex<Core<R>>,
-    changed: Condition,
-    /// Called, without a lock, after a render, a preroll or the end.
-    after: OnceLock<Box<dyn Fn() + Send + Sync>>,
-}
-
-struct Core<R> {
-    renderer: R,
+struct Shared<R: Renderer> {
+    state: Monitor<State<R>>,
+    element: gst::glib::WeakRef<gst::Element>,
     sync: Arc<SyncState>,
-    stage: Stage,
-    /// The state change to PAUSED waits for a first buffer.
-    is_async: bool,
-    segment: Option<gst::FormattedSegment<gst::ClockTime>>,
-    latency: gst::ClockTime,
+    /// Called, without a lock, after a render, a preroll or the end.
+    after: OnceLock<Box<After>>,
+}
+
+type After = dyn Fn() -> Result<(), gst::FlowError> + Send + Sync;
+
+struct State<R> {
+    core: SinkCore<Data, gst::Event>,
+    renderer: R,
     time: RunningTime,
-    waiting: VecDeque<Item>,
-    wakers: Vec<Waker>,
-    room_wakers: Vec<Waker>,
-    /// A source drives the waiting items.
-    is_driven: bool,
-    clock_id: Option<gst::ClockId>,
-    is_eos: bool,
-    /// Between FLUSH_START and FLUSH_STOP.
-    flushing: bool,
-    dropped: u64,
-    rendered: u64,
+    segment: Option<gst::FormattedSegment<gst::ClockTime>>,
+    latency_ns: u64,
+    /// Number of the [`Drive`] that handles the held items.
+    driver: Option<u64>,
+    drivers: u64,
+    qos: Qos,
+    /// Of the EOS event, for the message.
+    end_seqnum: Option<gst::Seqnum>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Flushing,
-    Paused,
-    Playing,
+/// The driver examines the first item again.
+const DRIVE: Topics = Topics::of(0);
+/// The source may go on.
+const MORE: Topics = Topics::of(1);
+/// Items have left, or their driver has.
+const LEFT: Topics = Topics::of(2);
+/// The renderer has rendered, ended or dropped something.
+const RENDERED: Topics = Topics::of(3);
+
+/// What a sink renders.
+enum Data {
+    Buffer(gst::Buffer),
+    List(gst::BufferList),
 }
 
-enum Item {
-    Buffer(gst::Buffer, When),
-    Event(gst::Event),
-    Eos(Option<gst::Seqnum>),
-}
+impl Data {
+    fn first(&self) -> Option<gst::Buffer> {
+        match self {
+            Data::Buffer(buffer) => Some(buffer.clone()),
+            Data::List(list) => list.get_owned(0),
+        }
+    }
 
-/// The time of a buffer, by the segment valid at its arrival: the next segment may come while it waits.
-#[derive(Debug, Clone, Copy)]
-enum When {
-    /// Without a timestamp or segment.
-    Now,
-    /// At this running time.
-    At(gst::ClockTime),
-    /// Outside of the segment.
-    Never,
-}
-
-/// The condition that the current item waits for.
-enum Next {
-    Ready,
-    UntilPlaying,
-    Until { clock_ns: u64 },
-    Drop,
-    Flushing,
+    fn render<R: Renderer>(&self, renderer: &mut R) -> Rendered {
+        match self {
+            Data::Buffer(buffer) => renderer.render(buffer),
+            Data::List(list) => renderer.render_list(list),
+        }
+    }
 }
 
 impl<R: Renderer> Sink<R> {
     /// For its own element, which must exist: do not call it during construction.
     pub fn new(element: &gst::Element, renderer: R, sync: SyncProperties) -> Self {
         Sink(Arc::new(Shared {
-            element: element.downgrade(),
-            core: Mutex::new(Core {
+            state: Monitor::new(State {
+                core: SinkCore::default(),
                 renderer,
-                sync: sync.0,
-                stage: Stage::Flushing,
-                is_async: false,
-                segment: None,
-                latency: gst::ClockTime::ZERO,
                 time: RunningTime::default(),
-                waiting: VecDeque::new(),
-                wakers: Vec::new(),
-                room_wakers: Vec::new(),
-                is_driven: false,
-                clock_id: None,
-                is_eos: false,
-                flushing: false,
-                dropped: 0,
-                rendered: 0,
+                segment: None,
+                latency_ns: 0,
+                driver: None,
+                drivers: 0,
+                qos: Qos::default(),
+                end_seqnum: None,
             }),
-            changed: Condition::default(),
+            element: element.downgrade(),
+            sync: sync.0,
             after: OnceLock::new(),
         }))
     }
 
-    /// Calls `after`, without a lock, after each render, preroll or end. Set it once.
-    pub(crate) fn tell(&self, after: impl Fn() + Send + Sync + 'static) {
+    /// Calls `after`, without a lock, after each render, preroll or end; its error is the result of the push. Set it
+    /// once.
+    pub(crate) fn tell(
+        &self,
+        after: impl Fn() -> Result<(), gst::FlowError> + Send + Sync + 'static,
+    ) {
         let is_first = self.0.after.set(Box::new(after)).is_ok();
-        debug_assert!(is_first, "somebody is told already");
+        debug_assert!(is_first, "set already");
     }
 
     /// There is room again, after [`Rendered::Full`].
     pub(crate) fn resume(&self) {
-        self.wake();
+        self.0.state.lock().wake(DRIVE | MORE);
+    }
+
+    /// The renderer was changed by [`Sink::with_renderer`]: those who wait for it look again.
+    pub(crate) fn tell_renderer_changed(&self) {
+        self.0.state.lock().wake(Topics::ALL);
     }
 
     /// Gives the renderer an event behind all earlier buffers.
     pub(crate) fn queue_event(&self, event: gst::Event) {
-        let mut core = lock(&self.0.core);
-        if core.waiting.is_empty() {
-            core.renderer.event(&event);
+        let mut state = self.0.state.lock();
+        if state.core.len() == 0 {
+            state.renderer.event(&event);
         } else {
-            core.waiting.push_back(Item::Event(event));
+            // Refused only in a flush or after the end, when it concerns no data.
+            let _ = state.core.handle_item(Item::Event(event));
         }
+    }
+
+    /// Completes when `condition` on the renderer does; evaluated at once and whenever the renderer has changed.
+    pub(crate) fn until<T>(
+        &self,
+        mut condition: impl FnMut(&mut R) -> Poll<T>,
+    ) -> impl Future<Output = T> {
+        let shared = self.0.clone();
+        until(
+            shared,
+            |s| &s.state,
+            RENDERED,
+            move |state| Self::evaluate(state, &mut condition),
+        )
+    }
+
+    /// The same as a part of a larger future. See [`Monitor::poll_until`].
+    pub(crate) fn poll_until<T>(
+        &self,
+        registration: &mut Registration,
+        cx: &mut Context<'_>,
+        condition: impl FnOnce(&mut R) -> Poll<T>,
+    ) -> Poll<T> {
+        let state = &self.0.state;
+        state.poll_until(registration, RENDERED, cx, |s| Self::evaluate(s, condition))
+    }
+
+    pub(crate) fn cancel(&self, registration: &mut Registration) {
+        self.0.state.cancel(registration);
+    }
+
+    fn evaluate<T>(
+        state: &mut Guard<'_, State<R>>,
+        condition: impl FnOnce(&mut R) -> Poll<T>,
+    ) -> Poll<T> {
+        let result = condition(&mut state.renderer);
+        if result.is_ready() {
+            // It may have made room.
+            state.wake(DRIVE | MORE);
+        }
+        result
     }
 
     /// Memory that a buffer touches, for [`super::trail::offer`].
     pub(crate) fn spans(&self) -> [(usize, usize); 2] {
-        let sync = lock(&self.0.core).sync.clone();
-        [super::trail::span(&*self.0), super::trail::span(&*sync)]
+        [
+            super::trail::span(&*self.0),
+            super::trail::span(&*self.0.sync),
+        ]
     }
 
     /// Runs `f` with the renderer.
     pub fn with_renderer<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
-        f(&mut lock(&self.0.core).renderer)
+        let mut state = self.0.state.lock();
+        f(&mut state.renderer)
     }
 
     /// Buffers rendered, and dropped for being late.
     pub fn counts(&self) -> (u64, u64) {
-        let core = lock(&self.0.core);
-        (core.rendered, core.dropped)
+        self.0.state.lock().core.counts()
     }
 
     /// A buffer arrives.
     #[inline]
     pub fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let mut core = lock(&self.0.core);
-        if core.is_eos {
-            return Err(gst::FlowError::Eos);
+        let mut state = self.0.state.lock();
+        let timing = self.0.timing(&state);
+        if state.core.passes_at_once(&timing) && state.renderer.render(&buffer) == Rendered::Done {
+            state.core.count_passed();
+            state.wake(RENDERED);
+            drop(state);
+            self.0.sync.keep_last(&buffer);
+            return self.0.tell().map(|()| gst::FlowSuccess::Ok);
         }
-        if core.stage == Stage::Playing
-            && !core.sync.sync.load(Relaxed)
-            && core.waiting.is_empty()
-            && core.renderer.render(&buffer) == Rendered::Done
-        {
-            core.rendered += 1;
-            drop(core);
-            self.0.tell();
-            return Ok(gst::FlowSuccess::Ok);
-        }
-        drop(core);
-        self.arrive(|core| {
-            let when = core.when(&buffer);
-            Item::Buffer(buffer, when)
-        })
+        let when = state.when(&buffer);
+        self.hold(state, Item::Data(Data::Buffer(buffer), when))
     }
 
     /// Buffers arrive.
-    pub fn chain_list(&self, list: &gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+    pub fn chain_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let state = self.0.state.lock();
+        if state.renderer.takes_lists() {
+            let when = list.get(0).map_or(When::Now, |first| state.when(first));
+            return self.hold(state, Item::Data(Data::List(list), when));
+        }
+        drop(state);
         for buffer in list.iter_owned() {
             self.chain(buffer)?;
         }
@@ -234,25 +282,30 @@ impl<R: Renderer> Sink<R> {
     pub fn event(&self, event: &gst::Event) -> bool {
         match event.view() {
             gst::EventView::Segment(segment) => {
-                lock(&self.0.core).segment =
-                    segment.segment().downcast_ref::<gst::ClockTime>().cloned();
+                let segment = segment.segment().downcast_ref::<gst::ClockTime>().cloned();
+                self.0.state.lock().segment = segment;
             }
             gst::EventView::StreamStart(start) => {
-                lock(&self.0.core).is_eos = false;
+                self.0.state.lock().core.handle_stream_start();
                 let message = gst::message::StreamStart::builder().seqnum(event.seqnum());
                 let message = match start.group_id() {
                     Some(group) => message.group_id(group),
                     None => message,
                 };
-                self.post(|element| message.src(element).build());
+                self.0.post(|element| message.src(element).build());
             }
-            gst::EventView::FlushStart(_) => self.flush(true),
-            gst::EventView::FlushStop(_) => self.flush(false),
-            // A gap stands for missing data.
-            gst::EventView::Gap(_) => self.commit(),
+            gst::EventView::FlushStart(_) => self.flush_start(),
+            gst::EventView::FlushStop(stop) => self.flush_stop(stop.resets_time()),
+            gst::EventView::Gap(gap) => {
+                let state = self.0.state.lock();
+                let (begin, duration) = gap.get();
+                let when = state.span(begin, duration);
+                let _ = self.hold(state, Item::Gap(when));
+            }
             gst::EventView::Eos(_) => {
-                lock(&self.0.core).is_eos = true;
-                let _ = self.arrive(|_| Item::Eos(Some(event.seqnum())));
+                let mut state = self.0.state.lock();
+                state.end_seqnum = Some(event.seqnum());
+                let _ = self.hold(state, Item::End);
             }
             _ => return false,
         }
@@ -261,180 +314,194 @@ impl<R: Renderer> Sink<R> {
 
     /// The pipeline's latency, from a LATENCY event.
     pub fn set_latency(&self, latency: gst::ClockTime) {
-        lock(&self.0.core).latency = latency;
-        self.wake();
-    }
-
-    /// READY to PAUSED. `true`: the state change is asynchronous.
-    pub(crate) fn pause_from_ready(&self) -> bool {
-        let mut core = lock(&self.0.core);
-        core.stage = Stage::Paused;
-        core.is_eos = false;
-        core.flushing = false;
-        core.segment = None;
-        core.is_async = core.sync.preroll.load(Relaxed);
-        core.is_async
-    }
-
-    /// PAUSED to PLAYING. `true`: an asynchronous state change ends without a preroll.
-    pub(crate) fn play(&self, time: RunningTime) -> bool {
-        let ends = {
-            let mut core = lock(&self.0.core);
-            core.stage = Stage::Playing;
-            core.time = time;
-            std::mem::take(&mut core.is_async)
-        };
-        self.wake();
-        ends
-    }
-
-    /// PLAYING to PAUSED. `true`: asynchronous, until the next buffer.
-    pub(crate) fn pause(&self) -> bool {
-        let is_async = {
-            let mut core = lock(&self.0.core);
-            core.stage = Stage::Paused;
-            core.is_async =
-                core.sync.preroll.load(Relaxed) && core.waiting.is_empty() && !core.is_eos;
-            core.is_async
-        };
-        self.unschedule();
-        self.wake();
-        is_async
-    }
-
-    /// PAUSED to READY, before the pads are deactivated: releases all waiting threads.
-    pub(crate) fn stop(&self) {
-        {
-            let mut core = lock(&self.0.core);
-            core.stage = Stage::Flushing;
-            core.is_async = false;
-            core.waiting.clear();
-        }
-        self.unschedule();
-        self.wake();
+        let mut state = self.0.state.lock();
+        state.latency_ns = latency.nseconds();
+        state.wake(DRIVE);
     }
 
     /// A clock was set.
     pub fn set_time(&self, time: RunningTime) {
-        lock(&self.0.core).time = time;
-        self.wake();
+        let mut state = self.0.state.lock();
+        state.time = time;
+        state.wake(DRIVE);
     }
 
-    fn flush(&self, flushing: bool) {
-        {
-            let mut core = lock(&self.0.core);
-            core.waiting.clear();
-            core.renderer.flush();
-            core.is_eos = false;
-            core.flushing = flushing;
-            if !flushing {
-                core.segment = None;
-            }
+    /// A state change of the element. `time`: for PLAYING.
+    fn change(&self, change: Change, time: Option<RunningTime>) -> Actions {
+        let mut state = self.0.state.lock();
+        if let Some(time) = time {
+            state.time = time;
         }
-        self.unschedule();
-        self.wake();
+        if matches!(change, Change::Start { .. }) {
+            state.segment = None;
+        }
+        if change == Change::Stop {
+            self.0.sync.forget_last();
+        }
+        let actions = state.core.handle_change(change);
+        state.wake(Topics::ALL);
+        actions
+    }
+
+    fn flush_start(&self) {
+        let actions = {
+            let mut state = self.0.state.lock();
+            let actions = state.core.handle_flush_start();
+            state.renderer.flush();
+            state.qos = Qos::default();
+            state.wake(Topics::ALL);
+            actions
+        };
+        self.0.sync.forget_last();
+        self.0.carry_out(actions);
+    }
+
+    fn flush_stop(&self, resets_time: bool) {
+        {
+            let mut state = self.0.state.lock();
+            state.core.handle_flush_stop();
+            state.segment = None;
+            state.wake(Topics::ALL);
+        }
+        if resets_time && let Some(element) = self.0.element.upgrade() {
+            // Running time begins at 0 again: the pipeline distributes a new base time before PLAYING.
+            element.set_start_time(gst::ClockTime::ZERO);
+            let reset = gst::message::ResetTime::builder(gst::ClockTime::ZERO);
+            let _ = element.post_message(reset.src(&element).build());
+        }
     }
 
     /// An item that may have to wait.
-    fn arrive(
-        &self,
-        item: impl FnOnce(&Core<R>) -> Item,
+    fn hold<'a>(
+        &'a self,
+        mut state: Guard<'a, State<R>>,
+        item: Item<Data, gst::Event>,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        {
-            let mut core = lock(&self.0.core);
-            // A push that was on its way here when the flush began would wait through the flush.
-            if core.stage == Stage::Flushing || core.flushing {
-                return Err(gst::FlowError::Flushing);
+        let actions = match state.core.handle_item(item) {
+            Ok(actions) => actions,
+            Err(Refused::Flushing) => return Err(gst::FlowError::Flushing),
+            Err(Refused::Ended) => return Err(gst::FlowError::Eos),
+        };
+        let number = state.core.newest_number();
+        if actions != Actions::default() {
+            let State { core, renderer, .. } = &mut *state;
+            let first = core.newest().filter(|_| actions.preroll);
+            if let Some(first) = first.and_then(Data::first) {
+                renderer.preroll(&first);
             }
-            let item = item(&core);
-            if let Item::Buffer(buffer, _) = &item
-                && core.stage == Stage::Paused
-                && core.waiting.is_empty()
-            {
-                core.renderer.preroll(buffer);
-            }
-            core.waiting.push_back(item);
+            state.wake(RENDERED);
+            drop(state);
+            self.0.carry_out(actions);
+            self.0.tell()?;
+            state = self.0.state.lock();
         }
-        self.commit();
-        self.0.tell();
         if !pending::can_defer() {
-            return Drain::new(&self.0).block().map(|()| gst::FlowSuccess::Ok);
+            drop(state);
+            let drive = Drive::new(&self.0, Some(number));
+            return threadbare_runtime::block_on(drive).map(|()| gst::FlowSuccess::Ok);
         }
-        if !lock(&self.0.core).is_driven {
-            // An item that is due already needs no wait.
-            let mut drain = Drain::new(&self.0);
-            match drain.advance() {
-                Ok(result) => return result.map(|()| gst::FlowSuccess::Ok),
-                // Until its time, an item does not hold up the source: the source may have more items due at the same
-                // time. A sink that does not play takes no more.
-                Err(obstacle) => {
-                    drain.drive();
-                    pending::defer(Hold::Nobody, Box::pin(drain));
-                    if matches!(obstacle, Obstacle::Change) {
-                        pending::defer(Hold::Source, Box::pin(WhileHeld(self.0.clone())));
-                    }
+        if state.driver.is_none() {
+            let (advanced, again) = self.0.advance(state);
+            state = again;
+            match advanced {
+                Advanced::Empty => return Ok(gst::FlowSuccess::Ok),
+                Advanced::Gone => return Err(gst::FlowError::Flushing),
+                Advanced::Failed(error) => return Err(error),
+                Advanced::Waits(_) => {
+                    let mut drive = Drive::new(&self.0, None);
+                    drive.claim(&mut state);
+                    pending::defer(Hold::Nobody, Box::pin(drive));
                 }
             }
         }
-        if lock(&self.0.core).waiting.len() >= WAITING_MAX {
-            pending::defer(Hold::Source, Box::pin(Room(self.0.clone())));
+        // Until its time, an item does not hold up the source, which may have more items due at the same time. A sink
+        // that does not play, is full or holds many takes no more.
+        if state.core.len() >= WAITING_MAX || !state.takes_more() {
+            drop(state);
+            let more = until(
+                self.0.clone(),
+                |s| &s.state,
+                MORE,
+                |state| {
+                    if state.core.is_gone() {
+                        return Poll::Ready(Err(gst::FlowError::Flushing));
+                    }
+                    if state.takes_more() && state.core.len() <= WAITING_RESUME {
+                        return Poll::Ready(Ok(()));
+                    }
+                    Poll::Pending
+                },
+            );
+            pending::defer(Hold::Source, Box::pin(more));
         }
         Ok(gst::FlowSuccess::Ok)
     }
+}
 
-    /// The first buffer completes an asynchronous state change.
-    fn commit(&self) {
-        if std::mem::take(&mut lock(&self.0.core).is_async)
-            && let Some(element) = self.0.element.upgrade()
-        {
-            let _ = element.continue_state(gst::StateChangeSuccess::Success);
-            let done = gst::message::AsyncDone::builder().src(&element).build();
-            let _ = element.post_message(done);
+impl<R: Renderer> State<R> {
+    /// The time of a buffer. As in the stock sinks, the DTS orders the sending.
+    fn when(&self, buffer: &gst::BufferRef) -> When {
+        match buffer.dts_or_pts() {
+            Some(begin) => self.span(begin, buffer.duration()),
+            None => When::Now,
         }
     }
 
-    fn post(&self, message: impl FnOnce(&gst::Element) -> gst::Message) {
-        self.0.post(message);
-    }
-
-    fn unschedule(&self) {
-        let id = lock(&self.0.core).clock_id.take();
-        if let Some(id) = id {
-            id.unschedule();
-        }
-    }
-
-    fn wake(&self) {
-        let wakers = {
-            let mut core = lock(&self.0.core);
-            let room = std::mem::take(&mut core.room_wakers);
-            std::mem::take(&mut core.wakers)
-                .into_iter()
-                .chain(room)
-                .collect::<Vec<_>>()
+    fn span(&self, begin: gst::ClockTime, duration: Option<gst::ClockTime>) -> When {
+        let Some(segment) = &self.segment else {
+            return When::Now;
         };
-        self.0.changed.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        let Some(running) = segment.to_running_time(begin) else {
+            return When::Never;
+        };
+        let end = begin + duration.unwrap_or(gst::ClockTime::ZERO);
+        // Past the end of the segment, the data ends with the segment.
+        let end = segment.to_running_time(end).or_else(|| {
+            let stop = segment.stop()?;
+            segment.to_running_time(stop)
+        });
+        let begin_ns = running.nseconds();
+        let end_ns = end.map_or(begin_ns, gst::ClockTime::nseconds);
+        When::At {
+            begin_ns,
+            end_ns: end_ns.max(begin_ns),
+        }
+    }
+
+    fn takes_more(&self) -> bool {
+        self.core.is_playing() && self.renderer.has_room()
     }
 }
 
-impl<R> Shared<R> {
+/// Where the items stand after [`Shared::advance`].
+enum Advanced {
+    /// None is left.
+    Empty,
+    /// They were dropped: the element has stopped, or the stream flushes.
+    Gone,
+    Failed(gst::FlowError),
+    Waits(Obstacle),
+}
+
+/// What the first item waits for.
+enum Obstacle {
+    /// A change, which wakes the driver.
+    Change,
+    /// This running time, ns.
+    Clock(u64),
+    /// Room that nobody announces: to be tried again soon.
+    Retry,
+}
+
+impl<R: Renderer> Shared<R> {
     #[inline]
-    fn tell(&self) {
-        if let Some(after) = self.after.get() {
-            after();
-        }
+    fn timing(&self, state: &State<R>) -> Timing {
+        self.sync.timing(state.latency_ns)
     }
 
-    fn wake_who_waits_for_room(&self) {
-        let wakers = {
-            let mut core = lock(&self.core);
-            if core.room_wakers.is_empty() || core.waiting.len() > WAITING_RESUME {
-                return;
-            }
-            std::mem::take(&mut core.room_wakers)
-        };
-        wakers.into_iter().for_each(Waker::wake);
+    #[inline]
+    fn tell(&self) -> Result<(), gst::FlowError> {
+        self.after.get().map_or(Ok(()), |after| after())
     }
 
     fn post(&self, message: impl FnOnce(&gst::Element) -> gst::Message) {
@@ -442,290 +509,249 @@ impl<R> Shared<R> {
             let _ = element.post_message(message(&element));
         }
     }
-}
 
-impl<R> Core<R> {
-    /// The condition that the first waiting item needs.
-    fn next(&self) -> Option<Next> {
-        let item = self.waiting.front()?;
-        Some(match self.stage {
-            Stage::Flushing => Next::Flushing,
-            Stage::Paused => Next::UntilPlaying,
-            Stage::Playing => match item {
-                Item::Buffer(_, when) if self.sync.sync.load(Relaxed) => self.due(*when),
-                Item::Buffer(..) | Item::Event(_) | Item::Eos(_) => Next::Ready,
-            },
-        })
-    }
-
-    fn wake_on_change(&mut self, waker: &Waker) {
-        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
-            self.wakers.push(waker.clone());
-        }
-    }
-
-    fn when(&self, buffer: &gst::BufferRef) -> When {
-        // As in the stock sinks, the DTS orders the sending.
-        match (&self.segment, buffer.dts_or_pts()) {
-            (Some(segment), Some(start)) => {
-                segment.to_running_time(start).map_or(When::Never, When::At)
-            }
-            _ => When::Now,
-        }
-    }
-
-    /// A buffer's wait, by the pipeline's clock.
-    fn due(&self, when: When) -> Next {
-        let (running, clock) = match (when, self.time.clock()) {
-            (When::Never, _) => return Next::Drop,
-            (When::At(running), Some(clock)) => (running, clock),
-            _ => return Next::Ready,
-        };
-        let at = self
-            .time
-            .base_ns()
-            .saturating_add((running + self.latency).nseconds());
-        let at = at.saturating_add_signed(self.sync.offset_ns.load(Relaxed));
-        let now = clock.time().nseconds();
-        if now < at {
-            return Next::Until { clock_ns: at };
-        }
-        let late_ns = i64::try_from(now - at).unwrap_or(i64::MAX);
-        match self.sync.max_lateness_ns.load(Relaxed) {
-            max if max >= 0 && late_ns > max => Next::Drop,
-            _ => Next::Ready,
-        }
-    }
-}
-
-/// Renders a sink's waiting items, in order, each at its time. An ordinary thread runs it as well while it waits.
-struct Drain<R: Renderer> {
-    shared: Arc<Shared<R>>,
-    sleep: Option<Sleep>,
-    /// Drives the sink for all arriving items.
-    drives: bool,
-}
-
-impl<R: Renderer> Drop for Drain<R> {
-    fn drop(&mut self) {
-        if self.drives {
-            lock(&self.shared.core).is_driven = false;
-        }
-    }
-}
-
-/// Why a drain stops for now.
-enum Obstacle {
-    /// A wake-up will come.
-    Change,
-    /// The clock.
-    Clock { clock_ns: u64 },
-    /// No room downstream.
-    Room,
-}
-
-impl<R: Renderer> Drain<R> {
-    fn new(shared: &Arc<Shared<R>>) -> Self {
-        Drain {
-            shared: shared.clone(),
-            sleep: None,
-            drives: false,
-        }
-    }
-
-    fn drive(&mut self) {
-        self.drives = true;
-        lock(&self.shared.core).is_driven = true;
-    }
-
-    /// Renders everything that can be rendered now.
-    fn advance(&mut self) -> Result<Result<(), gst::FlowError>, Obstacle> {
+    /// Does everything that can be done now, in order. The lock is given up for each call out of the element.
+    fn advance<'a>(&'a self, mut state: Guard<'a, State<R>>) -> (Advanced, Guard<'a, State<R>>) {
         loop {
-            let mut core = lock(&self.shared.core);
-            match core.next() {
-                None if core.stage == Stage::Flushing => return Ok(Err(gst::FlowError::Flushing)),
-                None => {
-                    // Under the same lock as the check: no driver handles buffers that arrive from now on.
-                    if std::mem::take(&mut self.drives) {
-                        core.is_driven = false;
-                    }
-                    return Ok(Ok(()));
-                }
-                Some(Next::Flushing) => return Ok(Err(gst::FlowError::Flushing)),
-                Some(Next::UntilPlaying) => return Err(Obstacle::Change),
-                Some(Next::Until { clock_ns }) => return Err(Obstacle::Clock { clock_ns }),
-                Some(Next::Drop) => {
-                    core.waiting.pop_front();
-                    core.dropped += 1;
-                }
-                Some(Next::Ready) => match core.waiting.pop_front() {
-                    Some(Item::Buffer(buffer, when)) => {
-                        let obstacle = match core.renderer.render(&buffer) {
-                            Rendered::Done => None,
-                            Rendered::Blocked => Some(Obstacle::Room),
-                            Rendered::Full => Some(Obstacle::Change),
-                        };
-                        if let Some(obstacle) = obstacle {
-                            core.waiting.push_front(Item::Buffer(buffer, when));
-                            return Err(obstacle);
-                        }
-                        core.rendered += 1;
-                        drop(core);
-                        self.shared.tell();
-                    }
-                    Some(Item::Event(event)) => core.renderer.event(&event),
-                    Some(Item::Eos(seqnum)) => {
-                        core.renderer.end();
-                        drop(core);
-                        self.shared.tell();
-                        self.shared.post(|element| {
-                            let message = gst::message::Eos::builder().src(element);
-                            match seqnum {
-                                Some(seqnum) => message.seqnum(seqnum).build(),
-                                None => message.build(),
-                            }
-                        });
-                    }
-                    None => {}
-                },
-            }
-        }
-    }
-
-    /// The same on an ordinary thread, which waits here.
-    fn block(&mut self) -> Result<(), gst::FlowError> {
-        loop {
-            match self.advance() {
-                Ok(result) => return result,
-                Err(Obstacle::Change) => {
-                    let core = lock(&self.shared.core);
-                    let waits = match core.next() {
-                        Some(Next::UntilPlaying) => true,
-                        Some(Next::Ready) => !core.renderer.has_room(),
-                        _ => false,
-                    };
-                    if waits {
-                        drop(self.shared.changed.wait(core));
-                    }
-                }
-                Err(Obstacle::Room) => std::thread::sleep(ROOM_RETRY),
-                Err(Obstacle::Clock { clock_ns }) => self.block_on_clock(clock_ns),
-            }
-        }
-    }
-
-    fn block_on_clock(&mut self, clock_ns: u64) {
-        let id = {
-            let mut core = lock(&self.shared.core);
-            if core.stage != Stage::Playing || core.waiting.is_empty() {
-                return;
-            }
-            let Some(clock) = core.time.clock() else {
-                return;
+            let timing = self.timing(&state);
+            let now_ns = if timing.sync {
+                state.time.now_ns()
+            } else {
+                None
             };
-            let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
-            core.clock_id = Some(id.clone().into());
-            id
-        };
-        let _ = id.wait();
+            let State { core, renderer, .. } = &mut *state;
+            match core.next(&timing, now_ns) {
+                Next::Render(data, lateness_ns) => {
+                    match data.render(renderer) {
+                        Rendered::Done => {}
+                        Rendered::Blocked => return (Advanced::Waits(Obstacle::Retry), state),
+                        Rendered::Full => return (Advanced::Waits(Obstacle::Change), state),
+                    }
+                    if let Data::Buffer(buffer) = data {
+                        self.sync.keep_last(buffer);
+                    }
+                    let told;
+                    (told, state) = self.finish_rendered(state, lateness_ns, now_ns);
+                    if let Err(error) = told {
+                        return (Advanced::Failed(error), state);
+                    }
+                }
+                Next::Drop(_, lateness_ns) => {
+                    state = self.finish_dropped(state, lateness_ns, now_ns);
+                }
+                Next::Event(event) => {
+                    renderer.event(event);
+                    core.finish(false);
+                }
+                Next::Skip => core.finish(false),
+                Next::End => {
+                    let ended = renderer.end();
+                    state.wake(RENDERED);
+                    if ended != Rendered::Done {
+                        return (Advanced::Waits(Obstacle::Change), state);
+                    }
+                    state.core.finish(false);
+                    drop(state);
+                    let told = self.tell();
+                    self.post_end();
+                    state = self.state.lock();
+                    if let Err(error) = told {
+                        return (Advanced::Failed(error), state);
+                    }
+                }
+                Next::Until(running_ns) => {
+                    return (Advanced::Waits(Obstacle::Clock(running_ns)), state);
+                }
+                Next::Paused => return (Advanced::Waits(Obstacle::Change), state),
+                Next::Empty => return (Advanced::Empty, state),
+                Next::Gone => return (Advanced::Gone, state),
+            }
+        }
     }
 
-    /// Wakes `waker` at a time of the pipeline's clock.
-    fn wake_at(&mut self, clock_ns: u64, cx: &mut Context<'_>) {
-        let mut core = lock(&self.shared.core);
-        if core.time.is_monotonic() {
-            drop(core);
-            let mut sleep = sleep_until(clock_ns, Precision::NotBefore);
-            if Pin::new(&mut sleep).poll(cx).is_ready() {
-                cx.waker().wake_by_ref();
-            }
-            self.sleep = Some(sleep);
-            return;
+    /// The first item is rendered.
+    #[inline]
+    fn finish_rendered<'a>(
+        &'a self,
+        mut state: Guard<'a, State<R>>,
+        lateness_ns: Option<i64>,
+        now_ns: Option<u64>,
+    ) -> (Result<(), gst::FlowError>, Guard<'a, State<R>>) {
+        let report = self.report(&mut state, lateness_ns, now_ns);
+        state.core.finish(false);
+        state.wake(RENDERED);
+        if report.is_none() && self.after.get().is_none() {
+            return (Ok(()), state);
         }
-        let Some(clock) = core.time.clock() else {
+        drop(state);
+        self.send_report(report);
+        (self.tell(), self.state.lock())
+    }
+
+    /// The first item is not rendered: too late, or outside of the segment.
+    fn finish_dropped<'a>(
+        &'a self,
+        mut state: Guard<'a, State<R>>,
+        lateness_ns: Option<i64>,
+        now_ns: Option<u64>,
+    ) -> Guard<'a, State<R>> {
+        let report = self.report(&mut state, lateness_ns, now_ns);
+        state.core.finish(true);
+        let counts = state.core.counts();
+        if report.is_none() {
+            return state;
+        }
+        drop(state);
+        self.send_report(report);
+        self.post_drop(report, counts);
+        self.state.lock()
+    }
+
+    /// What the core asks for besides the wake-ups. No lock is held.
+    fn carry_out(&self, actions: Actions) {
+        let Some(element) = self.element.upgrade() else {
             return;
         };
-        let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
-        let waker = cx.waker().clone();
-        let earlier = core.clock_id.replace(id.clone().into());
-        drop(core);
-        // Polled before its time: one wait is enough.
-        if let Some(earlier) = earlier {
-            earlier.unschedule();
+        if actions.lose_state {
+            element.lost_state();
         }
-        if id.wait_async(move |_, _, _| waker.wake_by_ref()).is_err() {
-            cx.waker().wake_by_ref();
+        // Without a parent that continues the change, the element itself goes on to PLAYING.
+        if actions.commit && commit_state(&element) == Some(gst::State::Playing) {
+            let mut state = self.state.lock();
+            state.time = RunningTime::of(&element);
+            state.core.handle_change(Change::Play);
+            state.wake(Topics::ALL);
         }
+        if actions.async_done {
+            let done = gst::message::AsyncDone::builder().src(&element).build();
+            let _ = element.post_message(done);
+        }
+        if actions.repeat_eos {
+            self.post_end();
+        }
+    }
+
+    fn post_end(&self) {
+        let seqnum = self.state.lock().end_seqnum;
+        self.post(|element| {
+            let message = gst::message::Eos::builder().src(element);
+            match seqnum {
+                Some(seqnum) => message.seqnum(seqnum).build(),
+                None => message.build(),
+            }
+        });
     }
 }
 
-impl<R: Renderer> Future for Drain<R> {
+/// Handles a sink's held items, each at its time.
+struct Drive<R: Renderer> {
+    shared: Arc<Shared<R>>,
+    /// Ends when the item of this number has left; `None`: when all have.
+    number: Option<u64>,
+    /// Its number as the driver, while it is.
+    id: Option<u64>,
+    wait: Option<ClockWait>,
+    registration: Registration,
+}
+
+impl<R: Renderer> Drive<R> {
+    fn new(shared: &Arc<Shared<R>>, number: Option<u64>) -> Self {
+        Drive {
+            shared: shared.clone(),
+            number,
+            id: None,
+            wait: None,
+            registration: Registration::default(),
+        }
+    }
+
+    /// Becomes the driver. `false`: there is another one.
+    fn claim(&mut self, state: &mut State<R>) -> bool {
+        if state.driver.is_none() {
+            state.drivers += 1;
+            state.driver = Some(state.drivers);
+            self.id = state.driver;
+        }
+        self.id.is_some() && self.id == state.driver
+    }
+
+    /// Is the driver no longer: another one may take over.
+    fn let_go(&mut self, state: &mut Guard<'_, State<R>>) {
+        if let Some(id) = self.id.take()
+            && state.driver == Some(id)
+        {
+            state.driver = None;
+            state.wake(LEFT);
+        }
+    }
+
+    fn has_left(&self, state: &State<R>) -> bool {
+        self.number
+            .is_some_and(|number| state.core.has_left(number))
+    }
+}
+
+impl<R: Renderer> Future for Drive<R> {
     type Output = Result<(), gst::FlowError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.sleep = None;
-        // Registered before the check, so that a change in between is not lost.
-        {
-            lock(&self.shared.core).wake_on_change(cx.waker());
-        }
-        let advanced = self.advance();
-        self.shared.wake_who_waits_for_room();
-        match advanced {
-            Ok(result) => return Poll::Ready(result),
-            Err(Obstacle::Change) => {}
-            Err(Obstacle::Clock { clock_ns }) => self.wake_at(clock_ns, cx),
-            Err(Obstacle::Room) => {
-                let retry = threadbare_runtime::clock_now_ns() + ROOM_RETRY.as_nanos() as u64;
-                let mut sleep = sleep_until(retry, Precision::NotBefore);
-                if Pin::new(&mut sleep).poll(cx).is_ready() {
-                    cx.waker().wake_by_ref();
+        let this = &mut *self;
+        this.wait = None;
+        loop {
+            let shared = this.shared.clone();
+            let mut state = shared.state.lock();
+            if !this.claim(&mut state) {
+                if state.core.is_gone() {
+                    return Poll::Ready(Err(gst::FlowError::Flushing));
                 }
-                self.sleep = Some(sleep);
+                if this.has_left(&state) {
+                    return Poll::Ready(Ok(()));
+                }
+                state.register(&mut this.registration, LEFT, cx.waker().clone());
+                return Poll::Pending;
             }
+            let before = state.core.left();
+            let (advanced, mut state) = shared.advance(state);
+            // Only then: the waiters' wake-up may call this future again.
+            if state.core.left() > before {
+                state.wake(if state.core.len() <= WAITING_RESUME {
+                    LEFT | MORE
+                } else {
+                    LEFT
+                });
+            }
+            let result = match advanced {
+                Advanced::Empty => Ok(()),
+                Advanced::Gone => Err(gst::FlowError::Flushing),
+                Advanced::Failed(error) => Err(error),
+                Advanced::Waits(_) if this.has_left(&state) => Ok(()),
+                Advanced::Waits(obstacle) => {
+                    // Before the unlock, so that no change is missed.
+                    state.register(&mut this.registration, DRIVE, cx.waker().clone());
+                    let mut wait = match obstacle {
+                        Obstacle::Change => return Poll::Pending,
+                        Obstacle::Clock(running_ns) => state.time.wait_until(running_ns),
+                        Obstacle::Retry => ClockWait::until_monotonic(clock_now_ns() + RETRY_NS),
+                    };
+                    drop(state);
+                    if Pin::new(&mut wait).poll(cx).is_pending() {
+                        this.wait = Some(wait);
+                        return Poll::Pending;
+                    }
+                    continue;
+                }
+            };
+            this.let_go(&mut state);
+            return Poll::Ready(result);
         }
-        Poll::Pending
     }
 }
 
-/// Completes when a sink plays and has room, or stops.
-struct WhileHeld<R>(Arc<Shared<R>>);
-
-impl<R: Renderer> Future for WhileHeld<R> {
-    type Output = Result<(), gst::FlowError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut core = lock(&self.0.core);
-        match core.stage {
-            Stage::Flushing => Poll::Ready(Err(gst::FlowError::Flushing)),
-            Stage::Paused if !core.flushing => {
-                core.wake_on_change(cx.waker());
-                Poll::Pending
-            }
-            Stage::Playing if !core.flushing && !core.renderer.has_room() => {
-                core.wake_on_change(cx.waker());
-                Poll::Pending
-            }
-            _ => Poll::Ready(Ok(())),
-        }
-    }
-}
-
-/// Completes when a sink's items have fallen below the limit again.
-struct Room<R>(Arc<Shared<R>>);
-
-impl<R> Future for Room<R> {
-    type Output = Result<(), gst::FlowError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut core = lock(&self.0.core);
-        if core.stage == Stage::Flushing {
-            return Poll::Ready(Err(gst::FlowError::Flushing));
-        }
-        if core.waiting.len() <= WAITING_RESUME {
-            return Poll::Ready(Ok(()));
-        }
-        core.room_wakers.push(cx.waker().clone());
-        Poll::Pending
+impl<R: Renderer> Drop for Drive<R> {
+    fn drop(&mut self) {
+        let shared = self.shared.clone();
+        self.let_go(&mut shared.state.lock());
+        shared.state.cancel(&mut self.registration);
     }
 }
 
@@ -734,47 +760,4 @@ const WAITING_MAX: usize = 64;
 /// The source continues at this number of items.
 const WAITING_RESUME: usize = WAITING_MAX / 2;
 /// Time before a sink retries a full socket.
-const ROOM_RETRY: Duration = Duration::from_millis(1);
-
-/// The state changes of a sink element around those of its parent class.
-pub fn change_state<R: Renderer, T: gst::subclass::prelude::ElementImpl>(
-    sink: &Sink<R>,
-    imp: &T,
-    transition: gst::StateChange,
-    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
-) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
-where
-    <T as gst::glib::subclass::types::ObjectSubclass>::Type: IsA<gst::Element>,
-{
-    use gst::subclass::prelude::ObjectSubclassExt;
-    let obj = imp.obj();
-    let element: &gst::Element = obj.upcast_ref();
-    let mut is_async = false;
-    match transition {
-        gst::StateChange::ReadyToPaused => {
-            is_async = sink.pause_from_ready();
-            if is_async {
-                let _ =
-                    element.post_message(gst::message::AsyncStart::builder().src(element).build());
-            }
-        }
-        gst::StateChange::PausedToReady => sink.stop(),
-        gst::StateChange::PlayingToPaused => {
-            is_async = sink.pause();
-            if is_async {
-                let _ =
-                    element.post_message(gst::message::AsyncStart::builder().src(element).build());
-            }
-        }
-        _ => {}
-    }
-    let result = parent()?;
-    if transition == gst::StateChange::PausedToPlaying && sink.play(RunningTime::of(element)) {
-        let _ = element.post_message(gst::message::AsyncDone::builder().src(element).build());
-    }
-    Ok(if is_async {
-        gst::StateChangeSuccess::Async
-    } else {
-        result
-    })
-}
+const RETRY_NS: u64 = 1_000_000;

@@ -1,14 +1,16 @@
-//! Properties of a sink's clock synchronisation.
+//! Properties of a sink's clock synchronisation, its quality of service and its last sample.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 
 use gst::glib;
 use gst::prelude::*;
 
-use crate::kit::PropertyGroup;
+use super::core::Timing;
+use crate::kit::{PropertyGroup, lock};
 
-/// Synchronisation of a sink: the properties `sync`, `async`, `ts-offset` and `max-lateness`. Shared with the streaming
+/// Synchronisation of a sink: the properties `sync`, `async`, `ts-offset`, `max-lateness`, `render-delay`,
+/// `processing-deadline`, `qos`, `throttle-time`, `enable-last-sample` and `last-sample`. Shared with the streaming
 /// thread, which reads them without a lock.
 #[derive(Debug, Clone)]
 pub struct SyncProperties(pub(super) Arc<SyncState>);
@@ -17,9 +19,15 @@ pub struct SyncProperties(pub(super) Arc<SyncState>);
 pub(super) struct SyncState {
     pub(super) sync: AtomicBool,
     pub(super) preroll: AtomicBool,
-    pub(super) offset_ns: AtomicI64,
+    offset_ns: AtomicI64,
     /// Negative: none.
-    pub(super) max_lateness_ns: AtomicI64,
+    max_lateness_ns: AtomicI64,
+    pub(super) render_delay_ns: AtomicU64,
+    pub(super) processing_deadline_ns: AtomicU64,
+    pub(super) qos: AtomicBool,
+    pub(super) throttle_ns: AtomicU64,
+    keeps_last: AtomicBool,
+    last: Mutex<Option<gst::Sample>>,
 }
 
 impl Default for SyncProperties {
@@ -29,6 +37,12 @@ impl Default for SyncProperties {
             preroll: AtomicBool::new(true),
             offset_ns: AtomicI64::new(0),
             max_lateness_ns: AtomicI64::new(-1),
+            render_delay_ns: AtomicU64::new(0),
+            processing_deadline_ns: AtomicU64::new(PROCESSING_DEADLINE_NS),
+            qos: AtomicBool::new(false),
+            throttle_ns: AtomicU64::new(0),
+            keeps_last: AtomicBool::new(false),
+            last: Mutex::new(None),
         }))
     }
 }
@@ -51,56 +65,146 @@ impl SyncProperties {
     }
 }
 
+impl SyncState {
+    /// For a pipeline of this latency.
+    #[inline]
+    pub(super) fn timing(&self, latency_ns: u64) -> Timing {
+        let sync = self.sync.load(Relaxed);
+        if !sync {
+            return Timing::default();
+        }
+        let delay_ns = self.offset_ns.load(Relaxed);
+        let delay_ns = delay_ns.saturating_add_unsigned(latency_ns);
+        Timing {
+            sync,
+            delay_ns: delay_ns.saturating_sub_unsigned(self.render_delay_ns.load(Relaxed)),
+            max_lateness_ns: u64::try_from(self.max_lateness_ns.load(Relaxed)).ok(),
+        }
+    }
+
+    /// A buffer was rendered.
+    #[inline]
+    pub(super) fn keep_last(&self, buffer: &gst::Buffer) {
+        if self.keeps_last.load(Relaxed) {
+            let sample = gst::Sample::builder().buffer(buffer).build();
+            *lock(&self.last) = Some(sample);
+        }
+    }
+
+    pub(super) fn forget_last(&self) {
+        *lock(&self.last) = None;
+    }
+}
+
 impl PropertyGroup for SyncProperties {
     fn specs() -> Vec<glib::ParamSpec> {
         vec![
-            glib::ParamSpecBoolean::builder("sync")
-                .nick("Sync")
-                .blurb("Render buffers at their time")
-                .default_value(true)
-                .mutable_playing()
-                .build(),
+            flag("sync", "Render buffers at their time", true),
             glib::ParamSpecBoolean::builder("async")
-                .nick("Async")
                 .blurb("Wait for the first buffer to reach PAUSED (preroll)")
                 .default_value(true)
                 .build(),
             glib::ParamSpecInt64::builder("ts-offset")
-                .nick("Timestamp offset")
                 .blurb("Added to the time of each buffer, ns")
                 .mutable_playing()
                 .build(),
             glib::ParamSpecInt64::builder("max-lateness")
-                .nick("Maximum lateness")
                 .blurb("Drop buffers that are later than this, ns; -1: none")
                 .minimum(-1)
                 .default_value(-1)
                 .mutable_playing()
                 .build(),
+            time(
+                "render-delay",
+                "Time the network or device needs after the sink, ns: buffers are rendered earlier by this, and it counts as latency",
+                0,
+            ),
+            time(
+                "processing-deadline",
+                "Time that a live pipeline may take to process a buffer, ns: added to the latency",
+                PROCESSING_DEADLINE_NS,
+            ),
+            flag(
+                "qos",
+                "Tell upstream about late buffers (QOS events)",
+                false,
+            ),
+            time(
+                "throttle-time",
+                "With qos: ask upstream for one buffer in this time, ns; 0: all",
+                0,
+            ),
+            flag(
+                "enable-last-sample",
+                "Keep the last buffer for last-sample; off by default, since it would keep one buffer of each sink from the pools",
+                false,
+            ),
+            glib::ParamSpecBoxed::builder::<gst::Sample>("last-sample")
+                .blurb("The last rendered buffer, with enable-last-sample")
+                .read_only()
+                .build(),
         ]
     }
 
     fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        let state = &self.0;
+        let ns = || value.get::<u64>().unwrap_or(0);
+        let on = || value.get::<bool>().unwrap_or(false);
         match name {
-            "sync" => self.0.sync.store(value.get().unwrap_or(true), Relaxed),
-            "async" => self.0.preroll.store(value.get().unwrap_or(true), Relaxed),
-            "ts-offset" => self.0.offset_ns.store(value.get().unwrap_or(0), Relaxed),
-            "max-lateness" => self
-                .0
-                .max_lateness_ns
-                .store(value.get().unwrap_or(-1), Relaxed),
+            "sync" => state.sync.store(on(), Relaxed),
+            "async" => state.preroll.store(on(), Relaxed),
+            "ts-offset" => state.offset_ns.store(value.get().unwrap_or(0), Relaxed),
+            "max-lateness" => {
+                (state.max_lateness_ns).store(value.get().unwrap_or(-1), Relaxed);
+            }
+            "render-delay" => state.render_delay_ns.store(ns(), Relaxed),
+            "processing-deadline" => state.processing_deadline_ns.store(ns(), Relaxed),
+            "qos" => state.qos.store(on(), Relaxed),
+            "throttle-time" => state.throttle_ns.store(ns(), Relaxed),
+            "enable-last-sample" => {
+                state.keeps_last.store(on(), Relaxed);
+                if !on() {
+                    state.forget_last();
+                }
+            }
             _ => return false,
         }
         true
     }
 
     fn get(&self, name: &str) -> Option<glib::Value> {
+        let state = &self.0;
         Some(match name {
-            "sync" => self.0.sync.load(Relaxed).to_value(),
-            "async" => self.0.preroll.load(Relaxed).to_value(),
-            "ts-offset" => self.0.offset_ns.load(Relaxed).to_value(),
-            "max-lateness" => self.0.max_lateness_ns.load(Relaxed).to_value(),
+            "sync" => state.sync.load(Relaxed).to_value(),
+            "async" => state.preroll.load(Relaxed).to_value(),
+            "ts-offset" => state.offset_ns.load(Relaxed).to_value(),
+            "max-lateness" => state.max_lateness_ns.load(Relaxed).to_value(),
+            "render-delay" => state.render_delay_ns.load(Relaxed).to_value(),
+            "processing-deadline" => state.processing_deadline_ns.load(Relaxed).to_value(),
+            "qos" => state.qos.load(Relaxed).to_value(),
+            "throttle-time" => state.throttle_ns.load(Relaxed).to_value(),
+            "enable-last-sample" => state.keeps_last.load(Relaxed).to_value(),
+            "last-sample" => lock(&state.last).to_value(),
             _ => return None,
         })
     }
 }
+
+fn flag(name: &str, blurb: &str, default: bool) -> glib::ParamSpec {
+    glib::ParamSpecBoolean::builder(name)
+        .blurb(blurb)
+        .default_value(default)
+        .mutable_playing()
+        .build()
+}
+
+fn time(name: &str, blurb: &str, default_ns: u64) -> glib::ParamSpec {
+    glib::ParamSpecUInt64::builder(name)
+        .blurb(blurb)
+        .default_value(default_ns)
+        .mutable_playing()
+        .build()
+}
+
+/// As the stock sinks have it.
+const PROCESSING_DEADLINE_NS: u64 = 20_000_000;

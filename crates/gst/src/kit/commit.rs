@@ -1,0 +1,69 @@
+//! The end of an asynchronous state change, on a streaming thread.
+
+use gst::glib::translate::IntoGlib;
+use gst::prelude::*;
+
+/// Commits the pending change to PAUSED or PLAYING, and posts what an application expects. Returns the state that the
+/// element has reached; `None`: no such change is pending, another thread may just be taking the element down.
+///
+/// A streaming thread must not take the element's state lock: the thread that holds it may wait for the stream to stop.
+/// `gst_element_continue_state` without that lock would call `change_state` while the other thread does. So, as the
+/// base class of the stock sinks does, only the object lock is taken, under which the pending state is decided on.
+pub(crate) fn commit_state(element: &gst::Element) -> Option<gst::State> {
+    let (from, next, reached) = {
+        let _locked = element.object_lock();
+        let raw: *mut gst::ffi::GstElement = element.as_ptr();
+        // SAFETY: a live element, whose reference the caller holds. GStreamer protects the four fields by the object lock,
+        // which this thread holds; the values written are states and a state change's result.
+        unsafe {
+            let pending = (*raw).pending_state;
+            if pending != gst::ffi::GST_STATE_PAUSED && pending != gst::ffi::GST_STATE_PLAYING {
+                return None;
+            }
+            let from = (*raw).current_state;
+            let next = (*raw).next_state;
+            (*raw).current_state = pending;
+            (*raw).next_state = gst::ffi::GST_STATE_VOID_PENDING;
+            (*raw).pending_state = gst::ffi::GST_STATE_VOID_PENDING;
+            (*raw).last_return = gst::ffi::GST_STATE_CHANGE_SUCCESS;
+            (from, next, pending)
+        }
+    };
+    let paused = gst::State::Paused.into_glib();
+    let is_playing = reached == gst::ffi::GST_STATE_PLAYING;
+    if !is_playing || from != paused {
+        let pending = if is_playing {
+            gst::State::Playing
+        } else {
+            gst::State::VoidPending
+        };
+        post_change(element, state(from), state(next.max(paused)), pending);
+    }
+    let done = gst::message::AsyncDone::builder().src(element).build();
+    let _ = element.post_message(done);
+    if is_playing {
+        let (paused, playing) = (gst::State::Paused, gst::State::Playing);
+        post_change(element, paused, playing, gst::State::VoidPending);
+    }
+    // SAFETY: the condition lives as long as the element; a broadcast needs no lock.
+    unsafe {
+        let raw: *mut gst::ffi::GstElement = element.as_ptr();
+        gst::glib::ffi::g_cond_broadcast(&raw mut (*raw).state_cond);
+    }
+    Some(state(reached))
+}
+
+fn state(raw: gst::ffi::GstState) -> gst::State {
+    match raw {
+        gst::ffi::GST_STATE_PLAYING => gst::State::Playing,
+        gst::ffi::GST_STATE_PAUSED => gst::State::Paused,
+        gst::ffi::GST_STATE_READY => gst::State::Ready,
+        gst::ffi::GST_STATE_NULL => gst::State::Null,
+        _ => gst::State::VoidPending,
+    }
+}
+
+fn post_change(element: &gst::Element, old: gst::State, new: gst::State, pending: gst::State) {
+    let changed = gst::message::StateChanged::builder(old, new, pending);
+    let _ = element.post_message(changed.src(element).build());
+}

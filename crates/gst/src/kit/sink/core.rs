@@ -1,0 +1,797 @@
+//! The life of a sink: which item is next, what it waits for, what the application is told. No clock, lock or GObject.
+//!
+//! Two states. [`Life`] follows the state changes of the element and the loss of its state by a flush:
+//!
+//! | life | start | play | pause | stop | flush starts | an item arrives |
+//! |---|---|---|---|---|---|---|
+//! | `Stopped` | `Prerolling`; `Paused` if not asynchronous | | | | | refused |
+//! | `Prerolling` | | `Playing`: asynchronous change done | | `Stopped` | state lost | held; `Paused`: change committed |
+//! | `Paused` | | `Playing` | | `Stopped` | `Prerolling`: state lost, if asynchronous | held |
+//! | `Playing` | | | `Prerolling` if nothing is held and more will come, else `Paused` | `Stopped` | `Prerolling`: state lost, if asynchronous | held until its time |
+//!
+//! [`Stream`] follows the events of the stream: `Open`, `Flushing` between FLUSH_START and FLUSH_STOP, `Ending` from the
+//! arrival of the EOS, `Ended` from its turn.
+//!
+//! Items leave in the order of arrival: [`SinkCore::next`] says what is to be done with the first one, and
+//! [`SinkCore::finish`] removes it. All times are running times in nanoseconds.
+
+use std::collections::VecDeque;
+
+/// An item of the stream, in its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Item<D, E> {
+    /// To be rendered at its time.
+    Data(D, When),
+    /// For the renderer, behind all earlier items.
+    Event(E),
+    /// Stands for missing data.
+    Gap(When),
+    /// The end of the stream: takes effect at the end of the last item before.
+    End,
+}
+
+/// The time of an item, by the segment valid at its arrival: the next segment may come while it waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum When {
+    /// Without a timestamp or segment.
+    Now,
+    /// From `begin_ns` to `end_ns`, which are equal for an unknown duration.
+    At { begin_ns: u64, end_ns: u64 },
+    /// Outside of the segment: not rendered.
+    Never,
+}
+
+/// Settings and measured delays, for [`SinkCore::next`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Timing {
+    /// Items wait for their time.
+    pub(super) sync: bool,
+    /// Added to the time of each item: the latency of the pipeline and the offset, less the delay of the renderer.
+    pub(super) delay_ns: i64,
+    /// Data later than this is dropped.
+    pub(super) max_lateness_ns: Option<u64>,
+}
+
+/// What is to be done with the first item.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next<'a, D, E> {
+    /// Render it. `lateness_ns`: now less its time, if it has one.
+    Render(&'a D, Option<i64>),
+    /// Drop it: too late by this, or outside of the segment.
+    Drop(&'a D, Option<i64>),
+    /// Give it to the renderer.
+    Event(&'a E),
+    /// Nothing: a gap is over.
+    Skip,
+    /// End the stream.
+    End,
+    /// Wait until this running time.
+    Until(u64),
+    /// Wait for PLAYING.
+    Paused,
+    /// There is no item.
+    Empty,
+    /// The element has stopped, or the stream flushes.
+    Gone,
+}
+
+/// What the element has to do after an input, besides waking the waiters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Actions {
+    /// Commit the asynchronous state change.
+    pub(super) commit: bool,
+    /// Say that an asynchronous state change ended without data.
+    pub(super) async_done: bool,
+    /// Tell the parent that the state is lost until data comes again.
+    pub(super) lose_state: bool,
+    /// Post the EOS message again: the application was told before it paused.
+    pub(super) repeat_eos: bool,
+    /// Show the arriving data to the renderer: it is the first in PAUSED.
+    pub(super) preroll: bool,
+}
+
+/// Why an item is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    /// The element has stopped, or the stream flushes.
+    Flushing,
+    /// The stream has ended.
+    Ended,
+}
+
+/// A state change of the element.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// READY to PAUSED; whether the change waits for data.
+    Start { asynchronous: bool },
+    /// PAUSED to PLAYING.
+    Play,
+    /// PLAYING to PAUSED.
+    Pause,
+    /// PAUSED to READY.
+    Stop,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Life {
+    Stopped,
+    Prerolling,
+    Paused,
+    Playing,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stream {
+    Open,
+    Flushing,
+    Ending,
+    Ended,
+}
+
+/// The life of a sink.
+#[derive(Debug)]
+pub(super) struct SinkCore<D, E> {
+    life: Life,
+    stream: Stream,
+    /// The element's changes to PAUSED wait for data.
+    asynchronous: bool,
+    items: VecDeque<Item<D, E>>,
+    /// Number of the first item.
+    first: u64,
+    /// The latest end of the data and gaps so far.
+    end_ns: Option<u64>,
+    /// That was of an earlier stream.
+    is_past_end: bool,
+    rendered: u64,
+    dropped: u64,
+}
+
+impl<D, E> Default for SinkCore<D, E> {
+    fn default() -> Self {
+        SinkCore {
+            life: Life::Stopped,
+            stream: Stream::Open,
+            asynchronous: false,
+            items: VecDeque::new(),
+            first: 0,
+            end_ns: None,
+            is_past_end: false,
+            rendered: 0,
+            dropped: 0,
+        }
+    }
+}
+
+impl<D, E> SinkCore<D, E> {
+    /// A state change of the element.
+    pub(super) fn handle_change(&mut self, change: Change) -> Actions {
+        let mut actions = Actions::default();
+        match (change, self.life) {
+            (Change::Start { asynchronous }, Life::Stopped) => {
+                self.begin_stream();
+                self.asynchronous = asynchronous;
+                self.life = self.life_without_data();
+            }
+            (Change::Play, Life::Prerolling) => {
+                self.life = Life::Playing;
+                actions.async_done = true;
+            }
+            (Change::Play, Life::Paused) => {
+                self.life = Life::Playing;
+                actions.repeat_eos = self.stream == Stream::Ended;
+            }
+            (Change::Pause, Life::Playing) => {
+                let has_data = !self.items.is_empty() || self.has_end();
+                self.life = if has_data {
+                    Life::Paused
+                } else {
+                    self.life_without_data()
+                };
+            }
+            (Change::Stop, _) => {
+                self.life = Life::Stopped;
+                self.drop_items();
+            }
+            _ => {}
+        }
+        actions
+    }
+
+    /// A flush starts: everything held is dropped.
+    pub(super) fn handle_flush_start(&mut self) -> Actions {
+        self.drop_items();
+        self.stream = Stream::Flushing;
+        let lose_state = self.asynchronous && self.life != Life::Stopped;
+        if lose_state {
+            self.life = Life::Prerolling;
+        }
+        Actions {
+            lose_state,
+            ..Actions::default()
+        }
+    }
+
+    /// A flush ends.
+    pub(super) fn handle_flush_stop(&mut self) {
+        self.drop_items();
+        self.begin_stream();
+    }
+
+    /// A stream starts: an earlier end is void.
+    pub(super) fn handle_stream_start(&mut self) {
+        if self.has_end() {
+            self.stream = Stream::Open;
+        }
+    }
+
+    /// An item arrives.
+    ///
+    /// # Errors
+    /// The item is dropped.
+    #[inline]
+    pub(super) fn handle_item(&mut self, item: Item<D, E>) -> Result<Actions, Refused> {
+        self.admit()?;
+        let mut actions = Actions {
+            preroll: self.life != Life::Playing
+                && matches!(item, Item::Data(..))
+                && !self.items.iter().any(|held| matches!(held, Item::Data(..))),
+            ..Actions::default()
+        };
+        let is_event = matches!(item, Item::Event(_));
+        if self.life == Life::Prerolling && !is_event {
+            self.life = Life::Paused;
+            actions.commit = true;
+        }
+        if matches!(item, Item::End) {
+            self.stream = Stream::Ending;
+        }
+        self.items.push_back(item);
+        Ok(actions)
+    }
+
+    /// Whether an item would be accepted.
+    ///
+    /// # Errors
+    /// Why not.
+    #[inline]
+    pub(super) fn admit(&self) -> Result<(), Refused> {
+        match (self.life, self.stream) {
+            (Life::Stopped, _) | (_, Stream::Flushing) => Err(Refused::Flushing),
+            (_, Stream::Ending | Stream::Ended) => Err(Refused::Ended),
+            (_, Stream::Open) => Ok(()),
+        }
+    }
+
+    /// What is to be done with the first item. `now_ns`: `None` without a clock, when nothing waits for its time.
+    #[inline]
+    pub(super) fn next(&self, timing: &Timing, now_ns: Option<u64>) -> Next<'_, D, E> {
+        if self.is_gone() {
+            return Next::Gone;
+        }
+        let Some(item) = self.items.front() else {
+            return Next::Empty;
+        };
+        if self.life != Life::Playing {
+            return Next::Paused;
+        }
+        match item {
+            Item::Event(event) => Next::Event(event),
+            Item::Data(data, When::Never) => Next::Drop(data, None),
+            Item::Data(data, when) => {
+                let lateness_ns = timing.lateness_ns(when.begin_ns(), now_ns);
+                match lateness_ns {
+                    Some(early_ns) if early_ns < 0 => Next::until(now_ns, early_ns),
+                    Some(late_ns) if timing.is_too_late(late_ns) => Next::Drop(data, lateness_ns),
+                    _ => Next::Render(data, lateness_ns),
+                }
+            }
+            Item::Gap(when) => match timing.lateness_ns(when.begin_ns(), now_ns) {
+                Some(early_ns) if early_ns < 0 => Next::until(now_ns, early_ns),
+                _ => Next::Skip,
+            },
+            Item::End => match timing.lateness_ns(self.end_ns, now_ns) {
+                Some(early_ns) if early_ns < 0 => Next::until(now_ns, early_ns),
+                _ => Next::End,
+            },
+        }
+    }
+
+    /// The first item is rendered, dropped (`is_dropped`) or otherwise done with.
+    #[inline]
+    pub(super) fn finish(&mut self, is_dropped: bool) {
+        let Some(item) = self.items.pop_front() else {
+            return;
+        };
+        self.first += 1;
+        match item {
+            Item::Data(_, when) => {
+                self.reach(when);
+                if is_dropped {
+                    self.dropped += 1;
+                } else {
+                    self.rendered += 1;
+                }
+            }
+            Item::Gap(when) => self.reach(when),
+            Item::Event(_) => {}
+            Item::End => {
+                self.is_past_end = true;
+                // Another stream may have started behind it.
+                let is_last = !self.items.iter().any(|held| matches!(held, Item::End));
+                if self.stream == Stream::Ending && is_last {
+                    self.stream = Stream::Ended;
+                }
+            }
+        }
+    }
+
+    fn reach(&mut self, when: When) {
+        let before = self.end_ns.filter(|_| !self.is_past_end);
+        self.is_past_end = false;
+        self.end_ns = before.max(when.end_ns());
+    }
+
+    /// Data passes without ever being held: nothing is before it, and no time is waited for.
+    #[inline]
+    pub(super) fn passes_at_once(&self, timing: &Timing) -> bool {
+        self.life == Life::Playing
+            && self.stream == Stream::Open
+            && self.items.is_empty()
+            && !timing.sync
+    }
+
+    /// Data passed at once.
+    #[inline]
+    pub(super) fn count_passed(&mut self) {
+        self.rendered += 1;
+    }
+
+    /// Whether waits end: the element has stopped, or the stream flushes.
+    pub(super) fn is_gone(&self) -> bool {
+        self.life == Life::Stopped || self.stream == Stream::Flushing
+    }
+
+    pub(super) fn is_playing(&self) -> bool {
+        self.life == Life::Playing
+    }
+
+    /// Whether the state change waits for data.
+    pub(super) fn is_prerolling(&self) -> bool {
+        self.life == Life::Prerolling
+    }
+
+    /// Whether the stream's end has taken effect.
+    pub(super) fn has_ended(&self) -> bool {
+        self.stream == Stream::Ended
+    }
+
+    /// The data that arrived last, while it is held.
+    pub(super) fn newest(&self) -> Option<&D> {
+        match self.items.back() {
+            Some(Item::Data(data, _)) => Some(data),
+            _ => None,
+        }
+    }
+
+    /// The time of the first item, if it is data.
+    pub(super) fn first_when(&self) -> When {
+        match self.items.front() {
+            Some(Item::Data(_, when)) => *when,
+            _ => When::Now,
+        }
+    }
+
+    /// The latest end of what was rendered.
+    pub(super) fn reached_ns(&self) -> Option<u64> {
+        self.end_ns
+    }
+
+    /// Items held.
+    pub(super) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// Number of the item that arrived last, or of the next one if none is held.
+    pub(super) fn newest_number(&self) -> u64 {
+        (self.first + self.items.len() as u64).saturating_sub(1)
+    }
+
+    /// Whether the item of this number has left, rendered or dropped.
+    pub(super) fn has_left(&self, number: u64) -> bool {
+        number < self.first
+    }
+
+    /// Items that have left.
+    pub(super) fn left(&self) -> u64 {
+        self.first
+    }
+
+    /// Data rendered, and dropped for being late or outside of the segment.
+    pub(super) fn counts(&self) -> (u64, u64) {
+        (self.rendered, self.dropped)
+    }
+
+    fn has_end(&self) -> bool {
+        matches!(self.stream, Stream::Ending | Stream::Ended)
+    }
+
+    fn life_without_data(&self) -> Life {
+        if self.asynchronous {
+            Life::Prerolling
+        } else {
+            Life::Paused
+        }
+    }
+
+    fn begin_stream(&mut self) {
+        self.stream = Stream::Open;
+        self.end_ns = None;
+    }
+
+    fn drop_items(&mut self) {
+        self.first += self.items.len() as u64;
+        self.items.clear();
+        self.end_ns = None;
+    }
+}
+
+impl When {
+    fn begin_ns(self) -> Option<u64> {
+        match self {
+            When::At { begin_ns, .. } => Some(begin_ns),
+            When::Now | When::Never => None,
+        }
+    }
+
+    fn end_ns(self) -> Option<u64> {
+        match self {
+            When::At { end_ns, .. } => Some(end_ns),
+            When::Now | When::Never => None,
+        }
+    }
+}
+
+impl Timing {
+    /// Now less the time of an item; `None`: no time is waited for.
+    fn lateness_ns(&self, due_ns: Option<u64>, now_ns: Option<u64>) -> Option<i64> {
+        let (due_ns, now_ns) = (due_ns.filter(|_| self.sync)?, now_ns?);
+        let due_ns = signed(due_ns).saturating_add(self.delay_ns).max(0);
+        Some(signed(now_ns).saturating_sub(due_ns))
+    }
+
+    fn is_too_late(&self, late_ns: i64) -> bool {
+        self.max_lateness_ns
+            .is_some_and(|max_ns| late_ns.unsigned_abs() > max_ns)
+    }
+}
+
+impl<D, E> Next<'_, D, E> {
+    fn until(now_ns: Option<u64>, early_ns: i64) -> Self {
+        let now_ns = now_ns.unwrap_or_default();
+        Next::Until(now_ns.saturating_add(early_ns.unsigned_abs()))
+    }
+}
+
+fn signed(ns: u64) -> i64 {
+    i64::try_from(ns).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Core = SinkCore<u32, char>;
+
+    const SYNC: Timing = Timing {
+        sync: true,
+        delay_ns: 0,
+        max_lateness_ns: None,
+    };
+
+    fn at(begin_ns: u64, end_ns: u64) -> When {
+        When::At { begin_ns, end_ns }
+    }
+
+    fn playing() -> Core {
+        let mut core = Core::default();
+        core.handle_change(Change::Start {
+            asynchronous: false,
+        });
+        core.handle_change(Change::Play);
+        core
+    }
+
+    fn prerolling() -> Core {
+        let mut core = Core::default();
+        core.handle_change(Change::Start { asynchronous: true });
+        core
+    }
+
+    #[test]
+    fn a_start_waits_for_data_and_commits_once() {
+        let mut core = prerolling();
+        assert!(core.is_prerolling());
+        let first = core.handle_item(Item::Data(1, When::Now)).unwrap();
+        assert!(first.commit && first.preroll);
+        let second = core.handle_item(Item::Data(2, When::Now)).unwrap();
+        assert_eq!(second, Actions::default());
+        assert_eq!(core.next(&SYNC, Some(0)), Next::Paused);
+        assert!(!core.handle_change(Change::Play).async_done);
+        assert_eq!(core.next(&SYNC, Some(0)), Next::Render(&1, None));
+    }
+
+    #[test]
+    fn a_gap_and_the_end_complete_a_start_and_an_event_does_not() {
+        for (item, commits) in [
+            (Item::Gap(When::Now), true),
+            (Item::End, true),
+            (Item::Event('e'), false),
+        ] {
+            let actions = prerolling().handle_item(item).unwrap();
+            assert_eq!((actions.commit, actions.preroll), (commits, false));
+        }
+    }
+
+    #[test]
+    fn playing_without_data_ends_an_asynchronous_change() {
+        assert!(prerolling().handle_change(Change::Play).async_done);
+    }
+
+    #[test]
+    fn a_flush_loses_the_state_of_an_asynchronous_sink_and_drops_all() {
+        let mut core = prerolling();
+        core.handle_change(Change::Play);
+        core.handle_item(Item::Data(1, at(5, 6))).unwrap();
+        assert!(core.handle_flush_start().lose_state);
+        assert_eq!(core.next(&SYNC, Some(9)), Next::Gone);
+        assert!(core.has_left(0));
+        assert_eq!(core.admit(), Err(Refused::Flushing));
+        core.handle_flush_stop();
+        assert!(core.handle_item(Item::Data(2, at(0, 1))).unwrap().commit);
+        assert_eq!(core.next(&SYNC, Some(9)), Next::Paused, "until PLAYING");
+        let mut live = playing();
+        assert!(!live.handle_flush_start().lose_state);
+        live.handle_flush_stop();
+        live.handle_item(Item::Data(3, When::Now)).unwrap();
+        assert_eq!(live.next(&SYNC, Some(0)), Next::Render(&3, None));
+    }
+
+    #[test]
+    fn the_end_waits_for_the_end_of_the_data_and_is_repeated_after_a_pause() {
+        let mut core = playing();
+        core.handle_item(Item::Data(1, at(10, 30))).unwrap();
+        core.handle_item(Item::End).unwrap();
+        assert_eq!(core.admit(), Err(Refused::Ended));
+        assert_eq!(core.next(&SYNC, Some(10)), Next::Render(&1, Some(0)));
+        core.finish(false);
+        assert_eq!(core.next(&SYNC, Some(11)), Next::Until(30));
+        assert_eq!(core.next(&SYNC, Some(30)), Next::End);
+        core.finish(false);
+        core.handle_change(Change::Pause);
+        assert!(core.handle_change(Change::Play).repeat_eos);
+        core.handle_stream_start();
+        core.handle_change(Change::Pause);
+        assert!(!core.handle_change(Change::Play).repeat_eos);
+    }
+
+    #[test]
+    fn times_are_shifted_and_late_data_is_dropped() {
+        let mut core = playing();
+        let timing = Timing {
+            delay_ns: 100,
+            max_lateness_ns: Some(5),
+            ..SYNC
+        };
+        core.handle_item(Item::Data(1, at(10, 20))).unwrap();
+        assert_eq!(core.next(&timing, Some(50)), Next::Until(110));
+        assert_eq!(core.next(&timing, Some(115)), Next::Render(&1, Some(5)));
+        assert_eq!(core.next(&timing, Some(116)), Next::Drop(&1, Some(6)));
+        assert_eq!(core.next(&timing, None), Next::Render(&1, None));
+        core.finish(true);
+        core.handle_item(Item::Data(2, When::Never)).unwrap();
+        assert_eq!(core.next(&timing, Some(0)), Next::Drop(&2, None));
+        core.finish(true);
+        assert_eq!(core.counts(), (0, 2));
+    }
+
+    #[test]
+    fn a_stream_that_starts_behind_a_held_end_is_not_ended_by_it() {
+        let mut core = playing();
+        core.handle_item(Item::Data(1, at(50, 60))).unwrap();
+        core.handle_item(Item::End).unwrap();
+        core.handle_stream_start();
+        core.handle_item(Item::Data(2, at(0, 5))).unwrap();
+        core.finish(false);
+        core.finish(false);
+        core.handle_item(Item::End).unwrap();
+        core.finish(false);
+        assert_eq!(core.next(&SYNC, Some(5)), Next::End, "its own end counts");
+    }
+
+    /// What comes in, for the comparison with the naive twin.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Start(bool),
+        Play,
+        Pause,
+        Stop,
+        FlushStart,
+        FlushStop,
+        StreamStart,
+        Data(u64),
+        Event,
+        Gap(u64),
+        End,
+        /// Time goes on, and all that is due leaves.
+        Run(u64),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            1 => any::<bool>().prop_map(Step::Start),
+            3 => Just(Step::Play),
+            2 => Just(Step::Pause),
+            1 => Just(Step::Stop),
+            1 => Just(Step::FlushStart),
+            2 => Just(Step::FlushStop),
+            1 => Just(Step::StreamStart),
+            8 => (0..100_u64).prop_map(Step::Data),
+            1 => Just(Step::Event),
+            1 => (0..100_u64).prop_map(Step::Gap),
+            1 => Just(Step::End),
+            6 => (0..40_u64).prop_map(Step::Run),
+        ]
+    }
+
+    /// A list and the rules read off the table, one `if` each.
+    #[derive(Default)]
+    struct Twin {
+        started: bool,
+        plays: bool,
+        flushing: bool,
+        ending: bool,
+        asynchronous: bool,
+        waits_for_data: bool,
+        held: Vec<(char, u64, u32)>,
+        end_ns: u64,
+        out: Vec<u32>,
+    }
+
+    impl Twin {
+        fn input(&mut self, step: &Step, n: u32) {
+            let takes = self.started && !self.flushing && !self.ending;
+            match *step {
+                Step::Start(asynchronous) if !self.started => {
+                    *self = Twin {
+                        started: true,
+                        asynchronous,
+                        waits_for_data: asynchronous,
+                        out: std::mem::take(&mut self.out),
+                        ..Twin::default()
+                    };
+                }
+                Step::Play if self.started => {
+                    self.plays = true;
+                    self.waits_for_data = false;
+                }
+                Step::Pause if self.plays => {
+                    self.plays = false;
+                    self.waits_for_data = self.asynchronous && self.held.is_empty() && !self.ending;
+                }
+                Step::Stop => {
+                    self.started = false;
+                    self.plays = false;
+                    self.waits_for_data = false;
+                    self.held.clear();
+                    self.end_ns = 0;
+                }
+                Step::FlushStart => {
+                    self.flushing = true;
+                    self.ending = false;
+                    self.held.clear();
+                    self.end_ns = 0;
+                    if self.started && self.asynchronous {
+                        self.plays = false;
+                        self.waits_for_data = true;
+                    }
+                }
+                Step::FlushStop => {
+                    self.flushing = false;
+                    self.ending = false;
+                    self.held.clear();
+                    self.end_ns = 0;
+                }
+                Step::StreamStart => self.ending = false,
+                Step::Data(ns) if takes => self.hold('d', ns, n),
+                Step::Gap(ns) if takes => self.hold('g', ns, n),
+                Step::Event if takes => self.held.push(('e', 0, n)),
+                Step::End if takes => {
+                    self.hold('x', 0, n);
+                    self.ending = true;
+                }
+                _ => {}
+            }
+        }
+
+        fn hold(&mut self, kind: char, ns: u64, n: u32) {
+            self.held.push((kind, ns, n));
+            self.waits_for_data = false;
+        }
+
+        fn run(&mut self, now_ns: u64) {
+            while self.started && self.plays && !self.flushing {
+                let Some(&(kind, ns, n)) = self.held.first() else {
+                    return;
+                };
+                let due = match kind {
+                    'x' => self.end_ns,
+                    'e' => 0,
+                    _ => ns,
+                };
+                if due > now_ns {
+                    return;
+                }
+                self.held.remove(0);
+                match kind {
+                    'x' => self.end_ns = 0,
+                    'e' => {}
+                    _ => self.end_ns = self.end_ns.max(ns + 3),
+                }
+                if kind == 'd' {
+                    self.out.push(n);
+                }
+            }
+        }
+    }
+
+    fn run(core: &mut Core, now_ns: u64, out: &mut Vec<u32>) {
+        loop {
+            match core.next(&SYNC, Some(now_ns)) {
+                Next::Render(data, _) => out.push(*data),
+                Next::Event(_) | Next::Skip | Next::End => {}
+                Next::Until(ns) => return assert!(ns > now_ns),
+                Next::Drop(..) => panic!("nothing is dropped here"),
+                Next::Paused | Next::Empty | Next::Gone => return,
+            }
+            core.finish(false);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_does_what_a_list_would(steps in prop::collection::vec(step(), 0..120)) {
+            let (mut core, mut twin) = (Core::default(), Twin::default());
+            let (mut out, mut now_ns) = (Vec::new(), 0);
+            for (n, step) in steps.iter().enumerate() {
+                let n = n as u32;
+                twin.input(step, n);
+                match *step {
+                    Step::Start(asynchronous) => {
+                        core.handle_change(Change::Start { asynchronous });
+                    }
+                    Step::Play => drop(core.handle_change(Change::Play)),
+                    Step::Pause => drop(core.handle_change(Change::Pause)),
+                    Step::Stop => drop(core.handle_change(Change::Stop)),
+                    Step::FlushStart => drop(core.handle_flush_start()),
+                    Step::FlushStop => core.handle_flush_stop(),
+                    Step::StreamStart => core.handle_stream_start(),
+                    Step::Data(ns) => drop(core.handle_item(Item::Data(n, at(ns, ns + 3)))),
+                    Step::Gap(ns) => drop(core.handle_item(Item::Gap(at(ns, ns + 3)))),
+                    Step::Event => drop(core.handle_item(Item::Event('e'))),
+                    Step::End => drop(core.handle_item(Item::End)),
+                    Step::Run(ns) => {
+                        now_ns += ns;
+                        twin.run(now_ns);
+                        run(&mut core, now_ns, &mut out);
+                    }
+                }
+                prop_assert_eq!(&out, &twin.out);
+                prop_assert_eq!(core.len(), twin.held.len());
+                prop_assert_eq!(core.is_playing(), twin.plays);
+                prop_assert_eq!(core.is_prerolling(), twin.waits_for_data);
+                prop_assert_eq!(core.is_gone(), !twin.started || twin.flushing);
+            }
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Quality of service: what a sink tells upstream about data that comes too late or too early.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use gst::prelude::*;
+
+use super::core::When;
+use super::{Renderer, Shared, State};
+
+/// Averages of the last renders.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Qos {
+    last: Option<Pass>,
+    proportion: Option<f64>,
+    throttled_until_ns: u64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Pass {
+    begin_ns: u64,
+    now_ns: u64,
+}
+
+/// The content of a QOS event.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Report {
+    /// The time between two renders over the duration of the data: above 1, upstream is too slow.
+    pub(super) proportion: f64,
+    /// Now less the time of the data; of a throttle, the time to leave out.
+    pub(super) difference_ns: i64,
+    /// Running time of the data.
+    pub(super) begin_ns: u64,
+    pub(super) is_throttle: bool,
+}
+
+impl Qos {
+    /// Data that begins at `begin_ns` is rendered or dropped at `now_ns`, `late_ns` after its time.
+    pub(super) fn note(
+        &mut self,
+        begin_ns: u64,
+        now_ns: u64,
+        late_ns: i64,
+        throttle_ns: u64,
+    ) -> Option<Report> {
+        if let Some(last) = self.last.replace(Pass { begin_ns, now_ns })
+            && begin_ns > last.begin_ns
+        {
+            let took = now_ns.saturating_sub(last.now_ns) as f64;
+            let proportion = took / (begin_ns - last.begin_ns) as f64;
+            let known = self.proportion.unwrap_or(proportion);
+            self.proportion = Some(known + (proportion - known) / AVERAGED);
+        }
+        let mut report = Report {
+            proportion: self.proportion.unwrap_or(1.0),
+            difference_ns: late_ns,
+            begin_ns,
+            is_throttle: throttle_ns > 0,
+        };
+        if report.is_throttle {
+            // One event for each interval.
+            if now_ns < self.throttled_until_ns {
+                return None;
+            }
+            self.throttled_until_ns = now_ns.saturating_add(throttle_ns);
+            report.difference_ns = i64::try_from(throttle_ns).unwrap_or(i64::MAX);
+        }
+        Some(report)
+    }
+}
+
+impl<R: Renderer> Shared<R> {
+    /// With `qos`: what upstream is told about the first item.
+    pub(super) fn report(
+        &self,
+        state: &mut State<R>,
+        lateness_ns: Option<i64>,
+        now_ns: Option<u64>,
+    ) -> Option<Report> {
+        if !self.sync.qos.load(Relaxed) {
+            return None;
+        }
+        let When::At { begin_ns, .. } = state.core.first_when() else {
+            return None;
+        };
+        let throttle_ns = self.sync.throttle_ns.load(Relaxed);
+        (state.qos).note(begin_ns, now_ns?, lateness_ns?, throttle_ns)
+    }
+
+    pub(super) fn send_report(&self, report: Option<Report>) {
+        let pad = self.element.upgrade().and_then(|e| e.sink_pads().pop());
+        let (Some(report), Some(pad)) = (report, pad) else {
+            return;
+        };
+        let kind = match report.difference_ns {
+            _ if report.is_throttle => gst::QOSType::Throttle,
+            late_ns if late_ns > 0 => gst::QOSType::Underflow,
+            _ => gst::QOSType::Overflow,
+        };
+        let begin = gst::ClockTime::from_nseconds(report.begin_ns);
+        let event = gst::event::Qos::builder(kind, report.proportion, report.difference_ns);
+        pad.push_event(event.timestamp(begin).build());
+    }
+
+    /// With `qos`: the application is told about dropped data. `counts`: rendered and dropped.
+    pub(super) fn post_drop(&self, report: Option<Report>, (rendered, dropped): (u64, u64)) {
+        let Some(report) = report else { return };
+        let running = gst::ClockTime::from_nseconds(report.begin_ns);
+        self.post(|element| {
+            gst::message::Qos::builder(true)
+                .running_time(running)
+                .values(report.difference_ns, report.proportion, 1_000_000)
+                .stats(
+                    gst::GenericFormattedValue::Buffers(Some(gst::format::Buffers::from_u64(
+                        rendered,
+                    ))),
+                    gst::GenericFormattedValue::Buffers(Some(gst::format::Buffers::from_u64(
+                        dropped,
+                    ))),
+                )
+                .src(element)
+                .build()
+        });
+    }
+}
+
+/// Renders that the average follows.
+const AVERAGED: f64 = 8.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn the_proportion_is_above_one_for_slow_data_and_one_on_time() {
+        let (mut slow, mut on_time) = (Qos::default(), Qos::default());
+        let (mut late, mut punctual) = (1.0, 0.0);
+        for i in 0..50 {
+            let begin_ns = i * 10 * MS;
+            // Twice as long for each as its duration.
+            let report = slow.note(begin_ns, 2 * begin_ns, begin_ns as i64, 0);
+            late = report.unwrap().proportion;
+            punctual = on_time.note(begin_ns, begin_ns, 0, 0).unwrap().proportion;
+        }
+        assert!((late - 2.0).abs() < 0.01, "{late}");
+        assert!((punctual - 1.0).abs() < 0.01, "{punctual}");
+    }
+
+    #[test]
+    fn a_throttle_is_told_once_an_interval() {
+        let mut qos = Qos::default();
+        let told = (0..100).filter(|i| qos.note(i * MS, i * MS, 0, 25 * MS).is_some());
+        assert_eq!(told.count(), 4);
+    }
+}

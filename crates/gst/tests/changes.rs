@@ -1,0 +1,496 @@
+//! Sinks and sources of pipelines that change while they play: branches removed, seeks, flushes, pauses, steps.
+//!
+//! Where the stock element of the same work exists, the same test runs with it: that is the expectation's source.
+
+mod common;
+
+use std::net::UdpSocket;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+
+use common::*;
+use gst::prelude::*;
+
+const MS: gst::ClockTime = gst::ClockTime::from_mseconds(1);
+
+fn port(socket: &UdpSocket) -> u16 {
+    socket.local_addr().unwrap().port()
+}
+
+/// Takes everything that has arrived.
+fn drain(socket: &UdpSocket) -> usize {
+    socket.set_nonblocking(true).unwrap();
+    let count = std::iter::from_fn(|| socket.recv(&mut [0; 2048]).ok()).count();
+    socket.set_nonblocking(false).unwrap();
+    count
+}
+
+/// A branch that waits for the clock or for PLAYING is unlinked and stopped: the other branch goes on.
+#[test]
+fn a_removed_branch_does_not_end_its_source() {
+    for (source, sink, paused) in [
+        ("udpsrc", "udpsink", false),
+        ("ts-udpsrc", "ts-udpsink", false),
+        ("ts-udpsrc", "ts-udpsink", true),
+    ] {
+        let (stays, goes) = (socket(), socket());
+        let pipe = Pipe::parse(&format!(
+            "{source} name=src address=127.0.0.1 port=0 ! tee name=t \
+             t. ! queue ! {sink} async=false sync=false host=127.0.0.1 port={} \
+             t. ! {} ! {sink} name=goes async=false ts-offset=3600000000000 host=127.0.0.1 port={}",
+            port(&stays),
+            if source == "udpsrc" {
+                "queue"
+            } else {
+                "identity"
+            },
+            port(&goes),
+        ));
+        pipe.play();
+        let (src, goes) = (pipe.get("src"), pipe.get("goes"));
+        if paused {
+            goes.set_locked_state(true);
+            set_state(&goes, gst::State::Paused);
+        }
+        let sender = socket();
+        let to = used_address(&src, "used-socket");
+        sender.send_to(&packet(0), to).unwrap();
+        if !paused {
+            assert_eq!(received(&stays), packet(0));
+        }
+        // As applications do it: unlinked from the tee, then stopped and removed.
+        let first = goes.static_pad("sink").unwrap().peer().unwrap();
+        let before = first.parent_element().unwrap();
+        let tee_pad = before.static_pad("sink").unwrap().peer().unwrap();
+        tee_pad.unlink(&before.static_pad("sink").unwrap()).unwrap();
+        for element in [&goes, &before] {
+            element.set_locked_state(true);
+            set_state(element, gst::State::Null);
+            pipe.0.remove(element).unwrap();
+        }
+        pipe.get("t").release_request_pad(&tee_pad);
+        let mut n = 0;
+        eventually("the other branch goes on", || {
+            n += 1;
+            sender.send_to(&packet(n), to).unwrap();
+            stays
+                .set_read_timeout(Some(std::time::Duration::from_millis(20)))
+                .unwrap();
+            let mut got = [0; 16];
+            stays.recv(&mut got).is_ok() && u32::from_be_bytes(got[..4].try_into().unwrap()) > 0
+        });
+        pipe.assert_no_error();
+    }
+}
+
+/// A pipeline whose source can be sought in, and `sink`.
+fn seekable(sink: &str) -> (Pipe, UdpSocket) {
+    let receiver = socket();
+    let pipe = Pipe::parse(&format!(
+        "audiotestsrc name=src samplesperbuffer=480 ! audio/x-raw,rate=48000 ! {sink} name=sink host=127.0.0.1 port={}",
+        port(&receiver)
+    ));
+    (pipe, receiver)
+}
+
+/// After a flushing seek, data is due from running time 0 again (GStreamer's design, "seeking").
+#[test]
+fn a_flushing_seek_in_playing_keeps_the_pace() {
+    for sink in ["udpsink", "ts-udpsink"] {
+        let (pipe, receiver) = seekable(sink);
+        pipe.to(gst::State::Playing);
+        for _ in 0..50 {
+            received(&receiver);
+        }
+        // Of the sink, as players do, and of the pipeline.
+        for target in [pipe.get("sink"), pipe.0.clone().upcast()] {
+            drain(&receiver);
+            let sought = within("a seek", move || {
+                target.seek_simple(gst::SeekFlags::FLUSH, 5 * gst::ClockTime::SECOND)
+            });
+            sought.unwrap_or_else(|error| panic!("{sink}: {error}"));
+            pipe.expect(gst::MessageType::AsyncDone);
+            pipe.to(gst::State::Playing);
+            drain(&receiver);
+            let begin = std::time::Instant::now();
+            for _ in 0..30 {
+                received(&receiver);
+            }
+            // 30 buffers of 10 ms; at full speed they take well below a millisecond each.
+            let took = begin.elapsed();
+            assert!(took.as_millis() > 150, "{sink}: {took:?}");
+            let position = pipe.0.query_position::<gst::ClockTime>().unwrap();
+            assert!(position > 5 * gst::ClockTime::SECOND, "{sink}: {position}");
+        }
+        pipe.assert_no_error();
+    }
+}
+
+#[test]
+fn a_flushing_seek_in_paused_prerolls_anew() {
+    for sink in ["udpsink", "ts-udpsink"] {
+        let (pipe, receiver) = seekable(sink);
+        pipe.to(gst::State::Paused);
+        pipe.expect(gst::MessageType::AsyncDone);
+        for _ in 0..3 {
+            let target = pipe.0.clone();
+            within("a seek", move || {
+                target.seek_simple(gst::SeekFlags::FLUSH, 5 * gst::ClockTime::SECOND)
+            })
+            .unwrap();
+            pipe.expect(gst::MessageType::AsyncDone);
+        }
+        assert_nothing(&receiver);
+        pipe.to(gst::State::Playing);
+        received(&receiver);
+        let position = pipe.0.query_position::<gst::ClockTime>().unwrap();
+        assert!(position >= 5 * gst::ClockTime::SECOND, "{sink}: {position}");
+    }
+}
+
+/// The end has its turn when the last data is over, and is told again after a pause, as by the stock sinks.
+#[test]
+fn the_end_comes_with_the_end_of_the_last_buffer_and_again_after_a_pause() {
+    for sink in ["fakesink", "ts-appsink"] {
+        let rig = Rig::without_stream(
+            &format!("{sink} sync=true async=false processing-deadline=0"),
+            gst::State::Ready,
+        );
+        let clock = gst_check::TestClock::with_start_time(100 * gst::ClockTime::SECOND);
+        rig.element.set_clock(Some(&clock)).unwrap();
+        rig.element.set_base_time(100 * gst::ClockTime::SECOND);
+        if sink == "ts-appsink" {
+            rig.element.set_property("wait-on-eos", false);
+        }
+        rig.to(gst::State::Playing);
+        rig.open_stream();
+        let mut buffer = timed(1, gst::ClockTime::ZERO);
+        buffer.make_mut().set_duration(40 * MS);
+        // The stock sink asks a test clock even for a time that has come.
+        let pushed = rig.push_aside(buffer);
+        if sink == "fakesink" {
+            clock.wait_for_next_pending_id();
+            assert!(clock.crank());
+        }
+        pushed.recv_timeout(DEADLINE).unwrap().unwrap();
+        let feed = rig.feed.clone();
+        let pushed = until_it_waits(move || feed.push_event(gst::event::Eos::new()));
+        clock.wait_for_next_pending_id();
+        assert_eq!(
+            clock.next_entry_time(),
+            Some(100 * gst::ClockTime::SECOND + 40 * MS),
+            "{sink}"
+        );
+        assert!(rig.bus.pop_filtered(&[gst::MessageType::Eos]).is_none());
+        clock.set_time(101 * gst::ClockTime::SECOND);
+        clock.process_next_clock_id();
+        assert!(pushed.join().unwrap());
+        let told = || {
+            let eos = [gst::MessageType::Eos];
+            rig.bus.timed_pop_filtered(DEADLINE_GST, &eos).is_some()
+        };
+        assert!(told(), "{sink}: at the end");
+        rig.to(gst::State::Paused);
+        rig.to(gst::State::Playing);
+        assert!(told(), "{sink}: again");
+    }
+}
+
+/// An element downstream that holds up the EOS does not hold up the context's thread.
+#[test]
+fn the_end_of_a_stream_holds_up_no_other_stream() {
+    let (name, receiver) = (context(), socket());
+    // Its sink is full: nobody takes a sample.
+    let ends = Pipe::parse(&format!(
+        "ts-appsrc name=src context={name} ! ts-appsink name=sink max-buffers=1 sync=false"
+    ));
+    let other = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={name} ! ts-udpsink sync=false async=false clients=127.0.0.1:{}",
+        port(&receiver)
+    ));
+    ends.play();
+    other.play();
+    let src = ends.get("src");
+    for n in 0..2 {
+        assert!(src.emit_by_name::<bool>("push-buffer", &[&numbered(n)]));
+    }
+    assert!(src.emit_by_name::<bool>("end-of-stream", &[]));
+    let to = target(&other.get("src"));
+    for n in 0..20 {
+        socket().send_to(&packet(n), to).unwrap();
+        assert_eq!(received(&receiver), packet(n));
+    }
+    let sink = ends.get("sink");
+    for n in 0..2 {
+        let sample: Option<gst::Sample> = sink.emit_by_name("pull-sample", &[]);
+        assert_eq!(number(sample.unwrap().buffer().unwrap()), n);
+    }
+    ends.expect(gst::MessageType::Eos);
+}
+
+/// A peer that resets its connection ends one stream with an error, at once.
+#[test]
+fn a_reset_connection_holds_up_no_other_stream() {
+    let name = context();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let receiver = socket();
+    let reset = Pipe::parse(&format!(
+        "ts-tcpclientsrc do-timestamp=true host=127.0.0.1 port={} context={name} ! ts-udpsink ts-offset=3600000000000 clients=127.0.0.1:9",
+        listener.local_addr().unwrap().port()
+    ));
+    let other = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={name} ! ts-udpsink sync=false async=false clients=127.0.0.1:{}",
+        port(&receiver)
+    ));
+    reset.play();
+    other.play();
+    let (mut peer, _) = listener.accept().unwrap();
+    use std::io::Write;
+    peer.write_all(b"something").unwrap();
+    // RFC 793: a close with zero linger sends RST.
+    let peer = socket2::Socket::from(peer);
+    peer.set_linger(Some(std::time::Duration::ZERO)).unwrap();
+    drop(peer);
+    reset.message(&[gst::MessageType::Error]);
+    let to = target(&other.get("src"));
+    for n in 0..20 {
+        socket().send_to(&packet(n), to).unwrap();
+        assert_eq!(received(&receiver), packet(n));
+    }
+}
+
+#[test]
+fn what_a_handler_of_new_sample_returns_is_the_result_of_the_push() {
+    for sink in ["appsink", "ts-appsink"] {
+        let rig = Rig::new(
+            &format!("{sink} emit-signals=true sync=false async=false"),
+            gst::State::Playing,
+        );
+        let count = Arc::new(AtomicUsize::new(0));
+        let counted = count.clone();
+        rig.element.connect("new-sample", false, move |values| {
+            let element = values[0].get::<gst::Element>().unwrap();
+            let _taken: Option<gst::Sample> = element.emit_by_name("pull-sample", &[]);
+            Some(if counted.fetch_add(1, SeqCst) == 0 {
+                gst::FlowReturn::Ok.to_value()
+            } else {
+                gst::FlowReturn::Eos.to_value()
+            })
+        });
+        assert!(rig.push(numbered(0)).is_ok(), "{sink}");
+        assert_eq!(rig.push(numbered(1)), Err(gst::FlowError::Eos), "{sink}");
+    }
+    // On a context's thread, it ends the source.
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=src context={} ! ts-appsink name=sink emit-signals=true sync=false",
+        context()
+    ));
+    pipe.get("sink").connect("new-sample", false, |_| {
+        Some(gst::FlowReturn::Eos.to_value())
+    });
+    pipe.play();
+    let src = pipe.get("src");
+    src.emit_by_name::<bool>("push-buffer", &[&numbered(0)]);
+    eventually("the source has ended", || {
+        !src.emit_by_name::<bool>("push-buffer", &[&numbered(1)])
+    });
+}
+
+#[test]
+fn a_sample_stream_that_is_polled_in_vain_keeps_one_waker() {
+    use std::task::{Context, Poll, Wake, Waker};
+    struct Nothing;
+    impl Wake for Nothing {
+        fn wake(self: Arc<Self>) {}
+    }
+    let rig = Rig::new("ts-appsink sync=false async=false", gst::State::Playing);
+    let mut stream = gstthreadbare::SampleStream::of(&rig.element).unwrap();
+    let mut wakers = Vec::new();
+    for _ in 0..100 {
+        let nothing = Arc::new(Nothing);
+        wakers.push(nothing.clone());
+        let waker = Waker::from(nothing);
+        let mut cx = Context::from_waker(&waker);
+        let polled = futures_core::Stream::poll_next(std::pin::Pin::new(&mut stream), &mut cx);
+        assert!(matches!(polled, Poll::Pending));
+    }
+    let held = || wakers.iter().filter(|w| Arc::strong_count(w) > 1).count();
+    assert_eq!(held(), 1);
+    drop(stream);
+    assert_eq!(held(), 0);
+}
+
+/// Data completes an asynchronous state change just when another thread takes the element down: the state that the
+/// second asked for stands.
+#[test]
+fn a_preroll_against_a_downward_change_leaves_no_other_state() {
+    let rig = Rig::without_stream("ts-appsink sync=false", gst::State::Ready);
+    let (element, down) = (rig.element.downgrade(), Arc::new(Mutex::new(None)));
+    let taken = down.clone();
+    rig.bus.set_sync_handler(move |_, message| {
+        // On the streaming thread, in the middle of the commit.
+        let is_commit = matches!(message.view(), gst::MessageView::StateChanged(change)
+            if change.current() == gst::State::Paused && change.old() == gst::State::Ready);
+        let element = element.upgrade().filter(|_| is_commit);
+        if let Some(element) = element {
+            let change = move || element.set_state(gst::State::Ready).map(|_| ());
+            *taken.lock().unwrap() = Some(until_it_waits(change));
+        }
+        gst::BusSyncReply::Drop
+    });
+    rig.element.set_state(gst::State::Playing).unwrap();
+    rig.open_stream();
+    let pushed = rig.push_aside(numbered(1));
+    let result = pushed.recv_timeout(DEADLINE).unwrap();
+    let down = down
+        .lock()
+        .unwrap()
+        .take()
+        .expect("the change was committed");
+    down.join().unwrap().unwrap();
+    assert_eq!(result, Err(gst::FlowError::Flushing));
+    let (changed, state, pending) = rig.element.state(DEADLINE_GST);
+    changed.unwrap();
+    let expected = (gst::State::Ready, gst::State::VoidPending);
+    assert_eq!((state, pending), expected);
+    rig.bus.unset_sync_handler();
+}
+
+#[test]
+fn a_gap_is_waited_for_like_data() {
+    for sink in ["fakesink", "ts-appsink"] {
+        let rig = Rig::without_stream(
+            &format!("{sink} sync=true async=false processing-deadline=0"),
+            gst::State::Ready,
+        );
+        let clock = gst_check::TestClock::with_start_time(100 * gst::ClockTime::SECOND);
+        rig.element.set_clock(Some(&clock)).unwrap();
+        rig.element.set_base_time(100 * gst::ClockTime::SECOND);
+        rig.to(gst::State::Playing);
+        rig.open_stream();
+        let feed = rig.feed.clone();
+        let gap = gst::event::Gap::builder(20 * MS).duration(10 * MS).build();
+        let pushed = until_it_waits(move || feed.push_event(gap));
+        clock.wait_for_next_pending_id();
+        let due = clock.next_entry_time().unwrap();
+        assert!(
+            due >= 100 * gst::ClockTime::SECOND + 20 * MS,
+            "{sink}: {due}"
+        );
+        clock.set_time(101 * gst::ClockTime::SECOND);
+        clock.process_next_clock_id();
+        assert!(pushed.join().unwrap());
+    }
+}
+
+/// Data that is late is told upstream, and a dropped buffer to the application (GStreamer's design, "qos").
+#[test]
+fn late_data_is_told_upstream_and_to_the_application() {
+    for sink in ["fakesink", "ts-appsink"] {
+        let rig = Rig::without_stream(
+            &format!("{sink} sync=true qos=true async=false max-lateness=50000000"),
+            gst::State::Ready,
+        );
+        let clock = gst::SystemClock::obtain();
+        rig.element.set_clock(Some(&clock)).unwrap();
+        rig.element
+            .set_base_time(clock.time() - 10 * gst::ClockTime::SECOND);
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let (kept, feed) = (told.clone(), rig.feed.clone());
+        feed.add_probe(gst::PadProbeType::EVENT_UPSTREAM, move |_, info| {
+            if let Some(gst::EventView::Qos(qos)) = info.event().map(|event| event.view()) {
+                kept.lock().unwrap().push((qos.get().2, qos.get().3));
+            }
+            gst::PadProbeReturn::Ok
+        });
+        rig.to(gst::State::Playing);
+        rig.open_stream();
+        for n in 0..20_u32 {
+            let mut late = timed(n, u64::from(n) * 10 * MS);
+            late.make_mut().set_duration(10 * MS);
+            let _ = rig.push(late);
+        }
+        let told = told.lock().unwrap().clone();
+        let (jitter, begin) = told
+            .last()
+            .copied()
+            .unwrap_or_else(|| panic!("{sink}: none"));
+        assert!(jitter > 9 * 1_000_000_000, "{sink}: {jitter}");
+        assert!(begin.is_some(), "{sink}");
+        let message = rig
+            .bus
+            .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Qos]);
+        assert!(message.is_some(), "{sink}");
+    }
+}
+
+#[test]
+fn the_latency_has_the_deadline_and_the_delay_as_that_of_the_stock_sink() {
+    let [stock, ours] = ["fakesink", "ts-udpsink"].map(|sink| {
+        let pipe = Pipe::parse(&format!(
+            "audiotestsrc is-live=true ! {sink} name=sink sync=true processing-deadline=7000000 render-delay=5000000"
+        ));
+        pipe.to(gst::State::Playing);
+        let mut query = gst::query::Latency::new();
+        assert!(pipe.get("sink").query(&mut query), "{sink}");
+        query.result()
+    });
+    assert_eq!(ours, stock);
+}
+
+#[test]
+fn the_last_sample_is_kept_if_that_is_asked_for() {
+    let rig = Rig::new(
+        "ts-appsink sync=false async=false enable-last-sample=true",
+        gst::State::Playing,
+    );
+    for n in 0..3 {
+        rig.push(numbered(n)).unwrap();
+    }
+    let last = || rig.element.property::<Option<gst::Sample>>("last-sample");
+    assert_eq!(number(last().unwrap().buffer().unwrap()), 2);
+    rig.feed.push_event(gst::event::FlushStart::new());
+    assert!(last().is_none(), "as the stock sinks");
+}
+
+#[test]
+fn a_step_is_refused_clearly() {
+    let rig = Rig::new("ts-appsink sync=false async=false", gst::State::Playing);
+    let step = gst::event::Step::new(gst::format::Buffers::from_u64(1), 1.0, true, false);
+    assert!(!rig.element.send_event(step));
+    let warning = rig
+        .bus
+        .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Warning]);
+    assert!(text(&warning.unwrap()).contains("STEP"));
+}
+
+/// A live source is flushed from downstream, as the stock sources are: nothing comes until the flush ends.
+#[test]
+fn a_flush_from_downstream_is_the_source_s_own() {
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 context={} ! ts-appsink name=sink sync=false async=false",
+        context()
+    ));
+    pipe.play();
+    let (src, pad) = (pipe.get("src"), pipe.pad("src", "src"));
+    let (send, seen) = channel();
+    pad.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        let _ = send.send(number(info.buffer().unwrap()));
+        gst::PadProbeReturn::Ok
+    });
+    let sender = socket();
+    sender.send_to(&packet(1), target(&src)).unwrap();
+    assert_eq!(seen.recv_timeout(DEADLINE).unwrap(), 1);
+    assert!(pad.send_event(gst::event::FlushStart::new()));
+    let place = threadbare_runtime::Context::find(&src.property::<String>("context")).unwrap();
+    place.shards()[0].call(|_| ()).unwrap();
+    sender.send_to(&packet(2), target(&src)).unwrap();
+    for _ in 0..3 {
+        place.shards()[0].call(|_| ()).unwrap();
+    }
+    assert!(seen.try_recv().is_err(), "it flushes");
+    assert!(pad.send_event(gst::event::FlushStop::new(true)));
+    sender.send_to(&packet(3), target(&src)).unwrap();
+    eventually("data comes again", || seen.try_recv() == Ok(3));
+}
