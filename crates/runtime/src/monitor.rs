@@ -507,4 +507,85 @@ mod loom_tests {
             assert!(!monitor.lock().has_waiter(Topics::ALL));
         });
     }
+
+    const ITEM: Topics = Topics::of(1);
+    const ROOM: Topics = Topics::of(2);
+
+    /// A queue of one place.
+    #[derive(Default)]
+    struct Queue {
+        item: Option<u8>,
+        is_stopped: bool,
+    }
+
+    fn park_until<F: Future + Unpin>(mut future: F) -> F::Output {
+        let waker = waker();
+        let mut cx = Context::from_waker(&waker);
+        loop {
+            match Pin::new(&mut future).poll(&mut cx) {
+                Poll::Ready(output) => return output,
+                Poll::Pending => thread::park(),
+            }
+        }
+    }
+
+    /// `false`: stopped.
+    fn push(queue: &Arc<Monitor<Queue>>, item: u8) -> bool {
+        park_until(queue.until(ROOM, |queue| {
+            if queue.is_stopped {
+                return Poll::Ready(false);
+            }
+            if queue.item.is_some() {
+                return Poll::Pending;
+            }
+            queue.item = Some(item);
+            queue.wake(ITEM);
+            Poll::Ready(true)
+        }))
+    }
+
+    fn pop(queue: &Arc<Monitor<Queue>>) -> Option<u8> {
+        park_until(queue.until(ITEM, |queue| {
+            if queue.is_stopped {
+                return Poll::Ready(None);
+            }
+            let Some(item) = queue.item.take() else {
+                return Poll::Pending;
+            };
+            queue.wake(ROOM);
+            Poll::Ready(Some(item))
+        }))
+    }
+
+    #[test]
+    fn loom_a_queue_hands_all_items_over_in_order() {
+        loom::model(|| {
+            let queue = Arc::new(Monitor::new(Queue::default()));
+            let writer = thread::spawn({
+                let queue = queue.clone();
+                move || (1..=2).all(|item| push(&queue, item))
+            });
+            assert_eq!((pop(&queue), pop(&queue)), (Some(1), Some(2)));
+            assert!(writer.join().unwrap());
+        });
+    }
+
+    /// A stop releases a writer that waits for room, whatever it meets.
+    #[test]
+    fn loom_a_stop_releases_the_writer() {
+        loom::model(|| {
+            let queue = Arc::new(Monitor::new(Queue::default()));
+            let writer = thread::spawn({
+                let queue = queue.clone();
+                move || (1..=2).all(|item| push(&queue, item))
+            });
+            {
+                let mut queue = queue.lock();
+                queue.is_stopped = true;
+                queue.wake(Topics::ALL);
+            }
+            assert!(!writer.join().unwrap(), "nothing makes room");
+            assert!(!queue.lock().has_waiter(Topics::ALL));
+        });
+    }
 }
