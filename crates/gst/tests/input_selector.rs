@@ -41,6 +41,18 @@ impl Selector {
         selector
     }
 
+    /// On a test clock, which stands at 100 s, the base time.
+    fn with_clock(properties: &str) -> (Selector, gst_check::TestClock) {
+        let selector = Selector::new(properties, 2);
+        let element = &selector.rig.element;
+        let clock = gst_check::TestClock::with_start_time(100 * gst::ClockTime::SECOND);
+        selector.rig.to(gst::State::Paused);
+        element.set_clock(Some(&clock)).unwrap();
+        element.set_base_time(100 * gst::ClockTime::SECOND);
+        selector.rig.to(gst::State::Playing);
+        (selector, clock)
+    }
+
     fn select(&self, i: usize) {
         self.rig
             .element
@@ -107,6 +119,14 @@ fn caps_before(seen: &Receiver<Seen>) -> (Option<i32>, bool, gst::Buffer) {
 fn properties_and_pads_are_those_of_existing_pipelines() {
     let own: &[Row] = &[
         ("active-pad", "GstPad", "NULL", None, true),
+        ("cache-buffers", "gboolean", "false", None, true),
+        (
+            "sync-mode",
+            "ThreadbareInputSelectorSyncMode",
+            "active-segment",
+            None,
+            true,
+        ),
         ("n-pads", "guint", "0", Some(("0", "4294967295")), false),
         ("sync-streams", "gboolean", "true", None, true),
     ];
@@ -466,4 +486,114 @@ fn what_is_chosen_by_itself_is_notified_and_may_be_read_there() {
     assert_eq!(notified.recv_timeout(DEADLINE), Ok((Some(second), 1)));
     assert_eq!(pushed.recv_timeout(DEADLINE), Ok(Ok(gst::FlowSuccess::Ok)));
     assert_eq!(number(&selector.rig.buffer()), 1);
+}
+
+/// The pads of the stock element, by GObject's introspection.
+#[test]
+fn the_properties_of_the_pads_are_those_of_the_stock_element() {
+    let [stock, ours] = ["input-selector", "ts-input-selector"].map(|factory| {
+        let pad = make(factory).request_pad_simple("sink_%u").unwrap();
+        let mut all: Vec<_> = pad
+            .list_properties()
+            .iter()
+            .filter(|spec| spec.owner_type() != gst::Pad::static_type())
+            .filter(|spec| spec.owner_type() != gst::Object::static_type())
+            .map(|spec| {
+                let default = format!("{:?}", spec.default_value());
+                (spec.name().to_owned(), spec.value_type(), default)
+            })
+            .collect();
+        all.sort();
+        all
+    });
+    assert_eq!(ours, stock);
+    assert!(!ours.is_empty());
+}
+
+#[test]
+fn an_inactive_pad_answers_as_it_is_told() {
+    for factory in ["input-selector", "ts-input-selector"] {
+        let rig = Rig::without_stream(&format!("{factory} sync-streams=false"), gst::State::Null);
+        let inputs: Vec<Input> = (0..2)
+            .map(|_| {
+                let sink = rig.element.request_pad_simple("sink_%u").unwrap();
+                let feed = gst::Pad::builder(gst::PadDirection::Src).build();
+                feed.set_active(true).unwrap();
+                feed.link(&sink).unwrap();
+                Input { feed, sink }
+            })
+            .collect();
+        rig.to(gst::State::Playing);
+        for (i, input) in inputs.iter().enumerate() {
+            input.open(i as i32);
+        }
+        rig.element.set_property("active-pad", &inputs[0].sink);
+        inputs[0].feed.push(for_10_ms(0, 30 * MS)).unwrap();
+        assert!(
+            inputs[1]
+                .feed
+                .push(for_10_ms(1, gst::ClockTime::ZERO))
+                .is_ok(),
+            "{factory}"
+        );
+        inputs[1].sink.set_property("always-ok", false);
+        let answer = inputs[1].feed.push(for_10_ms(2, 10 * MS));
+        assert_eq!(answer, Err(gst::FlowError::NotLinked), "{factory}");
+        assert!(inputs[0].sink.property::<bool>("active"), "{factory}");
+        assert!(!inputs[1].sink.property::<bool>("active"), "{factory}");
+        let tags = inputs[0].sink.property::<Option<gst::TagList>>("tags");
+        assert!(
+            tags.unwrap().get::<gst::tags::Title>().is_some(),
+            "{factory}"
+        );
+        let reached = inputs[0].sink.property::<i64>("running-time");
+        assert!(reached >= 30_000_000, "{factory}: {reached}");
+    }
+}
+
+#[test]
+fn inactive_inputs_wait_for_the_clock_if_they_are_told_to() {
+    let (selector, clock) = Selector::with_clock("sync-mode=clock");
+    selector.inputs[0]
+        .feed
+        .push(for_10_ms(0, 500 * MS))
+        .unwrap();
+    let pushed = selector.inputs[1].push_aside(for_10_ms(1, 40 * MS));
+    clock.wait_for_next_pending_id();
+    let due = 100 * gst::ClockTime::SECOND + 40 * MS;
+    assert_eq!(
+        clock.next_entry_time(),
+        Some(due),
+        "not the output's 500 ms"
+    );
+    assert!(pushed.try_recv().is_err());
+    assert!(clock.crank());
+    pushed.recv_timeout(DEADLINE).unwrap().unwrap();
+    // A switch ends the wait.
+    let pushed = selector.inputs[1].push_aside(for_10_ms(2, 90 * MS));
+    clock.wait_for_next_pending_id();
+    selector.select(1);
+    pushed.recv_timeout(DEADLINE).unwrap().unwrap();
+    assert_eq!(number(&selector.rig.buffer()), 0);
+    assert_eq!(number(&selector.rig.buffer()), 2);
+}
+
+#[test]
+fn what_was_passed_ahead_of_its_time_comes_again_after_a_switch_away_and_back() {
+    let (selector, clock) = Selector::with_clock("sync-mode=clock cache-buffers=true");
+    for n in 0..4 {
+        let pts = u64::from(n) * 10 * MS;
+        selector.inputs[0].feed.push(for_10_ms(n, pts)).unwrap();
+    }
+    selector.select(1);
+    selector.inputs[1]
+        .feed
+        .push(for_10_ms(10, gst::ClockTime::ZERO))
+        .unwrap();
+    // Two of the four are over by now.
+    clock.set_time(100 * gst::ClockTime::SECOND + 20 * MS);
+    selector.select(0);
+    selector.inputs[0].feed.push(for_10_ms(4, 40 * MS)).unwrap();
+    let got: Vec<u32> = (0..8).map(|_| number(&selector.rig.buffer())).collect();
+    assert_eq!(got, [0, 1, 2, 3, 10, 2, 3, 4]);
 }

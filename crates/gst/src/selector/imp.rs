@@ -6,11 +6,13 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use super::turns::{Turn, Turns, Verdict};
+use super::pad::SelectorPad;
+use super::turns::{SyncMode, Turn, Turns, Verdict};
 use crate::kit::context::ContextSettings;
 use crate::kit::pending::{self, Hold, Pending};
 use crate::kit::queue::Item;
 use crate::kit::stats::StatsProperty;
+use crate::kit::time::RunningTime;
 use crate::kit::{lock, pad_function};
 
 #[derive(Properties)]
@@ -19,6 +21,8 @@ pub struct InputSelector {
     #[property(name = "active-pad", nick = "Active pad", blurb = "Sink pad whose stream passes; the first pad unless set", type = Option<gst::Pad>, get = |s: &Self| s.turns.state().active_pad(), set = Self::set_active_pad)]
     #[property(name = "n-pads", nick = "Number of pads", blurb = "Sink pads", type = u32, get = |s: &Self| s.turns.state().pads().len() as u32)]
     #[property(name = "sync-streams", nick = "Synchronise streams", blurb = "Hold inactive inputs until the running time of the output; false: drop their buffers at once", type = bool, get = |s: &Self| s.turns.state().sync_streams, set = |s: &Self, v: bool| s.turns.state().sync_streams = v, default = true)]
+    #[property(name = "sync-mode", nick = "Synchronisation mode", blurb = "With sync-streams: what inactive inputs wait for, the running time of the output or the clock", type = SyncMode, get = |s: &Self| s.turns.state().sync_mode, set = |s: &Self, v: SyncMode| s.turns.state().sync_mode = v, builder(SyncMode::ActiveSegment))]
+    #[property(name = "cache-buffers", nick = "Cache buffers", blurb = "With sync-streams: keep what the active input passed ahead of its time, and pass it again after a switch away and back", type = bool, get = |s: &Self| s.turns.state().caches, set = |s: &Self, v: bool| s.turns.state().caches = v, default = false)]
     turns: Turns,
     /// Each input is passed on by the thread that pushes it: there is nothing to run elsewhere.
     context: Mutex<ContextSettings>,
@@ -97,7 +101,14 @@ impl InputSelector {
             gst::EventType::FlushStop => {
                 !self.turns.flush(id, false) || self.src_pad.push_event(event)
             }
-            _ if event.is_serialized() => self.take(id, pad, Item::Event(event)).is_ok(),
+            _ if event.is_serialized() => {
+                if let gst::EventView::Tag(tag) = event.view()
+                    && let Some(pad) = pad.downcast_ref::<SelectorPad>()
+                {
+                    pad.note_tags(tag.tag_owned());
+                }
+                self.take(id, pad, Item::Event(event)).is_ok()
+            }
             _ if self.turns.state().is_active(id) => self.src_pad.push_event(event),
             _ => true,
         }
@@ -136,10 +147,12 @@ impl InputSelector {
 
     fn new_pad(&self, templ: &gst::PadTemplate, id: u32, name: &str) -> gst::Pad {
         let error = || Err(gst::FlowError::Error);
-        let chain = move |pad: &gst::Pad, parent: Option<&gst::Object>, item| {
-            pad_function::<InputSelector, _>(parent, error, |imp| imp.take(id, pad, item))
+        let chain = move |pad: &SelectorPad, parent: Option<&gst::Object>, item| {
+            pad_function::<InputSelector, _>(parent, error, |imp| {
+                imp.take(id, pad.upcast_ref(), item)
+            })
         };
-        gst::Pad::builder_from_template(templ)
+        let pad = gst::PadBuilder::<SelectorPad>::from_template(templ)
             .name(name)
             .chain_function(move |pad, parent, buffer| chain(pad, parent, Item::Buffer(buffer)))
             .chain_list_function(move |pad, parent, list| chain(pad, parent, Item::List(list)))
@@ -147,17 +160,19 @@ impl InputSelector {
                 pad_function::<InputSelector, _>(
                     parent,
                     || false,
-                    |imp| imp.sink_event(id, pad, event),
+                    |imp| imp.sink_event(id, pad.upcast_ref(), event),
                 )
             })
             .query_function(move |pad, parent, query| {
                 pad_function::<InputSelector, _>(
                     parent,
                     || false,
-                    |imp| imp.sink_query(id, pad, query),
+                    |imp| imp.sink_query(id, pad.upcast_ref(), query),
                 )
             })
-            .build()
+            .build();
+        pad.join(self.turns.clone(), id);
+        pad.upcast()
     }
 }
 
@@ -201,6 +216,20 @@ impl Passing {
         std::future::poll_fn(|cx| pending.poll(cx)).await
     }
 
+    /// What the input passed before a switch away from it, ahead of its time.
+    fn note_pushed(&self, turn: &Turn, is_new: bool) -> Vec<gst::Buffer> {
+        let mut state = self.turns.state();
+        let cached = if is_new {
+            state.take_cached(turn.id())
+        } else {
+            Vec::new()
+        };
+        if let (Item::Buffer(buffer), Some(end_ns)) = (&self.item, self.end_ns) {
+            state.cache(turn.id(), end_ns, buffer);
+        }
+        cached
+    }
+
     fn carry_out(self, turn: Turn, verdict: Verdict) -> Result<gst::FlowSuccess, gst::FlowError> {
         let event = match &self.item {
             Item::Event(event) => Some(event.clone()),
@@ -215,8 +244,14 @@ impl Passing {
             }
         }
         let result = match verdict {
-            Verdict::Push { is_new } => push(&self.pad, &self.src_pad, self.item, is_new),
-            Verdict::Drop => Ok(gst::FlowSuccess::Ok),
+            Verdict::Push { is_new } => {
+                let cached = self.note_pushed(&turn, is_new);
+                push(&self.pad, &self.src_pad, self.item, is_new, cached)
+            }
+            Verdict::Drop => {
+                let pad = self.pad.downcast_ref::<SelectorPad>();
+                pad.map_or(Ok(gst::FlowSuccess::Ok), SelectorPad::dropped)
+            }
             Verdict::Flushing => Err(gst::FlowError::Flushing),
         };
         turn.finish(verdict, self.end_ns, event.as_ref());
@@ -230,9 +265,20 @@ fn push(
     src_pad: &gst::Pad,
     mut item: Item,
     is_new: bool,
+    cached: Vec<gst::Buffer>,
 ) -> Result<gst::FlowSuccess, gst::FlowError> {
     if is_new {
         announce(pad, src_pad);
+        let mut is_first = true;
+        for mut buffer in cached {
+            if std::mem::take(&mut is_first) {
+                buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
+            }
+            src_pad.push(buffer)?;
+        }
+        if !is_first {
+            return item.push(src_pad);
+        }
         match &mut item {
             Item::Buffer(buffer) => buffer.make_mut().set_flags(gst::BufferFlags::DISCONT),
             Item::List(list) => {
@@ -395,8 +441,20 @@ impl ElementImpl for InputSelector {
             gst::StateChange::ReadyToPaused => self.turns.stop(false),
             // Waiting threads come back before the pads are deactivated.
             gst::StateChange::PausedToReady => self.turns.stop(true),
+            gst::StateChange::PlayingToPaused => self.turns.set_time(RunningTime::default()),
             _ => {}
         }
-        self.parent_change_state(transition)
+        let result = self.parent_change_state(transition)?;
+        if transition == gst::StateChange::PausedToPlaying {
+            self.turns.set_time(RunningTime::of(&*self.obj()));
+        }
+        Ok(result)
+    }
+
+    fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+        let accepted = self.parent_set_clock(clock);
+        let time = RunningTime::with_clock(&*self.obj(), clock.cloned());
+        self.turns.set_time(time);
+        accepted
     }
 }

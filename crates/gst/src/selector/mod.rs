@@ -4,6 +4,7 @@
 //! - `turns`: whose turn it is to push, and which buffers are held or dropped meanwhile.
 
 mod imp;
+mod pad;
 mod turns;
 
 use gst::glib;

@@ -5,10 +5,32 @@
 //! place. The state is under one lock, which nobody holds across a call out of the element.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::Poll;
 
+use gst::glib;
 use threadbare_runtime::{Guard, Monitor, Topics};
+
+use crate::kit::time::{ClockWait, RunningTime};
+
+/// What the buffers of inactive inputs wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
+#[enum_type(name = "ThreadbareInputSelectorSyncMode")]
+#[allow(unreachable_pub, reason = "the type of a public property")]
+pub enum SyncMode {
+    /// The output has passed their running time.
+    #[default]
+    #[enum_value(
+        name = "Sync using the current active segment",
+        nick = "active-segment"
+    )]
+    ActiveSegment,
+    /// The clock has reached their running time.
+    #[enum_value(name = "Sync using the clock", nick = "clock")]
+    Clock,
+}
 
 /// Shared by the element and what waits.
 #[derive(Clone)]
@@ -32,6 +54,9 @@ pub(super) struct State {
     position_ns: Option<u64>,
     is_stopped: bool,
     pub(super) sync_streams: bool,
+    pub(super) sync_mode: SyncMode,
+    pub(super) caches: bool,
+    time: RunningTime,
     /// Buffers, and lists of them.
     pub(super) passed: u64,
     pub(super) dropped: u64,
@@ -48,6 +73,10 @@ struct Input {
     is_new: bool,
     /// What is being passed or waits, in order.
     tickets: VecDeque<u64>,
+    /// Running time up to which it has come, ns.
+    position_ns: Option<u64>,
+    /// Buffers passed whose time has not come, with their end in running time, ns: passed again after a switch away and back.
+    cached: VecDeque<(u64, gst::Buffer)>,
 }
 
 /// What is to be done with something.
@@ -75,7 +104,14 @@ impl Turns {
             is_flushing: false,
             is_new: true,
             tickets: VecDeque::new(),
+            position_ns: None,
+            cached: VecDeque::new(),
         });
+    }
+
+    /// The clock or the base time has changed.
+    pub(super) fn set_time(&self, time: RunningTime) {
+        self.change(|state| state.time = time);
     }
 
     /// Waiting threads come back.
@@ -115,6 +151,8 @@ impl Turns {
             for input in &mut state.inputs {
                 (input.is_eos, input.is_flushing, input.is_new) = (false, false, true);
                 input.segment = None;
+                input.position_ns = None;
+                input.cached.clear();
             }
         });
     }
@@ -130,6 +168,8 @@ impl Turns {
                 input.is_flushing = is_flushing;
                 input.is_eos = false;
                 input.segment = None;
+                input.position_ns = None;
+                input.cached.clear();
             }
             is_active
         })
@@ -208,6 +248,53 @@ impl State {
         segment.to_running_time(time).map(gst::ClockTime::nseconds)
     }
 
+    /// Running time up to which an input has come, ns.
+    pub(super) fn position_ns(&self, id: u32) -> i64 {
+        let input = self.inputs.iter().find(|input| input.id == id);
+        let position_ns = input.and_then(|input| input.position_ns).unwrap_or(0);
+        i64::try_from(position_ns).unwrap_or(i64::MAX)
+    }
+
+    /// The present, for what is fresh: by the clock, or the position of the output.
+    fn now_ns(&self) -> Option<u64> {
+        match self.sync_mode {
+            SyncMode::Clock => self.time.now_ns(),
+            SyncMode::ActiveSegment => self.position_ns,
+        }
+    }
+
+    /// Keeps a passed buffer while its time has not come.
+    pub(super) fn cache(&mut self, id: u32, end_ns: u64, buffer: &gst::Buffer) {
+        if !self.caches || !self.sync_streams {
+            return;
+        }
+        let now_ns = self.now_ns().unwrap_or(0);
+        if let Some(input) = self.input(id) {
+            while input
+                .cached
+                .front()
+                .is_some_and(|(end_ns, _)| *end_ns <= now_ns)
+                || input.cached.len() >= CACHED_MAX
+            {
+                input.cached.pop_front();
+            }
+            input.cached.push_back((end_ns, buffer.clone()));
+        }
+    }
+
+    /// The kept buffers of an input that passes again whose time has still not come.
+    pub(super) fn take_cached(&mut self, id: u32) -> Vec<gst::Buffer> {
+        let now_ns = self.now_ns().unwrap_or(0);
+        let cached = self
+            .input(id)
+            .map(|input| std::mem::take(&mut input.cached));
+        let fresh = cached.into_iter().flatten();
+        fresh
+            .filter(|(end_ns, _)| *end_ns > now_ns)
+            .map(|(_, buffer)| buffer)
+            .collect()
+    }
+
     /// Notes what an event means for an input, when its turn has come.
     fn note(&mut self, id: u32, event: &gst::Event) {
         let Some(input) = self.input(id) else {
@@ -243,9 +330,16 @@ impl State {
             self.is_pushing = true;
             return Some(Verdict::Push { is_new });
         }
+        let Some(time_ns) = time_ns.filter(|_| self.sync_streams) else {
+            return Some(Verdict::Drop);
+        };
+        if self.sync_mode == SyncMode::Clock {
+            // Without a clock there is nothing to wait for.
+            let is_due = self.time.now_ns().is_none_or(|now_ns| now_ns >= time_ns);
+            return is_due.then_some(Verdict::Drop);
+        }
         // Held until the output is past its beginning, so that a switch goes on without a gap; without an output that moves there is nothing to hold it for.
-        let (Some(time_ns), Some(active)) = (time_ns.filter(|_| self.sync_streams), self.active)
-        else {
+        let Some(active) = self.active else {
             return Some(Verdict::Drop);
         };
         let has_ended = self.input(active).is_none_or(|input| input.is_eos);
@@ -267,6 +361,10 @@ pub(super) struct Turn {
 }
 
 impl Turn {
+    pub(super) fn id(&self) -> u32 {
+        self.id
+    }
+
     pub(super) fn now(&self) -> Option<Verdict> {
         (self.turns.state()).decide(self.id, self.ticket, self.time_ns)
     }
@@ -283,20 +381,50 @@ impl Turn {
                 state.position_ns = end_ns;
             }
         }
+        if let Some(input) = state.input(self.id).filter(|_| end_ns.is_some()) {
+            input.position_ns = end_ns;
+        }
         // What waits is woken by the drop.
     }
 }
 
 impl Turn {
     /// The same, when it is known.
-    pub(super) fn verdict(&self) -> impl Future<Output = Verdict> + Send + 'static {
+    pub(super) async fn verdict(&self) -> Verdict {
         let (id, ticket, time_ns) = (self.id, self.ticket, self.time_ns);
-        (self.turns.0).until(Topics::ALL, move |state| {
+        let decided = (self.turns.0).until(Topics::ALL, move |state| {
             match state.decide(id, ticket, time_ns) {
                 Some(verdict) => Poll::Ready(verdict),
                 None => Poll::Pending,
             }
+        });
+        let (mut decided, mut clock) = (pin!(decided), None);
+        poll_fn(|cx| {
+            loop {
+                // The changes of the state first: they may end the wait for the clock, or begin another.
+                if let Poll::Ready(verdict) = decided.as_mut().poll(cx) {
+                    return Poll::Ready(verdict);
+                }
+                clock = self.clock_wait();
+                let Some(wait) = &mut clock else {
+                    return Poll::Pending;
+                };
+                if Pin::new(wait).poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
         })
+        .await
+    }
+
+    /// With `sync-mode=clock`: the wait for the time of an inactive input's buffer.
+    fn clock_wait(&self) -> Option<ClockWait> {
+        let state = self.turns.state();
+        let is_by_clock = state.sync_streams && state.sync_mode == SyncMode::Clock;
+        let time_ns = self
+            .time_ns
+            .filter(|_| is_by_clock && !state.is_active(self.id))?;
+        Some(state.time.wait_until(time_ns))
     }
 }
 
@@ -309,3 +437,6 @@ impl Drop for Turn {
         });
     }
 }
+
+/// Kept buffers of one input: ten seconds of telephony. Only an upstream that runs far ahead of the clock has more.
+const CACHED_MAX: usize = 500;
