@@ -222,6 +222,42 @@ fn a_full_queue_that_is_removed_from_a_tee_leaves_the_other_branch_playing() {
     pipe.assert_no_error();
 }
 
+/// Downstream of the removed branch stays stuck: no room comes, and no stop.
+#[test]
+fn a_source_waits_for_no_branch_that_was_unlinked() {
+    let other = context();
+    for (branch, stuck) in [
+        (
+            format!(
+                "ts-queue name=full max-size-buffers=1 context={other} ! fakesink sync=false async=false"
+            ),
+            "full",
+        ),
+        (
+            format!("ts-proxysink name=full proxy-context={}", context()),
+            "",
+        ),
+    ] {
+        let (pipe, seen) = forked(&branch);
+        let gate = (!stuck.is_empty()).then(|| gate(&pipe.pad(stuck, "src")));
+        pipe.play();
+        give(&pipe, 100);
+        if let Some(gate) = &gate {
+            gate.wait_held();
+            fill(&pipe, &seen);
+        } else {
+            // It waits from the first on.
+            assert_eq!(number(&next_buffer(&seen)), 100);
+            (0..10).for_each(|number| give(&pipe, number));
+        }
+        let sink = pipe.pad("full", "sink");
+        sink.peer().unwrap().unlink(&sink).unwrap();
+        while number(&next_buffer(&seen)) != 9 {}
+        pipe.assert_no_error();
+        drop(gate);
+    }
+}
+
 #[test]
 fn a_full_proxy_whose_source_is_removed_leaves_the_other_branch_playing() {
     let name = context();

@@ -30,7 +30,8 @@ const WAITING_BUFFERS_MAX: u32 = 16;
 
 impl BlockingAdapter {
     fn chain(&self, item: Item) -> Result<gst::FlowSuccess, gst::FlowError> {
-        self.end.items.push(item).map(|()| gst::FlowSuccess::Ok)
+        self.end.items.push(Some(&self.sink_pad), item)?;
+        Ok(gst::FlowSuccess::Ok)
     }
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {

@@ -42,11 +42,11 @@ macro_rules! sink_element {
                     let error = || Err(gst::FlowError::Error);
                     let no = || false;
                     let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
-                        .chain_function(move |_, parent, buffer| {
-                            pad_function::<Imp, _>(parent, error, |imp| imp.end.chain(Item::Buffer(buffer)))
+                        .chain_function(move |pad, parent, buffer| {
+                            pad_function::<Imp, _>(parent, error, |imp| imp.end.chain(pad, Item::Buffer(buffer)))
                         })
-                        .chain_list_function(move |_, parent, list| {
-                            pad_function::<Imp, _>(parent, error, |imp| imp.end.chain(Item::List(list)))
+                        .chain_list_function(move |pad, parent, list| {
+                            pad_function::<Imp, _>(parent, error, |imp| imp.end.chain(pad, Item::List(list)))
                         })
                         .event_function(move |_, parent, event| {
                             pad_function::<Imp, _>(parent, no, |imp| imp.end.event(imp.obj().upcast_ref(), event))
@@ -70,6 +70,12 @@ macro_rules! sink_element {
                     self.parent_constructed();
                     let obj = self.obj();
                     crate::kit::add_pads(obj.upcast_ref(), &[&self.sink_pad]);
+                    let element = obj.downgrade();
+                    self.sink_pad.connect_unlinked(move |_, _| {
+                        if let Some(element) = element.upgrade() {
+                            element.imp().end.unlink();
+                        }
+                    });
                     *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().end.structure($stats));
                 }
             }

@@ -88,6 +88,8 @@ struct State {
     sticky: Vec<gst::Event>,
     /// Items from a context thread that waits for an outlet: one input's output.
     held: VecDeque<Item>,
+    /// How often the sink's pad was unlinked.
+    unlinks: u64,
     dropped: u64,
 }
 
@@ -118,6 +120,7 @@ impl Hub {
                 outlets: Arc::new([]),
                 sticky: Vec::new(),
                 held: VecDeque::new(),
+                unlinks: 0,
                 dropped: 0,
             }),
         });
@@ -210,6 +213,17 @@ impl Hub {
         state.wake(OUTLETS);
     }
 
+    /// The sink's pad was unlinked: its pusher waits no longer.
+    fn unlink(&self) {
+        let mut state = self.state();
+        state.unlinks += 1;
+        state.wake(OUTLETS);
+        drop(state);
+        for outlet in self.outlets().iter() {
+            outlet.items.unlink();
+        }
+    }
+
     /// The source is no longer active.
     fn remove(&self, outlet: &Arc<Outlet>) {
         let mut state = self.state();
@@ -221,11 +235,11 @@ impl Hub {
     }
 
     /// Takes a buffer or list.
-    fn push(self: &Arc<Self>, item: Item) -> Result<(), gst::FlowError> {
+    fn push(self: &Arc<Self>, pad: &gst::Pad, item: Item) -> Result<(), gst::FlowError> {
         loop {
             let outlets = self.outlets();
             match (&*outlets, self.kind) {
-                ([only], Kind::Proxy) => match only.items.push(item) {
+                ([only], Kind::Proxy) => match only.items.push(Some(pad), item) {
                     // The sink has stopped meanwhile, and its held items are gone.
                     Err(gst::FlowError::Flushing) if self.is_gone(only) => {
                         self.state().dropped += 1;
@@ -234,7 +248,7 @@ impl Hub {
                     result => return result,
                 },
                 ([], Kind::Proxy) => {
-                    if self.wait_for_outlet(&item)? {
+                    if self.wait_for_outlet(pad, &item)? {
                         return Ok(());
                     }
                 }
@@ -269,7 +283,11 @@ impl Hub {
     }
 
     /// Waits for a source. `true`: the item is kept for it, and the pushing source waits instead.
-    fn wait_for_outlet(self: &Arc<Self>, item: &Item) -> Result<bool, gst::FlowError> {
+    fn wait_for_outlet(
+        self: &Arc<Self>,
+        pad: &gst::Pad,
+        item: &Item,
+    ) -> Result<bool, gst::FlowError> {
         let mut state = self.state();
         if !state.is_open {
             return Err(gst::FlowError::Flushing);
@@ -281,9 +299,14 @@ impl Hub {
         if is_held {
             state.held.push_back(item.clone());
         }
+        let unlinks = state.unlinks;
         drop(state);
-        let arrival = until(self.clone(), Hub::monitor, OUTLETS, |state| {
-            if !state.is_open {
+        if !pad.is_linked() {
+            // This push was under way, and knows the news already.
+            self.unlink();
+        }
+        let arrival = until(self.clone(), Hub::monitor, OUTLETS, move |state| {
+            if !state.is_open || state.unlinks != unlinks {
                 return Poll::Ready(Err(gst::FlowError::Flushing));
             }
             if state.outlets.is_empty() {

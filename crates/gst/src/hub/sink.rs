@@ -37,9 +37,19 @@ impl SinkEnd {
         lock(&self.hub).clone()
     }
 
-    pub(super) fn chain(&self, item: Item) -> Result<gst::FlowSuccess, gst::FlowError> {
+    pub(super) fn chain(
+        &self,
+        pad: &gst::Pad,
+        item: Item,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
         let hub = self.hub().ok_or(gst::FlowError::Flushing)?;
-        hub.push(item).map(|()| gst::FlowSuccess::Ok)
+        hub.push(pad, item).map(|()| gst::FlowSuccess::Ok)
+    }
+
+    pub(super) fn unlink(&self) {
+        if let Some(hub) = self.hub() {
+            hub.unlink();
+        }
     }
 
     pub(super) fn event(&self, element: &gst::Element, event: gst::Event) -> bool {

@@ -71,6 +71,7 @@ impl<P: Producer> Crossing<P> {
         let offer = Offer::at_end();
         offer.set([trail::span(self), self.end.items.span()]);
         offer.attach(element);
+        self.end.items.follow_links(sink_pad);
     }
 
     /// Accepts items from now on. With a named context, the task starts at once.
@@ -191,10 +192,12 @@ impl<P: Producer> Crossing<P> {
         &self,
         element: &gst::Element,
         context: &Mutex<ContextSettings>,
+        pad: &gst::Pad,
         item: Item,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
         self.bind_or_report(element, context, None)?;
-        self.end.items.push(item).map(|()| gst::FlowSuccess::Ok)
+        self.end.items.push(Some(pad), item)?;
+        Ok(gst::FlowSuccess::Ok)
     }
 
     /// Handles an event on the sink pad.
@@ -315,15 +318,16 @@ where
     E::Type: IsA<gst::Element>,
 {
     let error = || Err(gst::FlowError::Error);
-    let chain = move |parent: Option<&gst::Object>, item| {
+    let chain = move |pad: &gst::Pad, parent: Option<&gst::Object>, item| {
         pad_function::<E, _>(parent, error, |imp| {
             let obj = imp.obj();
-            imp.crossing().chain(obj.upcast_ref(), imp.context(), item)
+            imp.crossing()
+                .chain(obj.upcast_ref(), imp.context(), pad, item)
         })
     };
     gst::Pad::builder_from_template(template)
-        .chain_function(move |_, parent, buffer| chain(parent, Item::Buffer(buffer)))
-        .chain_list_function(move |_, parent, list| chain(parent, Item::List(list)))
+        .chain_function(move |pad, parent, buffer| chain(pad, parent, Item::Buffer(buffer)))
+        .chain_list_function(move |pad, parent, list| chain(pad, parent, Item::List(list)))
         .event_function(|pad, parent, event| {
             pad_function::<E, _>(
                 parent,

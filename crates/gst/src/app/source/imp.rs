@@ -106,7 +106,9 @@ impl AppSrc {
     fn push(&self, item: Item) -> bool {
         let is_full = match self.items.offer(item) {
             Ok(is_full) => is_full,
-            Err(Unfit::Full(item)) if self.may_wait() => return self.items.push(item).is_ok(),
+            Err(Unfit::Full(item)) if self.may_wait() => {
+                return self.items.push(None, item).is_ok();
+            }
             Err(Unfit::Full(_)) => {
                 self.say_enough();
                 return false;

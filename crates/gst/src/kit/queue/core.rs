@@ -127,6 +127,8 @@ pub(crate) enum Pushed<T, E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal<E> {
     Flushing,
+    /// The writer's pad was unlinked while the writer waited.
+    Unlinked,
     Ended,
     /// `is_seen`: a push has returned the error before.
     Failed {
@@ -229,6 +231,8 @@ pub(crate) struct QueueCore<T, E> {
     gap_at_tail: bool,
     /// Waits for an empty queue: no threshold holds items back meanwhile.
     drains: u32,
+    /// How often the writer's pad was unlinked.
+    unlinks: u32,
     passed: u64,
     leaked: u64,
 }
@@ -249,6 +253,7 @@ impl<T, E: Copy + PartialEq> Default for QueueCore<T, E> {
             gap_at_head: false,
             gap_at_tail: false,
             drains: 0,
+            unlinks: 0,
             passed: 0,
             leaked: 0,
         }
@@ -430,9 +435,23 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         })
     }
 
+    /// The writer's pad was unlinked: it waits no longer.
+    pub(crate) fn handle_unlink(&mut self) -> Actions {
+        self.unlinks = self.unlinks.wrapping_add(1);
+        Actions::waking(ROOM)
+    }
+
+    /// A ticket for [`QueueCore::ask_for_room`], valid until the pad is unlinked.
+    pub(crate) fn ticket(&self) -> u32 {
+        self.unlinks
+    }
+
     /// Whether there is room, for a writer that waits or whose item has exceeded the limits. The end of the stream is no
     /// refusal here.
-    pub(crate) fn ask_for_room(&mut self) -> Result<bool, Refusal<E>> {
+    pub(crate) fn ask_for_room(&mut self, ticket: u32) -> Result<bool, Refusal<E>> {
+        if ticket != self.unlinks {
+            return Err(Refusal::Unlinked);
+        }
         match self.ask_for_push() {
             Ok(()) | Err(Refusal::Ended) => Ok(!self.is_full() || self.limits.leaky != Leaky::No),
             Err(refusal) => Err(refusal),

@@ -19,6 +19,7 @@ mod properties;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
+use gst::prelude::*;
 use threadbare_runtime::{CACHE_LINE, Guard, Monitor, Registration, block_on, prefetch, until};
 
 use self::core::{Actions, DRAINED, ITEM, Pushed, QueueCore, ROOM};
@@ -89,6 +90,7 @@ impl From<Refusal<gst::FlowError>> for gst::FlowError {
     fn from(refusal: Refusal<gst::FlowError>) -> Self {
         match refusal {
             Refusal::Flushing => gst::FlowError::Flushing,
+            Refusal::Unlinked => gst::FlowError::NotLinked,
             Refusal::Ended => gst::FlowError::Eos,
             Refusal::Failed { error, .. } => error,
         }
@@ -193,8 +195,9 @@ impl Queue {
 
 /// The writer's end.
 impl Queue {
-    /// Takes a buffer or list, in order. On a context thread the pushing source waits for room, an ordinary thread here.
-    pub(crate) fn push(&self, item: Item) -> Result<(), gst::FlowError> {
+    /// Takes a buffer or list, in order. On a context thread the pushing source waits for room, an ordinary thread here;
+    /// neither after `pad`, if any, was unlinked.
+    pub(crate) fn push(&self, pad: Option<&gst::Pad>, item: Item) -> Result<(), gst::FlowError> {
         let when_full = if pending::can_defer() {
             WhenFull::Exceed
         } else {
@@ -204,13 +207,20 @@ impl Queue {
         loop {
             match self.try_push(next, when_full) {
                 Pushed::Taken { exceeds: true, .. } => {
-                    return pending::wait(Hold::Source, self.room());
+                    let room = self.room(pad);
+                    return pending::wait(Hold::Source, async move {
+                        // The next push says so, and a tee then weighs it against its other branches.
+                        room.await.map_err(|error| match error {
+                            gst::FlowError::NotLinked => gst::FlowError::Flushing,
+                            error => error,
+                        })
+                    });
                 }
                 Pushed::Taken { .. } | Pushed::Dropped => return Ok(()),
                 Pushed::Refused(refusal) => return Err(refusal.into()),
                 // Room may be gone again, and the limits may have changed.
                 Pushed::Full(item) => {
-                    block_on(self.room())?;
+                    block_on(self.room(pad))?;
                     next = item;
                 }
             }
@@ -267,15 +277,39 @@ impl Queue {
         Ok(())
     }
 
+    /// Ends waits for room when the writer's pad is unlinked, as long as the pad exists.
+    pub(crate) fn follow_links(&self, pad: &gst::Pad) {
+        let items = self.clone();
+        pad.connect_unlinked(move |_, _| items.unlink());
+    }
+
+    /// The writer's pad was unlinked: waits for room end.
+    pub(crate) fn unlink(&self) {
+        let mut state = self.lock();
+        let actions = state.core.handle_unlink();
+        self.0.finish(state, actions);
+    }
+
     /// Completes when there is room.
-    fn room(&self) -> impl Future<Output = Result<(), gst::FlowError>> + Send + use<> {
-        until(self.0.clone(), Shared::monitor, ROOM, |state| {
-            match state.core.ask_for_room() {
+    fn room(
+        &self,
+        pad: Option<&gst::Pad>,
+    ) -> impl Future<Output = Result<(), gst::FlowError>> + Send + use<> {
+        let ticket = self.lock().core.ticket();
+        if pad.is_some_and(|pad| !pad.is_linked()) {
+            // This push was under way, and its ticket is newer than the news.
+            self.unlink();
+        }
+        until(
+            self.0.clone(),
+            Shared::monitor,
+            ROOM,
+            move |state| match state.core.ask_for_room(ticket) {
                 Ok(true) => Poll::Ready(Ok(())),
                 Ok(false) => Poll::Pending,
                 Err(refusal) => Poll::Ready(Err(refusal.into())),
-            }
-        })
+            },
+        )
     }
 
     /// Waits, on an ordinary thread, until all pushed items have left. `false`: they will not.

@@ -71,7 +71,7 @@ impl Branch {
     #[inline]
     pub(super) fn push(&self, buffer: gst::Buffer) -> Result<(), gst::FlowError> {
         match &self.crossing {
-            Some(crossing) => crossing.end().items.push(Item::Buffer(buffer)),
+            Some(crossing) => crossing.end().items.push(None, Item::Buffer(buffer)),
             None => self.pad.push(buffer).map(|_| ()),
         }
     }

@@ -208,7 +208,7 @@ impl RtpJitterBuffer {
             self.stamp(buffer);
         }
         self.crossing
-            .chain(self.obj().upcast_ref(), &self.context, item)
+            .chain(self.obj().upcast_ref(), &self.context, &self.sink_pad, item)
     }
 
     /// A packet without a time arrived now.

@@ -63,6 +63,7 @@ fn each_state_answers_each_input_as_the_table_says() {
         Refusal::Flushing => FLUSHING,
         Refusal::Ended => ENDED,
         Refusal::Failed { .. } => FAILED,
+        Refusal::Unlinked => "unlinked",
     };
     let event = |core: &mut Core, kind| core.handle_event(7, kind).map_or_else(word, |_| OK);
     // State; a push; a stream's start; another sticky event; the end; a pop; the reader's resuming; a failure.
@@ -178,6 +179,23 @@ fn an_error_is_seen_by_one_push_and_again_by_the_next() {
     assert!(!core.handle_mended("another").0);
     assert!(core.handle_mended("broken").0);
     assert_eq!(pop(&mut core), Some(1));
+}
+
+#[test]
+fn a_writer_waits_until_there_is_room_or_its_pad_is_unlinked() {
+    let mut core = in_state(|_| ());
+    core.handle_limits(|limits| limits.max.buffers = 1);
+    let ticket = core.ticket();
+    assert_eq!(core.ask_for_room(ticket), Ok(false));
+    assert_eq!(core.handle_unlink().wake, ROOM);
+    // Whatever comes of the queue afterwards.
+    core.handle_failure("broken");
+    assert_eq!(core.ask_for_room(ticket), Err(Refusal::Unlinked));
+    core.handle_mended("broken");
+    let ticket = core.ticket();
+    assert_eq!(core.ask_for_room(ticket), Ok(false));
+    pop(&mut core);
+    assert_eq!(core.ask_for_room(ticket), Ok(true));
 }
 
 /// A reader's push may return after the whole flush: its failure is from before.
