@@ -197,19 +197,49 @@ impl Producer for StoppingReader {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // A sink that is stopped during a push returns EOS. On the way up to PLAYING, nothing stops.
+        // A sink that is stopped during a push returns EOS.
         let is_leaving = self.element.upgrade().is_none_or(|element| {
             let (_, current, pending) = element.state(gst::ClockTime::ZERO);
-            let next = match pending {
-                gst::State::VoidPending => current,
-                pending => pending,
-            };
-            next != gst::State::Playing
+            is_leaving(current, pending)
         });
         if is_leaving {
             self.doubtful = Some(error);
         } else {
             self.reader.push_failed(error);
+        }
+    }
+}
+
+/// Whether an element leaves PLAYING, or has left. On the way up nothing stops: the task starts before the state is
+/// PLAYING.
+fn is_leaving(current: gst::State, pending: gst::State) -> bool {
+    match pending {
+        gst::State::VoidPending => current != gst::State::Playing,
+        target => target != gst::State::Playing,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_leaving;
+    use gst::State::{Null, Paused, Playing, Ready, VoidPending};
+
+    #[test]
+    fn an_error_on_the_way_up_counts() {
+        for (current, pending, expected) in [
+            (Playing, VoidPending, false),
+            (Paused, Playing, false),
+            (Ready, Playing, false),
+            (Paused, VoidPending, true),
+            (Playing, Paused, true),
+            (Paused, Ready, true),
+            (Paused, Null, true),
+        ] {
+            assert_eq!(
+                is_leaving(current, pending),
+                expected,
+                "{current:?} {pending:?}"
+            );
         }
     }
 }

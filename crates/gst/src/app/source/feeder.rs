@@ -26,6 +26,9 @@ pub(crate) struct Feeder {
     shared: Arc<Shared>,
     time: RunningTime,
     caps: Option<gst::Caps>,
+    segment: gst::Segment,
+    /// That of the seek which made the segment.
+    seqnum: Option<gst::Seqnum>,
     /// Need-data was emitted, and nothing has come since.
     has_asked: bool,
     is_open: bool,
@@ -38,12 +41,15 @@ impl Feeder {
         items: Queue,
         shared: Arc<Shared>,
         caps: Option<gst::Caps>,
+        segment: gst::Segment,
     ) -> Self {
         Feeder {
             items,
             shared,
             time: RunningTime::default(),
             caps,
+            segment,
+            seqnum: None,
             has_asked: false,
             is_open: false,
             pad: pad.clone(),
@@ -56,6 +62,20 @@ impl Feeder {
         self.caps = caps;
         let caps = self.caps.as_ref().filter(|_| !is_same)?;
         Some(gst::event::Caps::new(caps))
+    }
+
+    /// Sets the segment of later buffers.
+    pub(super) fn set_segment(&mut self, segment: gst::Segment, seqnum: gst::Seqnum) {
+        self.segment = segment;
+        self.seqnum = Some(seqnum);
+    }
+
+    pub(super) fn segment_event(&self) -> gst::Event {
+        let event = gst::event::Segment::builder(&self.segment);
+        match self.seqnum {
+            Some(seqnum) => event.seqnum(seqnum).build(),
+            None => event.build(),
+        }
     }
 
     fn ask(&mut self) {
@@ -83,6 +103,10 @@ impl Feeder {
 
 impl Producer for Feeder {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
+        // After a flush from downstream, whose end is for this source alone.
+        if self.items.resume().is_some() {
+            self.has_asked = false;
+        }
         cx.wake_self();
         Ok(())
     }
@@ -118,11 +142,19 @@ impl Producer for Feeder {
                 Produced::Buffer(buffer)
             }
             Item::List(list) => Produced::List(list),
-            // The first sample's caps go before the segment.
+            // The first sample's caps and segment are the opening's.
             Item::Event(event) => match event.view() {
                 gst::EventView::Caps(caps) if !self.is_open => {
                     self.caps = Some(caps.caps_owned());
                     Produced::Again
+                }
+                gst::EventView::Segment(segment) => {
+                    self.segment = segment.segment().clone();
+                    if self.is_open {
+                        Produced::Event(event)
+                    } else {
+                        Produced::Again
+                    }
                 }
                 _ => Produced::Event(event),
             },
@@ -132,19 +164,23 @@ impl Producer for Feeder {
     fn opening(&mut self, pad: &gst::Pad) -> Vec<gst::Event> {
         self.is_open = true;
         let element = self.pad.parent_element();
-        element.map_or_else(Vec::new, |element| {
-            source::opening(pad, &element, self.caps.as_ref())
-        })
+        let Some(element) = element else {
+            return Vec::new();
+        };
+        let mut events = source::opening(pad, &element, self.caps.as_ref());
+        events.pop_if(|event| event.type_() == gst::EventType::Segment);
+        events.push(self.segment_event());
+        events
     }
 
     fn end_flush(&mut self, event: gst::Event) -> Option<gst::Event> {
-        self.items.resume().map(|_| event)
+        self.items.resume();
+        Some(event)
     }
 
     fn reopening(&mut self) -> Vec<gst::Event> {
         self.has_asked = false;
-        let segment = gst::FormattedSegment::<gst::ClockTime>::new();
-        vec![gst::event::Segment::new(&segment)]
+        vec![self.segment_event()]
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {

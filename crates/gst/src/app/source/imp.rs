@@ -3,12 +3,13 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
-use gst::glib::subclass::Signal;
+use gst::glib::subclass::{Signal, SignalId};
 use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use super::feeder::{Feeder, Shared};
+use super::stream::{Stream, StreamType};
 use crate::kit::context::ContextSettings;
 use crate::kit::queue::{Item, Leaky, Level, Queue, Unfit};
 use crate::kit::source::{self, Driver, LiveSource};
@@ -24,6 +25,8 @@ struct Settings {
     block: bool,
     min_latency_ns: i64,
     max_latency_ns: i64,
+    stream: Stream,
+    handle_segment_change: bool,
 }
 
 impl Default for Settings {
@@ -40,6 +43,8 @@ impl Default for Settings {
             block: false,
             min_latency_ns: -1,
             max_latency_ns: -1,
+            stream: Stream::default(),
+            handle_segment_change: false,
         }
     }
 }
@@ -60,6 +65,11 @@ pub struct AppSrc {
     #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Timestamp buffers without a time with the running time of the push", type = bool, get = |s: &Self| s.shared.do_timestamp.load(Relaxed), set = |s: &Self, v| s.shared.do_timestamp.store(v, Relaxed), default = false)]
     #[property(name = "min-latency", nick = "Minimum latency", blurb = "The application's latency, ns, to which the context's wait is added; -1: none", type = i64, get = |s: &Self| s.settings().min_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.min_latency_ns = v), minimum = -1, default = -1)]
     #[property(name = "max-latency", nick = "Maximum latency", blurb = "Longest time push-buffer may block, ns; -1: no limit", type = i64, get = |s: &Self| s.settings().max_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.max_latency_ns = v), minimum = -1, default = -1)]
+    #[property(name = "stream-type", nick = "Stream type", blurb = "Whether the application can seek in its data", type = StreamType, get = |s: &Self| s.settings().stream.kind, set = |s: &Self, v| s.settings().stream.kind = v, builder(StreamType::Stream))]
+    #[property(name = "format", nick = "Format", blurb = "Format of segments and seeks", type = gst::Format, get = |s: &Self| s.settings().stream.format, set = |s: &Self, v| s.settings().stream.format = v, builder(gst::Format::Time))]
+    #[property(name = "size", nick = "Size", blurb = "Bytes of the stream; -1: unknown", type = i64, get = |s: &Self| s.settings().stream.size, set = |s: &Self, v| s.set_length(|stream| stream.size = v), minimum = -1, default = -1)]
+    #[property(name = "duration", nick = "Duration", blurb = "Duration of the stream, ns; the maximum: unknown", type = u64, get = |s: &Self| s.settings().stream.duration.map_or(u64::MAX, gst::ClockTime::nseconds), set = |s: &Self, v| s.set_length(|stream| stream.duration = (v != u64::MAX).then(|| gst::ClockTime::from_nseconds(v))), default = u64::MAX)]
+    #[property(name = "handle-segment-change", nick = "Handle segment change", blurb = "Push the segment of a sample that has another one than the sample before (format=time)", type = bool, get = |s: &Self| s.settings().handle_segment_change, set = |s: &Self, v| s.settings().handle_segment_change = v, default = false)]
     #[property(name = "current-level-buffers", nick = "Buffers", blurb = "Buffers in the queue", type = u64, get = |s: &Self| u64::from(s.items.level().buffers))]
     #[property(name = "current-level-bytes", nick = "Bytes", blurb = "Bytes in the queue", type = u64, get = |s: &Self| u64::from(s.items.level().bytes))]
     #[property(name = "current-level-time", nick = "Time", blurb = "Nanoseconds in the queue", type = u64, get = |s: &Self| s.items.level().time_ns)]
@@ -72,6 +82,8 @@ pub struct AppSrc {
     driver: Driver<Feeder>,
     /// The caps of the last pushed sample.
     sample_caps: Mutex<Option<gst::Caps>>,
+    /// The segment of the last pushed sample.
+    sample_segment: Mutex<Option<gst::Segment>>,
 }
 
 impl AppSrc {
@@ -91,6 +103,16 @@ impl AppSrc {
             settings.clone()
         };
         self.items.limit(settings.leaky, settings.max);
+    }
+
+    /// A change at run time: the application queries again.
+    fn set_length(&self, change: impl FnOnce(&mut Stream)) {
+        change(&mut self.settings().stream);
+        if self.driver.place().is_some() {
+            let obj = self.obj();
+            let message = gst::message::DurationChanged::builder().src(&*obj);
+            let _ = obj.post_message(message.build());
+        }
     }
 
     /// A change at run time: the pipeline queries again.
@@ -141,11 +163,36 @@ impl AppSrc {
                 *known = Some(caps);
             }
         }
+        if !self.push_segment(sample) {
+            return false;
+        }
         match (sample.buffer_owned(), sample.buffer_list_owned()) {
             (Some(buffer), _) => self.push(Item::Buffer(buffer)),
             (None, Some(list)) => self.push(Item::List(list)),
             (None, None) => true,
         }
+    }
+
+    /// The sample's segment, if segments count and this one differs from the last sample's.
+    fn push_segment(&self, sample: &gst::Sample) -> bool {
+        let (handles, format) = {
+            let settings = self.settings();
+            (settings.handle_segment_change, settings.stream.format)
+        };
+        let Some(segment) = sample
+            .segment()
+            .filter(|segment| handles && format == gst::Format::Time && segment.format() == format)
+        else {
+            return true;
+        };
+        let mut known = lock(&self.sample_segment);
+        if known.as_ref() == Some(segment) {
+            return true;
+        }
+        *known = Some(segment.clone());
+        drop(known);
+        let event = gst::event::Segment::new(segment);
+        self.items.push_event(event).is_ok()
     }
 
     fn end_of_stream(&self) -> bool {
@@ -154,6 +201,9 @@ impl AppSrc {
 
     fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
         let settings = self.settings().clone();
+        if let Some(answered) = settings.stream.answer(query) {
+            return answered;
+        }
         let own = |ns: i64| u64::try_from(ns).ok().map(gst::ClockTime::from_nseconds);
         let wait = self.driver.wait(&self.context);
         let min = own(settings.min_latency_ns).unwrap_or_default() + wait;
@@ -163,6 +213,70 @@ impl AppSrc {
     }
 }
 
+/// Events from downstream.
+impl AppSrc {
+    /// Asks for the beginning of the stream, if the application can seek there. As the stock element does.
+    fn ask_for_beginning(&self) -> Result<(), gst::ErrorMessage> {
+        let kind = self.settings().stream.kind;
+        if kind == StreamType::Stream || self.obj().emit::<bool>(*SEEK_DATA, &[&0u64]) {
+            return Ok(());
+        }
+        Err(gst::error_msg!(
+            gst::ResourceError::Seek,
+            [
+                "stream-type={kind:?}, but no handler of seek-data went to the beginning; set stream-type=stream for data without positions"
+            ]
+        ))
+    }
+
+    fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
+        match event.view() {
+            gst::EventView::Seek(seek) => self.seek(seek),
+            _ => source::src_event(self, pad, event),
+        }
+    }
+
+    /// Asks the application for another position and pushes the segment from there. Queued data is dropped, whether the
+    /// seek flushes or not. `false`: refused, by the application or for the stream's kind.
+    fn seek(&self, seek: &gst::event::Seek<gst::EventRef>) -> bool {
+        let segment = self.settings().stream.after(seek);
+        let Some(segment) = segment else {
+            return false;
+        };
+        let Ok(offset) = u64::try_from(segment.position().value()) else {
+            return false;
+        };
+        let seqnum = seek.seqnum();
+        let flushes = seek.get().1.contains(gst::SeekFlags::FLUSH);
+        if flushes {
+            let start = gst::event::FlushStart::builder().seqnum(seqnum);
+            self.src_pad.push_event(start.build());
+        }
+        self.items.begin_flush();
+        let is_done = self.obj().emit::<bool>(*SEEK_DATA, &[&offset]);
+        let stop = gst::event::FlushStop::builder(true).seqnum(seqnum).build();
+        // The queue's mark; the flush itself may not be visible downstream.
+        self.items.end_flush(stop.clone());
+        if is_done {
+            self.driver
+                .with_producer(move |feeder, _| feeder.set_segment(segment, seqnum));
+        }
+        if flushes {
+            self.driver.end_flush(stop);
+        } else {
+            self.driver.restart();
+            self.driver
+                .announce(move |feeder, _| is_done.then(|| feeder.segment_event()));
+        }
+        is_done
+    }
+}
+
+static SEEK_DATA: LazyLock<SignalId> = LazyLock::new(|| {
+    SignalId::lookup("seek-data", crate::app::AppSrc::static_type())
+        .expect("the class has this signal")
+});
+
 #[glib::object_subclass]
 impl ObjectSubclass for AppSrc {
     const NAME: &'static str = "ThreadbareAppSrc";
@@ -171,6 +285,9 @@ impl ObjectSubclass for AppSrc {
 
     fn with_class(klass: &Self::Class) -> Self {
         let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
+            .event_function(|pad, parent, event| {
+                pad_function::<AppSrc, _>(parent, || false, |imp| imp.src_event(pad, event))
+            })
             .query_function(|pad, parent, query| {
                 pad_function::<AppSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
             })
@@ -187,6 +304,7 @@ impl ObjectSubclass for AppSrc {
             src_pad,
             driver: Driver::default(),
             sample_caps: Mutex::default(),
+            sample_segment: Mutex::default(),
         }
     }
 }
@@ -201,6 +319,10 @@ impl ObjectImpl for AppSrc {
                     .param_types([u32::static_type()])
                     .build(),
                 Signal::builder("enough-data").build(),
+                Signal::builder("seek-data")
+                    .param_types([u64::static_type()])
+                    .return_type::<bool>()
+                    .build(),
                 action(
                     "push-buffer",
                     Some(gst::Buffer::static_type()),
@@ -283,13 +405,16 @@ impl LiveSource for AppSrc {
         let obj = self.obj();
         let element = obj.upcast_ref::<gst::Element>();
         let place = lock(&self.context).place(element)?;
-        let caps = self.settings().caps.clone();
-        let feeder = Feeder::new(&self.src_pad, self.items.clone(), self.shared.clone(), caps);
+        let settings = self.settings().clone();
+        let (shared, segment) = (self.shared.clone(), settings.stream.segment());
+        let items = self.items.clone();
+        let feeder = Feeder::new(&self.src_pad, items, shared, settings.caps, segment);
         self.driver.add(element, &self.src_pad, place, feeder)?;
         *lock(&self.sample_caps) = None;
+        *lock(&self.sample_segment) = None;
         self.shared.has_enough.store(false, Relaxed);
         self.items.open();
-        Ok(())
+        self.ask_for_beginning()
     }
 
     fn deactivate(&self) {

@@ -2,3 +2,4 @@
 
 mod feeder;
 pub(super) mod imp;
+mod stream;
