@@ -84,6 +84,46 @@ fn a_removed_branch_does_not_end_its_source() {
     }
 }
 
+/// A branch that is unlinked and not stopped holds up nobody either: a paused sink, an input whose turn has not come.
+#[test]
+fn an_unlinked_branch_holds_up_no_source() {
+    for branch in [
+        "ts-udpsink name=goes async=false sync=false clients=127.0.0.1:9",
+        "ts-input-selector name=goes ! fakesink async=false",
+    ] {
+        let stays = socket();
+        let pipe = Pipe::parse(&format!(
+            "ts-udpsrc name=src address=127.0.0.1 port=0 ! tee name=t \
+             t. ! ts-udpsink async=false sync=false clients=127.0.0.1:{} \
+             t. ! identity name=before ! {branch}",
+            port(&stays),
+        ));
+        let goes = pipe.get("goes");
+        if branch.contains("selector") {
+            // Another input is active, and its output stands still.
+            let other = goes.request_pad_simple("sink_%u").unwrap();
+            goes.set_property("active-pad", &other);
+        } else {
+            goes.set_locked_state(true);
+        }
+        pipe.play();
+        if !branch.contains("selector") {
+            set_state(&goes, gst::State::Paused);
+        }
+        let (sender, to) = (socket(), target(&pipe.get("src")));
+        sender.send_to(&packet(0), to).unwrap();
+        assert_eq!(received(&stays), packet(0));
+        let pad = pipe.pad("before", "src");
+        pad.unlink(&pad.peer().unwrap()).unwrap();
+        let tee_pad = pipe.pad("before", "sink").peer().unwrap();
+        tee_pad.unlink(&pipe.pad("before", "sink")).unwrap();
+        sender.send_to(&packet(1), to).unwrap();
+        assert_eq!(received(&stays), packet(1));
+        pipe.assert_no_error();
+        goes.set_locked_state(false);
+    }
+}
+
 /// A pipeline whose source can be sought in, and `sink`.
 fn seekable(sink: &str) -> (Pipe, UdpSocket) {
     let receiver = socket();

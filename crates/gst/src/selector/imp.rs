@@ -172,6 +172,8 @@ impl InputSelector {
             })
             .build();
         pad.join(self.turns.clone(), id);
+        let turns = self.turns.clone();
+        pad.connect_unlinked(move |_, _| turns.unlink(id));
         pad.upcast()
     }
 }

@@ -109,6 +109,15 @@ impl Turns {
         });
     }
 
+    /// An input's pad was unlinked: its source waits no longer.
+    pub(super) fn unlink(&self, id: u32) {
+        self.change(|state| {
+            if let Some(input) = state.input(id) {
+                input.tickets.clear();
+            }
+        });
+    }
+
     /// The clock or the base time has changed.
     pub(super) fn set_time(&self, time: RunningTime) {
         self.change(|state| state.time = time);
@@ -316,7 +325,8 @@ impl State {
         let Some(input) = self.input(id).filter(|_| !is_stopped) else {
             return Some(Verdict::Flushing);
         };
-        if input.is_flushing {
+        // Without its ticket: the pad was unlinked meanwhile.
+        if input.is_flushing || !input.tickets.contains(&ticket) {
             return Some(Verdict::Flushing);
         }
         if input.tickets.front() != Some(&ticket) {

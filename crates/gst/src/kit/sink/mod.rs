@@ -84,6 +84,7 @@ pub struct Sink<R: Renderer>(Arc<Shared<R>>);
 struct Shared<R: Renderer> {
     state: Monitor<State<R>>,
     element: gst::glib::WeakRef<gst::Element>,
+    pad: Option<gst::Pad>,
     sync: Arc<SyncState>,
     /// Called, without a lock, after a render, a preroll or the end.
     after: OnceLock<Box<After>>,
@@ -101,6 +102,8 @@ struct State<R> {
     driver: Option<u64>,
     drivers: u64,
     qos: Qos,
+    /// How often the pad was unlinked.
+    unlinks: u64,
     /// Of the EOS event, for the message.
     end_seqnum: Option<gst::Seqnum>,
 }
@@ -139,7 +142,8 @@ impl Data {
 impl<R: Renderer> Sink<R> {
     /// For its own element, which must exist: do not call it during construction.
     pub fn new(element: &gst::Element, renderer: R, sync: SyncProperties) -> Self {
-        Sink(Arc::new(Shared {
+        let pad = element.sink_pads().into_iter().next();
+        let sink = Sink(Arc::new(Shared {
             state: Monitor::new(State {
                 core: SinkCore::default(),
                 renderer,
@@ -149,12 +153,23 @@ impl<R: Renderer> Sink<R> {
                 driver: None,
                 drivers: 0,
                 qos: Qos::default(),
+                unlinks: 0,
                 end_seqnum: None,
             }),
             element: element.downgrade(),
+            pad: pad.clone(),
             sync: sync.0,
             after: OnceLock::new(),
-        }))
+        }));
+        let shared = Arc::downgrade(&sink.0);
+        if let Some(pad) = pad {
+            pad.connect_unlinked(move |_, _| {
+                if let Some(shared) = shared.upgrade() {
+                    shared.unlink();
+                }
+            });
+        }
+        sink
     }
 
     /// Calls `after`, without a lock, after each render, preroll or end; its error is the result of the push. Set it
@@ -417,13 +432,14 @@ impl<R: Renderer> Sink<R> {
         // Until its time, an item does not hold up the source, which may have more items due at the same time. A sink
         // that does not play, is full or holds many takes no more.
         if state.core.len() >= WAITING_MAX || !state.takes_more() {
+            let unlinks = state.unlinks;
             drop(state);
             let more = until(
                 self.0.clone(),
                 |s| &s.state,
                 MORE,
-                |state| {
-                    if state.core.is_gone() {
+                move |state| {
+                    if state.core.is_gone() || state.unlinks != unlinks {
                         return Poll::Ready(Err(gst::FlowError::Flushing));
                     }
                     if state.takes_more() && state.core.len() <= WAITING_RESUME {
@@ -433,6 +449,10 @@ impl<R: Renderer> Sink<R> {
                 },
             );
             pending::defer(Hold::Source, Box::pin(more));
+            // The push may have been under way during the unlink.
+            if self.0.pad.as_ref().is_some_and(|pad| !pad.is_linked()) {
+                self.0.unlink();
+            }
         }
         Ok(gst::FlowSuccess::Ok)
     }
@@ -497,6 +517,13 @@ impl<R: Renderer> Shared<R> {
     #[inline]
     fn timing(&self, state: &State<R>) -> Timing {
         self.sync.timing(state.latency_ns)
+    }
+
+    /// The pad was unlinked: its source waits no longer.
+    fn unlink(&self) {
+        let mut state = self.state.lock();
+        state.unlinks += 1;
+        state.wake(MORE);
     }
 
     #[inline]

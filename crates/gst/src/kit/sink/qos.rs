@@ -87,8 +87,7 @@ impl<R: Renderer> Shared<R> {
     }
 
     pub(super) fn send_report(&self, report: Option<Report>) {
-        let pad = self.element.upgrade().and_then(|e| e.sink_pads().pop());
-        let (Some(report), Some(pad)) = (report, pad) else {
+        let (Some(report), Some(pad)) = (report, &self.pad) else {
             return;
         };
         let kind = match report.difference_ns {
