@@ -119,9 +119,8 @@ macro_rules! source_element {
             use crate::hub::Kind;
             use crate::hub::source::{StoppingReader, SourceEnd};
             use crate::kit::context::ContextSettings;
-            use crate::kit::pad_function;
             use crate::kit::queue::{Queue, QueueProperties};
-            use crate::kit::source::{self, Driver, LiveSource};
+            use crate::kit::source::{Driver, SourceElement, source_pad};
 
             glib::wrapper! {
                 pub struct Element(ObjectSubclass<Imp>) @extends gst::Element, gst::Object;
@@ -144,17 +143,7 @@ macro_rules! source_element {
                 type ParentType = gst::Element;
 
                 fn with_class(klass: &Self::Class) -> Self {
-                    let no = || false;
-                    let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-                        .event_function(move |_, parent, event| {
-                            pad_function::<Imp, _>(parent, no, |imp| imp.end.event(event))
-                        })
-                        .query_function(move |pad, parent, query| {
-                            pad_function::<Imp, _>(parent, no, |imp| {
-                                imp.end.query(imp.obj().upcast_ref(), &imp.context, pad, query)
-                            })
-                        })
-                        .build();
+                    let src_pad = source_pad::<Imp>(&crate::kit::template(klass, "src"));
                     let items = Queue::new(|_| {});
                     Imp {
                         context: Mutex::default(),
@@ -180,34 +169,35 @@ macro_rules! source_element {
             impl ElementImpl for Imp {
                 crate::kit::element_class!($long, "Source/Generic", $description; "src": Src Always gst::Caps::new_any());
 
-                fn change_state(
-                    &self,
-                    transition: gst::StateChange,
-                ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-                    source::change_state(self, &*self.obj(), transition, || self.parent_change_state(transition))
-                }
-
-                fn send_event(&self, event: gst::Event) -> bool {
-                    match self.end.driver().handle_event(&self.src_pad, event) {
-                        Ok(handled) => handled,
-                        Err(event) => self.parent_send_event(event),
-                    }
-                }
+                crate::source_life!();
             }
 
-            impl LiveSource for Imp {
+            impl SourceElement for Imp {
                 type Producer = StoppingReader;
 
                 fn driver(&self) -> &Driver<StoppingReader> {
                     self.end.driver()
                 }
 
+                fn src_pad(&self) -> &gst::Pad {
+                    &self.src_pad
+                }
+
+                // What comes from downstream concerns what is upstream of the sink.
+                fn handle_upstream_event(&self, event: gst::Event) -> Result<bool, gst::Event> {
+                    Ok(self.end.event(event))
+                }
+
+                fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+                    self.end.query(self.obj().upcast_ref(), &self.context, pad, query)
+                }
+
                 fn open(&self) -> Result<(), gst::ErrorMessage> {
                     self.end.join()
                 }
 
-                fn activate(&self) -> Result<(), gst::ErrorMessage> {
-                    self.end.activate(self.obj().upcast_ref(), &self.context)
+                fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
+                    self.end.activate(element, &self.context)
                 }
 
                 fn deactivate(&self) {

@@ -153,7 +153,7 @@ impl SourceEnd {
 }
 
 /// Pushes the queue's items. The source's own stop is no failure: the other end survives it.
-pub(crate) struct StoppingReader {
+pub struct StoppingReader {
     reader: QueueReader,
     element: glib::WeakRef<gst::Element>,
     /// The result of a push while the element was leaving PLAYING.
@@ -171,9 +171,11 @@ impl Producer for StoppingReader {
         self.reader.stop(cx);
     }
 
-    fn set_time(&mut self, _time: RunningTime) {
+    fn set_time(&mut self, time: RunningTime) {
         // It plays again: there was no stop.
-        if let Some(error) = self.doubtful.take() {
+        if time.has_clock()
+            && let Some(error) = self.doubtful.take()
+        {
             self.reader.push_failed(error);
         }
     }

@@ -193,57 +193,6 @@ macro_rules! sink_events_and_clock {
 }
 pub(crate) use sink_events_and_clock;
 
-/// Implements `change_state`, `send_event` and `set_clock` of a [`source::LiveSource`] with a `driver` and a pad
-/// `src_pad`. With `flush`, a flush first calls the source's own function; with `in parts`, the two are fields of its
-/// field `parts`.
-macro_rules! live_source_life {
-    () => {
-        $crate::kit::live_source_life!(@ [] |_imp: &Self, _event: &gst::Event| {});
-    };
-    (in $parts:ident) => {
-        $crate::kit::live_source_life!(@ [$parts] |_imp: &Self, _event: &gst::Event| {});
-    };
-    (flush) => {
-        $crate::kit::live_source_life!(@ [] |imp: &Self, event: &gst::Event| match event.type_() {
-            gst::EventType::FlushStart => $crate::kit::source::LiveSource::flush(imp, true),
-            gst::EventType::FlushStop => $crate::kit::source::LiveSource::flush(imp, false),
-            _ => {}
-        });
-    };
-    (@ [$($parts:ident)?] $before:expr) => {
-        fn change_state(
-            &self,
-            transition: gst::StateChange,
-        ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-            $crate::kit::source::change_state(self, &*self.obj(), transition, || {
-                self.parent_change_state(transition)
-            })
-        }
-
-        fn send_event(&self, event: gst::Event) -> bool {
-            ($before)(self, &event);
-            match self.$($parts.)?driver.handle_event(&self.$($parts.)?src_pad, event) {
-                Ok(handled) => handled,
-                // As if it came from downstream, where a source's upstream events come from.
-                Err(event) if event.is_upstream() && !event.is_downstream() => {
-                    self.$($parts.)?src_pad.send_event(event)
-                }
-                Err(event) => self.parent_send_event(event),
-            }
-        }
-
-        fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
-            let accepted = self.parent_set_clock(clock);
-            let time = $crate::kit::time::RunningTime::with_clock(&*self.obj(), clock.cloned());
-            self.$($parts.)?driver.with_producer(move |producer, _| {
-                $crate::kit::source::Producer::set_time(producer, time);
-            });
-            accepted
-        }
-    };
-}
-pub(crate) use live_source_life;
-
 /// The template of a pad declared by [`element_class`].
 pub fn template<T>(
     klass: &impl std::ops::Deref<Target = gst::glib::Class<T>>,

@@ -45,7 +45,7 @@ pub fn can_defer() -> bool {
 ///
 /// # Errors
 /// The wait's own, on an ordinary thread. A source sees them later.
-pub(crate) fn wait(
+pub fn wait(
     hold: Hold,
     wait: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
 ) -> Result<(), gst::FlowError> {

@@ -25,17 +25,19 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use crate::kit::add_latency;
-use crate::kit::source::{self, LiveSource, opening};
 
 pub use crate::kit::context::{ContextSettings, Place};
 pub use crate::kit::line::Line;
-pub use crate::kit::pending::{Hold, Wait, can_defer, defer};
+pub use crate::kit::pending::{Hold, Wait, can_defer, defer, wait};
 pub use crate::kit::sink::{
     Rendered, Renderer, Sink, SinkElement, SyncProperties,
     answer_element_query as answer_sink_query, change_state as change_sink_state,
     send_event as send_sink_event, sink_pad,
 };
-pub use crate::kit::source::{Driver, Produced, Producer, answer_query};
+pub use crate::kit::source::{
+    Driver, Produced, Producer, SourceElement, answer_query, change_state as change_source_state,
+    opening_events, send_event as send_source_event, set_clock as set_source_clock, source_pad,
+};
 pub use crate::kit::stats::StatsProperty;
 pub use crate::kit::time::RunningTime;
 pub use crate::kit::{PropertyGroup, add_pads, group_specs, lock, pad_function, template};
@@ -55,123 +57,10 @@ pub mod prelude {
     pub use gst::subclass::prelude::*;
 }
 
-/// Completes at `deadline_ns` of [`clock_now_ns`], not before. On a context's thread others run meanwhile; an ordinary
-/// thread, which may wait, sleeps in the first poll.
+/// Completes at `deadline_ns` of [`clock_now_ns`], not before: on a context's thread, where others run meanwhile, and on
+/// an ordinary thread that [`wait`]s. Another executor needs a timer of its own.
 pub async fn sleep_until(deadline_ns: u64) {
-    if current_shard_id().is_some() {
-        threadbare_runtime::sleep_until(deadline_ns, Precision::NotBefore).await;
-    } else {
-        let left_ns = deadline_ns.saturating_sub(clock_now_ns());
-        std::thread::sleep(std::time::Duration::from_nanos(left_ns));
-    }
-}
-
-/// What a stream in running time begins with, for [`Producer::opening`]: its start, its caps if they are known, a segment.
-pub fn opening_events(pad: &gst::Pad, caps: Option<&gst::Caps>) -> Vec<gst::Event> {
-    let element = pad.parent_element();
-    element.map_or_else(Vec::new, |element| opening(pad, &element, caps))
-}
-
-/// A source element: what it does on its way up and down, around its [`Driver`]. All of it is
-/// called by the thread that changes the element's state.
-pub trait SourceElement: ElementImpl {
-    /// What gives the data, on the context's thread.
-    type Producer: Producer;
-
-    /// The element's end of it.
-    fn driver(&self) -> &Driver<Self::Producer>;
-
-    /// Where the data leaves.
-    fn src_pad(&self) -> &gst::Pad;
-
-    /// READY to PAUSED: finds a [`Place`] and puts a new producer there, with [`Driver::add`]; `element` is this one.
-    ///
-    /// # Errors
-    /// What the application is to be told; the state does not change.
-    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage>;
-
-    /// NULL to READY: opens what it needs.
-    ///
-    /// # Errors
-    /// As those of [`SourceElement::activate`].
-    fn open(&self) -> Result<(), gst::ErrorMessage> {
-        Ok(())
-    }
-
-    /// READY to NULL: closes it. Also after a failure.
-    fn close(&self) {}
-
-    /// Whether it gives data in PLAYING only. One that is not live gives it from PAUSED on, so that sinks preroll.
-    fn is_live(&self) -> bool {
-        true
-    }
-}
-
-/// A source from outside, as the kit knows its own.
-struct Own<'a, S>(&'a S, &'a gst::Element);
-
-impl<S: SourceElement> LiveSource for Own<'_, S> {
-    type Producer = S::Producer;
-
-    fn driver(&self) -> &Driver<S::Producer> {
-        self.0.driver()
-    }
-
-    fn open(&self) -> Result<(), gst::ErrorMessage> {
-        self.0.open()
-    }
-
-    fn activate(&self) -> Result<(), gst::ErrorMessage> {
-        self.0.activate(self.1)
-    }
-
-    fn close(&self) {
-        self.0.close();
-    }
-
-    fn is_live(&self) -> bool {
-        self.0.is_live()
-    }
-}
-
-/// For [`source_life`](crate::source_life): a change of state around that of the parent class.
-///
-/// # Errors
-/// The element cannot have that state; the application has been told why.
-#[doc(hidden)]
-pub fn change_source_state<S: SourceElement>(
-    source: &S,
-    transition: gst::StateChange,
-    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
-) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
-where
-    S::Type: IsA<gst::Element>,
-{
-    let obj = source.obj();
-    let element = obj.upcast_ref();
-    source::change_state(&Own(source, element), element, transition, parent)
-}
-
-/// The pad of a source, from its template: answers queries for latency (the wait of its context), scheduling and
-/// caps (any).
-pub fn source_pad<T: SourceElement>(template: &gst::PadTemplate) -> gst::Pad
-where
-    T::Type: IsA<gst::Element>,
-{
-    gst::Pad::builder_from_template(template)
-        .query_function(|pad, parent, query| {
-            pad_function::<T, _>(
-                parent,
-                || false,
-                |imp| {
-                    let place = imp.driver().place();
-                    let wait = place.map_or(gst::ClockTime::ZERO, |place| place.wait());
-                    let latency = (imp.is_live(), wait, None);
-                    answer_query(pad, &*imp.obj(), query, latency, || None)
-                },
-            )
-        })
-        .build()
+    threadbare_runtime::sleep_until(deadline_ns, Precision::NotBefore).await;
 }
 
 /// Implements `change_state`, `send_event` and `set_clock` of a [`SourceElement`](sharing::SourceElement).
@@ -188,18 +77,13 @@ macro_rules! source_life {
         }
 
         fn send_event(&self, event: gst::Event) -> bool {
-            match self.driver().handle_event(self.src_pad(), event) {
-                Ok(handled) => handled,
-                Err(event) => self.parent_send_event(event),
-            }
+            $crate::sharing::send_source_event(self, event)
+                .unwrap_or_else(|event| self.parent_send_event(event))
         }
 
         fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
             let accepted = self.parent_set_clock(clock);
-            let time = $crate::sharing::RunningTime::with_clock(&*self.obj(), clock.cloned());
-            self.driver().with_producer(move |producer, _| {
-                $crate::sharing::Producer::set_time(producer, time);
-            });
+            $crate::sharing::set_source_clock(self, clock);
             accepted
         }
     };

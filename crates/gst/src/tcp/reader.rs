@@ -53,7 +53,7 @@ enum Stage {
     Closed,
 }
 
-pub(crate) struct TcpReader {
+pub struct TcpReader {
     stage: Stage,
     /// The stage's descriptor is watched.
     is_watched: bool,

@@ -65,9 +65,9 @@ macro_rules! tcp_source {
 
             use super::{BLOCK_BYTES_DEFAULT, PORT_DEFAULT};
             use crate::kit::context::ContextSettings;
-            use crate::kit::source::{self, Driver, LiveSource};
+            use crate::kit::source::{self, Driver, SourceElement};
             use crate::kit::stats::StatsProperty;
-            use crate::kit::{lock, pad_function};
+            use crate::kit::lock;
             use crate::tcp::reader::{Counts, Origin, Settings, TcpReader};
 
             glib::wrapper! {
@@ -119,11 +119,6 @@ macro_rules! tcp_source {
                     self.driver.announce(move |reader, _| reader.set_caps(caps));
                 }
 
-                fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-                    let latency = (true, self.driver.wait(&self.context), None);
-                    let caps = || self.settings().caps.clone();
-                    source::answer_query(pad, &*self.obj(), query, latency, caps)
-                }
             }
 
             #[glib::object_subclass]
@@ -133,12 +128,7 @@ macro_rules! tcp_source {
                 type ParentType = gst::Element;
 
                 fn with_class(klass: &Self::Class) -> Self {
-                    let template = crate::kit::template(klass, "src");
-                    let src_pad = gst::Pad::builder_from_template(&template)
-                        .query_function(|pad, parent, query| {
-                            pad_function::<Imp, _>(parent, || false, |imp| imp.src_query(pad, query))
-                        })
-                        .build();
+                    let src_pad = source::source_pad::<Imp>(&crate::kit::template(klass, "src"));
                     Imp {
                         settings: Mutex::new(Values {
                             host: $host.into(),
@@ -180,23 +170,27 @@ macro_rules! tcp_source {
 
             impl ElementImpl for Imp {
                 crate::kit::element_class!($long, "Source/Network", $description; "src": Src Always gst::Caps::new_any());
-                crate::kit::live_source_life!();
+                crate::source_life!();
             }
 
-            impl LiveSource for Imp {
+            impl SourceElement for Imp {
                 type Producer = TcpReader;
 
                 fn driver(&self) -> &Driver<TcpReader> {
                     &self.driver
                 }
 
-                fn open(&self) -> Result<(), gst::ErrorMessage> {
-                    Ok(())
+                fn src_pad(&self) -> &gst::Pad {
+                    &self.src_pad
                 }
 
-                fn activate(&self) -> Result<(), gst::ErrorMessage> {
-                    let obj = self.obj();
-                    let element = obj.upcast_ref::<gst::Element>();
+                fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+                    let latency = (true, self.driver.wait(&self.context), None);
+                    let caps = || self.settings().caps.clone();
+                    source::answer_query(pad, &*self.obj(), query, latency, caps)
+                }
+
+                fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
                     let place = lock(&self.context).place(element)?;
                     let properties = self.settings().clone();
                     let port = u16::try_from(properties.port).unwrap_or(0);
@@ -212,7 +206,7 @@ macro_rules! tcp_source {
                     let counts = self.counts.clone();
                     let reader = TcpReader::new(element, &place.shard, origin, settings, counts);
                     self.driver.add(element, &self.src_pad, place, reader)?;
-                    obj.notify("current-port");
+                    self.obj().notify("current-port");
                     Ok(())
                 }
 
@@ -220,8 +214,6 @@ macro_rules! tcp_source {
                     self.driver.remove();
                     *lock(&self.listener) = None;
                 }
-
-                fn close(&self) {}
             }
         }
     };

@@ -15,7 +15,7 @@ use crate::kit::stats::Single;
 use crate::kit::time::{Alarm, RunningTime};
 
 /// What is to be heard.
-pub(crate) trait Signal: Send + 'static {
+pub trait Signal: Send + 'static {
     /// The sample rate is this from the next sample on.
     fn set_rate(&mut self, rate: u32);
     /// The next samples, 1.0 being full scale.
@@ -24,7 +24,7 @@ pub(crate) trait Signal: Send + 'static {
 
 /// How it is cut into buffers.
 #[derive(Debug, Clone)]
-pub(crate) struct Cut {
+pub struct Cut {
     pub(super) samples_per_buffer: u32,
     pub(super) is_live: bool,
     /// Added to the timestamps, ns.
@@ -47,7 +47,7 @@ pub(super) struct Made {
     pub(super) samples: Single,
 }
 
-pub(crate) struct Player<S> {
+pub struct Player<S> {
     signal: S,
     cut: Cut,
     /// Buffers until the end.

@@ -9,11 +9,11 @@ use super::format;
 use super::player::{Cut, Made, Player, Signal};
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
-use crate::kit::source::{self, Driver, LiveSource};
+use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
 
 /// A source element around a [`Player`].
-pub(crate) trait AudioSource: ElementImpl
+pub trait AudioSource: ElementImpl
 where
     Self::Type: IsA<gst::Element>,
 {
@@ -29,17 +29,6 @@ where
     /// Buffers until the end.
     fn num_buffers(&self) -> Option<u64> {
         None
-    }
-
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        let (parts, cut) = (self.parts(), self.cut());
-        let mut latency = (cut.is_live, gst::ClockTime::ZERO, None);
-        if cut.is_live && query.type_() == gst::QueryType::Latency {
-            latency.1 = cut.buffer_time(pad) + parts.driver.wait(&parts.context);
-        }
-        source::answer_query(pad, &*self.obj(), query, latency, || {
-            Some(cut.narrowed(pad.pad_template_caps()))
-        })
     }
 
     /// The way buffers are cut has changed.
@@ -65,7 +54,7 @@ where
 }
 
 /// The fields of such an element.
-pub(crate) struct Parts<S: Signal> {
+pub struct Parts<S: Signal> {
     pub(super) src_pad: gst::Pad,
     pub(super) context: Mutex<ContextSettings>,
     pub(super) stats: Mutex<StatsProperty>,
@@ -78,18 +67,7 @@ impl<S: Signal> Parts<S> {
     where
         E::Type: IsA<gst::Element>,
     {
-        let src_pad = gst::Pad::builder_from_template(template)
-            .event_function(|pad, parent, event| {
-                let no = || false;
-                crate::kit::pad_function::<E, _>(parent, no, |imp| {
-                    source::src_event(imp, pad, event)
-                })
-            })
-            .query_function(|pad, parent, query| {
-                let no = || false;
-                crate::kit::pad_function::<E, _>(parent, no, |imp| imp.src_query(pad, query))
-            })
-            .build();
+        let src_pad = source::source_pad::<E>(template);
         let made = Arc::<Made>::default();
         let read = made.clone();
         let stats = StatsProperty::new(move || {
@@ -113,7 +91,7 @@ impl<S: Signal> Parts<S> {
     }
 }
 
-impl<E: AudioSource> LiveSource for E
+impl<E: AudioSource> SourceElement for E
 where
     E::Type: IsA<gst::Element>,
 {
@@ -123,29 +101,32 @@ where
         &self.parts().driver
     }
 
-    fn open(&self) -> Result<(), gst::ErrorMessage> {
-        Ok(())
+    fn src_pad(&self) -> &gst::Pad {
+        &self.parts().src_pad
     }
 
-    fn activate(&self) -> Result<(), gst::ErrorMessage> {
-        let obj = self.obj();
-        let element = obj.upcast_ref::<gst::Element>();
+    fn is_live(&self) -> bool {
+        self.cut().is_live
+    }
+
+    fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        let (parts, cut) = (self.parts(), self.cut());
+        let mut latency = (cut.is_live, gst::ClockTime::ZERO, None);
+        if cut.is_live && query.type_() == gst::QueryType::Latency {
+            latency.1 = cut.buffer_time(pad) + parts.driver.wait(&parts.context);
+        }
+        source::answer_query(pad, &*self.obj(), query, latency, || {
+            Some(cut.narrowed(pad.pad_template_caps()))
+        })
+    }
+
+    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
         let parts = self.parts();
         let place = lock(&parts.context).place(element)?;
         let (pad, cut) = (&parts.src_pad, self.cut());
         let (end, made) = (self.num_buffers(), parts.made.clone());
         let player = Player::new(element, pad, self.signal(), cut, end, made);
         parts.driver.add(element, pad, place, player)
-    }
-
-    fn deactivate(&self) {
-        self.parts().driver.remove();
-    }
-
-    fn close(&self) {}
-
-    fn is_live(&self) -> bool {
-        self.cut().is_live
     }
 }
 

@@ -133,7 +133,7 @@ impl ElementImpl for AudioTestSrc {
         "src": Src Always format::template(&format::FORMATS)
     );
 
-    crate::kit::live_source_life!(in parts);
+    crate::source_life!();
 }
 
 impl AudioSource for AudioTestSrc {

@@ -96,7 +96,7 @@ impl ToneSrc {
 }
 
 /// The generator, whose rate is known when downstream has been asked.
-pub(crate) struct Tone {
+pub struct Tone {
     description: Description,
     generator: Generator,
 }
@@ -151,7 +151,7 @@ impl ElementImpl for ToneSrc {
         "src": Src Always format::template(&format::FORMATS[..1])
     );
 
-    crate::kit::live_source_life!(in parts);
+    crate::source_life!();
 }
 
 impl AudioSource for ToneSrc {

@@ -41,7 +41,7 @@ pub enum Wave {
 
 /// Makes the samples of a wave, 1.0 being full scale.
 #[derive(Debug)]
-pub(crate) struct Oscillator {
+pub struct Oscillator {
     wave: Wave,
     freq_hz: f64,
     volume: f64,

@@ -4,7 +4,6 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use gio::prelude::*;
 use gst::glib::{self, Properties};
-use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use super::receiver::{Receiver, Stats};
@@ -12,9 +11,9 @@ use super::settings::{MTU_DEFAULT, MTU_MAX, Settings, SocketTimestamp};
 use crate::kit::context::ContextSettings;
 use crate::kit::resolve::resolve;
 use crate::kit::socket::{self, GivenSocket, Membership, MulticastSettings, SocketError, Udp};
-use crate::kit::source::{self, Driver, LiveSource};
+use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
+use crate::kit::lock;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -90,18 +89,6 @@ impl UdpSrc {
             gst::error!(CAT, imp = self, "uri: {error}");
         }
     }
-
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        if let gst::QueryViewMut::Uri(uri) = query.view_mut() {
-            uri.set_uri(Some(self.settings().uri().as_str()));
-            return true;
-        }
-        // A packet may have waited in the kernel, whose buffer is the upper bound.
-        let latency = (true, self.driver.wait(&self.context), None);
-        source::answer_query(pad, &*self.obj(), query, latency, || {
-            self.settings().caps.clone()
-        })
-    }
 }
 
 /// The socket the properties ask for.
@@ -145,11 +132,27 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
     })
 }
 
-impl LiveSource for UdpSrc {
+impl SourceElement for UdpSrc {
     type Producer = Receiver;
 
     fn driver(&self) -> &Driver<Receiver> {
         &self.driver
+    }
+
+    fn src_pad(&self) -> &gst::Pad {
+        &self.src_pad
+    }
+
+    fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        if let gst::QueryViewMut::Uri(uri) = query.view_mut() {
+            uri.set_uri(Some(self.settings().uri().as_str()));
+            return true;
+        }
+        // A packet may have waited in the kernel, whose buffer is the upper bound.
+        let latency = (true, self.driver.wait(&self.context), None);
+        source::answer_query(pad, &*self.obj(), query, latency, || {
+            self.settings().caps.clone()
+        })
     }
 
     fn open(&self) -> Result<(), gst::ErrorMessage> {
@@ -185,9 +188,7 @@ impl LiveSource for UdpSrc {
     }
 
     /// Puts the receiver on its context's thread.
-    fn activate(&self) -> Result<(), gst::ErrorMessage> {
-        let obj = self.obj();
-        let element = obj.upcast_ref::<gst::Element>();
+    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
         let place = self.context().place(element)?;
         let udp = self.opened().as_ref().map(|opened| opened.udp.clone());
         let udp = udp.ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
@@ -200,10 +201,6 @@ impl LiveSource for UdpSrc {
         );
         self.driver.add(element, &self.src_pad, place, receiver)
     }
-
-    fn deactivate(&self) {
-        self.driver.remove();
-    }
 }
 
 #[glib::object_subclass]
@@ -214,12 +211,7 @@ impl ObjectSubclass for UdpSrc {
     type Interfaces = (gst::URIHandler,);
 
     fn with_class(klass: &Self::Class) -> Self {
-        let template = crate::kit::template(klass, "src");
-        let src_pad = gst::Pad::builder_from_template(&template)
-            .query_function(|pad, parent, query| {
-                pad_function::<UdpSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
-            })
-            .build();
+        let src_pad = source::source_pad::<UdpSrc>(&crate::kit::template(klass, "src"));
         let stats = Arc::<Stats>::default();
         let read = stats.clone();
         UdpSrc {
@@ -254,7 +246,7 @@ impl ElementImpl for UdpSrc {
         "src": Src Always gst::Caps::new_any()
     );
 
-    crate::kit::live_source_life!();
+    crate::source_life!();
 }
 
 impl URIHandlerImpl for UdpSrc {

@@ -17,7 +17,7 @@ use crate::kit::time::RunningTime;
 
 /// Laid out by hand: a packet touches the first fields only, and thousands of receivers take turns in the cache.
 #[repr(C)]
-pub(crate) struct Receiver {
+pub struct Receiver {
     reader: Reader,
     stats: Arc<Stats>,
     time: RunningTime,

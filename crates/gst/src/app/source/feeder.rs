@@ -21,7 +21,7 @@ pub(super) struct Shared {
 }
 
 /// Pushes the application's items from the queue; asks for more when it is empty.
-pub(crate) struct Feeder {
+pub struct Feeder {
     items: Queue,
     shared: Arc<Shared>,
     time: RunningTime,

@@ -12,9 +12,9 @@ use super::feeder::{Feeder, Shared};
 use super::stream::{Stream, StreamType};
 use crate::kit::context::ContextSettings;
 use crate::kit::queue::{Item, Leaky, Level, Queue, Unfit};
-use crate::kit::source::{self, Driver, LiveSource};
+use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
+use crate::kit::lock;
 
 #[derive(Debug, Clone)]
 struct Settings {
@@ -198,19 +198,6 @@ impl AppSrc {
     fn end_of_stream(&self) -> bool {
         self.items.push_event(gst::event::Eos::new()).is_ok()
     }
-
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        let settings = self.settings().clone();
-        if let Some(answered) = settings.stream.answer(query) {
-            return answered;
-        }
-        let own = |ns: i64| u64::try_from(ns).ok().map(gst::ClockTime::from_nseconds);
-        let wait = self.driver.wait(&self.context);
-        let min = own(settings.min_latency_ns).unwrap_or_default() + wait;
-        let max = own(settings.max_latency_ns).map(|max| max + wait);
-        let latency = (settings.is_live, min, max);
-        source::answer_query(pad, &*self.obj(), query, latency, || settings.caps)
-    }
 }
 
 /// Events from downstream.
@@ -227,13 +214,6 @@ impl AppSrc {
                 "stream-type={kind:?}, but no handler of seek-data went to the beginning; set stream-type=stream for data without positions"
             ]
         ))
-    }
-
-    fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        match event.view() {
-            gst::EventView::Seek(seek) => self.seek(seek),
-            _ => source::src_event(self, pad, event),
-        }
     }
 
     /// Asks the application for another position and pushes the segment from there. Queued data is dropped, whether the
@@ -284,14 +264,7 @@ impl ObjectSubclass for AppSrc {
     type ParentType = gst::Element;
 
     fn with_class(klass: &Self::Class) -> Self {
-        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-            .event_function(|pad, parent, event| {
-                pad_function::<AppSrc, _>(parent, || false, |imp| imp.src_event(pad, event))
-            })
-            .query_function(|pad, parent, query| {
-                pad_function::<AppSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
-            })
-            .build();
+        let src_pad = source::source_pad::<AppSrc>(&crate::kit::template(klass, "src"));
         let items = Queue::new(|_| {});
         let settings = Settings::default();
         items.limit(settings.leaky, settings.max);
@@ -387,23 +360,41 @@ impl ElementImpl for AppSrc {
         "src": Src Always gst::Caps::new_any()
     );
 
-    crate::kit::live_source_life!(flush);
+    crate::source_life!();
 }
 
-impl LiveSource for AppSrc {
+impl SourceElement for AppSrc {
     type Producer = Feeder;
 
     fn driver(&self) -> &Driver<Feeder> {
         &self.driver
     }
 
-    fn open(&self) -> Result<(), gst::ErrorMessage> {
-        Ok(())
+    fn src_pad(&self) -> &gst::Pad {
+        &self.src_pad
     }
 
-    fn activate(&self) -> Result<(), gst::ErrorMessage> {
-        let obj = self.obj();
-        let element = obj.upcast_ref::<gst::Element>();
+    fn handle_upstream_event(&self, event: gst::Event) -> Result<bool, gst::Event> {
+        match event.view() {
+            gst::EventView::Seek(seek) => Ok(self.seek(seek)),
+            _ => Err(event),
+        }
+    }
+
+    fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        let settings = self.settings().clone();
+        if let Some(answered) = settings.stream.answer(query) {
+            return answered;
+        }
+        let own = |ns: i64| u64::try_from(ns).ok().map(gst::ClockTime::from_nseconds);
+        let wait = self.driver.wait(&self.context);
+        let min = own(settings.min_latency_ns).unwrap_or_default() + wait;
+        let max = own(settings.max_latency_ns).map(|max| max + wait);
+        let latency = (settings.is_live, min, max);
+        source::answer_query(pad, &*self.obj(), query, latency, || settings.caps)
+    }
+
+    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
         let place = lock(&self.context).place(element)?;
         let settings = self.settings().clone();
         let (shared, segment) = (self.shared.clone(), settings.stream.segment());
@@ -421,8 +412,6 @@ impl LiveSource for AppSrc {
         self.items.stop();
         self.driver.remove();
     }
-
-    fn close(&self) {}
 
     fn is_live(&self) -> bool {
         self.settings().is_live

@@ -11,9 +11,9 @@ use threadbare_rtp::id::{RtpTime, SeqNum};
 
 use super::keyer::{Keyer, Last, Stream};
 use crate::kit::context::ContextSettings;
-use crate::kit::source::{self, Driver, LiveSource};
+use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
+use crate::kit::lock;
 
 #[derive(Debug, Clone)]
 struct Settings {
@@ -93,26 +93,6 @@ impl RtpDtmfSrc {
         self.driver
             .with_producer(move |keyer, _| keyer.set_copies(copies as u8));
     }
-
-    fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        let request = event.structure().filter(|s| s.name() == "dtmf-event");
-        let Some(structure) = request else {
-            return source::src_event(self, pad, event);
-        };
-        let Some(request) = request_in(structure) else {
-            return false;
-        };
-        let is_there = self.driver.place().is_some();
-        (self.driver).with_producer(move |keyer, cx| keyer.request(cx, request));
-        is_there
-    }
-
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        let latency = (true, self.driver.wait(&self.context), None);
-        source::answer_query(pad, &*self.obj(), query, latency, || {
-            Some(pad.pad_template_caps())
-        })
-    }
 }
 
 /// The request of a `dtmf-event`, if it is an RTP event of a key.
@@ -149,14 +129,7 @@ impl ObjectSubclass for RtpDtmfSrc {
     type ParentType = gst::Element;
 
     fn with_class(klass: &Self::Class) -> Self {
-        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-            .event_function(|pad, parent, event| {
-                pad_function::<RtpDtmfSrc, _>(parent, || false, |imp| imp.src_event(pad, event))
-            })
-            .query_function(|pad, parent, query| {
-                pad_function::<RtpDtmfSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
-            })
-            .build();
+        let src_pad = source::source_pad::<RtpDtmfSrc>(&crate::kit::template(klass, "src"));
         let last = Arc::<Last>::default();
         let read = last.clone();
         let stats = StatsProperty::new(move || {
@@ -195,14 +168,38 @@ impl ElementImpl for RtpDtmfSrc {
         "src": Src Always caps()
     );
 
-    crate::kit::live_source_life!();
+    crate::source_life!();
 }
 
-impl LiveSource for RtpDtmfSrc {
+impl SourceElement for RtpDtmfSrc {
     type Producer = Keyer;
 
     fn driver(&self) -> &Driver<Keyer> {
         &self.driver
+    }
+
+    fn src_pad(&self) -> &gst::Pad {
+        &self.src_pad
+    }
+
+    fn handle_upstream_event(&self, event: gst::Event) -> Result<bool, gst::Event> {
+        let request = event.structure().filter(|s| s.name() == "dtmf-event");
+        let Some(structure) = request else {
+            return Err(event);
+        };
+        let Some(request) = request_in(structure) else {
+            return Ok(false);
+        };
+        let is_there = self.driver.place().is_some();
+        (self.driver).with_producer(move |keyer, cx| keyer.request(cx, request));
+        Ok(is_there)
+    }
+
+    fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        let latency = (true, self.driver.wait(&self.context), None);
+        source::answer_query(pad, &*self.obj(), query, latency, || {
+            Some(pad.pad_template_caps())
+        })
     }
 
     fn open(&self) -> Result<(), gst::ErrorMessage> {
@@ -216,18 +213,10 @@ impl LiveSource for RtpDtmfSrc {
         ))
     }
 
-    fn activate(&self) -> Result<(), gst::ErrorMessage> {
-        let obj = self.obj();
-        let element = obj.upcast_ref::<gst::Element>();
+    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
         let place = lock(&self.context).place(element)?;
         let stream = self.settings().stream();
         let keyer = Keyer::new(element, &self.src_pad, stream, self.last.clone());
         self.driver.add(element, &self.src_pad, place, keyer)
     }
-
-    fn deactivate(&self) {
-        self.driver.remove();
-    }
-
-    fn close(&self) {}
 }

@@ -40,7 +40,7 @@ const INTERVAL_MS: u32 = 40;
 /// Longer ones would make a key unbearably late.
 const INTERVAL_MS_MAX: u32 = 1000;
 
-pub(crate) struct Keyer {
+pub struct Keyer {
     sender: Sender,
     stream: Stream,
     last: Arc<Last>,

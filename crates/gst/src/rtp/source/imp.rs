@@ -16,9 +16,9 @@ use super::settings::{
 };
 use crate::kit::context::ContextSettings;
 use crate::kit::socket::MulticastSettings;
-use crate::kit::source::{self, Driver, LiveSource};
+use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
-use crate::kit::{lock, pad_function};
+use crate::kit::lock;
 use crate::rtp::playout::Playout;
 use crate::rtp::port::{SharedPort, Tenancy};
 use crate::rtp::session::{FeedbackSettings, RtpSession, Sockets};
@@ -162,28 +162,6 @@ impl RtpSrc {
         gst::ClockTime::from_mseconds(self.settings().latency_ms.into()) + wait
     }
 
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        if let gst::QueryViewMut::Uri(uri) = query.view_mut() {
-            uri.set_uri(Some(self.settings().uri().as_str()));
-            return true;
-        }
-        // Packets that are due may wait for a slice's edge, and unpushed ones wait in the kernel.
-        let latency = (true, self.latency(), None);
-        source::answer_query(pad, &*self.obj(), query, latency, || {
-            let caps = self.settings().caps.clone();
-            Some(caps.unwrap_or_else(|| pad.pad_template_caps()))
-        })
-    }
-
-    /// Requests from downstream, such as a decoder that cannot continue, go to the sender.
-    fn src_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
-        let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
-        let caps = self.settings().caps.clone();
-        session
-            .and_then(|session| upstream::ask(&session, caps.as_ref(), &event))
-            .unwrap_or_else(|| source::src_event(self, pad, event))
-    }
-
     fn structure(&self) -> gst::Structure {
         let stats = gst::Structure::builder("application/x-ts-rtpsrc-stats");
         let stats = match self.shared() {
@@ -233,11 +211,37 @@ impl RtpSrc {
     }
 }
 
-impl LiveSource for RtpSrc {
+impl SourceElement for RtpSrc {
     type Producer = Receiver;
 
     fn driver(&self) -> &Driver<Receiver> {
         &self.driver
+    }
+
+    fn src_pad(&self) -> &gst::Pad {
+        &self.src_pad
+    }
+
+    /// Requests from downstream, such as a decoder that cannot continue, go to the sender.
+    fn handle_upstream_event(&self, event: gst::Event) -> Result<bool, gst::Event> {
+        let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
+        let caps = self.settings().caps.clone();
+        session
+            .and_then(|session| upstream::ask(&session, caps.as_ref(), &event))
+            .ok_or(event)
+    }
+
+    fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        if let gst::QueryViewMut::Uri(uri) = query.view_mut() {
+            uri.set_uri(Some(self.settings().uri().as_str()));
+            return true;
+        }
+        // Packets that are due may wait for a slice's edge, and unpushed ones wait in the kernel.
+        let latency = (true, self.latency(), None);
+        source::answer_query(pad, &*self.obj(), query, latency, || {
+            let caps = self.settings().caps.clone();
+            Some(caps.unwrap_or_else(|| pad.pad_template_caps()))
+        })
     }
 
     fn open(&self) -> Result<(), gst::ErrorMessage> {
@@ -282,9 +286,7 @@ impl LiveSource for RtpSrc {
     }
 
     /// Places the receiver and the session's agent on their context's thread.
-    fn activate(&self) -> Result<(), gst::ErrorMessage> {
-        let obj = self.obj();
-        let element = obj.upcast_ref::<gst::Element>();
+    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let opened = lock(&self.opened);
         let Opened {
@@ -306,7 +308,7 @@ impl LiveSource for RtpSrc {
             counts: Counts::default(),
         });
         let place = lock(&self.context).place(element)?;
-        session.start(self.obj().upcast_ref(), &place)?;
+        session.start(element, &place)?;
         *lock(&self.shared) = Some(shared.clone());
         if let Some(tenancy) = tenancy {
             tenancy.start(&place, settings.mtu)?;
@@ -353,14 +355,7 @@ impl ObjectSubclass for RtpSrc {
     type Interfaces = (gst::URIHandler,);
 
     fn with_class(klass: &Self::Class) -> Self {
-        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-            .query_function(|pad, parent, query| {
-                pad_function::<RtpSrc, _>(parent, || false, |imp| imp.src_query(pad, query))
-            })
-            .event_function(|pad, parent, event| {
-                pad_function::<RtpSrc, _>(parent, || false, |imp| imp.src_event(pad, event))
-            })
-            .build();
+        let src_pad = source::source_pad::<RtpSrc>(&crate::kit::template(klass, "src"));
         RtpSrc {
             settings: Mutex::default(),
             context: Mutex::default(),
@@ -396,7 +391,7 @@ impl ElementImpl for RtpSrc {
         "src": Src Always gst::Caps::new_empty_simple("application/x-rtp")
     );
 
-    crate::kit::live_source_life!();
+    crate::source_life!();
 }
 
 impl URIHandlerImpl for RtpSrc {

@@ -46,7 +46,7 @@ pub(super) struct Counts {
 
 /// Hot fields first: thousands of receivers take turns in the cache.
 #[repr(C)]
-pub(crate) struct Receiver {
+pub struct Receiver {
     input: Input,
     shared: Arc<Shared>,
     session: Arc<RtpSession>,

@@ -9,6 +9,8 @@
 //! A [`Driver`] is the element's end, a [`SrcAgent`] the context's. They communicate by commands, so that neither locks
 //! the other. The element's own work is its [`Producer`].
 
+mod element;
+
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll};
@@ -16,13 +18,17 @@ use std::task::{Context as TaskContext, Poll};
 use gst::glib;
 use gst::glib::translate::IntoGlib;
 use gst::prelude::*;
-use gst::subclass::prelude::*;
 use threadbare_runtime::{Agent, AgentHandle, Cx, Ready};
 
 use super::context::{ContextSettings, Place};
 use super::pending::{self, Pending};
 use super::time::RunningTime;
 use super::trail::Trail;
+
+pub use self::element::{
+    SourceElement, answer_query, change_state, opening_events, send_event, set_clock, source_pad,
+};
+pub(crate) use self::element::{allowed_caps, opening};
 
 /// Produces an element's data, on its context's thread.
 pub trait Producer: Send + 'static {
@@ -256,152 +262,6 @@ impl<P: Producer> Driver<P> {
             handle.command(f);
         }
     }
-}
-
-/// A live source element: its state changes around its [`Driver`].
-pub(crate) trait LiveSource {
-    /// Produces the data, on the context's thread.
-    type Producer: Producer;
-
-    /// The element's end of the task.
-    fn driver(&self) -> &Driver<Self::Producer>;
-
-    /// NULL to READY.
-    fn open(&self) -> Result<(), gst::ErrorMessage> {
-        Ok(())
-    }
-
-    /// READY to PAUSED: puts the producer on its context's thread.
-    fn activate(&self) -> Result<(), gst::ErrorMessage>;
-
-    /// PAUSED to READY, when the pad is flushing; also after a failure on the way up.
-    fn deactivate(&self) {
-        self.driver().remove();
-    }
-
-    /// READY to NULL.
-    fn close(&self) {}
-
-    /// Whether it produces in PLAYING only. A non-live source produces from PAUSED on, so that sinks preroll.
-    fn is_live(&self) -> bool {
-        true
-    }
-
-    /// A flush begins or ends.
-    fn flush(&self, _flushing: bool) {}
-}
-
-/// Handles an event on a live source's pad. As with the stock sources, a flush from downstream is the source's own and
-/// goes no further.
-pub(crate) fn src_event<S>(source: &S, pad: &gst::Pad, event: gst::Event) -> bool
-where
-    S: LiveSource + ElementImpl,
-    S::Type: IsA<gst::Element>,
-{
-    let flushing = match event.type_() {
-        gst::EventType::FlushStart => true,
-        gst::EventType::FlushStop => false,
-        _ => return gst::Pad::event_default(pad, Some(&*source.obj()), event),
-    };
-    LiveSource::flush(source, flushing);
-    source.driver().flush_upstream(flushing);
-    true
-}
-
-/// Answers latency, scheduling and caps queries (`None`: any) on a live source's pad; others get the default. Data may
-/// have waited for a whole slice; there is no maximum.
-pub fn answer_query(
-    pad: &gst::Pad,
-    element: &impl IsA<gst::Object>,
-    query: &mut gst::QueryRef,
-    latency: (bool, gst::ClockTime, Option<gst::ClockTime>),
-    caps: impl FnOnce() -> Option<gst::Caps>,
-) -> bool {
-    match query.view_mut() {
-        gst::QueryViewMut::Latency(query) => {
-            let (is_live, min, max) = latency;
-            query.set(is_live, min, max);
-            true
-        }
-        gst::QueryViewMut::Scheduling(query) => {
-            query.set(gst::SchedulingFlags::SEQUENTIAL, 1, -1, 0);
-            query.add_scheduling_modes([gst::PadMode::Push]);
-            true
-        }
-        gst::QueryViewMut::Caps(query) => {
-            let caps = caps().unwrap_or_else(gst::Caps::new_any);
-            let result = match query.filter() {
-                Some(filter) => filter.intersect_with_mode(&caps, gst::CapsIntersectMode::First),
-                None => caps,
-            };
-            query.set_result(&result);
-            true
-        }
-        _ => gst::Pad::query_default(pad, Some(element), query),
-    }
-}
-
-/// Intersection of the source pad's caps and its peer's.
-pub(crate) fn allowed_caps(pad: &gst::Pad) -> gst::Caps {
-    let template = pad.pad_template_caps();
-    match pad.peer() {
-        Some(peer) => peer.query_caps(Some(&template)).intersect(&template),
-        None => template,
-    }
-}
-
-/// The initial events of a stream in running time.
-pub(crate) fn opening(
-    pad: &gst::Pad,
-    element: &gst::Element,
-    caps: Option<&gst::Caps>,
-) -> Vec<gst::Event> {
-    let stream_id = pad.create_stream_id(element, None);
-    let start = gst::event::StreamStart::builder(&stream_id).group_id(gst::GroupId::next());
-    let segment = gst::FormattedSegment::<gst::ClockTime>::new();
-    let mut events = vec![start.build()];
-    events.extend(caps.map(gst::event::Caps::new));
-    events.push(gst::event::Segment::new(&segment));
-    events
-}
-
-/// The state changes of a live source around those of its parent class.
-pub(crate) fn change_state<S: LiveSource>(
-    source: &S,
-    element: &impl IsA<gst::Element>,
-    transition: gst::StateChange,
-    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
-) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-    let prepared = match transition {
-        gst::StateChange::NullToReady => source.open(),
-        gst::StateChange::ReadyToPaused => source.activate(),
-        gst::StateChange::PlayingToPaused if source.is_live() => {
-            source.driver().pause();
-            Ok(())
-        }
-        _ => Ok(()),
-    };
-    if let Err(error) = prepared {
-        source.deactivate();
-        element.post_error_message(error);
-        return Err(gst::StateChangeError);
-    }
-    let result = parent();
-    match transition {
-        // The pad is flushing now, so that a current push returns.
-        gst::StateChange::PausedToReady => source.deactivate(),
-        gst::StateChange::ReadyToNull => source.close(),
-        _ if result.is_err() => {}
-        gst::StateChange::PausedToPlaying => source.driver().start(RunningTime::of(element)),
-        gst::StateChange::ReadyToPaused if !source.is_live() => {
-            source.driver().start(RunningTime::default());
-        }
-        gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused if source.is_live() => {
-            return Ok(gst::StateChangeSuccess::NoPreroll);
-        }
-        _ => {}
-    }
-    result
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
