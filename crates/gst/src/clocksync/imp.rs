@@ -7,7 +7,7 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use super::holder::{Holder, Shared};
+use super::reader::{ClockReader, Shared};
 use crate::kit::context::ContextSettings;
 use crate::kit::crossing::{self, Crosses, Crossing, Latency, Passes};
 use crate::kit::queue::{Leaky, Level, Queue};
@@ -25,7 +25,7 @@ pub struct ClockSync {
     context: Mutex<ContextSettings>,
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
-    crossing: Crossing<Holder>,
+    crossing: Crossing<ClockReader>,
 }
 
 /// Buffers that wait behind the held one, before the source has to wait: a source on a throttled context pushes
@@ -48,9 +48,9 @@ impl ClockSync {
 }
 
 impl Crosses for ClockSync {
-    type Producer = Holder;
+    type Producer = ClockReader;
 
-    fn crossing(&self) -> &Crossing<Holder> {
+    fn crossing(&self) -> &Crossing<ClockReader> {
         &self.crossing
     }
 
@@ -88,9 +88,9 @@ impl ObjectSubclass for ClockSync {
             },
         );
         let shared = Arc::<Shared>::default();
-        let of_holder = (items.clone(), shared.clone());
+        let of_reader = (items.clone(), shared.clone());
         let make = move |element: &gst::Element| {
-            Holder::new(element, of_holder.0.clone(), of_holder.1.clone())
+            ClockReader::new(element, of_reader.0.clone(), of_reader.1.clone())
         };
         let stats = items.stats_property("application/x-ts-clocksync-stats");
         ClockSync {
@@ -162,9 +162,9 @@ impl ElementImpl for ClockSync {
     fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
         let accepted = self.parent_set_clock(clock);
         let time = RunningTime::with_clock(&*self.obj(), clock.cloned());
-        self.crossing.driver().with_producer(move |holder, cx| {
+        self.crossing.driver().with_producer(move |reader, cx| {
             use crate::kit::source::Producer;
-            holder.set_time(time);
+            reader.set_time(time);
             cx.wake_self();
         });
         accepted

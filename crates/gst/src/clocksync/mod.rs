@@ -1,10 +1,10 @@
 //! `ts-clocksync`: synchronises buffers to the clock without a waiting thread.
 //!
 //! - `imp`: properties, pads, states.
-//! - `holder`: holds early buffers, on the branch's thread.
+//! - `reader`: holds early buffers, on the branch's thread.
 
-mod holder;
 mod imp;
+mod reader;
 
 use gst::glib;
 use gst::prelude::*;

@@ -8,7 +8,7 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use super::feeder::{Feeder, Shared};
+use super::reader::{AppReader, Shared};
 use super::stream::{Stream, StreamType};
 use crate::kit::context::ContextSettings;
 use crate::kit::queue::{Item, Leaky, Level, Queue, Unfit};
@@ -79,7 +79,7 @@ pub struct AppSrc {
     items: Queue,
     shared: Arc<Shared>,
     src_pad: gst::Pad,
-    driver: Driver<Feeder>,
+    driver: Driver<AppReader>,
     /// The caps of the last pushed sample.
     sample_caps: Mutex<Option<gst::Caps>>,
     /// The segment of the last pushed sample.
@@ -93,7 +93,7 @@ impl AppSrc {
 
     fn set_caps(&self, caps: Option<gst::Caps>) {
         self.settings().caps = caps.clone();
-        self.driver.announce(move |feeder, _| feeder.set_caps(caps));
+        self.driver.announce(move |reader, _| reader.set_caps(caps));
     }
 
     fn limit(&self, change: impl FnOnce(&mut Settings)) {
@@ -239,14 +239,14 @@ impl AppSrc {
         self.items.end_flush(stop.clone());
         if is_done {
             self.driver
-                .with_producer(move |feeder, _| feeder.set_segment(segment, seqnum));
+                .with_producer(move |reader, _| reader.set_segment(segment, seqnum));
         }
         if flushes {
             self.driver.end_flush(stop);
         } else {
             self.driver.restart();
             self.driver
-                .announce(move |feeder, _| is_done.then(|| feeder.segment_event()));
+                .announce(move |reader, _| is_done.then(|| reader.segment_event()));
         }
         is_done
     }
@@ -364,9 +364,9 @@ impl ElementImpl for AppSrc {
 }
 
 impl SourceElement for AppSrc {
-    type Producer = Feeder;
+    type Producer = AppReader;
 
-    fn driver(&self) -> &Driver<Feeder> {
+    fn driver(&self) -> &Driver<AppReader> {
         &self.driver
     }
 
@@ -399,8 +399,8 @@ impl SourceElement for AppSrc {
         let settings = self.settings().clone();
         let (shared, segment) = (self.shared.clone(), settings.stream.segment());
         let items = self.items.clone();
-        let feeder = Feeder::new(&self.src_pad, items, shared, settings.caps, segment);
-        self.driver.add(element, &self.src_pad, place, feeder)?;
+        let reader = AppReader::new(&self.src_pad, items, shared, settings.caps, segment);
+        self.driver.add(element, &self.src_pad, place, reader)?;
         *lock(&self.sample_caps) = None;
         *lock(&self.sample_segment) = None;
         self.shared.has_enough.store(false, Relaxed);
@@ -421,7 +421,7 @@ impl SourceElement for AppSrc {
         if flushing {
             self.items.begin_flush();
         } else {
-            // The queue's mark. The event itself is on its way to the feeder.
+            // The queue's mark. The event itself is on its way to the reader.
             self.items.end_flush(gst::event::FlushStop::new(true));
         }
     }

@@ -1,5 +1,5 @@
 //! `ts-appsrc`.
 
-mod feeder;
 pub(super) mod imp;
+mod reader;
 mod stream;

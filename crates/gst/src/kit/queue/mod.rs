@@ -62,6 +62,8 @@ struct State {
     segment: gst::FormattedSegment<gst::ClockTime>,
     /// A reader that is an agent, not a future.
     reader: Registration,
+    /// Address of the reader's waker, which the reader's thread touched last: a hint for prefetching, never dereferenced.
+    reader_waker: usize,
 }
 
 impl Shared {
@@ -104,6 +106,7 @@ impl Queue {
                 core: QueueCore::default(),
                 segment: gst::FormattedSegment::new(),
                 reader: Registration::default(),
+                reader_waker: 0,
             }),
             notice: Box::new(notice),
         }))
@@ -257,6 +260,7 @@ impl Queue {
     fn try_push(&self, item: Item, when_full: WhenFull) -> Pushed<Item, gst::FlowError> {
         self.prefetch();
         let mut state = self.lock();
+        prefetch(state.reader_waker as *const u8, 1);
         let size = item.size(&state.segment);
         let (pushed, actions) = state.core.handle_push(item, size, when_full);
         self.0.finish(state, actions);
@@ -340,8 +344,9 @@ impl Queue {
         let mut state = self.lock();
         let (popped, actions) = state.core.handle_pop();
         if popped.is_none() {
-            let mut reader = std::mem::take(&mut state.reader);
-            state.register(&mut reader, ITEM, waker());
+            let (mut reader, waker) = (std::mem::take(&mut state.reader), waker());
+            state.reader_waker = waker.data() as usize;
+            state.register(&mut reader, ITEM, waker);
             state.reader = reader;
         }
         self.0.finish(state, actions);

@@ -20,7 +20,7 @@ pub(super) struct Branch {
     pub(super) pad: gst::Pad,
     pub(super) number: u32,
     /// `None`: on the thread that pushes into the element.
-    crossing: Option<Crossing<Ending>>,
+    crossing: Option<Crossing<BranchReader>>,
     is_closing: AtomicBool,
     is_gone: AtomicBool,
 }
@@ -32,7 +32,7 @@ impl Branch {
             let crossing = is_queued.then(|| {
                 let items = Queue::new(|_| {});
                 let of_reader = items.clone();
-                let make = move |_: &gst::Element| Ending {
+                let make = move |_: &gst::Element| BranchReader {
                     // One branch's failure does not concern the others.
                     reader: QueueReader::new(of_reader.clone(), glib::WeakRef::new()),
                     branch: weak.clone(),
@@ -124,14 +124,14 @@ impl Branch {
 }
 
 /// Pushes the queue's items, and reports the last one.
-struct Ending {
+struct BranchReader {
     reader: QueueReader,
     branch: Weak<Branch>,
     ended: OnEnded,
     has_ended: bool,
 }
 
-impl Ending {
+impl BranchReader {
     fn tell(&self) {
         if let Some(branch) = self.branch.upgrade()
             && branch.is_closing.load(Ordering::Acquire)
@@ -141,7 +141,7 @@ impl Ending {
     }
 }
 
-impl Producer for Ending {
+impl Producer for BranchReader {
     const REPORTS_FLOW: bool = false;
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {

@@ -10,7 +10,7 @@ use gst::subclass::prelude::*;
 use threadbare_rtp::jitter::{self, Adaptive, LATENCY_NS_MAX, Skew};
 
 use super::orderer::{Options, Orderer};
-use super::pusher::{Pusher, Shared};
+use super::reader::{PacketReader, Shared};
 use crate::kit::context::ContextSettings;
 use crate::kit::crossing::{Crossing, Passes};
 use crate::kit::queue::{Item, Leaky, Level, Queue};
@@ -157,7 +157,7 @@ pub struct RtpJitterBuffer {
     stats: Mutex<StatsProperty>,
     items: Queue,
     sink_pad: gst::Pad,
-    crossing: Crossing<Pusher>,
+    crossing: Crossing<PacketReader>,
     /// While it is PAUSED or PLAYING.
     shared: Arc<Mutex<Option<Arc<Shared>>>>,
 }
@@ -329,11 +329,11 @@ impl ObjectSubclass for RtpJitterBuffer {
             .build();
         let items = Queue::new(|_| {});
         let shared = Arc::new(Mutex::new(None::<Arc<Shared>>));
-        let (of_pusher, shared_by_pusher) = ((items.clone(), src_pad.clone()), shared.clone());
+        let (of_reader, shared_by_reader) = ((items.clone(), src_pad.clone()), shared.clone());
         let make = move |element: &gst::Element| {
-            let shared = lock(&shared_by_pusher).clone();
+            let shared = lock(&shared_by_reader).clone();
             let shared = shared.expect("it is open while it has a task");
-            Pusher::new(element, of_pusher.0.clone(), of_pusher.1.clone(), shared)
+            PacketReader::new(element, of_reader.0.clone(), of_reader.1.clone(), shared)
         };
         RtpJitterBuffer {
             settings: Mutex::default(),
@@ -423,7 +423,7 @@ impl ElementImpl for RtpJitterBuffer {
         let time = RunningTime::with_clock(&*self.obj(), clock.cloned());
         self.crossing
             .driver()
-            .with_producer(move |pusher, _| crate::kit::source::Producer::set_time(pusher, time));
+            .with_producer(move |reader, _| crate::kit::source::Producer::set_time(reader, time));
         accepted
     }
 }

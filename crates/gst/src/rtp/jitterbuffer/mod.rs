@@ -2,11 +2,11 @@
 //!
 //! - `imp`: properties, pads, states.
 //! - `orderer`: orders packets, keeps events in their place, and sets output times.
-//! - `pusher`: the downstream side, on a context's thread.
+//! - `reader`: the downstream side, on a context's thread.
 
 mod imp;
 mod orderer;
-mod pusher;
+mod reader;
 
 use gst::glib;
 use gst::prelude::*;

@@ -40,7 +40,7 @@ impl Shared {
     }
 }
 
-pub(super) struct Pusher {
+pub(super) struct PacketReader {
     items: Queue,
     /// Rest of a list being processed.
     list: std::vec::IntoIter<gst::Buffer>,
@@ -51,14 +51,14 @@ pub(super) struct Pusher {
     element: glib::WeakRef<gst::Element>,
 }
 
-impl Pusher {
+impl PacketReader {
     pub(super) fn new(
         element: &gst::Element,
         items: Queue,
         src_pad: gst::Pad,
         shared: Arc<Shared>,
     ) -> Self {
-        Pusher {
+        PacketReader {
             items,
             list: Vec::new().into_iter(),
             shared,
@@ -130,7 +130,7 @@ impl Pusher {
     }
 }
 
-impl Producer for Pusher {
+impl Producer for PacketReader {
     const REPORTS_FLOW: bool = false;
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {

@@ -35,7 +35,7 @@ impl Default for Shared {
     }
 }
 
-pub(crate) struct Holder {
+pub(crate) struct ClockReader {
     items: Queue,
     shared: Arc<Shared>,
     held: Option<Item>,
@@ -47,9 +47,9 @@ pub(crate) struct Holder {
     element: glib::WeakRef<gst::Element>,
 }
 
-impl Holder {
+impl ClockReader {
     pub(super) fn new(element: &gst::Element, items: Queue, shared: Arc<Shared>) -> Self {
-        Holder {
+        ClockReader {
             items,
             shared,
             held: None,
@@ -115,7 +115,7 @@ enum Wait {
     Until(u64),
 }
 
-impl Producer for Holder {
+impl Producer for ClockReader {
     const REPORTS_FLOW: bool = false;
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {

@@ -12,7 +12,7 @@ use crate::kit::queue::{Item, Queue};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::time::RunningTime;
 
-/// Settings that the element changes while the feeder runs.
+/// Settings that the element changes while the reader runs.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) do_timestamp: AtomicBool,
@@ -21,7 +21,7 @@ pub(super) struct Shared {
 }
 
 /// Pushes the application's items from the queue; asks for more when it is empty.
-pub struct Feeder {
+pub struct AppReader {
     items: Queue,
     shared: Arc<Shared>,
     time: RunningTime,
@@ -35,7 +35,7 @@ pub struct Feeder {
     pad: gst::Pad,
 }
 
-impl Feeder {
+impl AppReader {
     pub(super) fn new(
         pad: &gst::Pad,
         items: Queue,
@@ -43,7 +43,7 @@ impl Feeder {
         caps: Option<gst::Caps>,
         segment: gst::Segment,
     ) -> Self {
-        Feeder {
+        AppReader {
             items,
             shared,
             time: RunningTime::default(),
@@ -101,7 +101,7 @@ impl Feeder {
     }
 }
 
-impl Producer for Feeder {
+impl Producer for AppReader {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
         // After a flush from downstream, whose end is for this source alone.
         if self.items.resume().is_some() {
