@@ -22,7 +22,7 @@ use std::task::{Poll, Waker};
 use gst::prelude::*;
 use threadbare_runtime::{CACHE_LINE, Guard, Monitor, Registration, block_on, prefetch, until};
 
-use self::core::{Actions, DRAINED, ITEM, Pushed, QueueCore, ROOM};
+use self::core::{Actions, DRAINED, ITEM, Popped, Pushed, QueueCore, ROOM};
 use super::pending::{self, Hold};
 use super::stats::StatsProperty;
 use super::trail;
@@ -355,17 +355,19 @@ impl Queue {
 
     /// The next item, or the end of a flush, for a reader that is an ordinary thread. `None`: the queue was stopped.
     pub(crate) fn next(&self) -> Option<Item> {
-        block_on(until(self.0.clone(), Shared::monitor, ITEM, |state| {
+        let next = block_on(until(self.0.clone(), Shared::monitor, ITEM, |state| {
             if state.core.is_stopped() {
                 return Poll::Ready(None);
             }
-            if let Some(event) = state.core.handle_resume() {
-                return Poll::Ready(Some(event));
+            if let Some(item) = state.core.handle_resume() {
+                let follows_gap = false;
+                return Poll::Ready(Some(Popped { item, follows_gap }));
             }
             let (popped, actions) = state.core.handle_pop();
             state.wake(actions.wake);
-            popped.map_or(Poll::Pending, |popped| Poll::Ready(Some(marked(popped))))
-        }))
+            popped.map_or(Poll::Pending, |popped| Poll::Ready(Some(popped)))
+        }));
+        next.map(marked)
     }
 }
 
@@ -421,7 +423,7 @@ impl Queue {
     }
 }
 
-fn marked(popped: core::Popped<Item>) -> Item {
+fn marked(popped: Popped<Item>) -> Item {
     let mut item = popped.item;
     if popped.follows_gap {
         item.mark_discont();
