@@ -1176,3 +1176,48 @@ fn many_clients_get_each_packet_as_often_as_they_were_added() {
     assert_eq!(stat(&rig.element, "bytes-served"), 70 * 5 * 4);
     assert_eq!(stat(&rig.element, "send-errors"), 0);
 }
+
+/// A list is sent whole at the time of its first buffer, as the stock element does; each client gets all of it in order,
+/// whatever its buffers are made of.
+#[test]
+fn lists_are_sent_whole_in_order_and_to_each_client() {
+    const BUFFERS: usize = 37;
+    let receivers = [socket(), bound("::1"), socket()];
+    let rig = Rig::new(
+        &format!(
+            "ts-udpsink clients={} async=false",
+            clients(&receivers.iter().collect::<Vec<_>>())
+        ),
+        gst::State::Playing,
+    );
+    let mut list = gst::BufferList::new();
+    let mut expected = Vec::new();
+    for i in 0..BUFFERS {
+        // One memory, a header and a payload, and more memories than are sent in place.
+        let pieces = [1, 2, 7][i % 3];
+        let mut buffer = gst::Buffer::new();
+        let mut whole: Vec<u8> = Vec::new();
+        for piece in 0..pieces {
+            let bytes = vec![i as u8, piece, 0xaa];
+            whole.extend(&bytes);
+            let memory = gst::Memory::from_slice(bytes);
+            buffer.get_mut().unwrap().append_memory(memory);
+        }
+        // Times in the far future, but for the first: the list has one time.
+        let pts = S * i as u64 * 3600;
+        buffer.get_mut().unwrap().set_pts(pts);
+        list.get_mut().unwrap().add(buffer);
+        expected.push(whole);
+    }
+    assert!(rig.feed.push_list(list).is_ok());
+    for receiver in &receivers {
+        for whole in &expected {
+            assert_eq!(&received(receiver), whole);
+        }
+        assert_nothing(receiver);
+    }
+    let bytes: usize = expected.iter().map(Vec::len).sum();
+    assert_eq!(stat(&rig.element, "bytes-served"), 3 * bytes as u64);
+    assert_eq!(stat(&rig.element, "send-errors"), 0);
+    assert_eq!(rig.element.property::<u64>("bytes-to-serve"), bytes as u64);
+}

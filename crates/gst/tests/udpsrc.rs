@@ -700,7 +700,9 @@ fn a_clock_that_changes_or_is_missing_is_survived() {
     // What arrives at the same moment may still have the old one's.
     eventually("the new clock's time", || {
         sender.send_to(&packet(1), target).unwrap();
-        next_buffer(&seen).pts() == Some(gst::ClockTime::from_seconds(10))
+        // That of the arrival, just before the time at which this clock stands.
+        let pts = next_buffer(&seen).pts().expect("a time");
+        pts.seconds() == 9 || pts == gst::ClockTime::from_seconds(10)
     });
     src.set_clock(None::<&gst::Clock>).unwrap();
     eventually("no time", || {
@@ -809,4 +811,139 @@ fn a_socket_closed_by_one_of_two_users_stays_the_other_ones() {
     stays.to(gst::State::Null);
     // And the address is free again.
     UdpSocket::bind(there).unwrap();
+}
+
+/// A slice hands on together what came one after the other. The times are those of the kernel: with the slice's, packets
+/// would stand together, and a jitter buffer downstream would see a slice of jitter.
+#[test]
+fn times_are_those_of_the_arrival_and_not_of_the_slice() {
+    let name = context();
+    // Longer than the test's sending takes: all packets are handed on in one slice, or two.
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 socket-timestamp=realtime context={name} context-wait=500 \
+         ! fakesink name=sink async=false"
+    ));
+    let seen = watch(&pipe.pad("sink", "sink"));
+    pipe.play();
+    let to = target(&pipe.get("src"));
+    let sender = socket();
+    const PACKETS: u32 = 5;
+    for number in 0..PACKETS {
+        sender.send_to(&packet(number), to).unwrap();
+        // The kernel measures how long this takes.
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let buffers: Vec<gst::Buffer> = (0..PACKETS).map(|_| next_buffer(&seen)).collect();
+    let kernel_ns = |buffer: &gst::Buffer| {
+        let meta = buffer.meta::<gst::ReferenceTimestampMeta>().unwrap();
+        meta.timestamp().nseconds()
+    };
+    for pair in buffers.windows(2) {
+        // The kernel's own times are the reference; the wall clock may be slewed by some parts in a thousand (adjtimex).
+        let by_kernel = kernel_ns(&pair[1]).abs_diff(kernel_ns(&pair[0]));
+        let by_pts = (pair[1].pts().unwrap() - pair[0].pts().unwrap()).nseconds();
+        assert!(
+            by_pts.abs_diff(by_kernel) < 1_000_000,
+            "{by_pts} {by_kernel}"
+        );
+        assert!(by_kernel >= 5_000_000);
+    }
+    pipe.assert_no_error();
+}
+
+/// More than the kernel's buffer holds, while nobody reads: some of it is dropped, and counted. The reference is what
+/// arrived: sent, less received.
+#[test]
+fn packets_that_the_kernel_drops_are_counted() {
+    let name = context();
+    let pipe = Pipe::parse(&format!(
+        "ts-udpsrc name=src address=127.0.0.1 port=0 buffer-size=4096 context={name} ! fakesink name=sink async=false"
+    ));
+    let seen = watch(&pipe.pad("sink", "sink"));
+    pipe.to(gst::State::Paused);
+    let src = pipe.get("src");
+    assert_eq!(stat(&src, "kernel-drops"), 0);
+    const PACKETS: u64 = 500;
+    let (sender, to) = (socket(), target(&src));
+    for number in 0..PACKETS {
+        sender.send_to(&[number as u8; 1000], to).unwrap();
+    }
+    pipe.play();
+    sender.send_to(&packet(7), to).unwrap();
+    while bytes(&next_buffer(&seen)) != packet(7) {
+        // The last one may find the buffer still full.
+        sender.send_to(&packet(7), to).unwrap();
+    }
+    let dropped = stat(&src, "kernel-drops");
+    assert!(dropped > 0);
+    // Nothing more comes or goes: the numbers add up, with each of the last packets arrived or dropped.
+    let received = || stat(&src, "packets-received");
+    assert!(received() + dropped >= PACKETS);
+    // The count survives the socket.
+    pipe.to(gst::State::Null);
+    assert!(stat(&src, "kernel-drops") >= dropped);
+}
+
+#[test]
+fn port_and_address_change_while_it_plays() {
+    let (pipe, seen, first) = playing("caps=application/x-test");
+    let src = pipe.get("src");
+    let sender = socket();
+    sender.send_to(&packet(1), first).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 1);
+    // A port that is free, as it was somebody's until now.
+    let free = socket().local_addr().unwrap().port();
+    src.set_property("port", i32::from(free));
+    let second = target(&src);
+    assert_eq!(second.port(), free);
+    sender.send_to(&packet(2), second).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 2);
+    // The old one is free again, once the context has moved.
+    eventually("the old socket is closed", || {
+        UdpSocket::bind(first).is_ok()
+    });
+    // A name is looked up elsewhere.
+    src.set_property("address", "localhost");
+    src.set_property("address", "127.0.0.2");
+    eventually("it moves", || {
+        target(&src).ip() == "127.0.0.2".parse::<IpAddr>().unwrap()
+    });
+    sender.send_to(&packet(3), target(&src)).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 3);
+    pipe.assert_no_error();
+    // A place that cannot be is told, and it stays.
+    let here = target(&src);
+    // TEST-NET-1 (RFC 5737): no interface has it.
+    src.set_property("address", "192.0.2.1");
+    let told = pipe.expect(gst::MessageType::Warning);
+    assert!(text(&told).contains("192.0.2.1"), "{told:?}");
+    sender.send_to(&packet(4), here).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 4);
+    src.set_property("address", "127.0.0.1");
+    // Paused as well; and it is there after the next start.
+    pipe.to(gst::State::Paused);
+    src.set_property("port", 0);
+    pipe.play();
+    sender.send_to(&packet(5), target(&src)).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 5);
+}
+
+/// The option of ip(7), as the kernel has it.
+#[test]
+fn loop_changes_while_it_plays() {
+    for element in [
+        "ts-udpsrc name=it address=127.0.0.1 port=0 ! fakesink async=false",
+        "fakesrc num-buffers=0 ! ts-udpsink name=it async=false",
+    ] {
+        init();
+        let pipe = Pipe::parse(element);
+        pipe.to(gst::State::Ready);
+        let it = pipe.get("it");
+        let shown = it.property::<Option<gio::Socket>>("used-socket").unwrap();
+        assert!(shown.is_multicast_loopback(), "{element}");
+        it.set_property("loop", false);
+        assert!(!shown.is_multicast_loopback(), "{element}");
+        it.set_property("loop", true);
+        assert!(shown.is_multicast_loopback(), "{element}");
+    }
 }

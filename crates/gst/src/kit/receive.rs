@@ -75,6 +75,11 @@ impl Reader {
         &self.udp
     }
 
+    /// Reads this socket from now on, after what has been read.
+    pub(crate) fn change_socket(&mut self, udp: Udp) {
+        self.udp = udp;
+    }
+
     /// The socket is ready.
     #[inline]
     pub(crate) fn begin(&mut self, cx: &Cx<'_>) {

@@ -63,27 +63,36 @@ impl Pieces<'_> {
     }
 }
 
-/// Sends one datagram to several destinations through one socket, without waiting and in order.
+/// Sends datagrams, each to its destination, through one socket, without waiting and in order.
 ///
-/// `outcomes` gets the outcome for each destination that was tried: 0, or the errno. Returns how many were tried: fewer
-/// than all if the socket is full. ICMP answers to earlier datagrams go to `refused`, as in [`Pieces::send`].
+/// `outcomes` gets the outcome of each datagram that was tried: 0, or the errno. Returns how many were tried: fewer than all
+/// if the socket is full. ICMP answers to earlier datagrams go to `refused`, as in [`Pieces::send`].
 pub(crate) fn send_to_all<'a>(
-    pieces: Pieces<'a>,
+    datagrams: impl Iterator<Item = (Pieces<'a>, &'a RawAddr)>,
     udp: &Udp,
-    destinations: impl Iterator<Item = &'a RawAddr>,
     outcomes: &mut [i32; SEND_BATCH_MAX],
     mut refused: impl FnMut(),
 ) -> usize {
-    let one;
-    let data = match pieces {
-        Pieces::One(bytes) => {
-            one = [IoSlice::new(bytes)];
-            &one[..]
+    let mut whole = [IoSlice::new(&[]); SEND_BATCH_MAX];
+    let mut several: [(&[IoSlice<'_>], Option<&RawAddr>); SEND_BATCH_MAX] =
+        [(&[], None); SEND_BATCH_MAX];
+    for (i, (pieces, destination)) in datagrams.take(SEND_BATCH_MAX).enumerate() {
+        several[i].1 = Some(destination);
+        match pieces {
+            Pieces::One(bytes) => whole[i] = IoSlice::new(bytes),
+            Pieces::Several(pieces) => several[i].0 = pieces,
         }
-        Pieces::Several(pieces) => pieces,
-    };
+    }
     let mut batch = SendBatch::default();
-    for destination in destinations {
+    for (whole, (several, destination)) in whole.iter().zip(&several) {
+        let Some(destination) = destination else {
+            break;
+        };
+        let data = if several.is_empty() {
+            std::slice::from_ref(whole)
+        } else {
+            several
+        };
         if !batch.push(data, destination) {
             break;
         }
@@ -113,6 +122,42 @@ pub(crate) fn send_to_all<'a>(
     tried
 }
 
+/// Calls `f` with the bytes of some buffers, at most [`LIST_MAX`] of them; `None` for each that is unreadable.
+pub(crate) fn with_pieces_of_all<R>(
+    buffers: &[&gst::BufferRef],
+    f: impl FnOnce(&[Option<Pieces<'_>>]) -> R,
+) -> R {
+    let joined: [_; LIST_MAX] = std::array::from_fn(|i| {
+        let buffer = buffers.get(i).filter(|one| one.n_memory() > PIECES_MAX);
+        buffer.and_then(|buffer| buffer.map_readable().ok())
+    });
+    let maps: [[_; PIECES_MAX]; LIST_MAX] = std::array::from_fn(|i| {
+        let buffer = buffers.get(i).filter(|one| one.n_memory() <= PIECES_MAX);
+        std::array::from_fn(|piece| {
+            let buffer = buffer.filter(|one| piece < one.n_memory())?;
+            Some(buffer.peek_memory(piece).map_readable())
+        })
+    });
+    let mut pieces = [[IoSlice::new(&[]); PIECES_MAX]; LIST_MAX];
+    let mut is_readable = [true; LIST_MAX];
+    for ((pieces, maps), is_readable) in pieces.iter_mut().zip(&maps).zip(&mut is_readable) {
+        for (piece, map) in pieces.iter_mut().zip(maps.iter().flatten()) {
+            match map {
+                Ok(map) => *piece = IoSlice::new(map),
+                Err(_) => *is_readable = false,
+            }
+        }
+    }
+    let all: [_; LIST_MAX] = std::array::from_fn(|i| {
+        let buffer = buffers.get(i)?;
+        if buffer.n_memory() > PIECES_MAX {
+            return joined[i].as_deref().map(Pieces::One);
+        }
+        is_readable[i].then(|| Pieces::Several(&pieces[i][..buffer.n_memory()]))
+    });
+    f(&all[..buffers.len().min(LIST_MAX)])
+}
+
 /// Calls `f` with the bytes of `buffer`; `None` if they are unreadable, as in a protected memory.
 #[inline]
 pub(crate) fn with_pieces<R>(
@@ -140,3 +185,5 @@ pub(crate) fn with_pieces<R>(
 
 /// Memories of a buffer that are sent without joining.
 const PIECES_MAX: usize = 4;
+/// Buffers of a list that are sent together: the room for them is on the stack.
+pub(crate) const LIST_MAX: usize = 16;

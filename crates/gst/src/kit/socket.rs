@@ -217,6 +217,11 @@ impl Udp {
         Ok(udp)
     }
 
+    /// Whether the other one is a clone of this one.
+    pub(crate) fn is_same(&self, other: &Udp) -> bool {
+        Arc::ptr_eq(&self.own, &other.own)
+    }
+
     /// For socket options and membership.
     pub(crate) fn socket(&self) -> &gio::Socket {
         &self.own.socket
@@ -248,12 +253,37 @@ impl Udp {
             .map_or(0, |address| address.port())
     }
 
+    /// Packets that the kernel has dropped because the socket's buffer was full, or for their checksums: since the socket was
+    /// opened, modulo 2^32 (the count that SO_RXQ_OVFL attaches to packets). Read when it is wanted, it costs packets nothing.
+    pub(crate) fn kernel_drops(&self) -> u32 {
+        let mut counts = [0u32; SK_MEMINFO_VARS];
+        let mut size = size_of_val(&counts) as libc::socklen_t;
+        // SAFETY: passes a live array with its size; the kernel writes at most that much.
+        let result = unsafe {
+            libc::getsockopt(
+                self.raw,
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                (&raw mut counts).cast(),
+                &mut size,
+            )
+        };
+        if result < 0 {
+            return 0;
+        }
+        counts[SK_MEMINFO_DROPS]
+    }
+
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: `raw` is the open descriptor of the private socket, which the result's lifetime borrows, and which is
         // not closed before it is dropped.
         unsafe { BorrowedFd::borrow_raw(self.raw) }
     }
 }
+
+/// The fields of SO_MEMINFO (linux/sock_diag.h).
+const SK_MEMINFO_VARS: usize = 9;
+const SK_MEMINFO_DROPS: usize = 8;
 
 /// The same socket behind another descriptor.
 fn duplicate(socket: &gio::Socket) -> Result<gio::Socket, SocketError> {

@@ -1,11 +1,16 @@
-//! The only conversion between the context's clock (CLOCK_MONOTONIC) and GStreamer running time.
+//! The only conversions between clocks: the context's (CLOCK_MONOTONIC), GStreamer running time, and the wall clock that the
+//! kernel stamps packets with.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use gst::glib::prelude::*;
 use gst::prelude::*;
-use threadbare_runtime::{Cx, Precision, Sleep, clock_now_ns, sleep_until};
+use threadbare_runtime::{Cx, Precision, Shard, Sleep, clock_now_ns, sleep_until};
+
+use super::stats::Single;
 
 /// Running time of an element, while it plays.
 #[derive(Debug, Clone, Default)]
@@ -162,6 +167,59 @@ impl Drop for ClockWait {
         }
     }
 }
+
+/// The lead of the wall clock, which the kernel stamps packets with, over the monotonic one. Read once a slice for all
+/// sources of a thread.
+#[derive(Debug, Default)]
+pub(crate) struct SliceClock {
+    slice: Single,
+    ahead_ns: Single,
+}
+
+impl SliceClock {
+    /// The one of this thread.
+    pub(crate) fn of(shard: &Shard) -> Arc<SliceClock> {
+        shard.extension(|_| SliceClock::default())
+    }
+
+    /// Converts `wall_ns` of the wall clock to CLOCK_MONOTONIC; within the last second, even if that clock jumped.
+    #[inline]
+    pub(crate) fn monotonic_ns(&self, cx: &Cx<'_>, wall_ns: u64) -> u64 {
+        let slice = cx.local().slice();
+        if self.slice.get() != slice {
+            self.ahead_ns.set(wall_ahead_ns());
+            self.slice.set(slice);
+        }
+        let now_ns = cx.now_ns();
+        wall_ns
+            .wrapping_sub(self.ahead_ns.get())
+            .clamp(now_ns.saturating_sub(ARRIVAL_AGE_NS_MAX), now_ns)
+    }
+}
+
+/// The lead of the wall clock over CLOCK_MONOTONIC.
+fn wall_ahead_ns() -> u64 {
+    let mut best = (u64::MAX, 0);
+    // The machine may take the processor away between two readings: then once more.
+    for _ in 0..READINGS_MAX {
+        let before_ns = clock_now_ns();
+        let wall_ns = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64);
+        let took_ns = clock_now_ns() - before_ns;
+        best = best.min((took_ns, wall_ns.wrapping_sub(before_ns)));
+        if took_ns < READING_NS_MAX {
+            break;
+        }
+    }
+    best.1
+}
+
+/// Two readings of clocks take some 50 ns.
+const READING_NS_MAX: u64 = 1_000;
+const READINGS_MAX: usize = 3;
+/// A packet that waited longer in the kernel was not delayed by the network.
+const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
 
 /// Wakes a producer at a running time, on any clock.
 #[derive(Debug, Default)]

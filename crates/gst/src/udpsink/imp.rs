@@ -395,7 +395,7 @@ impl UdpSink {
         self.leave_groups();
         let settings = self.settings().clone();
         let sockets = self.sender(|sender| {
-            sender.reset();
+            sender.forget();
             sender.is_open = false;
             [
                 (sender.v4.take(), settings.socket),
@@ -413,9 +413,9 @@ impl UdpSink {
 
     fn structure(&self) -> gst::Structure {
         let (rendered, dropped) = self.sink().counts();
-        let (served, errors) = self.sender(|s| (s.bytes_served, s.errors));
+        let (served, errors, more) = self.sender(|s| (s.bytes_served, s.errors, s.more_of_lists));
         gst::Structure::builder("application/x-ts-udpsink-stats")
-            .field("rendered", rendered)
+            .field("rendered", rendered + more)
             .field("dropped", dropped)
             .field("bytes-served", served)
             .field("send-errors", errors)
@@ -512,6 +512,7 @@ impl ObjectImpl for UdpSink {
         self.parent_constructed();
         let obj = self.obj();
         crate::kit::add_timed_pad(&*obj, &self.sink_pad);
+        obj.connect_notify(Some("loop"), |obj, _| obj.imp().apply_options());
         *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }
 }
@@ -586,6 +587,10 @@ impl ElementImpl for UdpSink {
             self.close();
             self.post_error_message(error.into());
             return Err(gst::StateChangeError);
+        }
+        if transition == gst::StateChange::ReadyToPaused {
+            // Of what was being sent at the stop.
+            self.sender(Sender::forget);
         }
         crate::kit::sink::change_state(self, transition, || self.parent_change_state(transition))
             .inspect(|_| {

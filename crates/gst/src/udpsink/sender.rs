@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use threadbare_runtime::SEND_BATCH_MAX;
 
 use super::clients::Clients;
-use crate::kit::send::{self, Pieces};
+use crate::kit::send::{self, LIST_MAX, Pieces};
 use crate::kit::sink::{Rendered, Renderer};
 use crate::kit::socket::Udp;
 
@@ -20,46 +20,60 @@ pub struct Sender {
     pub(super) bytes_to_serve: u64,
     pub(super) bytes_served: u64,
     pub(super) errors: u64,
-    /// Where to continue after a full socket.
+    /// Where to continue after a full socket: in the part of a list that follows this many buffers, or in the buffer.
     resume: Position,
+    sent_of_list: usize,
+    /// Buffers of lists, besides the first ones: the sink counts a list as one.
+    pub(super) more_of_lists: u64,
 }
 
-/// The next datagram: client, and copies sent to it before.
+/// The next datagram: buffer of a list, client, and copies of the buffer sent to the client before.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Position {
+    buffer: usize,
     client: usize,
     copies: u32,
 }
 
 impl Sender {
-    /// Forgets a partly sent packet.
+    /// Forgets what was sent of a packet or list: another one comes next.
+    pub(super) fn forget(&mut self) {
+        self.reset();
+        self.sent_of_list = 0;
+    }
+
+    /// The clients have changed: a partly sent packet is sent again.
     pub(super) fn reset(&mut self) {
         self.resume = Position::default();
     }
 
-    /// Sends to every client.
-    fn send_all(&mut self, pieces: Pieces<'_>) -> Rendered {
+    /// Sends to every client, each buffer to all before the next one. `None` stands for a buffer that is unreadable.
+    fn send_all(&mut self, buffers: &[Option<Pieces<'_>>]) -> Rendered {
         let mut at = std::mem::take(&mut self.resume);
         if at == Position::default() {
-            self.bytes_to_serve += pieces.len() as u64;
+            let bytes =
+                |pieces: &Option<Pieces<'_>>| pieces.map_or(0, |pieces| pieces.len() as u64);
+            self.bytes_to_serve += buffers.iter().map(bytes).sum::<u64>();
+            self.errors += buffers.iter().filter(|pieces| pieces.is_none()).count() as u64;
         }
-        // The usual list: one client, and nothing to collect.
-        if let [only] = self.clients.all()
+        // The usual case: one buffer, one client, and nothing to collect.
+        if let [Some(_)] = buffers
+            && let [only] = self.clients.all()
             && only.is_resolved
             && self.clients.copies(only) == 1
         {
-            return match self.send_run(pieces, &[at]) {
+            return match self.send_run(buffers, &[at]) {
                 0 => Rendered::Blocked,
                 _ => Rendered::Done,
             };
         }
         let mut run = [Position::default(); SEND_BATCH_MAX];
         loop {
-            let (count, next) = self.collect(at, &mut run);
+            let (count, next) = self.collect(buffers, at, &mut run);
             if count == 0 {
                 return Rendered::Done;
             }
-            let tried = self.send_run(pieces, &run[..count]);
+            let tried = self.send_run(buffers, &run[..count]);
             if tried < count {
                 self.resume = run[tried];
                 return Rendered::Blocked;
@@ -69,15 +83,25 @@ impl Sender {
     }
 
     /// The datagrams from `at` on that go through one socket, up to a batch. Returns how many, and the position after them.
-    fn collect(&self, mut at: Position, run: &mut [Position; SEND_BATCH_MAX]) -> (usize, Position) {
+    fn collect(
+        &self,
+        buffers: &[Option<Pieces<'_>>],
+        mut at: Position,
+        run: &mut [Position; SEND_BATCH_MAX],
+    ) -> (usize, Position) {
         let clients = self.clients.all();
         let mut count = 0;
-        while let Some(client) = clients.get(at.client) {
-            if !client.is_resolved || at.copies >= self.clients.copies(client) {
+        while let Some(pieces) = buffers.get(at.buffer) {
+            let Some(client) = clients.get(at.client).filter(|_| pieces.is_some()) else {
                 at = Position {
-                    client: at.client + 1,
-                    copies: 0,
+                    buffer: at.buffer + 1,
+                    ..Position::default()
                 };
+                continue;
+            };
+            if !client.is_resolved || at.copies >= self.clients.copies(client) {
+                at.client += 1;
+                at.copies = 0;
                 continue;
             }
             let is_other_socket = count > 0 && client.is_ipv4 != clients[run[0].client].is_ipv4;
@@ -93,7 +117,8 @@ impl Sender {
 
     /// Sends to clients of one address family. Returns to how many: fewer than all if the socket is full.
     #[inline]
-    fn send_run(&mut self, pieces: Pieces<'_>, run: &[Position]) -> usize {
+    fn send_run(&mut self, buffers: &[Option<Pieces<'_>>], run: &[Position]) -> usize {
+        let pieces = |at: &Position| buffers[at.buffer].unwrap_or(Pieces::One(&[]));
         let clients = self.clients.all();
         let first = &clients[run[0].client];
         let socket = if first.is_ipv4 { &self.v4 } else { &self.v6 };
@@ -104,20 +129,20 @@ impl Sender {
         };
         let errors = &mut self.errors;
         if run.len() == 1 {
-            let outcome = match pieces.send(udp, &first.raw, || *errors += 1) {
+            let outcome = match pieces(&run[0]).send(udp, &first.raw, || *errors += 1) {
                 Ok(_) => 0,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return 0,
                 // No route, too large: this client's trouble, not the sink's.
                 Err(error) => error.raw_os_error().unwrap_or(libc::EIO),
             };
-            self.note(run[0], outcome, pieces.len());
+            self.note(run[0], outcome, pieces(&run[0]).len());
             return 1;
         }
         let mut outcomes = [0; SEND_BATCH_MAX];
-        let destinations = run.iter().map(|at| &clients[at.client].raw);
-        let tried = send::send_to_all(pieces, udp, destinations, &mut outcomes, || *errors += 1);
+        let datagrams = run.iter().map(|at| (pieces(at), &clients[at.client].raw));
+        let tried = send::send_to_all(datagrams, udp, &mut outcomes, || *errors += 1);
         for (at, outcome) in run.iter().zip(&outcomes[..tried]) {
-            self.note(*at, *outcome, pieces.len());
+            self.note(*at, *outcome, pieces(at).len());
         }
         tried
     }
@@ -138,12 +163,37 @@ impl Sender {
 
 impl Renderer for Sender {
     fn render(&mut self, buffer: &gst::Buffer) -> Rendered {
-        match send::with_pieces(buffer, |pieces| self.send_all(pieces)) {
+        match send::with_pieces(buffer, |pieces| self.send_all(&[Some(pieces)])) {
             Some(rendered) => rendered,
             None => {
                 self.errors += 1;
                 Rendered::Done
             }
         }
+    }
+
+    fn takes_lists(&self) -> bool {
+        true
+    }
+
+    fn render_list(&mut self, list: &gst::BufferList) -> Rendered {
+        while let Some(first) = list.get(self.sent_of_list) {
+            let mut part = [first; LIST_MAX];
+            let rest = list.iter().skip(self.sent_of_list);
+            let filled = part.iter_mut().zip(rest).map(|(slot, one)| *slot = one);
+            let count = filled.count();
+            let sent = send::with_pieces_of_all(&part[..count], |pieces| self.send_all(pieces));
+            if sent != Rendered::Done {
+                return sent;
+            }
+            self.sent_of_list += count;
+        }
+        self.sent_of_list = 0;
+        self.more_of_lists += list.len().saturating_sub(1) as u64;
+        Rendered::Done
+    }
+
+    fn flush(&mut self) {
+        self.forget();
     }
 }

@@ -1,5 +1,6 @@
 //! Properties, pad and states of `ts-udpsrc`.
 
+use std::net::SocketAddr;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use gio::prelude::*;
@@ -9,11 +10,11 @@ use gst::subclass::prelude::*;
 use super::receiver::{Receiver, Stats};
 use super::settings::{MTU_DEFAULT, MTU_MAX, Settings, SocketTimestamp};
 use crate::kit::context::ContextSettings;
-use crate::kit::resolve::resolve;
+use crate::kit::lock;
+use crate::kit::resolve::{resolve, resolve_later};
 use crate::kit::socket::{self, GivenSocket, Membership, MulticastSettings, SocketError, Udp};
 use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
-use crate::kit::lock;
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -26,8 +27,8 @@ static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
 #[derive(Properties)]
 #[properties(wrapper_type = super::UdpSrc)]
 pub struct UdpSrc {
-    #[property(name = "address", nick = "Address", blurb = "Address, host name or multicast group to receive packets on", type = String, get = |s: &Self| s.settings().address.clone(), set = |s: &Self, v: Option<String>| s.settings().address = v.unwrap_or_else(|| "0.0.0.0".into()), default = "0.0.0.0")]
-    #[property(name = "port", nick = "Port", blurb = "Port to receive packets on, 0: any free one (see used-socket)", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = 0, maximum = 65_535, default = 5004)]
+    #[property(name = "address", nick = "Address", blurb = "Address, host name or multicast group to receive packets on; may change while it plays", type = String, get = |s: &Self| s.settings().address.clone(), set = |s: &Self, v: Option<String>| s.change_place(|settings| settings.address = v.unwrap_or_else(|| "0.0.0.0".into())), default = "0.0.0.0")]
+    #[property(name = "port", nick = "Port", blurb = "Port to receive packets on, 0: any free one (see used-socket); may change while it plays", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.change_place(|settings| settings.port = v), minimum = 0, maximum = 65_535, default = 5004)]
     #[property(name = "reuse", nick = "Reuse", blurb = "Allow others to use the same port", type = bool, get = |s: &Self| s.settings().reuse, set = |s: &Self, v| s.settings().reuse = v, default = true)]
     #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
     #[property(name = "mtu", nick = "Maximum transmission unit", blurb = "Largest packet expected, bytes; larger packets are cut, flagged as corrupted and counted, with a warning", type = u32, get = |s: &Self| s.settings().mtu, set = |s: &Self, v| s.settings().mtu = v, minimum = 1, maximum = MTU_MAX, default = MTU_DEFAULT)]
@@ -73,6 +74,80 @@ impl UdpSrc {
         lock(&self.opened)
     }
 
+    /// Where to receive. While it runs, it moves there: with a new socket, unless the application has given one.
+    fn change_place(&self, change: impl FnOnce(&mut Settings)) {
+        let (before, settings) = {
+            let mut settings = self.settings();
+            let before = settings.clone();
+            change(&mut settings);
+            (before, settings.clone())
+        };
+        if before.has_place_of(&settings) || self.opened().is_none() {
+            return;
+        }
+        let obj = self.obj().downgrade();
+        let (host, port) = (settings.address.clone(), settings.port());
+        resolve_later(&host, port, move |answer| {
+            if let Some(obj) = obj.upgrade()
+                && let Err(error) = obj.imp().move_to(&settings, answer)
+            {
+                gst::element_imp_warning!(
+                    obj.imp(),
+                    gst::ResourceError::Settings,
+                    ["it stays where it was: {error}"]
+                );
+            }
+        });
+    }
+
+    fn move_to(
+        &self,
+        settings: &Settings,
+        answer: Result<SocketAddr, SocketError>,
+    ) -> Result<(), SocketError> {
+        {
+            // Held to the end: one move at a time, and none after the stop.
+            let mut opened = self.opened();
+            let is_latest = self.settings().has_place_of(settings);
+            let Some(old) = opened.as_mut().filter(|_| is_latest) else {
+                return Ok(());
+            };
+            let new = open(settings, &lock(&self.multicast), answer?)?;
+            socket::set_buffer_size(new.udp.socket(), libc::SO_RCVBUF, settings.buffer_size);
+            self.stats.set_socket(Some(new.udp.clone()));
+            let udp = new.udp.clone();
+            let old = std::mem::replace(old, new);
+            self.receive_from(udp);
+            old.close(settings.socket.is_some());
+        }
+        self.obj().notify("used-socket");
+        Ok(())
+    }
+
+    /// The receiver takes another socket, if there is a receiver.
+    fn receive_from(&self, udp: Udp) {
+        let element = self.obj().downgrade();
+        self.driver.with_producer(move |receiver, cx| {
+            if let Err(error) = receiver.change_socket(cx, udp)
+                && let Some(element) = element.upgrade()
+            {
+                gst::element_error!(
+                    element,
+                    gst::ResourceError::OpenRead,
+                    ["cannot watch the socket: {error}"]
+                );
+            }
+        });
+    }
+
+    /// `loop` changes at once.
+    fn apply_loop(&self) {
+        let loops = lock(&self.multicast).loops;
+        if let Some(opened) = self.opened().as_ref() {
+            opened.udp.socket().set_multicast_loopback(loops);
+        }
+    }
+
     /// New caps while it runs are announced before the next packet.
     fn set_caps(&self, caps: Option<gst::Caps>) {
         self.settings().caps = caps.clone();
@@ -91,14 +166,15 @@ impl UdpSrc {
     }
 }
 
-/// The socket the properties ask for.
-fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, SocketError> {
-    let given = settings.socket.clone();
-    let (udp, close) = match given {
-        Some(given) => (Udp::sharing(&given)?, settings.close_socket),
+/// The socket the properties ask for; `address`: where, as resolved.
+fn open(
+    settings: &Settings,
+    multicast: &MulticastSettings,
+    address: SocketAddr,
+) -> Result<Opened, SocketError> {
+    let (udp, close) = match &settings.socket {
+        Some(given) => (Udp::sharing(given)?, settings.close_socket),
         None => {
-            let port = u16::try_from(settings.port).unwrap_or(0);
-            let address = resolve(&settings.address, port)?;
             let udp = if address.ip().is_multicast() {
                 let interface = multicast.interface.as_deref().filter(|_| multicast.auto);
                 socket::bind_group(address, interface, settings.reuse)?
@@ -110,10 +186,10 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
     };
     udp.socket().set_blocking(false);
     udp.socket().set_multicast_loopback(multicast.loops);
-    if settings.socket_timestamp == SocketTimestamp::Realtime {
+    if settings.wants_timestamps() {
         socket::set_timestamps(udp.socket());
     }
-    let group = resolve(&settings.address, 0)?.ip();
+    let group = address.ip();
     let membership = if group.is_multicast() && multicast.auto {
         let membership = Membership::new(
             group,
@@ -130,6 +206,18 @@ fn open(settings: &Settings, multicast: &MulticastSettings) -> Result<Opened, So
         membership,
         close,
     })
+}
+
+impl Opened {
+    /// `is_replaced`: another socket takes its place, so that a given one is still in use.
+    fn close(self, is_replaced: bool) {
+        if let Some(membership) = &self.membership {
+            membership.leave(self.udp.socket());
+        }
+        if self.close && !is_replaced {
+            self.udp.close_shown();
+        }
+    }
 }
 
 impl SourceElement for UdpSrc {
@@ -157,7 +245,8 @@ impl SourceElement for UdpSrc {
 
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
-        let opened = open(&settings, &lock(&self.multicast))?;
+        let address = resolve(&settings.address, settings.port())?;
+        let opened = open(&settings, &lock(&self.multicast), address)?;
         if let Some(granted) =
             socket::set_buffer_size(opened.udp.socket(), libc::SO_RCVBUF, settings.buffer_size)
             && granted < settings.buffer_size
@@ -171,6 +260,7 @@ impl SourceElement for UdpSrc {
                 ]
             );
         }
+        self.stats.set_socket(Some(opened.udp.clone()));
         *self.opened() = Some(opened);
         self.obj().notify("used-socket");
         Ok(())
@@ -178,12 +268,8 @@ impl SourceElement for UdpSrc {
 
     fn close(&self) {
         if let Some(opened) = self.opened().take() {
-            if let Some(membership) = &opened.membership {
-                membership.leave(opened.udp.socket());
-            }
-            if opened.close {
-                opened.udp.close_shown();
-            }
+            self.stats.set_socket(None);
+            opened.close(false);
         }
     }
 
@@ -195,11 +281,17 @@ impl SourceElement for UdpSrc {
         let receiver = Receiver::new(
             element,
             &place.shard,
-            udp,
+            udp.clone(),
             &self.settings(),
             self.stats.clone(),
         );
-        self.driver.add(element, &self.src_pad, place, receiver)
+        self.driver.add(element, &self.src_pad, place, receiver)?;
+        // It may have moved meanwhile.
+        let present = self.opened().as_ref().map(|opened| opened.udp.clone());
+        if let Some(present) = present.filter(|present| !present.is_same(&udp)) {
+            self.receive_from(present);
+        }
+        Ok(())
     }
 }
 
@@ -232,7 +324,9 @@ impl ObjectImpl for UdpSrc {
 
     fn constructed(&self) {
         self.parent_constructed();
-        crate::kit::add_timed_pad(&*self.obj(), &self.src_pad);
+        let obj = self.obj();
+        crate::kit::add_timed_pad(&*obj, &self.src_pad);
+        obj.connect_notify(Some("loop"), |obj, _| obj.imp().apply_loop());
     }
 }
 

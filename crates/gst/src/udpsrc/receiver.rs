@@ -9,11 +9,12 @@ use gst::prelude::*;
 use threadbare_runtime::{Cx, Interest, Precision, RawAddr, Ready, Shard, prefetch};
 
 use super::settings::{Settings, SocketTimestamp};
+use crate::kit::lock;
 use crate::kit::receive::{Datagram, Read, Reader};
 use crate::kit::socket::{GioAddress, Udp};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
-use crate::kit::time::RunningTime;
+use crate::kit::time::{RunningTime, SliceClock};
 
 /// Laid out by hand: a packet touches the first fields only, and thousands of receivers take turns in the cache.
 #[repr(C)]
@@ -25,11 +26,16 @@ pub struct Receiver {
     skip: u32,
     do_timestamp: bool,
     retrieve_sender: bool,
+    /// Each buffer says when the kernel received it, besides its own time.
+    attaches_timestamp: bool,
     senders: Senders,
+    clock: Arc<SliceClock>,
     mtu: u32,
     element: glib::WeakRef<gst::Element>,
     caps: Option<gst::Caps>,
     timeout_ns: u64,
+    /// The context watches the socket.
+    is_watching: bool,
 }
 
 impl Receiver {
@@ -46,8 +52,10 @@ impl Receiver {
                 shard,
                 udp,
                 settings.buffer_bytes(),
-                settings.socket_timestamp == SocketTimestamp::Realtime,
+                settings.wants_timestamps(),
             ),
+            attaches_timestamp: settings.socket_timestamp == SocketTimestamp::Realtime,
+            clock: SliceClock::of(shard),
             mtu: settings.buffer_bytes(),
             skip: settings.skip_first_bytes.unsigned_abs(),
             do_timestamp: settings.do_timestamp,
@@ -57,6 +65,7 @@ impl Receiver {
             caps: settings.caps.clone(),
             timeout_ns: settings.timeout_ns,
             last_packet_ns: 0,
+            is_watching: false,
             stats,
         }
     }
@@ -71,14 +80,15 @@ impl Receiver {
         self.stats.packets.add(1);
         self.stats.bytes.add(received.len as u64);
         cx.count_packets(1);
-        self.last_packet_ns = cx.now_ns();
+        let arrival_ns = self.arrival_ns(cx, received.timestamp_ns);
         if received.len < self.skip as usize {
             self.stats.too_short.add(1);
             buffer.release();
             return None;
         }
+        // The packet's own arrival, not its slice's: a slice would be jitter to a jitter buffer downstream.
         let time = if self.do_timestamp {
-            self.time.at(cx.now_ns())
+            self.time.at_other(cx.now_ns(), arrival_ns)
         } else {
             None
         };
@@ -91,10 +101,21 @@ impl Receiver {
         if received.datagram_len > received.len {
             self.truncated(&mut buffer, received.datagram_len);
         }
-        if let Some(timestamp_ns) = received.timestamp_ns {
+        if let Some(timestamp_ns) = received.timestamp_ns
+            && self.attaches_timestamp
+        {
             add_timestamp(&mut buffer, timestamp_ns);
         }
         Some(buffer)
+    }
+
+    /// When the packet arrived, by CLOCK_MONOTONIC: not before an earlier one, as the lead of the wall clock is only measured.
+    #[inline]
+    fn arrival_ns(&mut self, cx: &Cx<'_>, wall_ns: Option<u64>) -> u64 {
+        let now_ns = cx.now_ns();
+        let arrival_ns = wall_ns.map_or(now_ns, |at_ns| self.clock.monotonic_ns(cx, at_ns));
+        self.last_packet_ns = arrival_ns.max(self.last_packet_ns).min(now_ns);
+        self.last_packet_ns
     }
 
     /// Never silently: flagged on the buffer, counted, and said once for each power of two.
@@ -140,6 +161,18 @@ impl Receiver {
     }
 }
 
+impl Receiver {
+    /// Receives from another socket from now on. What was received before is still pushed.
+    pub(super) fn change_socket(&mut self, cx: &Cx<'_>, udp: Udp) -> Result<(), std::io::Error> {
+        if self.is_watching {
+            cx.register(udp.fd(), 0, Interest::Read)?;
+            cx.deregister(self.reader.udp().fd());
+        }
+        self.reader.change_socket(udp);
+        Ok(())
+    }
+}
+
 impl Producer for Receiver {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
         cx.register(self.reader.udp().fd(), 0, Interest::Read)
@@ -149,8 +182,9 @@ impl Producer for Receiver {
                     ["cannot watch the socket: {error} (is it used twice in one context?)"]
                 )
             })?;
+        self.is_watching = true;
+        self.last_packet_ns = cx.now_ns();
         if self.timeout_ns > 0 {
-            self.last_packet_ns = cx.now_ns();
             cx.set_timer(
                 cx.now_ns().saturating_add(self.timeout_ns),
                 Precision::NotBefore,
@@ -160,6 +194,7 @@ impl Producer for Receiver {
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
+        self.is_watching = false;
         cx.deregister(self.reader.udp().fd());
         cx.clear_timer();
     }
@@ -303,6 +338,21 @@ pub(super) struct Stats {
     truncated: Single,
     too_short: Single,
     socket_errors: Single,
+    /// Packets that the kernel dropped: of the sockets of the past, and the present one.
+    kernel_drops: Mutex<KernelDrops>,
+}
+
+#[derive(Debug, Default)]
+struct KernelDrops {
+    past: u64,
+    socket: Option<Udp>,
+}
+
+impl KernelDrops {
+    fn total(&self) -> u64 {
+        let present = self.socket.as_ref().map_or(0, Udp::kernel_drops);
+        self.past + u64::from(present)
+    }
 }
 
 impl Stats {
@@ -313,7 +363,15 @@ impl Stats {
             .field("packets-truncated", self.truncated.get())
             .field("packets-too-short", self.too_short.get())
             .field("socket-errors", self.socket_errors.get())
+            .field("kernel-drops", lock(&self.kernel_drops).total())
             .build()
+    }
+
+    /// The socket whose drops count from now on, besides those of earlier ones.
+    pub(super) fn set_socket(&self, socket: Option<Udp>) {
+        let mut drops = lock(&self.kernel_drops);
+        drops.past = drops.total();
+        drops.socket = socket;
     }
 }
 

@@ -74,6 +74,19 @@ impl Settings {
         self.mtu.clamp(1, DATAGRAM_MAX)
     }
 
+    pub(super) fn port(&self) -> u16 {
+        u16::try_from(self.port).unwrap_or(0)
+    }
+
+    pub(super) fn has_place_of(&self, other: &Settings) -> bool {
+        (&self.address, self.port) == (&other.address, other.port)
+    }
+
+    /// Whether the kernel's receive time of each packet is needed.
+    pub(super) fn wants_timestamps(&self) -> bool {
+        self.do_timestamp || self.socket_timestamp == SocketTimestamp::Realtime
+    }
+
     /// `udp://host:port`, as the stock element has it.
     pub(super) fn uri(&self) -> String {
         format!("udp://{}", format_host_port(&self.address, self.port))

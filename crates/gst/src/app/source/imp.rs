@@ -11,10 +11,10 @@ use gst::subclass::prelude::*;
 use super::reader::{AppReader, Shared};
 use super::stream::{Stream, StreamType};
 use crate::kit::context::ContextSettings;
+use crate::kit::lock;
 use crate::kit::queue::{Item, Leaky, Level, Queue, Unfit};
 use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
-use crate::kit::lock;
 
 #[derive(Debug, Clone)]
 struct Settings {

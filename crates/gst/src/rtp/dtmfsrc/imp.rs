@@ -11,9 +11,9 @@ use threadbare_rtp::id::{RtpTime, SeqNum};
 
 use super::keyer::{Keyer, Last, Stream};
 use crate::kit::context::ContextSettings;
+use crate::kit::lock;
 use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
-use crate::kit::lock;
 
 #[derive(Debug, Clone)]
 struct Settings {

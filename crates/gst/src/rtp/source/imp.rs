@@ -15,10 +15,10 @@ use super::settings::{
     MTU_DEFAULT, MTU_MAX, PORT_DEFAULT, SSRC_ANY, Settings,
 };
 use crate::kit::context::ContextSettings;
+use crate::kit::lock;
 use crate::kit::socket::MulticastSettings;
 use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
-use crate::kit::lock;
 use crate::rtp::playout::Playout;
 use crate::rtp::port::{SharedPort, Tenancy};
 use crate::rtp::session::{FeedbackSettings, RtpSession, Sockets};

@@ -5,19 +5,18 @@
 //! and stalls.
 
 use std::sync::{Arc, Mutex};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gst::glib;
 use gst::prelude::*;
 use threadbare_rtp::missing::Missing;
 use threadbare_rtp::packet::{Packet, is_rtcp};
-use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard, clock_now_ns, prefetch};
+use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard, prefetch};
 
 use crate::kit::lock;
 use crate::kit::receive::{Datagram, Read, Reader};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
-use crate::kit::time::RunningTime;
+use crate::kit::time::{RunningTime, SliceClock};
 use crate::rtp::playout::{Fields, Playout, Refusal};
 use crate::rtp::port::Mailbox;
 use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
@@ -135,7 +134,7 @@ impl Receiver {
             session,
             next_packet: [0; 3],
             next_places: [0; 2],
-            clock: shard.extension(|_| SliceClock::default()),
+            clock: SliceClock::of(shard),
             ahead_ns: slice_ns / 2,
             slack_ns: slice_ns,
             mux: sockets.rtcp.is_none(),
@@ -381,40 +380,11 @@ impl Producer for Receiver {
     }
 }
 
-/// The lead of the wall clock, which the kernel stamps packets with, over the monotonic one. Read once a slice for all
-/// sources of a thread.
-#[derive(Debug, Default)]
-pub(super) struct SliceClock {
-    slice: Single,
-    ahead_ns: Single,
-}
-
-impl SliceClock {
-    /// Converts `wall_ns` of the wall clock; within the last second, even if that clock jumped.
-    #[inline]
-    fn monotonic_ns(&self, cx: &Cx<'_>, wall_ns: u64) -> u64 {
-        let slice = cx.local().slice();
-        if self.slice.get() != slice {
-            let wall_now_ns = SystemTime::now()
-                .duration_since(UNIX_EPOCH)
-                .map_or(0, |since| since.as_nanos() as u64);
-            self.ahead_ns.set(wall_now_ns.wrapping_sub(clock_now_ns()));
-            self.slice.set(slice);
-        }
-        let now_ns = cx.now_ns();
-        wall_ns
-            .wrapping_sub(self.ahead_ns.get())
-            .clamp(now_ns.saturating_sub(ARRIVAL_AGE_NS_MAX), now_ns)
-    }
-}
-
 /// How often to look in the socket for a missing packet: a context that lags finds seconds of packets there.
 const LOOKS_MAX: u8 = 16;
 /// The same for a whole pass, for all missing packets, so that a flood with gaps does not keep other streams waiting.
 /// The next pass continues.
 const LOOKS_IN_PASS_MAX: u8 = 4 * LOOKS_MAX;
-/// A packet that waited longer in the kernel was not delayed by the network.
-const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
 /// Cache lines that a packet touches.
 const SHARED_LINES: usize = 6;
 const SESSION_LINES: usize = 8;
