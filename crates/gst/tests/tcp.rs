@@ -201,6 +201,59 @@ fn a_server_source_takes_one_caller_and_ends_with_it() {
     }
 }
 
+/// As `srtsrc` has it: the stream goes on with the next client, marked as another one's.
+#[test]
+fn a_server_source_that_keeps_listening_takes_one_caller_after_the_other() {
+    let rig = Rig::without_stream(
+        &format!(
+            "ts-tcpserversrc port=0 keep-listening=true timeout=1 context={}",
+            context()
+        ),
+        gst::State::Playing,
+    );
+    let port: i32 = rig.element.property("current-port");
+    let call = || TcpStream::connect(("localhost", port as u16)).unwrap();
+    for round in 0..3u8 {
+        let mut caller = call();
+        // The next one waits in the backlog.
+        let mut next = call();
+        next.write_all(&[round + 100; 4]).unwrap();
+        caller.write_all(&[round; 4]).unwrap();
+        for (data, caller) in [(round, caller), (round + 100, next)] {
+            let buffer = rig.buffer();
+            assert_eq!(bytes(&buffer), [data; 4]);
+            let is_first = data == 0;
+            assert_eq!(
+                buffer.flags().contains(gst::BufferFlags::DISCONT),
+                !is_first
+            );
+            if data == 1 {
+                // Reset, not closed: told, and no end either.
+                socket2::SockRef::from(&caller)
+                    .set_linger(Some(std::time::Duration::ZERO))
+                    .unwrap();
+            }
+            drop(caller);
+        }
+    }
+    let warning = |part: &str| {
+        let told = rig
+            .bus
+            .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Warning])
+            .expect("a warning");
+        assert!(text(&told).contains(part), "{told:?}");
+    };
+    warning("reset");
+    // Who says nothing does not keep the others waiting for ever.
+    let _mute = call();
+    warning("timeout");
+    let mut last = call();
+    last.write_all(b"last").unwrap();
+    assert_eq!(read_all(&rig, 4), b"last");
+    assert_eq!(stat(&rig.element, "connections"), 8);
+    assert!(rig.bus.pop_filtered(&[gst::MessageType::Error]).is_none());
+}
+
 /// A server sink that plays, with a stream opened.
 fn server(more: &str) -> (Rig, u16) {
     let rig = Rig::new(
@@ -350,5 +403,276 @@ fn a_sink_goes_up_and_down_and_serves_each_time() {
         assert_eq!(caller.read(&mut got).unwrap(), 0, "closed");
         rig.to(gst::State::Playing);
         rig.open_stream();
+    }
+}
+
+/// A stranger cannot take the process's descriptors, one call after the other.
+#[test]
+fn callers_beyond_the_limit_are_closed_at_once_and_counted() {
+    let (rig, port) = server("max-clients=2");
+    let mut first = call(&rig, port);
+    let second = call(&rig, port);
+    for refused in 1..=3 {
+        let mut caller = TcpStream::connect(("localhost", port)).unwrap();
+        caller.set_read_timeout(Some(DEADLINE)).unwrap();
+        assert_eq!(caller.read(&mut [0; 4]).unwrap(), 0, "closed");
+        eventually("it is counted", || {
+            stat(&rig.element, "clients-refused") == refused
+        });
+    }
+    assert_eq!(rig.element.property::<u32>("num-handles"), 2);
+    // One that leaves makes room.
+    drop(second);
+    eventually("it is gone", || {
+        rig.element.property::<u32>("num-handles") == 1
+    });
+    let mut third = call(&rig, port);
+    rig.push(numbered(1)).unwrap();
+    let mut got = [0; 4];
+    for client in [&mut first, &mut third] {
+        client.read_exact(&mut got).unwrap();
+        assert_eq!(got, packet(1));
+    }
+    // The limit changes while it plays, and 0 is none.
+    rig.element.set_property("max-clients", 0u32);
+    let _more = [call(&rig, port), call(&rig, port)];
+    assert_eq!(rig.element.property::<u32>("num-handles"), 4);
+}
+
+#[test]
+fn a_client_that_is_too_many_bytes_behind_is_dropped() {
+    // More than the sockets' buffers hold, which the kernel doubles (socket(7)) and grows (tcp(7)).
+    const BIG: usize = 8 << 20;
+    let (rig, port) = server("bytes-max=1000000 buffers-max=-1");
+    let _lazy = call(&rig, port);
+    // One buffer is taken, however large.
+    rig.push(gst::Buffer::from_slice(vec![0u8; BIG])).unwrap();
+    assert_eq!(stat(&rig.element, "clients-slow"), 0);
+    rig.push(numbered(1)).unwrap();
+    assert_eq!(stat(&rig.element, "clients-slow"), 1);
+    eventually("it is gone", || {
+        rig.element.property::<u32>("num-handles") == 0
+    });
+    // Small ones are counted by their bytes, too: it keeps up to the limit and no more.
+    let (rig, port) = server("bytes-max=100000 buffers-max=-1");
+    let _lazy = call(&rig, port);
+    let mut pushed = 0u64;
+    while stat(&rig.element, "clients-slow") == 0 {
+        rig.push(gst::Buffer::from_slice(vec![0u8; 1000])).unwrap();
+        pushed += 1000;
+        assert!(pushed < 1 << 30, "the kernel takes no such amount");
+    }
+    let written = stat(&rig.element, "bytes-served");
+    // The last buffer, which was one too many, is not in the queue.
+    let behind = pushed - 1000 - written;
+    assert!((99_000..=100_000).contains(&behind), "{behind}");
+}
+
+/// A client sink that plays, with a stream opened, and the server's end.
+fn calling(listener: &TcpListener, more: &str) -> (Rig, TcpStream) {
+    let port = listener.local_addr().unwrap().port();
+    let rig = Rig::new(
+        &format!(
+            "ts-tcpclientsink host=127.0.0.1 port={port} async=false sync=false context={} {more}",
+            context()
+        ),
+        gst::State::Playing,
+    );
+    let server = accept(listener);
+    server.set_read_timeout(Some(DEADLINE)).unwrap();
+    (rig, server)
+}
+
+#[test]
+fn a_client_sink_sends_everything_in_order_at_the_servers_pace() {
+    let (listener, _) = listener();
+    let (rig, mut server) = calling(&listener, "");
+    // More than the sockets' buffers hold: the sink has to wait for the server, again and again.
+    let sent = pattern(20 << 20);
+    let to_send = sent.clone();
+    let rig = within("all is sent", move || {
+        let reader = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            server.read_to_end(&mut got).unwrap();
+            got
+        });
+        for piece in to_send.chunks(100_000) {
+            rig.push(gst::Buffer::from_slice(piece.to_vec())).unwrap();
+        }
+        rig.feed.push_event(gst::event::Eos::new());
+        rig.bus
+            .timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Eos])
+            .expect("the end");
+        rig.to(gst::State::Null);
+        assert!(reader.join().unwrap() == to_send);
+        rig
+    });
+    assert_eq!(stat(&rig.element, "bytes-served"), sent.len() as u64);
+    assert_eq!(
+        stat(&rig.element, "rendered"),
+        sent.len().div_ceil(100_000) as u64
+    );
+}
+
+#[test]
+fn a_client_sink_does_not_hold_up_its_context() {
+    let (listener, port) = listener();
+    let name = context();
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=in context={name} ! ts-tcpclientsink name=out host=127.0.0.1 port={port} context={name} sync=false \
+         ts-udpsrc name=near address=127.0.0.1 port=0 context={name} ! fakesink name=seen async=false"
+    ));
+    let seen = watch(&pipe.pad("seen", "sink"));
+    pipe.play();
+    let mut server = accept(&listener);
+    let source = pipe.get("in");
+    let big = vec![7u8; 8 << 20];
+    for _ in 0..2 {
+        assert!(
+            source.emit_by_name::<bool>("push-buffer", &[&gst::Buffer::from_slice(big.clone())])
+        );
+    }
+    eventually("a part is sent", || {
+        stat(&pipe.get("out"), "bytes-served") > 0
+    });
+    // The server does not read, and the neighbour has its turn.
+    socket()
+        .send_to(&packet(1), target(&pipe.get("near")))
+        .unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 1);
+    let mut got = vec![0; 2 * big.len()];
+    within("all of it arrives", move || {
+        server.read_exact(&mut got).unwrap();
+        assert!(got.iter().all(|byte| *byte == 7));
+    });
+}
+
+#[test]
+fn a_client_sink_names_whom_it_cannot_reach_and_goes_on_after_a_restart() {
+    let (gone, port) = listener();
+    drop(gone);
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=in context={} ! ts-tcpclientsink name=out host=127.0.0.1 port={port} async=false sync=false",
+        context()
+    ));
+    let _ = pipe.0.set_state(gst::State::Playing);
+    let said = text(&pipe.expect(gst::MessageType::Error));
+    assert!(said.contains(&format!("127.0.0.1:{port}")), "{said}");
+    pipe.to(gst::State::Null);
+    let nowhere = pipe.get("out");
+    nowhere.set_property("host", "no-such-host.invalid");
+    assert!(pipe.0.set_state(gst::State::Paused).is_err());
+    let said = text(&pipe.expect(gst::MessageType::Error));
+    assert!(said.contains("no-such-host.invalid"), "{said}");
+    pipe.to(gst::State::Null);
+    let (listener, port) = listener();
+    nowhere.set_property("host", "localhost");
+    nowhere.set_property("port", i32::from(port));
+    for round in 0..2 {
+        pipe.play();
+        let mut server = accept(&listener);
+        server.set_read_timeout(Some(DEADLINE)).unwrap();
+        assert!(
+            pipe.get("in")
+                .emit_by_name::<bool>("push-buffer", &[&numbered(round)])
+        );
+        let mut got = [0; 4];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(got, packet(round));
+        pipe.to(gst::State::Null);
+        assert_eq!(server.read(&mut got).unwrap(), 0, "closed");
+    }
+}
+
+#[test]
+fn a_client_sink_survives_a_silent_server_and_tells_of_one_that_leaves() {
+    let (listener, _) = listener();
+    let (rig, mut server) = calling(&listener, "");
+    // As nc with an empty input: it receives all the same.
+    server.write_all(b"ignored").unwrap();
+    server.shutdown(std::net::Shutdown::Write).unwrap();
+    for number in 1..=3 {
+        rig.push(numbered(number)).unwrap();
+        let mut got = [0; 4];
+        server.read_exact(&mut got).unwrap();
+        assert_eq!(got, packet(number));
+    }
+    let address = listener.local_addr().unwrap().to_string();
+    drop(server);
+    let mut number = 3;
+    eventually("the loss is noticed", || {
+        number += 1;
+        rig.push(numbered(number)).unwrap();
+        stat(&rig.element, "lost") > 0
+    });
+    let said = text(&rig.error());
+    assert!(said.contains(&address), "{said}");
+}
+
+/// The server counts bytes: a flush must not take the rest of a buffer of which it has the beginning.
+#[test]
+fn a_flush_drops_whole_buffers_only() {
+    let (listener, _) = listener();
+    let (rig, mut server) = calling(&listener, "");
+    let big = pattern(8 << 20);
+    let pushing = rig.push_aside(gst::Buffer::from_slice(big.clone()));
+    eventually("a part is sent", || stat(&rig.element, "bytes-served") > 0);
+    rig.feed.push_event(gst::event::FlushStart::new());
+    let _ = pushing.recv_timeout(DEADLINE).expect("the push ends");
+    rig.feed.push_event(gst::event::FlushStop::new(true));
+    rig.open_segment();
+    let last = rig.push_aside(numbered(9));
+    let mut got = vec![0; big.len() + 4];
+    let got = within("the rest", move || {
+        server.read_exact(&mut got).unwrap();
+        got
+    });
+    assert!(got[..big.len()] == big);
+    assert_eq!(got[big.len()..], packet(9));
+    last.recv_timeout(DEADLINE).expect("the push ends").unwrap();
+}
+
+#[test]
+fn stock_and_own_tcp_elements_are_peers_both_ways() {
+    let stock = Pipe::parse(
+        "tcpserversrc name=s host=127.0.0.1 port=0 ! fakesink name=out async=false sync=false",
+    );
+    let seen = watch(&stock.pad("out", "sink"));
+    stock.0.set_state(gst::State::Playing).unwrap();
+    let port = || stock.get("s").property::<i32>("current-port");
+    eventually("it listens", || port() != 0);
+    let rig = Rig::new(
+        &format!(
+            "ts-tcpclientsink host=127.0.0.1 port={} async=false sync=false context={}",
+            port(),
+            context()
+        ),
+        gst::State::Playing,
+    );
+    rig.push(numbered(5)).unwrap();
+    assert_eq!(number(&next_buffer(&seen)), 5);
+    rig.to(gst::State::Null);
+    next_event(&seen, gst::EventType::Eos);
+
+    // keep-listening: one stock client after the other.
+    let ours = Rig::without_stream(
+        &format!(
+            "ts-tcpserversrc host=127.0.0.1 port=0 keep-listening=true context={}",
+            context()
+        ),
+        gst::State::Playing,
+    );
+    let port: i32 = ours.element.property("current-port");
+    for round in 0..2 {
+        let stock = Pipe::parse(&format!(
+            "appsrc name=in ! tcpclientsink host=127.0.0.1 port={port} async=false sync=false"
+        ));
+        stock.play();
+        let pushed: gst::FlowReturn = stock
+            .get("in")
+            .emit_by_name("push-buffer", &[&numbered(round)]);
+        assert_eq!(pushed, gst::FlowReturn::Ok);
+        assert_eq!(number(&ours.buffer()), round);
+        stock.to(gst::State::Null);
     }
 }

@@ -1,5 +1,7 @@
-//! TCP on shared threads: `ts-tcpclientsrc`, `ts-tcpserversrc`, `ts-tcpserversink`.
+//! TCP on shared threads: `ts-tcpclientsrc`, `ts-tcpserversrc`, `ts-tcpclientsink`, `ts-tcpserversink`.
 
+mod client_sink;
+mod connect;
 mod reader;
 mod sink;
 mod sources;
@@ -25,6 +27,8 @@ enum TcpError {
     TimedOut(String, u32),
     #[error("{0}: {1}")]
     Read(String, io::Error),
+    #[error("cannot send to {0}: {1}")]
+    Write(String, io::Error),
 }
 
 impl From<TcpError> for gst::ErrorMessage {
@@ -33,24 +37,40 @@ impl From<TcpError> for gst::ErrorMessage {
             TcpError::Resolve { .. } => gst::ResourceError::NotFound,
             TcpError::Connect { .. } | TcpError::Listen { .. } => gst::ResourceError::OpenRead,
             TcpError::TimedOut(..) | TcpError::Read(..) => gst::ResourceError::Read,
+            TcpError::Write(..) => gst::ResourceError::Write,
         };
         gst::error_msg!(kind, ["{error}"])
     }
 }
 
-/// Whether no caller can be accepted at the moment, for lack of a resource that may be freed later. The caller stays in
-/// the backlog, and the listener readable: a thread that retried at once would do nothing else.
-fn is_exhausted(error: &io::Error) -> bool {
-    let exhausted = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
-    error
-        .raw_os_error()
-        .is_some_and(|code| exhausted.contains(&code))
+/// Whether a failure to accept is over with it (accept(2)): there is no caller, or it has gone, or its network has. All other
+/// failures last: for lack of descriptors or memory, the caller stays in the backlog and the listener readable, and a thread
+/// that retried at once would do nothing else.
+fn is_of_caller(error: &io::Error) -> bool {
+    let of_network = [
+        libc::ECONNABORTED,
+        libc::EPERM,
+        libc::EPROTO,
+        libc::ENOPROTOOPT,
+        libc::ENETDOWN,
+        libc::ENETUNREACH,
+        libc::ENONET,
+        libc::EHOSTDOWN,
+        libc::EHOSTUNREACH,
+        libc::EOPNOTSUPP,
+    ];
+    let is_of_network = |code| of_network.contains(&code);
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    ) || error.raw_os_error().is_some_and(is_of_network)
 }
 
-/// The listener's pause in that case.
+/// The listener's pause after a failure that lasts.
 const EXHAUSTED_PAUSE_NS: u64 = 100_000_000;
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     sources::register(plugin)?;
+    client_sink::register(plugin)?;
     sink::register(plugin)
 }

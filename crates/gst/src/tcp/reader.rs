@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   To(addresses) --start--> Connecting --writable--> Open --peer closed--> EOS, once
-//!   Listening --a caller-->                           Open
+//!   Listening --a caller-->                           Open --peer closed--> EOS, once; with keep-listening: Listening
 //! ```
 
 use std::collections::VecDeque;
@@ -12,10 +12,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use gst::glib;
-use socket2::{Domain, Protocol, Socket, Type};
 use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard};
 
-use super::{EXHAUSTED_PAUSE_NS, TcpError, is_exhausted};
+use super::connect::{begin_with_first, connect_error};
+use super::{EXHAUSTED_PAUSE_NS, TcpError, is_of_caller};
 use crate::kit::pool::PoolOwner;
 use crate::kit::receive;
 use crate::kit::source::{self, Produced, Producer};
@@ -36,6 +36,8 @@ pub(super) struct Settings {
     pub(super) block_bytes: u32,
     pub(super) timeout_s: u32,
     pub(super) do_timestamp: bool,
+    /// After a caller, the next one.
+    pub(super) keep_listening: bool,
 }
 
 /// Written by the context's thread, read by any.
@@ -55,6 +57,10 @@ enum Stage {
 
 pub struct TcpReader {
     stage: Stage,
+    /// For the next caller, while this one is there.
+    listener: Option<TcpListener>,
+    /// What comes next is of another caller.
+    is_discont: bool,
     /// The stage's descriptor is watched.
     is_watched: bool,
     /// The lack of a descriptor for the caller was reported.
@@ -79,6 +85,8 @@ impl TcpReader {
         use gst::prelude::*;
         TcpReader {
             stage: Stage::Waiting(origin),
+            listener: None,
+            is_discont: false,
             is_watched: false,
             has_warned: false,
             may_act: false,
@@ -150,21 +158,15 @@ impl TcpReader {
         &mut self,
         cx: &Cx<'_>,
         mut addresses: VecDeque<SocketAddr>,
-        mut failed: Option<TcpError>,
+        failed: Option<TcpError>,
     ) -> Result<(), gst::ErrorMessage> {
-        while let Some(address) = addresses.pop_front() {
-            match begin_connect(address) {
-                Ok(stream) => {
-                    return self.enter(cx, Stage::Connecting(stream, address, addresses));
-                }
-                Err(source) => failed = Some(connect_error(address, source)),
+        match begin_with_first(&mut addresses, failed) {
+            Ok((stream, address)) => self.enter(cx, Stage::Connecting(stream, address, addresses)),
+            Err(error) => {
+                self.enter(cx, Stage::Closed)?;
+                Err(error)
             }
         }
-        self.enter(cx, Stage::Closed)?;
-        Err(failed.map_or_else(
-            || gst::error_msg!(gst::ResourceError::OpenRead, ["no address to connect to"]),
-            Into::into,
-        ))
     }
 
     /// A connection is established, or failed.
@@ -186,17 +188,28 @@ impl TcpReader {
         }
     }
 
-    /// A caller arrives. The next one waits until the element is started again.
+    /// A caller arrives. The next one waits until this one has gone, or until the element is started again.
     fn accept(&mut self, cx: &Cx<'_>) -> Result<(), gst::ErrorMessage> {
         let Stage::Waiting(Origin::From(listener)) = &self.stage else {
             return Ok(());
         };
         match listener.accept() {
             Ok((stream, _)) if stream.set_nonblocking(true).is_ok() => {
+                self.has_warned = false;
                 self.counts.connections.add(1);
+                self.unwatch(cx);
+                let earlier = std::mem::replace(&mut self.stage, Stage::Closed);
+                if let Stage::Waiting(Origin::From(listener)) = earlier
+                    && self.settings.keep_listening
+                {
+                    self.listener = Some(listener);
+                }
                 self.enter(cx, Stage::Open(stream))
             }
-            Err(error) if is_exhausted(&error) => {
+            // The caller has gone again.
+            Ok(_) => Ok(()),
+            Err(error) if is_of_caller(&error) => Ok(()),
+            Err(error) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
                     gst::warning!(crate::kit::CAT, "cannot accept the caller: {error}");
                 }
@@ -204,9 +217,24 @@ impl TcpReader {
                 cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);
                 Ok(())
             }
-            // The caller has gone again.
-            Ok(_) | Err(_) => Ok(()),
         }
+    }
+
+    /// The connection has ended; `failed`: not as it should. The element ends or fails with it, or waits for the next caller.
+    fn ended(&mut self, cx: &Cx<'_>, failed: Option<TcpError>) -> Produced {
+        self.close(cx);
+        let Some(listener) = self.listener.take() else {
+            return match failed {
+                Some(error) => Produced::Failed(error.into()),
+                None => Produced::Event(gst::event::Eos::new()),
+            };
+        };
+        if let (Some(error), Some(element)) = (failed, self.element.upgrade()) {
+            gst::element_warning!(element, gst::ResourceError::Read, ["{error}"]);
+        }
+        self.is_discont = true;
+        let listening = self.enter(cx, Stage::Waiting(Origin::From(listener)));
+        listening.map_or_else(Produced::Failed, |()| Produced::Idle)
     }
 
     fn read(&mut self, cx: &Cx<'_>) -> Produced {
@@ -218,8 +246,7 @@ impl TcpReader {
         match stream.read(room) {
             Ok(0) => {
                 buffer.release();
-                self.close(cx);
-                Produced::Event(gst::event::Eos::new())
+                self.ended(cx, None)
             }
             Ok(bytes) => {
                 self.counts.bytes.add(bytes as u64);
@@ -231,7 +258,11 @@ impl TcpReader {
                     .settings
                     .do_timestamp
                     .then(|| self.time.at(cx.now_ns()));
-                Produced::Buffer(buffer.finish(0, bytes, time.flatten(), None))
+                let mut buffer = buffer.finish(0, bytes, time.flatten(), None);
+                if std::mem::take(&mut self.is_discont) {
+                    buffer.make_mut().set_flags(gst::BufferFlags::DISCONT);
+                }
+                Produced::Buffer(buffer)
             }
             Err(error) => {
                 buffer.release();
@@ -242,9 +273,8 @@ impl TcpReader {
                         Produced::Again
                     }
                     _ => {
-                        let peer = self.peer();
-                        self.close(cx);
-                        Produced::Failed(TcpError::Read(peer, error).into())
+                        let error = TcpError::Read(self.peer(), error);
+                        self.ended(cx, Some(error))
                     }
                 }
             }
@@ -310,8 +340,7 @@ impl Producer for TcpReader {
                 return watched.map_or_else(Produced::Failed, |()| Produced::Idle);
             }
             let error = TcpError::TimedOut(self.peer(), self.settings.timeout_s);
-            self.close(cx);
-            return Produced::Failed(error.into());
+            return self.ended(cx, Some(error));
         }
         Produced::Idle
     }
@@ -327,24 +356,6 @@ impl Producer for TcpReader {
         let segment = gst::FormattedSegment::<gst::ClockTime>::new();
         vec![gst::event::Segment::new(&segment)]
     }
-}
-
-fn begin_connect(address: SocketAddr) -> std::io::Result<TcpStream> {
-    let socket = Socket::new(
-        Domain::for_address(address),
-        Type::STREAM,
-        Some(Protocol::TCP),
-    )?;
-    socket.set_nonblocking(true)?;
-    match socket.connect(&address.into()) {
-        Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
-        _ => Ok(socket.into()),
-    }
-}
-
-fn connect_error(address: SocketAddr, source: std::io::Error) -> TcpError {
-    let address = address.to_string();
-    TcpError::Connect { address, source }
 }
 
 const NS_PER_S: u64 = 1_000_000_000;

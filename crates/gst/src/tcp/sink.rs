@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock};
 
 use gst::glib::subclass::Signal;
@@ -23,7 +23,7 @@ use gst::subclass::prelude::*;
 use threadbare_runtime::{Agent, AgentHandle, Cx, Interest, Precision, Ready};
 
 use super::sources::{PORT_DEFAULT, listen};
-use super::{EXHAUSTED_PAUSE_NS, is_exhausted};
+use super::{EXHAUSTED_PAUSE_NS, is_of_caller};
 use crate::kit::context::{ContextSettings, Place};
 use crate::kit::lock;
 use crate::kit::sink::{self, Rendered, Renderer, Sink, SinkElement, SyncProperties};
@@ -44,11 +44,16 @@ pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
 struct Clients {
     list: Mutex<Vec<Arc<Client>>>,
     buffers_max: AtomicI32,
+    /// Per client; 0: no limit.
+    bytes_max: AtomicU64,
+    /// 0: no limit.
+    clients_max: AtomicU32,
     /// The first data of each client, from the caps.
     header: Mutex<Vec<gst::Buffer>>,
     bytes: AtomicU64,
     added: AtomicU64,
     slow: AtomicU64,
+    refused: AtomicU64,
     element: glib::WeakRef<gst::Element>,
 }
 
@@ -91,6 +96,31 @@ struct Out {
     queue: VecDeque<gst::Buffer>,
     /// Bytes of the first item already written.
     written: usize,
+    /// Bytes in the queue, those already written included.
+    bytes: u64,
+}
+
+impl Out {
+    fn push(&mut self, buffer: gst::Buffer) {
+        self.bytes += buffer.size() as u64;
+        self.queue.push_back(buffer);
+    }
+
+    fn pop(&mut self) {
+        if let Some(buffer) = self.queue.pop_front() {
+            self.bytes -= buffer.size() as u64;
+        }
+        self.written = 0;
+    }
+
+    /// Whether another buffer is more than a client may be behind. One buffer is always taken, however large it is.
+    fn is_full_for(&self, buffer: &gst::Buffer, clients: &Clients) -> bool {
+        let buffers_max = usize::try_from(clients.buffers_max.load(Relaxed));
+        let bytes_max = clients.bytes_max.load(Relaxed);
+        let bytes = self.bytes + buffer.size() as u64;
+        let has_too_many = buffers_max.is_ok_and(|max| self.queue.len() >= max.max(1));
+        !self.queue.is_empty() && (has_too_many || bytes_max > 0 && bytes > bytes_max)
+    }
 }
 
 impl Client {
@@ -98,12 +128,11 @@ impl Client {
     fn send(&self, clients: &Clients, buffer: &gst::Buffer) -> bool {
         let mut out = lock(&self.out);
         let is_first = out.queue.is_empty();
-        let max = clients.buffers_max.load(Relaxed);
-        if usize::try_from(max).is_ok_and(|max| out.queue.len() >= max.max(1)) {
+        if out.is_full_for(buffer, clients) {
             clients.slow.fetch_add(1, Relaxed);
             return false;
         }
-        out.queue.push_back(buffer.clone());
+        out.push(buffer.clone());
         if !is_first {
             return true;
         }
@@ -120,7 +149,7 @@ impl Client {
     fn write(&self, clients: &Clients, out: &mut Out) -> bool {
         while let Some(buffer) = out.queue.front() {
             let Ok(map) = buffer.map_readable() else {
-                out.queue.pop_front();
+                out.pop();
                 continue;
             };
             let rest = &map[out.written.min(map.len())..];
@@ -135,8 +164,7 @@ impl Client {
                     out.written += bytes;
                     if out.written >= map.len() {
                         drop(map);
-                        out.queue.pop_front();
-                        out.written = 0;
+                        out.pop();
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
@@ -242,6 +270,8 @@ struct Acceptor {
     is_resting: bool,
     /// That was reported.
     has_warned: bool,
+    /// So was a caller too many.
+    has_told_of_refusal: bool,
 }
 
 impl Acceptor {
@@ -262,8 +292,27 @@ impl Acceptor {
         }
     }
 
-    fn admit(&self, cx: &Cx<'_>, stream: TcpStream, address: SocketAddr) {
-        if stream.set_nonblocking(true).is_err() {
+    /// Whether there is room for one more client. Closing the connection tells the caller at once; without an answer, it
+    /// would wait in the backlog for no one knows how long.
+    fn has_room(&mut self, address: SocketAddr) -> bool {
+        let max = self.clients.clients_max.load(Relaxed);
+        if max == 0 || lock(&self.clients.list).len() < max as usize {
+            self.has_told_of_refusal = false;
+            return true;
+        }
+        self.clients.refused.fetch_add(1, Relaxed);
+        if !std::mem::replace(&mut self.has_told_of_refusal, true) {
+            gst::warning!(
+                crate::kit::CAT,
+                "{}: {address} is refused, there are {max} clients (see max-clients)",
+                self.clients.path()
+            );
+        }
+        false
+    }
+
+    fn admit(&mut self, cx: &Cx<'_>, stream: TcpStream, address: SocketAddr) {
+        if !self.has_room(address) || stream.set_nonblocking(true).is_err() {
             return;
         }
         let client = Arc::new(Client {
@@ -273,7 +322,9 @@ impl Acceptor {
             is_gone: AtomicBool::new(false),
             agent: OnceLock::new(),
         });
-        lock(&client.out).queue = lock(&self.clients.header).iter().cloned().collect();
+        for buffer in lock(&self.clients.header).iter() {
+            lock(&client.out).push(buffer.clone());
+        }
         let agent = ClientAgent {
             client: client.clone(),
             clients: self.clients.clone(),
@@ -302,9 +353,9 @@ impl Agent for Acceptor {
                     self.has_warned = false;
                     self.admit(cx, stream, address);
                 }
-                Err(error) if is_exhausted(&error) => return self.rest(cx, &error),
                 // No caller is there, or it has gone again.
-                Err(_) => return,
+                Err(error) if is_of_caller(&error) => return,
+                Err(error) => return self.rest(cx, &error),
             }
         }
     }
@@ -338,6 +389,8 @@ pub struct Imp {
     #[property(name = "port", nick = "Port", blurb = "The TCP port to listen on, 0: any free one (see current-port)", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = 0, maximum = 65_535, default = PORT_DEFAULT)]
     #[property(name = "current-port", nick = "Current port", blurb = "Port in use, 0: none", type = i32, get = Self::current_port)]
     #[property(name = "buffers-max", nick = "Maximum buffers", blurb = "Drop a client that is this many buffers behind, -1: never", type = i32, get = |s: &Self| s.clients().buffers_max.load(Relaxed), set = |s: &Self, v| s.clients().buffers_max.store(v, Relaxed), minimum = -1, default = BUFFERS_MAX_DEFAULT)]
+    #[property(name = "bytes-max", nick = "Maximum bytes", blurb = "Drop a client that is this many bytes behind, 0: never", type = u64, get = |s: &Self| s.clients().bytes_max.load(Relaxed), set = |s: &Self, v| s.clients().bytes_max.store(v, Relaxed), default = BYTES_MAX_DEFAULT)]
+    #[property(name = "max-clients", nick = "Maximum clients", blurb = "Refuse further clients at this number, 0: none is refused", type = u32, get = |s: &Self| s.clients().clients_max.load(Relaxed), set = |s: &Self, v| s.clients().clients_max.store(v, Relaxed), default = CLIENTS_MAX_DEFAULT)]
     #[property(name = "num-handles", nick = "Clients", blurb = "Number of connected clients", type = u32, get = |s: &Self| lock(&s.clients().list).len() as u32)]
     #[property(name = "sync", nick = "Sync", blurb = "Send buffers at their time", type = bool, get = |s: &Self| s.sync.sync(), set = |s: &Self, v| s.sync.set_sync(v), default = false)]
     settings: Mutex<Settings>,
@@ -361,6 +414,8 @@ impl Imp {
         self.clients.get_or_init(|| {
             let clients = Clients {
                 buffers_max: AtomicI32::new(BUFFERS_MAX_DEFAULT),
+                bytes_max: AtomicU64::new(BYTES_MAX_DEFAULT),
+                clients_max: AtomicU32::new(CLIENTS_MAX_DEFAULT),
                 ..Clients::default()
             };
             clients.element.set(Some(self.obj().upcast_ref()));
@@ -398,6 +453,7 @@ impl Imp {
             clients: self.clients().clone(),
             is_resting: false,
             has_warned: false,
+            has_told_of_refusal: false,
         };
         let handle = place
             .shard
@@ -431,6 +487,7 @@ impl Imp {
             .field("clients", lock(&clients.list).len() as u64)
             .field("clients-added", clients.added.load(Relaxed))
             .field("clients-slow", clients.slow.load(Relaxed))
+            .field("clients-refused", clients.refused.load(Relaxed))
             .field("bytes-served", clients.bytes.load(Relaxed))
             .build()
     }
@@ -549,5 +606,10 @@ impl ElementImpl for Imp {
 const HOST_DEFAULT: &str = "localhost";
 /// Ten seconds of telephony.
 const BUFFERS_MAX_DEFAULT: i32 = 500;
+/// Ten seconds of video of 25 Mbit/s: clients that do not read must not fill the memory.
+const BYTES_MAX_DEFAULT: u64 = 32 << 20;
+/// A quarter of the descriptors that a process usually may have (1024): strangers who call must not take those of all other
+/// elements.
+const CLIENTS_MAX_DEFAULT: u32 = 256;
 /// Clients accepted at once, before the neighbours' turn.
 const ACCEPTED_MAX: usize = 16;

@@ -7,6 +7,7 @@ use gst::glib;
 use gst::prelude::*;
 
 use super::TcpError;
+use crate::kit::PropertyGroup;
 
 /// All addresses of a host.
 pub(super) fn resolve(host: &str, port: u16) -> Result<VecDeque<SocketAddr>, TcpError> {
@@ -49,11 +50,80 @@ pub(super) fn listen(host: &str, port: u16) -> Result<TcpListener, TcpError> {
 pub(super) const PORT_DEFAULT: i32 = 4953;
 const BLOCK_BYTES_DEFAULT: u32 = 4096;
 
-/// A source that reads a TCP stream: module, class name, host, texts, and its work on the way up.
+/// The end of the connection that an element is, with the properties that only this end has.
+pub(super) trait Role: PropertyGroup + Default {
+    /// Whether it waits for callers, instead of calling.
+    const LISTENS: bool;
+
+    /// Whether it takes the next caller after one has left.
+    fn keeps_listening(&self) -> bool {
+        false
+    }
+}
+
+/// Waits for callers, with the property `keep-listening`, as `srtsrc` has it.
+#[derive(Debug, Default)]
+pub(super) struct Server(bool);
+
+impl Role for Server {
+    const LISTENS: bool = true;
+
+    fn keeps_listening(&self) -> bool {
+        self.0
+    }
+}
+
+impl PropertyGroup for Server {
+    fn specs() -> Vec<glib::ParamSpec> {
+        vec![
+            glib::ParamSpecBoolean::builder("keep-listening")
+                .nick("Keep listening")
+                .blurb("When the client leaves, wait for the next one; false: the stream ends with the client")
+                .mutable_ready()
+                .build(),
+        ]
+    }
+
+    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        let is_ours = name == "keep-listening";
+        if is_ours {
+            self.0 = value.get().unwrap_or(false);
+        }
+        is_ours
+    }
+
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        (name == "keep-listening").then(|| self.0.to_value())
+    }
+}
+
+/// Calls.
+#[derive(Debug, Default)]
+pub(super) struct Client;
+
+impl Role for Client {
+    const LISTENS: bool = false;
+}
+
+impl PropertyGroup for Client {
+    fn specs() -> Vec<glib::ParamSpec> {
+        Vec::new()
+    }
+
+    fn set(&mut self, _name: &str, _value: &glib::Value) -> bool {
+        false
+    }
+
+    fn get(&self, _name: &str) -> Option<glib::Value> {
+        None
+    }
+}
+
+/// A source that reads a TCP stream: module, class name, its end of the connection, host, texts.
 macro_rules! tcp_source {
     (
-        $module:ident, $class:literal, $host:literal, $host_blurb:literal, $port_min:literal,
-        $long:literal, $description:literal, $open:expr
+        $module:ident, $class:literal, $role:ty, $host:literal, $host_blurb:literal, $port_min:literal,
+        $long:literal, $description:literal
     ) => {
         mod $module {
             use std::net::TcpListener;
@@ -63,7 +133,7 @@ macro_rules! tcp_source {
             use gst::prelude::*;
             use gst::subclass::prelude::*;
 
-            use super::{BLOCK_BYTES_DEFAULT, PORT_DEFAULT};
+            use super::{BLOCK_BYTES_DEFAULT, PORT_DEFAULT, Role};
             use crate::kit::context::ContextSettings;
             use crate::kit::source::{self, Driver, SourceElement};
             use crate::kit::stats::StatsProperty;
@@ -97,6 +167,7 @@ macro_rules! tcp_source {
                 settings: Mutex<Values>,
                 context: Mutex<ContextSettings>,
                 stats: Mutex<StatsProperty>,
+                role: Mutex<$role>,
                 counts: Arc<Counts>,
                 listener: Mutex<Option<TcpListener>>,
                 src_pad: gst::Pad,
@@ -140,6 +211,7 @@ macro_rules! tcp_source {
                         }),
                         context: Mutex::default(),
                         stats: Mutex::default(),
+                        role: Mutex::default(),
                         counts: Arc::default(),
                         listener: Mutex::default(),
                         src_pad,
@@ -149,7 +221,7 @@ macro_rules! tcp_source {
             }
 
             impl ObjectImpl for Imp {
-                crate::kit::properties_with_groups!(context, stats);
+                crate::kit::properties_with_groups!(context, stats, role);
 
                 fn constructed(&self) {
                     self.parent_constructed();
@@ -190,29 +262,47 @@ macro_rules! tcp_source {
                     source::answer_query(pad, &*self.obj(), query, latency, caps)
                 }
 
+                /// Elements that call find those that listen: all of a pipeline are READY before any is PAUSED.
+                fn open(&self) -> Result<(), gst::ErrorMessage> {
+                    if <$role as Role>::LISTENS {
+                        let settings = self.settings().clone();
+                        let port = u16::try_from(settings.port).unwrap_or(0);
+                        *lock(&self.listener) = Some(super::listen(&settings.host, port)?);
+                        self.obj().notify("current-port");
+                    }
+                    Ok(())
+                }
+
+                fn close(&self) {
+                    *lock(&self.listener) = None;
+                }
+
                 fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
                     let place = lock(&self.context).place(element)?;
                     let properties = self.settings().clone();
-                    let port = u16::try_from(properties.port).unwrap_or(0);
-                    let open: fn(&str, u16) -> Result<(Origin, Option<TcpListener>), gst::ErrorMessage> = $open;
-                    let (origin, listener) = open(&properties.host, port)?;
-                    *lock(&self.listener) = listener;
+                    let origin = match lock(&self.listener).as_ref().map(TcpListener::try_clone) {
+                        Some(listener) => Origin::From(listener.map_err(|error| {
+                            gst::error_msg!(gst::ResourceError::OpenRead, ["cannot listen: {error}"])
+                        })?),
+                        None => {
+                            let port = u16::try_from(properties.port).unwrap_or(0);
+                            Origin::To(super::resolve(&properties.host, port)?)
+                        }
+                    };
                     let settings = Settings {
                         caps: properties.caps,
                         block_bytes: properties.block_bytes,
                         timeout_s: properties.timeout_s,
                         do_timestamp: properties.do_timestamp,
+                        keep_listening: lock(&self.role).keeps_listening(),
                     };
                     let counts = self.counts.clone();
                     let reader = TcpReader::new(element, &place.shard, origin, settings, counts);
-                    self.driver.add(element, &self.src_pad, place, reader)?;
-                    self.obj().notify("current-port");
-                    Ok(())
+                    self.driver.add(element, &self.src_pad, place, reader)
                 }
 
                 fn deactivate(&self) {
                     self.driver.remove();
-                    *lock(&self.listener) = None;
                 }
             }
         }
@@ -222,31 +312,22 @@ macro_rules! tcp_source {
 tcp_source!(
     client,
     "ThreadbareTcpClientSrc",
+    super::Client,
     "127.0.0.1",
     "Host name or address to connect to",
     0,
     "Thread-sharing TCP client source",
-    "Reads from a TCP server on the thread of a shared context",
-    |host, port| {
-        let addresses = crate::tcp::sources::resolve(host, port)?;
-        Ok((Origin::To(addresses), None))
-    }
+    "Reads from a TCP server on the thread of a shared context"
 );
 tcp_source!(
     server,
     "ThreadbareTcpServerSrc",
+    super::Server,
     "localhost",
     "Host name or address to listen on",
     0,
     "Thread-sharing TCP server source",
-    "Reads from the first TCP client that connects, on the thread of a shared context",
-    |host, port| {
-        let listener = crate::tcp::sources::listen(host, port)?;
-        let again = listener.try_clone().map_err(|error| {
-            gst::error_msg!(gst::ResourceError::OpenRead, ["{host}:{port}: {error}"])
-        })?;
-        Ok((Origin::From(listener), Some(again)))
-    }
+    "Reads from a TCP client, one at a time, on the thread of a shared context"
 );
 
 pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
