@@ -534,3 +534,93 @@ fn a_flush_from_downstream_is_the_source_s_own() {
     sender.send_to(&packet(3), target(&src)).unwrap();
     eventually("data comes again", || seen.try_recv() == Ok(3));
 }
+
+/// A branch that flushes or goes to NULL while it is linked returns FLUSHING for a while. The source tries again.
+#[test]
+fn a_branch_that_is_down_for_a_while_does_not_end_its_source() {
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=src context={} ! identity name=branch ! ts-appsink name=sink sync=false async=false",
+        context()
+    ));
+    pipe.play();
+    let (src, branch, sink) = (pipe.get("src"), pipe.get("branch"), pipe.get("sink"));
+    let push = |n: u32| src.emit_by_name::<bool>("push-buffer", &[&numbered(n)]);
+    let pull = || {
+        let sample: Option<gst::Sample> = sink.emit_by_name("try-pull-sample", &[&10_000_000_u64]);
+        sample.map(|sample| number(sample.buffer().unwrap()))
+    };
+    assert!(push(0));
+    eventually("the first", || pull() == Some(0));
+    branch.set_locked_state(true);
+    set_state(&branch, gst::State::Null);
+    assert!(push(1));
+    eventually("it was tried", || {
+        src.property::<u64>("current-level-buffers") == 0
+    });
+    set_state(&branch, gst::State::Playing);
+    let mut n = 1;
+    eventually("data comes again", || {
+        n += 1;
+        push(n) && pull().is_some()
+    });
+    pipe.assert_no_error();
+    branch.set_locked_state(false);
+}
+
+/// A tone, whose next buffer is a matter of time, is not stopped by that either.
+#[test]
+fn a_tone_goes_on_after_a_branch_was_down() {
+    let pipe = Pipe::parse(&format!(
+        "ts-audiotestsrc is-live=true name=src context={} ! identity name=branch ! ts-appsink name=sink sync=false async=false",
+        context()
+    ));
+    pipe.play();
+    let (branch, sink) = (pipe.get("branch"), pipe.get("sink"));
+    let pull = || sink.emit_by_name::<Option<gst::Sample>>("try-pull-sample", &[&10_000_000_u64]);
+    eventually("a buffer", || pull().is_some());
+    branch.set_locked_state(true);
+    set_state(&branch, gst::State::Null);
+    eventually("none is left", || pull().is_none());
+    set_state(&branch, gst::State::Playing);
+    eventually("it goes on", || pull().is_some());
+    branch.set_locked_state(false);
+}
+
+/// The source that drove a sink goes while another one is linked and waits: the sink goes on.
+#[test]
+fn a_sink_goes_on_when_the_source_that_drove_it_vanishes() {
+    let (first, second) = (context(), context());
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=a context={first} format=time ! identity name=ia ! ts-appsink name=sink sync=true max-buffers=0 ts-offset=200000000 \
+         ts-appsrc name=b max-buffers=0 context={second} format=time ! identity name=ib ! fakesink name=none async=false"
+    ));
+    pipe.play();
+    let (a, b, sink) = (pipe.get("a"), pipe.get("b"), pipe.get("sink"));
+    let push = |src: &gst::Element, n: u32| {
+        assert!(src.emit_by_name::<bool>("push-buffer", &[&timed(n, u64::from(n) * MS)]));
+    };
+    push(&a, 0);
+    eventually("it is held", || {
+        a.property::<u64>("current-level-buffers") == 0
+    });
+    let (out_a, out_b) = (pipe.pad("ia", "src"), pipe.pad("ib", "src"));
+    let sink_pad = pipe.pad("sink", "sink");
+    out_a.unlink(&sink_pad).unwrap();
+    out_b.unlink(&pipe.pad("none", "sink")).unwrap();
+    out_b.link(&sink_pad).unwrap();
+    for n in 1..300 {
+        push(&b, n);
+    }
+    for element in [&a, &pipe.get("ia")] {
+        element.set_locked_state(true);
+        set_state(element, gst::State::Null);
+        pipe.0.remove(element).unwrap();
+    }
+    let mut got = 0;
+    eventually("all have come", || {
+        let sample: Option<gst::Sample> = sink.emit_by_name("try-pull-sample", &[&10_000_000_u64]);
+        got += usize::from(sample.is_some());
+        got >= 299
+    });
+    pipe.assert_no_error();
+}

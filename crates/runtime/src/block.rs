@@ -21,9 +21,10 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut cx = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {
-        let outer = ALARM.replace(Some(NEVER));
+        let alarm = Alarm(ALARM.replace(Some(NEVER)));
         let polled = future.as_mut().poll(&mut cx);
-        let alarm_ns = ALARM.replace(outer).unwrap_or(NEVER);
+        let alarm_ns = ALARM.get().unwrap_or(NEVER);
+        drop(alarm);
         if let Poll::Ready(output) = polled {
             return output;
         }
@@ -45,6 +46,15 @@ pub(crate) fn set_alarm(deadline_ns: u64) -> bool {
 thread_local! {
     /// `None` outside of [`block_on`].
     static ALARM: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// The alarm of the surrounding `block_on`, given back even by a panic.
+struct Alarm(Option<u64>);
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        ALARM.set(self.0);
+    }
 }
 
 const NEVER: u64 = u64::MAX;

@@ -91,6 +91,7 @@ impl<S> Monitor<S> {
         Guard {
             inner: Some(lock(&self.inner)),
             changed: Topics::NONE,
+            replaced: None,
         }
     }
 
@@ -144,6 +145,8 @@ pub struct Guard<'a, S> {
     /// Taken by the drop alone.
     inner: Option<MutexGuard<'a, Inner<S>>>,
     changed: Topics,
+    /// Dropped after the unlock: the drop of a foreign waker is a call out.
+    replaced: Option<Waker>,
 }
 
 impl<S> Guard<'_, S> {
@@ -169,12 +172,14 @@ impl<S> Guard<'_, S> {
 
     /// Wakes `waker` once, at the next change of `topics`: for a waiter that is no future, such as an agent.
     pub fn register(&mut self, registration: &mut Registration, topics: Topics, waker: Waker) {
-        let inner = self.inner();
+        let Some(inner) = &mut self.inner else {
+            unreachable!("a guard is locked until its drop")
+        };
         if let Some(id) = registration.0
             && let Some(known) = inner.waiters.iter_mut().find(|waiter| waiter.id == id)
         {
             known.topics = topics;
-            known.waker = waker;
+            self.replaced = Some(std::mem::replace(&mut known.waker, waker));
             return;
         }
         let id = registration.0.unwrap_or_else(|| {

@@ -3,54 +3,71 @@
 use gst::glib::translate::IntoGlib;
 use gst::prelude::*;
 
-/// Commits the pending change to PAUSED or PLAYING, and posts what an application expects. Returns the state that the
-/// element has reached; `None`: no such change is pending, another thread may just be taking the element down.
+/// A state change that a streaming thread has committed.
 ///
 /// A streaming thread must not take the element's state lock: the thread that holds it may wait for the stream to stop.
 /// `gst_element_continue_state` without that lock would call `change_state` while the other thread does. So, as the
 /// base class of the stock sinks does, only the object lock is taken, under which the pending state is decided on.
-pub(crate) fn commit_state(element: &gst::Element) -> Option<gst::State> {
-    let (from, next, reached) = {
+pub(crate) struct Committed {
+    from: gst::ffi::GstState,
+    next: gst::ffi::GstState,
+    reached: gst::ffi::GstState,
+}
+
+impl Committed {
+    /// Commits the pending change to PAUSED or PLAYING. `None`: no such change is pending, another thread may just be
+    /// taking the element down.
+    pub(crate) fn decide(element: &gst::Element) -> Option<Self> {
         let _locked = element.object_lock();
         let raw: *mut gst::ffi::GstElement = element.as_ptr();
         // SAFETY: a live element, whose reference the caller holds. GStreamer protects the four fields by the object lock,
         // which this thread holds; the values written are states and a state change's result.
         unsafe {
-            let pending = (*raw).pending_state;
-            if pending != gst::ffi::GST_STATE_PAUSED && pending != gst::ffi::GST_STATE_PLAYING {
+            let reached = (*raw).pending_state;
+            if reached != gst::ffi::GST_STATE_PAUSED && reached != gst::ffi::GST_STATE_PLAYING {
                 return None;
             }
-            let from = (*raw).current_state;
-            let next = (*raw).next_state;
-            (*raw).current_state = pending;
+            let (from, next) = ((*raw).current_state, (*raw).next_state);
+            (*raw).current_state = reached;
             (*raw).next_state = gst::ffi::GST_STATE_VOID_PENDING;
             (*raw).pending_state = gst::ffi::GST_STATE_VOID_PENDING;
             (*raw).last_return = gst::ffi::GST_STATE_CHANGE_SUCCESS;
-            (from, next, pending)
+            Some(Committed {
+                from,
+                next,
+                reached,
+            })
         }
-    };
-    let paused = gst::State::Paused.into_glib();
-    let is_playing = reached == gst::ffi::GST_STATE_PLAYING;
-    if !is_playing || from != paused {
-        let pending = if is_playing {
-            gst::State::Playing
-        } else {
-            gst::State::VoidPending
-        };
-        post_change(element, state(from), state(next.max(paused)), pending);
     }
-    let done = gst::message::AsyncDone::builder().src(element).build();
-    let _ = element.post_message(done);
-    if is_playing {
-        let (paused, playing) = (gst::State::Paused, gst::State::Playing);
-        post_change(element, paused, playing, gst::State::VoidPending);
+
+    pub(crate) fn is_playing(&self) -> bool {
+        self.reached == gst::ffi::GST_STATE_PLAYING
     }
-    // SAFETY: the condition lives as long as the element; a broadcast needs no lock.
-    unsafe {
-        let raw: *mut gst::ffi::GstElement = element.as_ptr();
-        gst::glib::ffi::g_cond_broadcast(&raw mut (*raw).state_cond);
+
+    /// Posts what an application expects, and wakes who waits for the state. No lock is held.
+    pub(crate) fn post(self, element: &gst::Element) {
+        let paused = gst::State::Paused.into_glib();
+        if !self.is_playing() || self.from != paused {
+            let pending = if self.is_playing() {
+                gst::State::Playing
+            } else {
+                gst::State::VoidPending
+            };
+            let (old, new) = (state(self.from), state(self.next.max(paused)));
+            post_change(element, old, new, pending);
+        }
+        let done = gst::message::AsyncDone::builder().src(element).build();
+        let _ = element.post_message(done);
+        if self.is_playing() {
+            let (paused, playing) = (gst::State::Paused, gst::State::Playing);
+            post_change(element, paused, playing, gst::State::VoidPending);
+        }
+        // SAFETY: the condition lives as long as the element; a broadcast needs no lock.
+        unsafe {
+            let raw: *mut gst::ffi::GstElement = element.as_ptr();
+            gst::glib::ffi::g_cond_broadcast(&raw mut (*raw).state_cond);
+        }
     }
-    Some(state(reached))
 }
 
 fn state(raw: gst::ffi::GstState) -> gst::State {

@@ -121,6 +121,13 @@ impl Pending {
             && (self.error.is_some() || self.waits.iter().any(|(hold, _)| *hold == Hold::Source))
     }
 
+    /// For a flush: the source waits no longer. What only has to be driven stays: a sink that flushes too ends it itself.
+    pub(crate) fn release(&mut self) {
+        self.waits.retain(|(hold, _)| *hold == Hold::Nobody);
+        self.error = None;
+    }
+
+    #[cfg(test)]
     pub(crate) fn clear(&mut self) {
         self.waits.clear();
         self.error = None;

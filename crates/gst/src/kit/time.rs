@@ -145,7 +145,9 @@ impl Future for ClockWait {
                     let waker = cx.waker().clone();
                     let begun = id.wait_async(move |_, _, _| waker.wake_by_ref());
                     if begun.is_err() {
-                        return Poll::Ready(());
+                        // A clock without asynchronous waits is asked again and again.
+                        *self = ClockWait::until_monotonic(clock_now_ns() + ASK_AGAIN_NS);
+                        return self.poll(cx);
                     }
                 }
                 Poll::Pending
@@ -277,6 +279,9 @@ impl Drop for Alarm {
         self.cancel_clock_wait();
     }
 }
+
+/// Pause before a clock that cannot wake is asked again.
+const ASK_AGAIN_NS: u64 = 5_000_000;
 
 /// Whether a clock is the plain system clock, neither slaved nor set to another origin or rate.
 fn counts_monotonic(clock: &gst::Clock) -> bool {

@@ -9,7 +9,7 @@ use gst::subclass::prelude::*;
 use super::pad::SelectorPad;
 use super::turns::{SyncMode, Turn, Turns, Verdict};
 use crate::kit::context::ContextSettings;
-use crate::kit::pending::{self, Hold, Pending};
+use crate::kit::pending::{self, Hold};
 use crate::kit::queue::Item;
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
@@ -49,7 +49,10 @@ impl InputSelector {
             None => None,
         };
         if self.turns.select(id, false) {
-            tell_of_end(&self.turns, &self.src_pad);
+            // The push may have to wait: not on the thread that sets the property.
+            let (turns, src_pad) = (self.turns.clone(), self.src_pad.clone());
+            self.obj()
+                .call_async(move |_| tell_of_end(&turns, &src_pad));
         }
     }
 
@@ -211,11 +214,8 @@ impl Passing {
     /// What the source that pushed awaits.
     async fn await_turn(self, turn: Turn) -> Result<(), gst::FlowError> {
         let verdict = turn.verdict().await;
-        let mut pending = Pending::default();
-        if let Err(error) = pending::scope(&mut pending, || self.carry_out(turn, verdict)) {
-            pending.fail(error);
-        }
-        std::future::poll_fn(|cx| pending.poll(cx)).await
+        // What downstream leaves now stays with the same source.
+        self.carry_out(turn, verdict).map(|_| ())
     }
 
     /// What the input passed before a switch away from it, ahead of its time.

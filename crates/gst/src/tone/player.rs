@@ -224,6 +224,10 @@ impl<S: Signal> Player<S> {
 const POOL_SLACK: usize = 1024;
 
 impl<S: Signal> Producer for Player<S> {
+    fn outlives_flushing(&self) -> bool {
+        self.cut.is_live
+    }
+
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
         if self.time.clock().is_none() {
             let done_ns = self.count.map_or(0, |count| count.time_ns(count.done));

@@ -23,6 +23,7 @@ pub struct Receiver {
     stats: Arc<Stats>,
     time: RunningTime,
     last_packet_ns: u64,
+    begins_to_play: bool,
     skip: u32,
     do_timestamp: bool,
     retrieve_sender: bool,
@@ -65,6 +66,7 @@ impl Receiver {
             caps: settings.caps.clone(),
             timeout_ns: settings.timeout_ns,
             last_packet_ns: 0,
+            begins_to_play: true,
             is_watching: false,
             stats,
         }
@@ -183,7 +185,10 @@ impl Producer for Receiver {
                 )
             })?;
         self.is_watching = true;
-        self.last_packet_ns = cx.now_ns();
+        // Not after each hold-up: packets that waited in the kernel keep their times.
+        if std::mem::take(&mut self.begins_to_play) {
+            self.last_packet_ns = cx.now_ns();
+        }
         if self.timeout_ns > 0 {
             cx.set_timer(
                 cx.now_ns().saturating_add(self.timeout_ns),
@@ -201,6 +206,7 @@ impl Producer for Receiver {
 
     fn set_time(&mut self, time: RunningTime) {
         self.time = time;
+        self.begins_to_play = true;
     }
 
     #[inline]

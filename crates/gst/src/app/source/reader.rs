@@ -184,8 +184,10 @@ impl Producer for AppReader {
     }
 
     fn push_failed(&mut self, error: gst::FlowError) {
-        // It is reported by the source itself.
-        self.items.fail(error);
+        // It is reported by the source itself. A branch that flushes or stops is no end: the next item is the next try.
+        if error != gst::FlowError::Flushing {
+            self.items.fail(error);
+        }
     }
 }
 

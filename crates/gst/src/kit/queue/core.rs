@@ -315,8 +315,9 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         if self.outflow != Outflow::Stale {
             return None;
         }
-        // Nothing but the end of the flush comes into an empty queue that flushed.
-        let event = self.items.pop_front()?;
+        // Nothing but the end of the flush comes first into an empty queue that flushed; a leak may have moved it ahead.
+        let ahead = self.events_ahead.pop_front();
+        let event = ahead.or_else(|| self.items.pop_front())?;
         self.outflow = Outflow::Flowing;
         Some(event.item)
     }

@@ -189,6 +189,8 @@ impl<D, E> SinkCore<D, E> {
                 };
             }
             (Change::Stop, _) => {
+                // The parent waits for the end of a preroll that will not come.
+                actions.async_done = self.life == Life::Prerolling;
                 self.life = Life::Stopped;
                 self.drop_items();
             }
@@ -531,6 +533,13 @@ mod tests {
             let actions = prerolling().handle_item(item).unwrap();
             assert_eq!((actions.commit, actions.preroll), (commits, false));
         }
+    }
+
+    /// As the base class of the stock sinks: the parent counts on an end of each asynchronous change.
+    #[test]
+    fn a_stop_ends_an_asynchronous_change() {
+        assert!(prerolling().handle_change(Change::Stop).async_done);
+        assert!(!playing().handle_change(Change::Stop).async_done);
     }
 
     #[test]

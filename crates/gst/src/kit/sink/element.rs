@@ -106,7 +106,8 @@ where
         }
         // Before the pads are deactivated: releases all waiting threads.
         gst::StateChange::PausedToReady => {
-            sink.change(Change::Stop, None);
+            let actions = sink.change(Change::Stop, None);
+            sink.0.carry_out(actions);
         }
         gst::StateChange::PlayingToPaused => {
             sink.change(Change::Pause, None);
@@ -174,15 +175,17 @@ pub fn answer_element_query<R: Renderer>(
                 return false;
             }
             let (is_live, min, max) = upstream.result();
-            let own = if is_live && sink.0.sync.sync.load(Relaxed) {
-                let sync = &sink.0.sync;
-                let own_ns = sync.processing_deadline_ns.load(Relaxed);
-                own_ns.saturating_add(sync.render_delay_ns.load(Relaxed))
-            } else {
-                0
-            };
-            let own = gst::ClockTime::from_nseconds(own_ns_max(own));
-            latency.set(is_live, min + own, max.map(|max| max + own));
+            let sync = &sink.0.sync;
+            let (mut delay, mut deadline) = (gst::ClockTime::ZERO, gst::ClockTime::ZERO);
+            if is_live && sync.sync.load(Relaxed) {
+                delay = time(sync.render_delay_ns.load(Relaxed));
+                deadline = time(sync.processing_deadline_ns.load(Relaxed));
+            }
+            // As in the stock sinks: a deadline is for upstream to keep, so it takes from upstream's maximum.
+            if max.is_some_and(|max| min + deadline > max) {
+                deadline = gst::ClockTime::ZERO;
+            }
+            latency.set(is_live, min + delay + deadline, max.map(|max| max + delay));
             true
         }
         gst::QueryViewMut::Position(position) if position.format() == gst::Format::Time => {
@@ -197,8 +200,8 @@ pub fn answer_element_query<R: Renderer>(
 }
 
 /// A time that can be added to another.
-fn own_ns_max(ns: u64) -> u64 {
-    ns.min(u64::MAX / 4)
+fn time(ns: u64) -> gst::ClockTime {
+    gst::ClockTime::from_nseconds(ns.min(u64::MAX / 4))
 }
 
 impl<R: Renderer> Sink<R> {

@@ -25,7 +25,7 @@ use threadbare_runtime::{Guard, Monitor, Registration, Topics, clock_now_ns, unt
 use self::core::{Actions, Change, Item, Next, Refused, SinkCore, Timing, When};
 use self::properties::SyncState;
 use self::qos::Qos;
-use super::commit::commit_state;
+use super::commit::Committed;
 use super::pending::{self, Hold};
 use super::time::{ClockWait, RunningTime};
 
@@ -97,6 +97,8 @@ struct State<R> {
     renderer: R,
     time: RunningTime,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
+    /// Data may be outside of the segment.
+    clips: bool,
     latency_ns: u64,
     /// Number of the [`Drive`] that handles the held items.
     driver: Option<u64>,
@@ -149,6 +151,7 @@ impl<R: Renderer> Sink<R> {
                 renderer,
                 time: RunningTime::default(),
                 segment: None,
+                clips: false,
                 latency_ns: 0,
                 driver: None,
                 drivers: 0,
@@ -268,7 +271,10 @@ impl<R: Renderer> Sink<R> {
     pub fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let mut state = self.0.state.lock();
         let timing = self.0.timing(&state);
-        if state.core.passes_at_once(&timing) && state.renderer.render(&buffer) == Rendered::Done {
+        if state.core.passes_at_once(&timing)
+            && !state.clips
+            && state.renderer.render(&buffer) == Rendered::Done
+        {
             state.core.count_passed();
             state.wake(RENDERED);
             drop(state);
@@ -298,7 +304,11 @@ impl<R: Renderer> Sink<R> {
         match event.view() {
             gst::EventView::Segment(segment) => {
                 let segment = segment.segment().downcast_ref::<gst::ClockTime>().cloned();
-                self.0.state.lock().segment = segment;
+                let mut state = self.0.state.lock();
+                state.clips = segment.as_ref().is_some_and(|segment| {
+                    segment.stop().is_some() || segment.start() > Some(gst::ClockTime::ZERO)
+                });
+                state.segment = segment;
             }
             gst::EventView::StreamStart(start) => {
                 self.0.state.lock().core.handle_stream_start();
@@ -442,7 +452,10 @@ impl<R: Renderer> Sink<R> {
                     if state.core.is_gone() || state.unlinks != unlinks {
                         return Poll::Ready(Err(gst::FlowError::Flushing));
                     }
-                    if state.takes_more() && state.core.len() <= WAITING_RESUME {
+                    let has_room = state.takes_more() && state.core.len() <= WAITING_RESUME;
+                    // Without a driver, the next push becomes the driver.
+                    let is_left_alone = state.driver.is_none() && state.core.len() > 0;
+                    if has_room || is_left_alone {
                         return Poll::Ready(Ok(()));
                     }
                     Poll::Pending
@@ -539,13 +552,14 @@ impl<R: Renderer> Shared<R> {
 
     /// Does everything that can be done now, in order. The lock is given up for each call out of the element.
     fn advance<'a>(&'a self, mut state: Guard<'a, State<R>>) -> (Advanced, Guard<'a, State<R>>) {
+        // Read once: an item that becomes due meanwhile is found by its wait.
+        let mut read_ns = None;
         loop {
             let timing = self.timing(&state);
-            let now_ns = if timing.sync {
-                state.time.now_ns()
-            } else {
-                None
-            };
+            if timing.sync && state.core.len() > 0 && read_ns.is_none() {
+                read_ns = state.time.now_ns();
+            }
+            let now_ns = read_ns.filter(|_| timing.sync);
             let State { core, renderer, .. } = &mut *state;
             match core.next(&timing, now_ns) {
                 Next::Render(data, lateness_ns) => {
@@ -642,12 +656,20 @@ impl<R: Renderer> Shared<R> {
         if actions.lose_state {
             element.lost_state();
         }
-        // Without a parent that continues the change, the element itself goes on to PLAYING.
-        if actions.commit && commit_state(&element) == Some(gst::State::Playing) {
+        if actions.commit {
             let mut state = self.state.lock();
-            state.time = RunningTime::of(&element);
-            state.core.handle_change(Change::Play);
-            state.wake(Topics::ALL);
+            // Under the lock, so that a change that the application makes next comes after it.
+            let committed = Committed::decide(&element);
+            // Without a parent that continues the change, the element itself goes on to PLAYING.
+            if committed.as_ref().is_some_and(Committed::is_playing) {
+                state.time = RunningTime::of(&element);
+                state.core.handle_change(Change::Play);
+                state.wake(Topics::ALL);
+            }
+            drop(state);
+            if let Some(committed) = committed {
+                committed.post(&element);
+            }
         }
         if actions.async_done {
             let done = gst::message::AsyncDone::builder().src(&element).build();
@@ -708,7 +730,7 @@ impl<R: Renderer> Drive<R> {
             && state.driver == Some(id)
         {
             state.driver = None;
-            state.wake(LEFT);
+            state.wake(LEFT | MORE);
         }
     }
 

@@ -71,6 +71,11 @@ pub trait Producer: Send + 'static {
     /// The flow result for the last item's push, if not OK.
     fn push_failed(&mut self, _error: gst::FlowError) {}
 
+    /// Whether it continues with the next item when downstream flushes: not a source that would run on at full speed.
+    fn outlives_flushing(&self) -> bool {
+        true
+    }
+
     /// Whether this element (a source) reports a failed flow, or the elements upstream do, which see it as the result
     /// of their own push (a queue).
     const REPORTS_FLOW: bool = true;
@@ -132,6 +137,7 @@ impl<P: Producer> Driver<P> {
             place: place.clone(),
             producer,
             state: State::Paused,
+            may_run: false,
             waiting: false,
             pending: Pending::default(),
             opened: false,
@@ -277,6 +283,8 @@ enum State {
 pub(crate) struct SrcAgent<P> {
     pad: gst::Pad,
     state: State,
+    /// Started and not paused, whatever became of the stream.
+    may_run: bool,
     /// The producer waits for input (started, not stopped).
     waiting: bool,
     opened: bool,
@@ -324,6 +332,7 @@ impl<P: Producer> Agent for SrcAgent<P> {
 
 impl<P: Producer> SrcAgent<P> {
     fn start(&mut self, cx: &mut Cx<'_>) {
+        self.may_run = true;
         if self.state != State::Paused {
             return;
         }
@@ -335,6 +344,7 @@ impl<P: Producer> SrcAgent<P> {
     }
 
     fn pause(&mut self, cx: &mut Cx<'_>) {
+        self.may_run = false;
         if self.state == State::Running {
             self.rest(cx);
             self.state = State::Paused;
@@ -342,16 +352,14 @@ impl<P: Producer> SrcAgent<P> {
     }
 
     fn restart(&mut self, cx: &mut Cx<'_>) {
-        // From before the flush.
-        self.pending.clear();
+        self.pending.release();
         self.resume(cx);
     }
 
     fn resume(&mut self, cx: &mut Cx<'_>) {
-        let was_playing = self.state != State::Paused;
         self.rest(cx);
         self.state = State::Paused;
-        if was_playing {
+        if self.may_run {
             self.start(cx);
         }
     }
@@ -360,7 +368,7 @@ impl<P: Producer> SrcAgent<P> {
         let Some(event) = self.producer.end_flush(event) else {
             return;
         };
-        self.pending.clear();
+        self.pending.release();
         let mut events = vec![event];
         if self.opened {
             events.extend(self.producer.reopening());
@@ -373,7 +381,7 @@ impl<P: Producer> SrcAgent<P> {
     fn begin_flush(&mut self, cx: &mut Cx<'_>) {
         if self.state != State::Paused {
             self.rest(cx);
-            self.pending.clear();
+            self.pending.release();
             self.state = State::Ended;
         }
     }
@@ -502,7 +510,7 @@ impl<P: Producer> SrcAgent<P> {
         self.producer.push_failed(error);
         // A branch that flushes or stops does not end a source: the next input is the next try.
         if error == gst::FlowError::Flushing && P::REPORTS_FLOW {
-            return P::OUTLIVES_FLOW_ERRORS;
+            return self.producer.outlives_flushing();
         }
         if P::OUTLIVES_FLOW_ERRORS {
             self.wait_for_input(cx);

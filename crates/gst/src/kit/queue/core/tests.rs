@@ -212,6 +212,26 @@ fn a_push_from_before_a_flush_fails_without_effect() {
     assert_eq!(pop(&mut core), Some(2));
 }
 
+/// What leaks while the reader is still away is data, never the end of the flush.
+#[test]
+fn a_leak_before_the_end_of_a_flush_leaves_the_end_in_its_place() {
+    let mut core = in_state(|_| ());
+    core.handle_limits(|limits| {
+        limits.max = Level {
+            buffers: 1,
+            ..Level::default()
+        };
+        limits.leaky = Leaky::Downstream;
+    });
+    drop(core.handle_flush_start());
+    core.handle_flush_stop(98);
+    for item in [1, 2, 3] {
+        push(&mut core, item);
+    }
+    assert_eq!(core.handle_resume(), Some(98));
+    assert_eq!(pop(&mut core), Some(3));
+}
+
 #[test]
 fn of_two_flushes_the_reader_passes_on_the_newer_end() {
     let mut core = in_state(|_| ());
