@@ -14,6 +14,7 @@ mod core;
 mod element;
 mod properties;
 mod qos;
+mod renderer;
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -25,58 +26,14 @@ use threadbare_runtime::{Guard, Monitor, Registration, Topics, clock_now_ns, unt
 use self::core::{Actions, Change, Item, Next, Refused, SinkCore, Timing, When};
 use self::properties::SyncState;
 use self::qos::Qos;
+use self::renderer::Data;
 use super::commit::Committed;
 use super::pending::{self, Hold};
 use super::time::{ClockWait, RunningTime};
 
 pub use self::element::{SinkElement, answer_element_query, change_state, send_event, sink_pad};
 pub use self::properties::SyncProperties;
-
-/// Renders a sink's buffers.
-pub trait Renderer: Send + 'static {
-    /// Renders as much as it can without waiting.
-    fn render(&mut self, buffer: &gst::Buffer) -> Rendered;
-
-    /// The first buffer in PAUSED; it will be rendered in PLAYING.
-    fn preroll(&mut self, _buffer: &gst::Buffer) {}
-
-    /// An event given to [`Sink::queue_event`], in its place among the buffers.
-    fn event(&mut self, _event: &gst::Event) {}
-
-    /// Whether [`Renderer::render_list`] takes lists whole; else their buffers are rendered one by one, each at its time.
-    fn takes_lists(&self) -> bool {
-        false
-    }
-
-    /// Renders as much as it can of a list, at the time of its first buffer.
-    fn render_list(&mut self, _list: &gst::BufferList) -> Rendered {
-        Rendered::Done
-    }
-
-    /// The stream has ended. The application is told when this is done.
-    fn end(&mut self) -> Rendered {
-        Rendered::Done
-    }
-
-    /// Drop everything rendered so far.
-    fn flush(&mut self) {}
-
-    /// Called after [`Rendered::Full`].
-    fn has_room(&self) -> bool {
-        true
-    }
-}
-
-/// Result of a render.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rendered {
-    /// The buffer is finished.
-    Done,
-    /// No room: retry the same buffer soon.
-    Blocked,
-    /// No room: retry the same buffer after [`Sink::resume`].
-    Full,
-}
+pub use self::renderer::{Rendered, Renderer};
 
 /// The sink half of an element.
 pub struct Sink<R: Renderer>(Arc<Shared<R>>);
@@ -118,28 +75,6 @@ const MORE: Topics = Topics::of(1);
 const LEFT: Topics = Topics::of(2);
 /// The renderer has rendered, ended or dropped something.
 const RENDERED: Topics = Topics::of(3);
-
-/// What a sink renders.
-enum Data {
-    Buffer(gst::Buffer),
-    List(gst::BufferList),
-}
-
-impl Data {
-    fn first(&self) -> Option<gst::Buffer> {
-        match self {
-            Data::Buffer(buffer) => Some(buffer.clone()),
-            Data::List(list) => list.get_owned(0),
-        }
-    }
-
-    fn render<R: Renderer>(&self, renderer: &mut R) -> Rendered {
-        match self {
-            Data::Buffer(buffer) => renderer.render(buffer),
-            Data::List(list) => renderer.render_list(list),
-        }
-    }
-}
 
 impl<R: Renderer> Sink<R> {
     /// For its own element, which must exist: do not call it during construction.
@@ -439,35 +374,41 @@ impl<R: Renderer> Sink<R> {
                 }
             }
         }
+        self.hold_up_source(state);
+        Ok(gst::FlowSuccess::Ok)
+    }
+
+    /// After the arrival of an item on a context's thread: the source waits if the sink takes no more.
+    fn hold_up_source(&self, state: Guard<'_, State<R>>) {
         // Until its time, an item does not hold up the source, which may have more items due at the same time. A sink
         // that does not play, is full or holds many takes no more.
-        if state.core.len() >= WAITING_MAX || !state.takes_more() {
-            let unlinks = state.unlinks;
-            drop(state);
-            let more = until(
-                self.0.clone(),
-                |s| &s.state,
-                MORE,
-                move |state| {
-                    if state.core.is_gone() || state.unlinks != unlinks {
-                        return Poll::Ready(Err(gst::FlowError::Flushing));
-                    }
-                    let has_room = state.takes_more() && state.core.len() <= WAITING_RESUME;
-                    // Without a driver, the next push becomes the driver.
-                    let is_left_alone = state.driver.is_none() && state.core.len() > 0;
-                    if has_room || is_left_alone {
-                        return Poll::Ready(Ok(()));
-                    }
-                    Poll::Pending
-                },
-            );
-            pending::defer(Hold::Source, Box::pin(more));
-            // The push may have been under way during the unlink.
-            if self.0.pad.as_ref().is_some_and(|pad| !pad.is_linked()) {
-                self.0.unlink();
-            }
+        if state.core.len() < WAITING_MAX && state.takes_more() {
+            return;
         }
-        Ok(gst::FlowSuccess::Ok)
+        let unlinks = state.unlinks;
+        drop(state);
+        let more = until(
+            self.0.clone(),
+            |s| &s.state,
+            MORE,
+            move |state| {
+                if state.core.is_gone() || state.unlinks != unlinks {
+                    return Poll::Ready(Err(gst::FlowError::Flushing));
+                }
+                let has_room = state.takes_more() && state.core.len() <= WAITING_RESUME;
+                // Without a driver, the next push becomes the driver.
+                let is_left_alone = state.driver.is_none() && state.core.len() > 0;
+                if has_room || is_left_alone {
+                    return Poll::Ready(Ok(()));
+                }
+                Poll::Pending
+            },
+        );
+        pending::defer(Hold::Source, Box::pin(more));
+        // The push may have been under way during the unlink.
+        if self.0.pad.as_ref().is_some_and(|pad| !pad.is_linked()) {
+            self.0.unlink();
+        }
     }
 }
 

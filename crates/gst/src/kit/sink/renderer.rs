@@ -1,0 +1,69 @@
+//! The element's own work behind a sink pad.
+
+/// Renders a sink's buffers.
+pub trait Renderer: Send + 'static {
+    /// Renders as much as it can without waiting.
+    fn render(&mut self, buffer: &gst::Buffer) -> Rendered;
+
+    /// The first buffer in PAUSED; it will be rendered in PLAYING.
+    fn preroll(&mut self, _buffer: &gst::Buffer) {}
+
+    /// An event given to [`Sink::queue_event`], in its place among the buffers.
+    fn event(&mut self, _event: &gst::Event) {}
+
+    /// Whether [`Renderer::render_list`] takes lists whole; else their buffers are rendered one by one, each at its time.
+    fn takes_lists(&self) -> bool {
+        false
+    }
+
+    /// Renders as much as it can of a list, at the time of its first buffer.
+    fn render_list(&mut self, _list: &gst::BufferList) -> Rendered {
+        Rendered::Done
+    }
+
+    /// The stream has ended. The application is told when this is done.
+    fn end(&mut self) -> Rendered {
+        Rendered::Done
+    }
+
+    /// Drop everything rendered so far.
+    fn flush(&mut self) {}
+
+    /// Called after [`Rendered::Full`].
+    fn has_room(&self) -> bool {
+        true
+    }
+}
+
+/// Result of a render.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rendered {
+    /// The buffer is finished.
+    Done,
+    /// No room: retry the same buffer soon.
+    Blocked,
+    /// No room: retry the same buffer after [`Sink::resume`].
+    Full,
+}
+
+/// What a sink renders.
+pub(super) enum Data {
+    Buffer(gst::Buffer),
+    List(gst::BufferList),
+}
+
+impl Data {
+    pub(super) fn first(&self) -> Option<gst::Buffer> {
+        match self {
+            Data::Buffer(buffer) => Some(buffer.clone()),
+            Data::List(list) => list.get_owned(0),
+        }
+    }
+
+    pub(super) fn render<R: Renderer>(&self, renderer: &mut R) -> Rendered {
+        match self {
+            Data::Buffer(buffer) => renderer.render(buffer),
+            Data::List(list) => renderer.render_list(list),
+        }
+    }
+}
