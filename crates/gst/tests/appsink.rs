@@ -140,6 +140,58 @@ fn signals_come_with_preroll_and_each_sample_and_may_pull() {
     assert_eq!(next(), ("new-sample", 6));
 }
 
+/// Each limit alone: bytes, and time from the begin of the first to the end of the last.
+#[test]
+fn a_store_is_full_by_bytes_or_by_time() {
+    let ms = gst::ClockTime::MSECOND;
+    for limit in ["max-bytes=8", "max-time=20000000"] {
+        let rig = sink(
+            &format!("max-buffers=0 async=false {limit}"),
+            gst::State::Playing,
+        );
+        let ten_ms = |n: u32| {
+            let mut buffer = timed(n, u64::from(n) * 10 * ms);
+            buffer.make_mut().set_duration(10 * ms);
+            buffer
+        };
+        for n in 0..2 {
+            rig.push(ten_ms(n)).unwrap();
+        }
+        let feed = rig.feed.clone();
+        let third = ten_ms(2);
+        let pushed = until_it_waits(move || feed.push(third));
+        assert!(!pushed.is_finished(), "{limit}");
+        assert_eq!(of(&pull(&rig.element).unwrap()), 0);
+        pushed.join().unwrap().unwrap();
+    }
+}
+
+/// As with the stock element: a list is one sample if that is asked for, else one for each buffer.
+#[test]
+fn a_list_is_one_sample_or_several() {
+    for (factory, whole) in [
+        ("appsink", true),
+        ("ts-appsink", true),
+        ("appsink", false),
+        ("ts-appsink", false),
+    ] {
+        let line = format!("{factory} sync=false async=false buffer-list={whole}");
+        let rig = Rig::new(&line, gst::State::Playing);
+        let mut list = gst::BufferList::new();
+        for n in 0..3 {
+            list.get_mut().unwrap().add(numbered(n));
+        }
+        rig.feed.push_list(list).unwrap();
+        let sample = pull(&rig.element).unwrap();
+        let length = sample.buffer_list().map(|list| list.len());
+        assert_eq!(length, whole.then_some(3), "{line}");
+        if !whole {
+            assert_eq!(of(&sample), 0);
+            assert_eq!(of(&pull(&rig.element).unwrap()), 1);
+        }
+    }
+}
+
 #[test]
 fn a_full_one_holds_up_a_foreign_thread_until_something_is_taken() {
     let rig = sink("max-buffers=2 async=false", gst::State::Playing);

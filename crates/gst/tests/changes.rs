@@ -489,9 +489,28 @@ fn the_last_sample_is_kept_if_that_is_asked_for() {
         rig.push(numbered(n)).unwrap();
     }
     let last = || rig.element.property::<Option<gst::Sample>>("last-sample");
-    assert_eq!(number(last().unwrap().buffer().unwrap()), 2);
+    let sample = last().unwrap();
+    assert_eq!(number(sample.buffer().unwrap()), 2);
+    // To be converted, for example to a picture.
+    let caps = sample.caps().unwrap().structure(0).unwrap().name();
+    assert_eq!(caps, "application/x-test");
+    assert!(sample.segment().is_some());
     rig.feed.push_event(gst::event::FlushStart::new());
     assert!(last().is_none(), "as the stock sinks");
+}
+
+#[test]
+fn the_last_sample_is_there_in_paused_too() {
+    let rig = Rig::without_stream("ts-appsink enable-last-sample=true", gst::State::Ready);
+    rig.element.set_state(gst::State::Paused).unwrap();
+    rig.open_stream();
+    let pushed = rig.push_aside(numbered(7));
+    eventually("the preroll", || {
+        let last = rig.element.property::<Option<gst::Sample>>("last-sample");
+        last.is_some_and(|last| number(last.buffer().unwrap()) == 7)
+    });
+    rig.to(gst::State::Playing);
+    pushed.recv_timeout(DEADLINE).unwrap().unwrap();
 }
 
 #[test]
@@ -586,41 +605,48 @@ fn a_tone_goes_on_after_a_branch_was_down() {
     branch.set_locked_state(false);
 }
 
-/// The source that drove a sink goes while another one is linked and waits: the sink goes on.
+/// The source that drove a sink goes while another one is linked: the sink goes on, whether the other one waits for room
+/// or has pushed its last.
 #[test]
 fn a_sink_goes_on_when_the_source_that_drove_it_vanishes() {
-    let (first, second) = (context(), context());
-    let pipe = Pipe::parse(&format!(
-        "ts-appsrc name=a context={first} format=time ! identity name=ia ! ts-appsink name=sink sync=true max-buffers=0 ts-offset=200000000 \
-         ts-appsrc name=b max-buffers=0 context={second} format=time ! identity name=ib ! fakesink name=none async=false"
-    ));
-    pipe.play();
-    let (a, b, sink) = (pipe.get("a"), pipe.get("b"), pipe.get("sink"));
-    let push = |src: &gst::Element, n: u32| {
-        assert!(src.emit_by_name::<bool>("push-buffer", &[&timed(n, u64::from(n) * MS)]));
-    };
-    push(&a, 0);
-    eventually("it is held", || {
-        a.property::<u64>("current-level-buffers") == 0
-    });
-    let (out_a, out_b) = (pipe.pad("ia", "src"), pipe.pad("ib", "src"));
-    let sink_pad = pipe.pad("sink", "sink");
-    out_a.unlink(&sink_pad).unwrap();
-    out_b.unlink(&pipe.pad("none", "sink")).unwrap();
-    out_b.link(&sink_pad).unwrap();
-    for n in 1..300 {
-        push(&b, n);
+    for (count, all_held) in [(39, true), (299, false)] {
+        let (first, second) = (context(), context());
+        let pipe = Pipe::parse(&format!(
+            "ts-appsrc name=a context={first} format=time ! identity name=ia ! ts-appsink name=sink sync=true max-buffers=0 ts-offset=500000000 \
+             ts-appsrc name=b max-buffers=0 context={second} format=time ! identity name=ib ! fakesink name=none async=false"
+        ));
+        pipe.play();
+        let (a, b, sink) = (pipe.get("a"), pipe.get("b"), pipe.get("sink"));
+        let push = |src: &gst::Element, n: u32| {
+            let buffer = timed(n, u64::from(n) * MS);
+            assert!(src.emit_by_name::<bool>("push-buffer", &[&buffer]));
+        };
+        let is_empty = |src: &gst::Element| src.property::<u64>("current-level-buffers") == 0;
+        push(&a, 0);
+        eventually("it is held", || is_empty(&a));
+        let (out_a, out_b) = (pipe.pad("ia", "src"), pipe.pad("ib", "src"));
+        let sink_pad = pipe.pad("sink", "sink");
+        out_a.unlink(&sink_pad).unwrap();
+        out_b.unlink(&pipe.pad("none", "sink")).unwrap();
+        out_b.link(&sink_pad).unwrap();
+        for n in 1..=count {
+            push(&b, n);
+        }
+        if all_held {
+            eventually("all are held", || is_empty(&b));
+        }
+        for element in [&a, &pipe.get("ia")] {
+            element.set_locked_state(true);
+            set_state(element, gst::State::Null);
+            pipe.0.remove(element).unwrap();
+        }
+        let mut got = 0;
+        eventually("all have come", || {
+            let timeout_ns = 10_000_000_u64;
+            let sample: Option<gst::Sample> = sink.emit_by_name("try-pull-sample", &[&timeout_ns]);
+            got += usize::from(sample.is_some());
+            got >= count as usize
+        });
+        pipe.assert_no_error();
     }
-    for element in [&a, &pipe.get("ia")] {
-        element.set_locked_state(true);
-        set_state(element, gst::State::Null);
-        pipe.0.remove(element).unwrap();
-    }
-    let mut got = 0;
-    eventually("all have come", || {
-        let sample: Option<gst::Sample> = sink.emit_by_name("try-pull-sample", &[&10_000_000_u64]);
-        got += usize::from(sample.is_some());
-        got >= 299
-    });
-    pipe.assert_no_error();
 }

@@ -11,6 +11,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 
 /// Completes when the element can take more, or with the error for the pusher.
@@ -26,19 +27,31 @@ pub enum Hold {
 }
 
 thread_local! {
-    static HERE: Here = const { Here { depth: Cell::new(0), left: RefCell::new(Vec::new()) } };
+    static HERE: Here = const {
+        Here {
+            source: Cell::new(NO_SOURCE),
+            left: RefCell::new(Vec::new()),
+        }
+    };
 }
+
+const NO_SOURCE: u64 = 0;
 
 /// The context thread's record of its current pushes.
 struct Here {
-    /// Number of [`scope`]s around the current call.
-    depth: Cell<usize>,
+    /// Of the [`Pending`] of the innermost [`scope`].
+    source: Cell<u64>,
     left: RefCell<Vec<(Hold, Wait)>>,
 }
 
 /// Whether the caller runs below a source that awaits deferred futures.
 pub fn can_defer() -> bool {
-    HERE.with(|here| here.depth.get() > 0)
+    HERE.with(|here| here.source.get() != NO_SOURCE)
+}
+
+/// A number for the source that drives the futures left here; `None` on an ordinary thread.
+pub(crate) fn source() -> Option<u64> {
+    HERE.with(|here| Some(here.source.get()).filter(|source| *source != NO_SOURCE))
 }
 
 /// Waits: the source that pushed drives `wait` if there is one, else this thread does, here.
@@ -67,7 +80,7 @@ pub fn defer(hold: Hold, wait: Wait) {
 pub(crate) fn scope<R>(pending: &mut Pending, push: impl FnOnce() -> R) -> R {
     // One access: thread-locals of a plugin file are looked up by a call.
     HERE.with(|here| {
-        let guard = Depth::enter(here);
+        let guard = Scope::enter(here, pending.source);
         let result = push();
         if here.left.borrow().len() > guard.left_before {
             pending
@@ -78,35 +91,52 @@ pub(crate) fn scope<R>(pending: &mut Pending, push: impl FnOnce() -> R) -> R {
     })
 }
 
-struct Depth<'a> {
+struct Scope<'a> {
     here: &'a Here,
+    outer: u64,
     left_before: usize,
 }
 
-impl<'a> Depth<'a> {
-    fn enter(here: &'a Here) -> Self {
-        here.depth.set(here.depth.get() + 1);
-        Depth {
+impl<'a> Scope<'a> {
+    fn enter(here: &'a Here, source: u64) -> Self {
+        Scope {
             here,
+            outer: here.source.replace(source),
             left_before: here.left.borrow().len(),
         }
     }
 }
 
-impl Drop for Depth<'_> {
+impl Drop for Scope<'_> {
     fn drop(&mut self) {
-        self.here.depth.set(self.here.depth.get() - 1);
+        self.here.source.set(self.outer);
     }
 }
 
 /// All futures that downstream left with a source.
-#[derive(Default)]
 pub(crate) struct Pending {
     waits: Vec<(Hold, Wait)>,
     error: Option<gst::FlowError>,
+    /// Unique in the process.
+    source: u64,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(NO_SOURCE + 1);
+        Pending::of(NEXT.fetch_add(1, Relaxed))
+    }
 }
 
 impl Pending {
+    fn of(source: u64) -> Self {
+        Pending {
+            waits: Vec::new(),
+            error: None,
+            source,
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.waits.is_empty()
     }
@@ -145,7 +175,7 @@ impl Pending {
         let mut asked = Vec::new();
         // A future may itself push once its wait ends: futures from that push are polled in turn.
         loop {
-            let mut left = Pending::default();
+            let mut left = Pending::of(self.source);
             let error = &mut self.error;
             scope(&mut left, || {
                 waits.retain_mut(|(_, wait)| match wait.as_mut().poll(cx) {

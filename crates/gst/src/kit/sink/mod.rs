@@ -57,8 +57,8 @@ struct State<R> {
     /// Data may be outside of the segment.
     clips: bool,
     latency_ns: u64,
-    /// Number of the [`Drive`] that handles the held items.
-    driver: Option<u64>,
+    /// Number of the [`Drive`] that handles the held items, and of the source that drives it.
+    driver: Option<(u64, Option<u64>)>,
     drivers: u64,
     qos: Qos,
     /// How often the pad was unlinked.
@@ -212,8 +212,8 @@ impl<R: Renderer> Sink<R> {
         {
             state.core.count_passed();
             state.wake(RENDERED);
+            self.0.keep_last(&state, Some(&buffer));
             drop(state);
-            self.0.sync.keep_last(&buffer);
             return self.0.tell().map(|()| gst::FlowSuccess::Ok);
         }
         let when = state.when(&buffer);
@@ -348,6 +348,7 @@ impl<R: Renderer> Sink<R> {
             let first = core.newest().filter(|_| actions.preroll);
             if let Some(first) = first.and_then(Data::first) {
                 renderer.preroll(&first);
+                self.0.keep_last(&state, Some(&first));
             }
             state.wake(RENDERED);
             drop(state);
@@ -373,6 +374,13 @@ impl<R: Renderer> Sink<R> {
                     pending::defer(Hold::Nobody, Box::pin(drive));
                 }
             }
+        } else if state
+            .driver
+            .is_some_and(|(_, source)| source != pending::source())
+        {
+            // Another source drives, and may vanish: this one takes over then.
+            let drive = Drive::new(&self.0, Some(number));
+            pending::defer(Hold::Nobody, Box::pin(drive));
         }
         self.hold_up_source(state);
         Ok(gst::FlowSuccess::Ok)
@@ -473,6 +481,22 @@ impl<R: Renderer> Shared<R> {
         self.sync.timing(state.latency_ns)
     }
 
+    /// For `last-sample`: shown in PAUSED, or rendered.
+    #[inline]
+    fn keep_last(&self, state: &State<R>, buffer: Option<&gst::Buffer>) {
+        if !self.sync.keeps_last() {
+            return;
+        }
+        let Some(buffer) = buffer else { return };
+        let caps = self.pad.as_ref().and_then(|pad| pad.current_caps());
+        let sample = gst::Sample::builder().buffer(buffer);
+        let sample = sample.caps_if_some(caps.as_ref());
+        self.sync.keep_last(match &state.segment {
+            Some(segment) => sample.segment(segment).build(),
+            None => sample.build(),
+        });
+    }
+
     /// The pad was unlinked: its source waits no longer.
     fn unlink(&self) {
         let mut state = self.state.lock();
@@ -509,8 +533,9 @@ impl<R: Renderer> Shared<R> {
                         Rendered::Blocked => return (Advanced::Waits(Obstacle::Retry), state),
                         Rendered::Full => return (Advanced::Waits(Obstacle::Change), state),
                     }
-                    if let Data::Buffer(buffer) = data {
-                        self.sync.keep_last(buffer);
+                    if self.sync.keeps_last() {
+                        let first = data.first();
+                        self.keep_last(&state, first.as_ref());
                     }
                     let told;
                     (told, state) = self.finish_rendered(state, lateness_ns, now_ns);
@@ -638,6 +663,8 @@ struct Drive<R: Renderer> {
     shared: Arc<Shared<R>>,
     /// Ends when the item of this number has left; `None`: when all have.
     number: Option<u64>,
+    /// The source it stays with; `None`: an ordinary thread, which waits for its own item only.
+    source: Option<u64>,
     /// Its number as the driver, while it is.
     id: Option<u64>,
     wait: Option<ClockWait>,
@@ -649,6 +676,7 @@ impl<R: Renderer> Drive<R> {
         Drive {
             shared: shared.clone(),
             number,
+            source: pending::source(),
             id: None,
             wait: None,
             registration: Registration::default(),
@@ -659,20 +687,24 @@ impl<R: Renderer> Drive<R> {
     fn claim(&mut self, state: &mut State<R>) -> bool {
         if state.driver.is_none() {
             state.drivers += 1;
-            state.driver = Some(state.drivers);
-            self.id = state.driver;
+            state.driver = Some((state.drivers, self.source));
+            self.id = Some(state.drivers);
         }
-        self.id.is_some() && self.id == state.driver
+        self.is_driver(state)
     }
 
     /// Is the driver no longer: another one may take over.
     fn let_go(&mut self, state: &mut Guard<'_, State<R>>) {
-        if let Some(id) = self.id.take()
-            && state.driver == Some(id)
-        {
+        if self.is_driver(state) {
             state.driver = None;
             state.wake(LEFT | MORE);
         }
+        self.id = None;
+    }
+
+    fn is_driver(&self, state: &State<R>) -> bool {
+        let driver = state.driver.map(|(id, _)| id);
+        self.id.is_some() && self.id == driver
     }
 
     fn has_left(&self, state: &State<R>) -> bool {
@@ -714,7 +746,7 @@ impl<R: Renderer> Future for Drive<R> {
                 Advanced::Empty => Ok(()),
                 Advanced::Gone => Err(gst::FlowError::Flushing),
                 Advanced::Failed(error) => Err(error),
-                Advanced::Waits(_) if this.has_left(&state) => Ok(()),
+                Advanced::Waits(_) if this.source.is_none() && this.has_left(&state) => Ok(()),
                 Advanced::Waits(obstacle) => {
                     // Before the unlock, so that no change is missed.
                     state.register(&mut this.registration, DRIVE, cx.waker().clone());

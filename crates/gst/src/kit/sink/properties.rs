@@ -82,13 +82,14 @@ impl SyncState {
         }
     }
 
-    /// A buffer was rendered.
+    /// Whether the last sample is asked for.
     #[inline]
-    pub(super) fn keep_last(&self, buffer: &gst::Buffer) {
-        if self.keeps_last.load(Relaxed) {
-            let sample = gst::Sample::builder().buffer(buffer).build();
-            *lock(&self.last) = Some(sample);
-        }
+    pub(super) fn keeps_last(&self) -> bool {
+        self.keeps_last.load(Relaxed)
+    }
+
+    pub(super) fn keep_last(&self, sample: gst::Sample) {
+        *lock(&self.last) = Some(sample);
     }
 
     pub(super) fn forget_last(&self) {
