@@ -7,7 +7,7 @@
 //! | what vanishes | what becomes of the wait |
 //! |---|---|
 //! | its pad (unlinked, deactivated, flushed) | it ends with FLUSHING, or with NOT_LINKED further down. An ordinary thread returns that from its push. A source goes on: other branches are not concerned, and if the source's own path is, the next push says so |
-//! | its driver (the source is removed) | it is dropped, which cancels it; what it would have done is done by the next push |
+//! | its driver (the source is removed) | it is dropped, which cancels it; another source that has pushed into the same sink does its work, else the next push |
 
 use std::cell::{Cell, RefCell};
 use std::pin::Pin;

@@ -4,7 +4,8 @@
 //! renders at once if nothing is to be waited for; else [`Sink::hold`] puts the buffer behind the items already held, and
 //! [`Shared::advance`] does what is due. What remains is done by a [`Drive`]: one future for all held items. On a
 //! context's thread the source that pushed drives it ([`super::pending`]), so that a sink needs no task of its own; an
-//! ordinary thread drives it in place, until its own item has left. If a driver vanishes, the next one takes over.
+//! ordinary thread drives it in place, until its own item has left. A sink has one driver; a second source that pushes meanwhile
+//! leaves a `Drive` too, which takes over if the driver vanishes. Without any, the next push does.
 //!
 //! | field | who |
 //! |---|---|
