@@ -5,10 +5,12 @@
     reason = "each test program uses its own part"
 )]
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::mpsc::Sender;
+use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,11 +30,15 @@ pub fn threadbare() -> Command {
     command
 }
 
-/// A port of 127.0.0.1 that is free now, even, with the next one free, too: for RTP and RTCP.
+/// A port of 127.0.0.1 that is free now, even, with the next one free, too: for RTP and RTCP. Each is given once: the
+/// kernel may hand out a released port again.
 pub fn free_port() -> u16 {
+    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+    let mut given = GIVEN.lock().unwrap_or_else(PoisonError::into_inner);
     (0..1000)
         .map(|_| socket().local_addr().expect("bound").port())
-        .find(|port| port % 2 == 0 && UdpSocket::bind((Ipv4Addr::LOCALHOST, port + 1)).is_ok())
+        .filter(|port| port % 2 == 0 && UdpSocket::bind((Ipv4Addr::LOCALHOST, port + 1)).is_ok())
+        .find(|port| given.insert(*port))
         .expect("two free ports in a row")
 }
 
