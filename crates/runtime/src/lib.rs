@@ -59,7 +59,7 @@ pub use self::{
     },
     sys::{
         CACHE_LINE, RawAddr, Received, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns,
-        prefetch, recv_from, recv_from_timestamped, send_to, send_vectored_to,
+        prefetch, recv_from, recv_timestamped, send_to, send_vectored_to,
     },
     task::{Sleep, sleep_until},
     watch::Blocked,

@@ -310,18 +310,25 @@ pub fn recv_from(fd: BorrowedFd<'_>, buf: &mut [u8], from: &mut RawAddr) -> io::
     })
 }
 
-/// Like [`recv_from`], with the kernel's timestamp of a socket that has SO_TIMESTAMPNS on.
-pub fn recv_from_timestamped(
+/// Like [`recv_from`], with the kernel's timestamp of a socket that has SO_TIMESTAMPNS on. The sender costs time, so it
+/// need not be asked for.
+pub fn recv_timestamped(
     fd: BorrowedFd<'_>,
     buf: &mut [u8],
-    from: &mut RawAddr,
+    from: Option<&mut RawAddr>,
 ) -> io::Result<Received> {
     let mut iov = IoSliceMut::new(buf);
     let mut control = Control::new();
     // SAFETY: msghdr is plain old data for which all zeroes is a value.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
-    header.msg_name = (&raw mut from.storage).cast();
-    header.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+    let len = match from {
+        Some(RawAddr { storage, len }) => {
+            header.msg_name = (&raw mut *storage).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_in6>() as libc::socklen_t;
+            Some(len)
+        }
+        None => None,
+    };
     header.msg_iov = (&raw mut iov).cast();
     header.msg_iovlen = 1;
     header.msg_control = control.0.as_mut_ptr().cast();
@@ -335,11 +342,12 @@ pub fn recv_from_timestamped(
             libc::MSG_DONTWAIT | libc::MSG_TRUNC,
         )
     };
+    if let Some(len) = len {
+        *len = if n < 0 { 0 } else { header.msg_namelen };
+    }
     if n < 0 {
-        from.len = 0;
         return Err(io::Error::last_os_error());
     }
-    from.len = header.msg_namelen;
     let datagram_len = n as usize;
     let timestamp_ns = timestamp_of(&header);
     Ok(Received {
@@ -438,11 +446,11 @@ impl std::fmt::Debug for RecvBatch {
 
 /// Room for one timestamp message, aligned as cmsghdr needs it.
 #[repr(C, align(8))]
-struct Control([u8; 64]);
+struct Control([u8; 32]);
 
 impl Control {
     fn new() -> Self {
-        Control([0; 64])
+        Control([0; 32])
     }
 }
 

@@ -417,3 +417,35 @@ fn an_agent_may_add_and_remove_others_in_its_run() {
     assert!(rx.try_recv().is_err());
     assert_eq!(shard.counters_snapshot().agents, 51);
 }
+
+/// Three datagrams wait in a socket, and the agent reads one a run. Returns the slices it read them in.
+fn slices_of_three(wait_ms: u64, expects_more: bool) -> Vec<u64> {
+    let (_context, shard) = shard(wait_ms);
+    let (socket, sender) = (Arc::new(udp()), udp());
+    for _ in 0..3 {
+        sender.send_to(b"x", port(&socket)).unwrap();
+    }
+    let (tx, rx) = channel();
+    let of_agent = socket.clone();
+    let agent = add(&shard, move |cx, _| {
+        if receive(&of_agent, &mut [0; 16]).is_some() {
+            tx.send(cx.local().slice()).unwrap();
+        }
+        if !expects_more {
+            cx.expect_no_more();
+        }
+    });
+    ask(&agent, move |_, cx| {
+        cx.register(socket.as_fd(), 0, Interest::Read).unwrap();
+    });
+    (0..3).map(|_| next(&rx)).collect()
+}
+
+#[test]
+fn what_an_agent_did_not_expect_comes_in_the_next_slice() {
+    let slices = slices_of_three(1, false);
+    assert!(slices[0] < slices[1] && slices[1] < slices[2], "{slices:?}");
+    // A slice that no busy machine ends before its time.
+    let slices = slices_of_three(1000, true);
+    assert_eq!(slices, [slices[0]; 3]);
+}

@@ -15,7 +15,7 @@ use nix::sys::socket::sockopt::ReceiveTimestampns;
 use common::{add, ask, next, receive, shard, udp, until};
 use threadbare_runtime::{
     Interest, RawAddr, Ready, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns, recv_from,
-    recv_from_timestamped, send_to, send_vectored_to,
+    recv_timestamped, send_to, send_vectored_to,
 };
 
 /// Two sockets of each family that this machine has.
@@ -99,7 +99,7 @@ fn what_does_not_fit_is_told() {
         let received = recv_from(a.as_fd(), &mut buf, &mut from).unwrap();
         assert_eq!((received.len, received.datagram_len), (8, 100));
         b.send_to(&[7; 100], to).unwrap();
-        let received = recv_from_timestamped(a.as_fd(), &mut buf, &mut from).unwrap();
+        let received = recv_timestamped(a.as_fd(), &mut buf, Some(&mut from)).unwrap();
         assert_eq!((received.len, received.datagram_len), (8, 100));
         assert_eq!(from.to_socket_addr(), Some(b.local_addr().unwrap()));
 
@@ -121,14 +121,14 @@ fn the_kernels_timestamp_comes_when_asked_for() {
         let to = a.local_addr().unwrap();
         let (mut buf, mut from) = ([0; 8], RawAddr::empty());
         b.send_to(b"x", to).unwrap();
-        let plain = recv_from_timestamped(a.as_fd(), &mut buf, &mut from).unwrap();
+        let plain = recv_timestamped(a.as_fd(), &mut buf, Some(&mut from)).unwrap();
         assert_eq!(plain.timestamp_ns, None);
 
         nix::sys::socket::setsockopt(&a, ReceiveTimestampns, &true).unwrap();
         let since_epoch = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let before_ns = since_epoch();
         b.send_to(b"x", to).unwrap();
-        let stamped = recv_from_timestamped(a.as_fd(), &mut buf, &mut from).unwrap();
+        let stamped = recv_timestamped(a.as_fd(), &mut buf, Some(&mut from)).unwrap();
         let range_ns = before_ns..=since_epoch();
         assert!(range_ns.contains(&stamped.timestamp_ns.unwrap()));
     }

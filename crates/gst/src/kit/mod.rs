@@ -8,6 +8,7 @@ pub(crate) mod context;
 pub(crate) mod crossing;
 pub(crate) mod inline;
 pub(crate) mod line;
+mod load;
 pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod queue;

@@ -1,24 +1,36 @@
 //! Receives datagrams from a socket into pooled buffers, for all elements with a socket.
 //!
-//! One receive call per ready socket and pass. A socket with several packets in one slice is read in batches from then
-//! on, until its traffic drops.
+//! One receive call per ready socket and pass, and another one if the socket is likely to hold more (`load.rs`). A socket
+//! with several packets in one slice is read in batches from then on, until its traffic drops.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use threadbare_runtime::{
-    Cx, RawAddr, Received, RecvBatch, Shard, recv_from, recv_from_timestamped,
-};
+use threadbare_runtime::{Cx, RawAddr, Received, RecvBatch, Shard, recv_from, recv_timestamped};
 
+use super::load::{BATCH, Load};
 use super::pool::{PoolBuffer, PoolOwner};
 use super::socket::Udp;
+use super::time::SliceClock;
 
 /// A received datagram.
 pub(crate) struct Datagram {
     pub(crate) buffer: PoolBuffer,
     pub(crate) received: Received,
+    /// When it arrived, CLOCK_MONOTONIC; read, if the kernel was not asked for the time.
+    pub(crate) arrival_ns: u64,
+    /// Empty if the reader does not want it.
     pub(crate) from: RawAddr,
+}
+
+/// What a reader is to find out about each datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Wants {
+    /// The kernel's receive time; the socket has SO_TIMESTAMPNS on.
+    pub(crate) time: bool,
+    /// The sender.
+    pub(crate) sender: bool,
 }
 
 /// Result of a read.
@@ -43,32 +55,34 @@ pub(crate) struct Reader {
     mtu: u32,
     /// A receive is allowed in this pass.
     may_receive: bool,
-    timestamped: bool,
+    wants: Wants,
+    clock: Arc<SliceClock>,
     read: VecDeque<Datagram>,
 }
 
 impl Reader {
-    /// For datagrams of up to `mtu` bytes. `timestamped`: each with the kernel's receive time.
-    pub(crate) fn new(shard: &Shard, udp: Udp, mtu: u32, timestamped: bool) -> Self {
+    /// For datagrams of up to `mtu` bytes.
+    pub(crate) fn new(shard: &Shard, udp: Udp, mtu: u32, wants: Wants) -> Self {
+        let load = Load::new(shard.wait().is_zero());
+        Self::with_load(shard, udp, mtu, wants, load)
+    }
+
+    /// The same for a socket shared by many streams.
+    pub(crate) fn shared(shard: &Shard, udp: Udp, mtu: u32, wants: Wants) -> Self {
+        Self::with_load(shard, udp, mtu, wants, Load::shared())
+    }
+
+    fn with_load(shard: &Shard, udp: Udp, mtu: u32, wants: Wants, load: Load) -> Self {
         Reader {
             udp,
             pool: pool_of(shard, mtu as usize),
-            load: Load {
-                unthrottled: shard.wait().is_zero(),
-                ..Load::default()
-            },
+            load,
             mtu,
             may_receive: false,
-            timestamped,
+            wants,
+            clock: SliceClock::of(shard),
             read: VecDeque::new(),
         }
-    }
-
-    /// The same for a socket shared by many streams: always in full batches.
-    pub(crate) fn shared(shard: &Shard, udp: Udp, mtu: u32, timestamped: bool) -> Self {
-        let mut reader = Reader::new(shard, udp, mtu, timestamped);
-        reader.load.always = true;
-        reader
     }
 
     pub(crate) fn udp(&self) -> &Udp {
@@ -117,25 +131,40 @@ impl Reader {
         let mut buffer = self.pool.acquire(cx);
         let mut from = RawAddr::empty();
         let room = &mut buffer.data()[..self.mtu as usize];
-        let result = if self.timestamped {
-            recv_from_timestamped(self.udp.fd(), room, &mut from)
+        let result = if self.wants.time {
+            let from = self.wants.sender.then_some(&mut from);
+            recv_timestamped(self.udp.fd(), room, from)
         } else {
             recv_from(self.udp.fd(), room, &mut from)
         };
-        match result {
-            Ok(received) => {
-                self.load.received(1);
-                Read::Datagram(Datagram {
-                    buffer,
-                    received,
-                    from,
-                })
-            }
+        let received = match result {
+            Ok(received) => received,
             Err(error) => {
                 buffer.release();
-                self.failed(error)
+                return self.failed(cx, error);
+            }
+        };
+        self.load.received(1);
+        let arrival_ns = self.arrival_ns(cx, &received);
+        if self.wants.time {
+            self.may_receive = self.load.expects_more(cx.now_ns(), arrival_ns);
+            if !self.may_receive {
+                cx.expect_no_more();
             }
         }
+        Read::Datagram(Datagram {
+            buffer,
+            received,
+            arrival_ns,
+            from,
+        })
+    }
+
+    #[inline]
+    fn arrival_ns(&self, cx: &Cx<'_>, received: &Received) -> u64 {
+        received
+            .timestamp_ns
+            .map_or_else(|| cx.now_ns(), |at_ns| self.clock.monotonic_ns(cx, at_ns))
     }
 
     /// Reads available datagrams, up to a batch, in one call.
@@ -166,21 +195,31 @@ impl Reader {
                 continue;
             }
             let (received, from) = batch.received(i);
+            let arrival_ns = self.arrival_ns(cx, &received);
             self.read.push_back(Datagram {
                 buffer,
                 received,
+                arrival_ns,
                 from: *from,
             });
         }
         match result {
-            Ok(_) => Read::Again,
-            Err(error) => self.failed(error),
+            Ok(count) => {
+                if count < size {
+                    cx.expect_no_more();
+                }
+                Read::Again
+            }
+            Err(error) => self.failed(cx, error),
         }
     }
 
-    fn failed(&mut self, error: io::Error) -> Read {
+    fn failed(&mut self, cx: &Cx<'_>, error: io::Error) -> Read {
         match error.kind() {
-            ErrorKind::WouldBlock => Read::Idle,
+            ErrorKind::WouldBlock => {
+                cx.expect_no_more();
+                Read::Idle
+            }
             ErrorKind::Interrupted => {
                 self.may_receive = true;
                 Read::Again
@@ -195,61 +234,6 @@ impl Reader {
             _ if is_transient(&error) => Read::NetworkError,
             _ => Read::Failed(error),
         }
-    }
-}
-
-/// Estimates from a socket's packets in its last slice how many to request at once.
-///
-/// Below [`BATCH_FROM`] a plain receive per packet is cheaper than a batch (measured). Without throttling a
-/// slice is one pass of the loop, so there a socket is busy when it is ready in pass after pass.
-#[derive(Debug, Default)]
-struct Load {
-    /// Truncated: only compared with its neighbours.
-    slice: u32,
-    in_slice: u16,
-    expected: u16,
-    streak: u16,
-    unthrottled: bool,
-    always: bool,
-}
-
-impl Load {
-    /// The socket is ready, in this slice.
-    #[inline]
-    fn pass(&mut self, slice: u64) {
-        let slice = slice as u32;
-        if slice == self.slice {
-            return;
-        }
-        self.expected = self.in_slice;
-        if self.unthrottled {
-            self.streak = if slice == self.slice.wrapping_add(1) {
-                self.streak.saturating_add(1)
-            } else {
-                0
-            };
-            if self.streak > STREAK_BUSY {
-                self.expected = BATCH as u16;
-            }
-        }
-        self.slice = slice;
-        self.in_slice = 0;
-    }
-
-    #[inline]
-    fn received(&mut self, packets: usize) {
-        self.in_slice = self.in_slice.saturating_add(packets as u16);
-    }
-
-    /// Datagrams to request in one call, if a batch is worthwhile.
-    #[inline]
-    fn batch(&self) -> Option<usize> {
-        if self.always {
-            return Some(BATCH);
-        }
-        // One more than expected, so that the call itself detects that the socket is empty.
-        let expected = usize::from(self.expected);
-        (expected >= BATCH_FROM).then(|| (expected + 1).min(BATCH))
     }
 }
 
@@ -288,11 +272,5 @@ fn is_transient(error: &io::Error) -> bool {
     )
 }
 
-/// Datagrams per call on a busy socket.
-const BATCH: usize = 64;
-/// From this many packets in a slice, a batch is cheaper than single receives.
-const BATCH_FROM: usize = 4;
-/// After this many passes in a row, a socket of a context without throttling counts as busy.
-const STREAK_BUSY: u16 = 8;
 /// Elements share a pool if their MTU rounds to the same multiple of this.
 const POOL_STEP: usize = 512;

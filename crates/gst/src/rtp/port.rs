@@ -22,7 +22,7 @@ use threadbare_runtime::{Agent, AgentHandle, Cx, Interest, Ready, Shard};
 use super::session::{RtpSession, SocketSettings, Sockets, address_of, sender_of};
 use crate::kit::context::Place;
 use crate::kit::lock;
-use crate::kit::receive::{Datagram, Read, Reader};
+use crate::kit::receive::{Datagram, Read, Reader, Wants};
 
 /// A port that several sources receive on.
 pub(super) struct SharedPort {
@@ -251,12 +251,13 @@ struct PortAgent {
 impl PortAgent {
     fn new(shard: &Shard, port: Arc<SharedPort>, mtu: u32) -> PortAgent {
         let sockets = &port.sockets;
+        let wants = |time| Wants { time, sender: true };
         PortAgent {
-            rtp: Reader::shared(shard, sockets.rtp.clone(), mtu, true),
+            rtp: Reader::shared(shard, sockets.rtp.clone(), mtu, wants(true)),
             rtcp: sockets
                 .rtcp
                 .as_ref()
-                .map(|udp| Reader::shared(shard, udp.clone(), mtu, false)),
+                .map(|udp| Reader::shared(shard, udp.clone(), mtu, wants(false))),
             port,
         }
     }

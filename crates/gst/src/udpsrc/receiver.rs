@@ -10,11 +10,11 @@ use threadbare_runtime::{Cx, Interest, Precision, RawAddr, Ready, Shard, prefetc
 
 use super::settings::{Settings, SocketTimestamp};
 use crate::kit::lock;
-use crate::kit::receive::{Datagram, Read, Reader};
+use crate::kit::receive::{Datagram, Read, Reader, Wants};
 use crate::kit::socket::{GioAddress, Udp};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
-use crate::kit::time::{RunningTime, SliceClock};
+use crate::kit::time::RunningTime;
 
 /// Laid out by hand: a packet touches the first fields only, and thousands of receivers take turns in the cache.
 #[repr(C)]
@@ -30,7 +30,6 @@ pub struct Receiver {
     /// Each buffer says when the kernel received it, besides its own time.
     attaches_timestamp: bool,
     senders: Senders,
-    clock: Arc<SliceClock>,
     mtu: u32,
     element: glib::WeakRef<gst::Element>,
     caps: Option<gst::Caps>,
@@ -53,10 +52,12 @@ impl Receiver {
                 shard,
                 udp,
                 settings.buffer_bytes(),
-                settings.wants_timestamps(),
+                Wants {
+                    time: settings.wants_timestamps(),
+                    sender: settings.retrieve_sender_address,
+                },
             ),
             attaches_timestamp: settings.socket_timestamp == SocketTimestamp::Realtime,
-            clock: SliceClock::of(shard),
             mtu: settings.buffer_bytes(),
             skip: settings.skip_first_bytes.unsigned_abs(),
             do_timestamp: settings.do_timestamp,
@@ -77,12 +78,15 @@ impl Receiver {
         let Datagram {
             buffer,
             received,
+            arrival_ns,
             from,
         } = datagram;
         self.stats.packets.add(1);
         self.stats.bytes.add(received.len as u64);
         cx.count_packets(1);
-        let arrival_ns = self.arrival_ns(cx, received.timestamp_ns);
+        // Not before an earlier one: the lead of the wall clock is only measured.
+        let arrival_ns = arrival_ns.max(self.last_packet_ns).min(cx.now_ns());
+        self.last_packet_ns = arrival_ns;
         if received.len < self.skip as usize {
             self.stats.too_short.add(1);
             buffer.release();
@@ -109,15 +113,6 @@ impl Receiver {
             add_timestamp(&mut buffer, timestamp_ns);
         }
         Some(buffer)
-    }
-
-    /// When the packet arrived, by CLOCK_MONOTONIC: not before an earlier one, as the lead of the wall clock is only measured.
-    #[inline]
-    fn arrival_ns(&mut self, cx: &Cx<'_>, wall_ns: Option<u64>) -> u64 {
-        let now_ns = cx.now_ns();
-        let arrival_ns = wall_ns.map_or(now_ns, |at_ns| self.clock.monotonic_ns(cx, at_ns));
-        self.last_packet_ns = arrival_ns.max(self.last_packet_ns).min(now_ns);
-        self.last_packet_ns
     }
 
     /// Never silently: flagged on the buffer, counted, and said once for each power of two.

@@ -43,6 +43,13 @@ impl Cx<'_> {
             .register(self.token, fd.as_raw_fd(), key, interest)
     }
 
+    /// In a run for [`Ready::Io`]: the agent expects nothing more on its descriptors in this slice. What they hold all the
+    /// same is reported in the next slice. If all agents say so, the kernel is not asked a second time in this one.
+    #[inline]
+    pub fn expect_no_more(&self) {
+        self.local.is_drained.set(true);
+    }
+
     /// Ends the calls for `fd`. One call that this pass has already fetched may still come: an agent with several
     /// descriptors must ignore a key that it deregistered in the same pass. No effect if `fd` is not registered.
     pub fn deregister(&self, fd: BorrowedFd<'_>) {
@@ -278,6 +285,7 @@ impl Local {
             Some(slot) if slot.generation == token.generation => {
                 self.epoll.add(fd, events, token.to_event(key))?;
                 slot.fds.push(fd);
+                self.must_poll.set(true);
                 Ok(())
             }
             _ => Ok(()),

@@ -346,6 +346,10 @@ pub struct Local {
     /// The start of the next agent's run: one clock call between two runs.
     mark_ns: Cell<u64>,
     slice: Cell<u64>,
+    /// Descriptors may be ready that no pass of this slice has seen so.
+    must_poll: Cell<bool>,
+    /// The running agent expects no more in this slice.
+    is_drained: Cell<bool>,
     closing: Cell<bool>,
 }
 

@@ -24,6 +24,12 @@ impl Local {
 
     pub(super) fn begin_slice(&self) {
         self.slice.set(self.slice.get() + 1);
+        self.must_poll.set(true);
+    }
+
+    /// Whether descriptors may be ready that no pass of this slice has seen so.
+    pub(super) fn must_poll(&self) -> bool {
+        self.must_poll.get()
     }
 
     pub(super) fn has_ready(&self) -> bool {
@@ -85,10 +91,13 @@ impl Local {
         timeout: Option<Duration>,
         awake: impl FnOnce(),
     ) -> usize {
+        let room = events.len();
         let events = self.epoll.wait(events, timeout).unwrap_or_else(|error| {
             tracing::error!(%error, "epoll");
             &[]
         });
+        // A full array may have left others out.
+        self.must_poll.set(events.len() == room);
         awake();
         // A command from before a packet runs before the packet is read: after a pause, nothing more arrives.
         self.take_control();
@@ -107,7 +116,11 @@ impl Local {
                 continue;
             }
             let (token, key) = Token::from_event(data);
+            self.is_drained.set(false);
             self.run_agent(token, Ready::Io(key));
+            if !self.is_drained.get() {
+                self.must_poll.set(true);
+            }
             count += 1;
         }
         count

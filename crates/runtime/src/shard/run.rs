@@ -159,6 +159,8 @@ impl Local {
             now_ns: Cell::new(clock_now_ns()),
             mark_ns: Cell::new(clock_now_ns()),
             slice: Cell::new(0),
+            must_poll: Cell::new(true),
+            is_drained: Cell::new(false),
             closing: Cell::new(false),
         });
         CURRENT.set(Some(local.clone()));
@@ -284,7 +286,12 @@ impl Loop<'_> {
             let now = self.local.read_clock();
             self.local.take_inbox();
             let timers = self.local.run_timers(now);
-            let events = self.local.poll_io(self.events, Some(Duration::ZERO), || ());
+            // Where all agents have said so, the kernel need not go over thousands of sockets again.
+            let events = if self.local.must_poll() {
+                self.local.poll_io(self.events, Some(Duration::ZERO), || ())
+            } else {
+                0
+            };
             let ready = self.local.run_ready();
             if timers + events + ready == 0 || self.local.closing.get() {
                 return worked;

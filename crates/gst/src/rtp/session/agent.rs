@@ -70,7 +70,7 @@ impl RtcpAgent {
             .as_ref()
     }
 
-    fn receive(&mut self, now_ns: u64) {
+    fn receive(&mut self, cx: &Cx<'_>) {
         let Some(udp) = self.rtcp_socket() else {
             return;
         };
@@ -80,9 +80,12 @@ impl RtcpAgent {
             match recv_from(udp.fd(), &mut bytes, &mut from) {
                 Ok(received) => {
                     let packet = &bytes[..received.len];
-                    self.session.handle_rtcp(now_ns, address_of(&from), packet);
+                    self.session
+                        .handle_rtcp(cx.now_ns(), address_of(&from), packet);
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return cx.expect_no_more();
+                }
                 // The ICMP answer to an earlier packet, and similar errors.
                 Err(_) => {}
             }
@@ -148,7 +151,7 @@ impl Agent for RtcpAgent {
         // Sessions are polled with the slice's time; `About` may fire half a slice early.
         let now_ns = cx.now_ns();
         if let Ready::Io(_) = ready {
-            self.receive(now_ns);
+            self.receive(cx);
         }
         self.transmit(now_ns);
         self.arm(cx);

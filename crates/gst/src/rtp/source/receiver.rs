@@ -13,10 +13,10 @@ use threadbare_rtp::packet::{Packet, is_rtcp};
 use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard, prefetch};
 
 use crate::kit::lock;
-use crate::kit::receive::{Datagram, Read, Reader};
+use crate::kit::receive::{Datagram, Read, Reader, Wants};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
-use crate::kit::time::{RunningTime, SliceClock};
+use crate::kit::time::RunningTime;
 use crate::rtp::playout::{Fields, Playout, Refusal};
 use crate::rtp::port::Mailbox;
 use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
@@ -52,7 +52,6 @@ pub struct Receiver {
     /// Of the packet that comes out next, and of the places in the jitter buffer.
     next_packet: [usize; 3],
     next_places: [usize; 2],
-    clock: Arc<SliceClock>,
     /// Half a slice: packets due by then come out now, not a whole slice late. The jitter buffer's time is always
     /// this much ahead.
     ahead_ns: u64,
@@ -84,7 +83,13 @@ impl Input {
     fn of(shard: &Shard, sockets: &Sockets, mailbox: Option<Arc<Mailbox>>, mtu: u32) -> Input {
         match mailbox {
             Some(mailbox) => Input::Mailbox(mailbox, Vec::new()),
-            None => Input::Socket(Reader::new(shard, sockets.rtp.clone(), mtu, true)),
+            None => {
+                let wants = Wants {
+                    time: true,
+                    sender: true,
+                };
+                Input::Socket(Reader::new(shard, sockets.rtp.clone(), mtu, wants))
+            }
         }
     }
 
@@ -134,7 +139,6 @@ impl Receiver {
             session,
             next_packet: [0; 3],
             next_places: [0; 2],
-            clock: SliceClock::of(shard),
             ahead_ns: slice_ns / 2,
             slack_ns: slice_ns,
             mux: sockets.rtcp.is_none(),
@@ -154,6 +158,7 @@ impl Receiver {
         let Datagram {
             mut buffer,
             received,
+            arrival_ns,
             from,
         } = datagram;
         let counts = &self.shared.counts;
@@ -169,9 +174,6 @@ impl Receiver {
             self.session.handle_rtcp_muxed(now_ns, from, data);
             return buffer.release();
         }
-        let arrival_ns = received
-            .timestamp_ns
-            .map_or(now_ns, |at_ns| self.clock.monotonic_ns(cx, at_ns));
         let Ok(packet) = Packet::parse(data) else {
             counts.malformed.add(1);
             return buffer.release();
