@@ -194,6 +194,71 @@ fn a_flushing_seek_in_playing_keeps_the_pace() {
     }
 }
 
+/// A flushing seek of one branch gives the whole pipeline a new base time (GStreamer's design, "seeking"), also to a live
+/// source beside it, which stays in PLAYING: its times count from there.
+#[test]
+fn a_seek_beside_a_live_source_gives_the_source_a_new_base_time() {
+    for (source, sink) in [("udpsrc", "udpsink"), ("ts-udpsrc", "ts-udpsink")] {
+        let receiver = socket();
+        let pipe = Pipe::parse(&format!(
+            "audiotestsrc ! {sink} name=sought host=127.0.0.1 port={} \
+             {source} name=src address=127.0.0.1 port=0 ! appsink name=out sync=false async=false",
+            port(&receiver)
+        ));
+        let clock = gst_check::TestClock::with_start_time(100 * gst::ClockTime::SECOND);
+        pipe.0.use_clock(Some(&clock));
+        pipe.to(gst::State::Playing);
+        let (src, out) = (pipe.get("src"), pipe.get("out"));
+        let (to, sender) = (used_address(&src, "used-socket"), socket());
+        // Whole seconds: a packet's time is that of its arrival, a little before it is read.
+        let seconds = || {
+            sender.send_to(&packet(0), to).unwrap();
+            let out = out.clone();
+            let sample = within("a packet", move || {
+                out.emit_by_name::<gst::Sample>("pull-sample", &[])
+            });
+            let pts = sample.buffer().unwrap().pts().unwrap();
+            (pts + 500 * MS).seconds()
+        };
+        clock.set_time(107 * gst::ClockTime::SECOND);
+        assert_eq!(seconds(), 7, "{source}");
+        clock.set_time(110 * gst::ClockTime::SECOND);
+        let sought = pipe.get("sought");
+        let done = within("a seek", move || {
+            sought.seek_simple(gst::SeekFlags::FLUSH, gst::ClockTime::ZERO)
+        });
+        done.unwrap();
+        pipe.expect(gst::MessageType::AsyncDone);
+        pipe.to(gst::State::Playing);
+        let base = pipe.0.base_time().unwrap();
+        clock.set_time(117 * gst::ClockTime::SECOND);
+        assert_eq!(base, 110 * gst::ClockTime::SECOND, "{source}");
+        assert_eq!(seconds(), 7, "{source}");
+        pipe.assert_no_error();
+    }
+}
+
+/// The same for sinks that stay in PLAYING: data is due by the base time of the moment.
+#[test]
+fn a_new_base_time_in_playing_moves_what_comes_next() {
+    for sink in ["fakesink", "ts-udpsink", "ts-appsink"] {
+        let (rig, clock) = on_test_clock(sink);
+        rig.to(gst::State::Playing);
+        rig.open_stream();
+        for (base, time) in [(100, 5), (120, 6), (200, 7)] {
+            rig.element.set_base_time(base * gst::ClockTime::SECOND);
+            let feed = rig.feed.clone();
+            let pushed =
+                std::thread::spawn(move || feed.push(timed(0, time * gst::ClockTime::SECOND)));
+            let waited = clock.clone();
+            let due = within("a wait", move || waited.wait_for_next_pending_id()).time();
+            assert_eq!(due, (base + time) * gst::ClockTime::SECOND, "{sink}");
+            crank(&clock);
+            assert!(pushed.join().unwrap().is_ok(), "{sink}");
+        }
+    }
+}
+
 #[test]
 fn a_flushing_seek_in_paused_prerolls_anew() {
     for sink in ["udpsink", "ts-udpsink"] {

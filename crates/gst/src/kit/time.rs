@@ -13,27 +13,63 @@ use threadbare_runtime::{Cx, Precision, Shard, Sleep, clock_now_ns, sleep_until}
 use super::stats::Single;
 
 /// Running time of an element, while it plays.
+///
+/// It keeps the element alive, so it goes with PLAYING.
 #[derive(Debug, Clone, Default)]
 pub struct RunningTime {
     clock: Option<gst::Clock>,
-    base_ns: u64,
+    base: Base,
     /// The pipeline's clock counts like the context's: no clock call per packet.
     is_monotonic: bool,
 }
 
+/// Where running time is 0, on the clock.
+#[derive(Debug, Clone)]
+enum Base {
+    /// The element's base time. A pipeline changes it in PLAYING without a word to the element, for example after a flushing
+    /// seek of another branch, so each use reads it.
+    Of(gst::Element),
+    /// A time, ns.
+    At(u64),
+}
+
+impl Default for Base {
+    fn default() -> Self {
+        Base::At(0)
+    }
+}
+
+impl Base {
+    #[inline]
+    fn ns(&self) -> u64 {
+        match self {
+            Base::Of(element) => element.base_time().map_or(0, gst::ClockTime::nseconds),
+            Base::At(ns) => *ns,
+        }
+    }
+}
+
 impl RunningTime {
-    /// From the element's present clock and base time; create it again when either changes.
+    /// Of an element that begins to play, by its present clock; create it again when that changes.
     pub fn of(element: &impl IsA<gst::Element>) -> Self {
-        Self::with_clock(element, element.clock())
+        Self::by(element.upcast_ref(), element.clock())
     }
 
-    /// The same with `clock`, for use while the element's clock is being set.
+    /// The same with `clock`, for use while the element's clock is being set. An element that does not play has no running
+    /// time yet.
     pub fn with_clock(element: &impl IsA<gst::Element>, clock: Option<gst::Clock>) -> Self {
-        let base_ns = element.base_time().map_or(0, gst::ClockTime::nseconds);
+        if element.current_state() == gst::State::Playing {
+            Self::by(element.upcast_ref(), clock)
+        } else {
+            RunningTime::default()
+        }
+    }
+
+    fn by(element: &gst::Element, clock: Option<gst::Clock>) -> Self {
         let is_monotonic = clock.as_ref().is_some_and(counts_monotonic);
         RunningTime {
             clock,
-            base_ns,
+            base: Base::Of(element.clone()),
             is_monotonic,
         }
     }
@@ -42,7 +78,7 @@ impl RunningTime {
     pub(crate) fn of_context(base_ns: u64) -> Self {
         RunningTime {
             clock: None,
-            base_ns,
+            base: Base::At(base_ns),
             is_monotonic: true,
         }
     }
@@ -56,7 +92,7 @@ impl RunningTime {
             self.clock.as_ref()?.time().nseconds()
         };
         Some(gst::ClockTime::from_nseconds(
-            clock_ns.saturating_sub(self.base_ns),
+            clock_ns.saturating_sub(self.base.ns()),
         ))
     }
 
@@ -68,12 +104,12 @@ impl RunningTime {
         } else {
             self.clock.as_ref()?.time().nseconds()
         };
-        Some(clock_ns.saturating_sub(self.base_ns))
+        Some(clock_ns.saturating_sub(self.base.ns()))
     }
 
     /// Completes at this running time, ns; on a context's thread and in `block_on` alike. At once without a clock.
     pub(crate) fn wait_until(&self, running_ns: u64) -> ClockWait {
-        let due_ns = running_ns.saturating_add(self.base_ns);
+        let due_ns = running_ns.saturating_add(self.base.ns());
         match &self.clock {
             _ if self.is_monotonic => {
                 ClockWait::Monotonic(sleep_until(due_ns, Precision::NotBefore))
@@ -239,7 +275,7 @@ impl Alarm {
         due_ns: u64,
         precision: Precision,
     ) {
-        let clock_ns = due_ns.saturating_add(time.base_ns);
+        let clock_ns = due_ns.saturating_add(time.base.ns());
         if time.is_monotonic {
             self.cancel_clock_wait();
             cx.set_timer(clock_ns, precision);

@@ -298,6 +298,7 @@ impl<R: Renderer> Sink<R> {
         }
         if change == Change::Stop {
             self.0.sync.forget_last();
+            state.time = RunningTime::default();
         }
         let actions = state.core.handle_change(change);
         state.wake(Topics::ALL);
