@@ -4,6 +4,15 @@
 //! packet may have come since: if the one just read is older than the shortest time between two packets of late. A packet
 //! that comes sooner than any before waits for the next slice, which finds an old packet and asks on.
 
+/// What a socket is likely to hold after a packet was read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Expects {
+    Nothing,
+    One,
+    /// Its traffic is so high that its neighbours' sockets may have filled meanwhile, too.
+    Many,
+}
+
 /// The traffic of one socket. Times are CLOCK_MONOTONIC, ns.
 #[derive(Debug, Default)]
 pub(super) struct Load {
@@ -66,19 +75,31 @@ impl Load {
         self.in_slice = self.in_slice.saturating_add(packets as u16);
     }
 
-    /// A packet was read that arrived at `arrival_ns`. Returns whether another one is likely to have come since.
+    /// A packet was read that arrived at `arrival_ns`. Returns what is likely to have come since.
     #[inline]
-    pub(super) fn expects_more(&mut self, now_ns: u64, arrival_ns: u64) -> bool {
+    pub(super) fn expects(&mut self, now_ns: u64, arrival_ns: u64) -> Expects {
+        if now_ns.saturating_sub(arrival_ns) < u64::from(self.shortest_gap(arrival_ns)) {
+            Expects::Nothing
+        } else if usize::from(self.in_slice) < BATCH_FROM {
+            Expects::One
+        } else {
+            Expects::Many
+        }
+    }
+
+    /// The shortest time between two packets of late, ns, with this one.
+    #[inline]
+    fn shortest_gap(&mut self, arrival_ns: u64) -> u32 {
         let last_ns = std::mem::replace(&mut self.last_ns, arrival_ns);
         if last_ns == 0 {
-            return true;
+            return 0;
         }
         let gap_ns = arrival_ns.saturating_sub(last_ns).min(GAP_NS_MAX) as u32;
         self.gap_ns = match gap_ns.checked_sub(self.gap_ns) {
             Some(longer_ns) if self.gap_ns > 0 => self.gap_ns + longer_ns / GAPS,
             _ => gap_ns,
         };
-        now_ns.saturating_sub(arrival_ns) >= u64::from(self.gap_ns)
+        self.gap_ns
     }
 
     /// Datagrams to request in one call, if a batch is worthwhile.
@@ -134,7 +155,7 @@ mod tests {
                     break;
                 };
                 wait_ns = wait_ns.max(now_ns - arrival_ns);
-                asks = load.expects_more(now_ns, arrival_ns);
+                asks = load.expects(now_ns, arrival_ns) != Expects::Nothing;
             }
         }
         (asked, wait_ns)

@@ -7,9 +7,11 @@ use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use threadbare_runtime::{Cx, RawAddr, Received, RecvBatch, Shard, recv_from, recv_timestamped};
+use threadbare_runtime::{
+    Cx, RawAddr, Ready, Received, RecvBatch, Shard, recv_from, recv_timestamped,
+};
 
-use super::load::{BATCH, Load};
+use super::load::{BATCH, Expects, Load};
 use super::pool::{PoolBuffer, PoolOwner};
 use super::socket::Udp;
 use super::time::SliceClock;
@@ -55,9 +57,11 @@ pub(crate) struct Reader {
     mtu: u32,
     /// A receive is allowed in this pass.
     may_receive: bool,
+    /// What is in `read` is for the next pass.
+    is_held: bool,
     wants: Wants,
     clock: Arc<SliceClock>,
-    read: VecDeque<Datagram>,
+    read: VecDeque<io::Result<Datagram>>,
 }
 
 impl Reader {
@@ -79,6 +83,7 @@ impl Reader {
             load,
             mtu,
             may_receive: false,
+            is_held: false,
             wants,
             clock: SliceClock::of(shard),
             read: VecDeque::new(),
@@ -94,15 +99,22 @@ impl Reader {
         self.udp = udp;
     }
 
-    /// The socket is ready.
+    /// A pass begins for this reason.
     #[inline]
-    pub(crate) fn begin(&mut self, cx: &Cx<'_>) {
-        self.may_receive = true;
-        self.load.pass(cx.local().slice());
+    pub(crate) fn begin(&mut self, cx: &Cx<'_>, ready: Ready) {
+        match ready {
+            Ready::Io(_) => {
+                self.may_receive = true;
+                self.load.pass(cx.local().slice());
+            }
+            Ready::Woken | Ready::Timer => {}
+        }
+        self.is_held = false;
     }
 
     /// Allows one more receive in this pass.
     pub(crate) fn again(&mut self) {
+        self.is_held = false;
         self.may_receive = true;
     }
 
@@ -114,8 +126,13 @@ impl Reader {
     /// The next datagram.
     #[inline]
     pub(crate) fn next(&mut self, cx: &Cx<'_>) -> Read {
-        if let Some(datagram) = self.read.pop_front() {
-            return Read::Datagram(datagram);
+        if self.is_held {
+            return Read::Idle;
+        }
+        match self.read.pop_front() {
+            Some(Ok(datagram)) => return Read::Datagram(datagram),
+            Some(Err(error)) => return self.failed(cx, error),
+            None => {}
         }
         if !std::mem::take(&mut self.may_receive) {
             return Read::Idle;
@@ -128,6 +145,38 @@ impl Reader {
 
     #[inline]
     fn read_one(&mut self, cx: &Cx<'_>) -> Read {
+        let datagram = match self.receive(cx) {
+            Ok(datagram) => datagram,
+            Err(error) => return self.failed(cx, error),
+        };
+        if self.wants.time {
+            match self.load.expects(cx.now_ns(), datagram.arrival_ns) {
+                Expects::Nothing => cx.expect_no_more(),
+                Expects::One => self.read_ahead(cx),
+                Expects::Many => cx.expect_more(),
+            }
+        }
+        Read::Datagram(datagram)
+    }
+
+    /// Reads one more, for a pass of its own: the commands from before it arrived come first, and so do the neighbours.
+    fn read_ahead(&mut self, cx: &Cx<'_>) {
+        let read = self.receive(cx);
+        match &read {
+            Ok(datagram) => match self.load.expects(cx.now_ns(), datagram.arrival_ns) {
+                Expects::Nothing => cx.expect_no_more(),
+                Expects::One | Expects::Many => cx.expect_more(),
+            },
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return cx.expect_no_more(),
+            Err(_) => cx.expect_more(),
+        }
+        self.read.push_back(read);
+        self.is_held = true;
+        cx.wake_self();
+    }
+
+    #[inline]
+    fn receive(&mut self, cx: &Cx<'_>) -> io::Result<Datagram> {
         let mut buffer = self.pool.acquire(cx);
         let mut from = RawAddr::empty();
         let room = &mut buffer.data()[..self.mtu as usize];
@@ -137,27 +186,21 @@ impl Reader {
         } else {
             recv_from(self.udp.fd(), room, &mut from)
         };
-        let received = match result {
-            Ok(received) => received,
+        match result {
+            Ok(received) => {
+                self.load.received(1);
+                Ok(Datagram {
+                    arrival_ns: self.arrival_ns(cx, &received),
+                    buffer,
+                    received,
+                    from,
+                })
+            }
             Err(error) => {
                 buffer.release();
-                return self.failed(cx, error);
-            }
-        };
-        self.load.received(1);
-        let arrival_ns = self.arrival_ns(cx, &received);
-        if self.wants.time {
-            self.may_receive = self.load.expects_more(cx.now_ns(), arrival_ns);
-            if !self.may_receive {
-                cx.expect_no_more();
+                Err(error)
             }
         }
-        Read::Datagram(Datagram {
-            buffer,
-            received,
-            arrival_ns,
-            from,
-        })
     }
 
     #[inline]
@@ -196,12 +239,12 @@ impl Reader {
             }
             let (received, from) = batch.received(i);
             let arrival_ns = self.arrival_ns(cx, &received);
-            self.read.push_back(Datagram {
+            self.read.push_back(Ok(Datagram {
                 buffer,
                 received,
                 arrival_ns,
                 from: *from,
-            });
+            }));
         }
         match result {
             Ok(count) => {

@@ -274,7 +274,7 @@ impl PortAgent {
     }
 
     fn receive_rtp(&mut self, cx: &mut Cx<'_>) {
-        self.rtp.begin(cx);
+        self.rtp.begin(cx, Ready::Io(RTP));
         let mut routes = lock(&self.port.routes);
         loop {
             match self.rtp.next(cx) {
@@ -291,7 +291,7 @@ impl PortAgent {
 
     fn receive_rtcp(&mut self, cx: &mut Cx<'_>) {
         let Some(reader) = &mut self.rtcp else { return };
-        reader.begin(cx);
+        reader.begin(cx, Ready::Io(RTCP));
         loop {
             match reader.next(cx) {
                 Read::Datagram(mut datagram) => {

@@ -206,10 +206,9 @@ impl Producer for Receiver {
 
     #[inline]
     fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
-        match ready {
-            Ready::Io(_) => self.reader.begin(cx),
-            Ready::Timer => self.check_timeout(cx),
-            Ready::Woken => {}
+        self.reader.begin(cx, ready);
+        if ready == Ready::Timer {
+            self.check_timeout(cx);
         }
     }
 

@@ -50,6 +50,12 @@ impl Cx<'_> {
         self.local.is_drained.set(true);
     }
 
+    /// In any run: the agent expects more on its descriptors, and the kernel is asked again in this slice.
+    #[inline]
+    pub fn expect_more(&self) {
+        self.local.must_poll.set(true);
+    }
+
     /// Ends the calls for `fd`. One call that this pass has already fetched may still come: an agent with several
     /// descriptors must ignore a key that it deregistered in the same pass. No effect if `fd` is not registered.
     pub fn deregister(&self, fd: BorrowedFd<'_>) {

@@ -95,8 +95,8 @@ impl Input {
 
     #[inline]
     fn begin(&mut self, cx: &Cx<'_>, ready: Ready) {
-        if let (Input::Socket(reader), Ready::Io(_)) = (self, ready) {
-            reader.begin(cx);
+        if let Input::Socket(reader) = self {
+            reader.begin(cx, ready);
         }
     }
 
