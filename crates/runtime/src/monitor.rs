@@ -24,9 +24,43 @@ pub struct Monitor<S> {
 
 struct Inner<S> {
     state: S,
-    /// Unordered, and usually empty or of one waiter: searched from end to end.
-    waiters: Vec<Waiter>,
+    waiters: Waiters,
     next_id: u64,
+}
+
+/// Unordered, and usually none or one, which has its place beside the state: searched from end to end.
+#[derive(Default)]
+struct Waiters {
+    /// Not empty while there are others.
+    first: Option<Waiter>,
+    others: Vec<Waiter>,
+}
+
+impl Waiters {
+    fn push(&mut self, waiter: Waiter) {
+        match &self.first {
+            None => self.first = Some(waiter),
+            Some(_) => self.others.push(waiter),
+        }
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Waiter> {
+        self.first.iter().chain(&self.others)
+    }
+
+    fn iter_mut(&mut self) -> impl Iterator<Item = &mut Waiter> {
+        self.first.iter_mut().chain(&mut self.others)
+    }
+
+    /// Removes one for which `is_it`, if there is one.
+    fn take(&mut self, is_it: impl Fn(&Waiter) -> bool) -> Option<Waiter> {
+        if self.first.as_ref().is_some_and(&is_it) {
+            let next = self.others.pop();
+            return std::mem::replace(&mut self.first, next);
+        }
+        let at = self.others.iter().position(is_it)?;
+        Some(self.others.swap_remove(at))
+    }
 }
 
 struct Waiter {
@@ -79,7 +113,7 @@ impl<S> Monitor<S> {
         Monitor {
             inner: Mutex::new(Inner {
                 state,
-                waiters: Vec::new(),
+                waiters: Waiters::default(),
                 next_id: 0,
             }),
         }
@@ -129,11 +163,7 @@ impl<S> Monitor<S> {
     /// Removes a waiter.
     pub fn cancel(&self, registration: &mut Registration) {
         if let Some(id) = registration.0.take() {
-            let waiter = {
-                let mut inner = lock(&self.inner);
-                let at = inner.waiters.iter().position(|waiter| waiter.id == id);
-                at.map(|at| inner.waiters.swap_remove(at))
-            };
+            let waiter = lock(&self.inner).waiters.take(|waiter| waiter.id == id);
             // The drop of a foreign waker is a call out.
             drop(waiter);
         }
@@ -227,24 +257,16 @@ impl<S> Drop for Guard<'_, S> {
         let Some(mut inner) = self.inner.take() else {
             return;
         };
-        if self.changed == Topics::NONE || inner.waiters.is_empty() {
+        if self.changed == Topics::NONE {
             return;
         }
-        // One waiter is the usual case, and allocates nothing.
         let changed = self.changed;
         let concerns = |waiter: &Waiter| waiter.topics.concern(changed);
-        let Some(at) = inner.waiters.iter().position(concerns) else {
+        let Some(first) = inner.waiters.take(concerns) else {
             return;
         };
-        let first = inner.waiters.swap_remove(at);
-        let others: Vec<Waiter> = if inner.waiters.iter().any(concerns) {
-            inner
-                .waiters
-                .extract_if(.., |waiter| waiter.topics.concern(changed))
-                .collect()
-        } else {
-            Vec::new()
-        };
+        // Usually none, which allocates nothing.
+        let others: Vec<Waiter> = std::iter::from_fn(|| inner.waiters.take(concerns)).collect();
         drop(inner);
         first.waker.wake();
         others.into_iter().for_each(|waiter| waiter.waker.wake());

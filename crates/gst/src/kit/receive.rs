@@ -86,7 +86,8 @@ impl Reader {
             is_held: false,
             wants,
             clock: SliceClock::of(shard),
-            read: VecDeque::new(),
+            // For one read ahead.
+            read: VecDeque::with_capacity(1),
         }
     }
 

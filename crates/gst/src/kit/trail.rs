@@ -84,6 +84,9 @@ impl Trail {
     /// Follows the branch from a source pad, as long as the path is unique.
     pub(crate) fn from(pad: &gst::Pad) -> Self {
         let mut trail = Trail::EMPTY;
+        if let Some(source) = pad.parent_element() {
+            trail.add_own(&source);
+        }
         let mut pad = pad.clone();
         for _ in 0..ELEMENTS_MAX {
             trail.add_pad(&pad);
@@ -128,13 +131,23 @@ impl Trail {
         self.add(mutex, MUTEX_BYTES);
     }
 
+    /// Of an element of this plugin: what the base time is read from.
+    fn add_own(&mut self, element: &gst::Element) {
+        let instance = element.as_ptr() as usize;
+        self.add(instance, OBJECT_BYTES);
+        self.add(
+            instance + offset_of!(gst::ffi::GstElement, base_time),
+            size_of::<gst::ffi::GstClockTime>(),
+        );
+    }
+
     /// Whether the branch ends there.
     fn add_element(&mut self, element: &gst::Element) -> bool {
         let instance = element.as_ptr() as usize;
         let offer = Offer::of(element);
         match &offer {
             Some(offer) => {
-                self.add(instance, OBJECT_BYTES);
+                self.add_own(element);
                 for (address, bytes) in lock(&offer.spans).iter() {
                     self.add(*address, (*bytes).clamp(1, OFFERED_BYTES_MAX));
                 }

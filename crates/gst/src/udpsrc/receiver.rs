@@ -330,8 +330,9 @@ impl Addresses {
     }
 }
 
-/// What a source has seen; written by the context's thread, read by anyone.
+/// What a source has seen; written by the context's thread, read by anyone. What each packet touches comes first.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Stats {
     packets: Single,
     bytes: Single,
