@@ -30,7 +30,7 @@ pub use crate::kit::context::{ContextSettings, Place};
 pub use crate::kit::line::Line;
 pub use crate::kit::pending::{Hold, Wait, can_defer, defer, wait};
 pub use crate::kit::sink::{
-    Rendered, Renderer, Sink, SinkElement, SyncProperties,
+    LiveSyncProperties, Rendered, Renderer, Sink, SinkElement, SyncProperties,
     answer_element_query as answer_sink_query, change_state as change_sink_state,
     send_event as send_sink_event, sink_pad,
 };

@@ -26,7 +26,7 @@ use super::sources::{PORT_DEFAULT, listen};
 use super::{EXHAUSTED_PAUSE_NS, is_of_caller};
 use crate::kit::context::{ContextSettings, Place};
 use crate::kit::lock;
-use crate::kit::sink::{self, Rendered, Renderer, Sink, SinkElement, SyncProperties};
+use crate::kit::sink::{self, LiveSyncProperties, Rendered, Renderer, Sink, SinkElement};
 use crate::kit::stats::StatsProperty;
 
 glib::wrapper! {
@@ -392,10 +392,9 @@ pub struct Imp {
     #[property(name = "bytes-max", nick = "Maximum bytes", blurb = "Drop a client that is this many bytes behind, 0: never", type = u64, get = |s: &Self| s.clients().bytes_max.load(Relaxed), set = |s: &Self, v| s.clients().bytes_max.store(v, Relaxed), default = BYTES_MAX_DEFAULT)]
     #[property(name = "max-clients", nick = "Maximum clients", blurb = "Refuse further clients at this number, 0: none is refused", type = u32, get = |s: &Self| s.clients().clients_max.load(Relaxed), set = |s: &Self, v| s.clients().clients_max.store(v, Relaxed), default = CLIENTS_MAX_DEFAULT)]
     #[property(name = "num-handles", nick = "Clients", blurb = "Number of connected clients", type = u32, get = |s: &Self| lock(&s.clients().list).len() as u32)]
-    #[property(name = "sync", nick = "Sync", blurb = "Send buffers at their time", type = bool, get = |s: &Self| s.sync.sync(), set = |s: &Self, v| s.sync.set_sync(v), default = false)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
-    sync: SyncProperties,
+    sync: Mutex<LiveSyncProperties>,
     stats: Mutex<StatsProperty>,
     sink_pad: gst::Pad,
     clients: OnceLock<Arc<Clients>>,
@@ -510,7 +509,11 @@ impl SinkElement for Imp {
     fn sink(&self) -> &Sink<Distributor> {
         self.sink.get_or_init(|| {
             let distributor = Distributor(self.clients().clone());
-            Sink::new(self.obj().upcast_ref(), distributor, self.sync.clone())
+            Sink::new(
+                self.obj().upcast_ref(),
+                distributor,
+                lock(&self.sync).clone().into(),
+            )
         })
     }
 
@@ -535,7 +538,7 @@ impl ObjectSubclass for Imp {
                 port: PORT_DEFAULT,
             }),
             context: Mutex::default(),
-            sync: SyncProperties::live(),
+            sync: Mutex::default(),
             stats: Mutex::default(),
             sink_pad,
             clients: OnceLock::new(),
@@ -547,7 +550,7 @@ impl ObjectSubclass for Imp {
 }
 
 impl ObjectImpl for Imp {
-    crate::kit::properties_with_groups!(context, stats);
+    crate::kit::properties_with_groups!(context, sync, stats);
 
     fn signals() -> &'static [Signal] {
         static SIGNALS: LazyLock<Vec<Signal>> = LazyLock::new(|| {

@@ -33,7 +33,7 @@ use super::pending::{self, Hold};
 use super::time::{ClockWait, RunningTime};
 
 pub use self::element::{SinkElement, answer_element_query, change_state, send_event, sink_pad};
-pub use self::properties::SyncProperties;
+pub use self::properties::{LiveSyncProperties, SyncProperties};
 pub use self::renderer::{Rendered, Renderer};
 
 /// The sink half of an element.

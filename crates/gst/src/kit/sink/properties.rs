@@ -47,21 +47,22 @@ impl Default for SyncProperties {
     }
 }
 
-impl SyncProperties {
-    /// For a live sink: no preroll, and by default no synchronisation to the clock.
-    pub fn live() -> Self {
+/// The same properties of a live sink: by default, no preroll and no synchronisation to the clock.
+#[derive(Debug, Clone)]
+pub struct LiveSyncProperties(SyncProperties);
+
+impl Default for LiveSyncProperties {
+    fn default() -> Self {
         let properties = SyncProperties::default();
-        properties.set_sync(false);
+        properties.0.sync.store(false, Relaxed);
         properties.0.preroll.store(false, Relaxed);
-        properties
+        LiveSyncProperties(properties)
     }
+}
 
-    pub(crate) fn sync(&self) -> bool {
-        self.0.sync.load(Relaxed)
-    }
-
-    pub(crate) fn set_sync(&self, sync: bool) {
-        self.0.sync.store(sync, Relaxed);
+impl From<LiveSyncProperties> for SyncProperties {
+    fn from(properties: LiveSyncProperties) -> Self {
+        properties.0
     }
 }
 
@@ -99,52 +100,7 @@ impl SyncState {
 
 impl PropertyGroup for SyncProperties {
     fn specs() -> Vec<glib::ParamSpec> {
-        vec![
-            flag("sync", "Render buffers at their time", true),
-            glib::ParamSpecBoolean::builder("async")
-                .blurb("Wait for the first buffer to reach PAUSED (preroll)")
-                .default_value(true)
-                .build(),
-            glib::ParamSpecInt64::builder("ts-offset")
-                .blurb("Added to the time of each buffer, ns")
-                .mutable_playing()
-                .build(),
-            glib::ParamSpecInt64::builder("max-lateness")
-                .blurb("Drop buffers that are later than this, ns; -1: none")
-                .minimum(-1)
-                .default_value(-1)
-                .mutable_playing()
-                .build(),
-            time(
-                "render-delay",
-                "Time the network or device needs after the sink, ns: buffers are rendered earlier by this, and it counts as latency",
-                0,
-            ),
-            time(
-                "processing-deadline",
-                "Time that a live pipeline may take to process a buffer, ns: added to the latency",
-                PROCESSING_DEADLINE_NS,
-            ),
-            flag(
-                "qos",
-                "Tell upstream about late buffers (QOS events)",
-                false,
-            ),
-            time(
-                "throttle-time",
-                "With qos: ask upstream for one buffer in this time, ns; 0: all",
-                0,
-            ),
-            flag(
-                "enable-last-sample",
-                "Keep the last buffer for last-sample; off by default, since it would keep one buffer of each sink from the pools",
-                false,
-            ),
-            glib::ParamSpecBoxed::builder::<gst::Sample>("last-sample")
-                .blurb("The last rendered buffer, with enable-last-sample")
-                .read_only()
-                .build(),
-        ]
+        specs(false)
     }
 
     fn set(&mut self, name: &str, value: &glib::Value) -> bool {
@@ -189,6 +145,69 @@ impl PropertyGroup for SyncProperties {
             _ => return None,
         })
     }
+}
+
+impl PropertyGroup for LiveSyncProperties {
+    fn specs() -> Vec<glib::ParamSpec> {
+        specs(true)
+    }
+
+    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        self.0.set(name, value)
+    }
+
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        self.0.get(name)
+    }
+}
+
+fn specs(is_live: bool) -> Vec<glib::ParamSpec> {
+    vec![
+        flag("sync", "Render buffers at their time", !is_live),
+        glib::ParamSpecBoolean::builder("async")
+            .blurb("Wait for the first buffer to reach PAUSED (preroll)")
+            .default_value(!is_live)
+            .build(),
+        glib::ParamSpecInt64::builder("ts-offset")
+            .blurb("Added to the time of each buffer, ns")
+            .mutable_playing()
+            .build(),
+        glib::ParamSpecInt64::builder("max-lateness")
+            .blurb("Drop buffers that are later than this, ns; -1: none")
+            .minimum(-1)
+            .default_value(-1)
+            .mutable_playing()
+            .build(),
+        time(
+            "render-delay",
+            "Time the network or device needs after the sink, ns: buffers are rendered earlier by this, and it counts as latency",
+            0,
+        ),
+        time(
+            "processing-deadline",
+            "Time that a live pipeline may take to process a buffer, ns: added to the latency",
+            PROCESSING_DEADLINE_NS,
+        ),
+        flag(
+            "qos",
+            "Tell upstream about late buffers (QOS events)",
+            false,
+        ),
+        time(
+            "throttle-time",
+            "With qos: ask upstream for one buffer in this time, ns; 0: all",
+            0,
+        ),
+        flag(
+            "enable-last-sample",
+            "Keep the last buffer for last-sample; off by default, since it would keep one buffer of each sink from the pools",
+            false,
+        ),
+        glib::ParamSpecBoxed::builder::<gst::Sample>("last-sample")
+            .blurb("The last rendered buffer, with enable-last-sample")
+            .read_only()
+            .build(),
+    ]
 }
 
 fn flag(name: &str, blurb: &str, default: bool) -> glib::ParamSpec {

@@ -14,7 +14,7 @@ use super::sender::Sender;
 use crate::kit::context::{ContextSettings, Place};
 use crate::kit::lock;
 use crate::kit::resolve::{resolve, resolve_later};
-use crate::kit::sink::{self, Sink, SinkElement, SyncProperties};
+use crate::kit::sink::{self, LiveSyncProperties, Sink, SinkElement};
 use crate::kit::socket::{self, MulticastSettings, SocketError, format_host_port, split_host_port};
 use crate::kit::stats::StatsProperty;
 use crate::kit::trail::{self, Offer};
@@ -91,13 +91,12 @@ pub struct RtpSink {
     #[property(name = "session", nick = "Session", blurb = "Name of the session: use sockets and RTCP session of the ts-rtpsrc with the same name; empty: no sharing", type = String, get = |s: &Self| s.settings().session.clone(), set = |s: &Self, v: Option<String>| s.settings().session = v.unwrap_or_default(), default = "")]
     #[property(name = "ssrc", nick = "SSRC", blurb = "SSRC of sent packets; 4294967295: that of the incoming packets, or the one already reported in RTCP", type = u32, get = |s: &Self| s.property_ssrc(), set = |s: &Self, v| s.set_property_ssrc(v), default = SSRC_OF_PACKETS)]
     #[property(name = "cname", nick = "CNAME", blurb = "Canonical name in RTCP; NULL: a random one, the same for all sessions of the process (RFC 7022)", type = Option<String>, get = |s: &Self| s.settings().cname.clone(), set = |s: &Self, v| s.settings().cname = v)]
-    #[property(name = "sync", nick = "Sync", blurb = "Send packets at their time", type = bool, get = |s: &Self| s.sync.sync(), set = |s: &Self, v| s.sync.set_sync(v), default = false)]
     #[property(name = "qos-dscp", nick = "QoS DSCP", blurb = "Differentiated Services code point of sent packets, -1: the system's default", type = i32, get = |s: &Self| s.settings().qos_dscp, set = |s: &Self, v| s.settings().qos_dscp = v, minimum = -1, maximum = 63, default = -1)]
     settings: Mutex<Settings>,
     context: Mutex<ContextSettings>,
     feedback: Mutex<FeedbackSettings>,
     stats: Mutex<StatsProperty>,
-    sync: SyncProperties,
+    sync: Mutex<LiveSyncProperties>,
     /// The SSRC to write into packets, or [`NO_SSRC`].
     ssrc: Arc<AtomicU64>,
     /// The sender could not send.
@@ -403,7 +402,7 @@ impl SinkElement for RtpSink {
             Sink::new(
                 self.obj().upcast_ref(),
                 Sender::new(self.has_news.clone()),
-                self.sync.clone(),
+                lock(&self.sync).clone().into(),
             )
         })
     }
@@ -457,7 +456,7 @@ impl ObjectSubclass for RtpSink {
             context: Mutex::default(),
             feedback: Mutex::default(),
             stats: Mutex::default(),
-            sync: SyncProperties::live(),
+            sync: Mutex::default(),
             ssrc: Arc::new(AtomicU64::new(NO_SSRC)),
             has_news: Arc::default(),
             replaced: AtomicU64::new(NO_SSRC),
@@ -471,7 +470,7 @@ impl ObjectSubclass for RtpSink {
 }
 
 impl ObjectImpl for RtpSink {
-    crate::kit::properties_with_groups!(context, feedback, stats);
+    crate::kit::properties_with_groups!(context, feedback, sync, stats);
 
     fn constructed(&self) {
         self.parent_constructed();
