@@ -602,11 +602,58 @@ fn a_client_sink_survives_a_silent_server_and_tells_of_one_that_leaves() {
     let mut number = 3;
     eventually("the loss is noticed", || {
         number += 1;
-        rig.push(numbered(number)).unwrap();
-        stat(&rig.element, "lost") > 0
+        rig.push(numbered(number)).is_err()
     });
+    assert_eq!(stat(&rig.element, "lost"), 1);
     let said = text(&rig.error());
     assert!(said.contains(&address), "{said}");
+}
+
+/// A lost connection is the result of the push and an error message, as by the stock element: of a push that waits for
+/// room, and of all that follow.
+#[test]
+fn a_lost_connection_is_the_result_of_the_push() {
+    for sink in ["tcpclientsink", "ts-tcpclientsink"] {
+        let (listener, port) = listener();
+        let rig = Rig::new(
+            &format!("{sink} host=127.0.0.1 port={port} async=false sync=false"),
+            gst::State::Playing,
+        );
+        let mut server = accept(&listener);
+        // More than the sockets' buffers hold.
+        let waits = rig.push_aside(gst::Buffer::from_slice(pattern(20 << 20)));
+        server.read_exact(&mut [0; 1]).unwrap();
+        // Data that nobody has read: the close is a reset (RFC 2525, section 2.17).
+        drop(server);
+        let result = waits.recv_timeout(DEADLINE).unwrap();
+        assert_eq!(result, Err(gst::FlowError::Error), "{sink}");
+        let said = text(&rig.error());
+        assert!(said.contains(&port.to_string()), "{sink}: {said}");
+        for number in 0..3 {
+            let result = rig.push(numbered(number));
+            assert_eq!(result, Err(gst::FlowError::Error), "{sink}");
+        }
+    }
+}
+
+/// On a context's thread, it ends the source.
+#[test]
+fn a_lost_connection_ends_the_source() {
+    let (listener, port) = listener();
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=in context={} ! ts-tcpclientsink host=127.0.0.1 port={port} sync=false",
+        context()
+    ));
+    pipe.play();
+    let source = pipe.get("in");
+    let push = |data: Vec<u8>| {
+        source.emit_by_name::<bool>("push-buffer", &[&gst::Buffer::from_slice(data)])
+    };
+    assert!(push(pattern(20 << 20)));
+    let mut server = accept(&listener);
+    server.read_exact(&mut [0; 1]).unwrap();
+    drop(server);
+    eventually("the source has ended", || !push(vec![0]));
 }
 
 /// The server counts bytes: a flush must not take the rest of a buffer of which it has the beginning.

@@ -51,7 +51,7 @@ pub(super) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
 struct Link {
     stage: Mutex<Stage>,
     bytes: AtomicU64,
-    /// Buffers that came after the connection was lost.
+    /// Buffers not written, or not wholly, since the connection was lost.
     lost: AtomicU64,
     connections: AtomicU64,
 }
@@ -71,7 +71,7 @@ enum Stage {
 }
 
 impl Link {
-    /// Writes as much as the socket takes, from `written` on. `true`: that was all; or it is lost.
+    /// Writes as much as the socket takes, from `written` on. `true`: that was all.
     fn write(&self, data: &[u8], written: &mut usize) -> bool {
         let mut stage = lock(&self.stage);
         let Stage::Open {
@@ -80,7 +80,7 @@ impl Link {
             caller,
         } = &mut *stage
         else {
-            return matches!(&*stage, Stage::Lost);
+            return false;
         };
         while *written < data.len() {
             match (&**stream).write(&data[*written..]) {
@@ -136,7 +136,7 @@ impl Renderer for Writer {
         if self.link.is_lost() {
             self.begun = None;
             self.link.lost.fetch_add(1, Relaxed);
-            return Rendered::Done;
+            return Rendered::Failed(gst::FlowError::Error);
         }
         let mut this = Begun {
             buffer: buffer.clone(),
@@ -414,11 +414,10 @@ impl Imp {
 
     fn structure(&self) -> gst::Structure {
         let (rendered, dropped) = self.sink().counts();
-        let lost = self.link.lost.load(Relaxed);
         gst::Structure::builder("application/x-ts-tcpclientsink-stats")
-            .field("rendered", rendered.saturating_sub(lost))
+            .field("rendered", rendered)
             .field("dropped", dropped)
-            .field("lost", lost)
+            .field("lost", self.link.lost.load(Relaxed))
             .field("connections", self.link.connections.load(Relaxed))
             .field("bytes-served", self.link.bytes.load(Relaxed))
             .build()

@@ -327,6 +327,13 @@ impl<D, E> SinkCore<D, E> {
         }
     }
 
+    /// The first item could not be rendered. It counts neither as rendered nor as dropped.
+    pub(super) fn give_up(&mut self) {
+        if self.items.pop_front().is_some() {
+            self.first += 1;
+        }
+    }
+
     fn reach(&mut self, when: When) {
         let before = self.end_ns.filter(|_| !self.is_past_end);
         self.is_past_end = false;
@@ -508,6 +515,19 @@ mod tests {
         let mut core = Core::default();
         core.handle_change(Change::Start { asynchronous: true });
         core
+    }
+
+    #[test]
+    fn what_could_not_be_rendered_leaves_and_is_not_counted() {
+        let mut core = playing();
+        for n in 0..2 {
+            core.handle_item(Item::Data(n, When::Now)).unwrap();
+        }
+        core.give_up();
+        let next = core.next(&Timing::default(), None);
+        assert_eq!(next, Next::Render(&1, None));
+        assert!(core.has_left(0) && !core.has_left(1));
+        assert_eq!(core.counts(), (0, 0));
     }
 
     #[test]

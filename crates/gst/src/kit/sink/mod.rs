@@ -207,15 +207,18 @@ impl<R: Renderer> Sink<R> {
     pub fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let mut state = self.0.state.lock();
         let timing = self.0.timing(&state);
-        if state.core.passes_at_once(&timing)
-            && !state.clips
-            && state.renderer.render(&buffer) == Rendered::Done
-        {
-            state.core.count_passed();
-            state.wake(RENDERED);
-            self.0.keep_last(&state, Some(&buffer));
-            drop(state);
-            return self.0.tell().map(|()| gst::FlowSuccess::Ok);
+        if state.core.passes_at_once(&timing) && !state.clips {
+            match state.renderer.render(&buffer) {
+                Rendered::Done => {
+                    state.core.count_passed();
+                    state.wake(RENDERED);
+                    self.0.keep_last(&state, Some(&buffer));
+                    drop(state);
+                    return self.0.tell().map(|()| gst::FlowSuccess::Ok);
+                }
+                Rendered::Failed(error) => return Err(error),
+                Rendered::Blocked | Rendered::Full => {}
+            }
         }
         let when = state.when(&buffer);
         self.hold(state, Item::Data(Data::Buffer(buffer), when))
@@ -534,6 +537,10 @@ impl<R: Renderer> Shared<R> {
                         Rendered::Done => {}
                         Rendered::Blocked => return (Advanced::Waits(Obstacle::Retry), state),
                         Rendered::Full => return (Advanced::Waits(Obstacle::Change), state),
+                        Rendered::Failed(error) => {
+                            core.give_up();
+                            return (Advanced::Failed(error), state);
+                        }
                     }
                     if self.sync.keeps_last() {
                         let first = data.first();
@@ -556,8 +563,10 @@ impl<R: Renderer> Shared<R> {
                 Next::End => {
                     let ended = renderer.end();
                     state.wake(RENDERED);
-                    if ended != Rendered::Done {
-                        return (Advanced::Waits(Obstacle::Change), state);
+                    match ended {
+                        Rendered::Done => {}
+                        Rendered::Failed(error) => return (Advanced::Failed(error), state),
+                        _ => return (Advanced::Waits(Obstacle::Change), state),
                     }
                     state.core.finish(false);
                     drop(state);

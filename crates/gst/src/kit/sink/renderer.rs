@@ -44,6 +44,8 @@ pub enum Rendered {
     Blocked,
     /// No room: retry the same buffer after [`Sink::resume`].
     Full,
+    /// The buffer is lost: the result of the push. Post the reason as an error message.
+    Failed(gst::FlowError),
 }
 
 /// What a sink renders.
