@@ -16,7 +16,7 @@ pub struct ContextSettings {
     name: String,
     wait_ms: u32,
     threads: i32,
-    /// As the user wrote it: checked when the context is needed.
+    /// As the user wrote it: checked at the start of the element.
     affinity: String,
     priority: u8,
 }
@@ -133,33 +133,49 @@ impl ContextSettings {
     /// A place on the context these properties name. Warns, in the element's name, when the context already runs with
     /// other settings.
     pub fn place(&self, element: &gst::Element) -> Result<Place, gst::ErrorMessage> {
-        let affinity: CpuSet = self.affinity.parse().map_err(|error: NoCpuList| {
-            gst::error_msg!(gst::ResourceError::Settings, ["context-affinity: {error}"])
-        })?;
         let asked = Settings {
             wait: Duration::from_millis(self.wait_ms.into()),
             threads: self.threads,
-            scheduling: Scheduling {
-                affinity,
-                priority: self.priority,
-            },
+            scheduling: self.scheduling()?,
         };
-        let context = Context::acquire(&self.name, asked).map_err(|error| {
-            let property = match error {
-                StartError::Affinity(_) => ", context-affinity",
-                StartError::Priority { .. } | StartError::PriorityRange(_) => ", context-priority",
-                StartError::Thread(_) => "",
-            };
-            gst::error_msg!(
-                gst::ResourceError::Failed,
-                ["cannot start context '{}'{property}: {error}", self.name]
-            )
-        })?;
+        let context =
+            Context::acquire(&self.name, asked).map_err(|error| self.cannot_start(&error))?;
         if let Some(conflict) = context.conflict(asked) {
             gst::warning!(super::CAT, obj = element, "{conflict}");
         }
         let shard = context.next_shard();
         Ok(Place { context, shard })
+    }
+
+    /// For an element that may never need a place: whether it could have one.
+    ///
+    /// # Errors
+    /// As those of [`ContextSettings::place`].
+    pub(crate) fn check(&self) -> Result<(), gst::ErrorMessage> {
+        let checked = self.scheduling()?.check();
+        checked.map_err(|error| self.cannot_start(&error))
+    }
+
+    fn scheduling(&self) -> Result<Scheduling, gst::ErrorMessage> {
+        let affinity: CpuSet = self.affinity.parse().map_err(|error: NoCpuList| {
+            gst::error_msg!(gst::ResourceError::Settings, ["context-affinity: {error}"])
+        })?;
+        Ok(Scheduling {
+            affinity,
+            priority: self.priority,
+        })
+    }
+
+    fn cannot_start(&self, error: &StartError) -> gst::ErrorMessage {
+        let property = match error {
+            StartError::Affinity(_) => ", context-affinity",
+            StartError::Priority { .. } | StartError::PriorityRange(_) => ", context-priority",
+            StartError::Thread(_) => "",
+        };
+        gst::error_msg!(
+            gst::ResourceError::Failed,
+            ["cannot start context '{}'{property}: {error}", self.name]
+        )
     }
 }
 

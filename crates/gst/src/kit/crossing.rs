@@ -80,8 +80,10 @@ impl<P: Producer> Crossing<P> {
         element: &gst::Element,
         context: &Mutex<ContextSettings>,
     ) -> Result<(), gst::ErrorMessage> {
+        let settings = lock(context).clone();
+        settings.check()?;
         self.end.items.open();
-        if lock(context).is_named() {
+        if settings.is_named() {
             self.bind(element, context, None)?;
         }
         Ok(())

@@ -440,6 +440,9 @@ impl ElementImpl for InputSelector {
         transition: gst::StateChange,
     ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
         match transition {
+            gst::StateChange::NullToReady => {
+                crate::kit::or_post(self, lock(&self.context).check())?;
+            }
             gst::StateChange::ReadyToPaused => self.turns.stop(false),
             // Waiting threads come back before the pads are deactivated.
             gst::StateChange::PausedToReady => self.turns.stop(true),

@@ -277,7 +277,8 @@ impl UdpSink {
         })
     }
 
-    fn open(&self) -> Result<(), SocketError> {
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        lock(&self.context).check()?;
         let settings = self.settings().clone();
         let share = |given: &Option<GivenSocket>| given.as_ref().map(Udp::sharing).transpose();
         let (v4, v6) = (share(&settings.socket)?, share(&settings.socket_v6)?);
@@ -290,7 +291,8 @@ impl UdpSink {
         self.open_for(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         let clients = self.sender(|sender| sender.clients.all().to_vec());
         let mut addresses = clients.iter().filter_map(|client| client.address);
-        addresses.try_for_each(|address| self.open_for(address))
+        addresses.try_for_each(|address| self.open_for(address))?;
+        Ok(())
     }
 
     /// Waits for the addresses of all hosts. The names are looked up side by side.
@@ -585,7 +587,7 @@ impl ElementImpl for UdpSink {
             && let Err(error) = self.open()
         {
             self.close();
-            self.post_error_message(error.into());
+            self.post_error_message(error);
             return Err(gst::StateChangeError);
         }
         if transition == gst::StateChange::ReadyToPaused {

@@ -108,6 +108,19 @@ impl Shard {
 }
 
 impl Scheduling {
+    /// Whether threads may be scheduled like this, tried on a thread that ends at once.
+    ///
+    /// # Errors
+    /// The reason, as [`Context::acquire`](crate::Context::acquire) would give it.
+    pub fn check(self) -> Result<(), StartError> {
+        if self == Scheduling::default() {
+            return Ok(());
+        }
+        let tried = std::thread::Builder::new().spawn(move || self.apply())?;
+        let lost = |_| StartError::Thread(io::ErrorKind::BrokenPipe.into());
+        tried.join().map_err(lost)?
+    }
+
     /// Schedules the calling thread like this.
     fn apply(&self) -> Result<(), StartError> {
         if !self.affinity.is_empty() {

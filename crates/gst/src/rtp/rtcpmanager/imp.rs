@@ -131,6 +131,7 @@ impl RtcpManager {
     }
 
     fn open(&self) -> Result<(), gst::ErrorMessage> {
+        lock(&self.context).check()?;
         let terms = self.settings().terms();
         self.sessions().phase = Phase::Paused;
         for member in self.members() {

@@ -207,6 +207,7 @@ impl RtpSink {
 
     /// NULL to READY. The session's source changes its state after its sink, and finds the session.
     fn join(&self) -> Result<(), gst::ErrorMessage> {
+        lock(&self.context).check()?;
         let settings = self.settings().clone();
         let session = RtpSession::join(&settings.session);
         if let Some(cname) = &settings.cname {
