@@ -545,6 +545,41 @@ fn late_data_is_told_upstream_and_to_the_application() {
     }
 }
 
+/// Upstream is asked for one buffer in `throttle-time`, with each buffer that is rendered.
+#[test]
+fn a_throttle_is_told_upstream_as_by_the_stock_sink() {
+    let [stock, ours] = ["fakesink", "ts-appsink max-buffers=0"].map(|sink| {
+        let (rig, clock) = on_test_clock(&format!("{sink} qos=true throttle-time=25000000"));
+        let (tell, told) = channel();
+        let kinds = gst::PadProbeType::EVENT_UPSTREAM;
+        rig.feed.add_probe(kinds, move |_, info| {
+            if let Some(gst::EventView::Qos(qos)) = info.event().map(|event| event.view()) {
+                let (kind, _, difference_ns, begin) = qos.get();
+                let _ = tell.send((kind, difference_ns, begin));
+            }
+            gst::PadProbeReturn::Ok
+        });
+        rig.to(gst::State::Playing);
+        rig.open_stream();
+        for n in 0..20 {
+            clock.set_time(100 * gst::ClockTime::SECOND + n * 10 * MS);
+            let mut buffer = timed(n as u32, n * 10 * MS);
+            buffer.make_mut().set_duration(10 * MS);
+            let feed = rig.feed.clone();
+            let pushed = until_it_waits(move || feed.push(buffer));
+            // It is due. The stock sink waits all the same.
+            if clock.peek_id_count() > 0 {
+                clock.process_next_clock_id();
+            }
+            pushed.join().unwrap().unwrap();
+        }
+        told.try_iter().collect::<Vec<_>>()
+    });
+    // The stock sink's average begins with the second buffer.
+    assert!(stock.len() > 10, "{stock:?}");
+    assert!(ours.ends_with(&stock), "{ours:?}, {stock:?}");
+}
+
 #[test]
 fn the_latency_has_the_deadline_and_the_delay_as_that_of_the_stock_sink() {
     let [stock, ours] = ["fakesink", "ts-udpsink"].map(|sink| {

@@ -12,7 +12,6 @@ use super::{Renderer, Shared, State};
 pub(super) struct Qos {
     last: Option<Pass>,
     proportion: Option<f64>,
-    throttled_until_ns: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -41,7 +40,7 @@ impl Qos {
         now_ns: u64,
         late_ns: i64,
         throttle_ns: u64,
-    ) -> Option<Report> {
+    ) -> Report {
         if let Some(last) = self.last.replace(Pass { begin_ns, now_ns })
             && begin_ns > last.begin_ns
         {
@@ -50,21 +49,17 @@ impl Qos {
             let known = self.proportion.unwrap_or(proportion);
             self.proportion = Some(known + (proportion - known) / AVERAGED);
         }
-        let mut report = Report {
+        let is_throttle = throttle_ns > 0;
+        Report {
             proportion: self.proportion.unwrap_or(1.0),
-            difference_ns: late_ns,
+            // As the stock sinks: with each render, so that upstream counts from the last one.
+            difference_ns: match is_throttle {
+                true => i64::try_from(throttle_ns).unwrap_or(i64::MAX),
+                false => late_ns,
+            },
             begin_ns,
-            is_throttle: throttle_ns > 0,
-        };
-        if report.is_throttle {
-            // One event for each interval.
-            if now_ns < self.throttled_until_ns {
-                return None;
-            }
-            self.throttled_until_ns = now_ns.saturating_add(throttle_ns);
-            report.difference_ns = i64::try_from(throttle_ns).unwrap_or(i64::MAX);
+            is_throttle,
         }
-        Some(report)
     }
 }
 
@@ -83,7 +78,7 @@ impl<R: Renderer> Shared<R> {
             return None;
         };
         let throttle_ns = self.sync.throttle_ns.load(Relaxed);
-        (state.qos).note(begin_ns, now_ns?, lateness_ns?, throttle_ns)
+        Some((state.qos).note(begin_ns, now_ns?, lateness_ns?, throttle_ns))
     }
 
     pub(super) fn send_report(&self, report: Option<Report>) {
@@ -139,17 +134,10 @@ mod tests {
             let begin_ns = i * 10 * MS;
             // Twice as long for each as its duration.
             let report = slow.note(begin_ns, 2 * begin_ns, begin_ns as i64, 0);
-            late = report.unwrap().proportion;
-            punctual = on_time.note(begin_ns, begin_ns, 0, 0).unwrap().proportion;
+            late = report.proportion;
+            punctual = on_time.note(begin_ns, begin_ns, 0, 0).proportion;
         }
         assert!((late - 2.0).abs() < 0.01, "{late}");
         assert!((punctual - 1.0).abs() < 0.01, "{punctual}");
-    }
-
-    #[test]
-    fn a_throttle_is_told_once_an_interval() {
-        let mut qos = Qos::default();
-        let told = (0..100).filter(|i| qos.note(i * MS, i * MS, 0, 25 * MS).is_some());
-        assert_eq!(told.count(), 4);
     }
 }
