@@ -6,7 +6,7 @@ use gst::glib::object::{Cast, IsA, IsClass};
 use gst::subclass::prelude::*;
 
 use super::stats::StatsProperty;
-use super::{add_latency, add_pads, lock, pad_function, template};
+use super::{add_latency, add_pads, lock, or_post, pad_function, template};
 
 /// The element's own work. All methods except [`InlineElement::stats`] and [`InlineElement::forget`] run on the thread
 /// that pushes or queries.
@@ -123,25 +123,18 @@ where
     *lock(&inline.stats) = StatsProperty::of(&*obj, |obj| E::from_obj(obj).stats());
 }
 
-/// Implements `change_state` of an [`InlineElement`].
-macro_rules! inline_life {
-    () => {
-        fn change_state(
-            &self,
-            transition: gst::StateChange,
-        ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-            if transition == gst::StateChange::NullToReady
-                && let Err(error) = $crate::kit::inline::InlineElement::check(self)
-            {
-                self.post_error_message(error);
-                return Err(gst::StateChangeError);
-            }
-            let result = self.parent_change_state(transition);
-            if transition == gst::StateChange::PausedToReady {
-                $crate::kit::inline::InlineElement::forget(self);
-            }
-            result
-        }
-    };
+/// The state changes of an [`InlineElement`] around those of its parent class.
+pub(crate) fn change_state<E: InlineElement>(
+    element: &E,
+    transition: gst::StateChange,
+    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
+) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+    if transition == gst::StateChange::NullToReady {
+        or_post(element, element.check())?;
+    }
+    let result = parent();
+    if transition == gst::StateChange::PausedToReady {
+        element.forget();
+    }
+    result
 }
-pub(crate) use inline_life;

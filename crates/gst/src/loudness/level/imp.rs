@@ -227,7 +227,12 @@ impl ElementImpl for EbuR128Level {
         "src": Src Always template_caps(RATE_HZ_MIN)
     );
 
-    inline::inline_life!();
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        inline::change_state(self, transition, || self.parent_change_state(transition))
+    }
 }
 
 impl InlineElement for EbuR128Level {

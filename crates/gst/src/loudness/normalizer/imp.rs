@@ -311,7 +311,12 @@ impl ElementImpl for AudioLoudNorm {
         "src": Src Always template_caps(RATE_HZ_LEAST)
     );
 
-    inline::inline_life!();
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        inline::change_state(self, transition, || self.parent_change_state(transition))
+    }
 }
 
 impl InlineElement for AudioLoudNorm {

@@ -393,7 +393,12 @@ impl ElementImpl for RtpG711 {
         "src": Src Always template_caps()
     );
 
-    inline::inline_life!();
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        inline::change_state(self, transition, || self.parent_change_state(transition))
+    }
 }
 
 impl InlineElement for RtpG711 {
