@@ -45,7 +45,7 @@ fn the_elements_are_all_that_have_a_context() {
         .collect();
     all.sort();
     let named = |line: &&str| line.split(' ').next().unwrap().to_owned();
-    assert_eq!(all, ELEMENTS.iter().map(|e| named(e)).collect::<Vec<_>>());
+    assert_eq!(all, ELEMENTS.iter().map(named).collect::<Vec<_>>());
 }
 
 #[test]

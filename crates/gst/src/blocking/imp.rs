@@ -9,7 +9,7 @@
 
 use std::sync::Mutex;
 
-use gst::glib;
+use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
@@ -19,6 +19,8 @@ use crate::kit::pad_function;
 use crate::kit::queue::{Item, Leaky, Level, OwnThread, Queue, QueueEnd, fail_or_report};
 use crate::kit::stats::StatsProperty;
 
+#[derive(Properties)]
+#[properties(wrapper_type = super::BlockingAdapter)]
 pub struct BlockingAdapter {
     end: QueueEnd<OwnThread>,
     stats: Mutex<StatsProperty>,
@@ -162,7 +164,7 @@ impl ObjectSubclass for BlockingAdapter {
 }
 
 impl ObjectImpl for BlockingAdapter {
-    crate::kit::properties_of_groups!(stats);
+    crate::kit::properties_with_groups!(stats);
 
     fn constructed(&self) {
         self.parent_constructed();

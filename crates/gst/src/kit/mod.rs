@@ -58,76 +58,33 @@ pub(crate) fn path_of(element: &gst::Element) -> String {
 }
 
 /// Implements `properties`, `set_property` and `property` of an element with derived properties and property groups of
-/// the kit. The groups are fields of the implementation, behind a mutex; their types have `specs`, `set` and `get`.
+/// the kit. The groups are fields of the implementation, behind a mutex.
 #[macro_export]
 macro_rules! properties_with_groups {
-    () => {
-        fn properties() -> &'static [gst::glib::ParamSpec] {
-            Self::derived_properties()
-        }
-
-        fn set_property(&self, id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
-            self.derived_set_property(id, value, spec);
-        }
-
-        fn property(&self, id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
-            self.derived_property(id, spec)
-        }
-    };
-    ($($($group:ident).+),+) => {
+    ($($($group:ident).+),*) => {
         fn properties() -> &'static [gst::glib::ParamSpec] {
             static ALL: std::sync::OnceLock<Vec<gst::glib::ParamSpec>> = std::sync::OnceLock::new();
             ALL.get_or_init(|| {
-                let mut all = Self::derived_properties().to_vec();
-                $(all.extend($crate::sharing::group_specs(|imp: &Self| &imp.$($group).+));)+
-                all
+                let own = Self::derived_properties().to_vec();
+                [own, $($crate::sharing::group_specs(|imp: &Self| &imp.$($group).+)),*].concat()
             })
         }
 
         fn set_property(&self, id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
-            $(if $crate::sharing::PropertyGroup::set(&mut *$crate::sharing::lock(&self.$($group).+), spec.name(), value) {
-                return;
-            })+
-            self.derived_set_property(id, value, spec);
+            let is_of_group = false
+                $(|| $crate::sharing::set_of_group(&self.$($group).+, spec, value))*;
+            if !is_of_group {
+                self.derived_set_property(id, value, spec);
+            }
         }
 
         fn property(&self, id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
-            $(if let Some(value) = $crate::sharing::PropertyGroup::get(&*$crate::sharing::lock(&self.$($group).+), spec.name()) {
-                return value;
-            })+
-            self.derived_property(id, spec)
+            None$(.or_else(|| $crate::sharing::value_of_group(&self.$($group).+, spec)))*
+                .unwrap_or_else(|| self.derived_property(id, spec))
         }
     };
 }
 pub(crate) use properties_with_groups;
-
-/// The same for an element without properties of its own.
-#[macro_export]
-macro_rules! properties_of_groups {
-    ($($group:ident),+) => {
-        fn properties() -> &'static [gst::glib::ParamSpec] {
-            static ALL: std::sync::OnceLock<Vec<gst::glib::ParamSpec>> = std::sync::OnceLock::new();
-            ALL.get_or_init(|| {
-                let mut all = Vec::new();
-                $(all.extend($crate::sharing::group_specs(|imp: &Self| &imp.$group));)+
-                all
-            })
-        }
-
-        fn set_property(&self, _id: usize, value: &gst::glib::Value, spec: &gst::glib::ParamSpec) {
-            let _is_known = false
-                $(|| $crate::sharing::PropertyGroup::set(&mut *$crate::sharing::lock(&self.$group), spec.name(), value))+;
-        }
-
-        fn property(&self, _id: usize, spec: &gst::glib::ParamSpec) -> gst::glib::Value {
-            $(if let Some(value) = $crate::sharing::PropertyGroup::get(&*$crate::sharing::lock(&self.$group), spec.name()) {
-                return value;
-            })+
-            spec.default_value().clone()
-        }
-    };
-}
-pub(crate) use properties_of_groups;
 
 /// Implements `metadata` and `pad_templates` of an element: name, class, description, author if not ours, then its
 /// pads.
@@ -168,31 +125,6 @@ macro_rules! element_class {
     };
 }
 pub(crate) use element_class;
-
-/// Implements `send_event`, `query` and `set_clock` of an element with a [`sink::Sink`], from its `sink()` and its pad
-/// `sink_pad`.
-#[macro_export]
-macro_rules! sink_events_and_clock {
-    () => {
-        fn send_event(&self, event: gst::Event) -> bool {
-            $crate::sharing::send_sink_event(self.sink(), &self.sink_pad, event)
-                .unwrap_or_else(|event| self.parent_send_event(event))
-        }
-
-        fn query(&self, query: &mut gst::QueryRef) -> bool {
-            $crate::sharing::answer_sink_query(self.sink(), &self.sink_pad, query)
-                || self.parent_query(query)
-        }
-
-        fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
-            let accepted = self.parent_set_clock(clock);
-            let time = $crate::sharing::RunningTime::with_clock(&*self.obj(), clock.cloned());
-            self.sink().set_time(time);
-            accepted
-        }
-    };
-}
-pub(crate) use sink_events_and_clock;
 
 /// The template of a pad declared by [`element_class`].
 pub fn template<T>(
@@ -295,6 +227,23 @@ pub trait PropertyGroup {
 /// The specifications of the group that `field` leads to.
 pub fn group_specs<T, G: PropertyGroup>(_field: fn(&T) -> &Mutex<G>) -> Vec<gst::glib::ParamSpec> {
     G::specs()
+}
+
+/// Sets a property. `false`: not of this group.
+pub fn set_of_group(
+    group: &Mutex<impl PropertyGroup>,
+    spec: &gst::glib::ParamSpec,
+    value: &gst::glib::Value,
+) -> bool {
+    lock(group).set(spec.name(), value)
+}
+
+/// Reads a property. `None`: not of this group.
+pub fn value_of_group(
+    group: &Mutex<impl PropertyGroup>,
+    spec: &gst::glib::ParamSpec,
+) -> Option<gst::glib::Value> {
+    lock(group).get(spec.name())
 }
 
 /// Locks, also after a panic in another thread: settings are plain values.

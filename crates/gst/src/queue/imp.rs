@@ -2,8 +2,8 @@
 
 use std::sync::{LazyLock, Mutex};
 
-use gst::glib;
 use gst::glib::subclass::{Signal, SignalId};
+use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
@@ -13,6 +13,8 @@ use crate::kit::emit_if_heard;
 use crate::kit::queue::{Queue as Items, QueueProperties, QueueReader};
 use crate::kit::time::RunningTime;
 
+#[derive(Properties)]
+#[properties(wrapper_type = super::Queue)]
 pub struct Queue {
     context: Mutex<ContextSettings>,
     properties: Mutex<QueueProperties>,
@@ -73,7 +75,7 @@ impl ObjectSubclass for Queue {
 }
 
 impl ObjectImpl for Queue {
-    crate::kit::properties_of_groups!(context, properties);
+    crate::kit::properties_with_groups!(context, properties);
 
     fn signals() -> &'static [Signal] {
         static SIGNALS: LazyLock<Vec<Signal>> = LazyLock::new(|| {

@@ -32,7 +32,7 @@ pub use crate::kit::pending::{Hold, Wait, can_defer, defer, wait};
 pub use crate::kit::sink::{
     LiveSyncProperties, Rendered, Renderer, Sink, SinkElement, SyncProperties,
     answer_element_query as answer_sink_query, change_state as change_sink_state,
-    send_event as send_sink_event, sink_pad,
+    send_event as send_sink_event, set_clock as set_sink_clock, sink_pad,
 };
 pub use crate::kit::source::{
     Driver, Produced, Producer, SourceElement, answer_query, change_state as change_source_state,
@@ -40,12 +40,12 @@ pub use crate::kit::source::{
 };
 pub use crate::kit::stats::StatsProperty;
 pub use crate::kit::time::RunningTime;
-pub use crate::kit::{PropertyGroup, add_pads, group_specs, lock, pad_function, template};
-#[doc(inline)]
-pub use crate::{
-    element, element_class, properties_of_groups, properties_with_groups, sink_events_and_clock,
-    sink_life, source_life,
+pub use crate::kit::{
+    PropertyGroup, add_pads, group_specs, lock, pad_function, set_of_group, template,
+    value_of_group,
 };
+#[doc(inline)]
+pub use crate::{element, element_class, properties_with_groups, sink_life, source_life};
 pub use threadbare_runtime::{
     Cx, Interest, Precision, Ready, Shard, clock_now_ns, current_shard_id,
 };
@@ -211,7 +211,8 @@ macro_rules! element {
     };
 }
 
-/// Implements `change_state`, `send_event` and `set_clock` of a [`SinkElement`](sharing::SinkElement) whose pad is its field `sink_pad`.
+/// Implements `change_state`, `send_event`, `query` and `set_clock` of a [`SinkElement`](sharing::SinkElement) whose pad is
+/// its field `sink_pad`.
 #[macro_export]
 macro_rules! sink_life {
     () => {
@@ -224,6 +225,20 @@ macro_rules! sink_life {
             })
         }
 
-        $crate::sink_events_and_clock!();
+        fn send_event(&self, event: gst::Event) -> bool {
+            $crate::sharing::send_sink_event(self.sink(), &self.sink_pad, event)
+                .unwrap_or_else(|event| self.parent_send_event(event))
+        }
+
+        fn query(&self, query: &mut gst::QueryRef) -> bool {
+            $crate::sharing::answer_sink_query(self.sink(), &self.sink_pad, query)
+                || self.parent_query(query)
+        }
+
+        fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+            let accepted = self.parent_set_clock(clock);
+            $crate::sharing::set_sink_clock(self, clock);
+            accepted
+        }
     };
 }

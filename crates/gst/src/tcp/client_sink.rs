@@ -372,6 +372,31 @@ impl Imp {
         lock(&self.settings)
     }
 
+    fn structure(&self) -> gst::Structure {
+        let (rendered, dropped) = self.sink().counts();
+        gst::Structure::builder("application/x-ts-tcpclientsink-stats")
+            .field("rendered", rendered)
+            .field("dropped", dropped)
+            .field("lost", self.link.lost.load(Relaxed))
+            .field("connections", self.link.connections.load(Relaxed))
+            .field("bytes-served", self.link.bytes.load(Relaxed))
+            .build()
+    }
+}
+
+impl SinkElement for Imp {
+    type Renderer = Writer;
+
+    fn sink(&self) -> &Sink<Writer> {
+        self.sink.get_or_init(|| {
+            let writer = Writer {
+                link: self.link.clone(),
+                begun: None,
+            };
+            Sink::new(self.obj().upcast_ref(), writer, lock(&self.sync).clone())
+        })
+    }
+
     /// Connects, on the context's thread.
     fn activate(&self) -> Result<(), gst::ErrorMessage> {
         let obj = self.obj();
@@ -410,31 +435,6 @@ impl Imp {
         }
         *lock(&self.link.stage) = Stage::Idle;
         self.sink().with_renderer(|writer| writer.begun = None);
-    }
-
-    fn structure(&self) -> gst::Structure {
-        let (rendered, dropped) = self.sink().counts();
-        gst::Structure::builder("application/x-ts-tcpclientsink-stats")
-            .field("rendered", rendered)
-            .field("dropped", dropped)
-            .field("lost", self.link.lost.load(Relaxed))
-            .field("connections", self.link.connections.load(Relaxed))
-            .field("bytes-served", self.link.bytes.load(Relaxed))
-            .build()
-    }
-}
-
-impl SinkElement for Imp {
-    type Renderer = Writer;
-
-    fn sink(&self) -> &Sink<Writer> {
-        self.sink.get_or_init(|| {
-            let writer = Writer {
-                link: self.link.clone(),
-                begun: None,
-            };
-            Sink::new(self.obj().upcast_ref(), writer, lock(&self.sync).clone())
-        })
     }
 }
 
@@ -483,23 +483,7 @@ impl ElementImpl for Imp {
         "sink": Sink Always gst::Caps::new_any()
     );
 
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        if transition == gst::StateChange::ReadyToPaused {
-            crate::kit::or_post(self, self.activate())?;
-        }
-        let result = crate::kit::sink::change_state(self, transition, || {
-            self.parent_change_state(transition)
-        });
-        if transition == gst::StateChange::PausedToReady {
-            self.deactivate();
-        }
-        result
-    }
-
-    crate::kit::sink_events_and_clock!();
+    crate::sink_life!();
 }
 
 const HOST_DEFAULT: &str = "localhost";

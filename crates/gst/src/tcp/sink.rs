@@ -428,6 +428,46 @@ impl Imp {
         address.map_or(0, |address| i32::from(address.port()))
     }
 
+    fn structure(&self) -> gst::Structure {
+        let clients = self.clients();
+        let (rendered, dropped) = self.sink().counts();
+        gst::Structure::builder("application/x-ts-tcpserversink-stats")
+            .field("rendered", rendered)
+            .field("dropped", dropped)
+            .field("clients", lock(&clients.list).len() as u64)
+            .field("clients-added", clients.added.load(Relaxed))
+            .field("clients-slow", clients.slow.load(Relaxed))
+            .field("clients-refused", clients.refused.load(Relaxed))
+            .field("bytes-served", clients.bytes.load(Relaxed))
+            .build()
+    }
+}
+
+/// Buffers that need earlier ones begin with the stream header from the caps.
+fn stream_header(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
+    let header = caps
+        .structure(0)
+        .and_then(|s| s.get::<gst::Array>("streamheader").ok());
+    header.map_or_else(Vec::new, |array| {
+        let buffers = array.as_slice().iter();
+        buffers.filter_map(|value| value.get().ok()).collect()
+    })
+}
+
+impl SinkElement for Imp {
+    type Renderer = Distributor;
+
+    fn sink(&self) -> &Sink<Distributor> {
+        self.sink.get_or_init(|| {
+            let distributor = Distributor(self.clients().clone());
+            Sink::new(
+                self.obj().upcast_ref(),
+                distributor,
+                lock(&self.sync).clone().into(),
+            )
+        })
+    }
+
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let port = u16::try_from(settings.port).unwrap_or(0);
@@ -477,44 +517,8 @@ impl Imp {
         }
     }
 
-    fn structure(&self) -> gst::Structure {
-        let clients = self.clients();
-        let (rendered, dropped) = self.sink().counts();
-        gst::Structure::builder("application/x-ts-tcpserversink-stats")
-            .field("rendered", rendered)
-            .field("dropped", dropped)
-            .field("clients", lock(&clients.list).len() as u64)
-            .field("clients-added", clients.added.load(Relaxed))
-            .field("clients-slow", clients.slow.load(Relaxed))
-            .field("clients-refused", clients.refused.load(Relaxed))
-            .field("bytes-served", clients.bytes.load(Relaxed))
-            .build()
-    }
-}
-
-/// Buffers that need earlier ones begin with the stream header from the caps.
-fn stream_header(caps: &gst::CapsRef) -> Vec<gst::Buffer> {
-    let header = caps
-        .structure(0)
-        .and_then(|s| s.get::<gst::Array>("streamheader").ok());
-    header.map_or_else(Vec::new, |array| {
-        let buffers = array.as_slice().iter();
-        buffers.filter_map(|value| value.get().ok()).collect()
-    })
-}
-
-impl SinkElement for Imp {
-    type Renderer = Distributor;
-
-    fn sink(&self) -> &Sink<Distributor> {
-        self.sink.get_or_init(|| {
-            let distributor = Distributor(self.clients().clone());
-            Sink::new(
-                self.obj().upcast_ref(),
-                distributor,
-                lock(&self.sync).clone().into(),
-            )
-        })
+    fn close(&self) {
+        *lock(&self.listener) = None;
     }
 
     fn notice_event(&self, event: &gst::Event) {
@@ -582,28 +586,7 @@ impl ElementImpl for Imp {
         "sink": Sink Always gst::Caps::new_any()
     );
 
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let prepared = match transition {
-            gst::StateChange::NullToReady => self.open(),
-            gst::StateChange::ReadyToPaused => self.activate(),
-            _ => Ok(()),
-        };
-        crate::kit::or_post(self, prepared)?;
-        let result = crate::kit::sink::change_state(self, transition, || {
-            self.parent_change_state(transition)
-        });
-        match transition {
-            gst::StateChange::PausedToReady => self.deactivate(),
-            gst::StateChange::ReadyToNull => *lock(&self.listener) = None,
-            _ => {}
-        }
-        result
-    }
-
-    crate::kit::sink_events_and_clock!();
+    crate::sink_life!();
 }
 
 const HOST_DEFAULT: &str = "localhost";

@@ -277,24 +277,6 @@ impl UdpSink {
         })
     }
 
-    fn open(&self) -> Result<(), gst::ErrorMessage> {
-        lock(&self.context).check()?;
-        let settings = self.settings().clone();
-        let share = |given: &Option<GivenSocket>| given.as_ref().map(Udp::sharing).transpose();
-        let (v4, v6) = (share(&settings.socket)?, share(&settings.socket_v6)?);
-        self.sender(|sender| {
-            sender.is_open = true;
-            (sender.v4, sender.v6) = (v4, v6);
-        });
-        self.resolve_all()?;
-        // An IPv4 socket always exists, so that used-socket has something to share.
-        self.open_for(SocketAddr::from(([127, 0, 0, 1], 0)))?;
-        let clients = self.sender(|sender| sender.clients.all().to_vec());
-        let mut addresses = clients.iter().filter_map(|client| client.address);
-        addresses.try_for_each(|address| self.open_for(address))?;
-        Ok(())
-    }
-
     /// Waits for the addresses of all hosts. The names are looked up side by side.
     fn resolve_all(&self) -> Result<(), SocketError> {
         let (tell, told) = mpsc::channel();
@@ -393,26 +375,6 @@ impl UdpSink {
         }
     }
 
-    fn close(&self) {
-        self.leave_groups();
-        let settings = self.settings().clone();
-        let sockets = self.sender(|sender| {
-            sender.forget();
-            sender.is_open = false;
-            [
-                (sender.v4.take(), settings.socket),
-                (sender.v6.take(), settings.socket_v6),
-            ]
-        });
-        for (used, given) in sockets {
-            if let Some(udp) = used
-                && (given.is_none() || settings.close_socket)
-            {
-                udp.close_shown();
-            }
-        }
-    }
-
     fn structure(&self) -> gst::Structure {
         let (rendered, dropped) = self.sink().counts();
         let (served, errors, more) = self.sender(|s| (s.bytes_served, s.errors, s.more_of_lists));
@@ -477,6 +439,50 @@ impl SinkElement for UdpSink {
             sender.clients.add("127.0.0.1", 5004, 0);
             Sink::new(self.obj().upcast_ref(), sender, lock(&self.sync).clone())
         })
+    }
+
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        lock(&self.context).check()?;
+        let settings = self.settings().clone();
+        let share = |given: &Option<GivenSocket>| given.as_ref().map(Udp::sharing).transpose();
+        let (v4, v6) = (share(&settings.socket)?, share(&settings.socket_v6)?);
+        self.sender(|sender| {
+            sender.is_open = true;
+            (sender.v4, sender.v6) = (v4, v6);
+        });
+        self.resolve_all()?;
+        // An IPv4 socket always exists, so that used-socket has something to share.
+        self.open_for(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let clients = self.sender(|sender| sender.clients.all().to_vec());
+        let mut addresses = clients.iter().filter_map(|client| client.address);
+        addresses.try_for_each(|address| self.open_for(address))?;
+        Ok(())
+    }
+
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        // Of what was being sent at the stop.
+        self.sender(Sender::forget);
+        Ok(())
+    }
+
+    fn close(&self) {
+        self.leave_groups();
+        let settings = self.settings().clone();
+        let sockets = self.sender(|sender| {
+            sender.forget();
+            sender.is_open = false;
+            [
+                (sender.v4.take(), settings.socket),
+                (sender.v6.take(), settings.socket_v6),
+            ]
+        });
+        for (used, given) in sockets {
+            if let Some(udp) = used
+                && (given.is_none() || settings.close_socket)
+            {
+                udp.close_shown();
+            }
+        }
     }
 }
 
@@ -579,30 +585,7 @@ impl ElementImpl for UdpSink {
         "sink": Sink Always gst::Caps::new_any()
     );
 
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        if transition == gst::StateChange::NullToReady
-            && let Err(error) = self.open()
-        {
-            self.close();
-            self.post_error_message(error);
-            return Err(gst::StateChangeError);
-        }
-        if transition == gst::StateChange::ReadyToPaused {
-            // Of what was being sent at the stop.
-            self.sender(Sender::forget);
-        }
-        crate::kit::sink::change_state(self, transition, || self.parent_change_state(transition))
-            .inspect(|_| {
-                if transition == gst::StateChange::ReadyToNull {
-                    self.close();
-                }
-            })
-    }
-
-    crate::kit::sink_events_and_clock!();
+    crate::sink_life!();
 }
 
 impl URIHandlerImpl for UdpSink {

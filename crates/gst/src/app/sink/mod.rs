@@ -178,6 +178,15 @@ impl SinkElement for AppSink {
         })
     }
 
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        self.stop(false);
+        Ok(())
+    }
+
+    fn release(&self) {
+        self.stop(true);
+    }
+
     fn notice_event(&self, event: &gst::Event) {
         if matches!(
             event.type_(),
@@ -278,18 +287,5 @@ impl ElementImpl for AppSink {
         "sink": Sink Always gst::Caps::new_any()
     );
 
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        match transition {
-            gst::StateChange::ReadyToPaused => self.stop(false),
-            // Before the pads are deactivated: takers come back.
-            gst::StateChange::PausedToReady => self.stop(true),
-            _ => {}
-        }
-        crate::kit::sink::change_state(self, transition, || self.parent_change_state(transition))
-    }
-
-    crate::kit::sink_events_and_clock!();
+    crate::sink_life!();
 }

@@ -7,8 +7,8 @@ use gst::subclass::prelude::*;
 
 use super::core::Change;
 use super::{Renderer, Sink};
-use crate::kit::pad_function;
 use crate::kit::time::RunningTime;
+use crate::kit::{or_post, pad_function};
 
 /// An element with a [`Sink`].
 pub trait SinkElement: ElementImpl
@@ -20,6 +20,31 @@ where
 
     /// Created on first use, since it refers to the element.
     fn sink(&self) -> &Sink<Self::Renderer>;
+
+    /// NULL to READY: opens what the element needs.
+    ///
+    /// # Errors
+    /// The message for the application; the state does not change.
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
+
+    /// READY to PAUSED, before data can arrive.
+    ///
+    /// # Errors
+    /// As those of [`SinkElement::open`].
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        Ok(())
+    }
+
+    /// PAUSED to READY, before the pad is deactivated: all threads that wait in the element return.
+    fn release(&self) {}
+
+    /// PAUSED to READY, when no data can arrive; also after a failure of [`SinkElement::activate`].
+    fn deactivate(&self) {}
+
+    /// READY to NULL: closes what was opened. Also after a failure of [`SinkElement::open`].
+    fn close(&self) {}
 
     /// A buffer arrives.
     ///
@@ -86,7 +111,7 @@ where
 /// The state changes of a sink element around those of its parent class.
 ///
 /// # Errors
-/// Those of the parent class.
+/// The element cannot have that state; the application has been told why.
 pub fn change_state<T: SinkElement>(
     imp: &T,
     transition: gst::StateChange,
@@ -98,6 +123,12 @@ where
     let (obj, sink) = (imp.obj(), imp.sink());
     let element: &gst::Element = obj.upcast_ref();
     let mut is_async = false;
+    let prepared = match transition {
+        gst::StateChange::NullToReady => imp.open().inspect_err(|_| imp.close()),
+        gst::StateChange::ReadyToPaused => imp.activate().inspect_err(|_| imp.deactivate()),
+        _ => Ok(()),
+    };
+    or_post(imp, prepared)?;
     match transition {
         gst::StateChange::ReadyToPaused => {
             let asynchronous = sink.0.sync.preroll.load(Relaxed);
@@ -106,6 +137,7 @@ where
         }
         // Before the pads are deactivated: releases all waiting threads.
         gst::StateChange::PausedToReady => {
+            imp.release();
             let actions = sink.change(Change::Stop, None);
             sink.0.carry_out(actions);
         }
@@ -119,7 +151,13 @@ where
         let start = gst::message::AsyncStart::builder().src(element).build();
         let _ = element.post_message(start);
     }
-    let result = parent()?;
+    let result = parent();
+    match transition {
+        gst::StateChange::PausedToReady => imp.deactivate(),
+        gst::StateChange::ReadyToNull => imp.close(),
+        _ => {}
+    }
+    let result = result?;
     if transition == gst::StateChange::PausedToPlaying {
         let actions = sink.change(Change::Play, Some(RunningTime::of(element)));
         sink.0.carry_out(actions);
@@ -160,6 +198,15 @@ pub fn send_event<R: Renderer>(
         _ if event.is_upstream() => Ok(pad.push_event(event)),
         _ => Err(event),
     }
+}
+
+/// A clock was set.
+pub fn set_clock<T: SinkElement>(imp: &T, clock: Option<&gst::Clock>)
+where
+    T::Type: IsA<gst::Element>,
+{
+    let time = RunningTime::with_clock(&*imp.obj(), clock.cloned());
+    imp.sink().set_time(time);
 }
 
 /// Answers the queries that concern the sink itself. `false`: they are for the parent class.

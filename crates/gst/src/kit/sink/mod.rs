@@ -32,7 +32,9 @@ use super::commit::Committed;
 use super::pending::{self, Hold};
 use super::time::{ClockWait, RunningTime};
 
-pub use self::element::{SinkElement, answer_element_query, change_state, send_event, sink_pad};
+pub use self::element::{
+    SinkElement, answer_element_query, change_state, send_event, set_clock, sink_pad,
+};
 pub use self::properties::{LiveSyncProperties, SyncProperties};
 pub use self::renderer::{Rendered, Renderer};
 

@@ -205,97 +205,6 @@ impl RtpSink {
         Ok(())
     }
 
-    /// NULL to READY. The session's source changes its state after its sink, and finds the session.
-    fn join(&self) -> Result<(), gst::ErrorMessage> {
-        lock(&self.context).check()?;
-        let settings = self.settings().clone();
-        let session = RtpSession::join(&settings.session);
-        if let Some(cname) = &settings.cname {
-            session.rtcp().session.set_cname(cname);
-        }
-        let ssrc = settings.ssrc.map_or(NO_SSRC, u64::from);
-        self.ssrc.store(ssrc, Ordering::Relaxed);
-        self.replaced.store(NO_SSRC, Ordering::Relaxed);
-        self.is_settled
-            .store(settings.ssrc.is_some(), Ordering::Relaxed);
-        match settings.ssrc {
-            Some(ssrc) => session.set_ssrc(Ssrc(ssrc)),
-            None => session.await_ssrc(),
-        }
-        self.set_destination(&session)?;
-        let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());
-        let listener = session.listen(move |event| match *event {
-            // Ours to change, if we write it.
-            Event::Collision { old, new } if ssrc.load(Ordering::Relaxed) == u64::from(old.0) => {
-                ssrc.store(new.0.into(), Ordering::Relaxed);
-            }
-            _ => {
-                if let Some(pad) = sink_pad.upgrade() {
-                    upstream::tell(&pad, event);
-                }
-            }
-        });
-        session.agree(self.obj().upcast_ref(), *lock(&self.feedback));
-        *lock(&self.opened) = Some(Opened {
-            session,
-            sockets: None,
-            is_started: false,
-            _listener: listener,
-        });
-        Ok(())
-    }
-
-    /// READY to PAUSED: the session's source, if any, has its sockets by now.
-    fn open(&self) -> Result<(), gst::ErrorMessage> {
-        let settings = self.settings().clone();
-        let mut opened = lock(&self.opened);
-        let opened = opened
-            .as_mut()
-            .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no session"]))?;
-        let session = opened.session.clone();
-        let sockets = match session.sockets() {
-            Some(sockets) => sockets,
-            None if settings.host.is_empty() => {
-                return Err(gst::error_msg!(
-                    gst::ResourceError::Settings,
-                    [
-                        "host is empty and session '{}' has no ts-rtpsrc that is READY: nowhere to send to",
-                        settings.session
-                    ]
-                ));
-            }
-            None => {
-                let sockets = Arc::new(Sockets::open(&SocketSettings {
-                    address: own_address(&settings)?,
-                    port: u16::try_from(settings.bind_port).unwrap_or(0),
-                    rtcp_port: None,
-                    mux: settings.rtcp_mux,
-                    reuse: false,
-                    buffer_bytes: 0,
-                    multicast: MulticastSettings::default(),
-                })?);
-                session.set_sockets(sockets.clone());
-                opened.sockets = Some(sockets.clone());
-                sockets
-            }
-        };
-        socket::set_dscp(sockets.rtp.socket(), settings.qos_dscp)?;
-        self.sink()
-            .with_renderer(|sender| sender.open(session.clone(), Some(sockets.clone())));
-        let own = [
-            trail::span(&self.ssrc),
-            trail::span(&*self.ssrc),
-            trail::span(&self.sink),
-            trail::span(&sockets.rtp),
-        ];
-        self.offer.set(own.into_iter().chain(self.sink().spans()));
-        // The source's place, or a named one. Otherwise the branch's, whose announcement is on its way.
-        if session.is_running() || lock(&self.context).is_named() {
-            self.start(opened, None)?;
-        }
-        Ok(())
-    }
-
     fn start(
         &self,
         opened: &mut Opened,
@@ -320,25 +229,6 @@ impl RtpSink {
             && let Err(error) = self.start(opened, announced)
         {
             self.post_error_message(error);
-        }
-    }
-
-    fn close(&self) {
-        let closing = lock(&self.opened).as_mut().map(|opened| {
-            (
-                opened.session.clone(),
-                opened.sockets.take(),
-                std::mem::take(&mut opened.is_started),
-            )
-        });
-        if let Some((session, sockets, was_started)) = closing {
-            if was_started {
-                session.stop();
-            }
-            self.sink().with_renderer(Sender::close);
-            if let Some(sockets) = sockets {
-                session.close(&sockets);
-            }
         }
     }
 
@@ -406,6 +296,120 @@ impl SinkElement for RtpSink {
                 lock(&self.sync).clone().into(),
             )
         })
+    }
+
+    /// The session's source changes its state after its sink, and finds the session.
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
+        lock(&self.context).check()?;
+        let settings = self.settings().clone();
+        let session = RtpSession::join(&settings.session);
+        if let Some(cname) = &settings.cname {
+            session.rtcp().session.set_cname(cname);
+        }
+        let ssrc = settings.ssrc.map_or(NO_SSRC, u64::from);
+        self.ssrc.store(ssrc, Ordering::Relaxed);
+        self.replaced.store(NO_SSRC, Ordering::Relaxed);
+        self.is_settled
+            .store(settings.ssrc.is_some(), Ordering::Relaxed);
+        match settings.ssrc {
+            Some(ssrc) => session.set_ssrc(Ssrc(ssrc)),
+            None => session.await_ssrc(),
+        }
+        self.set_destination(&session)?;
+        let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());
+        let listener = session.listen(move |event| match *event {
+            // Ours to change, if we write it.
+            Event::Collision { old, new } if ssrc.load(Ordering::Relaxed) == u64::from(old.0) => {
+                ssrc.store(new.0.into(), Ordering::Relaxed);
+            }
+            _ => {
+                if let Some(pad) = sink_pad.upgrade() {
+                    upstream::tell(&pad, event);
+                }
+            }
+        });
+        session.agree(self.obj().upcast_ref(), *lock(&self.feedback));
+        *lock(&self.opened) = Some(Opened {
+            session,
+            sockets: None,
+            is_started: false,
+            _listener: listener,
+        });
+        Ok(())
+    }
+
+    /// The session's source, if any, has its sockets by now.
+    fn activate(&self) -> Result<(), gst::ErrorMessage> {
+        let settings = self.settings().clone();
+        let mut opened = lock(&self.opened);
+        let opened = opened
+            .as_mut()
+            .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no session"]))?;
+        let session = opened.session.clone();
+        let sockets = match session.sockets() {
+            Some(sockets) => sockets,
+            None if settings.host.is_empty() => {
+                return Err(gst::error_msg!(
+                    gst::ResourceError::Settings,
+                    [
+                        "host is empty and session '{}' has no ts-rtpsrc that is READY: nowhere to send to",
+                        settings.session
+                    ]
+                ));
+            }
+            None => {
+                let sockets = Arc::new(Sockets::open(&SocketSettings {
+                    address: own_address(&settings)?,
+                    port: u16::try_from(settings.bind_port).unwrap_or(0),
+                    rtcp_port: None,
+                    mux: settings.rtcp_mux,
+                    reuse: false,
+                    buffer_bytes: 0,
+                    multicast: MulticastSettings::default(),
+                })?);
+                session.set_sockets(sockets.clone());
+                opened.sockets = Some(sockets.clone());
+                sockets
+            }
+        };
+        socket::set_dscp(sockets.rtp.socket(), settings.qos_dscp)?;
+        self.sink()
+            .with_renderer(|sender| sender.open(session.clone(), Some(sockets.clone())));
+        let own = [
+            trail::span(&self.ssrc),
+            trail::span(&*self.ssrc),
+            trail::span(&self.sink),
+            trail::span(&sockets.rtp),
+        ];
+        self.offer.set(own.into_iter().chain(self.sink().spans()));
+        // The source's place, or a named one. Otherwise the branch's, whose announcement is on its way.
+        if session.is_running() || lock(&self.context).is_named() {
+            self.start(opened, None)?;
+        }
+        Ok(())
+    }
+
+    fn deactivate(&self) {
+        let closing = lock(&self.opened).as_mut().map(|opened| {
+            (
+                opened.session.clone(),
+                opened.sockets.take(),
+                std::mem::take(&mut opened.is_started),
+            )
+        });
+        if let Some((session, sockets, was_started)) = closing {
+            if was_started {
+                session.stop();
+            }
+            self.sink().with_renderer(Sender::close);
+            if let Some(sockets) = sockets {
+                session.close(&sockets);
+            }
+        }
+    }
+
+    fn close(&self) {
+        *lock(&self.opened) = None;
     }
 
     fn handle_buffer(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
@@ -492,32 +496,7 @@ impl ElementImpl for RtpSink {
         "sink": Sink Always gst::Caps::new_empty_simple("application/x-rtp")
     );
 
-    fn change_state(
-        &self,
-        transition: gst::StateChange,
-    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-        let prepared = match transition {
-            gst::StateChange::NullToReady => self.join(),
-            gst::StateChange::ReadyToPaused => self.open(),
-            _ => Ok(()),
-        };
-        if let Err(error) = prepared {
-            self.close();
-            self.post_error_message(error);
-            return Err(gst::StateChangeError);
-        }
-        let result = crate::kit::sink::change_state(self, transition, || {
-            self.parent_change_state(transition)
-        });
-        match transition {
-            gst::StateChange::PausedToReady => self.close(),
-            gst::StateChange::ReadyToNull => *lock(&self.opened) = None,
-            _ => {}
-        }
-        result
-    }
-
-    crate::kit::sink_events_and_clock!();
+    crate::sink_life!();
 }
 
 impl URIHandlerImpl for RtpSink {
