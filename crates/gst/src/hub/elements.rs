@@ -3,24 +3,37 @@
 use gst::glib;
 use gst::prelude::*;
 
-/// A sink element: module, class name, kind, property, description.
+/// The class of a sink element: module, class name, kind, property, texts, name of the statistics.
 macro_rules! sink_element {
     ($module:ident, $class:literal, $kind:ident, $property:literal, $long:literal, $description:literal, $stats:literal) => {
         mod $module {
-            use std::sync::Mutex;
-
             use gst::glib::{self, Properties};
             use gst::prelude::*;
             use gst::subclass::prelude::*;
 
             use crate::hub::Kind;
-            use crate::hub::sink::SinkEnd;
-            use crate::kit::queue::Item;
-            use crate::kit::stats::StatsProperty;
-            use crate::kit::{lock, pad_function};
+            use crate::hub::sink::{HubSink, SinkEnd, change_state};
 
-            glib::wrapper! {
-                pub struct Element(ObjectSubclass<Imp>) @extends gst::Element, gst::Object;
+            crate::element! {
+                Element(Imp) $class, [end.sink_pad];
+                object { crate::kit::properties_with_groups!(end.stats); }
+                element {
+                    fn change_state(
+                        &self,
+                        transition: gst::StateChange,
+                    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+                        change_state(self, transition, || self.parent_change_state(transition))
+                    }
+
+                    fn send_event(&self, event: gst::Event) -> bool {
+                        if event.is_upstream() {
+                            return self.end.sink_pad.push_event(event);
+                        }
+                        self.parent_send_event(event)
+                    }
+                }
+                $long, "Sink/Generic", $description;
+                "sink": Sink Always gst::Caps::new_any()
             }
 
             #[derive(Properties)]
@@ -28,102 +41,43 @@ macro_rules! sink_element {
             pub struct Imp {
                 #[property(name = $property, nick = "Name", blurb = "Name of the connection, as the source in the other pipeline has it", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
                 end: SinkEnd,
-                stats: Mutex<StatsProperty>,
-                sink_pad: gst::Pad,
             }
 
-            #[glib::object_subclass]
-            impl ObjectSubclass for Imp {
-                const NAME: &'static str = $class;
-                type Type = Element;
-                type ParentType = gst::Element;
-
-                fn with_class(klass: &Self::Class) -> Self {
-                    let error = || Err(gst::FlowError::Error);
-                    let no = || false;
-                    let sink_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "sink"))
-                        .chain_function(move |pad, parent, buffer| {
-                            pad_function::<Imp, _>(parent, error, |imp| imp.end.chain(pad, Item::Buffer(buffer)))
-                        })
-                        .chain_list_function(move |pad, parent, list| {
-                            pad_function::<Imp, _>(parent, error, |imp| imp.end.chain(pad, Item::List(list)))
-                        })
-                        .event_function(move |_, parent, event| {
-                            pad_function::<Imp, _>(parent, no, |imp| imp.end.event(imp.obj().upcast_ref(), event))
-                        })
-                        .query_function(move |pad, parent, query| {
-                            pad_function::<Imp, _>(parent, no, |imp| imp.end.query(imp.obj().upcast_ref(), pad, query))
-                        })
-                        .build();
+            impl Imp {
+                fn new(template: impl Fn(&str) -> gst::PadTemplate) -> Self {
                     Imp {
-                        end: SinkEnd::new(Kind::$kind),
-                        stats: Mutex::default(),
-                        sink_pad,
+                        end: SinkEnd::new::<Imp>(Kind::$kind, &template("sink"), $stats),
                     }
                 }
             }
 
-            impl ObjectImpl for Imp {
-                crate::kit::properties_with_groups!(stats);
-
-                fn constructed(&self) {
-                    self.parent_constructed();
-                    let obj = self.obj();
-                    crate::kit::add_pads(obj.upcast_ref(), &[&self.sink_pad]);
-                    let element = obj.downgrade();
-                    self.sink_pad.connect_unlinked(move |_, _| {
-                        if let Some(element) = element.upgrade() {
-                            element.imp().end.unlink();
-                        }
-                    });
-                    *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().end.structure($stats));
-                }
-            }
-
-            impl GstObjectImpl for Imp {}
-
-            impl ElementImpl for Imp {
-                crate::kit::element_class!($long, "Sink/Generic", $description; "sink": Sink Always gst::Caps::new_any());
-
-                fn change_state(
-                    &self,
-                    transition: gst::StateChange,
-                ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
-                    crate::kit::or_post(self, self.end.before(&self.sink_pad, transition))?;
-                    let result = self.parent_change_state(transition);
-                    self.end.after(transition);
-                    result
-                }
-
-                fn send_event(&self, event: gst::Event) -> bool {
-                    if event.is_upstream() {
-                        return self.sink_pad.push_event(event);
-                    }
-                    self.parent_send_event(event)
+            impl HubSink for Imp {
+                fn end(&self) -> &SinkEnd {
+                    &self.end
                 }
             }
         }
     };
 }
 
-/// A source element, alike.
+/// The class of a source element, alike.
 macro_rules! source_element {
     ($module:ident, $class:literal, $kind:ident, $property:literal, $long:literal, $description:literal) => {
         mod $module {
-            use std::sync::Mutex;
-
             use gst::glib::{self, Properties};
             use gst::prelude::*;
             use gst::subclass::prelude::*;
 
             use crate::hub::Kind;
-            use crate::hub::source::{StoppingReader, SourceEnd};
-            use crate::kit::context::ContextSettings;
-            use crate::kit::queue::{Queue, QueueProperties};
+            use crate::hub::source::{SourceEnd, StoppingReader};
             use crate::kit::source::{Driver, SourceElement, source_pad};
 
-            glib::wrapper! {
-                pub struct Element(ObjectSubclass<Imp>) @extends gst::Element, gst::Object;
+            crate::element! {
+                Element(Imp) $class, [src_pad];
+                object { crate::kit::properties_with_groups!(end.context, end.queue); }
+                element { crate::source_life!(); }
+                $long, "Source/Generic", $description;
+                "src": Src Always gst::Caps::new_any()
             }
 
             #[derive(Properties)]
@@ -131,45 +85,17 @@ macro_rules! source_element {
             pub struct Imp {
                 #[property(name = $property, nick = "Name", blurb = "Name of the connection, as the sink has it", type = String, get = |s: &Self| s.end.name(), set = |s: &Self, v| s.end.set_name(v), default = "")]
                 end: SourceEnd,
-                context: Mutex<ContextSettings>,
-                queue: Mutex<QueueProperties>,
                 src_pad: gst::Pad,
             }
 
-            #[glib::object_subclass]
-            impl ObjectSubclass for Imp {
-                const NAME: &'static str = $class;
-                type Type = Element;
-                type ParentType = gst::Element;
-
-                fn with_class(klass: &Self::Class) -> Self {
-                    let src_pad = source_pad::<Imp>(&crate::kit::template(klass, "src"));
-                    let items = Queue::new(|_| {});
+            impl Imp {
+                fn new(template: impl Fn(&str) -> gst::PadTemplate) -> Self {
+                    let src_pad = source_pad::<Imp>(&template("src"));
                     Imp {
-                        context: Mutex::default(),
-                        queue: Mutex::new(QueueProperties(items.clone())),
-                        end: SourceEnd::new(Kind::$kind, items, src_pad.clone()),
+                        end: SourceEnd::new(Kind::$kind, src_pad.clone()),
                         src_pad,
                     }
                 }
-            }
-
-            impl ObjectImpl for Imp {
-                crate::kit::properties_with_groups!(context, queue);
-
-                fn constructed(&self) {
-                    self.parent_constructed();
-                    let obj = self.obj();
-                    crate::kit::add_pads(obj.upcast_ref(), &[&self.src_pad]);
-                }
-            }
-
-            impl GstObjectImpl for Imp {}
-
-            impl ElementImpl for Imp {
-                crate::kit::element_class!($long, "Source/Generic", $description; "src": Src Always gst::Caps::new_any());
-
-                crate::source_life!();
             }
 
             impl SourceElement for Imp {
@@ -189,7 +115,7 @@ macro_rules! source_element {
                 }
 
                 fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-                    self.end.query(self.obj().upcast_ref(), &self.context, pad, query)
+                    self.end.query(self.obj().upcast_ref(), pad, query)
                 }
 
                 fn open(&self) -> Result<(), gst::ErrorMessage> {
@@ -197,7 +123,7 @@ macro_rules! source_element {
                 }
 
                 fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
-                    self.end.activate(element, &self.context)
+                    self.end.activate(element)
                 }
 
                 fn deactivate(&self) {

@@ -3,25 +3,52 @@
 use std::sync::{Arc, Mutex};
 
 use gst::prelude::*;
+use gst::subclass::prelude::*;
 
 use super::{Hub, Kind};
 use crate::kit::context::Place;
-use crate::kit::lock;
 use crate::kit::queue::Item;
+use crate::kit::stats::StatsProperty;
+use crate::kit::{lock, or_post, pad_function};
+
+/// `ts-proxysink` or `ts-intersink`.
+pub(super) trait HubSink: ElementImpl
+where
+    Self::Type: IsA<gst::Element>,
+{
+    fn end(&self) -> &SinkEnd;
+}
+
+/// The hub, from READY on.
+type Joined = Arc<Mutex<Option<Arc<Hub>>>>;
 
 /// Behaviour of `ts-proxysink` and `ts-intersink`.
 pub(super) struct SinkEnd {
     kind: Kind,
     name: Mutex<String>,
-    hub: Mutex<Option<Arc<Hub>>>,
+    pub(super) stats: Mutex<StatsProperty>,
+    pub(super) sink_pad: gst::Pad,
+    hub: Joined,
 }
 
 impl SinkEnd {
-    pub(super) fn new(kind: Kind) -> Self {
+    /// `stats`: the name of the statistics.
+    pub(super) fn new<E: HubSink>(
+        kind: Kind,
+        template: &gst::PadTemplate,
+        stats: &'static str,
+    ) -> Self
+    where
+        E::Type: IsA<gst::Element>,
+    {
+        let hub = Joined::default();
+        let read = hub.clone();
         SinkEnd {
             kind,
             name: Mutex::default(),
-            hub: Mutex::new(None),
+            stats: Mutex::new(StatsProperty::new(move || structure(&read, stats))),
+            sink_pad: sink_pad::<E>(template, hub.clone()),
+            hub,
         }
     }
 
@@ -37,22 +64,12 @@ impl SinkEnd {
         lock(&self.hub).clone()
     }
 
-    pub(super) fn chain(
-        &self,
-        pad: &gst::Pad,
-        item: Item,
-    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+    fn chain(&self, pad: &gst::Pad, item: Item) -> Result<gst::FlowSuccess, gst::FlowError> {
         let hub = self.hub().ok_or(gst::FlowError::Flushing)?;
         hub.push(pad, item).map(|()| gst::FlowSuccess::Ok)
     }
 
-    pub(super) fn unlink(&self) {
-        if let Some(hub) = self.hub() {
-            hub.unlink();
-        }
-    }
-
-    pub(super) fn event(&self, element: &gst::Element, event: gst::Event) -> bool {
+    fn event(&self, element: &gst::Element, event: gst::Event) -> bool {
         let Some(hub) = self.hub() else { return false };
         // The other side runs elsewhere.
         let event = &Place::unannounced(event);
@@ -85,12 +102,7 @@ impl SinkEnd {
         true
     }
 
-    pub(super) fn query(
-        &self,
-        element: &gst::Element,
-        pad: &gst::Pad,
-        query: &mut gst::QueryRef,
-    ) -> bool {
+    fn query(&self, element: &gst::Element, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
         let Some(hub) = self.hub() else {
             return gst::Pad::query_default(pad, Some(element), query);
         };
@@ -121,42 +133,10 @@ impl SinkEnd {
         }
     }
 
-    pub(super) fn structure(&self, name: &str) -> gst::Structure {
-        let structure = gst::Structure::builder(name);
-        let Some(hub) = self.hub() else {
-            return structure.field("outlets", 0u64).build();
-        };
-        let state = hub.state();
-        structure
-            .field("outlets", state.outlets.len() as u64)
-            .field("dropped", state.dropped)
-            .build()
-    }
-
-    /// Around the parent's state change.
-    pub(super) fn before(
-        &self,
-        pad: &gst::Pad,
-        transition: gst::StateChange,
-    ) -> Result<(), gst::ErrorMessage> {
-        match transition {
-            gst::StateChange::NullToReady => {
-                *lock(&self.hub) = Some(Hub::join_as_sink(self.kind, &self.name(), pad)?);
-            }
-            gst::StateChange::ReadyToPaused => self.open(true),
-            // Before the pad is deactivated, which waits for a pusher that waits here.
-            gst::StateChange::PausedToReady => self.open(false),
-            _ => {}
-        }
+    fn join(&self) -> Result<(), gst::ErrorMessage> {
+        let hub = Hub::join_as_sink(self.kind, &self.name(), &self.sink_pad)?;
+        *lock(&self.hub) = Some(hub);
         Ok(())
-    }
-
-    pub(super) fn after(&self, transition: gst::StateChange) {
-        if transition == gst::StateChange::ReadyToNull
-            && let Some(hub) = lock(&self.hub).take()
-        {
-            hub.leave_as_sink();
-        }
     }
 
     fn open(&self, is_open: bool) {
@@ -164,4 +144,75 @@ impl SinkEnd {
             hub.open(is_open);
         }
     }
+}
+
+fn sink_pad<E: HubSink>(template: &gst::PadTemplate, hub: Joined) -> gst::Pad
+where
+    E::Type: IsA<gst::Element>,
+{
+    let error = || Err(gst::FlowError::Error);
+    let no = || false;
+    let chain = move |pad: &gst::Pad, parent: Option<&gst::Object>, item| {
+        pad_function::<E, _>(parent, error, |imp| imp.end().chain(pad, item))
+    };
+    let pad = gst::Pad::builder_from_template(template)
+        .chain_function(move |pad, parent, buffer| chain(pad, parent, Item::Buffer(buffer)))
+        .chain_list_function(move |pad, parent, list| chain(pad, parent, Item::List(list)))
+        .event_function(move |_, parent, event| {
+            pad_function::<E, _>(parent, no, |imp| {
+                imp.end().event(imp.obj().upcast_ref(), event)
+            })
+        })
+        .query_function(move |pad, parent, query| {
+            pad_function::<E, _>(parent, no, |imp| {
+                imp.end().query(imp.obj().upcast_ref(), pad, query)
+            })
+        })
+        .build();
+    pad.connect_unlinked(move |_, _| {
+        let hub = lock(&hub).clone();
+        if let Some(hub) = hub {
+            hub.unlink();
+        }
+    });
+    pad
+}
+
+fn structure(hub: &Joined, name: &str) -> gst::Structure {
+    let structure = gst::Structure::builder(name);
+    let hub = lock(hub).clone();
+    let Some(hub) = hub else {
+        return structure.field("outlets", 0u64).build();
+    };
+    let state = hub.state();
+    structure
+        .field("outlets", state.outlets.len() as u64)
+        .field("dropped", state.dropped)
+        .build()
+}
+
+/// The state changes around those of the parent class.
+pub(super) fn change_state<E: HubSink>(
+    imp: &E,
+    transition: gst::StateChange,
+    parent: impl FnOnce() -> Result<gst::StateChangeSuccess, gst::StateChangeError>,
+) -> Result<gst::StateChangeSuccess, gst::StateChangeError>
+where
+    E::Type: IsA<gst::Element>,
+{
+    let end = imp.end();
+    match transition {
+        gst::StateChange::NullToReady => or_post(imp, end.join())?,
+        gst::StateChange::ReadyToPaused => end.open(true),
+        // Before the pad is deactivated, which waits for a pusher that waits here.
+        gst::StateChange::PausedToReady => end.open(false),
+        _ => {}
+    }
+    let result = parent();
+    if transition == gst::StateChange::ReadyToNull
+        && let Some(hub) = lock(&end.hub).take()
+    {
+        hub.leave_as_sink();
+    }
+    result
 }

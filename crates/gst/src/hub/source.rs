@@ -9,7 +9,7 @@ use threadbare_runtime::{Cx, Ready};
 use super::{Hub, Kind, Outlet};
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
-use crate::kit::queue::{Queue, QueueEnd, QueueReader};
+use crate::kit::queue::{Queue, QueueEnd, QueueProperties, QueueReader};
 use crate::kit::source::{Driver, Produced, Producer};
 use crate::kit::time::RunningTime;
 
@@ -17,15 +17,20 @@ use crate::kit::time::RunningTime;
 pub(super) struct SourceEnd {
     kind: Kind,
     name: Mutex<String>,
+    pub(super) context: Mutex<ContextSettings>,
+    pub(super) queue: Mutex<QueueProperties>,
     outlet: Arc<Outlet>,
     hub: Mutex<Option<Arc<Hub>>>,
 }
 
 impl SourceEnd {
-    pub(super) fn new(kind: Kind, items: Queue, src_pad: gst::Pad) -> Self {
+    pub(super) fn new(kind: Kind, src_pad: gst::Pad) -> Self {
+        let items = Queue::new(|_| {});
         SourceEnd {
             kind,
             name: Mutex::default(),
+            context: Mutex::default(),
+            queue: Mutex::new(QueueProperties(items.clone())),
             outlet: Arc::new(QueueEnd {
                 items,
                 src_pad,
@@ -63,12 +68,8 @@ impl SourceEnd {
         }
     }
 
-    pub(super) fn activate(
-        &self,
-        element: &gst::Element,
-        context: &Mutex<ContextSettings>,
-    ) -> Result<(), gst::ErrorMessage> {
-        let place = lock(context).place(element)?;
+    pub(super) fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
+        let place = lock(&self.context).place(element)?;
         let outlet = &self.outlet;
         let reader = StoppingReader {
             reader: QueueReader::new(outlet.items.clone(), element.downgrade()),
@@ -103,7 +104,6 @@ impl SourceEnd {
     pub(super) fn query(
         &self,
         element: &gst::Element,
-        context: &Mutex<ContextSettings>,
         pad: &gst::Pad,
         query: &mut gst::QueryRef,
     ) -> bool {
@@ -112,7 +112,7 @@ impl SourceEnd {
             gst::QueryViewMut::Latency(latency) => {
                 let wait = match self.outlet.reader.place() {
                     Some(place) => place.wait(),
-                    None => lock(context).wait(),
+                    None => lock(&self.context).wait(),
                 };
                 let mut upstream = gst::query::Latency::new();
                 let (min, max) = match sink {

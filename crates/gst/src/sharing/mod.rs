@@ -172,7 +172,7 @@ where
 #[macro_export]
 macro_rules! element {
     (
-        $element:ident($imp:ident) $type_name:literal, [$($pad:ident),+];
+        $element:ident($imp:ident) $type_name:literal, [$($($pad:ident).+),+];
         object { $($object:tt)* }
         element { $($life:tt)* }
         $($class:tt)+
@@ -198,7 +198,7 @@ macro_rules! element {
 
             fn constructed(&self) {
                 self.parent_constructed();
-                $crate::sharing::add_pads(self.obj().upcast_ref(), &[$(&self.$pad),+]);
+                $crate::sharing::add_pads(self.obj().upcast_ref(), &[$(&self.$($pad).+),+]);
             }
         }
 

@@ -2,12 +2,17 @@
 
 use std::collections::VecDeque;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use gst::glib;
 use gst::prelude::*;
 
 use super::TcpError;
-use crate::kit::PropertyGroup;
+use super::reader::{Counts, Origin, Settings, TcpReader};
+use crate::kit::context::ContextSettings;
+use crate::kit::source::{self, Driver};
+use crate::kit::stats::StatsProperty;
+use crate::kit::{PropertyGroup, lock};
 
 /// All addresses of a host.
 pub(super) fn resolve(host: &str, port: u16) -> Result<VecDeque<SocketAddr>, TcpError> {
@@ -119,190 +124,201 @@ impl PropertyGroup for Client {
     }
 }
 
-/// A source that reads a TCP stream: module, class name, its end of the connection, host, texts.
+/// Values of the properties.
+#[derive(Debug, Clone)]
+struct Values {
+    host: String,
+    port: i32,
+    caps: Option<gst::Caps>,
+    block_bytes: u32,
+    timeout_s: u32,
+    do_timestamp: bool,
+}
+
+impl Values {
+    fn new(host: &str) -> Self {
+        Values {
+            host: host.into(),
+            port: PORT_DEFAULT,
+            caps: None,
+            block_bytes: BLOCK_BYTES_DEFAULT,
+            timeout_s: 0,
+            do_timestamp: false,
+        }
+    }
+
+    fn port(&self) -> u16 {
+        u16::try_from(self.port).unwrap_or(0)
+    }
+}
+
+/// What both elements do.
+struct TcpSource<R> {
+    values: Mutex<Values>,
+    role: Mutex<R>,
+    context: Mutex<ContextSettings>,
+    stats: Mutex<StatsProperty>,
+    counts: Arc<Counts>,
+    listener: Mutex<Option<TcpListener>>,
+    src_pad: gst::Pad,
+    driver: Driver<TcpReader>,
+}
+
+impl<R: Role> TcpSource<R> {
+    fn new(host: &str, src_pad: gst::Pad) -> Self {
+        let counts = Arc::<Counts>::default();
+        let read = counts.clone();
+        let stats = StatsProperty::new(move || {
+            gst::Structure::builder("application/x-ts-tcp-stats")
+                .field("bytes-received", read.bytes.get())
+                .field("buffers", read.buffers.get())
+                .field("connections", read.connections.get())
+                .build()
+        });
+        TcpSource {
+            values: Mutex::new(Values::new(host)),
+            role: Mutex::default(),
+            context: Mutex::default(),
+            stats: Mutex::new(stats),
+            counts,
+            listener: Mutex::default(),
+            src_pad,
+            driver: Driver::default(),
+        }
+    }
+
+    fn values(&self) -> MutexGuard<'_, Values> {
+        lock(&self.values)
+    }
+
+    fn current_port(&self) -> i32 {
+        let listener = lock(&self.listener);
+        let address = listener.as_ref().and_then(|l| l.local_addr().ok());
+        address.map_or(0, |address| i32::from(address.port()))
+    }
+
+    fn set_caps(&self, caps: Option<gst::Caps>) {
+        self.values().caps = caps.clone();
+        self.driver.announce(move |reader, _| reader.set_caps(caps));
+    }
+
+    fn answer_query(
+        &self,
+        element: &impl IsA<gst::Object>,
+        pad: &gst::Pad,
+        query: &mut gst::QueryRef,
+    ) -> bool {
+        let latency = (true, self.driver.wait(&self.context), None);
+        let caps = || self.values().caps.clone();
+        source::answer_query(pad, element, query, latency, caps)
+    }
+
+    /// Elements that call find those that listen: all of a pipeline are READY before any is PAUSED.
+    fn open(&self, element: &impl IsA<glib::Object>) -> Result<(), gst::ErrorMessage> {
+        if R::LISTENS {
+            let values = self.values().clone();
+            *lock(&self.listener) = Some(listen(&values.host, values.port())?);
+            element.notify("current-port");
+        }
+        Ok(())
+    }
+
+    fn close(&self) {
+        *lock(&self.listener) = None;
+    }
+
+    fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
+        let place = lock(&self.context).place(element)?;
+        let values = self.values().clone();
+        let origin = match lock(&self.listener).as_ref().map(TcpListener::try_clone) {
+            Some(listener) => Origin::From(listener.map_err(|error| {
+                gst::error_msg!(gst::ResourceError::OpenRead, ["cannot listen: {error}"])
+            })?),
+            None => Origin::To(resolve(&values.host, values.port())?),
+        };
+        let settings = Settings {
+            caps: values.caps,
+            block_bytes: values.block_bytes,
+            timeout_s: values.timeout_s,
+            do_timestamp: values.do_timestamp,
+            keep_listening: lock(&self.role).keeps_listening(),
+        };
+        let counts = self.counts.clone();
+        let reader = TcpReader::new(element, &place.shard, origin, settings, counts);
+        self.driver.add(element, &self.src_pad, place, reader)
+    }
+}
+
+/// The class of an element around a [`TcpSource`]: module, class name, its end of the connection, host, texts.
 macro_rules! tcp_source {
     (
-        $module:ident, $class:literal, $role:ty, $host:literal, $host_blurb:literal, $port_min:literal,
-        $long:literal, $description:literal
+        $module:ident, $class:literal, $role:ty, $host:literal, $host_blurb:literal, $long:literal,
+        $description:literal
     ) => {
         mod $module {
-            use std::net::TcpListener;
-            use std::sync::{Arc, Mutex, MutexGuard};
-
             use gst::glib::{self, Properties};
             use gst::prelude::*;
             use gst::subclass::prelude::*;
 
-            use super::{BLOCK_BYTES_DEFAULT, PORT_DEFAULT, Role};
-            use crate::kit::context::ContextSettings;
-            use crate::kit::source::{self, Driver, SourceElement};
-            use crate::kit::stats::StatsProperty;
-            use crate::kit::lock;
-            use crate::tcp::reader::{Counts, Origin, Settings, TcpReader};
+            use super::{BLOCK_BYTES_DEFAULT, PORT_DEFAULT, TcpSource};
+            use crate::kit::source::{Driver, SourceElement, source_pad};
+            use crate::tcp::reader::TcpReader;
 
-            glib::wrapper! {
-                pub struct Element(ObjectSubclass<Imp>) @extends gst::Element, gst::Object;
-            }
-
-            #[derive(Debug, Clone)]
-            pub(super) struct Values {
-                pub(super) host: String,
-                pub(super) port: i32,
-                caps: Option<gst::Caps>,
-                block_bytes: u32,
-                timeout_s: u32,
-                do_timestamp: bool,
+            crate::element! {
+                Element(Imp) $class, [tcp.src_pad];
+                object { crate::kit::properties_with_groups!(tcp.context, tcp.stats, tcp.role); }
+                element { crate::source_life!(); }
+                $long, "Source/Network", $description;
+                "src": Src Always gst::Caps::new_any()
             }
 
             #[derive(Properties)]
             #[properties(wrapper_type = Element)]
             pub struct Imp {
-                #[property(name = "host", nick = "Host", blurb = $host_blurb, type = String, get = |s: &Self| s.settings().host.clone(), set = |s: &Self, v: Option<String>| s.settings().host = v.unwrap_or_else(|| $host.into()), default = $host)]
-                #[property(name = "port", nick = "Port", blurb = "The TCP port", type = i32, get = |s: &Self| s.settings().port, set = |s: &Self, v| s.settings().port = v, minimum = $port_min, maximum = 65_535, default = PORT_DEFAULT)]
-                #[property(name = "current-port", nick = "Current port", blurb = "Port in use, 0: none", type = i32, get = Self::current_port)]
-                #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.settings().caps.clone(), set = Self::set_caps)]
-                #[property(name = "blocksize", nick = "Block size", blurb = "Largest read, bytes", type = u32, get = |s: &Self| s.settings().block_bytes, set = |s: &Self, v| s.settings().block_bytes = v, minimum = 1, maximum = 1 << 20, default = BLOCK_BYTES_DEFAULT)]
-                #[property(name = "timeout", nick = "Timeout", blurb = "Seconds without a connection or data after which the element fails, 0: never", type = u32, get = |s: &Self| s.settings().timeout_s, set = |s: &Self, v| s.settings().timeout_s = v, default = 0)]
-                #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set buffer times to the running time of their arrival", type = bool, get = |s: &Self| s.settings().do_timestamp, set = |s: &Self, v| s.settings().do_timestamp = v, default = false)]
-                settings: Mutex<Values>,
-                context: Mutex<ContextSettings>,
-                stats: Mutex<StatsProperty>,
-                role: Mutex<$role>,
-                counts: Arc<Counts>,
-                listener: Mutex<Option<TcpListener>>,
-                src_pad: gst::Pad,
-                driver: Driver<TcpReader>,
+                #[property(name = "host", nick = "Host", blurb = $host_blurb, type = String, get = |s: &Self| s.tcp.values().host.clone(), set = |s: &Self, v: Option<String>| s.tcp.values().host = v.unwrap_or_else(|| $host.into()), default = $host)]
+                #[property(name = "port", nick = "Port", blurb = "The TCP port", type = i32, get = |s: &Self| s.tcp.values().port, set = |s: &Self, v| s.tcp.values().port = v, minimum = 0, maximum = 65_535, default = PORT_DEFAULT)]
+                #[property(name = "current-port", nick = "Current port", blurb = "Port in use, 0: none", type = i32, get = |s: &Self| s.tcp.current_port())]
+                #[property(name = "caps", nick = "Caps", blurb = "Caps of the source pad", type = Option<gst::Caps>, get = |s: &Self| s.tcp.values().caps.clone(), set = |s: &Self, v| s.tcp.set_caps(v))]
+                #[property(name = "blocksize", nick = "Block size", blurb = "Largest read, bytes", type = u32, get = |s: &Self| s.tcp.values().block_bytes, set = |s: &Self, v| s.tcp.values().block_bytes = v, minimum = 1, maximum = 1 << 20, default = BLOCK_BYTES_DEFAULT)]
+                #[property(name = "timeout", nick = "Timeout", blurb = "Seconds without a connection or data after which the element fails, 0: never", type = u32, get = |s: &Self| s.tcp.values().timeout_s, set = |s: &Self, v| s.tcp.values().timeout_s = v, default = 0)]
+                #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Set buffer times to the running time of their arrival", type = bool, get = |s: &Self| s.tcp.values().do_timestamp, set = |s: &Self, v| s.tcp.values().do_timestamp = v, default = false)]
+                tcp: TcpSource<$role>,
             }
 
             impl Imp {
-                fn settings(&self) -> MutexGuard<'_, Values> {
-                    lock(&self.settings)
-                }
-
-                fn current_port(&self) -> i32 {
-                    let listener = lock(&self.listener);
-                    let address = listener.as_ref().and_then(|l| l.local_addr().ok());
-                    address.map_or(0, |address| i32::from(address.port()))
-                }
-
-                fn set_caps(&self, caps: Option<gst::Caps>) {
-                    self.settings().caps = caps.clone();
-                    self.driver.announce(move |reader, _| reader.set_caps(caps));
-                }
-
-            }
-
-            #[glib::object_subclass]
-            impl ObjectSubclass for Imp {
-                const NAME: &'static str = $class;
-                type Type = Element;
-                type ParentType = gst::Element;
-
-                fn with_class(klass: &Self::Class) -> Self {
-                    let src_pad = source::source_pad::<Imp>(&crate::kit::template(klass, "src"));
+                fn new(template: impl Fn(&str) -> gst::PadTemplate) -> Self {
+                    let src_pad = source_pad::<Imp>(&template("src"));
                     Imp {
-                        settings: Mutex::new(Values {
-                            host: $host.into(),
-                            port: PORT_DEFAULT,
-                            caps: None,
-                            block_bytes: BLOCK_BYTES_DEFAULT,
-                            timeout_s: 0,
-                            do_timestamp: false,
-                        }),
-                        context: Mutex::default(),
-                        stats: Mutex::default(),
-                        role: Mutex::default(),
-                        counts: Arc::default(),
-                        listener: Mutex::default(),
-                        src_pad,
-                        driver: Driver::default(),
+                        tcp: TcpSource::new($host, src_pad),
                     }
                 }
-            }
-
-            impl ObjectImpl for Imp {
-                crate::kit::properties_with_groups!(context, stats, role);
-
-                fn constructed(&self) {
-                    self.parent_constructed();
-                    let obj = self.obj();
-                    crate::kit::add_pads(obj.upcast_ref(), &[&self.src_pad]);
-                    let counts = self.counts.clone();
-                    *lock(&self.stats) = StatsProperty::new(move || {
-                        gst::Structure::builder("application/x-ts-tcp-stats")
-                            .field("bytes-received", counts.bytes.get())
-                            .field("buffers", counts.buffers.get())
-                            .field("connections", counts.connections.get())
-                            .build()
-                    });
-                }
-            }
-
-            impl GstObjectImpl for Imp {}
-
-            impl ElementImpl for Imp {
-                crate::kit::element_class!($long, "Source/Network", $description; "src": Src Always gst::Caps::new_any());
-                crate::source_life!();
             }
 
             impl SourceElement for Imp {
                 type Producer = TcpReader;
 
                 fn driver(&self) -> &Driver<TcpReader> {
-                    &self.driver
+                    &self.tcp.driver
                 }
 
                 fn src_pad(&self) -> &gst::Pad {
-                    &self.src_pad
+                    &self.tcp.src_pad
                 }
 
                 fn answer_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-                    let latency = (true, self.driver.wait(&self.context), None);
-                    let caps = || self.settings().caps.clone();
-                    source::answer_query(pad, &*self.obj(), query, latency, caps)
+                    self.tcp.answer_query(&*self.obj(), pad, query)
                 }
 
-                /// Elements that call find those that listen: all of a pipeline are READY before any is PAUSED.
                 fn open(&self) -> Result<(), gst::ErrorMessage> {
-                    if <$role as Role>::LISTENS {
-                        let settings = self.settings().clone();
-                        let port = u16::try_from(settings.port).unwrap_or(0);
-                        *lock(&self.listener) = Some(super::listen(&settings.host, port)?);
-                        self.obj().notify("current-port");
-                    }
-                    Ok(())
+                    self.tcp.open(&*self.obj())
                 }
 
                 fn close(&self) {
-                    *lock(&self.listener) = None;
+                    self.tcp.close();
                 }
 
                 fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
-                    let place = lock(&self.context).place(element)?;
-                    let properties = self.settings().clone();
-                    let origin = match lock(&self.listener).as_ref().map(TcpListener::try_clone) {
-                        Some(listener) => Origin::From(listener.map_err(|error| {
-                            gst::error_msg!(gst::ResourceError::OpenRead, ["cannot listen: {error}"])
-                        })?),
-                        None => {
-                            let port = u16::try_from(properties.port).unwrap_or(0);
-                            Origin::To(super::resolve(&properties.host, port)?)
-                        }
-                    };
-                    let settings = Settings {
-                        caps: properties.caps,
-                        block_bytes: properties.block_bytes,
-                        timeout_s: properties.timeout_s,
-                        do_timestamp: properties.do_timestamp,
-                        keep_listening: lock(&self.role).keeps_listening(),
-                    };
-                    let counts = self.counts.clone();
-                    let reader = TcpReader::new(element, &place.shard, origin, settings, counts);
-                    self.driver.add(element, &self.src_pad, place, reader)
-                }
-
-                fn deactivate(&self) {
-                    self.driver.remove();
+                    self.tcp.activate(element)
                 }
             }
         }
@@ -315,7 +331,6 @@ tcp_source!(
     super::Client,
     "127.0.0.1",
     "Host name or address to connect to",
-    0,
     "Thread-sharing TCP client source",
     "Reads from a TCP server on the thread of a shared context"
 );
@@ -325,7 +340,6 @@ tcp_source!(
     super::Server,
     "localhost",
     "Host name or address to listen on",
-    0,
     "Thread-sharing TCP server source",
     "Reads from a TCP client, one at a time, on the thread of a shared context"
 );
