@@ -9,7 +9,7 @@ use threadbare_runtime::{Cx, Precision};
 
 use crate::kit::queue::{Item, Queue, fail_or_report};
 use crate::kit::source::{Produced, Producer};
-use crate::kit::time::{Alarm, RunningTime};
+use crate::kit::time::{ProducerTimer, RunningTime};
 
 /// What the element changes while it runs.
 #[derive(Debug)]
@@ -42,8 +42,7 @@ pub(crate) struct ClockReader {
     /// The offset has been set to the first buffer.
     has_first: bool,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
-    time: RunningTime,
-    alarm: Alarm,
+    timer: ProducerTimer,
     element: glib::WeakRef<gst::Element>,
 }
 
@@ -55,8 +54,7 @@ impl ClockReader {
             held: None,
             has_first: false,
             segment: None,
-            time: RunningTime::default(),
-            alarm: Alarm::default(),
+            timer: ProducerTimer::default(),
             element: element.downgrade(),
         }
     }
@@ -87,7 +85,7 @@ impl ClockReader {
             return Err(Wait::ForPlaying);
         }
         // Without a clock there is nothing to wait for.
-        let Some(now) = self.time.at(cx.now_ns()) else {
+        let Some(now) = self.timer.time().at(cx.now_ns()) else {
             return Ok(());
         };
         let now_ns = now.nseconds();
@@ -124,12 +122,11 @@ impl Producer for ClockReader {
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.alarm.clear(cx);
+        self.timer.clear(cx);
     }
 
     fn set_time(&mut self, time: RunningTime) {
-        self.alarm.cancel_clock_wait();
-        self.time = time;
+        self.timer.set_time(time);
     }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
@@ -140,9 +137,9 @@ impl Producer for ClockReader {
         if let Err(wait) = self.must_wait(cx, &item) {
             self.held = Some(item);
             match wait {
-                Wait::ForPlaying => self.alarm.clear(cx),
+                Wait::ForPlaying => self.timer.clear(cx),
                 Wait::Until(due_ns) => {
-                    (self.alarm).set(cx, &self.time, due_ns, Precision::NotBefore);
+                    (self.timer).set(cx, due_ns, Precision::NotBefore);
                 }
             }
             return Produced::Idle;

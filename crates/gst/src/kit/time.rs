@@ -259,24 +259,29 @@ const READINGS_MAX: usize = 3;
 /// A packet that waited longer in the kernel was not delayed by the network.
 const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
 
-/// Wakes a producer at a running time, on any clock.
+/// The running time of a producer, and its timer at such a time, on any clock.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
+pub(crate) struct ProducerTimer {
+    time: RunningTime,
     /// For a clock other than the context timers': its time, ns, and the wait.
     clock_wait: Option<(u64, gst::ClockId)>,
 }
 
-impl Alarm {
-    /// Replaces the earlier time. Without a clock it never wakes.
-    pub(crate) fn set(
-        &mut self,
-        cx: &Cx<'_>,
-        time: &RunningTime,
-        due_ns: u64,
-        precision: Precision,
-    ) {
-        let clock_ns = due_ns.saturating_add(time.base.ns());
-        if time.is_monotonic {
+impl ProducerTimer {
+    pub(crate) fn time(&self) -> &RunningTime {
+        &self.time
+    }
+
+    /// Waits on the old clock are void.
+    pub(crate) fn set_time(&mut self, time: RunningTime) {
+        self.cancel_clock_wait();
+        self.time = time;
+    }
+
+    /// Replaces the earlier deadline. Without a clock it never wakes.
+    pub(crate) fn set(&mut self, cx: &Cx<'_>, due_ns: u64, precision: Precision) {
+        let clock_ns = due_ns.saturating_add(self.time.base.ns());
+        if self.time.is_monotonic {
             self.cancel_clock_wait();
             cx.set_timer(clock_ns, precision);
             return;
@@ -285,7 +290,7 @@ impl Alarm {
             return;
         }
         self.clear(cx);
-        let Some(clock) = &time.clock else {
+        let Some(clock) = &self.time.clock else {
             return;
         };
         let id = clock.new_single_shot_id(gst::ClockTime::from_nseconds(clock_ns));
@@ -302,15 +307,14 @@ impl Alarm {
         self.cancel_clock_wait();
     }
 
-    /// The clock changed: waits on the old one are void.
-    pub(crate) fn cancel_clock_wait(&mut self) {
+    fn cancel_clock_wait(&mut self) {
         if let Some((_, id)) = self.clock_wait.take() {
             id.unschedule();
         }
     }
 }
 
-impl Drop for Alarm {
+impl Drop for ProducerTimer {
     fn drop(&mut self) {
         self.cancel_clock_wait();
     }

@@ -12,7 +12,7 @@ use crate::kit::pool::PoolOwner;
 use crate::kit::receive::pool_of;
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
-use crate::kit::time::{Alarm, RunningTime};
+use crate::kit::time::{ProducerTimer, RunningTime};
 
 /// What is to be heard.
 pub trait Signal: Send + 'static {
@@ -57,8 +57,7 @@ pub struct Player<S> {
     count: Option<Count>,
     has_opened: bool,
     is_discont: bool,
-    time: RunningTime,
-    alarm: Alarm,
+    timer: ProducerTimer,
     made: Arc<Made>,
     pad: gst::Pad,
     element: glib::WeakRef<gst::Element>,
@@ -99,8 +98,7 @@ impl<S: Signal> Player<S> {
             count: None,
             has_opened: false,
             is_discont: true,
-            time: RunningTime::default(),
-            alarm: Alarm::default(),
+            timer: ProducerTimer::default(),
             made,
             pad: pad.clone(),
             element: element.downgrade(),
@@ -144,7 +142,10 @@ impl<S: Signal> Player<S> {
     }
 
     fn now_ns(&self, cx: &Cx<'_>) -> Option<u64> {
-        self.time.at(cx.now_ns()).map(gst::ClockTime::nseconds)
+        self.timer
+            .time()
+            .at(cx.now_ns())
+            .map(gst::ClockTime::nseconds)
     }
 
     /// The next buffer, if it is time for it.
@@ -158,7 +159,7 @@ impl<S: Signal> Player<S> {
         let samples = u64::from(self.cut.samples_per_buffer);
         let end_ns = count.time_ns(count.done + samples);
         if self.cut.is_live && now_ns.is_none_or(|now_ns| now_ns < end_ns) {
-            self.alarm.set(cx, &self.time, end_ns, Precision::NotBefore);
+            self.timer.set(cx, end_ns, Precision::NotBefore);
             return Produced::Idle;
         }
         let Some(bytes) = (self.cut.samples_per_buffer as usize)
@@ -229,21 +230,21 @@ impl<S: Signal> Producer for Player<S> {
     }
 
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        if self.time.clock().is_none() {
+        if self.timer.time().clock().is_none() {
             let done_ns = self.count.map_or(0, |count| count.time_ns(count.done));
-            self.time = RunningTime::of_context(cx.now_ns().saturating_sub(done_ns));
+            self.timer
+                .set_time(RunningTime::of_context(cx.now_ns().saturating_sub(done_ns)));
         }
         cx.wake_self();
         Ok(())
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.alarm.clear(cx);
+        self.timer.clear(cx);
     }
 
     fn set_time(&mut self, time: RunningTime) {
-        self.alarm.cancel_clock_wait();
-        self.time = time;
+        self.timer.set_time(time);
     }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {

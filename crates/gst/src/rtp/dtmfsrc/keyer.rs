@@ -13,7 +13,7 @@ use crate::kit::pool::PoolOwner;
 use crate::kit::receive::pool_of;
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
-use crate::kit::time::{Alarm, RunningTime};
+use crate::kit::time::{ProducerTimer, RunningTime};
 
 /// Settings of the stream.
 #[derive(Debug, Clone, Copy)]
@@ -47,8 +47,7 @@ pub struct Keyer {
     caps: Option<gst::Caps>,
     has_opened: bool,
     pool: Option<Arc<PoolOwner>>,
-    time: RunningTime,
-    alarm: Alarm,
+    timer: ProducerTimer,
     pad: gst::Pad,
     element: glib::WeakRef<gst::Element>,
 }
@@ -68,8 +67,7 @@ impl Keyer {
             caps: None,
             has_opened: false,
             pool: None,
-            time: RunningTime::default(),
-            alarm: Alarm::default(),
+            timer: ProducerTimer::default(),
             pad: pad.clone(),
             element: element.downgrade(),
         }
@@ -195,20 +193,19 @@ const PACKET_BYTES: usize = 16;
 
 impl Producer for Keyer {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        if !self.time.has_clock() {
-            self.time = RunningTime::of_context(cx.now_ns());
+        if !self.timer.time().has_clock() {
+            self.timer.set_time(RunningTime::of_context(cx.now_ns()));
         }
         cx.wake_self();
         Ok(())
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.alarm.clear(cx);
+        self.timer.clear(cx);
     }
 
     fn set_time(&mut self, time: RunningTime) {
-        self.alarm.cancel_clock_wait();
-        self.time = time;
+        self.timer.set_time(time);
     }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
@@ -223,7 +220,7 @@ impl Producer for Keyer {
                 Err(error) => return Produced::Failed(error),
             }
         }
-        let Some(now) = self.time.at(cx.now_ns()) else {
+        let Some(now) = self.timer.time().at(cx.now_ns()) else {
             return Produced::Idle;
         };
         match self.sender.poll(now.nseconds()) {
@@ -242,9 +239,9 @@ impl Producer for Keyer {
             None => {
                 match self.sender.next_timeout() {
                     Some(due_ns) => {
-                        (self.alarm).set(cx, &self.time, due_ns, Precision::NotBefore);
+                        (self.timer).set(cx, due_ns, Precision::NotBefore);
                     }
-                    None => self.alarm.clear(cx),
+                    None => self.timer.clear(cx),
                 }
                 Produced::Idle
             }

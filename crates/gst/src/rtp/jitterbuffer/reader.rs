@@ -15,7 +15,7 @@ use super::orderer::{Orderer, Rate};
 use crate::kit::lock;
 use crate::kit::queue::{Item, Queue, fail_or_report};
 use crate::kit::source::{Produced, Producer};
-use crate::kit::time::{Alarm, RunningTime};
+use crate::kit::time::{ProducerTimer, RunningTime};
 use crate::rtp::playout::Fields;
 
 /// State shared by both sides.
@@ -46,8 +46,7 @@ pub(super) struct PacketReader {
     list: std::vec::IntoIter<gst::Buffer>,
     shared: Arc<Shared>,
     src_pad: gst::Pad,
-    time: RunningTime,
-    alarm: Alarm,
+    timer: ProducerTimer,
     element: glib::WeakRef<gst::Element>,
 }
 
@@ -63,15 +62,14 @@ impl PacketReader {
             list: Vec::new().into_iter(),
             shared,
             src_pad,
-            time: RunningTime::default(),
-            alarm: Alarm::default(),
+            timer: ProducerTimer::default(),
             element: element.downgrade(),
         }
     }
 
     /// Running time of this pass, if there is a clock.
     fn now_ns(&self, cx: &Cx<'_>) -> Option<u64> {
-        let now_ns = self.time.at(cx.now_ns())?.nseconds();
+        let now_ns = self.timer.time().at(cx.now_ns())?.nseconds();
         let upstream_ns = self.shared.upstream_ns.load(Ordering::Relaxed);
         Some(now_ns.saturating_sub(upstream_ns))
     }
@@ -122,11 +120,11 @@ impl PacketReader {
     fn arm(&mut self, cx: &Cx<'_>) {
         let due_ns = lock(&self.shared.orderer).next_timeout();
         let Some(due_ns) = due_ns else {
-            return self.alarm.clear(cx);
+            return self.timer.clear(cx);
         };
         let upstream_ns = self.shared.upstream_ns.load(Ordering::Relaxed);
         let due_ns = due_ns.saturating_add(upstream_ns);
-        self.alarm.set(cx, &self.time, due_ns, Precision::About);
+        self.timer.set(cx, due_ns, Precision::About);
     }
 }
 
@@ -139,12 +137,11 @@ impl Producer for PacketReader {
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.alarm.clear(cx);
+        self.timer.clear(cx);
     }
 
     fn set_time(&mut self, time: RunningTime) {
-        self.alarm.cancel_clock_wait();
-        self.time = time;
+        self.timer.set_time(time);
     }
 
     fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {}
