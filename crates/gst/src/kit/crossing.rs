@@ -10,10 +10,10 @@ use gst::prelude::*;
 use gst::subclass::prelude::*;
 
 use super::context::{ContextSettings, Place};
+use super::prefetch::{self, ElementMemory};
 use super::queue::{Item, Queue, QueueEnd};
 use super::source::{Driver, Producer};
 use super::time::RunningTime;
-use super::trail::{self, Offer};
 use super::{lock, pad_function};
 
 /// A queue, and the task that empties it.
@@ -68,9 +68,9 @@ impl<P: Producer> Crossing<P> {
         for pad in [sink_pad, &self.end.src_pad] {
             element.add_pad(pad).expect("a new element takes its pads");
         }
-        let offer = Offer::at_end();
-        offer.set([trail::span(self), self.end.items.span()]);
-        offer.attach(element);
+        let memory = ElementMemory::at_end();
+        memory.set([prefetch::span(self), self.end.items.span()]);
+        memory.attach(element);
         self.end.items.follow_links(sink_pad);
     }
 

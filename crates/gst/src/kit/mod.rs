@@ -11,6 +11,7 @@ pub(crate) mod line;
 mod load;
 pub(crate) mod pending;
 pub(crate) mod pool;
+pub(crate) mod prefetch;
 pub(crate) mod queue;
 pub(crate) mod receive;
 pub(crate) mod resolve;
@@ -20,7 +21,6 @@ pub(crate) mod socket;
 pub(crate) mod source;
 pub(crate) mod stats;
 pub(crate) mod time;
-pub(crate) mod trail;
 
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};

@@ -24,8 +24,8 @@ use threadbare_runtime::{CACHE_LINE, Guard, Monitor, Registration, block_on, pre
 
 use self::core::{Actions, DRAINED, ITEM, Popped, Pushed, QueueCore, ROOM};
 use super::pending::{self, Hold};
+use super::prefetch;
 use super::stats::StatsProperty;
-use super::trail;
 
 pub(crate) use self::core::{Failure, Level, Limits, Refusal, WhenFull};
 pub(crate) use self::end::{OwnThread, QueueEnd, QueueReader, fail_or_report};
@@ -118,7 +118,7 @@ impl Queue {
 
     /// Fields that both ends touch for each item.
     pub(crate) fn span(&self) -> (usize, usize) {
-        trail::span(&self.0.monitor)
+        prefetch::span(&self.0.monitor)
     }
 
     /// The same, for the end that takes items out.

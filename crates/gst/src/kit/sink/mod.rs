@@ -185,11 +185,11 @@ impl<R: Renderer> Sink<R> {
         result
     }
 
-    /// Memory that a buffer touches, for [`super::trail::offer`].
+    /// Memory that a buffer touches, for [`super::prefetch::ElementMemory::set`].
     pub(crate) fn spans(&self) -> [(usize, usize); 2] {
         [
-            super::trail::span(&*self.0),
-            super::trail::span(&*self.0.sync),
+            super::prefetch::span(&*self.0),
+            super::prefetch::span(&*self.0.sync),
         ]
     }
 

@@ -22,8 +22,8 @@ use threadbare_runtime::{Agent, AgentHandle, Cx, Ready};
 
 use super::context::{ContextSettings, Place};
 use super::pending::{self, Pending};
+use super::prefetch::BranchMemory;
 use super::time::RunningTime;
-use super::trail::Trail;
 
 pub use self::element::{
     SourceElement, answer_query, change_state, opening_events, send_event, set_clock, source_pad,
@@ -142,7 +142,7 @@ impl<P: Producer> Driver<P> {
             pending: Pending::default(),
             opened: false,
             events: VecDeque::new(),
-            trail: Trail::EMPTY,
+            branch: BranchMemory::EMPTY,
         };
         let handle = place
             .shard
@@ -291,7 +291,7 @@ pub(crate) struct SrcAgent<P> {
     pending: Pending,
     events: VecDeque<gst::Event>,
     producer: P,
-    trail: Trail,
+    branch: BranchMemory,
     element: glib::WeakRef<gst::Element>,
     place: Place,
 }
@@ -320,7 +320,7 @@ impl<P: Producer> Agent for SrcAgent<P> {
 
     #[inline]
     fn prefetch(&self) {
-        self.trail.prefetch();
+        self.branch.prefetch();
         self.producer.prefetch();
     }
 
@@ -501,7 +501,7 @@ impl<P: Producer> SrcAgent<P> {
             let events = self.producer.opening(&self.pad);
             self.push_events(cx, events);
             // After the events: some elements know their memory only once they have the caps.
-            self.trail = Trail::from(&self.pad);
+            self.branch = BranchMemory::from(&self.pad);
         }
     }
 

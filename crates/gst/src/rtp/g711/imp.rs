@@ -12,7 +12,7 @@ use threadbare_rtp::recode::{Config, Encoding, Handled, Recoder};
 use super::line_meter::LineMeter;
 use crate::kit::inline::{self, Inline, InlineElement};
 use crate::kit::lock;
-use crate::kit::trail::{self, Offer};
+use crate::kit::prefetch::{self, ElementMemory};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(
@@ -66,7 +66,7 @@ pub struct RtpG711 {
     recoder: Mutex<Option<Recoder>>,
     /// Since the first packet, while it is switched on. Locked after `recoder`.
     meter: Mutex<Option<LineMeter>>,
-    offer: Offer,
+    memory: ElementMemory,
     inline: Inline,
 }
 
@@ -174,10 +174,10 @@ impl RtpG711 {
                 None => *slot = Some(Recoder::new(config)),
             }
             let recoder = slot.as_ref().expect("it has just been set");
-            self.offer.set([
-                trail::span(recoder.history()),
-                trail::span(&self.recoder),
-                trail::span(&self.inline.src_pad),
+            self.memory.set([
+                prefetch::span(recoder.history()),
+                prefetch::span(&self.recoder),
+                prefetch::span(&self.inline.src_pad),
             ]);
             recoder.config().ssrc
         };
@@ -366,7 +366,7 @@ impl ObjectSubclass for RtpG711 {
             is_measuring: AtomicBool::new(false),
             recoder: Mutex::new(None),
             meter: Mutex::new(None),
-            offer: Offer::default(),
+            memory: ElementMemory::default(),
             inline: Inline::new::<Self, _>(klass, gst::PadFlags::empty()),
         }
     }
@@ -378,7 +378,7 @@ impl ObjectImpl for RtpG711 {
     fn constructed(&self) {
         self.parent_constructed();
         inline::constructed(self);
-        self.offer.attach(&*self.obj());
+        self.memory.attach(&*self.obj());
     }
 }
 

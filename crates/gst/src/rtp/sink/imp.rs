@@ -13,11 +13,11 @@ use threadbare_rtp::session::Event;
 use super::sender::Sender;
 use crate::kit::context::{ContextSettings, Place};
 use crate::kit::lock;
+use crate::kit::prefetch::{self, ElementMemory};
 use crate::kit::resolve::{resolve, resolve_later};
 use crate::kit::sink::{self, LiveSyncProperties, Sink, SinkElement};
 use crate::kit::socket::{self, MulticastSettings, SocketError, format_host_port, split_host_port};
 use crate::kit::stats::StatsProperty;
-use crate::kit::trail::{self, Offer};
 use crate::rtp::session::{FeedbackSettings, Listener, RtpSession, SocketSettings, Sockets};
 use crate::rtp::upstream;
 
@@ -105,7 +105,7 @@ pub struct RtpSink {
     replaced: AtomicU64,
     /// The session and the packets have the same one.
     is_settled: AtomicBool,
-    offer: Offer,
+    memory: ElementMemory,
     sink_pad: gst::Pad,
     sink: OnceLock<Sink<Sender>>,
     opened: Mutex<Option<Opened>>,
@@ -376,12 +376,12 @@ impl SinkElement for RtpSink {
         self.sink()
             .with_renderer(|sender| sender.open(session.clone(), Some(sockets.clone())));
         let own = [
-            trail::span(&self.ssrc),
-            trail::span(&*self.ssrc),
-            trail::span(&self.sink),
-            trail::span(&sockets.rtp),
+            prefetch::span(&self.ssrc),
+            prefetch::span(&*self.ssrc),
+            prefetch::span(&self.sink),
+            prefetch::span(&sockets.rtp),
         ];
-        self.offer.set(own.into_iter().chain(self.sink().spans()));
+        self.memory.set(own.into_iter().chain(self.sink().spans()));
         // The source's place, or a named one. Otherwise the branch's, whose announcement is on its way.
         if session.is_running() || lock(&self.context).is_named() {
             self.start(opened, None)?;
@@ -466,7 +466,7 @@ impl ObjectSubclass for RtpSink {
             has_news: Arc::default(),
             replaced: AtomicU64::new(NO_SSRC),
             is_settled: AtomicBool::new(false),
-            offer: Offer::default(),
+            memory: ElementMemory::default(),
             sink_pad,
             sink: OnceLock::new(),
             opened: Mutex::new(None),
@@ -481,7 +481,7 @@ impl ObjectImpl for RtpSink {
         self.parent_constructed();
         let obj = self.obj();
         crate::kit::add_timed_pad(&*obj, &self.sink_pad);
-        self.offer.attach(&*obj);
+        self.memory.attach(&*obj);
         *lock(&self.stats) = StatsProperty::of(&*obj, |obj| obj.imp().structure());
     }
 }

@@ -19,18 +19,18 @@ use super::lock;
 
 /// Memory that an element uses for each buffer besides its own structure. Sources upstream prefetch it, too.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Offer {
+pub(crate) struct ElementMemory {
     spans: Arc<Mutex<Vec<(usize, usize)>>>,
     /// Downstream of the element belongs to another thread: leave it in that thread's cache.
     is_end: bool,
 }
 
-impl Offer {
+impl ElementMemory {
     /// For an element with another pushing thread behind it.
     pub(crate) fn at_end() -> Self {
-        Offer {
+        ElementMemory {
             is_end: true,
-            ..Offer::default()
+            ..ElementMemory::default()
         }
     }
 
@@ -38,64 +38,64 @@ impl Offer {
     pub(crate) fn attach(&self, element: &impl IsA<gst::Element>) {
         // SAFETY: this copy of the crate alone uses this quark, so the data always has this type, which is Send and Sync. It is set once,
         // before other threads can know the element, and never replaced.
-        unsafe { element.set_qdata(*OFFER, self.clone()) };
+        unsafe { element.set_qdata(*ELEMENT_MEMORY, self.clone()) };
     }
 
-    fn of(element: &gst::Element) -> Option<Offer> {
+    fn of(element: &gst::Element) -> Option<ElementMemory> {
         // SAFETY: the type is the one that `attach` gives this quark; the data is neither replaced nor freed while the
         // caller's reference keeps the element.
         unsafe {
             element
-                .qdata::<Offer>(*OFFER)
-                .map(|offer| offer.as_ref().clone())
+                .qdata::<ElementMemory>(*ELEMENT_MEMORY)
+                .map(|memory| memory.as_ref().clone())
         }
     }
 
-    /// Replaces the offered spans.
+    /// Replaces the spans.
     pub(crate) fn set(&self, spans: impl IntoIterator<Item = (usize, usize)>) {
         *lock(&self.spans) = spans.into_iter().collect();
     }
 }
 
-/// An object's place in memory, for [`offer`].
+/// An object's place in memory, for [`ElementMemory::set`].
 pub(crate) fn span<T: ?Sized>(value: &T) -> (usize, usize) {
     let address = std::ptr::from_ref(value).cast::<u8>() as usize;
     (address, size_of_val(value))
 }
 
-static OFFER: LazyLock<glib::Quark> = LazyLock::new(|| {
-    let name = super::name_of_this_copy("threadbare-offered-memory");
+static ELEMENT_MEMORY: LazyLock<glib::Quark> = LazyLock::new(|| {
+    let name = super::name_of_this_copy("threadbare-element-memory");
     glib::Quark::from_str(&*name.to_string_lossy())
 });
 
 /// The first objects along a branch, as the cache lines that a buffer touches.
-pub(crate) struct Trail {
+pub(crate) struct BranchMemory {
     /// Blocks of 16 lines: the block's number, and which of its lines in the lower 16 bits.
     blocks: [u64; BLOCKS_MAX],
     len: usize,
 }
 
-impl Trail {
-    pub(crate) const EMPTY: Trail = Trail {
+impl BranchMemory {
+    pub(crate) const EMPTY: BranchMemory = BranchMemory {
         blocks: [0; BLOCKS_MAX],
         len: 0,
     };
 
     /// Follows the branch from a source pad, as long as the path is unique.
     pub(crate) fn from(pad: &gst::Pad) -> Self {
-        let mut trail = Trail::EMPTY;
+        let mut branch = BranchMemory::EMPTY;
         if let Some(source) = pad.parent_element() {
-            trail.add_own(&source);
+            branch.add_own(&source);
         }
         let mut pad = pad.clone();
         for _ in 0..ELEMENTS_MAX {
-            trail.add_pad(&pad);
+            branch.add_pad(&pad);
             let Some(peer) = pad.peer() else { break };
-            trail.add_pad(&peer);
+            branch.add_pad(&peer);
             let Some(element) = peer.parent_element() else {
                 break;
             };
-            if trail.add_element(&element) {
+            if branch.add_element(&element) {
                 break;
             }
             let mut sources = element.src_pads().into_iter();
@@ -104,7 +104,7 @@ impl Trail {
                 _ => break,
             }
         }
-        trail
+        branch
     }
 
     /// Memory that `gst_pad_push` and the call of the chain function read.
@@ -144,12 +144,12 @@ impl Trail {
     /// Whether the branch ends there.
     fn add_element(&mut self, element: &gst::Element) -> bool {
         let instance = element.as_ptr() as usize;
-        let offer = Offer::of(element);
-        match &offer {
-            Some(offer) => {
+        let memory = ElementMemory::of(element);
+        match &memory {
+            Some(memory) => {
                 self.add_own(element);
-                for (address, bytes) in lock(&offer.spans).iter() {
-                    self.add(*address, (*bytes).clamp(1, OFFERED_BYTES_MAX));
+                for (address, bytes) in lock(&memory.spans).iter() {
+                    self.add(*address, (*bytes).clamp(1, SPAN_BYTES_MAX));
                 }
             }
             None => {
@@ -160,7 +160,7 @@ impl Trail {
                 );
             }
         }
-        offer.is_some_and(|offer| offer.is_end)
+        memory.is_some_and(|memory| memory.is_end)
     }
 
     /// Adds the lines of `bytes` from `address` on.
@@ -210,15 +210,15 @@ const LINES_OF_BLOCK: usize = 16;
 /// Four elements with their pads: about six objects each.
 const BLOCKS_MAX: usize = 32;
 const ELEMENTS_MAX: usize = 5;
-/// Of one span that an element offers.
-const OFFERED_BYTES_MAX: usize = 8 * CACHE_LINE;
+/// Of one span of an element.
+const SPAN_BYTES_MAX: usize = 8 * CACHE_LINE;
 /// Type, references, lock, parent, flags.
 const OBJECT_BYTES: usize = offset_of!(gst::ffi::GstObject, control_bindings);
 /// Of `GstPadPrivate`: the event cookies and the use count.
 const PAD_PRIVATE_BYTES: usize = 48;
 /// Of the `pthread_mutex_t` in a GRecMutex.
 const MUTEX_BYTES: usize = 40;
-/// For an element without an offer: the part it probably uses for each buffer.
+/// For an element of another plugin: the part it probably uses for each buffer.
 const INSTANCE_BYTES_MAX: usize = 12 * CACHE_LINE;
 /// GObject puts private data before the instance.
 const PRIVATE_BYTES: usize = 8 * CACHE_LINE;
