@@ -59,11 +59,12 @@ fn until(rig: &Rig, last: u32) -> Vec<String> {
                 gst::EventView::Segment(segment) => {
                     let s = segment.segment();
                     format!(
-                        "segment {} {} {} {}",
+                        "segment {} {} {} {} base {}",
                         s.start(),
                         s.stop(),
                         s.time(),
-                        s.rate()
+                        s.rate(),
+                        s.base()
                     )
                 }
                 _ => event.type_().name().to_string(),
@@ -114,6 +115,71 @@ fn a_flushing_seek_asks_the_application_and_opens_a_segment_there() {
             assert_eq!(seen[0].2, [0, start as u64]);
             assert_eq!(seen[0], seen[1], "{format:?} {kind}");
         }
+    }
+}
+
+/// Without a flush, the running time goes on where the data has come to; a seek that changes the end alone goes on there
+/// (GStreamer's design, "seeking"). The twin is GstSegment's own arithmetic, at the end of the data pushed; the stock element
+/// hangs in a seek that does not flush.
+#[test]
+fn a_seek_that_does_not_flush_goes_on_in_running_time() {
+    const SECOND: i64 = 1_000_000_000;
+    use gst::SeekFlags as Flags;
+    use gst::SeekType::{End, None, Set};
+    for format in [gst::Format::Time, gst::Format::Bytes] {
+        let of = |value: i64| gst::GenericFormattedValue::new(format, value);
+        let length = 60 * SECOND;
+        let [_, Side { rig, asked, .. }] = both(&format!(
+            "format={} stream-type=seekable duration={length} size={length}",
+            name(format),
+        ));
+        let mut twin = gst::Segment::new();
+        twin.reset_with_format(format);
+        twin.set_duration(of(length));
+        let (mut expected, mut n) = (vec![0], 0);
+        for (flags, start_type, start, stop_type, stop) in [
+            (Flags::empty(), Set, 5 * SECOND, None, -1),
+            (Flags::empty(), None, -1, Set, 30 * SECOND),
+            (Flags::FLUSH, None, -1, Set, 40 * SECOND),
+            (Flags::FLUSH, Set, 2 * SECOND, None, -1),
+            (Flags::empty(), Set, SECOND, End, -SECOND),
+        ] {
+            let begin = twin.position().value();
+            for _ in 0..2 {
+                let reached = twin.position().value();
+                let mut buffer = numbered(n);
+                let size = buffer.size() as i64;
+                if format == gst::Format::Time {
+                    let buffer = buffer.make_mut();
+                    buffer.set_pts(gst::ClockTime::from_nseconds(reached as u64));
+                    buffer.set_duration(gst::ClockTime::SECOND);
+                    twin.set_position(of(reached + SECOND));
+                } else {
+                    twin.set_position(of(reached + size));
+                }
+                assert!(act(&rig, "push-buffer", &[&buffer]));
+                until(&rig, n);
+                n += 1;
+            }
+            let seek =
+                gst::event::Seek::new(1.0, flags, start_type, of(start), stop_type, of(stop));
+            let drain = rig.drain.clone();
+            assert!(within("a seek", move || drain.push_event(seek)));
+            twin.do_seek(1.0, flags, start_type, of(start), stop_type, of(stop));
+            expected.push(twin.position().value() as u64);
+            let event = rig.event(gst::EventType::Segment);
+            let gst::EventView::Segment(event) = event.view() else {
+                unreachable!()
+            };
+            let got = event.segment();
+            let fields = |s: &gst::Segment| (s.start(), s.stop(), s.time(), s.base());
+            assert_eq!(
+                fields(got),
+                fields(&twin),
+                "{format:?} from {begin}: {flags:?} {start}"
+            );
+        }
+        assert_eq!(asked.try_iter().collect::<Vec<_>>(), expected, "{format:?}");
     }
 }
 

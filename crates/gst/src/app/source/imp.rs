@@ -8,7 +8,7 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use super::reader::{AppReader, Shared};
+use super::reader::{AppReader, OwnSegment, Shared};
 use super::stream::{Stream, StreamType};
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
@@ -65,7 +65,7 @@ pub struct AppSrc {
     #[property(name = "do-timestamp", nick = "Do timestamp", blurb = "Timestamp buffers without a time with the running time of the push", type = bool, get = |s: &Self| s.shared.do_timestamp.load(Relaxed), set = |s: &Self, v| s.shared.do_timestamp.store(v, Relaxed), default = false)]
     #[property(name = "min-latency", nick = "Minimum latency", blurb = "The application's latency, ns, to which the context's wait is added; -1: none", type = i64, get = |s: &Self| s.settings().min_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.min_latency_ns = v), minimum = -1, default = -1)]
     #[property(name = "max-latency", nick = "Maximum latency", blurb = "Longest time push-buffer may block, ns; -1: no limit", type = i64, get = |s: &Self| s.settings().max_latency_ns, set = |s: &Self, v| s.set_latency(|s| s.max_latency_ns = v), minimum = -1, default = -1)]
-    #[property(name = "stream-type", nick = "Stream type", blurb = "Whether the application can seek in its data", type = StreamType, get = |s: &Self| s.settings().stream.kind, set = |s: &Self, v| s.settings().stream.kind = v, builder(StreamType::Stream))]
+    #[property(name = "stream-type", nick = "Stream type", blurb = "Whether the application can seek in its data", type = StreamType, get = |s: &Self| s.settings().stream.kind, set = Self::set_stream_type, builder(StreamType::Stream))]
     #[property(name = "format", nick = "Format", blurb = "Format of segments and seeks", type = gst::Format, get = |s: &Self| s.settings().stream.format, set = |s: &Self, v| s.settings().stream.format = v, builder(gst::Format::Time))]
     #[property(name = "size", nick = "Size", blurb = "Bytes of the stream; -1: unknown", type = i64, get = |s: &Self| s.settings().stream.size, set = |s: &Self, v| s.set_length(|stream| stream.size = v), minimum = -1, default = -1)]
     #[property(name = "duration", nick = "Duration", blurb = "Duration of the stream, ns; the maximum: unknown", type = u64, get = |s: &Self| s.settings().stream.duration.map_or(u64::MAX, gst::ClockTime::nseconds), set = |s: &Self, v| s.set_length(|stream| stream.duration = (v != u64::MAX).then(|| gst::ClockTime::from_nseconds(v))), default = u64::MAX)]
@@ -94,6 +94,12 @@ impl AppSrc {
     fn set_caps(&self, caps: Option<gst::Caps>) {
         self.settings().caps = caps.clone();
         self.driver.announce(move |reader, _| reader.set_caps(caps));
+    }
+
+    fn set_stream_type(&self, kind: StreamType) {
+        self.settings().stream.kind = kind;
+        let is_seekable = kind != StreamType::Stream;
+        self.shared.is_seekable.store(is_seekable, Relaxed);
     }
 
     fn limit(&self, change: impl FnOnce(&mut Settings)) {
@@ -219,13 +225,11 @@ impl AppSrc {
     /// Asks the application for another position and pushes the segment from there. Queued data is dropped, whether the
     /// seek flushes or not. `false`: refused, by the application or for the stream's kind.
     fn seek(&self, seek: &gst::event::Seek<gst::EventRef>) -> bool {
-        let segment = self.settings().stream.after(seek);
-        let Some(segment) = segment else {
+        let stream = self.settings().stream.clone();
+        let after = || stream.after(&lock(&self.shared.segment).segment, seek);
+        if after().is_none() {
             return false;
-        };
-        let Ok(offset) = u64::try_from(segment.position().value()) else {
-            return false;
-        };
+        }
         let seqnum = seek.seqnum();
         let flushes = seek.get().1.contains(gst::SeekFlags::FLUSH);
         if flushes {
@@ -233,14 +237,20 @@ impl AppSrc {
             self.src_pad.push_event(start.build());
         }
         self.items.begin_flush();
-        let is_done = self.obj().emit::<bool>(*SEEK_DATA, &[&offset]);
+        // Again: no item is taken from the queue now, so that the position stands still.
+        let segment = after().and_then(|segment| {
+            let offset = u64::try_from(segment.position().value()).ok()?;
+            let is_done = self.obj().emit::<bool>(*SEEK_DATA, &[&offset]);
+            is_done.then_some(segment)
+        });
+        let is_done = segment.is_some();
+        if let Some(segment) = segment {
+            let seqnum = Some(seqnum);
+            *lock(&self.shared.segment) = OwnSegment { segment, seqnum };
+        }
         let stop = gst::event::FlushStop::builder(true).seqnum(seqnum).build();
         // The queue's mark; the flush itself may not be visible downstream.
         self.items.end_flush(stop.clone());
-        if is_done {
-            self.driver
-                .with_producer(move |reader, _| reader.set_segment(segment, seqnum));
-        }
         if flushes {
             self.driver.end_flush(stop);
         } else {
@@ -397,9 +407,12 @@ impl SourceElement for AppSrc {
     fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
         let place = lock(&self.context).place(element)?;
         let settings = self.settings().clone();
-        let (shared, segment) = (self.shared.clone(), settings.stream.segment());
-        let items = self.items.clone();
-        let reader = AppReader::new(&self.src_pad, items, shared, settings.caps, segment);
+        *lock(&self.shared.segment) = OwnSegment {
+            segment: settings.stream.segment(),
+            seqnum: None,
+        };
+        let (items, shared) = (self.items.clone(), self.shared.clone());
+        let reader = AppReader::new(&self.src_pad, items, shared, settings.caps);
         self.driver.add(element, &self.src_pad, place, reader)?;
         *lock(&self.sample_caps) = None;
         *lock(&self.sample_segment) = None;

@@ -1,16 +1,16 @@
 //! The half of `ts-appsrc` on the context's thread.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::glib::subclass::SignalId;
 use gst::prelude::*;
 use threadbare_runtime::Cx;
 
-use crate::kit::emit_if_heard;
 use crate::kit::queue::{Item, Queue};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::time::RunningTime;
+use crate::kit::{emit_if_heard, lock};
 
 /// Settings that the element changes while the reader runs.
 #[derive(Debug, Default)]
@@ -18,6 +18,68 @@ pub(super) struct Shared {
     pub(super) do_timestamp: AtomicBool,
     /// Enough-data was emitted, and need-data not since.
     pub(super) has_enough: AtomicBool,
+    /// The application can seek: the segment's position follows the data.
+    pub(super) is_seekable: AtomicBool,
+    /// The segment of the data, with the position that has been reached.
+    pub(super) segment: Mutex<OwnSegment>,
+}
+
+/// A segment, and the number of the seek that made it.
+#[derive(Debug)]
+pub(super) struct OwnSegment {
+    pub(super) segment: gst::Segment,
+    pub(super) seqnum: Option<gst::Seqnum>,
+}
+
+impl Default for OwnSegment {
+    fn default() -> Self {
+        OwnSegment {
+            segment: gst::Segment::new(),
+            seqnum: None,
+        }
+    }
+}
+
+impl OwnSegment {
+    fn event(&self) -> gst::Event {
+        let event = gst::event::Segment::builder(&self.segment);
+        match self.seqnum {
+            Some(seqnum) => event.seqnum(seqnum).build(),
+            None => event.build(),
+        }
+    }
+
+    /// The position is at the end of the item now, as in the base class of the stock sources.
+    fn advance(&mut self, item: &Item) {
+        let (last, bytes) = match item {
+            Item::Buffer(buffer) => (&**buffer, buffer.size()),
+            Item::List(list) => {
+                let last = list.len().checked_sub(1).and_then(|last| list.get(last));
+                let Some(last) = last else { return };
+                (last, list.calculate_size())
+            }
+            Item::Event(event) => {
+                if let gst::EventView::Segment(segment) = event.view() {
+                    self.segment = segment.segment().clone();
+                }
+                return;
+            }
+        };
+        let format = self.segment.format();
+        let reached = match format {
+            gst::Format::Time => {
+                let duration = last.duration().unwrap_or(gst::ClockTime::ZERO);
+                let end = last.pts().map(|begin| begin + duration);
+                end.and_then(|end| i64::try_from(end.nseconds()).ok())
+            }
+            gst::Format::Bytes => Some(self.segment.position().value() + bytes as i64),
+            _ => None,
+        };
+        if let Some(reached) = reached {
+            let reached = gst::GenericFormattedValue::new(format, reached);
+            self.segment.set_position(reached);
+        }
+    }
 }
 
 /// Pushes the application's items from the queue; asks for more when it is empty.
@@ -26,9 +88,6 @@ pub struct AppReader {
     shared: Arc<Shared>,
     time: RunningTime,
     caps: Option<gst::Caps>,
-    segment: gst::Segment,
-    /// That of the seek which made the segment.
-    seqnum: Option<gst::Seqnum>,
     /// Need-data was emitted, and nothing has come since.
     has_asked: bool,
     is_open: bool,
@@ -41,15 +100,12 @@ impl AppReader {
         items: Queue,
         shared: Arc<Shared>,
         caps: Option<gst::Caps>,
-        segment: gst::Segment,
     ) -> Self {
         AppReader {
             items,
             shared,
             time: RunningTime::default(),
             caps,
-            segment,
-            seqnum: None,
             has_asked: false,
             is_open: false,
             pad: pad.clone(),
@@ -64,18 +120,26 @@ impl AppReader {
         Some(gst::event::Caps::new(caps))
     }
 
-    /// Sets the segment of later buffers.
-    pub(super) fn set_segment(&mut self, segment: gst::Segment, seqnum: gst::Seqnum) {
-        self.segment = segment;
-        self.seqnum = Some(seqnum);
+    pub(super) fn segment_event(&self) -> gst::Event {
+        lock(&self.shared.segment).event()
     }
 
-    pub(super) fn segment_event(&self) -> gst::Event {
-        let event = gst::event::Segment::builder(&self.segment);
-        match self.seqnum {
-            Some(seqnum) => event.seqnum(seqnum).build(),
-            None => event.build(),
+    /// The next item, with its time. A seek that has flushed the queue finds the position after all items taken before.
+    fn take(&self, cx: &Cx<'_>) -> Option<Item> {
+        let mut follows =
+            (self.shared.is_seekable.load(Relaxed)).then(|| lock(&self.shared.segment));
+        let mut item = self.items.pop(|| cx.waker())?;
+        if let Item::Buffer(buffer) = &mut item
+            && self.shared.do_timestamp.load(Relaxed)
+        {
+            self.stamp(cx.now_ns(), buffer);
         }
+        match &mut follows {
+            Some(segment) => segment.advance(&item),
+            None if matches!(item, Item::Event(_)) => lock(&self.shared.segment).advance(&item),
+            None => {}
+        }
+        Some(item)
     }
 
     fn ask(&mut self) {
@@ -123,7 +187,7 @@ impl Producer for AppReader {
     }
 
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        let Some(item) = self.items.pop(|| cx.waker()) else {
+        let Some(item) = self.take(cx) else {
             // The signal's handler may push at once: then there is more.
             let asked_before = self.has_asked;
             self.ask();
@@ -135,12 +199,7 @@ impl Producer for AppReader {
         };
         self.has_asked = false;
         match item {
-            Item::Buffer(mut buffer) => {
-                if self.shared.do_timestamp.load(Relaxed) {
-                    self.stamp(cx.now_ns(), &mut buffer);
-                }
-                Produced::Buffer(buffer)
-            }
+            Item::Buffer(buffer) => Produced::Buffer(buffer),
             Item::List(list) => Produced::List(list),
             // The first sample's caps and segment are the opening's.
             Item::Event(event) => match event.view() {
@@ -148,14 +207,7 @@ impl Producer for AppReader {
                     self.caps = Some(caps.caps_owned());
                     Produced::Again
                 }
-                gst::EventView::Segment(segment) => {
-                    self.segment = segment.segment().clone();
-                    if self.is_open {
-                        Produced::Event(event)
-                    } else {
-                        Produced::Again
-                    }
-                }
+                gst::EventView::Segment(_) if !self.is_open => Produced::Again,
                 _ => Produced::Event(event),
             },
         }
@@ -175,6 +227,14 @@ impl Producer for AppReader {
 
     fn end_flush(&mut self, event: gst::Event) -> Option<gst::Event> {
         self.items.resume();
+        if let gst::EventView::FlushStop(stop) = event.view()
+            && stop.resets_time()
+        {
+            // Running time begins at 0 again.
+            let mut own = lock(&self.shared.segment);
+            let zero = gst::GenericFormattedValue::new(own.segment.format(), 0);
+            own.segment.set_base(zero);
+        }
         Some(event)
     }
 

@@ -83,13 +83,19 @@ impl Stream {
         }
     }
 
-    /// The segment after a seek, if the stream can do it.
-    pub(super) fn after(&self, seek: &gst::event::Seek<gst::EventRef>) -> Option<gst::Segment> {
+    /// The segment that follows `current`, with its position, after a seek, if the stream can do it. Without a flush, running
+    /// time goes on from that position.
+    pub(super) fn after(
+        &self,
+        current: &gst::Segment,
+        seek: &gst::event::Seek<gst::EventRef>,
+    ) -> Option<gst::Segment> {
         let (rate, flags, start_type, start, stop_type, stop) = seek.get();
-        if self.kind == StreamType::Stream || rate <= 0.0 || start.format() != self.format {
+        let is_own = start.format() == self.format && current.format() == self.format;
+        if self.kind == StreamType::Stream || rate <= 0.0 || !is_own {
             return None;
         }
-        let mut segment = self.segment();
+        let mut segment = current.clone();
         let end = gst::GenericFormattedValue::new(self.format, -1);
         segment.set_duration(self.length(self.format).unwrap_or(end));
         segment.do_seek(rate, flags, start_type, start, stop_type, stop)?;
