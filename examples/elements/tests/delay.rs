@@ -186,3 +186,40 @@ fn a_thread_that_may_wait_waits() {
     let buffers = seen.iter().filter(|what| what.starts_with("buffer"));
     assert_eq!(buffers.count(), 3);
 }
+
+/// The state changes on another thread while the source's waits: with the pad's end, the wait ends.
+#[test]
+fn a_stop_releases_a_thread_that_waits() {
+    let pipe = Pipe::playing(&format!(
+        "audiotestsrc ! ts-exampledelay name=delay delay={HOUR_MS} ! fakesink name=out async=false"
+    ));
+    let delay = pipe.get("delay");
+    let level = delay.clone();
+    eventually("the caps have come", || {
+        let pad = level.static_pad("sink").unwrap();
+        pad.current_caps().is_some()
+    });
+    let (send, stopped) = channel();
+    std::thread::spawn(move || send.send(delay.set_state(gst::State::Ready)));
+    let result = stopped.recv_timeout(DEADLINE).expect("it hangs");
+    result.unwrap();
+}
+
+/// A branch of a tee that waits for room is unlinked: the other branch goes on.
+#[test]
+fn an_unlinked_filter_holds_up_no_source() {
+    let pipe = Pipe::playing(&format!(
+        "ts-appsrc name=in max-buffers=0 context=delay ! tee name=t \
+         t. ! fakesink name=out sync=false async=false \
+         t. ! ts-exampledelay name=delay delay={HOUR_MS} ! fakesink async=false"
+    ));
+    let source = pipe.get("in");
+    for _ in 0..100 {
+        pipe.push(1, "application/x-one");
+    }
+    let level = || source.property::<u64>("current-level-buffers");
+    eventually("it is held", || (1..100).contains(&level()));
+    let pad = pipe.get("delay").static_pad("sink").unwrap();
+    pad.peer().unwrap().unlink(&pad).unwrap();
+    eventually("the other branch goes on", || level() == 0);
+}

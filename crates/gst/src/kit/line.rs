@@ -3,7 +3,8 @@
 //! A filter that has to wait (for a time, an answer, a device) must not do so in `chain` on a context's thread. It puts
 //! the rest of its work, up to the push, into its line as a future. The source that pushed drives the line
 //! ([`super::pending`]) and is held up when the line is full. On an ordinary thread, which may wait, `pass` returns
-//! when the line is empty.
+//! when the line is empty. A wait for room ends when the filter's pad is unlinked: another branch of the source is not
+//! concerned.
 //!
 //! | field | who |
 //! |---|---|
@@ -11,7 +12,7 @@
 
 use std::collections::VecDeque;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use gst::prelude::*;
@@ -26,6 +27,31 @@ struct Shared {
     state: Monitor<State>,
     /// Above this number the source is held up.
     works_max: usize,
+    /// The pad that buffers come from.
+    pad: OnceLock<gst::glib::WeakRef<gst::Pad>>,
+}
+
+impl Shared {
+    /// Waits for room end.
+    fn unlink(&self) {
+        let mut state = self.state.lock();
+        state.unlinks += 1;
+        state.wake(ROOM);
+    }
+
+    fn is_unlinked(&self) -> bool {
+        self.pad().is_some_and(|pad| !pad.is_linked())
+    }
+
+    /// The pad flushes or is deactivated: what came before was cleared.
+    fn is_flushing(&self) -> bool {
+        let flags = self.pad().map(|pad| pad.pad_flags());
+        flags.is_some_and(|flags| flags.contains(gst::PadFlags::FLUSHING))
+    }
+
+    fn pad(&self) -> Option<gst::Pad> {
+        self.pad.get()?.upgrade()
+    }
 }
 
 #[derive(Default)]
@@ -37,6 +63,8 @@ struct State {
     failed: Option<gst::FlowError>,
     /// Counts flushes, so that a piece of work that was running during one is not put back.
     flushes: u64,
+    /// How often the pad was unlinked.
+    unlinks: u64,
 }
 
 /// The driver looks at its work again.
@@ -51,7 +79,20 @@ impl Line {
         Line(Arc::new(Shared {
             state: Monitor::new(State::default()),
             works_max,
+            pad: OnceLock::new(),
         }))
+    }
+
+    /// Ends waits for room when the pad that buffers come from is unlinked.
+    fn follow_links(&self, pad: &gst::Pad) {
+        if self.0.pad.set(pad.downgrade()).is_ok() {
+            let line = Arc::downgrade(&self.0);
+            pad.connect_unlinked(move |_, _| {
+                if let Some(line) = line.upgrade() {
+                    line.unlink();
+                }
+            });
+        }
     }
 
     /// Handles a buffer in a pad function: queues `work` behind the line's earlier pieces. Pieces are polled one after
@@ -64,15 +105,23 @@ impl Line {
         &self,
         work: impl Future<Output = Result<(), gst::FlowError>> + Send + 'static,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let (drives, is_full) = {
+        let (drives, is_full, unlinks) = {
             let mut state = self.0.state.lock();
             if let Some(error) = state.failed.take() {
                 return Err(error);
             }
             state.works.push_back(Box::pin(work));
             let drives = !std::mem::replace(&mut state.is_driven, true);
-            (drives, state.works.len() > self.0.works_max)
+            let is_full = state.works.len() > self.0.works_max;
+            (drives, is_full, state.unlinks)
         };
+        if self.0.is_flushing() {
+            self.clear();
+            if drives {
+                self.0.state.lock().is_driven = false;
+            }
+            return Err(gst::FlowError::Flushing);
+        }
         if drives {
             let drive = Drive {
                 shared: self.0.clone(),
@@ -82,11 +131,17 @@ impl Line {
             pending::wait(Hold::Nobody, drive)?;
         }
         if is_full {
+            if self.0.is_unlinked() {
+                // This push was under way, and the number is that of after the news.
+                self.0.unlink();
+            }
             let works_max = self.0.works_max;
-            let has_room = move |state: &mut Guard<'_, State>| match state.works.len() <= works_max
-            {
-                true => Poll::Ready(Ok(())),
-                false => Poll::Pending,
+            let has_room = move |state: &mut Guard<'_, State>| {
+                let is_over = state.works.len() <= works_max || state.unlinks != unlinks;
+                match is_over {
+                    true => Poll::Ready(Ok(())),
+                    false => Poll::Pending,
+                }
             };
             let line = self.0.clone();
             let room = threadbare_runtime::until(line, |line| &line.state, ROOM, has_room);
@@ -104,6 +159,7 @@ impl Line {
         src_pad: &gst::Pad,
         event: gst::Event,
     ) -> bool {
+        self.follow_links(sink_pad);
         // Also drops arrivals during the flush. The flush's end, though serialized, waits for nothing.
         let is_flush = matches!(
             event.type_(),
@@ -299,6 +355,29 @@ mod tests {
         bench.allow(0);
         bench.allow(1);
         assert_eq!(bench.done(), [] as [u32; 0]);
+    }
+
+    /// As a tee's branch that is removed while it waits for room: its source goes on, and the line keeps its work.
+    #[test]
+    fn a_wait_for_room_ends_quietly_when_the_pad_is_unlinked() {
+        gst::init().unwrap();
+        let src = gst::Pad::builder(gst::PadDirection::Src).build();
+        let sink = gst::Pad::builder(gst::PadDirection::Sink).build();
+        src.link(&sink).unwrap();
+        sink.set_active(true).unwrap();
+        let (line, bench, mut pending) = (Line::new(0), Bench::default(), Pending::default());
+        line.follow_links(&sink);
+        scope(&mut pending, || line.pass(bench.work(0)).unwrap());
+        assert!(poll(&mut pending).is_pending() && pending.holds());
+        src.unlink(&sink).unwrap();
+        assert!(poll(&mut pending).is_pending() && !pending.holds());
+        // A push that was under way during the unlink.
+        scope(&mut pending, || line.pass(bench.work(1)).unwrap());
+        assert!(poll(&mut pending).is_pending() && !pending.holds());
+        bench.allow(0);
+        bench.allow(1);
+        assert_eq!(poll(&mut pending), Poll::Ready(Ok(())));
+        assert_eq!(bench.done(), [0, 1]);
     }
 
     #[test]

@@ -134,6 +134,13 @@ where
                 },
             )
         })
+        // With the pad's end, waits end: its streaming thread may be in one.
+        .activatemode_function(|_, parent, _, active| {
+            if !active {
+                pad_function::<T, _>(parent, || (), |imp| imp.line().clear());
+            }
+            Ok(())
+        })
         .flags(gst::PadFlags::PROXY_CAPS)
         .build();
     let src_pad = gst::Pad::builder_from_template(src)
