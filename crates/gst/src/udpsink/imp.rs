@@ -190,9 +190,7 @@ impl UdpSink {
             let imp = obj.imp();
             match answer {
                 Ok(address) => {
-                    let is_wanted = imp
-                        .sender(|sender| sender.clients.set_address(id, address) && sender.is_open);
-                    if is_wanted {
+                    if imp.sender(|sender| sender.clients.set_address(id, address)) {
                         imp.open_or_warn(address);
                     }
                 }
@@ -295,11 +293,14 @@ impl UdpSink {
         })
     }
 
-    /// Ensures a socket of the address's family, and membership in its multicast group.
+    /// Ensures a socket of the address's family, and membership in its multicast group; not after the close.
     fn open_for(&self, address: SocketAddr) -> Result<(), SocketError> {
         let settings = self.settings().clone();
-        // Held to the end: one thread at a time opens sockets.
+        // Held to the end: one thread at a time opens or closes sockets.
         let mut memberships = lock(&self.memberships);
+        if !self.sender(|sender| sender.is_open) {
+            return Ok(());
+        }
         let udp = match self.socket_for(address.ip()) {
             Some(udp) => udp,
             None if address.is_ipv6() && settings.force_ipv4 => return Ok(()),
@@ -466,8 +467,12 @@ impl SinkElement for UdpSink {
     }
 
     fn close(&self) {
-        self.leave_groups();
         let settings = self.settings().clone();
+        // An address may be on its way to `open_for`.
+        let mut memberships = lock(&self.memberships);
+        for membership in memberships.drain(..) {
+            self.leave(membership);
+        }
         let sockets = self.sender(|sender| {
             sender.forget();
             sender.is_open = false;
@@ -615,5 +620,27 @@ impl URIHandlerImpl for UdpSink {
         let (host, port) = parsed.first().ok_or_else(bad)?;
         self.set_first_client(Some(host.clone()), Some(*port));
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gst::prelude::*;
+
+    /// The answer for a name is on its way while the element closes.
+    #[test]
+    fn an_answer_after_the_close_opens_no_socket() {
+        gst::init().unwrap();
+        let element = glib::Object::new::<super::super::UdpSink>();
+        for state in [gst::State::Ready, gst::State::Null] {
+            element.set_state(state).unwrap();
+        }
+        for address in ["127.0.0.1:9", "239.255.0.9:9"] {
+            element.imp().open_or_warn(address.parse().unwrap());
+        }
+        let socket = element.property::<Option<gio::Socket>>("used-socket");
+        assert!(socket.is_none());
+        assert!(lock(&element.imp().memberships).is_empty());
     }
 }

@@ -23,6 +23,8 @@ pub struct Sender {
     /// Where to continue after a full socket: in the part of a list that follows this many buffers, or in the buffer.
     resume: Position,
     sent_of_list: usize,
+    /// What is tried again is in the statistics already.
+    is_counted: bool,
     /// Buffers of lists, besides the first ones: the sink counts a list as one.
     pub(super) more_of_lists: u64,
 }
@@ -40,6 +42,7 @@ impl Sender {
     pub(super) fn forget(&mut self) {
         self.reset();
         self.sent_of_list = 0;
+        self.is_counted = false;
     }
 
     /// The clients have changed: a partly sent packet is sent again.
@@ -49,13 +52,20 @@ impl Sender {
 
     /// Sends to every client, each buffer to all before the next one. `None` stands for a buffer that is unreadable.
     fn send_all(&mut self, buffers: &[Option<Pieces<'_>>]) -> Rendered {
-        let mut at = std::mem::take(&mut self.resume);
-        if at == Position::default() {
+        if !std::mem::replace(&mut self.is_counted, true) {
             let bytes =
                 |pieces: &Option<Pieces<'_>>| pieces.map_or(0, |pieces| pieces.len() as u64);
             self.bytes_to_serve += buffers.iter().map(bytes).sum::<u64>();
             self.errors += buffers.iter().filter(|pieces| pieces.is_none()).count() as u64;
         }
+        let rendered = self.send_rest(buffers);
+        self.is_counted = rendered != Rendered::Done;
+        rendered
+    }
+
+    /// Sends what was not sent before.
+    fn send_rest(&mut self, buffers: &[Option<Pieces<'_>>]) -> Rendered {
+        let at = std::mem::take(&mut self.resume);
         // The usual case: one buffer, one client, and nothing to collect.
         if let [Some(_)] = buffers
             && let [only] = self.clients.all()
@@ -67,7 +77,7 @@ impl Sender {
                 _ => Rendered::Done,
             };
         }
-        let mut run = [Position::default(); SEND_BATCH_MAX];
+        let (mut at, mut run) = (at, [Position::default(); SEND_BATCH_MAX]);
         loop {
             let (count, next) = self.collect(buffers, at, &mut run);
             if count == 0 {
@@ -195,5 +205,53 @@ impl Renderer for Sender {
 
     fn flush(&mut self) {
         self.forget();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kit::socket::GivenSocket;
+    use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
+
+    /// Bytes to serve are those of the packets taken in, however often a full socket has them tried again. A TCP socket, which
+    /// ignores the destination, can be filled.
+    #[test]
+    fn a_packet_that_is_tried_again_is_counted_once() {
+        gst::init().unwrap();
+        for clients in 1..=2 {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (mut far, _) = listener.accept().unwrap();
+            let given = GivenSocket::new(gio::Socket::from_fd(near.into()).unwrap());
+            let mut sender = Sender {
+                v4: Some(Udp::sharing(&given).unwrap()),
+                ..Sender::default()
+            };
+            for port in 1..=clients {
+                sender.clients.add("127.0.0.1", port, 0);
+            }
+            let packet = gst::Buffer::from_slice([7; 50_000]);
+            let mut taken = 0;
+            loop {
+                taken += packet.size() as u64;
+                if sender.render(&packet) != Rendered::Done {
+                    break;
+                }
+            }
+            for _ in 0..3 {
+                assert_eq!(sender.render(&packet), Rendered::Blocked);
+            }
+            assert_eq!(sender.bytes_to_serve, taken, "{clients} clients");
+            let mut room = vec![0; 1 << 20];
+            while sender.render(&packet) != Rendered::Done {
+                assert!(far.read(&mut room).unwrap() > 0);
+            }
+            assert_eq!(sender.bytes_to_serve, taken, "{clients} clients");
+            sender.render(&packet);
+            let next = taken + packet.size() as u64;
+            assert_eq!(sender.bytes_to_serve, next, "the next one counts");
+        }
     }
 }
