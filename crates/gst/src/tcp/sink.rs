@@ -266,7 +266,7 @@ impl Agent for ClientAgent {
 struct Acceptor {
     listener: TcpListener,
     clients: Arc<Clients>,
-    /// No descriptor was available for the last caller.
+    /// The listener is not watched for a while: there was no descriptor for a caller, or no memory to watch it.
     is_resting: bool,
     /// That was reported.
     has_warned: bool,
@@ -276,19 +276,19 @@ struct Acceptor {
 
 impl Acceptor {
     fn watch(&mut self, cx: &Cx<'_>) {
-        self.is_resting = false;
-        if let Err(error) = cx.register(self.listener.as_fd(), 0, Interest::Read) {
-            gst::warning!(crate::kit::CAT, "cannot watch the socket: {error}");
+        match cx.register(self.listener.as_fd(), 0, Interest::Read) {
+            Ok(()) => self.is_resting = false,
+            Err(error) => self.rest(cx, "cannot watch the socket", &error),
         }
     }
 
-    /// Until descriptors may be available again.
-    fn rest(&mut self, cx: &Cx<'_>, error: &std::io::Error) {
+    /// Until descriptors or memory may be available again.
+    fn rest(&mut self, cx: &Cx<'_>, what: &str, error: &std::io::Error) {
         self.is_resting = true;
-        cx.deregister(self.listener.as_fd());
         cx.set_timer(cx.now_ns() + EXHAUSTED_PAUSE_NS, Precision::About);
         if !std::mem::replace(&mut self.has_warned, true) {
-            gst::warning!(crate::kit::CAT, "cannot accept a client: {error}");
+            let path = self.clients.path();
+            gst::warning!(crate::kit::CAT, "{path}: {what}: {error}");
         }
     }
 
@@ -347,6 +347,9 @@ impl Agent for Acceptor {
         if self.is_resting {
             self.watch(cx);
         }
+        if self.is_resting {
+            return;
+        }
         for _ in 0..ACCEPTED_MAX {
             match self.listener.accept() {
                 Ok((stream, address)) => {
@@ -355,7 +358,10 @@ impl Agent for Acceptor {
                 }
                 // No caller is there, or it has gone again.
                 Err(error) if is_of_caller(&error) => return,
-                Err(error) => return self.rest(cx, &error),
+                Err(error) => {
+                    cx.deregister(self.listener.as_fd());
+                    return self.rest(cx, "cannot accept a client", &error);
+                }
             }
         }
     }
@@ -599,3 +605,45 @@ const BYTES_MAX_DEFAULT: u64 = 32 << 20;
 const CLIENTS_MAX_DEFAULT: u32 = 256;
 /// Clients accepted at once, before the neighbours' turn.
 const ACCEPTED_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+    use std::os::fd::OwnedFd;
+    use std::time::{Duration, Instant};
+
+    /// The kernel may refuse to watch a socket for a while, for lack of memory (epoll_ctl(2)). What it never watches, a
+    /// regular file, stands for such a socket.
+    #[test]
+    fn a_listener_that_cannot_be_watched_is_tried_again() {
+        gst::init().unwrap();
+        let settings = threadbare_runtime::Settings::default();
+        let context = threadbare_runtime::Context::acquire("unwatched", settings).unwrap();
+        let shard = context.shards()[0].clone();
+        let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+        let clients = Arc::new(Clients::default());
+        let acceptor = Acceptor {
+            listener: file.into(),
+            clients: clients.clone(),
+            is_resting: false,
+            has_warned: false,
+            has_told_of_refusal: false,
+        };
+        let handle = shard.call(|local| local.add_agent(acceptor)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        handle.command(|acceptor: &mut Acceptor, cx| {
+            acceptor.watch(cx);
+            acceptor.listener = listener;
+        });
+        let _caller = TcpStream::connect(address).unwrap();
+        let end = Instant::now() + Duration::from_secs(30);
+        while clients.added.load(Relaxed) == 0 {
+            assert!(Instant::now() < end, "the caller is not taken in");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        handle.remove();
+    }
+}
