@@ -337,3 +337,23 @@ fn goes_up_and_down_and_works_each_time() {
         rig.to(gst::State::Null);
     }
 }
+
+/// A limit of time counts what is there when it is set.
+#[test]
+fn a_limit_of_time_that_is_set_late_counts_at_once() {
+    let rig = sink("max-buffers=0 async=false", gst::State::Playing);
+    let ten_ms = |n: u32| {
+        let mut buffer = timed(n, u64::from(n) * 10 * gst::ClockTime::MSECOND);
+        buffer.make_mut().set_duration(10 * gst::ClockTime::MSECOND);
+        buffer
+    };
+    for n in 0..2 {
+        rig.push(ten_ms(n)).unwrap();
+    }
+    rig.element.set_property("max-time", 20_000_000_u64);
+    let (feed, third) = (rig.feed.clone(), ten_ms(2));
+    let pushed = until_it_waits(move || feed.push(third));
+    assert!(!pushed.is_finished());
+    assert_eq!(of(&pull(&rig.element).unwrap()), 0);
+    pushed.join().unwrap().unwrap();
+}

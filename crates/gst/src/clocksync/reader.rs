@@ -85,12 +85,11 @@ impl ClockReader {
             return Err(Wait::ForPlaying);
         }
         // Without a clock there is nothing to wait for.
-        let Some(now) = self.timer.time().at(cx.now_ns()) else {
+        let Some(now_ns) = self.timer.time().signed_at(cx.now_ns()) else {
             return Ok(());
         };
-        let now_ns = now.nseconds();
         if self.shared.to_first.load(Relaxed) && !std::mem::replace(&mut self.has_first, true) {
-            let offset_ns = i64::try_from(now_ns).unwrap_or(i64::MAX) - running_ns;
+            let offset_ns = now_ns - running_ns;
             self.shared.offset_ns.store(offset_ns, Relaxed);
             if let Some(element) = self.element.upgrade() {
                 element.notify("ts-offset");
@@ -101,7 +100,7 @@ impl ClockReader {
             .saturating_add(self.shared.offset_ns.load(Relaxed))
             .saturating_add_unsigned(upstream_ns);
         match u64::try_from(due_ns) {
-            Ok(due_ns) if due_ns > now_ns => Err(Wait::Until(due_ns)),
+            Ok(due_at_ns) if due_ns > now_ns => Err(Wait::Until(due_at_ns)),
             _ => Ok(()),
         }
     }

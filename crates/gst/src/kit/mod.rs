@@ -9,6 +9,7 @@ pub(crate) mod crossing;
 pub(crate) mod inline;
 pub(crate) mod line;
 mod load;
+pub(crate) mod locked;
 pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod prefetch;

@@ -83,28 +83,32 @@ impl RunningTime {
         }
     }
 
-    /// Running time at `now_ns` of the context's clock, read in this pass. `None` without a clock.
+    /// Running time at `now_ns` of the context's clock, read in this pass; 0 before the base time. `None` without a clock.
     #[inline]
     pub fn at(&self, now_ns: u64) -> Option<gst::ClockTime> {
+        let running_ns = self.signed_at(now_ns)?;
+        Some(gst::ClockTime::from_nseconds(
+            running_ns.max(0).unsigned_abs(),
+        ))
+    }
+
+    /// The same in ns; negative before the base time.
+    #[inline]
+    pub(crate) fn signed_at(&self, now_ns: u64) -> Option<i64> {
         let clock_ns = if self.is_monotonic {
             now_ns
         } else {
             self.clock.as_ref()?.time().nseconds()
         };
-        Some(gst::ClockTime::from_nseconds(
-            clock_ns.saturating_sub(self.base.ns()),
-        ))
+        // Both are far below 2^63 ns, which are 292 years.
+        Some(clock_ns.wrapping_sub(self.base.ns()).cast_signed())
     }
 
-    /// Running time now, ns. `None` without a clock.
+    /// Running time now, ns; negative before the base time. `None` without a clock.
     #[inline]
-    pub(crate) fn now_ns(&self) -> Option<u64> {
-        let clock_ns = if self.is_monotonic {
-            clock_now_ns()
-        } else {
-            self.clock.as_ref()?.time().nseconds()
-        };
-        Some(clock_ns.saturating_sub(self.base.ns()))
+    pub(crate) fn now_ns(&self) -> Option<i64> {
+        let clock_ns = if self.is_monotonic { clock_now_ns() } else { 0 };
+        self.signed_at(clock_ns)
     }
 
     /// Completes at this running time, ns; on a context's thread and in `block_on` alike. At once without a clock.

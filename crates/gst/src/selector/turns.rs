@@ -267,7 +267,7 @@ impl State {
     /// The present, for what is fresh: by the clock, or the position of the output.
     fn now_ns(&self) -> Option<u64> {
         match self.sync_mode {
-            SyncMode::Clock => self.time.now_ns(),
+            SyncMode::Clock => self.time.now_ns().map(|ns| ns.max(0).unsigned_abs()),
             SyncMode::ActiveSegment => self.position_ns,
         }
     }
@@ -345,7 +345,10 @@ impl State {
         };
         if self.sync_mode == SyncMode::Clock {
             // Without a clock there is nothing to wait for.
-            let is_due = self.time.now_ns().is_none_or(|now_ns| now_ns >= time_ns);
+            let is_due = self
+                .time
+                .now_ns()
+                .is_none_or(|now_ns| u64::try_from(now_ns).is_ok_and(|now_ns| now_ns >= time_ns));
             return is_due.then_some(Verdict::Drop);
         }
         // Held until the output is past its beginning, so that a switch goes on without a gap; without an output that moves there is nothing to hold it for.

@@ -188,10 +188,8 @@ impl SinkElement for AppSink {
     }
 
     fn notice_event(&self, event: &gst::Event) {
-        if matches!(
-            event.type_(),
-            gst::EventType::Caps | gst::EventType::Segment
-        ) {
+        // The sink itself gives segments.
+        if event.type_() == gst::EventType::Caps {
             self.sink().queue_event(event.clone());
         }
     }

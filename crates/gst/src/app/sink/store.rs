@@ -8,6 +8,7 @@ use crate::kit::sink::{Rendered, Renderer};
 /// A bounded store of samples; under the sink's lock.
 pub struct Store {
     samples: VecDeque<gst::Sample>,
+    /// Without the time, which is computed when a limit asks for it.
     level: Level,
     pub(super) max: Level,
     preroll: Option<gst::Sample>,
@@ -20,6 +21,8 @@ pub struct Store {
     is_stopped: bool,
     pub(super) dropped: u64,
     pub(super) news: News,
+    /// Removed, and not to be dropped under the lock.
+    discarded: Vec<gst::Sample>,
 }
 
 /// What the store holds, or its limits; 0: no limit.
@@ -60,6 +63,7 @@ impl Default for Store {
             is_stopped: true,
             dropped: 0,
             news: News::default(),
+            discarded: Vec::new(),
         }
     }
 }
@@ -105,7 +109,7 @@ impl Store {
         let (level, max) = (&self.level, &self.max);
         (max.buffers > 0 && level.buffers >= max.buffers)
             || (max.bytes > 0 && level.bytes >= max.bytes)
-            || (max.time_ns > 0 && level.time_ns >= max.time_ns)
+            || (max.time_ns > 0 && self.time_ns() >= max.time_ns)
     }
 
     fn remove_first(&mut self) -> Option<gst::Sample> {
@@ -113,7 +117,6 @@ impl Store {
         let of = size_of(&sample);
         self.level.buffers = self.level.buffers.saturating_sub(of.buffers);
         self.level.bytes = self.level.bytes.saturating_sub(of.bytes);
-        self.retime();
         Some(sample)
     }
 
@@ -126,30 +129,27 @@ impl Store {
                 break;
             };
             self.dropped += u64::from(size_of(&dropped).buffers);
+            self.discarded.push(dropped);
         }
         let of = size_of(&sample);
         self.level.buffers = self.level.buffers.saturating_add(of.buffers);
         self.level.bytes = self.level.bytes.saturating_add(of.bytes);
         self.samples.push_back(sample);
-        self.retime();
         self.news.samples += 1;
         Rendered::Done
     }
 
-    /// From the begin of the first to the end of the last buffer.
-    fn retime(&mut self) {
-        if self.max.time_ns == 0 {
-            return;
-        }
-        let begin = self
+    /// From the begin of the first to the end of the last buffer, ns.
+    fn time_ns(&self) -> u64 {
+        let begin_ns = self
             .samples
             .front()
-            .and_then(|first| span_ns(first)?.0.into());
-        let end = self.samples.back().and_then(|last| span_ns(last)?.1.into());
-        self.level.time_ns = match (begin, end) {
-            (Some(begin_ns), Some(end_ns)) => u64::saturating_sub(end_ns, begin_ns),
+            .and_then(|first| Some(span_ns(first)?.0));
+        let end_ns = self.samples.back().and_then(|last| Some(span_ns(last)?.1));
+        match (begin_ns, end_ns) {
+            (Some(begin_ns), Some(end_ns)) => end_ns.saturating_sub(begin_ns),
             _ => 0,
-        };
+        }
     }
 
     fn sample(&self, of: Of<'_>) -> gst::Sample {
@@ -215,7 +215,8 @@ impl Renderer for Store {
     }
 
     fn preroll(&mut self, buffer: &gst::Buffer) {
-        self.preroll = Some(self.sample(Of::Buffer(buffer)));
+        let shown = self.sample(Of::Buffer(buffer));
+        self.discarded.extend(self.preroll.replace(shown));
         self.news.preroll = true;
     }
 
@@ -227,8 +228,11 @@ impl Renderer for Store {
         }
     }
 
-    fn end(&mut self) -> Rendered {
+    fn end_is_next(&mut self) {
         self.is_eos = true;
+    }
+
+    fn end(&mut self) -> Rendered {
         if self.waits_on_eos && !self.samples.is_empty() {
             return Rendered::Full;
         }
@@ -237,11 +241,15 @@ impl Renderer for Store {
     }
 
     fn flush(&mut self) {
-        self.samples.clear();
+        self.discarded.extend(self.samples.drain(..));
+        self.discarded.extend(self.preroll.take());
         self.level = Level::default();
-        self.preroll = None;
         self.is_eos = false;
         self.news = News::default();
+    }
+
+    fn take_discarded(&mut self) -> Vec<gst::Sample> {
+        std::mem::take(&mut self.discarded)
     }
 
     fn has_room(&self) -> bool {

@@ -29,6 +29,7 @@ use threadbare_runtime::Topics;
 
 use super::first::FirstInPlace;
 use super::properties::Leaky;
+use crate::kit::locked::Discarded;
 
 /// The reader may find an item.
 pub(super) const ITEM: Topics = Topics::of(0);
@@ -235,6 +236,8 @@ pub(crate) struct QueueCore<T, E> {
     unlinks: u32,
     passed: u64,
     leaked: u64,
+    /// Not to be dropped under the lock.
+    discarded: Discarded<T>,
 }
 
 impl<T, E: Copy + PartialEq> Default for QueueCore<T, E> {
@@ -256,6 +259,7 @@ impl<T, E: Copy + PartialEq> Default for QueueCore<T, E> {
             unlinks: 0,
             passed: 0,
             leaked: 0,
+            discarded: Discarded::default(),
         }
     }
 }
@@ -264,7 +268,7 @@ impl<T, E: Copy + PartialEq> Default for QueueCore<T, E> {
 impl<T, E: Copy + PartialEq> QueueCore<T, E> {
     /// Takes items, from a new beginning.
     pub(crate) fn open(&mut self) -> Actions {
-        drop(self.clear());
+        self.discard_all();
         self.intake = Intake::Open;
         self.outflow = Outflow::Flowing;
         self.is_with_reader = false;
@@ -300,9 +304,10 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
     /// A flush ends: takes items again. `event` is for the reader, before any of them ([`QueueCore::handle_resume`]).
     pub(crate) fn handle_flush_stop(&mut self, event: T) -> Actions {
         if self.intake == Intake::Stopped {
+            self.discarded.add(event);
             return Actions::default();
         }
-        drop(self.clear());
+        self.discard_all();
         self.intake = Intake::Open;
         self.outflow = Outflow::Stale;
         self.append(event, Size::default());
@@ -353,6 +358,17 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         self.intake == Intake::Stopped
     }
 
+    /// What may be dropped after the unlock.
+    #[inline]
+    pub(crate) fn take_discarded(&mut self) -> Discarded<T> {
+        std::mem::take(&mut self.discarded)
+    }
+
+    fn discard_all(&mut self) {
+        let all = self.clear();
+        self.discarded.extend(all);
+    }
+
     fn clear(&mut self) -> impl Iterator<Item = T> + use<T, E> {
         self.buffers = 0;
         self.bytes = 0;
@@ -380,6 +396,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         when_full: WhenFull,
     ) -> (Pushed<T, E>, Actions) {
         if let Err(refusal) = self.ask_for_push() {
+            self.discarded.add(item);
             return (Pushed::Refused(refusal), Actions::default());
         }
         let mut actions = Actions::default();
@@ -393,6 +410,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
                 (Leaky::Upstream, _) | (Leaky::No, WhenFull::Drop) => {
                     self.leaked += u64::from(size.buffers);
                     self.gap_at_tail = true;
+                    self.discarded.add(item);
                     return (Pushed::Dropped, actions);
                 }
             }
@@ -417,10 +435,14 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         if kind == EventKind::StreamStart && self.intake == Intake::Ended {
             self.intake = Intake::Open;
         }
+        let lasts = matches!(kind, EventKind::StreamStart | EventKind::Sticky);
         match self.ask() {
-            Err(Refusal::Failed { .. })
-                if matches!(kind, EventKind::StreamStart | EventKind::Sticky) => {}
-            answer => answer?,
+            Ok(()) => {}
+            Err(Refusal::Failed { .. }) if lasts => {}
+            Err(refusal) => {
+                self.discarded.add(item);
+                return Err(refusal);
+            }
         }
         if kind == EventKind::Eos {
             self.intake = Intake::Ended;
@@ -522,12 +544,19 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         };
         self.subtract(&oldest);
         self.leaked += u64::from(oldest.buffers);
+        self.discarded.add(oldest.item);
         self.gap_at_head = true;
         true
     }
 
     fn drop_data(&mut self) {
-        self.items.retain(|queued| queued.buffers == 0);
+        for queued in std::mem::take(&mut self.items).into_iter() {
+            if queued.buffers == 0 {
+                self.items.push_back(queued);
+            } else {
+                self.discarded.add(queued.item);
+            }
+        }
         self.spans_ns.clear();
         self.buffers = 0;
         self.bytes = 0;

@@ -51,14 +51,6 @@ impl<T> FirstInPlace<T> {
         self.rest.clear();
     }
 
-    pub(super) fn retain(&mut self, mut keep: impl FnMut(&T) -> bool) {
-        self.first = self.first.take().filter(|first| keep(first));
-        self.rest.retain(keep);
-        if self.first.is_none() {
-            self.first = self.rest.pop_front();
-        }
-    }
-
     pub(super) fn into_iter(self) -> impl Iterator<Item = T> {
         self.first.into_iter().chain(self.rest)
     }
@@ -83,10 +75,6 @@ mod tests {
                         twin.push_back(n);
                     }
                     3 => prop_assert_eq!(queue.pop_front(), twin.pop_front()),
-                    4 => {
-                        queue.retain(|thing| thing % 6 != at);
-                        twin.retain(|thing| thing % 6 != at);
-                    }
                     _ if at == 0 => {
                         queue.clear();
                         twin.clear();

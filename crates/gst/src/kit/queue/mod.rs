@@ -20,9 +20,10 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use gst::prelude::*;
-use threadbare_runtime::{CACHE_LINE, Guard, Monitor, Registration, block_on, prefetch, until};
+use threadbare_runtime::{CACHE_LINE, Monitor, Registration, block_on, prefetch, until};
 
 use self::core::{Actions, DRAINED, ITEM, Popped, Pushed, QueueCore, ROOM};
+use super::locked::{Discarded, Discards, Locked};
 use super::pending::{self, Hold};
 use super::prefetch;
 use super::stats::StatsProperty;
@@ -66,6 +67,15 @@ struct State {
     reader_waker: usize,
 }
 
+impl Discards for State {
+    type Discarded = Discarded<Item>;
+
+    #[inline]
+    fn take_discarded(&mut self) -> Discarded<Item> {
+        self.core.take_discarded()
+    }
+}
+
 impl Shared {
     fn monitor(&self) -> &Monitor<State> {
         &self.monitor
@@ -73,7 +83,7 @@ impl Shared {
 
     /// Unlocks and carries the actions out.
     #[inline]
-    fn finish(&self, mut state: Guard<'_, State>, actions: Actions) {
+    fn finish(&self, mut state: Locked<'_, State>, actions: Actions) {
         state.wake(actions.wake);
         drop(state);
         for (is_due, notice) in [
@@ -112,8 +122,8 @@ impl Queue {
         }))
     }
 
-    fn lock(&self) -> Guard<'_, State> {
-        self.0.monitor.lock()
+    fn lock(&self) -> Locked<'_, State> {
+        Locked::of(&self.0.monitor)
     }
 
     /// Fields that both ends touch for each item.

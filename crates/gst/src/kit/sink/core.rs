@@ -13,9 +13,11 @@
 //! arrival of the EOS, `Ended` from its turn.
 //!
 //! Items leave in the order of arrival: [`SinkCore::next`] says what is to be done with the first one, and
-//! [`SinkCore::finish`] removes it. All times are running times in nanoseconds.
+//! [`SinkCore::finish`] removes it. All times are running times in nanoseconds; the present is negative before the base time.
 
 use std::collections::VecDeque;
+
+use crate::kit::locked::Discarded;
 
 /// An item of the stream, in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -142,8 +144,12 @@ pub(super) struct SinkCore<D, E> {
     end_ns: Option<u64>,
     /// That was of an earlier stream.
     is_past_end: bool,
+    /// The renderer has begun with the first item, and waits for room: the time of the item has been.
+    has_begun: bool,
     rendered: u64,
     dropped: u64,
+    /// Removed, and not to be dropped under the lock.
+    discarded: Discarded<Item<D, E>>,
 }
 
 impl<D, E> Default for SinkCore<D, E> {
@@ -156,8 +162,10 @@ impl<D, E> Default for SinkCore<D, E> {
             first: 0,
             end_ns: None,
             is_past_end: false,
+            has_begun: false,
             rendered: 0,
             dropped: 0,
+            discarded: Discarded::default(),
         }
     }
 }
@@ -229,10 +237,13 @@ impl<D, E> SinkCore<D, E> {
     /// An item arrives.
     ///
     /// # Errors
-    /// The item is dropped.
+    /// The item is discarded.
     #[inline]
     pub(super) fn handle_item(&mut self, item: Item<D, E>) -> Result<Actions, Refused> {
-        self.admit()?;
+        if let Err(refused) = self.admit() {
+            self.discarded.add(item);
+            return Err(refused);
+        }
         let mut actions = Actions {
             preroll: self.life != Life::Playing
                 && matches!(item, Item::Data(..))
@@ -266,7 +277,7 @@ impl<D, E> SinkCore<D, E> {
 
     /// What is to be done with the first item. `now_ns`: `None` without a clock, when nothing waits for its time.
     #[inline]
-    pub(super) fn next(&self, timing: &Timing, now_ns: Option<u64>) -> Next<'_, D, E> {
+    pub(super) fn next(&self, timing: &Timing, now_ns: Option<i64>) -> Next<'_, D, E> {
         if self.is_gone() {
             return Next::Gone;
         }
@@ -282,6 +293,7 @@ impl<D, E> SinkCore<D, E> {
             Item::Data(data, when) => {
                 let lateness_ns = timing.lateness_ns(when.begin_ns(), now_ns);
                 match lateness_ns {
+                    _ if self.has_begun => Next::Render(data, lateness_ns),
                     Some(early_ns) if early_ns < 0 => Next::until(now_ns, early_ns),
                     Some(late_ns) if timing.is_too_late(late_ns) => Next::Drop(data, lateness_ns),
                     _ => Next::Render(data, lateness_ns),
@@ -305,8 +317,9 @@ impl<D, E> SinkCore<D, E> {
             return;
         };
         self.first += 1;
-        match item {
-            Item::Data(_, when) => {
+        self.has_begun = false;
+        match &item {
+            &Item::Data(_, when) => {
                 self.reach(when);
                 if is_dropped {
                     self.dropped += 1;
@@ -314,7 +327,7 @@ impl<D, E> SinkCore<D, E> {
                     self.rendered += 1;
                 }
             }
-            Item::Gap(when) => self.reach(when),
+            &Item::Gap(when) => self.reach(when),
             Item::Event(_) => {}
             Item::End => {
                 self.is_past_end = true;
@@ -325,12 +338,26 @@ impl<D, E> SinkCore<D, E> {
                 }
             }
         }
+        self.discarded.add(item);
+    }
+
+    /// The renderer has begun with the first item and has no room for all of it. Only a flush or a stop drops the item now.
+    pub(super) fn handle_begun(&mut self) {
+        self.has_begun = true;
+    }
+
+    /// What may be dropped after the unlock.
+    #[inline]
+    pub(super) fn take_discarded(&mut self) -> Discarded<Item<D, E>> {
+        std::mem::take(&mut self.discarded)
     }
 
     /// The first item could not be rendered. It counts neither as rendered nor as dropped.
     pub(super) fn give_up(&mut self) {
-        if self.items.pop_front().is_some() {
+        if let Some(item) = self.items.pop_front() {
             self.first += 1;
+            self.has_begun = false;
+            self.discarded.add(item);
         }
     }
 
@@ -382,17 +409,22 @@ impl<D, E> SinkCore<D, E> {
         }
     }
 
-    /// The time of the first item, if it is data.
-    pub(super) fn first_when(&self) -> When {
+    /// The first item.
+    pub(super) fn first_item(&self) -> Option<&Item<D, E>> {
+        self.items.front()
+    }
+
+    /// The data that waits for its time, as the first item: to be shown in a pause.
+    pub(super) fn waiting(&self) -> Option<&D> {
         match self.items.front() {
-            Some(Item::Data(_, when)) => *when,
-            _ => When::Now,
+            Some(Item::Data(data, _)) if !self.has_begun => Some(data),
+            _ => None,
         }
     }
 
-    /// The latest end of what was rendered.
-    pub(super) fn reached_ns(&self) -> Option<u64> {
-        self.end_ns
+    /// Whether the stream's end is the next item: no data is before it.
+    pub(super) fn is_end_next(&self) -> bool {
+        matches!(self.items.front(), Some(Item::End))
     }
 
     /// Items held.
@@ -439,7 +471,8 @@ impl<D, E> SinkCore<D, E> {
 
     fn drop_items(&mut self) {
         self.first += self.items.len() as u64;
-        self.items.clear();
+        self.discarded.extend(self.items.drain(..));
+        self.has_begun = false;
         self.end_ns = None;
     }
 }
@@ -462,10 +495,10 @@ impl When {
 
 impl Timing {
     /// Now less the time of an item; `None`: no time is waited for.
-    fn lateness_ns(&self, due_ns: Option<u64>, now_ns: Option<u64>) -> Option<i64> {
+    fn lateness_ns(&self, due_ns: Option<u64>, now_ns: Option<i64>) -> Option<i64> {
         let (due_ns, now_ns) = (due_ns.filter(|_| self.sync)?, now_ns?);
         let due_ns = signed(due_ns).saturating_add(self.delay_ns).max(0);
-        Some(signed(now_ns).saturating_sub(due_ns))
+        Some(now_ns.saturating_sub(due_ns))
     }
 
     fn is_too_late(&self, late_ns: i64) -> bool {
@@ -475,9 +508,9 @@ impl Timing {
 }
 
 impl<D, E> Next<'_, D, E> {
-    fn until(now_ns: Option<u64>, early_ns: i64) -> Self {
-        let now_ns = now_ns.unwrap_or_default();
-        Next::Until(now_ns.saturating_add(early_ns.unsigned_abs()))
+    fn until(now_ns: Option<i64>, early_ns: i64) -> Self {
+        let due_ns = now_ns.unwrap_or_default().saturating_sub(early_ns);
+        Next::Until(due_ns.max(0).unsigned_abs())
     }
 }
 
@@ -622,6 +655,33 @@ mod tests {
         assert_eq!(core.next(&timing, Some(0)), Next::Drop(&2, None));
         core.finish(true);
         assert_eq!(core.counts(), (0, 2));
+    }
+
+    #[test]
+    fn before_the_base_time_all_data_is_early() {
+        let mut core = playing();
+        core.handle_item(Item::Data(1, at(0, 1))).unwrap();
+        assert_eq!(core.next(&SYNC, Some(-5)), Next::Until(0));
+        assert_eq!(core.next(&SYNC, Some(0)), Next::Render(&1, Some(0)));
+    }
+
+    /// Half of it may be on its way.
+    #[test]
+    fn data_that_waits_for_room_is_not_dropped_for_being_late() {
+        let mut core = playing();
+        let timing = Timing {
+            max_lateness_ns: Some(5),
+            ..SYNC
+        };
+        for n in 1..3 {
+            core.handle_item(Item::Data(n, at(0, 1))).unwrap();
+        }
+        assert_eq!(core.next(&timing, Some(0)), Next::Render(&1, Some(0)));
+        core.handle_begun();
+        assert_eq!(core.waiting(), None);
+        assert_eq!(core.next(&timing, Some(9)), Next::Render(&1, Some(9)));
+        core.finish(false);
+        assert_eq!(core.next(&timing, Some(9)), Next::Drop(&2, Some(9)));
     }
 
     #[test]
@@ -776,7 +836,7 @@ mod tests {
 
     fn run(core: &mut Core, now_ns: u64, out: &mut Vec<u32>) {
         loop {
-            match core.next(&SYNC, Some(now_ns)) {
+            match core.next(&SYNC, Some(signed(now_ns))) {
                 Next::Render(data, _) => out.push(*data),
                 Next::Event(_) | Next::Skip | Next::End => {}
                 Next::Until(ns) => return assert!(ns > now_ns),

@@ -253,23 +253,30 @@ fn time(ns: u64) -> gst::ClockTime {
 
 impl<R: Renderer> Sink<R> {
     fn is_prerolling(&self) -> bool {
-        self.0.state.lock().core.is_prerolling()
+        self.0.lock().core.is_prerolling()
     }
 
-    /// Stream time: while it plays by the clock, else of the last item.
+    /// Stream time: while it plays by the clock, else that of the data rendered last.
     fn position(&self) -> Option<gst::ClockTime> {
-        let state = self.0.state.lock();
-        let segment = state.segment.as_ref()?;
-        let reached_ns = state.core.reached_ns();
+        let state = self.0.lock();
         let timing = self.0.timing(&state);
-        let running_ns = match state.time.now_ns() {
-            Some(now_ns) if timing.sync && state.core.is_playing() && !state.core.has_ended() => {
-                Some(now_ns.saturating_sub(state.latency_ns))
-            }
-            _ => reached_ns,
+        let has_ended = state.core.has_ended();
+        if timing.sync
+            && state.core.is_playing()
+            && !has_ended
+            && let Some(now_ns) = state.time.now_ns()
+        {
+            let now_ns = now_ns.max(0).unsigned_abs();
+            let running = gst::ClockTime::from_nseconds(now_ns.saturating_sub(state.latency_ns));
+            return state.position.at_running(running);
+        }
+        let of_waiting = || {
+            let (begin, duration) = state.core.waiting()?.times();
+            let (begin, _) = state.position.stream_span(begin?, duration)?;
+            Some((begin, begin))
         };
-        let running = gst::ClockTime::from_nseconds(running_ns?);
-        let position = segment.position_from_running_time(running)?;
-        segment.to_stream_time(position)
+        let (begin, end) = state.position.span().or_else(of_waiting)?;
+        // As in the stock sinks.
+        Some(if has_ended || timing.sync { end } else { begin })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! What is next and what it waits for is decided in [`core`]; this file carries that out. A buffer's way: [`Sink::chain`]
 //! renders at once if nothing is to be waited for; else [`Sink::hold`] puts the buffer behind the items already held, and
-//! [`Shared::advance`] does what is due. What remains is done by a [`Drive`]: one future for all held items. On a
+//! `advance` ([`drive`]) does what is due. What remains is done by a [`Drive`]: one future for all held items. On a
 //! context's thread the source that pushed drives it ([`super::pending`]), so that a sink needs no task of its own; an
 //! ordinary thread drives it in place, until its own item has left. A sink has one driver; a second source that pushes meanwhile
 //! leaves a `Drive` too, which takes over if the driver vanishes. Without any, the next push does.
@@ -12,25 +12,29 @@
 //! | `state` | any thread, under its lock; never held across a call out of the element, except the renderer's system call |
 
 mod core;
+mod drive;
 mod element;
+mod position;
 mod properties;
 mod qos;
 mod renderer;
 
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 
 use gst::prelude::*;
-use threadbare_runtime::{Guard, Monitor, Registration, Topics, clock_now_ns, until};
+use threadbare_runtime::{Guard, Monitor, Registration, Topics, until};
 
-use self::core::{Actions, Change, Item, Next, Refused, SinkCore, Timing, When};
+use self::core::{Actions, Change, Item, Refused, SinkCore, Timing, When};
+use self::drive::{Advanced, Drive};
+use self::position::Position;
 use self::properties::SyncState;
 use self::qos::Qos;
 use self::renderer::Data;
 use super::commit::Committed;
+use super::locked::{Discarded, Discards, Locked};
 use super::pending::{self, Hold};
-use super::time::{ClockWait, RunningTime};
+use super::time::RunningTime;
 
 pub use self::element::{
     SinkElement, answer_element_query, change_state, send_event, set_clock, sink_pad,
@@ -68,6 +72,28 @@ struct State<R> {
     unlinks: u64,
     /// Of the EOS event, for the message.
     end_seqnum: Option<gst::Seqnum>,
+    position: Position,
+    /// The element was shown data for a pause, and has not told the application.
+    has_shown: bool,
+    /// Replaced as the last sample.
+    samples: Discarded<gst::Sample>,
+}
+
+impl<R: Renderer> Discards for State<R> {
+    type Discarded = (
+        Discarded<Item<Data, gst::Event>>,
+        Discarded<gst::Sample>,
+        Vec<gst::Sample>,
+    );
+
+    #[inline]
+    fn take_discarded(&mut self) -> Self::Discarded {
+        (
+            self.core.take_discarded(),
+            std::mem::take(&mut self.samples),
+            self.renderer.take_discarded(),
+        )
+    }
 }
 
 /// The driver examines the first item again.
@@ -96,6 +122,9 @@ impl<R: Renderer> Sink<R> {
                 qos: Qos::default(),
                 unlinks: 0,
                 end_seqnum: None,
+                position: Position::default(),
+                has_shown: false,
+                samples: Discarded::default(),
             }),
             element: element.downgrade(),
             pad: pad.clone(),
@@ -125,19 +154,19 @@ impl<R: Renderer> Sink<R> {
 
     /// There is room again, after [`Rendered::Full`].
     pub(crate) fn resume(&self) {
-        self.0.state.lock().wake(DRIVE | MORE);
+        self.0.lock().wake(DRIVE | MORE);
     }
 
     /// The renderer was changed by [`Sink::with_renderer`]: those who wait for it look again.
     pub(crate) fn tell_renderer_changed(&self) {
-        self.0.state.lock().wake(Topics::ALL);
+        self.0.lock().wake(Topics::ALL);
     }
 
     /// Gives the renderer an event behind all earlier buffers.
     pub(crate) fn queue_event(&self, event: gst::Event) {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         if state.core.len() == 0 {
-            state.renderer.event(&event);
+            state.note_event(&event);
         } else {
             // Refused only in a flush or after the end, when it concerns no data.
             let _ = state.core.handle_item(Item::Event(event));
@@ -195,26 +224,28 @@ impl<R: Renderer> Sink<R> {
 
     /// Runs `f` with the renderer.
     pub fn with_renderer<T>(&self, f: impl FnOnce(&mut R) -> T) -> T {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         f(&mut state.renderer)
     }
 
     /// Buffers rendered, and dropped for being late.
     pub fn counts(&self) -> (u64, u64) {
-        self.0.state.lock().core.counts()
+        self.0.lock().core.counts()
     }
 
     /// A buffer arrives.
     #[inline]
     pub fn chain(&self, buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         let timing = self.0.timing(&state);
         if state.core.passes_at_once(&timing) && !state.clips {
             match state.renderer.render(&buffer) {
                 Rendered::Done => {
                     state.core.count_passed();
+                    let begin = buffer.dts_or_pts();
+                    state.position.reach(begin, buffer.duration());
                     state.wake(RENDERED);
-                    self.0.keep_last(&state, Some(&buffer));
+                    self.0.keep_last(&mut state, Some(&buffer));
                     drop(state);
                     return self.0.tell().map(|()| gst::FlowSuccess::Ok);
                 }
@@ -228,7 +259,7 @@ impl<R: Renderer> Sink<R> {
 
     /// Buffers arrive.
     pub fn chain_list(&self, list: gst::BufferList) -> Result<gst::FlowSuccess, gst::FlowError> {
-        let state = self.0.state.lock();
+        let state = self.0.lock();
         if state.renderer.takes_lists() {
             let when = list.get(0).map_or(When::Now, |first| state.when(first));
             return self.hold(state, Item::Data(Data::List(list), when));
@@ -245,14 +276,17 @@ impl<R: Renderer> Sink<R> {
         match event.view() {
             gst::EventView::Segment(segment) => {
                 let segment = segment.segment().downcast_ref::<gst::ClockTime>().cloned();
-                let mut state = self.0.state.lock();
-                state.clips = segment.as_ref().is_some_and(|segment| {
-                    segment.stop().is_some() || segment.start() > Some(gst::ClockTime::ZERO)
-                });
-                state.segment = segment;
+                {
+                    let mut state = self.0.lock();
+                    state.clips = segment.as_ref().is_some_and(|segment| {
+                        segment.stop().is_some() || segment.start() > Some(gst::ClockTime::ZERO)
+                    });
+                    state.segment = segment;
+                }
+                self.queue_event(event.clone());
             }
             gst::EventView::StreamStart(start) => {
-                self.0.state.lock().core.handle_stream_start();
+                self.0.lock().core.handle_stream_start();
                 let message = gst::message::StreamStart::builder().seqnum(event.seqnum());
                 let message = match start.group_id() {
                     Some(group) => message.group_id(group),
@@ -263,13 +297,13 @@ impl<R: Renderer> Sink<R> {
             gst::EventView::FlushStart(_) => self.flush_start(),
             gst::EventView::FlushStop(stop) => self.flush_stop(stop.resets_time()),
             gst::EventView::Gap(gap) => {
-                let state = self.0.state.lock();
+                let state = self.0.lock();
                 let (begin, duration) = gap.get();
                 let when = state.span(begin, duration);
                 let _ = self.hold(state, Item::Gap(when));
             }
             gst::EventView::Eos(_) => {
-                let mut state = self.0.state.lock();
+                let mut state = self.0.lock();
                 state.end_seqnum = Some(event.seqnum());
                 let _ = self.hold(state, Item::End);
             }
@@ -280,41 +314,50 @@ impl<R: Renderer> Sink<R> {
 
     /// The pipeline's latency, from a LATENCY event.
     pub fn set_latency(&self, latency: gst::ClockTime) {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         state.latency_ns = latency.nseconds();
         state.wake(DRIVE);
     }
 
     /// A clock was set.
     pub fn set_time(&self, time: RunningTime) {
-        let mut state = self.0.state.lock();
+        let mut state = self.0.lock();
         state.time = time;
         state.wake(DRIVE);
     }
 
     /// A state change of the element. `time`: for PLAYING.
     fn change(&self, change: Change, time: Option<RunningTime>) -> Actions {
-        let mut state = self.0.state.lock();
-        if let Some(time) = time {
-            state.time = time;
-        }
-        if matches!(change, Change::Start { .. }) {
-            state.segment = None;
-        }
+        let actions = {
+            let mut state = self.0.lock();
+            if let Some(time) = time {
+                state.time = time;
+            }
+            if matches!(change, Change::Start { .. }) {
+                state.forget_segment();
+            }
+            if change == Change::Stop {
+                state.time = RunningTime::default();
+            }
+            let actions = state.core.handle_change(change);
+            if change == Change::Pause {
+                self.0.show_waiting(&mut state);
+            }
+            state.wake(Topics::ALL);
+            actions
+        };
         if change == Change::Stop {
             self.0.sync.forget_last();
-            state.time = RunningTime::default();
         }
-        let actions = state.core.handle_change(change);
-        state.wake(Topics::ALL);
         actions
     }
 
     fn flush_start(&self) {
         let actions = {
-            let mut state = self.0.state.lock();
+            let mut state = self.0.lock();
             let actions = state.core.handle_flush_start();
             state.renderer.flush();
+            state.has_shown = false;
             state.qos = Qos::default();
             state.wake(Topics::ALL);
             actions
@@ -325,9 +368,9 @@ impl<R: Renderer> Sink<R> {
 
     fn flush_stop(&self, resets_time: bool) {
         {
-            let mut state = self.0.state.lock();
+            let mut state = self.0.lock();
             state.core.handle_flush_stop();
-            state.segment = None;
+            state.forget_segment();
             state.wake(Topics::ALL);
         }
         if resets_time && let Some(element) = self.0.element.upgrade() {
@@ -341,7 +384,7 @@ impl<R: Renderer> Sink<R> {
     /// An item that may have to wait.
     fn hold<'a>(
         &'a self,
-        mut state: Guard<'a, State<R>>,
+        mut state: Locked<'a, State<R>>,
         item: Item<Data, gst::Event>,
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
         let actions = match state.core.handle_item(item) {
@@ -350,18 +393,17 @@ impl<R: Renderer> Sink<R> {
             Err(Refused::Ended) => return Err(gst::FlowError::Eos),
         };
         let number = state.core.newest_number();
+        state.note_end();
         if actions != Actions::default() {
-            let State { core, renderer, .. } = &mut *state;
-            let first = core.newest().filter(|_| actions.preroll);
+            let first = state.core.newest().filter(|_| actions.preroll);
             if let Some(first) = first.and_then(Data::first) {
-                renderer.preroll(&first);
-                self.0.keep_last(&state, Some(&first));
+                self.0.show(&mut state, &first);
             }
             state.wake(RENDERED);
             drop(state);
             self.0.carry_out(actions);
             self.0.tell()?;
-            state = self.0.state.lock();
+            state = self.0.lock();
         }
         if !pending::can_defer() {
             drop(state);
@@ -394,7 +436,7 @@ impl<R: Renderer> Sink<R> {
     }
 
     /// After the arrival of an item on a context's thread: the source waits if the sink takes no more.
-    fn hold_up_source(&self, state: Guard<'_, State<R>>) {
+    fn hold_up_source(&self, state: Locked<'_, State<R>>) {
         // Until its time, an item does not hold up the source, which may have more items due at the same time. A sink
         // that does not play, is full or holds many takes no more.
         if state.core.len() < WAITING_MAX && state.takes_more() {
@@ -460,29 +502,56 @@ impl<R: Renderer> State<R> {
     fn takes_more(&self) -> bool {
         self.core.is_playing() && self.renderer.has_room()
     }
-}
 
-/// Where the items stand after [`Shared::advance`].
-enum Advanced {
-    /// None is left.
-    Empty,
-    /// They were dropped: the element has stopped, or the stream flushes.
-    Gone,
-    Failed(gst::FlowError),
-    Waits(Obstacle),
-}
+    /// An event has its turn.
+    fn note_event(&mut self, event: &gst::Event) {
+        if let gst::EventView::Segment(segment) = event.view() {
+            self.position.set_segment(segment);
+        }
+        self.renderer.event(event);
+    }
 
-/// What the first item waits for.
-enum Obstacle {
-    /// A change, which wakes the driver.
-    Change,
-    /// This running time, ns.
-    Clock(u64),
-    /// Room that nobody announces: to be tried again soon.
-    Retry,
+    fn forget_segment(&mut self) {
+        self.segment = None;
+        self.position = Position::default();
+    }
+
+    /// The first item is done with.
+    fn finish(&mut self, is_dropped: bool) {
+        match self.core.first_item() {
+            Some(Item::Data(data, _)) => {
+                let (begin, duration) = data.times();
+                self.position.reach(begin, duration);
+            }
+            Some(&Item::Gap(When::At { begin_ns, end_ns })) => {
+                self.position.reach_running(begin_ns, end_ns);
+            }
+            _ => {}
+        }
+        self.core.finish(is_dropped);
+        self.note_end();
+    }
+
+    /// The first item could not be rendered.
+    fn give_up(&mut self) {
+        self.core.give_up();
+        self.note_end();
+    }
+
+    /// Tells the renderer if no data is left before the end.
+    fn note_end(&mut self) {
+        if self.core.is_end_next() {
+            self.renderer.end_is_next();
+        }
+    }
 }
 
 impl<R: Renderer> Shared<R> {
+    #[inline]
+    fn lock(&self) -> Locked<'_, State<R>> {
+        Locked::of(&self.state)
+    }
+
     #[inline]
     fn timing(&self, state: &State<R>) -> Timing {
         self.sync.timing(state.latency_ns)
@@ -490,7 +559,7 @@ impl<R: Renderer> Shared<R> {
 
     /// For `last-sample`: shown in PAUSED, or rendered.
     #[inline]
-    fn keep_last(&self, state: &State<R>, buffer: Option<&gst::Buffer>) {
+    fn keep_last(&self, state: &mut State<R>, buffer: Option<&gst::Buffer>) {
         if !self.sync.keeps_last() {
             return;
         }
@@ -498,15 +567,40 @@ impl<R: Renderer> Shared<R> {
         let caps = self.pad.as_ref().and_then(|pad| pad.current_caps());
         let sample = gst::Sample::builder().buffer(buffer);
         let sample = sample.caps_if_some(caps.as_ref());
-        self.sync.keep_last(match &state.segment {
+        let replaced = self.sync.keep_last(match &state.segment {
             Some(segment) => sample.segment(segment).build(),
             None => sample.build(),
         });
+        if let Some(replaced) = replaced {
+            state.samples.add(replaced);
+        }
+    }
+
+    /// The first data in PAUSED is the preroll.
+    fn show(&self, state: &mut State<R>, buffer: &gst::Buffer) {
+        state.renderer.preroll(buffer);
+        self.keep_last(state, Some(buffer));
+    }
+
+    /// In a pause, data that waits for its time is the preroll. Its driver tells the application, on the streaming thread.
+    fn show_waiting(&self, state: &mut State<R>) {
+        if state.core.is_playing() {
+            return;
+        }
+        while let Some(Item::Event(event)) = state.core.first_item() {
+            let event = event.clone();
+            state.note_event(&event);
+            state.finish(false);
+        }
+        if let Some(buffer) = state.core.waiting().and_then(Data::first) {
+            self.show(state, &buffer);
+            state.has_shown = true;
+        }
     }
 
     /// The pad was unlinked: its source waits no longer.
     fn unlink(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.lock();
         state.unlinks += 1;
         state.wake(MORE);
     }
@@ -522,111 +616,6 @@ impl<R: Renderer> Shared<R> {
         }
     }
 
-    /// Does everything that can be done now, in order. The lock is given up for each call out of the element.
-    fn advance<'a>(&'a self, mut state: Guard<'a, State<R>>) -> (Advanced, Guard<'a, State<R>>) {
-        // Read once: an item that becomes due meanwhile is found by its wait.
-        let mut read_ns = None;
-        loop {
-            let timing = self.timing(&state);
-            if timing.sync && state.core.len() > 0 && read_ns.is_none() {
-                read_ns = state.time.now_ns();
-            }
-            let now_ns = read_ns.filter(|_| timing.sync);
-            let State { core, renderer, .. } = &mut *state;
-            match core.next(&timing, now_ns) {
-                Next::Render(data, lateness_ns) => {
-                    match data.render(renderer) {
-                        Rendered::Done => {}
-                        Rendered::Blocked => return (Advanced::Waits(Obstacle::Retry), state),
-                        Rendered::Full => return (Advanced::Waits(Obstacle::Change), state),
-                        Rendered::Failed(error) => {
-                            core.give_up();
-                            return (Advanced::Failed(error), state);
-                        }
-                    }
-                    if self.sync.keeps_last() {
-                        let first = data.first();
-                        self.keep_last(&state, first.as_ref());
-                    }
-                    let told;
-                    (told, state) = self.finish_rendered(state, lateness_ns, now_ns);
-                    if let Err(error) = told {
-                        return (Advanced::Failed(error), state);
-                    }
-                }
-                Next::Drop(_, lateness_ns) => {
-                    state = self.finish_dropped(state, lateness_ns, now_ns);
-                }
-                Next::Event(event) => {
-                    renderer.event(event);
-                    core.finish(false);
-                }
-                Next::Skip => core.finish(false),
-                Next::End => {
-                    let ended = renderer.end();
-                    state.wake(RENDERED);
-                    match ended {
-                        Rendered::Done => {}
-                        Rendered::Failed(error) => return (Advanced::Failed(error), state),
-                        _ => return (Advanced::Waits(Obstacle::Change), state),
-                    }
-                    state.core.finish(false);
-                    drop(state);
-                    let told = self.tell();
-                    self.post_end();
-                    state = self.state.lock();
-                    if let Err(error) = told {
-                        return (Advanced::Failed(error), state);
-                    }
-                }
-                Next::Until(running_ns) => {
-                    return (Advanced::Waits(Obstacle::Clock(running_ns)), state);
-                }
-                Next::Paused => return (Advanced::Waits(Obstacle::Change), state),
-                Next::Empty => return (Advanced::Empty, state),
-                Next::Gone => return (Advanced::Gone, state),
-            }
-        }
-    }
-
-    /// The first item is rendered.
-    #[inline]
-    fn finish_rendered<'a>(
-        &'a self,
-        mut state: Guard<'a, State<R>>,
-        lateness_ns: Option<i64>,
-        now_ns: Option<u64>,
-    ) -> (Result<(), gst::FlowError>, Guard<'a, State<R>>) {
-        let report = self.report(&mut state, lateness_ns, now_ns);
-        state.core.finish(false);
-        state.wake(RENDERED);
-        if report.is_none() && self.after.get().is_none() {
-            return (Ok(()), state);
-        }
-        drop(state);
-        self.send_report(report);
-        (self.tell(), self.state.lock())
-    }
-
-    /// The first item is not rendered: too late, or outside of the segment.
-    fn finish_dropped<'a>(
-        &'a self,
-        mut state: Guard<'a, State<R>>,
-        lateness_ns: Option<i64>,
-        now_ns: Option<u64>,
-    ) -> Guard<'a, State<R>> {
-        let report = self.report(&mut state, lateness_ns, now_ns);
-        state.core.finish(true);
-        let counts = state.core.counts();
-        if report.is_none() {
-            return state;
-        }
-        drop(state);
-        self.send_report(report);
-        self.post_drop(report, counts);
-        self.state.lock()
-    }
-
     /// What the core asks for besides the wake-ups. No lock is held.
     fn carry_out(&self, actions: Actions) {
         let Some(element) = self.element.upgrade() else {
@@ -636,7 +625,7 @@ impl<R: Renderer> Shared<R> {
             element.lost_state();
         }
         if actions.commit {
-            let mut state = self.state.lock();
+            let mut state = self.lock();
             // Under the lock, so that a change that the application makes next comes after it.
             let committed = Committed::decide(&element);
             // Without a parent that continues the change, the element itself goes on to PLAYING.
@@ -660,7 +649,7 @@ impl<R: Renderer> Shared<R> {
     }
 
     fn post_end(&self) {
-        let seqnum = self.state.lock().end_seqnum;
+        let seqnum = self.lock().end_seqnum;
         self.post(|element| {
             let message = gst::message::Eos::builder().src(element);
             match seqnum {
@@ -671,128 +660,7 @@ impl<R: Renderer> Shared<R> {
     }
 }
 
-/// Handles a sink's held items, each at its time.
-struct Drive<R: Renderer> {
-    shared: Arc<Shared<R>>,
-    /// Ends when the item of this number has left; `None`: when all have.
-    number: Option<u64>,
-    /// The source it stays with; `None`: an ordinary thread, which waits for its own item only.
-    source: Option<u64>,
-    /// Its number as the driver, while it is.
-    id: Option<u64>,
-    wait: Option<ClockWait>,
-    registration: Registration,
-}
-
-impl<R: Renderer> Drive<R> {
-    fn new(shared: &Arc<Shared<R>>, number: Option<u64>) -> Self {
-        Drive {
-            shared: shared.clone(),
-            number,
-            source: pending::source(),
-            id: None,
-            wait: None,
-            registration: Registration::default(),
-        }
-    }
-
-    /// Becomes the driver. `false`: there is another one.
-    fn claim(&mut self, state: &mut State<R>) -> bool {
-        if state.driver.is_none() {
-            state.drivers += 1;
-            state.driver = Some((state.drivers, self.source));
-            self.id = Some(state.drivers);
-        }
-        self.is_driver(state)
-    }
-
-    /// Is the driver no longer: another one may take over.
-    fn let_go(&mut self, state: &mut Guard<'_, State<R>>) {
-        if self.is_driver(state) {
-            state.driver = None;
-            state.wake(LEFT | MORE);
-        }
-        self.id = None;
-    }
-
-    fn is_driver(&self, state: &State<R>) -> bool {
-        let driver = state.driver.map(|(id, _)| id);
-        self.id.is_some() && self.id == driver
-    }
-
-    fn has_left(&self, state: &State<R>) -> bool {
-        self.number
-            .is_some_and(|number| state.core.has_left(number))
-    }
-}
-
-impl<R: Renderer> Future for Drive<R> {
-    type Output = Result<(), gst::FlowError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        this.wait = None;
-        loop {
-            let shared = this.shared.clone();
-            let mut state = shared.state.lock();
-            if !this.claim(&mut state) {
-                if state.core.is_gone() {
-                    return Poll::Ready(Err(gst::FlowError::Flushing));
-                }
-                if this.has_left(&state) {
-                    return Poll::Ready(Ok(()));
-                }
-                state.register(&mut this.registration, LEFT, cx.waker().clone());
-                return Poll::Pending;
-            }
-            let before = state.core.left();
-            let (advanced, mut state) = shared.advance(state);
-            // Only then: the waiters' wake-up may call this future again.
-            if state.core.left() > before {
-                state.wake(if state.core.len() <= WAITING_RESUME {
-                    LEFT | MORE
-                } else {
-                    LEFT
-                });
-            }
-            let result = match advanced {
-                Advanced::Empty => Ok(()),
-                Advanced::Gone => Err(gst::FlowError::Flushing),
-                Advanced::Failed(error) => Err(error),
-                Advanced::Waits(_) if this.source.is_none() && this.has_left(&state) => Ok(()),
-                Advanced::Waits(obstacle) => {
-                    // Before the unlock, so that no change is missed.
-                    state.register(&mut this.registration, DRIVE, cx.waker().clone());
-                    let mut wait = match obstacle {
-                        Obstacle::Change => return Poll::Pending,
-                        Obstacle::Clock(running_ns) => state.time.wait_until(running_ns),
-                        Obstacle::Retry => ClockWait::until_monotonic(clock_now_ns() + RETRY_NS),
-                    };
-                    drop(state);
-                    if Pin::new(&mut wait).poll(cx).is_pending() {
-                        this.wait = Some(wait);
-                        return Poll::Pending;
-                    }
-                    continue;
-                }
-            };
-            this.let_go(&mut state);
-            return Poll::Ready(result);
-        }
-    }
-}
-
-impl<R: Renderer> Drop for Drive<R> {
-    fn drop(&mut self) {
-        let shared = self.shared.clone();
-        self.let_go(&mut shared.state.lock());
-        shared.state.cancel(&mut self.registration);
-    }
-}
-
 /// Items that a sink holds until their time before it holds up the source: some slices of a fast stream.
 const WAITING_MAX: usize = 64;
 /// The source continues at this number of items.
 const WAITING_RESUME: usize = WAITING_MAX / 2;
-/// Time before a sink retries a full socket.
-const RETRY_NS: u64 = 1_000_000;

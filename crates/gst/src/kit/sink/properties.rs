@@ -89,12 +89,14 @@ impl SyncState {
         self.keeps_last.load(Relaxed)
     }
 
-    pub(super) fn keep_last(&self, sample: gst::Sample) {
-        *lock(&self.last) = Some(sample);
+    /// Returns the earlier one, which is not to be dropped under a lock.
+    pub(super) fn keep_last(&self, sample: gst::Sample) -> Option<gst::Sample> {
+        lock(&self.last).replace(sample)
     }
 
     pub(super) fn forget_last(&self) {
-        *lock(&self.last) = None;
+        let last = lock(&self.last).take();
+        drop(last);
     }
 }
 

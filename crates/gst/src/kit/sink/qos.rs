@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use gst::prelude::*;
 
-use super::core::When;
+use super::core::{Item, When};
 use super::{Renderer, Shared, State};
 
 /// Averages of the last renders.
@@ -17,7 +17,7 @@ pub(super) struct Qos {
 #[derive(Debug, Clone, Copy)]
 struct Pass {
     begin_ns: u64,
-    now_ns: u64,
+    now_ns: i64,
 }
 
 /// The content of a QOS event.
@@ -30,6 +30,8 @@ pub(super) struct Report {
     /// Running time of the data.
     pub(super) begin_ns: u64,
     pub(super) is_throttle: bool,
+    /// Nothing is known yet of the time between two renders: no event is sent.
+    pub(super) is_first: bool,
 }
 
 impl Qos {
@@ -37,28 +39,28 @@ impl Qos {
     pub(super) fn note(
         &mut self,
         begin_ns: u64,
-        now_ns: u64,
+        now_ns: i64,
         late_ns: i64,
         throttle_ns: u64,
     ) -> Report {
-        if let Some(last) = self.last.replace(Pass { begin_ns, now_ns })
+        let last = self.last.replace(Pass { begin_ns, now_ns });
+        if let Some(last) = last
             && begin_ns > last.begin_ns
         {
-            let took = now_ns.saturating_sub(last.now_ns) as f64;
+            let took = now_ns.saturating_sub(last.now_ns).max(0) as f64;
             let proportion = took / (begin_ns - last.begin_ns) as f64;
             let known = self.proportion.unwrap_or(proportion);
             self.proportion = Some(known + (proportion - known) / AVERAGED);
         }
         let is_throttle = throttle_ns > 0;
+        let left_out_ns = i64::try_from(throttle_ns).unwrap_or(i64::MAX);
         Report {
             proportion: self.proportion.unwrap_or(1.0),
             // As the stock sinks: with each render, so that upstream counts from the last one.
-            difference_ns: match is_throttle {
-                true => i64::try_from(throttle_ns).unwrap_or(i64::MAX),
-                false => late_ns,
-            },
+            difference_ns: if is_throttle { left_out_ns } else { late_ns },
             begin_ns,
             is_throttle,
+            is_first: last.is_none(),
         }
     }
 }
@@ -69,12 +71,12 @@ impl<R: Renderer> Shared<R> {
         &self,
         state: &mut State<R>,
         lateness_ns: Option<i64>,
-        now_ns: Option<u64>,
+        now_ns: Option<i64>,
     ) -> Option<Report> {
         if !self.sync.qos.load(Relaxed) {
             return None;
         }
-        let When::At { begin_ns, .. } = state.core.first_when() else {
+        let Some(&Item::Data(_, When::At { begin_ns, .. })) = state.core.first_item() else {
             return None;
         };
         let throttle_ns = self.sync.throttle_ns.load(Relaxed);
@@ -82,6 +84,7 @@ impl<R: Renderer> Shared<R> {
     }
 
     pub(super) fn send_report(&self, report: Option<Report>) {
+        let report = report.filter(|report| !report.is_first);
         let (Some(report), Some(pad)) = (report, &self.pad) else {
             return;
         };
@@ -129,13 +132,13 @@ mod tests {
     #[test]
     fn the_proportion_is_above_one_for_slow_data_and_one_on_time() {
         let (mut slow, mut on_time) = (Qos::default(), Qos::default());
-        let (mut late, mut punctual) = (1.0, 0.0);
+        let (mut late, mut punctual) = (1.0_f64, 0.0_f64);
         for i in 0..50 {
             let begin_ns = i * 10 * MS;
             // Twice as long for each as its duration.
-            let report = slow.note(begin_ns, 2 * begin_ns, begin_ns as i64, 0);
+            let report = slow.note(begin_ns, 2 * begin_ns as i64, begin_ns as i64, 0);
             late = report.proportion;
-            punctual = on_time.note(begin_ns, begin_ns, 0, 0).proportion;
+            punctual = on_time.note(begin_ns, begin_ns as i64, 0, 0).proportion;
         }
         assert!((late - 2.0).abs() < 0.01, "{late}");
         assert!((punctual - 1.0).abs() < 0.01, "{punctual}");

@@ -21,6 +21,9 @@ pub trait Renderer: Send + 'static {
         Rendered::Done
     }
 
+    /// Nothing but the stream's end is left, though it may still wait: for PLAYING, or for the end of the last data.
+    fn end_is_next(&mut self) {}
+
     /// The stream has ended. The application is told when this is done.
     fn end(&mut self) -> Rendered {
         Rendered::Done
@@ -28,6 +31,12 @@ pub trait Renderer: Send + 'static {
 
     /// Drop everything rendered so far.
     fn flush(&mut self) {}
+
+    /// What the renderer has removed. It is dropped after the unlock: the drop of a buffer calls whoever owns its memory,
+    /// who may call the element.
+    fn take_discarded(&mut self) -> Vec<gst::Sample> {
+        Vec::new()
+    }
 
     /// Called after [`Rendered::Full`].
     fn has_room(&self) -> bool {
@@ -59,6 +68,15 @@ impl Data {
         match self {
             Data::Buffer(buffer) => Some(buffer.clone()),
             Data::List(list) => list.get_owned(0),
+        }
+    }
+
+    /// Begin and duration, of a list those of its first buffer. As in the stock sinks, the DTS orders the sending.
+    pub(super) fn times(&self) -> (Option<gst::ClockTime>, Option<gst::ClockTime>) {
+        let of = |buffer: &gst::BufferRef| (buffer.dts_or_pts(), buffer.duration());
+        match self {
+            Data::Buffer(buffer) => of(buffer),
+            Data::List(list) => list.get(0).map_or((None, None), of),
         }
     }
 

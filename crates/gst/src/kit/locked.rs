@@ -1,0 +1,96 @@
+//! A lock under which no buffer is dropped.
+//!
+//! The drop of a buffer, list, event or sample calls whoever owns its memory, who may call the element again. So what is
+//! discarded under the lock of a sink or queue goes to its [`Discarded`], and is dropped after the unlock.
+
+use std::ops::{Deref, DerefMut};
+
+use threadbare_runtime::{Guard, Monitor};
+
+/// Things to be dropped without the lock. One is the usual case, and allocates nothing.
+#[derive(Debug)]
+pub(crate) struct Discarded<T> {
+    one: Option<T>,
+    more: Vec<T>,
+}
+
+impl<T> Default for Discarded<T> {
+    fn default() -> Self {
+        Discarded {
+            one: None,
+            more: Vec::new(),
+        }
+    }
+}
+
+impl<T> Discarded<T> {
+    #[inline]
+    pub(crate) fn add(&mut self, thing: T) {
+        match self.one {
+            None => self.one = Some(thing),
+            Some(_) => self.more.push(thing),
+        }
+    }
+}
+
+impl<T> Extend<T> for Discarded<T> {
+    fn extend<I: IntoIterator<Item = T>>(&mut self, things: I) {
+        self.more.extend(things);
+    }
+}
+
+/// A state that discards things.
+pub(crate) trait Discards {
+    type Discarded;
+
+    /// What was discarded since the last call.
+    fn take_discarded(&mut self) -> Self::Discarded;
+}
+
+/// The locked state. Dropped, it unlocks, wakes, and then drops what was discarded.
+pub(crate) struct Locked<'a, S: Discards> {
+    /// Taken by the drop alone.
+    guard: Option<Guard<'a, S>>,
+}
+
+impl<'a, S: Discards> Locked<'a, S> {
+    #[inline]
+    pub(crate) fn of(monitor: &'a Monitor<S>) -> Self {
+        Locked {
+            guard: Some(monitor.lock()),
+        }
+    }
+}
+
+impl<'a, S: Discards> Deref for Locked<'a, S> {
+    type Target = Guard<'a, S>;
+
+    #[inline]
+    fn deref(&self) -> &Guard<'a, S> {
+        match &self.guard {
+            Some(guard) => guard,
+            None => unreachable!("it is locked until its drop"),
+        }
+    }
+}
+
+impl<S: Discards> DerefMut for Locked<'_, S> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        match &mut self.guard {
+            Some(guard) => guard,
+            None => unreachable!("it is locked until its drop"),
+        }
+    }
+}
+
+impl<S: Discards> Drop for Locked<'_, S> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(mut guard) = self.guard.take() {
+            let discarded = guard.take_discarded();
+            drop(guard);
+            drop(discarded);
+        }
+    }
+}

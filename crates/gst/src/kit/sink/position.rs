@@ -1,0 +1,76 @@
+//! Where the data of a sink has come to, for POSITION queries.
+
+/// The time of the data rendered last, as it was in the buffer: converted when somebody asks.
+#[derive(Debug, Default)]
+pub(super) struct Position {
+    /// Of the data that is rendered now; the next one may have arrived.
+    segment: Option<gst::FormattedSegment<gst::ClockTime>>,
+    /// Begin and duration, in the segment.
+    last: Option<(gst::ClockTime, Option<gst::ClockTime>)>,
+    /// Begin and end of the last data of an earlier segment, in stream time.
+    earlier: Option<Span>,
+}
+
+type Span = (gst::ClockTime, gst::ClockTime);
+
+impl Position {
+    /// The segment of the data that comes next.
+    pub(super) fn set_segment(&mut self, event: &gst::event::Segment<gst::EventRef>) {
+        self.earlier = self.span();
+        self.last = None;
+        self.segment = event.segment().downcast_ref().cloned();
+    }
+
+    /// Data is rendered, or a gap or late data passed over.
+    #[inline]
+    pub(super) fn reach(
+        &mut self,
+        begin: Option<gst::ClockTime>,
+        duration: Option<gst::ClockTime>,
+    ) {
+        if let Some(begin) = begin {
+            self.last = Some((begin, duration));
+        }
+    }
+
+    /// The same, by running times in ns.
+    pub(super) fn reach_running(&mut self, begin_ns: u64, end_ns: u64) {
+        let position = |ns| {
+            let running = gst::ClockTime::from_nseconds(ns);
+            self.segment.as_ref()?.position_from_running_time(running)
+        };
+        if let (Some(begin), Some(end)) = (position(begin_ns), position(end_ns)) {
+            self.last = Some((begin, end.checked_sub(begin)));
+        }
+    }
+
+    /// Begin and end of the last data, in stream time.
+    pub(super) fn span(&self) -> Option<Span> {
+        let of_last = || {
+            let (begin, duration) = self.last?;
+            self.stream_span(begin, duration)
+        };
+        of_last().or(self.earlier)
+    }
+
+    /// Begin and end in stream time, of what is inside of the segment.
+    pub(super) fn stream_span(
+        &self,
+        begin: gst::ClockTime,
+        duration: Option<gst::ClockTime>,
+    ) -> Option<Span> {
+        let segment = self.segment.as_ref()?;
+        let end = begin + duration.unwrap_or(gst::ClockTime::ZERO);
+        let (begin, end) = segment.clip(begin, end)?;
+        Some((
+            segment.to_stream_time(begin)?,
+            segment.to_stream_time(end.or(begin))?,
+        ))
+    }
+
+    /// Stream time at a running time.
+    pub(super) fn at_running(&self, running: gst::ClockTime) -> Option<gst::ClockTime> {
+        let segment = self.segment.as_ref()?;
+        segment.to_stream_time(segment.position_from_running_time(running)?)
+    }
+}
