@@ -10,6 +10,7 @@ use threadbare_runtime::{Guard, Monitor};
 /// Things to be dropped without the lock. One is the usual case, and allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Discarded<T> {
+    /// Not empty while there are more.
     one: Option<T>,
     more: Vec<T>,
 }
@@ -31,11 +32,22 @@ impl<T> Discarded<T> {
             Some(_) => self.more.push(thing),
         }
     }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.one.is_none()
+    }
+
+    /// All, or `None` without any.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Option<Self> {
+        (!self.is_empty()).then(|| std::mem::take(self))
+    }
 }
 
 impl<T> Extend<T> for Discarded<T> {
     fn extend<I: IntoIterator<Item = T>>(&mut self, things: I) {
-        self.more.extend(things);
+        things.into_iter().for_each(|thing| self.add(thing));
     }
 }
 

@@ -360,8 +360,8 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
 
     /// What may be dropped after the unlock.
     #[inline]
-    pub(crate) fn take_discarded(&mut self) -> Discarded<T> {
-        std::mem::take(&mut self.discarded)
+    pub(crate) fn take_discarded(&mut self) -> Option<Discarded<T>> {
+        self.discarded.take()
     }
 
     fn discard_all(&mut self) {

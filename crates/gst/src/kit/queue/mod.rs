@@ -68,10 +68,10 @@ struct State {
 }
 
 impl Discards for State {
-    type Discarded = Discarded<Item>;
+    type Discarded = Option<Discarded<Item>>;
 
     #[inline]
-    fn take_discarded(&mut self) -> Discarded<Item> {
+    fn take_discarded(&mut self) -> Option<Discarded<Item>> {
         self.core.take_discarded()
     }
 }

@@ -346,10 +346,16 @@ impl<D, E> SinkCore<D, E> {
         self.has_begun = true;
     }
 
+    /// Whether something waits to be dropped.
+    #[inline]
+    pub(super) fn has_discarded(&self) -> bool {
+        !self.discarded.is_empty()
+    }
+
     /// What may be dropped after the unlock.
     #[inline]
-    pub(super) fn take_discarded(&mut self) -> Discarded<Item<D, E>> {
-        std::mem::take(&mut self.discarded)
+    pub(super) fn take_discarded(&mut self) -> Option<Discarded<Item<D, E>>> {
+        self.discarded.take()
     }
 
     /// The first item could not be rendered. It counts neither as rendered nor as dropped.

@@ -57,7 +57,13 @@ impl<R: Renderer> Shared<R> {
             }
             let now_ns = read_ns.filter(|_| timing.sync);
             let State { core, renderer, .. } = &mut **state;
+            let holds_discarded = core.has_discarded();
             match core.next(&timing, now_ns) {
+                // One at a time: to keep several would allocate.
+                Next::Render(..) | Next::Drop(..) if holds_discarded => {
+                    drop(state);
+                    state = self.lock();
+                }
                 Next::Render(data, lateness_ns) => {
                     let rendered = data.render(renderer);
                     if let Rendered::Failed(error) = rendered {

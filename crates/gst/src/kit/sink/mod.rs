@@ -81,8 +81,8 @@ struct State<R> {
 
 impl<R: Renderer> Discards for State<R> {
     type Discarded = (
-        Discarded<Item<Data, gst::Event>>,
-        Discarded<gst::Sample>,
+        Option<Discarded<Item<Data, gst::Event>>>,
+        Option<Discarded<gst::Sample>>,
         Vec<gst::Sample>,
     );
 
@@ -90,7 +90,7 @@ impl<R: Renderer> Discards for State<R> {
     fn take_discarded(&mut self) -> Self::Discarded {
         (
             self.core.take_discarded(),
-            std::mem::take(&mut self.samples),
+            self.samples.take(),
             self.renderer.take_discarded(),
         )
     }
