@@ -42,6 +42,14 @@ impl Obstacle {
     }
 }
 
+impl<R: Renderer> Locked<'_, State<R>> {
+    /// The first item is no data.
+    fn step_over(&mut self) {
+        self.finish(false);
+        self.wake(RENDERED);
+    }
+}
+
 impl<R: Renderer> Shared<R> {
     /// Does everything that can be done now, in order. The lock is given up for each call out of the element.
     pub(super) fn advance<'a>(
@@ -56,13 +64,12 @@ impl<R: Renderer> Shared<R> {
                 read_ns = state.time.now_ns();
             }
             let now_ns = read_ns.filter(|_| timing.sync);
-            let State { core, renderer, .. } = &mut **state;
+            let (has_shown, State { core, renderer, .. }) = (state.has_shown, &mut **state);
             let holds_discarded = core.has_discarded();
             match core.next(&timing, now_ns) {
                 // One at a time: to keep several would allocate.
                 Next::Render(..) | Next::Drop(..) if holds_discarded => {
-                    drop(state);
-                    state = self.lock();
+                    state = self.lock_again(state);
                 }
                 Next::Render(data, lateness_ns) => {
                     let rendered = data.render(renderer);
@@ -86,13 +93,9 @@ impl<R: Renderer> Shared<R> {
                 Next::Event(event) => {
                     let event = event.clone();
                     state.note_event(&event);
-                    state.finish(false);
-                    state.wake(RENDERED);
+                    state.step_over();
                 }
-                Next::Skip => {
-                    state.finish(false);
-                    state.wake(RENDERED);
-                }
+                Next::Skip => state.step_over(),
                 Next::End => {
                     let ended;
                     (ended, state) = self.end(state);
@@ -103,21 +106,33 @@ impl<R: Renderer> Shared<R> {
                 Next::Until(running_ns) => {
                     return (Advanced::Waits(Obstacle::Clock(running_ns)), state);
                 }
-                Next::Paused => {
-                    if !std::mem::take(&mut state.has_shown) {
-                        return (Advanced::Waits(Obstacle::Change), state);
-                    }
-                    drop(state);
-                    let told = self.tell();
-                    state = self.lock();
+                Next::Paused if has_shown => {
+                    state.has_shown = false;
+                    let told;
+                    (told, state) = self.tell_unlocked(state);
                     if let Err(error) = told {
                         return (Advanced::Failed(error), state);
                     }
                 }
+                Next::Paused => return (Advanced::Waits(Obstacle::Change), state),
                 Next::Empty => return (Advanced::Empty, state),
                 Next::Gone => return (Advanced::Gone, state),
             }
         }
+    }
+
+    /// Drops what was discarded.
+    fn lock_again<'a>(&'a self, state: Locked<'a, State<R>>) -> Locked<'a, State<R>> {
+        drop(state);
+        self.lock()
+    }
+
+    fn tell_unlocked<'a>(
+        &'a self,
+        state: Locked<'a, State<R>>,
+    ) -> (Result<(), gst::FlowError>, Locked<'a, State<R>>) {
+        drop(state);
+        (self.tell(), self.lock())
     }
 
     /// The first item is rendered.
