@@ -11,8 +11,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use gst::glib;
-use threadbare_runtime::{Guard, Monitor, Topics};
+use threadbare_runtime::{Monitor, Topics};
 
+use crate::kit::locked::{Discarded, Discards, Locked};
 use crate::kit::time::{ClockWait, RunningTime};
 
 /// What the buffers of inactive inputs wait for.
@@ -61,6 +62,17 @@ pub(super) struct State {
     pub(super) passed: u64,
     pub(super) dropped: u64,
     tickets: u64,
+    /// Kept no longer, and not to be dropped under the lock.
+    discarded: Discarded<gst::Buffer>,
+}
+
+impl Discards for State {
+    type Discarded = Option<Discarded<gst::Buffer>>;
+
+    #[inline]
+    fn take_discarded(&mut self) -> Self::Discarded {
+        self.discarded.take()
+    }
 }
 
 struct Input {
@@ -91,8 +103,8 @@ pub(super) enum Verdict {
 }
 
 impl Turns {
-    pub(super) fn state(&self) -> Guard<'_, State> {
-        self.0.lock()
+    pub(super) fn state(&self) -> Locked<'_, State> {
+        Locked::of(&self.0)
     }
 
     pub(super) fn add(&self, id: u32, pad: gst::Pad) {
@@ -126,6 +138,7 @@ impl Turns {
     /// Waiting threads come back.
     pub(super) fn remove(&self, id: u32) {
         self.change(|state| {
+            state.forget_cached(Some(id));
             state.inputs.retain(|input| input.id != id);
             if state.active == Some(id) {
                 state.active = None;
@@ -161,8 +174,8 @@ impl Turns {
                 (input.is_eos, input.is_flushing, input.is_new) = (false, false, true);
                 input.segment = None;
                 input.position_ns = None;
-                input.cached.clear();
             }
+            state.forget_cached(None);
         });
     }
 
@@ -178,8 +191,8 @@ impl Turns {
                 input.is_eos = false;
                 input.segment = None;
                 input.position_ns = None;
-                input.cached.clear();
             }
+            state.forget_cached(Some(id));
             is_active
         })
     }
@@ -278,17 +291,19 @@ impl State {
             return;
         }
         let now_ns = self.now_ns().unwrap_or(0);
-        if let Some(input) = self.input(id) {
-            while input
-                .cached
-                .front()
-                .is_some_and(|(end_ns, _)| *end_ns <= now_ns)
-                || input.cached.len() >= CACHED_MAX
-            {
-                input.cached.pop_front();
-            }
-            input.cached.push_back((end_ns, buffer.clone()));
+        let State {
+            inputs, discarded, ..
+        } = self;
+        let Some(input) = inputs.iter_mut().find(|input| input.id == id) else {
+            return;
+        };
+        while (input.cached.front()).is_some_and(|(end_ns, _)| *end_ns <= now_ns)
+            || input.cached.len() >= CACHED_MAX
+        {
+            let past = input.cached.pop_front();
+            discarded.extend(past.map(|(_, buffer)| buffer));
         }
+        input.cached.push_back((end_ns, buffer.clone()));
     }
 
     /// The kept buffers of an input that passes again whose time has still not come.
@@ -297,11 +312,24 @@ impl State {
         let cached = self
             .input(id)
             .map(|input| std::mem::take(&mut input.cached));
-        let fresh = cached.into_iter().flatten();
+        let mut fresh = Vec::new();
+        for (end_ns, buffer) in cached.into_iter().flatten() {
+            if end_ns > now_ns {
+                fresh.push(buffer);
+            } else {
+                self.discarded.add(buffer);
+            }
+        }
         fresh
-            .filter(|(end_ns, _)| *end_ns > now_ns)
-            .map(|(_, buffer)| buffer)
-            .collect()
+    }
+
+    /// Keeps nothing more of an input, or of all.
+    fn forget_cached(&mut self, of: Option<u32>) {
+        let inputs = self.inputs.iter_mut();
+        for input in inputs.filter(|input| of.is_none_or(|id| input.id == id)) {
+            let past = input.cached.drain(..);
+            self.discarded.extend(past.map(|(_, buffer)| buffer));
+        }
     }
 
     /// Notes what an event means for an input, when its turn has come.
