@@ -123,8 +123,9 @@ impl<S> Monitor<S> {
     #[inline]
     pub fn lock(&self) -> Guard<'_, S> {
         Guard {
-            inner: Some(lock(&self.inner)),
+            inner: lock(&self.inner),
             changed: Topics::NONE,
+            woken: Woken::default(),
             replaced: None,
         }
     }
@@ -172,21 +173,32 @@ impl<S> Monitor<S> {
 
 /// The locked state. Dropped, it unlocks and then wakes the waiters of what has changed.
 pub struct Guard<'a, S> {
-    /// Taken by the drop alone.
-    inner: Option<MutexGuard<'a, Inner<S>>>,
+    // In this order: fields are dropped from the first to the last, and the drop of a foreign waker is a call out.
+    inner: MutexGuard<'a, Inner<S>>,
     changed: Topics,
-    /// Dropped after the unlock: the drop of a foreign waker is a call out.
+    woken: Woken,
     replaced: Option<Waker>,
 }
 
-impl<S> Guard<'_, S> {
-    fn inner(&mut self) -> &mut Inner<S> {
-        match &mut self.inner {
-            Some(inner) => inner,
-            None => unreachable!("a guard is locked until its drop"),
+/// Waiters that have left the monitor, to be woken by the drop.
+#[derive(Default)]
+struct Woken {
+    first: Option<Waiter>,
+    /// Usually none, which allocates nothing.
+    others: Vec<Waiter>,
+}
+
+impl Drop for Woken {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(first) = self.first.take() {
+            first.waker.wake();
+            self.others.drain(..).for_each(|waiter| waiter.waker.wake());
         }
     }
+}
 
+impl<S> Guard<'_, S> {
     /// The waiters of `topics` evaluate their conditions again, after the unlock.
     #[inline]
     pub fn wake(&mut self, topics: Topics) {
@@ -195,16 +207,13 @@ impl<S> Guard<'_, S> {
 
     /// Whether anybody waits for one of `topics`.
     pub fn has_waiter(&self, topics: Topics) -> bool {
-        self.inner
-            .as_ref()
-            .is_some_and(|inner| inner.waiters.iter().any(|w| w.topics.concern(topics)))
+        let mut waiters = self.inner.waiters.iter();
+        waiters.any(|waiter| waiter.topics.concern(topics))
     }
 
     /// Wakes `waker` once, at the next change of `topics`: for a waiter that is no future, such as an agent.
     pub fn register(&mut self, registration: &mut Registration, topics: Topics, waker: Waker) {
-        let Some(inner) = &mut self.inner else {
-            unreachable!("a guard is locked until its drop")
-        };
+        let inner = &mut *self.inner;
         if let Some(id) = registration.0
             && let Some(known) = inner.waiters.iter_mut().find(|waiter| waiter.id == id)
         {
@@ -222,10 +231,7 @@ impl<S> Guard<'_, S> {
 
     /// Whether the registered waker is still to be woken by a change.
     fn knows(&self, registration: &Registration, waker: &Waker) -> bool {
-        let Some(inner) = &self.inner else {
-            return false;
-        };
-        let mut waiters = inner.waiters.iter();
+        let mut waiters = self.inner.waiters.iter();
         registration
             .0
             .is_some_and(|id| waiters.any(|w| w.id == id && w.waker.will_wake(waker)))
@@ -237,39 +243,31 @@ impl<S> Deref for Guard<'_, S> {
 
     #[inline]
     fn deref(&self) -> &S {
-        match &self.inner {
-            Some(inner) => &inner.state,
-            None => unreachable!("a guard is locked until its drop"),
-        }
+        &self.inner.state
     }
 }
 
 impl<S> DerefMut for Guard<'_, S> {
     #[inline]
     fn deref_mut(&mut self) -> &mut S {
-        &mut self.inner().state
+        &mut self.inner.state
     }
 }
 
 impl<S> Drop for Guard<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        let Some(mut inner) = self.inner.take() else {
-            return;
-        };
         if self.changed == Topics::NONE {
             return;
         }
         let changed = self.changed;
         let concerns = |waiter: &Waiter| waiter.topics.concern(changed);
-        let Some(first) = inner.waiters.take(concerns) else {
-            return;
-        };
-        // Usually none, which allocates nothing.
-        let others: Vec<Waiter> = std::iter::from_fn(|| inner.waiters.take(concerns)).collect();
-        drop(inner);
-        first.waker.wake();
-        others.into_iter().for_each(|waiter| waiter.waker.wake());
+        let waiters = &mut self.inner.waiters;
+        self.woken.first = waiters.take(concerns);
+        if self.woken.first.is_some() {
+            let others = std::iter::from_fn(|| waiters.take(concerns));
+            self.woken.others.extend(others);
+        }
     }
 }
 

@@ -55,21 +55,23 @@ impl<T> Extend<T> for Discarded<T> {
 pub(crate) trait Discards {
     type Discarded;
 
-    /// What was discarded since the last call.
-    fn take_discarded(&mut self) -> Self::Discarded;
+    /// What was discarded since the last call, if anything was.
+    fn take_discarded(&mut self) -> Option<Self::Discarded>;
 }
 
 /// The locked state. Dropped, it unlocks, wakes, and then drops what was discarded.
 pub(crate) struct Locked<'a, S: Discards> {
-    /// Taken by the drop alone.
-    guard: Option<Guard<'a, S>>,
+    // In this order: fields are dropped from the first to the last.
+    guard: Guard<'a, S>,
+    discarded: Option<S::Discarded>,
 }
 
 impl<'a, S: Discards> Locked<'a, S> {
     #[inline]
     pub(crate) fn of(monitor: &'a Monitor<S>) -> Self {
         Locked {
-            guard: Some(monitor.lock()),
+            guard: monitor.lock(),
+            discarded: None,
         }
     }
 }
@@ -79,30 +81,20 @@ impl<'a, S: Discards> Deref for Locked<'a, S> {
 
     #[inline]
     fn deref(&self) -> &Guard<'a, S> {
-        match &self.guard {
-            Some(guard) => guard,
-            None => unreachable!("it is locked until its drop"),
-        }
+        &self.guard
     }
 }
 
 impl<S: Discards> DerefMut for Locked<'_, S> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Self::Target {
-        match &mut self.guard {
-            Some(guard) => guard,
-            None => unreachable!("it is locked until its drop"),
-        }
+        &mut self.guard
     }
 }
 
 impl<S: Discards> Drop for Locked<'_, S> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(mut guard) = self.guard.take() {
-            let discarded = guard.take_discarded();
-            drop(guard);
-            drop(discarded);
-        }
+        self.discarded = self.guard.take_discarded();
     }
 }

@@ -67,10 +67,10 @@ pub(super) struct State {
 }
 
 impl Discards for State {
-    type Discarded = Option<Discarded<gst::Buffer>>;
+    type Discarded = Discarded<gst::Buffer>;
 
     #[inline]
-    fn take_discarded(&mut self) -> Self::Discarded {
+    fn take_discarded(&mut self) -> Option<Self::Discarded> {
         self.discarded.take()
     }
 }

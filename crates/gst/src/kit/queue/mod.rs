@@ -68,7 +68,7 @@ struct State {
 }
 
 impl Discards for State {
-    type Discarded = Option<Discarded<Item>>;
+    type Discarded = Discarded<Item>;
 
     #[inline]
     fn take_discarded(&mut self) -> Option<Discarded<Item>> {

@@ -87,12 +87,11 @@ impl<R: Renderer> Discards for State<R> {
     );
 
     #[inline]
-    fn take_discarded(&mut self) -> Self::Discarded {
-        (
-            self.core.take_discarded(),
-            self.samples.take(),
-            self.renderer.take_discarded(),
-        )
+    fn take_discarded(&mut self) -> Option<Self::Discarded> {
+        let (items, samples) = (self.core.take_discarded(), self.samples.take());
+        let shown = self.renderer.take_discarded();
+        let is_any = items.is_some() || samples.is_some() || !shown.is_empty();
+        is_any.then_some((items, samples, shown))
     }
 }
 
