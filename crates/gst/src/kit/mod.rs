@@ -22,6 +22,7 @@ pub(crate) mod socket;
 pub(crate) mod source;
 pub(crate) mod stats;
 pub(crate) mod time;
+pub(crate) mod turns;
 
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -186,10 +187,10 @@ where
 }
 
 /// For a failing state change: reports the reason to the application.
-pub(crate) fn or_post<E: ElementImpl>(
+pub(crate) fn or_post<E: ElementImpl, T>(
     element: &E,
-    result: Result<(), gst::ErrorMessage>,
-) -> Result<(), gst::StateChangeError> {
+    result: Result<T, gst::ErrorMessage>,
+) -> Result<T, gst::StateChangeError> {
     result.map_err(|error| {
         element.post_error_message(error);
         gst::StateChangeError

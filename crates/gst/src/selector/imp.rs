@@ -9,10 +9,10 @@ use gst::subclass::prelude::*;
 use super::pad::SelectorPad;
 use super::turns::{SyncMode, Turn, Turns, Verdict};
 use crate::kit::context::ContextSettings;
-use crate::kit::pending::{self, Hold};
 use crate::kit::queue::Item;
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
+use crate::kit::turns::announce;
 use crate::kit::{lock, pad_function};
 
 #[derive(Properties)]
@@ -77,7 +77,6 @@ impl InputSelector {
             let mut of = |time: Option<gst::ClockTime>| state.running_ns(id, time?);
             (of(times.0).filter(|_| is_buffer), of(times.1))
         };
-        let turn = self.turns.enter(id, begin_ns);
         let passing = Passing {
             turns: self.turns.clone(),
             pad: pad.clone(),
@@ -85,15 +84,8 @@ impl InputSelector {
             end_ns,
             item,
         };
-        if let Some(verdict) = turn.now() {
-            return passing.carry_out(turn, verdict);
-        }
-        if pending::can_defer() {
-            pending::defer(Hold::Source, Box::pin(passing.await_turn(turn)));
-            return Ok(gst::FlowSuccess::Ok);
-        }
-        let verdict = threadbare_runtime::block_on(turn.verdict());
-        passing.carry_out(turn, verdict)
+        let turn = self.turns.enter(id, begin_ns);
+        turn.pass(|| {}, |turn, verdict| passing.carry_out(turn, verdict))
     }
 
     fn sink_event(&self, id: u32, pad: &gst::Pad, event: gst::Event) -> bool {
@@ -211,13 +203,6 @@ struct Passing {
 }
 
 impl Passing {
-    /// What the source that pushed awaits.
-    async fn await_turn(self, turn: Turn) -> Result<(), gst::FlowError> {
-        let verdict = turn.verdict().await;
-        // What downstream leaves now stays with the same source.
-        self.carry_out(turn, verdict).map(|_| ())
-    }
-
     /// What the input passed before a switch away from it, ahead of its time.
     fn note_pushed(&self, turn: &Turn, is_new: bool) -> Vec<gst::Buffer> {
         let mut state = self.turns.state();
@@ -256,7 +241,7 @@ impl Passing {
             }
             Verdict::Flushing => Err(gst::FlowError::Flushing),
         };
-        turn.finish(verdict, self.end_ns, event.as_ref());
+        (self.turns).finish(turn, verdict, self.end_ns, event.as_ref());
         tell_of_end(&self.turns, &self.src_pad);
         result
     }
@@ -292,20 +277,6 @@ fn push(
         }
     }
     item.push(src_pad)
-}
-
-/// What downstream has to know of an input's stream.
-fn announce(pad: &gst::Pad, src_pad: &gst::Pad) {
-    let mut events = Vec::new();
-    pad.sticky_events_foreach(|event| {
-        if event.type_() != gst::EventType::Eos {
-            events.push(event.clone());
-        }
-        std::ops::ControlFlow::Continue(gst::EventForeachAction::Keep)
-    });
-    for event in events {
-        src_pad.push_event(event);
-    }
 }
 
 /// The input that has become the active one may be over already: nobody pushes there who could say so.

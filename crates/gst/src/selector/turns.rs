@@ -1,20 +1,16 @@
-//! Whose turn it is to push, what is held meanwhile and what is dropped.
+//! The state of a selector: which input passes, what is held meanwhile and what is dropped.
 //!
-//! Inputs are pushed by threads of their own; one at a time may push downstream, those of one input in their order. What
-//! has to wait does so as a future: on a context's thread the source that pushed awaits it, an ordinary thread waits in
-//! place. The state is under one lock, which nobody holds across a call out of the element.
+//! [`crate::kit::turns`] gives the inputs their turns.
 
 use std::collections::VecDeque;
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
-use std::sync::Arc;
 use std::task::Poll;
 
 use gst::glib;
-use threadbare_runtime::{Monitor, Topics};
+use threadbare_runtime::Topics;
 
-use crate::kit::locked::{Discarded, Discards, Locked};
+use crate::kit::locked::{Discarded, Discards};
 use crate::kit::time::{ClockWait, RunningTime};
+use crate::kit::turns::{self, Inputs, Tickets};
 
 /// What the buffers of inactive inputs wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
@@ -33,15 +29,9 @@ pub enum SyncMode {
     Clock,
 }
 
-/// Shared by the element and what waits.
-#[derive(Clone)]
-pub(super) struct Turns(Arc<Monitor<State>>);
-
-impl Default for Turns {
-    fn default() -> Self {
-        Turns(Arc::new(Monitor::new(State::default())))
-    }
-}
+pub(super) type Turns = turns::Turns<State>;
+/// Of a buffer: its running time, ns, until which it may be held.
+pub(super) type Turn = turns::Turn<State>;
 
 #[derive(Default)]
 pub(super) struct State {
@@ -61,7 +51,6 @@ pub(super) struct State {
     /// Buffers, and lists of them.
     pub(super) passed: u64,
     pub(super) dropped: u64,
-    tickets: u64,
     /// Kept no longer, and not to be dropped under the lock.
     discarded: Discarded<gst::Buffer>,
 }
@@ -83,8 +72,7 @@ struct Input {
     is_flushing: bool,
     /// Downstream does not know its sticky events, and its next buffer does not follow what was before.
     is_new: bool,
-    /// What is being passed or waits, in order.
-    tickets: VecDeque<u64>,
+    tickets: Tickets,
     /// Running time up to which it has come, ns.
     position_ns: Option<u64>,
     /// Buffers passed whose time has not come, with their end in running time, ns: passed again after a switch away and back.
@@ -103,10 +91,6 @@ pub(super) enum Verdict {
 }
 
 impl Turns {
-    pub(super) fn state(&self) -> Locked<'_, State> {
-        Locked::of(&self.0)
-    }
-
     pub(super) fn add(&self, id: u32, pad: gst::Pad) {
         self.state().inputs.push(Input {
             id,
@@ -115,7 +99,7 @@ impl Turns {
             is_eos: false,
             is_flushing: false,
             is_new: true,
-            tickets: VecDeque::new(),
+            tickets: Tickets::default(),
             position_ns: None,
             cached: VecDeque::new(),
         });
@@ -197,20 +181,30 @@ impl Turns {
         })
     }
 
-    /// Puts something behind what an input passes already.
-    pub(super) fn enter(&self, id: u32, time_ns: Option<u64>) -> Turn {
+    /// Something has been pushed or dropped. `end_ns`: where it ends; `event`: it was one.
+    pub(super) fn finish(
+        &self,
+        turn: Turn,
+        verdict: Verdict,
+        end_ns: Option<u64>,
+        event: Option<&gst::Event>,
+    ) {
+        let id = turn.id();
         let mut state = self.state();
-        state.tickets += 1;
-        let ticket = state.tickets;
-        if let Some(input) = state.input(id) {
-            input.tickets.push_back(ticket);
+        if let Some(event) = event {
+            state.note(id, event);
         }
-        Turn {
-            turns: self.clone(),
-            id,
-            ticket,
-            time_ns,
+        if matches!(verdict, Verdict::Push { .. }) {
+            state.is_pushing = false;
+            if end_ns.is_some() && state.active == Some(id) {
+                state.position_ns = end_ns;
+            }
         }
+        if let Some(input) = state.input(id).filter(|_| end_ns.is_some()) {
+            input.position_ns = end_ns;
+        }
+        // What waits is woken by the drop of the turn, which comes after that of the lock.
+        drop(state);
     }
 
     /// Changes something that others may wait for.
@@ -347,27 +341,7 @@ impl State {
         }
     }
 
-    fn decide(&mut self, id: u32, ticket: u64, time_ns: Option<u64>) -> Option<Verdict> {
-        let (is_stopped, is_active) = (self.is_stopped, self.active == Some(id));
-        let is_pushing = self.is_pushing;
-        let Some(input) = self.input(id).filter(|_| !is_stopped) else {
-            return Some(Verdict::Flushing);
-        };
-        // Without its ticket: the pad was unlinked meanwhile.
-        if input.is_flushing || !input.tickets.contains(&ticket) {
-            return Some(Verdict::Flushing);
-        }
-        if input.tickets.front() != Some(&ticket) {
-            return None;
-        }
-        if is_active {
-            if is_pushing {
-                return None;
-            }
-            let is_new = std::mem::take(&mut input.is_new);
-            self.is_pushing = true;
-            return Some(Verdict::Push { is_new });
-        }
+    fn decide_inactive(&mut self, time_ns: Option<u64>) -> Option<Verdict> {
         let Some(time_ns) = time_ns.filter(|_| self.sync_streams) else {
             return Some(Verdict::Drop);
         };
@@ -391,91 +365,40 @@ impl State {
     }
 }
 
-/// Something that an input passes: gives what is to be done with it, as soon as that is known. Dropped, it makes way for
-/// what is behind it.
-pub(super) struct Turn {
-    turns: Turns,
-    id: u32,
-    ticket: u64,
-    /// Running time of a buffer, ns: what is to be held.
-    time_ns: Option<u64>,
-}
+impl Inputs for State {
+    type Entry = Option<u64>;
+    type Decision = Verdict;
 
-impl Turn {
-    pub(super) fn id(&self) -> u32 {
-        self.id
+    fn queue(&mut self, id: u32) -> Option<&mut Tickets> {
+        self.input(id).map(|input| &mut input.tickets)
     }
 
-    pub(super) fn now(&self) -> Option<Verdict> {
-        (self.turns.state()).decide(self.id, self.ticket, self.time_ns)
+    fn flushing() -> Verdict {
+        Verdict::Flushing
     }
 
-    /// It has been pushed or dropped. `end_ns`: where it ends; `event`: it was one.
-    pub(super) fn finish(self, verdict: Verdict, end_ns: Option<u64>, event: Option<&gst::Event>) {
-        let mut state = self.turns.state();
-        if let Some(event) = event {
-            state.note(self.id, event);
-        }
-        if matches!(verdict, Verdict::Push { .. }) {
-            state.is_pushing = false;
-            if end_ns.is_some() && state.active == Some(self.id) {
-                state.position_ns = end_ns;
-            }
-        }
-        if let Some(input) = state.input(self.id).filter(|_| end_ns.is_some()) {
-            input.position_ns = end_ns;
-        }
-        // What waits is woken by the drop.
+    fn is_open(&self, id: u32) -> bool {
+        let mut inputs = self.inputs.iter();
+        !self.is_stopped && inputs.any(|input| input.id == id && !input.is_flushing)
     }
-}
 
-impl Turn {
-    /// The same, when it is known.
-    pub(super) async fn verdict(&self) -> Verdict {
-        let (id, ticket, time_ns) = (self.id, self.ticket, self.time_ns);
-        let decided = (self.turns.0).until(Topics::ALL, move |state| {
-            match state.decide(id, ticket, time_ns) {
-                Some(verdict) => Poll::Ready(verdict),
-                None => Poll::Pending,
-            }
-        });
-        let (mut decided, mut clock) = (pin!(decided), None);
-        poll_fn(|cx| {
-            loop {
-                // The changes of the state first: they may end the wait for the clock, or begin another.
-                if let Poll::Ready(verdict) = decided.as_mut().poll(cx) {
-                    return Poll::Ready(verdict);
-                }
-                clock = self.clock_wait();
-                let Some(wait) = &mut clock else {
-                    return Poll::Pending;
-                };
-                if Pin::new(wait).poll(cx).is_pending() {
-                    return Poll::Pending;
-                }
-            }
-        })
-        .await
+    fn decide(&mut self, id: u32, time_ns: &Option<u64>) -> Poll<Verdict> {
+        if self.active != Some(id) {
+            return (self.decide_inactive(*time_ns)).map_or(Poll::Pending, Poll::Ready);
+        }
+        if self.is_pushing {
+            return Poll::Pending;
+        }
+        self.is_pushing = true;
+        let is_new = (self.input(id)).is_some_and(|input| std::mem::take(&mut input.is_new));
+        Poll::Ready(Verdict::Push { is_new })
     }
 
     /// With `sync-mode=clock`: the wait for the time of an inactive input's buffer.
-    fn clock_wait(&self) -> Option<ClockWait> {
-        let state = self.turns.state();
-        let is_by_clock = state.sync_streams && state.sync_mode == SyncMode::Clock;
-        let time_ns = self
-            .time_ns
-            .filter(|_| is_by_clock && !state.is_active(self.id))?;
-        Some(state.time.wait_until(time_ns))
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.turns.change(|state| {
-            if let Some(input) = state.input(self.id) {
-                input.tickets.retain(|ticket| *ticket != self.ticket);
-            }
-        });
+    fn clock_wait(&self, id: u32, time_ns: &Option<u64>) -> Option<ClockWait> {
+        let is_by_clock = self.sync_streams && self.sync_mode == SyncMode::Clock;
+        let time_ns = time_ns.filter(|_| is_by_clock && self.active != Some(id))?;
+        Some(self.time.wait_until(time_ns))
     }
 }
 
