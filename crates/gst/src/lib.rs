@@ -7,6 +7,7 @@
 mod app;
 mod blocking;
 mod clocksync;
+mod fallback;
 mod hub;
 pub mod inspect;
 mod kit;
@@ -36,7 +37,8 @@ mod plugin {
         crate::loudness::register(Some(plugin))?;
         crate::clocksync::register(Some(plugin))?;
         crate::blocking::register(Some(plugin))?;
-        crate::selector::register(Some(plugin))
+        crate::selector::register(Some(plugin))?;
+        crate::fallback::register(Some(plugin))
     }
 
     gst::plugin_define!(

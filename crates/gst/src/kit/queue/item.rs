@@ -63,7 +63,7 @@ impl Item {
 
     /// Marks a buffer, or the first one of a list, as the first after a gap.
     #[cold]
-    pub(super) fn mark_discont(&mut self) {
+    pub(crate) fn mark_discont(&mut self) {
         match self {
             Item::Buffer(buffer) => buffer.make_mut().set_flags(gst::BufferFlags::DISCONT),
             Item::List(list) => {

@@ -1,0 +1,9 @@
+//! Streams that fall back to another one when theirs fails.
+
+mod switch;
+
+use gst::glib;
+
+pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    switch::register(plugin)
+}

@@ -1,0 +1,65 @@
+//! What the element does by itself: messages, notifications, requests for keyframes, the end of the output, time-outs.
+
+use gst::glib;
+use gst::prelude::*;
+
+use super::FallbackSwitch;
+use super::turns::{Task, Turns};
+use crate::kit::turns::announce;
+
+/// Handles the time-outs of an element from its start, with the number of [`Turns::start`], until it stops.
+pub(super) async fn watch(turns: Turns, start: u64, element: glib::WeakRef<FallbackSwitch>) {
+    while turns.timed_out(start).await {
+        let Some(element) = element.upgrade() else {
+            return;
+        };
+        act(&turns, &element);
+        tell_of_end(&turns, &element);
+    }
+}
+
+/// Ends the output, if that is due and nothing is being pushed; else the one that pushes does so.
+pub(super) fn tell_of_end(turns: &Turns, element: &FallbackSwitch) {
+    let Some(src_pad) = element.static_pad("src") else {
+        return;
+    };
+    while let Some((pad, is_first)) = turns.take_eos() {
+        if is_first {
+            announce(&pad, &src_pad);
+        }
+        src_pad.push_event(gst::event::Eos::new());
+        turns.told();
+    }
+}
+
+/// Carries the core's actions out, one thread at a time.
+pub(super) fn act(turns: &Turns, element: &FallbackSwitch) {
+    while let Some(task) = turns.next_task() {
+        match task {
+            Task::Tell { from, to, reason } => {
+                let details = gst::Structure::builder("fallback-switch")
+                    .field("from", from.map(String::from))
+                    .field("to", to.as_str())
+                    .field("reason", reason)
+                    .build();
+                let message = gst::message::Element::builder(details).src(element);
+                let _ = element.post_message(message.build());
+                element.notify("active-pad");
+            }
+            Task::RequestKeyframe(pad) => {
+                pad.push_event(force_key_unit());
+            }
+            Task::NotifyHealth(pad) => pad.notify("is-healthy"),
+        }
+        turns.acted();
+    }
+}
+
+/// What the video library of GStreamer makes of no time and no count.
+fn force_key_unit() -> gst::Event {
+    let details = gst::Structure::builder("GstForceKeyUnit")
+        .field("all-headers", true)
+        .field("count", 0u32)
+        .build();
+    gst::event::CustomUpstream::new(details)
+}

@@ -1,0 +1,434 @@
+//! Properties, pads and states of `fallbackswitch`.
+
+use std::sync::Mutex;
+
+use gst::glib::{self, Properties};
+use gst::prelude::*;
+use gst::subclass::prelude::*;
+
+use super::acting::{act, tell_of_end, watch};
+use super::core::InputId;
+use super::pad::SwitchPad;
+use super::passing::{Passing, arrival};
+use super::turns::{Entry, Turns};
+use crate::kit::context::{ContextSettings, Place};
+use crate::kit::queue::Item;
+use crate::kit::stats::StatsProperty;
+use crate::kit::time::RunningTime;
+use crate::kit::{lock, pad_function};
+
+#[derive(Properties)]
+#[properties(wrapper_type = super::FallbackSwitch)]
+pub struct FallbackSwitch {
+    #[property(name = "active-pad", nick = "Active pad", blurb = "Sink pad whose stream passes; to be set with auto-switch=false only", type = Option<gst::Pad>, get = |s: &Self| s.turns.state().active_pad(), set = Self::set_active_pad)]
+    #[property(name = "timeout", nick = "Timeout", blurb = "An input without a timely buffer for this time has failed, ns", type = u64, get = |s: &Self| s.turns.state().settings.timeout_ns, set = |s: &Self, v| s.set(|state| state.settings.timeout_ns = v), default = 1_000_000_000, maximum = TIME_NS_MAX)]
+    #[property(name = "latency", nick = "Latency", blurb = "Time added to the latency of the inputs, by which buffers may be late, ns", type = u64, get = |s: &Self| s.turns.state().settings.latency_ns, set = Self::set_latency, maximum = TIME_NS_MAX)]
+    #[property(name = "min-upstream-latency", nick = "Minimum upstream latency", blurb = "Least latency that is reported for the inputs, for those added later, ns", type = u64, get = |s: &Self| s.turns.state().min_upstream_ns, set = Self::set_min_upstream, maximum = TIME_NS_MAX)]
+    #[property(name = "immediate-fallback", nick = "Immediate fallback", blurb = "At the start, pass the first input that delivers; false: wait up to the timeout for the first choice", type = bool, get = |s: &Self| s.turns.state().settings.immediate_fallback, set = |s: &Self, v| s.set(|state| state.settings.immediate_fallback = v), default = false)]
+    #[property(name = "auto-switch", nick = "Automatic switch", blurb = "Choose the active input by health and priority; false: by active-pad", type = bool, get = |s: &Self| s.turns.state().settings.auto_switch, set = |s: &Self, v| s.set(|state| state.settings.auto_switch = v), default = true)]
+    #[property(name = "stop-on-eos", nick = "Stop on EOS", blurb = "End the output with the active input; false: with the last input", type = bool, get = |s: &Self| s.turns.state().settings.stop_on_eos, set = |s: &Self, v| s.set(|state| state.settings.stop_on_eos = v), default = false)]
+    #[property(name = "min-hold", nick = "Minimum hold", blurb = "Least time from one switch to the next one, unless the active input fails, ns", type = u64, get = |s: &Self| s.turns.state().settings.min_hold_ns, set = |s: &Self, v| s.set(|state| state.settings.min_hold_ns = v), maximum = TIME_NS_MAX)]
+    #[property(name = "recover-after", nick = "Recover after", blurb = "Time that a better input has to be healthy before it replaces a healthy one, ns", type = u64, get = |s: &Self| s.turns.state().settings.recover_after_ns, set = |s: &Self, v| s.set(|state| state.settings.recover_after_ns = v), maximum = TIME_NS_MAX)]
+    turns: Turns,
+    /// Of the time-outs: each input is passed on by the thread that pushes it.
+    context: Mutex<ContextSettings>,
+    place: Mutex<Option<Place>>,
+    stats: Mutex<StatsProperty>,
+    src_pad: gst::Pad,
+    names: Mutex<Names>,
+}
+
+/// What pads are called next.
+#[derive(Default)]
+struct Names {
+    next_number: u32,
+    next_id: InputId,
+}
+
+/// Life and properties.
+impl FallbackSwitch {
+    fn start(&self) {
+        let start = self.turns.start();
+        let watch = watch(self.turns.clone(), start, self.obj().downgrade());
+        if let Some(place) = &*lock(&self.place) {
+            place.shard().spawn(watch).detach();
+        }
+    }
+
+    fn set(&self, set: impl FnOnce(&mut super::turns::State)) {
+        self.turns.set(set);
+        act(&self.turns, &self.obj());
+    }
+
+    fn set_latency(&self, latency_ns: u64) {
+        self.set(|state| state.settings.latency_ns = latency_ns);
+        self.post_latency();
+    }
+
+    fn set_min_upstream(&self, min_upstream_ns: u64) {
+        self.set(|state| state.min_upstream_ns = min_upstream_ns);
+        self.post_latency();
+    }
+
+    fn post_latency(&self) {
+        let obj = self.obj();
+        let _ = obj.post_message(gst::message::Latency::builder().src(&*obj).build());
+    }
+
+    fn set_active_pad(&self, pad: Option<gst::Pad>) {
+        let refusal = {
+            let id = pad.as_ref().map(|pad| (pad, self.turns.state().id_of(pad)));
+            match id {
+                None => Some("active-pad cannot be none".to_owned()),
+                Some((pad, None)) => {
+                    Some(format!("active-pad: {} is no sink pad of it", pad.name()))
+                }
+                Some((_, Some(id))) => {
+                    let is_accepted = (self.turns)
+                        .change(|state, now_ns| state.core.handle_selection(now_ns, id));
+                    (!is_accepted)
+                        .then(|| "active-pad can be set with auto-switch=false only".to_owned())
+                }
+            }
+        };
+        match refusal {
+            Some(text) => gst::warning!(crate::kit::CAT, imp = self, "{text}"),
+            None => act(&self.turns, &self.obj()),
+        }
+    }
+
+    fn stats_of(turns: &Turns) -> gst::Structure {
+        let state = turns.state();
+        let (mut passed, mut dropped) = (0, 0);
+        let pads = state.lanes().iter().map(|lane| {
+            passed += lane.passed;
+            dropped += lane.dropped;
+            let input = state.core.input(lane.id);
+            gst::Structure::builder("pad")
+                .field("name", lane.pad.name().as_str())
+                .field("priority", input.map_or(0, |input| input.priority))
+                .field("is-healthy", input.is_some_and(|input| input.is_healthy()))
+                .field("passed", lane.passed)
+                .field("dropped", lane.dropped)
+                .build()
+                .to_send_value()
+        });
+        let pads = gst::Array::from_values(pads.collect::<Vec<_>>());
+        let mut stats = gst::Structure::builder("application/x-ts-fallback-switch-stats")
+            .field("passed", passed)
+            .field("dropped", dropped);
+        for (reason, count) in state.core.switches() {
+            stats = stats.field(format!("switches-{}", reason.nick()), count);
+        }
+        stats.field("pads", pads).build()
+    }
+}
+
+/// Data.
+impl FallbackSwitch {
+    fn take(
+        &self,
+        id: InputId,
+        pad: &gst::Pad,
+        item: Item,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        let entry = match &item {
+            Item::Event(event) if event.type_() == gst::EventType::Eos => Entry::Eos,
+            Item::Event(event) if event.type_() != gst::EventType::Gap => {
+                self.turns.state().note(id, event);
+                Entry::Event
+            }
+            _ => {
+                let (segment, _) = self.turns.state().stream_of(id);
+                Entry::Data(arrival(&item, segment.as_ref()))
+            }
+        };
+        let passing = Passing {
+            turns: self.turns.clone(),
+            element: self.obj().clone(),
+            pad: pad.clone(),
+            src_pad: self.src_pad.clone(),
+            item,
+        };
+        let turn = self.turns.arrive(id, entry);
+        turn.pass(
+            // What its arrival has changed.
+            || act(&self.turns, &self.obj()),
+            |turn, decision| passing.carry_out(turn, decision),
+        )
+    }
+
+    fn sink_event(&self, id: InputId, pad: &gst::Pad, event: gst::Event) -> bool {
+        let is_active = self.turns.state().core.active() == Some(id);
+        match event.type_() {
+            gst::EventType::FlushStart => {
+                let passes = self.turns.begin_flush(id);
+                act(&self.turns, &self.obj());
+                !passes || self.src_pad.push_event(event)
+            }
+            gst::EventType::FlushStop => {
+                let passes = self.turns.end_flush(id);
+                act(&self.turns, &self.obj());
+                !passes || self.src_pad.push_event(event)
+            }
+            _ if event.is_serialized() => self.take(id, pad, Item::Event(event)).is_ok(),
+            _ => !is_active || self.src_pad.push_event(event),
+        }
+    }
+
+    fn sink_query(&self, id: InputId, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        let is_active = self.turns.state().core.active() == Some(id);
+        match query.type_() {
+            // What is not passed on has no memory to share, and nothing to drain.
+            _ if query.is_serialized() && !is_active => false,
+            gst::QueryType::Caps | gst::QueryType::AcceptCaps if !self.src_pad.is_linked() => {
+                gst::Pad::query_default(pad, Some(&*self.obj()), query)
+            }
+            _ => self.src_pad.peer_query(query),
+        }
+    }
+
+    /// Each input has to know the latency; all else is for the one whose stream downstream has.
+    fn src_event(&self, event: gst::Event) -> bool {
+        if event.type_() == gst::EventType::Latency {
+            let pads = self.turns.state().pads();
+            let accepted = pads.iter().filter(|pad| pad.push_event(event.clone()));
+            return accepted.count() > 0;
+        }
+        let active = self.turns.state().active_pad();
+        active.is_some_and(|pad| pad.push_event(event))
+    }
+
+    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
+        if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
+            let pads = self.turns.state().pads();
+            let (least, most) = latency_of(&pads);
+            let own = self.turns.change(|state, now_ns| {
+                state.set_upstream(least.nseconds(), now_ns);
+                state.core.settings().latency_ns
+            });
+            act(&self.turns, &self.obj());
+            let own = gst::ClockTime::from_nseconds(own.min(TIME_NS_MAX));
+            let added = own.saturating_sub(least);
+            latency.set(true, own, most.map(|most| most.saturating_add(added)));
+            return true;
+        }
+        let active = self.turns.state().active_pad();
+        match active {
+            Some(active) if active.is_linked() => active.peer_query(query),
+            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
+        }
+    }
+}
+
+/// Pads.
+impl FallbackSwitch {
+    /// Name and number. A pad that another kind of switch calls by its part is the first or the second one.
+    fn name_pad(&self, asked: Option<&str>) -> (String, u32, InputId) {
+        let mut names = lock(&self.names);
+        let (name, number) = match asked {
+            Some("sink") => ("sink".to_owned(), 0),
+            Some("fallback_sink") => ("fallback_sink".to_owned(), 1),
+            _ => {
+                let asked = asked.and_then(|name| name.strip_prefix("sink_")?.parse().ok());
+                let number = asked.unwrap_or(names.next_number);
+                (format!("sink_{number}"), number)
+            }
+        };
+        names.next_number = names.next_number.max(number.saturating_add(1));
+        names.next_id += 1;
+        (name, number, names.next_id)
+    }
+
+    fn new_pad(&self, templ: &gst::PadTemplate, id: InputId, name: &str) -> gst::Pad {
+        let error = || Err(gst::FlowError::Error);
+        let chain = move |pad: &SwitchPad, parent: Option<&gst::Object>, item| {
+            pad_function::<FallbackSwitch, _>(parent, error, |imp| {
+                imp.take(id, pad.upcast_ref(), item)
+            })
+        };
+        let pad = gst::PadBuilder::<SwitchPad>::from_template(templ)
+            .name(name)
+            .chain_function(move |pad, parent, buffer| chain(pad, parent, Item::Buffer(buffer)))
+            .chain_list_function(move |pad, parent, list| chain(pad, parent, Item::List(list)))
+            .event_function(move |pad, parent, event| {
+                pad_function::<FallbackSwitch, _>(
+                    parent,
+                    || false,
+                    |imp| imp.sink_event(id, pad.upcast_ref(), event),
+                )
+            })
+            .query_function(move |pad, parent, query| {
+                pad_function::<FallbackSwitch, _>(
+                    parent,
+                    || false,
+                    |imp| imp.sink_query(id, pad.upcast_ref(), query),
+                )
+            })
+            .build();
+        pad.join(self.turns.clone(), id);
+        let turns = self.turns.clone();
+        pad.connect_unlinked(move |pad, _| {
+            turns.unlink(id);
+            if let Some(element) = pad.parent().and_downcast::<super::FallbackSwitch>() {
+                act(&turns, &element);
+            }
+        });
+        pad.upcast()
+    }
+
+    /// A push of the end may have to wait: not on the thread that releases a pad.
+    fn tell_of_end_elsewhere(&self) {
+        let turns = self.turns.clone();
+        self.obj()
+            .call_async(move |element| tell_of_end(&turns, element));
+    }
+}
+
+/// Least and most, of the live inputs that answer, so that a switch needs no other.
+fn latency_of(pads: &[gst::Pad]) -> (gst::ClockTime, Option<gst::ClockTime>) {
+    let mut all = (gst::ClockTime::ZERO, gst::ClockTime::NONE);
+    for pad in pads {
+        let mut query = gst::query::Latency::new();
+        if !pad.peer_query(&mut query) {
+            continue;
+        }
+        let (is_live, min, max) = query.result();
+        if is_live {
+            let most = [all.1, max].into_iter().flatten().min();
+            all = (all.0.max(min), most);
+        }
+    }
+    all
+}
+
+#[glib::object_subclass]
+impl ObjectSubclass for FallbackSwitch {
+    const NAME: &'static str = "ThreadbareFallbackSwitch";
+    type Type = super::FallbackSwitch;
+    type ParentType = gst::Element;
+
+    fn with_class(klass: &Self::Class) -> Self {
+        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
+            .event_function(|_, parent, event| {
+                pad_function::<FallbackSwitch, _>(parent, || false, |imp| imp.src_event(event))
+            })
+            .query_function(|pad, parent, query| {
+                pad_function::<FallbackSwitch, _>(parent, || false, |imp| imp.src_query(pad, query))
+            })
+            .build();
+        let turns = Turns::default();
+        let counted = turns.clone();
+        FallbackSwitch {
+            turns,
+            context: Mutex::default(),
+            place: Mutex::default(),
+            stats: Mutex::new(StatsProperty::new(move || Self::stats_of(&counted))),
+            src_pad,
+            names: Mutex::default(),
+        }
+    }
+}
+
+impl ObjectImpl for FallbackSwitch {
+    crate::kit::properties_with_groups!(context, stats);
+
+    fn constructed(&self) {
+        self.parent_constructed();
+        let obj = self.obj();
+        obj.add_pad(&self.src_pad)
+            .expect("a new element takes its pad");
+        obj.set_element_flags(gst::ElementFlags::REQUIRE_CLOCK);
+    }
+}
+
+impl GstObjectImpl for FallbackSwitch {}
+
+impl ElementImpl for FallbackSwitch {
+    crate::kit::element_class!(
+        "Thread-sharing fallback switch",
+        "Generic",
+        "Passes the best of several input streams that delivers, on the upstream thread";
+        "sink_%u": Sink Request gst::Caps::new_any(),
+        "sink": Sink Request gst::Caps::new_any(),
+        "fallback_sink": Sink Request gst::Caps::new_any(),
+        "src": Src Always gst::Caps::new_any()
+    );
+
+    fn request_new_pad(
+        &self,
+        templ: &gst::PadTemplate,
+        name: Option<&str>,
+        _caps: Option<&gst::Caps>,
+    ) -> Option<gst::Pad> {
+        let (name, number, id) = self.name_pad(name);
+        let pad = self.new_pad(templ, id, &name);
+        pad.set_active(true).ok()?;
+        self.obj().add_pad(&pad).ok()?;
+        self.turns.add(id, number, pad.clone());
+        act(&self.turns, &self.obj());
+        Some(pad)
+    }
+
+    fn release_pad(&self, pad: &gst::Pad) {
+        let id = self.turns.state().id_of(pad);
+        if let Some(id) = id {
+            let is_last = {
+                let was_active = self.turns.state().core.active() == Some(id);
+                self.turns.remove(id);
+                was_active && self.turns.state().core.active().is_none()
+            };
+            let _ = pad.set_active(false);
+            let _ = self.obj().remove_pad(pad);
+            act(&self.turns, &self.obj());
+            if is_last {
+                self.obj().notify("active-pad");
+            }
+            self.tell_of_end_elsewhere();
+        }
+    }
+
+    /// Inputs may give nothing before PLAYING, or nothing at all: no pipeline is to wait until its sinks have data.
+    fn change_state(
+        &self,
+        transition: gst::StateChange,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        match transition {
+            gst::StateChange::NullToReady => {
+                let place = lock(&self.context).place(self.obj().upcast_ref());
+                *lock(&self.place) = Some(crate::kit::or_post(self, place)?);
+            }
+            gst::StateChange::ReadyToPaused => self.start(),
+            // Waiting threads come back before the pads are deactivated.
+            gst::StateChange::PausedToReady => {
+                self.turns.stop();
+                act(&self.turns, &self.obj());
+            }
+            gst::StateChange::PlayingToPaused => self.turns.pause(),
+            _ => {}
+        }
+        let result = self.parent_change_state(transition)?;
+        match transition {
+            gst::StateChange::PausedToPlaying => {
+                self.turns.play(RunningTime::of(&*self.obj()));
+                act(&self.turns, &self.obj());
+            }
+            gst::StateChange::ReadyToNull => *lock(&self.place) = None,
+            gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
+                return Ok(gst::StateChangeSuccess::NoPreroll);
+            }
+            _ => {}
+        }
+        Ok(result)
+    }
+
+    fn set_clock(&self, clock: Option<&gst::Clock>) -> bool {
+        let accepted = self.parent_set_clock(clock);
+        self.turns
+            .set_time(RunningTime::with_clock(&*self.obj(), clock.cloned()));
+        accepted
+    }
+}
+
+/// As GStreamer's times: all but its mark for none.
+const TIME_NS_MAX: u64 = u64::MAX - 1;

@@ -1,0 +1,27 @@
+//! `fallbackswitch`: the best of several streams, another one while that fails.
+//!
+//! - `core`: health of the inputs, the choice, and how one joins on to the other.
+//! - `turns`: the pads' streams, holds and time-outs on the pipeline's clock.
+//! - `passing`: what a push does, and what is cut off at a change.
+//! - `acting`: messages, requests for keyframes, the end of the output.
+//! - `imp`, `pad`: properties, pads, states.
+
+mod acting;
+mod core;
+mod imp;
+mod pad;
+mod passing;
+mod turns;
+
+use gst::glib;
+use gst::prelude::*;
+
+glib::wrapper! {
+    /// Passes the best of its inputs that delivers.
+    pub struct FallbackSwitch(ObjectSubclass<imp::FallbackSwitch>) @extends gst::Element, gst::Object;
+}
+
+pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    let type_ = FallbackSwitch::static_type();
+    gst::Element::register(plugin, "fallbackswitch", gst::Rank::NONE, type_)
+}
