@@ -145,6 +145,38 @@ fn tones_round(i: u32) {
     next_buffer(&events);
 }
 
+/// Falls back, from threads of their own or from sources on one context, and back.
+fn fallback_round(i: u32) {
+    let name = format!("fallback{}", i % 3);
+    let source = [
+        "ts-audiotestsrc samples-per-buffer=8",
+        "audiotestsrc is-live=true samplesperbuffer=8",
+    ];
+    let source = match i % 2 {
+        0 => format!("{} context={name}", source[0]),
+        _ => source[1].to_owned(),
+    };
+    let pipe = Pipe::parse(&format!(
+        "fallbackswitch name=s context={name} ! fakesink name=out async=false sync=false \
+         {source} ! audio/x-raw,rate=8000,channels=1 ! s.sink_0 {source} ! audio/x-raw,rate=8000,channels=1 ! s.sink_1 \
+         audiotestsrc ! audio/x-raw,rate=8000,channels=1 ! s.sink_2"
+    ));
+    let heard = watch(&pipe.pad("out", "sink"));
+    pipe.play();
+    next_buffer(&heard);
+    let switch = pipe.get("s");
+    let main = pipe.pad("s", "sink_0");
+    main.peer().unwrap().unlink(&main).unwrap();
+    if i.is_multiple_of(3) {
+        switch.release_request_pad(&main);
+    }
+    eventually("another input passes", || {
+        switch.property::<Option<gst::Pad>>("active-pad") != Some(main.clone())
+    });
+    while heard.try_recv().is_ok() {}
+    next_buffer(&heard);
+}
+
 /// From a program through a proxy and TCP to two listeners and back into the program.
 fn hub_round(i: u32) {
     let name = format!("hub{}", i % 3);
@@ -206,6 +238,7 @@ fn rounds(receiver: &std::net::UdpSocket, i: u32) {
     rtp_round(i);
     parts_round(i);
     tones_round(i);
+    fallback_round(i);
     hub_round(i);
     loudness_round(i);
 }

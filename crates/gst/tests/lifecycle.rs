@@ -333,6 +333,7 @@ fn every_element_goes_up_and_down_twice() {
         "ts-rtpdtmfsrc",
         "ts-clocksync",
         "ts-input-selector",
+        "fallbackswitch",
         "ts-blocking-adapter",
     ] {
         // Alone, with nothing linked.

@@ -7,6 +7,7 @@ use gst::prelude::*;
 
 /// All elements with a context: those that always start it, those that start it if it is named, and those that never do.
 const ELEMENTS: &[&str] = &[
+    "fallbackswitch",
     "ts-appsrc",
     "ts-audiotestsrc",
     "ts-input-selector",
@@ -31,14 +32,12 @@ const ELEMENTS: &[&str] = &[
 fn the_elements_are_all_that_have_a_context() {
     init();
     let registry = gst::Registry::get();
-    let features = registry.features(gst::ElementFactory::static_type());
+    let features = registry.features_by_plugin("threadbare");
     let factories = features
         .into_iter()
         .filter_map(|f| f.downcast::<gst::ElementFactory>().ok());
-    let is_of_context = |factory: &gst::ElementFactory| {
-        let name = factory.name();
-        name.starts_with("ts-") && make(&name).has_property("context-affinity")
-    };
+    let is_of_context =
+        |factory: &gst::ElementFactory| make(&factory.name()).has_property("context-affinity");
     let mut all: Vec<_> = factories
         .filter(is_of_context)
         .map(|f| f.name().to_string())
