@@ -20,7 +20,7 @@ use super::time::SliceClock;
 pub(crate) struct Datagram {
     pub(crate) buffer: PoolBuffer,
     pub(crate) received: Received,
-    /// When it arrived, CLOCK_MONOTONIC; read, if the kernel was not asked for the time.
+    /// When it arrived, CLOCK_MONOTONIC, ns. Without the kernel's time, when it was read.
     pub(crate) arrival_ns: u64,
     /// Empty if the reader does not want it.
     pub(crate) from: RawAddr,
