@@ -10,6 +10,7 @@
 //! cancelled waiter takes no other's wake-up with it.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::{BitOr, Deref, DerefMut};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ pub struct Monitor<S> {
 struct Inner<S> {
     state: S,
     waiters: Waiters,
-    next_id: u64,
+    last_id: NonZeroU64,
 }
 
 /// Unordered, and usually none or one, which has its place beside the state: searched from end to end.
@@ -64,7 +65,7 @@ impl Waiters {
 }
 
 struct Waiter {
-    id: u64,
+    id: NonZeroU64,
     topics: Topics,
     waker: Waker,
 }
@@ -105,7 +106,7 @@ impl BitOr for Topics {
 
 /// A waiter's registration. It outlives single waits, so that a waiter is in the monitor at most once.
 #[derive(Debug, Default)]
-pub struct Registration(Option<u64>);
+pub struct Registration(Option<NonZeroU64>);
 
 impl<S> Monitor<S> {
     /// A state without waiters.
@@ -114,7 +115,7 @@ impl<S> Monitor<S> {
             inner: Mutex::new(Inner {
                 state,
                 waiters: Waiters::default(),
-                next_id: 0,
+                last_id: NonZeroU64::MIN,
             }),
         }
     }
@@ -222,8 +223,9 @@ impl<S> Guard<'_, S> {
             return;
         }
         let id = registration.0.unwrap_or_else(|| {
-            inner.next_id += 1;
-            inner.next_id
+            // At one a nanosecond, it takes 500 years to get to the end.
+            inner.last_id = inner.last_id.saturating_add(1);
+            inner.last_id
         });
         registration.0 = Some(id);
         inner.waiters.push(Waiter { id, topics, waker });

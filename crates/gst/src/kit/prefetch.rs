@@ -63,6 +63,14 @@ pub(crate) fn span<T: ?Sized>(value: &T) -> (usize, usize) {
     (address, size_of_val(value))
 }
 
+/// Prefetches all lines of a value.
+#[inline]
+pub(crate) fn value<T>(value: &T) {
+    let address = std::ptr::from_ref(value);
+    let before = address as usize % CACHE_LINE;
+    prefetch(address, (before + size_of::<T>()).div_ceil(CACHE_LINE));
+}
+
 static ELEMENT_MEMORY: LazyLock<glib::Quark> = LazyLock::new(|| {
     let name = super::name_of_this_copy("threadbare-element-memory");
     glib::Quark::from_str(&*name.to_string_lossy())

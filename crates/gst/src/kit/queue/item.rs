@@ -4,6 +4,34 @@ use gst::prelude::*;
 
 use super::core::{EventKind, Size};
 
+/// The segment, as far as running times need it.
+#[derive(Default)]
+pub(super) struct RunningTime {
+    /// Absent where the running time is the time itself, as of most live streams: less memory for each item to touch.
+    segment: Option<Box<gst::FormattedSegment<gst::ClockTime>>>,
+}
+
+impl RunningTime {
+    pub(super) fn of(segment: &gst::FormattedSegment<gst::ClockTime>) -> Self {
+        let zero = Some(gst::ClockTime::ZERO);
+        let is_plain = segment.rate() == 1.0
+            && segment.stop().is_none()
+            && [segment.start(), segment.base(), segment.offset()] == [zero; 3];
+        RunningTime {
+            segment: (!is_plain).then(|| Box::new(segment.clone())),
+        }
+    }
+
+    /// Outside of the segment, the time itself.
+    fn ns(&self, time: gst::ClockTime) -> u64 {
+        let segment = self.segment.as_ref();
+        segment
+            .and_then(|segment| segment.to_running_time(time))
+            .unwrap_or(time)
+            .nseconds()
+    }
+}
+
 /// An item in the queue.
 #[derive(Clone, Debug)]
 pub(crate) enum Item {
@@ -25,9 +53,8 @@ impl Item {
         }
     }
 
-    /// Its size; times as running time in `segment`.
-    pub(super) fn size(&self, segment: &gst::FormattedSegment<gst::ClockTime>) -> Size {
-        let running = |time| segment.to_running_time(time).unwrap_or(time).nseconds();
+    /// Its size; times as running time.
+    pub(super) fn size(&self, running_time: &RunningTime) -> Size {
         let (buffers, bytes) = match self {
             Item::Buffer(buffer) => (1, buffer.size()),
             Item::List(list) => (list.len() as u32, list.calculate_size()),
@@ -38,7 +65,7 @@ impl Item {
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
             span_ns: self
                 .span()
-                .map(|(begin, end)| (running(begin), running(end))),
+                .map(|(begin, end)| (running_time.ns(begin), running_time.ns(end))),
         }
     }
 
@@ -96,5 +123,34 @@ pub(super) fn kind_of(event: &gst::EventRef) -> EventKind {
         gst::EventType::Eos => EventKind::Eos,
         _ if event.is_sticky() => EventKind::Sticky,
         _ => EventKind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Expected: what GStreamer makes of the whole segment.
+        #[test]
+        fn a_running_time_is_that_of_the_segment(
+            values in prop::collection::vec(prop_oneof![Just(0), 1..1000_u64], 4),
+            stop in prop::option::of(1000..2000_u64),
+            rate in prop_oneof![Just(1.0), Just(2.0), Just(-1.0)],
+            time in 0..3000_u64,
+        ) {
+            gst::init().unwrap();
+            let ns = gst::ClockTime::from_nseconds;
+            let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+            segment.set_rate(rate);
+            segment.set_start(ns(values[0]));
+            segment.set_base(ns(values[1]));
+            segment.set_offset(ns(values[2]));
+            segment.set_time(ns(values[3]));
+            segment.set_stop(stop.map(ns));
+            let expected = segment.to_running_time(ns(time)).map_or(time, |time| time.nseconds());
+            prop_assert_eq!(RunningTime::of(&segment).ns(ns(time)), expected);
+        }
     }
 }

@@ -20,9 +20,10 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use gst::prelude::*;
-use threadbare_runtime::{CACHE_LINE, Monitor, Registration, block_on, prefetch, until};
+use threadbare_runtime::{Monitor, Registration, block_on, until};
 
 use self::core::{Actions, DRAINED, ITEM, Popped, Pushed, QueueCore, ROOM};
+use self::item::RunningTime;
 use super::locked::{Discarded, Discards, Locked};
 use super::pending::{self, Hold};
 use super::prefetch;
@@ -60,7 +61,7 @@ struct Shared {
 
 struct State {
     core: QueueCore<Item, gst::FlowError>,
-    segment: gst::FormattedSegment<gst::ClockTime>,
+    running_time: RunningTime,
     /// A reader that is an agent, not a future.
     reader: Registration,
     /// Address of the reader's waker, which the reader's thread touched last: a hint for prefetching, never dereferenced.
@@ -114,7 +115,7 @@ impl Queue {
         Queue(Arc::new(Shared {
             monitor: Monitor::new(State {
                 core: QueueCore::default(),
-                segment: gst::FormattedSegment::new(),
+                running_time: RunningTime::default(),
                 reader: Registration::default(),
                 reader_waker: 0,
             }),
@@ -134,8 +135,7 @@ impl Queue {
     /// The same, for the end that takes items out.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        let lines = size_of::<Monitor<State>>().div_ceil(CACHE_LINE);
-        prefetch(&raw const self.0.monitor, lines);
+        prefetch::value(&self.0.monitor);
     }
 
     /// Changes the life of the queue. Returns the dropped sticky events that are still valid.
@@ -152,7 +152,7 @@ impl Queue {
     /// Takes items from now on.
     pub(crate) fn open(&self) {
         self.change(|state| {
-            state.segment = gst::FormattedSegment::new();
+            state.running_time = RunningTime::default();
             (std::iter::empty(), state.core.open())
         });
     }
@@ -175,7 +175,7 @@ impl Queue {
     /// A flush ends: the queue takes items again, which the reader gets after its [`Queue::resume`].
     pub(crate) fn end_flush(&self, event: gst::Event) {
         self.change(|state| {
-            state.segment = gst::FormattedSegment::new();
+            state.running_time = RunningTime::default();
             let actions = state.core.handle_flush_stop(Item::Event(event));
             (std::iter::empty(), actions)
         });
@@ -270,8 +270,8 @@ impl Queue {
     fn try_push(&self, item: Item, when_full: WhenFull) -> Pushed<Item, gst::FlowError> {
         self.prefetch();
         let mut state = self.lock();
-        prefetch(state.reader_waker as *const u8, 1);
-        let size = item.size(&state.segment);
+        threadbare_runtime::prefetch(state.reader_waker as *const u8, 1);
+        let size = item.size(&state.running_time);
         let (pushed, actions) = state.core.handle_push(item, size, when_full);
         self.0.finish(state, actions);
         pushed
@@ -283,7 +283,7 @@ impl Queue {
         if let gst::EventView::Segment(segment) = event.view()
             && let Some(segment) = segment.segment().downcast_ref::<gst::ClockTime>()
         {
-            state.segment = segment.clone();
+            state.running_time = RunningTime::of(segment);
         }
         let kind = item::kind_of(&event);
         let actions = state.core.handle_event(Item::Event(event), kind)?;
