@@ -1,5 +1,6 @@
 //! Streams that fall back to another one when theirs fails.
 
+mod source;
 mod switch;
 
 use gst::glib;

@@ -1,0 +1,211 @@
+//! The life of one source.
+//!
+//! | life | meaning | left by |
+//! |---|---|---|
+//! | `Idle` | not wanted, or not started yet | being wanted |
+//! | `Starting` | taken up; its streams are not complete, or held back | data (live) or the release; failure |
+//! | `Running` | delivers | failure, the end, a buffer that has run empty |
+//! | `Stopping` | being taken down | the element's answer |
+//! | `Waiting` | pause before the next start | the time |
+//! | `Ended` | the main source at its end, which is the output's | |
+
+use super::{Action, FULL_PERCENT, Reason, Run, Settings, SourceId, Status};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Life {
+    #[default]
+    Idle,
+    Starting {
+        since_ns: u64,
+        /// All of its streams are held back at their begin.
+        is_ready: bool,
+    },
+    Running {
+        since_ns: u64,
+        last_ns: u64,
+    },
+    Stopping {
+        /// It is to be started again, for this reason.
+        why: Option<Reason>,
+    },
+    Waiting {
+        until_ns: u64,
+    },
+    Ended,
+}
+
+impl Life {
+    /// A sign of life. `true`: no other than those before.
+    pub(super) fn hear(&mut self, now_ns: u64) -> bool {
+        match self {
+            Life::Running { last_ns, .. } => {
+                *last_ns = now_ns;
+                true
+            }
+            Life::Starting { since_ns, .. } => {
+                *since_ns = now_ns;
+                false
+            }
+            _ => true,
+        }
+    }
+
+    pub(super) fn become_ready(&mut self) {
+        if let Life::Starting { is_ready, .. } = self {
+            *is_ready = true;
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Source {
+    pub(super) life: Life,
+    /// Of its run.
+    pub(super) number: u32,
+    pub(super) is_live: bool,
+    /// How full its buffer is, if it says so.
+    pub(super) percent: Option<u32>,
+    /// In a row.
+    pub(super) failures: u32,
+    pub(super) last_failure: Reason,
+    /// Its picture has been taken, and the source is not needed.
+    pub(super) has_still: bool,
+    pub(super) is_given_up: bool,
+    /// Since the begin.
+    pub(super) retries: u64,
+    pub(super) last_reason: Reason,
+}
+
+impl Source {
+    pub(super) fn run(&self, source: SourceId) -> Run {
+        Run {
+            source,
+            number: self.number,
+        }
+    }
+
+    pub(super) fn start(&mut self, now_ns: u64, number: u32) {
+        (self.number, self.is_live, self.percent) = (number, false, None);
+        self.life = Life::Starting {
+            since_ns: now_ns,
+            is_ready: false,
+        };
+    }
+
+    /// `why`: it is to be started again.
+    pub(super) fn stop(
+        &mut self,
+        run: Run,
+        why: Option<Reason>,
+        actions: &mut impl Extend<Action>,
+    ) {
+        if self.runs() {
+            self.life = Life::Stopping { why };
+            actions.extend([Action::Stop(run)]);
+        }
+    }
+
+    /// It is up.
+    pub(super) fn runs(&self) -> bool {
+        matches!(self.life, Life::Starting { .. } | Life::Running { .. })
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        matches!(self.life, Life::Starting { is_ready: true, .. })
+    }
+
+    pub(super) fn delivers(&self) -> bool {
+        self.has_still || matches!(self.life, Life::Running { .. } | Life::Ended)
+    }
+
+    /// When a source that goes on giving nothing has failed.
+    pub(super) fn silent_until_ns(&self, settings: &Settings) -> Option<u64> {
+        let heard_ns = match self.life {
+            // It waits for the application, not the other way round.
+            Life::Starting { is_ready: true, .. } if !self.is_filling_up() => return None,
+            Life::Starting { since_ns, .. } => since_ns,
+            Life::Running { last_ns, .. } => last_ns,
+            _ => return None,
+        };
+        Some(heard_ns.saturating_add(settings.restart_timeout_ns))
+    }
+
+    fn is_filling_up(&self) -> bool {
+        self.percent.is_some_and(|percent| percent < FULL_PERCENT)
+    }
+
+    /// When it has run for so long that its earlier failures are forgotten.
+    pub(super) fn settles_ns(&self, settings: &Settings) -> Option<u64> {
+        match self.life {
+            Life::Running { since_ns, .. } => {
+                Some(since_ns.saturating_add(settings.restart_timeout_ns))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_settled(&self, now_ns: u64, settings: &Settings) -> bool {
+        self.has_still || self.settles_ns(settings).is_some_and(|ns| ns <= now_ns)
+    }
+
+    /// When a source that does not deliver counts as failing.
+    pub(super) fn fails_ns(&self, settings: &Settings) -> Option<u64> {
+        match self.life {
+            Life::Starting { since_ns, .. } if self.failures == 0 => {
+                Some(since_ns.saturating_add(settings.timeout_ns))
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_failing(&self, now_ns: u64, settings: &Settings) -> bool {
+        !self.delivers()
+            && (self.is_given_up
+                || self.failures > 0
+                || self.fails_ns(settings).is_some_and(|ns| ns <= now_ns))
+    }
+
+    /// An end after a while is no failure: what is short and repeated has no pauses.
+    pub(super) fn note_failure(&mut self, now_ns: u64, reason: Reason, settings: &Settings) {
+        let has_run = |for_ns: u64| match self.life {
+            Life::Running { since_ns, .. } => now_ns >= since_ns.saturating_add(for_ns),
+            _ => false,
+        };
+        let is_end = reason == Reason::Eos && has_run(settings.retry_delay_ns);
+        if is_end || has_run(settings.restart_timeout_ns) {
+            self.failures = 0;
+        }
+        if !is_end {
+            self.failures = self.failures.saturating_add(1);
+        }
+        self.last_failure = reason;
+    }
+
+    /// The pause before the next start: twice as long with each failure, up to a limit, and of that between a half and all,
+    /// so that what failed together is not asked together again.
+    pub(super) fn delay_ns(&self, settings: &Settings, random: u64) -> u64 {
+        let Some(doublings) = self.failures.checked_sub(1) else {
+            return 0;
+        };
+        let factor = 1u64.checked_shl(doublings).unwrap_or(u64::MAX);
+        let longest_ns = settings.retry_delay_ns.saturating_mul(factor);
+        let longest_ns = longest_ns.min(settings.retry_delay_ns_max);
+        let spread_ns = longest_ns / 2;
+        let part = u128::from(random) * u128::from(spread_ns) >> u64::BITS;
+        longest_ns - spread_ns + u64::try_from(part).unwrap_or(spread_ns)
+    }
+
+    pub(super) fn status(&self) -> Status {
+        match self.life {
+            _ if self.has_still => Status::Running,
+            _ if self.is_given_up => Status::Stopped,
+            Life::Running { .. } => Status::Running,
+            Life::Starting { .. } if self.failures == 0 => Status::Buffering,
+            // Once it is there, the retry has worked.
+            Life::Starting { is_ready: true, .. } => Status::Buffering,
+            Life::Starting { .. } | Life::Waiting { .. } => Status::Retrying,
+            Life::Stopping { why: Some(_) } => Status::Retrying,
+            Life::Stopping { why: None } | Life::Idle | Life::Ended => Status::Stopped,
+        }
+    }
+}
