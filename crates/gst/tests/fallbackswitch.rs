@@ -562,6 +562,33 @@ fn an_unlinked_active_pad_switches_at_once() {
 }
 
 #[test]
+fn an_error_of_the_active_source_switches_at_once_until_its_next_buffer() {
+    let fail = |switch: &Switch| {
+        let pad = &switch.inputs[0].sink;
+        (switch.rig.element).emit_by_name::<()>("mark-failed", &[pad]);
+        assert!(!switch.inputs[0].is_healthy());
+    };
+    fails_at_once(fail, "error");
+    // What waits for its time passes at the error: not a buffer is missing.
+    let switch = Switch::new("", 2, AUDIO);
+    switch.begin();
+    let held = switch.inputs[1].push_aside(audio(20 * MS));
+    switch.until("it is held", || switch.clock.peek_id_count() == 2);
+    fail(&switch);
+    result_of(&held).unwrap();
+    switch.expect_switch(0, 1, "error");
+    assert_eq!(pts_ms(&switch.rig.buffer()), 20);
+    switch.set_ms(40);
+    switch.inputs[0].push_ms(40).unwrap();
+    switch.expect_switch(1, 0, "recovered");
+    assert_eq!(pts_ms(&switch.rig.buffer()), 40);
+    // A pad of another element.
+    let other = make("fallbackswitch").request_pad_simple("sink_0");
+    (switch.rig.element).emit_by_name::<()>("mark-failed", &[&other.unwrap()]);
+    assert!(switch.inputs[0].is_healthy());
+}
+
+#[test]
 fn a_flush_passes_through_and_one_that_stays_is_ended_for_downstream() {
     let switch = Switch::new("", 2, AUDIO);
     switch.begin();

@@ -56,6 +56,8 @@ pub(super) enum Reason {
     Timeout,
     /// The one before ended.
     Eos,
+    /// The source of the one before reported an error.
+    Error,
     /// The pad of the one before was released.
     Removed,
     /// The pad of the one before was unlinked.
@@ -69,10 +71,11 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    pub(super) const ALL: [Reason; 8] = [
+    pub(super) const ALL: [Reason; 9] = [
         Reason::Start,
         Reason::Timeout,
         Reason::Eos,
+        Reason::Error,
         Reason::Removed,
         Reason::Unlinked,
         Reason::Flush,
@@ -85,6 +88,7 @@ impl Reason {
             Reason::Start => "start",
             Reason::Timeout => "timeout",
             Reason::Eos => "eos",
+            Reason::Error => "error",
             Reason::Removed => "removed",
             Reason::Unlinked => "unlinked",
             Reason::Flush => "flush",
@@ -273,6 +277,13 @@ impl SwitchCore {
         }
         self.choose();
         self.end_with_all();
+    }
+
+    /// The input's source has reported an error. What still arrives counts as before.
+    pub(super) fn handle_error(&mut self, now_ns: u64, id: InputId) {
+        self.begin(now_ns);
+        self.fail(id, Reason::Error);
+        self.choose();
     }
 
     pub(super) fn handle_unlink(&mut self, now_ns: u64, id: InputId) {

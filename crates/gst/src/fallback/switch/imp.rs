@@ -1,7 +1,8 @@
 //! Properties, pads and states of `fallbackswitch`.
 
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
+use gst::glib::subclass::Signal;
 use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
@@ -95,6 +96,22 @@ impl FallbackSwitch {
             Some(text) => gst::warning!(crate::kit::CAT, imp = self, "{text}"),
             None => act(&self.turns, &self.obj()),
         }
+    }
+
+    pub(super) fn mark_failed(&self, pad: &gst::Pad) {
+        let id = self.turns.state().id_of(pad);
+        let Some(id) = id else {
+            let name = pad.name();
+            gst::warning!(
+                crate::kit::CAT,
+                imp = self,
+                "mark-failed: {name} is no sink pad of it"
+            );
+            return;
+        };
+        self.turns
+            .change(|state, now_ns| state.core.handle_error(now_ns, id));
+        act(&self.turns, &self.obj());
     }
 
     fn stats_of(turns: &Turns) -> gst::Structure {
@@ -332,6 +349,21 @@ impl ObjectSubclass for FallbackSwitch {
 
 impl ObjectImpl for FallbackSwitch {
     crate::kit::properties_with_groups!(context, stats);
+
+    fn signals() -> &'static [Signal] {
+        static SIGNALS: LazyLock<[Signal; 1]> = LazyLock::new(|| {
+            let mark_failed = Signal::builder("mark-failed")
+                .param_types([gst::Pad::static_type()])
+                .action()
+                .class_handler(|args| {
+                    let element = args[0].get::<super::FallbackSwitch>().ok()?;
+                    element.mark_failed(&args[1].get::<gst::Pad>().ok()?);
+                    None
+                });
+            [mark_failed.build()]
+        });
+        &*SIGNALS
+    }
 
     fn constructed(&self) {
         self.parent_constructed();

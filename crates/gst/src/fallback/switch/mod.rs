@@ -15,10 +15,19 @@ mod turns;
 
 use gst::glib;
 use gst::prelude::*;
+use gst::subclass::prelude::*;
 
 glib::wrapper! {
     /// Passes the best of its inputs that delivers.
     pub struct FallbackSwitch(ObjectSubclass<imp::FallbackSwitch>) @extends gst::Element, gst::Object;
+}
+
+impl FallbackSwitch {
+    /// The source of this input has reported an error: the input fails at once, until its next timely buffer. A pad of another
+    /// element is refused with a warning.
+    pub(crate) fn mark_failed(&self, pad: &gst::Pad) {
+        self.imp().mark_failed(pad);
+    }
 }
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {

@@ -175,12 +175,36 @@ fn what_is_ahead_of_its_time_is_held_and_passes_after_a_change() {
 }
 
 #[test]
+fn a_reported_error_lasts_until_the_next_timely_buffer() {
+    let mut bench = bench(Settings::default());
+    // Before its first buffer, too: the start does not wait for it.
+    bench.core.handle_error(0, MAIN);
+    assert_eq!(bench.feed(FALLBACK), whole(true));
+    bench.until(1500);
+    bench.feed(FALLBACK);
+    // Later than the timeout.
+    bench.arrive(MAIN, at(0, 20));
+    assert!(!bench.core.input(MAIN).unwrap().is_healthy());
+    bench.until(1520);
+    bench.feed(MAIN);
+    assert!(bench.core.input(MAIN).unwrap().is_healthy());
+    assert_eq!(
+        bench.switches(),
+        [
+            (None, FALLBACK, Reason::Start),
+            (Some(FALLBACK), MAIN, Reason::Recovered)
+        ]
+    );
+}
+
+#[test]
 fn each_failure_switches_at_once_and_says_why() {
     type Fail = fn(&mut SwitchCore, u64);
-    let failures: [(Reason, Fail); 3] = [
+    let failures: [(Reason, Fail); 4] = [
         (Reason::Eos, |core, now| core.handle_eos(now, MAIN)),
         (Reason::Removed, |core, now| core.handle_remove(now, MAIN)),
         (Reason::Unlinked, |core, now| core.handle_unlink(now, MAIN)),
+        (Reason::Error, |core, now| core.handle_error(now, MAIN)),
     ];
     for (reason, fail) in failures {
         let mut bench = bench(Settings {
