@@ -302,6 +302,7 @@ fn properties_and_pads_are_those_of_existing_pipelines() {
         ("stop-on-eos", "gboolean", "false", None, true),
         ("min-hold", "guint64", "0", times, true),
         ("recover-after", "guint64", "0", times, true),
+        ("partner", "ThreadbareFallbackSwitch", "NULL", None, true),
     ];
     assert_properties("fallbackswitch", &[CONTEXT_ROWS, own].concat());
     let element = make("fallbackswitch");
@@ -713,6 +714,153 @@ fn the_release_of_the_last_open_input_ends_the_output() {
     assert!(switch.inputs[1].feed.push_event(gst::event::Eos::new()));
     (switch.rig.element).release_request_pad(&switch.inputs[0].sink);
     switch.rig.event(gst::EventType::Eos);
+}
+
+// ---- partners
+
+/// Of audio and video, paired after their start, each with both inputs; both at `ms`.
+struct Pair {
+    audio: Switch,
+    video: Switch,
+    ms: u64,
+}
+
+impl Pair {
+    fn new() -> Pair {
+        let line = "timeout=100000000";
+        let [audio, video] = [AUDIO, VIDEO].map(|caps| Switch::new(line, 2, caps));
+        for switch in [&audio, &video] {
+            switch.begin();
+        }
+        let partner = &video.rig.element;
+        audio.rig.element.set_property("partner", partner);
+        let ms = 0;
+        Pair { audio, video, ms }
+    }
+
+    /// The next 20 ms of all inputs, but of the first one of some.
+    fn go_on(&mut self, without_first: &[bool; 2]) {
+        self.ms += 20;
+        for (switch, without_first) in [&self.audio, &self.video].into_iter().zip(without_first) {
+            switch.set_ms(self.ms);
+            for input in &switch.inputs[usize::from(*without_first)..] {
+                input.push_ms(self.ms).unwrap();
+            }
+        }
+    }
+
+    fn drain(&self) -> [Vec<u64>; 2] {
+        [&self.audio, &self.video].map(|switch| {
+            let seen = switch.rig.seen.try_iter();
+            let times = seen.filter_map(|seen| match seen {
+                Seen::Buffer(buffer) => Some(pts_ms(&buffer)),
+                Seen::Event(_) => None,
+            });
+            times.collect()
+        })
+    }
+}
+
+#[test]
+fn audio_and_video_leave_a_source_together_and_come_back_together() {
+    for stalls in [[false, true], [true, false]] {
+        let mut pair = Pair::new();
+        while pair.ms < 80 {
+            pair.go_on(&stalls);
+        }
+        pair.drain();
+        for switch in [&pair.audio, &pair.video] {
+            switch.assert_no_switch();
+        }
+        pair.go_on(&stalls);
+        let reasons = stalls.map(|stalls| if stalls { "timeout" } else { "partner" });
+        let switches = [&pair.audio, &pair.video];
+        for (switch, reason) in switches.into_iter().zip(reasons) {
+            switch.expect_switch(0, 1, reason);
+            assert_eq!(switch.stat(&format!("switches-{reason}")), 1);
+        }
+        // Their own health is what the pads say.
+        assert_eq!(
+            switches.map(|switch| switch.inputs[0].is_healthy()),
+            stalls.map(|stalls| !stalls)
+        );
+        let begins = pair.drain().map(|times| times.last().copied());
+        assert_eq!(begins, [Some(100), Some(100)]);
+        pair.go_on(&stalls);
+        pair.go_on(&[false, false]);
+        // The one that delivered all the time sees its partner at its next buffer at the latest.
+        pair.go_on(&[false, false]);
+        for switch in [&pair.audio, &pair.video] {
+            switch.expect_switch(1, 0, "recovered");
+            switch.assert_no_switch();
+        }
+        assert_eq!(pair.drain().map(|times| times.len()), [3, 3]);
+    }
+}
+
+#[test]
+fn the_first_choice_is_that_of_both_from_the_start() {
+    let [audio, video] = [AUDIO, VIDEO].map(|caps| Switch::new("", 2, caps));
+    let partner = &video.rig.element;
+    audio.rig.element.set_property("partner", partner);
+    for switch in [&audio, &video] {
+        switch.inputs[1].push_ms(0).unwrap();
+    }
+    audio.inputs[0].push_ms(0).unwrap();
+    for switch in [&audio, &video] {
+        switch.assert_no_switch();
+    }
+    video.inputs[0].push_ms(0).unwrap();
+    for switch in [&audio, &video] {
+        assert_eq!(switch.switch(), (None, "sink_0".into(), "start".into()));
+    }
+}
+
+#[test]
+fn an_input_without_a_partner_goes_by_its_own_health() {
+    type Part = fn(&Pair);
+    let parts: [Part; 4] = [
+        |pair| {
+            let none = None::<gst::Element>;
+            pair.video.rig.element.set_property("partner", none);
+        },
+        |pair| {
+            let other = make("fallbackswitch");
+            pair.audio.rig.element.set_property("partner", &other);
+            let of_other = other.property::<Option<gst::Element>>("partner");
+            assert_eq!(of_other.as_ref(), Some(&pair.audio.rig.element));
+            let of_video = (pair.video.rig.element).property::<Option<gst::Element>>("partner");
+            assert_eq!(of_video, None);
+        },
+        |pair| (pair.video.rig.element).release_request_pad(&pair.video.inputs[0].sink),
+        |pair| pair.video.rig.to(gst::State::Ready),
+    ];
+    for part in parts {
+        let mut pair = Pair::new();
+        while pair.ms < 100 {
+            pair.go_on(&[false, true]);
+        }
+        pair.audio.expect_switch(0, 1, "partner");
+        part(&pair);
+        pair.audio.set_ms(120);
+        pair.audio.inputs[0].push_ms(120).unwrap();
+        pair.audio.expect_switch(1, 0, "recovered");
+    }
+}
+
+#[test]
+fn partners_hold_each_other_weakly() {
+    let [one, other] = [(); 2].map(|()| make("fallbackswitch"));
+    one.set_property("partner", &other);
+    let partner = |of: &gst::Element| of.property::<Option<gst::Element>>("partner");
+    assert_eq!(partner(&other).as_ref(), Some(&one));
+    let weak = other.downgrade();
+    drop(other);
+    assert!(weak.upgrade().is_none());
+    assert_eq!(partner(&one), None);
+    // Not its own.
+    one.set_property("partner", &one);
+    assert_eq!(partner(&one), None);
 }
 
 // ---- waits

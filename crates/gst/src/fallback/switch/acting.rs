@@ -2,9 +2,10 @@
 
 use gst::glib;
 use gst::prelude::*;
+use gst::subclass::prelude::*;
 
-use super::FallbackSwitch;
 use super::turns::{Task, Turns};
+use super::{FallbackSwitch, partner};
 use crate::kit::turns::announce;
 
 /// Handles the time-outs of an element from its start, with the number of [`Turns::start`], until it stops.
@@ -49,9 +50,45 @@ pub(super) fn act(turns: &Turns, element: &FallbackSwitch) {
             Task::RequestKeyframe(pad) => {
                 pad.push_event(force_key_unit());
             }
-            Task::NotifyHealth(pad) => pad.notify("is-healthy"),
+            Task::NotifyHealth(pad) => {
+                tell_partner(element);
+                pad.notify("is-healthy");
+            }
         }
         turns.acted();
+    }
+}
+
+/// After a change of an input's health.
+fn tell_partner(element: &FallbackSwitch) {
+    if let Some(partner) = partner::tell(element) {
+        act(&partner.imp().turns, &partner);
+    }
+}
+
+/// After a change of the inputs, or a start or a stop.
+pub(super) fn meet_partner(element: &FallbackSwitch) {
+    tell_partner(element);
+    if let Some(partner) = partner::of(element) {
+        tell_partner(&partner);
+    }
+}
+
+pub(super) fn set_partner(element: &FallbackSwitch, partner: Option<&FallbackSwitch>) {
+    if partner == Some(element) {
+        let text = "partner: another fallbackswitch, not itself";
+        gst::warning!(crate::kit::CAT, obj = element, "{text}");
+        return;
+    }
+    let Some(parted) = partner::pair(element, partner) else {
+        return;
+    };
+    act(&element.imp().turns, element);
+    meet_partner(element);
+    let others = parted.iter().chain(partner);
+    for other in others.filter(|other| *other != element) {
+        act(&other.imp().turns, other);
+        other.notify("partner");
     }
 }
 

@@ -3,7 +3,8 @@
 //! All times are running time, ns; the present is a parameter. After each `handle_*` and [`SwitchCore::decide`]: drain
 //! [`SwitchCore::poll_action`], and call [`SwitchCore::handle_timeout`] at [`SwitchCore::next_timeout`], which may have moved.
 //!
-//! An input is healthy from a timely buffer on until `timeout` after that buffer's time. Its failure changes the active input at once.
+//! An input is healthy from a timely buffer on until `timeout` after that buffer's time. Its failure changes the active input at once,
+//! and so does that of its partner: another stream of the same source, in another switch.
 //! A change for another reason, away from an input that still delivers, is a *wish*: it becomes a change at a buffer of the wanted input
 //! that fits, so that there is no gap. In a coded stream that is a keyframe.
 
@@ -64,6 +65,8 @@ pub(super) enum Reason {
     Unlinked,
     /// The one before was flushed, and the flush did not end.
     Flush,
+    /// The partner of the one before failed.
+    Partner,
     /// It comes before the one before by priority, and is healthy.
     Recovered,
     /// The application chose it.
@@ -71,7 +74,7 @@ pub(super) enum Reason {
 }
 
 impl Reason {
-    pub(super) const ALL: [Reason; 9] = [
+    pub(super) const ALL: [Reason; 10] = [
         Reason::Start,
         Reason::Timeout,
         Reason::Eos,
@@ -79,6 +82,7 @@ impl Reason {
         Reason::Removed,
         Reason::Unlinked,
         Reason::Flush,
+        Reason::Partner,
         Reason::Recovered,
         Reason::Application,
     ];
@@ -92,6 +96,7 @@ impl Reason {
             Reason::Removed => "removed",
             Reason::Unlinked => "unlinked",
             Reason::Flush => "flush",
+            Reason::Partner => "partner",
             Reason::Recovered => "recovered",
             Reason::Application => "application",
         }
@@ -235,6 +240,7 @@ impl SwitchCore {
             }
             Input {
                 media: input.media,
+                partner_since_ns: input.partner_since_ns.map(|_| 0),
                 ..Input::new(input.id, input.priority)
             }
         });
@@ -283,6 +289,18 @@ impl SwitchCore {
     pub(super) fn handle_error(&mut self, now_ns: u64, id: InputId) {
         self.begin(now_ns);
         self.fail(id, Reason::Error);
+        self.choose();
+    }
+
+    /// Whether the partners of these inputs are healthy. At first they are. While one is not, its input is not chosen.
+    pub(super) fn handle_partners(&mut self, now_ns: u64, healths: &[(InputId, bool)]) {
+        self.begin(now_ns);
+        for (id, is_healthy) in healths {
+            if let Some(input) = self.input_mut(*id) {
+                let since_ns = input.partner_since_ns.unwrap_or(now_ns);
+                input.partner_since_ns = is_healthy.then_some(since_ns);
+            }
+        }
         self.choose();
     }
 
@@ -370,6 +388,7 @@ impl SwitchCore {
         self.end_ns = None;
         self.asked = self.asked.map(|(id, ns)| (id, ns.saturating_sub(back_ns)));
         for input in &mut self.inputs {
+            input.partner_since_ns = earlier(input.partner_since_ns);
             if let Health::Healthy { since_ns, until_ns } = &mut input.health {
                 *since_ns = since_ns.saturating_sub(back_ns);
                 *until_ns = until_ns.saturating_sub(back_ns);

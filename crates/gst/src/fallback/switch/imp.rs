@@ -7,9 +7,10 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use super::acting::{act, tell_of_end, watch};
-use super::core::InputId;
+use super::acting::{act, meet_partner, set_partner, tell_of_end, watch};
+use super::core::{InputId, SwitchCore};
 use super::pad::SwitchPad;
+use super::partner;
 use super::passing::{Passing, arrival};
 use super::turns::{Entry, Turns};
 use crate::kit::context::{ContextSettings, Place};
@@ -30,7 +31,9 @@ pub struct FallbackSwitch {
     #[property(name = "stop-on-eos", nick = "Stop on EOS", blurb = "End the output with the active input; false: with the last input", type = bool, get = |s: &Self| s.turns.state().settings.stop_on_eos, set = |s: &Self, v| s.set(|state| state.settings.stop_on_eos = v), default = false)]
     #[property(name = "min-hold", nick = "Minimum hold", blurb = "Least time from one switch to the next one, unless the active input fails, ns", type = u64, get = |s: &Self| s.turns.state().settings.min_hold_ns, set = |s: &Self, v| s.set(|state| state.settings.min_hold_ns = v), maximum = TIME_NS_MAX)]
     #[property(name = "recover-after", nick = "Recover after", blurb = "Time that a better input has to be healthy before it replaces a healthy one, ns", type = u64, get = |s: &Self| s.turns.state().settings.recover_after_ns, set = |s: &Self, v| s.set(|state| state.settings.recover_after_ns = v), maximum = TIME_NS_MAX)]
-    turns: Turns,
+    pub(super) turns: Turns,
+    #[property(name = "partner", nick = "Partner", blurb = "Switch of another stream of the same sources: pads with the same number fail together. Setting it sets that of the other, too", type = Option<super::FallbackSwitch>, get = |s: &Self| partner::of(&s.obj()), set = |s: &Self, v: Option<super::FallbackSwitch>| set_partner(&s.obj(), v.as_ref()))]
+    pub(super) partner: Mutex<glib::WeakRef<super::FallbackSwitch>>,
     /// Of the time-outs: each input is passed on by the thread that pushes it.
     context: Mutex<ContextSettings>,
     place: Mutex<Option<Place>>,
@@ -54,6 +57,7 @@ impl FallbackSwitch {
         if let Some(place) = &*lock(&self.place) {
             place.shard().spawn(watch).detach();
         }
+        meet_partner(&self.obj());
     }
 
     fn set(&self, set: impl FnOnce(&mut super::turns::State)) {
@@ -99,18 +103,29 @@ impl FallbackSwitch {
     }
 
     pub(super) fn mark_failed(&self, pad: &gst::Pad) {
+        self.tell_core(pad, SwitchCore::handle_error);
+    }
+
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "of sources with several streams")
+    )]
+    pub(super) fn set_partner_health(&self, pad: &gst::Pad, is_healthy: bool) {
+        self.tell_core(pad, |core, now_ns, id| {
+            core.handle_partners(now_ns, &[(id, is_healthy)]);
+        });
+    }
+
+    /// Something about an input.
+    fn tell_core(&self, pad: &gst::Pad, tell: impl FnOnce(&mut SwitchCore, u64, InputId)) {
         let id = self.turns.state().id_of(pad);
         let Some(id) = id else {
             let name = pad.name();
-            gst::warning!(
-                crate::kit::CAT,
-                imp = self,
-                "mark-failed: {name} is no sink pad of it"
-            );
+            gst::warning!(crate::kit::CAT, imp = self, "{name} is no sink pad of it");
             return;
         };
         self.turns
-            .change(|state, now_ns| state.core.handle_error(now_ns, id));
+            .change(|state, now_ns| tell(&mut state.core, now_ns, id));
         act(&self.turns, &self.obj());
     }
 
@@ -338,6 +353,7 @@ impl ObjectSubclass for FallbackSwitch {
         let counted = turns.clone();
         FallbackSwitch {
             turns,
+            partner: Mutex::default(),
             context: Mutex::default(),
             place: Mutex::default(),
             stats: Mutex::new(StatsProperty::new(move || Self::stats_of(&counted))),
@@ -399,6 +415,7 @@ impl ElementImpl for FallbackSwitch {
         self.obj().add_pad(&pad).ok()?;
         self.turns.add(id, number, pad.clone());
         act(&self.turns, &self.obj());
+        meet_partner(&self.obj());
         Some(pad)
     }
 
@@ -413,6 +430,7 @@ impl ElementImpl for FallbackSwitch {
             let _ = pad.set_active(false);
             let _ = self.obj().remove_pad(pad);
             act(&self.turns, &self.obj());
+            meet_partner(&self.obj());
             if is_last {
                 self.obj().notify("active-pad");
             }
@@ -435,6 +453,7 @@ impl ElementImpl for FallbackSwitch {
             gst::StateChange::PausedToReady => {
                 self.turns.stop();
                 act(&self.turns, &self.obj());
+                meet_partner(&self.obj());
             }
             gst::StateChange::PlayingToPaused => self.turns.pause(),
             _ => {}

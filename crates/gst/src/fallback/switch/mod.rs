@@ -4,13 +4,17 @@
 //! - `turns`: the pads' streams, holds and time-outs on the pipeline's clock.
 //! - `passing`: what a push does, and what is cut off at a change.
 //! - `acting`: messages, requests for keyframes, the end of the output.
+//! - `partner`: the switch of another stream of the same sources.
 //! - `imp`, `pad`: properties, pads, states.
 
 mod acting;
 mod core;
 mod imp;
 mod pad;
+mod partner;
 mod passing;
+#[cfg(test)]
+mod tests;
 mod turns;
 
 use gst::glib;
@@ -27,6 +31,17 @@ impl FallbackSwitch {
     /// element is refused with a warning.
     pub(crate) fn mark_failed(&self, pad: &gst::Pad) {
         self.imp().mark_failed(pad);
+    }
+
+    /// Whether another stream of the same source is healthy, `true` at first. While it is not, the input is not chosen, whatever its
+    /// own health (`is-healthy` of the pad); an active one is left at once if there is another. For a caller that wires switches itself:
+    /// not beside the property `partner`.
+    #[cfg_attr(
+        not(test),
+        allow(dead_code, reason = "of sources with several streams")
+    )]
+    pub(crate) fn set_partner_health(&self, pad: &gst::Pad, is_healthy: bool) {
+        self.imp().set_partner_health(pad, is_healthy);
     }
 }
 

@@ -49,6 +49,8 @@ pub(super) struct State {
 pub(super) struct Lane {
     pub(super) id: InputId,
     pub(super) pad: gst::Pad,
+    /// In its name. The partner's pad has the same.
+    number: u32,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     audio: Option<gst_audio::AudioInfo>,
     is_flushing: bool,
@@ -111,11 +113,13 @@ impl Turns {
         result
     }
 
-    pub(super) fn add(&self, id: InputId, priority: u32, pad: gst::Pad) {
+    /// `number`: the priority at first.
+    pub(super) fn add(&self, id: InputId, number: u32, pad: gst::Pad) {
         self.change(|state, now_ns| {
             state.lanes.push(Lane {
                 id,
                 pad,
+                number,
                 segment: None,
                 audio: None,
                 is_flushing: false,
@@ -124,7 +128,7 @@ impl Turns {
                 passed: 0,
                 dropped: 0,
             });
-            state.core.handle_add(now_ns, id, priority);
+            state.core.handle_add(now_ns, id, number);
         });
     }
 
@@ -143,6 +147,37 @@ impl Turns {
                 lane.tickets.clear();
             }
             state.core.handle_unlink(now_ns, id);
+        });
+    }
+
+    /// The number of each input with its health; none while the element is stopped.
+    pub(super) fn healths(&self) -> Vec<(u32, bool)> {
+        let state = self.state();
+        if state.is_stopped || state.starts == 0 {
+            return Vec::new();
+        }
+        let lanes = state.lanes.iter();
+        let healths = lanes.filter_map(|lane| {
+            let input = state.core.input(lane.id)?;
+            Some((lane.number, input.is_healthy()))
+        });
+        healths.collect()
+    }
+
+    /// The same of another element, whose inputs are the partners of those with the same number. An input without one goes by its
+    /// own health.
+    pub(super) fn note_partners(&self, healths: &[(u32, bool)]) {
+        self.change(|state, now_ns| {
+            let lanes = state.lanes.iter();
+            let own = lanes.map(|lane| {
+                let of_partner = healths.iter().find(|(number, _)| *number == lane.number);
+                (
+                    lane.id,
+                    of_partner.is_none_or(|(_, is_healthy)| *is_healthy),
+                )
+            });
+            let own: Vec<_> = own.collect();
+            state.core.handle_partners(now_ns, &own);
         });
     }
 

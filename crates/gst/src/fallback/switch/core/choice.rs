@@ -57,7 +57,7 @@ impl SwitchCore {
             debug_assert!(false, "the active input is removed with its pad");
             return;
         };
-        match active.health {
+        match active.joint_health() {
             Health::Healthy { .. } => {
                 let is_wanted = best_priority < active.priority
                     && self
@@ -74,17 +74,23 @@ impl SwitchCore {
         }
     }
 
-    /// The first choice among the healthy ones.
+    /// The first choice among those that may be chosen.
     fn best(&self) -> Option<&Input> {
-        let healthy = self.inputs.iter().filter(|input| input.is_healthy());
+        let eligible = self.inputs.iter().filter(|input| input.is_eligible());
         // The first of several with the least.
-        healthy.min_by_key(|input| input.priority)
+        eligible.min_by_key(|input| input.priority)
     }
 
-    /// Whether the output may begin with this input: no better one is still to be heard, or its time is over.
+    /// Whether the output may begin with this input: no better one, nor its partner, is still to be heard, or
+    /// their time is over.
     fn may_start_with(&self, best: &Input) -> bool {
-        let is_awaited =
-            |input: &Input| input.health == Health::Unheard && input.priority < best.priority;
+        let is_awaited = |input: &Input| {
+            let is_due = matches!(
+                input.joint_health(),
+                Health::Unheard | Health::Unhealthy(Reason::Partner)
+            );
+            is_due && input.priority < best.priority
+        };
         self.settings.immediate_fallback
             || self.start_ends_ns().is_some_and(|ns| ns <= self.now_ns)
             || !self.inputs.iter().any(is_awaited)
@@ -96,7 +102,7 @@ impl SwitchCore {
 
     /// When a better input that is healthy may replace the active one.
     fn recovers_ns(&self, id: InputId) -> Option<u64> {
-        let Health::Healthy { since_ns, .. } = self.input(id)?.health else {
+        let Health::Healthy { since_ns, .. } = self.input(id)?.joint_health() else {
             return None;
         };
         let settings = &self.settings;

@@ -54,6 +54,8 @@ pub(in super::super) struct Input {
     pub(in super::super) priority: u32,
     pub(super) media: Media,
     pub(super) health: Health,
+    /// Since when its partner has been healthy, ns; `None`: it is not.
+    pub(super) partner_since_ns: Option<u64>,
     pub(super) is_eos: bool,
     pub(super) is_flushing: bool,
     /// Delta units have arrived.
@@ -73,6 +75,7 @@ impl Input {
             priority,
             media: Media::default(),
             health: Health::Unheard,
+            partner_since_ns: Some(0),
             is_eos: false,
             is_flushing: false,
             has_deltas: false,
@@ -84,6 +87,22 @@ impl Input {
 
     pub(in super::super) fn is_healthy(&self) -> bool {
         matches!(self.health, Health::Healthy { .. })
+    }
+
+    /// Its health for the choice: its own and its partner's.
+    pub(super) fn joint_health(&self) -> Health {
+        match (self.health, self.partner_since_ns) {
+            (Health::Healthy { .. }, None) => Health::Unhealthy(Reason::Partner),
+            (Health::Healthy { since_ns, until_ns }, Some(partner_ns)) => Health::Healthy {
+                since_ns: since_ns.max(partner_ns),
+                until_ns,
+            },
+            (own, _) => own,
+        }
+    }
+
+    pub(super) fn is_eligible(&self) -> bool {
+        matches!(self.joint_health(), Health::Healthy { .. })
     }
 
     /// It may be entered at a keyframe only.

@@ -175,6 +175,77 @@ fn what_is_ahead_of_its_time_is_held_and_passes_after_a_change() {
 }
 
 #[test]
+fn a_stream_leaves_its_source_with_its_partner_and_comes_back_with_it() {
+    let mut bench = bench(Settings {
+        recover_after_ns: 100 * MS,
+        ..Settings::default()
+    });
+    bench.both_until(100);
+    bench.switches();
+    bench.core.handle_partners(100 * MS, &[(MAIN, false)]);
+    assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Partner)]);
+    assert!(bench.core.input(MAIN).unwrap().is_healthy(), "by itself");
+    let mut both_until = |end_ms: u64| {
+        while bench.now_ms < end_ms {
+            bench.feed(MAIN);
+            assert!(passes(bench.feed(FALLBACK)));
+            bench.until(bench.now_ms + 20);
+        }
+    };
+    both_until(400);
+    bench.core.handle_partners(400 * MS, &[(MAIN, true)]);
+    // Its own health is older.
+    while bench.now_ms < 500 {
+        assert!(!passes(bench.feed(MAIN)), "{}", bench.now_ms);
+        bench.feed(FALLBACK);
+        bench.until(bench.now_ms + 20);
+    }
+    assert!(passes(bench.feed(MAIN)));
+    assert_eq!(
+        bench.switches(),
+        [(Some(FALLBACK), MAIN, Reason::Recovered)]
+    );
+}
+
+#[test]
+fn an_input_whose_partner_has_failed_is_left_for_another_only() {
+    let mut bench = bench(Settings::default());
+    assert_eq!(bench.feed(MAIN), whole(true));
+    bench.core.handle_partners(0, &[(MAIN, false)]);
+    bench.until(20);
+    assert_eq!(bench.feed(MAIN), whole(false));
+    bench.switches();
+    // Several at once are one change.
+    bench.core.handle_buffer(20 * MS, FALLBACK, &at(20, 40));
+    assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Partner)]);
+    let swapped = [(MAIN, true), (FALLBACK, false)];
+    bench.core.handle_partners(20 * MS, &swapped);
+    assert_eq!(bench.switches(), [(Some(FALLBACK), MAIN, Reason::Partner)]);
+}
+
+#[test]
+fn the_start_waits_for_the_partner_of_the_first_choice() {
+    let mut bench = bench(Settings::default());
+    let healths = |main, fallback| [(MAIN, main), (FALLBACK, fallback)];
+    bench.core.handle_partners(0, &healths(false, false));
+    assert!(!passes(bench.feed(MAIN)));
+    assert!(!passes(bench.feed(FALLBACK)));
+    bench.core.handle_partners(0, &healths(false, true));
+    assert_eq!(bench.switches(), []);
+    bench.core.handle_partners(0, &healths(true, true));
+    assert_eq!(bench.switches(), [(None, MAIN, Reason::Start)]);
+    // But not for longer than the timeout.
+    let mut late = super::tests::bench(Settings::default());
+    late.core.handle_partners(0, &healths(false, true));
+    late.until(990);
+    late.feed(MAIN);
+    late.feed(FALLBACK);
+    assert_eq!(late.switches(), []);
+    late.until(1000);
+    assert_eq!(late.switches(), [(None, FALLBACK, Reason::Start)]);
+}
+
+#[test]
 fn a_reported_error_lasts_until_the_next_timely_buffer() {
     let mut bench = bench(Settings::default());
     // Before its first buffer, too: the start does not wait for it.

@@ -25,7 +25,10 @@ enum Step {
     },
     Eos(usize),
     Unlink(usize),
+    Error(usize),
     Restart(usize),
+    /// The partner's health.
+    Partner(usize, bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -38,7 +41,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => (of.clone(), 1..60u64).prop_map(|(of, ahead_ms)| Step::FeedAhead { of, ahead_ms }),
         1 => of.clone().prop_map(Step::Eos),
         1 => of.clone().prop_map(Step::Unlink),
-        1 => of.prop_map(Step::Restart),
+        1 => of.clone().prop_map(Step::Error),
+        1 => of.clone().prop_map(Step::Restart),
+        2 => (of, any::<bool>()).prop_map(|(of, is_healthy)| Step::Partner(of, is_healthy)),
     ];
     prop::collection::vec(step, 1..300)
 }
@@ -67,6 +72,8 @@ enum Heard {
 #[derive(Default)]
 struct Twin {
     heard: Vec<Heard>,
+    /// When it was told of its partner, and what.
+    partner: Vec<(u64, bool)>,
     is_eos: bool,
 }
 
@@ -87,6 +94,24 @@ impl Twin {
         }
         let (since_ns, until_ns) = since?;
         (now_ns < until_ns).then_some(since_ns)
+    }
+
+    /// Since when its partner has been healthy.
+    fn partner_since(&self) -> Option<u64> {
+        let backwards = self.partner.iter().rev();
+        let of_now: Vec<_> = backwards
+            .take_while(|(_, is_healthy)| *is_healthy)
+            .collect();
+        match of_now.last() {
+            Some((at_ns, _)) if of_now.len() < self.partner.len() => Some(*at_ns),
+            None if !self.partner.is_empty() => None,
+            _ => Some(0),
+        }
+    }
+
+    /// Since when it may be chosen.
+    fn eligible_since(&self, now_ns: u64) -> Option<u64> {
+        Some(self.healthy_since(now_ns)?.max(self.partner_since()?))
     }
 }
 
@@ -146,6 +171,14 @@ impl World {
                 self.held[of] = None;
                 self.twins[of].heard.push(Heard::Failed);
                 self.core.handle_unlink(self.now_ns, of as u32);
+            }
+            Step::Error(of) => {
+                self.twins[of].heard.push(Heard::Failed);
+                self.core.handle_error(self.now_ns, of as u32);
+            }
+            Step::Partner(of, is_healthy) => {
+                self.twins[of].partner.push((self.now_ns, is_healthy));
+                (self.core).handle_partners(self.now_ns, &[(of as u32, is_healthy)]);
             }
             Step::Restart(of) => {
                 self.twins[of].is_eos = false;
@@ -240,7 +273,7 @@ impl World {
 
     /// A due keyframe of the best input, which has been healthy for long enough: from here on, it passes.
     fn has_right(&self, of: usize, arrival: &Arrival) -> bool {
-        let since = |of: usize| self.twins[of].healthy_since(self.now_ns);
+        let since = |of: usize| self.twins[of].eligible_since(self.now_ns);
         let is_due = arrival.begin_ns.unwrap() + self.settings.latency_ns <= self.now_ns;
         let is_best = (0..of).all(|other| since(other).is_none());
         let is_old = since(of).is_some_and(|ns| ns + self.settings.recover_after_ns <= self.now_ns);
@@ -275,7 +308,8 @@ impl World {
     }
 
     fn check(&mut self) {
-        let since = |of: u32| self.twins[of as usize].healthy_since(self.now_ns);
+        let own = |of: u32| self.twins[of as usize].healthy_since(self.now_ns);
+        let since = |of: u32| self.twins[of as usize].eligible_since(self.now_ns);
         while let Some(action) = self.core.poll_action() {
             let Action::Switched { from, to, reason } = action else {
                 continue;
@@ -291,14 +325,17 @@ impl World {
                     let old_ns = since(to).unwrap() + self.settings.recover_after_ns;
                     assert!(self.now_ns >= old_ns, "within recover-after");
                 }
-                (Some(from), _) => assert_eq!(since(from), None, "{reason:?}"),
+                (Some(from), Reason::Partner) => {
+                    assert!(own(from).is_some() && since(from).is_none());
+                }
+                (Some(from), _) => assert_eq!(own(from), None, "{reason:?}"),
                 (None, _) => assert_eq!((self.switched_ns, reason), (None, Reason::Start)),
             }
             self.switched_ns = Some(self.now_ns);
         }
         for id in 0..INPUTS as u32 {
             let input = self.core.input(id).unwrap();
-            assert_eq!(input.is_healthy(), since(id).is_some(), "health of {id}");
+            assert_eq!(input.is_healthy(), own(id).is_some(), "health of {id}");
         }
         // A failed one does not stay while another one delivers.
         if let Some(active) = self.core.active().filter(|id| since(*id).is_none()) {
