@@ -1,5 +1,6 @@
 //! Streams that fall back to another one when theirs fails.
 
+mod fill;
 mod source;
 mod switch;
 
