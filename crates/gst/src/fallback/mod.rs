@@ -7,5 +7,6 @@ mod switch;
 use gst::glib;
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
-    switch::register(plugin)
+    switch::register(plugin)?;
+    source::register(plugin)
 }

@@ -563,6 +563,10 @@ impl SourceCore {
         self.actions.pop_front()
     }
 
+    pub(super) fn has_actions(&self) -> bool {
+        !self.actions.is_empty()
+    }
+
     /// The next time at which something changes by itself. After [`SourceCore::handle_timeout`] then, it is later.
     pub(super) fn next_timeout(&self) -> Option<u64> {
         if !self.is_playing {

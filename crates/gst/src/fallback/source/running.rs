@@ -1,0 +1,572 @@
+//! One run of a source: a bin around it, its streams held back at their begin, let go, and taken down.
+//!
+//! Streams go from the source's pads, in its threads, through converters if there are `audio-caps` or `video-caps`, into a `ts-queue`, and
+//! from there on the element's context through a `ts-clocksync`: a file becomes a live stream.
+
+use std::sync::{Arc, Mutex};
+
+use gst::glib;
+use gst::prelude::*;
+
+use super::FallbackSrc;
+use super::core::{Kind, Run};
+use super::output::copy_context;
+use crate::kit::lock;
+
+pub(super) struct Running {
+    pub(super) run: Run,
+    pub(super) bin: gst::Bin,
+    source: gst::Element,
+    element: glib::WeakRef<FallbackSrc>,
+    /// Never held across a change of state: streams' threads take it.
+    streams: Mutex<Streams>,
+    /// When this is read for the first time, all that is held back is to be at this position.
+    resume: Mutex<Option<gst::ClockTime>>,
+}
+
+#[derive(Default)]
+struct Streams {
+    list: Vec<Stream>,
+    /// No more streams come from these: the source itself, and decoders behind it.
+    awaited: u32,
+    is_live: bool,
+    is_released: bool,
+    is_told_ready: bool,
+    /// A decoder of pictures is at work.
+    decodes_pictures: bool,
+}
+
+struct Stream {
+    kind: Kind,
+    pad: gst::Pad,
+    block: Option<gst::PadProbeId>,
+    /// What waits there.
+    held: Option<Held>,
+    end: gst::Pad,
+    is_ended: bool,
+}
+
+/// What a source's pad gives.
+enum Content {
+    /// It may pass as it is.
+    Stream(Kind),
+    /// It has to be decoded first.
+    Coded,
+    /// There is no output for it.
+    Other,
+}
+
+/// The first of a stream.
+#[derive(Clone)]
+struct Held {
+    /// Running time.
+    begin: Option<gst::ClockTime>,
+    buffer: Option<gst::Buffer>,
+}
+
+impl Running {
+    /// With the source in a bin, nothing linked yet.
+    pub(super) fn new(
+        element: &FallbackSrc,
+        run: Run,
+        source: gst::Element,
+        resume: Option<gst::ClockTime>,
+    ) -> Result<Arc<Running>, glib::BoolError> {
+        let bin = gst::Bin::with_name(&format!("source-{}-{}", run.source, run.number));
+        // Its state is the run's own affair.
+        bin.set_locked_state(true);
+        bin.add(&source)?;
+        let running = Arc::new(Running {
+            run,
+            bin,
+            source,
+            element: element.downgrade(),
+            streams: Mutex::new(Streams {
+                awaited: 1,
+                ..Streams::default()
+            }),
+            resume: Mutex::new(resume),
+        });
+        running.follow(&running.source);
+        let weak = Arc::downgrade(&running);
+        running.bin.connect_deep_element_added(move |_, _, added| {
+            let class = added.metadata(gst::ELEMENT_METADATA_KLASS);
+            if class.is_some_and(|class| class.contains("Decoder") && class.contains("Image"))
+                && let Some(running) = weak.upgrade()
+            {
+                lock(&running.streams).decodes_pictures = true;
+            }
+        });
+        Ok(running)
+    }
+
+    /// Takes the pads that it has, and those that come.
+    fn follow(self: &Arc<Self>, of: &gst::Element) {
+        let weak = Arc::downgrade(self);
+        of.connect_pad_added(move |_, pad| {
+            if let Some(running) = weak.upgrade()
+                && pad.direction() == gst::PadDirection::Src
+            {
+                running.add(pad);
+            }
+        });
+        let weak = Arc::downgrade(self);
+        of.connect_no_more_pads(move |_| {
+            if let Some(running) = weak.upgrade() {
+                running.expect_no_more();
+            }
+        });
+        for pad in of.src_pads() {
+            self.add(&pad);
+        }
+        // Whoever has pads for some of the time says when there are no more.
+        let may_come = of.pad_template_list().into_iter().any(|templ| {
+            templ.direction() == gst::PadDirection::Src
+                && templ.presence() == gst::PadPresence::Sometimes
+        });
+        if !may_come {
+            self.expect_no_more();
+        }
+    }
+
+    fn expect_no_more(&self) {
+        {
+            let mut streams = lock(&self.streams);
+            streams.awaited = streams.awaited.saturating_sub(1);
+        }
+        self.look_whether_ready();
+    }
+
+    /// A stream of the source.
+    fn add(self: &Arc<Self>, pad: &gst::Pad) {
+        let Some(element) = self.element.upgrade() else {
+            return;
+        };
+        let added = match self.content_of(&element, pad) {
+            Content::Stream(kind) if self.is_new(&element, kind) => {
+                self.add_stream(&element, kind, pad)
+            }
+            Content::Stream(_) | Content::Other => self.discard(pad),
+            Content::Coded => self.decode(pad),
+        };
+        if let Err(error) = added {
+            gst::warning!(crate::kit::CAT, obj = element, "{}: {error}", pad.name());
+        }
+    }
+
+    fn content_of(&self, element: &FallbackSrc, pad: &gst::Pad) -> Content {
+        let caps = pad.current_caps().unwrap_or_else(|| pad.query_caps(None));
+        let Some(name) = caps.structure(0).map(|first| first.name().to_string()) else {
+            return Content::Coded;
+        };
+        let is_raw = name.ends_with("/x-raw");
+        let kind = match name.split_once('/') {
+            Some(("audio", _)) => Kind::Audio,
+            Some(("video", _)) => Kind::Video,
+            _ if is_raw => return Content::Other,
+            _ => return Content::Coded,
+        };
+        let options = element.options();
+        let is_asked_for = || (options.caps(kind)).is_some_and(|asked| asked.can_intersect(&caps));
+        match is_raw || is_asked_for() {
+            true => Content::Stream(kind),
+            false => Content::Coded,
+        }
+    }
+
+    /// The first one of a kind that has an output.
+    fn is_new(&self, element: &FallbackSrc, kind: Kind) -> bool {
+        let has_output = element.outputs().iter().any(|output| output.kind() == kind);
+        let streams = lock(&self.streams);
+        has_output && !streams.list.iter().any(|stream| stream.kind == kind)
+    }
+
+    fn decode(self: &Arc<Self>, pad: &gst::Pad) -> Result<(), glib::BoolError> {
+        let decoder = gst::ElementFactory::make("decodebin").build()?;
+        lock(&self.streams).awaited += 1;
+        self.bin.add(&decoder)?;
+        self.follow(&decoder);
+        link(pad, &decoder)?;
+        decoder.sync_state_with_parent()
+    }
+
+    fn discard(&self, pad: &gst::Pad) -> Result<(), glib::BoolError> {
+        let sink = gst::ElementFactory::make("fakesink")
+            .property("sync", false)
+            .property("async", false)
+            .property("enable-last-sample", false)
+            .build()?;
+        self.bin.add(&sink)?;
+        link(pad, &sink)?;
+        sink.sync_state_with_parent()
+    }
+
+    fn add_stream(
+        self: &Arc<Self>,
+        element: &FallbackSrc,
+        kind: Kind,
+        pad: &gst::Pad,
+    ) -> Result<(), glib::BoolError> {
+        let chain = self.chain(element, kind)?;
+        let (first, last) = (&chain[0], &chain[chain.len() - 1]);
+        let end = last.static_pad("src").expect("it has one");
+        let ghost = gst::GhostPad::builder_with_target(&end)?
+            .name(kind.nick())
+            .build();
+        ghost.set_active(true)?;
+        self.bin.add_pad(&ghost)?;
+        self.watch_end(kind, &end);
+        self.watch_data(pad);
+        {
+            let mut streams = lock(&self.streams);
+            let is_held = !streams.is_live && !streams.is_released;
+            streams.list.push(Stream {
+                kind,
+                pad: pad.clone(),
+                block: is_held.then(|| self.block(kind, pad)).flatten(),
+                held: None,
+                end: ghost.upcast(),
+                is_ended: false,
+            });
+        }
+        for part in chain.iter().rev() {
+            part.sync_state_with_parent()?;
+        }
+        self.link_output(element, kind);
+        link(pad, first)
+    }
+
+    fn link_output(&self, element: &FallbackSrc, kind: Kind) {
+        let end = {
+            let streams = lock(&self.streams);
+            let stream = streams.list.iter().find(|stream| stream.kind == kind);
+            stream.map(|stream| stream.end.clone())
+        };
+        let Some(end) = end else { return };
+        for output in element.outputs().iter().filter(|o| o.kind() == kind) {
+            if output.link(element, self.run.source, &end).is_err() {
+                gst::warning!(crate::kit::CAT, obj = element, "cannot link {}", end.name());
+            }
+        }
+    }
+
+    /// The elements behind the source, linked.
+    fn chain(
+        &self,
+        element: &FallbackSrc,
+        kind: Kind,
+    ) -> Result<Vec<gst::Element>, glib::BoolError> {
+        let make = gst::ElementFactory::make;
+        let mut chain = Vec::new();
+        let options = element.options();
+        if let Some(caps) = options.caps(kind) {
+            let is_raw = caps.iter().all(|s| s.name().ends_with("/x-raw"));
+            let converters = match kind {
+                _ if !is_raw => &[][..],
+                Kind::Audio => &["audioconvert", "audioresample"][..],
+                Kind::Video => &["videoconvert", "videoscale", "videorate"][..],
+            };
+            for name in converters {
+                chain.push(make(name).build()?);
+            }
+            chain.push(make("capsfilter").property("caps", caps).build()?);
+        }
+        let queue = make("ts-queue")
+            .property("max-size-buffers", 0u32)
+            .property("max-size-bytes", 0u32)
+            .property("max-size-time", QUEUE_TIME.nseconds())
+            .build()?;
+        copy_context(&element.context(), &queue);
+        chain.extend([queue, make("ts-clocksync").build()?]);
+        self.bin.add_many(&chain)?;
+        gst::Element::link_many(&chain)?;
+        Ok(chain)
+    }
+
+    /// Holds a stream back at its next buffer, gap or end.
+    fn block(self: &Arc<Self>, kind: Kind, pad: &gst::Pad) -> Option<gst::PadProbeId> {
+        let weak = Arc::downgrade(self);
+        let types = gst::PadProbeType::BLOCK
+            | gst::PadProbeType::BUFFER
+            | gst::PadProbeType::BUFFER_LIST
+            | gst::PadProbeType::EVENT_DOWNSTREAM;
+        pad.add_probe(types, move |pad, info| {
+            let (pts, buffer) = match &info.data {
+                Some(gst::PadProbeData::Buffer(buffer)) => (buffer.pts(), Some(buffer.clone())),
+                Some(gst::PadProbeData::BufferList(list)) => {
+                    (list.get(0).and_then(|buffer| buffer.pts()), None)
+                }
+                Some(gst::PadProbeData::Event(event)) => match event.view() {
+                    gst::EventView::Gap(gap) => (Some(gap.get().0), None),
+                    gst::EventView::Eos(_) => (None, None),
+                    _ => return gst::PadProbeReturn::Pass,
+                },
+                _ => return gst::PadProbeReturn::Pass,
+            };
+            if let Some(running) = weak.upgrade() {
+                let begin = pts.and_then(|pts| running_time(pad, pts));
+                running.note_held(kind, Held { begin, buffer });
+            }
+            gst::PadProbeReturn::Ok
+        })
+    }
+
+    fn note_held(self: &Arc<Self>, kind: Kind, held: Held) {
+        {
+            let mut streams = lock(&self.streams);
+            if let Some(stream) = streams.list.iter_mut().find(|stream| stream.kind == kind) {
+                stream.held = Some(held);
+            }
+        }
+        self.look_whether_ready();
+    }
+
+    /// Tells the core when all streams are there and wait.
+    fn look_whether_ready(&self) {
+        let Some(element) = self.element.upgrade() else {
+            return;
+        };
+        let kinds: Vec<Kind> = element.outputs().iter().map(|output| output.kind()).collect();
+        let (present, still) = {
+            let mut streams = lock(&self.streams);
+            let list = &streams.list;
+            let has = |kind: &Kind| list.iter().any(|stream| stream.kind == *kind);
+            let is_complete = streams.awaited == 0 || kinds.iter().all(has);
+            let all_wait = list.iter().all(|stream| stream.held.is_some());
+            if !is_complete || !(all_wait || streams.is_live) || streams.is_told_ready {
+                return;
+            }
+            let present: Vec<Kind> = list.iter().map(|stream| stream.kind).collect();
+            let still = streams.still();
+            streams.is_told_ready = true;
+            (present, still)
+        };
+        let run = self.run;
+        if let Some(sample) = still {
+            element.keep_still(run, sample);
+            return;
+        }
+        if present.is_empty() {
+            element.tell(|core, now_ns| core.handle_error(now_ns, run));
+            return;
+        }
+        if let Some(position) = lock(&self.resume).take() {
+            self.seek_elsewhere(&element, position);
+            return;
+        }
+        for output in element.outputs().iter() {
+            if !present.contains(&output.kind()) {
+                output.release(run.source);
+            }
+        }
+        element.tell(|core, now_ns| core.handle_ready(now_ns, run, &present));
+    }
+
+    /// A seek waits for the streams' threads, so it is none of theirs.
+    fn seek_elsewhere(&self, element: &FallbackSrc, position: gst::ClockTime) {
+        let run = self.run;
+        element.call_async(move |element| {
+            let Some(running) = element.running(run) else {
+                return;
+            };
+            let (pad, before) = {
+                let mut streams = lock(&running.streams);
+                streams.is_told_ready = false;
+                let pad = streams.list.first().map(|stream| stream.pad.clone());
+                let list = streams.list.iter_mut();
+                let before: Vec<_> = list.map(|stream| stream.held.take()).collect();
+                (pad, before)
+            };
+            if !pad.is_some_and(|pad| pad.send_event(seek_to(position))) {
+                gst::info!(crate::kit::CAT, obj = element, "cannot resume at {position}");
+                // What waits is its begin.
+                let mut streams = lock(&running.streams);
+                for (stream, held) in streams.list.iter_mut().zip(before) {
+                    stream.held = held;
+                }
+                drop(streams);
+                running.look_whether_ready();
+            }
+        });
+    }
+
+    /// It is live: its streams are not held back.
+    pub(super) fn go_live(&self) {
+        {
+            let mut streams = lock(&self.streams);
+            streams.is_live = true;
+            streams.unblock();
+        }
+        self.look_whether_ready();
+    }
+
+    /// Lets the streams go; what waits begins at `now`, running time.
+    pub(super) fn release(&self, now: gst::ClockTime) {
+        let mut streams = lock(&self.streams);
+        streams.is_released = true;
+        let begins = streams.list.iter().filter_map(|s| s.held.as_ref()?.begin);
+        if let Some(begin) = begins.min().filter(|_| !streams.is_live) {
+            let offset_ns = now.nseconds().cast_signed() - begin.nseconds().cast_signed();
+            for stream in &streams.list {
+                stream.pad.set_offset(offset_ns);
+            }
+        }
+        streams.unblock();
+    }
+
+    /// Holds the streams back again.
+    pub(super) fn hold(self: &Arc<Self>) {
+        let kinds: Vec<(Kind, gst::Pad)> = {
+            let mut streams = lock(&self.streams);
+            (streams.is_released, streams.is_told_ready) = (false, false);
+            streams.unblock();
+            let list = streams.list.iter_mut();
+            list.map(|stream| {
+                stream.held = None;
+                (stream.kind, stream.pad.clone())
+            })
+            .collect()
+        };
+        for (kind, pad) in kinds {
+            let block = self.block(kind, &pad);
+            let mut streams = lock(&self.streams);
+            if let Some(stream) = streams.list.iter_mut().find(|stream| stream.kind == kind) {
+                stream.block = block;
+            }
+        }
+    }
+
+    fn watch_data(&self, pad: &gst::Pad) {
+        let (weak, run) = (self.element.clone(), self.run);
+        pad.add_probe(
+            gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST,
+            move |_, _| {
+                if let Some(element) = weak.upgrade() {
+                    element.tell(|core, now_ns| core.handle_data(now_ns, run));
+                }
+                gst::PadProbeReturn::Ok
+            },
+        );
+    }
+
+    /// Where the streams leave for the output, at their time.
+    fn watch_end(self: &Arc<Self>, kind: Kind, end: &gst::Pad) {
+        let weak = Arc::downgrade(self);
+        let types = gst::PadProbeType::EVENT_DOWNSTREAM | gst::PadProbeType::BUFFER;
+        end.add_probe(types, move |pad, info| {
+            let Some(running) = weak.upgrade() else {
+                return gst::PadProbeReturn::Ok;
+            };
+            match &info.data {
+                Some(gst::PadProbeData::Buffer(buffer)) => {
+                    running.note_position(pad, buffer);
+                    gst::PadProbeReturn::Ok
+                }
+                Some(gst::PadProbeData::Event(event)) if event.type_() == gst::EventType::Eos => {
+                    running.note_end(kind)
+                }
+                _ => gst::PadProbeReturn::Ok,
+            }
+        });
+    }
+
+    fn note_position(&self, pad: &gst::Pad, buffer: &gst::Buffer) {
+        let Some(element) = self.element.upgrade() else {
+            return;
+        };
+        if element.resumes()
+            && let Some(segment) = segment_of(pad)
+            && let Some(position) = segment.to_stream_time(buffer.pts())
+        {
+            element.note_position(self.run.source, position);
+        }
+    }
+
+    /// An end that is not the output's goes no further.
+    fn note_end(&self, kind: Kind) -> gst::PadProbeReturn {
+        let Some(element) = self.element.upgrade() else {
+            return gst::PadProbeReturn::Ok;
+        };
+        let have_all_ended = {
+            let mut streams = lock(&self.streams);
+            if let Some(stream) = streams.list.iter_mut().find(|stream| stream.kind == kind) {
+                stream.is_ended = true;
+            }
+            streams.list.iter().all(|stream| stream.is_ended)
+        };
+        let run = self.run;
+        let passes = element.shared().state().core.passes_eos(run.source);
+        if have_all_ended {
+            element.forget_position(run.source);
+            element.tell(|core, now_ns| core.handle_eos(now_ns, run));
+        }
+        match passes {
+            true => gst::PadProbeReturn::Ok,
+            false => gst::PadProbeReturn::Handled,
+        }
+    }
+
+    /// Removes it from the element. The source can be used again.
+    pub(super) fn take_down(&self, element: &FallbackSrc) {
+        let ends: Vec<gst::Pad> = {
+            let streams = lock(&self.streams);
+            streams.list.iter().map(|stream| stream.end.clone()).collect()
+        };
+        for end in ends {
+            if let Some(peer) = end.peer() {
+                let _ = end.unlink(&peer);
+            }
+        }
+        let _ = self.bin.set_state(gst::State::Null);
+        lock(&self.streams).unblock();
+        let _ = element.remove(&self.bin);
+        let _ = self.bin.remove(&self.source);
+    }
+}
+
+impl Streams {
+    fn unblock(&mut self) {
+        for stream in &mut self.list {
+            if let Some(block) = stream.block.take() {
+                stream.pad.remove_probe(block);
+            }
+        }
+    }
+
+    /// The picture, if the source is one: decoded as such, alone, and at no rate.
+    fn still(&self) -> Option<gst::Sample> {
+        let [only] = &self.list[..] else { return None };
+        let buffer = only.held.as_ref()?.buffer.as_ref()?;
+        let caps = only.pad.current_caps()?;
+        let rate = caps.structure(0)?.get::<gst::Fraction>("framerate").ok();
+        let has_rate = rate.is_some_and(|rate| rate.numer() > 0);
+        let is_still = only.kind == Kind::Video && self.decodes_pictures && !has_rate;
+        is_still.then(|| gst::Sample::builder().buffer(buffer).caps(&caps).build())
+    }
+}
+
+fn link(pad: &gst::Pad, to: &gst::Element) -> Result<(), glib::BoolError> {
+    let sink = to.static_pad("sink").expect("it has one");
+    let linked = pad.link(&sink);
+    linked
+        .map(|_| ())
+        .map_err(|error| glib::bool_error!("cannot link {} to {}: {error}", pad.name(), to.name()))
+}
+
+fn seek_to(position: gst::ClockTime) -> gst::Event {
+    let flags = gst::SeekFlags::FLUSH | gst::SeekFlags::ACCURATE;
+    let (set, none) = (gst::SeekType::Set, gst::SeekType::None);
+    gst::event::Seek::new(1.0, flags, set, position, none, gst::ClockTime::NONE)
+}
+
+fn segment_of(pad: &gst::Pad) -> Option<gst::FormattedSegment<gst::ClockTime>> {
+    let event = pad.sticky_event::<gst::event::Segment>(0)?;
+    event.segment().downcast_ref().cloned()
+}
+
+fn running_time(pad: &gst::Pad, pts: gst::ClockTime) -> Option<gst::ClockTime> {
+    segment_of(pad)?.to_running_time(pts)
+}
+
+/// Decoded data before the clock's wait: enough for a decoder that works in bursts.
+const QUEUE_TIME: gst::ClockTime = gst::ClockTime::from_mseconds(500);

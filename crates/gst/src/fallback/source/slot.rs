@@ -1,0 +1,198 @@
+//! A place in the order of sources: what is played there, and its present run.
+
+use std::sync::{Arc, Mutex};
+
+use gst::glib;
+use gst::prelude::*;
+
+use super::FallbackSrc;
+use super::acting::act;
+use super::core::{Run, SourceId};
+use super::options::Origin;
+use super::running::Running;
+use crate::kit::lock;
+
+/// Locks: `moving` is held while the source is taken up or down, which may take long; the others never across a call out.
+pub(super) struct Slot {
+    origin: Mutex<Origin>,
+    moving: Mutex<()>,
+    running: Mutex<Option<Arc<Running>>>,
+    /// Stream time of what has passed last.
+    position: Mutex<Option<gst::ClockTime>>,
+    still: Mutex<Option<gst::Sample>>,
+}
+
+impl Slot {
+    pub(super) fn new(origin: Origin) -> Self {
+        Slot {
+            origin: Mutex::new(origin),
+            moving: Mutex::default(),
+            running: Mutex::default(),
+            position: Mutex::default(),
+            still: Mutex::default(),
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        lock(&self.origin).text()
+    }
+
+    pub(super) fn running(&self) -> Option<Arc<Running>> {
+        lock(&self.running).clone()
+    }
+
+    pub(super) fn note_position(&self, position: Option<gst::ClockTime>) {
+        *lock(&self.position) = position;
+    }
+
+    pub(super) fn keep_still(&self, sample: gst::Sample) {
+        *lock(&self.still) = Some(sample);
+    }
+
+    /// Takes the source up. It waits for the source's change of state.
+    pub(super) fn start(&self, element: &FallbackSrc, run: Run) {
+        let started = {
+            let _moving = lock(&self.moving);
+            if !element.shared().is_current(run) {
+                return;
+            }
+            let resume = *lock(&self.position);
+            let running = self
+                .source(element)
+                .and_then(|source| Running::new(element, run, source, resume));
+            running.and_then(|running| {
+                *lock(&self.running) = Some(running.clone());
+                running.begin(element)
+            })
+        };
+        match started {
+            Ok(is_live) => {
+                element.tell(|core, now_ns| core.handle_started(now_ns, run, is_live));
+            }
+            Err(error) => {
+                gst::warning!(crate::kit::CAT, obj = element, "{}: {error}", self.text());
+                element.tell(|core, now_ns| core.handle_start_failed(now_ns, run));
+            }
+        }
+        self.follow(element);
+    }
+
+    /// Brings the source to the element's state, PAUSED or PLAYING, unless another thread moves it: that one does so then.
+    pub(super) fn follow(&self, element: &FallbackSrc) {
+        loop {
+            let is_playing = element.shared().state().is_playing;
+            {
+                let Ok(_moving) = self.moving.try_lock() else {
+                    return;
+                };
+                if let Some(running) = self.running() {
+                    running.play(is_playing);
+                }
+            }
+            if element.shared().state().is_playing == is_playing {
+                return;
+            }
+        }
+    }
+
+    /// Takes the source down. It waits for the source's threads.
+    pub(super) fn stop(&self, element: &FallbackSrc) {
+        let _moving = lock(&self.moving);
+        let running = lock(&self.running).take();
+        if let Some(running) = running {
+            running.take_down(element);
+        }
+    }
+
+    /// Shows the picture that the source was.
+    pub(super) fn show_still(&self, element: &FallbackSrc, source: SourceId) {
+        let still = lock(&self.still).take();
+        if let Some(sample) = still {
+            for output in element.outputs().iter() {
+                match output.kind() {
+                    super::core::Kind::Video => output.show_still(element, source, sample.clone()),
+                    super::core::Kind::Audio => output.release(source),
+                }
+            }
+        }
+    }
+
+    /// The source element; a URI's may be another one each time.
+    fn source(&self, element: &FallbackSrc) -> Result<gst::Element, glib::BoolError> {
+        let uri = match &*lock(&self.origin) {
+            Origin::Element(source) => return Ok(source.clone()),
+            Origin::Uri(uri) => uri.clone(),
+        };
+        let uri = element.emit_by_name::<Option<String>>("update-uri", &[&uri]);
+        let uri = uri.filter(|uri| !uri.is_empty());
+        let uri = uri.ok_or_else(|| glib::bool_error!("update-uri gave no URI"))?;
+        *lock(&self.origin) = Origin::Uri(uri.clone());
+        let options = element.options();
+        let source = gst::ElementFactory::make("uridecodebin")
+            .property("uri", &uri)
+            .property("use-buffering", true)
+            .property("buffer-duration", options.buffer_duration_ns)
+            .build()?;
+        let coded = [&options.audio_caps, &options.video_caps];
+        for caps in coded.into_iter().flatten() {
+            if !caps.iter().all(|s| s.name().ends_with("/x-raw")) {
+                let mut all = source.property::<gst::Caps>("caps");
+                all.merge(caps.clone());
+                source.set_property("caps", all);
+            }
+        }
+        Ok(source)
+    }
+}
+
+impl Running {
+    /// Up to PAUSED. `true`: the source is live.
+    fn begin(&self, element: &FallbackSrc) -> Result<bool, glib::BoolError> {
+        element.add(&self.bin)?;
+        let changed = self.bin.set_state(gst::State::Paused);
+        let changed = changed.map_err(|_| glib::bool_error!("it cannot be started"))?;
+        let is_live = changed == gst::StateChangeSuccess::NoPreroll;
+        if is_live {
+            self.go_live();
+        }
+        Ok(is_live)
+    }
+
+    fn play(&self, is_playing: bool) {
+        let state = match is_playing {
+            true => gst::State::Playing,
+            false => gst::State::Paused,
+        };
+        // A failure is told by the source itself.
+        let _ = self.bin.set_state(state);
+    }
+}
+
+impl FallbackSrc {
+    /// The present run of a source, if that is this one.
+    pub(super) fn running(&self, run: Run) -> Option<Arc<Running>> {
+        let running = self.slots().get(run.source)?.running()?;
+        (running.run == run).then_some(running)
+    }
+
+    /// The source is a picture.
+    pub(super) fn keep_still(&self, run: Run, sample: gst::Sample) {
+        if let Some(slot) = self.slots().get(run.source) {
+            slot.keep_still(sample);
+        }
+        self.tell(|core, now_ns| core.handle_still(now_ns, run));
+        act(self);
+    }
+
+    pub(super) fn note_position(&self, source: SourceId, position: gst::ClockTime) {
+        if let Some(slot) = self.slots().get(source) {
+            slot.note_position(Some(position));
+        }
+    }
+
+    pub(super) fn forget_position(&self, source: SourceId) {
+        if let Some(slot) = self.slots().get(source) {
+            slot.note_position(None);
+        }
+    }
+}
