@@ -282,7 +282,8 @@ impl SourceCore {
     pub(super) fn handle_still(&mut self, now_ns: u64, run: Run) {
         if let Some(source) = self.at(now_ns, run) {
             source.has_still = true;
-            // What a picture is no longer needed for is not wanted.
+            self.outputs.set_absent(Kind::Audio, run.source, true);
+            // A source whose picture is taken is not wanted.
             self.decide();
         }
     }

@@ -49,34 +49,34 @@ impl From<Status> for FallbackSourceStatus {
 #[derive(Default, Properties)]
 #[properties(wrapper_type = super::FallbackSrc)]
 pub struct FallbackSrc {
-    #[property(name = "uri", nick = "URI", blurb = "URI of the main source", type = Option<String>, get = |s: &Self| s.options().uri.clone(), set = |s: &Self, v| s.options().uri = v, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "source", nick = "Source", blurb = "Element that is the main source, in place of a URI", type = Option<gst::Element>, get = |s: &Self| s.options().source.clone(), set = |s: &Self, v| s.options().source = v, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "fallback-uri", nick = "Fallback URI", blurb = "URI of the first fallback: a stream, a file or a picture", type = Option<String>, get = |s: &Self| s.options().fallback_uri.clone(), set = |s: &Self, v| s.options().fallback_uri = v, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "fallback-source", nick = "Fallback source", blurb = "Element that is the first fallback, in place of a URI", type = Option<gst::Element>, get = |s: &Self| s.options().fallback_source.clone(), set = |s: &Self, v| s.options().fallback_source = v, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "timeout", nick = "Timeout", blurb = "Another source passes when this one has given no timely data for this time, ns", type = u64, get = |s: &Self| s.options().core.timeout_ns, set = |s: &Self, v| s.set_core(|core| core.timeout_ns = v), default = 5_000_000_000, maximum = TIME_NS_MAX, flags = gst::PARAM_FLAG_MUTABLE_READY)]
+    #[property(name = "uri", nick = "URI", blurb = "URI of the main source", type = Option<String>, get = |s: &Self| s.options().uri.clone(), set = |s: &Self, v| s.options().uri = v, flags = UP_TO_READY)]
+    #[property(name = "source", nick = "Source", blurb = "Element that is the main source, in place of a URI", type = Option<gst::Element>, get = |s: &Self| s.options().source.clone(), set = |s: &Self, v| s.options().source = v, flags = UP_TO_READY)]
+    #[property(name = "fallback-uri", nick = "Fallback URI", blurb = "URI of the first fallback: a stream, a file or a picture", type = Option<String>, get = |s: &Self| s.options().fallback_uri.clone(), set = |s: &Self, v| s.options().fallback_uri = v, flags = UP_TO_READY)]
+    #[property(name = "fallback-source", nick = "Fallback source", blurb = "Element that is the first fallback, in place of a URI", type = Option<gst::Element>, get = |s: &Self| s.options().fallback_source.clone(), set = |s: &Self, v| s.options().fallback_source = v, flags = UP_TO_READY)]
+    #[property(name = "timeout", nick = "Timeout", blurb = "Another source passes when this one has given no timely data for this time, ns", type = u64, get = |s: &Self| s.options().core.timeout_ns, set = |s: &Self, v| s.set_core(|core| core.timeout_ns = v), default = 5_000_000_000, maximum = TIME_NS_MAX, flags = UP_TO_READY)]
     #[property(name = "restart-timeout", nick = "Restart timeout", blurb = "A source that has given no data for this time is started again, ns", type = u64, get = |s: &Self| s.options().core.restart_timeout_ns, set = |s: &Self, v| s.set_core(|core| core.restart_timeout_ns = v), default = 5_000_000_000, maximum = TIME_NS_MAX)]
     #[property(name = "retry-timeout", nick = "Retry timeout", blurb = "All sources are given up, with an error, when none has given data for this time, ns", type = u64, get = |s: &Self| s.options().core.retry_timeout_ns, set = |s: &Self, v| s.set_core(|core| core.retry_timeout_ns = v), default = 60_000_000_000, maximum = TIME_NS_MAX)]
     #[property(name = "retry-delay", nick = "Retry delay", blurb = "Longest pause before the first retry, ns; doubled with each further one; the shortest is half of it, by chance", type = u64, get = |s: &Self| s.options().core.retry_delay_ns, set = |s: &Self, v| s.set_core(|core| core.retry_delay_ns = v), default = 1_000_000_000, minimum = RETRY_DELAY_NS_MIN, maximum = TIME_NS_MAX)]
     #[property(name = "retry-delay-max", nick = "Greatest retry delay", blurb = "Longest pause before any retry, ns", type = u64, get = |s: &Self| s.options().core.retry_delay_ns_max, set = |s: &Self, v| s.set_core(|core| core.retry_delay_ns_max = v), default = 30_000_000_000, minimum = RETRY_DELAY_NS_MIN, maximum = TIME_NS_MAX)]
     #[property(name = "max-retries", nick = "Maximum retries", blurb = "Retries in a row before a source is given up; -1: any number", type = i32, get = |s: &Self| s.options().core.retries_max.map_or(-1, u32::cast_signed), set = |s: &Self, v: i32| s.set_core(|core| core.retries_max = u32::try_from(v).ok()), default = -1, minimum = -1)]
     #[property(name = "restart-on-eos", nick = "Restart on EOS", blurb = "Start the main source again when it ends; false: the output ends", type = bool, get = |s: &Self| s.options().core.restart_on_eos, set = |s: &Self, v| s.set_core(|core| core.restart_on_eos = v), default = false)]
-    #[property(name = "immediate-fallback", nick = "Immediate fallback", blurb = "At the start, pass the first source that delivers, or silence and black; false: wait up to the timeout for the main source", type = bool, get = |s: &Self| s.options().core.immediate_fallback, set = |s: &Self, v| s.set_core(|core| core.immediate_fallback = v), default = false, flags = gst::PARAM_FLAG_MUTABLE_READY)]
+    #[property(name = "immediate-fallback", nick = "Immediate fallback", blurb = "At the start, pass the first source that delivers, or silence and black; false: wait up to the timeout for the main source", type = bool, get = |s: &Self| s.options().core.immediate_fallback, set = |s: &Self, v| s.set_core(|core| core.immediate_fallback = v), default = false, flags = UP_TO_READY)]
     #[property(name = "manual-unblock", nick = "Manual unblock", blurb = "A source that is not live begins after the signal unblock; false: as soon as it is ready", type = bool, get = |s: &Self| s.options().core.manual_unblock, set = |s: &Self, v| s.set_core(|core| core.manual_unblock = v), default = false)]
     #[property(name = "enable-dummy", nick = "Enable dummy", blurb = "Make silence and black while no source delivers", type = bool, get = |s: &Self| s.options().core.has_fill, set = |s: &Self, v| s.set_core(|core| core.has_fill = v), default = true)]
-    #[property(name = "min-latency", nick = "Minimum latency", blurb = "Least latency that is reported, for a source with more of it that comes later, ns", type = u64, get = |s: &Self| s.options().min_latency_ns, set = |s: &Self, v| s.options().min_latency_ns = v, maximum = TIME_NS_MAX, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "min-hold", nick = "Minimum hold", blurb = "Least time from one switch to the next one, unless the active source fails, ns", type = u64, get = |s: &Self| s.options().min_hold_ns, set = |s: &Self, v| s.options().min_hold_ns = v, maximum = TIME_NS_MAX, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "recover-after", nick = "Recover after", blurb = "Time that a better source has to be healthy before it replaces a healthy one, ns", type = u64, get = |s: &Self| s.options().recover_after_ns, set = |s: &Self, v| s.options().recover_after_ns = v, maximum = TIME_NS_MAX, flags = gst::PARAM_FLAG_MUTABLE_READY)]
+    #[property(name = "min-latency", nick = "Minimum latency", blurb = "Least latency that is reported, for a source with more of it that comes later, ns", type = u64, get = |s: &Self| s.options().min_latency_ns, set = |s: &Self, v| s.options().min_latency_ns = v, maximum = TIME_NS_MAX, flags = UP_TO_READY)]
+    #[property(name = "min-hold", nick = "Minimum hold", blurb = "Least time from one switch to the next one, unless the active source fails, ns", type = u64, get = |s: &Self| s.options().min_hold_ns, set = |s: &Self, v| s.options().min_hold_ns = v, maximum = TIME_NS_MAX, flags = UP_TO_READY)]
+    #[property(name = "recover-after", nick = "Recover after", blurb = "Time that a better source has to be healthy before it replaces a healthy one, ns", type = u64, get = |s: &Self| s.options().recover_after_ns, set = |s: &Self, v| s.options().recover_after_ns = v, maximum = TIME_NS_MAX, flags = UP_TO_READY)]
     #[property(name = "buffer-duration", nick = "Buffer duration", blurb = "How much of a network stream is buffered before it begins, ns; -1: the source's default", type = i64, get = |s: &Self| s.options().buffer_duration_ns, set = |s: &Self, v| s.options().buffer_duration_ns = v, default = -1, minimum = -1)]
-    #[property(name = "audio-caps", nick = "Audio caps", blurb = "Format of the audio that passes; raw audio is converted", type = Option<gst::Caps>, get = |s: &Self| s.options().audio_caps.clone(), set = |s: &Self, v| s.options().audio_caps = v, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "video-caps", nick = "Video caps", blurb = "Format of the video that passes; raw video is converted", type = Option<gst::Caps>, get = |s: &Self| s.options().video_caps.clone(), set = |s: &Self, v| s.options().video_caps = v, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "dummy-audio-caps", nick = "Dummy audio caps", blurb = "Format of the silence; unset: that of the audio before it", type = Option<gst::Caps>, get = |s: &Self| s.options().fill_audio_caps.clone(), set = |s: &Self, v| s.options().fill_audio_caps = v, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "dummy-video-caps", nick = "Dummy video caps", blurb = "Format of the black picture; unset: that of the video before it", type = Option<gst::Caps>, get = |s: &Self| s.options().fill_video_caps.clone(), set = |s: &Self, v| s.options().fill_video_caps = v, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "enable-audio", nick = "Enable audio", blurb = "Have an output for audio", type = bool, get = |s: &Self| s.options().has_audio, set = |s: &Self, v| s.options().has_audio = v, default = true, flags = gst::PARAM_FLAG_MUTABLE_READY)]
-    #[property(name = "enable-video", nick = "Enable video", blurb = "Have an output for video", type = bool, get = |s: &Self| s.options().has_video, set = |s: &Self, v| s.options().has_video = v, default = true, flags = gst::PARAM_FLAG_MUTABLE_READY)]
+    #[property(name = "audio-caps", nick = "Audio caps", blurb = "Format of the audio that passes; raw audio is converted", type = Option<gst::Caps>, get = |s: &Self| s.options().audio_caps.clone(), set = |s: &Self, v| s.options().audio_caps = v, flags = UP_TO_READY)]
+    #[property(name = "video-caps", nick = "Video caps", blurb = "Format of the video that passes; raw video is converted", type = Option<gst::Caps>, get = |s: &Self| s.options().video_caps.clone(), set = |s: &Self, v| s.options().video_caps = v, flags = UP_TO_READY)]
+    #[property(name = "dummy-audio-caps", nick = "Dummy audio caps", blurb = "Format of the silence; unset: that of the audio before it", type = Option<gst::Caps>, get = |s: &Self| s.options().fill_audio_caps.clone(), set = |s: &Self, v| s.options().fill_audio_caps = v, flags = UP_TO_READY)]
+    #[property(name = "dummy-video-caps", nick = "Dummy video caps", blurb = "Format of the black picture; unset: that of the video before it", type = Option<gst::Caps>, get = |s: &Self| s.options().fill_video_caps.clone(), set = |s: &Self, v| s.options().fill_video_caps = v, flags = UP_TO_READY)]
+    #[property(name = "enable-audio", nick = "Enable audio", blurb = "Have an output for audio", type = bool, get = |s: &Self| s.options().has_audio, set = |s: &Self, v| s.options().has_audio = v, default = true, flags = UP_TO_READY)]
+    #[property(name = "enable-video", nick = "Enable video", blurb = "Have an output for video", type = bool, get = |s: &Self| s.options().has_video, set = |s: &Self, v| s.options().has_video = v, default = true, flags = UP_TO_READY)]
     #[property(name = "resume", nick = "Resume", blurb = "After a failure, a file goes on where it was; false: from its begin", type = bool, get = |s: &Self| s.options().resumes, set = |s: &Self, v| s.options().resumes = v, default = false)]
     #[property(name = "status", nick = "Status", blurb = "State of the main source", type = FallbackSourceStatus, get = |s: &Self| FallbackSourceStatus::from(s.shared.state().core.status()), builder(FallbackSourceStatus::Stopped))]
     options: Mutex<Options>,
-    #[property(name = "fallback-uris", nick = "Fallback URIs", blurb = "URIs of further fallbacks, the best one first, as in <file:///a.ogg,file:///b.png>", type = gst::Array, get = Self::fallback_uris, set = Self::set_fallback_uris, flags = gst::PARAM_FLAG_MUTABLE_READY)]
+    #[property(name = "fallback-uris", nick = "Fallback URIs", blurb = "URIs of further fallbacks, the best one first, as in <file:///a.ogg,file:///b.png>", type = gst::Array, get = Self::fallback_uris, set = Self::set_fallback_uris, flags = UP_TO_READY)]
     shared: Shared,
     context: Mutex<ContextSettings>,
     place: Mutex<Option<Place>>,
@@ -154,7 +154,7 @@ impl FallbackSrc {
 
 /// Life.
 impl FallbackSrc {
-    fn start(&self) -> Result<(), gst::ErrorMessage> {
+    fn open(&self) -> Result<(), gst::ErrorMessage> {
         let obj = self.obj();
         let options = self.options().clone();
         let (origins, kinds) = (options.origins()?, options.kinds()?);
@@ -169,21 +169,28 @@ impl FallbackSrc {
         *lock(&self.outputs) = outputs.clone();
         let slots = origins.into_iter().map(|origin| Arc::new(Slot::new(origin)));
         *lock(&self.slots) = slots.collect();
-        let sources = obj.slots().len();
-        let start = self.shared.start(|core| {
-            core.handle_settings(0, options.core);
-            core.handle_start(sources, &kinds);
-        });
         for output in outputs.iter() {
             output.expose(&obj).map_err(failed)?;
         }
         obj.no_more_pads();
+        Ok(())
+    }
+
+    /// The outputs take data.
+    fn start_sources(&self) {
+        let obj = self.obj();
+        let settings = self.options().core;
+        let sources = obj.slots().len();
+        let kinds: Vec<_> = obj.outputs().iter().map(Output::kind).collect();
+        let start = self.shared.start(|core| {
+            core.handle_settings(0, settings);
+            core.handle_start(sources, &kinds);
+        });
         let watch = watch(self.shared.clone(), start, obj.downgrade());
         if let Some(place) = &*lock(&self.place) {
             place.shard().spawn(watch).detach();
         }
         act(&obj);
-        Ok(())
     }
 
     fn stop(&self) {
@@ -203,6 +210,9 @@ impl FallbackSrc {
         let obj = self.obj();
         for slot in obj.slots().iter() {
             slot.follow(&obj);
+        }
+        for output in obj.outputs().iter() {
+            output.follow(&obj);
         }
         act(&obj);
     }
@@ -338,8 +348,8 @@ impl ElementImpl for FallbackSrc {
                 *lock(&self.place) = Some(crate::kit::or_post(self, place)?);
             }
             gst::StateChange::ReadyToPaused => {
-                let started = self.start();
-                crate::kit::or_post(self, started)?;
+                let opened = self.open();
+                crate::kit::or_post(self, opened)?;
             }
             gst::StateChange::PlayingToPaused => self.shared.play(None),
             gst::StateChange::PausedToReady => self.shared.stop(),
@@ -347,6 +357,7 @@ impl ElementImpl for FallbackSrc {
         }
         let result = self.parent_change_state(transition)?;
         match transition {
+            gst::StateChange::ReadyToPaused => self.start_sources(),
             gst::StateChange::PausedToPlaying => {
                 self.shared.play(Some(RunningTime::of(&*self.obj())));
                 self.move_sources();
@@ -396,3 +407,6 @@ impl BinImpl for FallbackSrc {
 const TIME_NS_MAX: u64 = u64::MAX - 1;
 /// A source that fails at once is not asked more often than this.
 const RETRY_DELAY_NS_MIN: u64 = 10_000_000;
+/// Of a property that counts at the start.
+const UP_TO_READY: glib::ParamFlags =
+    glib::ParamFlags::READWRITE.union(gst::PARAM_FLAG_MUTABLE_READY);

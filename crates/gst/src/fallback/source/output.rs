@@ -23,17 +23,26 @@ impl Kind {
     }
 }
 
-/// Locks: `filler` is held while silence or black is taken up or down, `pads` never across a call out.
+/// Locks: `fillers` is held while one of them changes its state, `pads` never across a call out.
 pub(super) struct Output {
     kind: Kind,
     switch: FallbackSwitch,
     ghost: gst::GhostPad,
     /// The switch's pad of each source that may have a stream of this kind.
     pads: Mutex<Vec<Option<gst::Pad>>>,
-    filler: Mutex<Option<Filler>>,
-    stills: Mutex<Vec<Filler>>,
+    fillers: Mutex<Fillers>,
     context: ContextSettings,
     fill_caps: Option<gst::Caps>,
+}
+
+#[derive(Default)]
+struct Fillers {
+    /// Silence or black.
+    last: Option<Filler>,
+    /// Sources that were pictures.
+    stills: Vec<Filler>,
+    /// No more are taken up.
+    are_over: bool,
 }
 
 /// A source of the element's own, on a pad of the switch.
@@ -69,9 +78,8 @@ impl Output {
             ghost: ghost_pad(element, kind, &of_switch)?,
             switch,
             pads: Mutex::new(vec![None; sources]),
-            filler: Mutex::new(None),
-            stills: Mutex::new(Vec::new()),
-            context: context.clone(),
+            fillers: Mutex::default(),
+            context: context_of_fill(element, kind, context),
             fill_caps: options.fill_caps(kind).cloned(),
         };
         for source in 0..sources {
@@ -157,37 +165,58 @@ impl Output {
 
     /// Takes silence or black up or down, as the core says now.
     pub(super) fn update_fill(&self, element: &FallbackSrc, sources: usize) {
-        let mut filler = lock(&self.filler);
-        let is_wanted = element.shared().state().core.fills(self.kind);
-        if is_wanted == filler.is_some() {
-            return;
-        }
-        match filler.take() {
-            Some(filler) => {
-                let pad = filler.pad.clone();
-                filler.take_down(element);
-                self.switch.release_request_pad(&pad);
+        {
+            let mut fillers = lock(&self.fillers);
+            let is_wanted = element.shared().state().core.fills(self.kind);
+            if is_wanted == fillers.last.is_some() || fillers.are_over {
+                return;
             }
-            None => {
-                let caps = self.caps_for_fill();
-                let fill = match self.kind {
-                    Kind::Audio => Fill::silence(caps),
-                    Kind::Video => Fill::black(caps),
-                };
-                let pad = self.switch.request_pad_simple(&format!("sink_{sources}"));
-                *filler = pad.and_then(|pad| self.take_up(element, fill.upcast(), pad));
+            match fillers.last.take() {
+                Some(filler) => {
+                    let pad = filler.pad.clone();
+                    filler.take_down(element);
+                    self.switch.release_request_pad(&pad);
+                }
+                None => {
+                    let caps = self.caps_for_fill();
+                    let fill = match self.kind {
+                        Kind::Audio => Fill::silence(caps),
+                        Kind::Video => Fill::black(caps),
+                    };
+                    let pad = self.switch.request_pad_simple(&format!("sink_{sources}"));
+                    fillers.last = pad.and_then(|pad| self.take_up(element, fill.upcast(), pad));
+                }
             }
         }
+        self.follow(element);
+    }
+
+    /// Brings silence, black and pictures to the element's state, PAUSED or PLAYING.
+    pub(super) fn follow(&self, element: &FallbackSrc) {
+        element.shared().follow(|state| {
+            let fillers = lock(&self.fillers);
+            for filler in fillers.last.iter().chain(&fillers.stills) {
+                let _ = filler.fill.set_state(state);
+            }
+            true
+        });
     }
 
     /// Repeats a picture as this source's stream.
     pub(super) fn show_still(&self, element: &FallbackSrc, source: SourceId, sample: gst::Sample) {
-        let fill = Fill::still(sample, self.caps_for_fill());
-        let Some(pad) = self.pad(element, source) else {
-            return;
-        };
-        let filler = self.take_up(element, fill.upcast(), pad);
-        lock(&self.stills).extend(filler);
+        // Without a picture before it, it keeps its size.
+        let caps = self.caps_for_fill().or_else(|| sample.caps_owned());
+        let fill = Fill::still(sample, caps);
+        {
+            let mut fillers = lock(&self.fillers);
+            if !fillers.are_over
+                && let Some(pad) = self.pad(element, source)
+            {
+                let filler = self.take_up(element, fill.upcast(), pad);
+                fillers.stills.extend(filler);
+            }
+        }
+        self.follow(element);
     }
 
     /// What passed last, so that downstream need not change.
@@ -212,7 +241,7 @@ impl Output {
     /// The main source's end is the output's: no other goes on.
     pub(super) fn end(&self, element: &FallbackSrc, sources: usize) {
         self.update_fill(element, sources);
-        for still in std::mem::take(&mut *lock(&self.stills)) {
+        for still in std::mem::take(&mut lock(&self.fillers).stills) {
             still.take_down(element);
         }
         for source in 1..sources {
@@ -222,9 +251,12 @@ impl Output {
 
     /// Removes it from the element.
     pub(super) fn take_down(&self, element: &FallbackSrc) {
-        let filler = lock(&self.filler).take();
-        let stills = std::mem::take(&mut *lock(&self.stills));
-        for filler in filler.into_iter().chain(stills) {
+        let over = Fillers {
+            are_over: true,
+            ..Fillers::default()
+        };
+        let fillers = std::mem::replace(&mut *lock(&self.fillers), over);
+        for filler in fillers.last.into_iter().chain(fillers.stills) {
             filler.take_down(element);
         }
         let _ = element.remove_pad(&self.ghost);
@@ -236,15 +268,16 @@ impl Output {
 
 impl Filler {
     fn begin(&self, element: &FallbackSrc) -> Result<(), glib::BoolError> {
+        // The element's own change of state may be under way, and is not to come in between.
+        self.fill.set_locked_state(true);
         element.add(&self.fill)?;
         let src_pad = self.fill.static_pad("src").expect("it has one");
         let linked = src_pad.link(&self.pad);
         linked.map_err(|error| glib::bool_error!("cannot link: {error}"))?;
-        self.fill.sync_state_with_parent()
+        Ok(())
     }
 
     fn take_down(self, element: &FallbackSrc) {
-        self.fill.set_locked_state(true);
         let _ = self.fill.set_state(gst::State::Null);
         let _ = element.remove(&self.fill);
     }
@@ -264,6 +297,22 @@ pub(super) fn copy_context(context: &ContextSettings, element: &impl IsA<gst::El
     for spec in ContextSettings::specs() {
         if let Some(value) = context.get(spec.name()) {
             element.set_property_from_value(spec.name(), &value);
+        }
+    }
+}
+
+/// Downstream may hold up the thread that pushes, as sinks do before PLAYING and until the time of a buffer. On a named context that is forbidden;
+/// without one, each output has a thread of its own while it is filled.
+fn context_of_fill(
+    element: &FallbackSrc,
+    kind: Kind,
+    context: &ContextSettings,
+) -> ContextSettings {
+    match context.is_named() {
+        true => context.clone(),
+        false => {
+            let name = format!("fill-{:x}-{}", element.as_ptr() as usize, kind.nick());
+            ContextSettings::named(name, 0)
         }
     }
 }

@@ -1,7 +1,8 @@
 //! One run of a source: a bin around it, its streams held back at their begin, let go, and taken down.
 //!
 //! Streams go from the source's pads, in its threads, through converters if there are `audio-caps` or `video-caps`, into a `ts-queue`, and
-//! from there on the element's context through a `ts-clocksync`: a file becomes a live stream.
+//! from there on the element's context through a `ts-clocksync`: a file becomes a live stream. Without a named context, they go on in the
+//! source's threads, through a `clocksync`.
 
 use std::sync::{Arc, Mutex};
 
@@ -271,13 +272,18 @@ impl Running {
             }
             chain.push(make("capsfilter").property("caps", caps).build()?);
         }
-        let queue = make("ts-queue")
-            .property("max-size-buffers", 0u32)
-            .property("max-size-bytes", 0u32)
-            .property("max-size-time", QUEUE_TIME.nseconds())
-            .build()?;
-        copy_context(&element.context(), &queue);
-        chain.extend([queue, make("ts-clocksync").build()?]);
+        let context = element.context();
+        if context.is_named() {
+            let queue = make("ts-queue")
+                .property("max-size-buffers", 0u32)
+                .property("max-size-bytes", 0u32)
+                .property("max-size-time", QUEUE_TIME.nseconds())
+                .build()?;
+            copy_context(&context, &queue);
+            chain.extend([queue, make("ts-clocksync").build()?]);
+        } else {
+            chain.push(make("clocksync").build()?);
+        }
         self.bin.add_many(&chain)?;
         gst::Element::link_many(&chain)?;
         Ok(chain)

@@ -77,22 +77,18 @@ impl Slot {
         self.follow(element);
     }
 
-    /// Brings the source to the element's state, PAUSED or PLAYING, unless another thread moves it: that one does so then.
+    /// Brings the source to the element's state, PAUSED or PLAYING, unless another thread moves it, which does so then.
     pub(super) fn follow(&self, element: &FallbackSrc) {
-        loop {
-            let is_playing = element.shared().state().is_playing;
-            {
-                let Ok(_moving) = self.moving.try_lock() else {
-                    return;
-                };
-                if let Some(running) = self.running() {
-                    running.play(is_playing);
-                }
+        element.shared().follow(|state| {
+            let Ok(_moving) = self.moving.try_lock() else {
+                return false;
+            };
+            if let Some(running) = self.running() {
+                // A failure is told by the source itself.
+                let _ = running.bin.set_state(state);
             }
-            if element.shared().state().is_playing == is_playing {
-                return;
-            }
-        }
+            true
+        });
     }
 
     /// Takes the source down. It waits for the source's threads.
@@ -156,15 +152,6 @@ impl Running {
             self.go_live();
         }
         Ok(is_live)
-    }
-
-    fn play(&self, is_playing: bool) {
-        let state = match is_playing {
-            true => gst::State::Playing,
-            false => gst::State::Paused,
-        };
-        // A failure is told by the source itself.
-        let _ = self.bin.set_state(state);
     }
 }
 

@@ -87,6 +87,21 @@ impl Shared {
         self.state().now_ns()
     }
 
+    /// Brings something to the element's state, PAUSED or PLAYING, again if that changes meanwhile. `apply`: whether it was its turn; if not,
+    /// whoever has the turn comes here after it.
+    pub(super) fn follow(&self, mut apply: impl FnMut(gst::State) -> bool) {
+        loop {
+            let is_playing = self.state().is_playing;
+            let state = match is_playing {
+                true => gst::State::Playing,
+                false => gst::State::Paused,
+            };
+            if !apply(state) || self.state().is_playing == is_playing {
+                return;
+            }
+        }
+    }
+
     pub(super) fn is_current(&self, run: Run) -> bool {
         self.state().core.is_current(run)
     }

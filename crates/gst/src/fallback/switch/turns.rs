@@ -439,7 +439,10 @@ impl State {
             }
             gst::EventView::Caps(caps) => {
                 let name = caps.caps().structure(0).map(|first| first.name().as_str());
-                lane.audio = gst_audio::AudioInfo::from_caps(caps.caps()).ok();
+                // GStreamer logs an error for caps of anything else.
+                let is_audio = name == Some("audio/x-raw");
+                let audio = is_audio.then(|| gst_audio::AudioInfo::from_caps(caps.caps()));
+                lane.audio = audio.and_then(Result::ok);
                 let media = match name {
                     Some("audio/x-raw") if lane.audio.is_some() => Media::Audio,
                     Some("video/x-raw") => Media::Video,
