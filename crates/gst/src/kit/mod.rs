@@ -7,6 +7,7 @@ pub(crate) mod commit;
 pub(crate) mod context;
 pub(crate) mod crossing;
 pub(crate) mod inline;
+pub(crate) mod inputs;
 pub(crate) mod line;
 mod load;
 pub(crate) mod locked;

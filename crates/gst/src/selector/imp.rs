@@ -9,11 +9,12 @@ use gst::subclass::prelude::*;
 use super::pad::SelectorPad;
 use super::turns::{SyncMode, Turn, Turns, Verdict};
 use crate::kit::context::ContextSettings;
+use crate::kit::inputs::{ManyInputs, input_pad, latency_of, output_pad};
+use crate::kit::lock;
 use crate::kit::queue::Item;
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
 use crate::kit::turns::announce;
-use crate::kit::{lock, pad_function};
 
 #[derive(Properties)]
 #[properties(wrapper_type = super::InputSelector)]
@@ -63,6 +64,16 @@ impl InputSelector {
         }
     }
 
+    fn new_pad(&self, templ: &gst::PadTemplate, id: u32, name: &str) -> gst::Pad {
+        let pad: SelectorPad = input_pad::<Self, _>(templ, id, name);
+        pad.join(self.turns.clone(), id);
+        let turns = self.turns.clone();
+        pad.connect_unlinked(move |_, _| turns.unlink(id));
+        pad.upcast()
+    }
+}
+
+impl ManyInputs for InputSelector {
     fn take(
         &self,
         id: u32,
@@ -104,92 +115,32 @@ impl InputSelector {
                 }
                 self.take(id, pad, Item::Event(event)).is_ok()
             }
-            _ if self.turns.state().is_active(id) => self.src_pad.push_event(event),
+            _ if self.is_active(id) => self.src_pad.push_event(event),
             _ => true,
         }
     }
 
-    fn sink_query(&self, id: u32, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        let is_active = self.turns.state().is_active(id);
-        match query.type_() {
-            // What is not passed on has no memory to share, and nothing to drain.
-            _ if query.is_serialized() && !is_active => false,
-            gst::QueryType::Caps | gst::QueryType::AcceptCaps if !self.src_pad.is_linked() => {
-                gst::Pad::query_default(pad, Some(&*self.obj()), query)
-            }
-            _ => self.src_pad.peer_query(query),
-        }
+    fn is_active(&self, id: u32) -> bool {
+        self.turns.state().is_active(id)
+    }
+
+    fn active_pad(&self) -> Option<gst::Pad> {
+        self.turns.state().active_pad()
+    }
+
+    fn src_pad(&self) -> &gst::Pad {
+        &self.src_pad
     }
 
     fn src_event(&self, event: gst::Event) -> bool {
-        let active = self.turns.state().active_pad();
-        active.is_some_and(|pad| pad.push_event(event))
+        self.active_pad().is_some_and(|pad| pad.push_event(event))
     }
 
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
-            let pads = self.turns.state().pads();
-            let (is_live, min, max) = latency_of(&pads);
-            latency.set(is_live, min, max);
-            return true;
-        }
-        let active = self.turns.state().active_pad();
-        match active {
-            Some(active) if active.is_linked() => active.peer_query(query),
-            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
-        }
+    fn answer_latency(&self, query: &mut gst::query::Latency) {
+        let pads = self.turns.state().pads();
+        let (is_live, min, max) = latency_of(&pads);
+        query.set(is_live, min, max);
     }
-
-    fn new_pad(&self, templ: &gst::PadTemplate, id: u32, name: &str) -> gst::Pad {
-        let error = || Err(gst::FlowError::Error);
-        let chain = move |pad: &SelectorPad, parent: Option<&gst::Object>, item| {
-            pad_function::<InputSelector, _>(parent, error, |imp| {
-                imp.take(id, pad.upcast_ref(), item)
-            })
-        };
-        let pad = gst::PadBuilder::<SelectorPad>::from_template(templ)
-            .name(name)
-            .chain_function(move |pad, parent, buffer| chain(pad, parent, Item::Buffer(buffer)))
-            .chain_list_function(move |pad, parent, list| chain(pad, parent, Item::List(list)))
-            .event_function(move |pad, parent, event| {
-                pad_function::<InputSelector, _>(
-                    parent,
-                    || false,
-                    |imp| imp.sink_event(id, pad.upcast_ref(), event),
-                )
-            })
-            .query_function(move |pad, parent, query| {
-                pad_function::<InputSelector, _>(
-                    parent,
-                    || false,
-                    |imp| imp.sink_query(id, pad.upcast_ref(), query),
-                )
-            })
-            .build();
-        pad.join(self.turns.clone(), id);
-        let turns = self.turns.clone();
-        pad.connect_unlinked(move |_, _| turns.unlink(id));
-        pad.upcast()
-    }
-}
-
-/// Of the inputs that answer, so that a switch needs no other.
-fn latency_of(pads: &[gst::Pad]) -> (bool, gst::ClockTime, Option<gst::ClockTime>) {
-    let mut all = (false, gst::ClockTime::ZERO, gst::ClockTime::NONE);
-    for pad in pads {
-        let mut query = gst::query::Latency::new();
-        if !pad.peer_query(&mut query) {
-            continue;
-        }
-        let (is_live, min, max) = query.result();
-        if is_live {
-            let least = |all: Option<gst::ClockTime>| {
-                all.map_or(max, |all| max.map(|max| max.min(all)).or(Some(all)))
-            };
-            all = (true, all.1.max(min), least(all.2));
-        }
-    }
-    all
 }
 
 /// Something on its way from an input to the output.
@@ -266,15 +217,7 @@ fn push(
         if !is_first {
             return item.push(src_pad);
         }
-        match &mut item {
-            Item::Buffer(buffer) => buffer.make_mut().set_flags(gst::BufferFlags::DISCONT),
-            Item::List(list) => {
-                if let Some(first) = list.make_mut().get_mut(0) {
-                    first.set_flags(gst::BufferFlags::DISCONT);
-                }
-            }
-            Item::Event(_) => {}
-        }
+        item.mark_discont();
     }
     item.push(src_pad)
 }
@@ -322,14 +265,7 @@ impl ObjectSubclass for InputSelector {
     type ParentType = gst::Element;
 
     fn with_class(klass: &Self::Class) -> Self {
-        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-            .event_function(|_, parent, event| {
-                pad_function::<InputSelector, _>(parent, || false, |imp| imp.src_event(event))
-            })
-            .query_function(|pad, parent, query| {
-                pad_function::<InputSelector, _>(parent, || false, |imp| imp.src_query(pad, query))
-            })
-            .build();
+        let src_pad = output_pad::<Self>(&crate::kit::template(klass, "src"));
         let turns = Turns::default();
         turns.state().sync_streams = true;
         let counted = turns.clone();
@@ -396,7 +332,7 @@ impl ElementImpl for InputSelector {
     fn release_pad(&self, pad: &gst::Pad) {
         let id = self.turns.state().id_of(pad);
         if let Some(id) = id {
-            let was_active = self.turns.state().is_active(id);
+            let was_active = self.is_active(id);
             self.turns.remove(id);
             let _ = pad.set_active(false);
             let _ = self.obj().remove_pad(pad);

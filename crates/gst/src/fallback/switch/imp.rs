@@ -14,10 +14,11 @@ use super::partner;
 use super::passing::{Passing, arrival};
 use super::turns::{Entry, Turns};
 use crate::kit::context::{ContextSettings, Place};
+use crate::kit::inputs::{ManyInputs, input_pad, latency_of, output_pad};
+use crate::kit::lock;
 use crate::kit::queue::Item;
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
-use crate::kit::{lock, pad_function};
 
 #[derive(Properties)]
 #[properties(wrapper_type = super::FallbackSwitch)]
@@ -157,7 +158,7 @@ impl FallbackSwitch {
 }
 
 /// Data.
-impl FallbackSwitch {
+impl ManyInputs for FallbackSwitch {
     fn take(
         &self,
         id: InputId,
@@ -191,7 +192,6 @@ impl FallbackSwitch {
     }
 
     fn sink_event(&self, id: InputId, pad: &gst::Pad, event: gst::Event) -> bool {
-        let is_active = self.turns.state().core.active() == Some(id);
         match event.type_() {
             gst::EventType::FlushStart => {
                 let passes = self.turns.begin_flush(id);
@@ -204,20 +204,20 @@ impl FallbackSwitch {
                 !passes || self.src_pad.push_event(event)
             }
             _ if event.is_serialized() => self.take(id, pad, Item::Event(event)).is_ok(),
-            _ => !is_active || self.src_pad.push_event(event),
+            _ => !self.is_active(id) || self.src_pad.push_event(event),
         }
     }
 
-    fn sink_query(&self, id: InputId, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        let is_active = self.turns.state().core.active() == Some(id);
-        match query.type_() {
-            // What is not passed on has no memory to share, and nothing to drain.
-            _ if query.is_serialized() && !is_active => false,
-            gst::QueryType::Caps | gst::QueryType::AcceptCaps if !self.src_pad.is_linked() => {
-                gst::Pad::query_default(pad, Some(&*self.obj()), query)
-            }
-            _ => self.src_pad.peer_query(query),
-        }
+    fn is_active(&self, id: InputId) -> bool {
+        self.turns.state().core.active() == Some(id)
+    }
+
+    fn active_pad(&self) -> Option<gst::Pad> {
+        self.turns.state().active_pad()
+    }
+
+    fn src_pad(&self) -> &gst::Pad {
+        &self.src_pad
     }
 
     /// Each input has to know the latency; all else is for the one whose stream downstream has.
@@ -227,29 +227,21 @@ impl FallbackSwitch {
             let accepted = pads.iter().filter(|pad| pad.push_event(event.clone()));
             return accepted.count() > 0;
         }
-        let active = self.turns.state().active_pad();
-        active.is_some_and(|pad| pad.push_event(event))
+        self.active_pad().is_some_and(|pad| pad.push_event(event))
     }
 
-    fn src_query(&self, pad: &gst::Pad, query: &mut gst::QueryRef) -> bool {
-        if let gst::QueryViewMut::Latency(latency) = query.view_mut() {
-            let pads = self.turns.state().pads();
-            let (least, most) = latency_of(&pads);
-            let own = self.turns.change(|state, now_ns| {
-                state.set_upstream(least.nseconds(), now_ns);
-                state.core.settings().latency_ns
-            });
-            act(&self.turns, &self.obj());
-            let own = gst::ClockTime::from_nseconds(own.min(TIME_NS_MAX));
-            let added = own.saturating_sub(least);
-            latency.set(true, own, most.map(|most| most.saturating_add(added)));
-            return true;
-        }
-        let active = self.turns.state().active_pad();
-        match active {
-            Some(active) if active.is_linked() => active.peer_query(query),
-            _ => gst::Pad::query_default(pad, Some(&*self.obj()), query),
-        }
+    /// It is live.
+    fn answer_latency(&self, query: &mut gst::query::Latency) {
+        let pads = self.turns.state().pads();
+        let (_, least, most) = latency_of(&pads);
+        let own = self.turns.change(|state, now_ns| {
+            state.set_upstream(least.nseconds(), now_ns);
+            state.core.settings().latency_ns
+        });
+        act(&self.turns, &self.obj());
+        let own = gst::ClockTime::from_nseconds(own.min(TIME_NS_MAX));
+        let added = own.saturating_sub(least);
+        query.set(true, own, most.map(|most| most.saturating_add(added)));
     }
 }
 
@@ -273,31 +265,7 @@ impl FallbackSwitch {
     }
 
     fn new_pad(&self, templ: &gst::PadTemplate, id: InputId, name: &str) -> gst::Pad {
-        let error = || Err(gst::FlowError::Error);
-        let chain = move |pad: &SwitchPad, parent: Option<&gst::Object>, item| {
-            pad_function::<FallbackSwitch, _>(parent, error, |imp| {
-                imp.take(id, pad.upcast_ref(), item)
-            })
-        };
-        let pad = gst::PadBuilder::<SwitchPad>::from_template(templ)
-            .name(name)
-            .chain_function(move |pad, parent, buffer| chain(pad, parent, Item::Buffer(buffer)))
-            .chain_list_function(move |pad, parent, list| chain(pad, parent, Item::List(list)))
-            .event_function(move |pad, parent, event| {
-                pad_function::<FallbackSwitch, _>(
-                    parent,
-                    || false,
-                    |imp| imp.sink_event(id, pad.upcast_ref(), event),
-                )
-            })
-            .query_function(move |pad, parent, query| {
-                pad_function::<FallbackSwitch, _>(
-                    parent,
-                    || false,
-                    |imp| imp.sink_query(id, pad.upcast_ref(), query),
-                )
-            })
-            .build();
+        let pad: SwitchPad = input_pad::<Self, _>(templ, id, name);
         pad.join(self.turns.clone(), id);
         let turns = self.turns.clone();
         pad.connect_unlinked(move |pad, _| {
@@ -317,23 +285,6 @@ impl FallbackSwitch {
     }
 }
 
-/// Least and most, of the live inputs that answer, so that a switch needs no other.
-fn latency_of(pads: &[gst::Pad]) -> (gst::ClockTime, Option<gst::ClockTime>) {
-    let mut all = (gst::ClockTime::ZERO, gst::ClockTime::NONE);
-    for pad in pads {
-        let mut query = gst::query::Latency::new();
-        if !pad.peer_query(&mut query) {
-            continue;
-        }
-        let (is_live, min, max) = query.result();
-        if is_live {
-            let most = [all.1, max].into_iter().flatten().min();
-            all = (all.0.max(min), most);
-        }
-    }
-    all
-}
-
 #[glib::object_subclass]
 impl ObjectSubclass for FallbackSwitch {
     const NAME: &'static str = "ThreadbareFallbackSwitch";
@@ -341,14 +292,7 @@ impl ObjectSubclass for FallbackSwitch {
     type ParentType = gst::Element;
 
     fn with_class(klass: &Self::Class) -> Self {
-        let src_pad = gst::Pad::builder_from_template(&crate::kit::template(klass, "src"))
-            .event_function(|_, parent, event| {
-                pad_function::<FallbackSwitch, _>(parent, || false, |imp| imp.src_event(event))
-            })
-            .query_function(|pad, parent, query| {
-                pad_function::<FallbackSwitch, _>(parent, || false, |imp| imp.src_query(pad, query))
-            })
-            .build();
+        let src_pad = output_pad::<Self>(&crate::kit::template(klass, "src"));
         let turns = Turns::default();
         let counted = turns.clone();
         FallbackSwitch {
@@ -423,7 +367,7 @@ impl ElementImpl for FallbackSwitch {
         let id = self.turns.state().id_of(pad);
         if let Some(id) = id {
             let is_last = {
-                let was_active = self.turns.state().core.active() == Some(id);
+                let was_active = self.is_active(id);
                 self.turns.remove(id);
                 was_active && self.turns.state().core.active().is_none()
             };
