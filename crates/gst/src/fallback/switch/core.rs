@@ -125,6 +125,7 @@ pub(super) enum Verdict {
 /// What the element has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
+    /// `from` may have been removed since, and `to`, too.
     Switched {
         from: Option<InputId>,
         to: InputId,
@@ -149,8 +150,8 @@ pub(super) struct SwitchCore {
     settings: Settings,
     inputs: Vec<Input>,
     active: Option<InputId>,
-    /// Why there is none.
-    lost: Option<Reason>,
+    /// The one that was it and was removed, while there is none.
+    lost: Option<InputId>,
     wish: Option<Wish>,
     /// Of whom a keyframe was asked, and when.
     asked: Option<(InputId, u64)>,
@@ -187,7 +188,7 @@ impl SwitchCore {
         self.wish = self.wish.filter(|wish| wish.to != id);
         if self.active == Some(id) {
             self.active = None;
-            self.lost = Some(Reason::Removed);
+            self.lost = Some(id);
         }
         self.choose();
         self.end_with_all();

@@ -22,6 +22,8 @@ const EARLIER: Topics = Topics::of(1);
 pub(super) struct State {
     pub(super) core: SwitchCore,
     lanes: Vec<Lane>,
+    /// Names of active inputs that were removed, until their switch is told.
+    removed: Vec<(InputId, gst::glib::GString)>,
     /// As the properties say; the core's settings also have upstream's latency.
     pub(super) settings: Settings,
     pub(super) min_upstream_ns: u64,
@@ -135,6 +137,10 @@ impl Turns {
     /// Waiting threads come back.
     pub(super) fn remove(&self, id: InputId) {
         self.change(|state, now_ns| {
+            if state.core.active() == Some(id) {
+                let name = state.name(id).map(|name| (id, name));
+                state.removed.extend(name);
+            }
             state.core.handle_remove(now_ns, id);
             state.lanes.retain(|lane| lane.id != id);
         });
@@ -230,6 +236,7 @@ impl Turns {
         state.is_stopped = is_stopped;
         state.starts += 1;
         (state.now_ns, state.owes_eos, state.flush_of) = (0, false, None);
+        state.removed.clear();
         state.core.handle_stop();
         for lane in &mut state.lanes {
             lane.is_flushing = false;
@@ -307,11 +314,15 @@ impl Turns {
                 }
                 Action::RequestKeyframe(id) => state.pad(id).map(Task::RequestKeyframe),
                 Action::HealthChanged(id) => state.pad(id).map(Task::NotifyHealth),
-                Action::Switched { from, to, reason } => state.pad(to).map(|to| Task::Tell {
-                    from: from.and_then(|id| Some(state.pad(id)?.name())),
-                    to: to.name(),
-                    reason: reason.nick(),
-                }),
+                Action::Switched { from, to, reason } => {
+                    let task = state.name(to).map(|to| Task::Tell {
+                        from: from.and_then(|id| state.name(id)),
+                        to,
+                        reason: reason.nick(),
+                    });
+                    state.removed.retain(|(id, _)| from != Some(*id));
+                    task
+                }
             };
             if task.is_some() {
                 state.is_acting = true;
@@ -386,6 +397,15 @@ impl State {
     pub(super) fn pad(&self, id: InputId) -> Option<gst::Pad> {
         let lane = self.lanes.iter().find(|lane| lane.id == id)?;
         Some(lane.pad.clone())
+    }
+
+    /// Of an input, also of one whose removal is still to be told.
+    fn name(&self, id: InputId) -> Option<gst::glib::GString> {
+        let of_pad = self.pad(id).map(|pad| pad.name());
+        of_pad.or_else(|| {
+            let mut removed = self.removed.iter();
+            Some(removed.find(|(removed, _)| *removed == id)?.1.clone())
+        })
     }
 
     pub(super) fn active_pad(&self) -> Option<gst::Pad> {

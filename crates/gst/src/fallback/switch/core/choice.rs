@@ -47,7 +47,7 @@ impl SwitchCore {
         let (best_id, best_priority) = (best.id, best.priority);
         let Some(active) = self.active else {
             match self.lost {
-                Some(reason) => self.change_to(best_id, reason),
+                Some(_) => self.change_to(best_id, Reason::Removed),
                 None if self.may_start_with(best) => self.change_to(best_id, Reason::Start),
                 None => {}
             }
@@ -134,7 +134,7 @@ impl SwitchCore {
     }
 
     pub(super) fn change_to(&mut self, to: InputId, reason: Reason) {
-        let from = self.active.replace(to);
+        let from = self.active.replace(to).or(self.lost);
         let is_after_another = self.switched_ns.is_some();
         (self.wish, self.lost) = (None, None);
         self.switched_ns = Some(self.now_ns);
