@@ -308,12 +308,17 @@ impl SwitchCore {
     pub(super) fn handle_unlink(&mut self, now_ns: u64, id: InputId) {
         self.begin(now_ns);
         self.fail(id, Reason::Unlinked);
+        // What was held is lost.
+        self.note_drop(id);
         self.choose();
     }
 
     /// A flush that ends in time is no failure: seeks flush.
     pub(super) fn handle_flush_start(&mut self, now_ns: u64, id: InputId) {
         self.begin(now_ns);
+        if self.active != Some(id) {
+            self.note_drop(id);
+        }
         if let Some(input) = self.input_mut(id) {
             input.is_flushing = true;
         }

@@ -474,6 +474,32 @@ fn coded_streams_change_at_a_keyframe_and_ask_for_one() {
 }
 
 #[test]
+fn a_coded_stream_whose_held_keyframe_is_lost_begins_at_the_next_one() {
+    type Lose = fn(&mut SwitchCore);
+    let losses: [Lose; 2] = [
+        |core| core.handle_unlink(0, FALLBACK),
+        |core| {
+            core.handle_flush_start(0, FALLBACK);
+            core.handle_flush_stop(0, FALLBACK);
+        },
+    ];
+    for lose in losses {
+        let mut bench = coded(Settings {
+            latency_ns: 5 * MS,
+            ..Settings::default()
+        });
+        // Held: the start waits for the first choice.
+        let held = bench.arrive(FALLBACK, at(0, 20));
+        assert_eq!(held, Verdict::Hold { until_ns: 5 * MS });
+        lose(&mut bench.core);
+        bench.core.handle_unlink(0, MAIN);
+        assert_eq!(bench.arrive(FALLBACK, delta(20, 40)), Verdict::Drop);
+        assert_eq!(bench.switches(), [(None, FALLBACK, Reason::Start)]);
+        assert!(passes(bench.arrive(FALLBACK, at(40, 60))));
+    }
+}
+
+#[test]
 fn after_a_failure_too_a_coded_stream_begins_at_a_keyframe() {
     let mut bench = coded(Settings::default());
     bench.feed(MAIN);
