@@ -972,6 +972,54 @@ fn without_a_clock_the_first_choice_passes_and_nothing_hangs() {
     }
 }
 
+/// No buffer is dropped under a lock of its element.
+#[test]
+fn the_drop_of_a_buffer_may_call_the_element() {
+    type End = fn(&Switch);
+    let ends: [End; 6] = [
+        |switch| switch.rig.to(gst::State::Ready),
+        |switch| {
+            let flush = gst::event::FlushStart::new();
+            assert!(switch.inputs[1].feed.push_event(flush));
+        },
+        |switch| (switch.rig.element).release_request_pad(&switch.inputs[1].sink),
+        |switch| {
+            let input = &switch.inputs[1];
+            input.feed.unlink(&input.sink).unwrap();
+        },
+        // Its time has come.
+        |switch| {
+            switch.inputs[0].push_ms(20).unwrap();
+            switch.set_ms(20);
+        },
+        // It becomes the active one, and is behind the output.
+        |switch| {
+            switch.inputs[0].push_ms(500).unwrap();
+            assert!(switch.inputs[0].feed.push_event(gst::event::Eos::new()));
+        },
+    ];
+    for (i, end) in ends.into_iter().enumerate() {
+        let switch = Switch::new("", 2, AUDIO);
+        switch.begin();
+        let (dropped, told) = channel();
+        let mut buffer = gst::Buffer::from_slice(CallsBack {
+            element: switch.rig.element.downgrade(),
+            dropped,
+        });
+        let inner = buffer.get_mut().unwrap();
+        inner.set_pts(20 * MS);
+        inner.set_duration(20 * MS);
+        let _held = switch.inputs[1].push_aside(buffer);
+        switch.until("it is held", || switch.clock.peek_id_count() == 2);
+        assert!(told.try_recv().is_err(), "{i}");
+        within("the end", move || {
+            end(&switch);
+            switch
+        });
+        assert_eq!(told.recv_timeout(DEADLINE), Ok(()), "{i}");
+    }
+}
+
 // ---- events and queries
 
 #[test]

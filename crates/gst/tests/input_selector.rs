@@ -92,6 +92,19 @@ impl Input {
     }
 }
 
+/// 10 ms of an element's stream, whose drop calls the element, and where that is told.
+fn calling_back(selector: &Selector, pts: gst::ClockTime) -> (gst::Buffer, Receiver<()>) {
+    let (dropped, told) = channel();
+    let mut buffer = gst::Buffer::from_slice(CallsBack {
+        element: selector.rig.element.downgrade(),
+        dropped,
+    });
+    let inner = buffer.get_mut().unwrap();
+    inner.set_pts(pts);
+    inner.set_duration(10 * MS);
+    (buffer, told)
+}
+
 fn for_10_ms(number: u32, pts: gst::ClockTime) -> gst::Buffer {
     let mut buffer = timed(number, pts);
     buffer.get_mut().unwrap().set_duration(10 * MS);
@@ -596,4 +609,62 @@ fn what_was_passed_ahead_of_its_time_comes_again_after_a_switch_away_and_back() 
     selector.inputs[0].feed.push(for_10_ms(4, 40 * MS)).unwrap();
     let got: Vec<u32> = (0..8).map(|_| number(&selector.rig.buffer())).collect();
     assert_eq!(got, [0, 1, 2, 3, 10, 2, 3, 4]);
+}
+
+/// No buffer is dropped under a lock of its element.
+#[test]
+fn the_drop_of_a_buffer_may_call_the_element() {
+    type Then = fn(&Selector, &gst_check::TestClock);
+    let later: Then = |selector, clock| {
+        clock.set_time(101 * gst::ClockTime::SECOND);
+        selector.inputs[0].push_aside(for_10_ms(1, 1000 * MS));
+    };
+    let ends: [Then; 5] = [
+        |selector, _| {
+            let feed = selector.inputs[0].feed.clone();
+            within("a flush", move || {
+                feed.push_event(gst::event::FlushStart::new())
+            });
+        },
+        |selector, _| {
+            let (element, sink) = (
+                selector.rig.element.clone(),
+                selector.inputs[0].sink.clone(),
+            );
+            within("a release", move || element.release_request_pad(&sink));
+        },
+        |selector, _| {
+            let element = selector.rig.element.clone();
+            let stop = move || element.set_state(gst::State::Ready);
+            within("a stop", stop).unwrap();
+        },
+        later,
+        |selector, clock| {
+            selector.select(1);
+            clock.set_time(101 * gst::ClockTime::SECOND);
+            selector.select(0);
+            selector.inputs[0].push_aside(for_10_ms(1, 1000 * MS));
+        },
+    ];
+    for (i, end) in ends.into_iter().enumerate() {
+        let (selector, clock) = Selector::with_clock("sync-mode=clock cache-buffers=true");
+        let (buffer, told) = calling_back(&selector, gst::ClockTime::ZERO);
+        // Passed, and kept for a switch away and back.
+        let pushed = selector.inputs[0].push_aside(buffer);
+        pushed
+            .recv_timeout(DEADLINE)
+            .expect("the push hangs")
+            .unwrap();
+        while selector.rig.seen.try_recv().is_ok() {}
+        assert!(told.try_recv().is_err(), "{i}: it is kept");
+        end(&selector, &clock);
+        assert_eq!(told.recv_timeout(DEADLINE), Ok(()), "{i}");
+        // One that waits for its time.
+        let (selector, _clock) = Selector::with_clock("sync-mode=clock");
+        let (buffer, told) = calling_back(&selector, 10 * gst::ClockTime::SECOND);
+        let feed = selector.inputs[1].feed.clone();
+        let _held = until_it_waits(move || feed.push(buffer));
+        selector.rig.to(gst::State::Ready);
+        assert_eq!(told.recv_timeout(DEADLINE), Ok(()), "{i}: held");
+    }
 }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 
 use common::*;
 use gst::prelude::*;
@@ -224,31 +224,6 @@ fn a_late_list_counts_as_the_stock_sink_counts_it() {
     for throttle in ["", "throttle-time=1000000000"] {
         let stock = told("multiudpsink", throttle);
         assert_eq!(told("ts-udpsink", throttle), stock, "{throttle}");
-    }
-}
-
-/// A buffer whose memory, when freed, reads all properties of an element, as the owner of a pool may.
-struct CallsBack {
-    element: gst::glib::WeakRef<gst::Element>,
-    dropped: Sender<()>,
-}
-
-impl AsRef<[u8]> for CallsBack {
-    fn as_ref(&self) -> &[u8] {
-        b"data"
-    }
-}
-
-impl Drop for CallsBack {
-    fn drop(&mut self) {
-        if let Some(element) = self.element.upgrade() {
-            for spec in element.list_properties() {
-                if spec.flags().contains(gst::glib::ParamFlags::READABLE) {
-                    let _ = element.property_value(spec.name());
-                }
-            }
-        }
-        let _ = self.dropped.send(());
     }
 }
 

@@ -691,3 +691,28 @@ pub fn goes_up_and_down(rig: &Rig, carries: impl Fn()) {
         rig.drain.set_active(false).unwrap();
     }
 }
+
+/// A buffer whose memory, when freed, reads all properties of an element, as the owner of a pool may.
+pub struct CallsBack {
+    pub element: gst::glib::WeakRef<gst::Element>,
+    pub dropped: std::sync::mpsc::Sender<()>,
+}
+
+impl AsRef<[u8]> for CallsBack {
+    fn as_ref(&self) -> &[u8] {
+        b"data"
+    }
+}
+
+impl Drop for CallsBack {
+    fn drop(&mut self) {
+        if let Some(element) = self.element.upgrade() {
+            for spec in element.list_properties() {
+                if spec.flags().contains(gst::glib::ParamFlags::READABLE) {
+                    let _ = element.property_value(spec.name());
+                }
+            }
+        }
+        let _ = self.dropped.send(());
+    }
+}
