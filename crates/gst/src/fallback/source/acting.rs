@@ -101,12 +101,7 @@ fn with_slot(
 
 type Details = gst::structure::Builder;
 
-fn post(
-    element: &FallbackSrc,
-    name: &str,
-    source: SourceId,
-    add: impl FnOnce(Details) -> Details,
-) {
+fn post(element: &FallbackSrc, name: &str, source: SourceId, add: impl FnOnce(Details) -> Details) {
     let details = gst::Structure::builder(name)
         .field("source", source as u32)
         .field("uri", element.text_of(source));
@@ -139,6 +134,9 @@ impl FallbackSrc {
     /// What is played in a place.
     pub(super) fn text_of(&self, source: SourceId) -> String {
         let slots = self.slots();
-        slots.get(source).map(|slot| slot.text()).unwrap_or_default()
+        slots
+            .get(source)
+            .map(|slot| slot.text())
+            .unwrap_or_default()
     }
 }

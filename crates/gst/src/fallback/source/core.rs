@@ -400,7 +400,9 @@ impl SourceCore {
         source.note_failure(self.now_ns, reason, &self.settings);
         let retries_max = self.settings.retries_max.unwrap_or(u32::MAX);
         source.is_given_up = source.failures > retries_max;
-        self.actions.push_back(Action::Fail(run));
+        if source.failures > 0 {
+            self.actions.push_back(Action::Fail(run));
+        }
         let why = (!source.is_given_up).then_some(reason);
         source.stop(run, why, &mut self.actions);
         if source.is_given_up {

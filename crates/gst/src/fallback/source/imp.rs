@@ -12,12 +12,12 @@ use super::core::{Settings, Status};
 use super::options::Options;
 use super::output::{Output, source_of_name};
 use super::slot::Slot;
-use super::statistics::{self, Statistics};
 use super::state::Shared;
+use super::statistics::{self, Statistics};
 use crate::kit::context::{ContextSettings, Place};
+use crate::kit::lock;
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
-use crate::kit::lock;
 
 /// The state of the main source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]
@@ -163,11 +163,12 @@ impl FallbackSrc {
             .iter()
             .map(|kind| Output::new(&obj, *kind, origins.len(), &options, &context))
             .collect();
-        let failed =
-            |error: glib::BoolError| gst::error_msg!(gst::CoreError::Failed, ["{error}"]);
+        let failed = |error: glib::BoolError| gst::error_msg!(gst::CoreError::Failed, ["{error}"]);
         let outputs = outputs.map_err(failed)?;
         *lock(&self.outputs) = outputs.clone();
-        let slots = origins.into_iter().map(|origin| Arc::new(Slot::new(origin)));
+        let slots = origins
+            .into_iter()
+            .map(|origin| Arc::new(Slot::new(origin)));
         *lock(&self.slots) = slots.collect();
         for output in outputs.iter() {
             output.expose(&obj).map_err(failed)?;
@@ -260,7 +261,10 @@ impl FallbackSrc {
         let gst::MessageView::Element(details) = message.view() else {
             return false;
         };
-        let Some(details) = details.structure().filter(|s| s.name() == "fallback-switch") else {
+        let Some(details) = details
+            .structure()
+            .filter(|s| s.name() == "fallback-switch")
+        else {
             return false;
         };
         let obj = self.obj();
@@ -393,7 +397,8 @@ impl BinImpl for FallbackSrc {
         };
         let is_own = obj.slots().iter().any(|slot| {
             let bin = slot.running().map(|running| running.bin.clone());
-            bin.is_some_and(|bin| of(bin.upcast_ref())) && self.handle_source_message(&message, slot)
+            bin.is_some_and(|bin| of(bin.upcast_ref()))
+                && self.handle_source_message(&message, slot)
         }) || obj.outputs().iter().any(|output| {
             of(output.switch().upcast_ref()) && self.handle_switch_message(&message, output)
         });

@@ -6,7 +6,6 @@ use gst::glib;
 use gst::prelude::*;
 
 use super::FallbackSrc;
-use super::acting::act;
 use super::core::{Kind, SourceId};
 use super::options::Options;
 use crate::fallback::fill::Fill;
@@ -71,6 +70,8 @@ impl Output {
             .property("stop-on-eos", true)
             .build();
         copy_context(context, &switch);
+        // A source that begins again is no failure; those are marked.
+        switch.keep_unlinked();
         element.add(&switch)?;
         let of_switch = switch.static_pad("src").expect("it has one");
         let output = Output {
@@ -351,6 +352,5 @@ impl FallbackSrc {
             other.set_partner_health(source, is_healthy);
         }
         self.tell(|core, now_ns| core.handle_health(now_ns, kind, source, is_healthy));
-        act(self);
     }
 }

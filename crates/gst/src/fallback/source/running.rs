@@ -332,7 +332,11 @@ impl Running {
         let Some(element) = self.element.upgrade() else {
             return;
         };
-        let kinds: Vec<Kind> = element.outputs().iter().map(|output| output.kind()).collect();
+        let kinds: Vec<Kind> = element
+            .outputs()
+            .iter()
+            .map(|output| output.kind())
+            .collect();
         let (present, still) = {
             let mut streams = lock(&self.streams);
             let list = &streams.list;
@@ -384,7 +388,11 @@ impl Running {
                 (pad, before)
             };
             if !pad.is_some_and(|pad| pad.send_event(seek_to(position))) {
-                gst::info!(crate::kit::CAT, obj = element, "cannot resume at {position}");
+                gst::info!(
+                    crate::kit::CAT,
+                    obj = element,
+                    "cannot resume at {position}"
+                );
                 // What waits is its begin.
                 let mut streams = lock(&running.streams);
                 for (stream, held) in streams.list.iter_mut().zip(before) {
@@ -516,7 +524,11 @@ impl Running {
     pub(super) fn take_down(&self, element: &FallbackSrc) {
         let ends: Vec<gst::Pad> = {
             let streams = lock(&self.streams);
-            streams.list.iter().map(|stream| stream.end.clone()).collect()
+            streams
+                .list
+                .iter()
+                .map(|stream| stream.end.clone())
+                .collect()
         };
         for end in ends {
             if let Some(peer) = end.peer() {

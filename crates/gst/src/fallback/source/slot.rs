@@ -6,7 +6,6 @@ use gst::glib;
 use gst::prelude::*;
 
 use super::FallbackSrc;
-use super::acting::act;
 use super::core::{Run, SourceId};
 use super::options::Origin;
 use super::running::Running;
@@ -168,7 +167,6 @@ impl FallbackSrc {
             slot.keep_still(sample);
         }
         self.tell(|core, now_ns| core.handle_still(now_ns, run));
-        act(self);
     }
 
     pub(super) fn note_position(&self, source: SourceId, position: gst::ClockTime) {

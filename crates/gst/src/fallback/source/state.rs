@@ -67,7 +67,11 @@ impl Shared {
         let before_ns = state.now_ns();
         state.is_playing = time.is_some();
         state.time = time.unwrap_or_default();
-        let now_ns = if was_playing { before_ns } else { state.now_ns() };
+        let now_ns = if was_playing {
+            before_ns
+        } else {
+            state.now_ns()
+        };
         let is_playing = state.is_playing;
         state.core.handle_playing(now_ns, is_playing);
         state.wake(Topics::ALL);

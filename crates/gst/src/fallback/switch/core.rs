@@ -32,6 +32,8 @@ pub(super) struct Settings {
     pub(super) stop_on_eos: bool,
     pub(super) min_hold_ns: u64,
     pub(super) recover_after_ns: u64,
+    /// An input whose pad is unlinked has failed; `false`: it may be linked again within the timeout.
+    pub(super) fails_unlinked: bool,
 }
 
 impl Default for Settings {
@@ -44,6 +46,7 @@ impl Default for Settings {
             stop_on_eos: false,
             min_hold_ns: 0,
             recover_after_ns: 0,
+            fails_unlinked: true,
         }
     }
 }
@@ -307,7 +310,9 @@ impl SwitchCore {
 
     pub(super) fn handle_unlink(&mut self, now_ns: u64, id: InputId) {
         self.begin(now_ns);
-        self.fail(id, Reason::Unlinked);
+        if self.settings.fails_unlinked {
+            self.fail(id, Reason::Unlinked);
+        }
         // What was held is lost.
         self.note_drop(id);
         self.choose();

@@ -103,6 +103,10 @@ impl FallbackSwitch {
         }
     }
 
+    pub(super) fn keep_unlinked(&self) {
+        self.set(|state| state.settings.fails_unlinked = false);
+    }
+
     pub(super) fn mark_failed(&self, pad: &gst::Pad) {
         self.tell_core(pad, SwitchCore::handle_error);
     }

@@ -33,6 +33,11 @@ impl FallbackSwitch {
         self.imp().mark_failed(pad);
     }
 
+    /// An unlinked input may be linked again, and fails only when its time is over: for a caller that calls [`FallbackSwitch::mark_failed`].
+    pub(crate) fn keep_unlinked(&self) {
+        self.imp().keep_unlinked();
+    }
+
     /// Whether another stream of the same source is healthy, `true` at first. While it is not, the input is not chosen, whatever its
     /// own health (`is-healthy` of the pad); an active one is left at once if there is another. For a caller that wires switches itself:
     /// not beside the property `partner`.

@@ -191,7 +191,7 @@ impl Source {
         let longest_ns = settings.retry_delay_ns.saturating_mul(factor);
         let longest_ns = longest_ns.min(settings.retry_delay_ns_max);
         let spread_ns = longest_ns / 2;
-        let part = u128::from(random) * u128::from(spread_ns) >> u64::BITS;
+        let part = (u128::from(random) * u128::from(spread_ns)) >> u64::BITS;
         longest_ns - spread_ns + u64::try_from(part).unwrap_or(spread_ns)
     }
 

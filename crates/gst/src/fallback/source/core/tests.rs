@@ -366,6 +366,8 @@ fn asked_to_a_source_that_ends_begins_again_without_a_pause() {
     world.fed_until(MAIN, 3000);
     let run = world.run(MAIN);
     world.eos(MAIN);
+    let fails = |action: &Action| matches!(action, Action::Fail(_));
+    assert!(!world.done.iter().any(fails), "the output waits for it");
     assert_eq!(world.delays_ms(), [0]);
     assert_ne!(world.run(MAIN), run);
     assert_eq!(world.core.counters(MAIN).last_reason, Reason::Eos);

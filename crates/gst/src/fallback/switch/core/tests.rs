@@ -116,6 +116,22 @@ fn the_first_choice_passes_as_long_as_it_delivers() {
 }
 
 #[test]
+fn an_input_that_is_to_be_linked_again_has_its_time() {
+    let mut bench = bench(Settings {
+        fails_unlinked: false,
+        ..Settings::default()
+    });
+    bench.both_until(100);
+    bench.core.handle_unlink(100 * MS, MAIN);
+    assert_eq!(bench.core.active(), Some(MAIN));
+    bench.until(1099);
+    assert_eq!(bench.core.active(), Some(MAIN));
+    bench.until(1100);
+    bench.feed(FALLBACK);
+    assert_eq!(bench.core.active(), Some(FALLBACK));
+}
+
+#[test]
 fn the_start_waits_for_the_first_choice_up_to_the_timeout() {
     let mut bench = bench(Settings::default());
     assert_eq!(bench.feed(FALLBACK), Verdict::Drop);
