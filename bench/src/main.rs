@@ -13,11 +13,11 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use clap::Parser;
 use driver::cases::{CASES, Case, Mode};
-use driver::demo;
 use driver::loudness::Loudness;
 use driver::origin::Origin;
 use driver::rows::{Rounds, comparisons, rows};
 use driver::run::Bench;
+use driver::{demo, fallback};
 use threadbare_bench::PACKETS_PER_SECOND;
 use threadbare_bench::render;
 use threadbare_bench::results::{Demo, Latencies, Machine, Measured, Results, Runs, Samples};
@@ -46,7 +46,7 @@ struct Options {
     /// The folder for the results file, whose name begins with the date.
     #[arg(long)]
     results: PathBuf,
-    /// Only cases whose name contains one of these; also `loudness` and `demo`.
+    /// Only cases whose name contains one of these; also `loudness`, `fallback` and `demo`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -143,6 +143,15 @@ impl Found {
                     self.failed("loudness", &error);
                     loudness = None;
                 }
+            }
+        }
+        if options.wants("fallback") {
+            progress.note(options.runs, "fallback");
+            let (programs, plugins) = (&bench.programs, &bench.plugin_folder);
+            if let Err(error) =
+                fallback::measure(programs, plugins, &bench.scratch, &mut self.samples)
+            {
+                self.failed("fallback", &error);
             }
         }
         if options.wants("demo") {

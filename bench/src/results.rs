@@ -141,6 +141,16 @@ impl Machine {
     }
 }
 
+/// What the program `fallback` says: the worst in virtual time.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Frozen {
+    /// From an error of the source to the next buffer of the output, in buffers.
+    pub after_error_buffers: f64,
+    /// From the last buffer of a source to the next one of the output, less the timeout, in buffers.
+    pub after_stall_buffers: f64,
+    pub jitter_switches: u64,
+}
+
 impl Results {
     /// Its name begins with the date, so that names sort by age.
     pub fn file_name(&self) -> String {

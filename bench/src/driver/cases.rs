@@ -183,6 +183,24 @@ const PROXY_HOP: &str = concat!(
     "ts-proxysrc proxy-context=p{i} context=bench-1 context-wait=20",
     fakesink!()
 );
+macro_rules! audio_from_udpsrc {
+    () => {
+        ts_udpsrc!("caps=audio/x-raw,format=S16LE,rate=8000,channels=1,layout=interleaved")
+    };
+}
+
+/// The other input has a socket that nobody sends to.
+const SWITCH: &str = concat!(
+    audio_from_udpsrc!(),
+    " ! s.sink_0 fallbackswitch name=s context=bench-{ctx} context-wait=20",
+    fakesink!(),
+    " ts-udpsrc context=bench-{ctx} context-wait=20 address=127.0.0.1 port=0 ! s.sink_1"
+);
+const SWITCH_QUEUE: &str = concat!(
+    audio_from_udpsrc!(),
+    " ! ts-queue context=bench-{ctx} context-wait=20",
+    fakesink!()
+);
 const APP: &str = concat!(
     "ts-appsrc context=bench-0 context-wait=20 ! ts-queue context=bench-0 context-wait=20",
     fakesink!()
@@ -410,6 +428,15 @@ pub(crate) const CASES: &[Case] = &[
         PROXY_HOP,
     )
     .loaded(Load::Timed),
+    case("switch-200", Program::Ours, Mode::EachRound, 200, SWITCH),
+    case(
+        "switch-queue-200",
+        Program::Ours,
+        Mode::EachRound,
+        200,
+        SWITCH_QUEUE,
+    ),
+    case("switch-1", Program::Ours, Mode::Once, 1, SWITCH),
     case("app-1000", Program::Ours, Mode::EachRound, 1000, APP).loaded(Load::Within),
     case(
         "app-100-allocations",

@@ -2,6 +2,7 @@
 
 pub(crate) mod cases;
 pub(crate) mod demo;
+pub(crate) mod fallback;
 pub(crate) mod loudness;
 pub(crate) mod origin;
 pub(crate) mod rows;

@@ -2,6 +2,7 @@
 
 use threadbare_bench::results::Measured;
 
+use super::fallback::{AFTER_ERROR, AFTER_STALL, UNDER_JITTER};
 use super::loudness::{LIVE_METERS, NORMALIZE_FFMPEG, NORMALIZE_MEMORY, NORMALIZE_OURS};
 use super::rows::{Comparable, Figure, Judge, Metric, Quantity, Target};
 
@@ -301,6 +302,50 @@ pub(crate) const PARTS: &[Part] = &[
                 "ms",
                 20.0,
                 Figure::Of(run("proxy-hop-1000-timed", Measured::hop_p99_ms)),
+            ),
+        ],
+    },
+    Part {
+        name: "Fallback",
+        targets: &[
+            median(
+                "200 fallbackswitch: CPU per packet more than with ts-queue in their place",
+                "µs",
+                3.0,
+                Figure::Difference(cpu("switch-200"), cpu("switch-queue-200")),
+            ),
+            each_run(
+                "fallbackswitch: threads at 200 more than at 1",
+                "threads",
+                0.0,
+                Figure::Difference(
+                    run("switch-200", Measured::threads_beside_the_context),
+                    run("switch-1", Measured::threads_beside_the_context),
+                ),
+            ),
+            each_run(
+                "200 fallbackswitch: lost",
+                "packets",
+                0.0,
+                Figure::Of(run("switch-200", Measured::lost)),
+            ),
+            each_run(
+                "output frozen after an error of the source",
+                "buffers",
+                1.0,
+                Figure::Of(sample(AFTER_ERROR)),
+            ),
+            each_run(
+                "output frozen after a silent stall, beyond the timeout",
+                "buffers",
+                1.0,
+                Figure::Of(sample(AFTER_STALL)),
+            ),
+            each_run(
+                "switches under jitter within the timeout, ten minutes",
+                "switches",
+                0.0,
+                Figure::Of(sample(UNDER_JITTER)),
             ),
         ],
     },

@@ -1,0 +1,195 @@
+//! How long the output of `fallbackswitch` is frozen, and whether jitter switches it: in virtual time, so that the figures are the same on
+//! any machine. Two streams of 20 ms of raw audio each; the worst of all places of the streams and of the failure to each other, to the
+//! millisecond.
+
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result};
+use gst::prelude::*;
+use gst_check::TestClock;
+use threadbare_bench::results::Frozen;
+
+const BUFFER_MS: u64 = 20;
+/// As the element has it unless told otherwise.
+const TIMEOUT_MS: u64 = 1000;
+/// While both deliver.
+const BEFORE_MS: u64 = 200;
+const JITTER_MS: u64 = 600_000;
+const CAPS: &str = "audio/x-raw,format=S16LE,rate=8000,channels=1,layout=interleaved";
+
+fn main() -> Result<()> {
+    gst::init()?;
+    let buffers = |ms: u64| ms as f64 / BUFFER_MS as f64;
+    let (mut error_ms, mut stall_ms) = (0, 0);
+    for phase_ms in 0..BUFFER_MS {
+        for end_ms in BEFORE_MS..BEFORE_MS + BUFFER_MS {
+            error_ms = error_ms.max(Switch::new()?.after_error_ms(phase_ms, end_ms)?);
+        }
+        stall_ms = stall_ms.max(Switch::new()?.after_stall_ms(phase_ms)?);
+    }
+    let frozen = Frozen {
+        after_error_buffers: buffers(error_ms),
+        after_stall_buffers: buffers(stall_ms.saturating_sub(TIMEOUT_MS)),
+        jitter_switches: Switch::new()?.switches_under_jitter()?,
+    };
+    println!("{}", serde_json::to_string(&frozen)?);
+    Ok(())
+}
+
+/// An element between pads of this program, on a clock that stands until it is set.
+struct Switch {
+    element: gst::Element,
+    clock: TestClock,
+    main: gst::Pad,
+    fallback: gst::Pad,
+    /// Only linked: the output ends here.
+    _drain: gst::Pad,
+    passed: Arc<AtomicU64>,
+}
+
+impl Switch {
+    fn new() -> Result<Switch> {
+        let element = gst::ElementFactory::make("fallbackswitch").build()?;
+        let clock = TestClock::new();
+        element.set_clock(Some(&clock))?;
+        element.set_base_time(gst::ClockTime::ZERO);
+        let passed = Arc::new(AtomicU64::new(0));
+        let counter = passed.clone();
+        let drain = gst::Pad::builder(gst::PadDirection::Sink)
+            .chain_function(move |_, _, _| {
+                counter.fetch_add(1, Ordering::Relaxed);
+                Ok(gst::FlowSuccess::Ok)
+            })
+            .build();
+        drain.set_active(true)?;
+        let src = element.static_pad("src").context("no output")?;
+        src.link(&drain)?;
+        let [main, fallback] = [feed(&element)?, feed(&element)?];
+        element.set_state(gst::State::Playing)?;
+        for (pad, name) in [(&main, "main"), (&fallback, "fallback")] {
+            pad.push_event(gst::event::StreamStart::new(name));
+            pad.push_event(gst::event::Caps::new(&CAPS.parse()?));
+            let segment = gst::FormattedSegment::<gst::ClockTime>::new();
+            pad.push_event(gst::event::Segment::new(&segment));
+        }
+        Ok(Switch {
+            element,
+            clock,
+            main,
+            fallback,
+            _drain: drain,
+            passed,
+        })
+    }
+
+    fn set_ms(&self, ms: u64) {
+        self.clock.set_time(ms * gst::ClockTime::MSECOND);
+        while self.clock.process_next_clock_id().is_some() {}
+    }
+
+    fn passed(&self) -> u64 {
+        self.passed.load(Ordering::Relaxed)
+    }
+
+    /// The fallback's buffers come so long after the main stream's, each at its time. Both up to then, with what is due at that time.
+    fn play_until(&self, phase_ms: u64, end_ms: u64) -> Result<()> {
+        for ms in 0..=end_ms {
+            self.set_ms(ms);
+            if ms.is_multiple_of(BUFFER_MS) {
+                push(&self.main, ms)?;
+            }
+            self.play_fallback(phase_ms, ms)?;
+        }
+        Ok(())
+    }
+
+    fn play_fallback(&self, phase_ms: u64, ms: u64) -> Result<()> {
+        match ms % BUFFER_MS == phase_ms {
+            true => push(&self.fallback, ms),
+            false => Ok(()),
+        }
+    }
+
+    /// From a time on, after what came at it: how long until the next buffer passes.
+    fn frozen_ms(&self, phase_ms: u64, since_ms: u64) -> Result<u64> {
+        let passed = self.passed();
+        let mut ms = since_ms;
+        while self.passed() == passed {
+            ms += 1;
+            anyhow::ensure!(ms < 10 * TIMEOUT_MS, "the output stays frozen");
+            self.set_ms(ms);
+            self.play_fallback(phase_ms, ms)?;
+        }
+        Ok(ms - since_ms)
+    }
+
+    /// The main stream's source reports an error at that time, and sends no more.
+    fn after_error_ms(&self, phase_ms: u64, end_ms: u64) -> Result<u64> {
+        self.play_until(phase_ms, end_ms)?;
+        let pad = self.main.peer().context("an unlinked input")?;
+        self.element.emit_by_name::<()>("mark-failed", &[&pad]);
+        self.frozen_ms(phase_ms, end_ms)
+    }
+
+    /// The main stream's last buffer is that of a time that both reach.
+    fn after_stall_ms(&self, phase_ms: u64) -> Result<u64> {
+        self.play_until(phase_ms, BEFORE_MS)?;
+        self.frozen_ms(phase_ms, BEFORE_MS)
+    }
+
+    /// The main stream's buffers are late by up to the timeout less one buffer, in their order.
+    fn switches_under_jitter(&self) -> Result<u64> {
+        let mut random = 1u64;
+        let (mut n, mut due_ms) = (0, 0);
+        for ms in 0..JITTER_MS {
+            self.set_ms(ms);
+            while due_ms <= ms {
+                push(&self.main, n * BUFFER_MS)?;
+                n += 1;
+                // Knuth's generator of the MMIX.
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1_442_695_040_888_963_407);
+                let late_ms = (random >> 33) % (TIMEOUT_MS - BUFFER_MS);
+                due_ms = due_ms.max(n * BUFFER_MS + late_ms);
+            }
+            self.play_fallback(BUFFER_MS / 2, ms)?;
+        }
+        let stats = self.element.property::<gst::Structure>("stats");
+        let switches = stats.iter().filter_map(|(name, value)| {
+            let is_counted = name.starts_with("switches-") && name != "switches-start";
+            is_counted.then(|| value.get::<u64>())
+        });
+        switches
+            .sum::<std::result::Result<u64, _>>()
+            .context("no counter")
+    }
+}
+
+impl Drop for Switch {
+    fn drop(&mut self) {
+        // It ends in any case.
+        let _ = self.element.set_state(gst::State::Null);
+    }
+}
+
+fn feed(element: &gst::Element) -> Result<gst::Pad> {
+    let sink = element.request_pad_simple("sink_%u").context("no input")?;
+    let pad = gst::Pad::builder(gst::PadDirection::Src).build();
+    pad.set_active(true)?;
+    pad.link(&sink)?;
+    Ok(pad)
+}
+
+/// 20 ms from there on.
+fn push(pad: &gst::Pad, begin_ms: u64) -> Result<()> {
+    let mut buffer = gst::Buffer::from_slice([0; 320]);
+    let inner = buffer.get_mut().context("a new buffer")?;
+    inner.set_pts(begin_ms * gst::ClockTime::MSECOND);
+    inner.set_duration(BUFFER_MS * gst::ClockTime::MSECOND);
+    pad.push(buffer)?;
+    Ok(())
+}

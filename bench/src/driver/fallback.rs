@@ -1,0 +1,51 @@
+//! `fallbackswitch` in virtual time: how long its output is frozen.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use threadbare_bench::results::{Frozen, Samples};
+
+/// Buffers; the worst.
+pub(crate) const AFTER_ERROR: &str = "fallbackswitch, frozen after an error of its source";
+/// The same, beyond the timeout.
+pub(crate) const AFTER_STALL: &str =
+    "fallbackswitch, frozen after a silent stall, beyond the timeout";
+pub(crate) const UNDER_JITTER: &str = "fallbackswitch, switches under jitter within the timeout";
+
+/// Once: the figures do not vary.
+pub(crate) fn measure(
+    programs: &Path,
+    plugin_folder: &Path,
+    scratch: &Path,
+    samples: &mut Samples,
+) -> Result<()> {
+    let mut command = Command::new(programs.join("fallback"));
+    command.env("GST_PLUGIN_PATH", plugin_folder);
+    command.env("GST_REGISTRY", scratch.join("registry-ours.bin"));
+    // No other element of that name.
+    command.env("XDG_DATA_HOME", scratch.join("no-user-plugins"));
+    let output = command.output().context("starting fallback")?;
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        bail!("fallback failed: {}", text.trim());
+    }
+    let frozen: Frozen = serde_json::from_slice(&output.stdout)?;
+    let figures = [
+        (AFTER_ERROR, "buffers", frozen.after_error_buffers),
+        (AFTER_STALL, "buffers", frozen.after_stall_buffers),
+        (UNDER_JITTER, "switches", frozen.jitter_switches as f64),
+    ];
+    for (name, unit, figure) in figures {
+        let sample = samples.entry(name.into()).or_default();
+        sample.unit = unit.into();
+        sample.by_round.push(figure);
+    }
+    Ok(())
+}
+
+/// Whether it has a figure of this name.
+#[cfg(test)]
+pub(crate) fn measures(name: &str) -> bool {
+    [AFTER_ERROR, AFTER_STALL, UNDER_JITTER].contains(&name)
+}
