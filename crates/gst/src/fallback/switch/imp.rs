@@ -111,10 +111,6 @@ impl FallbackSwitch {
         self.tell_core(pad, SwitchCore::handle_error);
     }
 
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "of sources with several streams")
-    )]
     pub(super) fn set_partner_health(&self, pad: &gst::Pad, is_healthy: bool) {
         self.tell_core(pad, |core, now_ns, id| {
             core.handle_partners(now_ns, &[(id, is_healthy)]);

@@ -41,10 +41,6 @@ impl FallbackSwitch {
     /// Whether another stream of the same source is healthy, `true` at first. While it is not, the input is not chosen, whatever its
     /// own health (`is-healthy` of the pad); an active one is left at once if there is another. For a caller that wires switches itself:
     /// not beside the property `partner`.
-    #[cfg_attr(
-        not(test),
-        allow(dead_code, reason = "of sources with several streams")
-    )]
     pub(crate) fn set_partner_health(&self, pad: &gst::Pad, is_healthy: bool) {
         self.imp().set_partner_health(pad, is_healthy);
     }
