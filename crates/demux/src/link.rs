@@ -1,0 +1,69 @@
+//! What a subscription and its sink know of each other.
+
+use crate::statistics::SinkStatistics;
+use crate::sync::{Mutex, lock};
+
+/// The life of a subscription.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Status {
+    /// Its order has not been applied yet.
+    #[default]
+    Ordered,
+    /// The sink gets messages.
+    Active,
+    /// The key had a sink, and [`crate::Duplicates::Refuse`] holds; or the service cannot be given.
+    Refused,
+    /// The sink gets nothing more: unsubscribed, replaced, failed, disconnected, or the demultiplexer has ended.
+    Ended,
+}
+
+/// The demultiplexer writes; guards read.
+#[derive(Default)]
+pub(crate) struct Link(Mutex<Linked>);
+
+#[derive(Default)]
+struct Linked {
+    status: Status,
+    place: Option<Place>,
+    statistics: SinkStatistics,
+}
+
+/// Where a sink is. A place is used again, with the next number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) index: usize,
+    pub(crate) number: u64,
+}
+
+impl Link {
+    pub(crate) fn begin(&self, place: Place) {
+        let mut linked = lock(&self.0);
+        (linked.status, linked.place) = (Status::Active, Some(place));
+    }
+
+    pub(crate) fn refuse(&self) {
+        lock(&self.0).status = Status::Refused;
+    }
+
+    pub(crate) fn end(&self, statistics: SinkStatistics) {
+        let mut linked = lock(&self.0);
+        (linked.status, linked.place) = (Status::Ended, None);
+        linked.statistics = statistics;
+    }
+
+    pub(crate) fn publish(&self, statistics: SinkStatistics) {
+        lock(&self.0).statistics = statistics;
+    }
+
+    pub(crate) fn place(&self) -> Option<Place> {
+        lock(&self.0).place
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        lock(&self.0).status
+    }
+
+    pub(crate) fn statistics(&self) -> SinkStatistics {
+        lock(&self.0).statistics
+    }
+}

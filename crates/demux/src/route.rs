@@ -1,0 +1,47 @@
+//! From a message to its key.
+
+use std::hash::Hash;
+
+/// A message that knows its key.
+pub trait Identifiable {
+    /// The key. It is cloned and hashed for each message: an integer, or an `Arc<str>` rather than a `String`.
+    type Id: Clone + Eq + Hash;
+
+    /// The key of this message.
+    fn id(&self) -> Self::Id;
+}
+
+/// A way to find the key of a message. Closures `FnMut(&M) -> Option<K>` are ways, and [`ById`] is.
+pub trait Route<M> {
+    /// The key: see [`Identifiable::Id`].
+    type Key: Clone + Eq + Hash;
+
+    /// The key of `message`; `None`: the message has none, and is unmatched.
+    fn key(&mut self, message: &M) -> Option<Self::Key>;
+}
+
+impl<M, K, F> Route<M> for F
+where
+    K: Clone + Eq + Hash,
+    F: FnMut(&M) -> Option<K>,
+{
+    type Key = K;
+
+    #[inline]
+    fn key(&mut self, message: &M) -> Option<K> {
+        self(message)
+    }
+}
+
+/// Routes messages that know their keys.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ById;
+
+impl<M: Identifiable> Route<M> for ById {
+    type Key = M::Id;
+
+    #[inline]
+    fn key(&mut self, message: &M) -> Option<M::Id> {
+        Some(message.id())
+    }
+}

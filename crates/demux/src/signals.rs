@@ -1,0 +1,235 @@
+//! Who has to be looked at: orders that are ready, and sinks that were woken. All that crosses threads, with [`crate::handle`].
+//!
+//! | what | written by | read by |
+//! |---|---|---|
+//! | `task` | the demultiplexer, at each poll | wakers |
+//! | `has_orders` | whoever makes an order ready, before it wakes | the demultiplexer, once for each message |
+//! | `woken`, and `is_woken` of each link | wakers of sinks | the demultiplexer, once for each batch |
+//!
+//! A flag is set before the task is woken, and cleared before that is looked at which it stands for: a change after that sets it again.
+
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+
+use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use crate::sync::{Mutex, lock};
+
+pub(crate) struct Signals {
+    task: Mutex<Waker>,
+    has_orders: AtomicBool,
+    has_woken: AtomicBool,
+    woken: Mutex<Vec<usize>>,
+}
+
+impl Default for Signals {
+    fn default() -> Self {
+        Signals {
+            task: Mutex::new(Waker::noop().clone()),
+            // The first poll looks.
+            has_orders: AtomicBool::new(true),
+            has_woken: AtomicBool::new(false),
+            woken: Mutex::new(Vec::new()),
+        }
+    }
+}
+
+impl Signals {
+    /// The task that polls the demultiplexer now.
+    pub(crate) fn set_task(&self, waker: &Waker) {
+        let mut task = lock(&self.task);
+        if !task.will_wake(waker) {
+            let replaced = std::mem::replace(&mut *task, waker.clone());
+            drop(task);
+            // The drop of a foreign waker is a call out.
+            drop(replaced);
+        }
+    }
+
+    fn wake_task(&self) {
+        let task = lock(&self.task).clone();
+        task.wake();
+    }
+
+    pub(crate) fn tell_of_orders(&self) {
+        self.has_orders.store(true, Release);
+        self.wake_task();
+    }
+
+    /// Orders of which this was told are visible to the caller after this.
+    #[inline]
+    pub(crate) fn have_orders(&self) -> bool {
+        self.has_orders.load(Acquire)
+    }
+
+    /// To be called before the orders are looked at.
+    pub(crate) fn take_orders(&self) -> bool {
+        self.has_orders.swap(false, AcqRel)
+    }
+
+    /// Adds the places of the sinks that were woken.
+    pub(crate) fn take_woken(&self, places: &mut Vec<usize>) {
+        if self.has_woken.swap(false, AcqRel) {
+            places.append(&mut lock(&self.woken));
+        }
+    }
+}
+
+/// Wakes for orders.
+pub(crate) struct OrdersWaker(pub(crate) Arc<Signals>);
+
+impl Wake for OrdersWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.tell_of_orders();
+    }
+}
+
+/// Wakes for one sink.
+pub(crate) struct SinkWaker {
+    signals: Arc<Signals>,
+    place: usize,
+    is_woken: AtomicBool,
+}
+
+impl SinkWaker {
+    pub(crate) fn new(signals: Arc<Signals>, place: usize) -> Self {
+        SinkWaker {
+            signals,
+            place,
+            is_woken: AtomicBool::new(false),
+        }
+    }
+
+    /// To be called before the sink is polled.
+    pub(crate) fn clear(&self) {
+        self.is_woken.store(false, Release);
+    }
+
+    #[inline]
+    pub(crate) fn is_woken(&self) -> bool {
+        self.is_woken.load(Acquire)
+    }
+}
+
+impl Wake for SinkWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        // Once in the list is enough, until it is looked at.
+        if !self.is_woken.swap(true, AcqRel) {
+            lock(&self.signals.woken).push(self.place);
+            self.signals.has_woken.store(true, Release);
+        }
+        self.signals.wake_task();
+    }
+}
+
+#[cfg(all(test, loom))]
+mod tests {
+    use super::*;
+    use loom::sync::atomic::AtomicUsize;
+    use std::task::Waker;
+
+    struct Counted(AtomicUsize);
+
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, AcqRel);
+        }
+    }
+
+    /// What a thread of a demultiplexer does: look, and sleep until it is woken.
+    fn looks_until<T>(woken: &Counted, mut look: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let seen = woken.0.load(Acquire);
+            if let Some(found) = look() {
+                return found;
+            }
+            // Asleep.
+            while woken.0.load(Acquire) == seen {
+                loom::thread::yield_now();
+            }
+        }
+    }
+
+    #[test]
+    fn loom_an_order_is_seen_by_whoever_sees_a_later_message() {
+        loom::model(|| {
+            let signals = Arc::new(Signals::default());
+            signals.take_orders();
+            let order = Arc::new(AtomicUsize::new(0));
+            let message = Arc::new(AtomicUsize::new(0));
+            let writer = loom::thread::spawn({
+                let (signals, order, message) = (signals.clone(), order.clone(), message.clone());
+                move || {
+                    order.store(1, Release);
+                    signals.tell_of_orders();
+                    message.store(1, Release);
+                }
+            });
+            if message.load(Acquire) == 1 {
+                assert!(signals.have_orders());
+                assert_eq!(order.load(Acquire), 1);
+            }
+            writer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_no_order_stays_unseen() {
+        loom::model(|| {
+            let signals = Arc::new(Signals::default());
+            let woken = Arc::new(Counted(AtomicUsize::new(0)));
+            signals.set_task(&Waker::from(woken.clone()));
+            let order = Arc::new(AtomicUsize::new(0));
+            let writer = loom::thread::spawn({
+                let (signals, order) = (signals.clone(), order.clone());
+                move || {
+                    order.store(1, Release);
+                    Waker::from(Arc::new(OrdersWaker(signals))).wake();
+                }
+            });
+            looks_until(&woken, || {
+                let is_there = signals.take_orders() && order.load(Acquire) == 1;
+                is_there.then_some(())
+            });
+            writer.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_no_sink_that_was_woken_stays_unseen() {
+        loom::model(|| {
+            let signals = Arc::new(Signals::default());
+            let woken = Arc::new(Counted(AtomicUsize::new(0)));
+            signals.set_task(&Waker::from(woken.clone()));
+            let sink = Arc::new(SinkWaker::new(signals.clone(), 3));
+            let room = Arc::new(AtomicUsize::new(0));
+            let writer = loom::thread::spawn({
+                let (sink, room) = (sink.clone(), room.clone());
+                move || {
+                    for _ in 0..2 {
+                        room.fetch_add(1, AcqRel);
+                        sink.wake_by_ref();
+                    }
+                }
+            });
+            let mut places = Vec::new();
+            looks_until(&woken, || {
+                signals.take_woken(&mut places);
+                if places.pop().is_some() {
+                    sink.clear();
+                    return (room.load(Acquire) == 2).then_some(());
+                }
+                None
+            });
+            writer.join().unwrap();
+        });
+    }
+}

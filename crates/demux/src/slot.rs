@@ -1,0 +1,227 @@
+//! One sink: what it may have, what waits for it, and its end.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use futures_sink::Sink;
+
+use crate::link::Link;
+use crate::order::{Service, Target};
+use crate::policy::{Policy, Schedule};
+use crate::signals::SinkWaker;
+use crate::statistics::SinkStatistics;
+
+/// What became of a message.
+pub(crate) enum Offer<M, E> {
+    Delivered,
+    Waits,
+    /// It waits in the place of the oldest one, which is dropped.
+    WaitsForOldest,
+    Limited,
+    Overflowed,
+    /// Overflowed, as too many before it.
+    Disconnect,
+    /// It is to wait, and all behind it.
+    Blocked(M),
+    Failed(E),
+}
+
+/// How far a sink is that gets nothing more.
+pub(crate) enum Progress<E> {
+    Pending,
+    Closed,
+    Failed(E),
+}
+
+pub(crate) struct Slot<K, M, S> {
+    sink: S,
+    /// The sink has said that it is not ready, and has not been woken since.
+    is_pending: bool,
+    pub(crate) needs_flush: bool,
+    pub(crate) is_closing: bool,
+    service: Service,
+    schedule: Schedule,
+    waker: Waker,
+    signal: Arc<SinkWaker>,
+    waiting: VecDeque<M>,
+    statistics: SinkStatistics,
+    overflows_in_row: u32,
+    pub(crate) target: Target<K>,
+    pub(crate) link: Arc<Link>,
+}
+
+impl<K, M, S> Slot<K, M, S> {
+    pub(crate) fn statistics(&self) -> SinkStatistics {
+        self.statistics
+    }
+}
+
+impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
+    pub(crate) fn new(
+        target: Target<K>,
+        sink: S,
+        service: Service,
+        link: Arc<Link>,
+        signal: Arc<SinkWaker>,
+    ) -> Self {
+        Slot {
+            sink,
+            is_pending: false,
+            needs_flush: false,
+            is_closing: false,
+            service,
+            schedule: Schedule::default(),
+            waker: Waker::from(signal.clone()),
+            signal,
+            waiting: VecDeque::new(),
+            statistics: SinkStatistics::default(),
+            overflows_in_row: 0,
+            target,
+            link,
+        }
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// It has said that it is not ready, or something waits for it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_pending || !self.waiting.is_empty()
+    }
+
+    /// Offers a message that is not one of those that wait here. On `Blocked`, to be called again when the sink is woken.
+    #[inline]
+    pub(crate) fn offer(&mut self, message: M, now_ns: u64) -> Offer<M, S::Error> {
+        if let Some(limit) = &self.service.limit
+            && !self.schedule.admits(limit, now_ns)
+        {
+            self.statistics.limited += 1;
+            return Offer::Limited;
+        }
+        self.offer_admitted(message)
+    }
+
+    /// The same for one that has passed the limit before.
+    #[inline]
+    pub(crate) fn offer_admitted(&mut self, message: M) -> Offer<M, S::Error> {
+        if self.waiting.is_empty() {
+            match self.poll_ready() {
+                Poll::Ready(Ok(())) => {
+                    return match self.send(message) {
+                        Ok(()) => Offer::Delivered,
+                        Err(error) => Offer::Failed(error),
+                    };
+                }
+                Poll::Ready(Err(error)) => return Offer::Failed(error),
+                Poll::Pending => {}
+            }
+        }
+        self.keep(message)
+    }
+
+    fn keep(&mut self, message: M) -> Offer<M, S::Error> {
+        if self.waiting.len() < self.service.buffer {
+            self.waiting.push_back(message);
+            return Offer::Waits;
+        }
+        match self.service.policy {
+            Policy::Block => return Offer::Blocked(message),
+            Policy::DropNewest => {}
+            Policy::DropOldest => {
+                self.statistics.overflowed += 1;
+                if self.waiting.pop_front().is_some() {
+                    self.waiting.push_back(message);
+                    return Offer::WaitsForOldest;
+                }
+                return Offer::Overflowed;
+            }
+            Policy::DisconnectAfter(most) => {
+                self.overflows_in_row += 1;
+                if self.overflows_in_row >= most {
+                    self.statistics.overflowed += 1;
+                    return Offer::Disconnect;
+                }
+            }
+        }
+        self.statistics.overflowed += 1;
+        Offer::Overflowed
+    }
+
+    /// One more waits, whatever the limits.
+    pub(crate) fn push(&mut self, message: M) {
+        self.waiting.push_back(message);
+    }
+
+    #[inline]
+    fn poll_ready(&mut self) -> Poll<Result<(), S::Error>> {
+        if self.is_pending {
+            if !self.signal.is_woken() {
+                return Poll::Pending;
+            }
+            self.signal.clear();
+        }
+        let ready = Pin::new(&mut self.sink).poll_ready(&mut Context::from_waker(&self.waker));
+        self.is_pending = ready.is_pending();
+        ready
+    }
+
+    #[inline]
+    fn send(&mut self, message: M) -> Result<(), S::Error> {
+        Pin::new(&mut self.sink).start_send(message)?;
+        self.statistics.delivered += 1;
+        self.overflows_in_row = 0;
+        Ok(())
+    }
+
+    /// The sink was woken, or is looked at for the first time after a change.
+    pub(crate) fn clear_signal(&mut self) {
+        self.signal.clear();
+        self.is_pending = false;
+    }
+
+    /// Delivers what waits, as far as the sink takes it. Returns how many it took, and the error that one more was lost with.
+    pub(crate) fn drain(&mut self) -> (u64, Option<S::Error>) {
+        let mut delivered = 0;
+        while !self.waiting.is_empty() {
+            let ready = match self.poll_ready() {
+                Poll::Ready(ready) => ready,
+                Poll::Pending => break,
+            };
+            // One is lost with each error: a sink that fails for ever holds nothing up for ever.
+            let Some(message) = self.waiting.pop_front() else {
+                break;
+            };
+            if let Err(error) = ready.and_then(|()| self.send(message)) {
+                return (delivered, Some(error));
+            }
+            delivered += 1;
+        }
+        (delivered, None)
+    }
+
+    /// `Pending`: the sink's waker tells when to go on.
+    pub(crate) fn poll_flush(&mut self) -> Poll<Result<(), S::Error>> {
+        let mut cx = Context::from_waker(&self.waker);
+        let flushed = Pin::new(&mut self.sink).poll_flush(&mut cx);
+        if flushed.is_ready() {
+            self.needs_flush = false;
+        }
+        flushed
+    }
+
+    /// For one that gets nothing more, after [`Slot::drain`].
+    pub(crate) fn poll_close(&mut self) -> Progress<S::Error> {
+        if !self.waiting.is_empty() {
+            return Progress::Pending;
+        }
+        let mut cx = Context::from_waker(&self.waker);
+        match Pin::new(&mut self.sink).poll_close(&mut cx) {
+            Poll::Ready(Ok(())) => Progress::Closed,
+            Poll::Ready(Err(error)) => Progress::Failed(error),
+            Poll::Pending => Progress::Pending,
+        }
+    }
+}
