@@ -421,7 +421,9 @@ where
         match slot.poll_flush() {
             Poll::Pending => {}
             Poll::Ready(Ok(())) => {
-                slot.link.publish(slot.statistics());
+                if slot.is_guarded {
+                    slot.link.publish(slot.statistics());
+                }
                 // The flush itself may have made room, of which no waker tells.
                 if slot.is_full() {
                     self.woken.push(index);
@@ -503,7 +505,8 @@ where
                 sink,
                 service,
                 link,
-            } => self.subscribe(target, sink, service, link),
+                is_guarded,
+            } => self.subscribe(target, sink, service, (link, is_guarded)),
             Change::Unsubscribe(target) => {
                 let places = self.table.places(&target).cloned();
                 for index in places.map(Places::into_vec).unwrap_or_default() {
@@ -519,7 +522,13 @@ where
         }
     }
 
-    fn subscribe(&mut self, target: Target<R::Key>, sink: S, service: Service, link: Arc<Link>) {
+    fn subscribe(
+        &mut self,
+        target: Target<R::Key>,
+        sink: S,
+        service: Service,
+        (link, is_guarded): (Arc<Link>, bool),
+    ) {
         let lacks_clock = service.limit.is_some() && self.settings.clock.is_none();
         let is_taken = self.settings.copy.is_none() && self.table.places(&target).is_some();
         let is_refused = is_taken && self.settings.duplicates == Duplicates::Refuse;
@@ -535,6 +544,9 @@ where
         }
         let signals = self.control.signals.clone();
         let index = (self.slots).add(&signals, target.clone(), sink, service, link);
+        if let Some(slot) = self.slots.get(index) {
+            slot.is_guarded = is_guarded;
+        }
         self.table.add(&target, index);
     }
 }

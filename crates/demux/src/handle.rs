@@ -110,7 +110,13 @@ impl<K, S> Handle<K, S> {
         service: Service,
     ) -> Result<Guard<K, S>, Ended<S>> {
         let link = Arc::<Link>::default();
-        let order = Order::linked(target, sink, service, link.clone());
+        let order = Order(Change::Subscribe {
+            target,
+            sink,
+            service,
+            link: link.clone(),
+            is_guarded: true,
+        });
         match self.0.send(order) {
             Ok(()) => Ok(Guard {
                 control: Arc::downgrade(&self.0),

@@ -34,6 +34,8 @@ pub(crate) enum Change<K, S> {
         sink: S,
         service: Service,
         link: Arc<Link>,
+        /// A guard reads the link.
+        is_guarded: bool,
     },
     /// All sinks of the target.
     Unsubscribe(Target<K>),
@@ -45,15 +47,12 @@ pub(crate) enum Change<K, S> {
 impl<K, S> Order<K, S> {
     /// The sink gets the messages of the key.
     pub fn subscribe(target: Target<K>, sink: S, service: Service) -> Self {
-        Order::linked(target, sink, service, Arc::default())
-    }
-
-    pub(crate) fn linked(target: Target<K>, sink: S, service: Service, link: Arc<Link>) -> Self {
         Order(Change::Subscribe {
             target,
             sink,
             service,
-            link,
+            link: Arc::default(),
+            is_guarded: false,
         })
     }
 

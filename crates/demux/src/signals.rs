@@ -6,13 +6,13 @@
 //! | `has_orders` | whoever makes an order ready, before it wakes | the demultiplexer, once for each message |
 //! | `woken`, and `is_woken` of each link | wakers of sinks | the demultiplexer, once for each batch |
 //!
-//! A flag is set before the task is woken, and cleared before that is looked at which it stands for: a change after that sets it again.
+//! Flags change by read-modify-write operations only, so that their changes have one order. A flag is set before the task is woken, and cleared before that is looked at which it stands for: a change after that sets it again.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
 
 use crate::sync::atomic::AtomicBool;
-use crate::sync::atomic::Ordering::{AcqRel, Acquire, Release};
+use crate::sync::atomic::Ordering::{AcqRel, Acquire};
 use crate::sync::{Mutex, lock};
 
 pub(crate) struct Signals {
@@ -52,7 +52,7 @@ impl Signals {
     }
 
     pub(crate) fn tell_of_orders(&self) {
-        self.has_orders.store(true, Release);
+        self.has_orders.swap(true, AcqRel);
         self.wake_task();
     }
 
@@ -106,7 +106,7 @@ impl SinkWaker {
 
     /// To be called before the sink is polled.
     pub(crate) fn clear(&self) {
-        self.is_woken.store(false, Release);
+        self.is_woken.swap(false, AcqRel);
     }
 
     #[inline]
@@ -124,7 +124,7 @@ impl Wake for SinkWaker {
         // Once in the list is enough, until it is looked at.
         if !self.is_woken.swap(true, AcqRel) {
             lock(&self.signals.woken).push(self.place);
-            self.signals.has_woken.store(true, Release);
+            self.signals.has_woken.swap(true, AcqRel);
         }
         self.signals.wake_task();
     }
@@ -134,26 +134,32 @@ impl Wake for SinkWaker {
 mod tests {
     use super::*;
     use loom::sync::atomic::AtomicUsize;
+    use loom::sync::atomic::Ordering::Release;
     use std::task::Waker;
 
-    struct Counted(AtomicUsize);
+    #[derive(Default)]
+    struct Counted {
+        wakes: Mutex<usize>,
+        woken: loom::sync::Condvar,
+    }
 
     impl Wake for Counted {
         fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, AcqRel);
+            *lock(&self.wakes) += 1;
+            self.woken.notify_all();
         }
     }
 
     /// What a thread of a demultiplexer does: look, and sleep until it is woken.
     fn looks_until<T>(woken: &Counted, mut look: impl FnMut() -> Option<T>) -> T {
         loop {
-            let seen = woken.0.load(Acquire);
+            let seen = *lock(&woken.wakes);
             if let Some(found) = look() {
                 return found;
             }
-            // Asleep.
-            while woken.0.load(Acquire) == seen {
-                loom::thread::yield_now();
+            let mut wakes = lock(&woken.wakes);
+            while *wakes == seen {
+                wakes = woken.woken.wait(wakes).unwrap();
             }
         }
     }
@@ -185,7 +191,7 @@ mod tests {
     fn loom_no_order_stays_unseen() {
         loom::model(|| {
             let signals = Arc::new(Signals::default());
-            let woken = Arc::new(Counted(AtomicUsize::new(0)));
+            let woken = Arc::new(Counted::default());
             signals.set_task(&Waker::from(woken.clone()));
             let order = Arc::new(AtomicUsize::new(0));
             let writer = loom::thread::spawn({
@@ -207,7 +213,7 @@ mod tests {
     fn loom_no_sink_that_was_woken_stays_unseen() {
         loom::model(|| {
             let signals = Arc::new(Signals::default());
-            let woken = Arc::new(Counted(AtomicUsize::new(0)));
+            let woken = Arc::new(Counted::default());
             signals.set_task(&Waker::from(woken.clone()));
             let sink = Arc::new(SinkWaker::new(signals.clone(), 3));
             let room = Arc::new(AtomicUsize::new(0));

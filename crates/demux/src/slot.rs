@@ -35,19 +35,23 @@ pub(crate) enum Progress<E> {
     Failed(E),
 }
 
+/// Laid out by hand: a message touches the first fields only, and thousands of sinks take turns in the cache.
+#[repr(C)]
 pub(crate) struct Slot<K, M, S> {
     sink: S,
     /// The sink has said that it is not ready, and has not been woken since.
     is_pending: bool,
     pub(crate) needs_flush: bool,
     pub(crate) is_closing: bool,
+    /// A guard reads the link.
+    pub(crate) is_guarded: bool,
+    overflows_in_row: u32,
+    statistics: SinkStatistics,
+    waker: Waker,
+    waiting: VecDeque<M>,
     service: Service,
     schedule: Schedule,
-    waker: Waker,
     signal: Arc<SinkWaker>,
-    waiting: VecDeque<M>,
-    statistics: SinkStatistics,
-    overflows_in_row: u32,
     pub(crate) target: Target<K>,
     pub(crate) link: Arc<Link>,
 }
@@ -71,13 +75,14 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
             is_pending: false,
             needs_flush: false,
             is_closing: false,
+            is_guarded: false,
+            overflows_in_row: 0,
+            statistics: SinkStatistics::default(),
+            waker: Waker::from(signal.clone()),
+            waiting: VecDeque::new(),
             service,
             schedule: Schedule::default(),
-            waker: Waker::from(signal.clone()),
             signal,
-            waiting: VecDeque::new(),
-            statistics: SinkStatistics::default(),
-            overflows_in_row: 0,
             target,
             link,
         }

@@ -56,7 +56,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "threadbare-demux",
         internal: &[],
-        external: External::Only(&["futures-core", "futures-sink", "thiserror"]),
+        external: External::Only(&["futures-core", "futures-sink", "loom"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     // Layer 1: the operating system, still without GStreamer.
