@@ -177,6 +177,21 @@ fn fallback_round(i: u32) {
     next_buffer(&heard);
 }
 
+/// A source that fails, and silence in its place, on a context or on a thread of its own.
+fn fallback_source_round(i: u32) {
+    let context = match i % 3 {
+        0 => String::new(),
+        one_of_two => format!("context=source{one_of_two}"),
+    };
+    let pipe = Pipe::parse(&format!(
+        "fallbacksrc name=s uri=file:///no-such-file {context} enable-video=false retry-delay=10000000 \
+         ! queue ! fakesink name=out async=false sync=false"
+    ));
+    let heard = watch(&pipe.pad("out", "sink"));
+    pipe.0.set_state(gst::State::Playing).unwrap();
+    next_buffer(&heard);
+}
+
 /// From a program through a proxy and TCP to two listeners and back into the program.
 fn hub_round(i: u32) {
     let name = format!("hub{}", i % 3);
@@ -239,6 +254,7 @@ fn rounds(receiver: &std::net::UdpSocket, i: u32) {
     parts_round(i);
     tones_round(i);
     fallback_round(i);
+    fallback_source_round(i);
     hub_round(i);
     loudness_round(i);
 }

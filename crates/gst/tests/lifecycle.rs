@@ -334,6 +334,8 @@ fn every_element_goes_up_and_down_twice() {
         "ts-clocksync",
         "ts-input-selector",
         "fallbackswitch",
+        "fallbacksrc uri=file:///no-such-file",
+        "fallbacksrc uri=file:///no-such-file context=updown",
         "ts-blocking-adapter",
     ] {
         // Alone, with nothing linked.

@@ -7,6 +7,7 @@ use gst::prelude::*;
 
 /// All elements with a context: those that always start it, those that start it if it is named, and those that never do.
 const ELEMENTS: &[&str] = &[
+    "fallbacksrc uri=file:///no-such-file",
     "fallbackswitch",
     "ts-appsrc",
     "ts-audiotestsrc",
