@@ -825,6 +825,23 @@ fn the_first_choice_is_that_of_both_from_the_start() {
 }
 
 #[test]
+fn one_stream_of_a_source_is_better_than_nothing() {
+    let mut pair = Pair::new();
+    while pair.ms < 200 {
+        pair.ms += 20;
+        for switch in [&pair.audio, &pair.video] {
+            switch.set_ms(pair.ms);
+        }
+        pair.audio.inputs[0].push_ms(pair.ms).unwrap();
+        pair.video.inputs[1].push_ms(pair.ms).unwrap();
+    }
+    pair.video.expect_switch(0, 1, "timeout");
+    pair.audio.assert_no_switch();
+    let last = pair.drain().map(|times| times.last().copied());
+    assert_eq!(last, [Some(200), Some(200)]);
+}
+
+#[test]
 fn an_input_without_a_partner_goes_by_its_own_health() {
     type Part = fn(&Pair);
     let parts: [Part; 4] = [

@@ -4,7 +4,7 @@
 //! [`SwitchCore::poll_action`], and call [`SwitchCore::handle_timeout`] at [`SwitchCore::next_timeout`], which may have moved.
 //!
 //! An input is healthy from a timely buffer on until `timeout` after that buffer's time. Its failure changes the active input at once,
-//! and so does that of its partner: another stream of the same source, in another switch.
+//! and so does that of its partner (another stream of the same source, in another switch) if there is an input with its partner.
 //! A change for another reason, away from an input that still delivers, is a *wish*: it becomes a change at a buffer of the wanted input
 //! that fits, so that there is no gap. In a coded stream that is a keyframe.
 
@@ -296,7 +296,7 @@ impl SwitchCore {
         self.choose();
     }
 
-    /// Whether the partners of these inputs are healthy. At first they are. While one is not, its input is not chosen.
+    /// Whether the partners of these inputs are healthy. At first they are. While one is not, its input is chosen after all others.
     pub(super) fn handle_partners(&mut self, now_ns: u64, healths: &[(InputId, bool)]) {
         self.begin(now_ns);
         for (id, is_healthy) in healths {

@@ -44,7 +44,7 @@ impl SwitchCore {
             self.wish = None;
             return;
         };
-        let (best_id, best_priority) = (best.id, best.priority);
+        let (best_id, best_rank) = (best.id, best.rank());
         let Some(active) = self.active else {
             match self.lost {
                 Some(_) => self.change_to(best_id, Reason::Removed),
@@ -57,9 +57,12 @@ impl SwitchCore {
             debug_assert!(false, "the active input is removed with its pad");
             return;
         };
-        match active.joint_health() {
+        match active.health {
+            Health::Healthy { .. } if active.lacks_partner() && !best.lacks_partner() => {
+                self.change_to(best_id, Reason::Partner);
+            }
             Health::Healthy { .. } => {
-                let is_wanted = best_priority < active.priority
+                let is_wanted = best_rank < active.rank()
                     && self
                         .recovers_ns(best_id)
                         .is_some_and(|ns| ns <= self.now_ns);
@@ -74,22 +77,23 @@ impl SwitchCore {
         }
     }
 
-    /// The first choice among those that may be chosen.
+    /// The first choice among those that are healthy.
     fn best(&self) -> Option<&Input> {
-        let eligible = self.inputs.iter().filter(|input| input.is_eligible());
+        let healthy = self.inputs.iter().filter(|input| input.is_healthy());
         // The first of several with the least.
-        eligible.min_by_key(|input| input.priority)
+        healthy.min_by_key(|input| input.rank())
     }
 
     /// Whether the output may begin with this input: no better one, nor its partner, is still to be heard, or
     /// their time is over.
     fn may_start_with(&self, best: &Input) -> bool {
         let is_awaited = |input: &Input| {
-            let is_due = matches!(
-                input.joint_health(),
-                Health::Unheard | Health::Unhealthy(Reason::Partner)
-            );
-            is_due && input.priority < best.priority
+            let is_due = match input.health {
+                Health::Unheard => true,
+                Health::Healthy { .. } => input.lacks_partner(),
+                Health::Unhealthy(_) => false,
+            };
+            is_due && (false, input.priority) < best.rank()
         };
         self.settings.immediate_fallback
             || self.start_ends_ns().is_some_and(|ns| ns <= self.now_ns)
@@ -102,9 +106,7 @@ impl SwitchCore {
 
     /// When a better input that is healthy may replace the active one.
     fn recovers_ns(&self, id: InputId) -> Option<u64> {
-        let Health::Healthy { since_ns, .. } = self.input(id)?.joint_health() else {
-            return None;
-        };
+        let since_ns = self.input(id)?.since_ns()?;
         let settings = &self.settings;
         let held_ns = (self.switched_ns).map_or(0, |ns| ns.saturating_add(settings.min_hold_ns));
         Some(
@@ -123,7 +125,7 @@ impl SwitchCore {
         let Some(active) = self.active else {
             return self.start_ends_ns();
         };
-        let is_better = best.priority < self.input(active)?.priority;
+        let is_better = best.rank() < self.input(active)?.rank();
         self.recovers_ns(best.id).filter(|_| is_better)
     }
 

@@ -89,20 +89,23 @@ impl Input {
         matches!(self.health, Health::Healthy { .. })
     }
 
-    /// Its health for the choice: its own and its partner's.
-    pub(super) fn joint_health(&self) -> Health {
-        match (self.health, self.partner_since_ns) {
-            (Health::Healthy { .. }, None) => Health::Unhealthy(Reason::Partner),
-            (Health::Healthy { since_ns, until_ns }, Some(partner_ns)) => Health::Healthy {
-                since_ns: since_ns.max(partner_ns),
-                until_ns,
-            },
-            (own, _) => own,
-        }
+    /// The order of choice, the first one first: by priority, those without their partners last.
+    pub(super) fn rank(&self) -> (bool, u32) {
+        (self.lacks_partner(), self.priority)
     }
 
-    pub(super) fn is_eligible(&self) -> bool {
-        matches!(self.joint_health(), Health::Healthy { .. })
+    pub(super) fn lacks_partner(&self) -> bool {
+        self.partner_since_ns.is_none()
+    }
+
+    /// Since when it has been healthy, with its partner if that is.
+    pub(super) fn since_ns(&self) -> Option<u64> {
+        match self.health {
+            Health::Healthy { since_ns, .. } => {
+                Some(since_ns.max(self.partner_since_ns.unwrap_or(0)))
+            }
+            _ => None,
+        }
     }
 
     /// It may be entered at a keyframe only.

@@ -648,3 +648,44 @@ fn a_stop_forgets_all_but_inputs_and_settings() {
     bench.now_ms = 0;
     assert_eq!(bench.feed(MAIN), whole(true));
 }
+
+#[test]
+fn an_input_without_its_partner_is_chosen_last() {
+    let mut bench = bench(Settings::default());
+    bench.both_until(100);
+    bench.switches();
+    bench.core.handle_partners(100 * MS, &[(FALLBACK, false)]);
+    assert_eq!(bench.switches(), []);
+    // One stream of a source is better than none.
+    bench.core.handle_error(100 * MS, MAIN);
+    assert_eq!(bench.switches(), [(Some(MAIN), FALLBACK, Reason::Error)]);
+    assert_eq!(bench.feed(FALLBACK), whole(true));
+    // But a whole source is better.
+    bench.core.handle_buffer(100 * MS, MAIN, &at(100, 120));
+    assert_eq!(bench.switches(), [(Some(FALLBACK), MAIN, Reason::Partner)]);
+    assert_eq!(bench.core.next_timeout(), Some(1100 * MS));
+}
+
+#[test]
+fn of_inputs_without_their_partners_the_first_choice_passes() {
+    let mut bench = bench(Settings {
+        recover_after_ns: 40 * MS,
+        ..Settings::default()
+    });
+    let none = [(MAIN, false), (FALLBACK, false)];
+    bench.core.handle_partners(0, &none);
+    // The start waits for partners, too.
+    bench.until(980);
+    bench.feed(FALLBACK);
+    assert_eq!(bench.switches(), []);
+    bench.until(1000);
+    assert_eq!(bench.switches(), [(None, FALLBACK, Reason::Start)]);
+    while bench.now_ms < 1040 {
+        assert!(passes(bench.feed(FALLBACK)));
+        assert!(!passes(bench.feed(MAIN)));
+        bench.until(bench.now_ms + 20);
+    }
+    assert!(passes(bench.feed(MAIN)));
+    let back = (Some(FALLBACK), MAIN, Reason::Recovered);
+    assert_eq!(bench.switches(), [back]);
+}

@@ -109,8 +109,8 @@ impl Twin {
         }
     }
 
-    /// Since when it may be chosen.
-    fn eligible_since(&self, now_ns: u64) -> Option<u64> {
+    /// Since when it has been healthy with its partner.
+    fn whole_since(&self, now_ns: u64) -> Option<u64> {
         Some(self.healthy_since(now_ns)?.max(self.partner_since()?))
     }
 }
@@ -273,7 +273,7 @@ impl World {
 
     /// A due keyframe of the best input, which has been healthy for long enough: from here on, it passes.
     fn has_right(&self, of: usize, arrival: &Arrival) -> bool {
-        let since = |of: usize| self.twins[of].eligible_since(self.now_ns);
+        let since = |of: usize| self.twins[of].whole_since(self.now_ns);
         let is_due = arrival.begin_ns.unwrap() + self.settings.latency_ns <= self.now_ns;
         let is_best = (0..of).all(|other| since(other).is_none());
         let is_old = since(of).is_some_and(|ns| ns + self.settings.recover_after_ns <= self.now_ns);
@@ -309,7 +309,7 @@ impl World {
 
     fn check(&mut self) {
         let own = |of: u32| self.twins[of as usize].healthy_since(self.now_ns);
-        let since = |of: u32| self.twins[of as usize].eligible_since(self.now_ns);
+        let since = |of: u32| self.twins[of as usize].whole_since(self.now_ns);
         while let Some(action) = self.core.poll_action() {
             let Action::Switched { from, to, reason } = action else {
                 continue;
@@ -317,19 +317,26 @@ impl World {
             let held_ns = self
                 .switched_ns
                 .map_or(0, |ns| ns + self.settings.min_hold_ns);
-            assert!(since(to).is_some(), "to one that has failed");
+            assert!(own(to).is_some(), "to one that has failed");
+            let any_is_whole = (0..INPUTS as u32).any(|id| since(id).is_some());
+            assert_eq!(since(to).is_some(), any_is_whole, "one stream of a source");
             match (from, reason) {
                 (Some(from), Reason::Recovered) => {
-                    assert!(to < from && since(from).is_some());
+                    assert!(to < from && since(from).is_some() == any_is_whole);
                     assert!(self.now_ns >= held_ns, "within min-hold");
-                    let old_ns = since(to).unwrap() + self.settings.recover_after_ns;
+                    let old_ns = since(to).or(own(to)).unwrap() + self.settings.recover_after_ns;
                     assert!(self.now_ns >= old_ns, "within recover-after");
                 }
                 (Some(from), Reason::Partner) => {
-                    assert!(own(from).is_some() && since(from).is_none());
+                    assert!(own(from).is_some() && since(from).is_none() && any_is_whole);
                 }
                 (Some(from), _) => assert_eq!(own(from), None, "{reason:?}"),
-                (None, _) => assert_eq!((self.switched_ns, reason), (None, Reason::Start)),
+                (None, _) => {
+                    assert_eq!((self.switched_ns, reason), (None, Reason::Start));
+                    let is_over =
+                        self.settings.immediate_fallback || self.now_ns >= self.settings.timeout_ns;
+                    assert!(any_is_whole || is_over, "before partners may have come");
+                }
             }
             self.switched_ns = Some(self.now_ns);
         }
@@ -337,10 +344,15 @@ impl World {
             let input = self.core.input(id).unwrap();
             assert_eq!(input.is_healthy(), own(id).is_some(), "health of {id}");
         }
-        // A failed one does not stay while another one delivers.
-        if let Some(active) = self.core.active().filter(|id| since(*id).is_none()) {
-            let others = (0..INPUTS as u32).filter(|id| since(*id).is_some());
-            assert_eq!(others.count(), 0, "{active} is still the active one");
+        // A failed one does not stay while another one delivers, nor one stream of a source while another source is whole.
+        if let Some(active) = self.core.active() {
+            let are_others = |of: &dyn Fn(u32) -> Option<u64>| {
+                of(active).is_none() && (0..INPUTS as u32).any(|id| of(id).is_some())
+            };
+            assert!(
+                !are_others(&own) && !are_others(&since),
+                "{active} is still the active one"
+            );
         }
     }
 }
