@@ -341,6 +341,7 @@ mod tests {
 
     #[test]
     fn errors_are_counted_by_reason() {
+        gst::init().unwrap();
         let mut errors = Errors::default();
         for reason in [libc::EMSGSIZE, libc::ENETUNREACH, libc::EMSGSIZE, 9999] {
             errors.count(reason);

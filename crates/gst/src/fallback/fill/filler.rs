@@ -43,7 +43,6 @@ pub struct Filler {
     failure: Option<gst::ErrorMessage>,
     grid: Option<Grid>,
     has_opened: bool,
-    owes_segment: bool,
     timer: ProducerTimer,
     pad: gst::Pad,
     element: glib::WeakRef<gst::Element>,
@@ -68,7 +67,6 @@ impl Filler {
             failure: None,
             grid: None,
             has_opened: false,
-            owes_segment: false,
             timer: ProducerTimer::default(),
             pad: pad.clone(),
             element: element.downgrade(),
@@ -186,9 +184,6 @@ impl Producer for Filler {
         if !self.timer.time().has_clock() {
             self.timer.set_time(RunningTime::of_context(cx.now_ns()));
         }
-        // The end of a flush that comes from downstream takes the segment off the pad.
-        let segment = self.pad.sticky_event::<gst::event::Segment>(0);
-        self.owes_segment = self.has_opened && segment.is_none();
         cx.wake_self();
         Ok(())
     }
@@ -207,9 +202,6 @@ impl Producer for Filler {
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         if let Some(failure) = self.failure.take() {
             return Produced::Failed(failure);
-        }
-        if std::mem::take(&mut self.owes_segment) {
-            return Produced::Event(segment());
         }
         if self.pad.check_reconfigure() || self.format.is_none() {
             match self.negotiate() {

@@ -102,7 +102,7 @@ where
         _ => return gst::Pad::event_default(pad, Some(&*source.obj()), event),
     };
     source.flush(flushing);
-    source.driver().flush_upstream(flushing);
+    source.driver().flush_upstream(pad, flushing);
     true
 }
 

@@ -103,6 +103,8 @@ pub enum Produced {
 /// The element's end of its task.
 pub struct Driver<P: Producer> {
     slot: Mutex<Option<Driven<P>>>,
+    /// The segment at the begin of a flush that comes from downstream.
+    flushed_segment: Mutex<Option<gst::Event>>,
 }
 
 struct Driven<P: Producer> {
@@ -114,6 +116,7 @@ impl<P: Producer> Default for Driver<P> {
     fn default() -> Self {
         Driver {
             slot: Mutex::new(None),
+            flushed_segment: Mutex::default(),
         }
     }
 }
@@ -171,13 +174,21 @@ impl<P: Producer> Driver<P> {
         self.command(|agent, cx| agent.restart(cx));
     }
 
-    /// A flush that comes from downstream begins or ends.
-    fn flush_upstream(&self, flushing: bool) {
+    /// A flush that comes from downstream begins or ends. Its end takes the segment off the pad, although nothing was flushed behind it, and
+    /// nobody upstream opens another one: the pad pushes the same again before what comes next.
+    fn flush_upstream(&self, pad: &gst::Pad, flushing: bool) {
+        let segment = pad.sticky_event::<gst::event::Segment>(0);
+        let segment = segment.map(gst::Event::from);
         if flushing {
+            *super::lock(&self.flushed_segment) = segment;
             self.command(|agent, cx| agent.begin_flush(cx));
-        } else {
-            self.restart();
+            return;
         }
+        let before = super::lock(&self.flushed_segment).take();
+        if let Some(before) = before.filter(|_| segment.is_none()) {
+            let _ = pad.store_sticky_event(&before);
+        }
+        self.restart();
     }
 
     /// Ends a flush that began with a FLUSH_START on the pad: forwards the event and produces again.
