@@ -1068,6 +1068,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
         let mut buffer = gst::Buffer::from_slice(CallsBack {
             element: switch.rig.element.downgrade(),
             dropped,
+            data: b"data".to_vec(),
         });
         let inner = buffer.get_mut().unwrap();
         inner.set_pts(20 * MS);

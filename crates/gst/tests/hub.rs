@@ -580,3 +580,43 @@ fn goes_up_and_down_and_works_each_time() {
         }
     }
 }
+
+/// What waits for a source is not dropped under a lock of the link.
+#[test]
+fn the_drop_of_a_buffer_that_waits_for_a_source_may_call_the_sink() {
+    let stop: fn(&Pipe) = |pipe| set_state(&pipe.get("sink"), gst::State::Ready);
+    let flush: fn(&Pipe) = |pipe| {
+        let sink_pad = pipe.pad("sink", "sink");
+        within("a flush", move || {
+            sink_pad.send_event(gst::event::FlushStart::new())
+        });
+    };
+    for then in [stop, flush] {
+        let name = context();
+        let pipe = Pipe::parse(&format!(
+            "ts-appsrc name=src context={name} ! ts-proxysink name=sink proxy-context={name}"
+        ));
+        pipe.play();
+        let (src, sink) = (pipe.get("src"), pipe.get("sink"));
+        let (dropped, told) = channel();
+        let buffer = gst::Buffer::from_slice(CallsBack {
+            element: sink.downgrade(),
+            dropped,
+            data: vec![0],
+        });
+        assert!(src.emit_by_name::<bool>("push-buffer", &[&buffer]));
+        drop(buffer);
+        eventually("it is taken", || {
+            src.property::<u64>("current-level-buffers") == 0
+        });
+        // What takes it pushes it in the same pass.
+        let place = threadbare_runtime::Context::find(&name).unwrap();
+        place.shards()[0].call(|_| ()).unwrap();
+        drop(place);
+        assert!(told.try_recv().is_err(), "it waits");
+        sink.set_locked_state(true);
+        then(&pipe);
+        told.recv_timeout(DEADLINE).expect("it is dropped");
+        sink.set_locked_state(false);
+    }
+}

@@ -98,6 +98,7 @@ fn calling_back(selector: &Selector, pts: gst::ClockTime) -> (gst::Buffer, Recei
     let mut buffer = gst::Buffer::from_slice(CallsBack {
         element: selector.rig.element.downgrade(),
         dropped,
+        data: b"data".to_vec(),
     });
     let inner = buffer.get_mut().unwrap();
     inner.set_pts(pts);

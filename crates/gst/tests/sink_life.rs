@@ -244,6 +244,12 @@ fn the_drop_of_a_buffer_may_call_the_element() {
         within("the end", move || feed.push_event(gst::event::Eos::new()));
     };
     let nothing: fn(&Rig) = |_| {};
+    let forget: fn(&Rig) = |rig| {
+        let element = rig.element.clone();
+        within("a property", move || {
+            element.set_property("enable-last-sample", false)
+        });
+    };
     let app = "ts-appsink sync=false async=false";
     let udp = "ts-udpsink clients=127.0.0.1:9";
     let cases = [
@@ -268,6 +274,12 @@ fn the_drop_of_a_buffer_may_call_the_element() {
             Paused,
             1,
             stop,
+        ),
+        (
+            format!("{udp} async=false sync=false enable-last-sample=true"),
+            Playing,
+            2,
+            forget,
         ),
         (udp.to_owned(), Paused, 1, play),
         (udp.to_owned(), Paused, 1, flush),
@@ -328,6 +340,7 @@ fn the_drop_of_a_buffer_may_call_the_element() {
                 let mut buffer = gst::Buffer::from_slice(CallsBack {
                     element: rig.element.downgrade(),
                     dropped: dropped.clone(),
+                    data: b"data".to_vec(),
                 });
                 buffer.get_mut().unwrap().set_pts(gst::ClockTime::ZERO);
                 let result = rig.push_aside(buffer);

@@ -679,6 +679,83 @@ fn a_flush_drops_whole_buffers_only() {
     last.recv_timeout(DEADLINE).expect("the push ends").unwrap();
 }
 
+/// The rest of a buffer that was begun before a flush is not dropped under a lock of the element.
+#[test]
+fn the_drop_of_a_flushed_buffer_may_call_a_client_sink() {
+    for is_read in [true, false] {
+        let (listener, _) = listener();
+        let (rig, mut server) = calling(&listener, "");
+        let (dropped, told) = channel();
+        let data = pattern(8 << 20);
+        let size = data.len();
+        let big = gst::Buffer::from_slice(CallsBack {
+            element: rig.element.downgrade(),
+            dropped,
+            data,
+        });
+        let pushing = rig.push_aside(big);
+        eventually("a part is sent", || stat(&rig.element, "bytes-served") > 0);
+        rig.feed.push_event(gst::event::FlushStart::new());
+        let _ = pushing.recv_timeout(DEADLINE).expect("the push ends");
+        rig.feed.push_event(gst::event::FlushStop::new(true));
+        if is_read {
+            rig.open_segment();
+            let last = rig.push_aside(numbered(9));
+            within("the rest", move || {
+                server.read_exact(&mut vec![0; size + 4]).unwrap();
+            });
+            last.recv_timeout(DEADLINE).expect("the push ends").unwrap();
+        } else {
+            rig.to(gst::State::Ready);
+        }
+        told.recv_timeout(DEADLINE).expect("it is dropped");
+    }
+}
+
+/// Pushes another buffer when it is dropped.
+struct PushesOn {
+    feed: gst::Pad,
+    data: Vec<u8>,
+}
+
+impl AsRef<[u8]> for PushesOn {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl Drop for PushesOn {
+    fn drop(&mut self) {
+        let _ = self.feed.push(numbered(9));
+    }
+}
+
+/// What a client has taken is not dropped under its lock.
+#[test]
+fn the_drop_of_a_sent_buffer_may_push_into_a_server_sink() {
+    let rig = Rig::new(
+        &format!(
+            "ts-tcpserversink host=127.0.0.1 port=0 async=false sync=false context={}",
+            context()
+        ),
+        gst::State::Playing,
+    );
+    let port = rig.element.property::<i32>("current-port") as u16;
+    let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    client.set_read_timeout(Some(DEADLINE)).unwrap();
+    eventually("it is there", || stat(&rig.element, "clients") == 1);
+    let data = pattern(8 << 20);
+    let mut got = vec![0; data.len() + 4];
+    let feed = rig.feed.clone();
+    rig.push(gst::Buffer::from_slice(PushesOn { feed, data }))
+        .unwrap();
+    let got = within("all", move || {
+        client.read_exact(&mut got).unwrap();
+        got
+    });
+    assert_eq!(got[got.len() - 4..], packet(9));
+}
+
 #[test]
 fn stock_and_own_tcp_elements_are_peers_both_ways() {
     let stock = Pipe::parse(

@@ -173,13 +173,17 @@ impl Hub {
 
     /// The sink starts or stops accepting data. Stopping releases waiting threads.
     fn open(&self, is_open: bool) {
-        {
+        let discarded = {
             let mut state = self.state();
             state.is_open = is_open;
-            state.held.clear();
-            state.sticky.clear();
             state.wake(OUTLETS);
-        }
+            (
+                std::mem::take(&mut state.held),
+                std::mem::take(&mut state.sticky),
+            )
+        };
+        // Not under the lock: who owns a buffer's memory may call the sink.
+        drop(discarded);
         // A thread that waits for room in a stalled outlet is released by its queue.
         for outlet in self.outlets().iter() {
             outlet.items.shut(!is_open);
@@ -351,11 +355,14 @@ impl Hub {
                 outlet.end_flush(event.clone())
             };
         }
-        let mut state = self.state();
-        state.held.clear();
-        state
-            .sticky
-            .retain(|e| !matches!(e.type_(), gst::EventType::Segment | gst::EventType::Eos));
+        let discarded = {
+            let mut state = self.state();
+            state
+                .sticky
+                .retain(|e| !matches!(e.type_(), gst::EventType::Segment | gst::EventType::Eos));
+            std::mem::take(&mut state.held)
+        };
+        drop(discarded);
         passed
     }
 }

@@ -225,6 +225,11 @@ pub trait PropertyGroup {
     fn set(&mut self, name: &str, value: &gst::glib::Value) -> bool;
     /// Reads one. `None`: not of this group.
     fn get(&self, name: &str) -> Option<gst::glib::Value>;
+    /// What a set has removed. It is dropped after the unlock: the drop of a sample calls whoever owns its memory, who may
+    /// read the group.
+    fn take_discarded(&mut self) -> Option<gst::Sample> {
+        None
+    }
 }
 
 /// The specifications of the group that `field` leads to.
@@ -238,7 +243,12 @@ pub fn set_of_group(
     spec: &gst::glib::ParamSpec,
     value: &gst::glib::Value,
 ) -> bool {
-    lock(group).set(spec.name(), value)
+    let mut locked = lock(group);
+    let is_of_group = locked.set(spec.name(), value);
+    let discarded = locked.take_discarded();
+    drop(locked);
+    drop(discarded);
+    is_of_group
 }
 
 /// Reads a property. `None`: not of this group.

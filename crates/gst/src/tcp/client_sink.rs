@@ -119,6 +119,16 @@ struct Begun {
     is_flushed: bool,
 }
 
+impl Begun {
+    /// The sink drops the buffer after the unlock, this the rest, under the lock: the rest has a memory of its own.
+    fn outlive_flush(&mut self) {
+        self.is_flushed = true;
+        if let Ok(copy) = self.buffer.copy_deep() {
+            self.buffer = copy;
+        }
+    }
+}
+
 impl Writer {
     /// Writes on. `None`: all of it is written.
     fn write(&self, mut begun: Begun) -> Option<Begun> {
@@ -161,7 +171,7 @@ impl Renderer for Writer {
 
     fn flush(&mut self) {
         match &mut self.begun {
-            Some(begun) if begun.written > 0 => begun.is_flushed = true,
+            Some(begun) if begun.written > 0 => begun.outlive_flush(),
             _ => self.begun = None,
         }
     }
@@ -434,7 +444,9 @@ impl SinkElement for Imp {
             caller.remove();
         }
         *lock(&self.link.stage) = Stage::Idle;
-        self.sink().with_renderer(|writer| writer.begun = None);
+        let begun = self.sink().with_renderer(|writer| writer.begun.take());
+        // Not under the sink's lock: who owns its memory may call the element.
+        drop(begun);
     }
 }
 

@@ -106,11 +106,12 @@ impl Out {
         self.queue.push_back(buffer);
     }
 
-    fn pop(&mut self) {
-        if let Some(buffer) = self.queue.pop_front() {
-            self.bytes -= buffer.size() as u64;
-        }
+    /// The first one is done with. It is not to be dropped under the lock: who owns its memory may call the element.
+    fn pop(&mut self) -> Option<gst::Buffer> {
         self.written = 0;
+        let buffer = self.queue.pop_front()?;
+        self.bytes -= buffer.size() as u64;
+        Some(buffer)
     }
 
     /// Whether another buffer is more than a client may be behind. One buffer is always taken, however large it is.
@@ -121,6 +122,15 @@ impl Out {
         let has_too_many = buffers_max.is_ok_and(|max| self.queue.len() >= max.max(1));
         !self.queue.is_empty() && (has_too_many || bytes_max > 0 && bytes > bytes_max)
     }
+}
+
+/// How far the queue of a client was written.
+enum Written {
+    All,
+    /// The socket takes no more now.
+    Full,
+    /// The connection is broken.
+    Broken,
 }
 
 impl Client {
@@ -136,43 +146,48 @@ impl Client {
         if !is_first {
             return true;
         }
-        let is_fine = self.write(clients, &mut out);
-        if is_fine && !out.queue.is_empty() {
+        drop(out);
+        let written = self.write(clients);
+        if matches!(written, Written::Full) {
             // The agent waits for room.
-            drop(out);
             self.wake();
         }
-        is_fine
+        !matches!(written, Written::Broken)
     }
 
-    /// Writes as much as the socket takes. `false`: the connection is broken.
-    fn write(&self, clients: &Clients, out: &mut Out) -> bool {
-        while let Some(buffer) = out.queue.front() {
-            let Ok(map) = buffer.map_readable() else {
-                out.pop();
-                continue;
-            };
-            let rest = &map[out.written.min(map.len())..];
-            let result = if rest.is_empty() {
-                Ok(0)
-            } else {
-                (&self.stream).write(rest)
-            };
-            match result {
+    /// Writes as much as the socket takes.
+    fn write(&self, clients: &Clients) -> Written {
+        loop {
+            match self.write_first(clients) {
+                Ok(done) => drop(done),
+                Err(written) => return written,
+            }
+        }
+    }
+
+    /// Writes the first buffer. `Ok`: that is done with, and dropped by the caller.
+    fn write_first(&self, clients: &Clients) -> Result<Option<gst::Buffer>, Written> {
+        let mut out = lock(&self.out);
+        let out = &mut *out;
+        let Some(buffer) = out.queue.front() else {
+            return Err(Written::All);
+        };
+        let Ok(map) = buffer.map_readable() else {
+            return Ok(out.pop());
+        };
+        while out.written < map.len() {
+            match (&self.stream).write(&map[out.written..]) {
                 Ok(bytes) => {
                     clients.bytes.fetch_add(bytes as u64, Relaxed);
                     out.written += bytes;
-                    if out.written >= map.len() {
-                        drop(map);
-                        out.pop();
-                    }
                 }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return true,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(Written::Full),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(_) => return false,
+                Err(_) => return Err(Written::Broken),
             }
         }
-        true
+        drop(map);
+        Ok(out.pop())
     }
 
     fn wake(&self) {
@@ -228,17 +243,10 @@ impl ClientAgent {
         if matches!(ready, Ready::Io(_)) && self.watched == Some(Interest::Read) && !self.listen() {
             return false;
         }
-        let has_more = {
-            let mut out = lock(&self.client.out);
-            if !self.client.write(&self.clients, &mut out) {
-                return false;
-            }
-            !out.queue.is_empty()
-        };
-        let interest = if has_more {
-            Interest::Write
-        } else {
-            Interest::Read
+        let interest = match self.client.write(&self.clients) {
+            Written::All => Interest::Read,
+            Written::Full => Interest::Write,
+            Written::Broken => return false,
         };
         self.watch(cx, interest)
     }
@@ -529,7 +537,9 @@ impl SinkElement for Imp {
 
     fn notice_event(&self, event: &gst::Event) {
         if let gst::EventView::Caps(caps) = event.view() {
-            *lock(&self.clients().header) = stream_header(caps.caps());
+            let header = stream_header(caps.caps());
+            let before = std::mem::replace(&mut *lock(&self.clients().header), header);
+            drop(before);
         }
     }
 }

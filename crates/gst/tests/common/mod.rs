@@ -696,11 +696,12 @@ pub fn goes_up_and_down(rig: &Rig, carries: impl Fn()) {
 pub struct CallsBack {
     pub element: gst::glib::WeakRef<gst::Element>,
     pub dropped: std::sync::mpsc::Sender<()>,
+    pub data: Vec<u8>,
 }
 
 impl AsRef<[u8]> for CallsBack {
     fn as_ref(&self) -> &[u8] {
-        b"data"
+        &self.data
     }
 }
 

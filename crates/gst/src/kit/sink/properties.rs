@@ -120,12 +120,7 @@ impl PropertyGroup for SyncProperties {
             "processing-deadline" => state.processing_deadline_ns.store(ns(), Relaxed),
             "qos" => state.qos.store(on(), Relaxed),
             "throttle-time" => state.throttle_ns.store(ns(), Relaxed),
-            "enable-last-sample" => {
-                state.keeps_last.store(on(), Relaxed);
-                if !on() {
-                    state.forget_last();
-                }
-            }
+            "enable-last-sample" => state.keeps_last.store(on(), Relaxed),
             _ => return false,
         }
         true
@@ -147,6 +142,13 @@ impl PropertyGroup for SyncProperties {
             _ => return None,
         })
     }
+
+    fn take_discarded(&mut self) -> Option<gst::Sample> {
+        match self.0.keeps_last() {
+            true => None,
+            false => lock(&self.0.last).take(),
+        }
+    }
 }
 
 impl PropertyGroup for LiveSyncProperties {
@@ -160,6 +162,10 @@ impl PropertyGroup for LiveSyncProperties {
 
     fn get(&self, name: &str) -> Option<glib::Value> {
         self.0.get(name)
+    }
+
+    fn take_discarded(&mut self) -> Option<gst::Sample> {
+        self.0.take_discarded()
     }
 }
 
