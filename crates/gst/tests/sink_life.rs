@@ -111,8 +111,8 @@ fn an_end_without_data_ends_the_waits_in_paused() {
 /// Without the clock, the position is that of the data rendered last, in stream time; after the end, that of its end.
 #[test]
 fn the_position_without_a_clock_is_that_of_the_last_data() {
-    let positions = |factory: &str| {
-        let line = format!("{factory} sync=false async=false");
+    let positions = |factory: &str, sync: bool| {
+        let line = format!("{factory} sync={sync} async=false");
         let rig = Rig::without_stream(&line, gst::State::Playing);
         assert!(rig.feed.push_event(gst::event::StreamStart::new("a")));
         let position = || rig.element.query_position::<gst::ClockTime>();
@@ -140,12 +140,60 @@ fn the_position_without_a_clock_is_that_of_the_last_data() {
         seen.push(position());
         seen
     };
+    for sync in [false, true] {
+        let stock = positions("fakesink", sync);
+        assert_eq!(stock[0], Some(7 * S));
+        for ours in [
+            "ts-udpsink clients=127.0.0.1:9",
+            "ts-appsink wait-on-eos=false",
+        ] {
+            assert_eq!(positions(ours, sync), stock, "{ours} sync={sync}");
+        }
+    }
+}
+
+/// In PAUSED, the position is that at which the clock stood still, not the end of the data that has been rendered.
+#[test]
+fn the_position_in_paused_is_where_the_clock_stopped() {
+    let positions = |sink: &str| {
+        let pipe = Pipe::parse(&format!(
+            "appsrc name=src format=time handle-segment-change=true ! {sink} name=sink sync=true"
+        ));
+        let clock = gst_check::TestClock::with_start_time(100 * S);
+        pipe.0.use_clock(Some(&clock));
+        let (src, element) = (pipe.get("src"), pipe.get("sink"));
+        let mut segment = gst::FormattedSegment::<gst::ClockTime>::new();
+        segment.set_start(50 * S);
+        segment.set_time(7 * S);
+        pipe.0.set_state(gst::State::Paused).unwrap();
+        for n in 0..3 {
+            let mut buffer = timed(n, (50 + 4 * u64::from(n)) * S);
+            buffer.make_mut().set_duration(4 * S);
+            let sample = gst::Sample::builder().buffer(&buffer).segment(&segment);
+            let _: gst::FlowReturn = src.emit_by_name("push-sample", &[&sample.build()]);
+        }
+        pipe.to(gst::State::Paused);
+        let mut seen = Vec::new();
+        let mut look = || seen.push(element.query_position::<gst::ClockTime>());
+        look();
+        // Within the first buffer, at its end and behind that.
+        for (play_s, ids) in [(1, 2), (4, 1), (1, 1)] {
+            pipe.to(gst::State::Playing);
+            for _ in 0..ids {
+                awaited(&clock);
+                if clock.next_entry_time().unwrap() <= clock.time() {
+                    clock.process_next_clock_id();
+                }
+            }
+            clock.set_time(clock.time() + play_s * S);
+            look();
+            pipe.to(gst::State::Paused);
+            look();
+        }
+        seen
+    };
     let stock = positions("fakesink");
-    assert_eq!(stock[0], Some(7 * S));
-    for ours in [
-        "ts-udpsink clients=127.0.0.1:9",
-        "ts-appsink wait-on-eos=false",
-    ] {
+    for ours in ["ts-appsink max-buffers=0", "ts-udpsink clients=127.0.0.1:9"] {
         assert_eq!(positions(ours), stock, "{ours}");
     }
 }
@@ -224,6 +272,58 @@ fn a_late_list_counts_as_the_stock_sink_counts_it() {
     for throttle in ["", "throttle-time=1000000000"] {
         let stock = told("multiudpsink", throttle);
         assert_eq!(told("ts-udpsink", throttle), stock, "{throttle}");
+    }
+}
+
+/// Late data is dropped, but one buffer a second is rendered however late, and the application is warned. A buffer is late from its end on.
+#[test]
+fn of_late_data_one_buffer_a_second_is_rendered_all_the_same() {
+    let rendered = |sink: &str, (late, step_ms, duration_ms): (gst::ClockTime, u64, u64)| {
+        let line = format!("{sink} name=sink sync=true async=false max-lateness=5000000000");
+        let rig = Rig::without_stream(&line, gst::State::Ready);
+        let clock = gst::SystemClock::obtain();
+        rig.element.set_clock(Some(&clock)).unwrap();
+        rig.element.set_base_time(clock.time() - late);
+        rig.to(gst::State::Playing);
+        rig.open_stream();
+        let mut seen = Vec::new();
+        for n in 0..12_u32 {
+            // A flush forgets what was rendered.
+            if n == 9 {
+                rig.feed.push_event(gst::event::FlushStart::new());
+                rig.feed.push_event(gst::event::FlushStop::new(false));
+                rig.open_segment();
+            }
+            let mut buffer = timed(n, u64::from(n) * step_ms * gst::ClockTime::MSECOND);
+            if duration_ms > 0 {
+                let duration = duration_ms * gst::ClockTime::MSECOND;
+                buffer.make_mut().set_duration(duration);
+            }
+            let before = stat(&rig.element, "dropped");
+            rig.push(buffer).unwrap();
+            let warning = rig.bus.pop_filtered(&[gst::MessageType::Warning]);
+            let is_dropped = stat(&rig.element, "dropped") > before;
+            seen.push((is_dropped, warning.is_some()));
+        }
+        seen
+    };
+    let late = 100 * S;
+    for case in [
+        (late, 300, 0),
+        (late, 300, 300),
+        (late, 1000, 0),
+        (late, 1001, 1001),
+        // Its end is not that late.
+        (20 * S, 10, 19_000),
+        (20 * S, 10, 1000),
+    ] {
+        let stock = rendered("fakesink", case);
+        for ours in [
+            "ts-udpsink clients=127.0.0.1:9",
+            "ts-udpsink clients=127.0.0.1:9 qos=true",
+        ] {
+            assert_eq!(rendered(ours, case), stock, "{ours} {case:?}");
+        }
     }
 }
 

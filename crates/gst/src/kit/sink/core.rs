@@ -50,7 +50,7 @@ pub(super) struct Timing {
     pub(super) sync: bool,
     /// Added to the time of each item: the latency of the pipeline and the offset, less the delay of the renderer.
     pub(super) delay_ns: i64,
-    /// Data later than this is dropped.
+    /// Data whose end is later than this is dropped.
     pub(super) max_lateness_ns: Option<u64>,
 }
 
@@ -146,6 +146,8 @@ pub(super) struct SinkCore<D, E> {
     is_past_end: bool,
     /// The renderer has begun with the first item, and waits for room: the time of the item has been.
     has_begun: bool,
+    /// Begin of the data rendered last, and of the first.
+    rendered_ns: Option<u64>,
     rendered: u64,
     dropped: u64,
     /// Removed, and not to be dropped under the lock.
@@ -163,6 +165,7 @@ impl<D, E> Default for SinkCore<D, E> {
             end_ns: None,
             is_past_end: false,
             has_begun: false,
+            rendered_ns: None,
             rendered: 0,
             dropped: 0,
             discarded: Discarded::default(),
@@ -295,7 +298,11 @@ impl<D, E> SinkCore<D, E> {
                 match lateness_ns {
                     _ if self.has_begun => Next::Render(data, lateness_ns),
                     Some(early_ns) if early_ns < 0 => Next::until(now_ns, early_ns),
-                    Some(late_ns) if timing.is_too_late(late_ns) => Next::Drop(data, lateness_ns),
+                    Some(late_ns)
+                        if timing.is_too_late(late_ns, *when) && !self.is_overdue(*when) =>
+                    {
+                        Next::Drop(data, lateness_ns)
+                    }
                     _ => Next::Render(data, lateness_ns),
                 }
             }
@@ -310,6 +317,21 @@ impl<D, E> SinkCore<D, E> {
         }
     }
 
+    /// Nothing was rendered for so long that data is rendered however late, as by the stock sinks: the user is to see something.
+    fn is_overdue(&self, when: When) -> bool {
+        let since_ns = |(begin_ns, last_ns): (u64, u64)| begin_ns.saturating_sub(last_ns);
+        let passed_ns = when.begin_ns().zip(self.rendered_ns).map(since_ns);
+        passed_ns.is_some_and(|ns| ns > LATE_ONLY_NS_MAX)
+    }
+
+    /// Whether the first item, with this lateness, is rendered for that reason only.
+    pub(super) fn is_rendered_late(&self, timing: &Timing, lateness_ns: Option<i64>) -> bool {
+        let (Some(Item::Data(_, when)), Some(late_ns)) = (self.items.front(), lateness_ns) else {
+            return false;
+        };
+        timing.is_too_late(late_ns, *when) && self.is_overdue(*when)
+    }
+
     /// The first item is rendered, dropped (`is_dropped`) or otherwise done with.
     #[inline]
     pub(super) fn finish(&mut self, is_dropped: bool) {
@@ -321,6 +343,9 @@ impl<D, E> SinkCore<D, E> {
         match &item {
             &Item::Data(_, when) => {
                 self.reach(when);
+                if !is_dropped || self.rendered_ns.is_none() {
+                    self.rendered_ns = when.begin_ns().or(self.rendered_ns);
+                }
                 if is_dropped {
                     self.dropped += 1;
                 } else {
@@ -471,6 +496,7 @@ impl<D, E> SinkCore<D, E> {
     }
 
     fn begin_stream(&mut self) {
+        self.rendered_ns = None;
         self.stream = Stream::Open;
         self.end_ns = None;
     }
@@ -507,9 +533,15 @@ impl Timing {
         Some(now_ns.saturating_sub(due_ns))
     }
 
-    fn is_too_late(&self, late_ns: i64) -> bool {
-        self.max_lateness_ns
-            .is_some_and(|max_ns| late_ns.unsigned_abs() > max_ns)
+    /// Data with a duration is late after its end.
+    fn is_too_late(&self, late_ns: i64, when: When) -> bool {
+        let span_ns = match when {
+            When::At { begin_ns, end_ns } => end_ns - begin_ns,
+            When::Now | When::Never => 0,
+        };
+        self.max_lateness_ns.is_some_and(|max_ns| {
+            late_ns > 0 && late_ns.unsigned_abs() > max_ns.saturating_add(span_ns)
+        })
     }
 }
 
@@ -519,6 +551,9 @@ impl<D, E> Next<'_, D, E> {
         Next::Until(due_ns.max(0).unsigned_abs())
     }
 }
+
+/// As the stock sinks have it.
+const LATE_ONLY_NS_MAX: u64 = 1_000_000_000;
 
 fn signed(ns: u64) -> i64 {
     i64::try_from(ns).unwrap_or(i64::MAX)
@@ -653,8 +688,9 @@ mod tests {
         };
         core.handle_item(Item::Data(1, at(10, 20))).unwrap();
         assert_eq!(core.next(&timing, Some(50)), Next::Until(110));
-        assert_eq!(core.next(&timing, Some(115)), Next::Render(&1, Some(5)));
-        assert_eq!(core.next(&timing, Some(116)), Next::Drop(&1, Some(6)));
+        // It ends 10 later than it begins.
+        assert_eq!(core.next(&timing, Some(125)), Next::Render(&1, Some(15)));
+        assert_eq!(core.next(&timing, Some(126)), Next::Drop(&1, Some(16)));
         assert_eq!(core.next(&timing, None), Next::Render(&1, None));
         core.finish(true);
         core.handle_item(Item::Data(2, When::Never)).unwrap();

@@ -81,8 +81,14 @@ impl<R: Renderer> Shared<R> {
                         core.handle_begun();
                         return (Advanced::Waits(obstacle), state);
                     }
+                    let is_overdue = core.is_rendered_late(&timing, lateness_ns);
                     let told;
                     (told, state) = self.finish_rendered(state, lateness_ns, now_ns);
+                    if is_overdue {
+                        drop(state);
+                        self.warn_of_lateness(timing.max_lateness_ns);
+                        state = self.lock();
+                    }
                     if let Err(error) = told {
                         return (Advanced::Failed(error), state);
                     }

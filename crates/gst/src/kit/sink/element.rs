@@ -256,16 +256,17 @@ impl<R: Renderer> Sink<R> {
         self.0.lock().core.is_prerolling()
     }
 
-    /// Stream time: while it plays by the clock, else that of the data rendered last.
+    /// Stream time: by the clock, which stands still in PAUSED; without a clock, that of the data rendered last.
     fn position(&self) -> Option<gst::ClockTime> {
         let state = self.0.lock();
         let timing = self.0.timing(&state);
         let has_ended = state.core.has_ended();
-        if timing.sync
-            && state.core.is_playing()
-            && !has_ended
-            && let Some(now_ns) = state.time.now_ns()
-        {
+        let now_ns = match timing.sync && !has_ended {
+            true if state.core.is_playing() => state.time.now_ns(),
+            true => self.paused_ns(),
+            false => None,
+        };
+        if let Some(now_ns) = now_ns {
             let now_ns = now_ns.max(0).unsigned_abs();
             let running = gst::ClockTime::from_nseconds(now_ns.saturating_sub(state.latency_ns));
             return state.position.at_running(running);
@@ -277,6 +278,13 @@ impl<R: Renderer> Sink<R> {
         };
         let (begin, end) = state.position.span().or_else(of_waiting)?;
         // As in the stock sinks.
-        Some(if has_ended || timing.sync { end } else { begin })
+        Some(if has_ended { end } else { begin })
+    }
+
+    /// Running time at the begin of the pause, if it went by a clock.
+    fn paused_ns(&self) -> Option<i64> {
+        let element = self.0.element.upgrade()?;
+        element.clock()?;
+        i64::try_from(element.start_time()?.nseconds()).ok()
     }
 }

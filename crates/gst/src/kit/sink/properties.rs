@@ -181,7 +181,7 @@ fn specs(is_live: bool) -> Vec<glib::ParamSpec> {
             .mutable_playing()
             .build(),
         glib::ParamSpecInt64::builder("max-lateness")
-            .blurb("Drop buffers that are later than this, ns; -1: none")
+            .blurb("Drop buffers whose end is later than this, ns, but for one a second; -1: none")
             .minimum(-1)
             .default_value(-1)
             .mutable_playing()

@@ -98,6 +98,21 @@ impl<R: Renderer> Shared<R> {
         pad.push_event(event.timestamp(begin).build());
     }
 
+    /// Data is rendered although it is too late, since nothing else was for a second.
+    pub(super) fn warn_of_lateness(&self, max_ns: Option<u64>) {
+        if let Some(element) = self.element.upgrade() {
+            gst::element_warning!(
+                element,
+                gst::CoreError::Clock,
+                ("Data is dropped, since it comes too late."),
+                [
+                    "nothing has come within max-lateness={} ns for a second: upstream or this computer is too slow, or timestamps are wrong",
+                    max_ns.unwrap_or_default()
+                ]
+            );
+        }
+    }
+
     /// With `qos`: the application is told about dropped data. `counts`: rendered and dropped.
     pub(super) fn post_drop(&self, report: Option<Report>, (rendered, dropped): (u64, u64)) {
         let Some(report) = report else { return };
