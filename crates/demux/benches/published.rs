@@ -15,6 +15,7 @@
 //! measured.
 //!
 //! `cargo bench -p threadbare-demux --bench published -- [--messages N] [--rounds N] [--json]`
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads a clock")]
 
 use std::collections::HashMap;
 use std::convert::Infallible;

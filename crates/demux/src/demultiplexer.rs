@@ -16,11 +16,11 @@ use std::task::{Context, Poll, Waker};
 use futures_core::Stream;
 use futures_sink::Sink;
 
-use crate::builder::{Deadline, Duplicates, Handler, Settings, Verdict};
 use crate::handle::{Control, Handle};
 use crate::link::{Link, Place};
 use crate::order::{Change, Order, Service, Target};
 use crate::route::Route;
+use crate::settings::{Deadline, Duplicates, Handler, Settings, Verdict};
 use crate::signals::{OrdersWaker, Signals};
 use crate::slot::{Offer, Progress};
 use crate::slots::Slots;

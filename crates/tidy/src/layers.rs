@@ -36,7 +36,14 @@ pub struct Rule {
 }
 
 /// Crates for applications, with no place in a plugin that other applications load.
-const APPLICATION_ONLY: &[&str] = &["anyhow", "clap", "miette", "toml", "tracing-subscriber"];
+const APPLICATION_ONLY: &[&str] = &[
+    "anyhow",
+    "clap",
+    "miette",
+    "tokio",
+    "toml",
+    "tracing-subscriber",
+];
 
 /// The table. A crate that is not in it fails the test: its place is to be decided, not drifted into.
 pub const RULES: &[Rule] = &[

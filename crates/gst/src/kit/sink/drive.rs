@@ -82,13 +82,9 @@ impl<R: Renderer> Shared<R> {
                         return (Advanced::Waits(obstacle), state);
                     }
                     let is_overdue = core.is_rendered_late(&timing, lateness_ns);
+                    let overdue_ns = timing.max_lateness_ns.filter(|_| is_overdue);
                     let told;
-                    (told, state) = self.finish_rendered(state, lateness_ns, now_ns);
-                    if is_overdue {
-                        drop(state);
-                        self.warn_of_lateness(timing.max_lateness_ns);
-                        state = self.lock();
-                    }
+                    (told, state) = self.finish_rendered(state, (lateness_ns, overdue_ns), now_ns);
                     if let Err(error) = told {
                         return (Advanced::Failed(error), state);
                     }
@@ -146,7 +142,7 @@ impl<R: Renderer> Shared<R> {
     fn finish_rendered<'a>(
         &'a self,
         mut state: Locked<'a, State<R>>,
-        lateness_ns: Option<i64>,
+        (lateness_ns, overdue_ns): (Option<i64>, Option<u64>),
         now_ns: Option<i64>,
     ) -> (Result<(), gst::FlowError>, Locked<'a, State<R>>) {
         if self.sync.keeps_last()
@@ -158,11 +154,14 @@ impl<R: Renderer> Shared<R> {
         let report = self.report(&mut state, lateness_ns, now_ns);
         state.finish(false);
         state.wake(RENDERED);
-        if report.is_none() && self.after.get().is_none() {
+        if report.is_none() && overdue_ns.is_none() && self.after.get().is_none() {
             return (Ok(()), state);
         }
         drop(state);
         self.send_report(report);
+        if let Some(max_ns) = overdue_ns {
+            self.warn_of_lateness(max_ns);
+        }
         (self.tell(), self.lock())
     }
 

@@ -99,15 +99,14 @@ impl<R: Renderer> Shared<R> {
     }
 
     /// Data is rendered although it is too late, since nothing else was for a second.
-    pub(super) fn warn_of_lateness(&self, max_ns: Option<u64>) {
+    pub(super) fn warn_of_lateness(&self, max_ns: u64) {
         if let Some(element) = self.element.upgrade() {
             gst::element_warning!(
                 element,
                 gst::CoreError::Clock,
                 ("Data is dropped, since it comes too late."),
                 [
-                    "nothing has come within max-lateness={} ns for a second: upstream or this computer is too slow, or timestamps are wrong",
-                    max_ns.unwrap_or_default()
+                    "nothing has come within max-lateness={max_ns} ns for a second: upstream or this computer is too slow, or timestamps are wrong"
                 ]
             );
         }
