@@ -25,7 +25,7 @@ use crate::signals::{OrdersWaker, Signals};
 use crate::slot::{Offer, Progress};
 use crate::slots::Slots;
 use crate::statistics::{End, Report, Statistics};
-use crate::table::{Found, Places, Table};
+use crate::table::{Found, Table};
 
 /// Takes messages from a stream to the sinks of their keys. A future: run it as a task, or await it.
 ///
@@ -508,8 +508,7 @@ where
                 is_guarded,
             } => self.subscribe(target, sink, service, (link, is_guarded)),
             Change::Unsubscribe(target) => {
-                let places = self.table.places(&target).cloned();
-                for index in places.map(Places::into_vec).unwrap_or_default() {
+                for index in self.table.places(&target) {
                     self.retire(index, CLOSING_MAX);
                 }
             }
@@ -530,15 +529,14 @@ where
         (link, is_guarded): (Arc<Link>, bool),
     ) {
         let lacks_clock = service.limit.is_some() && self.settings.clock.is_none();
-        let is_taken = self.settings.copy.is_none() && self.table.places(&target).is_some();
+        let is_taken = self.settings.copy.is_none() && self.table.has(&target);
         let is_refused = is_taken && self.settings.duplicates == Duplicates::Refuse;
         if self.input.is_none() || lacks_clock || is_refused {
             link.refuse();
             return;
         }
         if is_taken {
-            let places = self.table.places(&target).cloned();
-            for index in places.map(Places::into_vec).unwrap_or_default() {
+            for index in self.table.places(&target) {
                 self.retire(index, CLOSING_MAX);
             }
         }

@@ -45,6 +45,10 @@ pub(crate) struct Slot<K, M, S> {
     pub(crate) is_closing: bool,
     /// A guard reads the link.
     pub(crate) is_guarded: bool,
+    /// Whether `service` has one, in the cache.
+    has_limit: bool,
+    /// Whether `waiting` has any, in the cache.
+    has_waiting: bool,
     overflows_in_row: u32,
     statistics: SinkStatistics,
     waker: Waker,
@@ -76,6 +80,8 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
             needs_flush: false,
             is_closing: false,
             is_guarded: false,
+            has_limit: service.limit.is_some(),
+            has_waiting: false,
             overflows_in_row: 0,
             statistics: SinkStatistics::default(),
             waker: Waker::from(signal.clone()),
@@ -100,7 +106,8 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
     /// Offers a message that is not one of those that wait here. On `Blocked`, to be called again when the sink is woken.
     #[inline]
     pub(crate) fn offer(&mut self, message: M, now_ns: u64) -> Offer<M, S::Error> {
-        if let Some(limit) = &self.service.limit
+        if self.has_limit
+            && let Some(limit) = &self.service.limit
             && !self.schedule.admits(limit, now_ns)
         {
             self.statistics.limited += 1;
@@ -112,7 +119,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
     /// The same for one that has passed the limit before.
     #[inline]
     pub(crate) fn offer_admitted(&mut self, message: M) -> Offer<M, S::Error> {
-        if self.waiting.is_empty() {
+        if !self.has_waiting {
             match self.poll_ready() {
                 Poll::Ready(Ok(())) => {
                     return match self.send(message) {
@@ -129,7 +136,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
 
     fn keep(&mut self, message: M) -> Offer<M, S::Error> {
         if self.waiting.len() < self.service.buffer {
-            self.waiting.push_back(message);
+            self.push(message);
             return Offer::Waits;
         }
         match self.service.policy {
@@ -158,6 +165,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
     /// One more waits, whatever the limits.
     pub(crate) fn push(&mut self, message: M) {
         self.waiting.push_back(message);
+        self.has_waiting = true;
     }
 
     #[inline]
@@ -199,6 +207,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
             let Some(message) = self.waiting.pop_front() else {
                 break;
             };
+            self.has_waiting = !self.waiting.is_empty();
             if let Err(error) = ready.and_then(|()| self.send(message)) {
                 return (delivered, Some(error));
             }

@@ -6,36 +6,27 @@ use std::hash::Hash;
 use crate::hash::Seeded;
 use crate::order::Target;
 
-/// The places of a key's sinks; more than one only where messages may be copied.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Places {
-    One(usize),
-    Many(Vec<usize>),
-}
+/// The place of a key's sink, or which list has the places of its sinks: small, as thousands of them are to stay in the cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Places(u32);
 
 impl Places {
-    fn add(&mut self, place: usize) {
-        match self {
-            Places::One(first) => *self = Places::Many(vec![*first, place]),
-            Places::Many(places) => places.push(place),
-        }
+    const IS_LIST: u32 = 1 << 31;
+
+    fn one(place: usize) -> Self {
+        Places(u32::try_from(place).map_or(u32::MAX >> 1, |place| place & !Self::IS_LIST))
     }
 
-    /// `None`: none is left.
-    fn without(self, place: usize) -> Option<Places> {
-        let mut places = self.into_vec();
-        places.retain(|other| *other != place);
-        match places[..] {
-            [] => None,
-            [one] => Some(Places::One(one)),
-            _ => Some(Places::Many(places)),
-        }
+    fn list(list: usize) -> Self {
+        Places(Self::one(list).0 | Self::IS_LIST)
     }
 
-    pub(crate) fn into_vec(self) -> Vec<usize> {
-        match self {
-            Places::One(place) => vec![place],
-            Places::Many(places) => places,
+    #[inline]
+    fn get(self) -> Result<usize, usize> {
+        let number = (self.0 & !Self::IS_LIST) as usize;
+        match self.0 & Self::IS_LIST {
+            0 => Ok(number),
+            _ => Err(number),
         }
     }
 }
@@ -43,6 +34,9 @@ impl Places {
 pub(crate) struct Table<K> {
     keys: HashMap<K, Places, Seeded>,
     unmatched: Option<Places>,
+    /// Of keys with several sinks, only where messages may be copied.
+    lists: Vec<Vec<usize>>,
+    free: Vec<usize>,
     /// The key that was looked for last, if it has one sink: messages of a key often come together.
     last: Option<(K, usize)>,
 }
@@ -52,6 +46,8 @@ impl<K: Clone + Eq + Hash> Table<K> {
         Table {
             keys: HashMap::with_hasher(Seeded::new(seed)),
             unmatched: None,
+            lists: Vec::new(),
+            free: Vec::new(),
             last: None,
         }
     }
@@ -59,77 +55,138 @@ impl<K: Clone + Eq + Hash> Table<K> {
     /// The sinks of a message with this key.
     #[inline]
     pub(crate) fn find(&mut self, key: Option<K>) -> Option<Found<'_>> {
-        let Some(key) = key else {
-            return self.unmatched.as_ref().map(Found::of);
-        };
-        if let Some((last, place)) = &self.last
-            && *last == key
+        if let (Some(key), Some((last, place))) = (&key, &self.last)
+            && last == key
         {
             return Some(Found::One(*place));
         }
-        match self.keys.get(&key) {
-            Some(Places::One(place)) => {
-                let place = *place;
+        let of_key = key.as_ref().and_then(|key| self.keys.get(key).copied());
+        match (of_key.or(self.unmatched)?.get(), key) {
+            (Ok(place), Some(key)) if of_key.is_some() => {
                 self.last = Some((key, place));
                 Some(Found::One(place))
             }
-            Some(Places::Many(places)) => Some(Found::Many(places)),
-            None => self.unmatched.as_ref().map(Found::of),
+            (Ok(place), _) => Some(Found::One(place)),
+            (Err(list), _) => self.lists.get(list).map(|list| Found::Many(list)),
         }
     }
 
-    pub(crate) fn places(&self, target: &Target<K>) -> Option<&Places> {
+    /// The places of the target's sinks.
+    pub(crate) fn places(&self, target: &Target<K>) -> Vec<usize> {
+        match self.entry(target).map(Places::get) {
+            None => Vec::new(),
+            Some(Ok(place)) => vec![place],
+            Some(Err(list)) => self.lists.get(list).cloned().unwrap_or_default(),
+        }
+    }
+
+    pub(crate) fn has(&self, target: &Target<K>) -> bool {
+        self.entry(target).is_some()
+    }
+
+    fn entry(&self, target: &Target<K>) -> Option<Places> {
         match target {
-            Target::Key(key) => self.keys.get(key),
-            Target::Unmatched => self.unmatched.as_ref(),
+            Target::Key(key) => self.keys.get(key).copied(),
+            Target::Unmatched => self.unmatched,
+        }
+    }
+
+    fn set(&mut self, target: &Target<K>, places: Option<Places>) {
+        self.last = None;
+        match (target, places) {
+            (Target::Key(key), Some(places)) => {
+                self.keys.insert(key.clone(), places);
+            }
+            (Target::Key(key), None) => {
+                self.keys.remove(key);
+            }
+            (Target::Unmatched, places) => self.unmatched = places,
         }
     }
 
     pub(crate) fn add(&mut self, target: &Target<K>, place: usize) {
-        self.last = None;
-        let old = match target {
-            Target::Key(key) => self.keys.get_mut(key),
-            Target::Unmatched => self.unmatched.as_mut(),
-        };
-        if let Some(places) = old {
-            places.add(place);
-            return;
-        }
-        match target {
-            Target::Key(key) => {
-                self.keys.insert(key.clone(), Places::One(place));
+        match self.entry(target).map(Places::get) {
+            None => self.set(target, Some(Places::one(place))),
+            Some(Ok(first)) => {
+                let list = self.free.pop().unwrap_or(self.lists.len());
+                match self.lists.get_mut(list) {
+                    Some(free) => free.extend([first, place]),
+                    None => self.lists.push(vec![first, place]),
+                }
+                self.set(target, Some(Places::list(list)));
             }
-            Target::Unmatched => self.unmatched = Some(Places::One(place)),
+            Some(Err(list)) => self.lists[list].push(place),
         }
     }
 
     pub(crate) fn remove(&mut self, target: &Target<K>, place: usize) {
-        self.last = None;
-        match target {
-            Target::Key(key) => {
-                let rest = self.keys.remove(key).and_then(|p| p.without(place));
-                if let Some(rest) = rest {
-                    self.keys.insert(key.clone(), rest);
+        match self.entry(target).map(Places::get) {
+            Some(Ok(only)) if only == place => self.set(target, None),
+            Some(Err(list)) => {
+                let places = &mut self.lists[list];
+                places.retain(|other| *other != place);
+                if let [only] = places[..] {
+                    places.clear();
+                    self.free.push(list);
+                    self.set(target, Some(Places::one(only)));
                 }
             }
-            Target::Unmatched => {
-                self.unmatched = self.unmatched.take().and_then(|p| p.without(place));
-            }
+            _ => {}
         }
     }
 }
 
-/// See [`Places`].
+/// Where a message goes.
 pub(crate) enum Found<'a> {
     One(usize),
     Many(&'a [usize]),
 }
 
-impl<'a> Found<'a> {
-    fn of(places: &'a Places) -> Self {
-        match places {
-            Places::One(place) => Found::One(*place),
-            Places::Many(places) => Found::Many(places),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Beside a list of pairs.
+        #[test]
+        fn it_equals_a_list_of_pairs(steps in prop::collection::vec((any::<bool>(), 0..4_u8, 0..6_usize), 0..80)) {
+            let target = |key: u8| match key {
+                0 => Target::Unmatched,
+                key => Target::Key(key),
+            };
+            let (mut table, mut twin) = (Table::new(1), Vec::new());
+            for (adds, key, place) in steps {
+                let pair = (key, place);
+                if adds && !twin.contains(&pair) {
+                    table.add(&target(key), place);
+                    twin.push(pair);
+                } else if !adds {
+                    table.remove(&target(key), place);
+                    twin.retain(|other| *other != pair);
+                }
+                for key in 0..5 {
+                    let of = |key| -> Vec<usize> {
+                        let pairs = twin.iter().filter(|(other, _)| *other == key);
+                        pairs.map(|(_, place)| *place).collect()
+                    };
+                    prop_assert_eq!(table.places(&target(key)), of(key));
+                    prop_assert_eq!(table.has(&target(key)), !of(key).is_empty());
+                    let mut expected = of(key);
+                    if expected.is_empty() {
+                        expected = of(0);
+                    }
+                    // Twice: the second time from the last one.
+                    for _ in 0..2 {
+                        let found = match table.find(Some(key).filter(|key| *key > 0)) {
+                            None => Vec::new(),
+                            Some(Found::One(place)) => vec![place],
+                            Some(Found::Many(places)) => places.to_vec(),
+                        };
+                        prop_assert_eq!(&found, &expected);
+                    }
+                }
+            }
         }
     }
 }
