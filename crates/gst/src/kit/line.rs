@@ -4,7 +4,7 @@
 //! the rest of its work, up to the push, into its line as a future. The source that pushed drives the line
 //! ([`super::pending`]) and is held up when the line is full. On an ordinary thread, which may wait, `pass` returns
 //! when the line is empty. A wait for room ends when the filter's pad is unlinked: another branch of the source is not
-//! concerned.
+//! concerned. So does the work of an ordinary thread, which is the source's; the line keeps the rest for the next push.
 //!
 //! | field | who |
 //! |---|---|
@@ -32,11 +32,11 @@ struct Shared {
 }
 
 impl Shared {
-    /// Waits for room end.
+    /// Waits for room end, and the work of ordinary threads.
     fn unlink(&self) {
         let mut state = self.state.lock();
         state.unlinks += 1;
-        state.wake(ROOM);
+        state.wake(Topics::ALL);
     }
 
     fn is_unlinked(&self) -> bool {
@@ -122,19 +122,21 @@ impl Line {
             }
             return Err(gst::FlowError::Flushing);
         }
+        let waits = is_full || drives && !pending::can_defer();
+        if waits && self.0.is_unlinked() {
+            // This push was under way, and the number is that of after the news.
+            self.0.unlink();
+        }
         if drives {
             let drive = Drive {
                 shared: self.0.clone(),
                 is_done: false,
+                ends_after: (!pending::can_defer()).then_some(unlinks),
                 registration: Registration::default(),
             };
             pending::wait(Hold::Nobody, drive)?;
         }
         if is_full {
-            if self.0.is_unlinked() {
-                // This push was under way, and the number is that of after the news.
-                self.0.unlink();
-            }
             let works_max = self.0.works_max;
             let has_room = move |state: &mut Guard<'_, State>| {
                 let is_over = state.works.len() <= works_max || state.unlinks != unlinks;
@@ -201,7 +203,18 @@ impl Line {
 struct Drive {
     shared: Arc<Shared>,
     is_done: bool,
+    /// An ordinary thread leaves after more than this number of unlinks.
+    ends_after: Option<u64>,
     registration: Registration,
+}
+
+/// Why a piece of work is not done.
+enum Undone {
+    Waits,
+    /// It was dropped meanwhile.
+    Dropped,
+    /// Whoever pushes next does the line's work.
+    Left,
 }
 
 impl Drive {
@@ -216,15 +229,20 @@ impl Drive {
         work.map(|work| (work, state.flushes))
     }
 
-    /// The work has to wait. `false`: it was dropped meanwhile.
-    fn put_back(&mut self, work: Wait, flushes: u64, cx: &Context<'_>) -> bool {
+    /// The work has to wait.
+    fn put_back(&mut self, work: Wait, flushes: u64, cx: &Context<'_>) -> Undone {
         let mut state = self.shared.state.lock();
         if state.flushes != flushes {
-            return false;
+            return Undone::Dropped;
         }
         state.works.push_front(work);
+        if self.ends_after.is_some_and(|number| state.unlinks > number) {
+            state.is_driven = false;
+            self.is_done = true;
+            return Undone::Left;
+        }
         state.register(&mut self.registration, DRIVE, cx.waker().clone());
-        true
+        Undone::Waits
     }
 
     fn give_up(&mut self) {
@@ -241,8 +259,11 @@ impl Future for Drive {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         while let Some((mut work, flushes)) = self.take() {
             match work.as_mut().poll(cx) {
-                Poll::Pending if self.put_back(work, flushes, cx) => return Poll::Pending,
-                Poll::Pending => {}
+                Poll::Pending => match self.put_back(work, flushes, cx) {
+                    Undone::Waits => return Poll::Pending,
+                    Undone::Dropped => {}
+                    Undone::Left => return Poll::Ready(Ok(())),
+                },
                 Poll::Ready(Ok(())) => self.shared.state.lock().wake(ROOM),
                 Poll::Ready(Err(error)) => {
                     self.give_up();
@@ -377,6 +398,38 @@ mod tests {
         bench.allow(0);
         bench.allow(1);
         assert_eq!(poll(&mut pending), Poll::Ready(Ok(())));
+        assert_eq!(bench.done(), [0, 1]);
+    }
+
+    /// As a tee's branch again: the thread goes on, and the line keeps its work for whoever pushes next.
+    #[test]
+    fn on_an_ordinary_thread_an_unlink_ends_the_wait_for_the_work() {
+        gst::init().unwrap();
+        let src = gst::Pad::builder(gst::PadDirection::Src).build();
+        let sink = gst::Pad::builder(gst::PadDirection::Sink).build();
+        src.link(&sink).unwrap();
+        sink.set_active(true).unwrap();
+        let (line, bench) = (Arc::new(Line::new(0)), Bench::default());
+        line.follow_links(&sink);
+        let (began, has_begun) = std::sync::mpsc::channel();
+        let (of_thread, work) = (line.clone(), bench.work(0));
+        let work = async move {
+            let _ = began.send(());
+            work.await
+        };
+        let (done, is_done) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let _ = done.send(of_thread.pass(work));
+        });
+        has_begun.recv().unwrap();
+        src.unlink(&sink).unwrap();
+        let passed = is_done.recv_timeout(std::time::Duration::from_secs(30));
+        assert_eq!(passed, Ok(Ok(gst::FlowSuccess::Ok)), "it hangs");
+        thread.join().unwrap();
+        src.link(&sink).unwrap();
+        bench.allow(0);
+        bench.allow(1);
+        line.pass(bench.work(1)).unwrap();
         assert_eq!(bench.done(), [0, 1]);
     }
 
