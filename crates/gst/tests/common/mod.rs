@@ -12,7 +12,7 @@ use gio::prelude::*;
 use gst::prelude::*;
 
 /// No test waits for this long unless something hangs.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+pub const DEADLINE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 30 });
 /// The same for GStreamer.
 pub const DEADLINE_GST: gst::ClockTime = gst::ClockTime::from_seconds(30);
 
@@ -601,39 +601,45 @@ pub fn assert_stock_has(stock: &str, rows: &[Row]) {
 
 /// That a new element has just these properties, besides those of every element and `stats`.
 pub fn assert_properties(factory: &str, rows: &[Row]) {
-    use gst::glib::{self, ParamFlags};
     let element = make(factory);
     let own = element.list_properties();
     let own = own
         .iter()
         .filter(|spec| !matches!(spec.name(), "name" | "parent" | "stats"));
     assert_eq!(own.count(), rows.len(), "{factory}");
-    for (name, kind, default, range, writable) in rows {
-        let spec = (element.find_property(name)).unwrap_or_else(|| panic!("{factory}: no {name}"));
-        assert_eq!(spec.value_type().name(), *kind, "{factory} {name}");
-        let flags = spec.flags();
-        assert!(flags.contains(ParamFlags::READABLE), "{factory} {name}");
+    for row in rows {
+        assert_row(factory, row);
+    }
+}
+
+/// That a new element has this property.
+pub fn assert_row(factory: &str, (name, kind, default, range, writable): &Row) {
+    use gst::glib::{self, ParamFlags};
+    let element = make(factory);
+    let spec = (element.find_property(name)).unwrap_or_else(|| panic!("{factory}: no {name}"));
+    assert_eq!(spec.value_type().name(), *kind, "{factory} {name}");
+    let flags = spec.flags();
+    assert!(flags.contains(ParamFlags::READABLE), "{factory} {name}");
+    assert_eq!(
+        flags.contains(ParamFlags::WRITABLE),
+        *writable,
+        "{factory} {name}"
+    );
+    let value = element.property_value(name);
+    if let Some((least, greatest)) = range {
+        let of = |text: &str| glib::Value::deserialize(text, spec.value_type()).unwrap();
+        for (bound, is_least) in [(of(least), true), (of(greatest), false)] {
+            assert_eq!(bounds(&spec)[usize::from(!is_least)], written(&bound));
+        }
+    }
+    assert_eq!(written(&value), *default, "{factory} {name}");
+    if *writable {
+        element.set_property_from_value(name, &value);
         assert_eq!(
-            flags.contains(ParamFlags::WRITABLE),
-            *writable,
+            written(&element.property_value(name)),
+            *default,
             "{factory} {name}"
         );
-        let value = element.property_value(name);
-        if let Some((least, greatest)) = range {
-            let of = |text: &str| glib::Value::deserialize(text, spec.value_type()).unwrap();
-            for (bound, is_least) in [(of(least), true), (of(greatest), false)] {
-                assert_eq!(bounds(&spec)[usize::from(!is_least)], written(&bound));
-            }
-        }
-        assert_eq!(written(&value), *default, "{factory} {name}");
-        if *writable {
-            element.set_property_from_value(name, &value);
-            assert_eq!(
-                written(&element.property_value(name)),
-                *default,
-                "{factory} {name}"
-            );
-        }
     }
 }
 

@@ -41,8 +41,11 @@ fn carry_out(element: &FallbackSrc, action: Action) {
             element.tell(|core, now_ns| core.handle_stopped(now_ns, run, random));
         }),
         Action::Release(run) => {
-            if let Some(running) = element.running(run) {
-                running.release(gst::ClockTime::from_nseconds(element.shared().now_ns()));
+            let now = gst::ClockTime::from_nseconds(element.shared().now_ns());
+            if let Some(slot) = element.slots().get(run.source)
+                && let Some(running) = element.running(run)
+            {
+                running.release(slot.begin(now));
             }
         }
         Action::Hold(run) => {

@@ -324,7 +324,6 @@ impl SourceCore {
 
     /// It has been taken down. `random`: any number, evenly distributed.
     pub(super) fn handle_stopped(&mut self, now_ns: u64, run: Run, random: u64) {
-        let settings = self.settings;
         let Some(source) = self.at(now_ns, run) else {
             return;
         };
@@ -332,24 +331,11 @@ impl SourceCore {
             return;
         };
         source.life = Life::Idle;
+        // What was on its way at the failure may have come meanwhile.
+        let fails = source.failures > 0 && !source.has_still;
+        self.actions.extend(fails.then_some(Action::Fail(run)));
         if let Some(reason) = why {
-            let delay_ns = source.delay_ns(&settings, random);
-            source.life = Life::Waiting {
-                until_ns: now_ns.saturating_add(delay_ns),
-            };
-            source.retries += 1;
-            source.last_reason = reason;
-            let number = source.failures;
-            let source = run.source;
-            self.actions.extend([
-                Action::Retry {
-                    source,
-                    reason,
-                    number,
-                    delay_ns,
-                },
-                Action::Counted,
-            ]);
+            self.retry(run, reason, random);
         }
         self.decide();
     }
@@ -367,6 +353,13 @@ impl SourceCore {
     ) {
         self.now_ns = now_ns;
         self.outputs.set_healthy(kind, source, is_healthy);
+        self.decide();
+    }
+
+    /// A stream of the main source has ended, and with it the output of this kind if that was passing it.
+    pub(super) fn handle_stream_end(&mut self, now_ns: u64, kind: Kind) {
+        self.now_ns = now_ns;
+        self.outputs.end(kind);
         self.decide();
     }
 
@@ -409,6 +402,28 @@ impl SourceCore {
             let source = run.source;
             self.actions.push_back(Action::GiveUp { source, reason });
         }
+    }
+
+    /// After a pause. The run is down.
+    fn retry(&mut self, run: Run, reason: Reason, random: u64) {
+        let source = &mut self.sources[run.source];
+        let delay_ns = source.delay_ns(&self.settings, random);
+        source.life = Life::Waiting {
+            until_ns: self.now_ns.saturating_add(delay_ns),
+        };
+        source.retries += 1;
+        source.last_reason = reason;
+        let number = source.failures;
+        let source = run.source;
+        self.actions.extend([
+            Action::Retry {
+                source,
+                reason,
+                number,
+                delay_ns,
+            },
+            Action::Counted,
+        ]);
     }
 
     fn hold(&mut self, run: Run) {
@@ -500,10 +515,11 @@ impl SourceCore {
         if id <= MAIN + 1 {
             return true;
         }
-        // It goes on until one before it has delivered for so long that it is not expected to fail again at once.
+        // It goes on until another one passes, and one before it has delivered for so long that it is not expected to fail again at once.
         let before = &self.sources[..id];
         let settings = &self.settings;
         match source.runs() {
+            true if self.outputs.is_active(id) => true,
             true => !(before.iter()).any(|other| other.is_settled(self.now_ns, settings)),
             false => (before.iter()).all(|other| other.is_failing(self.now_ns, settings)),
         }
@@ -602,6 +618,11 @@ impl SourceCore {
     /// Whether an end of this source's streams is one of the output, and not the reason to start it again.
     pub(super) fn passes_eos(&self, id: SourceId) -> bool {
         id == MAIN && !self.settings.restart_on_eos
+    }
+
+    /// Whether the output of this kind has ended with the main source's stream.
+    pub(super) fn has_output_ended(&self, kind: Kind) -> bool {
+        self.outputs.has_ended(kind)
     }
 
     pub(super) fn status(&self) -> Status {

@@ -11,6 +11,7 @@ use super::acting::{act, watch};
 use super::core::{Settings, Status};
 use super::options::Options;
 use super::output::{Output, source_of_name};
+use super::shell::Shell;
 use super::slot::Slot;
 use super::state::Shared;
 use super::statistics::{self, Statistics};
@@ -222,28 +223,33 @@ impl FallbackSrc {
 /// Messages.
 impl FallbackSrc {
     /// Those of a source are the element's own affair, but for those that are of interest whatever becomes of the source.
-    fn handle_source_message(&self, message: &gst::Message, slot: &Slot) -> bool {
+    fn handle_source_message(&self, message: &gst::Message, shell: &Shell) -> bool {
         let obj = self.obj();
-        let Some(running) = slot.running() else {
-            return true;
-        };
-        let run = running.run;
+        let run = obj.slots().iter().find_map(|slot| {
+            let running = slot.running()?;
+            running.is_in(shell).then_some(running.run)
+        });
         match message.view() {
             gst::MessageView::Error(error) => {
                 gst::warning!(
                     crate::kit::CAT,
                     imp = self,
                     "{}: {} ({})",
-                    slot.text(),
+                    shell.name(),
                     error.error(),
                     error.debug().unwrap_or_default()
                 );
-                obj.tell(|core, now_ns| core.handle_error(now_ns, run));
+                // One that is being taken down has failed already, or is not needed.
+                if let Some(run) = run {
+                    obj.tell(|core, now_ns| core.handle_error(now_ns, run));
+                }
                 true
             }
             gst::MessageView::Buffering(buffering) => {
                 let percent = buffering.percent().unsigned_abs();
-                obj.tell(|core, now_ns| core.handle_buffering(now_ns, run, percent));
+                if let Some(run) = run {
+                    obj.tell(|core, now_ns| core.handle_buffering(now_ns, run, percent));
+                }
                 true
             }
             gst::MessageView::AsyncStart(_)
@@ -376,6 +382,8 @@ impl ElementImpl for FallbackSrc {
             gst::StateChange::ReadyToPaused | gst::StateChange::PlayingToPaused => {
                 gst::StateChangeSuccess::NoPreroll
             }
+            // Silence that has not come so far is no reason to wait.
+            gst::StateChange::PausedToPlaying => gst::StateChangeSuccess::Success,
             _ => result,
         })
     }
@@ -395,13 +403,12 @@ impl BinImpl for FallbackSrc {
             let source = message.src();
             source.is_some_and(|src| src == parent || src.has_as_ancestor(parent))
         };
-        let is_own = obj.slots().iter().any(|slot| {
-            let bin = slot.running().map(|running| running.bin.clone());
-            bin.is_some_and(|bin| of(bin.upcast_ref()))
-                && self.handle_source_message(&message, slot)
-        }) || obj.outputs().iter().any(|output| {
-            of(output.switch().upcast_ref()) && self.handle_switch_message(&message, output)
-        });
+        let is_own = match Shell::of(&message) {
+            Some(shell) => self.handle_source_message(&message, &shell),
+            None => obj.outputs().iter().any(|output| {
+                of(output.switch().upcast_ref()) && self.handle_switch_message(&message, output)
+            }),
+        };
         if !is_own {
             self.parent_handle_message(message);
         }

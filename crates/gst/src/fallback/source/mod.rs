@@ -1,7 +1,7 @@
 //! `fallbacksrc`: plays a source, and others while that fails.
 //!
 //! - `core`: which sources run, retries and their pauses, when all are given up, when silence and black are made.
-//! - `slot`, `running`: a place in the order of sources, and a run of what is played there.
+//! - `slot`, `running`, `shell`: a place in the order of sources, a run of what is played there, and the bin around that.
 //! - `output`: a switch for audio and one for video, with silence or black behind the sources.
 //! - `acting`: the core's actions and time-outs.
 //! - `imp`, `options`, `state`, `statistics`: properties, states, messages of the sources.
@@ -15,6 +15,7 @@ mod imp;
 mod options;
 mod output;
 mod running;
+mod shell;
 mod slot;
 mod state;
 mod statistics;

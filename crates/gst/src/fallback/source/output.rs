@@ -348,7 +348,13 @@ fn ghost_pad(
 impl FallbackSrc {
     /// What the other streams of the source are to know, so that all of them change together.
     fn note_health(&self, kind: Kind, source: SourceId, is_healthy: bool) {
-        for other in self.outputs().iter().filter(|output| output.kind != kind) {
+        // The end of one stream is no failure of the others.
+        let has_ended = self.shared().state().core.has_output_ended(kind);
+        let others = self.outputs();
+        for other in others
+            .iter()
+            .filter(|other| other.kind != kind && !has_ended)
+        {
             other.set_partner_health(source, is_healthy);
         }
         self.tell(|core, now_ns| core.handle_health(now_ns, kind, source, is_healthy));

@@ -12,10 +12,13 @@ use gst::prelude::*;
 use super::FallbackSrc;
 use super::core::{Kind, Run};
 use super::output::copy_context;
+use super::shell::Shell;
 use crate::kit::lock;
 
 pub(super) struct Running {
     pub(super) run: Run,
+    shell: Shell,
+    /// Of all that the source needs.
     pub(super) bin: gst::Bin,
     source: gst::Element,
     element: glib::WeakRef<FallbackSrc>,
@@ -33,6 +36,8 @@ struct Streams {
     is_live: bool,
     is_released: bool,
     is_told_ready: bool,
+    /// Running time of the end of what has been let go.
+    end: Option<gst::ClockTime>,
     /// A decoder of pictures is at work.
     decodes_pictures: bool,
 }
@@ -43,7 +48,8 @@ struct Stream {
     block: Option<gst::PadProbeId>,
     /// What waits there.
     held: Option<Held>,
-    end: gst::Pad,
+    /// Where it leaves for the output; `None`: it is a picture.
+    end: Option<gst::Pad>,
     is_ended: bool,
 }
 
@@ -74,11 +80,14 @@ impl Running {
         resume: Option<gst::ClockTime>,
     ) -> Result<Arc<Running>, glib::BoolError> {
         let bin = gst::Bin::with_name(&format!("source-{}-{}", run.source, run.number));
-        // Its state is the run's own affair.
-        bin.set_locked_state(true);
+        let shell = Shell::new(&format!("shell-{}-{}", run.source, run.number));
+        // A change of state that is under way in there goes on by itself, to where the next one is to lead.
+        bin.set_property("async-handling", true);
+        shell.add(&bin)?;
         bin.add(&source)?;
         let running = Arc::new(Running {
             run,
+            shell,
             bin,
             source,
             element: element.downgrade(),
@@ -88,7 +97,6 @@ impl Running {
             }),
             resume: Mutex::new(resume),
         });
-        running.follow(&running.source);
         let weak = Arc::downgrade(&running);
         running.bin.connect_deep_element_added(move |_, _, added| {
             let class = added.metadata(gst::ELEMENT_METADATA_KLASS);
@@ -145,7 +153,10 @@ impl Running {
         };
         let added = match self.content_of(&element, pad) {
             Content::Stream(kind) if self.is_new(&element, kind) => {
-                self.add_stream(&element, kind, pad)
+                match kind == Kind::Video && self.is_picture(pad) {
+                    true => self.add_picture(pad),
+                    false => self.add_stream(&element, kind, pad),
+                }
             }
             Content::Stream(_) | Content::Other => self.discard(pad),
             Content::Coded => self.decode(pad),
@@ -182,6 +193,30 @@ impl Running {
         has_output && !streams.list.iter().any(|stream| stream.kind == kind)
     }
 
+    /// Decoded as such, and at no rate.
+    fn is_picture(&self, pad: &gst::Pad) -> bool {
+        let caps = pad.current_caps();
+        let rate = caps.and_then(|caps| {
+            let rate = caps.structure(0)?.get::<gst::Fraction>("framerate");
+            rate.ok()
+        });
+        let has_rate = rate.is_some_and(|rate| rate.numer() > 0);
+        lock(&self.streams).decodes_pictures && !has_rate
+    }
+
+    /// Of any format: what is made of the picture is converted.
+    fn add_picture(self: &Arc<Self>, pad: &gst::Pad) -> Result<(), glib::BoolError> {
+        lock(&self.streams).list.push(Stream {
+            kind: Kind::Video,
+            pad: pad.clone(),
+            block: self.block(Kind::Video, pad),
+            held: None,
+            end: None,
+            is_ended: false,
+        });
+        self.discard(pad)
+    }
+
     fn decode(self: &Arc<Self>, pad: &gst::Pad) -> Result<(), glib::BoolError> {
         let decoder = gst::ElementFactory::make("decodebin").build()?;
         lock(&self.streams).awaited += 1;
@@ -211,11 +246,8 @@ impl Running {
         let chain = self.chain(element, kind)?;
         let (first, last) = (&chain[0], &chain[chain.len() - 1]);
         let end = last.static_pad("src").expect("it has one");
-        let ghost = gst::GhostPad::builder_with_target(&end)?
-            .name(kind.nick())
-            .build();
-        ghost.set_active(true)?;
-        self.bin.add_pad(&ghost)?;
+        let inner = show_pad(&self.bin, kind, &end)?;
+        let ghost = show_pad(&self.shell, kind, &inner)?;
         self.watch_end(kind, &end);
         self.watch_data(pad);
         {
@@ -226,7 +258,7 @@ impl Running {
                 pad: pad.clone(),
                 block: is_held.then(|| self.block(kind, pad)).flatten(),
                 held: None,
-                end: ghost.upcast(),
+                end: Some(ghost),
                 is_ended: false,
             });
         }
@@ -241,7 +273,7 @@ impl Running {
         let end = {
             let streams = lock(&self.streams);
             let stream = streams.list.iter().find(|stream| stream.kind == kind);
-            stream.map(|stream| stream.end.clone())
+            stream.and_then(|stream| stream.end.clone())
         };
         let Some(end) = end else { return };
         for output in element.outputs().iter().filter(|o| o.kind() == kind) {
@@ -346,7 +378,9 @@ impl Running {
             if !is_complete || !(all_wait || streams.is_live) || streams.is_told_ready {
                 return;
             }
-            let present: Vec<Kind> = list.iter().map(|stream| stream.kind).collect();
+            // A picture beside something else is none of its streams.
+            let to_pass = list.iter().filter(|stream| stream.end.is_some());
+            let present: Vec<Kind> = to_pass.map(|stream| stream.kind).collect();
             let still = streams.still();
             streams.is_told_ready = true;
             (present, still)
@@ -414,13 +448,15 @@ impl Running {
         self.look_whether_ready();
     }
 
-    /// Lets the streams go; what waits begins at `now`, running time.
-    pub(super) fn release(&self, now: gst::ClockTime) {
+    /// Lets the streams go; what waits begins at `at`, running time.
+    pub(super) fn release(&self, at: gst::ClockTime) {
         let mut streams = lock(&self.streams);
         streams.is_released = true;
+        // Not before what is still in its queue.
+        let at = streams.end.map_or(at, |end| end.max(at));
         let begins = streams.list.iter().filter_map(|s| s.held.as_ref()?.begin);
         if let Some(begin) = begins.min().filter(|_| !streams.is_live) {
-            let offset_ns = now.nseconds().cast_signed() - begin.nseconds().cast_signed();
+            let offset_ns = at.nseconds().cast_signed() - begin.nseconds().cast_signed();
             for stream in &streams.list {
                 stream.pad.set_offset(offset_ns);
             }
@@ -450,28 +486,58 @@ impl Running {
         }
     }
 
-    fn watch_data(&self, pad: &gst::Pad) {
-        let (weak, run) = (self.element.clone(), self.run);
+    fn watch_data(self: &Arc<Self>, pad: &gst::Pad) {
+        let weak = Arc::downgrade(self);
         pad.add_probe(
             gst::PadProbeType::BUFFER | gst::PadProbeType::BUFFER_LIST,
-            move |_, _| {
-                if let Some(element) = weak.upgrade() {
-                    element.tell(|core, now_ns| core.handle_data(now_ns, run));
+            move |pad, info| {
+                if let Some(running) = weak.upgrade() {
+                    running.note_data(pad, info);
                 }
                 gst::PadProbeReturn::Ok
             },
         );
     }
 
+    fn note_data(&self, pad: &gst::Pad, info: &gst::PadProbeInfo<'_>) {
+        let Some(element) = self.element.upgrade() else {
+            return;
+        };
+        let last = match &info.data {
+            Some(gst::PadProbeData::Buffer(buffer)) => Some(buffer.as_ref()),
+            Some(gst::PadProbeData::BufferList(list)) => list.iter().last(),
+            _ => None,
+        };
+        let end = last.and_then(|last| {
+            let end = last.pts()? + last.duration().unwrap_or_default();
+            let offset_ns = u64::try_from(pad.offset()).unwrap_or_default();
+            Some(running_time(pad, end)? + gst::ClockTime::from_nseconds(offset_ns))
+        });
+        {
+            let mut streams = lock(&self.streams);
+            streams.end = streams.end.max(end);
+        }
+        let run = self.run;
+        element.tell(|core, now_ns| core.handle_data(now_ns, run));
+    }
+
     /// Where the streams leave for the output, at their time.
     fn watch_end(self: &Arc<Self>, kind: Kind, end: &gst::Pad) {
         let weak = Arc::downgrade(self);
-        let types = gst::PadProbeType::EVENT_DOWNSTREAM | gst::PadProbeType::BUFFER;
+        let types = gst::PadProbeType::EVENT_DOWNSTREAM
+            | gst::PadProbeType::BUFFER
+            | gst::PadProbeType::BUFFER_LIST;
         end.add_probe(types, move |pad, info| {
             let Some(running) = weak.upgrade() else {
                 return gst::PadProbeReturn::Ok;
             };
             match &info.data {
+                // What is still on its way from a source that has failed would make it healthy again.
+                Some(gst::PadProbeData::Buffer(_) | gst::PadProbeData::BufferList(_))
+                    if !running.is_current() =>
+                {
+                    gst::PadProbeReturn::Handled
+                }
                 Some(gst::PadProbeData::Buffer(buffer)) => {
                     running.note_position(pad, buffer);
                     gst::PadProbeReturn::Ok
@@ -484,23 +550,38 @@ impl Running {
         });
     }
 
+    fn is_current(&self) -> bool {
+        let element = self.element.upgrade();
+        element.is_some_and(|element| element.shared().is_current(self.run))
+    }
+
     fn note_position(&self, pad: &gst::Pad, buffer: &gst::Buffer) {
         let Some(element) = self.element.upgrade() else {
             return;
         };
+        let (Some(segment), Some(pts)) = (segment_of(pad), buffer.pts()) else {
+            return;
+        };
+        let source = self.run.source;
+        let end = pts + buffer.duration().unwrap_or_default();
         if element.resumes()
-            && let Some(segment) = segment_of(pad)
-            && let Some(position) = segment.to_stream_time(buffer.pts())
+            && let Some(position) = segment.to_stream_time(end)
         {
-            element.note_position(self.run.source, position);
+            element.note_position(source, position);
+        }
+        if let Some(end) = segment.to_running_time(end) {
+            element.note_end(source, end);
         }
     }
 
-    /// An end that is not the output's goes no further.
+    /// An end that is not the output's goes no further: one that is a reason to start again, or that follows an error.
     fn note_end(&self, kind: Kind) -> gst::PadProbeReturn {
         let Some(element) = self.element.upgrade() else {
             return gst::PadProbeReturn::Ok;
         };
+        if !self.is_current() {
+            return gst::PadProbeReturn::Handled;
+        }
         let have_all_ended = {
             let mut streams = lock(&self.streams);
             if let Some(stream) = streams.list.iter_mut().find(|stream| stream.kind == kind) {
@@ -510,6 +591,9 @@ impl Running {
         };
         let run = self.run;
         let passes = element.shared().state().core.passes_eos(run.source);
+        if passes {
+            element.tell(|core, now_ns| core.handle_stream_end(now_ns, kind));
+        }
         if have_all_ended {
             element.forget_position(run.source);
             element.tell(|core, now_ns| core.handle_eos(now_ns, run));
@@ -520,6 +604,35 @@ impl Running {
         }
     }
 
+    /// Adds it to the element, with the streams that the source has already.
+    pub(super) fn add_to(self: &Arc<Self>, element: &FallbackSrc) -> Result<(), glib::BoolError> {
+        element.add(&self.shell)?;
+        self.follow(&self.source);
+        Ok(())
+    }
+
+    pub(super) fn set_state(
+        &self,
+        element: &FallbackSrc,
+        state: gst::State,
+    ) -> Result<gst::StateChangeSuccess, gst::StateChangeError> {
+        // The element's change of state does not get so far.
+        self.bin
+            .set_base_time(element.base_time().unwrap_or_default());
+        self.bin.set_start_time(element.start_time());
+        self.bin.set_state(state)
+    }
+
+    /// Whether the source is; what is behind it has a say of its own in the state of the bin.
+    pub(super) fn is_live(&self) -> bool {
+        let (changed, ..) = self.source.state(gst::ClockTime::ZERO);
+        changed == Ok(gst::StateChangeSuccess::NoPreroll)
+    }
+
+    pub(super) fn is_in(&self, shell: &Shell) -> bool {
+        self.shell == *shell
+    }
+
     /// Removes it from the element. The source can be used again.
     pub(super) fn take_down(&self, element: &FallbackSrc) {
         let ends: Vec<gst::Pad> = {
@@ -527,7 +640,7 @@ impl Running {
             streams
                 .list
                 .iter()
-                .map(|stream| stream.end.clone())
+                .filter_map(|stream| stream.end.clone())
                 .collect()
         };
         for end in ends {
@@ -537,7 +650,7 @@ impl Running {
         }
         let _ = self.bin.set_state(gst::State::Null);
         lock(&self.streams).unblock();
-        let _ = element.remove(&self.bin);
+        let _ = element.remove(&self.shell);
         let _ = self.bin.remove(&self.source);
     }
 }
@@ -551,15 +664,13 @@ impl Streams {
         }
     }
 
-    /// The picture, if the source is one: decoded as such, alone, and at no rate.
+    /// The picture, if the source is one and nothing else.
     fn still(&self) -> Option<gst::Sample> {
         let [only] = &self.list[..] else { return None };
         let buffer = only.held.as_ref()?.buffer.as_ref()?;
         let caps = only.pad.current_caps()?;
-        let rate = caps.structure(0)?.get::<gst::Fraction>("framerate").ok();
-        let has_rate = rate.is_some_and(|rate| rate.numer() > 0);
-        let is_still = only.kind == Kind::Video && self.decodes_pictures && !has_rate;
-        is_still.then(|| gst::Sample::builder().buffer(buffer).caps(&caps).build())
+        let sample = || gst::Sample::builder().buffer(buffer).caps(&caps).build();
+        only.end.is_none().then(sample)
     }
 }
 
@@ -569,6 +680,20 @@ fn link(pad: &gst::Pad, to: &gst::Element) -> Result<(), glib::BoolError> {
     linked
         .map(|_| ())
         .map_err(|error| glib::bool_error!("cannot link {} to {}: {error}", pad.name(), to.name()))
+}
+
+/// Makes a pad of what is in a bin one of the bin.
+fn show_pad(
+    bin: &impl IsA<gst::Element>,
+    kind: Kind,
+    target: &gst::Pad,
+) -> Result<gst::Pad, glib::BoolError> {
+    let ghost = gst::GhostPad::builder_with_target(target)?
+        .name(kind.nick())
+        .build();
+    ghost.set_active(true)?;
+    bin.add_pad(&ghost)?;
+    Ok(ghost.upcast())
 }
 
 fn seek_to(position: gst::ClockTime) -> gst::Event {

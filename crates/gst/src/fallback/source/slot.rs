@@ -18,6 +18,8 @@ pub(super) struct Slot {
     running: Mutex<Option<Arc<Running>>>,
     /// Stream time of what has passed last.
     position: Mutex<Option<gst::ClockTime>>,
+    /// Running time of its end.
+    end: Mutex<Option<gst::ClockTime>>,
     still: Mutex<Option<gst::Sample>>,
 }
 
@@ -28,6 +30,7 @@ impl Slot {
             moving: Mutex::default(),
             running: Mutex::default(),
             position: Mutex::default(),
+            end: Mutex::default(),
             still: Mutex::default(),
         }
     }
@@ -42,6 +45,16 @@ impl Slot {
 
     pub(super) fn note_position(&self, position: Option<gst::ClockTime>) {
         *lock(&self.position) = position;
+    }
+
+    pub(super) fn note_end(&self, end: gst::ClockTime) {
+        let mut latest = lock(&self.end);
+        *latest = (*latest).max(Some(end));
+    }
+
+    /// When a run may begin: not before the end of the one before it, which the output may have got already.
+    pub(super) fn begin(&self, now: gst::ClockTime) -> gst::ClockTime {
+        lock(&self.end).map_or(now, |end| end.max(now))
     }
 
     pub(super) fn keep_still(&self, sample: gst::Sample) {
@@ -84,7 +97,7 @@ impl Slot {
             };
             if let Some(running) = self.running() {
                 // A failure is told by the source itself.
-                let _ = running.bin.set_state(state);
+                let _ = running.set_state(element, state);
             }
             true
         });
@@ -142,11 +155,11 @@ impl Slot {
 
 impl Running {
     /// Up to PAUSED. `true`: the source is live.
-    fn begin(&self, element: &FallbackSrc) -> Result<bool, glib::BoolError> {
-        element.add(&self.bin)?;
-        let changed = self.bin.set_state(gst::State::Paused);
-        let changed = changed.map_err(|_| glib::bool_error!("it cannot be started"))?;
-        let is_live = changed == gst::StateChangeSuccess::NoPreroll;
+    fn begin(self: &Arc<Self>, element: &FallbackSrc) -> Result<bool, glib::BoolError> {
+        self.add_to(element)?;
+        let changed = self.set_state(element, gst::State::Paused);
+        changed.map_err(|_| glib::bool_error!("it cannot be started"))?;
+        let is_live = self.is_live();
         if is_live {
             self.go_live();
         }
@@ -167,6 +180,13 @@ impl FallbackSrc {
             slot.keep_still(sample);
         }
         self.tell(|core, now_ns| core.handle_still(now_ns, run));
+    }
+
+    /// A source's data has come so far, in running time.
+    pub(super) fn note_end(&self, source: SourceId, end: gst::ClockTime) {
+        if let Some(slot) = self.slots().get(source) {
+            slot.note_end(end);
+        }
     }
 
     pub(super) fn note_position(&self, source: SourceId, position: gst::ClockTime) {

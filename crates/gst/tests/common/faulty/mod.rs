@@ -157,6 +157,11 @@ impl Fault {
         fault
     }
 
+    /// Of a stream without a clock of its own, which waits for its steps, and cannot be sought.
+    pub fn stream(name: &str) -> Fault {
+        Fault::new(name)
+    }
+
     fn new(name: &str) -> Fault {
         init();
         let shared = Arc::new(Shared {
@@ -217,6 +222,10 @@ impl Fault {
     /// What all bytes of the buffers are from now on.
     pub fn mark(&self, marker: u8) {
         self.0.state().marker = marker;
+    }
+
+    pub fn marker(&self) -> u8 {
+        self.0.state().marker
     }
 
     /// So many starts fail with an error message.

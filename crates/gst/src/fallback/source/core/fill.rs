@@ -18,6 +18,8 @@ struct Output {
     sources: Vec<Stream>,
     active: Option<SourceId>,
     is_filling: bool,
+    /// With the main source's stream.
+    has_ended: bool,
 }
 
 /// Of one source.
@@ -35,6 +37,7 @@ impl Outputs {
             sources: vec![Stream::default(); sources],
             active: None,
             is_filling: false,
+            has_ended: false,
         };
         Outputs(kinds.iter().map(output).collect())
     }
@@ -57,6 +60,22 @@ impl Outputs {
         if let Some(output) = self.of(kind) {
             output.active = active;
         }
+    }
+
+    /// The main source's stream has ended.
+    pub(super) fn end(&mut self, kind: Kind) {
+        if let Some(output) = self.of(kind) {
+            output.has_ended |= output.active == Some(MAIN);
+        }
+    }
+
+    pub(super) fn has_ended(&self, kind: Kind) -> bool {
+        let mut outputs = self.0.iter();
+        outputs.any(|output| output.kind == kind && output.has_ended)
+    }
+
+    pub(super) fn is_active(&self, source: SourceId) -> bool {
+        self.0.iter().any(|output| output.active == Some(source))
     }
 
     pub(super) fn set_absent(&mut self, kind: Kind, source: SourceId, is_absent: bool) {
@@ -85,7 +104,8 @@ impl SourceCore {
     }
 
     fn needs_fill(&self, output: &Output) -> bool {
-        if !self.settings.has_fill || self.started_ns.is_none() || self.has_ended {
+        let has_ended = self.has_ended || output.has_ended;
+        if !self.settings.has_fill || self.started_ns.is_none() || has_ended {
             return false;
         }
         let is_healthy = |id: SourceId| output.sources.get(id).is_some_and(|s| s.is_healthy);

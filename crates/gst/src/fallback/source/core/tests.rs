@@ -418,6 +418,54 @@ fn a_later_fallback_runs_while_none_before_it_delivers() {
 }
 
 #[test]
+fn a_later_fallback_that_passes_goes_on() {
+    let mut world = world(3, Settings::default());
+    world.error(MAIN);
+    world.error(FALLBACK);
+    world.deliver(SECOND_FALLBACK);
+    world.active(Some(SECOND_FALLBACK));
+    world.until(2000);
+    world.deliver(MAIN);
+    while world.now_ms() < 10_000 {
+        world.data(SECOND_FALLBACK);
+        world.fed_until(MAIN, world.now_ms() + 1000);
+    }
+    assert!(world.up[SECOND_FALLBACK].is_some());
+    world.active(Some(MAIN));
+    assert_eq!(world.up[SECOND_FALLBACK], None);
+}
+
+#[test]
+fn what_came_between_the_failure_and_the_end_of_the_source_counts_no_more() {
+    let mut world = world(2, Settings::default());
+    world.deliver(MAIN);
+    let run = world.run(MAIN);
+    world.take_done();
+    world.error(MAIN);
+    let done = world.take_done();
+    let fails = done.iter().filter(|action| **action == Action::Fail(run));
+    assert_eq!(fails.count(), 2, "{done:?}");
+    let stopped = done.iter().position(|action| *action == Action::Stop(run));
+    let failed = done.iter().rposition(|action| *action == Action::Fail(run));
+    assert!(stopped < failed, "{done:?}");
+}
+
+#[test]
+fn the_end_of_one_stream_of_the_main_source_needs_no_fill() {
+    let mut world = world(1, Settings::default());
+    world.deliver(MAIN);
+    world.active(Some(MAIN));
+    world.call(|core, now| core.handle_stream_end(now, Kind::Video));
+    world.call(|core, now| core.handle_health(now, Kind::Video, MAIN, false));
+    assert!(world.core.has_output_ended(Kind::Video));
+    assert!(!world.core.fills(Kind::Video));
+    world.error(MAIN);
+    world.health(MAIN, false);
+    assert!(!world.core.fills(Kind::Video));
+    assert!(world.core.fills(Kind::Audio));
+}
+
+#[test]
 fn a_later_fallback_starts_when_those_before_it_do_not_begin() {
     let settings = Settings {
         timeout_ns: 2000 * MS,
