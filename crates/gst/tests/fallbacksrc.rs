@@ -569,7 +569,10 @@ fn sound_leaves_and_comes_back_with_the_pictures() {
     ));
     main.wait("it has started", |log| log.starts == 1);
     play.feed(&main, 0);
-    main.step(VIDEO, Step::Buffer(VIDEO.buffer(MAIN, gst::ClockTime::ZERO)));
+    main.step(
+        VIDEO,
+        Step::Buffer(VIDEO.buffer(MAIN, gst::ClockTime::ZERO)),
+    );
     let streams = [("audio", 0), ("audio", 1), ("video", 0), ("video", 1)];
     let arrivals = streams.map(|(stream, place)| play.stands_by(stream, place));
     let feed = |end_ms: u64, has_video: bool| {
