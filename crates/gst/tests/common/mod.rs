@@ -12,7 +12,7 @@ use gio::prelude::*;
 use gst::prelude::*;
 
 /// No test waits for this long unless something hangs.
-pub const DEADLINE: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 30 });
+pub const DEADLINE: Duration = Duration::from_secs(30);
 /// The same for GStreamer.
 pub const DEADLINE_GST: gst::ClockTime = gst::ClockTime::from_seconds(30);
 
