@@ -14,7 +14,6 @@ pub(crate) mod locked;
 pub(crate) mod pending;
 pub(crate) mod pool;
 pub(crate) mod prefetch;
-mod preroll;
 pub(crate) mod queue;
 pub(crate) mod receive;
 pub(crate) mod resolve;

@@ -509,9 +509,6 @@ impl<P: Producer> SrcAgent<P> {
     fn open(&mut self, cx: &mut Cx<'_>) {
         if !self.opened {
             self.opened = true;
-            if let Some(element) = self.element.upgrade() {
-                super::preroll::watch(&element, &self.place.shard);
-            }
             let events = self.producer.opening(&self.pad);
             self.push_events(cx, events);
             // After the events: some elements know their memory only once they have the caps.
