@@ -34,14 +34,38 @@ pub(crate) fn schedule_first(priority: u8) -> io::Result<()> {
 
 /// Nanoseconds of CLOCK_MONOTONIC, the clock of GStreamer's system clock.
 pub fn clock_now_ns() -> u64 {
-    let mut time = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: `time` is a valid timespec for the call to fill; CLOCK_MONOTONIC exists on every Linux.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    read_clock_ns(libc::CLOCK_MONOTONIC)
+}
+
+/// The same clock as the kernel's last tick left it: some [`tick_ns`] late, at an eighth of the price.
+pub(crate) fn clock_tick_ns() -> u64 {
+    read_clock_ns(libc::CLOCK_MONOTONIC_COARSE)
+}
+
+/// How often [`clock_tick_ns`] changes, ns.
+pub(crate) fn tick_ns() -> u64 {
+    let mut time = NO_TIME;
+    // SAFETY: `time` is a valid timespec for the call to fill; the clock exists on every Linux.
+    unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut time) };
+    as_ns(&time)
+}
+
+#[inline]
+fn read_clock_ns(clock: libc::clockid_t) -> u64 {
+    let mut time = NO_TIME;
+    // SAFETY: `time` is a valid timespec for the call to fill; both clocks exist on every Linux.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    as_ns(&time)
+}
+
+fn as_ns(time: &libc::timespec) -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
+
+const NO_TIME: libc::timespec = libc::timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
 
 /// Prefetches `lines` cache lines from `address` on: a hint that never faults, for any address, and does nothing on
 /// machines without such an instruction.

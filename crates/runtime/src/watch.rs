@@ -12,6 +12,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::sync::lock;
+use crate::sys;
 
 /// A hold: an agent or element kept a shard's thread for longer than a slice.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub(crate) struct Watch {
     /// Time in the current run held by others than the agent, already noted.
     noted_ns: AtomicU64,
     limit_ns: u64,
+    /// By how much runs may seem longer than they are; 0: they are measured exactly.
+    tick_ns: u64,
     labels: Mutex<Vec<Option<Box<str>>>>,
     log: Mutex<VecDeque<Blocked>>,
 }
@@ -38,14 +41,21 @@ pub(crate) struct Watch {
 impl Watch {
     /// `wait_ns`: the context's wait, 0 for no throttling.
     pub(crate) fn new(wait_ns: u64) -> Self {
+        let limit_ns = if wait_ns == 0 {
+            UNTHROTTLED_LIMIT_NS
+        } else {
+            wait_ns
+        };
+        let tick_ns = sys::tick_ns();
         Watch {
             running: AtomicU64::new(0),
             since_ns: AtomicU64::new(0),
             noted_ns: AtomicU64::new(0),
-            limit_ns: if wait_ns == 0 {
-                UNTHROTTLED_LIMIT_NS
+            limit_ns,
+            tick_ns: if limit_ns >= TICKS_MIN * tick_ns {
+                tick_ns
             } else {
-                wait_ns
+                0
             },
             labels: Mutex::default(),
             log: Mutex::default(),
@@ -66,7 +76,13 @@ impl Watch {
 
     #[inline]
     pub(crate) fn is_too_long(&self, for_ns: u64) -> bool {
-        for_ns > self.limit_ns
+        for_ns > self.limit_ns + self.tick_ns
+    }
+
+    /// Whether the kernel's ticks are enough to find holds.
+    #[inline]
+    pub(crate) fn reads_ticks(&self) -> bool {
+        self.tick_ns > 0
     }
 
     /// A hold within the run of an agent: the agent is not blamed for the same time.
@@ -125,6 +141,8 @@ impl Watch {
     }
 }
 
+/// With fewer ticks in the shortest hold, ticks are too coarse.
+const TICKS_MIN: u64 = 3;
 /// Without slices: the length of a usual slice.
 const UNTHROTTLED_LIMIT_NS: u64 = 20_000_000;
 /// The last holds: a context with constant holds must not fill the memory.
