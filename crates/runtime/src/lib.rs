@@ -39,6 +39,7 @@ mod sync;
 mod sys;
 #[cfg(not(loom))]
 mod task;
+mod ticks;
 #[cfg(not(loom))]
 mod token;
 #[cfg(not(loom))]
@@ -46,6 +47,7 @@ mod watch;
 mod wheel;
 
 pub use self::monitor::{Guard, Monitor, Registration, Topics, Until, until};
+pub use self::ticks::{MissedTicks, Tick, Ticks};
 pub use self::wheel::{Precision, TimerKey, Wheel};
 #[cfg(not(loom))]
 pub use self::{
