@@ -43,6 +43,11 @@ pub(crate) fn set_alarm(deadline_ns: u64) -> bool {
     })
 }
 
+/// Whether a future of [`block_on`] is being polled on this thread.
+pub(crate) fn is_inside() -> bool {
+    ALARM.get().is_some()
+}
+
 thread_local! {
     /// `None` outside of [`block_on`].
     static ALARM: Cell<Option<u64>> = const { Cell::new(None) };

@@ -17,6 +17,47 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! # Futures
+//!
+//! A context runs futures too, with the names that GLib's main context has for them: [`spawn`](Context::spawn),
+//! [`spawn_local`](Context::spawn_local), [`spawn_from_within`](Context::spawn_from_within),
+//! [`block_on`](Context::block_on), [`timeout_future`], [`interval_stream`]. Await a [`JoinHandle`] for the task's result;
+//! drop it, and the task goes on by itself; the context's last user takes the tasks along.
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use futures_util::StreamExt;
+//! use threadbare_runtime::{Context, Settings, interval_stream, timeout_future};
+//!
+//! let context = Context::acquire("futures", Settings::default())?;
+//!
+//! // Runs on the context's thread, beside what follows.
+//! let task = context.spawn(async {
+//!     let mut ticks = interval_stream(Duration::from_millis(5)).take(3);
+//!     let mut missed = 0;
+//!     while let Some(tick) = ticks.next().await {
+//!         // Ticks for which the task was too late are left out, and counted.
+//!         missed += tick.missed;
+//!     }
+//!     missed
+//! });
+//!
+//! // This thread sleeps until the result is there.
+//! let missed = context.block_on(async {
+//!     timeout_future(Duration::from_millis(10)).await;
+//!     task.await
+//! })??;
+//! println!("{missed} ticks missed");
+//!
+//! // The closure is called on the context's thread, so its future need not be `Send`. This future never ends.
+//! let endless = context.spawn_from_within(|| std::future::pending::<()>());
+//! endless.abort();
+//! let error = threadbare_runtime::block_on(endless).unwrap_err();
+//! assert!(error.is_cancelled());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! This crate does not depend on GStreamer.
 
 #[cfg(not(loom))]
@@ -29,6 +70,11 @@ mod context;
 mod counters;
 #[cfg(not(loom))]
 mod cpus;
+#[cfg(not(loom))]
+mod futures;
+#[cfg(not(loom))]
+mod interval;
+mod join;
 mod monitor;
 mod park;
 mod queued;
@@ -46,6 +92,7 @@ mod token;
 mod watch;
 mod wheel;
 
+pub use self::join::{JoinError, JoinHandle};
 pub use self::monitor::{Guard, Monitor, Registration, Topics, Until, until};
 pub use self::ticks::{MissedTicks, Tick, Ticks};
 pub use self::wheel::{Precision, TimerKey, Wheel};
@@ -55,6 +102,10 @@ pub use self::{
     context::{Context, ContextInfo, Settings, SettingsConflict, contexts},
     counters::{CountersSnapshot, Lateness},
     cpus::{CpuSet, NoCpuList},
+    interval::{
+        Interval, Timeout, interval_stream, interval_stream_with, timeout_future,
+        timeout_future_seconds,
+    },
     shard::{
         Agent, AgentHandle, Cx, Interest, Local, MissingCpus, PRIORITY_MAX, Ready, Scheduling,
         Shard, ShardClosed, ShardEnd, StartError, current_shard_id, on_blocked,

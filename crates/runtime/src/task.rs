@@ -17,6 +17,15 @@ pub fn sleep_until(deadline_ns: u64, precision: Precision) -> Sleep {
     }
 }
 
+/// The time by which a timer polled here goes, ns of CLOCK_MONOTONIC: on a shard that of the pass. `None` where timers do
+/// not work.
+pub(crate) fn timer_now_ns() -> Option<u64> {
+    if crate::block::is_inside() {
+        return Some(clock_now_ns());
+    }
+    Local::with_current(Local::now_ns)
+}
+
 /// The future of [`sleep_until`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless awaited"]

@@ -72,6 +72,7 @@ pub const RULES: &[Rule] = &[
         internal: &[],
         external: External::Only(&[
             "async-task",
+            "futures-core",
             "libc",
             "loom",
             "rustix",

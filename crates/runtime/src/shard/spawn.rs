@@ -7,6 +7,9 @@ use super::{Local, Shard};
 
 impl Shard {
     /// Runs a future on this shard. Dropping the task cancels it, and so does the end of the shard.
+    ///
+    /// For a task that its owner's life bounds; a task of [`Context::spawn`](crate::Context::spawn) outlives its handle,
+    /// and tells of its panic.
     pub fn spawn<F>(&self, future: F) -> async_task::Task<F::Output>
     where
         F: Future + Send + 'static,
@@ -20,7 +23,8 @@ impl Shard {
 }
 
 impl Local {
-    /// Runs a future on this shard alone; it need not be `Send`. Dropping the task cancels it.
+    /// Runs a future on this shard alone; it need not be `Send`. Dropping the task cancels it, unlike with
+    /// [`Context::spawn_local`](crate::Context::spawn_local).
     pub fn spawn_local<F>(&self, future: F) -> async_task::Task<F::Output>
     where
         F: Future + 'static,

@@ -1,0 +1,191 @@
+//! Futures on a context, with the names of GLib's main context: one style for both.
+
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{self, Poll};
+
+use crate::block::block_on;
+use crate::context::Context;
+use crate::join::{JoinError, JoinHandle, Promise, promise};
+use crate::shard::{Local, Shard, current_shard_id};
+
+impl Context {
+    /// Runs a future on the next of the context's threads ([`next_shard`](Self::next_shard)), from the next slice on.
+    ///
+    /// The task ends with its future, by [`JoinHandle::abort`], or with the context: a handle does not keep the context
+    /// in use. (A future that owns a [`Context`] does.) A panic of the future ends the task alone; it is logged, and goes to
+    /// whoever awaits the handle.
+    pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let (promise, handle) = promise();
+        let task = Supervised::new(future, promise);
+        self.next_shard().spawn(task).detach();
+        handle
+    }
+
+    /// Runs a future on the current thread, which is one of the context's; the future need not be `Send`. Otherwise
+    /// like [`spawn`](Self::spawn).
+    ///
+    /// # Panics
+    /// On any other thread, as the future could not leave it: use [`spawn_from_within`](Self::spawn_from_within) there.
+    #[track_caller]
+    pub fn spawn_local<F>(&self, future: F) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: 'static,
+    {
+        assert!(
+            self.shards().iter().any(Shard::is_current),
+            "spawn_local on a thread that is not of context '{}': use spawn_from_within",
+            self.name()
+        );
+        let (promise, handle) = promise();
+        spawn_here(future, promise);
+        handle
+    }
+
+    /// Calls `f` on the next of the context's threads in the next slice, and runs the future that it returns on that
+    /// thread. The future need not be `Send`. Otherwise like [`spawn`](Self::spawn).
+    pub fn spawn_from_within<F>(
+        &self,
+        f: impl FnOnce() -> F + Send + 'static,
+    ) -> JoinHandle<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: Send + 'static,
+    {
+        let (promise, handle) = promise();
+        let start = Start { f, promise };
+        self.next_shard().spawn(start.run()).detach();
+        handle
+    }
+
+    /// Runs a future on the context, as [`spawn`](Self::spawn) does, while this thread sleeps until the result is there.
+    /// (A main context's `block_on` runs the future on the calling thread; so does [`block_on`](crate::block_on).)
+    ///
+    /// # Errors
+    /// [`JoinError`] if the future panicked. On a thread of any context: refused
+    /// ([`is_refused`](JoinError::is_refused)), as the sleep would hold up all others there.
+    pub fn block_on<F>(&self, future: F) -> Result<F::Output, JoinError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        if current_shard_id().is_some() {
+            return Err(JoinError::refused());
+        }
+        block_on(self.spawn(future))
+    }
+}
+
+/// Runs `future` on this thread's shard.
+fn spawn_here<F>(future: F, promise: Promise<F::Output>)
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    let task = Supervised::new(future, promise);
+    Local::with_current(|local| local.spawn_local(task).detach());
+}
+
+/// A closure on its way to the context. Its fields are dropped in this order: the end is told after the closure is gone.
+struct Start<C, T> {
+    f: C,
+    promise: Promise<T>,
+}
+
+impl<C, F> Start<C, F::Output>
+where
+    C: FnOnce() -> F,
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    async fn run(self) {
+        let is_aborted = poll_fn(|cx| Poll::Ready(self.promise.is_aborted(cx.waker()))).await;
+        if is_aborted {
+            return;
+        }
+        let Start { f, promise } = self;
+        match catch_unwind(AssertUnwindSafe(f)) {
+            Ok(future) => spawn_here(future, promise),
+            Err(payload) => promise.keep(Err(panicked(payload))),
+        }
+    }
+}
+
+/// A future whose end, whatever it is, is told to a [`JoinHandle`], after the future has been dropped.
+struct Supervised<F: Future> {
+    /// Boxed: dropped on its own, before the task is.
+    future: Option<Pin<Box<F>>>,
+    promise: Option<Promise<F::Output>>,
+}
+
+impl<F: Future> Supervised<F> {
+    fn new(future: F, promise: Promise<F::Output>) -> Self {
+        Supervised {
+            future: Some(Box::pin(future)),
+            promise: Some(promise),
+        }
+    }
+
+    /// Drops the future and tells how it ended. `result`: of the future, `None` if it was stopped.
+    fn end(&mut self, result: Option<Result<F::Output, JoinError>>) {
+        let future = self.future.take();
+        let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));
+        let Some(promise) = self.promise.take() else {
+            return;
+        };
+        let result = match dropped {
+            Ok(()) => result.unwrap_or_else(|| Err(JoinError::cancelled())),
+            Err(payload) => Err(panicked(payload)),
+        };
+        // A result that nobody awaits is dropped here.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(|| promise.keep(result))) {
+            panicked(payload);
+        }
+    }
+}
+
+// The future is pinned by its box.
+impl<F: Future> Unpin for Supervised<F> {}
+
+impl<F: Future> Future for Supervised<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut task::Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let (Some(future), Some(promise)) = (&mut this.future, &this.promise) else {
+            return Poll::Ready(());
+        };
+        if promise.is_aborted(cx.waker()) {
+            this.end(None);
+            return Poll::Ready(());
+        }
+        let result = match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => return Poll::Pending,
+            Ok(Poll::Ready(output)) => Ok(output),
+            Err(payload) => Err(panicked(payload)),
+        };
+        this.end(Some(result));
+        Poll::Ready(())
+    }
+}
+
+impl<F: Future> Drop for Supervised<F> {
+    /// The context ends before the future has.
+    fn drop(&mut self) {
+        self.end(None);
+    }
+}
+
+/// Logs a task's panic: the task may be detached.
+fn panicked(payload: Box<dyn std::any::Any + Send>) -> JoinError {
+    let error = JoinError::panicked(payload);
+    let thread = std::thread::current();
+    tracing::error!(context_thread = thread.name(), %error, "a task failed");
+    error
+}

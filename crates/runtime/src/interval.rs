@@ -1,0 +1,136 @@
+//! Timeouts and intervals, with the names of GLib's main context.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use futures_core::Stream;
+
+use crate::sys::clock_now_ns;
+use crate::task::{Sleep, sleep_until, timer_now_ns};
+use crate::ticks::{MissedTicks, Tick, Ticks};
+use crate::wheel::Precision;
+
+/// Completes after `duration`, counted from the first poll; never early. A context with a wait rounds up to the edge of
+/// its slice, one without to a millisecond.
+///
+/// # Panics
+/// When polled anywhere but on a context's thread or in [`block_on`](crate::block_on).
+pub fn timeout_future(duration: Duration) -> Timeout {
+    Timeout {
+        duration_ns: nanos(duration),
+        sleep: None,
+    }
+}
+
+/// [`timeout_future`], in seconds.
+///
+/// # Panics
+/// Like [`timeout_future`].
+pub fn timeout_future_seconds(seconds: u32) -> Timeout {
+    timeout_future(Duration::from_secs(seconds.into()))
+}
+
+/// A tick each `period`, the first one a period after the first poll; never early, and never ended. Ticks that nobody
+/// took in time are left out and counted, and the grid stays ([`MissedTicks::Skip`]).
+///
+/// GLib's intervals leave out ticks as well, but drift: they begin each period when the last tick was dispatched
+/// ([`MissedTicks::Delay`]). On a context with a wait, that would round each period up to whole slices.
+///
+/// The schedule goes by the exact clock, a tick comes with the slice: on average the period is right. A period below
+/// 1 ms counts as 1 ms, the resolution of a context's timers.
+///
+/// # Panics
+/// When polled anywhere but on a context's thread or in [`block_on`](crate::block_on).
+pub fn interval_stream(period: Duration) -> Interval {
+    interval_stream_with(period, MissedTicks::Skip)
+}
+
+/// [`interval_stream`] with a choice of what happens to missed ticks.
+///
+/// # Panics
+/// Like [`interval_stream`].
+pub fn interval_stream_with(period: Duration, missed: MissedTicks) -> Interval {
+    Interval {
+        period_ns: nanos(period.max(PERIOD_MIN)),
+        missed,
+        ticks: None,
+        sleep: None,
+    }
+}
+
+/// The future of [`timeout_future`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless awaited"]
+pub struct Timeout {
+    duration_ns: u64,
+    sleep: Option<Sleep>,
+}
+
+impl Future for Timeout {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        now_ns("timeout_future");
+        let duration_ns = self.duration_ns;
+        let sleep = self.sleep.get_or_insert_with(|| sleep_for(duration_ns));
+        Pin::new(sleep).poll(cx)
+    }
+}
+
+/// The stream of [`interval_stream`]. Its items are [`Tick`]s, in CLOCK_MONOTONIC.
+#[derive(Debug)]
+#[must_use = "streams do nothing unless polled"]
+pub struct Interval {
+    period_ns: u64,
+    missed: MissedTicks,
+    ticks: Option<Ticks>,
+    sleep: Option<Sleep>,
+}
+
+impl Stream for Interval {
+    type Item = Tick;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Tick>> {
+        let this = &mut *self;
+        let ticks = this.ticks.get_or_insert_with(|| {
+            let first_ns = clock_now_ns().saturating_add(this.period_ns);
+            Ticks::new(first_ns, this.period_ns, this.missed)
+        });
+        loop {
+            // The time of the pass, on a context: with the clock's, a task that takes longer for a tick than a period
+            // would never let the others run.
+            if let Some(tick) = ticks.take(now_ns("interval_stream")) {
+                this.sleep = None;
+                return Poll::Ready(Some(tick));
+            }
+            let next_ns = ticks.next_ns();
+            let sleep = this
+                .sleep
+                .get_or_insert_with(|| sleep_until(next_ns, Precision::NotBefore));
+            if Pin::new(sleep).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+fn sleep_for(duration_ns: u64) -> Sleep {
+    sleep_until(
+        clock_now_ns().saturating_add(duration_ns),
+        Precision::NotBefore,
+    )
+}
+
+/// The time by which timers go here.
+fn now_ns(what: &str) -> u64 {
+    timer_now_ns()
+        .unwrap_or_else(|| panic!("{what} polled outside of a context's thread and of block_on"))
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Also bounds how many ticks one pass may give with [`MissedTicks::Burst`].
+const PERIOD_MIN: Duration = Duration::from_millis(1);
