@@ -34,7 +34,7 @@ pub fn timeout_future_seconds(seconds: u32) -> Timeout {
 /// A tick each `period`, the first one a period after the first poll; never early, and never ended. Ticks that nobody
 /// took in time are left out and counted, and the grid stays ([`MissedTicks::Skip`]).
 ///
-/// GLib's intervals leave out ticks as well, but drift: they begin each period when the last tick was dispatched
+/// GLib's intervals make up for no lost time either, but drift: a period begins when the tick before was dispatched
 /// ([`MissedTicks::Delay`]). On a context with a wait, that would round each period up to whole slices.
 ///
 /// The schedule goes by the exact clock, a tick comes with the slice: on average the period is right. A period below
