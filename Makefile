@@ -65,7 +65,7 @@ audit: ## known vulnerabilities in dependencies; needs cargo-deny, fetches the a
 
 .PHONY: loom
 loom: ## every interleaving of what crosses threads, in a model checker
-	RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime -p threadbare-demux --release --lib --target-dir $(TARGET_DIR)/loom loom
+	RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime -p threadbare-demux -p threadbare-mainloop --release --lib --target-dir $(TARGET_DIR)/loom loom
 
 # A nightly toolchain with rust-src, as the standard library has to be instrumented, too. Not the test that
 # watches the resident memory, which the sanitizer itself takes.

@@ -102,8 +102,9 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         package: "threadbare-mainloop",
-        internal: &["threadbare-demux", "threadbare-runtime"],
-        external: External::AllBut(APPLICATION_ONLY),
+        internal: &["threadbare-runtime"],
+        // tokio: its bridge, behind a feature.
+        external: External::AllBut(&["anyhow", "clap", "miette", "toml", "tracing-subscriber"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     // Layer 3: the application.

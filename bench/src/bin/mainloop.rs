@@ -1,0 +1,302 @@
+//! `threadbare-mainloop` beside what programs use otherwise, in one run.
+//!
+//! `mainloop [--tasks N] [--messages N] [--rounds N] [--json]`
+//!
+//! **Wake-ups**: CPU time of one with many tasks, on a source each (glib's executor) and on one source for all (ours). The
+//! tasks wait for a flag each. A source of the same main context sets some flags at random in each turn and wakes their
+//! tasks: both executors have the same work, and no other thread takes part. CPU time of the process over the number of
+//! wake-ups that were seen.
+//!
+//! **Messages** from another thread to a main context: ours, and async-channel read by a future that glib runs. A thread
+//! sends as fast as it can, the context adds up. Wall-clock time over the number of messages.
+//!
+//! The designs take turns; figures are medians of the rounds, with the lowest and the highest.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::thread;
+use std::time::Instant;
+
+use clap::Parser;
+use glib::{ControlFlow, MainContext};
+use threadbare_mainloop::{Executor, channel, sync_channel};
+
+#[derive(Parser)]
+struct Options {
+    /// Tasks that wait.
+    #[arg(long, default_value_t = 10_000)]
+    tasks: usize,
+    /// Messages for a figure.
+    #[arg(long, default_value_t = 2_000_000)]
+    messages: u64,
+    /// Figures for a median.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// One JSON object a row.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() {
+    let options = Options::parse();
+    let mut rows = Vec::new();
+    for woken in [1, 10, 100] {
+        let measure = |is_ours| measure(is_ours, options.tasks, woken);
+        rows.push(Row::measure(
+            format!("wake-up, {woken} a turn"),
+            "glib",
+            options.rounds,
+            || measure(false),
+            || measure(true),
+        ));
+    }
+    let cases: [(&str, Design, Design); 2] = [
+        ("message, unbounded", async_unbounded, ours_unbounded),
+        ("message, bound 1000", async_bounded, ours_bounded),
+    ];
+    for (name, theirs, ours) in cases {
+        let timed = |design: Design| {
+            let begin = Instant::now();
+            design(options.messages);
+            begin.elapsed().as_nanos() as f64 / options.messages as f64
+        };
+        rows.push(Row::measure(
+            name.to_owned(),
+            "async-channel",
+            options.rounds,
+            || timed(theirs),
+            || timed(ours),
+        ));
+    }
+    if !options.json {
+        println!(
+            "{} tasks, {} messages, {} rounds",
+            options.tasks, options.messages, options.rounds
+        );
+        println!("| what | beside | ns | ours, ns | ratio |\n|---|---|---|---|---|");
+    }
+    for row in rows {
+        row.print(options.json);
+    }
+}
+
+struct Row {
+    what: String,
+    peer: &'static str,
+    theirs: Vec<f64>,
+    ours: Vec<f64>,
+}
+
+impl Row {
+    fn measure(
+        what: String,
+        peer: &'static str,
+        rounds: usize,
+        theirs: impl Fn() -> f64,
+        ours: impl Fn() -> f64,
+    ) -> Self {
+        let mut row = Row {
+            what,
+            peer,
+            theirs: Vec::new(),
+            ours: Vec::new(),
+        };
+        for _ in 0..rounds.max(1) {
+            row.theirs.push(theirs());
+            row.ours.push(ours());
+        }
+        row.theirs.sort_by(f64::total_cmp);
+        row.ours.sort_by(f64::total_cmp);
+        row
+    }
+
+    fn print(&self, as_json: bool) {
+        let Row {
+            what,
+            peer,
+            theirs,
+            ours,
+        } = self;
+        let (their_ns, our_ns) = (median(theirs), median(ours));
+        let ratio = our_ns / their_ns;
+        if as_json {
+            let row = serde_json::json!({
+                "what": what, "peer": peer, "peer_ns": their_ns, "ours_ns": our_ns, "ratio": ratio,
+            });
+            return println!("{row}");
+        }
+        let spread = |all: &[f64]| format!("{:.0} to {:.0}", all[0], all[all.len() - 1]);
+        println!(
+            "| {what} | {peer} | {their_ns:.0} ({}) | {our_ns:.0} ({}) | {ratio:.3} |",
+            spread(theirs),
+            spread(ours)
+        );
+    }
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    sorted[sorted.len() / 2]
+}
+
+/// One task's flag.
+#[derive(Default)]
+struct Slot {
+    is_set: Cell<bool>,
+    waker: RefCell<Option<Waker>>,
+}
+
+/// CPU nanoseconds for a wake-up.
+fn measure(is_ours: bool, tasks: usize, woken: usize) -> f64 {
+    let context = MainContext::new();
+    let executor = Executor::new(&context).expect("this thread's context");
+    let slots: Rc<Vec<Slot>> = Rc::new((0..tasks).map(|_| Slot::default()).collect());
+    let done = Rc::new(Cell::new(0_usize));
+    for number in 0..tasks {
+        let (slots, done) = (slots.clone(), done.clone());
+        let task = poll_fn(move |cx| -> Poll<()> {
+            let slot = &slots[number];
+            if slot.is_set.replace(false) {
+                done.set(done.get() + 1);
+            }
+            let mut waker = slot.waker.borrow_mut();
+            if !waker
+                .as_ref()
+                .is_some_and(|known| known.will_wake(cx.waker()))
+            {
+                *waker = Some(cx.waker().clone());
+            }
+            Poll::Pending
+        });
+        if is_ours {
+            drop(executor.spawn_local(task));
+        } else {
+            drop(context.spawn_local(task));
+        }
+    }
+    while context.iteration(false) {}
+
+    let wanted = WAKEUPS.max(woken * TURNS_MIN);
+    let mut random = 0x9e37_79b9_7f4a_7c15_u64;
+    let waking = slots.clone();
+    let wake = glib::thread_guard::ThreadGuard::new(RefCell::new(move || {
+        for _ in 0..woken {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            let slot = &waking[(random % waking.len() as u64) as usize];
+            // The same number for both: one that is still to run is woken again, at no price.
+            slot.is_set.set(true);
+            if let Some(waker) = &*slot.waker.borrow() {
+                waker.wake_by_ref();
+            }
+        }
+    }));
+    let source = glib::idle_source_new(None, glib::Priority::DEFAULT, move || {
+        (wake.get_ref().borrow_mut())();
+        ControlFlow::Continue
+    });
+    source.attach(Some(&context));
+    let begin_ns = cpu_ns();
+    while done.get() < wanted {
+        context.iteration(true);
+    }
+    let spent_ns = cpu_ns() - begin_ns;
+    source.destroy();
+    spent_ns as f64 / done.get() as f64
+}
+
+fn cpu_ns() -> u64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `now` is a valid timespec for the call to fill; the clock exists on every Linux.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+type Design = fn(u64);
+
+fn async_unbounded(messages: u64) {
+    let (sender, receiver) = async_channel::unbounded();
+    receive_async(receiver, messages, move || {
+        (0..messages).for_each(|n| sender.try_send(n).expect("a receiver"));
+    });
+}
+
+fn async_bounded(messages: u64) {
+    let (sender, receiver) = async_channel::bounded(BOUND);
+    receive_async(receiver, messages, move || {
+        (0..messages).for_each(|n| sender.send_blocking(n).expect("a receiver"));
+    });
+}
+
+fn receive_async(
+    receiver: async_channel::Receiver<u64>,
+    messages: u64,
+    send: impl FnOnce() + Send + 'static,
+) {
+    let context = MainContext::new();
+    let sum = context.block_on(async {
+        // As programs do it: a future on the context.
+        let task = context.spawn_local(async move {
+            let mut sum = 0;
+            while let Ok(n) = receiver.recv().await {
+                sum += n;
+            }
+            sum
+        });
+        let sending = thread::spawn(send);
+        let sum = task.await.expect("a sum");
+        sending.join().expect("sent");
+        sum
+    });
+    check(sum, messages);
+}
+
+fn ours_unbounded(messages: u64) {
+    let (sender, receiver) = channel();
+    receive(receiver, messages, move || {
+        (0..messages).for_each(|n| sender.send(n).expect("a receiver"));
+    });
+}
+
+fn ours_bounded(messages: u64) {
+    let (sender, receiver) = sync_channel(BOUND);
+    receive(receiver, messages, move || {
+        (0..messages).for_each(|n| sender.send(n).expect("a receiver"));
+    });
+}
+
+fn receive(
+    receiver: threadbare_mainloop::Receiver<u64>,
+    messages: u64,
+    send: impl FnOnce() + Send + 'static,
+) {
+    let context = MainContext::new();
+    let (sum, count) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
+    let (summed, counted) = (sum.clone(), count.clone());
+    let attachment = receiver.attach(Some(&context), move |n| {
+        summed.set(summed.get() + n);
+        counted.set(counted.get() + 1);
+        ControlFlow::Continue
+    });
+    attachment.expect("this thread's context");
+    let sending = thread::spawn(send);
+    while count.get() < messages {
+        context.iteration(true);
+    }
+    sending.join().expect("sent");
+    check(sum.get(), messages);
+}
+
+fn check(sum: u64, messages: u64) {
+    assert_eq!(sum, messages * (messages - 1) / 2);
+}
+
+/// Wake-ups for one figure.
+const WAKEUPS: usize = 2_000;
+const TURNS_MIN: usize = 200;
+const BOUND: usize = 1000;

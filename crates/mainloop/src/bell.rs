@@ -1,0 +1,70 @@
+//! A source of a main context that any thread can ring: an event descriptor that the context polls.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use glib::{ControlFlow, IOCondition, Priority, Source};
+use rustix::event::{EventfdFlags, eventfd};
+
+/// Rings a source.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    event: OwnedFd,
+    /// A foreign thread ran the context, and nobody answered.
+    is_unanswered: AtomicBool,
+}
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Bell> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Bell {
+            event: eventfd(0, flags)?,
+            is_unanswered: AtomicBool::new(false),
+        })
+    }
+
+    /// The source is dispatched, again and again until the bell is silenced.
+    pub(crate) fn ring(&self) {
+        // Fails only when 2^64 - 2 rings are pending, and then the source is ready anyway.
+        let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+    }
+
+    /// Rings are answered up to here. To be called under the lock under which the answer looks for work: a ring for later
+    /// work comes after it.
+    pub(crate) fn silence(&self) {
+        // Fails only when no ring is pending.
+        let _ = rustix::io::read(&self.event, &mut [0_u8; 8]);
+    }
+
+    /// Whether the last ring was lost on a foreign thread, so that the next one has to be made. Says so once.
+    pub(crate) fn was_unanswered(&self) -> bool {
+        self.is_unanswered.load(Relaxed) && self.is_unanswered.swap(false, Relaxed)
+    }
+
+    /// A source that calls `answer` while the bell is not silenced. `None` from `answer`: it has to run on another thread,
+    /// which does not run the context now.
+    pub(crate) fn source(
+        self: &Arc<Self>,
+        priority: Priority,
+        name: &str,
+        mut answer: impl FnMut(&Bell) -> Option<ControlFlow> + Send + 'static,
+    ) -> Source {
+        // Lives as long as the source, and so does its descriptor.
+        let bell = self.clone();
+        let descriptor = bell.event.as_raw_fd();
+        let of_log = name.to_owned();
+        let answer = move |_, _| {
+            answer(&bell).unwrap_or_else(|| {
+                bell.silence();
+                tracing::error!(
+                    "{of_log}: a foreign thread runs the main context; what is to be done waits for its own thread"
+                );
+                bell.is_unanswered.store(true, Relaxed);
+                ControlFlow::Continue
+            })
+        };
+        glib_unix::fd_source_new(descriptor, IOCondition::IN, Some(name), priority, answer)
+    }
+}

@@ -1,0 +1,160 @@
+//! Values that stay on the thread of their main context.
+
+use std::fmt;
+
+use glib::thread_guard::ThreadGuard;
+use glib::{MainContext, Priority};
+
+use crate::AttachError;
+
+/// A value of one thread, that other threads may hold: what a callback of a source has to be.
+///
+/// Dropped on another thread it is leaked, and the log says so: neither may it be dropped there, nor can it go home from
+/// the drop of a source, which may be the end of its context.
+pub(crate) struct Guarded<T>(Option<ThreadGuard<T>>);
+
+impl<T> Guarded<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Guarded(Some(ThreadGuard::new(value)))
+    }
+
+    /// `None` on any thread but the value's own.
+    pub(crate) fn get_mut(&mut self) -> Option<&mut T> {
+        let guard = self.0.as_mut()?;
+        guard.is_owner().then(|| guard.get_mut())
+    }
+
+    fn get(&self) -> Option<&T> {
+        let guard = self.0.as_ref()?;
+        guard.is_owner().then(|| guard.get_ref())
+    }
+
+    fn is_home(&self) -> bool {
+        self.0.as_ref().is_none_or(ThreadGuard::is_owner)
+    }
+
+    /// The guard stays empty if this is the value's thread.
+    fn take(&mut self) -> Option<T> {
+        let is_home = self.is_home();
+        self.0.take_if(|_| is_home).map(ThreadGuard::into_inner)
+    }
+}
+
+impl<T> Drop for Guarded<T> {
+    fn drop(&mut self) {
+        if !self.is_home() {
+            let kind = std::any::type_name::<T>();
+            tracing::warn!("leaked: {kind} was to be dropped on a thread that is not its own");
+            std::mem::forget(self.0.take());
+        }
+    }
+}
+
+/// A value that belongs to the thread of a main context, and may be sent anywhere.
+///
+/// It can be used on its own thread only. Dropped on another thread, it is sent home, and the context drops it. If the
+/// context does not run any more, the value is leaked, with a line in the log: no other thread may drop it.
+///
+/// ```
+/// use std::rc::Rc;
+/// use glib::MainContext;
+/// use threadbare_mainloop::ContextBound;
+///
+/// let context = MainContext::new();
+/// let label = ContextBound::new(&context, Rc::new("a widget, say"))?;
+/// std::thread::spawn(move || assert!(label.get().is_none())).join().unwrap();
+/// // The thread's drop sent it home.
+/// while context.iteration(false) {}
+/// # Ok::<(), threadbare_mainloop::AttachError>(())
+/// ```
+pub struct ContextBound<T: 'static> {
+    value: Guarded<T>,
+    context: MainContext,
+}
+
+impl<T: 'static> ContextBound<T> {
+    /// Binds `value` to the calling thread, which has to be the one that runs `context`.
+    ///
+    /// # Errors
+    /// Another thread runs the context.
+    pub fn new(context: &MainContext, value: T) -> Result<Self, AttachError> {
+        check_owner(context)?;
+        Ok(ContextBound {
+            value: Guarded::new(value),
+            context: context.clone(),
+        })
+    }
+
+    /// The value; `None` on any thread but its own.
+    pub fn get(&self) -> Option<&T> {
+        self.value.get()
+    }
+
+    /// The value; `None` on any thread but its own.
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        self.value.get_mut()
+    }
+
+    /// The value; itself on any thread but its own.
+    ///
+    /// # Errors
+    /// This is not the value's thread.
+    pub fn into_inner(mut self) -> Result<T, Self> {
+        self.value.take().ok_or(self)
+    }
+
+    /// Calls `f` with the value on its own thread, when the context runs next; on that thread as well.
+    pub fn send_home(mut self, f: impl FnOnce(T) + Send + 'static) {
+        let value = Guarded(self.value.0.take());
+        send_home(&self.context, value, f);
+    }
+
+    /// The context.
+    pub fn context(&self) -> &MainContext {
+        &self.context
+    }
+}
+
+impl<T: 'static> Drop for ContextBound<T> {
+    fn drop(&mut self) {
+        if !self.value.is_home() {
+            let value = Guarded(self.value.0.take());
+            send_home(&self.context, value, drop);
+        }
+    }
+}
+
+impl<T: 'static> fmt::Debug for ContextBound<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ContextBound")
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}
+
+/// By a source, never at once: `g_main_context_invoke` would call on this thread if no other runs the context.
+fn send_home<T: 'static>(
+    context: &MainContext,
+    value: Guarded<T>,
+    f: impl FnOnce(T) + Send + 'static,
+) {
+    let mut parcel = Some((value, f));
+    let open = move || {
+        if let Some((mut value, f)) = parcel.take()
+            && let Some(value) = value.take()
+        {
+            f(value);
+        }
+        glib::ControlFlow::Break
+    };
+    let name = Some("threadbare: a value on its way home");
+    glib::idle_source_new(name, Priority::DEFAULT, open).attach(Some(context));
+}
+
+/// Whether this thread runs `context`, or could.
+pub(crate) fn check_owner(context: &MainContext) -> Result<(), AttachError> {
+    context
+        .acquire()
+        .map(drop)
+        .map_err(|_| AttachError::NotOwner)
+}

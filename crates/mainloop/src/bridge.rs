@@ -1,0 +1,209 @@
+//! GLib's main loop and a tokio runtime in one program.
+//!
+//! tokio gives each of its tasks a budget of operations on tokio's channels, sockets and timers. When it is used up, they are
+//! pending, whatever they have, until the task has returned to tokio. A main context that runs inside of a tokio task
+//! (`runtime.block_on` around `MainLoop::run`, say) never returns: after 128 messages, every tokio channel on that thread is
+//! silent or spins for ever. So a [`Bridge`] never runs the one loop in the other. Each has threads of its own, and
+//! futures that need both are polled with the runtime entered and without a budget ([`Bridge::with_tokio`]), or sent to the
+//! other side.
+
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use glib::MainContext;
+use tokio::runtime::Handle;
+use tokio::task::coop::unconstrained;
+
+use crate::join::JoinError;
+
+/// A main context and a tokio runtime that use each other.
+///
+/// ```
+/// use glib::MainContext;
+/// use threadbare_mainloop::Bridge;
+///
+/// let runtime = tokio::runtime::Runtime::new().unwrap();
+/// let context = MainContext::new();
+/// let bridge = Bridge::new(&context, runtime.handle());
+/// let there_and_back = bridge.clone();
+/// let answer = context.block_on(async move {
+///     // Runs in tokio...
+///     let home = there_and_back.clone();
+///     there_and_back.on_tokio(async move {
+///         // ... and from there on the main context, which a future that is not Send may use.
+///         home.on_context(|| async { *std::rc::Rc::new(42) }).await.unwrap()
+///     }).await.unwrap()
+/// });
+/// assert_eq!(answer, 42);
+/// ```
+#[derive(Clone)]
+pub struct Bridge {
+    context: MainContext,
+    tokio: Handle,
+}
+
+impl Bridge {
+    /// Between these two. The program runs both: the context on one thread, the runtime (`multi_thread`, or one that another
+    /// thread drives) on others.
+    pub fn new(context: &MainContext, tokio: &Handle) -> Self {
+        Bridge {
+            context: context.clone(),
+            tokio: tokio.clone(),
+        }
+    }
+
+    /// The main context.
+    pub fn context(&self) -> &MainContext {
+        &self.context
+    }
+
+    /// The tokio runtime.
+    pub fn tokio(&self) -> &Handle {
+        &self.tokio
+    }
+
+    /// Runs a future in tokio. Dropped, it aborts the future.
+    ///
+    /// # Errors
+    /// The runtime has ended, or the future has panicked.
+    pub fn on_tokio<F>(&self, future: F) -> OnTokio<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        OnTokio(self.tokio.spawn(future))
+    }
+
+    /// Runs a future on the main context, with [`Bridge::with_tokio`]; it is made there and need not be `Send`. Dropped, it
+    /// aborts the future, which the context's thread then drops.
+    ///
+    /// # Errors
+    /// The context has ended, or the future has panicked.
+    pub fn on_context<F>(&self, make: impl FnOnce() -> F + Send + 'static) -> OnContext<F::Output>
+    where
+        F: Future + 'static,
+        F::Output: Send + 'static,
+    {
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let (tell, told) = tokio::sync::oneshot::channel();
+        let bridge = self.clone();
+        let name = Some("threadbare: a future from tokio");
+        let mut parcel = Some((make, stopped, tell));
+        // By a source, never at once: `g_main_context_invoke` would call on this thread if no other runs the context.
+        let open = move || {
+            if let Some((make, stopped, tell)) = parcel.take() {
+                bridge.run_here(make, stopped, tell);
+            }
+            glib::ControlFlow::Break
+        };
+        glib::idle_source_new(name, glib::Priority::DEFAULT, open).attach(Some(&self.context));
+        OnContext { told, _stop: stop }
+    }
+
+    fn run_here<F>(
+        &self,
+        make: impl FnOnce() -> F + 'static,
+        stopped: tokio::sync::oneshot::Receiver<()>,
+        tell: tokio::sync::oneshot::Sender<Result<F::Output, JoinError>>,
+    ) where
+        F: Future + 'static,
+    {
+        use futures_util::FutureExt;
+        use futures_util::future::{Either, select};
+        use std::panic::AssertUnwindSafe;
+
+        let future = AssertUnwindSafe(async move { make().await }).catch_unwind();
+        let future = self.with_tokio(async move {
+            match select(std::pin::pin!(future), stopped).await {
+                Either::Left((outcome, _)) => {
+                    // Refused if nobody waits any more.
+                    let _ = tell.send(outcome.map_err(JoinError::Panicked));
+                }
+                Either::Right(_) => {}
+            }
+        });
+        self.context.spawn_local(future);
+    }
+
+    /// For a future on the main context that uses tokio: polled with the runtime entered, so that tokio's sockets and timers
+    /// find it, and without a budget.
+    pub fn with_tokio<F: Future>(&self, future: F) -> WithTokio<F> {
+        WithTokio {
+            future: Box::pin(unconstrained(future)),
+            tokio: self.tokio.clone(),
+        }
+    }
+}
+
+impl fmt::Debug for Bridge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Bridge")
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The future of [`Bridge::with_tokio`].
+#[must_use = "futures do nothing unless awaited"]
+pub struct WithTokio<F> {
+    future: Pin<Box<tokio::task::coop::Unconstrained<F>>>,
+    tokio: Handle,
+}
+
+impl<F: Future> Future for WithTokio<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let WithTokio { future, tokio } = &mut *self;
+        let _entered = tokio.enter();
+        future.as_mut().poll(cx)
+    }
+}
+
+impl<F> fmt::Debug for WithTokio<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("WithTokio")
+    }
+}
+
+/// The future of [`Bridge::on_tokio`].
+#[must_use = "dropped, it aborts what runs in tokio"]
+#[derive(Debug)]
+pub struct OnTokio<T>(tokio::task::JoinHandle<T>);
+
+impl<T> Future for OnTokio<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let joined = Pin::new(&mut unconstrained(&mut self.0)).poll(cx);
+        joined.map_err(|error| match error.try_into_panic() {
+            Ok(payload) => JoinError::Panicked(payload),
+            Err(_) => JoinError::Cancelled,
+        })
+    }
+}
+
+impl<T> Drop for OnTokio<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// The future of [`Bridge::on_context`].
+#[must_use = "dropped, it aborts what runs on the context"]
+#[derive(Debug)]
+pub struct OnContext<T> {
+    told: tokio::sync::oneshot::Receiver<Result<T, JoinError>>,
+    /// Dropped with this.
+    _stop: tokio::sync::oneshot::Sender<()>,
+}
+
+impl<T> Future for OnContext<T> {
+    type Output = Result<T, JoinError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let told = Pin::new(&mut self.told).poll(cx);
+        told.map(|told| told.unwrap_or(Err(JoinError::Cancelled)))
+    }
+}

@@ -1,0 +1,203 @@
+//! The sending ends.
+
+use std::fmt;
+use std::sync::{Arc, MutexGuard};
+use std::task::Poll;
+
+use threadbare_runtime::{block_on, until};
+
+use super::{ROOM, Shared, State};
+
+/// The sending end of a [`channel`](super::channel()).
+pub struct Sender<T>(End<T>);
+
+impl<T> Sender<T> {
+    pub(super) fn new(shared: Arc<Shared<T>>) -> Self {
+        Sender(End(shared))
+    }
+
+    /// Sends without waiting.
+    ///
+    /// # Errors
+    /// The receiver is gone; the error has the message.
+    pub fn send(&self, message: T) -> Result<(), SendError<T>> {
+        let mut state = self.0.0.lock();
+        if !state.has_receiver {
+            return Err(SendError(message));
+        }
+        state.queue.push_back(message);
+        let listener = state.call();
+        drop(state);
+        listener.call();
+        Ok(())
+    }
+}
+
+/// The sending end of a [`sync_channel`](super::sync_channel).
+pub struct SyncSender<T>(End<T>);
+
+impl<T> SyncSender<T> {
+    pub(super) fn new(shared: Arc<Shared<T>>) -> Self {
+        SyncSender(End(shared))
+    }
+
+    /// Sends, and blocks this thread while there is no room. On the receiver's own thread it may wait for itself, for ever.
+    ///
+    /// # Errors
+    /// The receiver is gone; the error has the message.
+    pub fn send(&self, message: T) -> Result<(), SendError<T>> {
+        match self.try_send(message) {
+            Ok(()) => Ok(()),
+            Err(TrySendError::Full(message)) => block_on(self.send_async(message)),
+            Err(TrySendError::Disconnected(message)) => Err(SendError(message)),
+        }
+    }
+
+    /// Sends, and waits while there is no room. Dropped before it completes, it has sent nothing.
+    ///
+    /// # Errors
+    /// The receiver is gone; the error has the message.
+    pub fn send_async(
+        &self,
+        message: T,
+    ) -> impl Future<Output = Result<(), SendError<T>>> + use<T> {
+        let mut unsent = Some(message);
+        let shared = self.0.0.clone();
+        until(
+            shared.clone(),
+            |shared| &shared.room,
+            ROOM,
+            move |_| match unsent
+                .take()
+                .map(|message| shared.try_send_or_wait(message))
+            {
+                None | Some(Ok(())) => Poll::Ready(Ok(())),
+                Some(Err(TrySendError::Disconnected(message))) => {
+                    Poll::Ready(Err(SendError(message)))
+                }
+                Some(Err(TrySendError::Full(message))) => {
+                    unsent = Some(message);
+                    Poll::Pending
+                }
+            },
+        )
+    }
+
+    /// Sends if there is room.
+    ///
+    /// # Errors
+    /// There is no room, or the receiver is gone; the error has the message.
+    pub fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        self.0.0.try_send(message)
+    }
+}
+
+impl<T> Shared<T> {
+    fn try_send(&self, message: T) -> Result<(), TrySendError<T>> {
+        self.try_send_to(self.lock(), message)
+    }
+
+    /// In the monitor of those who wait for room.
+    fn try_send_or_wait(&self, message: T) -> Result<(), TrySendError<T>> {
+        let mut state = self.lock();
+        // The receiver calls after it has made room: it waits for that monitor, and so for this waiter's registration.
+        state.wants_room = state.has_receiver && state.queue.len() >= state.bound;
+        self.try_send_to(state, message)
+    }
+
+    #[inline]
+    fn try_send_to(
+        &self,
+        mut state: MutexGuard<'_, State<T>>,
+        message: T,
+    ) -> Result<(), TrySendError<T>> {
+        if !state.has_receiver {
+            return Err(TrySendError::Disconnected(message));
+        }
+        if state.queue.len() >= state.bound {
+            return Err(TrySendError::Full(message));
+        }
+        state.queue.push_back(message);
+        let listener = state.call();
+        drop(state);
+        listener.call();
+        Ok(())
+    }
+}
+
+/// One of the senders: the last one's drop ends the channel.
+struct End<T>(Arc<Shared<T>>);
+
+impl<T> Clone for End<T> {
+    fn clone(&self) -> Self {
+        self.0.lock().senders += 1;
+        End(self.0.clone())
+    }
+}
+
+impl<T> Drop for End<T> {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        state.senders -= 1;
+        if state.senders == 0 {
+            let listener = state.call();
+            drop(state);
+            listener.call();
+        }
+    }
+}
+
+impl<T> Clone for Sender<T> {
+    fn clone(&self) -> Self {
+        Sender(self.0.clone())
+    }
+}
+
+impl<T> Clone for SyncSender<T> {
+    fn clone(&self) -> Self {
+        SyncSender(self.0.clone())
+    }
+}
+
+impl<T> fmt::Debug for Sender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sender")
+    }
+}
+
+impl<T> fmt::Debug for SyncSender<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SyncSender")
+    }
+}
+
+/// The receiver is gone. Here is the message.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the receiver of the channel is gone")]
+pub struct SendError<T>(pub T);
+
+impl<T> fmt::Debug for SendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SendError(..)")
+    }
+}
+
+/// The message could not be sent at once. Here it is.
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TrySendError<T> {
+    /// The channel holds as many messages as it may.
+    #[error("the channel is full")]
+    Full(T),
+    /// The receiver is gone.
+    #[error("the receiver of the channel is gone")]
+    Disconnected(T),
+}
+
+impl<T> fmt::Debug for TrySendError<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TrySendError::Full(_) => "Full(..)",
+            TrySendError::Disconnected(_) => "Disconnected(..)",
+        })
+    }
+}
