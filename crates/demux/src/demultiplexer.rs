@@ -43,6 +43,8 @@ pub struct Demultiplexer<I: Stream, R: Route<I::Item>, O, S, H> {
     slots: Slots<R::Key, I::Item, S>,
     /// Sinks that have taken messages since their last flush.
     unflushed: Vec<usize>,
+    /// Sinks whose guards are to be told of dropped messages: a sink that is stuck flushes nothing.
+    unpublished: Vec<usize>,
     woken: Vec<usize>,
     held: Held<I::Item>,
     settings: Settings<I::Item>,
@@ -98,6 +100,7 @@ where
             table: Table::new(settings.seed),
             slots: Slots::new(),
             unflushed: Vec::new(),
+            unpublished: Vec::new(),
             woken: Vec::new(),
             held: Held::None,
             settings,
@@ -265,8 +268,14 @@ where
                 self.mark_unflushed(index);
             }
             Offer::Waits => self.statistics.waiting += 1,
-            Offer::Limited => self.statistics.limited += 1,
-            Offer::Overflowed | Offer::WaitsForOldest => self.statistics.overflowed += 1,
+            Offer::Limited => {
+                self.statistics.limited += 1;
+                self.mark_unpublished(index);
+            }
+            Offer::Overflowed | Offer::WaitsForOldest => {
+                self.statistics.overflowed += 1;
+                self.mark_unpublished(index);
+            }
             Offer::Disconnect => {
                 self.statistics.overflowed += 1 + self.drop_sink(index);
             }
@@ -283,6 +292,26 @@ where
             && !std::mem::replace(&mut slot.needs_flush, true)
         {
             self.unflushed.push(index);
+        }
+    }
+
+    fn mark_unpublished(&mut self, index: usize) {
+        if let Some(slot) = self.slots.get(index)
+            && slot.is_guarded
+            && !std::mem::replace(&mut slot.needs_publish, true)
+        {
+            self.unpublished.push(index);
+        }
+    }
+
+    fn publish_marked(&mut self) {
+        while let Some(index) = self.unpublished.pop() {
+            // Another sink may have the place by now; one that has gone has published its last.
+            if let Some(slot) = self.slots.get(index)
+                && std::mem::replace(&mut slot.needs_publish, false)
+            {
+                slot.link.publish(slot.statistics());
+            }
         }
     }
 
@@ -441,6 +470,7 @@ where
         }
         unflushed.append(&mut self.unflushed);
         self.unflushed = unflushed;
+        self.publish_marked();
         self.control.publish(self.count());
         !self.woken.is_empty()
     }

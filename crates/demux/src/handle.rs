@@ -161,7 +161,7 @@ impl<K, S> Guard<K, S> {
         self.link.status()
     }
 
-    /// As of the last time that the sink was flushed.
+    /// As of the last time that the sink was flushed, and of the last batch that had messages which were dropped for it.
     pub fn statistics(&self) -> SinkStatistics {
         self.link.statistics()
     }

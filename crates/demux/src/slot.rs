@@ -42,6 +42,8 @@ pub(crate) struct Slot<K, M, S> {
     /// The sink has said that it is not ready, and has not been woken since.
     is_pending: bool,
     pub(crate) needs_flush: bool,
+    /// Its guard is to be told of dropped messages.
+    pub(crate) needs_publish: bool,
     pub(crate) is_closing: bool,
     /// A guard reads the link.
     pub(crate) is_guarded: bool,
@@ -78,6 +80,7 @@ impl<K, M, S: Sink<M> + Unpin> Slot<K, M, S> {
             sink,
             is_pending: false,
             needs_flush: false,
+            needs_publish: false,
             is_closing: false,
             is_guarded: false,
             has_limit: service.limit.is_some(),

@@ -319,6 +319,26 @@ fn a_full_sink_that_blocks_holds_the_input_up() {
     assert_eq!(slow.numbers(), [1, 2]);
 }
 
+/// When an operator looks is while the sink is stuck: it flushes nothing then.
+#[test]
+fn a_guard_tells_at_once_of_messages_that_were_dropped() {
+    for (policy, buffer) in [
+        (Policy::DropNewest, 2),
+        (Policy::DropOldest, 2),
+        (Policy::DropOldest, 0),
+        (Policy::DisconnectAfter(100), 2),
+    ] {
+        let mut bench = bench();
+        let stuck = Basket::with_room(0);
+        let guard = bench.subscribe(1, &stuck, with(policy, buffer));
+        for round in 1..=2 {
+            bench.put(1, 0..5);
+            bench.task.run();
+            assert_eq!(guard.statistics().overflowed, 5 * round - buffer as u64);
+        }
+    }
+}
+
 #[test]
 fn dropping_policies_keep_the_first_or_the_last() {
     for (policy, expected) in [
