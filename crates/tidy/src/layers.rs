@@ -128,6 +128,12 @@ pub const RULES: &[Rule] = &[
         external: External::AllBut(APPLICATION_ONLY),
         unsafe_policy: UnsafePolicy::Forbid,
     },
+    Rule {
+        package: "threadbare-example-brokers",
+        internal: &["threadbare-demux"],
+        external: External::AllBut(&[]),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
     // Beside the house: nothing imports it, and it imports none of the crates it judges.
     Rule {
         package: "threadbare-tidy",

@@ -1,0 +1,161 @@
+//! Messages of NATS to WebSocket clients: a message with the subject PREFIX.ID goes to the client that is connected to `/clients/ID`.
+//!
+//! NATS without JetStream delivers at most once: what is published while this program is not connected, nobody keeps. Its client library
+//! connects again by itself and subscribes again; WebSocket clients stay connected meanwhile. The library drops messages that this
+//! program does not take in time (only with the policy `block`, or on a machine that is too slow), and the statistics count them as dropped
+//! by the broker.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use async_nats::{Client, ConnectOptions, Event, ServerAddr};
+use brokers::{Broker, Feed, Options};
+use bytes::Bytes;
+use clap::Parser;
+use futures_util::StreamExt;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+/// Takes messages of NATS to WebSocket clients: those with the subject PREFIX.ID to the client at ws://ADDRESS:PORT/clients/ID
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(flatten)]
+    options: Options,
+
+    /// NATS, as nats://USER:PASSWORD@HOST:PORT, without user and password where there are none
+    #[arg(long, value_name = "URL", default_value = "nats://127.0.0.1:4222", value_parser = parse_url)]
+    broker: ServerAddr,
+
+    /// Subjects are PREFIX.ID
+    #[arg(long, default_value = "clients", value_parser = parse_prefix)]
+    prefix: String,
+}
+
+fn parse_url(text: &str) -> Result<ServerAddr, String> {
+    let address: ServerAddr = text
+        .parse()
+        .map_err(|error| format!("{text} is no URL, as nats://HOST:PORT is: {error}"))?;
+    match address.scheme() {
+        "nats" => Ok(address),
+        scheme => Err(format!(
+            "{text}: {scheme} is not spoken here; nats://HOST:PORT, without TLS, is allowed"
+        )),
+    }
+}
+
+fn parse_prefix(text: &str) -> Result<String, String> {
+    let is_token = |token: &str| {
+        !token.is_empty() && !token.contains(|c: char| c.is_whitespace() || "*>".contains(c))
+    };
+    match text.split('.').all(is_token) {
+        true => Ok(text.into()),
+        false => Err(format!(
+            "{text} is no subject: names with dots between them are allowed, without *, > and blanks"
+        )),
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments = Arguments::parse();
+    brokers::log_to_stderr();
+    let options = arguments.options.clone();
+    brokers::run(options, |feed| consume(arguments, feed)).await
+}
+
+/// For an answer of NATS.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// Events of the client library that wait to be looked at.
+const EVENTS_MAX: usize = 1024;
+
+async fn consume(arguments: Arguments, feed: Feed) -> Result<()> {
+    let (sender, mut events) = mpsc::channel(EVENTS_MAX);
+    let client = ConnectOptions::new()
+        .name("nats-websockets")
+        .retry_on_initial_connect()
+        .event_callback(move |event| {
+            let sender = sender.clone();
+            async move {
+                let _ = sender.send(event).await;
+            }
+        })
+        .connect(arguments.broker)
+        .await?;
+    let prefix = format!("{}.", arguments.prefix);
+    let mut subscriber = client.subscribe(format!("{prefix}>")).await?;
+    loop {
+        tokio::select! {
+            () = feed.stopped() => break,
+            Some(event) = events.recv() => note(event, &client, feed.broker()),
+            message = subscriber.next() => {
+                let message = message.context("the subscription has ended")?;
+                if !put(&feed, &prefix, message).await {
+                    break;
+                }
+            }
+        }
+    }
+    let rest = async {
+        // NATS sends what it has for us up to here, and then the stream ends.
+        subscriber.drain().await?;
+        while let Some(message) = subscriber.next().await {
+            if !put(&feed, &prefix, message).await {
+                break;
+            }
+        }
+        anyhow::Ok(())
+    };
+    match timeout(arguments.options.deadline, rest).await {
+        Ok(ended) => ended,
+        // As when NATS is gone: then there is nothing to wait for.
+        Err(_) => Ok(()),
+    }
+}
+
+async fn put(feed: &Feed, prefix: &str, message: async_nats::Message) -> bool {
+    match message.subject.strip_prefix(prefix) {
+        Some(client) => feed.put(client, message.payload, None).await,
+        // The subscription has no such subjects.
+        None => true,
+    }
+}
+
+fn note(event: Event, client: &Client, broker: &Arc<Broker>) {
+    match event {
+        Event::Connected => {
+            tokio::spawn(confirm(client.clone(), broker.clone()));
+        }
+        Event::Disconnected => {
+            broker.disconnected();
+            warn!("NATS: disconnected; the library tries again");
+        }
+        Event::SlowConsumer(_) => broker.dropped(),
+        other => warn!("NATS: {other}"),
+    }
+}
+
+/// A connection is of use once NATS knows the subscription. NATS handles the commands of a connection in their order: when a message to
+/// ourselves is back, the subscription stands.
+async fn confirm(client: Client, broker: Arc<Broker>) {
+    let echo = async {
+        let inbox = client.new_inbox();
+        let mut subscriber = client.subscribe(inbox.clone()).await?;
+        client.publish(inbox, Bytes::new()).await?;
+        subscriber.next().await;
+        anyhow::Ok(())
+    };
+    match timeout(ANSWER_TIME_MAX, echo).await {
+        Ok(Ok(())) => {
+            broker.connected();
+            info!("NATS: subscribed");
+        }
+        // The next connection has the next attempt.
+        Ok(Err(error)) => warn!("NATS: {error}"),
+        Err(_) => warn!("NATS: no answer within {} s", ANSWER_TIME_MAX.as_secs()),
+    }
+}

@@ -1,0 +1,200 @@
+//! One WebSocket: a sink for the demultiplexer, and the task that owns the connection.
+//!
+//! A WebSocket is not only written to: it has to be read (or no close, pong or reset is seen), pinged (a peer that is gone without a FIN
+//! says nothing) and closed with a code. So a task owns it, and the demultiplexer's sink is a short channel to that task. When the
+//! connection is over for whatever reason, the task drops the subscription.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::extract::ws::{self, CloseFrame, Utf8Bytes, WebSocket, close_code};
+use bytes::Bytes;
+use futures_util::stream::{SplitSink, SplitStream};
+use futures_util::{Sink, SinkExt, StreamExt};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::PollSender;
+
+use crate::feed::Message;
+
+/// Messages between the demultiplexer and a connection, which are written and flushed together.
+const OUTLET_MESSAGES_MAX: usize = 16;
+
+/// How long a client may take to answer the close frame.
+const CLOSE_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The connection has ended.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Gone;
+
+/// The demultiplexer's end of a connection.
+pub(crate) struct Outlet {
+    sender: PollSender<Bytes>,
+    is_closed: Arc<AtomicBool>,
+}
+
+/// The other end.
+pub(crate) struct Deliveries {
+    receiver: mpsc::Receiver<Bytes>,
+    is_closed: Arc<AtomicBool>,
+}
+
+pub(crate) fn outlet() -> (Outlet, Deliveries) {
+    let (sender, receiver) = mpsc::channel(OUTLET_MESSAGES_MAX);
+    let sender = PollSender::new(sender);
+    let is_closed = Arc::<AtomicBool>::default();
+    let outlet = Outlet {
+        sender,
+        is_closed: is_closed.clone(),
+    };
+    (
+        outlet,
+        Deliveries {
+            receiver,
+            is_closed,
+        },
+    )
+}
+
+impl Sink<Message> for Outlet {
+    type Error = Gone;
+
+    fn poll_ready(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        self.sender.poll_reserve(cx).map_err(|_| Gone)
+    }
+
+    fn start_send(mut self: Pin<&mut Self>, message: Message) -> Result<(), Gone> {
+        self.sender.send_item(message.payload).map_err(|_| Gone)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        // The connection's task flushes.
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Result<(), Gone>> {
+        let has_gone = (self.sender.get_ref()).is_none_or(mpsc::Sender::is_closed);
+        self.is_closed.store(true, Ordering::Release);
+        self.sender.close();
+        // A connection that ended by itself did not take everything: the report counts the two apart.
+        Poll::Ready(if has_gone { Err(Gone) } else { Ok(()) })
+    }
+}
+
+/// Why a connection is over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Over {
+    /// The client closed it, or reset it.
+    Left,
+    /// No pong, or nothing read, for too long.
+    Silent,
+    /// The demultiplexer closed the sink, after all that waited.
+    Closed,
+    /// The demultiplexer dropped the sink, with what waited.
+    Dropped,
+}
+
+/// Carries messages to the client until one side ends. The caller ends the subscription, then calls [`close`].
+pub(crate) async fn serve(
+    socket: &mut (SplitSink<WebSocket, ws::Message>, SplitStream<WebSocket>),
+    deliveries: &mut Deliveries,
+    patience: Duration,
+) -> Over {
+    let (write, read) = socket;
+    tokio::select! {
+        over = deliver(write, deliveries, patience) => over,
+        over = listen(read, patience) => over,
+    }
+}
+
+/// Writes messages and pings.
+async fn deliver(
+    write: &mut SplitSink<WebSocket, ws::Message>,
+    deliveries: &mut Deliveries,
+    patience: Duration,
+) -> Over {
+    let mut ping = interval(patience / 3);
+    ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut batch = Vec::with_capacity(OUTLET_MESSAGES_MAX);
+    loop {
+        tokio::select! {
+            count = deliveries.receiver.recv_many(&mut batch, OUTLET_MESSAGES_MAX) => {
+                if count == 0 {
+                    return match deliveries.is_closed.load(Ordering::Acquire) {
+                        true => Over::Closed,
+                        false => Over::Dropped,
+                    };
+                }
+            }
+            _ = ping.tick() => {}
+        }
+        let frames = match batch.is_empty() {
+            true => vec![ws::Message::Ping(Bytes::new())],
+            false => batch.drain(..).map(frame).collect(),
+        };
+        match timeout(patience, write_all(write, frames)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) => return Over::Left,
+            Err(_) => return Over::Silent,
+        }
+    }
+}
+
+async fn write_all(
+    write: &mut SplitSink<WebSocket, ws::Message>,
+    frames: Vec<ws::Message>,
+) -> Result<(), axum::Error> {
+    for frame in frames {
+        write.feed(frame).await?;
+    }
+    write.flush().await
+}
+
+fn frame(payload: Bytes) -> ws::Message {
+    match Utf8Bytes::try_from(payload.clone()) {
+        Ok(text) => ws::Message::Text(text),
+        Err(_) => ws::Message::Binary(payload),
+    }
+}
+
+/// Reads, for pongs and the close. Clients have nothing else to say.
+async fn listen(read: &mut SplitStream<WebSocket>, patience: Duration) -> Over {
+    loop {
+        match timeout(patience, read.next()).await {
+            Ok(Some(Ok(ws::Message::Close(_)) | Err(_)) | None) => return Over::Left,
+            Ok(Some(Ok(_))) => {}
+            Err(_) => return Over::Silent,
+        }
+    }
+}
+
+/// Says why, and waits for the client's answer (RFC 6455, section 7.1.1: the server closes TCP, after the closing handshake).
+pub(crate) async fn close(
+    socket: (SplitSink<WebSocket, ws::Message>, SplitStream<WebSocket>),
+    over: Over,
+    is_stopping: bool,
+) {
+    let (mut write, mut read) = socket;
+    let (code, reason) = match over {
+        // Nobody listens.
+        Over::Silent => return,
+        Over::Left => (close_code::NORMAL, ""),
+        _ if is_stopping => (close_code::AWAY, "the server stops"),
+        Over::Closed => (CODE_REPLACED, "another connection has taken over"),
+        Over::Dropped => (close_code::POLICY, "too slow"),
+    };
+    let reason = Utf8Bytes::from_static(reason);
+    let handshake = async {
+        let close = ws::Message::Close(Some(CloseFrame { code, reason }));
+        // After the client's own close, this fails, and reading on sends the answer.
+        let _ = write.send(close).await;
+        while let Some(Ok(_)) = read.next().await {}
+    };
+    let _ = timeout(CLOSE_TIME_MAX, handshake).await;
+}
+
+/// RFC 6455, section 7.4.2: 4000 to 4999 are for private use.
+const CODE_REPLACED: u16 = 4000;

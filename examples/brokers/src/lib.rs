@@ -1,0 +1,25 @@
+//! Takes the messages of a broker to WebSocket clients, each at its own pace: what `rabbitmq-websockets` and `nats-websockets` share.
+//!
+//! ```text
+//!  broker --> Feed --> Demultiplexer --> Outlet --> task of the connection --> WebSocket
+//!  (the binaries)      (buffer, policy and limit of each client)   (ping, close)
+//! ```
+//!
+//! | file | what |
+//! |---|---|
+//! | `options` | arguments that both programs have |
+//! | `feed` | the broker's side: messages in, receipts back |
+//! | `client` | one WebSocket: a sink for the demultiplexer, and the task that owns the connection |
+//! | `server` | `GET /clients/ID`, `GET /statistics` |
+//! | `run` | start, signals, end, report |
+#![forbid(unsafe_code)]
+
+mod client;
+mod feed;
+mod options;
+mod run;
+mod server;
+
+pub use feed::{Broker, FEED_MESSAGES_MAX, Feed, Message, Receipt};
+pub use options::Options;
+pub use run::{log_to_stderr, run};

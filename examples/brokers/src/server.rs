@@ -1,0 +1,233 @@
+//! The HTTP side: `GET /clients/ID` is a WebSocket, `GET /statistics` is JSON.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::extract::ws::{WebSocket, WebSocketUpgrade};
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use futures_util::StreamExt;
+use serde::Serialize;
+use threadbare_demux::{Guard, Handle, Service, Statistics, Target};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, info};
+
+use crate::client::{self, Deliveries, Outlet};
+use crate::feed::Broker;
+
+/// Longer IDs match no routing key: AMQP 0-9-1 has them as short strings, of up to 255 bytes.
+const ID_BYTES_MAX: usize = 255;
+
+/// Clients have nothing to say but control frames.
+const FRAME_BYTES_MAX: usize = 4096;
+
+type Subscription = Guard<Arc<str>, Outlet>;
+
+/// What requests need.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub(crate) handle: Handle<Arc<str>, Outlet>,
+    pub(crate) service: Service,
+    pub(crate) patience: Duration,
+    pub(crate) broker: Arc<Broker>,
+    pub(crate) clients: Arc<Clients>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) stop: CancellationToken,
+}
+
+pub(crate) fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/clients/{id}", get(subscribe))
+        .route("/statistics", get(statistics))
+        .with_state(shared)
+}
+
+/// The connections, by number: one of a client may end while the next one has begun.
+pub(crate) struct Clients {
+    most: usize,
+    connected: Mutex<Connected>,
+}
+
+#[derive(Default)]
+struct Connected {
+    next: u64,
+    subscriptions: BTreeMap<u64, (Arc<str>, Subscription)>,
+}
+
+impl Clients {
+    pub(crate) fn new(most: usize) -> Self {
+        Clients {
+            most,
+            connected: Mutex::default(),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Connected> {
+        // Nothing panics in between.
+        self.connected
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn statistics(&self) -> Vec<ClientStatistics> {
+        let connected = self.lock();
+        let each = connected.subscriptions.values();
+        each.map(|(id, guard)| {
+            let counts = guard.statistics();
+            ClientStatistics {
+                client: id.to_string(),
+                delivered: counts.delivered,
+                limited: counts.limited,
+                overflowed: counts.overflowed,
+            }
+        })
+        .collect()
+    }
+}
+
+/// A connection's place among [`Clients`]. Dropped, it ends the subscription.
+struct Registered {
+    clients: Arc<Clients>,
+    number: u64,
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        let ended = self.clients.lock().subscriptions.remove(&self.number);
+        // The guard gives an order: not under the lock.
+        drop(ended);
+    }
+}
+
+impl Shared {
+    /// Before the answer to the handshake is sent: a client that has it misses no message from then on.
+    fn register(&self, id: &Arc<str>) -> Result<(Registered, Deliveries), &'static str> {
+        let mut connected = self.clients.lock();
+        if connected.subscriptions.len() >= self.clients.most {
+            return Err("too many clients are connected\n");
+        }
+        let (outlet, deliveries) = client::outlet();
+        let target = Target::Key(id.clone());
+        let guard = (self.handle.subscribe(target, outlet, self.service))
+            .map_err(|_| "the server stops\n")?;
+        let number = connected.next;
+        connected.next += 1;
+        connected.subscriptions.insert(number, (id.clone(), guard));
+        let clients = self.clients.clone();
+        Ok((Registered { clients, number }, deliveries))
+    }
+
+    async fn serve(
+        self,
+        id: Arc<str>,
+        socket: WebSocket,
+        registered: Registered,
+        mut deliveries: Deliveries,
+    ) {
+        debug!(client = %id, "connected");
+        let mut socket = socket.split();
+        let over = client::serve(&mut socket, &mut deliveries, self.patience).await;
+        info!(client = %id, ?over, "disconnected");
+        // The subscription ends before the closing handshake: that takes a while, and messages would wait for nobody.
+        drop((deliveries, registered));
+        client::close(socket, over, self.stop.is_cancelled()).await;
+    }
+}
+
+async fn subscribe(
+    State(shared): State<Shared>,
+    Path(id): Path<String>,
+    upgrade: WebSocketUpgrade,
+) -> Response {
+    if id.len() > ID_BYTES_MAX {
+        let text = format!(
+            "the ID has {} bytes: up to {ID_BYTES_MAX} are allowed\n",
+            id.len()
+        );
+        return (StatusCode::BAD_REQUEST, text).into_response();
+    }
+    let id: Arc<str> = id.into();
+    let (registered, deliveries) = match shared.register(&id) {
+        Ok(registered) => registered,
+        Err(reason) => return (StatusCode::SERVICE_UNAVAILABLE, reason).into_response(),
+    };
+    let token = shared.tasks.token();
+    upgrade
+        .max_message_size(FRAME_BYTES_MAX)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .on_upgrade(async move |socket| {
+            shared.serve(id, socket, registered, deliveries).await;
+            drop(token);
+        })
+}
+
+async fn statistics(State(shared): State<Shared>) -> Json<Snapshot> {
+    Json(Snapshot {
+        broker: BrokerStatistics {
+            connected: shared.broker.is_connected(),
+            connections: shared.broker.connections(),
+            dropped: shared.broker.messages_dropped(),
+        },
+        messages: Messages::from(shared.handle.statistics()),
+        clients: shared.clients.statistics(),
+    })
+}
+
+/// What `GET /statistics` answers.
+#[derive(Serialize)]
+struct Snapshot {
+    broker: BrokerStatistics,
+    messages: Messages,
+    clients: Vec<ClientStatistics>,
+}
+
+#[derive(Serialize)]
+struct BrokerStatistics {
+    /// Messages come.
+    connected: bool,
+    /// How often a connection was made.
+    connections: u64,
+    /// Lost in the broker's client library before they were counted.
+    dropped: u64,
+}
+
+/// `received` is the sum of all others.
+#[derive(Serialize)]
+pub(crate) struct Messages {
+    received: u64,
+    delivered: u64,
+    unmatched: u64,
+    limited: u64,
+    overflowed: u64,
+    errored: u64,
+    abandoned: u64,
+    waiting: u64,
+}
+
+impl From<Statistics> for Messages {
+    fn from(of: Statistics) -> Self {
+        Messages {
+            received: of.received,
+            delivered: of.delivered,
+            unmatched: of.unmatched,
+            limited: of.limited,
+            overflowed: of.overflowed,
+            errored: of.errored,
+            abandoned: of.abandoned,
+            waiting: of.waiting,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ClientStatistics {
+    client: String,
+    delivered: u64,
+    limited: u64,
+    overflowed: u64,
+}

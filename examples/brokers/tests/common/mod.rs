@@ -1,0 +1,23 @@
+//! What both programs are to show, with real brokers and real clients. Each test file calls these with its broker.
+
+#![allow(dead_code, unreachable_pub, reason = "each test program uses its part")]
+
+pub mod client;
+pub mod program;
+pub mod publisher;
+pub mod scenarios;
+pub mod server;
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+/// Much longer than anything takes, so that only what hangs fails.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks at the statistics.
+pub const POLL_PAUSE: Duration = Duration::from_millis(20);
+
+pub async fn in_time<F: Future>(wanted: &str, future: F) -> F::Output {
+    let result = timeout(PATIENCE, future).await;
+    result.unwrap_or_else(|_| panic!("no {wanted} within {PATIENCE:?}"))
+}

@@ -1,0 +1,260 @@
+//! The scenarios. At the far end each client checks the numbers that it gets.
+
+use serde_json::Value;
+use tokio::task::{JoinHandle, block_in_place};
+use tokio::time::sleep;
+
+use super::client::{Client, connect, reset, text};
+use super::program::{Program, assert_adds_up, client_of};
+use super::publisher::Publisher;
+use super::server::{Address, Kind, Server};
+use super::{POLL_PAUSE, in_time};
+
+/// RFC 6455, section 7.4.1: going away, such as a server going down.
+const AWAY: Option<u16> = Some(1001);
+
+/// One message of each number for each client, in turn.
+fn rounds(ids: &[String], numbers: std::ops::RangeInclusive<u64>) -> Vec<(String, String)> {
+    let each = numbers.flat_map(|number| ids.iter().map(move |id| (id.clone(), text(number, 0))));
+    each.collect()
+}
+
+fn ids(count: usize) -> Vec<String> {
+    (1..=count)
+        .map(|number| format!("client-{number}"))
+        .collect()
+}
+
+async fn clients(program: &Program, ids: &[String]) -> Vec<Client> {
+    let mut clients = Vec::new();
+    for id in ids {
+        clients.push(Client::start(program.address, id).await);
+    }
+    clients
+}
+
+pub async fn each_client_gets_exactly_its_messages(kind: Kind) {
+    let server = Server::shared(kind);
+    let program = Program::start(server, "many", &["--buffer", "1000"]).await;
+    let publisher = Publisher::start(&server.address, "many").await;
+    let ids = ids(50);
+    let clients = clients(&program, &ids).await;
+    let mut messages = rounds(&ids, 1..=100);
+    messages.extend(rounds(&["nobody".into()], 1..=30));
+    publisher.publish(&messages).await;
+    program.until_received(5030).await;
+    let report = program.stop_well().await;
+    if kind == Kind::RabbitMq {
+        // All are acknowledged.
+        publisher.until_queued("many", 0).await;
+    }
+    let all: Vec<u64> = (1..=100).collect();
+    for client in clients {
+        assert_eq!(client.end().await, (all.clone(), AWAY));
+    }
+    assert_eq!(report["end"], "complete");
+    assert_eq!(report["closed"], 50);
+    assert_eq!(report["messages"]["delivered"], 5000);
+    assert_eq!(report["messages"]["unmatched"], 30);
+}
+
+pub async fn a_limited_client_gets_its_burst_and_the_others_all(kind: Kind) {
+    let server = Server::shared(kind);
+    // One an hour, and ten at once.
+    let arguments = ["--rate", "1/h", "--burst", "10"];
+    let program = Program::start(server, "limited", &arguments).await;
+    let publisher = Publisher::start(&server.address, "limited").await;
+    let busy = Client::start(program.address, "busy").await;
+    let others = ids(5);
+    let quiet = clients(&program, &others).await;
+    let mut messages = rounds(&["busy".into()], 1..=100);
+    // In between.
+    messages.splice(50..50, rounds(&others, 1..=10));
+    publisher.publish(&messages).await;
+    let statistics = program.until_received(150).await;
+    let counts = client_of(&statistics, "busy").unwrap();
+    assert_eq!(
+        (&counts["delivered"], &counts["limited"]),
+        (&10.into(), &90.into())
+    );
+    let report = program.stop_well().await;
+    let ten: Vec<u64> = (1..=10).collect();
+    for client in quiet.into_iter().chain([busy]) {
+        assert_eq!(client.end().await, (ten.clone(), AWAY));
+    }
+    assert_eq!(report["messages"]["limited"], 90);
+    assert_eq!(report["messages"]["delivered"], 60);
+}
+
+/// Large messages of numbers for one client that fills all that is between it and its buffer, and small ones for the others in between.
+pub fn for_a_slow_one(others: &[String], numbers: u64) -> Vec<(String, String)> {
+    let mut messages = Vec::new();
+    for number in 1..=numbers {
+        messages.push(("slow".into(), text(number, 4096)));
+        if number % 5 == 0 {
+            messages.extend(rounds(others, number / 5..=number / 5));
+        }
+    }
+    messages
+}
+
+pub async fn a_slow_client_loses_its_oldest_and_the_others_nothing(kind: Kind) {
+    let server = Server::shared(kind);
+    let arguments = ["--buffer", "200", "--timeout", "3600"];
+    let program = Program::start(server, "slow", &arguments).await;
+    let publisher = Publisher::start(&server.address, "slow").await;
+    let slow = connect(program.address, "slow").await;
+    let ids = ids(5);
+    let others = clients(&program, &ids).await;
+    publisher.publish(&for_a_slow_one(&ids, 1000)).await;
+    let statistics = program.until_received(2000).await;
+    assert_adds_up(&statistics["messages"]);
+    let dropped = client_of(&statistics, "slow").unwrap()["overflowed"].clone();
+    assert!(dropped.as_u64() > Some(0), "{statistics}");
+    assert_eq!(statistics["messages"]["overflowed"], dropped);
+    for mut client in others {
+        let numbers = client.until_number(200).await;
+        assert_eq!(numbers, (1..=200).collect::<Vec<u64>>());
+    }
+    // Now it reads: what its connection and its buffer had.
+    let mut slow = Client::read(slow);
+    let numbers = slow.until_number(1000).await;
+    assert!(numbers.is_sorted_by(|a, b| a < b), "{numbers:?}");
+    assert!(numbers.ends_with(&(801..=1000).collect::<Vec<u64>>()));
+    assert_eq!(dropped, 1000 - numbers.len());
+    let report = program.stop_well().await;
+    assert_eq!(report["messages"]["overflowed"], dropped);
+    assert_eq!(slow.end().await.1, AWAY);
+}
+
+pub async fn clients_that_disappear_leave_and_the_others_get_everything(kind: Kind) {
+    let server = Server::shared(kind);
+    let arguments = ["--timeout", "5", "--buffer", "1000"];
+    let program = Program::start(server, "gone", &arguments).await;
+    let publisher = Publisher::start(&server.address, "gone").await;
+    let steady = ids(5);
+    let mut others = clients(&program, &steady).await;
+    let gone: Vec<String> = ["resets", "stops", "slow"].map(Into::into).to_vec();
+    let all = [steady.clone(), gone.clone()].concat();
+    let resets = connect(program.address, "resets").await;
+    // They never read: one has little to read and answers no ping, the other one's connection fills up.
+    let _stops = connect(program.address, "stops").await;
+    let _slow = connect(program.address, "slow").await;
+    publisher.publish(&rounds(&all, 1..=50)).await;
+    reset(resets);
+    let mut messages = rounds(&steady, 51..=100);
+    messages.extend(rounds(&gone, 51..=100));
+    messages.extend(for_a_slow_one(&[], 500));
+    publisher.publish(&messages).await;
+    let are_gone = |statistics: &Value| gone.iter().all(|id| client_of(statistics, id).is_none());
+    program.until("end of the lost", are_gone).await;
+    publisher.publish(&rounds(&all, 101..=150)).await;
+    let statistics = program.until_received(150 * 8 + 500).await;
+    assert_adds_up(&statistics["messages"]);
+    assert!(statistics["messages"]["unmatched"].as_u64() >= Some(150));
+    assert_eq!(statistics["clients"].as_array().unwrap().len(), 5);
+    for client in &mut others {
+        let numbers = client.until_number(150).await;
+        assert_eq!(numbers, (1..=150).collect::<Vec<u64>>());
+    }
+    let report = program.stop_well().await;
+    assert_eq!(
+        (&report["closed"], &report["dropped"]),
+        (&5.into(), &3.into())
+    );
+}
+
+/// What its clients have not taken by the deadline is given up, counted, and holds nobody up.
+pub async fn a_stuck_client_does_not_keep_the_program_from_its_end(kind: Kind) {
+    let server = Server::shared(kind);
+    let arguments = ["--buffer", "200", "--timeout", "3600", "--deadline", "1"];
+    let mut program = Program::start(server, "stuck", &arguments).await;
+    let publisher = Publisher::start(&server.address, "stuck").await;
+    let _stuck = connect(program.address, "slow").await;
+    let ids = ids(1);
+    let other = Client::start(program.address, &ids[0]).await;
+    publisher.publish(&for_a_slow_one(&ids, 1000)).await;
+    program.until_received(1200).await;
+    let (report, status) = program.stop().await;
+    assert!(status.success(), "{status}");
+    assert_eq!(report["end"], "deadline");
+    assert_eq!(report["messages"]["abandoned"], 200);
+    assert_eq!(
+        (&report["closed"], &report["dropped"]),
+        (&1.into(), &1.into())
+    );
+    assert_eq!(other.end().await, ((1..=200).collect(), AWAY));
+}
+
+/// RabbitMQ keeps what was confirmed, and sends again what was not acknowledged: each message arrives at least once, in order but for
+/// repeats. NATS keeps nothing: what is published before and after arrives.
+pub async fn clients_stay_connected_while_the_broker_restarts(kind: Kind) {
+    let mut server = Server::own(kind);
+    let mut program = Program::start(&server, "restart", &["--buffer", "1000"]).await;
+    let ids = ids(10);
+    let mut clients = clients(&program, &ids).await;
+    match kind {
+        Kind::RabbitMq => {
+            let publishing = publish_until_confirmed(server.address, ids, 100).await;
+            clients[0].until_number(30).await;
+            server.kill();
+            block_in_place(|| server.start_again());
+            in_time("the last confirm", publishing).await.unwrap();
+        }
+        Kind::Nats => {
+            let publisher = Publisher::start(&server.address, "restart").await;
+            publisher.publish(&rounds(&ids, 1..=50)).await;
+            program.until_received(500).await;
+            server.kill();
+            block_in_place(|| server.start_again());
+            program.until_connected(2).await;
+            let publisher = Publisher::start(&server.address, "restart").await;
+            publisher.publish(&rounds(&ids, 51..=100)).await;
+        }
+    }
+    for client in &mut clients {
+        let all = client.until_number(100).await;
+        let mut first = Vec::new();
+        for number in all {
+            if !first.contains(&number) {
+                first.push(number);
+            }
+        }
+        assert_eq!(first, (1..=100).collect::<Vec<u64>>());
+        assert!(client.is_connected());
+    }
+    let statistics = program.until("no repeats", |statistics| {
+        statistics["messages"]["waiting"] == 0 && statistics["broker"]["connections"] == 2
+    });
+    assert_adds_up(&statistics.await["messages"]);
+    let (report, status) = program.stop().await;
+    assert!(status.success(), "{status}");
+    assert_eq!(
+        (&report["end"], &report["closed"]),
+        (&"complete".into(), &10.into())
+    );
+    for client in clients {
+        assert_eq!(client.end().await.1, AWAY);
+    }
+}
+
+/// Publishes each number for each client, in order, and again whatever was not confirmed.
+async fn publish_until_confirmed(address: Address, ids: Vec<String>, last: u64) -> JoinHandle<()> {
+    let mut publisher = Publisher::start(&address, "restart").await;
+    tokio::spawn(async move {
+        let mut number = 1;
+        while number <= last {
+            let round = rounds(&ids, number..=number);
+            if publisher.try_publish(&round).await.is_ok() {
+                number += 1;
+                continue;
+            }
+            publisher = loop {
+                match Publisher::try_start(&address, "restart").await {
+                    Ok(publisher) => break publisher,
+                    Err(_) => sleep(POLL_PAUSE).await,
+                }
+            };
+        }
+    })
+}
