@@ -39,10 +39,11 @@ demo: setup-demo ## 1000 live RTP streams through the gateway, every packet chec
 	$(CARGO) run --release -p threadbare -- demo $(DEMO_ARGS)
 
 .PHONY: test
-test: setup-test ## everything CI checks: lint, tests, loom, tests with real tools
+test: setup-test ## everything CI checks: lint, tests, loom, Miri, tests with real tools
 	$(MAKE) --no-print-directory lint
 	$(MAKE) --no-print-directory unit
 	$(MAKE) --no-print-directory loom
+	$(MAKE) --no-print-directory miri
 	$(MAKE) --no-print-directory shell-test
 
 .PHONY: unit
@@ -66,6 +67,12 @@ audit: ## known vulnerabilities in dependencies; needs cargo-deny, fetches the a
 .PHONY: loom
 loom: ## every interleaving of what crosses threads, in a model checker
 	RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime -p threadbare-demux -p threadbare-mainloop --release --lib --target-dir $(TARGET_DIR)/loom loom
+
+# What crosses threads and calls no C, in an interpreter that checks each access to memory. setup-test has it installed.
+.PHONY: miri
+miri: ## undefined behaviour and data races in what calls no C, under Miri (needs a nightly Rust with miri)
+	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p threadbare-runtime --lib --target-dir $(TARGET_DIR)/miri -- ticks join
+	MIRIFLAGS=-Zmiri-disable-isolation $(CARGO) +nightly miri test -p threadbare-mainloop --test pure --target-dir $(TARGET_DIR)/miri
 
 # A nightly toolchain with rust-src, as the standard library has to be instrumented, too. Not the test that
 # watches the resident memory, which the sanitizer itself takes.
@@ -181,7 +188,7 @@ uninstall-ebur128: ## what `make install-ebur128` with the same variables put th
 .PHONY: clean
 clean: ## remove what was built
 	$(CARGO) clean
-	rm -rf $(TARGET_DIR)/bench $(TARGET_DIR)/loom $(TARGET_DIR)/fuzz
+	rm -rf $(TARGET_DIR)/bench $(TARGET_DIR)/loom $(TARGET_DIR)/fuzz $(TARGET_DIR)/miri
 
 .PHONY: setup-demo setup-test setup-bench
 setup-demo setup-test setup-bench: setup-%:

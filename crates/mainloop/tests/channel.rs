@@ -384,3 +384,20 @@ fn messages_wait_for_their_own_thread_when_another_runs_the_context() {
     settle(&context);
     assert_eq!(*got.borrow(), [1, 2]);
 }
+
+/// Its `Default` is a new context, not the default one.
+#[test]
+fn no_context_is_the_default_context() {
+    let (sender, receiver) = channel();
+    let got = Rc::new(Cell::new(0));
+    let seen = got.clone();
+    receiver
+        .attach(None, move |n| {
+            seen.set(n);
+            ControlFlow::Break
+        })
+        .unwrap();
+    sender.send(5).unwrap();
+    settle(&MainContext::default());
+    assert_eq!(got.get(), 5);
+}

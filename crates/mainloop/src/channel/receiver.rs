@@ -75,7 +75,7 @@ impl<T> Receiver<T> {
         T: 'static,
         F: FnMut(T) -> ControlFlow + 'static,
     {
-        let context = context.cloned().unwrap_or_default();
+        let context = context.cloned().unwrap_or_else(MainContext::default);
         check_owner(&context)?;
         let bell = self.call_by_bell()?;
         let mut attached = Guarded::new(Attached {
@@ -103,7 +103,7 @@ impl<T> Receiver<T> {
         T: Send + 'static,
         F: FnMut(T) -> ControlFlow + Send + 'static,
     {
-        let context = context.cloned().unwrap_or_default();
+        let context = context.cloned().unwrap_or_else(MainContext::default);
         let bell = self.call_by_bell()?;
         let mut attached = Attached {
             receiver: self,
