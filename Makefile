@@ -13,6 +13,8 @@ SOAK_STREAMS ?= 1000
 SOAK_SECONDS ?= 600
 FUZZ_SECONDS ?= 60
 BENCH_ARGS ?=
+BENCH_DEMUX_ARGS ?=
+BENCH_MAIN_LOOP_ARGS ?=
 
 # Without PREFIX: for this user only, where GStreamer looks by itself. With PREFIX: the layout that
 # the system's GStreamer has below its own prefix. DESTDIR is for packagers.
@@ -32,7 +34,8 @@ endif
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@printf '\n  Variables: DEMO_ARGS, PREFIX, BINDIR, PLUGINDIR, DESTDIR, BENCH_RUNS, BENCH_SECS,\n'
-	@printf '  BENCH_ARGS, SOAK_STREAMS, SOAK_SECONDS, FUZZ_SECONDS, EBUR128_LIBDIR, CARGO_TARGET_DIR\n'
+	@printf '  BENCH_ARGS, BENCH_DEMUX_ARGS, BENCH_MAIN_LOOP_ARGS, SOAK_STREAMS, SOAK_SECONDS, FUZZ_SECONDS,\n'
+	@printf '  EBUR128_LIBDIR, CARGO_TARGET_DIR\n'
 
 .PHONY: demo
 demo: setup-demo ## 1000 live RTP streams through the gateway, every packet checked (DEMO_ARGS=...)
@@ -118,8 +121,21 @@ bench-readme: setup-bench setup-test ## measures everything into bench/results, 
 	scripts/bench --results bench/results
 	$(MAKE) --no-print-directory bench-render
 
+# The rows are moved to their place when all have been measured. All is built before the first is.
+.PHONY: bench-libraries
+bench-libraries: setup-demo ## measures demultiplexer and main loop into bench/results, then bench-render (10 minutes)
+	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench \
+	    --bin libraries-head --bin mainloop
+	$(CARGO) bench -p threadbare-demux --bench published --no-run
+	{ $(TARGET_DIR)/bench/release/libraries-head; \
+	    $(CARGO) bench -q -p threadbare-demux --bench published -- --json $(BENCH_DEMUX_ARGS); \
+	    $(TARGET_DIR)/bench/release/mainloop --json $(BENCH_MAIN_LOOP_ARGS); \
+	} >$(TARGET_DIR)/libraries.jsonl
+	mv $(TARGET_DIR)/libraries.jsonl bench/results/libraries.jsonl
+	$(MAKE) --no-print-directory bench-render
+
 .PHONY: bench-render
-bench-render: setup-demo ## README, docs, plots and drawings from the newest results file
+bench-render: setup-demo ## README, docs, plots and drawings from the newest results files
 	$(CARGO) run -q --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin bench-render
 
 .PHONY: soak

@@ -14,11 +14,11 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use driver::cases::{CASES, Case, Mode};
 use driver::loudness::Loudness;
-use driver::origin::Origin;
 use driver::rows::{Rounds, comparisons, rows};
 use driver::run::Bench;
 use driver::{demo, fallback};
 use threadbare_bench::PACKETS_PER_SECOND;
+use threadbare_bench::origin::Origin;
 use threadbare_bench::render;
 use threadbare_bench::results::{Demo, Latencies, Machine, Measured, Results, Runs, Samples};
 

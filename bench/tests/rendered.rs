@@ -1,7 +1,9 @@
-//! README, docs and pictures say what the newest results file says, to the byte.
+//! README, docs and pictures say what the newest results file and that of the libraries say, to the byte. Examples in docs are
+//! those that doc tests compile.
 
 use std::path::Path;
 
+use threadbare_bench::libraries::Libraries;
 use threadbare_bench::render;
 use threadbare_bench::results::Results;
 
@@ -11,8 +13,10 @@ fn root() -> &'static Path {
 
 #[test]
 fn readme_docs_and_pictures_are_rendered_from_the_newest_results() {
-    let results = Results::newest(&root().join("bench/results")).unwrap();
-    let stale: Vec<String> = render::all(results.as_ref())
+    let folder = root().join("bench/results");
+    let results = Results::newest(&folder).unwrap();
+    let libraries = Libraries::read(&folder).unwrap();
+    let stale: Vec<String> = render::all(results.as_ref(), libraries.as_ref())
         .into_iter()
         .filter(|rendered| !rendered.is_current(root()).unwrap())
         .map(|rendered| format!("{} {:?}", rendered.path, rendered.place))
@@ -21,4 +25,33 @@ fn readme_docs_and_pictures_are_rendered_from_the_newest_results() {
         stale.is_empty(),
         "not what the newest results file says; run make bench-render: {stale:#?}"
     );
+}
+
+#[test]
+fn the_examples_of_the_main_loop_are_those_of_its_documentation() {
+    let read = |path: &str| std::fs::read_to_string(root().join(path)).unwrap();
+    let page = read("docs/main-loop.md");
+    let sources = ["channel/mod", "executor", "interval", "bridge"]
+        .map(|name| read(&format!("crates/mainloop/src/{name}.rs")));
+    let documented: String = sources
+        .iter()
+        .flat_map(|source| source.lines())
+        .filter_map(|line| line.trim_start().strip_prefix("///"))
+        .map(|line| line.strip_prefix(' ').unwrap_or(line))
+        // Lines that documentation hides.
+        .filter(|line| !line.starts_with("# "))
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let examples: Vec<&str> = page
+        .split("```rust\n")
+        .skip(1)
+        .map(|rest| rest.split_once("```").expect("an end").0)
+        .collect();
+    assert_eq!(examples.len(), sources.len());
+    for example in examples {
+        assert!(
+            documented.contains(example),
+            "in no documentation: {example}"
+        );
+    }
 }

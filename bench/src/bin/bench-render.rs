@@ -1,14 +1,15 @@
 //! `make bench-render`: writes the measured parts of README and docs, the plots and the drawings, from the newest results
-//! file alone.
+//! file and that of the libraries alone.
 
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::Parser;
+use threadbare_bench::libraries::Libraries;
 use threadbare_bench::render;
 use threadbare_bench::results::Results;
 
-/// Renders README, docs, plots and drawings from the newest results file.
+/// Renders README, docs, plots and drawings from the newest results file and that of the libraries.
 #[derive(Parser)]
 struct Options {
     /// The folder of the results files
@@ -22,7 +23,8 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     let results = Results::newest(&options.results)?;
-    for rendered in render::all(results.as_ref()) {
+    let libraries = Libraries::read(&options.results)?;
+    for rendered in render::all(results.as_ref(), libraries.as_ref()) {
         rendered.write(&options.root)?;
         if rendered.text.is_some() {
             eprintln!("rendered: {}", options.root.join(rendered.path).display());

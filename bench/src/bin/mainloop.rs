@@ -10,7 +10,7 @@
 //! **Messages** from another thread to a main context: ours, and async-channel read by a future that glib runs. A thread
 //! sends as fast as it can, the context adds up. Wall-clock time over the number of messages.
 //!
-//! The designs take turns; figures are medians of the rounds, with the lowest and the highest.
+//! The designs take turns; figures are medians of the rounds, with the lowest and the highest. Ratios are taken within a round.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -21,6 +21,7 @@ use std::time::Instant;
 
 use clap::Parser;
 use glib::{ControlFlow, MainContext};
+use threadbare_bench::stats::Spread;
 use threadbare_mainloop::{Executor, channel, sync_channel};
 
 #[derive(Parser)]
@@ -45,7 +46,7 @@ fn main() {
     for woken in [1, 10, 100] {
         let measure = |is_ours| measure(is_ours, options.tasks, woken);
         rows.push(Row::measure(
-            format!("wake-up, {woken} a turn"),
+            format!("wake-up, {woken} of {} tasks a turn", options.tasks),
             "glib",
             options.rounds,
             || measure(false),
@@ -71,10 +72,7 @@ fn main() {
         ));
     }
     if !options.json {
-        println!(
-            "{} tasks, {} messages, {} rounds",
-            options.tasks, options.messages, options.rounds
-        );
+        println!("{} messages, {} rounds", options.messages, options.rounds);
         println!("| what | beside | ns | ours, ns | ratio |\n|---|---|---|---|---|");
     }
     for row in rows {
@@ -87,6 +85,7 @@ struct Row {
     peer: &'static str,
     theirs: Vec<f64>,
     ours: Vec<f64>,
+    ratios: Vec<f64>,
 }
 
 impl Row {
@@ -102,42 +101,38 @@ impl Row {
             peer,
             theirs: Vec::new(),
             ours: Vec::new(),
+            ratios: Vec::new(),
         };
         for _ in 0..rounds.max(1) {
-            row.theirs.push(theirs());
-            row.ours.push(ours());
+            let (their_ns, our_ns) = (theirs(), ours());
+            row.theirs.push(their_ns);
+            row.ours.push(our_ns);
+            row.ratios.push(our_ns / their_ns);
         }
-        row.theirs.sort_by(f64::total_cmp);
-        row.ours.sort_by(f64::total_cmp);
         row
     }
 
     fn print(&self, as_json: bool) {
-        let Row {
-            what,
-            peer,
-            theirs,
-            ours,
-        } = self;
-        let (their_ns, our_ns) = (median(theirs), median(ours));
-        let ratio = our_ns / their_ns;
+        let Row { what, peer, .. } = self;
+        let spread = |figures: &[f64]| Spread::of(figures).expect("there is a round");
+        let (theirs, ours, ratio) = (
+            spread(&self.theirs),
+            spread(&self.ours),
+            spread(&self.ratios),
+        );
         if as_json {
             let row = serde_json::json!({
-                "what": what, "peer": peer, "peer_ns": their_ns, "ours_ns": our_ns, "ratio": ratio,
+                "what": what, "peer": peer, "rounds": self.ratios.len(),
+                "peer_ns": theirs.median, "peer_ns_min": theirs.min, "peer_ns_max": theirs.max,
+                "ours_ns": ours.median, "ours_ns_min": ours.min, "ours_ns_max": ours.max,
+                "ratio": ratio.median, "ratio_min": ratio.min, "ratio_max": ratio.max,
             });
             return println!("{row}");
         }
-        let spread = |all: &[f64]| format!("{:.0} to {:.0}", all[0], all[all.len() - 1]);
-        println!(
-            "| {what} | {peer} | {their_ns:.0} ({}) | {our_ns:.0} ({}) | {ratio:.3} |",
-            spread(theirs),
-            spread(ours)
-        );
+        let ns = |Spread { median, min, max }| format!("{median:.0} ({min:.0} to {max:.0})");
+        let (theirs, ours, ratio) = (ns(theirs), ns(ours), ratio.median);
+        println!("| {what} | {peer} | {theirs} | {ours} | {ratio:.3} |");
     }
-}
-
-fn median(sorted: &[f64]) -> f64 {
-    sorted[sorted.len() / 2]
 }
 
 /// One task's flag.

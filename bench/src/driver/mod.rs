@@ -4,7 +4,6 @@ pub(crate) mod cases;
 pub(crate) mod demo;
 pub(crate) mod fallback;
 pub(crate) mod loudness;
-pub(crate) mod origin;
 pub(crate) mod rows;
 pub(crate) mod run;
 pub(crate) mod targets;

@@ -1,7 +1,8 @@
-//! Text and pictures of README and docs, made from the newest results file and nothing else. The same file gives the same
-//! bytes, so that a test can compare.
+//! Text and pictures of README and docs, made from the newest results file and that of the libraries, and nothing else. The
+//! same files give the same bytes, so that a test can compare.
 
 pub mod drawings;
+mod libraries;
 mod plots;
 mod svg;
 mod tables;
@@ -10,6 +11,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
+use crate::libraries::Libraries;
 use crate::results::Results;
 
 /// Something that stands in the repository.
@@ -32,7 +34,7 @@ pub enum Place {
 }
 
 /// All that is rendered.
-pub fn all(results: Option<&Results>) -> Vec<Rendered> {
+pub fn all(results: Option<&Results>, measured: Option<&Libraries>) -> Vec<Rendered> {
     let part = |path, marker, text| Rendered {
         path,
         place: Place::Between(marker),
@@ -42,6 +44,16 @@ pub fn all(results: Option<&Results>) -> Vec<Rendered> {
         part("README.md", "bench-readme", tables::readme(results)),
         part("README.md", "demo", tables::demo(results)),
         part("docs/benchmarks.md", "bench", tables::document(results)),
+        part(
+            "docs/demultiplexer.md",
+            "bench-demultiplexer",
+            libraries::demultiplexer(measured),
+        ),
+        part(
+            "docs/main-loop.md",
+            "bench-main-loop",
+            libraries::main_loop(measured),
+        ),
     ];
     let whole = |(path, text)| Rendered {
         path,
@@ -49,6 +61,7 @@ pub fn all(results: Option<&Results>) -> Vec<Rendered> {
         text,
     };
     rendered.extend(plots::all(results).into_iter().map(whole));
+    rendered.push(whole(libraries::plot(measured)));
     let drawn = drawings::all().map(|(path, text)| whole((path, Some(text))));
     rendered.extend(drawn);
     rendered

@@ -311,37 +311,37 @@ const MEMORY: &[(&str, &str, &str)] = &[
 ];
 
 fn memory(results: &Results) -> Option<String> {
-    let bars: Vec<(&str, Spread, &str)> = MEMORY
-        .iter()
-        .filter_map(|(name, case, colour)| {
-            let runs = results.runs.get(*case)?;
-            let kib: Vec<f64> = runs
-                .iter()
-                .filter_map(Measured::resident_kib_per_stream)
-                .collect();
-            Some((*name, Spread::of(&kib)?, *colour))
-        })
-        .collect();
-    let most = bars
-        .iter()
-        .map(|(_, kib, _)| kib.median)
-        .reduce(f64::max)?
-        .max(1.0);
-    let height = 84 + 40 * bars.len() as u32;
-    let mut svg = Svg::new(WIDTH, height, MEMORY_TITLE);
-    heading(
-        &mut svg,
+    let of_case = |(name, case, colour): &(&'static str, &str, &'static str)| {
+        let runs = results.runs.get(*case)?;
+        let kib = runs.iter().filter_map(Measured::resident_kib_per_stream);
+        let kib = Spread::of(&kib.collect::<Vec<f64>>())?;
+        Some(((*name).to_owned(), kib, *colour))
+    };
+    bars(
         MEMORY_TITLE,
         "KiB; receiving: of 1000 streams, whole sessions: of 100",
-    );
+        &MEMORY.iter().filter_map(of_case).collect::<Vec<Bar>>(),
+    )
+}
+
+/// Name, length (the median) and colour.
+pub(super) type Bar = (String, Spread, &'static str);
+
+/// One below the other, with their names to the left.
+pub(super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> Option<String> {
+    let medians = bars.iter().map(|(_, length, _)| length.median);
+    let most = medians.reduce(f64::max)?.max(1.0);
+    let height = 84 + 40 * bars.len() as u32;
+    let mut svg = Svg::new(WIDTH, height, title);
+    heading(&mut svg, title, unit);
     let (left, room) = (240.0, 500.0);
-    for (n, (name, kib, colour)) in bars.iter().enumerate() {
+    for (n, (name, length, colour)) in bars.iter().enumerate() {
         let y = 76.0 + 40.0 * n as f64;
         svg.text((left - 12.0, y + 18.0), Anchor::End, 13.0, "ink", name);
-        let width = (room * kib.median / most).max(2.0);
+        let width = (room * length.median / most).max(2.0);
         svg.rect(Frame::new(left, y, width, 26.0), 4.0, colour);
         let place = (left + width + 8.0, y + 18.0);
-        svg.bold(place, Anchor::Start, 13.0, "ink", &figure(kib.median));
+        svg.bold(place, Anchor::Start, 13.0, "ink", &figure(length.median));
     }
     Some(svg.finish())
 }

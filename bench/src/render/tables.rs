@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::plots;
-use crate::results::{Comparison, Measured, Results, Row};
+use crate::results::{Comparison, Machine, Measured, Results, Row};
 use crate::stats::Spread;
 
 const NOT_YET: &str = "*Not measured yet: `make bench-readme` measures and fills this in.*";
@@ -86,13 +86,30 @@ pub(super) fn document(results: Option<&Results>) -> String {
 }
 
 /// When, where and how often.
-pub(super) fn origin(results: &Results) -> String {
-    let machine = &results.machine;
+fn origin(results: &Results) -> String {
+    let Results {
+        machine,
+        rounds,
+        window_seconds,
+        ..
+    } = results;
     format!(
-        "Measured in one run: {} UTC, commit {}{}; {} cores of {}, Linux {}, {}, {}; {} rounds of {} s, median (least to greatest).\n",
-        results.date_utc,
-        results.commit,
-        match results.tree_dirty {
+        "{}, {}; {rounds} rounds of {window_seconds} s, median (least to greatest).\n",
+        run(
+            &results.date_utc,
+            &results.commit,
+            results.tree_dirty,
+            machine
+        ),
+        machine.gstreamer,
+    )
+}
+
+/// When and where.
+pub(super) fn run(date_utc: &str, commit: &str, tree_dirty: bool, machine: &Machine) -> String {
+    format!(
+        "Measured in one run: {date_utc} UTC, commit {commit}{}; {} cores of {}, Linux {}, {}",
+        match tree_dirty {
             true => " **with uncommitted changes**",
             false => "",
         },
@@ -100,9 +117,6 @@ pub(super) fn origin(results: &Results) -> String {
         machine.cpu,
         machine.kernel,
         machine.distribution,
-        machine.gstreamer,
-        results.rounds,
-        results.window_seconds,
     )
 }
 
@@ -146,7 +160,7 @@ fn verdict(row: &Row) -> &'static str {
     }
 }
 
-fn row_line(row: &Row) -> String {
+pub(super) fn row_line(row: &Row) -> String {
     let measured = row
         .measured
         .map_or("–".into(), |spread| with_unit(spread, &row.unit));
@@ -188,7 +202,7 @@ fn with_unit(spread: Spread, unit: &str) -> String {
     format!("{} {unit}", with(spread))
 }
 
-fn with(Spread { median, min, max }: Spread) -> String {
+pub(super) fn with(Spread { median, min, max }: Spread) -> String {
     if min == max {
         return figure(median);
     }
@@ -214,7 +228,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::results::{Demo, Machine};
+    use crate::results::Demo;
 
     fn row(pass: bool) -> Row {
         Row {

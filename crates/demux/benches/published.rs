@@ -15,6 +15,8 @@
 //! measured.
 //!
 //! `cargo bench -p threadbare-demux --bench published -- [--messages N] [--rounds N] [--json]`
+//!
+//! With `--json`, each design of each round is one object on a line of its own.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads a clock")]
 
 use std::collections::HashMap;
@@ -383,7 +385,7 @@ fn main() {
     let is_json = std::env::args().any(|argument| argument == "--json");
     let cases = cases(messages);
     let mut measured: Vec<Vec<f64>> = vec![Vec::new(); cases.len()];
-    for _ in 0..rounds {
+    for round in 1..=rounds {
         for (case, measured) in cases.iter().zip(&mut measured) {
             let ns = (case.measure)(case.design, case.messages, case.ids);
             measured.push(ns);
@@ -394,6 +396,8 @@ fn main() {
                     "payload": case.payload,
                     "messages": case.messages,
                     "ns_per_message": ns,
+                    "round": round,
+                    "limited": case.design == Design::Limited,
                 });
                 println!("{row}");
             }

@@ -6,15 +6,17 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Date and commit of a run.
-pub(crate) struct Origin {
-    pub(crate) date_utc: String,
-    pub(crate) commit: String,
-    pub(crate) tree_dirty: bool,
+pub struct Origin {
+    /// Year, month, day, hour and minute, UTC.
+    pub date_utc: String,
+    pub commit: String,
+    /// Whether files differed from the commit.
+    pub tree_dirty: bool,
 }
 
 impl Origin {
     /// Now, of the repository that this program was built from.
-    pub(crate) fn now() -> Result<Origin> {
+    pub fn now() -> Result<Origin> {
         let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
         let git =
             |arguments: &[&str]| said(Command::new("git").args(["-C"]).arg(root).args(arguments));
