@@ -41,7 +41,7 @@ pub struct Demultiplexer {
     pub ns_by_round: BTreeMap<u32, f64>,
 }
 
-/// What GLib's main context and ours took for the same work.
+/// What ours and what programs use otherwise took for the same work.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MainLoop {
@@ -294,6 +294,7 @@ pub(crate) mod tests {
         row("select-biased", 3, "String", [90.0, 110.0]);
         row("by-hand", 3, "String", [10.0, 10.0]);
         row("demultiplexer", 3, "String", [36.0, 55.0]);
+        row("demultiplexer-channels", 3, "String", [200.0, 200.0]);
         row("demultiplexer", 10, "u64", [8.0, 8.0]);
         row("demultiplexer", 10_000, "u64", [8.0, 10.0]);
         text += "\n{\"what\":\"wake-up, 1 of 9 tasks a turn\",\"peer\":\"glib\",\"rounds\":2,\
