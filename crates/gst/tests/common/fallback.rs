@@ -478,21 +478,24 @@ impl Play {
         self.take(|message| (message.type_() == gst::MessageType::Error).then(|| text(message)))
     }
 
-    /// The next switch: stream, to, reason.
-    pub fn switch(&self) -> (String, String, String) {
-        let details = self.told("fallback-switch");
-        let field = |name: &str| details.get::<String>(name).unwrap();
-        (field("stream"), field("to"), field("reason"))
-    }
-
+    /// The next switch of this stream. Streams switch each in its own thread, in any order.
     pub fn expect_switch(&self, stream: &str, to: &str, reason: &str) {
-        let expected = (stream.to_owned(), to.to_owned(), reason.to_owned());
-        assert_eq!(self.switch(), expected);
+        let mut found = None;
+        self.until("a switch", || {
+            found = self.take(|message| {
+                let details = message.structure();
+                let details = details.filter(|s| s.name() == "fallback-switch")?;
+                let field = |name: &str| details.get::<String>(name).unwrap();
+                (field("stream") == stream).then(|| (field("to"), field("reason")))
+            });
+            found.is_some()
+        });
+        assert_eq!(found.unwrap(), (to.to_owned(), reason.to_owned()));
     }
 
     pub fn assert_no_switch(&self) {
         let switch = self.has_told("fallback-switch");
-        assert!(switch.is_none(), "{switch:?}");
+        assert!(switch.is_none(), "{switch:?}, {:?}", self.statistics());
     }
 }
 
