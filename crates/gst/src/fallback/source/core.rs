@@ -453,7 +453,9 @@ impl SourceCore {
     }
 
     fn begin_to_run(&mut self, run: Run) {
-        self.sources[run.source].life = Life::Running {
+        let source = &mut self.sources[run.source];
+        source.begun_ns.get_or_insert(self.now_ns);
+        source.life = Life::Running {
             since_ns: self.now_ns,
             last_ns: self.now_ns,
         };

@@ -65,6 +65,8 @@ pub(super) struct Source {
     pub(super) is_live: bool,
     /// How full its buffer is, if it says so.
     pub(super) percent: Option<u32>,
+    /// When its run has begun to deliver. Holds that followed do not matter.
+    pub(super) begun_ns: Option<u64>,
     /// In a row.
     pub(super) failures: u32,
     pub(super) last_failure: Reason,
@@ -86,6 +88,7 @@ impl Source {
 
     pub(super) fn start(&mut self, now_ns: u64, number: u32) {
         (self.number, self.is_live, self.percent) = (number, false, None);
+        self.begun_ns = None;
         self.life = Life::Starting {
             since_ns: now_ns,
             is_ready: false,
@@ -167,9 +170,9 @@ impl Source {
 
     /// An end after a while is no failure: what is short and repeated has no pauses.
     pub(super) fn note_failure(&mut self, now_ns: u64, reason: Reason, settings: &Settings) {
-        let has_run = |for_ns: u64| match self.life {
-            Life::Running { since_ns, .. } => now_ns >= since_ns.saturating_add(for_ns),
-            _ => false,
+        let has_run = |for_ns: u64| {
+            let begun_ns = self.begun_ns;
+            begun_ns.is_some_and(|begun_ns| now_ns >= begun_ns.saturating_add(for_ns))
         };
         let is_end = reason == Reason::Eos && has_run(settings.retry_delay_ns);
         if is_end || has_run(settings.restart_timeout_ns) {

@@ -241,6 +241,35 @@ fn a_buffer_that_fills_is_a_sign_of_life_and_one_that_does_not_is_none() {
     assert_eq!(world.core.counters(MAIN).last_reason, Reason::Timeout);
 }
 
+/// A buffer that runs empty and fills again shortly before the end makes no failure of it.
+#[test]
+fn a_source_that_ends_soon_after_a_hold_has_not_failed() {
+    for fills_again in [true, false] {
+        let mut world = world(
+            1,
+            Settings {
+                restart_on_eos: true,
+                ..Settings::default()
+            },
+        );
+        let run = world.run(MAIN);
+        world.deliver(MAIN);
+        world.fed_until(MAIN, 3000);
+        world.call(|core, now| core.handle_buffering(now, run, 10));
+        if fills_again {
+            world.call(|core, now| core.handle_buffering(now, run, 100));
+            world.ready(MAIN);
+            world.data(MAIN);
+        }
+        world.take_done();
+        world.eos(MAIN);
+        assert!(!world.has_done(&Action::Fail(run)));
+        assert_eq!(world.core.counters(MAIN).last_reason, Reason::Eos);
+        // At once, without a pause.
+        assert_ne!(world.run(MAIN), run);
+    }
+}
+
 #[test]
 fn an_error_fails_the_source_at_once_and_starts_it_again_after_a_pause() {
     let mut world = world(2, Settings::default());
