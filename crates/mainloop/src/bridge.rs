@@ -8,11 +8,15 @@
 //! other side.
 
 use std::fmt;
-use std::pin::Pin;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 
+use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 use glib::MainContext;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;
 
 use crate::join::JoinError;
@@ -85,15 +89,15 @@ impl Bridge {
         F: Future + 'static,
         F::Output: Send + 'static,
     {
-        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let (tell, told) = tokio::sync::oneshot::channel();
-        let bridge = self.clone();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (tell, told) = oneshot::channel();
+        let tokio = self.tokio.clone();
         let name = Some("threadbare: a future from tokio");
         let mut parcel = Some((make, stopped, tell));
         // By a source, never at once: `g_main_context_invoke` would call on this thread if no other runs the context.
         let open = move || {
             if let Some((make, stopped, tell)) = parcel.take() {
-                bridge.run_here(make, stopped, tell);
+                run_here(tokio.clone(), make, stopped, tell);
             }
             glib::ControlFlow::Break
         };
@@ -101,39 +105,37 @@ impl Bridge {
         OnContext { told, _stop: stop }
     }
 
-    fn run_here<F>(
-        &self,
-        make: impl FnOnce() -> F + 'static,
-        stopped: tokio::sync::oneshot::Receiver<()>,
-        tell: tokio::sync::oneshot::Sender<Result<F::Output, JoinError>>,
-    ) where
-        F: Future + 'static,
-    {
-        use futures_util::FutureExt;
-        use futures_util::future::{Either, select};
-        use std::panic::AssertUnwindSafe;
-
-        let future = AssertUnwindSafe(async move { make().await }).catch_unwind();
-        let future = self.with_tokio(async move {
-            match select(std::pin::pin!(future), stopped).await {
-                Either::Left((outcome, _)) => {
-                    // Refused if nobody waits any more.
-                    let _ = tell.send(outcome.map_err(JoinError::Panicked));
-                }
-                Either::Right(_) => {}
-            }
-        });
-        self.context.spawn_local(future);
-    }
-
     /// For a future on the main context that uses tokio: polled with the runtime entered, so that tokio's sockets and timers
     /// find it, and without a budget.
     pub fn with_tokio<F: Future>(&self, future: F) -> WithTokio<F> {
-        WithTokio {
-            future: Box::pin(unconstrained(future)),
-            tokio: self.tokio.clone(),
-        }
+        WithTokio::new(self.tokio.clone(), future)
     }
+}
+
+/// In a source of the context, which the source must not keep: a context that ends drops what is on its way to it.
+fn run_here<F>(
+    tokio: Handle,
+    make: impl FnOnce() -> F + 'static,
+    stopped: oneshot::Receiver<()>,
+    tell: oneshot::Sender<Result<F::Output, JoinError>>,
+) where
+    F: Future + 'static,
+{
+    let context = glib::main_current_source().and_then(|source| source.context());
+    let Some(context) = context else {
+        return;
+    };
+    let future = AssertUnwindSafe(async move { make().await }).catch_unwind();
+    let task = async move {
+        match select(pin!(future), stopped).await {
+            Either::Left((outcome, _)) => {
+                // Refused if nobody waits any more.
+                let _ = tell.send(outcome.map_err(JoinError::Panicked));
+            }
+            Either::Right(_) => {}
+        }
+    };
+    context.spawn_local(WithTokio::new(tokio, task));
 }
 
 impl fmt::Debug for Bridge {
@@ -149,6 +151,15 @@ impl fmt::Debug for Bridge {
 pub struct WithTokio<F> {
     future: Pin<Box<tokio::task::coop::Unconstrained<F>>>,
     tokio: Handle,
+}
+
+impl<F: Future> WithTokio<F> {
+    fn new(tokio: Handle, future: F) -> Self {
+        WithTokio {
+            future: Box::pin(unconstrained(future)),
+            tokio,
+        }
+    }
 }
 
 impl<F: Future> Future for WithTokio<F> {
@@ -194,9 +205,9 @@ impl<T> Drop for OnTokio<T> {
 #[must_use = "dropped, it aborts what runs on the context"]
 #[derive(Debug)]
 pub struct OnContext<T> {
-    told: tokio::sync::oneshot::Receiver<Result<T, JoinError>>,
+    told: oneshot::Receiver<Result<T, JoinError>>,
     /// Dropped with this.
-    _stop: tokio::sync::oneshot::Sender<()>,
+    _stop: oneshot::Sender<()>,
 }
 
 impl<T> Future for OnContext<T> {

@@ -181,4 +181,11 @@ fn the_end_of_a_runtime_or_a_context_ends_what_waits_for_it() {
     let there = bridge.on_tokio(std::future::pending::<()>());
     runtime.shutdown_background();
     assert!(matches!(context.block_on(there), Err(JoinError::Cancelled)));
+    // What is on its way to a context does not keep it.
+    let here = bridge.on_context(|| async {});
+    drop((bridge, context));
+    assert!(matches!(
+        here.now_or_never(),
+        Some(Err(JoinError::Cancelled))
+    ));
 }
