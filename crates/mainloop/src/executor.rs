@@ -125,7 +125,7 @@ impl Drop for Executor {
         self.source.destroy();
         let late = self.inner.shared.ready.close();
         drop_caught(late);
-        // Those that the drops of tasks spawn are refused by then: no strong reference is left but this one.
+        // What their drops spawn is never polled, and goes with `inner`.
         let tasks = self.inner.tasks.take();
         tasks.into_iter().for_each(|(_, task)| drop_caught(task));
     }

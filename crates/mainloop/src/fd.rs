@@ -3,10 +3,12 @@
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use glib::{ControlFlow, IOCondition, MainContext, Priority, Source};
+
+use crate::sync::{Mutex, lock};
 
 /// Completes when `fd` is readable, or will not become so: at its end, or with an error.
 pub fn readable<F: AsFd>(fd: F) -> Readiness<F> {
@@ -100,7 +102,7 @@ impl Watch {
         let descriptor = fd.as_fd().as_raw_fd();
         let always = IOCondition::ERR | IOCondition::HUP | IOCondition::NVAL;
         let note = move |_, conditions| {
-            let mut seen = of_source.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut seen = lock(&of_source);
             seen.conditions = Some(conditions);
             let waker = seen.waker.take();
             drop(seen);
@@ -122,7 +124,7 @@ impl Watch {
     }
 
     fn look(&self, cx: &mut Context<'_>) -> Poll<IOCondition> {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = lock(&self.seen);
         if let Some(conditions) = seen.conditions {
             return Poll::Ready(conditions);
         }

@@ -3,10 +3,11 @@
 use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use crate::ready::Key;
+use crate::sync::{Mutex, lock};
 
 /// A task of an [`Executor`](crate::Executor). Awaited, it gives the task's result; dropped, it lets the task run on.
 ///
@@ -182,12 +183,6 @@ pub(crate) fn pair<T>(executor: Weak<dyn Abort>) -> (Promise<T>, Arc<Join<T>>, J
         executor,
     };
     (Promise(join.clone()), join, handle)
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 /// What `panic!` was given.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_core::Stream;
@@ -13,6 +13,8 @@ use glib::subclass::SignalId;
 use glib::value::{FromValue, ToSendValue};
 use glib::{SendValue, Type, Value, WeakRef};
 use threadbare_runtime::{Monitor, Registration, Topics};
+
+use crate::sync::{Mutex, lock};
 
 /// What happens to an emission that finds the stream full. An emission cannot wait: its emitter waits for the handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -206,7 +208,7 @@ impl SignalStreamBuilder {
         let handler = move |values: &[Value]| {
             feed.push(map(values));
             let answer = answer.as_ref()?;
-            let answer = answer.lock().unwrap_or_else(PoisonError::into_inner);
+            let answer = lock(answer);
             Some((**answer).clone())
         };
         let handler = object.connect_id(id, detail, self.is_after, handler);

@@ -8,7 +8,7 @@ use std::thread;
 
 use futures_util::{FutureExt, StreamExt};
 use glib::{ControlFlow, MainContext, Priority};
-use threadbare_mainloop::{AttachError, SendError, TrySendError, channel, sync_channel};
+use threadbare_mainloop::{AttachError, Receiver, SendError, TrySendError, channel, sync_channel};
 
 /// Runs the context while it has something to do.
 fn settle(context: &MainContext) {
@@ -20,6 +20,18 @@ fn run_until(context: &MainContext, done: impl Fn() -> bool) {
     while !done() {
         context.iteration(true);
     }
+}
+
+/// Attaches the receiver, and gives what it has received.
+fn collect(context: &MainContext, receiver: Receiver<i32>) -> Rc<RefCell<Vec<i32>>> {
+    let got = Rc::new(RefCell::new(Vec::new()));
+    let seen = got.clone();
+    let receive = move |n| {
+        seen.borrow_mut().push(n);
+        ControlFlow::Continue
+    };
+    receiver.attach(Some(context), receive).unwrap();
+    got
 }
 
 #[test]
@@ -79,14 +91,7 @@ fn what_was_sent_before_the_attachment_arrives() {
     let (sender, receiver) = channel();
     sender.send(1).unwrap();
     sender.send(2).unwrap();
-    let got = Rc::new(RefCell::new(Vec::new()));
-    let seen = got.clone();
-    receiver
-        .attach(Some(&context), move |n| {
-            seen.borrow_mut().push(n);
-            ControlFlow::Continue
-        })
-        .unwrap();
+    let got = collect(&context, receiver);
     settle(&context);
     assert_eq!(*got.borrow(), [1, 2]);
 }
@@ -152,14 +157,7 @@ fn a_full_channel_says_so_and_takes_more_after_a_batch() {
     assert_eq!(sender.try_send(1), Ok(()));
     assert_eq!(sender.try_send(2), Ok(()));
     assert_eq!(sender.try_send(3), Err(TrySendError::Full(3)));
-    let got = Rc::new(RefCell::new(Vec::new()));
-    let seen = got.clone();
-    receiver
-        .attach(Some(&context), move |n| {
-            seen.borrow_mut().push(n);
-            ControlFlow::Continue
-        })
-        .unwrap();
+    let got = collect(&context, receiver);
     settle(&context);
     assert_eq!(sender.try_send(3), Ok(()));
     settle(&context);
@@ -369,14 +367,7 @@ fn priorities_decide_which_channel_comes_first() {
 fn messages_wait_for_their_own_thread_when_another_runs_the_context() {
     let context = MainContext::new();
     let (sender, receiver) = channel();
-    let got = Rc::new(RefCell::new(Vec::new()));
-    let seen = got.clone();
-    receiver
-        .attach(Some(&context), move |n| {
-            seen.borrow_mut().push(n);
-            ControlFlow::Continue
-        })
-        .unwrap();
+    let got = collect(&context, receiver);
     sender.send(1).unwrap();
     let foreign = context.clone();
     thread::spawn(move || settle(&foreign)).join().unwrap();

@@ -37,13 +37,13 @@ pub fn clock_now_ns() -> u64 {
     read_clock_ns(libc::CLOCK_MONOTONIC)
 }
 
-/// The same clock as the kernel's last tick left it: some [`tick_ns`] late, at an eighth of the price.
-pub(crate) fn clock_tick_ns() -> u64 {
+/// The same clock as the kernel's last tick left it: up to [`coarse_resolution_ns`] late, at an eighth of the price.
+pub(crate) fn clock_coarse_ns() -> u64 {
     read_clock_ns(libc::CLOCK_MONOTONIC_COARSE)
 }
 
-/// How often [`clock_tick_ns`] changes, ns.
-pub(crate) fn tick_ns() -> u64 {
+/// How often [`clock_coarse_ns`] changes, ns.
+pub(crate) fn coarse_resolution_ns() -> u64 {
     let mut time = NO_TIME;
     // SAFETY: `time` is a valid timespec for the call to fill; the clock exists on every Linux.
     unsafe { libc::clock_getres(libc::CLOCK_MONOTONIC_COARSE, &mut time) };

@@ -33,7 +33,7 @@ pub(crate) struct Watch {
     noted_ns: AtomicU64,
     limit_ns: u64,
     /// By how much runs may seem longer than they are; 0: they are measured exactly.
-    tick_ns: u64,
+    resolution_ns: u64,
     labels: Mutex<Vec<Option<Box<str>>>>,
     log: Mutex<VecDeque<Blocked>>,
 }
@@ -46,14 +46,14 @@ impl Watch {
         } else {
             wait_ns
         };
-        let tick_ns = sys::tick_ns();
+        let resolution_ns = sys::coarse_resolution_ns();
         Watch {
             running: AtomicU64::new(0),
             since_ns: AtomicU64::new(0),
             noted_ns: AtomicU64::new(0),
             limit_ns,
-            tick_ns: if limit_ns >= TICKS_MIN * tick_ns {
-                tick_ns
+            resolution_ns: if limit_ns >= RESOLUTIONS_MIN * resolution_ns {
+                resolution_ns
             } else {
                 0
             },
@@ -76,13 +76,13 @@ impl Watch {
 
     #[inline]
     pub(crate) fn is_too_long(&self, for_ns: u64) -> bool {
-        for_ns > self.limit_ns + self.tick_ns
+        for_ns > self.limit_ns + self.resolution_ns
     }
 
-    /// Whether the kernel's ticks are enough to find holds.
+    /// Whether the coarse clock is enough to find holds.
     #[inline]
-    pub(crate) fn reads_ticks(&self) -> bool {
-        self.tick_ns > 0
+    pub(crate) fn reads_coarse_clock(&self) -> bool {
+        self.resolution_ns > 0
     }
 
     /// A hold within the run of an agent: the agent is not blamed for the same time.
@@ -141,8 +141,8 @@ impl Watch {
     }
 }
 
-/// With fewer ticks in the shortest hold, ticks are too coarse.
-const TICKS_MIN: u64 = 3;
+/// In the shortest hold; with fewer, the coarse clock is too coarse.
+const RESOLUTIONS_MIN: u64 = 3;
 /// Without slices: the length of a usual slice.
 const UNTHROTTLED_LIMIT_NS: u64 = 20_000_000;
 /// The last holds: a context with constant holds must not fill the memory.

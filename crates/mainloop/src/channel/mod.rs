@@ -13,7 +13,7 @@ mod receiver;
 mod sender;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::Waker;
 
 use threadbare_runtime::{Monitor, Topics};
@@ -21,6 +21,7 @@ use threadbare_runtime::{Monitor, Topics};
 pub use self::receiver::{Attachment, Receiver};
 pub use self::sender::{SendError, Sender, SyncSender, TrySendError};
 use crate::bell::Bell;
+use crate::sync::{Mutex, MutexGuard, lock};
 
 /// A channel without a bound: sending never waits, and what is not received stays in memory.
 ///
@@ -103,7 +104,7 @@ enum Listener {
 
 impl<T> Shared<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Senders look for room again, or for the end of the receiver. For those who have found `wants_room`, and taken it back.

@@ -243,10 +243,10 @@ impl Local {
         watch.begin(token.index, begin_ns);
         self.with_agent(token, |agent, cx| agent.run(cx, ready));
         watch.end();
-        // Where a hold lasts for several ticks, the exact clock is read in the run that a tick interrupts only.
-        if watch.reads_ticks() {
-            let tick = sys::clock_tick_ns();
-            if self.tick.replace(tick) == tick {
+        // The exact clock is read only after a run in which the coarse one went on.
+        if watch.reads_coarse_clock() {
+            let coarse_ns = sys::clock_coarse_ns();
+            if self.coarse_ns.replace(coarse_ns) == coarse_ns {
                 return;
             }
         }

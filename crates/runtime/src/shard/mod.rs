@@ -345,8 +345,8 @@ pub struct Local {
     now_ns: Cell<u64>,
     /// The start of the next agent's run: one clock call between two runs.
     mark_ns: Cell<u64>,
-    /// The tick of the kernel at that time.
-    tick: Cell<u64>,
+    /// The coarse clock after the last run of an agent.
+    coarse_ns: Cell<u64>,
     slice: Cell<u64>,
     /// Descriptors may be ready that no pass of this slice has seen so.
     must_poll: Cell<bool>,

@@ -171,7 +171,7 @@ impl Local {
             epoll,
             now_ns: Cell::new(clock_now_ns()),
             mark_ns: Cell::new(clock_now_ns()),
-            tick: Cell::new(sys::clock_tick_ns()),
+            coarse_ns: Cell::new(sys::clock_coarse_ns()),
             slice: Cell::new(0),
             must_poll: Cell::new(true),
             is_drained: Cell::new(false),
