@@ -1501,3 +1501,30 @@ fn it_goes_up_and_down_and_each_time_the_streams_begin() {
         switch.rig.buffer();
     });
 }
+
+/// The base class releases request pads while it disposes of the element. A thread that took a reference meanwhile had the
+/// element freed under the thread that disposes of it.
+#[test]
+fn elements_may_be_dropped_with_their_request_pads() {
+    init();
+    let pads = [
+        ("fallbackswitch", ["sink_%u"; 2]),
+        ("ts-input-selector", ["sink_%u"; 2]),
+        ("ts-rtcpmanager", ["recv_rtp_sink_%u", "send_rtcp_src_%u"]),
+    ];
+    let drop_many = || {
+        for _ in 0..3_000 {
+            for (factory, pads) in pads {
+                let element = make(factory);
+                for pad in pads {
+                    element.request_pad_simple(pad).unwrap();
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(drop_many);
+        }
+    });
+}

@@ -277,8 +277,12 @@ impl FallbackSwitch {
         pad.upcast()
     }
 
-    /// A push of the end may have to wait: not on the thread that releases a pad.
+    /// A push of the end may have to wait: not on the thread that releases a pad. Only where there is one to push: a pad is
+    /// released also while the element is disposed of, when another thread must not take a reference to it.
     fn tell_of_end_elsewhere(&self) {
+        if !self.turns.owes_eos() {
+            return;
+        }
         let turns = self.turns.clone();
         self.obj()
             .call_async(move |element| tell_of_end(&turns, element));

@@ -336,6 +336,11 @@ impl Turns {
         self.state().is_acting = false;
     }
 
+    /// Whether the end of the output is due, and nobody has told it yet.
+    pub(super) fn owes_eos(&self) -> bool {
+        self.state().owes_eos
+    }
+
     /// The right to end the output, if that is due, with a pad whose stream it may be the end of. To be given back with
     /// [`Turns::told`]. `true`: downstream does not know the stream.
     pub(super) fn take_eos(&self) -> Option<(gst::Pad, bool)> {
