@@ -17,10 +17,11 @@ pub(super) struct Head {
 pub(super) enum Next {
     Packet,
     Resync(ResyncCause),
-    /// This many packets before the first one held, each with this much audio.
+    /// This many packets before the first one held, each with this much audio, the first of them sent at `send_ns`.
     Missing {
         packets: u32,
         step_ns: i64,
+        send_ns: i64,
     },
 }
 
@@ -44,10 +45,7 @@ impl<T> JitterBuffer<T> {
         let what = match mark {
             Mark::Resync(cause) => Next::Resync(cause),
             _ if missing == 0 => Next::Packet,
-            _ => Next::Missing {
-                packets: missing,
-                step_ns: self.step_ns(missing, send_ns),
-            },
+            _ => self.missing(missing, send_ns, slot.marker),
         };
         Some(Head {
             what,
@@ -56,18 +54,33 @@ impl<T> JitterBuffer<T> {
         })
     }
 
-    /// How much audio each of `missing` packets before one sent at `send_ns` carried.
+    /// How much audio each of `packets` before one sent at `head_send_ns` carried, and when the first of them was sent.
     ///
-    /// Their neighbours' timestamps show it, unless a silence lies between: then the stream's spacing does.
-    fn step_ns(&self, missing: u32, send_ns: i64) -> i64 {
-        let span_ns = send_ns.saturating_sub(self.last_send_ns).max(0);
-        let step_ns = span_ns / (i64::from(missing) + 1);
-        if self.spacing_ns > 0 && step_ns > self.spacing_ns.saturating_mul(2) {
-            self.spacing_ns
-        } else if self.spacing_ns == 0 && step_ns > SPACING_NS_MAX {
-            SPACING_NS_UNKNOWN
+    /// Their neighbours' timestamps show both, unless a silence lies between. Then the stream's spacing tells how much
+    /// audio they carried, and the marker of the packet behind them when: "the first packet of a talkspurt [...] SHOULD be
+    /// distinguished by setting the marker bit" (RFC 3551, section 4.1), so with it they end the talkspurt before, and
+    /// without it they begin the present one.
+    fn missing(&self, packets: u32, head_send_ns: i64, is_marked: bool) -> Next {
+        let span_ns = head_send_ns.saturating_sub(self.last_send_ns).max(0);
+        let step_ns = span_ns / (i64::from(packets) + 1);
+        let spoken_ns = if self.spacing_ns > 0 && step_ns > self.spacing_ns.saturating_mul(2) {
+            Some(self.spacing_ns)
         } else {
-            step_ns
+            (self.spacing_ns == 0 && step_ns > SPACING_NS_MAX).then_some(SPACING_NS_UNKNOWN)
+        };
+        let send_ns = match spoken_ns {
+            Some(spoken_ns) if !is_marked => {
+                head_send_ns.saturating_sub(spoken_ns.saturating_mul(i64::from(packets)))
+            }
+            step_ns_of_speech => {
+                let step_ns = step_ns_of_speech.unwrap_or(step_ns);
+                self.last_send_ns.saturating_add(step_ns)
+            }
+        };
+        Next::Missing {
+            packets,
+            step_ns: spoken_ns.unwrap_or(step_ns),
+            send_ns,
         }
     }
 
@@ -77,7 +90,7 @@ impl<T> JitterBuffer<T> {
             return i64::MIN;
         }
         let send_ns = match (&head.what, self.release) {
-            (Next::Missing { step_ns, .. }, _) => self.last_send_ns.saturating_add(*step_ns),
+            (Next::Missing { send_ns, .. }, _) => *send_ns,
             (_, Release::InOrder) => return i64::MIN,
             (_, Release::AtDeadline) => head.send_ns,
         };
@@ -128,16 +141,23 @@ impl<T> JitterBuffer<T> {
     }
 
     #[cold]
-    pub(super) fn declare_lost(&mut self, head: &Head, packets: u32, step_ns: i64) -> Output<T> {
+    pub(super) fn declare_lost(
+        &mut self,
+        head: &Head,
+        packets: u32,
+        step_ns: i64,
+        send_ns: i64,
+    ) -> Output<T> {
         let slot = self.ring.slot_mut(head.index);
         let first = SeqNum(slot.seq.0.wrapping_sub(packets as u16));
         let last = slot.seq.plus(u16::MAX);
         if slot.mark == Mark::Gap {
             slot.mark = Mark::Nothing;
         }
-        let play_ns = self.play_ns(self.last_send_ns.saturating_add(step_ns));
+        let play_ns = self.play_ns(send_ns);
         let duration_ns = step_ns.saturating_mul(i64::from(packets));
-        let end_ns = self.last_send_ns.saturating_add(duration_ns);
+        // The send time of the last of them.
+        let end_ns = send_ns.saturating_add(duration_ns.saturating_sub(step_ns));
         // Missing packets without places take none: the index stays.
         self.pass_by(last, head.index - self.next, end_ns);
         self.last_play_ns = play_ns;

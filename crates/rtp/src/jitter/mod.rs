@@ -298,9 +298,11 @@ impl<T> JitterBuffer<T> {
             }
             return match head.what {
                 Next::Packet => self.give_out(head.send_ns),
-                Next::Missing { packets, step_ns } => {
-                    Some(self.declare_lost(&head, packets, step_ns))
-                }
+                Next::Missing {
+                    packets,
+                    step_ns,
+                    send_ns,
+                } => Some(self.declare_lost(&head, packets, step_ns, send_ns)),
                 Next::Resync(cause) => Some(self.announce(head.index, cause)),
             };
         }

@@ -141,6 +141,39 @@ fn a_loss_before_a_silence_is_one_packet_long() {
     assert_eq!(bed.arrive(A, 22, time + 320), ["22"]);
 }
 
+/// RFC 3551, section 4.1: the marker is on the first packet of a talkspurt. The one that overtook it has none.
+#[test]
+fn a_packet_overtaken_at_a_talkspurts_start_is_waited_for() {
+    for silence_ms in [100_u32, 1_000, 60_000] {
+        let mut bed = Bed::in_order(100);
+        bed.stream(10, 3);
+        bed.now_ms += u64::from(silence_ms);
+        let start = 13 * 160 + silence_ms * 8;
+        bed.now_ms += 20;
+        assert_eq!(bed.arrive(A, 14, start + 160), [""; 0], "{silence_ms}");
+        assert_eq!(bed.wait(79), [""; 0]);
+        assert_eq!(bed.arrive_marked(A, 13, start, true), ["13", "14"]);
+    }
+}
+
+/// And if it does not come, it is lost at its own time, which was 20 ms before its successor's.
+#[test]
+fn a_loss_at_a_talkspurts_start_lies_before_the_next_packet() {
+    let mut bed = Bed::in_order(100);
+    bed.stream(10, 3);
+    bed.now_ms += 1_020;
+    bed.arrive(A, 14, 14 * 160 + 8_000);
+    assert_eq!(bed.buffer.next_timeout(), Some((bed.now_ms + 80) * MS));
+    bed.now_ms += 80;
+    let lost = bed.buffer.poll_output(bed.now_ms * MS).unwrap();
+    let sent_ns = (bed.now_ms - 100) * MS;
+    assert!(
+        matches!(lost, Output::Lost { first: SeqNum(13), packets: 1, play_ns, duration_ns }
+            if play_ns == sent_ns && duration_ns == 20 * MS),
+        "{lost:?}"
+    );
+}
+
 #[test]
 fn a_silence_is_no_loss() {
     for mut bed in [Bed::in_order(100), Bed::at_deadline(0)] {
