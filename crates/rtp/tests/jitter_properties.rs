@@ -162,6 +162,7 @@ impl Real {
                 Output::Lost {
                     first,
                     packets,
+                    time: _,
                     play_ns,
                     duration_ns,
                 } => {

@@ -259,6 +259,7 @@ impl Playout {
                     packets,
                     play_ns,
                     duration_ns,
+                    ..
                 } => {
                     if self.do_lost && duration_ns > 0 {
                         let time = self.time.at_other(clock_ns, play_ns);

@@ -9,6 +9,8 @@ use super::{Incoming, JitterBuffer, NS_PER_MS, REJECTS_MAX, SPACING_NS_MAX};
 enum Verdict {
     /// The first of all.
     First,
+    /// The first of a stream that the caller has announced.
+    Announced(ResyncCause),
     /// After the highest so far, by `step`.
     Ahead { step: u64, send_ns: i64 },
     /// Before the highest, and still wanted.
@@ -30,12 +32,19 @@ impl<T> JitterBuffer<T> {
                 self.offset = Offset::new();
                 self.begin_source(incoming, Mark::Nothing);
             }
+            Verdict::Announced(cause) => {
+                self.is_announced = false;
+                self.begin_source(incoming, Mark::Resync(cause));
+            }
         }
     }
 
     fn judge(&self, incoming: &Incoming<T>) -> Verdict {
         if !self.is_active {
             return Verdict::First;
+        }
+        if self.is_announced {
+            return Verdict::Announced(self.cold.announced);
         }
         if incoming.ssrc != self.ssrc {
             return Verdict::Suspect;

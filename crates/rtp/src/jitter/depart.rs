@@ -148,6 +148,7 @@ impl<T> JitterBuffer<T> {
         step_ns: i64,
         send_ns: i64,
     ) -> Output<T> {
+        let time = self.timeline.time(send_ns);
         let slot = self.ring.slot_mut(head.index);
         let first = SeqNum(slot.seq.0.wrapping_sub(packets as u16));
         let last = slot.seq.plus(u16::MAX);
@@ -166,6 +167,7 @@ impl<T> JitterBuffer<T> {
         Output::Lost {
             first,
             packets,
+            time,
             play_ns: play_ns as u64,
             duration_ns: duration_ns as u64,
         }

@@ -102,6 +102,8 @@ pub struct JitterBuffer<T> {
     is_open_below: bool,
     is_adaptive: bool,
     drop_on_latency: bool,
+    /// The next packet begins another stream: [`JitterBuffer::announce_source`].
+    is_announced: bool,
     /// The next packet output is discontinuous.
     is_broken: bool,
     /// Entries of [`Cold::rejects`].
@@ -148,6 +150,7 @@ struct Cold<T> {
     candidate: Option<Incoming<T>>,
     rejects: [Option<(T, DropReason)>; REJECTS_MAX],
     old_ssrc: Option<Ssrc>,
+    announced: ResyncCause,
     /// All below is due.
     release_to: u64,
     /// All below is dropped.
@@ -192,6 +195,7 @@ impl<T> JitterBuffer<T> {
             is_open_below: false,
             is_adaptive: target.is_some(),
             drop_on_latency: config.drop_on_latency,
+            is_announced: false,
             is_broken: true,
             rejects: 0,
             candidates: 0,
@@ -221,6 +225,7 @@ impl<T> JitterBuffer<T> {
                 candidate: None,
                 rejects: [const { None }; REJECTS_MAX],
                 old_ssrc: None,
+                announced: ResyncCause::NewSource,
                 release_to: 0,
                 flush_to: 0,
                 late_seq: SeqNum(0),
@@ -245,6 +250,15 @@ impl<T> JitterBuffer<T> {
             marker: arrival.marker,
             packet: arrival.packet,
         });
+    }
+
+    /// The next packet begins the stream anew, whatever its SSRC, number and timestamp: the caller knows that the source
+    /// changed or restarted. What is held comes out before it.
+    pub fn announce_source(&mut self, cause: ResyncCause) {
+        self.is_announced = self.is_active;
+        self.cold.announced = cause;
+        self.cold.old_ssrc = None;
+        self.drop_candidate(DropReason::Unconfirmed);
     }
 
     /// The next output that is due at `now_ns`, or nothing.
@@ -339,6 +353,7 @@ impl<T> JitterBuffer<T> {
         self.cold.flush_to = self.highest + 1;
         self.cold.release_to = self.cold.flush_to;
         self.is_active = false;
+        self.is_announced = false;
         self.is_broken = true;
         self.late_run = 0;
         self.spacing_ns = 0;

@@ -47,6 +47,8 @@ pub enum Output<T> {
         first: SeqNum,
         /// How many.
         packets: u32,
+        /// The timestamp of the first, estimated as its duration is.
+        time: RtpTime,
         /// The send time of the first, as in [`Output::Packet`].
         play_ns: u64,
         /// Duration of their audio, in ns, estimated from their neighbours. 0 within packets of one timestamp. Excludes

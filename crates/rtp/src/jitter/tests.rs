@@ -168,8 +168,8 @@ fn a_loss_at_a_talkspurts_start_lies_before_the_next_packet() {
     let lost = bed.buffer.poll_output(bed.now_ms * MS).unwrap();
     let sent_ns = (bed.now_ms - 100) * MS;
     assert!(
-        matches!(lost, Output::Lost { first: SeqNum(13), packets: 1, play_ns, duration_ns }
-            if play_ns == sent_ns && duration_ns == 20 * MS),
+        matches!(lost, Output::Lost { first: SeqNum(13), packets: 1, time, play_ns, duration_ns }
+            if time == RtpTime(13 * 160 + 8_000) && play_ns == sent_ns && duration_ns == 20 * MS),
         "{lost:?}"
     );
 }
@@ -306,6 +306,22 @@ fn what_is_held_of_the_old_source_comes_out_before_the_new_one() {
         bed.wait(400),
         ["10!", "11", "12", "13", "14", "NewSource b", "500!", "501"]
     );
+}
+
+#[test]
+fn an_announced_source_is_believed_with_its_first_packet() {
+    for (ssrc, cause) in [(B, ResyncCause::NewSource), (A, ResyncCause::Restart)] {
+        let mut bed = Bed::at_deadline(60);
+        bed.stream(10, 5);
+        bed.drain();
+        bed.buffer.announce_source(cause);
+        let mut out = bed.arrive(ssrc, 30_000, 5);
+        bed.now_ms += 20;
+        out.extend(bed.arrive(ssrc, 30_001, 165));
+        out.extend(bed.wait(200));
+        let resync = format!("{cause:?} {ssrc:x}");
+        assert_eq!(out, ["13", "14", &resync, "30000!", "30001"]);
+    }
 }
 
 #[test]

@@ -50,6 +50,15 @@ impl Timeline {
         self.send_ns.saturating_add(ns)
     }
 
+    /// The timestamp nearest to `send_ns`. Inverse of [`send_ns`](Self::send_ns).
+    pub(super) fn time(&self, send_ns: i64) -> RtpTime {
+        let ns = i128::from(send_ns.saturating_sub(self.send_ns));
+        let rate = i128::from(self.clock_rate_hz);
+        let half = i128::from(NS_PER_S) / 2;
+        let units = (ns * rate + half).div_euclid(i128::from(NS_PER_S));
+        RtpTime(self.time.0.wrapping_add(units as u32))
+    }
+
     /// The stream has reached `time`. A call at least every 2^31 units extends the timestamps.
     pub(super) fn follow(&mut self, time: RtpTime) {
         let units = time.distance_from(self.time);
@@ -83,6 +92,18 @@ mod tests {
                 assert_eq!(line.send_ns(time) as u128, 5_000 + exact);
                 line.follow(time);
                 assert_eq!(line.send_ns(time) as u128, 5_000 + exact, "{rate} {units}");
+            }
+        }
+    }
+
+    #[test]
+    fn times_and_timestamps_are_each_others_inverse() {
+        for rate in [8_000, 11_025, 44_100, 48_000, 90_000] {
+            let mut line = Timeline::new(rate);
+            line.anchor(RtpTime(u32::MAX - 500), 7);
+            for units in [0_u32, 1, 159, 160, 999, 1_000_000, u32::MAX] {
+                let time = RtpTime(u32::MAX - 500).plus(units);
+                assert_eq!(line.time(line.send_ns(time)), time, "{rate} {units}");
             }
         }
     }

@@ -322,6 +322,7 @@ impl Orderer {
                     packets,
                     play_ns,
                     duration_ns,
+                    ..
                 } => {
                     if self.options.do_lost {
                         let time = self.position(play_ns);
