@@ -4,6 +4,7 @@
 //! - [`packet`]: the header of a received packet.
 //! - [`payload`]: the static payload types.
 //! - [`jitter`]: the jitter buffer.
+//! - [`codec`]: PCMU, PCMA, G.722, L16, L24 and Opus, with concealment.
 //! - [`conceal`]: packet-loss concealment.
 //! - [`reception`]: loss, jitter and validity of one source.
 //! - [`session`]: RTCP, both directions.
@@ -17,6 +18,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
+pub mod codec;
 pub mod conceal;
 pub mod demux;
 pub mod dtmf;

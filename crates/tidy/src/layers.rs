@@ -51,7 +51,14 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "threadbare-rtp",
         internal: &[],
-        external: External::Only(&["rtcp-types", "rtp-types", "thiserror"]),
+        external: External::Only(&[
+            // Pure functions of samples.
+            "opus2",
+            "rubato",
+            "rtcp-types",
+            "rtp-types",
+            "thiserror",
+        ]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     Rule {

@@ -1,0 +1,184 @@
+//! Opus: levels, settings, redundancy, packet times; and ffmpeg, which decodes Opus without libopus.
+
+use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Purpose};
+
+use super::audio::{Spectrum, db, rms, tone};
+use super::{decode, decoder, encode, format};
+
+/// Something like speech, for which the encoder takes its SILK layer: syllables of a low tone with harmonics.
+fn speech(rate_hz: u32, frames: usize) -> Vec<f32> {
+    let parts = (1..12).map(|n| tone(rate_hz, 1, 130.0 * f64::from(n), 0.2 / f64::from(n), frames));
+    let mut audio = vec![0.0; frames];
+    for part in parts {
+        for (sum, sample) in audio.iter_mut().zip(part) {
+            *sum += sample;
+        }
+    }
+    let syllable = tone(rate_hz, 1, 3.0, 1.0, frames);
+    audio
+        .iter()
+        .zip(syllable)
+        .map(|(x, s)| x * (0.5 + 0.5 * s))
+        .collect()
+}
+
+#[test]
+fn a_tone_arrives_at_its_level_at_all_rates() {
+    for rate_hz in Encoding::Opus.sample_rates_hz() {
+        for channels in [1, 2] {
+            let opus = format(Encoding::Opus, *rate_hz, channels);
+            for us in [
+                2_500, 5_000, 10_000, 20_000, 40_000, 60_000, 80_000, 100_000, 120_000,
+            ] {
+                let frames = opus.frames_per_packet(us).expect("a packet time");
+                let pcm = tone(
+                    *rate_hz,
+                    usize::from(channels),
+                    997.0,
+                    0.25,
+                    *rate_hz as usize,
+                );
+                let settings = EncoderSettings {
+                    purpose: Purpose::Audio,
+                    bitrate_bps: Some(128_000),
+                    ..EncoderSettings::default()
+                };
+                let mut encoder = Encoder::new(opus, &settings).expect("an encoder");
+                let coded = pcm.chunks_exact(frames * usize::from(channels)).map(|pcm| {
+                    let mut payload = Vec::new();
+                    encoder.encode(pcm, &mut payload).expect("it encodes");
+                    assert!(payload.len() <= 1_440);
+                    payload
+                });
+                let audio = decode(opus, &coded.collect::<Vec<_>>());
+                let mono = super::audio::channel(&audio, usize::from(channels), 0);
+                let found = Spectrum::of(&mono[mono.len() / 4..], *rate_hz, 997.0);
+                assert!(
+                    db(found.level / 0.25).abs() < 0.5,
+                    "{rate_hz} Hz, {us} µs: {found:?}"
+                );
+                assert!(
+                    found.snr_db() > 15.0,
+                    "{rate_hz} Hz, {us} µs: {} dB",
+                    found.snr_db()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn redundancy_brings_a_lost_packet_back() {
+    for rate_hz in [8_000, 16_000, 48_000] {
+        let opus = format(Encoding::Opus, rate_hz, 1);
+        let settings = EncoderSettings {
+            fec: true,
+            expected_loss_percent: 20,
+            bitrate_bps: Some(32_000),
+            ..EncoderSettings::default()
+        };
+        let mut encoder = Encoder::new(opus, &settings).expect("an encoder");
+        let frames = rate_hz as usize / 50;
+        let pcm = speech(rate_hz, frames * 100);
+        let coded = pcm.chunks_exact(frames).map(|pcm| {
+            let mut payload = Vec::new();
+            encoder.encode(pcm, &mut payload).expect("it encodes");
+            payload
+        });
+        let payloads: Vec<_> = coded.collect();
+        let whole = decode(opus, &payloads);
+        let (mut recovered, mut concealed, mut count) = (Vec::new(), Vec::new(), 0);
+        let (mut with, mut without) = (decoder(opus), decoder(opus));
+        for (number, payload) in payloads.iter().enumerate() {
+            if number % 10 == 5 {
+                let next = &payloads[number + 1];
+                if with.recover(next, frames, &mut recovered) {
+                    count += 1;
+                } else {
+                    with.conceal(frames, &mut recovered);
+                }
+                without.conceal(frames, &mut concealed);
+            } else {
+                with.decode(payload, &mut recovered).expect("it decodes");
+                without.decode(payload, &mut concealed).expect("it decodes");
+            }
+        }
+        assert!(count >= 8, "{rate_hz} Hz: {count} of 10 have a copy");
+        assert_eq!(
+            (recovered.len(), concealed.len()),
+            (whole.len(), whole.len())
+        );
+        let error = |audio: &[f32]| {
+            let off: Vec<_> = audio.iter().zip(&whole).map(|(a, b)| a - b).collect();
+            rms(&off)
+        };
+        let (with, without) = (error(&recovered), error(&concealed));
+        assert!(with < without * 0.7, "{rate_hz} Hz: {with} {without}");
+        // Nothing to take from a packet that is shorter than the loss asked for, or longer, or no packet.
+        let mut audio = Vec::new();
+        let mut decoder = decoder(opus);
+        assert!(!decoder.recover(&payloads[50], frames / 2, &mut audio));
+        assert!(!decoder.recover(&[], frames, &mut audio));
+        assert!(audio.is_empty());
+    }
+}
+
+#[test]
+fn music_has_no_redundancy() {
+    let opus = format(Encoding::Opus, 48_000, 2);
+    let payloads = encode(opus, &tone(48_000, 2, 5_000.0, 0.5, 48_000), 120);
+    // 2.5 ms: CELT alone has such frames.
+    let mut audio = Vec::new();
+    assert!(
+        payloads
+            .iter()
+            .all(|payload| !decoder(opus).recover(payload, 120, &mut audio))
+    );
+}
+
+#[test]
+fn silence_need_not_be_sent() {
+    let opus = format(Encoding::Opus, 16_000, 1);
+    let settings = EncoderSettings {
+        dtx: true,
+        ..EncoderSettings::default()
+    };
+    let mut encoder = Encoder::new(opus, &settings).expect("an encoder");
+    let mut sent_of = |pcm: &[f32]| {
+        let mut audio = Vec::new();
+        let mut sent = 0;
+        let mut decoder = decoder(opus);
+        for pcm in pcm.chunks_exact(320) {
+            let mut payload = Vec::new();
+            let encoded = encoder.encode(pcm, &mut payload).expect("it encodes");
+            sent += usize::from(!encoded.is_dtx);
+            // Sent or not, it is a packet.
+            decoder.decode(&payload, &mut audio).expect("it decodes");
+        }
+        sent
+    };
+    assert_eq!(sent_of(&speech(16_000, 32_000)), 100);
+    // libopus: after 200 ms, one packet in 400 ms.
+    let sent = sent_of(&vec![0.0; 320 * 500]);
+    assert!((25..60).contains(&sent), "{sent} of 500");
+}
+
+#[test]
+fn the_bitrate_is_kept() {
+    for bps in [6_000, 24_000, 96_000, 300_000] {
+        let opus = format(Encoding::Opus, 48_000, 2);
+        let settings = EncoderSettings {
+            bitrate_bps: Some(bps),
+            purpose: Purpose::Audio,
+            ..EncoderSettings::default()
+        };
+        let mut encoder = Encoder::new(opus, &settings).expect("an encoder");
+        let mut bytes = 0;
+        for pcm in super::audio::noise(1, 0.3, 48_000 * 2 * 2).chunks_exact(1_920) {
+            let mut payload = Vec::new();
+            bytes += encoder.encode(pcm, &mut payload).expect("it encodes").bytes;
+        }
+        let ratio = bytes as f64 * 8.0 / 2.0 / f64::from(bps);
+        assert!((0.6..1.3).contains(&ratio), "{bps}: {ratio}");
+    }
+}
