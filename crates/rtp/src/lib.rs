@@ -11,6 +11,7 @@
 //! - [`missing`]: which packets to ask for again, and when.
 //! - [`demux`]: finds the stream of a packet on a shared port.
 //! - [`dtmf`]: telephone events, from keys to packets.
+//! - [`leg`]: one party: who may send, order and delay, payload types, reports.
 //! - [`latch`]: learns the address of a stream's peer.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`recode`]: converts RTP between PCMU, PCMA and L16.
@@ -29,6 +30,7 @@ pub mod id;
 pub mod jitter;
 pub mod l16;
 pub mod latch;
+pub mod leg;
 pub mod missing;
 pub mod opus;
 pub mod packet;

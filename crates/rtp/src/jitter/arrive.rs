@@ -316,7 +316,8 @@ impl<T> JitterBuffer<T> {
         self.is_active = true;
         self.is_open_below = true;
         self.ssrc = incoming.ssrc;
-        self.timeline.anchor(incoming.time, send_ns);
+        self.timeline
+            .count_at(self.cold.config.clock_rate_hz, incoming.time, send_ns);
         self.offset
             .begin(&mut self.cold.slices, incoming.at_ns, transit_ns);
         self.last_transit_ns = transit_ns;

@@ -261,9 +261,38 @@ impl<T> JitterBuffer<T> {
         self.drop_candidate(DropReason::Unconfirmed);
     }
 
+    /// As [`announce_source`](Self::announce_source) with [`ResyncCause::Restart`], and timestamps count other units from the
+    /// next packet on.
+    ///
+    /// # Errors
+    /// A rate out of range, which changes nothing.
+    pub fn announce_clock_rate(&mut self, clock_rate_hz: u32) -> Result<(), ConfigError> {
+        let config = Config {
+            clock_rate_hz,
+            ..self.cold.config
+        };
+        config.check()?;
+        self.cold.config = config;
+        self.announce_source(ResyncCause::Restart);
+        Ok(())
+    }
+
     /// The next output that is due at `now_ns`, or nothing.
     pub fn poll_output(&mut self, now_ns: u64) -> Option<Output<T>> {
         self.poll(now_ns, true)
+    }
+
+    /// The next packet that was turned away on arrival, for callers that must have each handle back: at most two per arrival, and
+    /// lost with the next arrivals.
+    #[inline]
+    pub fn poll_rejected(&mut self) -> Option<(T, DropReason)> {
+        if self.rejects == 0 {
+            return None;
+        }
+        match self.take_reject()? {
+            Output::Dropped { packet, reason } => Some((packet, reason)),
+            _ => None,
+        }
     }
 
     /// As [`poll_output`](Self::poll_output), but returns `None` when the next output is a loss that a later packet

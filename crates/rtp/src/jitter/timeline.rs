@@ -32,6 +32,14 @@ impl Timeline {
         }
     }
 
+    /// From now on, `time` is at `send_ns`, and a second has `clock_rate_hz` units, not 0.
+    pub(super) fn count_at(&mut self, clock_rate_hz: u32, time: RtpTime, send_ns: i64) {
+        if clock_rate_hz != self.clock_rate_hz {
+            *self = Timeline::new(clock_rate_hz);
+        }
+        self.anchor(time, send_ns);
+    }
+
     /// From now on, `time` is at `send_ns`.
     pub(super) fn anchor(&mut self, time: RtpTime, send_ns: i64) {
         self.time = time;

@@ -7,6 +7,7 @@
 //! Arriving packets touch its first cache lines only, and nothing that the timer reads; so a packet never moves the
 //! timer, and a session without a flood wakes about every five seconds.
 
+mod admitted;
 mod conflict;
 mod feedback;
 mod incoming;
@@ -340,6 +341,8 @@ pub struct Session {
     /// The SSRC that we gave up; its BYE is still to be sent.
     departed: Option<Ssrc>,
     clock_rates: ClockRates,
+    /// Of the sent stream.
+    sent_rate_hz: u32,
     ntp_at_zero: NtpTime,
     cname: Box<str>,
     bye_reason: Box<str>,
@@ -381,6 +384,7 @@ impl Session {
             profile: config.profile,
             avp_minimum_ns,
             departed: None,
+            sent_rate_hz: config.clock_rates.default_hz(),
             clock_rates: config.clock_rates,
             ntp_at_zero: config.ntp_at_zero,
             cname: wire::cut(&config.cname).into(),
@@ -556,9 +560,16 @@ impl Session {
         }
     }
 
-    /// Clock rates of received payload types, for sources that appear from now on.
+    /// Clock rates of received payload types, for sources that appear from now on. The default one is that of the sent stream,
+    /// too.
     pub fn set_clock_rates(&mut self, clock_rates: ClockRates) {
+        self.sent_rate_hz = clock_rates.default_hz();
         self.clock_rates = clock_rates;
+    }
+
+    /// Units per second of the timestamps that are sent.
+    pub fn set_sent_clock_rate(&mut self, clock_rate_hz: u32) {
+        self.sent_rate_hz = clock_rate_hz.max(1);
     }
 
     /// Our SSRC.

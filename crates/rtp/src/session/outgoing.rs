@@ -190,7 +190,7 @@ impl Session {
         // RFC 3550, section 6.4.1: the RTP timestamp "Corresponds to the same time as the NTP timestamp (above)", which is
         // now, not when the last packet was sent.
         let since_ns = u128::from(now_ns.saturating_sub(self.sent.last_ns));
-        let rate_hz = u128::from(self.clock_rates.default_hz());
+        let rate_hz = u128::from(self.sent_rate_hz);
         let units = since_ns * rate_hz / u128::from(NS_PER_S);
         SenderInfo {
             ntp: self.ntp(now_ns),

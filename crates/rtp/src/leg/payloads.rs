@@ -1,0 +1,178 @@
+//! Which payload type carries what, as agreed on with a peer.
+
+use thiserror::Error;
+
+use crate::codec::Format;
+use crate::id::PayloadType;
+
+/// Content of a payload type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carries {
+    /// Audio that can be decoded.
+    Audio(Format),
+    /// Audio that is only passed on, as it is: a codec that is not in this crate. Its name in upper case, as in SDP.
+    Opaque(&'static str),
+    /// Key presses (RFC 4733).
+    TelephoneEvent,
+    /// Comfort noise (RFC 3389).
+    ComfortNoise,
+}
+
+/// One payload type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Payload {
+    /// Its number.
+    pub payload_type: PayloadType,
+    /// What it carries.
+    pub carries: Carries,
+    /// Units of its timestamps per second.
+    pub clock_rate_hz: u32,
+}
+
+impl Payload {
+    /// Audio of this format.
+    #[must_use]
+    pub fn audio(payload_type: u8, format: Format) -> Payload {
+        Payload {
+            payload_type: PayloadType(payload_type),
+            carries: Carries::Audio(format),
+            clock_rate_hz: format.clock_rate_hz,
+        }
+    }
+
+    /// Key presses.
+    #[must_use]
+    pub fn telephone_event(payload_type: u8, clock_rate_hz: u32) -> Payload {
+        Payload {
+            payload_type: PayloadType(payload_type),
+            carries: Carries::TelephoneEvent,
+            clock_rate_hz,
+        }
+    }
+
+    /// Comfort noise.
+    #[must_use]
+    pub fn comfort_noise(payload_type: u8, clock_rate_hz: u32) -> Payload {
+        Payload {
+            payload_type: PayloadType(payload_type),
+            carries: Carries::ComfortNoise,
+            clock_rate_hz,
+        }
+    }
+}
+
+/// A map that cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum PayloadMapError {
+    /// No payload type carries audio.
+    #[error("no payload type carries audio: at least one must")]
+    NoAudio,
+    /// Outside 0..=127, or what RFC 5761, section 4, leaves to RTCP.
+    #[error("payload type {0}, allowed are 0 to 63 and 96 to 127")]
+    Number(u8),
+    /// Two entries have the same number.
+    #[error("payload type {0} occurs twice")]
+    Twice(PayloadType),
+    /// A clock rate of 0, or above the limit of the jitter buffer.
+    #[error("payload type {payload_type}: clock rate {rate_hz} Hz, allowed is 1 to {CLOCK_RATE_HZ_MAX}", CLOCK_RATE_HZ_MAX = crate::jitter::CLOCK_RATE_HZ_MAX)]
+    ClockRate {
+        /// The payload type.
+        payload_type: PayloadType,
+        /// The rate given.
+        rate_hz: u32,
+    },
+}
+
+/// All payload types of a leg, the preferred audio first. One look-up per packet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PayloadMap {
+    entries: Box<[Payload]>,
+    /// Entry of each payload type, plus 1; 0: none.
+    places: [u8; 128],
+}
+
+impl PayloadMap {
+    /// A map of these entries, the preferred audio before other audio.
+    ///
+    /// # Errors
+    /// See [`PayloadMapError`].
+    pub fn new(entries: &[Payload]) -> Result<PayloadMap, PayloadMapError> {
+        let mut places = [0; 128];
+        for (place, entry) in entries.iter().enumerate() {
+            let number = entry.payload_type;
+            match places.get_mut(usize::from(number.0)) {
+                Some(_) if RTCP_NUMBERS.contains(&number.0) => {
+                    return Err(PayloadMapError::Number(number.0));
+                }
+                Some(0) => {}
+                Some(_) => return Err(PayloadMapError::Twice(number)),
+                None => return Err(PayloadMapError::Number(number.0)),
+            }
+            if !(1..=crate::jitter::CLOCK_RATE_HZ_MAX).contains(&entry.clock_rate_hz) {
+                return Err(PayloadMapError::ClockRate {
+                    payload_type: number,
+                    rate_hz: entry.clock_rate_hz,
+                });
+            }
+            places[usize::from(number.0)] = place as u8 + 1;
+        }
+        let map = PayloadMap {
+            entries: entries.into(),
+            places,
+        };
+        match map.entries.iter().any(Payload::is_audio) {
+            true => Ok(map),
+            false => Err(PayloadMapError::NoAudio),
+        }
+    }
+
+    /// What this payload type carries, if it was agreed on.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, payload_type: PayloadType) -> Option<&Payload> {
+        let place = *self.places.get(usize::from(payload_type.0))?;
+        self.entries.get(usize::from(place).wrapping_sub(1))
+    }
+
+    /// The audio to send.
+    #[must_use]
+    pub fn audio(&self) -> &Payload {
+        let audio = self.entries.iter().find(|entry| entry.is_audio());
+        audio.unwrap_or(&self.entries[0])
+    }
+
+    /// The telephone events that go with audio of this clock rate; with another rate, if there are no others.
+    #[must_use]
+    pub fn telephone_event(&self, clock_rate_hz: u32) -> Option<&Payload> {
+        self.beside(Carries::TelephoneEvent, clock_rate_hz)
+    }
+
+    /// The comfort noise that goes with audio of this clock rate. RFC 3389, section 4: "The RTP clock rate [...] is the same
+    /// as that of the codec".
+    #[must_use]
+    pub fn comfort_noise(&self, clock_rate_hz: u32) -> Option<&Payload> {
+        self.beside(Carries::ComfortNoise, clock_rate_hz)
+            .filter(|noise| noise.clock_rate_hz == clock_rate_hz)
+    }
+
+    fn beside(&self, carries: Carries, clock_rate_hz: u32) -> Option<&Payload> {
+        let of_kind = || self.entries.iter().filter(|entry| entry.carries == carries);
+        of_kind()
+            .find(|entry| entry.clock_rate_hz == clock_rate_hz)
+            .or_else(|| of_kind().next())
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Payload> {
+        self.entries.iter()
+    }
+}
+
+impl Payload {
+    fn is_audio(&self) -> bool {
+        matches!(self.carries, Carries::Audio(_) | Carries::Opaque(_))
+    }
+}
+
+/// RFC 5761, section 4: "payload types in the range 64-95 MUST NOT be used".
+const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;

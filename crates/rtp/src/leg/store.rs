@@ -1,0 +1,141 @@
+//! Bytes of held packets: places of one size, made when they are first needed and kept.
+
+/// A place with a payload in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Stored {
+    place: u16,
+    pub(super) len: u16,
+}
+
+/// All payloads that a leg holds.
+#[derive(Debug)]
+pub(super) struct Store {
+    bytes: Vec<u8>,
+    place_bytes: usize,
+    /// Places without a payload.
+    free: Vec<u16>,
+    places: u16,
+    places_max: u16,
+}
+
+impl Store {
+    /// Room for `places_max` payloads, each at first of `place_bytes`.
+    pub(super) fn new(place_bytes: usize, places_max: u16) -> Store {
+        Store {
+            bytes: Vec::new(),
+            place_bytes: place_bytes.clamp(1, PLACE_BYTES_MAX),
+            free: Vec::new(),
+            places: 0,
+            places_max,
+        }
+    }
+
+    /// `None`: no place is left, or the payload is longer than any packet.
+    #[inline]
+    pub(super) fn insert(&mut self, payload: &[u8]) -> Option<Stored> {
+        if payload.len() > self.place_bytes {
+            self.widen(payload.len())?;
+        }
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => self.add_place()?,
+        };
+        let start = usize::from(place) * self.place_bytes;
+        self.bytes[start..start + payload.len()].copy_from_slice(payload);
+        Some(Stored {
+            place,
+            len: payload.len() as u16,
+        })
+    }
+
+    #[inline]
+    pub(super) fn get(&self, stored: Stored) -> &[u8] {
+        let start = usize::from(stored.place) * self.place_bytes;
+        &self.bytes[start..start + usize::from(stored.len)]
+    }
+
+    /// Once for each that was inserted.
+    #[inline]
+    pub(super) fn remove(&mut self, stored: Stored) {
+        self.free.push(stored.place);
+    }
+
+    #[cold]
+    fn add_place(&mut self) -> Option<u16> {
+        if self.places == self.places_max {
+            return None;
+        }
+        let place = self.places;
+        self.places += 1;
+        self.bytes
+            .resize(usize::from(self.places) * self.place_bytes, 0);
+        Some(place)
+    }
+
+    /// Makes all places longer. Happens a few times in a leg's life, as places double.
+    #[cold]
+    fn widen(&mut self, len: usize) -> Option<()> {
+        if len > PLACE_BYTES_MAX {
+            return None;
+        }
+        let wide = len.next_power_of_two().min(PLACE_BYTES_MAX);
+        let mut bytes = vec![0; usize::from(self.places) * wide];
+        let old = self.bytes.chunks_exact(self.place_bytes);
+        for (to, from) in bytes.chunks_exact_mut(wide).zip(old) {
+            to[..self.place_bytes].copy_from_slice(from);
+        }
+        (self.bytes, self.place_bytes) = (bytes, wide);
+        Some(())
+    }
+
+    /// How many payloads are in it.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        usize::from(self.places) - self.free.len()
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.free.capacity() * size_of::<u16>()
+    }
+
+    /// Where the next payload goes, for prefetching. Not to be dereferenced.
+    pub(super) fn next_address(&self) -> usize {
+        let place = self.free.last().copied().unwrap_or(0);
+        self.bytes.as_ptr() as usize + usize::from(place) * self.place_bytes
+    }
+}
+
+/// More than a UDP datagram on Ethernet carries; jumbo frames are not for audio.
+const PLACE_BYTES_MAX: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// The naive twin: a list of vectors.
+        #[test]
+        fn what_goes_in_comes_out(steps in proptest::collection::vec((0_usize..3000, any::<bool>()), 0..200)) {
+            let mut store = Store::new(192, 16);
+            let mut held: Vec<(Stored, Vec<u8>)> = Vec::new();
+            for (number, (len, removes)) in steps.into_iter().enumerate() {
+                if removes && !held.is_empty() {
+                    let (stored, payload) = held.remove(len % held.len());
+                    prop_assert_eq!(store.get(stored), &payload[..]);
+                    store.remove(stored);
+                    continue;
+                }
+                let payload = vec![number as u8; len];
+                let fits = len <= PLACE_BYTES_MAX && held.len() < 16;
+                let stored = store.insert(&payload);
+                prop_assert_eq!(stored.is_some(), fits);
+                held.extend(stored.map(|stored| (stored, payload)));
+            }
+            for (stored, payload) in &held {
+                prop_assert_eq!(store.get(*stored), &payload[..]);
+            }
+        }
+    }
+}

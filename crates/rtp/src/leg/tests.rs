@@ -1,0 +1,689 @@
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::codec::{Encoding, Format};
+use crate::jitter::Release;
+
+const MS: u64 = 1_000_000;
+const PEER: &str = "192.0.2.1:5000";
+const ELSEWHERE: &str = "198.51.100.9:4000";
+const OURS: Ssrc = Ssrc(0x0507);
+
+fn address(text: &str) -> SocketAddr {
+    text.parse().unwrap()
+}
+
+fn pcmu() -> Payload {
+    Payload::audio(0, Format::new(Encoding::Pcmu, 8000, 1).unwrap())
+}
+
+fn l16_44100() -> Payload {
+    Payload::audio(11, Format::new(Encoding::L16, 44_100, 1).unwrap())
+}
+
+fn config(payloads: &[Payload]) -> LegConfig {
+    LegConfig {
+        ssrc: OURS,
+        first_seq: SeqNum(100),
+        cname: "leg@test".into(),
+        seed: 7,
+        ntp_at_zero: NtpTime(0),
+        payloads: Arc::new(PayloadMap::new(payloads).unwrap()),
+        jitter: jitter::Config {
+            release: Release::InOrder,
+            ..jitter::Config::new(8000, 60 * MS)
+        },
+        admission: AdmissionConfig::default(),
+        destination: Destination::Peer,
+        mux: true,
+        bandwidth_bps: 80_000,
+        profile: session::Profile::Avp,
+    }
+}
+
+fn telephony() -> LegConfig {
+    config(&[
+        pcmu(),
+        Payload::comfort_noise(13, 8000),
+        Payload::telephone_event(101, 8000),
+    ])
+}
+
+/// A leg in virtual time, and what its owner sees.
+struct Bed {
+    leg: Leg,
+    now_ns: u64,
+    /// What came out, in short.
+    heard: Vec<String>,
+    events: VecDeque<LegEvent>,
+    /// RTCP that went out.
+    rtcp: Vec<(Vec<u8>, SocketAddr)>,
+}
+
+/// A party that sends.
+#[derive(Clone, Copy)]
+struct Sender {
+    from: SocketAddr,
+    ssrc: u32,
+    seq: u16,
+    time: u32,
+    payload_type: u8,
+    /// The payload's only byte: who it was.
+    mark: u8,
+}
+
+impl Sender {
+    fn new(from: &str, ssrc: u32, mark: u8) -> Sender {
+        Sender {
+            from: address(from),
+            ssrc,
+            seq: 1000,
+            time: 16_000,
+            payload_type: 0,
+            mark,
+        }
+    }
+
+    fn next(&mut self) -> Vec<u8> {
+        let mut bytes = vec![0x80, self.payload_type];
+        bytes.extend(self.seq.to_be_bytes());
+        bytes.extend(self.time.to_be_bytes());
+        bytes.extend(self.ssrc.to_be_bytes());
+        bytes.push(self.mark);
+        self.seq = self.seq.wrapping_add(1);
+        self.time = self.time.wrapping_add(160);
+        bytes
+    }
+}
+
+impl Bed {
+    fn new(config: LegConfig) -> Bed {
+        Bed {
+            leg: Leg::new(0, config).unwrap(),
+            now_ns: 0,
+            heard: Vec::new(),
+            events: VecDeque::new(),
+            rtcp: Vec::new(),
+        }
+    }
+
+    fn send(&mut self, sender: &mut Sender) -> Verdict {
+        let bytes = sender.next();
+        self.hand_in(sender.from, &bytes)
+    }
+
+    fn hand_in(&mut self, from: SocketAddr, bytes: &[u8]) -> Verdict {
+        let verdict = self
+            .leg
+            .handle_datagram(self.now_ns, self.now_ns, from, bytes);
+        self.drain();
+        verdict
+    }
+
+    fn drain(&mut self) {
+        while let Some(media) = self.leg.poll_media(self.now_ns, true) {
+            self.heard.push(match media {
+                Media::Packet(packet) => match packet.payload {
+                    Some(_) => packet
+                        .bytes
+                        .iter()
+                        .take(1)
+                        .map(|mark| *mark as char)
+                        .collect(),
+                    None => "?".to_owned(),
+                },
+                Media::Lost { packets, .. } => format!("lost {packets}"),
+                Media::Restart => "restart".to_owned(),
+            });
+        }
+        let mut out = [0; 1500];
+        while let Some((len, to)) = self.leg.poll_rtcp(self.now_ns, &mut out) {
+            self.rtcp.push((out[..len].to_vec(), to));
+        }
+        while let Some(event) = self.leg.poll_event() {
+            self.events.push_back(event);
+        }
+    }
+
+    fn wait_ms(&mut self, ms: u64) {
+        let until_ns = self.now_ns + ms * MS;
+        while let Some(due_ns) = self.leg.next_timeout().filter(|due_ns| *due_ns <= until_ns) {
+            self.now_ns = self.now_ns.max(due_ns);
+            self.drain();
+        }
+        self.now_ns = until_ns;
+        self.drain();
+    }
+
+    /// A packet every 20 ms.
+    fn stream(&mut self, sender: &mut Sender, packets: u32) {
+        for _ in 0..packets {
+            self.send(sender);
+            self.wait_ms(20);
+        }
+    }
+
+    /// How many packets of each were heard since the last call.
+    fn heard(&mut self, what: &str) -> usize {
+        let count = self.heard.iter().filter(|one| *one == what).count();
+        self.heard.retain(|one| one != what);
+        count
+    }
+}
+
+#[test]
+fn two_packets_in_a_row_are_enough_and_both_are_heard() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    assert_eq!(bed.send(&mut peer), Verdict::Held);
+    assert_eq!(bed.leg.rtp_to(), None, "one packet draws nothing");
+    bed.wait_ms(20);
+    assert_eq!(bed.send(&mut peer), Verdict::Media);
+    assert_eq!(bed.heard, ["p", "p"]);
+    assert_eq!(bed.leg.rtp_to(), Some(address(PEER)));
+    assert!(matches!(
+        bed.events[0],
+        LegEvent::Source {
+            ssrc: Ssrc(1),
+            beginning: Beginning::First,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn a_stranger_leaves_no_trace_but_a_count() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    bed.stream(&mut peer, 10);
+    // 32 sources, five packets of each between any two of the peer's; each 32nd one with our own SSRC.
+    let mut strangers: Vec<Sender> = (0..32)
+        .map(|n| Sender::new(ELSEWHERE, if n == 31 { OURS.0 } else { 0x100 + n }, b's'))
+        .collect();
+    for _ in 0..50 {
+        bed.send(&mut peer);
+        for stranger in &mut strangers {
+            for _ in 0..5 {
+                let verdict = bed.send(stranger);
+                assert_eq!(verdict, Verdict::Refused(Refusal::Stranger));
+            }
+        }
+        bed.wait_ms(20);
+    }
+    assert_eq!((bed.heard("p"), bed.heard("s")), (60, 0));
+    assert_eq!(bed.leg.stats().refused.strangers, 50 * 32 * 5);
+    assert_eq!(bed.leg.stats().session.members, 2, "the peer and we");
+    assert_eq!(bed.leg.sources().count(), 1);
+    assert_eq!(bed.leg.ssrc(), OURS, "no collision can be forced");
+}
+
+/// RFC 3550, section 6.4: a sender report; 8 bytes of a receiver report are enough to be valid.
+fn receiver_report(ssrc: u32) -> Vec<u8> {
+    let mut bytes = vec![0x80, 201, 0, 1];
+    bytes.extend(ssrc.to_be_bytes());
+    bytes
+}
+
+fn bye(ssrc: u32) -> Vec<u8> {
+    let mut bytes = receiver_report(ssrc);
+    bytes.extend([0x81, 203, 0, 1]);
+    bytes.extend(ssrc.to_be_bytes());
+    bytes
+}
+
+#[test]
+fn forged_rtcp_draws_nothing_to_a_stranger() {
+    for mux in [true, false] {
+        let mut bed = Bed::new(LegConfig { mux, ..telephony() });
+        let forged = receiver_report(5);
+        for _ in 0..100 {
+            let verdict = bed.leg.handle_rtcp(bed.now_ns, address(ELSEWHERE), &forged);
+            assert_eq!(verdict, Verdict::Refused(Refusal::Stranger));
+        }
+        assert_eq!((bed.leg.rtp_to(), bed.leg.rtcp_to()), (None, None));
+        let mut peer = Sender::new(PEER, 1, b'p');
+        bed.stream(&mut peer, 2);
+        assert_eq!(bed.leg.rtp_to(), Some(address(PEER)));
+        let rtcp_to = if mux { PEER } else { "192.0.2.1:5001" };
+        assert_eq!(bed.leg.rtcp_to(), Some(address(rtcp_to)));
+        bed.leg.handle_rtcp(bed.now_ns, address(ELSEWHERE), &forged);
+        assert_eq!(bed.leg.rtcp_to(), Some(address(rtcp_to)));
+        if !mux {
+            // From behind a NAT the port is another one.
+            bed.leg
+                .handle_rtcp(bed.now_ns, address("192.0.2.1:61000"), &receiver_report(1));
+            assert_eq!(bed.leg.rtcp_to(), Some(address("192.0.2.1:61000")));
+        }
+    }
+}
+
+#[test]
+fn a_bye_is_believed_from_the_peer_only() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    bed.stream(&mut peer, 10);
+    bed.hand_in(address(ELSEWHERE), &bye(1));
+    assert_eq!(
+        bed.leg.sources().next().map(|source| source.is_sender),
+        Some(true)
+    );
+    bed.hand_in(address(PEER), &bye(1));
+    assert_eq!(
+        bed.leg.sources().next().map(|source| source.is_sender),
+        Some(false)
+    );
+    let is_bye = |event: &LegEvent| matches!(event, LegEvent::Report(Event::Bye { .. }));
+    assert_eq!(bed.events.iter().filter(|event| is_bye(event)).count(), 1);
+    // Who says BYE and goes on is heard.
+    bed.heard.clear();
+    bed.stream(&mut peer, 200);
+    assert_eq!(bed.heard("p"), 200);
+    assert_eq!(
+        bed.leg.sources().next().map(|source| source.is_sender),
+        Some(true)
+    );
+}
+
+#[test]
+fn two_senders_at_one_address_do_not_mix() {
+    let mut bed = Bed::new(telephony());
+    let (mut first, mut second) = (Sender::new(PEER, 1, b'1'), Sender::new(PEER, 2, b'2'));
+    bed.stream(&mut first, 10);
+    for _ in 0..500 {
+        bed.send(&mut first);
+        bed.wait_ms(10);
+        bed.send(&mut second);
+        bed.wait_ms(10);
+    }
+    assert_eq!(
+        (bed.heard("1"), bed.heard("2"), bed.heard.len()),
+        (510, 0, 0)
+    );
+    // When the first one stops, the second is heard, from the packet on that no other of the first followed.
+    bed.stream(&mut second, 50);
+    assert_eq!(bed.heard("2"), 51);
+}
+
+#[test]
+fn two_forged_packets_do_not_mute_the_caller() {
+    // An attacker who knows the address, and spoofs it: at once, and just when the caller's next packet is due.
+    for pause_ms in [0, 15, 19] {
+        let mut bed = Bed::new(telephony());
+        let (mut peer, mut forger) = (Sender::new(PEER, 1, b'p'), Sender::new(PEER, 2, b'f'));
+        bed.stream(&mut peer, 10);
+        for _ in 0..100 {
+            bed.send(&mut peer);
+            bed.wait_ms(pause_ms);
+            bed.send(&mut forger);
+            bed.send(&mut forger);
+            bed.wait_ms(20 - pause_ms);
+        }
+        assert_eq!(
+            (bed.heard("p"), bed.heard("f"), bed.heard.len()),
+            (110, 0, 0),
+            "{pause_ms}"
+        );
+    }
+}
+
+#[test]
+fn a_source_that_changes_loses_nothing() {
+    let mut bed = Bed::new(telephony());
+    let (mut first, mut second) = (Sender::new(PEER, 1, b'1'), Sender::new(PEER, 2, b'2'));
+    bed.stream(&mut first, 50);
+    bed.stream(&mut second, 50);
+    assert_eq!((bed.heard("1"), bed.heard("2")), (50, 50));
+    assert_eq!(bed.heard, ["restart"]);
+}
+
+#[test]
+fn a_restarted_program_is_heard_after_half_a_second() {
+    let mut bed = Bed::new(telephony());
+    bed.stream(&mut Sender::new(PEER, 1, b'1'), 100);
+    let mut again = Sender::new("192.0.2.1:5044", 2, b'2');
+    bed.stream(&mut again, 100);
+    // docs: half a second, and then the next packet; what was kept meanwhile is heard as well.
+    let heard = bed.heard("2");
+    assert!((100 - 26..=100).contains(&heard), "{heard}");
+    assert_eq!(bed.leg.rtp_to(), Some(again.from));
+}
+
+#[test]
+fn a_nat_that_rebinds_loses_half_a_second_at_most() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    bed.stream(&mut peer, 100);
+    peer.from = address(ELSEWHERE);
+    bed.stream(&mut peer, 100);
+    let heard = bed.heard("p");
+    assert!((200 - 26..=200).contains(&heard), "{heard}");
+    assert_eq!(bed.leg.rtp_to(), Some(peer.from));
+    assert_eq!(bed.leg.stats().session.members, 2);
+    let moved = |event: &LegEvent| {
+        matches!(
+            event,
+            LegEvent::Source {
+                beginning: Beginning::Moved { .. },
+                ..
+            }
+        )
+    };
+    assert!(bed.events.iter().any(moved));
+}
+
+/// Three seconds of silence, as in hold, and then whoever comes.
+#[test]
+fn during_hold_nobody_else_takes_the_call() {
+    let signalled = AdmissionConfig {
+        peer: Some(address(PEER)),
+        ..AdmissionConfig::default()
+    };
+    let networks = vec!["192.0.2.0/24".parse().unwrap()];
+    let cases = [
+        ("follows", AdmissionConfig::default(), None),
+        (
+            "only that address",
+            AdmissionConfig {
+                learn: Learn::Never,
+                ..signalled.clone()
+            },
+            Some(Refusal::Stranger),
+        ),
+        (
+            "a window",
+            AdmissionConfig {
+                learn: Learn::Once {
+                    window_ns: 1000 * MS,
+                },
+                ..signalled
+            },
+            Some(Refusal::Stranger),
+        ),
+        (
+            "networks",
+            AdmissionConfig {
+                sources: networks,
+                ..AdmissionConfig::default()
+            },
+            Some(Refusal::NotAllowed),
+        ),
+    ];
+    for (name, admission, refusal) in cases {
+        let mut bed = Bed::new(LegConfig {
+            admission,
+            ..telephony()
+        });
+        let mut peer = Sender::new(PEER, 1, b'p');
+        bed.stream(&mut peer, 100);
+        bed.wait_ms(60_000);
+        let mut stranger = Sender::new(ELSEWHERE, 2, b's');
+        bed.stream(&mut stranger, 100);
+        if let Some(refusal) = refusal {
+            assert_eq!(bed.heard("s"), 0, "{name}");
+            assert_eq!(bed.leg.rtp_to(), Some(address(PEER)), "{name}");
+            assert_eq!(bed.send(&mut stranger), Verdict::Refused(refusal), "{name}");
+            bed.stream(&mut peer, 100);
+            assert_eq!(bed.heard("p"), 200, "{name}");
+        } else {
+            assert!(bed.heard("s") > 90, "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_peer_behind_a_nat_is_learned_within_the_window() {
+    let admission = AdmissionConfig {
+        peer: Some(address("10.0.0.7:5000")),
+        learn: Learn::Once {
+            window_ns: 3000 * MS,
+        },
+        ..AdmissionConfig::default()
+    };
+    let mut bed = Bed::new(LegConfig {
+        admission: admission.clone(),
+        ..telephony()
+    });
+    assert_eq!(
+        bed.leg.rtp_to(),
+        admission.peer,
+        "as signalled, until packets come"
+    );
+    let mut peer = Sender::new(PEER, 1, b'p');
+    bed.stream(&mut peer, 10);
+    assert_eq!(
+        (bed.heard("p"), bed.leg.rtp_to()),
+        (10, Some(address(PEER)))
+    );
+    // Signalled anew: it learns again.
+    bed.leg.relearn(admission, Destination::Peer);
+    peer.from = address(ELSEWHERE);
+    bed.stream(&mut peer, 10);
+    assert_eq!(
+        (bed.heard("p"), bed.leg.rtp_to()),
+        (10, Some(address(ELSEWHERE)))
+    );
+}
+
+#[test]
+fn a_payload_type_that_was_not_agreed_on_is_no_loss_and_no_end() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    bed.stream(&mut peer, 10);
+    for payload_type in [3, 9, 18, 96, 127] {
+        peer.payload_type = payload_type;
+        bed.stream(&mut peer, 1);
+        peer.payload_type = 0;
+        bed.stream(&mut peer, 5);
+    }
+    assert_eq!(
+        (bed.heard("p"), bed.heard("?"), bed.heard.len()),
+        (35, 5, 0)
+    );
+    // Nobody becomes the source with one.
+    let mut bed = Bed::new(telephony());
+    peer.payload_type = 18;
+    bed.stream(&mut peer, 10);
+    assert_eq!(bed.heard.len(), 0);
+    assert_eq!(bed.leg.stats().refused.payload_types, 10);
+}
+
+/// RFC 3550, A.8: a clean line has no jitter, whatever its clock rate.
+#[test]
+fn a_clean_line_of_44100_hz_has_no_jitter() {
+    for first in [0, 11] {
+        let mut bed = Bed::new(config(&[pcmu(), l16_44100()]));
+        let mut peer = Sender::new(PEER, 1, b'p');
+        for number in 0..1000 {
+            peer.payload_type = if number < 3 { first } else { 11 };
+            peer.time = number * 882;
+            bed.stream(&mut peer, 1);
+        }
+        let stats = bed.leg.sources().next().unwrap();
+        assert!(stats.jitter_ns < MS, "{} ns", stats.jitter_ns);
+        assert!(bed.leg.stats().jitter.jitter_ns < MS);
+        assert_eq!(
+            bed.heard("p"),
+            1000,
+            "and nothing that was held is thrown away"
+        );
+    }
+}
+
+/// RFC 3550, section 8.2.
+#[test]
+fn after_a_collision_everything_bears_the_new_ssrc_but_the_bye() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    bed.stream(&mut peer, 10);
+    let stamp = Stamp {
+        payload_type: PayloadType(0),
+        time: RtpTime(0),
+        marker: false,
+        elapsed: 0,
+    };
+    let mut header = [0; HEADER_BYTES];
+    assert_eq!(
+        bed.leg.packetize(bed.now_ns, stamp, 160, &mut header),
+        Some(address(PEER))
+    );
+    assert_eq!(header[8..], OURS.0.to_be_bytes());
+    // The peer happens to choose our number.
+    peer.ssrc = OURS.0;
+    bed.stream(&mut peer, 3);
+    let new = bed.leg.ssrc();
+    assert_ne!(new, OURS);
+    for _ in 0..1000 {
+        bed.leg
+            .packetize(bed.now_ns, stamp, 160, &mut header)
+            .unwrap();
+        assert_eq!(header[8..], new.0.to_be_bytes());
+        bed.wait_ms(20);
+    }
+    let ssrc_of = |bytes: &[u8]| Ssrc(u32::from_be_bytes(bytes[4..8].try_into().unwrap()));
+    let says_bye = |bytes: &[u8], ssrc: Ssrc| {
+        bytes
+            .windows(8)
+            .any(|part| part[..4] == [0x81, 203, 0, 5] && part[4..] == ssrc.0.to_be_bytes())
+    };
+    let old: Vec<_> = bed
+        .rtcp
+        .iter()
+        .filter(|(bytes, _)| ssrc_of(bytes) == OURS)
+        .collect();
+    assert_eq!(old.len(), 1, "the BYE for the old one, and nothing else");
+    assert!(says_bye(&old[0].0, OURS), "{:x?}", old[0]);
+    assert!(
+        bed.rtcp
+            .iter()
+            .filter(|(bytes, _)| ssrc_of(bytes) == new)
+            .count()
+            >= 2
+    );
+    assert!(!bed.rtcp.iter().any(|(bytes, _)| says_bye(bytes, new)));
+}
+
+#[test]
+fn reports_bear_one_ssrc_from_the_first_on_and_a_bye_comes_at_the_end_only() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    bed.stream(&mut peer, 1000);
+    let mut header = [0; HEADER_BYTES];
+    let stamp = Stamp {
+        payload_type: PayloadType(0),
+        time: RtpTime(0),
+        marker: true,
+        elapsed: 0,
+    };
+    bed.leg.packetize(bed.now_ns, stamp, 160, &mut header);
+    bed.stream(&mut peer, 1000);
+    let reports = bed.rtcp.len();
+    assert!(reports >= 4, "{reports}");
+    for (bytes, to) in &bed.rtcp {
+        assert_eq!(bytes[4..8], OURS.0.to_be_bytes());
+        assert_eq!(*to, address(PEER));
+        assert!(!bytes.windows(2).any(|part| part == [0x81, 203]), "no BYE");
+    }
+    bed.leg.leave(bed.now_ns, "");
+    bed.drain();
+    assert!(
+        bed.rtcp
+            .last()
+            .unwrap()
+            .0
+            .windows(2)
+            .any(|part| part == [0x81, 203])
+    );
+}
+
+/// RFC 3550, section 6.4.1: the timestamp "Corresponds to the same time as the NTP timestamp".
+#[test]
+fn a_report_ties_its_timestamp_to_the_present_also_during_a_key_press() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    let mut header = [0; HEADER_BYTES];
+    for number in 0..1000_u32 {
+        bed.send(&mut peer);
+        // From a second on, a key is held down.
+        let elapsed = (number * 160).saturating_sub(8000);
+        let stamp = Stamp {
+            payload_type: PayloadType(if elapsed > 0 { 101 } else { 0 }),
+            time: RtpTime(number * 160 - elapsed),
+            marker: false,
+            elapsed,
+        };
+        bed.leg.packetize(bed.now_ns, stamp, 160, &mut header);
+        bed.wait_ms(20);
+    }
+    let reports: Vec<_> = bed
+        .rtcp
+        .iter()
+        .filter(|(bytes, _)| bytes[1] == 200)
+        .collect();
+    assert!(reports.len() >= 2);
+    for (bytes, _) in reports {
+        let word = |at: usize| u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap());
+        let ntp_ms = f64::from(word(8)) * 1000.0 + f64::from(word(12)) / 4_294_967.296;
+        let rtp_ms = f64::from(word(16)) / 8.0;
+        assert!((ntp_ms - rtp_ms).abs() < 21.0, "{ntp_ms} {rtp_ms}");
+    }
+}
+
+/// RFC 3550, A.1: "Two sequential packets -- assume that the other side restarted".
+#[test]
+fn a_restart_of_the_numbers_loses_nothing() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    bed.stream(&mut peer, 100);
+    (peer.seq, peer.time) = (40_000, 7);
+    bed.stream(&mut peer, 100);
+    assert_eq!(bed.heard("p"), 200);
+    assert_eq!(bed.heard, ["restart"]);
+    // A stray packet moves nothing.
+    let mut stray = Sender { seq: 9, ..peer };
+    bed.send(&mut stray);
+    bed.stream(&mut peer, 100);
+    assert_eq!((bed.heard("p"), bed.heard.len()), (100, 1));
+    assert_eq!(bed.leg.stats().refused.out_of_range, 1);
+}
+
+#[test]
+fn a_leg_is_small() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 1, b'p');
+    bed.stream(&mut peer, 100);
+    let bytes = size_of::<Leg>() + bed.leg.heap_bytes() + 64 * 64;
+    // docs: 10 KiB a leg, the jitter buffer's ring included.
+    assert!(bytes < 10 * 1024, "{bytes} bytes");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Nothing from the network panics or takes a place for good.
+    #[test]
+    fn whatever_comes_every_place_is_free_again(
+        steps in proptest::collection::vec(
+            (0_u8..4, 0_u16..6, 0_u32..4, any::<u8>(), 0_u64..60, 0_usize..40),
+            0..400,
+        ),
+    ) {
+        let mut bed = Bed::new(telephony());
+        for (host, step, ssrc, second, ms, len) in steps {
+            let mut bytes = vec![0x80, if second < 200 { 0 } else { second }];
+            // Near one another, far away, and both sides of the wrap-around.
+            let seq = [65_534_u16, 0, 1, 30_000, 30_001, 30_200][usize::from(step)];
+            bytes.extend(seq.wrapping_add(u16::from(second) % 3).to_be_bytes());
+            bytes.extend((u32::from(seq) * 160).to_be_bytes());
+            bytes.extend(ssrc.to_be_bytes());
+            bytes.resize(12 + len, second);
+            bed.hand_in(SocketAddr::from(([192, 0, 2, host], 5000)), &bytes);
+            bed.wait_ms(ms);
+        }
+        bed.wait_ms(60_000);
+        bed.leg.relearn(AdmissionConfig::default(), Destination::Peer);
+        bed.drain();
+        prop_assert_eq!(bed.leg.store.held(), bed.leg.jitter.held_packets() as usize);
+    }
+}
