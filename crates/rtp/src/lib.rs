@@ -6,6 +6,7 @@
 //! - [`jitter`]: the jitter buffer.
 //! - [`codec`]: PCMU, PCMA, G.722, L16, L24 and Opus, with concealment.
 //! - [`conceal`]: packet-loss concealment.
+//! - [`convert`]: sample rates and channels.
 //! - [`reception`]: loss, jitter and validity of one source.
 //! - [`session`]: RTCP, both directions.
 //! - [`missing`]: which packets to ask for again, and when.
@@ -21,6 +22,7 @@
 
 pub mod codec;
 pub mod conceal;
+pub mod convert;
 pub mod demux;
 pub mod dtmf;
 #[doc(hidden)]
