@@ -4,6 +4,7 @@
 //! - [`packet`]: the header of a received packet.
 //! - [`payload`]: the static payload types.
 //! - [`jitter`]: the jitter buffer.
+//! - [`call`]: two legs joined.
 //! - [`codec`]: PCMU, PCMA, G.722, L16, L24 and Opus, with concealment.
 //! - [`conceal`]: packet-loss concealment.
 //! - [`convert`]: sample rates and channels.
@@ -20,6 +21,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
+pub mod call;
 pub mod codec;
 pub mod conceal;
 pub mod convert;

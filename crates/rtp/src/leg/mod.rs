@@ -118,6 +118,8 @@ pub enum Media<'a> {
         play_ns: u64,
         /// Of all of them.
         duration_ns: u64,
+        /// The payload of the packet behind them, which may carry a copy of the last one (Opus); empty if it is no audio.
+        next: &'a [u8],
     },
     /// The numbers and timestamps that follow have nothing to do with those before; play times continue.
     Restart,
@@ -623,11 +625,14 @@ impl Leg {
                     duration_ns,
                     ..
                 } => {
+                    let next = self.jitter.peek().copied();
+                    let next = next.filter(|held| held.payload_type == self.payload_type);
                     return Some(Media::Lost {
                         packets,
                         time,
                         play_ns,
                         duration_ns,
+                        next: next.map_or(&[], |held| self.store.get(held.stored)),
                     });
                 }
                 Output::Resync { .. } => return Some(Media::Restart),
@@ -669,6 +674,11 @@ impl Leg {
         Some(to)
     }
 
+    /// Leaves out this many sequence numbers: the receiver sees that packets are missing.
+    pub fn skip(&mut self, packets: u32) {
+        self.seq = self.seq.plus(packets as u16);
+    }
+
     /// Units per second of the timestamps that are sent from now on.
     pub fn set_sent_clock_rate(&mut self, clock_rate_hz: u32) {
         self.session.set_sent_clock_rate(clock_rate_hz);
@@ -704,6 +714,12 @@ impl Leg {
     pub fn next_timeout(&self) -> Option<u64> {
         let rtcp_ns = self.session.next_timeout();
         rtcp_ns.into_iter().chain(self.jitter.next_timeout()).min()
+    }
+
+    /// When the next report is due.
+    #[must_use]
+    pub fn next_report(&self) -> Option<u64> {
+        self.session.next_timeout()
     }
 
     /// When media is due if no packet comes before.

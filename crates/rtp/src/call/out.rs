@@ -1,0 +1,66 @@
+//! Where a direction's packets go.
+
+use std::net::SocketAddr;
+
+use super::{Channel, Outgoing, Side};
+use crate::id::RtpTime;
+use crate::leg::{HEADER_BYTES, Leg, Payload, Stamp};
+
+/// Memory for work in progress, for all calls of a thread.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// A packet that is being made.
+    pub(super) packet: Vec<u8>,
+    /// Audio on its way.
+    pub(super) decoded: Vec<f32>,
+    pub(super) converted: Vec<f32>,
+}
+
+/// The leg that sends, and what takes its datagrams.
+pub(super) struct Out<'a> {
+    pub(super) now_ns: u64,
+    pub(super) side: Side,
+    pub(super) leg: &'a mut Leg,
+    pub(super) packet: &'a mut Vec<u8>,
+    pub(super) send: &'a mut dyn FnMut(Outgoing<'_>),
+}
+
+impl Out<'_> {
+    /// Begins a packet: its payload is to be appended to the result.
+    #[inline]
+    pub(super) fn begin(&mut self) -> &mut Vec<u8> {
+        self.packet.clear();
+        self.packet.extend_from_slice(&[0; HEADER_BYTES]);
+        self.packet
+    }
+
+    /// Sends the packet that was begun.
+    #[inline]
+    pub(super) fn send(&mut self, payload: &Payload, time: RtpTime, marker: bool, elapsed: u32) {
+        let payload_bytes = self.packet.len() - HEADER_BYTES;
+        let stamp = Stamp {
+            payload_type: payload.payload_type,
+            time,
+            marker,
+            elapsed,
+        };
+        let Some(header) = self.packet.first_chunk_mut() else {
+            return;
+        };
+        let to = self
+            .leg
+            .packetize(self.now_ns, stamp, payload_bytes, header);
+        if let Some(to) = to {
+            self.pass(to);
+        }
+    }
+
+    fn pass(&mut self, to: SocketAddr) {
+        (self.send)(Outgoing {
+            side: self.side,
+            channel: Channel::Rtp,
+            to,
+            bytes: self.packet,
+        });
+    }
+}

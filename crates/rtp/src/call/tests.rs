@@ -1,0 +1,766 @@
+use std::collections::VecDeque;
+use std::f64::consts::TAU;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::codec::{Decoder, Encoder, Encoding};
+use crate::id::{NtpTime, SeqNum, Ssrc};
+use crate::jitter::{self, Release};
+use crate::leg::{AdmissionConfig, Destination, Payload, PayloadMap};
+use crate::packet::Packet;
+use crate::session::Profile;
+
+const MS: u64 = 1_000_000;
+
+fn address(side: Side) -> SocketAddr {
+    match side {
+        Side::A => SocketAddr::from(([192, 0, 2, 1], 5000)),
+        Side::B => SocketAddr::from(([192, 0, 2, 2], 6000)),
+    }
+}
+
+fn format(encoding: Encoding, rate_hz: u32, channels: u8) -> Format {
+    Format::new(encoding, rate_hz, channels).unwrap()
+}
+
+/// Those that people use, one of each kind.
+fn formats() -> Vec<Format> {
+    vec![
+        format(Encoding::Pcmu, 8000, 1),
+        format(Encoding::Pcma, 8000, 1),
+        format(Encoding::G722, 16_000, 1),
+        format(Encoding::L16, 8000, 1),
+        format(Encoding::L16, 16_000, 1),
+        format(Encoding::L16, 44_100, 1),
+        format(Encoding::L16, 44_100, 2),
+        format(Encoding::L16, 48_000, 2),
+        format(Encoding::L24, 48_000, 1),
+        format(Encoding::L24, 48_000, 2),
+        format(Encoding::L24, 48_000, 8),
+        format(Encoding::Opus, 48_000, 2),
+        format(Encoding::Opus, 16_000, 1),
+    ]
+}
+
+fn leg(side: Side, payloads: &[Payload]) -> LegConfig {
+    LegConfig {
+        ssrc: Ssrc(0xa000 + side as u32),
+        first_seq: SeqNum(65_500),
+        cname: "call@test".into(),
+        seed: 7 + side as u64,
+        ntp_at_zero: NtpTime(0),
+        payloads: Arc::new(PayloadMap::new(payloads).unwrap()),
+        jitter: jitter::Config {
+            release: Release::InOrder,
+            ..jitter::Config::new(8000, 60 * MS)
+        },
+        admission: AdmissionConfig {
+            peer: Some(address(side)),
+            ..AdmissionConfig::default()
+        },
+        destination: Destination::Peer,
+        mux: true,
+        bandwidth_bps: 80_000,
+        profile: Profile::Avp,
+    }
+}
+
+fn with_keys(audio: Format, event: u8, event_hz: u32) -> Vec<Payload> {
+    vec![
+        Payload::audio(96, audio),
+        Payload::telephone_event(event, event_hz),
+        Payload::comfort_noise(13, audio.clock_rate_hz),
+    ]
+}
+
+/// What B gets.
+struct Heard {
+    seq: SeqNum,
+    time: RtpTime,
+    marker: bool,
+    payload_type: u8,
+    payload: Vec<u8>,
+    at_ns: u64,
+}
+
+/// A call in virtual time; A speaks, B listens.
+struct Bed {
+    call: Call,
+    scratch: Scratch,
+    now_ns: u64,
+    seq: u16,
+    time: u32,
+    ssrc: u32,
+    heard: Vec<Heard>,
+    sent: usize,
+    events: VecDeque<CallEvent>,
+}
+
+impl Bed {
+    fn new(a: &[Payload], b: &[Payload], direction: DirectionConfig) -> Bed {
+        let config = CallConfig {
+            legs: [leg(Side::A, a), leg(Side::B, b)],
+            directions: [
+                DirectionConfig {
+                    first_time: RtpTime(u32::MAX - 1000),
+                    ..direction
+                },
+                DirectionConfig::default(),
+            ],
+        };
+        Bed {
+            call: Call::new(0, config).unwrap(),
+            scratch: Scratch::default(),
+            now_ns: 0,
+            seq: 65_530,
+            time: u32::MAX - 4000,
+            ssrc: 0x0a,
+            heard: Vec::new(),
+            sent: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    fn between(from: Format, to: Format) -> Bed {
+        let direction = DirectionConfig::default();
+        Bed::new(
+            &[Payload::audio(96, from)],
+            &[Payload::audio(97, to)],
+            direction,
+        )
+    }
+
+    fn packet(&mut self, payload_type: u8, marker: bool, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0x80, u8::from(marker) << 7 | payload_type];
+        bytes.extend(self.seq.to_be_bytes());
+        bytes.extend(self.time.to_be_bytes());
+        bytes.extend(self.ssrc.to_be_bytes());
+        bytes.extend(payload);
+        self.seq = self.seq.wrapping_add(1);
+        bytes
+    }
+
+    /// A's packet now; its timestamp stays.
+    fn speak(&mut self, payload_type: u8, payload: &[u8]) {
+        let bytes = self.packet(payload_type, false, payload);
+        self.hand_in(&bytes);
+    }
+
+    fn hand_in(&mut self, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        let from = address(Side::A);
+        self.sent += 1;
+        self.call
+            .handle_datagram(now_ns, now_ns, Side::A, Channel::Rtp, from, bytes);
+        self.poll();
+    }
+
+    fn poll(&mut self) {
+        let now_ns = self.now_ns;
+        let heard = &mut self.heard;
+        self.call
+            .poll_transmit(now_ns, true, &mut self.scratch, &mut |outgoing| {
+                if outgoing.channel == Channel::Rtcp {
+                    return;
+                }
+                assert_eq!((outgoing.side, outgoing.to), (Side::B, address(Side::B)));
+                let packet = Packet::parse(outgoing.bytes).unwrap();
+                heard.push(Heard {
+                    seq: packet.seq(),
+                    time: packet.time(),
+                    marker: packet.marker(),
+                    payload_type: packet.payload_type().0,
+                    payload: packet.payload().to_vec(),
+                    at_ns: now_ns,
+                });
+            });
+        while let Some(event) = self.call.poll_event() {
+            self.events.push_back(event);
+        }
+    }
+
+    fn wait_ms(&mut self, ms: u64) {
+        let until_ns = self.now_ns + ms * MS;
+        while let Some(due_ns) = self
+            .call
+            .next_timeout()
+            .filter(|due_ns| *due_ns <= until_ns)
+        {
+            self.now_ns = self.now_ns.max(due_ns);
+            self.poll();
+        }
+        self.now_ns = until_ns;
+    }
+
+    /// A speaks a tone for this long in packets of `packet_ms`; `lost` packets do not arrive.
+    fn tone(&mut self, from: Format, packet_ms: u64, ms: u64, lost: impl Fn(u64) -> bool) {
+        let mut encoder = Encoder::new(from, &EncoderSettings::default()).unwrap();
+        let frames = (u64::from(from.sample_rate_hz) * packet_ms / 1000) as usize;
+        for number in 0..ms / packet_ms {
+            let pcm: Vec<f32> = (0..frames)
+                .flat_map(|frame| {
+                    let at = number as f64 * frames as f64 + frame as f64;
+                    let phase = TAU * TONE_HZ * at / f64::from(from.sample_rate_hz);
+                    let sample = (phase.sin() * LEVEL) as f32;
+                    std::iter::repeat_n(sample, usize::from(from.channels))
+                })
+                .collect();
+            let mut payload = Vec::new();
+            encoder.encode(&pcm, &mut payload).unwrap();
+            let bytes = self.packet(96, false, &payload);
+            if !lost(number) {
+                self.hand_in(&bytes);
+            }
+            self.time = self.time.wrapping_add(from.clock_units(frames as u32));
+            self.wait_ms(packet_ms);
+        }
+    }
+
+    /// What B's decoder makes of it: a packet after a gap in the numbers is concealed, as a phone does.
+    fn decoded(&self, to: Format) -> Vec<f32> {
+        let mut decoder = Decoder::new(to).unwrap();
+        let mut pcm = Vec::new();
+        let mut last: Option<(SeqNum, RtpTime)> = None;
+        for heard in &self.heard {
+            if let Some((seq, end)) = last {
+                let missing = heard.seq.distance_from(seq) - 1;
+                let units = heard.time.distance_from(end);
+                assert!(missing >= 0 && units >= 0, "{missing} {units}");
+                if missing > 0 {
+                    decoder.conceal(to.frames_of_units(units as u32) as usize, &mut pcm);
+                }
+            }
+            let frames = decoder.decode(&heard.payload, &mut pcm).unwrap();
+            last = Some((heard.seq, heard.time.plus(to.clock_units(frames as u32))));
+        }
+        pcm
+    }
+
+    /// Numbers and timestamps follow on without a gap.
+    fn assert_continuous(&self, to: Format, name: &str) {
+        let mut decoder = Decoder::new(to).unwrap();
+        let mut next: Option<(SeqNum, RtpTime)> = None;
+        for (index, heard) in self.heard.iter().enumerate() {
+            assert_eq!(heard.marker, index == 0, "{name}: packet {index}");
+            if let Some(next) = next {
+                assert_eq!((heard.seq, heard.time), next, "{name}: packet {index}");
+            }
+            let frames = decoder.decode(&heard.payload, &mut Vec::new()).unwrap();
+            let units = to.clock_units(frames as u32);
+            next = Some((heard.seq.plus(1), heard.time.plus(units)));
+        }
+    }
+
+    /// From the first packet's timestamp to the end of the last one, in ms.
+    fn heard_ms(&self, to: Format) -> f64 {
+        let (first, last) = (&self.heard[0], self.heard.last().unwrap());
+        let mut decoder = Decoder::new(to).unwrap();
+        let frames = decoder.decode(&last.payload, &mut Vec::new()).unwrap();
+        let end = last.time.plus(to.clock_units(frames as u32));
+        end.distance_from(first.time) as f64 * 1000.0 / f64::from(to.clock_rate_hz)
+    }
+}
+
+const TONE_HZ: f64 = 997.0;
+/// -12 dB.
+const LEVEL: f64 = 0.251_188_6;
+
+/// Amplitude of the part of a signal at this frequency: its discrete Fourier transform there, with a Hann window.
+fn amplitude_at(signal: &[f64], rate_hz: f64, hz: f64) -> f64 {
+    let length = signal.len() as f64;
+    let (mut re, mut im) = (0.0, 0.0);
+    for (n, sample) in signal.iter().enumerate() {
+        let n = n as f64;
+        let windowed = sample * (1.0 - (TAU * n / length).cos());
+        let phase = TAU * hz * n / rate_hz;
+        re += windowed * phase.cos();
+        im += windowed * phase.sin();
+    }
+    2.0 * re.hypot(im) / length
+}
+
+/// Frequency, by the greatest amplitude near the tone, and level in dB relative to what was sent, of each channel.
+fn measure(pcm: &[f32], to: Format) -> Vec<(f64, f64)> {
+    let rate_hz = f64::from(to.sample_rate_hz);
+    (0..usize::from(to.channels))
+        .map(|channel| {
+            let samples = pcm.iter().skip(channel).step_by(usize::from(to.channels));
+            let samples: Vec<f64> = samples.map(|sample| f64::from(*sample)).collect();
+            // Past the beginning, before the end.
+            let quarter = samples.len() / 4;
+            let middle = &samples[quarter..samples.len() - quarter];
+            let at = |hz: f64| amplitude_at(middle, rate_hz, hz);
+            let candidates = (-8..=8).map(|step| TONE_HZ + f64::from(step) * 0.25);
+            let amplitudes = candidates.map(|hz| (hz, at(hz)));
+            let (hz, amplitude) = amplitudes.max_by(|a, b| a.1.total_cmp(&b.1)).unwrap();
+            (hz, 20.0 * (amplitude / LEVEL).log10())
+        })
+        .collect()
+}
+
+/// Packets that fit a datagram: 4 ms of eight channels of L24.
+fn packet_ms(format: Format) -> u64 {
+    let most = format.max_frames_for(1440).unwrap_or(usize::MAX);
+    let fits = |ms: &u64| {
+        let frames = (u64::from(format.sample_rate_hz) * ms / 1000) as usize;
+        frames <= most && format.allows_frames(frames)
+    };
+    [20, 10, 4, 1].into_iter().find(fits).unwrap()
+}
+
+#[test]
+fn every_pair_of_formats_keeps_frequency_level_and_time() {
+    for from in formats() {
+        for to in formats() {
+            let name = format!("{from} to {to}");
+            let mut bed = Bed::between(from, to);
+            bed.tone(from, packet_ms(from), 1000, |_| false);
+            bed.assert_continuous(to, &name);
+            let heard_ms = bed.heard_ms(to);
+            assert!(
+                (979.0..=1000.5).contains(&heard_ms),
+                "{name}: {heard_ms} ms"
+            );
+            let largest = bed.heard.iter().map(|heard| heard.payload.len()).max();
+            assert!(largest <= Some(1440), "{name}: {largest:?} bytes");
+            for (hz, db) in measure(&bed.decoded(to), to) {
+                assert!((hz - TONE_HZ).abs() <= 0.25, "{name}: {hz} Hz");
+                // G.711 and Opus are not exact.
+                assert!(db.abs() < 0.5, "{name}: {db} dB");
+            }
+        }
+    }
+}
+
+/// Losses neither shift nor stretch what is heard: a twentieth of the packets, one at a time.
+#[test]
+fn losses_cost_no_time_and_add_none() {
+    for from in formats() {
+        for to in formats() {
+            let name = format!("{from} to {to}");
+            let mut bed = Bed::between(from, to);
+            let packet_ms = packet_ms(from);
+            bed.tone(from, packet_ms, 4000, |number| number % 20 == 7);
+            bed.wait_ms(500);
+            let heard_ms = bed.heard_ms(to);
+            assert!(
+                (3979.0..=4000.5).contains(&heard_ms),
+                "{name}: {heard_ms} ms"
+            );
+            let pcm = bed.decoded(to);
+            let frames = pcm.len() / usize::from(to.channels);
+            let decoded_ms = frames as f64 * 1000.0 / f64::from(to.sample_rate_hz);
+            assert!(
+                (3979.0..=4000.5).contains(&decoded_ms),
+                "{name}: {decoded_ms} ms"
+            );
+            // Packets are missing or are made up, one or the other.
+            let stats = bed.call.stats().directions[0];
+            assert_eq!(stats.lost, 4000 / packet_ms / 20, "{name}");
+        }
+    }
+}
+
+/// Facts: "PCMU in, PCMU out at another packet time must be byte-exact".
+#[test]
+fn another_packet_time_changes_no_byte() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    for (in_ms, out_ms) in [(20, 10), (20, 30), (30, 20), (10, 60), (60, 20), (20, 20)] {
+        let direction = DirectionConfig {
+            packet_ns: out_ms * MS,
+            ..DirectionConfig::default()
+        };
+        let payloads = [Payload::audio(0, pcmu)];
+        let mut bed = Bed::new(&payloads, &payloads, direction);
+        let mut said = Vec::new();
+        for number in 0..1200 / in_ms {
+            let payload: Vec<u8> = (0..8 * in_ms)
+                .map(|n| (n * 7 + number * 31) as u8)
+                .collect();
+            bed.speak(0, &payload);
+            said.extend(payload);
+            bed.time = bed.time.wrapping_add(8 * in_ms as u32);
+            bed.wait_ms(in_ms);
+        }
+        let heard: Vec<u8> = bed
+            .heard
+            .iter()
+            .flat_map(|heard| heard.payload.clone())
+            .collect();
+        assert_eq!(heard, said, "{in_ms} to {out_ms}");
+        bed.assert_continuous(pcmu, "repacked");
+        assert!(
+            bed.heard
+                .iter()
+                .all(|heard| heard.payload.len() == 8 * out_ms as usize)
+        );
+    }
+}
+
+/// A tiny packet behind a gap, repeated. What goes out is bounded by what came in and a tail, in packets and in bytes.
+#[test]
+fn gaps_do_not_amplify() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    for to in formats() {
+        for packet_ns in [0, 20 * MS] {
+            for gap in [2_u16, 9, 50, 1000] {
+                let direction = DirectionConfig {
+                    packet_ns,
+                    ..DirectionConfig::default()
+                };
+                let (a, b) = ([Payload::audio(96, pcmu)], [Payload::audio(97, to)]);
+                if Direction::new(direction, &PayloadMap::new(&b).unwrap()).is_err() {
+                    continue; // 20 ms of it do not fit a datagram.
+                }
+                let config = Bed::new(&a, &[Payload::audio(97, to)], DirectionConfig::default());
+                drop(config);
+                let Ok(_) = Direction::new(
+                    direction,
+                    &PayloadMap::new(&[Payload::audio(97, to)]).unwrap(),
+                ) else {
+                    continue; // 20 ms of it do not fit a datagram.
+                };
+                let mut bed = Bed::new(&a, &b, direction);
+                for _ in 0..500 {
+                    bed.speak(96, &[0x55]);
+                    bed.seq = bed.seq.wrapping_add(gap - 1);
+                    bed.time = bed.time.wrapping_add(u32::from(gap) * 160);
+                    bed.wait_ms(20);
+                }
+                bed.wait_ms(1000);
+                let tail = (TAIL_NS_MAX / MS) as usize; // At 1 ms a packet.
+                let name = format!("{to}, {gap}, {packet_ns}");
+                assert!(
+                    bed.heard.len() <= bed.sent + tail,
+                    "{name}: {} packets",
+                    bed.heard.len()
+                );
+                let concealed_ns = bed.call.stats().directions[0].concealed_ns;
+                assert!(
+                    concealed_ns <= TAIL_NS_MAX + 500 * 125_000,
+                    "{name}: {concealed_ns}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_get_the_far_sides_number_and_rate() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    let opus = format(Encoding::Opus, 48_000, 2);
+    for (from, to) in [(pcmu, pcmu), (pcmu, opus), (opus, pcmu)] {
+        let (from_hz, to_hz) = (from.clock_rate_hz, to.clock_rate_hz);
+        let mut bed = Bed::new(
+            &with_keys(from, 101, from_hz),
+            &with_keys(to, 110, to_hz),
+            DirectionConfig::default(),
+        );
+        bed.tone(from, 20, 400, |_| false);
+        let audio = bed.heard.len();
+        let end = &bed.heard[audio - 1];
+        let began = end.time.plus(to_hz / 50);
+        // Key 5 for 150 ms, its end three times (RFC 4733, section 2.5.1.4), as the sender's timestamps stand still.
+        for step in 1..=6_u32 {
+            let is_end = step >= 4;
+            let units = step.min(3) * from_hz / 20;
+            let [_, _, high, low] = units.to_be_bytes();
+            let bytes = [5, u8::from(is_end) << 7 | 10, high, low];
+            bed.speak(101, &bytes);
+            bed.wait_ms(50);
+        }
+        bed.time = bed.time.wrapping_add(from_hz * 3 / 10);
+        bed.tone(from, 20, 400, |_| false);
+        let keys: Vec<_> = bed
+            .heard
+            .iter()
+            .filter(|heard| heard.payload_type == 110)
+            .collect();
+        assert_eq!(keys.len(), 6);
+        for (index, key) in keys.iter().enumerate() {
+            let units = (index as u32 + 1).min(3) * to_hz / 20;
+            let told = u32::from(u16::from_be_bytes([key.payload[2], key.payload[3]]));
+            assert_eq!((key.payload[0], told), (5, units), "{to}");
+            assert_eq!(key.payload[1], if index >= 3 { 0x8a } else { 10 });
+            assert_eq!(key.marker, index == 0, "{to}");
+            assert_eq!(key.time, keys[0].time);
+        }
+        // At the end of the audio, within the codecs' delay.
+        let off_ms = keys[0].time.distance_from(began) * 1000 / i64::from(to_hz);
+        assert!((-20..=20).contains(&off_ms), "{from} to {to}: {off_ms} ms");
+        assert_eq!(
+            bed.events
+                .iter()
+                .filter(|event| matches!(event, CallEvent::Key(..)))
+                .collect::<Vec<_>>(),
+            [
+                &CallEvent::Key(
+                    Side::A,
+                    KeyEvent {
+                        event: 5,
+                        phase: KeyPhase::Pressed
+                    }
+                ),
+                &CallEvent::Key(
+                    Side::A,
+                    KeyEvent {
+                        event: 5,
+                        phase: KeyPhase::Released { duration_ms: 150 }
+                    }
+                ),
+            ]
+        );
+        // Numbers follow on, and the talk after it lies 300 ms behind the talk before it.
+        for pair in bed.heard.windows(2) {
+            assert_eq!(pair[1].seq, pair[0].seq.plus(1));
+        }
+        let after = bed
+            .heard
+            .iter()
+            .skip(audio)
+            .find(|heard| heard.payload_type != 110)
+            .unwrap();
+        let pause_ms = after.time.distance_from(began) * 1000 / i64::from(to_hz);
+        assert!(
+            (280..=300).contains(&pause_ms) && after.marker,
+            "{from} to {to}: {pause_ms} ms"
+        );
+    }
+}
+
+#[test]
+fn comfort_noise_is_passed_to_a_side_that_has_it() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    let pcma = format(Encoding::Pcma, 8000, 1);
+    for has_noise in [true, false] {
+        let mut b = with_keys(pcma, 110, 8000);
+        if !has_noise {
+            b.pop();
+        }
+        let mut bed = Bed::new(&with_keys(pcmu, 101, 8000), &b, DirectionConfig::default());
+        bed.tone(pcmu, 20, 400, |_| false);
+        let before = bed.heard.len();
+        bed.speak(13, &[70]);
+        bed.time = bed.time.wrapping_add(8000);
+        bed.wait_ms(1000);
+        bed.tone(pcmu, 20, 400, |_| false);
+        let noise: Vec<_> = bed
+            .heard
+            .iter()
+            .filter(|heard| heard.payload_type == 13)
+            .collect();
+        assert_eq!(noise.len(), usize::from(has_noise));
+        // The pause is as long as it was.
+        let last = &bed.heard[before - 1];
+        let next = &bed.heard[before + usize::from(has_noise)];
+        assert_eq!(next.time.distance_from(last.time), 160 + 8000);
+        assert!(next.marker && next.seq == last.seq.plus(1 + u16::from(has_noise)));
+    }
+}
+
+#[test]
+fn a_party_that_restarts_is_one_stream_to_the_other() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    for to in [pcmu, format(Encoding::L16, 16_000, 1)] {
+        let mut bed = Bed::between(pcmu, to);
+        bed.tone(pcmu, 20, 1000, |_| false);
+        (bed.seq, bed.time, bed.ssrc) = (7, 99, 0xbeef);
+        bed.wait_ms(500);
+        bed.tone(pcmu, 20, 1000, |_| false);
+        let heard_ms = bed.heard_ms(to);
+        assert!((2480.0..=2501.0).contains(&heard_ms), "{to}: {heard_ms} ms");
+        for pair in bed.heard.windows(2) {
+            assert_eq!(pair[1].seq, pair[0].seq.plus(1), "{to}");
+        }
+        assert_eq!(bed.heard.iter().filter(|heard| heard.marker).count(), 2);
+    }
+}
+
+#[test]
+fn mute_is_heard_as_silence_and_hold_is_not_heard() {
+    for from in formats() {
+        for to in [
+            from,
+            format(Encoding::Pcma, 8000, 1),
+            format(Encoding::Opus, 48_000, 2),
+        ] {
+            let name = format!("{from} to {to}");
+            let mut bed = Bed::between(from, to);
+            bed.call.set_mode(Side::A, Mode::Mute);
+            bed.tone(from, packet_ms(from), 400, |_| false);
+            let loudest = bed
+                .decoded(to)
+                .into_iter()
+                .fold(0.0, |most: f32, one| most.max(one.abs()));
+            assert!(
+                loudest < 0.001 && !bed.heard.is_empty(),
+                "{name}: {loudest}"
+            );
+            bed.call.set_mode(Side::A, Mode::Hold);
+            let before = bed.heard.len();
+            bed.tone(from, packet_ms(from), 400, |_| false);
+            assert!(
+                bed.heard.len() <= before + 1,
+                "{name}: at most what was gathered"
+            );
+            bed.call.set_mode(Side::A, Mode::Pass);
+            bed.heard.clear();
+            bed.tone(from, packet_ms(from), 1000, |_| false);
+            bed.assert_continuous(to, &name);
+            for (hz, db) in measure(&bed.decoded(to), to) {
+                assert!(
+                    (hz - TONE_HZ).abs() <= 0.25 && db.abs() < 0.5,
+                    "{name}: {hz} {db}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_clip_is_played_in_its_time_and_then_the_party_is_heard_again() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    for to in formats() {
+        let mut bed = Bed::between(pcmu, to);
+        bed.tone(pcmu, 20, 200, |_| false);
+        let pcm: Vec<f32> = (0..16_000)
+            .map(|n| ((TAU * TONE_HZ * f64::from(n) / 16_000.0).sin() * LEVEL) as f32)
+            .collect();
+        let clip = Clip {
+            pcm: pcm.into(),
+            rate_hz: 16_000,
+            channels: 1,
+            times: 2,
+        };
+        bed.heard.clear();
+        bed.call.play(bed.now_ns, Side::B, clip).unwrap();
+        let began_ns = bed.now_ns;
+        while !bed.events.contains(&CallEvent::PlayEnded(Side::B)) {
+            bed.speak(96, &[0xff; 160]);
+            bed.time = bed.time.wrapping_add(160);
+            bed.wait_ms(20);
+            assert!(bed.now_ns < began_ns + 5000 * MS, "{to}");
+        }
+        let span_ns = bed.heard.last().unwrap().at_ns - began_ns;
+        assert!(
+            (1900 * MS..=2040 * MS).contains(&span_ns),
+            "{to}: {span_ns} ns"
+        );
+        let heard_ms = bed.heard_ms(to);
+        assert!((1990.0..=2025.0).contains(&heard_ms), "{to}: {heard_ms} ms");
+        for (hz, db) in measure(&bed.decoded(to), to) {
+            assert!(
+                (hz - TONE_HZ).abs() <= 0.25 && db.abs() < 0.5,
+                "{to}: {hz} {db}"
+            );
+        }
+        bed.heard.clear();
+        bed.tone(pcmu, 20, 1000, |_| false);
+        for (hz, db) in measure(&bed.decoded(to), to) {
+            assert!(
+                (hz - TONE_HZ).abs() <= 0.25 && db.abs() < 0.5,
+                "{to}: {hz} {db}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_tap_hears_what_the_party_says_losses_filled_in() {
+    for from in formats() {
+        let mut bed = Bed::between(from, format(Encoding::Pcmu, 8000, 1));
+        bed.call.tap(Side::A, true);
+        let mut pcm = Vec::new();
+        let mut heard_as = None;
+        for part in 0..20 {
+            bed.tone(from, packet_ms(from), 100, |number| {
+                part % 5 == 1 && number == 1
+            });
+            heard_as = bed.call.take_tapped(Side::A, &mut pcm).or(heard_as);
+        }
+        assert_eq!(heard_as, Some(from));
+        let ms =
+            pcm.len() as u64 * 1000 / (u64::from(from.sample_rate_hz) * u64::from(from.channels));
+        assert!((1979..=2001).contains(&ms), "{from}: {ms} ms");
+        // Nobody takes it: it is bounded, and counted.
+        bed.tone(from, packet_ms(from), 3000, |_| false);
+        pcm.clear();
+        bed.call.take_tapped(Side::A, &mut pcm);
+        let ns = pcm.len() as u64 * 1_000_000_000
+            / (u64::from(from.sample_rate_hz) * u64::from(from.channels));
+        assert!(ns <= TAP_NS_MAX, "{from}: {ns}");
+        assert!(
+            bed.call.stats().directions[0].tap_dropped_ns > 1900 * MS,
+            "{from}"
+        );
+    }
+}
+
+#[test]
+fn a_packet_time_that_does_not_fit_is_refused() {
+    let l16 = format(Encoding::L16, 44_100, 1);
+    let to = PayloadMap::new(&[Payload::audio(11, l16)]).unwrap();
+    let refused = |packet_ns: u64| {
+        let config = DirectionConfig {
+            packet_ns,
+            ..DirectionConfig::default()
+        };
+        Direction::new(config, &to).unwrap_err().to_string()
+    };
+    // 882 frames of two bytes.
+    let error = refused(20 * MS);
+    assert!(
+        error.contains("20000 µs") && error.contains("1500 bytes"),
+        "{error}"
+    );
+    assert!(refused(MS / 100).contains("µs"));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Nothing from the network panics or makes more than it brings, in every route.
+    #[test]
+    fn whatever_comes_is_survived_and_not_multiplied(
+        from in 0_usize..13,
+        to in 0_usize..13,
+        packet_ns in prop_oneof![Just(0), Just(10 * MS)],
+        steps in proptest::collection::vec(
+            (prop_oneof![4 => Just(96_u8), 1 => Just(101), 1 => Just(13), 1 => 0_u8..128], 0_u16..12, 0_u32..4000,
+             proptest::collection::vec(any::<u8>(), 0..400), 0_u64..40),
+            0..120,
+        ),
+    ) {
+        let (from, to) = (formats()[from], formats()[to]);
+        let direction = DirectionConfig { packet_ns, ..DirectionConfig::default() };
+        let payloads = PayloadMap::new(&[Payload::audio(97, to)]).unwrap();
+        prop_assume!(Direction::new(direction, &payloads).is_ok());
+        let mut bed = Bed::new(
+            &with_keys(from, 101, from.clock_rate_hz),
+            &with_keys(to, 110, to.clock_rate_hz),
+            direction,
+        );
+        bed.call.tap(Side::A, true);
+        let mut audio_ns = 0_u64;
+        for (payload_type, skip, units, payload, ms) in steps {
+            let frames = Decoder::new(from).unwrap().frames_in(&payload).unwrap_or(0);
+            audio_ns += frames as u64 * 1_000_000_000 / u64::from(from.sample_rate_hz);
+            bed.seq = bed.seq.wrapping_add(skip);
+            bed.time = bed.time.wrapping_add(units);
+            bed.speak(payload_type, &payload);
+            bed.wait_ms(ms);
+        }
+        bed.wait_ms(2000);
+        let heard_ns: u64 = bed
+            .heard
+            .iter()
+            .filter(|heard| heard.payload_type == 96)
+            .filter_map(|heard| Decoder::new(to).unwrap().frames_in(&heard.payload))
+            .map(|frames| frames as u64 * 1_000_000_000 / u64::from(to.sample_rate_hz))
+            .sum();
+        // Each talkspurt may be filled up to a whole packet.
+        let rounding_ns = bed.sent as u64 * 20 * MS;
+        prop_assert!(heard_ns <= 2 * audio_ns + TAIL_NS_MAX + rounding_ns, "{heard_ns} {audio_ns}");
+    }
+}

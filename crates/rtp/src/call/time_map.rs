@@ -1,0 +1,131 @@
+//! Maps one side's timestamps to the other's.
+
+use crate::id::{NS_PER_S, RtpTime};
+
+/// Outgoing timestamps keep the distances of the incoming ones, counted at the outgoing clock rate. Where the incoming ones begin
+/// anew, the outgoing ones go on after as long a pause as there is between the play times.
+///
+/// The anchor moves with the stream in whole seconds, so that rounding does not add up.
+#[derive(Debug)]
+pub(super) struct TimeMap {
+    from: RtpTime,
+    to: RtpTime,
+    from_hz: u32,
+    to_hz: u32,
+    is_anchored: bool,
+    /// End of what was sent.
+    end: RtpTime,
+    end_play_ns: u64,
+    has_sent: bool,
+}
+
+impl TimeMap {
+    /// The first outgoing timestamp is `first`: random (RFC 3550, section 5.1).
+    pub(super) fn new(first: RtpTime) -> TimeMap {
+        TimeMap {
+            from: RtpTime(0),
+            to: first,
+            from_hz: 1,
+            to_hz: 1,
+            is_anchored: false,
+            end: first,
+            end_play_ns: 0,
+            has_sent: false,
+        }
+    }
+
+    /// The next incoming timestamp has nothing to do with those before.
+    pub(super) fn restart(&mut self) {
+        self.is_anchored = false;
+    }
+
+    /// The outgoing timestamp of `time`, which is played at `play_ns`. Rates are units per second, not 0.
+    #[inline]
+    pub(super) fn map(&mut self, time: RtpTime, play_ns: u64, from_hz: u32, to_hz: u32) -> RtpTime {
+        if !self.is_anchored || (from_hz, to_hz) != (self.from_hz, self.to_hz) {
+            self.anchor(time, play_ns, from_hz, to_hz);
+        }
+        let units = time.distance_from(self.from);
+        if from_hz == to_hz {
+            return self.to.plus(units as u32);
+        }
+        let (from_rate, to_rate) = (i64::from(from_hz), i64::from(to_hz));
+        if units >= 2 * from_rate {
+            let seconds = units / from_rate;
+            self.from = self.from.plus((seconds * from_rate) as u32);
+            self.to = self.to.plus((seconds * to_rate) as u32);
+        }
+        let units = time.distance_from(self.from);
+        self.to.plus((units * to_rate).div_euclid(from_rate) as u32)
+    }
+
+    #[cold]
+    fn anchor(&mut self, time: RtpTime, play_ns: u64, from_hz: u32, to_hz: u32) {
+        let pause_ns = match self.has_sent {
+            true => play_ns.saturating_sub(self.end_play_ns).min(PAUSE_NS_MAX),
+            false => 0,
+        };
+        let pause = u128::from(pause_ns) * u128::from(to_hz) / u128::from(NS_PER_S);
+        self.from = time;
+        self.to = self.end.plus(pause as u32);
+        (self.from_hz, self.to_hz) = (from_hz, to_hz);
+        self.is_anchored = true;
+    }
+
+    /// `units` have been sent from `to` on, played at `play_ns`.
+    #[inline]
+    pub(super) fn note_sent(&mut self, to: RtpTime, units: u32, play_ns: u64) {
+        let ns = u64::from(units) * NS_PER_S / u64::from(self.to_hz);
+        self.end = to.plus(units);
+        self.end_play_ns = play_ns.saturating_add(ns);
+        self.has_sent = true;
+    }
+}
+
+/// A longer pause says nothing: an hour at 90 kHz is far from half the range of timestamps.
+const PAUSE_NS_MAX: u64 = 3600 * NS_PER_S;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn hours_of_timestamps_keep_their_ratio() {
+        for (from_hz, to_hz) in [
+            (8000, 48_000),
+            (48_000, 8000),
+            (44_100, 48_000),
+            (8000, 11_025),
+        ] {
+            let mut map = TimeMap::new(RtpTime(u32::MAX - 5));
+            let step = u64::from(from_hz) / 50;
+            for number in 0..3 * 3600 * 50_u64 {
+                let from = RtpTime(77).plus((number * step) as u32);
+                let to = map.map(from, number * 20 * MS, from_hz, to_hz);
+                let exact = u128::from(number * step) * u128::from(to_hz) / u128::from(from_hz);
+                assert_eq!(
+                    to,
+                    RtpTime(u32::MAX - 5).plus(exact as u32),
+                    "{from_hz} {number}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn after_a_restart_the_pause_is_kept() {
+        let mut map = TimeMap::new(RtpTime(1000));
+        assert_eq!(map.map(RtpTime(5), 0, 8000, 8000), RtpTime(1000));
+        map.note_sent(RtpTime(1000), 160, 0);
+        map.restart();
+        // 20 ms of audio, then 480 ms of nothing.
+        let to = map.map(RtpTime(4_000_000_000), 500 * MS, 8000, 8000);
+        assert_eq!(to, RtpTime(1000 + 4000));
+        map.note_sent(to, 160, 500 * MS);
+        // Another clock rate: the number goes on, its units are other ones.
+        map.restart();
+        assert_eq!(map.map(RtpTime(3), 520 * MS, 48_000, 48_000), to.plus(160));
+    }
+}

@@ -1,0 +1,135 @@
+//! Samples on their way into packets: gathered, encoded, stamped.
+
+use super::out::Out;
+use super::time_map::TimeMap;
+use crate::codec::{CodecError, Encoder, EncoderSettings, Format};
+use crate::id::{NS_PER_S, RtpTime};
+use crate::leg::Payload;
+
+/// One side's outgoing audio, made from samples.
+#[derive(Debug)]
+pub(super) struct Voice {
+    pub(super) payload: Payload,
+    pub(super) format: Format,
+    encoder: Encoder,
+    /// Frames of a packet.
+    frames: usize,
+    /// Not sent yet: less than a packet.
+    pcm: Vec<f32>,
+    /// Of the first sample in `pcm`.
+    time: RtpTime,
+    play_ns: u64,
+    marker: bool,
+}
+
+impl Voice {
+    /// Packets of `packet_ns`; 0: of 20 ms.
+    pub(super) fn new(
+        payload: Payload,
+        format: Format,
+        settings: &EncoderSettings,
+        packet_ns: u64,
+    ) -> Result<Voice, CodecError> {
+        Ok(Voice {
+            payload,
+            format,
+            encoder: Encoder::new(format, settings)?,
+            frames: packet_frames(format, packet_ns),
+            pcm: Vec::new(),
+            time: RtpTime(0),
+            play_ns: 0,
+            marker: true,
+        })
+    }
+
+    /// Packets of this length from now on, if there is no reason to prefer another one.
+    pub(super) fn prefer_packet_ns(&mut self, packet_ns: u64) {
+        if self.pcm.is_empty() {
+            self.frames = packet_frames(self.format, packet_ns);
+        }
+    }
+
+    /// The next sample is at `time`, played at `play_ns`, if nothing is gathered.
+    pub(super) fn begin(&mut self, time: RtpTime, play_ns: u64) {
+        if self.pcm.is_empty() {
+            (self.time, self.play_ns) = (time, play_ns);
+            self.marker = true;
+        }
+    }
+
+    /// Sends whole packets of what is gathered and of `pcm`.
+    pub(super) fn push(&mut self, pcm: &[f32], map: &mut TimeMap, out: &mut Out<'_>) {
+        self.pcm.extend_from_slice(pcm);
+        let samples = self.frames * usize::from(self.format.channels);
+        let mut sent = 0;
+        while self.pcm.len() - sent >= samples {
+            self.send(sent..sent + samples, map, out);
+            sent += samples;
+        }
+        self.pcm.drain(..sent);
+    }
+
+    /// Sends what is gathered, filled up with silence. A pause follows, or the end.
+    pub(super) fn flush(&mut self, map: &mut TimeMap, out: &mut Out<'_>) {
+        if !self.pcm.is_empty() {
+            let samples = self.frames * usize::from(self.format.channels);
+            self.pcm.resize(samples, 0.0);
+            self.send(0..samples, map, out);
+            self.pcm.clear();
+        }
+        self.marker = true;
+    }
+
+    fn send(&mut self, samples: std::ops::Range<usize>, map: &mut TimeMap, out: &mut Out<'_>) {
+        let pcm = &self.pcm[samples];
+        let encoder = &mut self.encoder;
+        let (time, marker) = (self.time, self.marker);
+        let frames = self.frames;
+        let units = self.format.clock_units(frames as u32);
+        // The length is one that the format allows, so only the library can refuse: then the packet is left out.
+        let encoded = encoder.encode(pcm, out.begin());
+        let is_sent = encoded.is_ok_and(|encoded| !encoded.is_dtx);
+        if is_sent {
+            out.send(&self.payload, time, marker, 0);
+        }
+        self.marker = !is_sent;
+        map.note_sent(time, units, self.play_ns);
+        self.time = time.plus(units);
+        self.play_ns += frames as u64 * NS_PER_S / u64::from(self.format.sample_rate_hz);
+    }
+}
+
+/// Frames of a packet of about this length that the format allows and a datagram has room for.
+fn packet_frames(format: Format, packet_ns: u64) -> usize {
+    let wanted_ns = if packet_ns == 0 {
+        PACKET_NS_DEFAULT
+    } else {
+        packet_ns
+    };
+    let rate = u64::from(format.sample_rate_hz);
+    let of_ns = |ns: u64| (ns * rate / NS_PER_S) as usize;
+    let most = format
+        .max_frames_for(PAYLOAD_BYTES_MAX)
+        .unwrap_or(usize::MAX);
+    let fits = |frames: &usize| *frames <= most && format.allows_frames(*frames);
+    std::iter::once(of_ns(wanted_ns))
+        .chain(
+            PACKET_NS_USUAL
+                .into_iter()
+                .filter(|ns| *ns <= wanted_ns.max(PACKET_NS_DEFAULT))
+                .map(of_ns),
+        )
+        .chain(PACKET_NS_USUAL.into_iter().map(of_ns))
+        .find(fits)
+        .unwrap_or(1)
+}
+
+/// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".
+pub(super) const PACKET_NS_DEFAULT: u64 = 20_000_000;
+/// From the longest on; each encoding allows some of them.
+const PACKET_NS_USUAL: [u64; 9] = [
+    60_000_000, 40_000_000, 20_000_000, 10_000_000, 5_000_000, 4_000_000, 1_000_000, 250_000,
+    125_000,
+];
+/// Of 1500 bytes on Ethernet, IPv6, UDP and RTP leave this much.
+pub(super) const PAYLOAD_BYTES_MAX: usize = 1_440;
