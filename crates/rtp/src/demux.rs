@@ -43,7 +43,7 @@ const STRANGER_MASK: u8 = BY_SSRC | BY_ADDRESS;
 
 /// Describes a route's packets. Fields that are `None` match everything; a filter without any field takes what no other
 /// route takes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Filter {
     /// Their SSRC.
     pub ssrc: Option<Ssrc>,

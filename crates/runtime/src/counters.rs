@@ -30,6 +30,8 @@ pub struct Lateness {
     pub p99_ns: u64,
     /// The maximum, exact.
     pub max_ns: u64,
+    /// The maximum of the recent past: fades by an eighth with each slice, and stands still while there are none.
+    pub recent_ns: u64,
 }
 
 #[derive(Debug)]
@@ -40,6 +42,7 @@ pub(crate) struct Counters {
     pub(crate) agents: Counter,
     pub(crate) ready_max: Counter,
     lateness_max_ns: Counter,
+    lateness_recent_ns: Counter,
     lateness: [Counter; BUCKETS],
 }
 
@@ -52,6 +55,7 @@ impl Counters {
             agents: Counter::default(),
             ready_max: Counter::default(),
             lateness_max_ns: Counter::default(),
+            lateness_recent_ns: Counter::default(),
             lateness: std::array::from_fn(|_| Counter::default()),
         }
     }
@@ -59,6 +63,13 @@ impl Counters {
     pub(crate) fn slice_late_by(&self, late_ns: u64) {
         self.lateness[bucket_of(late_ns)].add(1);
         self.lateness_max_ns.raise_to(late_ns);
+        let recent_ns = self.lateness_recent_ns.get();
+        let faded_ns = recent_ns - recent_ns / FADES_IN;
+        self.lateness_recent_ns.set(late_ns.max(faded_ns));
+    }
+
+    pub(crate) fn lateness_recent_ns(&self) -> u64 {
+        self.lateness_recent_ns.get()
     }
 
     pub(crate) fn snapshot(&self) -> CountersSnapshot {
@@ -77,6 +88,7 @@ impl Counters {
                 p50_ns: quantile(50),
                 p99_ns: quantile(99),
                 max_ns,
+                recent_ns: self.lateness_recent_ns.get(),
             },
         }
     }
@@ -105,6 +117,9 @@ impl Counter {
         }
     }
 }
+
+/// A late slice is forgotten over about this many.
+const FADES_IN: u64 = 8;
 
 /// Four buckets an octave from 1 µs up to over an hour.
 const BUCKETS: usize = 128;
@@ -154,6 +169,20 @@ mod tests {
                 "{us} µs"
             );
         }
+    }
+
+    #[test]
+    fn recent_lateness_rises_at_once_and_fades() {
+        let counters = Counters::new();
+        counters.slice_late_by(8_000_000);
+        assert_eq!(counters.lateness_recent_ns(), 8_000_000);
+        counters.slice_late_by(0);
+        assert_eq!(counters.lateness_recent_ns(), 7_000_000);
+        for _ in 0..200 {
+            counters.slice_late_by(50);
+        }
+        let lateness = counters.snapshot().lateness;
+        assert_eq!((lateness.recent_ns, lateness.max_ns), (50, 8_000_000));
     }
 
     #[test]

@@ -75,6 +75,8 @@ mod futures;
 #[cfg(not(loom))]
 mod interval;
 mod join;
+#[cfg(not(loom))]
+mod load;
 mod monitor;
 mod park;
 mod queued;
@@ -106,13 +108,15 @@ pub use self::{
         Interval, Timeout, interval_stream, interval_stream_with, timeout_future,
         timeout_future_seconds,
     },
+    load::{Expects, Load, RECV_BATCH},
     shard::{
         Agent, AgentHandle, Cx, Interest, Local, MissingCpus, PRIORITY_MAX, Ready, Scheduling,
         Shard, ShardClosed, ShardEnd, StartError, current_shard_id, on_blocked,
     },
     sys::{
         CACHE_LINE, RawAddr, Received, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns,
-        prefetch, recv_from, recv_timestamped, send_to, send_vectored_to,
+        kernel_drops, prefetch, recv_from, recv_timestamped, send_to, send_vectored_to,
+        wall_clock_ahead_ns,
     },
     task::{Sleep, sleep_until},
     watch::Blocked,

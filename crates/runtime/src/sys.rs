@@ -37,6 +37,26 @@ pub fn clock_now_ns() -> u64 {
     read_clock_ns(libc::CLOCK_MONOTONIC)
 }
 
+/// The lead of the wall clock (CLOCK_REALTIME, the clock of the kernel's receive times) over CLOCK_MONOTONIC, modulo 2^64.
+pub fn wall_clock_ahead_ns() -> u64 {
+    let mut best = (u64::MAX, 0);
+    // The machine may take the processor away between two readings: then once more.
+    for _ in 0..READINGS_MAX {
+        let before_ns = clock_now_ns();
+        let wall_ns = read_clock_ns(libc::CLOCK_REALTIME);
+        let took_ns = clock_now_ns() - before_ns;
+        best = best.min((took_ns, wall_ns.wrapping_sub(before_ns)));
+        if took_ns < READING_NS_MAX {
+            break;
+        }
+    }
+    best.1
+}
+
+/// Two readings of clocks take some 50 ns.
+const READING_NS_MAX: u64 = 1_000;
+const READINGS_MAX: usize = 3;
+
 /// The same clock as the kernel's last tick left it: up to [`coarse_resolution_ns`] late, at an eighth of the price.
 pub(crate) fn clock_coarse_ns() -> u64 {
     read_clock_ns(libc::CLOCK_MONOTONIC_COARSE)
@@ -282,6 +302,31 @@ impl std::fmt::Debug for SendBatch<'_> {
             .finish()
     }
 }
+
+/// Packets that the kernel has dropped because the socket's buffer was full, or for their checksums: since the socket was
+/// opened, modulo 2^32 (the count that SO_RXQ_OVFL attaches to packets). Read when it is wanted, it costs packets nothing.
+pub fn kernel_drops(fd: BorrowedFd<'_>) -> u32 {
+    let mut counts = [0u32; SK_MEMINFO_VARS];
+    let mut size = size_of_val(&counts) as libc::socklen_t;
+    // SAFETY: passes a live array with its size; the kernel writes at most that much.
+    let result = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_MEMINFO,
+            (&raw mut counts).cast(),
+            &mut size,
+        )
+    };
+    if result < 0 {
+        return 0;
+    }
+    counts[SK_MEMINFO_DROPS]
+}
+
+/// The fields of SO_MEMINFO (linux/sock_diag.h).
+const SK_MEMINFO_VARS: usize = 9;
+const SK_MEMINFO_DROPS: usize = 8;
 
 const SEND_FLAGS: i32 = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 

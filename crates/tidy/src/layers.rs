@@ -107,6 +107,13 @@ pub const RULES: &[Rule] = &[
         external: External::AllBut(APPLICATION_ONLY),
         unsafe_policy: UnsafePolicy::OnlyBelow(&["src/kit/"]),
     },
+    // Layer 2 as well: the operating system's sockets, without GStreamer.
+    Rule {
+        package: "threadbare-relay",
+        internal: &["threadbare-rtp", "threadbare-runtime"],
+        external: External::Only(&["flume", "nix", "slab", "socket2", "thiserror", "tracing"]),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
     Rule {
         package: "threadbare-mainloop",
         internal: &["threadbare-runtime"],
@@ -122,6 +129,7 @@ pub const RULES: &[Rule] = &[
             "threadbare-demux",
             "threadbare-loudness",
             "threadbare-mainloop",
+            "threadbare-relay",
             "threadbare-rtp",
             "threadbare-runtime",
         ],

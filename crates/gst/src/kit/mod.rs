@@ -9,7 +9,6 @@ pub(crate) mod crossing;
 pub(crate) mod inline;
 pub(crate) mod inputs;
 pub(crate) mod line;
-mod load;
 pub(crate) mod locked;
 pub(crate) mod pending;
 pub(crate) mod pool;

@@ -1,6 +1,6 @@
 //! Receives datagrams from a socket into pooled buffers, for all elements with a socket.
 //!
-//! One receive call per ready socket and pass, and another one if the socket is likely to hold more (`load.rs`). A socket
+//! One receive call per ready socket and pass, and another one if the socket is likely to hold more (`Load`). A socket
 //! with several packets in one slice is read in batches from then on, until its traffic drops.
 
 use std::collections::VecDeque;
@@ -8,10 +8,10 @@ use std::io::{self, ErrorKind, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use threadbare_runtime::{
-    Cx, RawAddr, Ready, Received, RecvBatch, Shard, recv_from, recv_timestamped,
+    Cx, Expects, Load, RECV_BATCH, RawAddr, Ready, Received, RecvBatch, Shard, recv_from,
+    recv_timestamped,
 };
 
-use super::load::{BATCH, Expects, Load};
 use super::pool::{PoolBuffer, PoolOwner};
 use super::socket::Udp;
 use super::time::SliceClock;
@@ -216,14 +216,14 @@ impl Reader {
         let batch = cx
             .local()
             .shard()
-            .extension(|_| SharedBatch(Mutex::new(RecvBatch::new(BATCH))));
+            .extension(|_| SharedBatch(Mutex::new(RecvBatch::new(RECV_BATCH))));
         let mut batch = batch.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut buffers: [Option<PoolBuffer>; BATCH] =
+        let mut buffers: [Option<PoolBuffer>; RECV_BATCH] =
             std::array::from_fn(|i| (i < size).then(|| self.pool.acquire(cx)));
         let result = {
             let mut rest = buffers.iter_mut();
             let mtu = self.mtu as usize;
-            let mut rooms: [IoSliceMut<'_>; BATCH] =
+            let mut rooms: [IoSliceMut<'_>; RECV_BATCH] =
                 std::array::from_fn(|_| match rest.next().and_then(Option::as_mut) {
                     Some(buffer) => IoSliceMut::new(&mut buffer.data()[..mtu]),
                     None => IoSliceMut::new(&mut []),

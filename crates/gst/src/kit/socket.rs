@@ -256,22 +256,7 @@ impl Udp {
     /// Packets that the kernel has dropped because the socket's buffer was full, or for their checksums: since the socket was
     /// opened, modulo 2^32 (the count that SO_RXQ_OVFL attaches to packets). Read when it is wanted, it costs packets nothing.
     pub(crate) fn kernel_drops(&self) -> u32 {
-        let mut counts = [0u32; SK_MEMINFO_VARS];
-        let mut size = size_of_val(&counts) as libc::socklen_t;
-        // SAFETY: passes a live array with its size; the kernel writes at most that much.
-        let result = unsafe {
-            libc::getsockopt(
-                self.raw,
-                libc::SOL_SOCKET,
-                libc::SO_MEMINFO,
-                (&raw mut counts).cast(),
-                &mut size,
-            )
-        };
-        if result < 0 {
-            return 0;
-        }
-        counts[SK_MEMINFO_DROPS]
+        threadbare_runtime::kernel_drops(self.fd())
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
@@ -280,10 +265,6 @@ impl Udp {
         unsafe { BorrowedFd::borrow_raw(self.raw) }
     }
 }
-
-/// The fields of SO_MEMINFO (linux/sock_diag.h).
-const SK_MEMINFO_VARS: usize = 9;
-const SK_MEMINFO_DROPS: usize = 8;
 
 /// The same socket behind another descriptor.
 fn duplicate(socket: &gio::Socket) -> Result<gio::Socket, SocketError> {

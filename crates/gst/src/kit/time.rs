@@ -4,11 +4,12 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use gst::glib::prelude::*;
 use gst::prelude::*;
-use threadbare_runtime::{Cx, Precision, Shard, Sleep, clock_now_ns, sleep_until};
+use threadbare_runtime::{
+    Cx, Precision, Shard, Sleep, clock_now_ns, sleep_until, wall_clock_ahead_ns,
+};
 
 use super::stats::Single;
 
@@ -229,7 +230,7 @@ impl SliceClock {
     pub(crate) fn monotonic_ns(&self, cx: &Cx<'_>, wall_ns: u64) -> u64 {
         let slice = cx.local().slice();
         if self.slice.get() != slice {
-            self.ahead_ns.set(wall_ahead_ns());
+            self.ahead_ns.set(wall_clock_ahead_ns());
             self.slice.set(slice);
         }
         let now_ns = cx.now_ns();
@@ -239,27 +240,6 @@ impl SliceClock {
     }
 }
 
-/// The lead of the wall clock over CLOCK_MONOTONIC.
-fn wall_ahead_ns() -> u64 {
-    let mut best = (u64::MAX, 0);
-    // The machine may take the processor away between two readings: then once more.
-    for _ in 0..READINGS_MAX {
-        let before_ns = clock_now_ns();
-        let wall_ns = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |since| since.as_nanos() as u64);
-        let took_ns = clock_now_ns() - before_ns;
-        best = best.min((took_ns, wall_ns.wrapping_sub(before_ns)));
-        if took_ns < READING_NS_MAX {
-            break;
-        }
-    }
-    best.1
-}
-
-/// Two readings of clocks take some 50 ns.
-const READING_NS_MAX: u64 = 1_000;
-const READINGS_MAX: usize = 3;
 /// A packet that waited longer in the kernel was not delayed by the network.
 const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
 

@@ -146,6 +146,11 @@ impl Shard {
         self.0.counters.snapshot()
     }
 
+    /// How late slices have started lately ([`Lateness::recent_ns`](crate::Lateness)), ns: cheaper than a snapshot.
+    pub fn lateness_recent_ns(&self) -> u64 {
+        self.0.counters.lateness_recent_ns()
+    }
+
     /// When its thread was started, ns of CLOCK_MONOTONIC.
     pub fn started_ns(&self) -> u64 {
         self.0.started_ns

@@ -7,8 +7,10 @@
 
 /// What a socket is likely to hold after a packet was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Expects {
+pub enum Expects {
+    /// Nothing.
     Nothing,
+    /// Another packet.
     One,
     /// Its traffic is so high that its neighbours' sockets may have filled meanwhile, too.
     Many,
@@ -16,7 +18,7 @@ pub(super) enum Expects {
 
 /// The traffic of one socket. Times are CLOCK_MONOTONIC, ns.
 #[derive(Debug, Default)]
-pub(super) struct Load {
+pub struct Load {
     /// Truncated: only compared with its neighbours.
     slice: u32,
     in_slice: u16,
@@ -31,8 +33,8 @@ pub(super) struct Load {
 }
 
 impl Load {
-    /// `unthrottled`: each slice is one pass of the context's loop.
-    pub(super) fn new(unthrottled: bool) -> Self {
+    /// Of a socket of one stream. `unthrottled`: each slice is one pass of the context's loop.
+    pub fn new(unthrottled: bool) -> Self {
         Load {
             unthrottled,
             ..Load::default()
@@ -40,7 +42,8 @@ impl Load {
     }
 
     /// Of a socket that many streams share: always in full batches.
-    pub(super) fn shared() -> Self {
+    #[must_use]
+    pub fn shared() -> Self {
         Load {
             always: true,
             ..Load::default()
@@ -49,7 +52,7 @@ impl Load {
 
     /// The socket is ready, in this slice.
     #[inline]
-    pub(super) fn pass(&mut self, slice: u64) {
+    pub fn pass(&mut self, slice: u64) {
         let slice = slice as u32;
         if slice == self.slice {
             return;
@@ -63,7 +66,7 @@ impl Load {
                 0
             };
             if self.streak > STREAK_BUSY {
-                self.expected = BATCH as u16;
+                self.expected = RECV_BATCH as u16;
             }
         }
         self.slice = slice;
@@ -72,13 +75,13 @@ impl Load {
 
     /// Packets were read.
     #[inline]
-    pub(super) fn received(&mut self, packets: usize) {
+    pub fn received(&mut self, packets: usize) {
         self.in_slice = self.in_slice.saturating_add(packets as u16);
     }
 
     /// A packet was read that arrived at `arrival_ns`. Returns what is likely to have come since.
     #[inline]
-    pub(super) fn expects(&mut self, now_ns: u64, arrival_ns: u64) -> Expects {
+    pub fn expects(&mut self, now_ns: u64, arrival_ns: u64) -> Expects {
         if now_ns.saturating_sub(arrival_ns) < u64::from(self.shortest_gap(arrival_ns)) {
             Expects::Nothing
         } else if usize::from(self.in_slice) < BATCH_FROM {
@@ -105,18 +108,18 @@ impl Load {
 
     /// Datagrams to request in one call, if a batch is worthwhile.
     #[inline]
-    pub(super) fn batch(&self) -> Option<usize> {
+    pub fn batch(&self) -> Option<usize> {
         if self.always {
-            return Some(BATCH);
+            return Some(RECV_BATCH);
         }
         // One more than expected, so that the call itself detects that the socket is empty.
         let expected = usize::from(self.expected);
-        (expected >= BATCH_FROM).then(|| (expected + 1).min(BATCH))
+        (expected >= BATCH_FROM).then(|| (expected + 1).min(RECV_BATCH))
     }
 }
 
 /// Datagrams per call on a busy socket.
-pub(super) const BATCH: usize = 64;
+pub const RECV_BATCH: usize = 64;
 /// From this many packets in a slice, a batch is cheaper than single receives (measured).
 const BATCH_FROM: usize = 4;
 /// After this many passes in a row, a socket of a context without throttling counts as busy.

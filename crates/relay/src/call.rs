@@ -1,0 +1,113 @@
+//! What the engine carries, and the way back for what a call sends.
+
+use std::net::SocketAddr;
+
+use crate::id::PortId;
+
+/// A call: a state machine without sockets and clocks. The engine calls it on one thread, its shard's, from creation to
+/// removal, and never while another of its methods runs.
+///
+/// **Contract.** After each [`handle_datagram`](Call::handle_datagram), each command and each due timer, the engine calls
+/// [`poll_transmit`](Call::poll_transmit) until the call stages nothing more or was refused for other reasons than room, and
+/// then asks for [`next_timeout`](Call::next_timeout). Nothing may block. A panic removes this call only.
+///
+/// All times are nanoseconds of CLOCK_MONOTONIC; `now_ns` never goes back.
+pub trait Call: Send + 'static {
+    /// A datagram has arrived.
+    fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>);
+
+    /// Stages what is to be sent now. On [`Refused::Full`], keep the datagram: the engine sends what is staged and calls
+    /// again.
+    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox);
+
+    /// When to call `poll_transmit` without a datagram. The engine is never early: the call comes at the first slice that is
+    /// not before this time. For the nearest slice, subtract half a slice.
+    fn next_timeout(&self) -> Option<u64>;
+
+    /// The call runs soon: [`threadbare_runtime::prefetch`] the memory that it will touch outside its own fields.
+    #[inline]
+    fn prefetch(&self) {}
+}
+
+impl<C: Call + ?Sized> Call for Box<C> {
+    fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
+        (**self).handle_datagram(now_ns, datagram);
+    }
+
+    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
+        (**self).poll_transmit(now_ns, out);
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        (**self).next_timeout()
+    }
+
+    fn prefetch(&self) {
+        (**self).prefetch();
+    }
+}
+
+/// A received datagram. Truncated ones are counted and not delivered.
+#[derive(Debug)]
+pub struct Datagram<'a> {
+    /// The port that it came to.
+    pub port: PortId,
+    /// The sender. An IPv4 sender has an IPv4 address, also on an IPv6 socket.
+    pub from: SocketAddr,
+    /// The kernel's receive time, converted to CLOCK_MONOTONIC, ns. Not after `now_ns`.
+    pub received_ns: u64,
+    /// The datagram, to be changed in place if that helps.
+    pub bytes: &'a mut [u8],
+}
+
+/// Takes the datagrams that a call sends.
+pub trait Outbox {
+    /// Stages a datagram that `write` writes: it gets room for [`DATAGRAM_BYTES_MAX`](crate::DATAGRAM_BYTES_MAX) bytes and
+    /// returns how many it has used. With 0, nothing is sent. Not called if the datagram is refused.
+    ///
+    /// # Errors
+    /// The datagram is not sent; the engine counts the reason.
+    fn stage_with(
+        &mut self,
+        port: PortId,
+        to: SocketAddr,
+        write: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<(), Refused>;
+
+    /// Stages a copy of `bytes`.
+    ///
+    /// # Errors
+    /// As [`stage_with`](Outbox::stage_with), and if there are too many bytes.
+    fn stage(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> Result<(), Refused> {
+        let mut fits = true;
+        self.stage_with(port, to, &mut |room| match room.get_mut(..bytes.len()) {
+            Some(room) => {
+                room.copy_from_slice(bytes);
+                bytes.len()
+            }
+            None => {
+                fits = false;
+                0
+            }
+        })?;
+        if fits { Ok(()) } else { Err(Refused::TooLong) }
+    }
+}
+
+/// Why a datagram was not staged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// No room in this turn: keep the datagram for the next call of [`Call::poll_transmit`].
+    #[error("no room until the staged datagrams are sent")]
+    Full,
+    /// Longer than [`DATAGRAM_BYTES_MAX`](crate::DATAGRAM_BYTES_MAX).
+    #[error("the datagram is too long")]
+    TooLong,
+    /// The call has no such port.
+    #[error("the call has no such port")]
+    NoSuchPort,
+    /// The port's socket does not reach the address: an IPv4 socket and an IPv6 address. Found earlier by
+    /// [`LegPorts::check_destination`](crate::LegPorts::check_destination).
+    #[error("the port does not reach this address")]
+    Unreachable,
+}

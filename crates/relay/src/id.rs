@@ -1,0 +1,53 @@
+//! The names of a call's ports.
+
+/// A port of a call, from the call's own view: no socket, no number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PortId {
+    /// The party: less than [`LEGS_MAX`], in the order of the ports given to [`Engine::create`](crate::Engine::create).
+    pub leg: u8,
+    /// Which of the party's ports.
+    pub kind: PortKind,
+}
+
+impl PortId {
+    /// The RTP port of a leg.
+    #[must_use]
+    pub const fn rtp(leg: u8) -> PortId {
+        PortId {
+            leg,
+            kind: PortKind::Rtp,
+        }
+    }
+
+    /// The RTCP port of a leg.
+    #[must_use]
+    pub const fn rtcp(leg: u8) -> PortId {
+        PortId {
+            leg,
+            kind: PortKind::Rtcp,
+        }
+    }
+
+    /// Its place in a table of [`CALL_PORTS_MAX`] ports.
+    pub(crate) const fn place(self) -> Option<usize> {
+        if self.leg as usize >= LEGS_MAX {
+            return None;
+        }
+        Some(self.leg as usize * 2 + self.kind as usize)
+    }
+}
+
+/// The use of a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PortKind {
+    /// RTP; with rtcp-mux (RFC 5761), RTCP too.
+    Rtp = 0,
+    /// RTCP, on a port of its own.
+    Rtcp = 1,
+}
+
+/// Parties of one call: two that talk, and two that get copies.
+pub const LEGS_MAX: usize = 4;
+
+/// Ports of one call.
+pub(crate) const CALL_PORTS_MAX: usize = 2 * LEGS_MAX;

@@ -1,0 +1,143 @@
+//! Packet I/O: a batch of datagrams in, a batch out, and nothing above knows which descriptors there are.
+//!
+//! | kind | sockets | receives | sends |
+//! |---|---|---|---|
+//! | [`pairs`] | one or two for each leg | ready sockets in turn; busy ones with `recvmmsg` | one `sendto` each |
+//! | [`shared`] | one or two for many legs, a table finds the leg | `recvmmsg` | `sendmmsg` |
+//!
+//! A kind keeps the datagrams where it likes; the plane sees a list of arrivals and the bytes of each, in fixed memory.
+
+mod arena;
+mod errors;
+pub(crate) mod pairs;
+pub(crate) mod shared;
+
+use std::io;
+use std::net::SocketAddr;
+
+use threadbare_runtime::{Cx, wall_clock_ahead_ns};
+
+pub use self::arena::DATAGRAM_BYTES_MAX;
+use crate::call::Refused;
+use crate::id::PortId;
+use crate::ports::LegKind;
+use crate::socket::Reach;
+use crate::stats::Counters;
+
+/// One kind of packet I/O on one shard. All methods run on the shard's thread.
+pub(crate) trait PacketIo: Send {
+    /// Has the plane run with `Ready::Io(key)` when something has arrived.
+    fn watch(&self, cx: &Cx<'_>, key: u8) -> io::Result<()>;
+
+    /// The reverse.
+    fn unwatch(&self, cx: &Cx<'_>);
+
+    /// Takes the ports of leg `leg` of call `call`.
+    fn attach(&mut self, call: u32, leg: u8, ports: LegKind) -> io::Result<Attached>;
+
+    /// Gives the ports of a leg back. Nothing of them arrives any more.
+    fn detach(&mut self, attached: Attached) -> Option<LegKind>;
+
+    /// A run of the plane begins; `is_ready`: because something has arrived.
+    fn begin(&mut self, is_ready: bool);
+
+    /// Receives a batch, which replaces the last one. `false`: nothing more in this run.
+    fn receive(&mut self, pass: &mut Pass<'_>) -> bool;
+
+    /// What the last batch is made of.
+    fn arrivals(&self) -> &[Arrival];
+
+    /// The bytes of the i-th arrival.
+    fn bytes(&mut self, i: usize) -> &mut [u8];
+
+    /// Whether another run in this slice may find more, without waiting for readiness.
+    fn wants_run(&self) -> bool;
+
+    /// Writes a datagram for port `place` into the batch to send. Returns its length.
+    fn stage(
+        &mut self,
+        place: u32,
+        to: SocketAddr,
+        write: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<usize, Refused>;
+
+    /// Sends what is staged.
+    fn flush(&mut self, counters: &Counters);
+
+    /// Adds the kernel's drops of a few ports to the counters.
+    fn sample_drops(&mut self, counters: &Counters);
+}
+
+/// The ports of a leg in a packet I/O.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) rtp: u32,
+    /// `None`: no port of its own.
+    pub(crate) rtcp: Option<u32>,
+    /// What only the packet I/O understands, for `detach`.
+    pub(crate) rest: pairs::Rest,
+}
+
+/// A received datagram, without its bytes.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Arrival {
+    pub(crate) call: u32,
+    pub(crate) port: PortId,
+    pub(crate) outcome: Outcome,
+    pub(crate) len: u16,
+    /// Place in the arena.
+    pub(crate) slot: u16,
+    pub(crate) from: SocketAddr,
+    pub(crate) received_ns: u64,
+}
+
+/// Whether a datagram goes to its call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Deliver,
+    Truncated,
+    OverBudget,
+}
+
+/// Time and counters of a run of the plane.
+#[derive(Debug)]
+pub(crate) struct Pass<'a> {
+    pub(crate) now_ns: u64,
+    pub(crate) slice: u64,
+    pub(crate) clock: &'a mut ArrivalClock,
+    pub(crate) counters: &'a Counters,
+}
+
+/// Converts the kernel's receive times to CLOCK_MONOTONIC, once a slice measured.
+#[derive(Debug, Default)]
+pub(crate) struct ArrivalClock {
+    slice: u64,
+    ahead_ns: u64,
+}
+
+impl Pass<'_> {
+    /// When a datagram arrived, ns of CLOCK_MONOTONIC: within the last second, even if the wall clock jumped.
+    #[inline]
+    pub(crate) fn received_ns(&mut self, wall_ns: Option<u64>) -> u64 {
+        let Some(wall_ns) = wall_ns else {
+            return self.now_ns;
+        };
+        if self.clock.slice != self.slice {
+            self.clock.ahead_ns = wall_clock_ahead_ns();
+            self.clock.slice = self.slice;
+        }
+        wall_ns
+            .wrapping_sub(self.clock.ahead_ns)
+            .clamp(self.now_ns.saturating_sub(AGE_NS_MAX), self.now_ns)
+    }
+}
+
+/// Where a datagram goes: what both kinds of sockets need.
+#[derive(Debug, Clone, Copy)]
+struct Target {
+    place: u32,
+    reach: Reach,
+}
+
+/// A packet that waited longer in the kernel was not delayed by the network.
+const AGE_NS_MAX: u64 = 1_000_000_000;

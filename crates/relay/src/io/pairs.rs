@@ -1,0 +1,463 @@
+//! Sockets of each leg's own.
+//!
+//! The sockets are in an epoll instance of their own, which stands for all of them in the shard's. Per run, the kernel is
+//! asked once which sockets are ready; each of them is read once, and again in the next run if it is likely to hold more. So a
+//! flooded socket takes turns with the others.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use socket2::Socket;
+use threadbare_runtime::{
+    Cx, Expects, Interest, Load, RawAddr, Received, RecvBatch, kernel_drops, prefetch,
+    recv_timestamped, send_to,
+};
+
+use super::arena::{Arena, BATCH, Staging};
+use super::errors::{is_of_earlier, take_icmp};
+use super::{Arrival, Attached, Outcome, PacketIo, Pass, Target};
+use crate::call::Refused;
+use crate::id::PortId;
+use crate::ports::{LegKind, OwnPorts};
+use crate::socket::{Reach, Udp, canonical};
+use crate::stats::Counters;
+
+pub(crate) struct Pairs {
+    epoll: Epoll,
+    ports: Vec<Port>,
+    free: Vec<u32>,
+    /// Ready sockets that this run has not read yet: from `next_event` on.
+    events: Vec<EpollEvent>,
+    events_end: usize,
+    next_event: usize,
+    /// Places and generations of sockets to read in this run, and in the next one.
+    again: Vec<u64>,
+    next_again: usize,
+    again_later: Vec<u64>,
+    /// Ask the kernel in this run.
+    asks: bool,
+    arena: Arena,
+    arrivals: Vec<Arrival>,
+    batch: RecvBatch,
+    staging: Staging,
+    /// The next port whose drops are sampled.
+    next_sample: usize,
+    is_unthrottled: bool,
+}
+
+/// One socket: a cache line.
+#[repr(align(64))]
+struct Port {
+    /// `None`: a free place.
+    socket: Option<Socket>,
+    generation: u32,
+    call: u32,
+    id: PortId,
+    reach: Reach,
+    load: Load,
+    drops: u32,
+}
+
+/// What a leg's ports are besides sockets.
+#[derive(Debug)]
+pub(crate) enum Rest {
+    /// Of [`Pairs`]: back into this, with the sockets' addresses.
+    Own {
+        lease: crate::ports::NumberLease,
+        rtp: SocketAddr,
+        rtcp: Option<SocketAddr>,
+    },
+    /// Of a shared port.
+    Shared(crate::ports::SharedPlace),
+}
+
+impl Pairs {
+    pub(crate) fn new(is_unthrottled: bool) -> io::Result<Pairs> {
+        Ok(Pairs {
+            epoll: Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?,
+            ports: Vec::new(),
+            free: Vec::new(),
+            events: vec![EpollEvent::empty(); EVENTS],
+            events_end: 0,
+            next_event: 0,
+            again: Vec::new(),
+            next_again: 0,
+            again_later: Vec::new(),
+            asks: false,
+            arena: Arena::new(),
+            arrivals: Vec::with_capacity(BATCH),
+            batch: RecvBatch::new(BATCH),
+            staging: Staging::new(),
+            next_sample: 0,
+            is_unthrottled,
+        })
+    }
+
+    fn add(&mut self, udp: Udp, call: u32, id: PortId) -> io::Result<u32> {
+        let reach = crate::socket::reach_of(&udp.local());
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None => {
+                self.ports.push(Port {
+                    socket: None,
+                    generation: 0,
+                    call: 0,
+                    id,
+                    reach,
+                    load: Load::default(),
+                    drops: 0,
+                });
+                (self.ports.len() - 1) as u32
+            }
+        };
+        let port = &mut self.ports[place as usize];
+        let event = EpollEvent::new(EpollFlags::EPOLLIN, key_of(place, port.generation));
+        if let Err(error) = self.epoll.add(udp.fd(), event) {
+            self.free.push(place);
+            return Err(error.into());
+        }
+        port.call = call;
+        port.id = id;
+        port.reach = reach;
+        port.load = Load::new(self.is_unthrottled);
+        port.drops = 0;
+        port.socket = Some(udp.into_socket());
+        Ok(place)
+    }
+
+    fn remove(&mut self, place: u32) -> Option<Socket> {
+        let port = self.ports.get_mut(place as usize)?;
+        let socket = port.socket.take()?;
+        // Events of this pass for the old socket do not count for the next one.
+        port.generation = port.generation.wrapping_add(1);
+        self.free.push(place);
+        if let Err(error) = self.epoll.delete(&socket) {
+            tracing::warn!(%error, "cannot stop watching a socket");
+        }
+        Some(socket)
+    }
+
+    /// The next socket to read, and whether it has errors to fetch or data.
+    #[inline]
+    fn next_port(&mut self) -> Option<(usize, EpollFlags)> {
+        loop {
+            let (key, flags) = if let Some(&key) = self.again.get(self.next_again) {
+                self.next_again += 1;
+                (key, EpollFlags::EPOLLIN)
+            } else if self.next_event < self.events_end {
+                let ahead = self.next_event + PORTS_AHEAD;
+                if ahead < self.events_end {
+                    let place = self.events[ahead].data() as u32 as usize;
+                    if let Some(port) = self.ports.get(place) {
+                        prefetch(std::ptr::from_ref(port), 1);
+                    }
+                }
+                let event = self.events[self.next_event];
+                self.next_event += 1;
+                (event.data(), event.events())
+            } else if std::mem::take(&mut self.asks) {
+                self.ask();
+                continue;
+            } else {
+                return None;
+            };
+            let place = key as u32 as usize;
+            if let Some(port) = self.ports.get(place)
+                && port.generation == (key >> 32) as u32
+                && port.socket.is_some()
+            {
+                return Some((place, flags));
+            }
+        }
+    }
+
+    /// Asks the kernel which sockets are ready.
+    fn ask(&mut self) {
+        self.next_event = 0;
+        self.events_end = match self.epoll.wait(&mut self.events, EpollTimeout::ZERO) {
+            Ok(count) => count,
+            Err(nix::errno::Errno::EINTR) => {
+                self.asks = true;
+                0
+            }
+            Err(error) => {
+                tracing::error!(%error, "epoll");
+                0
+            }
+        };
+        if self.events_end == self.events.len() {
+            // Others may have been left out.
+            self.asks = true;
+        }
+    }
+
+    /// Reads one socket into the arena.
+    #[inline]
+    fn read(&mut self, place: usize, flags: EpollFlags, pass: &mut Pass<'_>) {
+        if flags.contains(EpollFlags::EPOLLERR) {
+            self.take_errors(place, pass.counters);
+            if !flags.contains(EpollFlags::EPOLLIN) {
+                return;
+            }
+        }
+        let port = &mut self.ports[place];
+        port.load.pass(pass.slice);
+        match port.load.batch() {
+            Some(size) => self.read_batch(place, size, pass),
+            None => self.read_one(place, pass),
+        }
+    }
+
+    #[inline]
+    fn read_one(&mut self, place: usize, pass: &mut Pass<'_>) {
+        let slot = self.arrivals.len();
+        let port = &mut self.ports[place];
+        let Some(fd) = port.socket.as_ref().map(AsFd::as_fd) else {
+            return;
+        };
+        let mut from = RawAddr::empty();
+        match recv_timestamped(fd, self.arena.slot(slot), Some(&mut from)) {
+            Ok(received) => {
+                let arrival = arrival_of(port, slot, &received, &from, pass);
+                port.load.received(1);
+                match port.load.expects(pass.now_ns, arrival.received_ns) {
+                    Expects::Nothing => {}
+                    Expects::One | Expects::Many => {
+                        self.again_later.push(key_of(place as u32, port.generation));
+                    }
+                }
+                self.arrivals.push(arrival);
+            }
+            Err(error) => self.failed(place, &error, pass.counters),
+        }
+    }
+
+    fn read_batch(&mut self, place: usize, size: usize, pass: &mut Pass<'_>) {
+        let first = self.arrivals.len();
+        let port = &mut self.ports[place];
+        let Some(fd) = port.socket.as_ref().map(AsFd::as_fd) else {
+            return;
+        };
+        let (mut rooms, room) = self.arena.rooms(first);
+        let size = size.min(room);
+        match self.batch.recv(fd, &mut rooms[..size]) {
+            Ok(count) => {
+                port.load.received(count);
+                for i in 0..count {
+                    let (received, from) = self.batch.received(i);
+                    let arrival = arrival_of(port, first + i, &received, from, pass);
+                    self.arrivals.push(arrival);
+                }
+                if count == size {
+                    self.again_later.push(key_of(place as u32, port.generation));
+                }
+            }
+            Err(error) => self.failed(place, &error, pass.counters),
+        }
+    }
+
+    #[cold]
+    fn failed(&mut self, place: usize, error: &io::Error, counters: &Counters) {
+        match error.kind() {
+            io::ErrorKind::WouldBlock => return,
+            io::ErrorKind::Interrupted => {}
+            _ if is_of_earlier(error) => self.take_errors(place, counters),
+            _ => {
+                // The next slice tries again; a socket that stays broken costs one call a slice.
+                counters.receive_errors.add(1);
+                return;
+            }
+        }
+        let generation = self.ports[place].generation;
+        self.again_later.push(key_of(place as u32, generation));
+    }
+
+    #[cold]
+    fn take_errors(&mut self, place: usize, counters: &Counters) {
+        if let Some(socket) = &self.ports[place].socket {
+            take_icmp(socket.as_fd(), counters);
+        }
+    }
+}
+
+impl PacketIo for Pairs {
+    fn watch(&self, cx: &Cx<'_>, key: u8) -> io::Result<()> {
+        cx.register(self.epoll.0.as_fd(), key, Interest::Read)
+    }
+
+    fn unwatch(&self, cx: &Cx<'_>) {
+        cx.deregister(self.epoll.0.as_fd());
+    }
+
+    fn attach(&mut self, call: u32, leg: u8, ports: LegKind) -> io::Result<Attached> {
+        let LegKind::Own(OwnPorts { rtp, rtcp, lease }) = ports else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        let rest = Rest::Own {
+            lease,
+            rtp: rtp.local(),
+            rtcp: rtcp.as_ref().map(Udp::local),
+        };
+        let rtp = self.add(rtp, call, PortId::rtp(leg))?;
+        let rtcp = match rtcp.map(|udp| self.add(udp, call, PortId::rtcp(leg))) {
+            Some(Ok(place)) => Some(place),
+            Some(Err(error)) => {
+                self.remove(rtp);
+                return Err(error);
+            }
+            None => None,
+        };
+        Ok(Attached { rtp, rtcp, rest })
+    }
+
+    fn detach(&mut self, attached: Attached) -> Option<LegKind> {
+        let rtp_socket = self.remove(attached.rtp);
+        let rtcp_socket = attached.rtcp.and_then(|place| self.remove(place));
+        let Rest::Own { lease, rtp, rtcp } = attached.rest else {
+            return None;
+        };
+        Some(LegKind::Own(OwnPorts {
+            rtp: Udp::from_parts(rtp_socket?, rtp),
+            rtcp: rtcp_socket.and_then(|socket| Some(Udp::from_parts(socket, rtcp?))),
+            lease,
+        }))
+    }
+
+    fn begin(&mut self, is_ready: bool) {
+        if self.next_again >= self.again.len() {
+            self.again.clear();
+            self.next_again = 0;
+            std::mem::swap(&mut self.again, &mut self.again_later);
+        }
+        self.asks |= is_ready;
+    }
+
+    fn receive(&mut self, pass: &mut Pass<'_>) -> bool {
+        self.arrivals.clear();
+        while self.arrivals.len() < BATCH {
+            let Some((place, flags)) = self.next_port() else {
+                return false;
+            };
+            self.read(place, flags, pass);
+        }
+        true
+    }
+
+    fn arrivals(&self) -> &[Arrival] {
+        &self.arrivals
+    }
+
+    #[inline]
+    fn bytes(&mut self, i: usize) -> &mut [u8] {
+        let Arrival { slot, len, .. } = self.arrivals[i];
+        &mut self.arena.slot(usize::from(slot))[..usize::from(len)]
+    }
+
+    fn wants_run(&self) -> bool {
+        self.next_again < self.again.len()
+            || !self.again_later.is_empty()
+            || self.next_event < self.events_end
+            || self.asks
+    }
+
+    #[inline]
+    fn stage(
+        &mut self,
+        place: u32,
+        to: SocketAddr,
+        write: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<usize, Refused> {
+        let reach = self.ports[place as usize].reach;
+        self.staging.stage(Target { place, reach }, to, write)
+    }
+
+    fn flush(&mut self, counters: &Counters) {
+        let mut sent = 0;
+        for (i, item) in self.staging.items().iter().enumerate() {
+            let Some(socket) = &self.ports[item.place as usize].socket else {
+                continue;
+            };
+            match send_one(socket.as_fd(), self.staging.bytes(i), &item.to) {
+                Ok(()) => sent += 1,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    counters.send_full.add(1);
+                }
+                Err(_) => counters.send_errors.add(1),
+            }
+        }
+        counters.packets_sent.add(sent);
+        self.staging.clear();
+    }
+
+    fn sample_drops(&mut self, counters: &Counters) {
+        for _ in 0..SAMPLES.min(self.ports.len()) {
+            self.next_sample = (self.next_sample + 1) % self.ports.len();
+            let port = &mut self.ports[self.next_sample];
+            if let Some(socket) = &port.socket {
+                let drops = kernel_drops(socket.as_fd());
+                let before = std::mem::replace(&mut port.drops, drops);
+                counters
+                    .kernel_drops
+                    .add(u64::from(drops.wrapping_sub(before)));
+            }
+        }
+    }
+}
+
+/// Sends one datagram; a second time if the system has only returned the error of an earlier one.
+#[inline]
+fn send_one(fd: BorrowedFd<'_>, bytes: &[u8], to: &RawAddr) -> io::Result<()> {
+    match send_to(fd, bytes, to) {
+        Err(error) if is_of_earlier(&error) => send_to(fd, bytes, to).map(drop),
+        result => result.map(drop),
+    }
+}
+
+#[inline]
+fn arrival_of(
+    port: &Port,
+    slot: usize,
+    received: &Received,
+    from: &RawAddr,
+    pass: &mut Pass<'_>,
+) -> Arrival {
+    let is_whole = received.datagram_len == received.len;
+    Arrival {
+        call: port.call,
+        port: port.id,
+        outcome: if is_whole {
+            Outcome::Deliver
+        } else {
+            Outcome::Truncated
+        },
+        len: received.len as u16,
+        slot: slot as u16,
+        from: canonical(from.to_socket_addr().unwrap_or(NOBODY)),
+        received_ns: pass.received_ns(received.timestamp_ns),
+    }
+}
+
+const fn key_of(place: u32, generation: u32) -> u64 {
+    (generation as u64) << 32 | place as u64
+}
+
+impl std::fmt::Debug for Pairs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pairs")
+            .field("epoll", &self.epoll.0.as_raw_fd())
+            .field("ports", &(self.ports.len() - self.free.len()))
+            .finish_non_exhaustive()
+    }
+}
+
+/// UDP has a sender always; for a system that gives none.
+pub(super) const NOBODY: SocketAddr =
+    SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);
+/// Events of one question: a shard's ready sockets in a slice.
+const EVENTS: usize = 4096;
+/// Sockets between a prefetch and its use: a receive call is longer than a fetch from memory.
+const PORTS_AHEAD: usize = 2;
+/// Ports whose drops are sampled in a slice.
+const SAMPLES: usize = 16;

@@ -1,0 +1,79 @@
+//! The media plane without GStreamer: calls on shared threads.
+//!
+//! An [`Engine`] carries thousands of calls on a few threads, the shards of a context. A [`Call`] is a state machine
+//! without sockets and clocks: datagrams of its ports go in, datagrams to send come out. Calls are created, reached and
+//! removed at run time, from any thread, by a [`CallHandle`]. Their ports come from a [`PortRange`] or are places on a
+//! [`SharedPort`].
+//!
+//! ```
+//! use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+//! use threadbare_relay::{Call, Datagram, Engine, Outbox, PortRange, RangeSettings, Settings};
+//!
+//! /// Sends each datagram back to where it came from.
+//! #[derive(Default)]
+//! struct Echo(Option<(threadbare_relay::PortId, SocketAddr, Vec<u8>)>);
+//!
+//! impl Call for Echo {
+//!     fn handle_datagram(&mut self, _now_ns: u64, datagram: Datagram<'_>) {
+//!         self.0 = Some((datagram.port, datagram.from, datagram.bytes.to_vec()));
+//!     }
+//!
+//!     fn poll_transmit(&mut self, _now_ns: u64, out: &mut dyn Outbox) {
+//!         if let Some((port, to, bytes)) = self.0.take() {
+//!             let _ = out.stage(port, to, &bytes);
+//!         }
+//!     }
+//!
+//!     fn next_timeout(&self) -> Option<u64> {
+//!         None
+//!     }
+//! }
+//!
+//! let engine = Engine::new(Settings::new("echo"))?;
+//! let range = PortRange::new(RangeSettings::new(Ipv4Addr::LOCALHOST.into(), 20_000, 29_999))?;
+//! let leg = range.lease()?;
+//! let address = leg.rtp_address();
+//! let call = engine.create("echo", vec![leg], Echo::default())?;
+//!
+//! let peer = UdpSocket::bind("127.0.0.1:0")?;
+//! peer.send_to(b"hello", address)?;
+//! let mut buffer = [0; 16];
+//! assert_eq!(peer.recv_from(&mut buffer)?, (5, address));
+//! call.remove();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! A slice of a shard, with thousands of calls:
+//!
+//! 1. *receive*: the arrived datagrams, a batch into a fixed arena, with the kernel's receive times;
+//! 2. *handle*: [`Call::handle_datagram`], while the memory of the next calls is fetched;
+//! 3. *due*: [`Call::poll_transmit`] stages datagrams to send;
+//! 4. *send*: the staged datagrams of the batch.
+//!
+//! Which sockets stand below, a pair for each leg or one for many, is the business of the packet I/O (`io/`) alone.
+#![forbid(unsafe_code)]
+#![warn(clippy::unwrap_used)]
+
+mod call;
+mod engine;
+mod id;
+mod io;
+mod orders;
+mod plane;
+mod ports;
+mod reply;
+mod socket;
+mod stats;
+mod sync;
+
+pub use self::call::{Call, Datagram, Outbox, Refused};
+pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};
+pub use self::id::{LEGS_MAX, PortId, PortKind};
+pub use self::io::DATAGRAM_BYTES_MAX;
+pub use self::orders::CallState;
+pub use self::ports::{
+    LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,
+};
+pub use self::reply::{Gone, Reply};
+pub use self::socket::{SocketError, Unreachable};
+pub use self::stats::{CallStats, ShardStats, Stats};

@@ -1,0 +1,247 @@
+//! What other threads want of a shard's plane: orders, in the order they were given.
+//!
+//! | field | who |
+//! |---|---|
+//! | `Desk::inbox` | any thread puts orders in, the shard's takes them out; under its lock, for some instructions |
+//! | `Desk::counters` | written by the shard's thread, read by anyone |
+//! | `Desk::assigned` | any thread |
+//! | `Slot` | built by the creating thread, then the shard's alone |
+//! | `Life` | written by the shard's thread, read by anyone |
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+
+use crate::id::{CALL_PORTS_MAX, LEGS_MAX};
+use crate::io::{Attached, PacketIo};
+use crate::ports::LegKind;
+use crate::stats::{CallStats, Counters};
+use crate::sync::lock;
+
+/// What became of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallState {
+    /// It is carried.
+    Running,
+    /// It was removed, or the engine is gone.
+    Removed,
+    /// It panicked and is removed.
+    Panicked,
+    /// The system refused to watch its sockets (`fs.epoll.max_user_watches`), and it is removed.
+    Failed,
+}
+
+/// The state of a call, for all threads.
+#[derive(Debug)]
+pub(crate) struct Life(AtomicU8);
+
+impl Life {
+    pub(crate) fn new() -> Arc<Life> {
+        Arc::new(Life(AtomicU8::new(CallState::Running as u8)))
+    }
+
+    pub(crate) fn get(&self) -> CallState {
+        let known = [CallState::Running, CallState::Panicked, CallState::Failed];
+        let value = self.0.load(Ordering::Acquire);
+        let found = known.into_iter().find(|state| *state as u8 == value);
+        found.unwrap_or(CallState::Removed)
+    }
+
+    pub(crate) fn end(&self, state: CallState) {
+        self.0.store(state as u8, Ordering::Release);
+    }
+}
+
+/// Names a call on its shard. The generation tells it from earlier users of its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CallRef {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// A call and what the plane knows of it. Hot fields first.
+#[repr(C)]
+pub(crate) struct Slot<C> {
+    pub(crate) generation: u32,
+    /// It waits for another turn to send.
+    pub(crate) has_more: bool,
+    pub(crate) ports: [PortRef; CALL_PORTS_MAX],
+    pub(crate) stats: CallStats,
+    pub(crate) call: C,
+    /// Packet I/O and ports of each leg.
+    pub(crate) legs: [Option<(u32, Attached)>; LEGS_MAX],
+    pub(crate) life: Arc<Life>,
+    pub(crate) label: String,
+}
+
+/// A port in one of the plane's packet I/Os.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PortRef {
+    pub(crate) io: u32,
+    pub(crate) place: u32,
+}
+
+impl PortRef {
+    /// No port.
+    pub(crate) const NONE: PortRef = PortRef {
+        io: u32::MAX,
+        place: 0,
+    };
+}
+
+impl<C> Slot<C> {
+    pub(crate) fn new(at: CallRef, call: C, life: Arc<Life>, label: String) -> Box<Slot<C>> {
+        Box::new(Slot {
+            generation: at.generation,
+            has_more: false,
+            ports: [PortRef::NONE; CALL_PORTS_MAX],
+            stats: CallStats::default(),
+            call,
+            legs: [const { None }; LEGS_MAX],
+            life,
+            label,
+        })
+    }
+}
+
+/// A command for a call.
+pub(crate) type Run<C> = Box<dyn FnOnce(&mut Slot<C>, u64) + Send>;
+
+pub(crate) enum Order<C> {
+    Create {
+        at: CallRef,
+        slot: Box<Slot<C>>,
+        /// The packet I/O of each leg, and its ports.
+        legs: Vec<(u32, LegKind)>,
+    },
+    Command {
+        at: CallRef,
+        run: Run<C>,
+    },
+    Remove {
+        at: CallRef,
+        reply: Option<flume::Sender<Removed<C>>>,
+    },
+    AddIo {
+        io: u32,
+        packets: Box<dyn PacketIo>,
+    },
+    RemoveIo {
+        io: u32,
+    },
+}
+
+/// What is left of a call: dropped by who removed it, as closing sockets takes time.
+pub(crate) struct Removed<C> {
+    pub(crate) call: C,
+    pub(crate) legs: Vec<LegKind>,
+}
+
+/// Where orders are given.
+pub(crate) struct Desk<C> {
+    inbox: Mutex<Inbox<C>>,
+    pub(crate) counters: Counters,
+    /// Calls that live or are ordered.
+    pub(crate) assigned: AtomicU64,
+}
+
+struct Inbox<C> {
+    orders: VecDeque<Order<C>>,
+    is_closed: bool,
+    generation: u32,
+    calls: Places,
+    ios: Places,
+}
+
+/// Places in a table: free ones first.
+#[derive(Debug, Default)]
+struct Places {
+    free: Vec<u32>,
+    end: u32,
+}
+
+impl Places {
+    fn take(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.end += 1;
+            self.end - 1
+        })
+    }
+}
+
+/// The plane is gone.
+#[derive(Debug)]
+pub(crate) struct Closed;
+
+impl<C> Desk<C> {
+    pub(crate) fn new() -> Arc<Desk<C>> {
+        Arc::new(Desk {
+            inbox: Mutex::new(Inbox {
+                orders: VecDeque::new(),
+                is_closed: false,
+                generation: 0,
+                calls: Places::default(),
+                ios: Places::default(),
+            }),
+            counters: Counters::default(),
+            assigned: AtomicU64::new(0),
+        })
+    }
+
+    /// Gives an order. `true`: the plane is to be told.
+    pub(crate) fn push(&self, order: Order<C>) -> Result<bool, Closed> {
+        let mut inbox = lock(&self.inbox);
+        if inbox.is_closed {
+            drop(inbox);
+            // Outside the lock: the order may hold the last handle of something.
+            drop(order);
+            return Err(Closed);
+        }
+        inbox.orders.push_back(order);
+        Ok(inbox.orders.len() == 1)
+    }
+
+    /// A place for a new call.
+    pub(crate) fn new_call(&self) -> CallRef {
+        self.assigned.fetch_add(1, Ordering::Relaxed);
+        let mut inbox = lock(&self.inbox);
+        inbox.generation = inbox.generation.wrapping_add(1);
+        CallRef {
+            index: inbox.calls.take(),
+            generation: inbox.generation,
+        }
+    }
+
+    pub(crate) fn free_call(&self, index: u32) {
+        self.assigned.fetch_sub(1, Ordering::Relaxed);
+        lock(&self.inbox).calls.free.push(index);
+    }
+
+    /// A place for a packet I/O, if there are keys left.
+    pub(crate) fn new_io(&self) -> Option<u32> {
+        let mut inbox = lock(&self.inbox);
+        if inbox.ios.free.is_empty() && inbox.ios.end >= IOS_MAX {
+            return None;
+        }
+        Some(inbox.ios.take())
+    }
+
+    pub(crate) fn free_io(&self, io: u32) {
+        lock(&self.inbox).ios.free.push(io);
+    }
+
+    /// Takes all orders; `room` is what they replace.
+    pub(crate) fn take(&self, room: &mut VecDeque<Order<C>>) {
+        std::mem::swap(&mut lock(&self.inbox).orders, room);
+    }
+
+    pub(crate) fn close(&self) -> VecDeque<Order<C>> {
+        let mut inbox = lock(&self.inbox);
+        inbox.is_closed = true;
+        std::mem::take(&mut inbox.orders)
+    }
+}
+
+/// Packet I/Os of a shard: the keys of one agent's descriptors.
+pub(crate) const IOS_MAX: u32 = 64;

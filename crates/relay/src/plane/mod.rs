@@ -1,0 +1,460 @@
+//! The plane of a shard: all its calls and their packet I/Os, as one agent.
+//!
+//! One agent and not one for each call: a shared port's datagrams then find their calls without a lock or a mailbox, the next
+//! calls' memory is fetched while one runs, whatever the descriptors are, and a batch leaves in one system call where the
+//! packet I/O can. Each call has turns; a panic ends the turn and removes the call.
+
+mod outbox;
+mod timers;
+
+use std::collections::VecDeque;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use threadbare_runtime::{Agent, CACHE_LINE, Cx, Precision, Ready, Shard, clock_now_ns, prefetch};
+
+use self::outbox::{flush_all, transmit};
+use self::timers::Timers;
+use crate::call::{Call, Datagram};
+use crate::id::PortId;
+use crate::io::{Arrival, ArrivalClock, Outcome, PacketIo, Pass};
+use crate::orders::{CallRef, CallState, Desk, Order, PortRef, Removed, Slot};
+use crate::ports::LegKind;
+
+/// By place.
+type Ios = Vec<Option<Box<dyn PacketIo>>>;
+
+/// Dropped in this order: a port's number is free when its sockets are closed.
+pub(crate) struct Plane<C: Call> {
+    ios: Ios,
+    /// Boxed: a table that grows must not move the calls. By place.
+    #[allow(clippy::vec_box)]
+    calls: Vec<Option<Box<Slot<C>>>>,
+    desk: Arc<Desk<C>>,
+    label: String,
+    timers: Timers,
+    due: Vec<u32>,
+    /// Calls with more to send.
+    more: Vec<u32>,
+    orders: VecDeque<Order<C>>,
+    clock: ArrivalClock,
+    slice: u64,
+    run_ns_max: u64,
+    /// The packet I/O that comes first in the next run.
+    first_io: usize,
+}
+
+impl<C: Call> Plane<C> {
+    /// The plane of `shard`, with `pairs` as its first packet I/O.
+    pub(crate) fn new(
+        shard: &Shard,
+        desk: Arc<Desk<C>>,
+        label: String,
+        pairs: Box<dyn PacketIo>,
+    ) -> Plane<C> {
+        let wait_ns = shard.wait().as_nanos() as u64;
+        Plane {
+            ios: vec![Some(pairs)],
+            calls: Vec::new(),
+            desk,
+            label,
+            timers: Timers::new(),
+            due: Vec::new(),
+            more: Vec::new(),
+            orders: VecDeque::new(),
+            clock: ArrivalClock::default(),
+            slice: 0,
+            run_ns_max: (wait_ns / 4).clamp(RUN_NS_MIN, RUN_NS_MAX),
+            first_io: 0,
+        }
+    }
+
+    /// Watches the first packet I/O.
+    pub(crate) fn start(&mut self, cx: &Cx<'_>) -> io::Result<()> {
+        match self.ios.first() {
+            Some(Some(pairs)) => pairs.watch(cx, 0),
+            _ => Ok(()),
+        }
+    }
+
+    /// Other threads have given orders.
+    pub(crate) fn handle_orders(&mut self, cx: &mut Cx<'_>) {
+        self.run_orders(cx, clock_now_ns());
+        self.end_run(cx);
+    }
+
+    fn run_orders(&mut self, cx: &Cx<'_>, now_ns: u64) {
+        if self.orders.is_empty() {
+            self.desk.take(&mut self.orders);
+        }
+        for _ in 0..ORDERS_IN_RUN_MAX {
+            let Some(order) = self.orders.pop_front() else {
+                return;
+            };
+            match order {
+                Order::Create { at, slot, legs } => self.create(now_ns, at, slot, legs),
+                Order::Command { at, run } => {
+                    if self.is_there(at) {
+                        self.turn(at.index, now_ns, |slot, _| run(slot, now_ns));
+                    }
+                }
+                Order::Remove { at, reply } => {
+                    if self.is_there(at)
+                        && let Some(removed) = self.remove(at.index, CallState::Removed)
+                    {
+                        match reply {
+                            // Dropped here if nobody waits any more.
+                            Some(reply) => drop(reply.send(removed)),
+                            None => drop_caught(removed),
+                        }
+                    }
+                }
+                Order::AddIo { io, packets } => self.add_io(cx, io, packets),
+                Order::RemoveIo { io } => {
+                    if let Some(packets) = self.ios.get_mut(io as usize).and_then(Option::take) {
+                        packets.unwatch(cx);
+                        self.desk.free_io(io);
+                    }
+                }
+            }
+        }
+    }
+
+    fn add_io(&mut self, cx: &Cx<'_>, io: u32, packets: Box<dyn PacketIo>) {
+        if let Err(error) = packets.watch(cx, io as u8) {
+            tracing::error!(%error, "cannot watch a shared port: its calls get nothing");
+        }
+        let place = io as usize;
+        if place >= self.ios.len() {
+            self.ios.resize_with(place + 1, || None);
+        }
+        self.ios[place] = Some(packets);
+    }
+
+    fn create(
+        &mut self,
+        now_ns: u64,
+        at: CallRef,
+        mut slot: Box<Slot<C>>,
+        legs: Vec<(u32, LegKind)>,
+    ) {
+        let mut failed = None;
+        for (leg, (io, ports)) in legs.into_iter().enumerate() {
+            let Some(Some(packets)) = self.ios.get_mut(io as usize) else {
+                failed = Some(io::ErrorKind::NotFound.into());
+                break;
+            };
+            let leg = leg as u8;
+            match packets.attach(at.index, leg, ports) {
+                Ok(attached) => {
+                    let ids = [
+                        (PortId::rtp(leg), Some(attached.rtp)),
+                        (PortId::rtcp(leg), attached.rtcp),
+                    ];
+                    for (id, place) in ids {
+                        if let (Some(in_slot), Some(place)) = (id.place(), place) {
+                            slot.ports[in_slot] = PortRef { io, place };
+                        }
+                    }
+                    slot.legs[usize::from(leg)] = Some((io, attached));
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        let place = at.index as usize;
+        if place >= self.calls.len() {
+            self.calls.resize_with(place + 1, || None);
+        }
+        let counters = &self.desk.counters;
+        counters.created.add(1);
+        counters.calls.add(1);
+        if let Some(error) = failed {
+            tracing::error!(call = slot.label, %error, "cannot watch the sockets of a call");
+            counters.failed.add(1);
+            self.calls[place] = Some(slot);
+            drop_caught(self.remove(at.index, CallState::Failed));
+            return;
+        }
+        self.calls[place] = Some(slot);
+        // What it has to send without being asked, and its first timer.
+        self.turn(at.index, now_ns, |_, _| ());
+    }
+
+    fn is_there(&self, at: CallRef) -> bool {
+        let slot = self.calls.get(at.index as usize);
+        slot.and_then(Option::as_ref)
+            .is_some_and(|slot| slot.generation == at.generation)
+    }
+
+    fn remove(&mut self, index: u32, how: CallState) -> Option<Removed<C>> {
+        let slot = self.calls.get_mut(index as usize)?.take()?;
+        self.timers.remove(index);
+        let Slot {
+            call, legs, life, ..
+        } = *slot;
+        let mut given_back = Vec::new();
+        for (io, attached) in legs.into_iter().flatten() {
+            if let Some(Some(packets)) = self.ios.get_mut(io as usize) {
+                given_back.extend(packets.detach(attached));
+            }
+        }
+        life.end(how);
+        let counters = &self.desk.counters;
+        counters.calls.set(counters.calls.get().saturating_sub(1));
+        self.desk.free_call(index);
+        Some(Removed {
+            call,
+            legs: given_back,
+        })
+    }
+
+    /// Does `work` with a call, then has it send, and sets its timer.
+    #[inline]
+    fn turn(&mut self, index: u32, now_ns: u64, work: impl FnOnce(&mut Slot<C>, &mut Ios)) {
+        let Some(Some(slot)) = self.calls.get_mut(index as usize) else {
+            return;
+        };
+        let (ios, counters) = (&mut self.ios, &self.desk.counters);
+        let turn = catch_unwind(AssertUnwindSafe(|| {
+            work(slot, ios);
+            let has_more = transmit(slot, ios, counters, now_ns);
+            (has_more, slot.call.next_timeout())
+        }));
+        match turn {
+            Ok((has_more, timeout_ns)) => {
+                if has_more && !slot.has_more {
+                    self.more.push(index);
+                }
+                slot.has_more = has_more;
+                self.timers.set(index, timeout_ns);
+            }
+            Err(_) => self.panicked(index),
+        }
+    }
+
+    #[cold]
+    fn panicked(&mut self, index: u32) {
+        if let Some(Some(slot)) = self.calls.get(index as usize) {
+            tracing::error!(call = slot.label, "a call panicked and is removed");
+        }
+        self.desk.counters.panicked.add(1);
+        drop_caught(self.remove(index, CallState::Panicked));
+    }
+
+    /// The calls whose time has come, and those with more to send.
+    fn run_due(&mut self, now_ns: u64) {
+        let mut due = std::mem::take(&mut self.due);
+        self.timers.advance(now_ns, &mut due);
+        for index in self.more.drain(..) {
+            if let Some(Some(slot)) = self.calls.get_mut(index as usize)
+                && slot.has_more
+            {
+                slot.has_more = false;
+                due.push(index);
+            }
+        }
+        for (i, &index) in due.iter().enumerate() {
+            self.look_ahead(|ahead| due.get(i + ahead).copied());
+            self.turn(index, now_ns, |_, _| ());
+        }
+        due.clear();
+        self.due = due;
+    }
+
+    /// Prefetches the memory of the next calls: first what the plane keeps of a call, then what the call names.
+    #[inline]
+    fn look_ahead(&self, index: impl Fn(usize) -> Option<u32>) {
+        let slot = |ahead| self.calls.get(index(ahead)? as usize)?.as_deref();
+        if let Some(slot) = slot(2 * AHEAD) {
+            let lines = size_of::<Slot<C>>().div_ceil(CACHE_LINE);
+            prefetch(std::ptr::from_ref(slot), lines.min(SLOT_LINES_MAX));
+        }
+        if let Some(slot) = slot(AHEAD) {
+            slot.call.prefetch();
+        }
+    }
+
+    /// Receives until there is nothing more or the time of the run is over. Returns the number of datagrams.
+    fn receive(&mut self, begin_ns: u64) -> u64 {
+        let count = self.ios.len();
+        let mut received = 0;
+        let mut now_ns = begin_ns;
+        for i in 0..count {
+            let io = (self.first_io + i) % count;
+            loop {
+                let Some(packets) = &mut self.ios[io] else {
+                    break;
+                };
+                let mut pass = Pass {
+                    now_ns,
+                    slice: self.slice,
+                    clock: &mut self.clock,
+                    counters: &self.desk.counters,
+                };
+                let has_more = packets.receive(&mut pass);
+                received += self.deliver(io, now_ns);
+                flush_all(&mut self.ios, &self.desk.counters);
+                if !has_more {
+                    break;
+                }
+                now_ns = clock_now_ns();
+                if now_ns.saturating_sub(begin_ns) >= self.run_ns_max {
+                    // The next run begins with the next one, so that a flood of one does not silence the others.
+                    self.first_io = (io + 1) % count;
+                    return received;
+                }
+            }
+        }
+        received
+    }
+
+    /// Hands a batch to its calls. Returns the number of datagrams.
+    #[inline]
+    fn deliver(&mut self, io: usize, now_ns: u64) -> u64 {
+        let mut i = 0;
+        loop {
+            let Some(packets) = &self.ios[io] else {
+                return i as u64;
+            };
+            let arrivals = packets.arrivals();
+            let Some(&arrival) = arrivals.get(i) else {
+                return i as u64;
+            };
+            self.look_ahead(|ahead| Some(arrivals.get(i + ahead)?.call));
+            if arrival.outcome == Outcome::Deliver {
+                self.desk.counters.packets_received.add(1);
+                self.turn(arrival.call, now_ns, |slot, ios| {
+                    if let Some(packets) = &mut ios[io] {
+                        hand_over(slot, arrival, packets.bytes(i), now_ns);
+                    }
+                });
+            } else {
+                self.drop_arrival(arrival);
+            }
+            i += 1;
+        }
+    }
+
+    /// Counts a datagram that is not delivered.
+    #[cold]
+    fn drop_arrival(&mut self, arrival: Arrival) {
+        let counters = &self.desk.counters;
+        let stats = match self.calls.get_mut(arrival.call as usize) {
+            Some(Some(slot)) => &mut slot.stats,
+            _ => return,
+        };
+        let (of_call, of_all) = match arrival.outcome {
+            Outcome::Truncated => (&mut stats.truncated, &counters.truncated),
+            Outcome::OverBudget => (&mut stats.over_budget, &counters.over_budget),
+            Outcome::Deliver => return,
+        };
+        *of_call += 1;
+        of_all.add(1);
+    }
+
+    /// Once a slice.
+    fn begin_slice(&mut self, slice: u64) {
+        if self.slice == slice {
+            return;
+        }
+        self.slice = slice;
+        for io in self.ios.iter_mut().flatten() {
+            io.sample_drops(&self.desk.counters);
+        }
+    }
+
+    fn end_run(&mut self, cx: &mut Cx<'_>) {
+        flush_all(&mut self.ios, &self.desk.counters);
+        let wants_run = |io: &Box<dyn PacketIo>| io.wants_run();
+        if !self.orders.is_empty()
+            || !self.more.is_empty()
+            || self.ios.iter().flatten().any(wants_run)
+        {
+            cx.wake_self();
+        }
+        match self.timers.next_ns() {
+            Some(due_ns) => cx.set_timer(due_ns, Precision::NotBefore),
+            None => cx.clear_timer(),
+        }
+    }
+}
+
+#[inline]
+fn hand_over<C: Call>(slot: &mut Slot<C>, arrival: Arrival, bytes: &mut [u8], now_ns: u64) {
+    slot.stats.packets_received += 1;
+    slot.stats.bytes_received += u64::from(arrival.len);
+    let datagram = Datagram {
+        port: arrival.port,
+        from: arrival.from,
+        received_ns: arrival.received_ns,
+        bytes,
+    };
+    slot.call.handle_datagram(now_ns, datagram);
+}
+
+impl<C: Call> Agent for Plane<C> {
+    fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
+        let now_ns = clock_now_ns();
+        self.begin_slice(cx.local().slice());
+        let ready_io = match ready {
+            Ready::Io(key) => Some(usize::from(key)),
+            Ready::Woken | Ready::Timer => None,
+        };
+        for (i, io) in self.ios.iter_mut().enumerate() {
+            if let Some(io) = io {
+                io.begin(ready_io == Some(i));
+            }
+        }
+        self.run_orders(cx, now_ns);
+        self.run_due(now_ns);
+        let received = self.receive(now_ns);
+        if ready_io.is_some() {
+            // A socket that may hold more has this agent woken; the kernel need not go over all of them again.
+            cx.expect_no_more();
+        }
+        cx.count_packets(received);
+        self.end_run(cx);
+    }
+
+    fn label(&self) -> String {
+        self.label.clone()
+    }
+}
+
+impl<C: Call> Drop for Plane<C> {
+    fn drop(&mut self) {
+        let orders = self.desk.close();
+        let counters = &self.desk.counters;
+        counters.calls.set(0);
+        for slot in self.calls.iter().flatten() {
+            slot.life.end(CallState::Removed);
+        }
+        for order in self.orders.drain(..).chain(orders) {
+            if let Order::Create { slot, .. } = &order {
+                slot.life.end(CallState::Removed);
+            }
+            drop_caught(order);
+        }
+    }
+}
+
+/// Drops foreign values; their panic must not stop the others.
+fn drop_caught<T>(value: T) {
+    if catch_unwind(AssertUnwindSafe(|| drop(value))).is_err() {
+        tracing::error!("panic while a call was dropped");
+    }
+}
+
+/// Calls between one step of prefetching and the next.
+const AHEAD: usize = 2;
+/// Cache lines of a call worth fetching: the beginning, with the hot fields.
+const SLOT_LINES_MAX: usize = 12;
+/// A removal closes up to eight sockets, some microseconds each: a run takes a millisecond of them at most.
+const ORDERS_IN_RUN_MAX: usize = 64;
+/// A run is a quarter of a slice within these bounds: then commands and other agents have their turn.
+const RUN_NS_MIN: u64 = 1_000_000;
+const RUN_NS_MAX: u64 = 5_000_000;

@@ -1,0 +1,170 @@
+//! One port for many legs.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+
+use threadbare_rtp::demux::{DemuxError, Filter, ROUTES_MAX};
+
+use super::{LegKind, LegPorts, PortError};
+use crate::socket::{SocketError, Udp};
+use crate::sync::lock;
+
+/// A port for many legs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedSettings {
+    /// The address of the RTP port; port 0: any free one.
+    pub address: SocketAddr,
+    /// The RTCP port; port 0: any free one. `None`: RTCP comes to the RTP port (RFC 5761).
+    pub rtcp_port: Option<u16>,
+    /// Of the kernel's receive buffer of each socket. `None`: room for a slice of thousands of streams, if the system allows
+    /// it (`net.core.rmem_max`).
+    pub receive_buffer_bytes: Option<usize>,
+}
+
+impl SharedSettings {
+    /// One port for RTP and RTCP.
+    #[must_use]
+    pub fn new(address: SocketAddr) -> SharedSettings {
+        SharedSettings {
+            address,
+            rtcp_port: None,
+            receive_buffer_bytes: None,
+        }
+    }
+}
+
+/// A port for many legs of one engine, made by [`Engine::share`](crate::Engine::share). One shard reads it, so all its calls
+/// live there. Closed when the last clone and the last leg are gone.
+#[derive(Debug, Clone)]
+pub struct SharedPort(Arc<Shared>);
+
+struct Shared {
+    sockets: Arc<SharedSockets>,
+    home: SharedHome,
+    filters: Mutex<HashSet<Filter>>,
+    /// Tells the shard that nobody uses the port any more.
+    close: Box<dyn Fn() + Send + Sync>,
+}
+
+/// Who reads a shared port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SharedHome {
+    pub(crate) engine: u64,
+    /// The shard's place in the engine.
+    pub(crate) shard: usize,
+    /// The port's place on the shard.
+    pub(crate) io: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct SharedSockets {
+    pub(crate) rtp: Udp,
+    pub(crate) rtcp: Option<Udp>,
+}
+
+impl SharedSockets {
+    pub(crate) fn open(settings: &SharedSettings) -> Result<Arc<SharedSockets>, SocketError> {
+        let bytes = Some(settings.receive_buffer_bytes.unwrap_or(BUFFER_BYTES));
+        let rtp = Udp::bind(settings.address, bytes)?;
+        let rtcp = match settings.rtcp_port {
+            Some(port) => {
+                let mut address = settings.address;
+                address.set_port(port);
+                Some(Udp::bind(address, bytes)?)
+            }
+            None => None,
+        };
+        Ok(Arc::new(SharedSockets { rtp, rtcp }))
+    }
+}
+
+impl SharedPort {
+    pub(crate) fn new(
+        sockets: Arc<SharedSockets>,
+        home: SharedHome,
+        close: Box<dyn Fn() + Send + Sync>,
+    ) -> SharedPort {
+        SharedPort(Arc::new(Shared {
+            sockets,
+            home,
+            filters: Mutex::default(),
+            close,
+        }))
+    }
+
+    /// The address of the RTP port.
+    #[must_use]
+    pub fn rtp_address(&self) -> SocketAddr {
+        self.0.sockets.rtp.local()
+    }
+
+    /// A place for the leg whose datagrams `filter` describes.
+    ///
+    /// # Errors
+    /// Another leg has the same filter, or the port is full.
+    pub fn lease(&self, filter: Filter) -> Result<LegPorts, PortError> {
+        let refused = |error| PortError::Filter {
+            local: self.rtp_address(),
+            filter,
+            error,
+        };
+        let mut filters = lock(&self.0.filters);
+        if filters.len() >= ROUTES_MAX {
+            return Err(refused(DemuxError::Full));
+        }
+        if !filters.insert(filter) {
+            return Err(refused(DemuxError::Duplicate));
+        }
+        Ok(LegPorts(LegKind::Shared(SharedPlace {
+            port: self.clone(),
+            filter,
+        })))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        (self.close)();
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shared")
+            .field("sockets", &self.sockets)
+            .field("home", &self.home)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A leg's place on a shared port.
+#[derive(Debug)]
+pub(crate) struct SharedPlace {
+    port: SharedPort,
+    filter: Filter,
+}
+
+impl SharedPlace {
+    pub(crate) fn sockets(&self) -> &SharedSockets {
+        &self.port.0.sockets
+    }
+
+    pub(crate) fn home(&self) -> SharedHome {
+        self.port.0.home
+    }
+
+    pub(crate) fn filter(&self) -> Filter {
+        self.filter
+    }
+}
+
+impl Drop for SharedPlace {
+    fn drop(&mut self) {
+        lock(&self.port.0.filters).remove(&self.filter);
+    }
+}
+
+/// A packet of telephony takes some 800 bytes of it: this is a slice of 20 ms of 10,000 streams.
+const BUFFER_BYTES: usize = 8 << 20;

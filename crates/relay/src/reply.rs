@@ -1,0 +1,63 @@
+//! The result of a command, to be awaited by a future or by a thread.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use threadbare_runtime::Shard;
+
+/// The call, or the whole engine, is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the call is gone")]
+pub struct Gone;
+
+/// A result that comes from a shard: await it, or [`wait`](Reply::wait) on an ordinary thread. The command runs also if
+/// this is dropped.
+#[must_use = "the result comes later; drop it to leave it"]
+pub struct Reply<R: 'static> {
+    receiver: flume::r#async::RecvFut<'static, R>,
+    blocking: flume::Receiver<R>,
+    shard: Shard,
+}
+
+impl<R> Reply<R> {
+    pub(crate) fn new(shard: &Shard) -> (flume::Sender<R>, Reply<R>) {
+        let (sender, receiver) = flume::bounded(1);
+        let reply = Reply {
+            blocking: receiver.clone(),
+            receiver: receiver.into_recv_async(),
+            shard: shard.clone(),
+        };
+        (sender, reply)
+    }
+
+    /// Blocks until the result is there.
+    ///
+    /// # Errors
+    /// The call went before the command ran, or panicked in it.
+    ///
+    /// # Panics
+    /// On the thread of the call's own shard, which would wait for itself.
+    pub fn wait(self) -> Result<R, Gone> {
+        assert!(
+            !self.shard.is_current(),
+            "a context thread must not wait for itself: await the reply"
+        );
+        self.blocking.recv().map_err(|_| Gone)
+    }
+}
+
+impl<R> Future for Reply<R> {
+    type Output = Result<R, Gone>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.receiver).poll(cx).map_err(|_| Gone)
+    }
+}
+
+impl<R> std::fmt::Debug for Reply<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Reply")
+            .field("shard", &self.shard)
+            .finish_non_exhaustive()
+    }
+}
