@@ -58,6 +58,7 @@ mod call;
 mod engine;
 mod id;
 mod io;
+mod media;
 mod orders;
 mod plane;
 mod ports;
@@ -70,6 +71,7 @@ pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};
 pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
+pub use self::media::{EventHandler, MediaCall};
 pub use self::orders::CallState;
 pub use self::ports::{
     LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,

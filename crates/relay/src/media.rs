@@ -1,0 +1,136 @@
+//! Calls of RTP: [`threadbare_rtp::call::Call`] on the engine.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use threadbare_rtp::call::{Call, CallEvent, Channel, Outgoing, Scratch, Side};
+use threadbare_runtime::prefetch;
+
+use crate::call::{Datagram, Outbox, Refused};
+use crate::id::{PortId, PortKind};
+
+/// Two parties that hear each other. Leg 0 of its ports is side A's, leg 1 is B's.
+pub struct MediaCall {
+    call: Call,
+    on_event: Option<EventHandler>,
+    /// What did not fit the last turn.
+    unsent: VecDeque<(PortId, SocketAddr, Box<[u8]>)>,
+}
+
+/// Takes a call's events, on the shard's thread: it must not block.
+pub type EventHandler = Box<dyn FnMut(CallEvent) + Send>;
+
+impl MediaCall {
+    /// Carries a call in slices of this length: [`Settings::threads`](crate::Settings::threads).
+    #[must_use]
+    pub fn new(mut call: Call, slice: Duration) -> MediaCall {
+        call.set_ahead_ns(slice.as_nanos() as u64 / 2);
+        MediaCall {
+            call,
+            on_event: None,
+            unsent: VecDeque::new(),
+        }
+    }
+
+    /// Gives the call's events to `handler`. Without one, they are dropped.
+    #[must_use]
+    pub fn on_event(mut self, handler: impl FnMut(CallEvent) + Send + 'static) -> MediaCall {
+        self.on_event = Some(Box::new(handler));
+        self
+    }
+
+    /// The call.
+    #[must_use]
+    pub fn call(&self) -> &Call {
+        &self.call
+    }
+
+    /// The call, to be commanded.
+    pub fn call_mut(&mut self) -> &mut Call {
+        &mut self.call
+    }
+
+    /// Stages what did not fit before. `false`: it still does not.
+    fn send_unsent(&mut self, out: &mut dyn Outbox) -> bool {
+        while let Some((port, to, bytes)) = self.unsent.front() {
+            if out.stage(*port, *to, bytes) == Err(Refused::Full) {
+                return false;
+            }
+            self.unsent.pop_front();
+        }
+        true
+    }
+
+    fn tell_events(&mut self) {
+        while let Some(event) = self.call.poll_event() {
+            if let Some(handler) = &mut self.on_event {
+                handler(event);
+            }
+        }
+    }
+}
+
+impl crate::Call for MediaCall {
+    #[inline]
+    fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
+        let side = match datagram.port.leg {
+            0 => Side::A,
+            _ => Side::B,
+        };
+        let channel = match datagram.port.kind {
+            PortKind::Rtp => Channel::Rtp,
+            PortKind::Rtcp => Channel::Rtcp,
+        };
+        let (at_ns, from) = (datagram.received_ns, datagram.from);
+        self.call
+            .handle_datagram(now_ns, at_ns, side, channel, from, datagram.bytes);
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
+        if !self.send_unsent(out) {
+            return;
+        }
+        let unsent = &mut self.unsent;
+        let mut send = |outgoing: Outgoing<'_>| {
+            let leg = outgoing.side as u8;
+            let port = match outgoing.channel {
+                Channel::Rtp => PortId::rtp(leg),
+                Channel::Rtcp => PortId::rtcp(leg),
+            };
+            let is_full = !unsent.is_empty()
+                || out.stage(port, outgoing.to, outgoing.bytes) == Err(Refused::Full);
+            // A turn's worth at most: a call makes no more than it gets, but for a bounded tail.
+            if is_full && unsent.len() < UNSENT_MAX {
+                unsent.push_back((port, outgoing.to, outgoing.bytes.into()));
+            }
+        };
+        SCRATCH.with_borrow_mut(|scratch| {
+            self.call.poll_transmit(now_ns, true, scratch, &mut send);
+        });
+        self.tell_events();
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        self.call.next_timeout()
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        for address in self.call.next_addresses().as_flattened() {
+            prefetch(*address as *const u8, PACKET_LINES);
+        }
+    }
+}
+
+thread_local! {
+    /// For all calls of a shard.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Datagrams that wait for the next turn.
+const UNSENT_MAX: usize = 256;
+/// Cache lines of 20 ms of G.711.
+const PACKET_LINES: usize = 3;
