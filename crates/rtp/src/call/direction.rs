@@ -7,7 +7,7 @@ use super::keys::{Key, KeyEvent, KeyPayload, KeyPhase};
 use super::out::Out;
 use super::time_map::TimeMap;
 use super::voice::{PACKET_NS_DEFAULT, PAYLOAD_BYTES_MAX, Voice};
-use super::{CallError, Clip, DirectionConfig, Mode, PlayError, TAIL_NS_MAX, TAP_NS_MAX};
+use super::{CallError, Clip, DirectionConfig, Filter, Mode, PlayError, TAIL_NS_MAX, TAP_NS_MAX};
 use crate::codec::{Decoder, Encoding, Format};
 use crate::convert::Converter;
 use crate::g711;
@@ -109,6 +109,7 @@ pub(super) struct Direction {
     playing: Option<Box<Playing>>,
     has_play_ended: bool,
     tap: Option<Box<Tap>>,
+    filter: Option<Box<dyn Filter>>,
     stats: DirectionStats,
 }
 
@@ -145,6 +146,7 @@ impl Direction {
             playing: None,
             has_play_ended: false,
             tap: None,
+            filter: None,
             stats: DirectionStats::default(),
             config,
         })
@@ -250,15 +252,16 @@ impl Direction {
             let to = *same?;
             return (self.mode != Mode::Mute).then_some(Route::Pass { to, table: None });
         };
-        let is_silenced_anew = self.mode == Mode::Mute && silence_of(from.encoding).is_none();
-        if let Some(same) = same.filter(|_| !is_silenced_anew) {
+        let is_made_anew =
+            self.filter.is_some() || self.mode == Mode::Mute && silence_of(from.encoding).is_none();
+        if let Some(same) = same.filter(|_| !is_made_anew) {
             return Some(self.by_codes(*same, from, None));
         }
         let to = *payloads.audio();
         let Carries::Audio(format) = to.carries else {
             return None;
         };
-        if let Some(table) = table_of(from, format).filter(|_| !is_silenced_anew) {
+        if let Some(table) = table_of(from, format).filter(|_| !is_made_anew) {
             return Some(self.by_codes(to, from, Some(table)));
         }
         self.set_voice(to, format)?;
@@ -404,6 +407,9 @@ impl Direction {
         if self.mode == Mode::Mute {
             decoded.fill(0.0);
         }
+        if let Some(filter) = &mut self.filter {
+            filter.process(format, decoded);
+        }
         anew.converter.process(decoded, converted);
         voice.push(converted, &mut self.map, out);
     }
@@ -467,6 +473,9 @@ impl Direction {
                 self.stats.concealed_ns += made_ns;
                 if self.mode == Mode::Mute {
                     decoded.fill(0.0);
+                }
+                if let Some(filter) = &mut self.filter {
+                    filter.process(format, decoded);
                 }
                 anew.converter.process(decoded, converted);
                 voice.push(converted, &mut self.map, out);
@@ -626,6 +635,11 @@ impl Direction {
             Route::Anew(anew) => Some(anew.decoder.format().clock_rate_hz),
             Route::Nowhere => None,
         }
+    }
+
+    pub(super) fn set_filter(&mut self, filter: Box<dyn Filter>) {
+        self.filter = Some(filter);
+        self.reroute();
     }
 
     pub(super) fn set_mode(&mut self, mode: Mode) {

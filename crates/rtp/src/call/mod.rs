@@ -13,6 +13,9 @@
 
 mod direction;
 mod keys;
+mod line;
+#[cfg(test)]
+mod line_tests;
 mod out;
 #[cfg(test)]
 mod tests;
@@ -26,6 +29,7 @@ use thiserror::Error;
 
 pub use direction::DirectionStats;
 pub use keys::{KeyEvent, KeyPhase};
+pub use line::{Line, LineDatagram, LineStats, Target};
 pub use out::Scratch;
 
 use direction::Direction;
@@ -255,6 +259,7 @@ impl Call {
                 packet,
                 decoded,
                 converted,
+                ..
             } = &mut *scratch;
             let [a, b] = &mut self.legs;
             let (from, to) = match side {
@@ -325,7 +330,9 @@ impl Call {
         let reports = self.legs.iter().filter_map(Leg::next_report);
         let media = self.legs.iter().filter_map(Leg::next_media);
         let plays = self.directions.iter().filter_map(Direction::next_play);
-        let media = media.chain(plays).map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
+        let media = media
+            .chain(plays)
+            .map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
         reports.chain(media).min()
     }
 
@@ -392,6 +399,13 @@ impl Call {
             directions: [self.directions[0].stats(), self.directions[1].stats()],
         }
     }
+}
+
+/// Changes or measures audio between decoding and encoding.
+pub trait Filter: Send + std::fmt::Debug {
+    /// Takes whole frames of interleaved samples, and leaves what is to go on: as many on the whole, though a filter may hold
+    /// some back.
+    fn process(&mut self, format: Format, pcm: &mut Vec<f32>);
 }
 
 /// A clip that cannot be played.

@@ -14,6 +14,8 @@ pub struct Scratch {
     /// Audio on its way.
     pub(super) decoded: Vec<f32>,
     pub(super) converted: Vec<f32>,
+    /// A received packet.
+    pub(super) payload: Vec<u8>,
 }
 
 /// The leg that sends, and what takes its datagrams.

@@ -20,7 +20,7 @@ fn address(side: Side) -> SocketAddr {
     }
 }
 
-fn format(encoding: Encoding, rate_hz: u32, channels: u8) -> Format {
+pub(super) fn format(encoding: Encoding, rate_hz: u32, channels: u8) -> Format {
     Format::new(encoding, rate_hz, channels).unwrap()
 }
 
@@ -43,7 +43,7 @@ fn formats() -> Vec<Format> {
     ]
 }
 
-fn leg(side: Side, payloads: &[Payload]) -> LegConfig {
+pub(super) fn leg(side: Side, payloads: &[Payload]) -> LegConfig {
     LegConfig {
         ssrc: Ssrc(0xa000 + side as u32),
         first_seq: SeqNum(65_500),

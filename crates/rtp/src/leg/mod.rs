@@ -133,6 +133,8 @@ pub struct MediaPacket<'a> {
     pub payload: Option<&'a Payload>,
     /// The payload.
     pub bytes: &'a [u8],
+    /// The whole packet, as it came.
+    pub whole: &'a [u8],
     /// Its timestamp on the audio's time line.
     pub time: RtpTime,
     /// Its own timestamp: a key press has one for its whole length.
@@ -143,6 +145,18 @@ pub struct MediaPacket<'a> {
     pub play_ns: u64,
     /// After a loss, a drop or a restart.
     pub discont: bool,
+}
+
+impl MediaPacket<'_> {
+    /// Bytes of padding behind the payload.
+    pub(crate) fn padding(&self) -> usize {
+        let has_padding = self
+            .whole
+            .first()
+            .is_some_and(|first| first & PADDING_BIT != 0);
+        let last = self.whole.last().copied().map_or(0, usize::from);
+        if has_padding { last } else { 0 }
+    }
 }
 
 /// What the owner of a leg should know.
@@ -201,6 +215,9 @@ pub struct LegStats {
 #[derive(Debug, Clone, Copy)]
 struct Held {
     stored: Stored,
+    /// Where its payload lies.
+    start: u16,
+    end: u16,
     payload_type: PayloadType,
     own_time: RtpTime,
 }
@@ -209,9 +226,31 @@ struct Held {
 #[derive(Debug, Clone, Copy)]
 struct Waiting {
     at_ns: u64,
+    fields: Fields,
+    stored: Stored,
+}
+
+/// What the leg needs of a packet, parsed once.
+#[derive(Debug, Clone, Copy)]
+struct Fields {
     header: RtpHeader,
     marker: bool,
-    stored: Stored,
+    /// Where the payload lies.
+    start: u16,
+    end: u16,
+}
+
+impl Fields {
+    #[inline]
+    fn of(packet: &Packet<'_>) -> Fields {
+        let payload = packet.payload_range();
+        Fields {
+            header: RtpHeader::from(packet),
+            marker: packet.marker(),
+            start: payload.start as u16,
+            end: payload.end as u16,
+        }
+    }
 }
 
 /// See the module.
@@ -272,7 +311,7 @@ impl Leg {
             session: Session::new(now_ns, reports),
             jitter,
             store: Store::new(
-                PAYLOAD_BYTES_USUAL,
+                PACKET_BYTES_USUAL,
                 config.jitter.capacity_packets + WAITING_MAX as u16 + 2,
             ),
             given: None,
@@ -325,14 +364,12 @@ impl Leg {
         if is_rtcp(bytes) {
             return self.refuse(Refusal::Malformed);
         }
-        let (header, marker) = (RtpHeader::from(&packet), packet.marker());
-        let payload = packet.payload();
+        let fields = Fields::of(&packet);
+        let header = fields.header;
         let known = self.payloads.get(header.payload_type).copied();
         match self.admission.judge(at_ns, from, &header, known.is_some()) {
             Decision::Current => {}
-            decision => {
-                return self.handle_other(now_ns, at_ns, from, header, marker, payload, decision);
-            }
+            decision => return self.handle_other(now_ns, at_ns, from, fields, bytes, decision),
         }
         if header.ssrc == self.session.ssrc() {
             return self.handle_own_ssrc(at_ns, from);
@@ -347,37 +384,33 @@ impl Leg {
                 if !self.waiting.is_empty() {
                     self.drop_waiting();
                 }
-                self.take(now_ns, at_ns, header, marker, payload)
+                self.take(now_ns, at_ns, fields, bytes)
             }
-            Receipt::OutOfRange => self.hold(true, at_ns, header, marker, payload),
+            Receipt::OutOfRange => self.hold(true, at_ns, fields, bytes),
             Receipt::Resync => {
                 self.jitter.announce_source(ResyncCause::Restart);
                 self.drop_rejected();
                 self.take_waiting(now_ns);
-                self.take(now_ns, at_ns, header, marker, payload)
+                self.take(now_ns, at_ns, fields, bytes)
             }
         }
     }
 
     /// A packet of another source than the current one.
     #[cold]
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the parts of one packet, once parsed"
-    )]
     fn handle_other(
         &mut self,
         now_ns: u64,
         at_ns: u64,
         from: SocketAddr,
-        header: RtpHeader,
-        marker: bool,
-        payload: &[u8],
+        fields: Fields,
+        bytes: &[u8],
         decision: Decision,
     ) -> Verdict {
+        let header = fields.header;
         match decision {
             Decision::Refuse(refusal) => self.refuse(refusal),
-            Decision::Hold { is_first } => self.hold(is_first, at_ns, header, marker, payload),
+            Decision::Hold { is_first } => self.hold(is_first, at_ns, fields, bytes),
             Decision::Begin(_) | Decision::Current if header.ssrc == self.session.ssrc() => {
                 self.handle_own_ssrc(at_ns, from)
             }
@@ -387,7 +420,7 @@ impl Leg {
                 self.take_waiting(now_ns);
                 self.packets += 1;
                 self.session.receive(at_ns, header.seq, header.time);
-                self.take(now_ns, at_ns, header, marker, payload)
+                self.take(now_ns, at_ns, fields, bytes)
             }
         }
     }
@@ -419,14 +452,7 @@ impl Leg {
 
     /// Keeps a packet that may begin the next source, or go on elsewhere in the present one's numbers.
     #[cold]
-    fn hold(
-        &mut self,
-        is_first: bool,
-        at_ns: u64,
-        header: RtpHeader,
-        marker: bool,
-        payload: &[u8],
-    ) -> Verdict {
+    fn hold(&mut self, is_first: bool, at_ns: u64, fields: Fields, bytes: &[u8]) -> Verdict {
         if is_first {
             self.drop_waiting();
         }
@@ -434,11 +460,10 @@ impl Leg {
             let oldest = self.waiting.remove(0);
             self.store.remove(oldest.stored);
         }
-        if let Some(stored) = self.store.insert(payload) {
+        if let Some(stored) = self.store.insert(bytes) {
             self.waiting.push(Waiting {
                 at_ns,
-                header,
-                marker,
+                fields,
                 stored,
             });
         }
@@ -452,17 +477,17 @@ impl Leg {
             self.packets += 1;
             let Waiting {
                 at_ns,
-                header,
-                marker,
+                fields,
                 stored,
             } = waiting;
+            let header = fields.header;
             // After a restart in the same source, the session has judged it already.
             if self.session.current_reception().arrived_ns() < at_ns
                 || !self.session.current_reception().is_valid()
             {
                 self.session.receive(at_ns, header.seq, header.time);
             }
-            self.arrive(now_ns, at_ns, header, marker, stored);
+            self.arrive(now_ns, at_ns, fields, stored);
         }
     }
 
@@ -473,7 +498,7 @@ impl Leg {
         for waiting in self.waiting.drain(..) {
             self.store.remove(waiting.stored);
             self.refused.count(match current {
-                Some(ssrc) if ssrc == waiting.header.ssrc => Refusal::OutOfRange,
+                Some(ssrc) if ssrc == waiting.fields.header.ssrc => Refusal::OutOfRange,
                 _ => Refusal::OtherSource,
             });
         }
@@ -500,23 +525,17 @@ impl Leg {
     }
 
     #[inline]
-    fn take(
-        &mut self,
-        now_ns: u64,
-        at_ns: u64,
-        header: RtpHeader,
-        marker: bool,
-        payload: &[u8],
-    ) -> Verdict {
-        match self.store.insert(payload) {
-            Some(stored) => self.arrive(now_ns, at_ns, header, marker, stored),
+    fn take(&mut self, now_ns: u64, at_ns: u64, fields: Fields, bytes: &[u8]) -> Verdict {
+        match self.store.insert(bytes) {
+            Some(stored) => self.arrive(now_ns, at_ns, fields, stored),
             None => self.no_room += 1,
         }
         Verdict::Media
     }
 
     #[inline]
-    fn arrive(&mut self, now_ns: u64, at_ns: u64, header: RtpHeader, marker: bool, stored: Stored) {
+    fn arrive(&mut self, now_ns: u64, at_ns: u64, fields: Fields, stored: Stored) {
+        let header = fields.header;
         let time = match header.payload_type == self.payload_type {
             true => header.time,
             false => self.time_beside(&header),
@@ -528,10 +547,12 @@ impl Leg {
                 ssrc: header.ssrc,
                 seq: header.seq,
                 time,
-                marker,
+                marker: fields.marker,
                 arrival_ns: Some(at_ns),
                 packet: Held {
                     stored,
+                    start: fields.start,
+                    end: fields.end,
                     payload_type: header.payload_type,
                     own_time: header.time,
                 },
@@ -608,9 +629,11 @@ impl Leg {
                     ..
                 } => {
                     self.given = Some(packet.stored);
+                    let whole = self.store.get(packet.stored);
                     return Some(Media::Packet(MediaPacket {
                         payload: self.payloads.get(packet.payload_type),
-                        bytes: self.store.get(packet.stored),
+                        bytes: &whole[usize::from(packet.start)..usize::from(packet.end)],
+                        whole,
                         time,
                         own_time: packet.own_time,
                         marker,
@@ -632,7 +655,10 @@ impl Leg {
                         time,
                         play_ns,
                         duration_ns,
-                        next: next.map_or(&[], |held| self.store.get(held.stored)),
+                        next: next.map_or(&[], |held| {
+                            &self.store.get(held.stored)
+                                [usize::from(held.start)..usize::from(held.end)]
+                        }),
                     });
                 }
                 Output::Resync { .. } => return Some(Media::Restart),
@@ -671,6 +697,22 @@ impl Leg {
         // RFC 3550, section 6.4.1: a report ties the timestamp of the present moment to the wall clock.
         let time = stamp.time.plus(stamp.elapsed);
         self.session.handle_rtp_sent(now_ns, time, payload_bytes, 1);
+        Some(to)
+    }
+
+    /// Counts a packet of another sender that is sent on as it is, under the sender's SSRC. Returns where to send it.
+    pub(crate) fn forward(&mut self, now_ns: u64, packet: &MediaPacket<'_>) -> Option<SocketAddr> {
+        let Some(to) = self.rtp_to() else {
+            self.no_destination += 1;
+            return None;
+        };
+        let ssrc = packet.whole.get(8..12)?.try_into().ok()?;
+        self.session.set_ssrc(Ssrc(u32::from_be_bytes(ssrc)));
+        if let Some(payload) = packet.payload {
+            self.session.set_sent_clock_rate(payload.clock_rate_hz);
+        }
+        let bytes = packet.bytes.len();
+        self.session.handle_rtp_sent(now_ns, packet.time, bytes, 1);
         Some(to)
     }
 
@@ -764,6 +806,22 @@ impl Leg {
         self.drop_waiting();
     }
 
+    /// Sends elsewhere from now on.
+    pub fn set_destination(&mut self, destination: Destination) {
+        self.destination = destination;
+    }
+
+    /// Everything held is due now, in order: the stream ends.
+    pub fn release_all(&mut self) {
+        self.jitter.release_all();
+    }
+
+    /// The current source: its address and SSRC.
+    #[must_use]
+    pub fn source(&self) -> Option<(SocketAddr, Ssrc)> {
+        self.admission.current()
+    }
+
     /// Other payload types from now on. What is held keeps the meaning of its number.
     pub fn set_payloads(&mut self, payloads: Arc<PayloadMap>) {
         self.payloads = payloads;
@@ -830,8 +888,10 @@ impl Leg {
 /// Bytes of a header without CSRC entries and extension (RFC 3550, section 5.1).
 pub const HEADER_BYTES: usize = 12;
 const VERSION: u8 = 2;
-/// 20 ms of G.711.
-const PAYLOAD_BYTES_USUAL: usize = 160;
+/// RFC 3550, section 5.1: P.
+const PADDING_BIT: u8 = 0x20;
+/// 20 ms of G.711 and a header; whole cache lines.
+const PACKET_BYTES_USUAL: usize = 192;
 /// Packets of a possible next source: as many as confirm it.
 const WAITING_MAX: usize = session::ADDRESS_PACKETS as usize;
 /// Of the session's table.

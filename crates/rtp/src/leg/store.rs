@@ -1,4 +1,4 @@
-//! Bytes of held packets: places of one size, made when they are first needed and kept.
+//! Held packets: places of one size, made when they are first needed and kept.
 
 /// A place with a payload in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

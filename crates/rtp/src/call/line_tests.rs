@@ -1,0 +1,257 @@
+use super::tests::{format, leg};
+use super::*;
+use crate::codec::Encoding;
+use crate::id::{SeqNum, Ssrc};
+use crate::leg::{AdmissionConfig, Destination, Learn, Payload, PayloadMap};
+use crate::packet::Packet;
+
+const MS: u64 = 1_000_000;
+
+fn sender() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 1], 5000))
+}
+
+fn listener() -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, 9], 7000))
+}
+
+fn next_port(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip(), address.port() + 1)
+}
+
+fn pcmu() -> Payload {
+    Payload::audio(0, format(Encoding::Pcmu, 8000, 1))
+}
+
+fn pcma() -> Payload {
+    Payload::audio(8, format(Encoding::Pcma, 8000, 1))
+}
+
+fn source(payloads: &[Payload]) -> LegConfig {
+    LegConfig {
+        mux: false,
+        admission: AdmissionConfig::default(),
+        ..leg(Side::A, payloads)
+    }
+}
+
+fn target(payloads: &[Payload]) -> Box<LegConfig> {
+    Box::new(LegConfig {
+        mux: false,
+        admission: AdmissionConfig {
+            peer: Some(listener()),
+            learn: Learn::Never,
+            ..AdmissionConfig::default()
+        },
+        destination: Destination::Fixed {
+            rtp: listener(),
+            rtcp: None,
+        },
+        ..leg(Side::B, payloads)
+    })
+}
+
+/// A line in virtual time, and all that it sent.
+struct Bed {
+    line: Line,
+    scratch: Scratch,
+    now_ns: u64,
+    sent: Vec<(Channel, SocketAddr, Vec<u8>)>,
+}
+
+impl Bed {
+    fn new(source: LegConfig, target: Target) -> Bed {
+        Bed {
+            line: Line::new(0, source, target, DirectionConfig::default()).unwrap(),
+            scratch: Scratch::default(),
+            now_ns: 0,
+            sent: Vec::new(),
+        }
+    }
+
+    fn hand_in(&mut self, channel: Channel, from: SocketAddr, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        self.line
+            .handle_datagram(now_ns, now_ns, channel, from, bytes);
+        self.poll();
+    }
+
+    fn poll(&mut self) {
+        let sent = &mut self.sent;
+        self.line
+            .poll_transmit(self.now_ns, true, &mut self.scratch, &mut |out| {
+                sent.push((out.channel, out.to, out.bytes.to_vec()));
+            });
+    }
+
+    /// Packets of 20 ms with everything that a header may have.
+    fn stream(&mut self, payload_type: u8, packets: u32) -> Vec<Vec<u8>> {
+        (0..packets)
+            .map(|number| {
+                let mut bytes = vec![0xb1, payload_type];
+                bytes.extend((number as u16).wrapping_sub(3).to_be_bytes());
+                bytes.extend((number * 160).to_be_bytes());
+                bytes.extend(0xfeed_u32.to_be_bytes());
+                bytes.extend([0, 0, 0, 7, 0xbe, 0xde, 0, 1, 0x10, 0xff, 0, 0]);
+                bytes.extend([number as u8; 160]);
+                bytes.extend([0, 0, 0, 4]);
+                self.hand_in(Channel::Rtp, sender(), &bytes);
+                self.wait_ms(20);
+                bytes
+            })
+            .collect()
+    }
+
+    fn wait_ms(&mut self, ms: u64) {
+        let until_ns = self.now_ns + ms * MS;
+        while let Some(due_ns) = self
+            .line
+            .next_timeout()
+            .filter(|due_ns| *due_ns <= until_ns)
+        {
+            self.now_ns = self.now_ns.max(due_ns);
+            self.poll();
+        }
+        self.now_ns = until_ns;
+    }
+
+    fn rtp(&self) -> Vec<&(Channel, SocketAddr, Vec<u8>)> {
+        let sent = self.sent.iter();
+        sent.filter(|(channel, ..)| *channel == Channel::Rtp)
+            .collect()
+    }
+
+    /// The reports sent to an address.
+    fn reports_to(&self, address: SocketAddr) -> Vec<&[u8]> {
+        let sent = self.sent.iter();
+        sent.filter(|(channel, to, _)| (*channel, *to) == (Channel::Rtcp, address))
+            .map(|(_, _, bytes)| &bytes[..])
+            .collect()
+    }
+}
+
+#[test]
+fn packets_that_are_not_changed_leave_as_they_came() {
+    let any = Arc::new(PayloadMap::any(8000).unwrap());
+    let mut from = source(&[pcmu()]);
+    from.payloads = any.clone();
+    let mut to = target(&[pcmu()]);
+    to.payloads = any;
+    // G.729: this crate has no codec for it.
+    for payload_type in [0, 18, 97] {
+        let mut bed = Bed::new(from.clone(), Target::Verbatim(to.clone()));
+        let said = bed.stream(payload_type, 500);
+        bed.wait_ms(60);
+        let heard: Vec<_> = bed
+            .rtp()
+            .into_iter()
+            .map(|(_, to, bytes)| (*to, bytes.clone()))
+            .collect();
+        let said: Vec<_> = said.into_iter().map(|bytes| (listener(), bytes)).collect();
+        assert_eq!(heard, said, "{payload_type}");
+        // The listener's reports are about the sender's SSRC, and bear it; the sender gets reports of ours.
+        let to_listener = bed.reports_to(next_port(listener()));
+        assert!(
+            to_listener
+                .iter()
+                .any(|report| report[1] == 200 && report[4..8] == 0xfeed_u32.to_be_bytes())
+        );
+        let to_sender = bed.reports_to(next_port(sender()));
+        assert!(!to_sender.is_empty());
+        assert!(
+            to_sender
+                .iter()
+                .all(|report| report[4..8] == 0xa000_u32.to_be_bytes())
+        );
+    }
+}
+
+#[test]
+fn converted_packets_go_to_the_listener_and_reports_to_both() {
+    let mut bed = Bed::new(source(&[pcmu()]), Target::Other(target(&[pcma()])));
+    bed.stream(0, 1000);
+    bed.wait_ms(60);
+    assert_eq!(bed.rtp().len(), 1000);
+    for (index, (_, to, bytes)) in bed.rtp().into_iter().enumerate() {
+        let packet = Packet::parse(bytes).unwrap();
+        assert_eq!(
+            (*to, packet.ssrc(), packet.payload_type().0),
+            (listener(), Ssrc(0xa001), 8)
+        );
+        assert_eq!(packet.seq(), SeqNum(65_500).plus(index as u16));
+    }
+    // RFC 3550, section 6.4: to the listener what was sent, to the sender what was received.
+    let to_listener = bed.reports_to(next_port(listener()));
+    let to_sender = bed.reports_to(next_port(sender()));
+    assert!(to_listener.len() >= 2 && to_sender.len() >= 2);
+    assert!(to_listener.iter().any(|report| report[1] == 200));
+    assert!(
+        to_sender
+            .iter()
+            .any(|report| report[1] == 201 && report[8..12] == 0xfeed_u32.to_be_bytes())
+    );
+    assert!(
+        to_listener
+            .iter()
+            .all(|report| report[4..8] == 0xa001_u32.to_be_bytes())
+    );
+}
+
+#[test]
+fn reports_of_each_party_reach_its_own_leg() {
+    let mut bed = Bed::new(source(&[pcmu()]), Target::Other(target(&[pcma()])));
+    bed.stream(0, 10);
+    let report = |ssrc: u32| {
+        let mut bytes = vec![0x80, 201, 0, 1];
+        bytes.extend(ssrc.to_be_bytes());
+        bytes
+    };
+    bed.hand_in(Channel::Rtcp, next_port(sender()), &report(0xfeed));
+    bed.hand_in(Channel::Rtcp, next_port(listener()), &report(0xbeef));
+    bed.hand_in(
+        Channel::Rtcp,
+        SocketAddr::from(([203, 0, 113, 5], 9)),
+        &report(0xdead),
+    );
+    let stats = bed.line.stats();
+    assert_eq!(stats.source.session.rtcp_received, 1);
+    assert_eq!(stats.target.unwrap().session.rtcp_received, 1);
+    assert_eq!(stats.source.refused.strangers, 1);
+}
+
+#[test]
+fn to_the_sender_itself_everything_has_one_ssrc() {
+    let mut bed = Bed::new(source(&[pcmu()]), Target::Same);
+    bed.stream(0, 1000);
+    bed.wait_ms(60);
+    assert_eq!(bed.rtp().len(), 1000);
+    for (channel, to, bytes) in &bed.sent {
+        let at = if *channel == Channel::Rtp { 8 } else { 4 };
+        assert_eq!(bytes[at..at + 4], 0xa000_u32.to_be_bytes());
+        let to_whom = if *channel == Channel::Rtp {
+            sender()
+        } else {
+            next_port(sender())
+        };
+        assert_eq!(*to, to_whom);
+    }
+}
+
+#[test]
+fn a_line_to_nobody_only_listens() {
+    let mut bed = Bed::new(source(&[pcmu()]), Target::Nobody);
+    bed.line.tap(true);
+    let mut pcm = Vec::new();
+    for _ in 0..10 {
+        bed.stream(0, 5);
+    }
+    assert_eq!(
+        bed.line.take_tapped(&mut pcm),
+        Some(format(Encoding::Pcmu, 8000, 1))
+    );
+    assert!(
+        bed.rtp().is_empty() && pcm.len() >= 5 * 160,
+        "{}",
+        pcm.len()
+    );
+}
