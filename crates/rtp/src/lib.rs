@@ -2,6 +2,7 @@
 //!
 //! - [`id`]: sequence numbers, timestamps and their arithmetic.
 //! - [`packet`]: the header of a received packet.
+//! - [`tone`]: keys and call progress in the audio.
 //! - [`payload`]: the static payload types.
 //! - [`jitter`]: the jitter buffer.
 //! - [`codec`]: PCMU, PCMA, G.722, L16, L24 and Opus, with concealment.
@@ -39,3 +40,4 @@ pub mod reception;
 pub mod recode;
 mod rng;
 pub mod session;
+pub mod tone;
