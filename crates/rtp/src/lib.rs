@@ -6,6 +6,7 @@
 //! - [`payload`]: the static payload types.
 //! - [`jitter`]: the jitter buffer.
 //! - [`codec`]: PCMU, PCMA, G.722, L16, L24 and Opus, with concealment.
+//! - [`comfort`]: comfort noise.
 //! - [`conceal`]: packet-loss concealment.
 //! - [`convert`]: sample rates and channels.
 //! - [`reception`]: loss, jitter and validity of one source.
@@ -21,6 +22,7 @@
 #![warn(clippy::unwrap_used)]
 
 pub mod codec;
+pub mod comfort;
 pub mod conceal;
 pub mod convert;
 pub mod demux;
