@@ -2,10 +2,12 @@
 //!
 //! - [`id`]: sequence numbers, timestamps and their arithmetic.
 //! - [`packet`]: the header of a received packet.
+//! - [`tone`]: keys and call progress in the audio.
 //! - [`payload`]: the static payload types.
 //! - [`jitter`]: the jitter buffer.
 //! - [`call`]: two legs joined.
 //! - [`codec`]: PCMU, PCMA, G.722, L16, L24 and Opus, with concealment.
+//! - [`comfort`]: comfort noise.
 //! - [`conceal`]: packet-loss concealment.
 //! - [`convert`]: sample rates and channels.
 //! - [`reception`]: loss, jitter and validity of one source.
@@ -23,6 +25,7 @@
 
 pub mod call;
 pub mod codec;
+pub mod comfort;
 pub mod conceal;
 pub mod convert;
 pub mod demux;
@@ -43,3 +46,4 @@ pub mod reception;
 pub mod recode;
 mod rng;
 pub mod session;
+pub mod tone;
