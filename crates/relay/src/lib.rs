@@ -58,6 +58,8 @@ mod call;
 mod engine;
 mod id;
 mod io;
+mod line;
+mod loudness;
 mod media;
 mod orders;
 mod plane;
@@ -71,6 +73,8 @@ pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};
 pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
+pub use self::line::{LineEvent, LineEventHandler, MediaLine, MediaLineStats};
+pub use self::loudness::Loudness;
 pub use self::media::{EventHandler, MediaCall};
 pub use self::orders::CallState;
 pub use self::ports::{

@@ -187,6 +187,19 @@ impl Udp {
         Ok(())
     }
 
+    /// Joins the group that it is bound to, if that is one.
+    pub(crate) fn join(&self) -> Result<(), SocketError> {
+        let joined = match self.local.ip() {
+            IpAddr::V4(group) if group.is_multicast() => self
+                .socket
+                .join_multicast_v4(&group, &std::net::Ipv4Addr::UNSPECIFIED),
+            IpAddr::V6(group) if group.is_multicast() => self.socket.join_multicast_v6(&group, 0),
+            _ => Ok(()),
+        };
+        let address = self.local;
+        joined.map_err(|source| SocketError::Open { address, source })
+    }
+
     /// The socket without its address, for places where memory is dear.
     pub(crate) fn into_socket(self) -> Socket {
         self.socket

@@ -110,7 +110,11 @@ pub const RULES: &[Rule] = &[
     // Layer 2 as well: the operating system's sockets, without GStreamer.
     Rule {
         package: "threadbare-relay",
-        internal: &["threadbare-rtp", "threadbare-runtime"],
+        internal: &[
+            "threadbare-loudness",
+            "threadbare-rtp",
+            "threadbare-runtime",
+        ],
         external: External::Only(&["flume", "nix", "slab", "socket2", "thiserror", "tracing"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },

@@ -65,7 +65,7 @@ struct Port {
 pub(crate) enum Rest {
     /// Of [`Pairs`]: back into this, with the sockets' addresses.
     Own {
-        lease: crate::ports::NumberLease,
+        lease: Option<crate::ports::NumberLease>,
         rtp: SocketAddr,
         rtcp: Option<SocketAddr>,
     },

@@ -81,10 +81,28 @@ pub(crate) struct OwnPorts {
     pub(crate) rtp: Udp,
     /// `None`: RTCP comes with the RTP.
     pub(crate) rtcp: Option<Udp>,
-    pub(crate) lease: NumberLease,
+    /// `None`: the ports were named.
+    pub(crate) lease: Option<NumberLease>,
 }
 
 impl LegPorts {
+    /// Opens ports that were named: RTP at `rtp`, RTCP at `rtcp`; without it, there is none, or it comes with the RTP. A multicast
+    /// address is joined.
+    ///
+    /// # Errors
+    /// An address is in use, or the machine does not have it, or descriptors have run out.
+    pub fn open(rtp: SocketAddr, rtcp: Option<SocketAddr>) -> Result<LegPorts, SocketError> {
+        let own = OwnPorts {
+            rtp: Udp::bind(rtp, None)?,
+            rtcp: rtcp.map(|rtcp| Udp::bind(rtcp, None)).transpose()?,
+            lease: None,
+        };
+        for udp in std::iter::once(&own.rtp).chain(&own.rtcp) {
+            udp.join()?;
+        }
+        Ok(LegPorts(LegKind::Own(own)))
+    }
+
     /// The address of the RTP port.
     #[must_use]
     pub fn rtp_address(&self) -> SocketAddr {

@@ -111,6 +111,7 @@ impl PortRange {
                         range: range.clone(),
                         number,
                     };
+                    let lease = Some(lease);
                     let own = OwnPorts { rtp, rtcp, lease };
                     return Ok(LegPorts(LegKind::Own(own)));
                 }

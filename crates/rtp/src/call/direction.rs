@@ -814,6 +814,10 @@ impl Direction {
         Some(format)
     }
 
+    pub(super) fn tapped(&self) -> usize {
+        self.tap.as_ref().map_or(0, |tap| tap.pcm.len())
+    }
+
     pub(super) fn poll_key(&mut self) -> Option<KeyEvent> {
         self.key_events.pop_front()
     }

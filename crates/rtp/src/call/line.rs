@@ -8,7 +8,7 @@ use super::out::{Out, Scratch};
 use super::{CallError, Channel, DirectionConfig, Filter, RTCP_BYTES_MAX, Side};
 use crate::codec::Format;
 use crate::id::Ssrc;
-use crate::leg::{Destination, Leg, LegConfig, LegEvent, LegStats, Media, MediaPacket};
+use crate::leg::{Destination, Leg, LegConfig, LegEvent, LegStats, Media, MediaPacket, Verdict};
 use crate::packet::is_rtcp;
 
 /// Where a [`Line`] sends.
@@ -109,10 +109,9 @@ impl Line {
         channel: Channel,
         from: SocketAddr,
         bytes: &[u8],
-    ) {
+    ) -> Verdict {
         if channel == Channel::Rtp && !is_rtcp(bytes) {
-            self.source.handle_datagram(now_ns, at_ns, from, bytes);
-            return;
+            return self.source.handle_datagram(now_ns, at_ns, from, bytes);
         }
         let is_targets = self.is_from_target(from, bytes);
         let leg = match &mut self.target {
@@ -122,7 +121,7 @@ impl Line {
         match channel {
             Channel::Rtp => leg.handle_datagram(now_ns, at_ns, from, bytes),
             Channel::Rtcp => leg.handle_rtcp(at_ns, from, bytes),
-        };
+        }
     }
 
     /// Whose reports these are: both parties' come to one port. The sender's SSRC tells, or where they come from.
@@ -266,6 +265,12 @@ impl Line {
     /// What was tapped since the last call: see [`Call::take_tapped`](super::Call::take_tapped).
     pub fn take_tapped(&mut self, samples: &mut Vec<f32>) -> Option<Format> {
         self.direction.take_tapped(samples)
+    }
+
+    /// Samples that wait in the tap.
+    #[must_use]
+    pub fn tapped(&self) -> usize {
+        self.direction.tapped()
     }
 
     /// Everything held goes out now: poll once more.

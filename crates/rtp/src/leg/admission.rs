@@ -260,6 +260,11 @@ impl Admission {
         Some((current.address, current.ssrc))
     }
 
+    /// When it was heard last, ns.
+    pub(super) fn heard_ns(&self) -> Option<u64> {
+        self.current.map(|current| current.heard_ns)
+    }
+
     pub(super) fn config(&self) -> &AdmissionConfig {
         &self.config
     }

@@ -195,6 +195,8 @@ pub struct LegStats {
     pub packets: u64,
     /// Their bytes, headers included.
     pub bytes: u64,
+    /// When the last one arrived, ns.
+    pub heard_ns: Option<u64>,
     /// Datagrams that did not belong.
     pub refused: Refusals,
     /// Packets for which the leg had no room.
@@ -851,6 +853,7 @@ impl Leg {
         LegStats {
             packets: self.packets,
             bytes: self.bytes,
+            heard_ns: self.admission.heard_ns(),
             refused: self.refused,
             no_room: self.no_room,
             no_destination: self.no_destination,

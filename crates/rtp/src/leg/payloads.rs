@@ -127,6 +127,29 @@ impl PayloadMap {
         }
     }
 
+    /// As [`new`](Self::new), for a side that is only sent to: several formats may have one number, as one of them is sent.
+    ///
+    /// # Errors
+    /// See [`PayloadMapError`].
+    pub fn to_send(entries: &[Payload]) -> Result<PayloadMap, PayloadMapError> {
+        let mut once: Vec<Payload> = Vec::new();
+        for entry in entries {
+            if !once
+                .iter()
+                .any(|known| known.payload_type == entry.payload_type)
+            {
+                once.push(*entry);
+            }
+        }
+        let mut map = PayloadMap::new(&once)?;
+        map.entries = entries.into();
+        map.places = [0; 128];
+        for (place, entry) in entries.iter().enumerate() {
+            map.places[usize::from(entry.payload_type.0)] = place as u8 + 1;
+        }
+        Ok(map)
+    }
+
     /// All payload types, for packets that are only passed on: the static ones with their clock rates (RFC 3551, section 6), the
     /// others with this one. Where this crate has the codec of a static one, it can be listened to.
     ///

@@ -1,0 +1,231 @@
+//! Lines on the engine: [`threadbare_rtp::call::Line`].
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use threadbare_loudness::NormalizeError;
+use threadbare_rtp::call::{Channel, KeyEvent, Line, LineDatagram, LineStats, Scratch};
+use threadbare_rtp::id::PayloadType;
+use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
+use threadbare_runtime::prefetch;
+
+use crate::call::{Datagram, Outbox, Refused};
+use crate::id::{PortId, PortKind};
+use crate::loudness::{LineMeter, Loudness, LoudnessTarget};
+use crate::sync::lock;
+
+/// What the owner of a line should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LineEvent {
+    /// Of the party that sends.
+    Leg(LegEvent),
+    /// A key of the party that sends.
+    Key(KeyEvent),
+    /// Packets of this payload type are dropped: it was not agreed on. Told once.
+    PayloadType(PayloadType),
+}
+
+/// Takes a line's events, on the shard's thread: it must not block.
+pub type LineEventHandler = Box<dyn FnMut(LineEvent) + Send>;
+
+/// A one-way stream. Leg 0 of its ports is the line's.
+pub struct MediaLine {
+    line: Line,
+    meter: Metering,
+    on_event: Option<LineEventHandler>,
+    has_told_payload_type: bool,
+    /// What did not fit the last turn.
+    unsent: VecDeque<(PortId, SocketAddr, Box<[u8]>)>,
+}
+
+enum Metering {
+    Off,
+    /// Of what comes in.
+    Incoming(Box<LineMeter>),
+    /// Of what a loudness target makes of it.
+    Target(Arc<Mutex<LineMeter>>),
+}
+
+/// Counters, gauges and readings of a line.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MediaLineStats {
+    /// Its packets.
+    pub line: LineStats,
+    /// Its loudness; `None`: not measured, or nothing was heard yet.
+    pub loudness: Option<Loudness>,
+}
+
+impl MediaLine {
+    /// Carries a line in slices of this length: [`Settings::threads`](crate::Settings::threads).
+    #[must_use]
+    pub fn new(mut line: Line, slice: Duration) -> MediaLine {
+        line.set_ahead_ns(slice.as_nanos() as u64 / 2);
+        MediaLine {
+            line,
+            meter: Metering::Off,
+            on_event: None,
+            has_told_payload_type: false,
+            unsent: VecDeque::new(),
+        }
+    }
+
+    /// Measures what comes in.
+    #[must_use]
+    pub fn metered(mut self) -> MediaLine {
+        self.line.tap(true);
+        self.meter = Metering::Incoming(Box::default());
+        self
+    }
+
+    /// Brings the audio to this loudness, 3 s later, and measures the result.
+    ///
+    /// # Errors
+    /// The target is out of range.
+    pub fn with_loudness_target(mut self, target_lufs: f64) -> Result<MediaLine, NormalizeError> {
+        let meter = Arc::new(Mutex::default());
+        let target = LoudnessTarget::new(target_lufs, meter.clone())?;
+        self.line.tap(false);
+        self.line.set_filter(Box::new(target));
+        self.meter = Metering::Target(meter);
+        Ok(self)
+    }
+
+    /// Gives the line's events to `handler`. Without one, they are dropped.
+    #[must_use]
+    pub fn on_event(mut self, handler: impl FnMut(LineEvent) + Send + 'static) -> MediaLine {
+        self.on_event = Some(Box::new(handler));
+        self
+    }
+
+    /// The line, to be commanded.
+    pub fn line_mut(&mut self) -> &mut Line {
+        &mut self.line
+    }
+
+    /// Counters, gauges and readings; what is being gathered is measured first.
+    pub fn stats(&mut self) -> MediaLineStats {
+        self.measure(1);
+        MediaLineStats {
+            line: self.line.stats(),
+            loudness: match &self.meter {
+                Metering::Off => None,
+                Metering::Incoming(meter) => meter.readings(),
+                Metering::Target(meter) => lock(meter).readings(),
+            },
+        }
+    }
+
+    /// Measures what was tapped, once it is this much. A meter has left the cache by the next packet, so it is given several
+    /// packets at a time.
+    fn measure(&mut self, samples_min: usize) {
+        if self.line.tapped() < samples_min {
+            return;
+        }
+        let Metering::Incoming(meter) = &mut self.meter else {
+            return;
+        };
+        TAPPED.with_borrow_mut(|pcm| {
+            pcm.clear();
+            if let Some(format) = self.line.take_tapped(pcm) {
+                meter.add(format, pcm);
+            }
+        });
+    }
+
+    fn tell(&mut self, event: LineEvent) {
+        if let Some(handler) = &mut self.on_event {
+            handler(event);
+        }
+    }
+
+    fn tell_events(&mut self) {
+        while let Some(event) = self.line.poll_event() {
+            self.tell(LineEvent::Leg(event));
+        }
+        while let Some(key) = self.line.poll_key() {
+            self.tell(LineEvent::Key(key));
+        }
+    }
+
+    /// Stages what did not fit before. `false`: it still does not.
+    fn send_unsent(&mut self, out: &mut dyn Outbox) -> bool {
+        while let Some((port, to, bytes)) = self.unsent.front() {
+            if out.stage(*port, *to, bytes) == Err(Refused::Full) {
+                return false;
+            }
+            self.unsent.pop_front();
+        }
+        true
+    }
+}
+
+impl crate::Call for MediaLine {
+    #[inline]
+    fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
+        let channel = match datagram.port.kind {
+            PortKind::Rtp => Channel::Rtp,
+            PortKind::Rtcp => Channel::Rtcp,
+        };
+        let (at_ns, from) = (datagram.received_ns, datagram.from);
+        let verdict = self
+            .line
+            .handle_datagram(now_ns, at_ns, channel, from, datagram.bytes);
+        if let Verdict::Refused(Refusal::PayloadType(payload_type)) = verdict
+            && !std::mem::replace(&mut self.has_told_payload_type, true)
+        {
+            self.tell(LineEvent::PayloadType(payload_type));
+        }
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
+        if !self.send_unsent(out) {
+            return;
+        }
+        let unsent = &mut self.unsent;
+        let mut send = |datagram: LineDatagram<'_>| {
+            let port = match datagram.channel {
+                Channel::Rtp => PortId::rtp(0),
+                Channel::Rtcp => PortId::rtcp(0),
+            };
+            let is_full = !unsent.is_empty()
+                || out.stage(port, datagram.to, datagram.bytes) == Err(Refused::Full);
+            // A turn's worth at most: a line makes no more than it gets, but for a bounded tail.
+            if is_full && unsent.len() < UNSENT_MAX {
+                unsent.push_back((port, datagram.to, datagram.bytes.into()));
+            }
+        };
+        SCRATCH.with_borrow_mut(|scratch| {
+            self.line.poll_transmit(now_ns, true, scratch, &mut send);
+        });
+        self.measure(BATCH_SAMPLES);
+        self.tell_events();
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        self.line.next_timeout()
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        for address in self.line.next_addresses() {
+            prefetch(address as *const u8, PACKET_LINES);
+        }
+    }
+}
+
+thread_local! {
+    /// For all lines of a shard.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+    static TAPPED: RefCell<Vec<f32>> = RefCell::default();
+}
+
+/// Datagrams that wait for the next turn.
+const UNSENT_MAX: usize = 256;
+/// Cache lines of 20 ms of G.711.
+const PACKET_LINES: usize = 3;
+/// 200 ms at 8 kHz.
+const BATCH_SAMPLES: usize = 1_600;

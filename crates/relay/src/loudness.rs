@@ -1,0 +1,131 @@
+//! Loudness of what a line carries: measured, or brought to a target.
+
+use std::sync::{Arc, Mutex};
+
+use threadbare_loudness::{
+    BuildError, Channel, Meter, Mode, NormalizeError, Normalizer, NormalizerSettings, Resolution,
+};
+use threadbare_rtp::call::Filter;
+use threadbare_rtp::codec::Format;
+
+use crate::sync::lock;
+
+/// Readings of EBU R128. Minus infinity for silence.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Loudness {
+    /// Of the last 400 ms, LUFS.
+    pub momentary_lufs: f64,
+    /// Of the last 3 s, LUFS.
+    pub short_term_lufs: f64,
+    /// Since the beginning, LUFS.
+    pub integrated_lufs: f64,
+    /// Since the beginning, LU.
+    pub range_lu: f64,
+    /// Of the loudest channel, since the beginning, dBTP.
+    pub true_peak_dbtp: f64,
+}
+
+/// A meter for whatever format comes; another format begins anew.
+#[derive(Debug, Default)]
+pub(crate) struct LineMeter(Option<Meter>);
+
+impl LineMeter {
+    pub(crate) fn add(&mut self, format: Format, pcm: &[f32]) {
+        if self.fit(format).is_ok()
+            && let Some(meter) = &mut self.0
+        {
+            // Whole frames: a decoder's.
+            let _ = meter.add_interleaved(pcm);
+        }
+    }
+
+    fn fit(&mut self, format: Format) -> Result<(), BuildError> {
+        let (rate_hz, channels) = (format.sample_rate_hz, usize::from(format.channels));
+        let fits = |meter: &Meter| meter.rate_hz() == rate_hz && meter.channels() == channels;
+        if !self.0.as_ref().is_some_and(fits) {
+            let everything = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK | Mode::HISTOGRAM;
+            let meter = Meter::builder(rate_hz, channels)
+                .mode(everything)
+                .resolution(Resolution::Block)
+                .build()?;
+            self.0 = Some(meter);
+        }
+        Ok(())
+    }
+
+    /// `None`: nothing was heard yet.
+    pub(crate) fn readings(&self) -> Option<Loudness> {
+        let meter = self.0.as_ref()?;
+        let peaks = (0..meter.channels()).filter_map(|channel| meter.true_peak(channel).ok());
+        Some(Loudness {
+            momentary_lufs: meter.momentary(),
+            short_term_lufs: meter.short_term().ok()?,
+            integrated_lufs: meter.integrated().ok()?,
+            range_lu: meter.range().ok()?.lu,
+            true_peak_dbtp: 20.0 * peaks.fold(0.0, f64::max).log10(),
+        })
+    }
+}
+
+/// Brings a line to a loudness, 3 s later, and measures what comes of it.
+#[derive(Debug)]
+pub(crate) struct LoudnessTarget {
+    settings: NormalizerSettings,
+    normalizer: Option<Normalizer>,
+    meter: Arc<Mutex<LineMeter>>,
+}
+
+impl LoudnessTarget {
+    /// Refuses a target that no format could have.
+    pub(crate) fn new(
+        target_lufs: f64,
+        meter: Arc<Mutex<LineMeter>>,
+    ) -> Result<LoudnessTarget, NormalizeError> {
+        let settings = NormalizerSettings {
+            loudness_target_lufs: target_lufs,
+            ..NormalizerSettings::default()
+        };
+        Normalizer::new(8000, &Channel::default_layout(1), settings)?;
+        Ok(LoudnessTarget {
+            settings,
+            normalizer: None,
+            meter,
+        })
+    }
+
+    fn fit(&mut self, format: Format) -> Option<&mut Normalizer> {
+        let (rate_hz, channels) = (format.sample_rate_hz, usize::from(format.channels));
+        let fits = |one: &Normalizer| one.rate_hz() == rate_hz && one.channels() == channels;
+        if !self.normalizer.as_ref().is_some_and(fits) {
+            let layout = Channel::default_layout(channels);
+            self.normalizer = Normalizer::new(rate_hz, &layout, self.settings).ok();
+        }
+        self.normalizer.as_mut()
+    }
+}
+
+impl Filter for LoudnessTarget {
+    fn process(&mut self, format: Format, pcm: &mut Vec<f32>) {
+        let channels = usize::from(format.channels);
+        let Some(normalizer) = self.fit(format) else {
+            return;
+        };
+        let mut done = Vec::with_capacity(pcm.len());
+        let mut rest = &pcm[..];
+        while !rest.is_empty() {
+            let Ok(taken) = normalizer.add_interleaved(rest) else {
+                break;
+            };
+            rest = &rest[taken * channels..];
+            let start = done.len();
+            done.resize(start + normalizer.ready() as usize * channels, 0.0);
+            let frames = normalizer.take_interleaved(&mut done[start..]).unwrap_or(0);
+            done.truncate(start + frames * channels);
+            if taken == 0 && frames == 0 {
+                break; // There is room after what is ready was taken, so this does not happen.
+            }
+        }
+        *pcm = done;
+        lock(&self.meter).add(format, pcm);
+    }
+}
