@@ -228,7 +228,7 @@ impl Direction {
     fn choose(&mut self, payload: &Payload, out: &mut Out<'_>) {
         self.flush(out);
         self.routed = Some(payload.payload_type);
-        let payloads = out.leg.payloads().clone();
+        let payloads = out.leg.takes().clone();
         self.route = self
             .find_route(payload, &payloads)
             .unwrap_or(Route::Nowhere);
@@ -525,10 +525,10 @@ impl Direction {
             return;
         }
         self.flush(out);
-        let audio = *out.leg.payloads().audio();
+        let audio = *out.leg.takes().audio();
         let Some(to) = out
             .leg
-            .payloads()
+            .takes()
             .telephone_event(audio.clock_rate_hz)
             .copied()
         else {
@@ -609,7 +609,7 @@ impl Direction {
         self.is_after_pause = true;
         let to_hz = self.routed_rate(out).unwrap_or(payload.clock_rate_hz);
         let from_hz = self.incoming_rate(out).unwrap_or(payload.clock_rate_hz);
-        let Some(to) = out.leg.payloads().comfort_noise(to_hz).copied() else {
+        let Some(to) = out.leg.takes().comfort_noise(to_hz).copied() else {
             self.stats.dropped += 1;
             return;
         };
@@ -624,7 +624,7 @@ impl Direction {
         match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
             Route::Anew(_) => self.voice.as_ref().map(|voice| voice.payload.clock_rate_hz),
-            Route::Nowhere => Some(out.leg.payloads().audio().clock_rate_hz),
+            Route::Nowhere => Some(out.leg.takes().audio().clock_rate_hz),
         }
     }
 

@@ -74,9 +74,7 @@ impl Line {
             Target::Other(other) | Target::Verbatim(other) => Some(*other),
             Target::Same | Target::Nobody => None,
         };
-        let payloads = other
-            .as_ref()
-            .map_or(&source.payloads, |other| &other.payloads);
+        let payloads = other.as_ref().unwrap_or(&source).takes();
         let mut direction = Direction::new(direction, payloads)?;
         if !is_heard || is_verbatim {
             direction.set_mode(super::Mode::Hold);

@@ -132,7 +132,7 @@ impl Bed {
 
 #[test]
 fn packets_that_are_not_changed_leave_as_they_came() {
-    let any = Arc::new(PayloadMap::any(8000).unwrap());
+    let any = Arc::new(PayloadMap::any(Some(8000)).unwrap());
     let mut from = source(&[pcmu()]);
     from.payloads = any.clone();
     let mut to = target(&[pcmu()]);

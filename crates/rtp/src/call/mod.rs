@@ -205,8 +205,8 @@ impl Call {
         let [a, b] = config.legs;
         let [to_b, to_a] = config.directions;
         let directions = [
-            Direction::new(to_b, &b.payloads)?,
-            Direction::new(to_a, &a.payloads)?,
+            Direction::new(to_b, b.takes())?,
+            Direction::new(to_a, a.takes())?,
         ];
         Ok(Call {
             legs: [Leg::new(now_ns, a)?, Leg::new(now_ns, b)?],
@@ -346,7 +346,7 @@ impl Call {
     /// # Errors
     /// The clip's rate or channels are not supported, or this party takes no audio that can be made.
     pub fn play(&mut self, now_ns: u64, to: Side, clip: Clip) -> Result<(), PlayError> {
-        let payloads = self.legs[to as usize].payloads().clone();
+        let payloads = self.legs[to as usize].takes().clone();
         self.directions[to.other() as usize].begin_play(now_ns, clip, &payloads)
     }
 

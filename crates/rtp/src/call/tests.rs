@@ -51,6 +51,7 @@ pub(super) fn leg(side: Side, payloads: &[Payload]) -> LegConfig {
         seed: 7 + side as u64,
         ntp_at_zero: NtpTime(0),
         payloads: Arc::new(PayloadMap::new(payloads).unwrap()),
+        takes: None,
         jitter: jitter::Config {
             release: Release::InOrder,
             ..jitter::Config::new(8000, 60 * MS)

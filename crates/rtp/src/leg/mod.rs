@@ -50,8 +50,10 @@ pub struct LegConfig {
     pub seed: u64,
     /// The wall clock at time 0 of the monotonic clock, the same for all legs with that canonical name.
     pub ntp_at_zero: NtpTime,
-    /// What the payload types mean, in both directions.
+    /// What the peer sends.
     pub payloads: Arc<PayloadMap>,
+    /// What the peer takes, the preferred audio first; `None`: what it sends.
+    pub takes: Option<Arc<PayloadMap>>,
     /// Order and delay of received packets. The clock rate is that of the payload types.
     pub jitter: jitter::Config,
     /// Who may send.
@@ -64,6 +66,14 @@ pub struct LegConfig {
     pub bandwidth_bps: u64,
     /// Rules for feedback.
     pub profile: session::Profile,
+}
+
+impl LegConfig {
+    /// What the peer takes.
+    #[must_use]
+    pub fn takes(&self) -> &Arc<PayloadMap> {
+        self.takes.as_ref().unwrap_or(&self.payloads)
+    }
 }
 
 /// Where a leg sends.
@@ -271,6 +281,7 @@ pub struct Leg {
     /// Of a possible next source.
     waiting: Vec<Waiting>,
     payloads: Arc<PayloadMap>,
+    takes: Arc<PayloadMap>,
     /// Of the audio received last.
     clock_rate_hz: u32,
     audio_time: RtpTime,
@@ -321,6 +332,7 @@ impl Leg {
             clock_rate_hz: audio.clock_rate_hz,
             audio_time: RtpTime(0),
             payload_type: audio.payload_type,
+            takes: config.takes.unwrap_or_else(|| config.payloads.clone()),
             payloads: config.payloads,
             mux: config.mux,
             is_silent: config.bandwidth_bps == 0,
@@ -824,15 +836,15 @@ impl Leg {
         self.admission.current()
     }
 
-    /// Other payload types from now on. What is held keeps the meaning of its number.
-    pub fn set_payloads(&mut self, payloads: Arc<PayloadMap>) {
-        self.payloads = payloads;
+    /// The peer sends and takes other payload types from now on. What is held keeps the meaning of its number.
+    pub fn set_payloads(&mut self, sends: Arc<PayloadMap>, takes: Arc<PayloadMap>) {
+        (self.payloads, self.takes) = (sends, takes);
     }
 
-    /// What the payload types mean.
+    /// What the peer takes.
     #[must_use]
-    pub fn payloads(&self) -> &Arc<PayloadMap> {
-        &self.payloads
+    pub fn takes(&self) -> &Arc<PayloadMap> {
+        &self.takes
     }
 
     /// Our SSRC.

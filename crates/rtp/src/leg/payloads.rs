@@ -151,25 +151,25 @@ impl PayloadMap {
     }
 
     /// All payload types, for packets that are only passed on: the static ones with their clock rates (RFC 3551, section 6), the
-    /// others with this one. Where this crate has the codec of a static one, it can be listened to.
+    /// others with this one, or not at all. Where this crate has the codec of a static one, it can be listened to.
     ///
     /// # Errors
     /// A clock rate out of range.
-    pub fn any(clock_rate_hz: u32) -> Result<PayloadMap, PayloadMapError> {
+    pub fn any(clock_rate_hz: Option<u32>) -> Result<PayloadMap, PayloadMapError> {
         let numbers = (0..128).filter(|number| !RTCP_NUMBERS.contains(number));
         let entries: Vec<Payload> = numbers
-            .map(|number| {
+            .filter_map(|number| {
                 let payload_type = PayloadType(number);
                 let fixed = static_payload(payload_type);
                 let carries = match Format::of_static(payload_type) {
                     Some(format) => Carries::Audio(format),
                     None => Carries::Opaque(fixed.map_or("", |fixed| fixed.encoding_name)),
                 };
-                Payload {
+                Some(Payload {
                     payload_type,
                     carries,
-                    clock_rate_hz: fixed.map_or(clock_rate_hz, |fixed| fixed.clock_rate_hz),
-                }
+                    clock_rate_hz: fixed.map(|fixed| fixed.clock_rate_hz).or(clock_rate_hz)?,
+                })
             })
             .collect();
         PayloadMap::new(&entries)

@@ -31,6 +31,7 @@ fn config(payloads: &[Payload]) -> LegConfig {
         seed: 7,
         ntp_at_zero: NtpTime(0),
         payloads: Arc::new(PayloadMap::new(payloads).unwrap()),
+        takes: None,
         jitter: jitter::Config {
             release: Release::InOrder,
             ..jitter::Config::new(8000, 60 * MS)
