@@ -1,4 +1,4 @@
-//! Opus: levels, settings, redundancy, packet times; and ffmpeg, which decodes Opus without libopus.
+//! Opus: levels, packet times, redundancy, settings.
 
 use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Purpose};
 
