@@ -3,10 +3,12 @@
 //!
 //! Each function panics where an invariant does not hold.
 
+mod codec;
 mod jitter;
 mod packet;
 mod session;
 
+pub use codec::codec;
 pub use jitter::{Watched, jitter};
 pub use packet::packet;
 pub use session::{rtcp, session};

@@ -1,10 +1,13 @@
-//! Codecs that are under way allocate nothing: not per packet, not per loss.
+//! Codecs, tones and noise that are under way allocate nothing: not per packet, not per loss.
 
 #[path = "../../../tests/counting.rs"]
 mod counting;
 
 use counting::allocations;
 use threadbare_rtp::codec::{Decoder, Encoder, EncoderSettings, Encoding, Format};
+use threadbare_rtp::comfort::{ComfortAnalyser, ComfortGenerator, ComfortNoise};
+use threadbare_rtp::dtmf::Key;
+use threadbare_rtp::tone::{DtmfDetector, Tone, ToneGenerator};
 
 #[test]
 fn each_codec_under_way_allocates_nothing() {
@@ -45,4 +48,38 @@ fn each_codec_under_way_allocates_nothing() {
         assert!(before > 0, "allocations are counted");
         assert_eq!(allocations() - before, 0, "{format}");
     }
+}
+
+#[test]
+fn tones_and_noise_under_way_allocate_nothing() {
+    let mut generator = ToneGenerator::new(8_000).expect("a rate");
+    let mut detector = DtmfDetector::new(8_000).expect("a rate");
+    let mut noise = ComfortGenerator::new(ComfortNoise::white(50), 1);
+    let mut analyser = ComfortAnalyser::new(8_000, 10);
+    let (mut audio, mut events, mut payload) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut before, mut count) = (0, 0);
+    for number in 0..400_u32 {
+        audio.clear();
+        events.clear();
+        payload.clear();
+        if number % 10 == 0 {
+            let key = Key::new((number / 10 % 16) as u8).expect("0 to 15");
+            generator.start(Tone::key(key, 10, 100));
+        }
+        generator.generate(160, &mut audio);
+        detector.feed(&audio, &mut events);
+        count += events.len();
+        audio.clear();
+        noise.generate(160, &mut audio);
+        analyser.feed(&audio);
+        let found = analyser.noise();
+        found.write(&mut payload);
+        noise.set(ComfortNoise::parse(&payload).expect("a payload"));
+        if number == 100 {
+            before = allocations();
+        }
+    }
+    assert!(before > 0, "allocations are counted");
+    assert_eq!(allocations() - before, 0);
+    assert_eq!(count, 80, "each key went down and up");
 }

@@ -8,6 +8,7 @@ use threadbare_rtp::fuzzing;
 type Target = (&'static str, fn(&[u8]));
 
 const TARGETS: &[Target] = &[
+    ("codec", fuzzing::codec),
     ("packet", fuzzing::packet),
     ("jitter", fuzzing::jitter),
     ("rtcp", fuzzing::rtcp),

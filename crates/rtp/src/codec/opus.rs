@@ -86,6 +86,14 @@ impl Decoder {
             .decode_float(payload, &mut out[start..], fec)
             .ok();
         out.truncate(start + decoded.unwrap_or(0) * channels);
+        for sample in &mut out[start..] {
+            let is_number = sample.is_finite();
+            *sample = if is_number {
+                sample.clamp(-PEAK_MAX, PEAK_MAX)
+            } else {
+                0.0
+            };
+        }
         decoded
     }
 
@@ -228,6 +236,9 @@ fn channels(format: Format) -> Channels {
         Channels::Stereo
     }
 }
+
+/// Decoded audio goes somewhat beyond full scale. Garbage decodes to thousands, and would ring on in filters.
+const PEAK_MAX: f32 = 4.0;
 
 /// 120 ms, the longest packet, in steps of 2.5 ms.
 const STEPS_MAX: usize = 48;

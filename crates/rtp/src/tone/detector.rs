@@ -16,7 +16,7 @@ use crate::dtmf::Key;
 /// A key in the audio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyEvent {
-    /// Pressed. Known 30 to 35 ms after it began.
+    /// Pressed. Known 35 to 40 ms after it began.
     Down {
         /// Which one.
         key: Key,
@@ -461,7 +461,7 @@ const RATE_HZ: u32 = 8_000;
 const HOP_S: f64 = 0.004;
 const HOPS: usize = 6;
 
-/// Clear windows before a key counts. A tone of t ms makes (t - 13) / 4 of them: six of 40 ms, and three at most of 23.
+/// Clear windows before a key counts. A tone of t ms makes (t - 14) / 4 of them: six of 40 ms, and three at most of 23.
 const WINDOWS_DOWN: u32 = 5;
 
 /// Windows without before a key is released: 10 ms of interruption are five, 40 ms of pause are eleven or twelve.

@@ -38,8 +38,8 @@ proptest! {
                 }
             };
             prop_assert_eq!(audio.len() - before, added * channels);
-            // Opus of garbage may be loud, but never without bounds.
-            prop_assert!(audio[before..].iter().all(|x| x.abs() < 1_000.0), "{}", format);
+            // Opus goes beyond full scale, and garbage far beyond if nothing is done.
+            prop_assert!(audio[before..].iter().all(|x| x.abs() <= 4.0), "{}", format);
         }
     }
 

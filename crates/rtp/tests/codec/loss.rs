@@ -1,8 +1,8 @@
 //! What stands in for lost payloads, and how good audio goes on from there.
 
-use threadbare_rtp::codec::{Encoding, Format};
+use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Format, Purpose};
 
-use super::audio::{channel, rms, tone};
+use super::audio::{channel, noise, rms, tone};
 use super::{decoder, encode, format, formats};
 
 /// 20 ms, or what is nearest.
@@ -106,6 +106,41 @@ fn what_is_not_touched_by_a_loss_is_exact() {
     assert!(audio[..at(10)] == pcm[..at(10)]);
     // The loss is joined within 10 ms.
     assert!(audio[at(21)..] == pcm[at(21)..]);
+}
+
+/// The delay by which decoded noise is most like the noise that went in.
+#[test]
+fn the_latency_is_as_told() {
+    for format in formats() {
+        let channels = usize::from(format.channels);
+        let frames = packet(format);
+        let settings = EncoderSettings {
+            bitrate_bps: Some(128_000),
+            purpose: Purpose::Audio,
+            ..EncoderSettings::default()
+        };
+        let mut encoder = Encoder::new(format, &settings).expect("an encoder");
+        let mut decoder = decoder(format);
+        let mono = noise(1, 0.3, frames * 25);
+        let pcm: Vec<f32> = mono.iter().flat_map(|x| vec![*x; channels]).collect();
+        let mut audio = Vec::new();
+        for pcm in pcm.chunks_exact(frames * channels) {
+            let mut payload = Vec::new();
+            encoder.encode(pcm, &mut payload).expect("it encodes");
+            decoder.decode(&payload, &mut audio).expect("it decodes");
+        }
+        let out = channel(&audio, channels, 0);
+        let likeness = |delay: usize| -> f64 {
+            let pairs = mono[frames..].iter().zip(&out[frames + delay..]);
+            pairs.map(|(a, b)| f64::from(a * b)).sum()
+        };
+        let best = (0..frames).max_by(|a, b| likeness(*a).total_cmp(&likeness(*b)));
+        let told = encoder.latency_frames();
+        assert!(
+            best.is_some_and(|best| best.abs_diff(told) <= 1),
+            "{format}: {best:?}, told {told}"
+        );
+    }
 }
 
 #[test]

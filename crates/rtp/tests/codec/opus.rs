@@ -1,4 +1,4 @@
-//! Opus: levels, settings, redundancy, packet times; and ffmpeg, which decodes Opus without libopus.
+//! Opus: levels, packet times, redundancy, settings.
 
 use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Purpose};
 
@@ -120,6 +120,56 @@ fn redundancy_brings_a_lost_packet_back() {
         assert!(!decoder.recover(&payloads[50], frames / 2, &mut audio));
         assert!(!decoder.recover(&[], frames, &mut audio));
         assert!(audio.is_empty());
+    }
+}
+
+#[test]
+fn redundancy_helps_with_the_last_of_several_lost_packets() {
+    let opus = format(Encoding::Opus, 16_000, 2);
+    let settings = EncoderSettings {
+        fec: true,
+        expected_loss_percent: 20,
+        bitrate_bps: Some(48_000),
+        ..EncoderSettings::default()
+    };
+    let mut encoder = Encoder::new(opus, &settings).expect("an encoder");
+    let mono = speech(16_000, 320 * 50);
+    let pcm: Vec<f32> = mono.iter().flat_map(|x| [*x, 0.5 * x]).collect();
+    let coded = pcm.chunks_exact(640).map(|pcm| {
+        let mut payload = Vec::new();
+        encoder.encode(pcm, &mut payload).expect("it encodes");
+        payload
+    });
+    let payloads: Vec<_> = coded.collect();
+    let mut decoder = decoder(opus);
+    let mut audio = Vec::new();
+    for payload in &payloads[..20] {
+        decoder.decode(payload, &mut audio).expect("it decodes");
+    }
+    // Three packets, and an odd number of frames.
+    for frames in [3 * 320, 333] {
+        let before = audio.len();
+        assert!(decoder.recover(&payloads[23], frames, &mut audio));
+        assert_eq!(audio.len() - before, frames * 2);
+    }
+}
+
+#[test]
+fn no_redundancy_is_claimed_where_none_was_asked_for() {
+    for channels in [1, 2] {
+        let opus = format(Encoding::Opus, 16_000, channels);
+        let mono = speech(16_000, 320 * 100);
+        let pcm: Vec<f32> = mono
+            .iter()
+            .flat_map(|x| vec![*x; usize::from(channels)])
+            .collect();
+        for frames in [160, 320, 640, 960, 1_920] {
+            let mut audio = Vec::new();
+            for payload in encode(opus, &pcm, frames) {
+                assert!(!decoder(opus).recover(&payload, frames, &mut audio));
+            }
+            assert!(audio.is_empty());
+        }
     }
 }
 

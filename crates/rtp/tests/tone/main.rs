@@ -34,6 +34,7 @@ fn key(number: u8) -> Key {
 }
 
 /// Peak level of a sine wave: full scale has 3.14 dBm0 (ITU-T G.711, A-law).
+#[allow(clippy::approx_constant, reason = "not pi")]
 fn peak(dbm0: f64) -> f64 {
     10_f64.powf((dbm0 - 3.14) / 20.0)
 }
