@@ -8,7 +8,9 @@ use super::out::{Out, Scratch};
 use super::{CallError, Channel, DirectionConfig, Filter, RTCP_BYTES_MAX, Side};
 use crate::codec::Format;
 use crate::id::Ssrc;
-use crate::leg::{Destination, Leg, LegConfig, LegEvent, LegStats, Media, MediaPacket, Verdict};
+use crate::leg::{
+    Destination, Leg, LegConfig, LegEvent, LegStats, Media, MediaPacket, Payload, Verdict,
+};
 use crate::packet::is_rtcp;
 
 /// Where a [`Line`] sends.
@@ -154,62 +156,24 @@ impl Line {
     ) {
         let media_ns = now_ns.saturating_add(self.ahead_ns);
         while let Some(media) = self.source.poll_media(media_ns, may_lose) {
-            let Scratch {
-                packet,
-                decoded,
-                converted,
-                payload,
-            } = &mut *scratch;
             // Owned: the leg that holds the media may be the one that sends.
-            let described;
-            let media = match media {
-                Media::Packet(from) => {
-                    payload.clear();
-                    payload.extend_from_slice(from.whole);
-                    let start = from.whole.len() - from.bytes.len() - from.padding();
-                    described = from.payload.copied();
-                    Media::Packet(MediaPacket {
-                        payload: described.as_ref(),
-                        bytes: &payload[start..start + from.bytes.len()],
-                        whole: payload,
-                        ..from
-                    })
-                }
-                Media::Lost {
-                    packets,
-                    time,
-                    play_ns,
-                    duration_ns,
-                    next,
-                } => {
-                    payload.clear();
-                    payload.extend_from_slice(next);
-                    Media::Lost {
-                        packets,
-                        time,
-                        play_ns,
-                        duration_ns,
-                        next: payload,
-                    }
-                }
-                Media::Restart => Media::Restart,
-            };
+            let mut described = None;
+            let media = copy(media, &mut scratch.payload, &mut described);
             if self.is_verbatim
-                && let (Media::Packet(whole), Some(target)) = (&media, &mut self.target)
-                && let Some(to) = target.forward(now_ns, whole)
+                && let (Media::Packet(packet), Some(target)) = (&media, &mut self.target)
+                && let Some(to) = target.forward(now_ns, packet)
             {
                 send(LineDatagram {
                     channel: Channel::Rtp,
                     to,
-                    bytes: whole.whole,
+                    bytes: packet.whole,
                 });
             }
-            let leg = self.target.as_mut().unwrap_or(&mut self.source);
             let mut out = Out {
                 now_ns,
                 side: Side::B,
-                leg,
-                packet,
+                leg: self.target.as_mut().unwrap_or(&mut self.source),
+                packet: &mut scratch.packet,
                 send: &mut |outgoing| {
                     send(LineDatagram {
                         channel: outgoing.channel,
@@ -218,8 +182,18 @@ impl Line {
                     });
                 },
             };
-            self.direction.handle(media, decoded, converted, &mut out);
+            self.direction.handle(media, &mut scratch.work, &mut out);
         }
+        self.poll_reports(now_ns, scratch, send);
+    }
+
+    #[inline]
+    fn poll_reports(
+        &mut self,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        send: &mut dyn FnMut(LineDatagram<'_>),
+    ) {
         for leg in std::iter::once(&mut self.source).chain(&mut self.target) {
             if leg.next_report().is_none_or(|due_ns| due_ns > now_ns) {
                 continue;
@@ -311,5 +285,45 @@ impl Line {
     #[must_use]
     pub fn source(&self) -> &Leg {
         &self.source
+    }
+}
+
+/// The same, with its bytes in `bytes` and its description in `described`.
+#[inline]
+fn copy<'a>(
+    media: Media<'_>,
+    bytes: &'a mut Vec<u8>,
+    described: &'a mut Option<Payload>,
+) -> Media<'a> {
+    bytes.clear();
+    match media {
+        Media::Packet(packet) => {
+            bytes.extend_from_slice(packet.whole);
+            let start = packet.whole.len() - packet.bytes.len() - packet.padding();
+            *described = packet.payload.copied();
+            Media::Packet(MediaPacket {
+                payload: described.as_ref(),
+                bytes: &bytes[start..start + packet.bytes.len()],
+                whole: bytes,
+                ..packet
+            })
+        }
+        Media::Lost {
+            packets,
+            time,
+            play_ns,
+            duration_ns,
+            next,
+        } => {
+            bytes.extend_from_slice(next);
+            Media::Lost {
+                packets,
+                time,
+                play_ns,
+                duration_ns,
+                next: bytes,
+            }
+        }
+        Media::Restart => Media::Restart,
     }
 }

@@ -255,12 +255,7 @@ impl Call {
     ) {
         let media_ns = now_ns.saturating_add(self.ahead_ns);
         for side in Side::BOTH {
-            let Scratch {
-                packet,
-                decoded,
-                converted,
-                ..
-            } = &mut *scratch;
+            let Scratch { packet, work, .. } = &mut *scratch;
             let [a, b] = &mut self.legs;
             let (from, to) = match side {
                 Side::A => (a, b),
@@ -275,9 +270,9 @@ impl Call {
                 send,
             };
             while let Some(media) = from.poll_media(media_ns, may_lose) {
-                direction.handle(media, decoded, converted, &mut out);
+                direction.handle(media, work, &mut out);
             }
-            direction.play(media_ns, converted, &mut out);
+            direction.play(media_ns, work, &mut out);
         }
         for side in Side::BOTH {
             self.poll_reports(now_ns, side, scratch, send);

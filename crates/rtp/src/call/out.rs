@@ -12,10 +12,16 @@ pub struct Scratch {
     /// A packet that is being made.
     pub(super) packet: Vec<u8>,
     /// Audio on its way.
-    pub(super) decoded: Vec<f32>,
-    pub(super) converted: Vec<f32>,
+    pub(super) work: Work,
     /// A received packet.
     pub(super) payload: Vec<u8>,
+}
+
+/// Audio on its way from one codec to the other.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) decoded: Vec<f32>,
+    pub(super) converted: Vec<f32>,
 }
 
 /// The leg that sends, and what takes its datagrams.

@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::codec::{Encoding, Format};
+use crate::id::NtpTime;
 use crate::jitter::Release;
 
 const MS: u64 = 1_000_000;

@@ -1,0 +1,133 @@
+//! Audio that is decoded, converted and encoded anew.
+
+use super::{Direction, Loss, Route, ns_of_frames};
+use crate::call::Mode;
+use crate::call::out::{Out, Work};
+use crate::call::voice::Voice;
+use crate::codec::{Decoder, Format};
+use crate::convert::Converter;
+use crate::id::{NS_PER_S, RtpTime};
+use crate::leg::{MediaPacket, Payload};
+
+#[derive(Debug)]
+pub(super) struct Anew {
+    pub(super) decoder: Decoder,
+    pub(super) converter: Converter,
+    /// The next packet's timestamp, if it follows on.
+    pub(super) next: Option<RtpTime>,
+}
+
+impl Direction {
+    /// The encoder for the far side, as it is or a new one.
+    pub(super) fn set_voice(&mut self, to: Payload, format: Format) -> Option<()> {
+        if self.voice.as_ref().is_none_or(|voice| voice.payload != to) {
+            let packet_ns = match self.config.packet_ns {
+                0 => self.packet_ns,
+                packet_ns => packet_ns,
+            };
+            let voice = Voice::new(to, format, &self.config.encoder, packet_ns).ok()?;
+            self.voice = Some(Box::new(voice));
+        }
+        Some(())
+    }
+
+    pub(super) fn make_anew(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        let (Route::Anew(anew), Some(voice)) = (&mut self.route, &mut self.voice) else {
+            return;
+        };
+        let decoded = &mut work.decoded;
+        decoded.clear();
+        let Ok(frames) = anew.decoder.decode(packet.bytes, decoded) else {
+            self.stats.undecodable += 1;
+            return;
+        };
+        let format = anew.decoder.format();
+        let rates = (payload.clock_rate_hz, voice.payload.clock_rate_hz);
+        let follows = anew.next.is_some_and(|next| {
+            packet.time.distance_from(next).unsigned_abs() * NS_PER_S
+                < SLACK_NS * u64::from(rates.0)
+        });
+        if !follows {
+            if anew.next.is_some() {
+                voice.flush(&mut self.map, out);
+                anew.converter.reset();
+            }
+            let time = self.map.map(packet.time, packet.play_ns, rates.0, rates.1);
+            voice.begin(time, packet.play_ns);
+        }
+        self.is_after_pause = false;
+        let begin = anew.next.filter(|_| follows).unwrap_or(packet.time);
+        anew.next = Some(begin.plus(format.clock_units(frames as u32)));
+        if self.config.packet_ns == 0 {
+            voice.prefer_packet_ns(ns_of_frames(frames, format));
+        }
+        self.say(format, work, out);
+    }
+
+    /// What was decoded goes on, unless it is muted, through the filter and the converter to the encoder.
+    #[inline]
+    fn say(&mut self, format: Format, work: &mut Work, out: &mut Out<'_>) {
+        let (Route::Anew(anew), Some(voice)) = (&mut self.route, &mut self.voice) else {
+            return;
+        };
+        if self.mode == Mode::Mute {
+            work.decoded.fill(0.0);
+        }
+        if let Some(filter) = &mut self.filter {
+            filter.process(format, &mut work.decoded);
+        }
+        work.converted.clear();
+        anew.converter.process(&work.decoded, &mut work.converted);
+        voice.push(&work.converted, &mut self.map, out);
+    }
+
+    /// Fills in what was lost, with at most `made_ns` of audio.
+    pub(super) fn fill_in(
+        &mut self,
+        loss: &Loss<'_>,
+        made_ns: u64,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        let Route::Anew(anew) = &mut self.route else {
+            return;
+        };
+        let format = anew.decoder.format();
+        let frames = (made_ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
+        // After a pause, the next packet begins anew.
+        let follows = |next: &RtpTime| {
+            loss.time.distance_from(*next).unsigned_abs() * NS_PER_S
+                < SLACK_NS * u64::from(format.clock_rate_hz)
+        };
+        let Some(next) = anew.next.filter(follows).filter(|_| frames > 0) else {
+            return;
+        };
+        work.decoded.clear();
+        if loss.packets > 1 || !anew.decoder.recover(loss.next, frames, &mut work.decoded) {
+            anew.decoder.conceal(frames, &mut work.decoded);
+        }
+        anew.next = Some(next.plus(format.clock_units(frames as u32)));
+        self.budget_ns -= made_ns;
+        self.stats.concealed_ns += made_ns;
+        self.say(format, work, out);
+    }
+}
+
+pub(super) fn converter(from: Format, to: Format) -> Option<Converter> {
+    Converter::new(
+        from.sample_rate_hz,
+        from.channels,
+        to.sample_rate_hz,
+        to.channels,
+    )
+    .ok()
+}
+
+/// Timestamps that differ by less follow on: some senders round.
+const SLACK_NS: u64 = 2_000_000;

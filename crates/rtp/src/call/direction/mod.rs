@@ -1,0 +1,406 @@
+//! From what one party sends to what the other one hears.
+//!
+//! Audio of each payload type has a [`Route`]. Codes that both sides have, or have a table for, go on in [`codes`]; other audio is
+//! made [`anew`]. [`keys`], [`play`] and [`tap`] come beside it.
+
+mod anew;
+mod codes;
+mod keys;
+mod play;
+mod tap;
+
+use std::collections::VecDeque;
+
+use super::keys::{Key, KeyEvent};
+use super::out::{Out, Work};
+use super::time_map::TimeMap;
+use super::voice::{PACKET_NS_DEFAULT, PAYLOAD_BYTES_MAX, Voice};
+use super::{CallError, DirectionConfig, Filter, Mode, TAIL_NS_MAX};
+use crate::codec::{Decoder, Encoding, Format};
+use crate::id::{NS_PER_S, PayloadType, RtpTime};
+use crate::leg::{Carries, Media, MediaPacket, Payload, PayloadMap};
+use crate::opus;
+
+use anew::{Anew, converter};
+use codes::{silence_of, table_of, write_codes};
+use play::Playing;
+use tap::Tap;
+
+/// Counters of what one party sends to the other.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DirectionStats {
+    /// Packets of audio that came in order.
+    pub packets: u64,
+    /// Packets lost.
+    pub lost: u64,
+    /// Audio made up for losses, ns.
+    pub concealed_ns: u64,
+    /// Packets of keys.
+    pub key_packets: u64,
+    /// Packets of comfort noise.
+    pub noise_packets: u64,
+    /// Packets for which the far side has no payload type, or which were not agreed on.
+    pub dropped: u64,
+    /// Packets that could not be decoded.
+    pub undecodable: u64,
+    /// Tapped audio that nobody took in time, ns.
+    pub tap_dropped_ns: u64,
+}
+
+/// What is done with audio of one payload type.
+#[derive(Debug)]
+enum Route {
+    /// The far side has nothing for it.
+    Nowhere,
+    /// Packet by packet, the bytes as they are or by a table.
+    Pass {
+        to: Payload,
+        table: Option<&'static [u8; 256]>,
+    },
+    /// Byte by byte into packets of another length.
+    Repack {
+        to: Payload,
+        table: Option<&'static [u8; 256]>,
+        /// Bytes of a packet, and of a unit of the timestamps.
+        whole: usize,
+        unit_bytes: usize,
+    },
+    /// Decoded and made anew.
+    Anew(Box<Anew>),
+}
+
+/// Packets of a party that are missing.
+struct Loss<'a> {
+    packets: u32,
+    /// The first one's timestamp.
+    time: RtpTime,
+    duration_ns: u64,
+    /// The payload of the packet behind them, or nothing.
+    next: &'a [u8],
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Direction {
+    config: DirectionConfig,
+    mode: Mode,
+    /// The payload type that `route` is for.
+    routed: Option<PayloadType>,
+    route: Route,
+    map: TimeMap,
+    /// The next packet begins a talkspurt.
+    is_after_pause: bool,
+    /// Not sent yet, of a route that repacks.
+    bytes: Vec<u8>,
+    bytes_time: RtpTime,
+    bytes_play_ns: u64,
+    /// Of the audio in the last packet.
+    packet_ns: u64,
+    voice: Option<Box<Voice>>,
+    /// What may be made up, ns: as much as has come, and a tail.
+    budget_ns: u64,
+    key: Option<Key>,
+    key_events: VecDeque<KeyEvent>,
+    playing: Option<Box<Playing>>,
+    has_play_ended: bool,
+    tap: Option<Box<Tap>>,
+    filter: Option<Box<dyn Filter>>,
+    stats: DirectionStats,
+}
+
+impl Direction {
+    /// To a side with these payload types.
+    pub(super) fn new(config: DirectionConfig, to: &PayloadMap) -> Result<Direction, CallError> {
+        if config.packet_ns > 0
+            && let Carries::Audio(format) = to.audio().carries
+        {
+            let frames = format.frames_per_packet((config.packet_ns / 1000) as u32)?;
+            let most = format.max_frames_for(PAYLOAD_BYTES_MAX);
+            if let Some(most) = most.filter(|most| frames > *most) {
+                return Err(CallError::TooLong {
+                    format,
+                    packet_us: config.packet_ns / 1000,
+                    us_max: ns_of_frames(most, format) / 1000,
+                });
+            }
+        }
+        Ok(Direction {
+            mode: config.mode,
+            routed: None,
+            route: Route::Nowhere,
+            map: TimeMap::new(config.first_time),
+            is_after_pause: true,
+            bytes: Vec::new(),
+            bytes_time: RtpTime(0),
+            bytes_play_ns: 0,
+            packet_ns: PACKET_NS_DEFAULT,
+            voice: None,
+            budget_ns: TAIL_NS_MAX,
+            key: None,
+            key_events: VecDeque::new(),
+            playing: None,
+            has_play_ended: false,
+            tap: None,
+            filter: None,
+            stats: DirectionStats::default(),
+            config,
+        })
+    }
+
+    /// Takes the next of what the party sent.
+    #[inline]
+    pub(super) fn handle(&mut self, media: Media<'_>, work: &mut Work, out: &mut Out<'_>) {
+        match media {
+            Media::Packet(packet) => match packet.payload {
+                Some(payload) => match payload.carries {
+                    Carries::Audio(_) | Carries::Opaque(_) => {
+                        self.handle_audio(payload, &packet, work, out);
+                    }
+                    Carries::TelephoneEvent => self.handle_key(payload, &packet, work, out),
+                    Carries::ComfortNoise => self.handle_noise(payload, &packet, out),
+                },
+                None => self.stats.dropped += 1,
+            },
+            Media::Lost {
+                packets,
+                time,
+                duration_ns,
+                next,
+                ..
+            } => {
+                let loss = Loss {
+                    packets,
+                    time,
+                    duration_ns,
+                    next,
+                };
+                self.handle_loss(&loss, work, out);
+            }
+            Media::Restart => self.restart(out),
+        }
+    }
+
+    #[inline]
+    fn handle_audio(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        self.stats.packets += 1;
+        if self.routed != Some(payload.payload_type) {
+            self.choose(payload, out);
+        }
+        self.earn(payload, packet.bytes);
+        if self.tap.is_some() {
+            self.note_tapped(payload, packet.bytes);
+        }
+        if self.playing.is_some() || self.mode == Mode::Hold {
+            return;
+        }
+        self.is_after_pause |= packet.marker;
+        match &mut self.route {
+            Route::Pass { to, table } => {
+                let (to, table) = (*to, *table);
+                let units = units_of(payload, packet.bytes);
+                let from_hz = payload.clock_rate_hz;
+                let time = self
+                    .map
+                    .map(packet.time, packet.play_ns, from_hz, to.clock_rate_hz);
+                let bytes = out.begin();
+                write_codes(packet.bytes, table, self.mode, &to, bytes);
+                out.send(&to, time, std::mem::take(&mut self.is_after_pause), 0);
+                self.map.note_sent(time, units, packet.play_ns);
+            }
+            Route::Repack { .. } => self.repack(payload, packet, out),
+            Route::Anew(_) => self.make_anew(payload, packet, work, out),
+            Route::Nowhere => self.stats.dropped += 1,
+        }
+    }
+
+    /// What is done with this payload type from now on.
+    #[cold]
+    fn choose(&mut self, payload: &Payload, out: &mut Out<'_>) {
+        self.flush(out);
+        self.routed = Some(payload.payload_type);
+        let payloads = out.leg.takes().clone();
+        self.route = self
+            .find_route(payload, &payloads)
+            .unwrap_or(Route::Nowhere);
+        let rate_hz = match &self.route {
+            Route::Pass { to, .. } | Route::Repack { to, .. } => to.clock_rate_hz,
+            Route::Anew(_) => self
+                .voice
+                .as_ref()
+                .map_or(8000, |voice| voice.payload.clock_rate_hz),
+            Route::Nowhere => return,
+        };
+        out.leg.set_sent_clock_rate(rate_hz);
+    }
+
+    /// As it is, if the far side has the same; by table, if both are G.711; or anew.
+    fn find_route(&mut self, payload: &Payload, payloads: &PayloadMap) -> Option<Route> {
+        let same = payloads.iter().find(|other| {
+            other.carries == payload.carries && other.clock_rate_hz == payload.clock_rate_hz
+        });
+        let Carries::Audio(from) = payload.carries else {
+            let to = *same?;
+            return (self.mode != Mode::Mute).then_some(Route::Pass { to, table: None });
+        };
+        let is_made_anew =
+            self.filter.is_some() || self.mode == Mode::Mute && silence_of(from.encoding).is_none();
+        if let Some(same) = same.filter(|_| !is_made_anew) {
+            return Some(self.by_codes(*same, from, None));
+        }
+        let to = *payloads.audio();
+        let Carries::Audio(format) = to.carries else {
+            return None;
+        };
+        if let Some(table) = table_of(from, format).filter(|_| !is_made_anew) {
+            return Some(self.by_codes(to, from, Some(table)));
+        }
+        self.set_voice(to, format)?;
+        Some(Route::Anew(Box::new(Anew {
+            decoder: Decoder::new(from).ok()?,
+            converter: converter(from, format)?,
+            next: None,
+        })))
+    }
+
+    /// Sends what is gathered: a pause, another route or the end follows.
+    fn flush(&mut self, out: &mut Out<'_>) {
+        if let Route::Repack { to, unit_bytes, .. } = self.route
+            && !self.bytes.is_empty()
+        {
+            self.send_bytes(0..self.bytes.len(), &to, unit_bytes, out);
+            self.bytes.clear();
+        }
+        if let Some(voice) = &mut self.voice {
+            voice.flush(&mut self.map, out);
+        }
+    }
+
+    #[cold]
+    fn handle_loss(&mut self, loss: &Loss<'_>, work: &mut Work, out: &mut Out<'_>) {
+        self.stats.lost += u64::from(loss.packets);
+        let made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
+        self.conceal_tapped(made_ns);
+        if self.playing.is_some() || self.mode == Mode::Hold {
+            return;
+        }
+        match self.route {
+            Route::Nowhere => {}
+            // The far side sees the gap, and conceals it.
+            Route::Pass { .. } => out.leg.skip(loss.packets),
+            Route::Repack { .. } => self.skip_repacked(loss.duration_ns, out),
+            Route::Anew(_) => self.fill_in(loss, made_ns, work, out),
+        }
+    }
+
+    /// The party's numbers and timestamps begin anew.
+    #[cold]
+    fn restart(&mut self, out: &mut Out<'_>) {
+        self.flush(out);
+        self.map.restart();
+        self.is_after_pause = true;
+        self.key = None;
+        if let Route::Anew(anew) = &mut self.route {
+            anew.next = None;
+            anew.converter.reset();
+        }
+    }
+
+    /// A packet may make up for as much as it carries.
+    #[inline]
+    fn earn(&mut self, payload: &Payload, bytes: &[u8]) {
+        let units = u64::from(units_of(payload, bytes));
+        let ns = units * NS_PER_S / u64::from(payload.clock_rate_hz);
+        if ns > 0 {
+            self.packet_ns = ns;
+        }
+        self.budget_ns = self.budget_ns.saturating_add(ns).min(BUDGET_NS_MAX);
+    }
+
+    /// Passed on to a side that has comfort noise; others fill a pause themselves.
+    fn handle_noise(&mut self, payload: &Payload, packet: &MediaPacket<'_>, out: &mut Out<'_>) {
+        self.stats.noise_packets += 1;
+        if self.playing.is_some() || self.mode != Mode::Pass {
+            return;
+        }
+        self.flush(out);
+        self.is_after_pause = true;
+        let to_hz = self.routed_rate(out).unwrap_or(payload.clock_rate_hz);
+        let from_hz = self.incoming_rate(out).unwrap_or(payload.clock_rate_hz);
+        let Some(to) = out.leg.takes().comfort_noise(to_hz).copied() else {
+            self.stats.dropped += 1;
+            return;
+        };
+        let time = self.map.map(packet.time, packet.play_ns, from_hz, to_hz);
+        let bytes = packet.bytes;
+        out.begin().extend_from_slice(bytes);
+        out.send(&to, time, false, 0);
+    }
+
+    /// Units per second of the audio that goes out.
+    fn routed_rate(&self, out: &Out<'_>) -> Option<u32> {
+        match &self.route {
+            Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
+            Route::Anew(_) => self.voice.as_ref().map(|voice| voice.payload.clock_rate_hz),
+            Route::Nowhere => Some(out.leg.takes().audio().clock_rate_hz),
+        }
+    }
+
+    /// Units per second of the audio that comes in, on whose time line everything is.
+    fn incoming_rate(&self, _out: &Out<'_>) -> Option<u32> {
+        match &self.route {
+            Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
+            Route::Anew(anew) => Some(anew.decoder.format().clock_rate_hz),
+            Route::Nowhere => None,
+        }
+    }
+
+    pub(super) fn set_filter(&mut self, filter: Box<dyn Filter>) {
+        self.filter = Some(filter);
+        self.reroute();
+    }
+
+    pub(super) fn set_mode(&mut self, mode: Mode) {
+        if mode != self.mode {
+            self.mode = mode;
+            self.reroute();
+        }
+    }
+
+    /// The route is chosen again with the next packet.
+    pub(super) fn reroute(&mut self) {
+        self.routed = None;
+        self.is_after_pause = true;
+    }
+
+    pub(super) fn stats(&self) -> DirectionStats {
+        self.stats
+    }
+}
+
+/// The timestamp units that a packet of audio covers; 0 if its codec is unknown.
+#[inline]
+fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
+    match payload.carries {
+        Carries::Audio(format) if format.encoding == Encoding::Opus => {
+            opus::packet_samples(bytes).unwrap_or(0)
+        }
+        Carries::Audio(format) => {
+            let frames = format.payload_samples(bytes.len()).unwrap_or(0);
+            format.clock_units(frames)
+        }
+        _ => 0,
+    }
+}
+
+fn ns_of_frames(frames: usize, format: Format) -> u64 {
+    frames as u64 * NS_PER_S / u64::from(format.sample_rate_hz)
+}
+
+/// Largest budget that a stream without losses may save.
+const BUDGET_NS_MAX: u64 = NS_PER_S;

@@ -1,0 +1,76 @@
+//! A copy of what a party says, for the owner.
+
+use super::Direction;
+use crate::call::TAP_NS_MAX;
+use crate::codec::{Decoder, Format};
+use crate::id::NS_PER_S;
+use crate::leg::{Carries, Payload};
+
+#[derive(Debug)]
+pub(super) struct Tap {
+    decoder: Option<Decoder>,
+    pcm: Vec<f32>,
+}
+
+impl Direction {
+    pub(in crate::call) fn tap(&mut self, is_on: bool) {
+        self.tap = is_on.then(|| {
+            Box::new(Tap {
+                decoder: None,
+                pcm: Vec::new(),
+            })
+        });
+    }
+
+    pub(super) fn note_tapped(&mut self, payload: &Payload, bytes: &[u8]) {
+        let (Some(tap), Carries::Audio(format)) = (&mut self.tap, payload.carries) else {
+            return;
+        };
+        if tap.decoder.as_ref().map(Decoder::format) != Some(format) {
+            tap.decoder = Decoder::new(format).ok();
+            tap.pcm.clear();
+        }
+        let Some(decoder) = &mut tap.decoder else {
+            return;
+        };
+        // Counted where it is decoded for the far side; here it is a hole.
+        let _ = decoder.decode(bytes, &mut tap.pcm);
+        self.bound_tap();
+    }
+
+    pub(super) fn conceal_tapped(&mut self, ns: u64) {
+        let Some(tap) = &mut self.tap else { return };
+        let Some(decoder) = &mut tap.decoder else {
+            return;
+        };
+        let frames = ns * u64::from(decoder.format().sample_rate_hz) / NS_PER_S;
+        decoder.conceal(frames as usize, &mut tap.pcm);
+        self.bound_tap();
+    }
+
+    /// The oldest goes when nobody takes it.
+    fn bound_tap(&mut self) {
+        let Some(tap) = &mut self.tap else { return };
+        let Some(format) = tap.decoder.as_ref().map(Decoder::format) else {
+            return;
+        };
+        let per_s = u64::from(format.sample_rate_hz) * u64::from(format.channels);
+        let most = (per_s * TAP_NS_MAX / NS_PER_S) as usize;
+        let excess = tap.pcm.len().saturating_sub(most);
+        if excess > 0 {
+            tap.pcm.drain(..excess);
+            self.stats.tap_dropped_ns += excess as u64 * NS_PER_S / per_s;
+        }
+    }
+
+    pub(in crate::call) fn take_tapped(&mut self, samples: &mut Vec<f32>) -> Option<Format> {
+        let tap = self.tap.as_mut()?;
+        let format = tap.decoder.as_ref()?.format();
+        samples.append(&mut tap.pcm);
+        Some(format)
+    }
+
+    pub(in crate::call) fn tapped(&self) -> usize {
+        self.tap.as_ref().map_or(0, |tap| tap.pcm.len())
+    }
+}

@@ -1,0 +1,118 @@
+//! What a leg sends, and where.
+
+use std::net::SocketAddr;
+
+use super::{Destination, Leg, MediaPacket};
+use crate::id::{PayloadType, RtpTime, Ssrc};
+
+/// Header fields of a packet to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stamp {
+    /// The payload type.
+    pub payload_type: PayloadType,
+    /// The timestamp.
+    pub time: RtpTime,
+    /// The marker bit.
+    pub marker: bool,
+    /// How much later than the timestamp the packet is, in its units: a key press is reported for long under its first timestamp.
+    pub elapsed: u32,
+}
+
+impl Leg {
+    /// Writes the header of the next packet to `out` and counts it as sent at `now_ns`. Returns where to send it, with the payload of
+    /// `payload_bytes` behind it; `None`: nowhere yet, and nothing is written.
+    #[inline]
+    pub fn packetize(
+        &mut self,
+        now_ns: u64,
+        stamp: Stamp,
+        payload_bytes: usize,
+        out: &mut [u8; HEADER_BYTES],
+    ) -> Option<SocketAddr> {
+        let Some(to) = self.rtp_to() else {
+            self.no_destination += 1;
+            return None;
+        };
+        out[0] = VERSION << 6;
+        out[1] = u8::from(stamp.marker) << 7 | stamp.payload_type.0;
+        out[2..4].copy_from_slice(&self.seq.0.to_be_bytes());
+        out[4..8].copy_from_slice(&stamp.time.0.to_be_bytes());
+        out[8..12].copy_from_slice(&self.session.ssrc().0.to_be_bytes());
+        self.seq = self.seq.plus(1);
+        // RFC 3550, section 6.4.1: a report ties the timestamp of the present moment to the wall clock.
+        let time = stamp.time.plus(stamp.elapsed);
+        self.session.handle_rtp_sent(now_ns, time, payload_bytes, 1);
+        Some(to)
+    }
+
+    /// Counts a packet of another sender that is sent on as it is, under the sender's SSRC. Returns where to send it.
+    pub(crate) fn forward(&mut self, now_ns: u64, packet: &MediaPacket<'_>) -> Option<SocketAddr> {
+        let Some(to) = self.rtp_to() else {
+            self.no_destination += 1;
+            return None;
+        };
+        let ssrc = packet.whole.get(8..12)?.try_into().ok()?;
+        self.session.set_ssrc(Ssrc(u32::from_be_bytes(ssrc)));
+        if let Some(payload) = packet.payload {
+            self.session.set_sent_clock_rate(payload.clock_rate_hz);
+        }
+        let bytes = packet.bytes.len();
+        self.session.handle_rtp_sent(now_ns, packet.time, bytes, 1);
+        Some(to)
+    }
+
+    /// Leaves out this many sequence numbers: the receiver sees that packets are missing.
+    pub fn skip(&mut self, packets: u32) {
+        self.seq = self.seq.plus(packets as u16);
+    }
+
+    /// Units per second of the timestamps that are sent from now on.
+    pub fn set_sent_clock_rate(&mut self, clock_rate_hz: u32) {
+        self.session.set_sent_clock_rate(clock_rate_hz);
+    }
+
+    /// Writes the next RTCP packet that is due to `out` (1500 bytes are always enough). Returns its length and where to send it.
+    pub fn poll_rtcp(&mut self, now_ns: u64, out: &mut [u8]) -> Option<(usize, SocketAddr)> {
+        loop {
+            let len = self.session.poll_transmit(now_ns, out)?;
+            // A report that has nowhere to go is made up for by the next one.
+            if let Some(to) = self.rtcp_to()
+                && !self.is_silent
+            {
+                return Some((len, to));
+            }
+        }
+    }
+
+    /// Where RTP goes.
+    #[must_use]
+    pub fn rtp_to(&self) -> Option<SocketAddr> {
+        match self.destination {
+            Destination::Fixed { rtp, .. } => Some(rtp),
+            Destination::Peer => {
+                let current = self.admission.current().map(|(address, _)| address);
+                current.or(self.admission.config().peer)
+            }
+        }
+    }
+
+    /// Where RTCP goes: where it comes from; until that is known, the port after RTP's (RFC 3550, section 11). With mux, where
+    /// RTP goes.
+    #[must_use]
+    pub fn rtcp_to(&self) -> Option<SocketAddr> {
+        let rtp = self.rtp_to()?;
+        let heard = self.rtcp_from.map(|(address, _)| address);
+        match self.destination {
+            Destination::Fixed {
+                rtcp: Some(rtcp), ..
+            } => Some(rtcp),
+            _ if self.mux => Some(rtp),
+            Destination::Peer if heard.is_some() => heard,
+            _ => Some(SocketAddr::new(rtp.ip(), rtp.port().checked_add(1)?)),
+        }
+    }
+}
+
+/// Bytes of a header without CSRC entries and extension (RFC 3550, section 5.1).
+pub const HEADER_BYTES: usize = 12;
+const VERSION: u8 = 2;
