@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::opus;
 
 /// An audio codec, with its RTP parameters.
@@ -12,6 +13,15 @@ pub enum Codec {
     Pcmu,
     /// G.711 A-law, 8000 Hz mono.
     Pcma,
+    /// G.722 at 64 kbit/s, 16,000 Hz mono; its RTP clock is 8000 Hz.
+    G722,
+    /// 24-bit linear audio in network byte order, interleaved (RFC 3190).
+    L24 {
+        /// Samples per second and channel.
+        rate_hz: u32,
+        /// Interleaved channels.
+        channels: u32,
+    },
     /// 16-bit linear audio in network byte order, interleaved.
     L16 {
         /// Samples per second and channel.
@@ -38,8 +48,7 @@ pub enum CodecIn {
 pub struct UnknownCodec;
 
 /// Allowed codec names, for error messages.
-pub const ALLOWED_CODECS: &str =
-    "PCMU, PCMA, Opus, L16 (44100 Hz mono) or L16/RATE/CHANNELS, for example L16/16000/1";
+pub const ALLOWED_CODECS: &str = "PCMU, PCMA, G722, Opus, L16 (44100 Hz mono), L16/RATE/CHANNELS or L24/RATE/CHANNELS, for example L16/16000/1";
 
 impl Codec {
     /// The codec of a static payload type (RFC 3551, section 6, table 4).
@@ -47,6 +56,7 @@ impl Codec {
         match payload_type {
             0 => Some(Codec::Pcmu),
             8 => Some(Codec::Pcma),
+            9 => Some(Codec::G722),
             10 => Some(Codec::L16 {
                 rate_hz: 44100,
                 channels: 2,
@@ -75,8 +85,10 @@ impl Codec {
     /// other codecs come with any dynamic type.
     pub fn usual_payload_types(self) -> impl Iterator<Item = u8> {
         let dynamic = match self {
-            Codec::Pcmu | Codec::Pcma => DYNAMIC_PAYLOAD_TYPE..DYNAMIC_PAYLOAD_TYPE,
-            Codec::L16 { .. } | Codec::Opus => DYNAMIC_PAYLOAD_TYPE..PAYLOAD_TYPES,
+            Codec::Pcmu | Codec::Pcma | Codec::G722 => DYNAMIC_PAYLOAD_TYPE..DYNAMIC_PAYLOAD_TYPE,
+            Codec::L16 { .. } | Codec::L24 { .. } | Codec::Opus => {
+                DYNAMIC_PAYLOAD_TYPE..PAYLOAD_TYPES
+            }
         };
         std::iter::once(self.default_payload_type()).chain(dynamic)
     }
@@ -84,8 +96,9 @@ impl Codec {
     /// Samples of each channel in a payload, by the codec's RTP clock.
     pub fn audio_samples(self, payload: &[u8]) -> u32 {
         match self {
-            Codec::Pcmu | Codec::Pcma => payload.len() as u32,
+            Codec::Pcmu | Codec::Pcma | Codec::G722 => payload.len() as u32,
             Codec::L16 { channels, .. } => payload.len() as u32 / 2 / channels,
+            Codec::L24 { channels, .. } => payload.len() as u32 / 3 / channels,
             Codec::Opus => opus::packet_samples(payload).unwrap_or(0),
         }
     }
@@ -95,11 +108,24 @@ impl Codec {
         u64::from(self.audio_samples(payload)) * 1_000_000 / u64::from(self.clock_rate_hz())
     }
 
+    /// Its format in packets.
+    pub fn format(self) -> Format {
+        let format = match self {
+            Codec::Pcmu => Format::new(Encoding::Pcmu, 8000, 1),
+            Codec::Pcma => Format::new(Encoding::Pcma, 8000, 1),
+            Codec::G722 => Format::new(Encoding::G722, 16_000, 1),
+            Codec::L16 { rate_hz, channels } => Format::new(Encoding::L16, rate_hz, channels as u8),
+            Codec::L24 { rate_hz, channels } => Format::new(Encoding::L24, rate_hz, channels as u8),
+            Codec::Opus => Format::new(Encoding::Opus, 48_000, 2),
+        };
+        format.expect("a codec is made from a format")
+    }
+
     /// RTP clock rate in Hz: the sample rate except for Opus (RFC 7587, section 4.1: 48000).
     pub fn clock_rate_hz(self) -> u32 {
         match self {
-            Codec::Pcmu | Codec::Pcma => 8000,
-            Codec::L16 { rate_hz, .. } => rate_hz,
+            Codec::Pcmu | Codec::Pcma | Codec::G722 => 8000,
+            Codec::L16 { rate_hz, .. } | Codec::L24 { rate_hz, .. } => rate_hz,
             Codec::Opus => 48000,
         }
     }
@@ -109,7 +135,9 @@ impl Codec {
         match self {
             Codec::Pcmu => "PCMU",
             Codec::Pcma => "PCMA",
+            Codec::G722 => "G722",
             Codec::L16 { .. } => "L16",
+            Codec::L24 { .. } => "L24",
             Codec::Opus => "OPUS",
         }
     }
@@ -119,15 +147,17 @@ impl Codec {
         match self {
             // opusenc's frame sizes; the 2.5 ms one is no whole number.
             Codec::Opus => &[5, 10, 20, 40, 60],
-            Codec::Pcmu | Codec::Pcma | Codec::L16 { .. } => &[5, 10, 20, 30, 40, 60],
+            Codec::L24 { .. } => &[1, 2, 3, 4, 5, 10, 20],
+            Codec::Pcmu | Codec::Pcma | Codec::G722 | Codec::L16 { .. } => &[5, 10, 20, 30, 40, 60],
         }
     }
 
     /// Bytes of one packet's payload at `ptime_ms`, if the codec has a fixed rate.
     pub fn payload_bytes(self, ptime_ms: u32) -> Option<u32> {
         match self {
-            Codec::Pcmu | Codec::Pcma => Some(8 * ptime_ms),
+            Codec::Pcmu | Codec::Pcma | Codec::G722 => Some(8 * ptime_ms),
             Codec::L16 { rate_hz, channels } => Some(rate_hz * ptime_ms / 1000 * channels * 2),
+            Codec::L24 { rate_hz, channels } => Some(rate_hz * ptime_ms / 1000 * channels * 3),
             Codec::Opus => None,
         }
     }
@@ -148,7 +178,7 @@ impl Codec {
             .field("clock-rate", self.clock_rate_hz() as i32)
             .field("encoding-name", self.encoding_name());
         match self {
-            Codec::L16 { channels, .. } => caps
+            Codec::L16 { channels, .. } | Codec::L24 { channels, .. } => caps
                 .field("encoding-params", channels.to_string())
                 .field("channels", channels as i32)
                 .build(),
@@ -176,13 +206,21 @@ impl FromStr for Codec {
                 rate_hz: 44100,
                 channels: 1,
             }),
-            (Some(rate), channels) if is("l16") => {
+            (None, None) if is("g722") => Ok(Codec::G722),
+            (Some(rate), channels) if is("l16") || is("l24") => {
                 let rate_hz = rate.parse().map_err(|_| UnknownCodec)?;
-                let channels = channels.unwrap_or("1").parse().map_err(|_| UnknownCodec)?;
-                if !(8000..=192_000).contains(&rate_hz) || !(1..=2).contains(&channels) {
-                    return Err(UnknownCodec);
-                }
-                Ok(Codec::L16 { rate_hz, channels })
+                let channels: u8 = channels.unwrap_or("1").parse().map_err(|_| UnknownCodec)?;
+                let encoding = if is("l16") {
+                    Encoding::L16
+                } else {
+                    Encoding::L24
+                };
+                Format::new(encoding, rate_hz, channels).map_err(|_| UnknownCodec)?;
+                let channels = channels.into();
+                Ok(match encoding {
+                    Encoding::L16 => Codec::L16 { rate_hz, channels },
+                    _ => Codec::L24 { rate_hz, channels },
+                })
             }
             _ => Err(UnknownCodec),
         }
@@ -194,7 +232,9 @@ impl fmt::Display for Codec {
         match self {
             Codec::Pcmu => f.write_str("PCMU"),
             Codec::Pcma => f.write_str("PCMA"),
+            Codec::G722 => f.write_str("G722"),
             Codec::L16 { rate_hz, channels } => write!(f, "L16/{rate_hz}/{channels}"),
+            Codec::L24 { rate_hz, channels } => write!(f, "L24/{rate_hz}/{channels}"),
             Codec::Opus => f.write_str("Opus"),
         }
     }
@@ -248,7 +288,7 @@ mod tests {
             "G729",
             "PCMU/8000",
             "L16/1/1",
-            "L16/8000/3",
+            "L16/8000/9",
             "L16/x",
             "L16/8000/1/1",
         ] {

@@ -1,18 +1,20 @@
 //! Keeps the streams of a configuration running.
 //!
-//! Everything happens on the thread that calls [`Gateway::handle_for`]. Pipelines post to one bus. Its synchronous
-//! handler turns relevant messages into [`Event`]s; it runs on the posting thread and only sends to a channel. A stream
-//! that fails is stopped, reported, and started again after its back-off; the others are not affected.
+//! Everything happens on the thread that calls [`Gateway::handle_for`]. Streams are lines of the relay; with stock elements, for
+//! comparison, they are pipelines. Both tell of their ends by [`Event`]s. A stream that fails is stopped, reported, and started
+//! again after its back-off; the others are not affected.
 
 use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use gst::prelude::*;
 
 use crate::backoff::Backoff;
-use crate::config::{Config, Restart};
+use crate::config::{Config, Destination, Restart};
 use crate::limit::{LineLimit, Verdict};
+use crate::lines::{Lines, Resolver, RunningLine};
 use crate::pipeline::{Elements, MissingElements, PipelineBuilder};
 use crate::reason;
 use crate::stats::StreamStats;
@@ -21,7 +23,10 @@ use crate::stats::StreamStats;
 #[derive(Debug)]
 pub struct Gateway {
     config: Config,
-    builder: PipelineBuilder,
+    carrier: Carrier,
+    resolver: Resolver,
+    /// Names of destinations that are being looked up.
+    questions: usize,
     /// By name, for messages from pipelines.
     indices: HashMap<String, usize>,
     streams: Vec<Stream>,
@@ -31,9 +36,43 @@ pub struct Gateway {
     sender: Sender<Event>,
 }
 
+/// What carries the streams.
+#[derive(Debug)]
+enum Carrier {
+    Lines(Lines),
+    Stock(PipelineBuilder),
+}
+
+/// Why a gateway does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Elements are not installed.
+    #[error(transparent)]
+    Missing(#[from] MissingElements),
+    /// The contexts do not start.
+    #[error(transparent)]
+    Engine(#[from] threadbare_relay::EngineError),
+}
+
 /// Messages for the gateway's thread.
 #[derive(Debug)]
 pub enum Event {
+    /// A line has ended: it was stopped, or its state machine failed.
+    LineEnded {
+        /// Of the stream of this number.
+        index: usize,
+        /// Its how-manieth run.
+        run: u64,
+    },
+    /// The name of a destination was looked up.
+    Resolved {
+        /// Of the stream of this number.
+        index: usize,
+        /// For its how-manieth run.
+        run: u64,
+        /// Its address, or the reason why there is none.
+        address: Result<SocketAddr, String>,
+    },
     /// A pipeline cannot go on.
     Failed {
         /// Its stream.
@@ -66,17 +105,37 @@ pub enum Handled {
 
 #[derive(Debug)]
 struct Stream {
-    pipeline: Option<gst::Pipeline>,
+    running: Running,
+    /// Counts starts.
+    run: u64,
     started: Instant,
     backoff: Backoff,
 }
 
+#[derive(Debug)]
+enum Running {
+    No,
+    /// Its destination is being looked up.
+    Asking,
+    Line(RunningLine),
+    Pipeline(gst::Pipeline),
+}
+
 impl Gateway {
     /// Builds and starts all streams. A failure to start is handled like a later one.
-    pub fn start(config: Config, elements: Elements) -> Result<Gateway, MissingElements> {
+    ///
+    /// # Errors
+    /// The contexts do not start, or elements are missing.
+    pub fn start(config: Config, elements: Elements) -> Result<Gateway, StartError> {
         let (sender, events) = channel();
-        let builder = PipelineBuilder::new(elements, shared_bus(sender.clone()));
-        builder.check(&config.streams)?;
+        let carrier = match elements {
+            Elements::Threadbare => Carrier::Lines(Lines::new(&config.contexts, sender.clone())?),
+            Elements::Stock => {
+                let builder = PipelineBuilder::new(shared_bus(sender.clone()));
+                builder.check(&config.streams)?;
+                Carrier::Stock(builder)
+            }
+        };
         let indices = config
             .streams
             .iter()
@@ -90,7 +149,9 @@ impl Gateway {
             .collect();
         let mut gateway = Gateway {
             config,
-            builder,
+            carrier,
+            resolver: Resolver::new(sender.clone()),
+            questions: 0,
             indices,
             streams,
             restarts: BTreeSet::new(),
@@ -108,20 +169,21 @@ impl Gateway {
         self.sender.clone()
     }
 
-    /// Number of streams with a running pipeline.
+    /// Number of streams that run.
     pub fn streams_running(&self) -> usize {
-        self.streams
-            .iter()
-            .filter(|stream| stream.pipeline.is_some())
-            .count()
+        let runs =
+            |stream: &&Stream| matches!(stream.running, Running::Line(_) | Running::Pipeline(_));
+        self.streams.iter().filter(runs).count()
     }
 
     /// The counters of the running streams, by name.
     pub fn stats(&self) -> impl Iterator<Item = (&str, StreamStats)> {
         let streams = self.streams.iter().zip(&self.config.streams);
         streams.filter_map(|(stream, spec)| {
-            let pipeline = stream.pipeline.as_ref()?;
-            Some((spec.name.as_str(), StreamStats::of(pipeline)?))
+            let Running::Line(line) = &stream.running else {
+                return None;
+            };
+            Some((spec.name.as_str(), line.stats()?))
         })
     }
 
@@ -131,15 +193,23 @@ impl Gateway {
             stats.log(name);
         }
         for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
-            if stream.pipeline.is_none() {
+            if matches!(stream.running, Running::No | Running::Asking) {
                 tracing::info!(stream = spec.name, "not running, waits to be started again");
             }
         }
     }
 
-    /// Handles pending events: afterwards, streams that could not start are known.
+    /// Handles pending events: afterwards, streams that could not start are known. Waits a while for name servers.
     pub fn handle_pending(&mut self) {
-        while let Ok(event) = self.events.try_recv() {
+        let end = Instant::now() + NAMES_LIMIT;
+        loop {
+            let wait = match self.questions {
+                0 => Duration::ZERO,
+                _ => end.saturating_duration_since(Instant::now()),
+            };
+            let Ok(event) = self.events.recv_timeout(wait) else {
+                return;
+            };
             if let Some(cause) = self.handle(event) {
                 // For whoever runs the gateway: this is not the place to stop.
                 let _ = self.sender.send(Event::Stop { cause });
@@ -151,6 +221,25 @@ impl Gateway {
     /// Handles an event. `Some`: stop, for this cause.
     fn handle(&mut self, event: Event) -> Option<&'static str> {
         match event {
+            Event::LineEnded { index, run } => {
+                let stream = &self.streams[index];
+                if stream.run == run && matches!(stream.running, Running::Line(_)) {
+                    self.retry_later(index, "its state machine failed; the log has the place");
+                }
+            }
+            Event::Resolved {
+                index,
+                run,
+                address,
+            } => {
+                self.questions -= 1;
+                if self.streams[index].run == run {
+                    match address {
+                        Ok(address) => self.start_line(index, Some(address)),
+                        Err(reason) => self.retry_later(index, &reason),
+                    }
+                }
+            }
             Event::Failed { pipeline, reason } => self.fail(&pipeline, &reason),
             Event::Ended { pipeline } => self.fail(&pipeline, "the stream ended"),
             Event::Report => self.log_stats(),
@@ -207,11 +296,12 @@ impl Gateway {
         self.handle_for(Some(limit.min(2 * slice + latency + DRAIN_SPARE)));
         let mut draining: HashMap<String, gst::Pipeline> = HashMap::new();
         for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
-            let Some(pipeline) = &stream.pipeline else {
-                continue;
-            };
-            if pipeline.send_event(gst::event::Eos::new()) {
-                draining.insert(spec.name.clone(), pipeline.clone());
+            match &stream.running {
+                Running::Line(line) => line.finish(),
+                Running::Pipeline(pipeline) if pipeline.send_event(gst::event::Eos::new()) => {
+                    draining.insert(spec.name.clone(), pipeline.clone());
+                }
+                _ => {}
             }
         }
         while !draining.is_empty() {
@@ -222,7 +312,7 @@ impl Gateway {
                 Ok(Event::Failed { pipeline, .. } | Event::Ended { pipeline }) => {
                     draining.remove(pipeline.name().as_str());
                 }
-                Ok(Event::Report) => {}
+                Ok(Event::Report | Event::LineEnded { .. } | Event::Resolved { .. }) => {}
                 Ok(Event::Stop { cause }) => {
                     tracing::warn!(cause, "stopping at once");
                     break;
@@ -240,14 +330,55 @@ impl Gateway {
 
     fn start_stream(&mut self, index: usize) {
         let spec = &self.config.streams[index];
-        let built = self.builder.build(spec, &self.config.contexts, index);
         let stream = &mut self.streams[index];
         stream.started = Instant::now();
+        stream.run += 1;
+        match (&self.carrier, &spec.destination) {
+            (Carrier::Stock(_), _) => self.start_pipeline(index),
+            (Carrier::Lines(_), Destination::Latched) => self.start_line(index, None),
+            (Carrier::Lines(_), Destination::Fixed { host, port }) => {
+                match host.parse::<IpAddr>() {
+                    Ok(ip) => self.start_line(index, Some(SocketAddr::new(ip, *port))),
+                    Err(_) => {
+                        let local = spec.listen.ip();
+                        match self.resolver.ask(index, stream.run, host, *port, local) {
+                            Ok(()) => {
+                                stream.running = Running::Asking;
+                                self.questions += 1;
+                            }
+                            Err(error) => {
+                                let reason = format!("no thread to look up {host}: {error}");
+                                self.retry_later(index, &reason);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn start_line(&mut self, index: usize, to: Option<SocketAddr>) {
+        let Carrier::Lines(lines) = &self.carrier else {
+            return;
+        };
+        let stream = &mut self.streams[index];
+        match lines.start(&self.config.streams[index], index, stream.run, to) {
+            Ok(line) => stream.running = Running::Line(line),
+            Err(error) => self.retry_later(index, &error.to_string()),
+        }
+    }
+
+    fn start_pipeline(&mut self, index: usize) {
+        let Carrier::Stock(builder) = &self.carrier else {
+            return;
+        };
+        let built = builder.build(&self.config.streams[index]);
+        let stream = &mut self.streams[index];
         let pipeline = match built {
             Ok(pipeline) => pipeline,
             Err(error) => return self.retry_later(index, &error.to_string()),
         };
-        stream.pipeline = Some(pipeline.clone());
+        stream.running = Running::Pipeline(pipeline.clone());
         if pipeline.set_state(gst::State::Playing).is_err() {
             // The element that refused has posted the reason; this is for one that has not.
             let reason = "an element refused to start".to_owned();
@@ -263,11 +394,10 @@ impl Gateway {
             return;
         };
         // A failing pipeline may post several errors; only the first counts.
-        let is_current = self.streams[index]
-            .pipeline
-            .as_ref()
-            .is_some_and(|p| p.upcast_ref::<gst::Object>() == pipeline);
-        if is_current {
+        let running = &self.streams[index].running;
+        if let Running::Pipeline(current) = running
+            && current.upcast_ref::<gst::Object>() == pipeline
+        {
             self.retry_later(index, reason);
         }
     }
@@ -305,16 +435,21 @@ impl Gateway {
 impl Stream {
     fn new(restart: Restart) -> Stream {
         Stream {
-            pipeline: None,
+            running: Running::No,
+            run: 0,
             started: Instant::now(),
             backoff: Backoff::new(restart),
         }
     }
 
     fn stop(&mut self) {
-        if let Some(pipeline) = self.pipeline.take() {
-            // A failed change to NULL has no remedy.
-            let _ = pipeline.set_state(gst::State::Null);
+        match std::mem::replace(&mut self.running, Running::No) {
+            Running::Line(mut line) => line.stop(),
+            Running::Pipeline(pipeline) => {
+                // A failed change to NULL has no remedy.
+                let _ = pipeline.set_state(gst::State::Null);
+            }
+            Running::No | Running::Asking => {}
         }
     }
 }
@@ -327,6 +462,9 @@ impl Drop for Gateway {
         }
     }
 }
+
+/// How long the start waits for name servers; streams that wait longer start later.
+const NAMES_LIMIT: Duration = Duration::from_secs(5);
 
 /// Margin for scheduling on an overloaded machine.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);

@@ -3,7 +3,8 @@
 //!
 //! This library is the inside of the binary, for its tests; it is not a public interface.
 //!
-//! - [`config`] checks the configuration, [`pipeline`] builds one stream, [`gateway`] keeps all of them running.
+//! - [`config`] checks the configuration, [`lines`] starts one stream, [`gateway`] keeps all of them running. [`pipeline`] is for
+//!   comparison.
 //! - [`cli`] is the command line; each of its commands is a module.
 #![forbid(unsafe_code)]
 
@@ -21,6 +22,7 @@ pub mod doctor;
 pub mod gateway;
 mod inspect;
 pub mod limit;
+pub mod lines;
 pub mod logging;
 mod loudness;
 pub mod pipeline;

@@ -1,10 +1,8 @@
-//! Counters of a stream's elements.
+//! Counters of a stream.
 
 use std::time::Duration;
 
-use gst::prelude::*;
-
-use crate::pipeline::{CONVERTER, METER, SINK, SOURCE};
+use threadbare_relay::{CallStats, MediaLineStats};
 
 /// A stream's figures since it started. Sums, if source and sink have separate RTCP sessions.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,77 +56,55 @@ pub struct Loudness {
     pub true_peak_dbtp: f64,
 }
 
-impl Loudness {
-    /// From an element's measurements, if any.
-    fn of(stats: &gst::StructureRef) -> Option<Loudness> {
-        let level = |name: &str| {
-            let lufs = stats.get::<f64>(name).ok()?;
-            // Filters fade slowly: a value of -958 LUFS helps no reader.
-            Some(if lufs < SILENCE_LUFS {
-                f64::NEG_INFINITY
-            } else {
-                lufs
-            })
+impl From<threadbare_relay::Loudness> for Loudness {
+    fn from(measured: threadbare_relay::Loudness) -> Loudness {
+        // Filters fade slowly: a value of -958 LUFS helps no reader.
+        let level = |lufs: f64| match lufs < SILENCE_LUFS {
+            true => f64::NEG_INFINITY,
+            false => lufs,
         };
-        let peaks = stats.get::<gst::ArrayRef<'_>>("true-peak").ok()?;
-        let peaks = peaks
-            .as_slice()
-            .iter()
-            .filter_map(|peak| peak.get::<f64>().ok());
-        Some(Loudness {
-            momentary_lufs: level("momentary-loudness")?,
-            short_term_lufs: level("shortterm-loudness")?,
-            integrated_lufs: level("global-loudness")?,
-            range_lu: level("loudness-range")?,
-            true_peak_dbtp: 20.0 * peaks.fold(0.0, f64::max).log10(),
-        })
+        Loudness {
+            momentary_lufs: level(measured.momentary_lufs),
+            short_term_lufs: level(measured.short_term_lufs),
+            integrated_lufs: level(measured.integrated_lufs),
+            range_lu: measured.range_lu,
+            true_peak_dbtp: measured.true_peak_dbtp,
+        }
     }
 }
 
 impl StreamStats {
-    /// Queries the elements of a pipeline. `None`: they are GStreamer's own, without such statistics.
-    pub fn of(pipeline: &gst::Pipeline) -> Option<StreamStats> {
-        let mut stats = StreamStats::default();
-        let mut sessions = Vec::new();
-        for name in [SOURCE, CONVERTER, METER, SINK] {
-            let Some(counted) = pipeline.by_name(name).and_then(|element| counted(&element)) else {
-                continue;
-            };
-            let count = |name: &str| counted.get::<u64>(name).unwrap_or(0);
-            match name {
-                SOURCE => {
-                    stats.received = count("packets-received");
-                    let since_ns = counted.get::<u64>("since-last-packet").ok();
-                    stats.since_packet = since_ns.map(Duration::from_nanos);
-                    stats.malformed = count("malformed");
-                    stats.truncated = count("truncated");
-                    stats.other_payload_types = count("unknown-payload-type");
-                    stats.lost = count("num-lost");
-                    stats.late = count("num-late");
-                    stats.jitter_ms = count("avg-jitter") as f64 / 1e6;
-                }
-                CONVERTER => {
-                    stats.concealed_ms = count("concealed-ms");
-                    stats.loudness = Loudness::of(&counted);
-                }
-                METER => stats.loudness = Loudness::of(&counted),
-                _ => {
-                    stats.sent = count("packets-sent");
-                    stats.send_errors = count("send-errors");
-                }
-            }
-            sessions.extend(counted.get::<gst::Structure>("rtcp"));
+    /// Of a line at `now_ns`, and of its sockets.
+    pub fn of_line(media: &MediaLineStats, io: &CallStats, now_ns: u64) -> StreamStats {
+        let MediaLineStats { line, loudness } = media;
+        let (source, direction) = (&line.source, &line.direction);
+        let refused = &source.refused;
+        let sender = line.target.as_ref().unwrap_or(source);
+        let sessions = || {
+            std::iter::once(source)
+                .chain(&line.target)
+                .map(|leg| &leg.session)
+        };
+        StreamStats {
+            received: source.packets,
+            since_packet: source
+                .heard_ns
+                .map(|heard_ns| Duration::from_nanos(now_ns.saturating_sub(heard_ns))),
+            malformed: refused.malformed,
+            truncated: io.truncated,
+            strangers: refused.strangers + refused.other_sources + refused.not_allowed,
+            other_payload_types: refused.payload_types + direction.dropped,
+            lost: direction.lost,
+            late: source.jitter.late,
+            jitter_ms: source.jitter.jitter_ns as f64 / 1e6,
+            concealed_ms: direction.concealed_ns / 1_000_000,
+            sent: sender.session.packets_sent,
+            send_errors: io.stage_refused + sender.no_destination,
+            rtcp_sent: sessions().map(|session| session.rtcp_sent).sum(),
+            rtcp_received: sessions().map(|session| session.rtcp_received).sum(),
+            rtcp_errors: sessions().map(|session| session.rtcp_errors.total()).sum(),
+            loudness: loudness.map(Loudness::from),
         }
-        // A shared session appears in both.
-        sessions.dedup_by_key(|session| session.get::<u32>("ssrc").ok());
-        for session in &sessions {
-            let count = |name: &str| session.get::<u64>(name).unwrap_or(0);
-            stats.strangers += count("strangers");
-            stats.rtcp_sent += count("rtcp-sent");
-            stats.rtcp_received += count("rtcp-received");
-            stats.rtcp_errors += count("rtcp-errors");
-        }
-        (!sessions.is_empty()).then_some(stats)
     }
 
     /// Writes the figures to the log.
@@ -166,11 +142,4 @@ const SILENCE_LUFS: f64 = -120.0;
 
 fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
-}
-
-/// An element's `stats`, if it has any.
-fn counted(element: &gst::Element) -> Option<gst::Structure> {
-    element
-        .has_property("stats")
-        .then(|| element.property::<gst::Structure>("stats"))
 }

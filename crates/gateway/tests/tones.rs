@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::f64::consts::TAU;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
+use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -38,14 +39,18 @@ fn codec(name: &str) -> Codec {
 
 fn channels(codec: Codec) -> usize {
     match codec {
-        Codec::L16 { channels, .. } => channels as usize,
+        Codec::L16 { channels, .. } | Codec::L24 { channels, .. } => channels as usize,
         Codec::Opus => 2,
         _ => 1,
     }
 }
 
+/// Of the samples.
 fn rate_hz(codec: Codec) -> usize {
-    codec.clock_rate_hz() as usize
+    match codec {
+        Codec::G722 => 16_000,
+        _ => codec.clock_rate_hz() as usize,
+    }
 }
 
 /// Interleaved samples of the tones.
@@ -60,9 +65,14 @@ fn tones(rate_hz: usize, channels: usize) -> Vec<i16> {
 
 /// The longest packet time that fits a frame, microseconds.
 fn packet_us(codec: Codec) -> usize {
-    let fits = |us: &usize| rate_hz(codec) * us / 1_000_000 * channels(codec) * 2 <= 1388;
+    let width = if matches!(codec, Codec::L24 { .. }) {
+        3
+    } else {
+        2
+    };
+    let fits = |us: &usize| rate_hz(codec) * us / 1_000_000 * channels(codec) * width <= 1388;
     match codec {
-        Codec::L16 { .. } => [20_000, 10_000, 5_000, 2_000, 1_000]
+        Codec::L16 { .. } | Codec::L24 { .. } => [20_000, 10_000, 5_000, 2_000, 1_000]
             .into_iter()
             .find(fits)
             .expect("1 ms fits"),
@@ -85,6 +95,18 @@ fn encoded(codec: Codec, packet_us: usize) -> Vec<Vec<u8>> {
         Codec::L16 { .. } => packets
             .map(|p| p.iter().flat_map(|s| s.to_be_bytes()).collect())
             .collect(),
+        Codec::L24 { .. } => packets
+            .map(|p| {
+                let triple = |s: &i16| [s.to_be_bytes()[0], s.to_be_bytes()[1], 0];
+                p.iter().flat_map(triple).collect()
+            })
+            .collect(),
+        Codec::G722 => {
+            let pcm: Vec<u8> = samples.iter().flat_map(|s| s.to_le_bytes()).collect();
+            let coded = by_ffmpeg(&pcm, ["s16le", "g722"]);
+            let packets = coded.chunks_exact(packet_us * 8 / 1000);
+            packets.map(<[u8]>::to_vec).collect()
+        }
         Codec::Opus => {
             let caps = raw_caps(48_000, 2);
             let buffers = packets.map(|p| p.iter().flat_map(|s| s.to_le_bytes()).collect());
@@ -110,6 +132,15 @@ fn decoded(codec: Codec, payloads: &[Vec<u8>]) -> Vec<f64> {
             .chunks_exact(2)
             .map(|pair| f64::from(i16::from_be_bytes([pair[0], pair[1]])))
             .collect(),
+        Codec::L24 { .. } => payloads
+            .concat()
+            .chunks_exact(3)
+            .map(|s| f64::from(i32::from_be_bytes([s[0], s[1], s[2], 0])) / 65_536.0)
+            .collect(),
+        Codec::G722 => by_ffmpeg(&payloads.concat(), ["g722", "s16le"])
+            .chunks_exact(2)
+            .map(|pair| f64::from(i16::from_le_bytes([pair[0], pair[1]])))
+            .collect(),
         Codec::Opus => {
             let caps = gst::Caps::builder("audio/x-opus")
                 .field("channel-mapping-family", 0)
@@ -122,6 +153,25 @@ fn decoded(codec: Codec, payloads: &[Vec<u8>]) -> Vec<f64> {
                 .collect()
         }
     }
+}
+
+/// Mono at 16,000 Hz, from one of ffmpeg's formats to another.
+fn by_ffmpeg(bytes: &[u8], [from, to]: [&str; 2]) -> Vec<u8> {
+    let mut ffmpeg = Command::new("ffmpeg");
+    ffmpeg.args(["-v", "error", "-nostdin", "-f", from]);
+    if from == "s16le" {
+        ffmpeg.args(["-ar", "16000", "-ac", "1"]);
+    }
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), bytes).expect("written");
+    let output = ffmpeg
+        .arg("-i")
+        .arg(file.path())
+        .args(["-ar", "16000", "-f", to, "-"])
+        .output()
+        .expect("ffmpeg is installed");
+    assert!(output.status.success(), "{output:?}");
+    output.stdout
 }
 
 fn raw_caps(rate_hz: i32, channels: i32) -> gst::Caps {
@@ -189,7 +239,8 @@ impl Stream {
 /// Of each channel, by the clock of its RTP timestamps.
 fn samples_of(codec: Codec, payload: &[u8]) -> usize {
     match codec {
-        Codec::Pcmu | Codec::Pcma => payload.len(),
+        Codec::Pcmu | Codec::Pcma | Codec::G722 => payload.len(),
+        Codec::L24 { .. } => payload.len() / 3 / channels(codec),
         Codec::L16 { .. } => payload.len() / 2 / channels(codec),
         Codec::Opus => opus_samples(payload),
     }
@@ -511,6 +562,8 @@ const CODECS: &[&str] = &[
     "L16/44100/1",
     "L16/44100/2",
     "L16/48000/2",
+    "L24/48000/2",
+    "G722",
     "Opus",
 ];
 

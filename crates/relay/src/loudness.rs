@@ -128,4 +128,18 @@ impl Filter for LoudnessTarget {
         *pcm = done;
         lock(&self.meter).add(format, pcm);
     }
+
+    fn finish(&mut self, format: Format, pcm: &mut Vec<f32>) {
+        let Some(normalizer) = &mut self.normalizer else {
+            return;
+        };
+        normalizer.drain();
+        let start = pcm.len();
+        let samples = normalizer.ready() as usize * normalizer.channels();
+        pcm.resize(start + samples, 0.0);
+        // Whole frames, as many as are ready.
+        let _ = normalizer.take_interleaved(&mut pcm[start..]);
+        normalizer.reset();
+        lock(&self.meter).add(format, &pcm[start..]);
+    }
 }

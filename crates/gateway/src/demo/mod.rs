@@ -374,12 +374,12 @@ fn wait_until_parted(peer: &mut Peer) -> miette::Result<RtcpCounters> {
 
 /// Builds one unused pipeline first: the memory of the plugins' code does not count as a stream's.
 fn load_plugins(config: &Config, elements: Elements) -> miette::Result<()> {
-    let builder = PipelineBuilder::new(elements, gst::Bus::new());
-    builder.check(&config.streams).into_diagnostic()?;
-    if let Some(first) = config.streams.first() {
-        builder
-            .build(first, &config.contexts, 0)
-            .into_diagnostic()?;
+    if elements == Elements::Stock {
+        let builder = PipelineBuilder::new(gst::Bus::new());
+        builder.check(&config.streams).into_diagnostic()?;
+        if let Some(first) = config.streams.first() {
+            builder.build(first).into_diagnostic()?;
+        }
     }
     Ok(())
 }

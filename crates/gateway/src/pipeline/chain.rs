@@ -1,15 +1,12 @@
 //! The codec elements between a stream's source and its sink.
 //!
 //! ```text
-//!   PCMU, PCMA, mono L16:   ts-rtpg711 ! rtpL16depay !          losses are concealed, and the clock goes on
-//!   stereo L16:             rtpL16depay !
-//!   Opus:                   rtpopusdepay ! opusdec !            it conceals losses itself
-//!   then                    [audioloudnorm !] [ebur128level !] audioconvert ! audioresample ! encode ! payload
+//!   [rtpjitterbuffer !] depayload ! decode ! audioconvert ! audioresample ! encode ! payload
 //! ```
 
 use gst::prelude::*;
 
-use super::{BuildError, CONVERTER, Elements, METER, link, make, make_named};
+use super::{BuildError, link, make};
 use crate::codec::Codec;
 use crate::config::StreamSpec;
 
@@ -24,148 +21,44 @@ pub(super) struct Part {
 #[derive(Clone, Debug)]
 enum Setting {
     Uint(u32),
-    Int(i32),
     Int64(i64),
-    Double(f64),
     Flag(bool),
-    Text(&'static str),
     Caps(gst::Caps),
     /// An enumeration's value by its number.
     Enum(u32),
 }
 
-impl Elements {
-    /// The elements between source and sink that convert `codec_in` to the output of `spec`.
-    pub(super) fn chain(self, codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
-        let spec = StreamSpec {
-            codec_out: Some(spec.codec_out.unwrap_or(codec_in)),
-            // Stock elements serve for comparison, without a meter.
-            meter: spec.meter && self == Elements::Threadbare,
-            ..spec.clone()
-        };
-        if self == Elements::Stock {
-            let mut parts = chain(codec_in, &spec);
-            if spec.jitter.latency_ms > 0 {
-                let latency = Setting::Uint(spec.jitter.latency_ms);
-                parts.insert(0, part("rtpjitterbuffer").with("latency", latency));
-            }
-            return parts;
-        }
-        if is_fused(codec_in, &spec) {
-            return vec![converter(codec_in, &spec)];
-        }
-        let Some(linear) = concealed(codec_in) else {
-            return chain(codec_in, &spec);
-        };
-        let mut parts = vec![concealer(linear)];
-        parts.extend(chain(linear, &spec));
-        parts
-    }
-}
-
-/// Whether one element does all of it: the pairs with tables, and unchanged samples.
-pub(super) fn is_fused(codec_in: Codec, spec: &StreamSpec) -> bool {
+/// The elements between source and sink that convert `codec_in` to the output of `spec`.
+///
+/// # Errors
+/// The stream is not for GStreamer's own elements.
+pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, BuildError> {
+    let codec_out = spec.codec_out.unwrap_or(codec_in);
     if spec.loudness_target_lufs.is_some() {
-        return false;
+        return Err(BuildError::Stock("loudness-target"));
     }
-    let codec_out = spec.codec_out.unwrap_or(codec_in);
-    let is_table = |codec| {
-        matches!(
-            codec,
-            Codec::Pcmu
-                | Codec::Pcma
-                | Codec::L16 {
-                    rate_hz: 8000,
-                    channels: 1
-                }
-        )
-    };
-    let is_mono_l16 = |codec| matches!(codec, Codec::L16 { channels: 1, .. });
-    is_table(codec_in) && is_table(codec_out) || codec_in == codec_out && is_mono_l16(codec_in)
-}
-
-/// Whether the first element takes packets of any payload type, and caps without one.
-pub(super) fn takes_any_type(codec_in: Codec, spec: &StreamSpec) -> bool {
-    is_fused(codec_in, spec) || concealed(codec_in).is_some()
-}
-
-/// The decoded format of a codec whose losses `ts-rtpg711` conceals.
-fn concealed(codec_in: Codec) -> Option<Codec> {
-    match codec_in {
-        Codec::Pcmu | Codec::Pcma => Some(Codec::L16 {
-            rate_hz: 8000,
-            channels: 1,
-        }),
-        Codec::L16 { channels: 1, .. } => Some(codec_in),
-        Codec::L16 { .. } | Codec::Opus => None,
+    let mut parts = Vec::new();
+    if spec.jitter.latency_ms > 0 {
+        let latency = Setting::Uint(spec.jitter.latency_ms);
+        parts.push(part("rtpjitterbuffer").with("latency", latency));
     }
-}
-
-/// Conceals losses; takes any of its codecs, and outputs linear audio.
-fn concealer(linear: Codec) -> Part {
-    part(CONVERTER_FACTORY)
-        .with("encoding-name", Setting::Text(linear.encoding_name()))
-        .with("pt", Setting::Int(linear.default_payload_type().into()))
-        // Telephone events do not come as far as here.
-        .with("telephone-event-pt", Setting::Int(-1))
-}
-
-/// The whole conversion in one element.
-fn converter(codec_in: Codec, spec: &StreamSpec) -> Part {
-    let codec_out = spec.codec_out.unwrap_or(codec_in);
-    let payload_type = payload_type_out(codec_out, spec);
-    let mut part = part(CONVERTER_FACTORY)
-        .with("encoding-name", Setting::Text(codec_out.encoding_name()))
-        .with("ptime", Setting::Uint(spec.ptime_ms.unwrap_or(0)))
-        .with("pt", Setting::Int(payload_type.into()))
-        .with(
-            "telephone-event-pt",
-            Setting::Int(spec.dtmf_payload_type.into()),
-        )
-        .with("meter", Setting::Flag(spec.meter));
-    if let Some(ssrc) = spec.ssrc {
-        part = part.with("ssrc", Setting::Uint(ssrc));
-    }
-    part
-}
-
-/// The same with stock elements.
-fn chain(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
-    let codec_out = spec.codec_out.unwrap_or(codec_in);
-    let mut parts = vec![part(match codec_in {
+    parts.push(part(match codec_in {
         Codec::Pcmu => "rtppcmudepay",
         Codec::Pcma => "rtppcmadepay",
         Codec::L16 { .. } => "rtpL16depay",
         Codec::Opus => "rtpopusdepay",
-    })];
+        Codec::G722 => return Err(BuildError::Stock("G722")),
+        Codec::L24 { .. } => return Err(BuildError::Stock("L24")),
+    }));
     // A payloader alone changes the packet time, except for encodings with a property for it.
-    let recode = codec_in != codec_out
-        || (codec_out == Codec::Opus && spec.ptime_ms.is_some())
-        || spec.loudness_target_lufs.is_some();
+    let recode = codec_in != codec_out || (codec_out == Codec::Opus && spec.ptime_ms.is_some());
     if recode {
         parts.extend(decoder(codec_in, codec_out));
-        parts.extend(loudness(codec_in, spec));
         parts.extend(converters(codec_in, codec_out));
         parts.extend(encoder(codec_out, spec));
     }
-    parts.push(payloader(codec_out, spec));
-    parts
-}
-
-/// Normalises the audio's loudness and measures it, before the conversion for the output codec.
-fn loudness(codec_in: Codec, spec: &StreamSpec) -> Vec<Part> {
-    let mut parts = Vec::new();
-    if let Some(target) = spec.loudness_target_lufs {
-        parts.push(part("audioloudnorm").with("loudness-target", Setting::Double(target)));
-    }
-    if spec.meter {
-        parts.push(part(METER_FACTORY).with("post-messages", Setting::Flag(false)));
-    }
-    // L16 is in network byte order, which neither accepts.
-    if matches!(codec_in, Codec::L16 { .. }) && !parts.is_empty() {
-        parts.insert(0, part("audioconvert"));
-    }
-    parts
+    parts.push(payloader(codec_out, spec)?);
+    Ok(parts)
 }
 
 fn payload_type_out(codec_out: Codec, spec: &StreamSpec) -> u8 {
@@ -181,7 +74,7 @@ fn decoder(codec_in: Codec, codec_out: Codec) -> Vec<Part> {
     match codec_in {
         Codec::Pcmu => vec![part("mulawdec")],
         Codec::Pcma => vec![part("alawdec")],
-        Codec::L16 { .. } => Vec::new(),
+        Codec::L16 { .. } | Codec::L24 { .. } | Codec::G722 => Vec::new(),
         Codec::Opus => {
             let decoder = part("opusdec").with("plc", Setting::Flag(true));
             // If one channel were requested, it would drop the right one instead of mixing both.
@@ -198,7 +91,7 @@ fn encoder(codec: Codec, spec: &StreamSpec) -> Option<Part> {
     match codec {
         Codec::Pcmu => Some(part("mulawenc")),
         Codec::Pcma => Some(part("alawenc")),
-        Codec::L16 { .. } => None,
+        Codec::L16 { .. } | Codec::L24 { .. } | Codec::G722 => None,
         Codec::Opus => {
             let encoder = part("opusenc");
             Some(match spec.ptime_ms {
@@ -234,26 +127,28 @@ fn filter(caps: gst::Caps) -> Part {
     part("capsfilter").with("caps", Setting::Caps(caps))
 }
 
-fn payloader(codec: Codec, spec: &StreamSpec) -> Part {
+fn payloader(codec: Codec, spec: &StreamSpec) -> Result<Part, BuildError> {
     let name = match codec {
         Codec::Pcmu => "rtppcmupay",
         Codec::Pcma => "rtppcmapay",
         Codec::L16 { .. } => "rtpL16pay",
         Codec::Opus => "rtpopuspay",
+        Codec::G722 => return Err(BuildError::Stock("G722")),
+        Codec::L24 { .. } => return Err(BuildError::Stock("L24")),
     };
     let payload_type = payload_type_out(codec, spec);
     let mut part = part(name).with("pt", Setting::Uint(payload_type.into()));
     if let Some(ssrc) = spec.ssrc {
         part = part.with("ssrc", Setting::Uint(ssrc));
     }
-    match spec.ptime_ms {
+    Ok(match spec.ptime_ms {
         Some(ptime_ms) if codec != Codec::Opus => {
             let ptime_ns = Setting::Int64(i64::from(ptime_ms) * 1_000_000);
             part.with("min-ptime", ptime_ns.clone())
                 .with("max-ptime", ptime_ns)
         }
         _ => part,
-    }
+    })
 }
 
 fn part(factory: &'static str) -> Part {
@@ -270,19 +165,12 @@ impl Part {
     }
 
     fn make(self) -> Result<gst::Element, BuildError> {
-        let element = match self.factory {
-            CONVERTER_FACTORY => make_named(self.factory, CONVERTER)?,
-            METER_FACTORY => make_named(self.factory, METER)?,
-            factory => make(factory)?,
-        };
+        let element = make(self.factory)?;
         for (name, value) in self.properties {
             match value {
                 Setting::Uint(value) => element.set_property(name, value),
-                Setting::Int(value) => element.set_property(name, value),
                 Setting::Int64(value) => element.set_property(name, value),
-                Setting::Double(value) => element.set_property(name, value),
                 Setting::Flag(value) => element.set_property(name, value),
-                Setting::Text(value) => element.set_property(name, value),
                 Setting::Caps(value) => element.set_property(name, value),
                 Setting::Enum(value) => element.set_property_from_str(name, &value.to_string()),
             }
@@ -313,6 +201,3 @@ pub(super) fn insert(
     }
     link(source, next)
 }
-
-const METER_FACTORY: &str = "ebur128level";
-const CONVERTER_FACTORY: &str = "ts-rtpg711";

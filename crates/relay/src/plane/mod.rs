@@ -191,6 +191,8 @@ impl<C: Call> Plane<C> {
     }
 
     fn remove(&mut self, index: u32, how: CallState) -> Option<Removed<C>> {
+        // Its last datagrams, a BYE perhaps, are staged.
+        flush_all(&mut self.ios, &self.desk.counters);
         let slot = self.calls.get_mut(index as usize)?.take()?;
         self.timers.remove(index);
         let Slot {
@@ -410,8 +412,9 @@ impl<C: Call> Agent for Plane<C> {
             }
         }
         self.run_orders(cx, now_ns);
-        self.run_due(now_ns);
+        // A packet that has arrived may be the one that a timer would give up.
         let received = self.receive(now_ns);
+        self.run_due(now_ns);
         if ready_io.is_some() {
             // A socket that may hold more has this agent woken; the kernel need not go over all of them again.
             cx.expect_no_more();

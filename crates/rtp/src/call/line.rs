@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::direction::{Direction, DirectionStats};
 use super::keys::KeyEvent;
 use super::out::{Out, Scratch};
-use super::{CallError, Channel, DirectionConfig, Filter, RTCP_BYTES_MAX, Side};
+use super::{CallError, Channel, DirectionConfig, Filter, Outgoing, RTCP_BYTES_MAX, Side};
 use crate::codec::Format;
 use crate::id::Ssrc;
 use crate::leg::{
@@ -56,7 +56,18 @@ pub struct Line {
     target: Option<Leg>,
     is_verbatim: bool,
     direction: Direction,
+    is_ending: bool,
     ahead_ns: u64,
+}
+
+impl<'a> From<Outgoing<'a>> for LineDatagram<'a> {
+    fn from(outgoing: Outgoing<'a>) -> LineDatagram<'a> {
+        LineDatagram {
+            channel: outgoing.channel,
+            to: outgoing.to,
+            bytes: outgoing.bytes,
+        }
+    }
 }
 
 impl Line {
@@ -86,6 +97,7 @@ impl Line {
             target: other.map(|other| Leg::new(now_ns, other)).transpose()?,
             source: Leg::new(now_ns, source)?,
             is_verbatim,
+            is_ending: false,
             ahead_ns: 0,
         })
     }
@@ -169,20 +181,26 @@ impl Line {
                     bytes: packet.whole,
                 });
             }
+            let mut send = |outgoing: Outgoing<'_>| send(LineDatagram::from(outgoing));
             let mut out = Out {
                 now_ns,
                 side: Side::B,
                 leg: self.target.as_mut().unwrap_or(&mut self.source),
                 packet: &mut scratch.packet,
-                send: &mut |outgoing| {
-                    send(LineDatagram {
-                        channel: outgoing.channel,
-                        to: outgoing.to,
-                        bytes: outgoing.bytes,
-                    });
-                },
+                send: &mut send,
             };
             self.direction.handle(media, &mut scratch.work, &mut out);
+        }
+        if std::mem::take(&mut self.is_ending) {
+            let mut send = |outgoing: Outgoing<'_>| send(LineDatagram::from(outgoing));
+            let mut out = Out {
+                now_ns,
+                side: Side::B,
+                leg: self.target.as_mut().unwrap_or(&mut self.source),
+                packet: &mut scratch.packet,
+                send: &mut send,
+            };
+            self.direction.finish(&mut scratch.work, &mut out);
         }
         self.poll_reports(now_ns, scratch, send);
     }
@@ -245,9 +263,10 @@ impl Line {
         self.direction.tapped()
     }
 
-    /// Everything held goes out now: poll once more.
-    pub fn release_all(&mut self) {
+    /// The stream ends: everything held goes out now. Poll once more.
+    pub fn finish(&mut self) {
         self.source.release_all();
+        self.is_ending = true;
     }
 
     /// Sends to another address from now on: a name was looked up.

@@ -401,6 +401,11 @@ pub trait Filter: Send + std::fmt::Debug {
     /// Takes whole frames of interleaved samples, and leaves what is to go on: as many on the whole, though a filter may hold
     /// some back.
     fn process(&mut self, format: Format, pcm: &mut Vec<f32>);
+
+    /// The stream has ended: appends what was held back.
+    fn finish(&mut self, format: Format, pcm: &mut Vec<f32>) {
+        let _ = (format, pcm);
+    }
 }
 
 /// A clip that cannot be played.

@@ -368,8 +368,9 @@ impl fmt::Display for Format {
 }
 
 /// Sample rates of audio in use, Hz: those of RFC 3551, section 4.5.11, Opus's 12 kHz and 96 kHz of studios.
-pub const SAMPLE_RATES_HZ: [u32; 11] = [
-    8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 88_200, 96_000,
+pub const SAMPLE_RATES_HZ: [u32; 13] = [
+    8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100, 48_000, 88_200, 96_000, 176_400,
+    192_000,
 ];
 
 /// As many channels as one AES67 stream must be able to have.

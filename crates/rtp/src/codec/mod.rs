@@ -359,6 +359,25 @@ impl Encoder {
         })
     }
 
+    /// As [`encode`](Self::encode), of any number of frames, for encodings that have their bytes for each: not Opus.
+    pub(crate) fn encode_any(&mut self, pcm: &[f32], out: &mut Vec<u8>) -> Result<(), EncodeError> {
+        match &mut self.kind {
+            EncoderKind::Linear => linear::encode(self.format.encoding, pcm, out),
+            EncoderKind::G722(encoder) => out.extend(
+                pcm.chunks_exact(2)
+                    .map(|pair| encoder.encode(linear::to_i16(pair[0]), linear::to_i16(pair[1]))),
+            ),
+            #[cfg(feature = "opus")]
+            EncoderKind::Opus(_) => {
+                return Err(EncodeError::Length {
+                    samples: pcm.len(),
+                    channels: self.format.channels,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// Opus: the loss to be prepared for from now on, as the peer's reports say; above 100 counts as 100. Without effect on
     /// others.
     ///

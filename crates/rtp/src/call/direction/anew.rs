@@ -85,6 +85,25 @@ impl Direction {
         work.converted.clear();
         anew.converter.process(&work.decoded, &mut work.converted);
         voice.push(&work.converted, &mut self.map, out);
+        let heard = voice.format;
+        if let Some(tap) = &mut self.tap {
+            tap.add(heard, &work.converted);
+            self.bound_tap();
+        }
+    }
+
+    /// What the filter holds goes on.
+    pub(super) fn drain_filter(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        let (Route::Anew(anew), Some(voice)) = (&mut self.route, &mut self.voice) else {
+            return;
+        };
+        if let Some(filter) = &mut self.filter {
+            work.decoded.clear();
+            filter.finish(anew.decoder.format(), &mut work.decoded);
+            work.converted.clear();
+            anew.converter.process(&work.decoded, &mut work.converted);
+            voice.push(&work.converted, &mut self.map, out);
+        }
     }
 
     /// Fills in what was lost, with at most `made_ns` of audio.

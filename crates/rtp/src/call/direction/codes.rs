@@ -2,7 +2,7 @@
 
 use super::{Direction, Route};
 use crate::call::Mode;
-use crate::call::out::Out;
+use crate::call::out::{Out, Work};
 use crate::codec::{Encoding, Format};
 use crate::g711;
 use crate::id::NS_PER_S;
@@ -41,6 +41,7 @@ impl Direction {
         &mut self,
         payload: &Payload,
         packet: &MediaPacket<'_>,
+        work: &mut Work,
         out: &mut Out<'_>,
     ) {
         let Route::Repack {
@@ -63,30 +64,31 @@ impl Direction {
         if self.bytes.is_empty() {
             (self.bytes_time, self.bytes_play_ns) = (time, packet.play_ns);
         }
-        write_codes(packet.bytes, table, self.mode, &to, &mut self.bytes);
+        if self.mending.is_some() {
+            let mut bytes = std::mem::take(&mut self.bytes);
+            self.join(packet.bytes, work, &mut bytes);
+            self.bytes = bytes;
+        } else {
+            write_codes(packet.bytes, table, self.mode, &to, &mut self.bytes);
+        }
+        self.history.add(packet.bytes);
+        self.send_whole(&to, whole, unit_bytes, out);
+    }
+
+    /// Sends whole packets of what is gathered.
+    pub(super) fn send_whole(
+        &mut self,
+        to: &Payload,
+        whole: usize,
+        unit_bytes: usize,
+        out: &mut Out<'_>,
+    ) {
         let mut sent = 0;
         while self.bytes.len() - sent >= whole {
-            self.send_bytes(sent..sent + whole, &to, unit_bytes, out);
+            self.send_bytes(sent..sent + whole, to, unit_bytes, out);
             sent += whole;
         }
         self.bytes.drain(..sent);
-    }
-
-    /// The far side sees that packets are missing, as many as would have been sent.
-    pub(super) fn skip_repacked(&mut self, duration_ns: u64, out: &mut Out<'_>) {
-        let Route::Repack {
-            to,
-            whole,
-            unit_bytes,
-            ..
-        } = self.route
-        else {
-            return;
-        };
-        let packet_units = (whole / unit_bytes.max(1)) as u64;
-        let packet_ns = packet_units * NS_PER_S / u64::from(to.clock_rate_hz);
-        self.flush(out);
-        out.leg.skip((duration_ns / packet_ns.max(1)).max(1) as u32);
     }
 
     pub(super) fn send_bytes(

@@ -48,7 +48,6 @@ impl Direction {
         told.write(out.begin());
         let elapsed = u32::from(told.duration);
         out.send(&to, time, is_new, elapsed);
-        self.is_after_pause = true;
     }
 
     /// Tells the owner, once for each press and release.

@@ -6,6 +6,7 @@
 mod anew;
 mod codes;
 mod keys;
+mod mend;
 mod play;
 mod tap;
 
@@ -23,6 +24,7 @@ use crate::opus;
 
 use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
+use mend::{History, Mending};
 use play::Playing;
 use tap::Tap;
 
@@ -74,6 +76,7 @@ struct Loss<'a> {
     packets: u32,
     /// The first one's timestamp.
     time: RtpTime,
+    play_ns: u64,
     duration_ns: u64,
     /// The payload of the packet behind them, or nothing.
     next: &'a [u8],
@@ -86,12 +89,17 @@ pub(super) struct Direction {
     mode: Mode,
     /// The payload type that `route` is for.
     routed: Option<PayloadType>,
+    /// Its format, if it can be decoded.
+    from: Option<Format>,
     route: Route,
     map: TimeMap,
     /// The next packet begins a talkspurt.
     is_after_pause: bool,
     /// Not sent yet, of a route that repacks.
     bytes: Vec<u8>,
+    /// Codes that were passed on, for what stands in for a loss.
+    history: History,
+    mending: Option<Box<Mending>>,
     bytes_time: RtpTime,
     bytes_play_ns: u64,
     /// Of the audio in the last packet.
@@ -127,10 +135,13 @@ impl Direction {
         Ok(Direction {
             mode: config.mode,
             routed: None,
+            from: None,
             route: Route::Nowhere,
             map: TimeMap::new(config.first_time),
             is_after_pause: true,
             bytes: Vec::new(),
+            history: History::default(),
+            mending: None,
             bytes_time: RtpTime(0),
             bytes_play_ns: 0,
             packet_ns: PACKET_NS_DEFAULT,
@@ -164,13 +175,14 @@ impl Direction {
             Media::Lost {
                 packets,
                 time,
+                play_ns,
                 duration_ns,
                 next,
-                ..
             } => {
                 let loss = Loss {
                     packets,
                     time,
+                    play_ns,
                     duration_ns,
                     next,
                 };
@@ -193,10 +205,11 @@ impl Direction {
             self.choose(payload, out);
         }
         self.earn(payload, packet.bytes);
-        if self.tap.is_some() {
+        let is_quiet = self.playing.is_some() || self.mode == Mode::Hold;
+        if self.tap.is_some() && (is_quiet || !matches!(self.route, Route::Anew(_))) {
             self.note_tapped(payload, packet.bytes);
         }
-        if self.playing.is_some() || self.mode == Mode::Hold {
+        if is_quiet {
             return;
         }
         self.is_after_pause |= packet.marker;
@@ -208,12 +221,18 @@ impl Direction {
                 let time = self
                     .map
                     .map(packet.time, packet.play_ns, from_hz, to.clock_rate_hz);
-                let bytes = out.begin();
-                write_codes(packet.bytes, table, self.mode, &to, bytes);
+                if self.mending.is_some() {
+                    self.join(packet.bytes, work, out.begin());
+                } else {
+                    write_codes(packet.bytes, table, self.mode, &to, out.begin());
+                }
+                if table.is_some() {
+                    self.history.add(packet.bytes);
+                }
                 out.send(&to, time, std::mem::take(&mut self.is_after_pause), 0);
                 self.map.note_sent(time, units, packet.play_ns);
             }
-            Route::Repack { .. } => self.repack(payload, packet, out),
+            Route::Repack { .. } => self.repack(payload, packet, work, out),
             Route::Anew(_) => self.make_anew(payload, packet, work, out),
             Route::Nowhere => self.stats.dropped += 1,
         }
@@ -223,7 +242,13 @@ impl Direction {
     #[cold]
     fn choose(&mut self, payload: &Payload, out: &mut Out<'_>) {
         self.flush(out);
+        self.history.clear();
+        self.mending = None;
         self.routed = Some(payload.payload_type);
+        self.from = match payload.carries {
+            Carries::Audio(format) => Some(format),
+            _ => None,
+        };
         let payloads = out.leg.takes().clone();
         self.route = self
             .find_route(payload, &payloads)
@@ -248,8 +273,11 @@ impl Direction {
             let to = *same?;
             return (self.mode != Mode::Mute).then_some(Route::Pass { to, table: None });
         };
-        let is_made_anew =
-            self.filter.is_some() || self.mode == Mode::Mute && silence_of(from.encoding).is_none();
+        // Opus cannot be cut into packets of another length.
+        let is_cut = self.config.packet_ns > 0 && from.encoding == Encoding::Opus;
+        let is_made_anew = is_cut
+            || self.filter.is_some()
+            || self.mode == Mode::Mute && silence_of(from.encoding).is_none();
         if let Some(same) = same.filter(|_| !is_made_anew) {
             return Some(self.by_codes(*same, from, None));
         }
@@ -285,17 +313,27 @@ impl Direction {
     fn handle_loss(&mut self, loss: &Loss<'_>, work: &mut Work, out: &mut Out<'_>) {
         self.stats.lost += u64::from(loss.packets);
         let made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
-        self.conceal_tapped(made_ns);
-        if self.playing.is_some() || self.mode == Mode::Hold {
+        let is_quiet = self.playing.is_some() || self.mode == Mode::Hold;
+        if is_quiet || !matches!(self.route, Route::Anew(_)) {
+            self.conceal_tapped(made_ns);
+        }
+        if is_quiet {
             return;
         }
         match self.route {
             Route::Nowhere => {}
             // The far side sees the gap, and conceals it.
-            Route::Pass { .. } => out.leg.skip(loss.packets),
-            Route::Repack { .. } => self.skip_repacked(loss.duration_ns, out),
+            Route::Pass { table: None, .. } => out.leg.skip(loss.packets),
+            Route::Pass { .. } | Route::Repack { .. } => self.mend(loss, made_ns, work, out),
             Route::Anew(_) => self.fill_in(loss, made_ns, work, out),
         }
+    }
+
+    /// The stream ends: what a filter or a packet still holds goes out.
+    #[cold]
+    pub(super) fn finish(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        self.drain_filter(work, out);
+        self.flush(out);
     }
 
     /// The party's numbers and timestamps begin anew.
@@ -303,6 +341,8 @@ impl Direction {
     fn restart(&mut self, out: &mut Out<'_>) {
         self.flush(out);
         self.map.restart();
+        self.history.clear();
+        self.mending = None;
         self.is_after_pause = true;
         self.key = None;
         if let Route::Anew(anew) = &mut self.route {

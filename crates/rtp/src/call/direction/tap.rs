@@ -1,4 +1,4 @@
-//! A copy of what a party says, for the owner.
+//! A copy of what a party says, for the owner: as the far side hears it, where it is made anew for that.
 
 use super::Direction;
 use crate::call::TAP_NS_MAX;
@@ -8,8 +8,27 @@ use crate::leg::{Carries, Payload};
 
 #[derive(Debug)]
 pub(super) struct Tap {
+    /// Where nobody else decodes.
     decoder: Option<Decoder>,
+    /// Of the samples.
+    format: Option<Format>,
     pcm: Vec<f32>,
+}
+
+impl Tap {
+    /// What the far side hears.
+    pub(super) fn add(&mut self, format: Format, pcm: &[f32]) {
+        self.fit(format);
+        self.pcm.extend_from_slice(pcm);
+    }
+
+    fn fit(&mut self, format: Format) {
+        if self.format != Some(format) {
+            self.format = Some(format);
+            self.decoder = None;
+            self.pcm.clear();
+        }
+    }
 }
 
 impl Direction {
@@ -17,6 +36,7 @@ impl Direction {
         self.tap = is_on.then(|| {
             Box::new(Tap {
                 decoder: None,
+                format: None,
                 pcm: Vec::new(),
             })
         });
@@ -26,9 +46,9 @@ impl Direction {
         let (Some(tap), Carries::Audio(format)) = (&mut self.tap, payload.carries) else {
             return;
         };
-        if tap.decoder.as_ref().map(Decoder::format) != Some(format) {
+        tap.fit(format);
+        if tap.decoder.is_none() {
             tap.decoder = Decoder::new(format).ok();
-            tap.pcm.clear();
         }
         let Some(decoder) = &mut tap.decoder else {
             return;
@@ -49,9 +69,9 @@ impl Direction {
     }
 
     /// The oldest goes when nobody takes it.
-    fn bound_tap(&mut self) {
+    pub(super) fn bound_tap(&mut self) {
         let Some(tap) = &mut self.tap else { return };
-        let Some(format) = tap.decoder.as_ref().map(Decoder::format) else {
+        let Some(format) = tap.format else {
             return;
         };
         let per_s = u64::from(format.sample_rate_hz) * u64::from(format.channels);
@@ -65,7 +85,7 @@ impl Direction {
 
     pub(in crate::call) fn take_tapped(&mut self, samples: &mut Vec<f32>) -> Option<Format> {
         let tap = self.tap.as_mut()?;
-        let format = tap.decoder.as_ref()?.format();
+        let format = tap.format?;
         samples.append(&mut tap.pcm);
         Some(format)
     }

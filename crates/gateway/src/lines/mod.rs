@@ -1,0 +1,212 @@
+//! Streams on the relay: no pipeline, no element.
+
+mod resolver;
+mod spec;
+
+use std::net::SocketAddr;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use threadbare_relay::{
+    CallHandle, CreateError, Engine, EngineError, LegPorts, LineEvent, MediaLine, Settings,
+    SocketError, Unreachable,
+};
+use threadbare_rtp::call::{CallError, Line};
+use threadbare_rtp::id::NtpTime;
+use threadbare_rtp::leg::{LegEvent, PayloadMapError};
+use threadbare_runtime::clock_now_ns;
+
+pub use self::resolver::Resolver;
+use self::spec::{Common, legs};
+use crate::config::{Contexts, Rtcp, StreamSpec};
+use crate::gateway::Event;
+use crate::stats::StreamStats;
+
+/// Why a stream does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum LineError {
+    /// Its sockets.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// Its destination.
+    #[error(transparent)]
+    Unreachable(#[from] Unreachable),
+    /// Its payload types.
+    #[error(transparent)]
+    Payloads(#[from] PayloadMapError),
+    /// Its packet time, or its jitter buffer.
+    #[error(transparent)]
+    Line(#[from] CallError),
+    /// Its loudness target.
+    #[error(transparent)]
+    Loudness(#[from] threadbare_loudness::NormalizeError),
+    /// The engine is full, or late.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+}
+
+/// Starts streams on the contexts of a configuration.
+#[derive(Debug)]
+pub struct Lines {
+    engines: Vec<Engine<MediaLine>>,
+    slice: Duration,
+    common: Common,
+    events: Sender<Event>,
+}
+
+/// A stream that runs.
+#[derive(Debug)]
+pub struct RunningLine {
+    handle: Option<CallHandle<MediaLine>>,
+}
+
+impl Lines {
+    /// Starts the contexts. Failures of streams go to `events`.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub fn new(contexts: &Contexts, events: Sender<Event>) -> Result<Lines, EngineError> {
+        let slice = Duration::from_millis(contexts.wait_ms.into());
+        let engines = (0..contexts.count.max(1)).map(|index| {
+            let mut settings = Settings::new(&contexts.name_for(index as usize));
+            settings.threads.wait = slice;
+            Engine::new(settings)
+        });
+        Ok(Lines {
+            engines: engines.collect::<Result<_, _>>()?,
+            slice,
+            common: Common {
+                cname: format!("{:016x}", random()).into(),
+                ntp_at_zero: ntp_at_zero(),
+            },
+            events,
+        })
+    }
+
+    /// Starts stream number `index`, for the `run`th time. `to`: the address of its destination.
+    ///
+    /// # Errors
+    /// Its addresses cannot be bound, or its settings do not fit together.
+    pub fn start(
+        &self,
+        spec: &StreamSpec,
+        index: usize,
+        run: u64,
+        to: Option<SocketAddr>,
+    ) -> Result<RunningLine, LineError> {
+        let rtcp = spec
+            .rtcp_port()
+            .map(|port| SocketAddr::new(spec.listen.ip(), port));
+        let ports = LegPorts::open(spec.listen, rtcp.filter(|_| spec.rtcp != Rtcp::Off))?;
+        if let Some(to) = to {
+            ports.check_destination(to)?;
+        }
+        let (source, target, direction) = legs(spec, &self.common, to, random)?;
+        let line = Line::new(clock_now_ns(), source, target, direction)?;
+        let mut line = MediaLine::new(line, self.slice);
+        if let Some(target_lufs) = spec.loudness_target_lufs {
+            line = line.with_loudness_target(target_lufs)?;
+        } else if spec.meter && !spec.is_passthrough() {
+            line = line.metered();
+        }
+        let mut told = Told {
+            stream: spec.name.clone(),
+            index,
+            run,
+            events: self.events.clone(),
+        };
+        let line = line.on_event(move |event| told.handle(&event));
+        let engine = &self.engines[index % self.engines.len()];
+        let handle = engine.create(spec.name.clone(), vec![ports], line)?;
+        Ok(RunningLine {
+            handle: Some(handle),
+        })
+    }
+}
+
+/// Tells of a stream in the log; and, when it is dropped, that the stream is gone: it panicked, or was stopped.
+struct Told {
+    stream: String,
+    index: usize,
+    run: u64,
+    events: Sender<Event>,
+}
+
+impl Told {
+    fn handle(&mut self, event: &LineEvent) {
+        let stream = &self.stream;
+        match event {
+            LineEvent::PayloadType(payload_type) => tracing::warn!(
+                stream,
+                %payload_type,
+                "dropping packets of this payload type: the stream does not have it"
+            ),
+            LineEvent::Leg(LegEvent::Source { address, ssrc, .. }) => {
+                tracing::debug!(stream, %address, %ssrc, "a source sends");
+            }
+            LineEvent::Leg(_) | LineEvent::Key(_) => {}
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // Fails only when the gateway is gone, which needs no report.
+        let _ = self.events.send(Event::LineEnded {
+            index: self.index,
+            run: self.run,
+        });
+    }
+}
+
+impl RunningLine {
+    /// Its counters, or nothing if it is gone.
+    #[must_use]
+    pub fn stats(&self) -> Option<StreamStats> {
+        let handle = self.handle.as_ref()?;
+        let (media, io) = (
+            handle.with(|line, now_ns| (line.stats(), now_ns)),
+            handle.stats(),
+        );
+        let (media, now_ns) = media.wait().ok()?;
+        let io = io.wait().ok()?;
+        Some(StreamStats::of_line(&media, &io, now_ns))
+    }
+
+    /// Everything received goes out now, and then the BYEs.
+    pub fn finish(&self) {
+        if let Some(handle) = &self.handle {
+            // A line that is gone needs no end.
+            let _ = handle.command(|line, _| line.line_mut().finish());
+            let _ = handle.command(|line, now_ns| line.line_mut().leave(now_ns, ""));
+        }
+    }
+
+    /// Stops it; its ports are free afterwards.
+    pub fn stop(&mut self) {
+        self.finish();
+        if let Some(handle) = self.handle.take() {
+            drop(handle.remove());
+        }
+    }
+}
+
+/// Numbers that others cannot guess.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish()
+}
+
+fn ntp_at_zero() -> NtpTime {
+    let monotonic_ns = clock_now_ns();
+    let wall = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let at_zero_ns = (wall.as_nanos() as u64).saturating_sub(monotonic_ns);
+    NtpTime(NTP_UNIX_SECONDS << 32).plus_ns(at_zero_ns)
+}
+
+/// From 1900 to 1970 (RFC 868).
+const NTP_UNIX_SECONDS: u64 = 2_208_988_800;

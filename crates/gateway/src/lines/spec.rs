@@ -1,0 +1,203 @@
+//! A stream's settings as those of a line: legs, payload types, direction.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use threadbare_rtp::call::{DirectionConfig, Target};
+use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
+use threadbare_rtp::jitter::{
+    self, Adaptive, CAPACITY_PACKETS_MAX, CAPACITY_PACKETS_MIN, Release, Skew,
+};
+use threadbare_rtp::leg::{
+    AdmissionConfig, Learn, LegConfig, Payload, PayloadMap, PayloadMapError,
+};
+use threadbare_rtp::payload::COMFORT_NOISE;
+use threadbare_rtp::session::Profile;
+
+use crate::codec::{Codec, CodecIn};
+use crate::config::{ClockSkew, Rtcp, StreamSpec};
+
+/// What all streams of a process have in common.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) cname: Arc<str>,
+    /// The wall clock at time 0 of CLOCK_MONOTONIC.
+    pub(super) ntp_at_zero: NtpTime,
+}
+
+/// The legs of a stream and what goes from one to the other. `to`: the destination's address, unless it is the sender's.
+pub(super) fn legs(
+    spec: &StreamSpec,
+    common: &Common,
+    to: Option<SocketAddr>,
+    mut random: impl FnMut() -> u64,
+) -> Result<(LegConfig, Target, DirectionConfig), PayloadMapError> {
+    let takes = Arc::new(taken(spec)?);
+    let ssrc = Ssrc(spec.ssrc.unwrap_or_else(|| random() as u32));
+    let source = LegConfig {
+        ssrc: match to {
+            Some(_) => Ssrc(random() as u32),
+            None => ssrc,
+        },
+        takes: Some(takes.clone()),
+        ..leg(spec, common, Arc::new(sent(spec)?), &mut random)
+    };
+    let target = match to {
+        None => Target::Same,
+        Some(rtp) => {
+            let rtcp = match spec.rtcp {
+                Rtcp::Ports {
+                    destination: Some(port),
+                    ..
+                } => Some(SocketAddr::new(rtp.ip(), port)),
+                _ => None,
+            };
+            let other = Box::new(LegConfig {
+                ssrc,
+                admission: AdmissionConfig {
+                    peer: Some(rtp),
+                    learn: Learn::Never,
+                    ..AdmissionConfig::default()
+                },
+                destination: threadbare_rtp::leg::Destination::Fixed { rtp, rtcp },
+                ..leg(spec, common, takes, &mut random)
+            });
+            match spec.is_passthrough() {
+                true => Target::Verbatim(other),
+                false => Target::Other(other),
+            }
+        }
+    };
+    let direction = DirectionConfig {
+        packet_ns: u64::from(spec.ptime_ms.unwrap_or(0)) * 1_000_000,
+        first_time: RtpTime(random() as u32),
+        ..DirectionConfig::default()
+    };
+    Ok((source, target, direction))
+}
+
+/// What both legs have in common.
+fn leg(
+    spec: &StreamSpec,
+    common: &Common,
+    payloads: Arc<PayloadMap>,
+    random: &mut impl FnMut() -> u64,
+) -> LegConfig {
+    let cname = spec.cname.as_deref();
+    LegConfig {
+        ssrc: Ssrc(0),
+        first_seq: SeqNum(random() as u16),
+        cname: cname.map_or_else(|| common.cname.clone(), Arc::from),
+        seed: random(),
+        ntp_at_zero: common.ntp_at_zero,
+        payloads,
+        takes: None,
+        jitter: jitter(spec),
+        admission: AdmissionConfig {
+            learn: Learn::Follow,
+            ..AdmissionConfig::default()
+        },
+        destination: threadbare_rtp::leg::Destination::Peer,
+        mux: spec.rtcp == Rtcp::Mux,
+        bandwidth_bps: match spec.rtcp {
+            Rtcp::Off => 0,
+            Rtcp::Mux | Rtcp::Ports { .. } => BANDWIDTH_BPS,
+        },
+        profile: Profile::Avp,
+    }
+}
+
+fn jitter(spec: &StreamSpec) -> jitter::Config {
+    let latency_ns = u64::from(spec.jitter.latency_ms) * 1_000_000;
+    let packets = u64::from(spec.jitter.latency_ms) / SHORTEST_MS + SPARE_PACKETS;
+    jitter::Config {
+        release: Release::AtDeadline,
+        drop_on_latency: spec.jitter.drop_on_latency,
+        skew: match spec.jitter.clock_skew {
+            ClockSkew::Window => Skew::Window,
+            ClockSkew::None => Skew::None,
+        },
+        adaptive: spec.jitter.adaptive.then_some(Adaptive {
+            min_ns: 0,
+            max_ns: latency_ns,
+        }),
+        capacity_packets: (packets.next_power_of_two() as u16)
+            .clamp(CAPACITY_PACKETS_MIN, CAPACITY_PACKETS_MAX),
+        ..jitter::Config::new(8000, latency_ns)
+    }
+}
+
+/// What the sender sends: the codec's payload types, telephone events, comfort noise.
+fn sent(spec: &StreamSpec) -> Result<PayloadMap, PayloadMapError> {
+    let audio: Vec<Payload> = match spec.codec_in {
+        // Nothing is decoded: of the configured clock rate, or static.
+        CodecIn::Auto if spec.is_passthrough() => return PayloadMap::any(spec.clock_rate_hz),
+        CodecIn::Auto => Codec::with_static_payload_types()
+            .map(|codec| Payload::audio(codec.default_payload_type(), codec.format()))
+            .collect(),
+        CodecIn::Known(codec) => {
+            let numbers: Vec<u8> = match spec.payload_type_in {
+                Some(named) => vec![named],
+                None => codec
+                    .usual_payload_types()
+                    .collect::<BTreeSet<_>>()
+                    .into_iter()
+                    .collect(),
+            };
+            let others = numbers
+                .into_iter()
+                .filter(|number| *number != spec.dtmf_payload_type);
+            others
+                .map(|number| Payload::audio(number, codec.format()))
+                .collect()
+        }
+    };
+    PayloadMap::new(&with_events(audio, spec))
+}
+
+/// What the destination takes.
+fn taken(spec: &StreamSpec) -> Result<PayloadMap, PayloadMapError> {
+    let number = |codec: Codec| {
+        let own = || codec.default_payload_type();
+        spec.payload_type.unwrap_or_else(own)
+    };
+    let codecs: Vec<Codec> = match (spec.codec_out, spec.codec_in) {
+        (Some(codec), _) | (None, CodecIn::Known(codec)) => vec![codec],
+        (None, CodecIn::Auto) if spec.is_passthrough() => {
+            return PayloadMap::any(spec.clock_rate_hz);
+        }
+        (None, CodecIn::Auto) => Codec::with_static_payload_types().collect(),
+    };
+    let audio = codecs
+        .into_iter()
+        .map(|codec| Payload::audio(number(codec), codec.format()));
+    PayloadMap::to_send(&with_events(audio.collect(), spec))
+}
+
+fn with_events(mut payloads: Vec<Payload>, spec: &StreamSpec) -> Vec<Payload> {
+    let clock_rate_hz = payloads.first().map_or(8000, |audio| audio.clock_rate_hz);
+    let is_free = |number: u8, payloads: &[Payload]| {
+        !payloads
+            .iter()
+            .any(|payload| payload.payload_type.0 == number)
+    };
+    if is_free(spec.dtmf_payload_type, &payloads) {
+        payloads.push(Payload::telephone_event(
+            spec.dtmf_payload_type,
+            clock_rate_hz,
+        ));
+    }
+    // RFC 3389, section 4: the static number is for 8000 Hz.
+    if clock_rate_hz == 8000 && is_free(COMFORT_NOISE.0, &payloads) {
+        payloads.push(Payload::comfort_noise(COMFORT_NOISE.0, clock_rate_hz));
+    }
+    payloads
+}
+
+/// Of a telephone call, with its headers: RTCP takes 5 % of it.
+const BANDWIDTH_BPS: u64 = 80_000;
+/// The shortest usual packet time, ms.
+const SHORTEST_MS: u64 = 10;
+/// For bursts.
+const SPARE_PACKETS: u64 = 32;
