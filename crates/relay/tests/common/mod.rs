@@ -38,8 +38,8 @@ pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
 
 pub(crate) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Ports below those that the system gives to others, a stretch for each process and each call of this: no test is in
-/// another's way, and who is in the way all the same is skipped.
+/// Ports below those that the system gives to others. A range begins at a random one and skips those in use, so that tests
+/// are not in each other's way.
 pub(crate) fn range(port_use: PortUse) -> PortRange {
     PortRange::new(range_settings(LOCALHOST, port_use)).expect("a range")
 }
@@ -79,10 +79,10 @@ pub(crate) struct Forwarder {
     waiting: Option<(PortId, SocketAddr)>,
     bytes: Vec<u8>,
     pub(crate) received: u64,
-    /// Senders, and how long before the call the last datagram came.
     pub(crate) last_from: Option<SocketAddr>,
     pub(crate) refused: Vec<Refused>,
-    pub(crate) panics: bool,
+    /// What comes from a leg leaves from the same.
+    pub(crate) echoes: bool,
 }
 
 impl Forwarder {
@@ -110,11 +110,14 @@ pub(crate) fn next_port(mut address: SocketAddr) -> SocketAddr {
 
 impl Call for Forwarder {
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
-        assert!(!self.panics, "asked to");
         assert!(datagram.received_ns <= now_ns);
         self.received += 1;
         self.last_from = Some(datagram.from);
-        let leg = 1 - datagram.port.leg;
+        let leg = if self.echoes {
+            datagram.port.leg
+        } else {
+            1 - datagram.port.leg
+        };
         let port = PortId {
             leg,
             ..datagram.port
