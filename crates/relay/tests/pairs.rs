@@ -24,7 +24,7 @@ fn what_comes_from_either_party_leaves_for_the_other_from_the_port_it_sends_to()
         let rtcp = legs.iter().map(|leg| leg.rtcp_address().unwrap());
         let rtcp: Vec<SocketAddr> = rtcp.collect();
         // RFC 3550, section 11: an even port, and the next higher one for RTCP.
-        assert!(ports[0].port() % 2 == 0 && rtcp[0] == next_port(ports[0]));
+        assert!(ports[0].port().is_multiple_of(2) && rtcp[0] == next_port(ports[0]));
 
         let (rtcp_a, rtcp_b) = (peer(), peer());
         let mut forwarder = Forwarder::new(a.local_addr().unwrap(), b.local_addr().unwrap());
