@@ -100,6 +100,41 @@ fn datagrams_that_wait_at_a_removal_do_not_reach_the_next_call() {
     assert_eq!(engine.stats().calls, 0);
 }
 
+/// Longer than the orders of one run may take.
+const LONG: Duration = Duration::from_millis(10);
+
+#[test]
+fn orders_that_take_longer_than_a_run_keep_nobody_waiting() {
+    // A slice of an hour: only orders and what they leave have the calls' agent run.
+    let engine = engine(3_600_000, -1);
+    let call = engine
+        .create("orders", Vec::new(), Forwarder::default())
+        .unwrap();
+    let (open_first, first) = channel::<()>();
+    let (open_second, second) = channel::<()>();
+    let (tell, told) = channel();
+    // While the first is held, the others gather. Long ones end their runs in the midst of them, twice.
+    call.command(move |_, _| first.recv().unwrap()).unwrap();
+    let mut second = Some(second);
+    for i in 0..40 {
+        let held = second.take();
+        call.command(move |_, _| {
+            if let Some(held) = held {
+                held.recv().unwrap();
+            }
+            if i % 16 == 0 {
+                std::thread::sleep(LONG);
+            }
+        })
+        .unwrap();
+    }
+    open_first.send(()).unwrap();
+    until("they are taken", || open_second.send(()).is_ok());
+    call.command(move |_, _| tell.send(()).unwrap()).unwrap();
+    told.recv_timeout(common::DEADLINE)
+        .expect("the last one runs");
+}
+
 /// Where to panic.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Trap {
@@ -142,8 +177,10 @@ fn a_panic_removes_its_call_and_no_other() {
     let port = legs[0].rtp_address();
     let forwarder = Forwarder::new(a.local_addr().unwrap(), b.local_addr().unwrap());
     let well = engine.create("well", legs, Box::new(forwarder)).unwrap();
-    let mut panicked = 0;
-    for trap in [Trap::Datagram, Trap::Transmit, Trap::Timeout] {
+    for (before, trap) in [Trap::Datagram, Trap::Transmit, Trap::Timeout]
+        .into_iter()
+        .enumerate()
+    {
         let legs = vec![ranges.lease().unwrap()];
         let of_trap = legs[0].rtp_address();
         let call = engine
@@ -152,8 +189,9 @@ fn a_panic_removes_its_call_and_no_other() {
         // Two, of which the second finds nobody.
         a.send_to(b"x", of_trap).unwrap();
         a.send_to(b"x", of_trap).unwrap();
-        panicked += 1;
-        until("it is counted", || engine.stats().panicked == panicked);
+        until("it is counted", || {
+            engine.stats().panicked == before as u64 + 1
+        });
         until("it is told", || call.state() == CallState::Panicked);
         assert_eq!(call.with(|_, _| ()).wait(), Err(Gone), "{trap:?}");
         assert!(call.remove().is_none());

@@ -187,6 +187,19 @@ fn an_icmp_error_is_counted_and_the_other_calls_lose_nothing() {
 }
 
 #[test]
+fn the_error_of_one_destination_does_not_cost_another_its_packet() {
+    // As in the test of the same name for pairs of sockets.
+    let engine = engine(3_600_000, -1);
+    let port = share(&engine, None);
+    let b = peer();
+    let nobody = peer().local_addr().unwrap();
+    let legs = vec![by_ssrc(&port, 1)];
+    let call = engine.create("icmp", legs, Forwarder::default()).unwrap();
+    common::send_in_turn(&call, nobody, &b);
+    assert_eq!(engine.stats().send_errors, 0);
+}
+
+#[test]
 fn a_filter_is_given_once_and_again_when_its_leg_is_gone() {
     let engine = engine(20, -1);
     let port = share(&engine, None);

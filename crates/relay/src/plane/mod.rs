@@ -12,7 +12,9 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use threadbare_runtime::{Agent, CACHE_LINE, Cx, Precision, Ready, Shard, clock_now_ns, prefetch};
+use threadbare_runtime::{
+    Agent, AgentHandle, CACHE_LINE, Cx, Precision, Ready, Shard, clock_now_ns, prefetch,
+};
 
 use self::outbox::{flush_all, transmit};
 use self::timers::Timers;
@@ -38,6 +40,10 @@ pub(crate) struct Plane<C: Call> {
     /// Calls with more to send.
     more: Vec<u32>,
     orders: VecDeque<Order<C>>,
+    /// Itself, for orders left over by a run: like new ones, they interrupt the sleep between slices.
+    myself: Option<AgentHandle<Plane<C>>>,
+    /// It has asked itself to go on with the orders.
+    is_asked: bool,
     clock: ArrivalClock,
     slice: u64,
     run_ns_max: u64,
@@ -63,6 +69,8 @@ impl<C: Call> Plane<C> {
             due: Vec::new(),
             more: Vec::new(),
             orders: VecDeque::new(),
+            myself: None,
+            is_asked: false,
             clock: ArrivalClock::default(),
             slice: 0,
             run_ns_max: (wait_ns / 4).clamp(RUN_NS_MIN, RUN_NS_MAX),
@@ -71,7 +79,8 @@ impl<C: Call> Plane<C> {
     }
 
     /// Watches the first packet I/O.
-    pub(crate) fn start(&mut self, cx: &Cx<'_>) -> io::Result<()> {
+    pub(crate) fn start(&mut self, cx: &Cx<'_>, myself: AgentHandle<Plane<C>>) -> io::Result<()> {
+        self.myself = Some(myself);
         match self.ios.first() {
             Some(Some(pairs)) => pairs.watch(cx, 0),
             _ => Ok(()),
@@ -80,16 +89,17 @@ impl<C: Call> Plane<C> {
 
     /// Other threads have given orders.
     pub(crate) fn handle_orders(&mut self, cx: &mut Cx<'_>) {
+        self.is_asked = false;
         self.run_orders(cx, clock_now_ns());
         self.end_run(cx);
     }
 
     fn run_orders(&mut self, cx: &Cx<'_>, now_ns: u64) {
-        if self.orders.is_empty() {
-            self.desk.take(&mut self.orders);
-        }
         let until_ns = now_ns.saturating_add(self.run_ns_max / 2);
         for count in 1.. {
+            if self.orders.is_empty() {
+                self.desk.take(&mut self.orders);
+            }
             let Some(order) = self.orders.pop_front() else {
                 return;
             };
@@ -397,9 +407,13 @@ impl<C: Call> Plane<C> {
     fn end_run(&mut self, cx: &mut Cx<'_>) {
         flush_all(&mut self.ios, &self.desk.counters);
         if !self.orders.is_empty()
-            || !self.more.is_empty()
-            || self.ios.iter().flatten().any(|io| io.wants_run())
+            && !self.is_asked
+            && let Some(myself) = &self.myself
         {
+            self.is_asked = true;
+            myself.command(Plane::handle_orders);
+        }
+        if !self.more.is_empty() || self.ios.iter().flatten().any(|io| io.wants_run()) {
             cx.wake_self();
         }
         match self.timers.next_ns() {

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use threadbare_relay::{
-    Call, Datagram, Engine, LegPorts, Outbox, PortId, PortRange, PortUse, RangeSettings, Refused,
-    Settings,
+    Call, CallHandle, Datagram, Engine, LegPorts, Outbox, PortId, PortRange, PortUse,
+    RangeSettings, Refused, Settings,
 };
 
 /// Only a test that fails waits this long. Generous: the machine may have other work.
@@ -145,6 +145,19 @@ impl Call for Forwarder {
 
     fn next_timeout(&self) -> Option<u64> {
         None
+    }
+}
+
+/// Has the call send to nobody and to a party, in turn: the party gets all of its packets.
+pub(crate) fn send_in_turn(call: &CallHandle<Forwarder>, nobody: SocketAddr, party: &UdpSocket) {
+    let to = party.local_addr().expect("bound");
+    for i in 0..20u8 {
+        let port = PortId::rtp(0);
+        let sent = call.with(move |call, _| call.send(port, nobody, b"lost"));
+        sent.wait().expect("the call is there");
+        let sent = call.with(move |call, _| call.send(port, to, &[i]));
+        sent.wait().expect("the call is there");
+        assert_eq!(next(party).0, [i]);
     }
 }
 
