@@ -363,9 +363,10 @@ impl<C: Call> Seat<C> {
             .call(move |local| local.add_agent(plane))
             .map_err(|_| closed())?;
         let (sender, started) = Reply::new(shard);
+        let myself = plane.clone();
         plane.command(move |plane, cx| {
             // The creator waits for it.
-            let _ = sender.send(plane.start(cx));
+            let _ = sender.send(plane.start(cx, myself));
         });
         started.wait().map_err(|Gone| closed())?.map_err(watch)?;
         Ok(Seat {

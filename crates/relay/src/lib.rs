@@ -81,5 +81,5 @@ pub use self::ports::{
     LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,
 };
 pub use self::reply::{Gone, Reply};
-pub use self::socket::{SocketError, Unreachable};
+pub use self::socket::{SocketError, Unreachable, check_destination};
 pub use self::stats::{CallStats, ShardStats, Stats};

@@ -80,6 +80,17 @@ pub struct Unreachable {
     pub destination: SocketAddr,
 }
 
+/// Whether a socket bound to `local` reaches `destination`: to be asked when a destination is set.
+///
+/// # Errors
+/// It does not: an IPv4 socket and an IPv6 destination, or the reverse.
+pub fn check_destination(local: SocketAddr, destination: SocketAddr) -> Result<(), Unreachable> {
+    match reach_of(&local).raw(destination) {
+        Some(_) => Ok(()),
+        None => Err(Unreachable { local, destination }),
+    }
+}
+
 /// The address families that a socket reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reach {

@@ -14,8 +14,8 @@ use nix::sys::socket::sockopt::ReceiveTimestampns;
 
 use common::{add, ask, next, receive, shard, udp, until};
 use threadbare_runtime::{
-    Interest, RawAddr, Ready, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns, recv_from,
-    recv_timestamped, send_to, send_vectored_to,
+    Interest, RawAddr, Ready, RecvBatch, SEND_BATCH_MAX, SendBatch, clock_now_ns, kernel_drops,
+    recv_from, recv_timestamped, send_to, send_vectored_to, wall_clock_ahead_ns,
 };
 
 /// Two sockets of each family that this machine has.
@@ -131,6 +131,42 @@ fn the_kernels_timestamp_comes_when_asked_for() {
         let stamped = recv_timestamped(a.as_fd(), &mut buf, Some(&mut from)).unwrap();
         let range_ns = before_ns..=since_epoch();
         assert!(range_ns.contains(&stamped.timestamp_ns.unwrap()));
+    }
+}
+
+#[test]
+fn the_wall_clocks_lead_is_the_difference_of_the_clocks() {
+    let wall_ns = || SystemTime::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
+    // The two readings around it, by definition.
+    let low_ns = wall_ns() - clock_now_ns();
+    let ahead_ns = wall_clock_ahead_ns();
+    let high_ns = {
+        let now_ns = clock_now_ns();
+        wall_ns() - now_ns
+    };
+    // Time adjustment moves the wall clock by less than 0.1 %.
+    let slack_ns = 1_000_000;
+    assert!(
+        (low_ns - slack_ns..=high_ns + slack_ns).contains(&ahead_ns),
+        "{ahead_ns} is not between {low_ns} and {high_ns}"
+    );
+}
+
+#[test]
+fn what_the_kernel_drops_for_a_full_buffer_is_counted() {
+    for (a, b) in pairs() {
+        nix::sys::socket::setsockopt(&a, nix::sys::socket::sockopt::RcvBuf, &4096).unwrap();
+        assert_eq!(kernel_drops(a.as_fd()), 0);
+        let to = a.local_addr().unwrap();
+        for _ in 0..100 {
+            b.send_to(&[7; 1000], to).unwrap();
+        }
+        let mut received = 0;
+        while a.recv(&mut [0; 1000]).is_ok() {
+            received += 1;
+        }
+        assert_eq!(kernel_drops(a.as_fd()), 100 - received);
+        assert!(received < 100);
     }
 }
 

@@ -44,6 +44,14 @@ pub(crate) trait PacketIo: Send {
     /// Receives a batch, which replaces the last one. `false`: nothing more in this run.
     fn receive(&mut self, pass: &mut Pass<'_>) -> bool;
 
+    /// Whether [`sort`](PacketIo::sort) is to be called.
+    fn is_unsorted(&self) -> bool {
+        false
+    }
+
+    /// Finds the calls of the received batch.
+    fn sort(&mut self, _pass: &mut Pass<'_>) {}
+
     /// What the last batch is made of.
     fn arrivals(&self) -> &[Arrival];
 
@@ -130,6 +138,11 @@ impl Pass<'_> {
             .wrapping_sub(self.clock.ahead_ns)
             .clamp(self.now_ns.saturating_sub(AGE_NS_MAX), self.now_ns)
     }
+}
+
+/// Makes room for `count` items in all.
+pub(crate) fn reserve<T>(items: &mut Vec<T>, count: usize) {
+    items.reserve(count.saturating_sub(items.len()));
 }
 
 /// Where a datagram goes: what both kinds of sockets need.

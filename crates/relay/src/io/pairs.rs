@@ -17,7 +17,7 @@ use threadbare_runtime::{
 
 use super::arena::{Arena, BATCH, Staging};
 use super::errors::{is_of_earlier, take_icmp};
-use super::{Arrival, Attached, Outcome, PacketIo, Pass, Target};
+use super::{Arrival, Attached, Outcome, PacketIo, Pass, Target, reserve};
 use crate::call::Refused;
 use crate::id::PortId;
 use crate::ports::{LegKind, OwnPorts};
@@ -109,6 +109,9 @@ impl Pairs {
                     load: Load::default(),
                     drops: 0,
                 });
+                // A slice in which all are busy allocates nothing.
+                reserve(&mut self.again, self.ports.len());
+                reserve(&mut self.again_later, self.ports.len());
                 (self.ports.len() - 1) as u32
             }
         };

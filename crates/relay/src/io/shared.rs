@@ -36,6 +36,10 @@ pub(crate) struct SharedIo {
     reads: usize,
     is_drained: bool,
     batch: RecvBatch,
+    /// Datagrams of the batch whose legs are to be found.
+    unsorted: usize,
+    /// The batch is of the RTCP socket.
+    is_rtcp: bool,
     arena: Arena,
     arrivals: Vec<Arrival>,
     staging: Staging,
@@ -62,6 +66,8 @@ impl SharedIo {
             reads: NONE,
             is_drained: true,
             batch: RecvBatch::new(BATCH),
+            unsorted: 0,
+            is_rtcp: false,
             arena: Arena::new(),
             arrivals: Vec::with_capacity(BATCH),
             staging: Staging::new(),
@@ -78,7 +84,7 @@ impl SharedIo {
     }
 
     /// One receive call.
-    fn read(&mut self, pass: &mut Pass<'_>) -> io::Result<()> {
+    fn read(&mut self) -> io::Result<()> {
         let Some(udp) = (match self.reads {
             RTP => Some(&self.sockets.rtp),
             _ => self.sockets.rtcp.as_ref(),
@@ -86,13 +92,9 @@ impl SharedIo {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         let (mut rooms, room) = self.arena.rooms(0);
-        let count = self.batch.recv(udp.fd(), &mut rooms[..room])?;
-        for i in 0..count {
-            let (received, from) = self.batch.received(i);
-            let from = canonical(from.to_socket_addr().unwrap_or(NOBODY));
-            self.sort(i, &received, from, pass);
-        }
-        if count < room {
+        self.unsorted = self.batch.recv(udp.fd(), &mut rooms[..room])?;
+        self.is_rtcp = self.reads == RTCP;
+        if self.unsorted < room {
             self.reads += 1;
         }
         Ok(())
@@ -100,10 +102,9 @@ impl SharedIo {
 
     /// Finds the leg of the i-th datagram of the batch.
     #[inline]
-    fn sort(&mut self, i: usize, received: &Received, from: SocketAddr, pass: &mut Pass<'_>) {
-        let is_rtcp_port = self.reads == RTCP;
+    fn sort_one(&mut self, i: usize, received: &Received, from: SocketAddr, pass: &mut Pass<'_>) {
         let bytes = self.arena.bytes(i, received.len);
-        let found = if is_rtcp_port || is_rtcp(bytes) {
+        let found = if self.is_rtcp || is_rtcp(bytes) {
             find_rtcp(&mut self.table, pass.now_ns, from, bytes)
         } else {
             match Packet::parse(bytes) {
@@ -134,7 +135,7 @@ impl SharedIo {
         } else {
             Outcome::Deliver
         };
-        let port = if is_rtcp_port {
+        let port = if self.is_rtcp {
             PortId::rtcp(route.leg)
         } else {
             PortId::rtp(route.leg)
@@ -275,7 +276,7 @@ impl PacketIo for SharedIo {
     fn receive(&mut self, pass: &mut Pass<'_>) -> bool {
         self.arrivals.clear();
         while self.reads < NONE {
-            match self.read(pass) {
+            match self.read() {
                 Ok(()) => return true,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.reads += 1,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -294,6 +295,18 @@ impl PacketIo for SharedIo {
             }
         }
         false
+    }
+
+    fn is_unsorted(&self) -> bool {
+        self.unsorted > 0
+    }
+
+    fn sort(&mut self, pass: &mut Pass<'_>) {
+        for i in 0..std::mem::take(&mut self.unsorted) {
+            let (received, from) = self.batch.received(i);
+            let from = canonical(from.to_socket_addr().unwrap_or(NOBODY));
+            self.sort_one(i, &received, from, pass);
+        }
     }
 
     fn arrivals(&self) -> &[Arrival] {

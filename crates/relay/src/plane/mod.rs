@@ -12,13 +12,15 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use threadbare_runtime::{Agent, CACHE_LINE, Cx, Precision, Ready, Shard, clock_now_ns, prefetch};
+use threadbare_runtime::{
+    Agent, AgentHandle, CACHE_LINE, Cx, Precision, Ready, Shard, clock_now_ns, prefetch,
+};
 
 use self::outbox::{flush_all, transmit};
 use self::timers::Timers;
 use crate::call::{Call, Datagram};
 use crate::id::PortId;
-use crate::io::{Arrival, ArrivalClock, Outcome, PacketIo, Pass};
+use crate::io::{Arrival, ArrivalClock, Outcome, PacketIo, Pass, reserve};
 use crate::orders::{CallRef, CallState, Desk, Order, PortRef, Removed, Slot};
 use crate::ports::LegKind;
 
@@ -38,6 +40,10 @@ pub(crate) struct Plane<C: Call> {
     /// Calls with more to send.
     more: Vec<u32>,
     orders: VecDeque<Order<C>>,
+    /// Itself, for orders left over by a run: like new ones, they interrupt the sleep between slices.
+    myself: Option<AgentHandle<Plane<C>>>,
+    /// It has asked itself to go on with the orders.
+    is_asked: bool,
     clock: ArrivalClock,
     slice: u64,
     run_ns_max: u64,
@@ -63,6 +69,8 @@ impl<C: Call> Plane<C> {
             due: Vec::new(),
             more: Vec::new(),
             orders: VecDeque::new(),
+            myself: None,
+            is_asked: false,
             clock: ArrivalClock::default(),
             slice: 0,
             run_ns_max: (wait_ns / 4).clamp(RUN_NS_MIN, RUN_NS_MAX),
@@ -71,7 +79,8 @@ impl<C: Call> Plane<C> {
     }
 
     /// Watches the first packet I/O.
-    pub(crate) fn start(&mut self, cx: &Cx<'_>) -> io::Result<()> {
+    pub(crate) fn start(&mut self, cx: &Cx<'_>, myself: AgentHandle<Plane<C>>) -> io::Result<()> {
+        self.myself = Some(myself);
         match self.ios.first() {
             Some(Some(pairs)) => pairs.watch(cx, 0),
             _ => Ok(()),
@@ -80,42 +89,51 @@ impl<C: Call> Plane<C> {
 
     /// Other threads have given orders.
     pub(crate) fn handle_orders(&mut self, cx: &mut Cx<'_>) {
+        self.is_asked = false;
         self.run_orders(cx, clock_now_ns());
         self.end_run(cx);
     }
 
     fn run_orders(&mut self, cx: &Cx<'_>, now_ns: u64) {
-        if self.orders.is_empty() {
-            self.desk.take(&mut self.orders);
-        }
-        for _ in 0..ORDERS_IN_RUN_MAX {
+        let until_ns = now_ns.saturating_add(self.run_ns_max / 2);
+        for count in 1.. {
+            if self.orders.is_empty() {
+                self.desk.take(&mut self.orders);
+            }
             let Some(order) = self.orders.pop_front() else {
                 return;
             };
-            match order {
-                Order::Create { at, slot, legs } => self.create(now_ns, at, slot, legs),
-                Order::Command { at, run } => {
-                    if self.is_there(at) {
-                        self.turn(at.index, now_ns, |slot, _| run(slot, now_ns));
+            self.run_order(cx, now_ns, order);
+            if count % ORDERS_TIMED == 0 && clock_now_ns() >= until_ns {
+                return;
+            }
+        }
+    }
+
+    fn run_order(&mut self, cx: &Cx<'_>, now_ns: u64, order: Order<C>) {
+        match order {
+            Order::Create { at, slot, legs } => self.create(now_ns, at, slot, legs),
+            Order::Command { at, run } => {
+                if self.is_there(at) {
+                    self.turn(at.index, now_ns, |slot, _| run(slot, now_ns));
+                }
+            }
+            Order::Remove { at, reply } => {
+                if self.is_there(at)
+                    && let Some(removed) = self.remove(at.index, CallState::Removed)
+                {
+                    match reply {
+                        // Dropped here if nobody waits any more.
+                        Some(reply) => drop_caught(reply.send(removed)),
+                        None => drop_caught(removed),
                     }
                 }
-                Order::Remove { at, reply } => {
-                    if self.is_there(at)
-                        && let Some(removed) = self.remove(at.index, CallState::Removed)
-                    {
-                        match reply {
-                            // Dropped here if nobody waits any more.
-                            Some(reply) => drop(reply.send(removed)),
-                            None => drop_caught(removed),
-                        }
-                    }
-                }
-                Order::AddIo { io, packets } => self.add_io(cx, io, packets),
-                Order::RemoveIo { io } => {
-                    if let Some(packets) = self.ios.get_mut(io as usize).and_then(Option::take) {
-                        packets.unwatch(cx);
-                        self.desk.free_io(io);
-                    }
+            }
+            Order::AddIo { io, packets } => self.add_io(cx, io, packets),
+            Order::RemoveIo { io } => {
+                if let Some(packets) = self.ios.get_mut(io as usize).and_then(Option::take) {
+                    packets.unwatch(cx);
+                    self.desk.free_io(io);
                 }
             }
         }
@@ -168,6 +186,9 @@ impl<C: Call> Plane<C> {
         let place = at.index as usize;
         if place >= self.calls.len() {
             self.calls.resize_with(place + 1, || None);
+            // A slice in which all have their turns allocates nothing.
+            reserve(&mut self.due, self.calls.len());
+            reserve(&mut self.more, self.calls.len());
         }
         let counters = &self.desk.counters;
         counters.created.add(1);
@@ -281,16 +302,13 @@ impl<C: Call> Plane<C> {
     }
 
     /// Receives until there is nothing more or the time of the run is over. Returns the number of datagrams.
-    fn receive(&mut self, begin_ns: u64) -> u64 {
+    fn receive(&mut self, cx: &Cx<'_>, begin_ns: u64) -> u64 {
         let count = self.ios.len();
         let mut received = 0;
         let mut now_ns = begin_ns;
         for i in 0..count {
             let io = (self.first_io + i) % count;
-            loop {
-                let Some(packets) = &mut self.ios[io] else {
-                    break;
-                };
+            while let Some(packets) = &mut self.ios[io] {
                 let mut pass = Pass {
                     now_ns,
                     slice: self.slice,
@@ -298,6 +316,7 @@ impl<C: Call> Plane<C> {
                     counters: &self.desk.counters,
                 };
                 let has_more = packets.receive(&mut pass);
+                self.sort(cx, io, now_ns);
                 received += self.deliver(io, now_ns);
                 flush_all(&mut self.ios, &self.desk.counters);
                 if !has_more {
@@ -312,6 +331,24 @@ impl<C: Call> Plane<C> {
             }
         }
         received
+    }
+
+    /// Finds the calls of a batch, where a table knows them. A call that was created before a datagram was sent is in the
+    /// table then, also if its order came during the receive call.
+    #[inline]
+    fn sort(&mut self, cx: &Cx<'_>, io: usize, now_ns: u64) {
+        if !matches!(&self.ios[io], Some(packets) if packets.is_unsorted()) {
+            return;
+        }
+        self.run_orders(cx, now_ns);
+        if let Some(packets) = &mut self.ios[io] {
+            packets.sort(&mut Pass {
+                now_ns,
+                slice: self.slice,
+                clock: &mut self.clock,
+                counters: &self.desk.counters,
+            });
+        }
     }
 
     /// Hands a batch to its calls. Returns the number of datagrams.
@@ -371,11 +408,14 @@ impl<C: Call> Plane<C> {
 
     fn end_run(&mut self, cx: &mut Cx<'_>) {
         flush_all(&mut self.ios, &self.desk.counters);
-        let wants_run = |io: &Box<dyn PacketIo>| io.wants_run();
         if !self.orders.is_empty()
-            || !self.more.is_empty()
-            || self.ios.iter().flatten().any(wants_run)
+            && !self.is_asked
+            && let Some(myself) = &self.myself
         {
+            self.is_asked = true;
+            myself.command(Plane::handle_orders);
+        }
+        if !self.more.is_empty() || self.ios.iter().flatten().any(|io| io.wants_run()) {
             cx.wake_self();
         }
         match self.timers.next_ns() {
@@ -413,7 +453,7 @@ impl<C: Call> Agent for Plane<C> {
         }
         self.run_orders(cx, now_ns);
         // A packet that has arrived may be the one that a timer would give up.
-        let received = self.receive(now_ns);
+        let received = self.receive(cx, now_ns);
         self.run_due(now_ns);
         if ready_io.is_some() {
             // A socket that may hold more has this agent woken; the kernel need not go over all of them again.
@@ -456,8 +496,8 @@ fn drop_caught<T>(value: T) {
 const AHEAD: usize = 2;
 /// Cache lines of a call worth fetching: the beginning, with the hot fields.
 const SLOT_LINES_MAX: usize = 12;
-/// A removal closes up to eight sockets, some microseconds each: a run takes a millisecond of them at most.
-const ORDERS_IN_RUN_MAX: usize = 64;
+/// A removal closes up to eight sockets, some microseconds each: the clock is read after so many orders.
+const ORDERS_TIMED: u32 = 16;
 /// A run is a quarter of a slice within these bounds: then commands and other agents have their turn.
 const RUN_NS_MIN: u64 = 1_000_000;
 const RUN_NS_MAX: u64 = 5_000_000;

@@ -2,6 +2,8 @@
 
 use threadbare_runtime::{Precision, TimerKey, Wheel};
 
+use crate::io::reserve;
+
 pub(super) struct Timers {
     wheel: Wheel<u32>,
     /// By place of the call: a table, as most calls only move their time, and need not be touched for it.
@@ -36,6 +38,7 @@ impl Timers {
                 entry: None,
             };
             self.armed.resize(place + 1, none);
+            reserve(&mut self.fired, self.armed.len());
         }
         let armed = &mut self.armed[place];
         armed.due_ns = due_ns.unwrap_or(NEVER);

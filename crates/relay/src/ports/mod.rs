@@ -12,7 +12,7 @@ pub(crate) use self::range::{NumberLease, random};
 pub use self::range::{PortRange, PortUse, RangeSettings};
 pub(crate) use self::shared::{SharedHome, SharedPlace, SharedSockets};
 pub use self::shared::{SharedPort, SharedSettings};
-use crate::socket::{SocketError, Udp, Unreachable, reach_of};
+use crate::socket::{SocketError, Udp, Unreachable, check_destination};
 
 /// Why there is no port.
 #[derive(Debug, thiserror::Error)]
@@ -122,15 +122,11 @@ impl LegPorts {
         rtcp.map(Udp::local)
     }
 
-    /// Whether these ports reach `destination`: to be asked when a destination is set.
+    /// [`check_destination`](crate::check_destination) for these ports.
     ///
     /// # Errors
-    /// They do not: an IPv4 socket and an IPv6 destination, or the reverse.
+    /// They do not reach it.
     pub fn check_destination(&self, destination: SocketAddr) -> Result<(), Unreachable> {
-        let local = self.rtp_address();
-        match reach_of(&local).raw(destination) {
-            Some(_) => Ok(()),
-            None => Err(Unreachable { local, destination }),
-        }
+        check_destination(self.rtp_address(), destination)
     }
 }

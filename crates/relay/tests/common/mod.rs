@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use threadbare_relay::{
-    Call, Datagram, Engine, LegPorts, Outbox, PortId, PortRange, PortUse, RangeSettings, Refused,
-    Settings,
+    Call, CallHandle, Datagram, Engine, LegPorts, Outbox, PortId, PortRange, PortUse,
+    RangeSettings, Refused, Settings,
 };
 
 /// Only a test that fails waits this long. Generous: the machine may have other work.
@@ -38,8 +38,8 @@ pub(crate) fn until(what: &str, condition: impl Fn() -> bool) {
 
 pub(crate) const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Ports below those that the system gives to others, a stretch for each process and each call of this: no test is in
-/// another's way, and who is in the way all the same is skipped.
+/// Ports below those that the system gives to others. A range begins at a random one and skips those in use, so that tests
+/// are not in each other's way.
 pub(crate) fn range(port_use: PortUse) -> PortRange {
     PortRange::new(range_settings(LOCALHOST, port_use)).expect("a range")
 }
@@ -79,10 +79,10 @@ pub(crate) struct Forwarder {
     waiting: Option<(PortId, SocketAddr)>,
     bytes: Vec<u8>,
     pub(crate) received: u64,
-    /// Senders, and how long before the call the last datagram came.
     pub(crate) last_from: Option<SocketAddr>,
     pub(crate) refused: Vec<Refused>,
-    pub(crate) panics: bool,
+    /// What comes from a leg leaves from the same.
+    pub(crate) echoes: bool,
 }
 
 impl Forwarder {
@@ -110,11 +110,14 @@ pub(crate) fn next_port(mut address: SocketAddr) -> SocketAddr {
 
 impl Call for Forwarder {
     fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
-        assert!(!self.panics, "asked to");
         assert!(datagram.received_ns <= now_ns);
         self.received += 1;
         self.last_from = Some(datagram.from);
-        let leg = 1 - datagram.port.leg;
+        let leg = if self.echoes {
+            datagram.port.leg
+        } else {
+            1 - datagram.port.leg
+        };
         let port = PortId {
             leg,
             ..datagram.port
@@ -142,6 +145,19 @@ impl Call for Forwarder {
 
     fn next_timeout(&self) -> Option<u64> {
         None
+    }
+}
+
+/// Has the call send to nobody and to a party, in turn: the party gets all of its packets.
+pub(crate) fn send_in_turn(call: &CallHandle<Forwarder>, nobody: SocketAddr, party: &UdpSocket) {
+    let to = party.local_addr().expect("bound");
+    for i in 0..20u8 {
+        let port = PortId::rtp(0);
+        let sent = call.with(move |call, _| call.send(port, nobody, b"lost"));
+        sent.wait().expect("the call is there");
+        let sent = call.with(move |call, _| call.send(port, to, &[i]));
+        sent.wait().expect("the call is there");
+        assert_eq!(next(party).0, [i]);
     }
 }
 

@@ -267,10 +267,13 @@ impl Loop<'_> {
     fn run_throttled(mut self, origin_ns: u64) {
         let wait_ns = self.shard.0.wait_ns;
         let mut edge = origin_ns;
+        // The edge at which the slice should have begun: before `edge` if the last one took too long.
+        let mut due = edge;
         loop {
             let begin = clock_now_ns();
             self.local.begin_slice();
             self.counters().slice_late_by(begin.saturating_sub(edge));
+            self.counters().slice_overdue_by(begin.saturating_sub(due));
             let worked = self.slice(edge + wait_ns);
             if self.local.closing.get() {
                 return;
@@ -280,12 +283,15 @@ impl Loop<'_> {
             let since = now - origin_ns;
             if now >= edge + wait_ns {
                 // Late: the next slice begins now, on the grid.
+                due = edge + wait_ns;
                 edge = origin_ns + since / wait_ns * wait_ns;
             } else if worked || self.local.has_ready() {
                 edge += wait_ns;
+                due = edge;
                 self.sleep_until(edge);
             } else {
                 edge = self.sleep_while_idle(origin_ns);
+                due = edge;
             }
             if self.local.closing.get() {
                 return;
