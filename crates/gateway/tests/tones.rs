@@ -431,7 +431,7 @@ fn carry(streams: &mut [Stream]) {
         }
         for (stream, sent) in streams.iter().zip(&mut sent) {
             let payloads = &payloads[&key(stream)];
-            let samples = rate_hz(stream.codec_in) * stream.packet_us / 1_000_000;
+            let samples = stream.codec_in.clock_rate_hz() as usize * stream.packet_us / 1_000_000;
             while now.as_micros() as usize >= *sent * stream.packet_us {
                 if let Some(every) = stream.lost_every
                     && (*sent % every == every - 1 || *sent >= LOSSY_PACKETS)

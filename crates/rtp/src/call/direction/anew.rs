@@ -70,7 +70,8 @@ impl Direction {
         self.say(format, work, out);
     }
 
-    /// What was decoded goes on, unless it is muted, through the filter and the converter to the encoder.
+    /// What was decoded goes on, unless it is muted, through the filter and the converter to the encoder. Filter and tap have the
+    /// fewer channels of the two sides: a channel that was doubled would count twice in loudness.
     #[inline]
     fn say(&mut self, format: Format, work: &mut Work, out: &mut Out<'_>) {
         let (Route::Anew(anew), Some(voice)) = (&mut self.route, &mut self.voice) else {
@@ -79,15 +80,24 @@ impl Direction {
         if self.mode == Mode::Mute {
             work.decoded.fill(0.0);
         }
-        if let Some(filter) = &mut self.filter {
-            filter.process(format, &mut work.decoded);
-        }
         work.converted.clear();
-        anew.converter.process(&work.decoded, &mut work.converted);
+        if format.channels > voice.format.channels {
+            anew.converter.process(&work.decoded, &mut work.converted);
+            if let Some(filter) = &mut self.filter {
+                filter.process(voice.format, &mut work.converted);
+            }
+        } else {
+            if let Some(filter) = &mut self.filter {
+                filter.process(format, &mut work.decoded);
+            }
+            anew.converter.process(&work.decoded, &mut work.converted);
+        }
         voice.push(&work.converted, &mut self.map, out);
-        let heard = voice.format;
         if let Some(tap) = &mut self.tap {
-            tap.add(heard, &work.converted);
+            match format.channels < voice.format.channels {
+                true => tap.add(format, &work.decoded),
+                false => tap.add(voice.format, &work.converted),
+            }
             self.bound_tap();
         }
     }
@@ -98,10 +108,15 @@ impl Direction {
             return;
         };
         if let Some(filter) = &mut self.filter {
+            let format = anew.decoder.format();
             work.decoded.clear();
-            filter.finish(anew.decoder.format(), &mut work.decoded);
             work.converted.clear();
-            anew.converter.process(&work.decoded, &mut work.converted);
+            if format.channels > voice.format.channels {
+                filter.finish(voice.format, &mut work.converted);
+            } else {
+                filter.finish(format, &mut work.decoded);
+                anew.converter.process(&work.decoded, &mut work.converted);
+            }
             voice.push(&work.converted, &mut self.map, out);
         }
     }

@@ -356,7 +356,8 @@ impl Direction {
     fn earn(&mut self, payload: &Payload, bytes: &[u8]) {
         let units = u64::from(units_of(payload, bytes));
         let ns = units * NS_PER_S / u64::from(payload.clock_rate_hz);
-        if ns > 0 {
+        // A shorter one is a remainder, or made to cause many packets.
+        if ns >= PACKET_NS_MIN {
             self.packet_ns = ns;
         }
         self.budget_ns = self.budget_ns.saturating_add(ns).min(BUDGET_NS_MAX);
@@ -442,5 +443,7 @@ fn ns_of_frames(frames: usize, format: Format) -> u64 {
     frames as u64 * NS_PER_S / u64::from(format.sample_rate_hz)
 }
 
+/// The shortest usual packet time, but for AES67's.
+const PACKET_NS_MIN: u64 = 1_000_000;
 /// Largest budget that a stream without losses may save.
 const BUDGET_NS_MAX: u64 = NS_PER_S;
