@@ -12,6 +12,8 @@
 //! However few packets a party sends, it cannot cause more audio than it sent, but for a tail of [`TAIL_NS_MAX`].
 
 mod direction;
+#[cfg(test)]
+mod key_tests;
 mod keys;
 mod line;
 #[cfg(test)]

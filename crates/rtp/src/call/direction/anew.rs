@@ -59,7 +59,7 @@ impl Direction {
                 anew.converter.reset();
             }
             let time = self.map.map(packet.time, packet.play_ns, rates.0, rates.1);
-            voice.begin(time, packet.play_ns);
+            voice.begin(self.map.not_before_end(time), packet.play_ns);
         }
         self.is_after_pause = false;
         let begin = anew.next.filter(|_| follows).unwrap_or(packet.time);

@@ -8,6 +8,7 @@ mod codes;
 mod keys;
 mod play;
 mod tap;
+mod tone;
 
 use std::collections::VecDeque;
 
@@ -25,6 +26,7 @@ use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
 use play::Playing;
 use tap::Tap;
+use tone::Sounding;
 
 /// Counters of what one party sends to the other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -101,6 +103,13 @@ pub(super) struct Direction {
     budget_ns: u64,
     key: Option<Key>,
     key_events: VecDeque<KeyEvent>,
+    /// A key is pressed, as far as is known.
+    is_pressed: bool,
+    /// Its tone is heard in place of the audio.
+    is_sounding: bool,
+    sounding: Option<Box<Sounding>>,
+    /// When a key's packet has last paid for its tone.
+    key_paid_ns: u64,
     playing: Option<Box<Playing>>,
     has_play_ended: bool,
     tap: Option<Box<Tap>>,
@@ -138,6 +147,10 @@ impl Direction {
             budget_ns: TAIL_NS_MAX,
             key: None,
             key_events: VecDeque::new(),
+            is_pressed: false,
+            is_sounding: false,
+            sounding: None,
+            key_paid_ns: 0,
             playing: None,
             has_play_ended: false,
             tap: None,
@@ -176,7 +189,7 @@ impl Direction {
                 };
                 self.handle_loss(&loss, work, out);
             }
-            Media::Restart => self.restart(out),
+            Media::Restart => self.restart(work, out),
         }
     }
 
@@ -195,6 +208,9 @@ impl Direction {
         self.earn(payload, packet.bytes);
         if self.tap.is_some() {
             self.note_tapped(payload, packet.bytes);
+        }
+        if self.is_pressed && self.is_sounded_over(payload, packet, work, out) {
+            return;
         }
         if self.playing.is_some() || self.mode == Mode::Hold {
             return;
@@ -286,7 +302,7 @@ impl Direction {
         self.stats.lost += u64::from(loss.packets);
         let made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
         self.conceal_tapped(made_ns);
-        if self.playing.is_some() || self.mode == Mode::Hold {
+        if self.playing.is_some() || self.mode == Mode::Hold || self.is_sounding {
             return;
         }
         match self.route {
@@ -300,7 +316,9 @@ impl Direction {
 
     /// The party's numbers and timestamps begin anew.
     #[cold]
-    fn restart(&mut self, out: &mut Out<'_>) {
+    fn restart(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        self.end_tone(work, out);
+        self.release_key();
         self.flush(out);
         self.map.restart();
         self.is_after_pause = true;
@@ -331,7 +349,7 @@ impl Direction {
         self.flush(out);
         self.is_after_pause = true;
         let to_hz = self.routed_rate(out).unwrap_or(payload.clock_rate_hz);
-        let from_hz = self.incoming_rate(out).unwrap_or(payload.clock_rate_hz);
+        let from_hz = self.incoming_rate().unwrap_or(payload.clock_rate_hz);
         let Some(to) = out.leg.takes().comfort_noise(to_hz).copied() else {
             self.stats.dropped += 1;
             return;
@@ -352,7 +370,7 @@ impl Direction {
     }
 
     /// Units per second of the audio that comes in, on whose time line everything is.
-    fn incoming_rate(&self, _out: &Out<'_>) -> Option<u32> {
+    fn incoming_rate(&self) -> Option<u32> {
         match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
             Route::Anew(anew) => Some(anew.decoder.format().clock_rate_hz),
