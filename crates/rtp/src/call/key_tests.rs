@@ -1,8 +1,10 @@
-use super::tests::{Bed, MS, format, with_keys};
+use super::tests::{Bed, Heard, MS, format, with_keys};
 use super::*;
 use crate::codec::{Encoder, Encoding};
+use crate::dtmf::Key;
+use crate::id::SeqNum;
 use crate::leg::{Payload, PayloadMap};
-use crate::tone::{self, DtmfDetector};
+use crate::tone::{self, DtmfDetector, Tone, ToneGenerator};
 
 /// Sides that hear keys in the audio.
 fn listeners() -> Vec<Format> {
@@ -84,6 +86,32 @@ impl Bed {
             }
         }
         keys
+    }
+
+    /// A plays 400 ms of silence, a key's tone for this long, and 400 ms of silence, in packets of 20 ms; of these, `lost` do not arrive.
+    fn play_key(&mut self, encoder: &mut Encoder, event: u8, ms: u32, lost: &[u64]) {
+        let from = encoder.format();
+        let mut generator = ToneGenerator::new(from.sample_rate_hz).unwrap();
+        let frames = from.sample_rate_hz as usize / 50;
+        for number in 0..u64::from(ms) / 20 + 40 {
+            if number == 20 {
+                generator.start(Tone::key(Key::new(event).unwrap(), 10, ms));
+            }
+            let mut mono = Vec::new();
+            generator.generate(frames, &mut mono);
+            let channels = usize::from(from.channels);
+            let each = mono.iter();
+            let each = each.flat_map(|sample| std::iter::repeat_n(*sample, channels));
+            let pcm: Vec<f32> = each.collect();
+            let mut payload = Vec::new();
+            encoder.encode(&pcm, &mut payload).unwrap();
+            let bytes = self.packet(96, false, &payload);
+            if !lost.contains(&number) {
+                self.hand_in(&bytes);
+            }
+            self.time = self.time.wrapping_add(from.clock_units(frames as u32));
+            self.wait_ms(20);
+        }
     }
 
     fn keys_told(&self) -> Vec<KeyEvent> {
@@ -258,5 +286,122 @@ fn a_long_key_is_one_key() {
         let phases: Vec<KeyPhase> = bed.keys_told().iter().map(|key| key.phase).collect();
         let released = KeyPhase::Released { duration_ms: 3000 };
         assert_eq!(phases, [KeyPhase::Pressed, released], "{from} to {to}");
+    }
+}
+
+#[test]
+fn keys_in_the_audio_become_events() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    let to_formats = [
+        (pcmu, 0),
+        (pcmu, 30 * MS),
+        (format(Encoding::Pcma, 8000, 1), 0),
+        (format(Encoding::Opus, 48_000, 1), 0),
+        (format(Encoding::L16, 16_000, 1), 0),
+    ];
+    // 20 ms of two channels at 44.1 kHz do not fit a datagram.
+    for from in listeners()
+        .into_iter()
+        .filter(|from| from.channels == 1 || from.encoding == Encoding::Opus)
+    {
+        for (to, packet_ns) in to_formats {
+            // Of 80 ms, what is left beside a lost packet may be too short for a key.
+            for (lost, shortest_ms) in [(&[][..], 80), (&[22], 160)] {
+                let keys = [(5_u8, shortest_ms), (5, 200), (12, 1000), (0, 160)];
+                let name = format!("{from} to {to}, {packet_ns} ns, {lost:?}");
+                let direction = DirectionConfig {
+                    packet_ns,
+                    detect_keys: true,
+                    ..DirectionConfig::default()
+                };
+                let b = with_keys(to, 110, to.clock_rate_hz);
+                let mut bed = Bed::new(&[Payload::audio(96, from)], &b, direction);
+                let mut encoder = Encoder::new(from, &EncoderSettings::default()).unwrap();
+                for (key, ms) in keys {
+                    bed.play_key(&mut encoder, key, ms, lost);
+                }
+                bed.wait_ms(500);
+                let told: Vec<u8> = bed
+                    .keys_told()
+                    .iter()
+                    .filter(|key| key.phase == KeyPhase::Pressed)
+                    .map(|key| key.event)
+                    .collect();
+                assert_eq!(told, keys.map(|(key, _)| key), "{name}");
+                assert_eq!(bed.keys_told().len(), 8, "{name}");
+                let (events, audio): (Vec<_>, Vec<_>) = std::mem::take(&mut bed.heard)
+                    .into_iter()
+                    .partition(|heard| heard.payload_type == 110);
+                assert_events(&events, &keys, to, &name);
+                for pair in audio.windows(2) {
+                    assert!(pair[1].time.distance_from(pair[0].time) > 0, "{name}");
+                }
+                bed.heard = audio;
+                // What passed before a key was known is shorter than a key (ITU-T Q.24: 40 ms).
+                for (number, heard) in bed.heard.iter_mut().enumerate() {
+                    heard.seq = SeqNum(number as u16);
+                }
+                let heard = bed.keys_heard(to);
+                assert!(heard.iter().all(|(_, ms)| *ms < 40), "{name}: {heard:?}");
+            }
+        }
+    }
+}
+
+/// Each event begins with a marker, grows, and ends with three packets of its length.
+fn assert_events(events: &[Heard], keys: &[(u8, u32)], to: Format, name: &str) {
+    let mut rest = events;
+    for (key, ms) in keys {
+        let time = rest[0].time;
+        let count = rest.iter().take_while(|heard| heard.time == time).count();
+        let (own, after) = rest.split_at(count);
+        rest = after;
+        let units: Vec<u64> = own
+            .iter()
+            .map(|heard| u64::from(u16::from_be_bytes([heard.payload[2], heard.payload[3]])))
+            .collect();
+        assert!(own.iter().all(|heard| heard.payload[0] == *key), "{name}");
+        assert!(units.is_sorted(), "{name}: {units:?}");
+        let ends = own.iter().filter(|heard| heard.payload[1] & 0x80 != 0);
+        assert_eq!(ends.count(), 3, "{name}");
+        let marked: Vec<bool> = own.iter().map(|heard| heard.marker).collect();
+        assert!(marked[0] && !marked[1..].contains(&true), "{name}");
+        let told_ms = units[count - 1] * 1000 / u64::from(to.clock_rate_hz);
+        assert!(
+            told_ms.abs_diff(u64::from(*ms)) <= 40,
+            "{name}: {told_ms} {ms}"
+        );
+        // 50 ms, and what a packet of audio is longer.
+        let steps = units.windows(2).map(|pair| pair[1] - pair[0]);
+        let most = steps.max().unwrap_or(0) * 1000 / u64::from(to.clock_rate_hz);
+        assert!(most <= 90, "{name}: {most} ms");
+    }
+    assert!(rest.is_empty(), "{name}: {} more", rest.len());
+}
+
+#[test]
+fn who_has_events_is_not_listened_to_and_who_has_none_hears_the_tone() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    let opus = format(Encoding::Opus, 48_000, 1);
+    let direction = DirectionConfig {
+        detect_keys: true,
+        ..DirectionConfig::default()
+    };
+    for to in [pcmu, opus] {
+        let b = [Payload::audio(97, to)];
+        let mut bed = Bed::new(&[Payload::audio(96, pcmu)], &b, direction);
+        let mut encoder = Encoder::new(pcmu, &EncoderSettings::default()).unwrap();
+        bed.play_key(&mut encoder, 3, 200, &[]);
+        bed.wait_ms(500);
+        assert_eq!(bed.keys_told().len(), 2, "{to}");
+        let heard = bed.keys_heard(to);
+        assert!(
+            heard.len() == 1 && heard[0].0 == 3 && (180..=220).contains(&heard[0].1),
+            "{to}: {heard:?}"
+        );
+        let mut bed = Bed::new(&with_keys(pcmu, 101, 8000), &b, direction);
+        let mut encoder = Encoder::new(pcmu, &EncoderSettings::default()).unwrap();
+        bed.play_key(&mut encoder, 3, 200, &[]);
+        assert_eq!(bed.keys_told(), [], "{to}");
     }
 }

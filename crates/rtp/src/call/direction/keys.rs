@@ -16,6 +16,7 @@ impl Direction {
         out: &mut Out<'_>,
     ) {
         self.stats.key_packets += 1;
+        self.ear = None; // It has events, whatever was agreed on.
         let Some(told) = KeyPayload::parse(packet.bytes) else {
             self.stats.undecodable += 1;
             return;

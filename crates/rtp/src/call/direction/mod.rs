@@ -5,6 +5,7 @@
 
 mod anew;
 mod codes;
+mod ear;
 mod keys;
 mod play;
 mod tap;
@@ -24,6 +25,7 @@ use crate::opus;
 
 use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
+use ear::{Ear, Stretch};
 use play::Playing;
 use tap::Tap;
 use tone::Sounding;
@@ -76,6 +78,7 @@ struct Loss<'a> {
     packets: u32,
     /// The first one's timestamp.
     time: RtpTime,
+    play_ns: u64,
     duration_ns: u64,
     /// The payload of the packet behind them, or nothing.
     next: &'a [u8],
@@ -113,6 +116,8 @@ pub(super) struct Direction {
     playing: Option<Box<Playing>>,
     has_play_ended: bool,
     tap: Option<Box<Tap>>,
+    /// Listens for keys in the audio.
+    ear: Option<Box<Ear>>,
     filter: Option<Box<dyn Filter>>,
     stats: DirectionStats,
 }
@@ -154,6 +159,7 @@ impl Direction {
             playing: None,
             has_play_ended: false,
             tap: None,
+            ear: config.detect_keys.then(|| Box::new(Ear::new())),
             filter: None,
             stats: DirectionStats::default(),
             config,
@@ -177,13 +183,14 @@ impl Direction {
             Media::Lost {
                 packets,
                 time,
+                play_ns,
                 duration_ns,
                 next,
-                ..
             } => {
                 let loss = Loss {
                     packets,
                     time,
+                    play_ns,
                     duration_ns,
                     next,
                 };
@@ -212,6 +219,9 @@ impl Direction {
         if self.is_pressed && self.is_sounded_over(payload, packet, work, out) {
             return;
         }
+        if self.ear.is_some() && self.is_heard_as_key(payload, packet, work, out) {
+            return;
+        }
         if self.playing.is_some() || self.mode == Mode::Hold {
             return;
         }
@@ -232,6 +242,34 @@ impl Direction {
             Route::Repack { .. } => self.repack(payload, packet, out),
             Route::Anew(_) => self.make_anew(payload, packet, work, out),
             Route::Nowhere => self.stats.dropped += 1,
+        }
+    }
+
+    /// Whether the far side has an event in place of this packet. Where it is decoded anyway, that is seen there.
+    #[cold]
+    fn is_heard_as_key(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let at = Stretch {
+            time: packet.time,
+            play_ns: packet.play_ns,
+            units: units_of(payload, packet.bytes),
+            rate_hz: payload.clock_rate_hz,
+        };
+        !self.is_decoding() && self.listen(payload, packet.bytes, at, work, out)
+    }
+
+    /// The party's payload types. Keys are told in one way: who has events for them is not listened to.
+    pub(super) fn set_sender(&mut self, payloads: &PayloadMap) {
+        let has_events = payloads
+            .iter()
+            .any(|payload| payload.carries == Carries::TelephoneEvent);
+        if has_events {
+            self.ear = None;
         }
     }
 
@@ -302,6 +340,12 @@ impl Direction {
         self.stats.lost += u64::from(loss.packets);
         let made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
         self.conceal_tapped(made_ns);
+        if self.ear.is_some()
+            && !self.is_decoding()
+            && self.listen_to_loss(loss, made_ns, work, out)
+        {
+            return;
+        }
         if self.playing.is_some() || self.mode == Mode::Hold || self.is_sounding {
             return;
         }
@@ -319,6 +363,7 @@ impl Direction {
     fn restart(&mut self, work: &mut Work, out: &mut Out<'_>) {
         self.end_tone(work, out);
         self.release_key();
+        self.release_heard(out);
         self.flush(out);
         self.map.restart();
         self.is_after_pause = true;
