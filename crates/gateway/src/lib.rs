@@ -19,6 +19,7 @@ pub mod codec;
 pub mod config;
 pub mod demo;
 pub mod doctor;
+pub mod event;
 pub mod gateway;
 mod inspect;
 pub mod limit;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use miette::{Context, IntoDiagnostic};
 
 use crate::config::{Config, Machine, ThisMachine};
-use crate::gateway::{Event, Gateway, Handled};
+use crate::event::Event;
+use crate::gateway::{Gateway, Handled};
 use crate::logging::{self, LogFormat};
 use crate::pipeline::Elements;
 use crate::process;

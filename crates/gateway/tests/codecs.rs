@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 
 use common::{Background, LIMIT, Received, call, free_port, knock, receive, rtp, socket};
 use threadbare::config::Config;
-use threadbare::gateway::{Event, Gateway, Handled};
+use threadbare::event::Event;
+use threadbare::gateway::{Gateway, Handled};
 use threadbare::pipeline::Elements;
 use threadbare::run::init_gstreamer;
 use threadbare_rtp::g711;

@@ -19,7 +19,7 @@ use threadbare_runtime::clock_now_ns;
 pub use self::resolver::Resolver;
 use self::spec::{Common, legs};
 use crate::config::{Contexts, Rtcp, StreamSpec};
-use crate::gateway::Event;
+use crate::event::Event;
 use crate::stats::StreamStats;
 
 /// Why a stream does not start.

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{Sender, channel};
 
-use crate::gateway::Event;
+use crate::event::Event;
 
 /// Answers with [`Event::Resolved`].
 #[derive(Debug)]

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 
 use rtp_types::{RtpPacket, RtpPacketBuilder};
 use threadbare::config::Config;
-use threadbare::gateway::{Event, Gateway};
+use threadbare::event::Event;
+use threadbare::gateway::Gateway;
 use threadbare::pipeline::Elements;
 use threadbare::run::init_gstreamer;
 

@@ -1,6 +1,6 @@
 //! Key presses (RFC 4733): read, and given the far side's numbers and clock rate.
 
-use crate::id::RtpTime;
+use crate::id::{NS_PER_S, RtpTime};
 
 /// A party's key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,26 +50,62 @@ impl KeyPayload {
         let end = u8::from(self.is_end) << 7;
         out.extend([self.event, end | self.volume, high, low]);
     }
-
-    /// Counted at another clock rate.
-    pub(super) fn at_rate(self, from_hz: u32, to_hz: u32) -> KeyPayload {
-        let duration = u64::from(self.duration) * u64::from(to_hz) / u64::from(from_hz.max(1));
-        KeyPayload {
-            duration: duration.min(u64::from(u16::MAX)) as u16,
-            ..self
-        }
-    }
 }
 
 /// A key that is being pressed, or was last.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Key {
-    /// As the party has it: the same in all packets of the event.
+    /// As the party has it: the same in all packets of a segment.
     pub(super) own_time: RtpTime,
-    /// As the far side has it.
-    pub(super) time: RtpTime,
+    /// Its clock rate.
+    pub(super) own_hz: u32,
+    /// Length of the segments before this one, and of all of it as far as is known, in the party's units.
+    pub(super) before: u64,
+    pub(super) units: u64,
+    /// As the far side has it, once that has heard of it.
+    pub(super) time: Option<RtpTime>,
+    /// Where it ends on the time line of the audio that comes in, as far as is known.
+    pub(super) until: RtpTime,
     pub(super) event: u8,
     pub(super) is_ended: bool,
-    /// Of its tone, what has been made.
-    pub(super) toned_ns: u64,
 }
+
+impl Key {
+    pub(super) fn begin(own_time: RtpTime, own_hz: u32, event: u8) -> Key {
+        Key {
+            own_time,
+            own_hz: own_hz.max(1),
+            before: 0,
+            units: 0,
+            time: None,
+            until: own_time,
+            event,
+            is_ended: false,
+        }
+    }
+
+    /// Whether a packet of this key, with another timestamp, goes on with it. RFC 4733, section 2.5.1.3: an event longer than the
+    /// duration field's range is sent in segments, each of which has the timestamp at which the one before ends.
+    pub(super) fn goes_on(&self, own_time: RtpTime, event: u8) -> bool {
+        let told = self.units - self.before;
+        !self.is_ended
+            && event == self.event
+            && told >= u64::from(u16::MAX) / 2
+            && own_time == self.own_time.plus(told as u32)
+    }
+
+    /// How long it lasts so far.
+    pub(super) fn ns(&self) -> u64 {
+        (u128::from(self.units) * u128::from(NS_PER_S) / u128::from(self.own_hz)) as u64
+    }
+
+    /// The same at another clock rate, as a segment: units before it, and in it.
+    pub(super) fn segment(&self, to_hz: u32) -> (u32, u16) {
+        let units = self.units * u64::from(to_hz) / u64::from(self.own_hz);
+        let before = units.saturating_sub(1) / SEGMENT_UNITS_MAX * SEGMENT_UNITS_MAX;
+        (before as u32, (units - before) as u16)
+    }
+}
+
+/// The greatest duration that a packet can tell.
+const SEGMENT_UNITS_MAX: u64 = u16::MAX as u64;

@@ -89,6 +89,7 @@ impl Line {
         };
         let payloads = other.as_ref().unwrap_or(&source).takes();
         let mut direction = Direction::new(direction, payloads)?;
+        direction.set_sender(&source.payloads);
         if !is_heard || is_verbatim {
             direction.set_mode(super::Mode::Hold);
         }

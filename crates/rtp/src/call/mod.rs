@@ -12,6 +12,8 @@
 //! However few packets a party sends, it cannot cause more audio than it sent, but for a tail of [`TAIL_NS_MAX`].
 
 mod direction;
+#[cfg(test)]
+mod key_tests;
 mod keys;
 mod line;
 #[cfg(test)]
@@ -107,6 +109,9 @@ pub struct DirectionConfig {
     pub first_time: RtpTime,
     /// What happens at the beginning.
     pub mode: Mode,
+    /// Listens for keys in the audio of a party without telephone events. They are told as [`CallEvent::Key`], and the far side gets
+    /// telephone events in place of the tone, if it has those.
+    pub detect_keys: bool,
 }
 
 impl Default for DirectionConfig {
@@ -116,6 +121,7 @@ impl Default for DirectionConfig {
             encoder: EncoderSettings::default(),
             first_time: RtpTime(0),
             mode: Mode::Pass,
+            detect_keys: false,
         }
     }
 }
@@ -204,10 +210,12 @@ impl Call {
     pub fn new(now_ns: u64, config: CallConfig) -> Result<Call, CallError> {
         let [a, b] = config.legs;
         let [to_b, to_a] = config.directions;
-        let directions = [
+        let mut directions = [
             Direction::new(to_b, b.takes())?,
             Direction::new(to_a, a.takes())?,
         ];
+        directions[0].set_sender(&a.payloads);
+        directions[1].set_sender(&b.payloads);
         Ok(Call {
             legs: [Leg::new(now_ns, a)?, Leg::new(now_ns, b)?],
             directions,

@@ -11,9 +11,9 @@ use crate::leg::{AdmissionConfig, Destination, Payload, PayloadMap};
 use crate::packet::Packet;
 use crate::session::Profile;
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 
-fn address(side: Side) -> SocketAddr {
+pub(super) fn address(side: Side) -> SocketAddr {
     match side {
         Side::A => SocketAddr::from(([192, 0, 2, 1], 5000)),
         Side::B => SocketAddr::from(([192, 0, 2, 2], 6000)),
@@ -67,7 +67,7 @@ pub(super) fn leg(side: Side, payloads: &[Payload]) -> LegConfig {
     }
 }
 
-fn with_keys(audio: Format, event: u8, event_hz: u32) -> Vec<Payload> {
+pub(super) fn with_keys(audio: Format, event: u8, event_hz: u32) -> Vec<Payload> {
     vec![
         Payload::audio(96, audio),
         Payload::telephone_event(event, event_hz),
@@ -76,30 +76,30 @@ fn with_keys(audio: Format, event: u8, event_hz: u32) -> Vec<Payload> {
 }
 
 /// What B gets.
-struct Heard {
-    seq: SeqNum,
-    time: RtpTime,
-    marker: bool,
-    payload_type: u8,
-    payload: Vec<u8>,
-    at_ns: u64,
+pub(super) struct Heard {
+    pub(super) seq: SeqNum,
+    pub(super) time: RtpTime,
+    pub(super) marker: bool,
+    pub(super) payload_type: u8,
+    pub(super) payload: Vec<u8>,
+    pub(super) at_ns: u64,
 }
 
 /// A call in virtual time; A speaks, B listens.
-struct Bed {
-    call: Call,
-    scratch: Scratch,
-    now_ns: u64,
-    seq: u16,
-    time: u32,
-    ssrc: u32,
-    heard: Vec<Heard>,
-    sent: usize,
-    events: VecDeque<CallEvent>,
+pub(super) struct Bed {
+    pub(super) call: Call,
+    pub(super) scratch: Scratch,
+    pub(super) now_ns: u64,
+    pub(super) seq: u16,
+    pub(super) time: u32,
+    pub(super) ssrc: u32,
+    pub(super) heard: Vec<Heard>,
+    pub(super) sent: usize,
+    pub(super) events: VecDeque<CallEvent>,
 }
 
 impl Bed {
-    fn new(a: &[Payload], b: &[Payload], direction: DirectionConfig) -> Bed {
+    pub(super) fn new(a: &[Payload], b: &[Payload], direction: DirectionConfig) -> Bed {
         let config = CallConfig {
             legs: [leg(Side::A, a), leg(Side::B, b)],
             directions: [
@@ -123,7 +123,7 @@ impl Bed {
         }
     }
 
-    fn between(from: Format, to: Format) -> Bed {
+    pub(super) fn between(from: Format, to: Format) -> Bed {
         let direction = DirectionConfig::default();
         Bed::new(
             &[Payload::audio(96, from)],
@@ -132,7 +132,7 @@ impl Bed {
         )
     }
 
-    fn packet(&mut self, payload_type: u8, marker: bool, payload: &[u8]) -> Vec<u8> {
+    pub(super) fn packet(&mut self, payload_type: u8, marker: bool, payload: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0x80, u8::from(marker) << 7 | payload_type];
         bytes.extend(self.seq.to_be_bytes());
         bytes.extend(self.time.to_be_bytes());
@@ -143,12 +143,12 @@ impl Bed {
     }
 
     /// A's packet now; its timestamp stays.
-    fn speak(&mut self, payload_type: u8, payload: &[u8]) {
+    pub(super) fn speak(&mut self, payload_type: u8, payload: &[u8]) {
         let bytes = self.packet(payload_type, false, payload);
         self.hand_in(&bytes);
     }
 
-    fn hand_in(&mut self, bytes: &[u8]) {
+    pub(super) fn hand_in(&mut self, bytes: &[u8]) {
         let now_ns = self.now_ns;
         let from = address(Side::A);
         self.sent += 1;
@@ -157,7 +157,7 @@ impl Bed {
         self.poll();
     }
 
-    fn poll(&mut self) {
+    pub(super) fn poll(&mut self) {
         let now_ns = self.now_ns;
         let heard = &mut self.heard;
         self.call
@@ -181,7 +181,7 @@ impl Bed {
         }
     }
 
-    fn wait_ms(&mut self, ms: u64) {
+    pub(super) fn wait_ms(&mut self, ms: u64) {
         let until_ns = self.now_ns + ms * MS;
         while let Some(due_ns) = self
             .call
@@ -195,7 +195,13 @@ impl Bed {
     }
 
     /// A speaks a tone for this long in packets of `packet_ms`; `lost` packets do not arrive.
-    fn tone(&mut self, from: Format, packet_ms: u64, ms: u64, lost: impl Fn(u64) -> bool) {
+    pub(super) fn tone(
+        &mut self,
+        from: Format,
+        packet_ms: u64,
+        ms: u64,
+        lost: impl Fn(u64) -> bool,
+    ) {
         let mut encoder = Encoder::new(from, &EncoderSettings::default()).unwrap();
         let frames = (u64::from(from.sample_rate_hz) * packet_ms / 1000) as usize;
         for number in 0..ms / packet_ms {
@@ -219,7 +225,7 @@ impl Bed {
     }
 
     /// What B's decoder makes of it: a packet after a gap in the numbers is concealed, as a phone does.
-    fn decoded(&self, to: Format) -> Vec<f32> {
+    pub(super) fn decoded(&self, to: Format) -> Vec<f32> {
         let mut decoder = Decoder::new(to).unwrap();
         let mut pcm = Vec::new();
         let mut last: Option<(SeqNum, RtpTime)> = None;
@@ -239,7 +245,7 @@ impl Bed {
     }
 
     /// Numbers and timestamps follow on without a gap.
-    fn assert_continuous(&self, to: Format, name: &str) {
+    pub(super) fn assert_continuous(&self, to: Format, name: &str) {
         let mut decoder = Decoder::new(to).unwrap();
         let mut next: Option<(SeqNum, RtpTime)> = None;
         for (index, heard) in self.heard.iter().enumerate() {
@@ -254,7 +260,7 @@ impl Bed {
     }
 
     /// From the first packet's timestamp to the end of the last one, in ms.
-    fn heard_ms(&self, to: Format) -> f64 {
+    pub(super) fn heard_ms(&self, to: Format) -> f64 {
         let (first, last) = (&self.heard[0], self.heard.last().unwrap());
         let mut decoder = Decoder::new(to).unwrap();
         let frames = decoder.decode(&last.payload, &mut Vec::new()).unwrap();

@@ -59,6 +59,12 @@ impl TimeMap {
         self.to.plus((units * to_rate).div_euclid(from_rate) as u32)
     }
 
+    /// `time`, or the end of what was sent, if that is later: what is made anew may be longer than what came, by part of a packet.
+    pub(super) fn not_before_end(&self, time: RtpTime) -> RtpTime {
+        let is_behind = self.has_sent && time.distance_from(self.end) < 0;
+        if is_behind { self.end } else { time }
+    }
+
     #[cold]
     fn anchor(&mut self, time: RtpTime, play_ns: u64, from_hz: u32, to_hz: u32) {
         let pause_ns = match self.has_sent {

@@ -80,11 +80,28 @@ impl Voice {
         self.marker = true;
     }
 
+    /// Sends what is gathered in a shorter packet, if the format allows one: what follows begins right behind it.
+    pub(super) fn finish(&mut self, map: &mut TimeMap, out: &mut Out<'_>) {
+        let channels = usize::from(self.format.channels);
+        let frames = self.pcm.len() / channels;
+        if frames > 0 {
+            let of_ns = |ns: u64| (ns * u64::from(self.format.sample_rate_hz) / NS_PER_S) as usize;
+            let usual = PACKET_NS_USUAL.into_iter().rev().map(of_ns);
+            let fits = |whole: &usize| *whole >= frames && self.format.allows_frames(*whole);
+            let whole = std::iter::once(frames).chain(usual).find(fits);
+            self.pcm
+                .resize(whole.unwrap_or(self.frames) * channels, 0.0);
+            self.send(0..self.pcm.len(), map, out);
+            self.pcm.clear();
+        }
+        self.marker = true;
+    }
+
     fn send(&mut self, samples: std::ops::Range<usize>, map: &mut TimeMap, out: &mut Out<'_>) {
+        let frames = samples.len() / usize::from(self.format.channels);
         let pcm = &self.pcm[samples];
         let encoder = &mut self.encoder;
         let (time, marker) = (self.time, self.marker);
-        let frames = self.frames;
         let units = self.format.clock_units(frames as u32);
         // The length is one that the format allows, so only the library can refuse: then the packet is left out.
         let encoded = encoder.encode(pcm, out.begin());

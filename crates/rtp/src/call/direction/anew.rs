@@ -1,5 +1,6 @@
 //! Audio that is decoded, converted and encoded anew.
 
+use super::ear::Stretch;
 use super::{Direction, Loss, Route, ns_of_frames};
 use crate::call::Mode;
 use crate::call::out::{Out, Work};
@@ -38,16 +39,29 @@ impl Direction {
         work: &mut Work,
         out: &mut Out<'_>,
     ) {
-        let (Route::Anew(anew), Some(voice)) = (&mut self.route, &mut self.voice) else {
+        let Route::Anew(anew) = &mut self.route else {
             return;
         };
-        let decoded = &mut work.decoded;
-        decoded.clear();
-        let Ok(frames) = anew.decoder.decode(packet.bytes, decoded) else {
+        work.decoded.clear();
+        let Ok(frames) = anew.decoder.decode(packet.bytes, &mut work.decoded) else {
             self.stats.undecodable += 1;
             return;
         };
         let format = anew.decoder.format();
+        if self.ear.is_some() {
+            let at = Stretch {
+                time: packet.time,
+                play_ns: packet.play_ns,
+                units: format.clock_units(frames as u32),
+                rate_hz: format.clock_rate_hz,
+            };
+            if self.hear(format, at, work, out) {
+                return self.cut();
+            }
+        }
+        let (Route::Anew(anew), Some(voice)) = (&mut self.route, &mut self.voice) else {
+            return;
+        };
         let rates = (payload.clock_rate_hz, voice.payload.clock_rate_hz);
         let follows = anew.next.is_some_and(|next| {
             packet.time.distance_from(next).unsigned_abs() * NS_PER_S
@@ -59,7 +73,7 @@ impl Direction {
                 anew.converter.reset();
             }
             let time = self.map.map(packet.time, packet.play_ns, rates.0, rates.1);
-            voice.begin(time, packet.play_ns);
+            voice.begin(self.map.not_before_end(time), packet.play_ns);
         }
         self.is_after_pause = false;
         let begin = anew.next.filter(|_| follows).unwrap_or(packet.time);
@@ -68,6 +82,15 @@ impl Direction {
             voice.prefer_packet_ns(ns_of_frames(frames, format));
         }
         self.say(format, work, out);
+    }
+
+    /// The far side has something else in place of the audio: the next packet begins anew.
+    fn cut(&mut self) {
+        if let Route::Anew(anew) = &mut self.route
+            && anew.next.take().is_some()
+        {
+            anew.converter.reset();
+        }
     }
 
     /// What was decoded goes on, unless it is muted, through the filter and the converter to the encoder. Filter and tap have the
@@ -139,13 +162,20 @@ impl Direction {
             loss.time.distance_from(*next).unsigned_abs() * NS_PER_S
                 < SLACK_NS * u64::from(format.clock_rate_hz)
         };
-        let Some(next) = anew.next.filter(follows).filter(|_| frames > 0) else {
+        let next = anew.next.filter(follows);
+        if frames == 0 || next.is_none() && self.ear.is_none() {
             return;
-        };
+        }
         work.decoded.clear();
         if loss.packets > 1 || !anew.decoder.recover(loss.next, frames, &mut work.decoded) {
             anew.decoder.conceal(frames, &mut work.decoded);
         }
+        if self.ear.is_some() && self.hear(format, loss.stretch(format, frames), work, out) {
+            return self.cut();
+        }
+        let (Route::Anew(anew), Some(next)) = (&mut self.route, next) else {
+            return;
+        };
         anew.next = Some(next.plus(format.clock_units(frames as u32)));
         self.budget_ns -= made_ns;
         self.stats.concealed_ns += made_ns;

@@ -4,7 +4,7 @@ use super::Direction;
 use crate::call::Mode;
 use crate::call::keys::{Key, KeyEvent, KeyPayload, KeyPhase};
 use crate::call::out::{Out, Work};
-use crate::id::RtpTime;
+use crate::id::NS_PER_S;
 use crate::leg::{MediaPacket, Payload};
 
 impl Direction {
@@ -16,87 +16,118 @@ impl Direction {
         out: &mut Out<'_>,
     ) {
         self.stats.key_packets += 1;
+        self.ear = None; // It has events, whatever was agreed on.
         let Some(told) = KeyPayload::parse(packet.bytes) else {
             self.stats.undecodable += 1;
             return;
         };
-        let is_new = self.key.is_none_or(|key| key.own_time != packet.own_time);
-        self.note_key(payload, packet, told, is_new);
+        let is_new = self.note_key(payload, packet, told);
         if self.playing.is_some() || self.mode != Mode::Pass {
+            self.is_sounding = false;
             return;
         }
-        self.flush(out);
-        let audio = *out.leg.takes().audio();
-        let Some(to) = out
-            .leg
-            .takes()
-            .telephone_event(audio.clock_rate_hz)
-            .copied()
-        else {
-            return self.sound_key(payload, packet, told, is_new, work, out);
-        };
-        let audio_hz = self.routed_rate(out).unwrap_or(payload.clock_rate_hz);
-        let from_hz = self.incoming_rate(out).unwrap_or(payload.clock_rate_hz);
-        let time = match self.key.as_ref().filter(|_| !is_new) {
-            Some(key) => key.time,
-            None => self.map.map(packet.time, packet.play_ns, from_hz, audio_hz),
-        };
-        if let Some(key) = &mut self.key {
-            key.time = time;
+        if is_new {
+            self.end_tone(work, out);
         }
-        let told = told.at_rate(payload.clock_rate_hz, to.clock_rate_hz);
-        told.write(out.begin());
-        let elapsed = u32::from(told.duration);
-        out.send(&to, time, is_new, elapsed);
+        let audio = *out.leg.takes().audio();
+        match out.leg.takes().telephone_event(audio.clock_rate_hz) {
+            Some(to) => {
+                let to = *to;
+                self.pass_key(payload, packet, told, &to, out);
+            }
+            None => self.sound_key(payload, packet, told, work, out),
+        }
     }
 
-    /// Tells the owner, once for each press and release.
-    fn note_key(
+    /// With the far side's number, timestamp and clock rate.
+    fn pass_key(
         &mut self,
         payload: &Payload,
         packet: &MediaPacket<'_>,
         told: KeyPayload,
-        is_new: bool,
+        to: &Payload,
+        out: &mut Out<'_>,
     ) {
-        if is_new {
-            self.key = Some(Key {
-                own_time: packet.own_time,
-                time: RtpTime(0),
-                event: told.event,
-                is_ended: false,
-                toned_ns: 0,
-            });
-            self.tell_key(told.event, KeyPhase::Pressed);
+        self.flush(out);
+        let audio_hz = self.routed_rate(out).unwrap_or(payload.clock_rate_hz);
+        let from_hz = self.incoming_rate().unwrap_or(payload.clock_rate_hz);
+        let Some(key) = &mut self.key else { return };
+        let is_first = key.time.is_none();
+        let time = *key
+            .time
+            .get_or_insert_with(|| self.map.map(packet.time, packet.play_ns, from_hz, audio_hz));
+        let (before, duration) = key.segment(to.clock_rate_hz);
+        KeyPayload { duration, ..told }.write(out.begin());
+        out.send(to, time.plus(before), is_first, u32::from(duration));
+    }
+
+    /// Tells the owner, once for each press and release. Returns whether the key is a new one.
+    fn note_key(&mut self, payload: &Payload, packet: &MediaPacket<'_>, told: KeyPayload) -> bool {
+        let own_time = packet.own_time;
+        let from_hz = self.incoming_rate().unwrap_or(payload.clock_rate_hz);
+        let mut is_new = false;
+        match &mut self.key {
+            Some(key) if key.own_time == own_time => {}
+            Some(key) if key.goes_on(own_time, told.event) => {
+                key.own_time = own_time;
+                key.before = key.units;
+            }
+            _ => {
+                self.release_key();
+                self.key = Some(Key::begin(own_time, payload.clock_rate_hz, told.event));
+                self.tell_key(told.event, KeyPhase::Pressed);
+                is_new = true;
+            }
         }
         if let Some(key) = &mut self.key
-            && told.is_end
-            && !std::mem::replace(&mut key.is_ended, true)
+            && !key.is_ended
         {
-            let event = key.event;
-            let duration_ms =
-                u64::from(told.duration) * 1000 / u64::from(payload.clock_rate_hz.max(1));
-            let duration_ms = duration_ms as u32;
+            key.units = key.units.max(key.before + u64::from(told.duration));
+            let units = key.ns() / 1000 * u64::from(from_hz) / 1_000_000;
+            key.until = packet.time.plus(units as u32);
+            self.is_pressed = true;
+        }
+        if told.is_end {
+            self.release_key();
+        }
+        is_new
+    }
+
+    /// Audio comes while a key is pressed: whether a tone is heard in its place. Senders may go on with the audio during a key.
+    /// What comes much later than the key's next packet would is the audio after a key whose end was lost.
+    #[cold]
+    pub(super) fn is_sounded_over(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let Some(key) = &self.key else { return false };
+        let units = packet.time.distance_from(key.until);
+        let slack = u64::from(payload.clock_rate_hz) * KEY_SILENCE_NS / NS_PER_S;
+        if units < slack as i64 {
+            return self.is_sounding;
+        }
+        self.release_key();
+        self.end_tone(work, out);
+        false
+    }
+
+    /// The key has ended, or all packets that said so were lost.
+    pub(super) fn release_key(&mut self) {
+        self.is_pressed = false;
+        let Some(key) = &mut self.key else { return };
+        if !std::mem::replace(&mut key.is_ended, true) {
+            let (event, duration_ms) = (key.event, (key.ns() / 1_000_000) as u32);
             self.tell_key(event, KeyPhase::Released { duration_ms });
         }
     }
 
-    fn tell_key(&mut self, event: u8, phase: KeyPhase) {
+    pub(super) fn tell_key(&mut self, event: u8, phase: KeyPhase) {
         if self.key_events.len() < KEY_EVENTS_MAX {
             self.key_events.push_back(KeyEvent { event, phase });
         }
-    }
-
-    /// A side without telephone events hears the key's tone.
-    fn sound_key(
-        &mut self,
-        _payload: &Payload,
-        _packet: &MediaPacket<'_>,
-        _told: KeyPayload,
-        _is_new: bool,
-        _work: &mut Work,
-        _out: &mut Out<'_>,
-    ) {
-        self.stats.dropped += 1;
     }
 
     pub(in crate::call) fn poll_key(&mut self) -> Option<KeyEvent> {
@@ -106,3 +137,5 @@ impl Direction {
 
 /// Presses and releases that wait for the owner.
 const KEY_EVENTS_MAX: usize = 32;
+/// Two packets of a key, which usually come every 50 ms, may be missing before it is over.
+const KEY_SILENCE_NS: u64 = 110_000_000;

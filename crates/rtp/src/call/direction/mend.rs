@@ -51,12 +51,20 @@ impl Direction {
             Route::Pass { to, .. } | Route::Repack { to, .. } => to,
             Route::Anew(_) | Route::Nowhere => return,
         };
+        // Up to where the next packet begins, and not over what was sent already: a key's tone.
+        let rate_hz = to.clock_rate_hz;
+        let lost = self.map.map(loss.time, loss.play_ns, rate_hz, rate_hz);
+        let time = self.map.not_before_end(lost);
+        let lost_units = loss.duration_ns * u64::from(rate_hz) / NS_PER_S;
+        let units = lost_units.saturating_sub(time.distance_from(lost).unsigned_abs());
+        let made_ns = made_ns.min(units * NS_PER_S / u64::from(rate_hz));
         let Some(mut mending) = self.mending_of(&to, work) else {
             return;
         };
         let format = mending.decoder.format();
         let frames = (made_ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
         if frames == 0 {
+            self.mending = Some(mending);
             return;
         }
         work.decoded.clear();
@@ -64,8 +72,6 @@ impl Direction {
         if self.mode == Mode::Mute {
             work.decoded.fill(0.0);
         }
-        let rate_hz = to.clock_rate_hz;
-        let time = self.map.map(loss.time, loss.play_ns, rate_hz, rate_hz);
         if self.bytes.is_empty() {
             (self.bytes_time, self.bytes_play_ns) = (time, loss.play_ns);
         }

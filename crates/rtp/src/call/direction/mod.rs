@@ -5,10 +5,12 @@
 
 mod anew;
 mod codes;
+mod ear;
 mod keys;
 mod mend;
 mod play;
 mod tap;
+mod tone;
 
 use std::collections::VecDeque;
 
@@ -24,9 +26,11 @@ use crate::opus;
 
 use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
+use ear::{Ear, Stretch};
 use mend::{History, Mending};
 use play::Playing;
 use tap::Tap;
+use tone::Sounding;
 
 /// Counters of what one party sends to the other.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -109,9 +113,18 @@ pub(super) struct Direction {
     budget_ns: u64,
     key: Option<Key>,
     key_events: VecDeque<KeyEvent>,
+    /// A key is pressed, as far as is known.
+    is_pressed: bool,
+    /// Its tone is heard in place of the audio.
+    is_sounding: bool,
+    sounding: Option<Box<Sounding>>,
+    /// When a key's packet has last paid for its tone.
+    key_paid_ns: u64,
     playing: Option<Box<Playing>>,
     has_play_ended: bool,
     tap: Option<Box<Tap>>,
+    /// Listens for keys in the audio.
+    ear: Option<Box<Ear>>,
     filter: Option<Box<dyn Filter>>,
     stats: DirectionStats,
 }
@@ -149,9 +162,14 @@ impl Direction {
             budget_ns: TAIL_NS_MAX,
             key: None,
             key_events: VecDeque::new(),
+            is_pressed: false,
+            is_sounding: false,
+            sounding: None,
+            key_paid_ns: 0,
             playing: None,
             has_play_ended: false,
             tap: None,
+            ear: config.detect_keys.then(|| Box::new(Ear::new())),
             filter: None,
             stats: DirectionStats::default(),
             config,
@@ -188,7 +206,7 @@ impl Direction {
                 };
                 self.handle_loss(&loss, work, out);
             }
-            Media::Restart => self.restart(out),
+            Media::Restart => self.restart(work, out),
         }
     }
 
@@ -208,6 +226,12 @@ impl Direction {
         let is_quiet = self.playing.is_some() || self.mode == Mode::Hold;
         if self.tap.is_some() && (is_quiet || !matches!(self.route, Route::Anew(_))) {
             self.note_tapped(payload, packet.bytes);
+        }
+        if self.is_pressed && self.is_sounded_over(payload, packet, work, out) {
+            return;
+        }
+        if self.ear.is_some() && self.is_heard_as_key(payload, packet, work, out) {
+            return;
         }
         if is_quiet {
             return;
@@ -235,6 +259,34 @@ impl Direction {
             Route::Repack { .. } => self.repack(payload, packet, work, out),
             Route::Anew(_) => self.make_anew(payload, packet, work, out),
             Route::Nowhere => self.stats.dropped += 1,
+        }
+    }
+
+    /// Whether the far side has an event in place of this packet. Where it is decoded anyway, that is seen there.
+    #[cold]
+    fn is_heard_as_key(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let at = Stretch {
+            time: packet.time,
+            play_ns: packet.play_ns,
+            units: units_of(payload, packet.bytes),
+            rate_hz: payload.clock_rate_hz,
+        };
+        !self.is_decoding() && self.listen(payload, packet.bytes, at, work, out)
+    }
+
+    /// The party's payload types. Keys are told in one way: who has events for them is not listened to.
+    pub(super) fn set_sender(&mut self, payloads: &PayloadMap) {
+        let has_events = payloads
+            .iter()
+            .any(|payload| payload.carries == Carries::TelephoneEvent);
+        if has_events {
+            self.ear = None;
         }
     }
 
@@ -317,7 +369,13 @@ impl Direction {
         if is_quiet || !matches!(self.route, Route::Anew(_)) {
             self.conceal_tapped(made_ns);
         }
-        if is_quiet {
+        if self.ear.is_some()
+            && !self.is_decoding()
+            && self.listen_to_loss(loss, made_ns, work, out)
+        {
+            return;
+        }
+        if is_quiet || self.is_sounding {
             return;
         }
         match self.route {
@@ -338,7 +396,10 @@ impl Direction {
 
     /// The party's numbers and timestamps begin anew.
     #[cold]
-    fn restart(&mut self, out: &mut Out<'_>) {
+    fn restart(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        self.end_tone(work, out);
+        self.release_key();
+        self.release_heard(out);
         self.flush(out);
         self.map.restart();
         self.history.clear();
@@ -372,7 +433,7 @@ impl Direction {
         self.flush(out);
         self.is_after_pause = true;
         let to_hz = self.routed_rate(out).unwrap_or(payload.clock_rate_hz);
-        let from_hz = self.incoming_rate(out).unwrap_or(payload.clock_rate_hz);
+        let from_hz = self.incoming_rate().unwrap_or(payload.clock_rate_hz);
         let Some(to) = out.leg.takes().comfort_noise(to_hz).copied() else {
             self.stats.dropped += 1;
             return;
@@ -393,7 +454,7 @@ impl Direction {
     }
 
     /// Units per second of the audio that comes in, on whose time line everything is.
-    fn incoming_rate(&self, _out: &Out<'_>) -> Option<u32> {
+    fn incoming_rate(&self) -> Option<u32> {
         match &self.route {
             Route::Pass { to, .. } | Route::Repack { to, .. } => Some(to.clock_rate_hz),
             Route::Anew(anew) => Some(anew.decoder.format().clock_rate_hz),

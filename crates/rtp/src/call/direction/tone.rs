@@ -1,0 +1,142 @@
+//! A key's tone, for a side without telephone events.
+//!
+//! The packets of an event say how long it lasts so far (RFC 4733, section 2.5.1). The tone is made up to there with each of them, in
+//! place of the audio.
+
+use super::{BUDGET_NS_MAX, Direction, Route};
+use crate::call::TAIL_NS_MAX;
+use crate::call::keys::KeyPayload;
+use crate::call::out::{Out, Work};
+use crate::dtmf;
+use crate::id::NS_PER_S;
+use crate::leg::{Carries, MediaPacket, Payload};
+use crate::tone::{Tone, ToneGenerator};
+
+#[derive(Debug)]
+pub(super) struct Sounding {
+    generator: ToneGenerator,
+    channels: usize,
+    rate_hz: u32,
+    made_ns: u64,
+    made_frames: u64,
+}
+
+impl Direction {
+    pub(super) fn sound_key(
+        &mut self,
+        payload: &Payload,
+        packet: &MediaPacket<'_>,
+        told: KeyPayload,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) {
+        let Some(key) = self.key else { return };
+        let from_hz = self.incoming_rate().unwrap_or(payload.clock_rate_hz);
+        if key.time.is_none() && self.begin_tone(packet, told, from_hz, out).is_none() {
+            self.stats.dropped += 1;
+            return;
+        }
+        if !self.is_sounding {
+            return; // One of the packets that repeat the end.
+        }
+        // A packet pays for no more than its share of the time, whatever it says. Packets before it that were lost are
+        // made up for.
+        let passed_ns = out.now_ns.saturating_sub(self.key_paid_ns);
+        self.key_paid_ns = out.now_ns;
+        let earned_ns = passed_ns.min(KEY_NS_MAX);
+        self.budget_ns = self.budget_ns.saturating_add(earned_ns).min(BUDGET_NS_MAX);
+        let Some(sounding) = &mut self.sounding else {
+            return;
+        };
+        // The end is made when the key ends.
+        let wanted_ns = key.ns().saturating_sub(sounding.made_ns + FADE_NS);
+        let ns = wanted_ns.min(KEY_NS_MAX + TAIL_NS_MAX).min(self.budget_ns);
+        self.budget_ns -= ns;
+        self.make_tone(ns, work, out);
+        if told.is_end {
+            self.end_tone(work, out);
+        }
+    }
+
+    /// `None`: there is no such tone, or no codec for it.
+    fn begin_tone(
+        &mut self,
+        packet: &MediaPacket<'_>,
+        told: KeyPayload,
+        from_hz: u32,
+        out: &mut Out<'_>,
+    ) -> Option<()> {
+        let tone = Tone::key(dtmf::Key::new(told.event)?, told.volume, 0);
+        let to = *out.leg.takes().audio();
+        let Carries::Audio(format) = to.carries else {
+            return None;
+        };
+        self.flush(out);
+        self.set_voice(to, format)?;
+        let rate_hz = format.sample_rate_hz;
+        let known = self.sounding.take();
+        let mut sounding = match known.filter(|known| known.rate_hz == rate_hz) {
+            Some(known) => known,
+            None => Box::new(Sounding {
+                generator: ToneGenerator::new(rate_hz).ok()?,
+                channels: 0,
+                rate_hz,
+                made_ns: 0,
+                made_frames: 0,
+            }),
+        };
+        sounding.generator.start(tone);
+        sounding.channels = usize::from(format.channels);
+        (sounding.made_ns, sounding.made_frames) = (0, 0);
+        let time = self
+            .map
+            .map(packet.time, packet.play_ns, from_hz, to.clock_rate_hz);
+        let time = self.map.not_before_end(time);
+        out.leg.set_sent_clock_rate(to.clock_rate_hz);
+        self.voice.as_mut()?.begin(time, packet.play_ns);
+        self.key.as_mut()?.time = Some(time);
+        self.sounding = Some(sounding);
+        self.is_sounding = true;
+        Some(())
+    }
+
+    fn make_tone(&mut self, ns: u64, work: &mut Work, out: &mut Out<'_>) {
+        let (Some(sounding), Some(voice)) = (&mut self.sounding, &mut self.voice) else {
+            return;
+        };
+        sounding.made_ns += ns;
+        let frames = sounding.made_ns * u64::from(sounding.rate_hz) / NS_PER_S;
+        let new = frames.saturating_sub(sounding.made_frames) as usize;
+        sounding.made_frames = frames;
+        work.decoded.clear();
+        sounding.generator.generate(new, &mut work.decoded);
+        work.converted.clear();
+        let samples = work.decoded.iter();
+        let samples = samples.flat_map(|sample| std::iter::repeat_n(*sample, sounding.channels));
+        work.converted.extend(samples);
+        voice.push(&work.converted, &mut self.map, out);
+    }
+
+    /// Makes the end of the tone, if there is one, and sends what is left of it.
+    pub(super) fn end_tone(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        if !std::mem::take(&mut self.is_sounding) {
+            return;
+        }
+        if let Some(sounding) = &mut self.sounding {
+            sounding.generator.stop();
+        }
+        self.make_tone(FADE_NS, work, out);
+        if let Some(voice) = &mut self.voice {
+            voice.finish(&mut self.map, out);
+        }
+        self.is_after_pause = true;
+        if !matches!(self.route, Route::Anew(_)) {
+            self.reroute(); // The audio's clock rate may be another one.
+        }
+    }
+}
+
+/// Tone that one packet of an event pays for: a little more than the 50 ms at which they usually come.
+const KEY_NS_MAX: u64 = 60_000_000;
+/// As long as the generator takes.
+const FADE_NS: u64 = 5_000_000;
