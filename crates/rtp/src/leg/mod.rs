@@ -391,6 +391,12 @@ impl Leg {
             + self.waiting.capacity() * size_of::<Waiting>()
     }
 
+    /// Packets that it holds.
+    #[must_use]
+    pub fn held_packets(&self) -> usize {
+        self.store.held()
+    }
+
     /// Memory that the next packet touches, for prefetching. Not to be dereferenced.
     #[must_use]
     pub fn next_addresses(&self) -> [usize; 3] {
