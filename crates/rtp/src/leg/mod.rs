@@ -391,10 +391,10 @@ impl Leg {
             + self.waiting.capacity() * size_of::<Waiting>()
     }
 
-    /// Packets that it holds.
-    #[must_use]
-    pub fn held_packets(&self) -> usize {
-        self.store.held()
+    /// Whether each place in the store belongs to a packet that is held.
+    pub(crate) fn is_consistent(&self) -> bool {
+        let ordered = self.jitter.held_packets() as usize;
+        self.store.held() == ordered + self.waiting.len() + usize::from(self.given.is_some())
     }
 
     /// Memory that the next packet touches, for prefetching. Not to be dereferenced.
