@@ -7,6 +7,7 @@ struct Counting;
 
 thread_local! {
     static ALLOCATED: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
+    static FREED_BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
 // SAFETY: passes everything on to the system's allocator; the counter is a plain thread-local without a destructor, so
@@ -22,6 +23,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        FREED_BYTES.with(|freed| freed.set(freed.get() + layout.size() as u64));
         // SAFETY: `pointer` came from `alloc` above, and so from the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
@@ -39,4 +41,10 @@ pub(crate) fn allocations() -> u64 {
 #[allow(dead_code, reason = "some count allocations alone")]
 pub(crate) fn allocated_bytes() -> u64 {
     ALLOCATED.get().1
+}
+
+/// How many bytes this thread holds: allocated and not given back.
+#[allow(dead_code, reason = "some count allocations alone")]
+pub(crate) fn held_bytes() -> u64 {
+    ALLOCATED.get().1 - FREED_BYTES.get()
 }

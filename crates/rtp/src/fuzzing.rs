@@ -3,11 +3,13 @@
 //!
 //! Each function panics where an invariant does not hold.
 
+mod call;
 mod codec;
 mod jitter;
 mod packet;
 mod session;
 
+pub use call::{call, leg};
 pub use codec::codec;
 pub use jitter::{Watched, jitter};
 pub use packet::packet;

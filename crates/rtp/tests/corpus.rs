@@ -8,7 +8,9 @@ use threadbare_rtp::fuzzing;
 type Target = (&'static str, fn(&[u8]));
 
 const TARGETS: &[Target] = &[
+    ("call", fuzzing::call),
     ("codec", fuzzing::codec),
+    ("leg", fuzzing::leg),
     ("packet", fuzzing::packet),
     ("jitter", fuzzing::jitter),
     ("rtcp", fuzzing::rtcp),

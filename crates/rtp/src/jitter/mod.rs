@@ -466,13 +466,13 @@ impl<T> JitterBuffer<T> {
     /// The next packet to come out, if it is held.
     #[must_use]
     pub fn peek(&self) -> Option<&T> {
-        self.ring.slot(self.next).packet.as_ref()
+        self.ring.packet(self.next)
     }
 
     /// Addresses of the next packet's place to leave and to enter, for prefetching. Not to be dereferenced.
     #[must_use]
     pub fn next_places(&self) -> [usize; 2] {
-        let address = |index| std::ptr::from_ref(self.ring.slot(index)) as usize;
+        let address = |index| self.ring.address(index);
         [address(self.next), address(self.highest + 1)]
     }
 

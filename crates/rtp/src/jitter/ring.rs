@@ -29,13 +29,24 @@ pub(super) enum Mark {
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     present: [u64; WORDS_MAX],
+    /// Made with the first packet: a leg that only sends has none.
     slots: Box<[Slot<T>]>,
+    capacity: u16,
 }
 
 impl<T> Ring<T> {
     /// `capacity` is a power of two in 64..=256.
     pub(super) fn new(capacity: u16) -> Ring<T> {
-        let slots = (0..capacity).map(|_| Slot {
+        Ring {
+            present: [0; WORDS_MAX],
+            slots: Box::default(),
+            capacity,
+        }
+    }
+
+    #[cold]
+    fn make_slots(&mut self) {
+        let slots = (0..self.capacity).map(|_| Slot {
             packet: None,
             send_ns: 0,
             time: RtpTime(0),
@@ -43,10 +54,7 @@ impl<T> Ring<T> {
             marker: false,
             mark: Mark::Nothing,
         });
-        Ring {
-            present: [0; WORDS_MAX],
-            slots: slots.collect(),
-        }
+        self.slots = slots.collect();
     }
 
     /// How many packets are in it.
@@ -56,12 +64,23 @@ impl<T> Ring<T> {
 
     /// How many places there are.
     pub(super) fn size(&self) -> u64 {
-        self.slots.len() as u64
+        u64::from(self.capacity)
     }
 
     pub(super) fn contains(&self, index: u64) -> bool {
         let place = self.place(index);
         self.present[place / 64] >> (place % 64) & 1 == 1
+    }
+
+    /// The packet at `index`, if there is one.
+    pub(super) fn packet(&self, index: u64) -> Option<&T> {
+        self.slots.get(self.place(index))?.packet.as_ref()
+    }
+
+    /// Where the place of `index` lies, for prefetching. Not to be dereferenced.
+    pub(super) fn address(&self, index: u64) -> usize {
+        let slot = self.slots.get(self.place(index));
+        slot.map_or(0, |slot| std::ptr::from_ref(slot) as usize)
     }
 
     pub(super) fn slot(&self, index: u64) -> &Slot<T> {
@@ -76,6 +95,9 @@ impl<T> Ring<T> {
     /// The place of `index` is free.
     pub(super) fn insert(&mut self, index: u64, slot: Slot<T>) {
         debug_assert!(!self.contains(index), "the place is free");
+        if self.slots.is_empty() {
+            self.make_slots();
+        }
         let place = self.place(index);
         self.present[place / 64] |= 1 << (place % 64);
         self.slots[place] = slot;
@@ -84,7 +106,7 @@ impl<T> Ring<T> {
     /// Takes out the packet at `index`, if there is one.
     pub(super) fn take(&mut self, index: u64) -> Option<T> {
         let place = self.place(index);
-        let packet = self.slots[place].packet.take()?;
+        let packet = self.slots.get_mut(place)?.packet.take()?;
         self.present[place / 64] &= !(1 << (place % 64));
         Some(packet)
     }
@@ -97,7 +119,7 @@ impl<T> Ring<T> {
         if head != 0 {
             return Some(from + u64::from(head.trailing_zeros()));
         }
-        let words = self.slots.len() / 64;
+        let words = usize::from(self.capacity) / 64;
         // The last round is the first word again; only its bits below `bit` can be set.
         (1..=words).find_map(|round| {
             let word = self.present[(first + round) % words];
@@ -107,7 +129,7 @@ impl<T> Ring<T> {
     }
 
     fn place(&self, index: u64) -> usize {
-        index as usize & (self.slots.len() - 1)
+        index as usize & (usize::from(self.capacity) - 1)
     }
 }
 

@@ -391,6 +391,12 @@ impl Leg {
             + self.waiting.capacity() * size_of::<Waiting>()
     }
 
+    /// Whether each place in the store belongs to a packet that is held.
+    pub(crate) fn is_consistent(&self) -> bool {
+        let ordered = self.jitter.held_packets() as usize;
+        self.store.held() == ordered + self.waiting.len() + usize::from(self.given.is_some())
+    }
+
     /// Memory that the next packet touches, for prefetching. Not to be dereferenced.
     #[must_use]
     pub fn next_addresses(&self) -> [usize; 3] {

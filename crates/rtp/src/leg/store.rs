@@ -89,7 +89,6 @@ impl Store {
     }
 
     /// How many payloads are in it.
-    #[cfg(test)]
     pub(super) fn held(&self) -> usize {
         usize::from(self.places) - self.free.len()
     }
