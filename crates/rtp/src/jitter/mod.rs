@@ -49,7 +49,7 @@ use crate::id::{RtpTime, SeqNum, Ssrc};
 /// [`next_timeout`](Self::next_timeout), and poll again at that time if no packet has come before. A caller that does
 /// not drain loses packets ([`DropReason::Full`]) and nothing else.
 ///
-/// Times are ns on one monotonic clock of the caller's choice. All memory is allocated at construction.
+/// Times are ns on one monotonic clock of the caller's choice. All memory is allocated by the first packet.
 ///
 /// ```
 /// use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
@@ -218,7 +218,7 @@ impl<T> JitterBuffer<T> {
             jitter_ns_x16: 0,
             received: 0,
             delivered: 0,
-            ring: Ring::new(config.capacity_packets),
+            ring: Ring::empty(),
             cold: Box::new(Cold {
                 slices: Slices::default(),
                 target,
@@ -238,10 +238,18 @@ impl<T> JitterBuffer<T> {
         })
     }
 
+    #[cold]
+    fn make_ring(&mut self) {
+        self.ring = Ring::new(self.cold.config.capacity_packets);
+    }
+
     /// Takes an arrived packet. `now_ns` must not go back.
     pub fn handle_packet(&mut self, now_ns: u64, arrival: Arrival<T>) {
         let at_ns = arrival.arrival_ns.unwrap_or(now_ns).min(now_ns);
         self.received += 1;
+        if self.ring.size() == 0 {
+            self.make_ring();
+        }
         self.admit(Incoming {
             at_ns: local_ns(at_ns),
             ssrc: arrival.ssrc,

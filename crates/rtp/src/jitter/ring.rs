@@ -29,24 +29,22 @@ pub(super) enum Mark {
 #[derive(Debug)]
 pub(super) struct Ring<T> {
     present: [u64; WORDS_MAX],
-    /// Made with the first packet: a leg that only sends has none.
+    /// None at first: a leg that only sends needs none.
     slots: Box<[Slot<T>]>,
-    capacity: u16,
 }
 
 impl<T> Ring<T> {
-    /// `capacity` is a power of two in 64..=256.
-    pub(super) fn new(capacity: u16) -> Ring<T> {
+    /// Without places: they are to be made before the first packet.
+    pub(super) fn empty() -> Ring<T> {
         Ring {
             present: [0; WORDS_MAX],
             slots: Box::default(),
-            capacity,
         }
     }
 
-    #[cold]
-    fn make_slots(&mut self) {
-        let slots = (0..self.capacity).map(|_| Slot {
+    /// `capacity` is a power of two in 64..=256.
+    pub(super) fn new(capacity: u16) -> Ring<T> {
+        let slots = (0..capacity).map(|_| Slot {
             packet: None,
             send_ns: 0,
             time: RtpTime(0),
@@ -54,7 +52,10 @@ impl<T> Ring<T> {
             marker: false,
             mark: Mark::Nothing,
         });
-        self.slots = slots.collect();
+        Ring {
+            present: [0; WORDS_MAX],
+            slots: slots.collect(),
+        }
     }
 
     /// How many packets are in it.
@@ -64,7 +65,7 @@ impl<T> Ring<T> {
 
     /// How many places there are.
     pub(super) fn size(&self) -> u64 {
-        u64::from(self.capacity)
+        self.slots.len() as u64
     }
 
     pub(super) fn contains(&self, index: u64) -> bool {
@@ -95,9 +96,6 @@ impl<T> Ring<T> {
     /// The place of `index` is free.
     pub(super) fn insert(&mut self, index: u64, slot: Slot<T>) {
         debug_assert!(!self.contains(index), "the place is free");
-        if self.slots.is_empty() {
-            self.make_slots();
-        }
         let place = self.place(index);
         self.present[place / 64] |= 1 << (place % 64);
         self.slots[place] = slot;
@@ -119,7 +117,7 @@ impl<T> Ring<T> {
         if head != 0 {
             return Some(from + u64::from(head.trailing_zeros()));
         }
-        let words = usize::from(self.capacity) / 64;
+        let words = self.slots.len() / 64;
         // The last round is the first word again; only its bits below `bit` can be set.
         (1..=words).find_map(|round| {
             let word = self.present[(first + round) % words];
@@ -129,7 +127,7 @@ impl<T> Ring<T> {
     }
 
     fn place(&self, index: u64) -> usize {
-        index as usize & (usize::from(self.capacity) - 1)
+        index as usize & self.slots.len().wrapping_sub(1) & (64 * WORDS_MAX - 1)
     }
 }
 
