@@ -254,7 +254,8 @@ impl BareShared {
         if wanted != self.given.load(Relaxed) {
             self.cpu_ns
                 .store(measure::thread_cpu().as_nanos() as u64, Relaxed);
-            self.given.store(wanted, std::sync::atomic::Ordering::Release);
+            self.given
+                .store(wanted, std::sync::atomic::Ordering::Release);
         }
     }
 }
@@ -375,7 +376,11 @@ impl Call for Converter {
     }
 
     fn poll_transmit(&mut self, _now_ns: u64, out: &mut dyn Outbox) {
-        if self.len > 0 && out.stage(PortId::rtp(0), self.to, &self.packet[..self.len]).is_ok() {
+        if self.len > 0
+            && out
+                .stage(PortId::rtp(0), self.to, &self.packet[..self.len])
+                .is_ok()
+        {
             self.len = 0;
         }
     }
