@@ -296,7 +296,9 @@ impl Gateway {
         stream.run += 1;
         match (&self.carrier, &spec.destination) {
             (Carrier::Stock(_), _) => self.start_pipeline(index),
-            (Carrier::Lines(_), Destination::Latched) => self.start_line(index, None),
+            (Carrier::Lines(_), Destination::Latched | Destination::Nobody) => {
+                self.start_line(index, None);
+            }
             (Carrier::Lines(_), Destination::Fixed { host, port }) => {
                 match host.parse::<IpAddr>() {
                     Ok(ip) => self.start_line(index, Some(SocketAddr::new(ip, *port))),

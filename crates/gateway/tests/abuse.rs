@@ -3,7 +3,7 @@
 mod common;
 
 use std::net::{SocketAddr, UdpSocket};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Background, Received, call, free_port, knock, receive, rtp, socket};
 use threadbare::pipeline::Elements;
@@ -218,5 +218,33 @@ fn audio_may_have_the_usual_number_of_key_presses() {
             .expect("sent");
         let heard = receive(&answer);
         assert!(is_silent(&heard), "{heard:?}");
+    }
+}
+
+/// During hold anybody may try. Who may not send is not heard, however long the caller is silent.
+#[test]
+fn a_silent_caller_is_not_replaced_where_that_is_excluded() {
+    for (keys, takes_over) in [
+        ("sources = [\"127.0.0.1\"]", false),
+        ("latch-window = 1", false),
+        ("", true),
+    ] {
+        let keys = format!("codec = \"PCMU\"\ncodec-out = \"PCMA\"\n{keys}");
+        let (_gateway, from, to, answer) = call(&keys);
+        knock(&from, to, &answer, 0, 0, &[0xff; 160]);
+        // Another host, as far as one machine has some: with three seconds of silence it is the peer.
+        let stranger = std::net::UdpSocket::bind("127.0.0.2:0").expect("loopback has it");
+        answer
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .expect("a valid time-out");
+        let (start, mut number, mut heard) = (Instant::now(), 0_u16, false);
+        while !heard && start.elapsed() < Duration::from_secs(if takes_over { 30 } else { 5 }) {
+            let mut packet = at_20_ms(0, number, &[0x11; 160]);
+            packet[8..12].copy_from_slice(&[9; 4]);
+            stranger.send_to(&packet, to).expect("sent");
+            number += 1;
+            heard = answer.recv(&mut [0; 2048]).is_ok();
+        }
+        assert_eq!(heard, takes_over, "{keys}");
     }
 }

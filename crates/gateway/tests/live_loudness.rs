@@ -45,9 +45,15 @@ fn measured(source: &str, cases: &[Case]) -> (BTreeMap<String, Value>, Vec<u8>) 
         taken.push(port);
         let is_last = taken.len() == cases.len();
         let answer = if is_last { &last } else { &answer };
-        let destination = answer.local_addr().expect("bound");
+        let destination = match *name == WATCHED {
+            true => String::new(),
+            false => format!(
+                "destination = \"{}\"\n",
+                answer.local_addr().expect("bound")
+            ),
+        };
         config += &format!(
-            "[[stream]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\ndestination = \"{destination}\"\nrtcp = false\n{keys}\n"
+            "[[stream]]\nname = \"{name}\"\nlisten = \"127.0.0.1:{port}\"\n{destination}rtcp = false\n{keys}\n"
         );
         let packet_bytes = if codec.contains(&"libopus") {
             1400
@@ -85,6 +91,8 @@ fn measured(source: &str, cases: &[Case]) -> (BTreeMap<String, Value>, Vec<u8>) 
     (statistics.map(named).collect(), sound)
 }
 
+/// A stream without a destination.
+const WATCHED: &str = "watched";
 /// Nothing comes for so long: it is over.
 const QUIET: Duration = Duration::from_millis(500);
 
@@ -127,6 +135,11 @@ fn a_tone_measures_what_it_is() {
                 ffmpeg: &["-c:a", "libopus", "-b:a", "64k", "-ar", "48000", "-ac", "1"],
             },
             Case {
+                name: WATCHED,
+                keys: "codec = \"PCMU\"",
+                ffmpeg: MULAW,
+            },
+            Case {
                 name: "off",
                 keys: "codec = \"PCMU\"\ncodec-out = \"PCMA\"\nmeter = false",
                 ffmpeg: MULAW,
@@ -138,7 +151,8 @@ fn a_tone_measures_what_it_is() {
             },
         ],
     );
-    for name in ["one hop", "to Opus", "from L16", "from Opus"] {
+    assert_eq!(stats[WATCHED]["sent"], 0, "{}", stats[WATCHED]);
+    for name in ["one hop", "to Opus", "from L16", "from Opus", WATCHED] {
         let stats = &stats[name];
         // An Opus encoder does not keep the level to the tenth.
         let tolerance = if name == "from Opus" { 1.0 } else { 0.2 };

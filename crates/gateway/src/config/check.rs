@@ -35,7 +35,7 @@ pub(super) fn check(
         let end = text.len();
         checker.problems.add_missing(
             "there is no [[stream]]",
-            "add at least one: [[stream]] with name, listen and destination",
+            "add at least one: [[stream]] with name and listen",
             end..end,
         );
     }
@@ -119,7 +119,10 @@ impl Checker<'_> {
         let raw = raw.get_ref();
         let series = self.series(raw);
         let listen = self.listen(&raw.listen);
-        let destination = self.destination(&raw.destination);
+        let destination = match &raw.destination {
+            Some(destination) => self.destination(destination),
+            None => Some(Destination::Nobody),
+        };
         let first = self.media(raw, defaults, destination.as_ref());
         if raw.name.get_ref().is_empty() {
             self.refuse(Some(&raw.name), "name", "a name that is not empty");
@@ -323,7 +326,7 @@ fn nth(
                 host: host.clone(),
                 port: port + destination_ahead,
             },
-            Destination::Latched => Destination::Latched,
+            other => other.clone(),
         },
         ptime_ms: media.ptime_ms,
         jitter: media.jitter,
@@ -339,6 +342,8 @@ fn nth(
         },
         cname: media.cname.clone(),
         latch: media.latch,
+        latch_window_s: media.latch_window_s,
+        sources: media.sources.clone(),
         dtmf_payload_type: media.dtmf_payload_type,
         payload_type: media.payload_type,
         clock_rate_hz: media.clock_rate_hz,
@@ -358,7 +363,7 @@ fn fits(media: &Media, series: &Series, listen: SocketAddr, destination: &Destin
     let own = last_port(listen.port(), count, step);
     let theirs = match destination {
         Destination::Fixed { port, .. } => last_port(*port, count, destination_step),
-        Destination::Latched => Some(0),
+        Destination::Latched | Destination::Nobody => Some(0),
     };
     let (Some(own), Some(theirs)) = (own, theirs) else {
         return false;

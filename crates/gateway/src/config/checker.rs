@@ -96,6 +96,12 @@ impl Shown for String {
     }
 }
 
+impl Shown for Vec<String> {
+    fn shown(&self) -> String {
+        format!("{self:?}")
+    }
+}
+
 impl Shown for bool {
     fn shown(&self) -> String {
         self.to_string()

@@ -2,6 +2,7 @@
 
 use std::ops::RangeInclusive;
 
+use threadbare_rtp::leg::Network;
 use toml::Spanned;
 
 use super::checker::Checker;
@@ -19,6 +20,8 @@ pub(super) struct Media {
     pub(super) rtcp: Rtcp,
     pub(super) cname: Option<String>,
     pub(super) latch: bool,
+    pub(super) latch_window_s: Option<u32>,
+    pub(super) sources: Vec<Network>,
     pub(super) dtmf_payload_type: u8,
     pub(super) payload_type: Option<u8>,
     pub(super) ssrc: Option<u32>,
@@ -66,6 +69,8 @@ impl Checker<'_> {
             rtcp: self.rtcp(raw, defaults, destination),
             cname: self.cname(either!(raw, defaults, cname)),
             latch: self.latch(either!(raw, defaults, latch), destination),
+            latch_window_s: self.latch_window(raw, defaults),
+            sources: self.sources(either!(raw, defaults, sources)),
             dtmf_payload_type,
             payload_type,
             ssrc: self
@@ -256,6 +261,41 @@ impl Checker<'_> {
         latch
     }
 
+    /// How long the sender's address may change.
+    fn latch_window(&mut self, raw: &RawStream, defaults: &RawDefaults) -> Option<u32> {
+        let window = either!(raw, defaults, latch_window);
+        let learns = either!(raw, defaults, latch).is_none_or(|latch| *latch.get_ref());
+        if !learns {
+            let help = "remove one of the two: without `latch`, no address is fixed";
+            self.conflict(window, "latch-window", "`latch = false`", help);
+        }
+        self.number(window, "latch-window", LATCH_WINDOW_S)
+            .map(|seconds| seconds as u32)
+    }
+
+    /// Who may send.
+    fn sources(&mut self, raw: Option<&Spanned<Vec<String>>>) -> Vec<Network> {
+        let Some(texts) = raw.map(Spanned::get_ref) else {
+            return Vec::new();
+        };
+        let parsed: Result<Vec<Network>, _> = texts.iter().map(|text| text.parse()).collect();
+        match parsed {
+            Ok(networks) if !networks.is_empty() => networks,
+            Ok(_) => {
+                self.refuse(
+                    raw,
+                    "sources",
+                    "at least one network; without the key, anybody may send",
+                );
+                Vec::new()
+            }
+            Err(error) => {
+                self.refuse(raw, "sources", &format!("networks and addresses; {error}"));
+                Vec::new()
+            }
+        }
+    }
+
     fn dtmf(&mut self, raw: &RawStream, defaults: &RawDefaults, sent: Option<u8>) -> u8 {
         let dtmf = either!(raw, defaults, dtmf_payload_type);
         let range = i64::from(DYNAMIC_PAYLOAD_TYPE)..=i64::from(*DYNAMIC_PAYLOAD_TYPES.end());
@@ -382,6 +422,8 @@ const RTCP_CONFLICTS: RangeInclusive<u8> = 64..=95;
 const CLOCK_RATE_HZ: RangeInclusive<i64> = 1..=threadbare_rtp::jitter::CLOCK_RATE_HZ_MAX as i64;
 /// As in `audioloudnorm`.
 const LOUDNESS_TARGET_LUFS: RangeInclusive<f64> = -70.0..=-5.0;
+/// A call that is set up slower is none.
+const LATCH_WINDOW_S: RangeInclusive<i64> = 1..=3600;
 const SSRC: RangeInclusive<i64> = 0..=u32::MAX as i64;
 /// The payloaders' default MTU of 1400 less the RTP header; a longer packet would be split.
 const PAYLOAD_BYTES_MAX: u32 = 1400 - 12;

@@ -18,6 +18,8 @@ use std::time::Duration;
 
 pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
+use threadbare_rtp::leg::Network;
+
 use crate::codec::{Codec, CodecIn};
 
 /// A checked configuration.
@@ -76,6 +78,10 @@ pub struct StreamSpec {
     pub cname: Option<String>,
     /// Learn the sender's address from the first packets, and refuse others.
     pub latch: bool,
+    /// From the first packet on, the address may change for so many seconds; `None`: always.
+    pub latch_window_s: Option<u32>,
+    /// Only these networks may send; empty: anybody.
+    pub sources: Vec<Network>,
     /// Payload type of telephone events (RFC 4733), which pass unchanged.
     pub dtmf_payload_type: u8,
     /// Payload type of sent packets; `None`: the codec's own.
@@ -138,6 +144,8 @@ pub enum Destination {
         /// Not 0.
         port: u16,
     },
+    /// Nowhere: the stream is only listened to.
+    Nobody,
     /// Back to the sender's address, from the port that receives (symmetric RTP, RFC 4961).
     Latched,
 }
@@ -184,7 +192,7 @@ impl StreamSpec {
             (CodecIn::Auto, Some(_)) => false,
         };
         same_codec
-            && self.destination != Destination::Latched
+            && matches!(self.destination, Destination::Fixed { .. })
             && self.ptime_ms.is_none()
             && self.payload_type.is_none()
             && self.ssrc.is_none()
@@ -203,6 +211,7 @@ impl Default for Restart {
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Destination::Nobody => f.write_str("nobody"),
             Destination::Latched => f.write_str(LATCHED),
             Destination::Fixed { host, port } if host.contains(':') => {
                 write!(f, "[{host}]:{port}")

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{Config, Rtcp, StreamSpec};
+use super::{Config, Destination, Rtcp, StreamSpec};
 
 impl Config {
     /// The configuration as TOML. [`Config::from_toml`] turns it into the same configuration.
@@ -54,7 +54,10 @@ fn stream(spec: &StreamSpec) -> Table {
     let keys = [
         ("name", text(&spec.name)),
         ("listen", text(&spec.listen)),
-        ("destination", text(&spec.destination)),
+        (
+            "destination",
+            text(&spec.destination).filter(|_| spec.destination != Destination::Nobody),
+        ),
         ("codec", text(&spec.codec_in)),
         (
             "payload-type-in",
@@ -67,6 +70,14 @@ fn stream(spec: &StreamSpec) -> Table {
         ("drop-on-latency", flag(spec.jitter.drop_on_latency)),
         ("clock-skew", text(&spec.jitter.clock_skew)),
         ("latch", flag(spec.latch)),
+        ("latch-window", number(spec.latch_window_s)),
+        (
+            "sources",
+            (!spec.sources.is_empty()).then(|| {
+                let texts = spec.sources.iter().map(ToString::to_string);
+                Value::from(texts.collect::<Vec<_>>())
+            }),
+        ),
         ("rtcp", Some(rtcp)),
         ("rtcp-port", rtcp_port.map(Value::from)),
         (

@@ -78,6 +78,8 @@ table!(
             drop_on_latency: bool,
             clock_skew: String,
             latch: bool,
+            latch_window: i64,
+            sources: Vec<String>,
             /// `true`, `false` or "mux".
             rtcp: toml::Value,
             cname: String,
@@ -92,9 +94,10 @@ table!(RawStream {
     required {
         name,
         listen,
-        destination,
     }
     optional {
+        /// Without it, the stream is only listened to.
+        destination: String,
         codec: String,
         codec_out: String,
         ptime: i64,
@@ -106,6 +109,8 @@ table!(RawStream {
         drop_on_latency: bool,
         clock_skew: String,
         latch: bool,
+        latch_window: i64,
+        sources: Vec<String>,
         rtcp: toml::Value,
         rtcp_port: i64,
         destination_rtcp_port: i64,
@@ -245,7 +250,7 @@ impl<'a, 'p> Reader<'a, 'p> {
                 let message = format!("a stream without `{}`", written(key));
                 self.problems.add_missing(
                     message,
-                    "every [[stream]] needs `name`, `listen` and `destination`",
+                    "every [[stream]] needs `name` and `listen`",
                     self.place.clone(),
                 );
                 self.place.clone()
@@ -370,6 +375,23 @@ impl FromValue for String {
 
     fn from_value(value: &DeValue<'_>) -> Option<String> {
         value.as_str().map(str::to_owned)
+    }
+}
+
+impl FromValue for Vec<String> {
+    const ALLOWED: &str = "a list of texts in double quotes, in brackets";
+
+    fn from_value(value: &DeValue<'_>) -> Option<Vec<String>> {
+        let items = value.as_array()?;
+        let text = |item: &Spanned<DeValue<'_>>| String::from_value(item.get_ref());
+        items.iter().map(text).collect()
+    }
+
+    fn hint(value: &DeValue<'_>) -> &'static str {
+        match value.as_str() {
+            Some(_) => ", also around a single one",
+            None => "",
+        }
     }
 }
 

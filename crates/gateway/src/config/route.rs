@@ -29,7 +29,7 @@ impl Checker<'_> {
         } else {
             return true;
         };
-        self.refuse(Some(&raw.destination), "destination", &allowed);
+        self.refuse(raw.destination.as_ref(), "destination", &allowed);
         false
     }
 
@@ -66,7 +66,7 @@ impl Checker<'_> {
             }
             Ok([_, ..]) => return,
         };
-        self.refuse(Some(&raw.destination), "destination", &allowed);
+        self.refuse(raw.destination.as_ref(), "destination", &allowed);
     }
 }
 

@@ -16,7 +16,7 @@ use threadbare_rtp::payload::COMFORT_NOISE;
 use threadbare_rtp::session::Profile;
 
 use crate::codec::{Codec, CodecIn};
-use crate::config::{ClockSkew, Rtcp, StreamSpec};
+use crate::config::{ClockSkew, Destination, Rtcp, StreamSpec};
 
 /// What all streams of a process have in common.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ pub(super) fn legs(
         ..leg(spec, common, Arc::new(sent(spec)?), &mut random)
     };
     let target = match to {
+        None if spec.destination == Destination::Nobody => Target::Nobody,
         None => Target::Same,
         Some(rtp) => {
             let rtcp = match spec.rtcp {
@@ -95,8 +96,14 @@ fn leg(
         takes: None,
         jitter: jitter(spec),
         admission: AdmissionConfig {
-            learn: Learn::Follow,
-            ..AdmissionConfig::default()
+            sources: spec.sources.clone(),
+            learn: match spec.latch_window_s {
+                Some(seconds) => Learn::Once {
+                    window_ns: u64::from(seconds) * 1_000_000_000,
+                },
+                None => Learn::Follow,
+            },
+            peer: None,
         },
         destination: threadbare_rtp::leg::Destination::Peer,
         mux: spec.rtcp == Rtcp::Mux,

@@ -137,7 +137,9 @@ fn source(spec: &StreamSpec) -> Result<gst::Element, BuildError> {
 
 fn sink(spec: &StreamSpec) -> Result<gst::Element, BuildError> {
     let Destination::Fixed { host, port } = &spec.destination else {
-        return Err(BuildError::Stock("destination = \"latched\""));
+        return Err(BuildError::Stock(
+            "a stream without a destination of its own",
+        ));
     };
     let sink = make(SINK_FACTORY)?;
     // Live packets are sent on arrival; there is no preroll.
