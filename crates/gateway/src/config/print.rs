@@ -71,13 +71,7 @@ fn stream(spec: &StreamSpec) -> Table {
         ("clock-skew", text(&spec.jitter.clock_skew)),
         ("latch", flag(spec.latch)),
         ("latch-window", number(spec.latch_window_s)),
-        (
-            "sources",
-            (!spec.sources.is_empty()).then(|| {
-                let texts = spec.sources.iter().map(ToString::to_string);
-                Value::from(texts.collect::<Vec<_>>())
-            }),
-        ),
+        ("sources", sources(spec)),
         ("rtcp", Some(rtcp)),
         ("rtcp-port", rtcp_port.map(Value::from)),
         (
@@ -105,4 +99,9 @@ fn stream(spec: &StreamSpec) -> Table {
     keys.into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))
         .collect()
+}
+
+fn sources(spec: &StreamSpec) -> Option<Value> {
+    let texts: Vec<String> = spec.sources.iter().map(ToString::to_string).collect();
+    (!texts.is_empty()).then(|| Value::from(texts))
 }

@@ -161,27 +161,27 @@ const REFUSED_STREAMS: &[Refused] = &[
             "\"nonsense\" is no network",
             "192.0.2.0/24",
         ],
-        lines: &[3],
+        lines: &[4],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\nsources = []",
         says: &["`sources` cannot be []", "anybody may send"],
-        lines: &[3],
+        lines: &[4],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\nsources = \"10.0.0.0/8\"",
         says: &["`sources` cannot be \"10.0.0.0/8\"", "in brackets"],
-        lines: &[3],
+        lines: &[4],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\nlatch-window = 0",
         says: &["`latch-window` cannot be 0", "1 to 3600"],
-        lines: &[3],
+        lines: &[4],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\nlatch = false\nlatch-window = 3",
         says: &["`latch-window = 3` does not go with `latch = false`"],
-        lines: &[4],
+        lines: &[5],
     },
     Refused {
         text: "name = \"a\"\nlisten = \"127.0.0.1:1\"\ndestination = \"a:1\"\ncodec = \"mp3\"",
