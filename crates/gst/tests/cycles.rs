@@ -32,7 +32,8 @@ fn round(receiver: &std::net::UdpSocket, i: u32) {
     socket()
         .send_to(&packet(i), target(&pipe.get("src")))
         .unwrap();
-    assert_eq!(received(receiver), packet(i));
+    // RTCP of another round's session may go to the port after its own, which this one may have.
+    while received(receiver) != packet(i) {}
     // Some end in the middle of things.
     if i.is_multiple_of(4) {
         pipe.0.send_event(gst::event::Eos::new());
@@ -293,6 +294,7 @@ fn nothing_is_left_of_three_hundred_pipelines() {
         }
     }
     let grown_kib = resident().saturating_sub(resident_kib);
+    println!("{grown_kib} KiB more");
     assert!(grown_kib < GROWN_KIB_MAX, "{grown_kib} KiB more");
     eventually("descriptors and threads are given back", || {
         count("/proc/self/fd") <= fds && count("/proc/self/task") <= threads
