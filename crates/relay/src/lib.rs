@@ -68,6 +68,7 @@ mod reply;
 mod socket;
 mod stats;
 mod sync;
+mod unsent;
 
 pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};

@@ -1,21 +1,20 @@
 //! Lines on the engine: [`threadbare_rtp::call::Line`].
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
-use threadbare_rtp::call::{Channel, KeyEvent, Line, LineDatagram, LineStats, Scratch};
+use threadbare_rtp::call::{Channel, KeyEvent, Line, LineDatagram, LineStats};
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
 use threadbare_runtime::prefetch;
 
-use crate::call::{Datagram, Outbox, Refused};
+use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
 use crate::loudness::{LineMeter, Loudness, LoudnessTarget};
 use crate::sync::lock;
+use crate::unsent::{Unsent, with_scratch};
 
 /// What the owner of a line should know.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,7 +37,7 @@ pub struct MediaLine {
     on_event: Option<LineEventHandler>,
     has_told_payload_type: bool,
     /// What did not fit the last turn.
-    unsent: VecDeque<(PortId, SocketAddr, Box<[u8]>)>,
+    unsent: Unsent,
 }
 
 enum Metering {
@@ -68,7 +67,7 @@ impl MediaLine {
             meter: Metering::Off,
             on_event: None,
             has_told_payload_type: false,
-            unsent: VecDeque::new(),
+            unsent: Unsent::default(),
         }
     }
 
@@ -149,17 +148,6 @@ impl MediaLine {
             self.tell(LineEvent::Key(key));
         }
     }
-
-    /// Stages what did not fit before. `false`: it still does not.
-    fn send_unsent(&mut self, out: &mut dyn Outbox) -> bool {
-        while let Some((port, to, bytes)) = self.unsent.front() {
-            if out.stage(*port, *to, bytes) == Err(Refused::Full) {
-                return false;
-            }
-            self.unsent.pop_front();
-        }
-        true
-    }
 }
 
 impl crate::Call for MediaLine {
@@ -182,7 +170,7 @@ impl crate::Call for MediaLine {
 
     #[inline]
     fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
-        if !self.send_unsent(out) {
+        if !self.unsent.stage_waiting(out) {
             return;
         }
         let unsent = &mut self.unsent;
@@ -191,14 +179,9 @@ impl crate::Call for MediaLine {
                 Channel::Rtp => PortId::rtp(0),
                 Channel::Rtcp => PortId::rtcp(0),
             };
-            let is_full = !unsent.is_empty()
-                || out.stage(port, datagram.to, datagram.bytes) == Err(Refused::Full);
-            // A turn's worth at most: a line makes no more than it gets, but for a bounded tail.
-            if is_full && unsent.len() < UNSENT_MAX {
-                unsent.push_back((port, datagram.to, datagram.bytes.into()));
-            }
+            unsent.stage(port, datagram.to, datagram.bytes, out);
         };
-        SCRATCH.with_borrow_mut(|scratch| {
+        with_scratch(|scratch| {
             self.line.poll_transmit(now_ns, true, scratch, &mut send);
         });
         self.measure(BATCH_SAMPLES);
@@ -218,13 +201,9 @@ impl crate::Call for MediaLine {
 }
 
 thread_local! {
-    /// For all lines of a shard.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
     static TAPPED: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// Datagrams that wait for the next turn.
-const UNSENT_MAX: usize = 256;
 /// Cache lines of 20 ms of G.711.
 const PACKET_LINES: usize = 3;
 /// 200 ms at 8 kHz.

@@ -1,22 +1,20 @@
 //! Calls of RTP: [`threadbare_rtp::call::Call`] on the engine.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use threadbare_rtp::call::{Call, CallEvent, Channel, Outgoing, Scratch, Side};
+use threadbare_rtp::call::{Call, CallEvent, Channel, Outgoing, Side};
 use threadbare_runtime::prefetch;
 
-use crate::call::{Datagram, Outbox, Refused};
+use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
+use crate::unsent::{Unsent, with_scratch};
 
 /// Two parties that hear each other. Leg 0 of its ports is side A's, leg 1 is B's.
 pub struct MediaCall {
     call: Call,
     on_event: Option<EventHandler>,
     /// What did not fit the last turn.
-    unsent: VecDeque<(PortId, SocketAddr, Box<[u8]>)>,
+    unsent: Unsent,
 }
 
 /// Takes a call's events, on the shard's thread: it must not block.
@@ -30,7 +28,7 @@ impl MediaCall {
         MediaCall {
             call,
             on_event: None,
-            unsent: VecDeque::new(),
+            unsent: Unsent::default(),
         }
     }
 
@@ -50,17 +48,6 @@ impl MediaCall {
     /// The call, to be commanded.
     pub fn call_mut(&mut self) -> &mut Call {
         &mut self.call
-    }
-
-    /// Stages what did not fit before. `false`: it still does not.
-    fn send_unsent(&mut self, out: &mut dyn Outbox) -> bool {
-        while let Some((port, to, bytes)) = self.unsent.front() {
-            if out.stage(*port, *to, bytes) == Err(Refused::Full) {
-                return false;
-            }
-            self.unsent.pop_front();
-        }
-        true
     }
 
     fn tell_events(&mut self) {
@@ -90,7 +77,7 @@ impl crate::Call for MediaCall {
 
     #[inline]
     fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
-        if !self.send_unsent(out) {
+        if !self.unsent.stage_waiting(out) {
             return;
         }
         let unsent = &mut self.unsent;
@@ -100,14 +87,9 @@ impl crate::Call for MediaCall {
                 Channel::Rtp => PortId::rtp(leg),
                 Channel::Rtcp => PortId::rtcp(leg),
             };
-            let is_full = !unsent.is_empty()
-                || out.stage(port, outgoing.to, outgoing.bytes) == Err(Refused::Full);
-            // A turn's worth at most: a call makes no more than it gets, but for a bounded tail.
-            if is_full && unsent.len() < UNSENT_MAX {
-                unsent.push_back((port, outgoing.to, outgoing.bytes.into()));
-            }
+            unsent.stage(port, outgoing.to, outgoing.bytes, out);
         };
-        SCRATCH.with_borrow_mut(|scratch| {
+        with_scratch(|scratch| {
             self.call.poll_transmit(now_ns, true, scratch, &mut send);
         });
         self.tell_events();
@@ -125,12 +107,5 @@ impl crate::Call for MediaCall {
     }
 }
 
-thread_local! {
-    /// For all calls of a shard.
-    static SCRATCH: RefCell<Scratch> = RefCell::default();
-}
-
-/// Datagrams that wait for the next turn.
-const UNSENT_MAX: usize = 256;
 /// Cache lines of 20 ms of G.711.
 const PACKET_LINES: usize = 3;

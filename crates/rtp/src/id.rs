@@ -79,6 +79,12 @@ impl RtpTime {
 pub struct NtpTime(pub u64);
 
 impl NtpTime {
+    /// The wall clock so long after the beginning of 1970.
+    #[must_use]
+    pub fn at_unix_ns(since_1970_ns: u64) -> NtpTime {
+        NtpTime(NTP_AT_1970_S << 32).plus_ns(since_1970_ns)
+    }
+
     /// The time `ns` nanoseconds later.
     #[must_use]
     pub fn plus_ns(self, ns: u64) -> NtpTime {
@@ -96,6 +102,9 @@ impl NtpTime {
         (self.0 >> 16) as u32
     }
 }
+
+/// Seconds from 1900, where NTP's time begins, to 1970 (RFC 868).
+const NTP_AT_1970_S: u64 = 2_208_988_800;
 
 /// Nanoseconds in a second.
 pub const NS_PER_S: u64 = 1_000_000_000;

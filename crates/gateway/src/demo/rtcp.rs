@@ -80,7 +80,7 @@ impl Rtcp {
             // Any seed works, as long as the calls do not all report at once.
             let seed = now_ns ^ u64::from(ssrc) << 32;
             let mut config = Config::call(Ssrc(ssrc), name, 8000, seed);
-            config.ntp_at_zero = NtpTime(NTP_AT_1970_S << 32);
+            config.ntp_at_zero = NtpTime::at_unix_ns(0);
             Session::new(now_ns, config)
         };
         let call = |stream: usize| Call {
@@ -332,8 +332,6 @@ pub(super) fn header_of(rtp: &rtp_types::RtpPacket<'_>) -> RtpHeader {
     }
 }
 
-/// Seconds from 1900 to 1970 (RFC 868).
-const NTP_AT_1970_S: u64 = 2_208_988_800;
 /// More than five seconds of packets: a report is never older.
 const JITTERS_MAX: usize = 256;
 /// The gateway reads its clock when a slice begins, and a sender report that arrives while it works on the slice counts

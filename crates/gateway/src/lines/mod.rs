@@ -205,8 +205,5 @@ fn ntp_at_zero() -> NtpTime {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
     let at_zero_ns = (wall.as_nanos() as u64).saturating_sub(monotonic_ns);
-    NtpTime(NTP_UNIX_SECONDS << 32).plus_ns(at_zero_ns)
+    NtpTime::at_unix_ns(at_zero_ns)
 }
-
-/// From 1900 to 1970 (RFC 868).
-const NTP_UNIX_SECONDS: u64 = 2_208_988_800;

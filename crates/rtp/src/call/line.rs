@@ -153,11 +153,6 @@ impl Line {
         !is_source && target.rtp_to().is_some_and(|to| to.ip() == from.ip())
     }
 
-    /// Counts a datagram that was longer than the receive buffer.
-    pub fn handle_truncated(&mut self) {
-        self.source.handle_truncated();
-    }
-
     /// As [`Call::poll_transmit`](super::Call::poll_transmit).
     #[inline]
     pub fn poll_transmit(

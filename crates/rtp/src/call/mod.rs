@@ -247,11 +247,6 @@ impl Call {
         }
     }
 
-    /// Counts a datagram that was longer than the receive buffer.
-    pub fn handle_truncated(&mut self, side: Side) {
-        self.legs[side as usize].handle_truncated();
-    }
-
     /// Gives `send` everything that is due at `now_ns`. `may_lose`: there are no datagrams left that could prevent a loss.
     #[inline]
     pub fn poll_transmit(

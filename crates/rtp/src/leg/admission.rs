@@ -128,8 +128,6 @@ impl Default for AdmissionConfig {
 pub enum Refusal {
     /// Neither RTP nor RTCP.
     Malformed,
-    /// Longer than the receive buffer.
-    Truncated,
     /// Its address is in none of [`AdmissionConfig::sources`].
     NotAllowed,
     /// It comes from another address than the peer's.
@@ -149,8 +147,6 @@ pub enum Refusal {
 pub struct Refusals {
     /// [`Refusal::Malformed`].
     pub malformed: u64,
-    /// [`Refusal::Truncated`].
-    pub truncated: u64,
     /// [`Refusal::NotAllowed`].
     pub not_allowed: u64,
     /// [`Refusal::Stranger`].
@@ -169,7 +165,6 @@ impl Refusals {
     pub(super) fn count(&mut self, refusal: Refusal) {
         *match refusal {
             Refusal::Malformed => &mut self.malformed,
-            Refusal::Truncated => &mut self.truncated,
             Refusal::NotAllowed => &mut self.not_allowed,
             Refusal::Stranger => &mut self.strangers,
             Refusal::OtherSource => &mut self.other_sources,
@@ -227,7 +222,7 @@ struct Current {
     heard_ns: u64,
     /// Between its last two packets in a row; 0 while unknown.
     spacing_ns: u64,
-    highest: SeqNum,
+    last: SeqNum,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -282,10 +277,10 @@ impl Admission {
             && current.address == from
             && current.ssrc == header.ssrc
         {
-            if header.seq == current.highest.plus(1) {
+            if header.seq == current.last.plus(1) {
                 current.spacing_ns = at_ns.saturating_sub(current.heard_ns);
             }
-            current.highest = header.seq;
+            current.last = header.seq;
             current.heard_ns = current.heard_ns.max(at_ns);
             self.candidate = None;
             return Decision::Current;
@@ -378,7 +373,7 @@ impl Admission {
         if !may_learn && !is_signalled {
             return None;
         }
-        let ahead = header.seq.distance_from(current.highest);
+        let ahead = header.seq.distance_from(current.last);
         let continues = header.ssrc == current.ssrc && (0..CONTINUES_PACKETS_MAX).contains(&ahead);
         Some(Rule {
             packets: ADDRESS_PACKETS,
@@ -402,7 +397,7 @@ impl Admission {
             ssrc: header.ssrc,
             heard_ns: at_ns,
             spacing_ns: self.current.map_or(0, |old| old.spacing_ns),
-            highest: header.seq,
+            last: header.seq,
         });
         beginning
     }

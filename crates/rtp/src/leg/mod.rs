@@ -251,11 +251,6 @@ impl Leg {
         }
     }
 
-    /// Counts a datagram that was longer than the receive buffer.
-    pub fn handle_truncated(&mut self) -> Verdict {
-        self.refuse(Refusal::Truncated)
-    }
-
     /// Takes a datagram of the RTCP port that arrived at `at_ns`.
     pub fn handle_rtcp(&mut self, at_ns: u64, from: SocketAddr, bytes: &[u8]) -> Verdict {
         self.release();

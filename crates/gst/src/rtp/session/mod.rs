@@ -539,7 +539,7 @@ fn ntp_at_zero() -> NtpTime {
     let since_1970_ns = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_nanos() as u64);
-    NtpTime(NTP_AT_1970_S << 32).plus_ns(since_1970_ns.saturating_sub(clock_now_ns()))
+    NtpTime::at_unix_ns(since_1970_ns.saturating_sub(clock_now_ns()))
 }
 
 /// A buffer's sender address, if the receiver attached it.
@@ -557,8 +557,6 @@ pub(crate) fn address_of(raw: &RawAddr) -> SocketAddr {
         .unwrap_or_else(|| SocketAddr::from(([0, 0, 0, 0], 0)))
 }
 
-/// Seconds from 1900 to 1970 (RFC 868).
-const NTP_AT_1970_S: u64 = 2_208_988_800;
 /// Of telephone audio; received payload types have their own.
 const CLOCK_RATE_HZ: u32 = 8000;
 const _: () = assert!(NS_PER_S == 1_000_000_000);
