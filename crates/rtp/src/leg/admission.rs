@@ -100,6 +100,9 @@ pub enum Learn {
     /// From the first packets, and again when the peer moves: its NAT rebinds, its program is started again, another
     /// media server takes over.
     Follow,
+    /// Addresses do not count: whoever bears the current SSRC is the peer, and another SSRC follows when that one has missed its
+    /// turn. For groups, and for networks where nobody else can send. Nothing is sent to an address that is learned so.
+    Anyone,
 }
 
 /// Who may send.
@@ -274,9 +277,10 @@ impl Admission {
         is_known: bool,
     ) -> Decision {
         if let Some(current) = &mut self.current
-            && current.address == from
             && current.ssrc == header.ssrc
+            && (current.address == from || self.config.learn == Learn::Anyone)
         {
+            current.address = from;
             if header.seq == current.last.plus(1) {
                 current.spacing_ns = at_ns.saturating_sub(current.heard_ns);
             }
@@ -340,7 +344,7 @@ impl Admission {
     /// |---|---|---|
     /// | the first, from the signalled address or without one | 2 (RFC 3550, A.1) | |
     /// | the first, from elsewhere | 5 | |
-    /// | the current address, another SSRC | 2 | a packet and a half |
+    /// | the current address, or with [`Learn::Anyone`] any; another SSRC | 2 | a packet and a half |
     /// | the same host, or the same SSRC with numbers that continue | 5 | 0.5 s |
     /// | any other | 5 | 3 s |
     fn rule(&mut self, at_ns: u64, from: SocketAddr, header: &RtpHeader) -> Option<Rule> {
@@ -351,7 +355,7 @@ impl Admission {
                 let fixed_ns = *self.fixed_ns.get_or_insert(at_ns.saturating_add(window_ns));
                 at_ns < fixed_ns
             }
-            Learn::Follow => true,
+            Learn::Follow | Learn::Anyone => true,
         };
         let Some(current) = self.current else {
             let is_expected = is_signalled || self.config.peer.is_none();
@@ -364,7 +368,7 @@ impl Admission {
                 silence_ns: 0,
             });
         };
-        if from == current.address {
+        if from == current.address || self.config.learn == Learn::Anyone {
             return Some(Rule {
                 packets: u32::from(MIN_SEQUENTIAL),
                 silence_ns: current.turn_ns(),
@@ -408,7 +412,8 @@ impl Admission {
     }
 
     fn is_at_current(&self, from: SocketAddr) -> bool {
-        self.current.is_some_and(|current| current.address == from)
+        self.config.learn == Learn::Anyone
+            || self.current.is_some_and(|current| current.address == from)
     }
 
     /// Whether RTCP from here may be the peer's. One forged packet must neither keep the true peer out nor draw anything to
@@ -416,10 +421,16 @@ impl Admission {
     pub(super) fn judge_rtcp(&self, from: SocketAddr, mux: bool) -> Result<(), Refusal> {
         let known = self.current.map(|current| current.address);
         match known.or(self.config.peer) {
+            _ if self.config.learn == Learn::Anyone => Ok(()),
             Some(known) if mux && known == from => Ok(()),
             Some(known) if !mux && known.ip() == from.ip() => Ok(()),
             _ => Err(Refusal::Stranger),
         }
+    }
+
+    /// As if nothing had been received.
+    pub(super) fn begin_anew(&mut self, config: AdmissionConfig) {
+        *self = Admission::new(config);
     }
 
     /// Learns anew, as signalled.

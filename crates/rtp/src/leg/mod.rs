@@ -16,6 +16,7 @@
 
 mod admission;
 mod config;
+mod control;
 mod payloads;
 mod receive;
 mod send;
@@ -28,12 +29,14 @@ use std::sync::Arc;
 
 pub use admission::{AdmissionConfig, Beginning, Learn, Network, NetworkError, Refusal, Refusals};
 pub use config::{Destination, LegConfig, LegError};
+pub use control::Receiving;
 pub use payloads::{Carries, Payload, PayloadMap, PayloadMapError};
+pub use receive::{Due, DuePacket, Fields};
 pub use send::{HEADER_BYTES, Stamp};
+pub use store::{Keep, Store};
 
 use admission::Admission;
 use receive::{Held, WAITING_MAX, Waiting};
-use store::{Store, Stored};
 
 use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{self, JitterBuffer};
@@ -152,21 +155,24 @@ pub struct LegStats {
     pub source: Option<(SocketAddr, Ssrc)>,
 }
 
-/// See the module.
+/// See the module. `K` keeps the packets that are held; by default the leg itself does.
 ///
 /// **Contract.** After each `handle_*`: drain [`poll_media`](Leg::poll_media), [`poll_rtcp`](Leg::poll_rtcp), [`poll_event`](Leg::poll_event),
 /// and poll again at [`next_timeout`](Leg::next_timeout) if nothing has come before. Times are ns on one monotonic clock. Nothing is
 /// allocated per packet once as many packets as ever were held at a time.
 #[derive(Debug)]
-pub struct Leg {
+pub struct Leg<K: Keep = Store> {
     admission: Admission,
     session: Session,
-    jitter: JitterBuffer<Held>,
-    store: Store,
+    jitter: JitterBuffer<Held<K::Kept>>,
+    store: K,
     /// Given out last; its place is free with the next call.
-    given: Option<Stored>,
+    given: Option<K::Kept>,
     /// Of a possible next source.
-    waiting: Vec<Waiting>,
+    waiting: Vec<Waiting<K::Kept>>,
+    /// The SSRC that packets to send bore before, and one that they bear now and then: see `note_sent`.
+    sent_before: Option<Ssrc>,
+    sent_beside: Option<Ssrc>,
     payloads: Arc<PayloadMap>,
     takes: Arc<PayloadMap>,
     /// Of the audio received last.
@@ -180,6 +186,7 @@ pub struct Leg {
     rtcp_from: Option<(SocketAddr, u64)>,
     seq: SeqNum,
     beginning: Option<LegEvent>,
+    has_moved: bool,
     packets: u64,
     bytes: u64,
     no_room: u64,
@@ -193,6 +200,59 @@ impl Leg {
     /// # Errors
     /// A setting is out of range.
     pub fn new(now_ns: u64, config: LegConfig) -> Result<Leg, LegError> {
+        let places = config.jitter.capacity_packets + WAITING_MAX as u16 + 2;
+        Leg::with_keeper(now_ns, config, Store::new(PACKET_BYTES_USUAL, places))
+    }
+
+    /// Takes a datagram that arrived at `at_ns`. With mux, RTCP comes on the RTP port, too.
+    #[inline]
+    pub fn handle_datagram(
+        &mut self,
+        now_ns: u64,
+        at_ns: u64,
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> Verdict {
+        if self.mux && is_rtcp(bytes) {
+            return self.handle_rtcp(at_ns, from, bytes);
+        }
+        match Fields::of(bytes) {
+            Some(fields) => self.handle_rtp(now_ns, at_ns, from, fields, bytes),
+            None => self.refuse_malformed(),
+        }
+    }
+
+    /// Heap bytes, besides the leg itself.
+    #[must_use]
+    pub fn heap_bytes(&self) -> usize {
+        self.store.memory_bytes()
+            + self
+                .session
+                .memory_bytes()
+                .saturating_sub(size_of::<Session>())
+            + self.waiting.capacity() * size_of::<Waiting<<Store as Keep>::Kept>>()
+    }
+
+    /// Whether each place in the store belongs to a packet that is held.
+    pub(crate) fn is_consistent(&self) -> bool {
+        let ordered = self.jitter.held_packets() as usize;
+        self.store.held() == ordered + self.waiting.len() + usize::from(self.given.is_some())
+    }
+
+    /// Memory that the next packet touches, for prefetching. Not to be dereferenced.
+    #[must_use]
+    pub fn next_addresses(&self) -> [usize; 3] {
+        let [leave, enter] = self.jitter.next_places();
+        [leave, enter, self.store.next_address()]
+    }
+}
+
+impl<K: Keep> Leg<K> {
+    /// A leg that joins its session at `now_ns`; `keeper` keeps what it holds.
+    ///
+    /// # Errors
+    /// A setting is out of range.
+    pub fn with_keeper(now_ns: u64, config: LegConfig, keeper: K) -> Result<Leg<K>, LegError> {
         let audio = *config.payloads.audio();
         let jitter = JitterBuffer::new(jitter::Config {
             clock_rate_hz: audio.clock_rate_hz,
@@ -210,12 +270,11 @@ impl Leg {
             admission: Admission::new(config.admission),
             session: Session::new(now_ns, reports),
             jitter,
-            store: Store::new(
-                PACKET_BYTES_USUAL,
-                config.jitter.capacity_packets + WAITING_MAX as u16 + 2,
-            ),
+            store: keeper,
             given: None,
             waiting: Vec::new(),
+            sent_before: None,
+            sent_beside: None,
             clock_rate_hz: audio.clock_rate_hz,
             audio_time: RtpTime(0),
             payload_type: audio.payload_type,
@@ -227,6 +286,7 @@ impl Leg {
             rtcp_from: None,
             seq: config.first_seq,
             beginning: None,
+            has_moved: false,
             packets: 0,
             bytes: 0,
             no_room: 0,
@@ -235,26 +295,12 @@ impl Leg {
         })
     }
 
-    /// Takes a datagram that arrived at `at_ns`. With mux, RTCP comes on the RTP port, too.
-    #[inline]
-    pub fn handle_datagram(
-        &mut self,
-        now_ns: u64,
-        at_ns: u64,
-        from: SocketAddr,
-        bytes: &[u8],
-    ) -> Verdict {
-        self.release();
-        match self.mux && is_rtcp(bytes) {
-            true => self.handle_rtcp(at_ns, from, bytes),
-            false => self.handle_rtp(now_ns, at_ns, from, bytes),
-        }
-    }
-
     /// Takes a datagram of the RTCP port that arrived at `at_ns`.
     pub fn handle_rtcp(&mut self, at_ns: u64, from: SocketAddr, bytes: &[u8]) -> Verdict {
         self.release();
-        if let Err(refusal) = self.admission.judge_rtcp(from, self.mux) {
+        if !self.is_reported_to(from)
+            && let Err(refusal) = self.admission.judge_rtcp(from, self.mux)
+        {
             return self.refuse(refusal);
         }
         if self.session.handle_rtcp(at_ns, from, bytes).is_err() {
@@ -267,6 +313,21 @@ impl Leg {
             self.rtcp_from = Some((from, at_ns));
         }
         Verdict::Rtcp
+    }
+
+    /// Whether RTCP from here may be of those we send to.
+    fn is_reported_to(&self, from: SocketAddr) -> bool {
+        match self.destination {
+            Destination::Fixed { rtp, .. } if self.mux => rtp == from,
+            Destination::Fixed { rtp, .. } => rtp.ip() == from.ip(),
+            Destination::Peer => false,
+        }
+    }
+
+    /// A datagram of the RTP port is neither RTP nor, with mux, RTCP.
+    #[cold]
+    pub fn refuse_malformed(&mut self) -> Verdict {
+        self.refuse(Refusal::Malformed)
     }
 
     #[cold]
@@ -333,6 +394,8 @@ impl Leg {
     /// The peer sends and takes other payload types from now on. What is held keeps the meaning of its number.
     pub fn set_payloads(&mut self, sends: Arc<PayloadMap>, takes: Arc<PayloadMap>) {
         (self.payloads, self.takes) = (sends, takes);
+        // Looked up again with the next packet.
+        self.payload_type = NO_TYPE;
     }
 
     /// What the peer takes.
@@ -374,34 +437,12 @@ impl Leg {
     pub fn sources(&self) -> impl Iterator<Item = session::SourceStats<'_>> {
         self.session.sources()
     }
-
-    /// Heap bytes, besides the leg itself.
-    #[must_use]
-    pub fn heap_bytes(&self) -> usize {
-        self.store.memory_bytes()
-            + self
-                .session
-                .memory_bytes()
-                .saturating_sub(size_of::<Session>())
-            + self.waiting.capacity() * size_of::<Waiting>()
-    }
-
-    /// Whether each place in the store belongs to a packet that is held.
-    pub(crate) fn is_consistent(&self) -> bool {
-        let ordered = self.jitter.held_packets() as usize;
-        self.store.held() == ordered + self.waiting.len() + usize::from(self.given.is_some())
-    }
-
-    /// Memory that the next packet touches, for prefetching. Not to be dereferenced.
-    #[must_use]
-    pub fn next_addresses(&self) -> [usize; 3] {
-        let [leave, enter] = self.jitter.next_places();
-        [leave, enter, self.store.next_address()]
-    }
 }
 
 /// RFC 3550, section 5.1: P.
 const PADDING_BIT: u8 = 0x20;
+/// No packet is of it.
+const NO_TYPE: PayloadType = PayloadType(u8::MAX);
 /// 20 ms of G.711 and a header; whole cache lines.
 const PACKET_BYTES_USUAL: usize = 192;
 /// Of the session's table.

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use crate::codec::Format;
 use crate::id::PayloadType;
-use crate::payload::static_payload;
+use crate::payload::{COMFORT_NOISE, static_payload};
 
 /// Content of a payload type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,8 @@ pub struct PayloadMap {
     entries: Box<[Payload]>,
     /// Entry of each payload type, plus 1; 0: none.
     places: [u8; 128],
+    /// What has no entry is taken to count the audio's units.
+    is_open: bool,
 }
 
 impl PayloadMap {
@@ -120,6 +122,7 @@ impl PayloadMap {
         let map = PayloadMap {
             entries: entries.into(),
             places,
+            is_open: false,
         };
         match map.entries.iter().any(Payload::is_audio) {
             true => Ok(map),
@@ -163,6 +166,7 @@ impl PayloadMap {
                 let fixed = static_payload(payload_type);
                 let carries = match Format::of_static(payload_type) {
                     Some(format) => Carries::Audio(format),
+                    None if payload_type == COMFORT_NOISE => Carries::ComfortNoise,
                     None => Carries::Opaque(fixed.map_or("", |fixed| fixed.encoding_name)),
                 };
                 Some(Payload {
@@ -172,7 +176,27 @@ impl PayloadMap {
                 })
             })
             .collect();
-        PayloadMap::new(&entries)
+        PayloadMap::open(&entries)
+    }
+
+    /// As [`new`](Self::new), for packets that are only passed on: those with other numbers are taken to count the audio's units.
+    ///
+    /// # Errors
+    /// See [`PayloadMapError`].
+    pub fn open(entries: &[Payload]) -> Result<PayloadMap, PayloadMapError> {
+        let map = PayloadMap::new(entries)?;
+        Ok(PayloadMap {
+            is_open: true,
+            ..map
+        })
+    }
+
+    /// Units per second of this payload type beside audio of `audio_hz`, if they are known.
+    pub(super) fn clock_rate_hz(&self, payload_type: PayloadType, audio_hz: u32) -> Option<u32> {
+        match self.get(payload_type) {
+            Some(payload) => Some(payload.clock_rate_hz),
+            None => self.is_open.then_some(audio_hz),
+        }
     }
 
     /// What this payload type carries, if it was agreed on.

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use super::admission::Decision;
-use super::store::Stored;
-use super::{Beginning, Carries, Leg, LegEvent, Media, MediaPacket, Payload, Refusal, Verdict};
-use crate::id::{PayloadType, RtpTime};
+use super::{
+    Beginning, Carries, Keep, Leg, LegEvent, Media, MediaPacket, Payload, Refusal, Verdict,
+};
+use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{Arrival, Output, ResyncCause};
 use crate::packet::{Packet, is_rtcp};
 use crate::reception::Receipt;
@@ -13,8 +14,8 @@ use crate::session::{self, RtpHeader};
 
 /// A held packet, as the jitter buffer knows it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Held {
-    stored: Stored,
+pub(super) struct Held<P> {
+    pub(super) packet: P,
     /// Where its payload lies.
     start: u16,
     end: u16,
@@ -24,63 +25,164 @@ pub(super) struct Held {
 
 /// A packet of a source that is not yet the current one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Waiting {
+pub(super) struct Waiting<P> {
     at_ns: u64,
     fields: Fields,
-    stored: Stored,
+    packet: P,
 }
 
-/// What the leg needs of a packet, parsed once.
+/// What a leg needs of a packet, parsed once.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Fields {
+pub struct Fields {
     header: RtpHeader,
     marker: bool,
+    len: u16,
     /// Where the payload lies.
     start: u16,
     end: u16,
 }
 
 impl Fields {
+    /// `None`: it is no RTP. RTCP on the RTP port without mux is nobody's media (RFC 5761, section 4).
     #[inline]
-    fn of(packet: &Packet<'_>) -> Fields {
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Option<Fields> {
+        let packet = Packet::parse(bytes).ok().filter(|_| !is_rtcp(bytes))?;
         let payload = packet.payload_range();
-        Fields {
-            header: RtpHeader::from(packet),
+        Some(Fields {
+            header: RtpHeader::from(&packet),
             marker: packet.marker(),
+            len: bytes.len() as u16,
             start: payload.start as u16,
             end: payload.end as u16,
-        }
+        })
+    }
+
+    /// Its SSRC.
+    #[must_use]
+    pub fn ssrc(&self) -> Ssrc {
+        self.header.ssrc
+    }
+
+    /// Its sequence number.
+    #[must_use]
+    pub fn seq(&self) -> SeqNum {
+        self.header.seq
+    }
+
+    /// Its payload type.
+    #[must_use]
+    pub fn payload_type(&self) -> PayloadType {
+        self.header.payload_type
     }
 }
 
+/// As [`Media`], with the packets as their keeper has them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Due<P> {
+    /// A packet.
+    Packet(DuePacket<P>),
+    /// Packets that missed their deadline.
+    Lost {
+        /// The number of the first.
+        first: SeqNum,
+        /// How many.
+        packets: u32,
+        /// The timestamp of the first.
+        time: RtpTime,
+        /// When the first would have been played.
+        play_ns: u64,
+        /// Of all of them.
+        duration_ns: u64,
+    },
+    /// See [`Media::Restart`].
+    Restart,
+}
+
+/// A packet in order. See [`MediaPacket`] for the fields.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs, reason = "said at MediaPacket")]
+pub struct DuePacket<P> {
+    pub packet: P,
+    pub payload_type: PayloadType,
+    pub time: RtpTime,
+    pub own_time: RtpTime,
+    pub marker: bool,
+    pub play_ns: u64,
+    pub discont: bool,
+    /// Where its payload lies.
+    start: u16,
+    end: u16,
+}
+
 impl Leg {
+    /// The next media that is due at `now_ns`. `may_lose`: a loss that a datagram not yet handed in might prevent may be
+    /// declared.
     #[inline]
-    pub(super) fn handle_rtp(
+    pub fn poll_media(&mut self, now_ns: u64, may_lose: bool) -> Option<Media<'_>> {
+        Some(match self.poll_due(now_ns, may_lose)? {
+            Due::Packet(due) => {
+                self.given = Some(due.packet);
+                let whole = self.store.get(due.packet);
+                Media::Packet(MediaPacket {
+                    payload: self.payloads.get(due.payload_type),
+                    bytes: &whole[usize::from(due.start)..usize::from(due.end)],
+                    whole,
+                    time: due.time,
+                    own_time: due.own_time,
+                    marker: due.marker,
+                    play_ns: due.play_ns,
+                    discont: due.discont,
+                })
+            }
+            Due::Lost {
+                packets,
+                time,
+                play_ns,
+                duration_ns,
+                ..
+            } => {
+                let next = self.jitter.peek().copied();
+                let next = next.filter(|held| held.payload_type == self.payload_type);
+                Media::Lost {
+                    packets,
+                    time,
+                    play_ns,
+                    duration_ns,
+                    next: next.map_or(&[], |held| {
+                        &self.store.get(held.packet)
+                            [usize::from(held.start)..usize::from(held.end)]
+                    }),
+                }
+            }
+            Due::Restart => Media::Restart,
+        })
+    }
+}
+
+impl<K: Keep> Leg<K> {
+    /// Takes an RTP packet that arrived at `at_ns`.
+    #[inline]
+    pub fn handle_rtp(
         &mut self,
         now_ns: u64,
         at_ns: u64,
         from: SocketAddr,
-        bytes: &[u8],
+        fields: Fields,
+        arriving: K::Arriving<'_>,
     ) -> Verdict {
-        // RTCP on the RTP port without mux is nobody's media (RFC 5761, section 4).
-        let Ok(packet) = Packet::parse(bytes) else {
-            return self.refuse(Refusal::Malformed);
-        };
-        if is_rtcp(bytes) {
-            return self.refuse(Refusal::Malformed);
-        }
-        let fields = Fields::of(&packet);
+        self.release();
         let header = fields.header;
         let known = self.payloads.get(header.payload_type).copied();
         match self.admission.judge(at_ns, from, &header, known.is_some()) {
             Decision::Current => {}
-            decision => return self.handle_other(now_ns, at_ns, from, fields, bytes, decision),
+            decision => return self.handle_other(now_ns, at_ns, from, fields, arriving, decision),
         }
         if header.ssrc == self.session.ssrc() {
             return self.handle_own_ssrc(at_ns, from);
         }
         self.packets += 1;
-        self.bytes += bytes.len() as u64;
+        self.bytes += u64::from(fields.len);
         if header.payload_type != self.payload_type {
             self.change_payload_type(known);
         }
@@ -89,14 +191,14 @@ impl Leg {
                 if !self.waiting.is_empty() {
                     self.drop_waiting();
                 }
-                self.take(now_ns, at_ns, fields, bytes)
+                self.take(now_ns, at_ns, fields, arriving)
             }
-            Receipt::OutOfRange => self.hold(true, at_ns, fields, bytes),
+            Receipt::OutOfRange => self.hold(true, at_ns, fields, arriving),
             Receipt::Resync => {
                 self.jitter.announce_source(ResyncCause::Restart);
                 self.drop_rejected();
                 self.take_waiting(now_ns);
-                self.take(now_ns, at_ns, fields, bytes)
+                self.take(now_ns, at_ns, fields, arriving)
             }
         }
     }
@@ -109,13 +211,13 @@ impl Leg {
         at_ns: u64,
         from: SocketAddr,
         fields: Fields,
-        bytes: &[u8],
+        arriving: K::Arriving<'_>,
         decision: Decision,
     ) -> Verdict {
         let header = fields.header;
         match decision {
             Decision::Refuse(refusal) => self.refuse(refusal),
-            Decision::Hold { is_first } => self.hold(is_first, at_ns, fields, bytes),
+            Decision::Hold { is_first } => self.hold(is_first, at_ns, fields, arriving),
             Decision::Begin(_) | Decision::Current if header.ssrc == self.session.ssrc() => {
                 self.handle_own_ssrc(at_ns, from)
             }
@@ -124,8 +226,9 @@ impl Leg {
                 self.begin(at_ns, from, header, beginning);
                 self.take_waiting(now_ns);
                 self.packets += 1;
+                self.bytes += u64::from(fields.len);
                 self.session.receive(at_ns, header.seq, header.time);
-                self.take(now_ns, at_ns, fields, bytes)
+                self.take(now_ns, at_ns, fields, arriving)
             }
         }
     }
@@ -148,6 +251,7 @@ impl Leg {
             }
         }
         self.rtcp_from = None;
+        self.has_moved = true;
         self.beginning = Some(LegEvent::Source {
             address: from,
             ssrc,
@@ -157,19 +261,19 @@ impl Leg {
 
     /// Keeps a packet that may begin the next source, or go on elsewhere in the present one's numbers.
     #[cold]
-    fn hold(&mut self, is_first: bool, at_ns: u64, fields: Fields, bytes: &[u8]) -> Verdict {
+    fn hold(&mut self, is_first: bool, at_ns: u64, fields: Fields, arriving: K::Arriving<'_>) -> Verdict {
         if is_first {
             self.drop_waiting();
         }
         if self.waiting.len() == WAITING_MAX {
             let oldest = self.waiting.remove(0);
-            self.store.remove(oldest.stored);
+            self.store.let_go(oldest.packet);
         }
-        if let Some(stored) = self.store.insert(bytes) {
+        if let Some(packet) = self.store.keep(arriving) {
             self.waiting.push(Waiting {
                 at_ns,
                 fields,
-                stored,
+                packet,
             });
         }
         Verdict::Held
@@ -179,12 +283,13 @@ impl Leg {
     #[cold]
     fn take_waiting(&mut self, now_ns: u64) {
         for waiting in std::mem::take(&mut self.waiting) {
-            self.packets += 1;
             let Waiting {
                 at_ns,
                 fields,
-                stored,
+                packet,
             } = waiting;
+            self.packets += 1;
+            self.bytes += u64::from(fields.len);
             let header = fields.header;
             // After a restart in the same source, the session has judged it already.
             if self.session.current_reception().arrived_ns() < at_ns
@@ -192,7 +297,7 @@ impl Leg {
             {
                 self.session.receive(at_ns, header.seq, header.time);
             }
-            self.arrive(now_ns, at_ns, fields, stored);
+            self.arrive(now_ns, at_ns, fields, packet);
         }
     }
 
@@ -201,7 +306,7 @@ impl Leg {
     pub(super) fn drop_waiting(&mut self) {
         let current = self.admission.current().map(|(_, ssrc)| ssrc);
         for waiting in self.waiting.drain(..) {
-            self.store.remove(waiting.stored);
+            self.store.let_go(waiting.packet);
             self.refused.count(match current {
                 Some(ssrc) if ssrc == waiting.fields.header.ssrc => Refusal::OutOfRange,
                 _ => Refusal::OtherSource,
@@ -230,16 +335,16 @@ impl Leg {
     }
 
     #[inline]
-    fn take(&mut self, now_ns: u64, at_ns: u64, fields: Fields, bytes: &[u8]) -> Verdict {
-        match self.store.insert(bytes) {
-            Some(stored) => self.arrive(now_ns, at_ns, fields, stored),
+    fn take(&mut self, now_ns: u64, at_ns: u64, fields: Fields, arriving: K::Arriving<'_>) -> Verdict {
+        match self.store.keep(arriving) {
+            Some(packet) => self.arrive(now_ns, at_ns, fields, packet),
             None => self.no_room += 1,
         }
         Verdict::Media
     }
 
     #[inline]
-    fn arrive(&mut self, now_ns: u64, at_ns: u64, fields: Fields, stored: Stored) {
+    fn arrive(&mut self, now_ns: u64, at_ns: u64, fields: Fields, packet: K::Kept) {
         let header = fields.header;
         let time = match header.payload_type == self.payload_type {
             true => header.time,
@@ -255,7 +360,7 @@ impl Leg {
                 marker: fields.marker,
                 arrival_ns: Some(at_ns),
                 packet: Held {
-                    stored,
+                    packet,
                     start: fields.start,
                     end: fields.end,
                     payload_type: header.payload_type,
@@ -270,17 +375,17 @@ impl Leg {
     #[inline]
     fn drop_rejected(&mut self) {
         while let Some((held, _)) = self.jitter.poll_rejected() {
-            self.store.remove(held.stored);
+            self.store.let_go(held.packet);
         }
     }
 
     /// On the audio's time line: timestamps that count other units say nothing there.
     #[cold]
     fn time_beside(&self, header: &RtpHeader) -> RtpTime {
-        let payload = self.payloads.get(header.payload_type);
-        match payload.is_some_and(|payload| payload.clock_rate_hz == self.clock_rate_hz) {
-            true => header.time,
-            false => self.audio_time,
+        let audio_hz = self.clock_rate_hz;
+        match self.payloads.clock_rate_hz(header.payload_type, audio_hz) {
+            Some(rate_hz) if rate_hz == audio_hz => header.time,
+            _ => self.audio_time,
         }
     }
 
@@ -290,10 +395,9 @@ impl Leg {
         self.refuse(Refusal::OwnSsrc)
     }
 
-    /// The next media that is due at `now_ns`. `may_lose`: a loss that a datagram not yet handed in might prevent may be
-    /// declared.
+    /// As [`poll_media`](Leg::poll_media), for a keeper of one's own.
     #[inline]
-    pub fn poll_media(&mut self, now_ns: u64, may_lose: bool) -> Option<Media<'_>> {
+    pub fn poll_due(&mut self, now_ns: u64, may_lose: bool) -> Option<Due<K::Kept>> {
         self.release();
         loop {
             let output = match may_lose {
@@ -302,56 +406,50 @@ impl Leg {
             };
             match output? {
                 Output::Packet {
-                    packet,
+                    packet: held,
                     time,
                     marker,
                     play_ns,
                     discont,
                     ..
                 } => {
-                    self.given = Some(packet.stored);
-                    let whole = self.store.get(packet.stored);
-                    return Some(Media::Packet(MediaPacket {
-                        payload: self.payloads.get(packet.payload_type),
-                        bytes: &whole[usize::from(packet.start)..usize::from(packet.end)],
-                        whole,
+                    return Some(Due::Packet(DuePacket {
+                        packet: held.packet,
+                        payload_type: held.payload_type,
                         time,
-                        own_time: packet.own_time,
+                        own_time: held.own_time,
                         marker,
                         play_ns,
                         discont,
+                        start: held.start,
+                        end: held.end,
                     }));
                 }
                 Output::Lost {
+                    first,
                     packets,
                     time,
                     play_ns,
                     duration_ns,
-                    ..
                 } => {
-                    let next = self.jitter.peek().copied();
-                    let next = next.filter(|held| held.payload_type == self.payload_type);
-                    return Some(Media::Lost {
+                    return Some(Due::Lost {
+                        first,
                         packets,
                         time,
                         play_ns,
                         duration_ns,
-                        next: next.map_or(&[], |held| {
-                            &self.store.get(held.stored)
-                                [usize::from(held.start)..usize::from(held.end)]
-                        }),
                     });
                 }
-                Output::Resync { .. } => return Some(Media::Restart),
-                Output::Dropped { packet, .. } => self.store.remove(packet.stored),
+                Output::Resync { .. } => return Some(Due::Restart),
+                Output::Dropped { packet: held, .. } => self.store.let_go(held.packet),
             }
         }
     }
 
     #[inline]
     pub(super) fn release(&mut self) {
-        if let Some(stored) = self.given.take() {
-            self.store.remove(stored);
+        if let Some(packet) = self.given.take() {
+            self.store.let_go(packet);
         }
     }
 }

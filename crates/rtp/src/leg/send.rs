@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{Destination, Leg, MediaPacket};
+use super::{Destination, Keep, Learn, Leg, MediaPacket};
 use crate::id::{PayloadType, RtpTime, Ssrc};
 
 /// Header fields of a packet to send.
@@ -18,7 +18,7 @@ pub struct Stamp {
     pub elapsed: u32,
 }
 
-impl Leg {
+impl<K: Keep> Leg<K> {
     /// Writes the header of the next packet to `out` and counts it as sent at `now_ns`. Returns where to send it, with the payload of
     /// `payload_bytes` behind it; `None`: nowhere yet, and nothing is written.
     #[inline]
@@ -52,13 +52,39 @@ impl Leg {
             return None;
         };
         let ssrc = packet.whole.get(8..12)?.try_into().ok()?;
-        self.session.set_ssrc(Ssrc(u32::from_be_bytes(ssrc)));
+        let ssrc = Ssrc(u32::from_be_bytes(ssrc));
         if let Some(payload) = packet.payload {
             self.session.set_sent_clock_rate(payload.clock_rate_hz);
         }
-        let bytes = packet.bytes.len();
-        self.session.handle_rtp_sent(now_ns, packet.time, bytes, 1);
+        self.note_sent(now_ns, ssrc, packet.time, packet.bytes.len());
         Some(to)
+    }
+
+    /// Counts a packet that the caller has sent under `ssrc`. The reports go with the SSRC of the packets: with another one once
+    /// two in a row bear it. They do not go back to an SSRC that was given up, so of two streams that are sent in turn, they
+    /// settle on one.
+    #[inline]
+    pub fn note_sent(&mut self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
+        if ssrc == self.session.ssrc() || self.adopt_sent(ssrc) {
+            self.sent_beside = None;
+            self.session.handle_rtp_sent(now_ns, time, payload_bytes, 1);
+        }
+    }
+
+    /// Whether the packets to send bear another SSRC from now on.
+    #[cold]
+    fn adopt_sent(&mut self, ssrc: Ssrc) -> bool {
+        if self.session.has_given_up(ssrc) || self.sent_before == Some(ssrc) {
+            return false;
+        }
+        let has_sent = self.session.has_sent();
+        if has_sent && self.sent_beside != Some(ssrc) {
+            self.sent_beside = Some(ssrc);
+            return false;
+        }
+        self.sent_before = has_sent.then(|| self.session.ssrc());
+        self.session.set_ssrc(ssrc);
+        true
     }
 
     /// Leaves out this many sequence numbers: the receiver sees that packets are missing.
@@ -89,6 +115,7 @@ impl Leg {
     pub fn rtp_to(&self) -> Option<SocketAddr> {
         match self.destination {
             Destination::Fixed { rtp, .. } => Some(rtp),
+            Destination::Peer if self.admission.config().learn == Learn::Anyone => None,
             Destination::Peer => {
                 let current = self.admission.current().map(|(address, _)| address);
                 current.or(self.admission.config().peer)

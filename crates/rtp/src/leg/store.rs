@@ -1,15 +1,46 @@
 //! Held packets: places of one size, made when they are first needed and kept.
 
+use std::fmt;
+
+/// Keeps the packets that a [`Leg`](super::Leg) holds.
+pub trait Keep: fmt::Debug {
+    /// A packet as it arrives.
+    type Arriving<'a>;
+    /// What stands for a packet that is kept.
+    type Kept: fmt::Debug;
+
+    /// Keeps a packet that belongs; `None`: there is no room.
+    fn keep(&mut self, arriving: Self::Arriving<'_>) -> Option<Self::Kept>;
+
+    /// A packet that is not given out after all.
+    fn let_go(&mut self, kept: Self::Kept);
+}
+
 /// A place with a payload in it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Stored {
+pub struct Stored {
     place: u16,
     pub(super) len: u16,
 }
 
-/// All payloads that a leg holds.
+impl Keep for Store {
+    type Arriving<'a> = &'a [u8];
+    type Kept = Stored;
+
+    #[inline]
+    fn keep(&mut self, arriving: &[u8]) -> Option<Stored> {
+        self.insert(arriving)
+    }
+
+    #[inline]
+    fn let_go(&mut self, kept: Stored) {
+        self.remove(kept);
+    }
+}
+
+/// All packets that a leg holds, copied.
 #[derive(Debug)]
-pub(super) struct Store {
+pub struct Store {
     bytes: Vec<u8>,
     place_bytes: usize,
     /// Places without a payload.

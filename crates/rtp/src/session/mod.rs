@@ -340,6 +340,8 @@ pub struct Session {
     avp_minimum_ns: u64,
     /// The SSRC that we gave up; its BYE is still to be sent.
     departed: Option<Ssrc>,
+    /// The same, for good.
+    given_up: Option<Ssrc>,
     clock_rates: ClockRates,
     /// Of the sent stream.
     sent_rate_hz: u32,
@@ -384,6 +386,7 @@ impl Session {
             profile: config.profile,
             avp_minimum_ns,
             departed: None,
+            given_up: None,
             sent_rate_hz: config.clock_rates.default_hz(),
             clock_rates: config.clock_rates,
             ntp_at_zero: config.ntp_at_zero,
@@ -584,6 +587,12 @@ impl Session {
         self.sent.has_any || self.counts.rtcp_sent > 0
     }
 
+    /// Whether this was our SSRC until a collision.
+    #[must_use]
+    pub fn has_given_up(&self, ssrc: Ssrc) -> bool {
+        self.given_up == Some(ssrc)
+    }
+
     /// The source that RTP is received from: the last one that passed probation while no other was heard.
     #[must_use]
     pub fn current_ssrc(&self) -> Option<Ssrc> {
@@ -669,6 +678,7 @@ impl Session {
         }
         self.counts.collisions += 1;
         let old = self.ssrc;
+        self.given_up = Some(old);
         // At most as often as there are sources; one of 2^32 numbers is hardly ever taken.
         loop {
             self.ssrc = Ssrc((self.timing.random_u64() >> 32) as u32);
