@@ -308,11 +308,12 @@ impl Admission {
             return Decision::Refuse(Refusal::Stranger);
         };
         if !is_known {
-            return Decision::Refuse(Refusal::PayloadType(header.payload_type));
+            return self.consider_unknown(from, header);
         }
         let packets = match self.candidate {
             Some(candidate)
-                if (candidate.address, candidate.ssrc) == (from, header.ssrc)
+                if candidate.ssrc == header.ssrc
+                    && (candidate.address == from || self.config.learn == Learn::Anyone)
                     && header.seq == candidate.last.plus(1) =>
             {
                 candidate.packets.saturating_add(1)
@@ -336,6 +337,20 @@ impl Admission {
         }
         // The current source is sending: nothing is kept of a stranger.
         Decision::Refuse(Refusal::Stranger)
+    }
+
+    /// A payload type that was not agreed on begins nothing; among a candidate's packets it keeps its place.
+    fn consider_unknown(&mut self, from: SocketAddr, header: &RtpHeader) -> Decision {
+        match &mut self.candidate {
+            Some(candidate)
+                if (candidate.address, candidate.ssrc) == (from, header.ssrc)
+                    && header.seq == candidate.last.plus(1) =>
+            {
+                candidate.last = header.seq;
+                Decision::Hold { is_first: false }
+            }
+            _ => Decision::Refuse(Refusal::PayloadType(header.payload_type)),
+        }
     }
 
     /// What it takes this sender to become the current source; `None`: never.

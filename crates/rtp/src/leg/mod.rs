@@ -170,9 +170,6 @@ pub struct Leg<K: Keep = Store> {
     given: Option<K::Kept>,
     /// Of a possible next source.
     waiting: Vec<Waiting<K::Kept>>,
-    /// The SSRC that packets to send bore before, and one that they bear now and then: see `note_sent`.
-    sent_before: Option<Ssrc>,
-    sent_beside: Option<Ssrc>,
     payloads: Arc<PayloadMap>,
     takes: Arc<PayloadMap>,
     /// Of the audio received last.
@@ -273,8 +270,6 @@ impl<K: Keep> Leg<K> {
             store: keeper,
             given: None,
             waiting: Vec::new(),
-            sent_before: None,
-            sent_beside: None,
             clock_rate_hz: audio.clock_rate_hz,
             audio_time: RtpTime(0),
             payload_type: audio.payload_type,
@@ -306,6 +301,9 @@ impl<K: Keep> Leg<K> {
         if self.session.handle_rtcp(at_ns, from, bytes).is_err() {
             return Verdict::MalformedRtcp;
         }
+        if self.is_reported_to(from) && !self.is_at_source(from) {
+            return Verdict::Rtcp;
+        }
         let is_heard = self.rtcp_from.is_some_and(|(address, heard_ns)| {
             address != from && at_ns.saturating_sub(heard_ns) < RTCP_ADDRESS_SILENCE_NS
         });
@@ -322,6 +320,11 @@ impl<K: Keep> Leg<K> {
             Destination::Fixed { rtp, .. } => rtp.ip() == from.ip(),
             Destination::Peer => false,
         }
+    }
+
+    fn is_at_source(&self, from: SocketAddr) -> bool {
+        let source = self.admission.current();
+        source.is_some_and(|(address, _)| address.ip() == from.ip())
     }
 
     /// A datagram of the RTP port is neither RTP nor, with mux, RTCP.

@@ -60,31 +60,10 @@ impl<K: Keep> Leg<K> {
         Some(to)
     }
 
-    /// Counts a packet that the caller has sent under `ssrc`. The reports go with the SSRC of the packets: with another one once
-    /// two in a row bear it. They do not go back to an SSRC that was given up, so of two streams that are sent in turn, they
-    /// settle on one.
+    /// See [`Session::note_sent`](crate::session::Session::note_sent).
     #[inline]
     pub fn note_sent(&mut self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
-        if ssrc == self.session.ssrc() || self.adopt_sent(ssrc) {
-            self.sent_beside = None;
-            self.session.handle_rtp_sent(now_ns, time, payload_bytes, 1);
-        }
-    }
-
-    /// Whether the packets to send bear another SSRC from now on.
-    #[cold]
-    fn adopt_sent(&mut self, ssrc: Ssrc) -> bool {
-        if self.session.has_given_up(ssrc) || self.sent_before == Some(ssrc) {
-            return false;
-        }
-        let has_sent = self.session.has_sent();
-        if has_sent && self.sent_beside != Some(ssrc) {
-            self.sent_beside = Some(ssrc);
-            return false;
-        }
-        self.sent_before = has_sent.then(|| self.session.ssrc());
-        self.session.set_ssrc(ssrc);
-        true
+        self.session.note_sent(now_ns, ssrc, time, payload_bytes);
     }
 
     /// Leaves out this many sequence numbers: the receiver sees that packets are missing.
@@ -135,9 +114,30 @@ impl<K: Keep> Leg<K> {
             } => Some(rtcp),
             _ if self.mux => Some(rtp),
             Destination::Peer if heard.is_some() => heard,
-            _ => Some(SocketAddr::new(rtp.ip(), rtp.port().checked_add(1)?)),
+            _ => after(rtp),
         }
     }
+
+    /// Where the reports go besides, if RTP is sent to somebody else than it comes from: to the sender, which is told how its packets
+    /// arrive.
+    #[must_use]
+    pub fn rtcp_to_source(&self) -> Option<SocketAddr> {
+        let (source, _) = self.admission.current()?;
+        let rtp = self.rtp_to()?;
+        if rtp.ip() == source.ip() || self.admission.config().learn == Learn::Anyone {
+            return None;
+        }
+        match self.rtcp_from {
+            _ if self.mux => Some(source),
+            Some((address, _)) => Some(address),
+            None => after(source),
+        }
+    }
+}
+
+/// RFC 3550, section 11: RTCP has the next port.
+fn after(rtp: SocketAddr) -> Option<SocketAddr> {
+    Some(SocketAddr::new(rtp.ip(), rtp.port().checked_add(1)?))
 }
 
 /// Bytes of a header without CSRC entries and extension (RFC 3550, section 5.1).

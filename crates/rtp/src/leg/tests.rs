@@ -689,3 +689,92 @@ proptest! {
         prop_assert_eq!(bed.leg.store.held(), bed.leg.jitter.held_packets() as usize);
     }
 }
+
+/// A payloader's SSRC changes, or two of them send through one sink; the reports go with one that is sent.
+#[test]
+fn reports_go_with_the_packets_that_the_owner_numbers() {
+    let mut bed = Bed::new(LegConfig {
+        destination: Destination::Fixed {
+            rtp: address(PEER),
+            rtcp: None,
+        },
+        ..telephony()
+    });
+    let sent = |bed: &mut Bed, ssrcs: &[u32]| {
+        for ssrc in ssrcs {
+            bed.now_ns += 20 * MS;
+            let time = RtpTime((bed.now_ns / MS * 8) as u32);
+            bed.leg.note_sent(bed.now_ns, Ssrc(*ssrc), time, 160);
+        }
+        bed.leg.ssrc().0
+    };
+    // Before anything is sent, the first packet's.
+    assert_eq!(sent(&mut bed, &[7]), 7);
+    // A single packet of another one changes nothing; two do, and from then on there is no way back.
+    assert_eq!(sent(&mut bed, &[8, 7, 7]), 7);
+    assert_eq!(sent(&mut bed, &[8, 8]), 8);
+    assert_eq!(sent(&mut bed, &[7, 7, 7, 8]), 8);
+    assert_eq!(bed.leg.stats().session.packets_sent, 2);
+    // In a collision it is given up for good, and the packets' next one is taken.
+    let mut peer = Sender::new(PEER, 8, b'a');
+    bed.send(&mut peer);
+    bed.send(&mut peer);
+    let other = bed.leg.ssrc();
+    assert_ne!(other, Ssrc(8));
+    assert_eq!(sent(&mut bed, &[8, 8, 8]), other.0);
+    assert_eq!(sent(&mut bed, &[9, 9]), 9);
+}
+
+/// Multicast, or a receiver that does not care: whoever bears the SSRC is heard, and nobody is answered.
+#[test]
+fn where_anyone_may_send_the_ssrc_alone_counts() {
+    let mut bed = Bed::new(LegConfig {
+        admission: AdmissionConfig {
+            learn: Learn::Anyone,
+            ..AdmissionConfig::default()
+        },
+        ..telephony()
+    });
+    let mut one = Sender::new(PEER, 7, b'a');
+    for number in 0..6 {
+        one.from = address([PEER, ELSEWHERE][number % 2]);
+        bed.send(&mut one);
+        bed.now_ns += 20 * MS;
+    }
+    bed.now_ns += 20 * MS;
+    let mut other = Sender::new(ELSEWHERE, 8, b'b');
+    for _ in 0..3 {
+        bed.send(&mut other);
+        bed.now_ns += 20 * MS;
+    }
+    assert_eq!(bed.heard.concat(), "aaaaaarestartbbb");
+    assert_eq!(bed.leg.rtp_to(), None);
+}
+
+/// A receiver that is stopped and started again has forgotten who sent; its reports go on.
+#[test]
+fn a_leg_that_receives_anew_learns_anew() {
+    let config = telephony();
+    let mut bed = Bed::new(config.clone());
+    let mut peer = Sender::new(PEER, 7, b'a');
+    for _ in 0..3 {
+        bed.send(&mut peer);
+        bed.now_ns += 20 * MS;
+    }
+    let receiving = Receiving {
+        payloads: Arc::new(PayloadMap::new(&[l16_44100()]).unwrap()),
+        jitter: config.jitter,
+        admission: config.admission,
+    };
+    bed.leg.receive_anew(receiving).unwrap();
+    assert!(bed.leg.take_moved() && bed.leg.source().is_none());
+    let mut other = Sender::new(ELSEWHERE, 8, b'b');
+    other.payload_type = 11;
+    for _ in 0..3 {
+        bed.send(&mut other);
+        bed.now_ns += 20 * MS;
+    }
+    assert_eq!(bed.heard.concat(), "aaabbb");
+    assert_eq!(bed.leg.source(), Some((address(ELSEWHERE), Ssrc(8))));
+    assert!(bed.leg.is_consistent());
+}

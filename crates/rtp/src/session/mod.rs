@@ -342,6 +342,9 @@ pub struct Session {
     departed: Option<Ssrc>,
     /// The same, for good.
     given_up: Option<Ssrc>,
+    /// What sent packets bore before, and what they bear now and then: see `note_sent`.
+    sent_before: Option<Ssrc>,
+    sent_beside: Option<Ssrc>,
     clock_rates: ClockRates,
     /// Of the sent stream.
     sent_rate_hz: u32,
@@ -387,6 +390,8 @@ impl Session {
             avp_minimum_ns,
             departed: None,
             given_up: None,
+            sent_before: None,
+            sent_beside: None,
             sent_rate_hz: config.clock_rates.default_hz(),
             clock_rates: config.clock_rates,
             ntp_at_zero: config.ntp_at_zero,
@@ -501,6 +506,33 @@ impl Session {
         }
     }
 
+    /// Notes a packet that was sent under `ssrc`, which the caller does not choose. The reports go with the SSRC of the packets:
+    /// with another one once two in a row bear it. They do not go back to one that was left, so of two streams that are sent in
+    /// turn they settle on one; nor to one that was given up in a collision.
+    #[inline]
+    pub fn note_sent(&mut self, now_ns: u64, ssrc: Ssrc, time: RtpTime, payload_bytes: usize) {
+        if ssrc == self.ssrc || self.adopt_sent(ssrc) {
+            self.sent_beside = None;
+            self.handle_rtp_sent(now_ns, time, payload_bytes, 1);
+        }
+    }
+
+    /// Whether sent packets bear another SSRC from now on.
+    #[cold]
+    fn adopt_sent(&mut self, ssrc: Ssrc) -> bool {
+        if self.given_up == Some(ssrc) || self.sent_before == Some(ssrc) {
+            return false;
+        }
+        let has_sent = self.has_sent();
+        if has_sent && self.sent_beside != Some(ssrc) {
+            self.sent_beside = Some(ssrc);
+            return false;
+        }
+        self.sent_before = has_sent.then_some(self.ssrc);
+        self.set_ssrc(ssrc);
+        true
+    }
+
     /// RFC 3550, section 6.3.8: "If the participant sends an RTP packet when we_sent is false, it adds itself to the sender
     /// table and sets we_sent to true."
     #[cold]
@@ -585,12 +617,6 @@ impl Session {
     #[must_use]
     pub fn has_sent(&self) -> bool {
         self.sent.has_any || self.counts.rtcp_sent > 0
-    }
-
-    /// Whether this was our SSRC until a collision.
-    #[must_use]
-    pub fn has_given_up(&self, ssrc: Ssrc) -> bool {
-        self.given_up == Some(ssrc)
     }
 
     /// The source that RTP is received from: the last one that passed probation while no other was heard.
