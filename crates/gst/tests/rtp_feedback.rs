@@ -272,9 +272,12 @@ fn asking_again_without_the_profile_is_warned_about() {
 fn either_element_of_a_session_may_say_the_profile() {
     let name = context();
     let peer = socket();
-    let port = peer.local_addr().unwrap().port();
+    let port = |socket: &UdpSocket| socket.local_addr().unwrap().port();
+    let reports = socket();
     let sink = format!(
-        "t. ! queue ! ts-rtpsink host=127.0.0.1 port={port} rtcp-port=0 session={name} rtp-profile=avpf"
+        "t. ! queue ! ts-rtpsink host=127.0.0.1 port={} rtcp-port={} session={name} rtp-profile=avpf",
+        port(&peer),
+        port(&reports),
     );
     let pipe = Pipe::parse(&format!(
         "ts-rtpsrc name=src address=127.0.0.1 port=0 context={name} session={name} \

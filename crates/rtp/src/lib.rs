@@ -16,7 +16,6 @@
 //! - [`demux`]: finds the stream of a packet on a shared port.
 //! - [`dtmf`]: telephone events, from keys to packets.
 //! - [`leg`]: one party: who may send, order and delay, payload types, reports.
-//! - [`latch`]: learns the address of a stream's peer.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`recode`]: converts RTP between PCMU, PCMA and L16.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
@@ -36,7 +35,6 @@ pub mod g711;
 pub mod id;
 pub mod jitter;
 pub mod l16;
-pub mod latch;
 pub mod leg;
 pub mod missing;
 pub mod opus;

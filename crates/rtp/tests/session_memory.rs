@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use counting::allocations;
 use threadbare_rtp::demux::{Demux, Filter, Lookup};
 use threadbare_rtp::id::{PayloadType, RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::latch::{Latch, LatchConfig};
 use threadbare_rtp::session::{Config, RtpHeader, RtpVerdict, Session};
 
 const PACKET_NS: u64 = 20_000_000;
@@ -20,7 +19,6 @@ fn address(host: usize) -> SocketAddr {
 /// What the receiving thread keeps per call, and the table of its shared port.
 struct Call {
     ends: [Session; 2],
-    latch: Latch,
     demux: Demux<u32>,
 }
 
@@ -44,9 +42,6 @@ impl Call {
             assert!(matches!(found, Lookup::Route(_)));
             let verdict = self.ends[1 - at].handle_rtp(now_ns, from, header);
             assert!(verdict == RtpVerdict::Valid || number == 0);
-            if at == 0 && verdict.is_valid() {
-                self.latch.handle_valid(now_ns, from, header.ssrc);
-            }
             if self.ends[at]
                 .next_timeout()
                 .is_some_and(|at_ns| at_ns <= now_ns)
@@ -70,7 +65,6 @@ fn two_hours_of_a_call_allocate_nothing() {
                 Config::call(Ssrc(ssrc), "us@example.org", 8000, ssrc.into()),
             )
         }),
-        latch: Latch::new(LatchConfig::RTP),
         demux: Demux::new(None, 1),
     };
     let by_ssrc = Filter {

@@ -1,7 +1,9 @@
 //! RTP sessions on shared threads.
 //!
 //! - `session`: sockets, RTCP and the peer's address, shared by the elements of one session.
-//! - `playout`: turns the jitter buffer's outputs into GStreamer buffers and events.
+//! - `identity`: the canonical name and the wall clock of all sessions.
+//! - `payloads`: the meaning of payload types without negotiation.
+//! - `playout`: turns a leg's outputs into GStreamer buffers and events.
 //! - `port`: one socket for many sessions.
 //! - `upstream`: converts peers' requests to events, and events to requests.
 //! - `source`, `sink`: `ts-rtpsrc` and `ts-rtpsink`.
@@ -14,7 +16,9 @@
 mod demux;
 mod dtmfsrc;
 mod g711;
+mod identity;
 mod jitterbuffer;
+mod payloads;
 mod playout;
 mod port;
 mod rtcpmanager;

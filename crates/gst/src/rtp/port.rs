@@ -19,7 +19,8 @@ use threadbare_rtp::id::{PayloadType, Ssrc};
 use threadbare_rtp::packet::{Packet, is_rtcp};
 use threadbare_runtime::{Agent, AgentHandle, Cx, Interest, Ready, Shard};
 
-use super::session::{RtpSession, SocketSettings, Sockets, address_of, sender_of};
+use super::identity::{address_of, seed, sender_of};
+use super::session::{Readers, RtpSession, SocketSettings, Sockets};
 use crate::kit::context::Place;
 use crate::kit::lock;
 use crate::kit::receive::{Datagram, Read, Reader, Wants};
@@ -67,6 +68,17 @@ pub(super) struct Tenancy {
     port: Arc<SharedPort>,
     filter: Filter,
     mailbox: Arc<Mailbox>,
+}
+
+/// Packets that did not reach a source.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PortStats {
+    /// Without a source on this port.
+    pub(super) unmatched: u64,
+    /// Not RTP.
+    pub(super) malformed: u64,
+    /// More than the source's thread takes.
+    pub(super) overflowed: u64,
 }
 
 /// Why a source cannot share a port.
@@ -128,8 +140,7 @@ impl SharedPort {
             }
             _ => {}
         }
-        let mut sockets = Sockets::open(settings)?;
-        sockets.is_shared = true;
+        let sockets = Sockets::open(settings, Readers::Port)?;
         let port = Arc::new(SharedPort {
             // A request for any free port becomes this port, for all who name it.
             settings: SocketSettings {
@@ -138,7 +149,7 @@ impl SharedPort {
             },
             sockets: Arc::new(sockets),
             routes: Mutex::new(Routes {
-                table: Demux::new(None, super::session::seed()),
+                table: Demux::new(None, seed()),
                 routes: Slab::new(),
                 unmatched: 0,
                 malformed: 0,
@@ -159,9 +170,14 @@ impl Tenancy {
         &self.mailbox
     }
 
-    /// Packets without a source on this port.
-    pub(super) fn unmatched(&self) -> u64 {
-        lock(&self.port.routes).unmatched
+    /// What the port, and this source's mailbox, dropped.
+    pub(super) fn port_stats(&self) -> PortStats {
+        let routes = lock(&self.port.routes);
+        PortStats {
+            unmatched: routes.unmatched,
+            malformed: routes.malformed,
+            overflowed: lock(&self.mailbox.0).overflowed,
+        }
     }
 
     /// Reads the port at that place as long as one of its sources runs; if it is read already, returns the present
@@ -251,13 +267,16 @@ struct PortAgent {
 impl PortAgent {
     fn new(shard: &Shard, port: Arc<SharedPort>, mtu: u32) -> PortAgent {
         let sockets = &port.sockets;
-        let wants = |time| Wants { time, sender: true };
+        let wants = Wants {
+            time: true,
+            sender: true,
+        };
         PortAgent {
-            rtp: Reader::shared(shard, sockets.rtp.clone(), mtu, wants(true)),
+            rtp: Reader::shared(shard, sockets.rtp.clone(), mtu, wants),
             rtcp: sockets
                 .rtcp
                 .as_ref()
-                .map(|udp| Reader::shared(shard, udp.clone(), mtu, wants(false))),
+                .map(|udp| Reader::shared(shard, udp.clone(), mtu, wants)),
             port,
         }
     }
@@ -300,7 +319,7 @@ impl PortAgent {
                     let bytes = &datagram.buffer.data()[..len];
                     let session = lock(&self.port.routes).session_of(cx.now_ns(), from, bytes);
                     if let Some(session) = session {
-                        session.handle_rtcp_muxed(cx.now_ns(), from, bytes);
+                        session.handle_rtcp_muxed(datagram.arrival_ns, from, bytes);
                     }
                     datagram.buffer.release();
                 }

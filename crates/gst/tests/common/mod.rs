@@ -341,10 +341,14 @@ pub fn bound(address: &str) -> UdpSocket {
 
 /// Two sockets on ports in a row.
 pub fn pair() -> (UdpSocket, UdpSocket) {
+    pair_on("127.0.0.1")
+}
+
+pub fn pair_on(address: &str) -> (UdpSocket, UdpSocket) {
     loop {
-        let rtp = socket();
+        let rtp = bound(address);
         let next = rtp.local_addr().unwrap().port().wrapping_add(1);
-        if let Ok(rtcp) = UdpSocket::bind(("127.0.0.1", next)) {
+        if let Ok(rtcp) = UdpSocket::bind((address, next)) {
             rtcp.set_read_timeout(Some(DEADLINE)).unwrap();
             return (rtp, rtcp);
         }

@@ -139,5 +139,13 @@ pub const LATENCY_NS_MAX: u64 = 60 * NS_PER_S;
 /// 1.28 s of the usual 20 ms packets; one word of the bitmap.
 pub const CAPACITY_PACKETS_MIN: u16 = 64;
 
-/// 5 s of the usual 20 ms packets; the bitmap stays within half a cache line.
-pub const CAPACITY_PACKETS_MAX: u16 = 256;
+/// The longest latency in packets of 10 ms, or 1 s of AES67's shortest.
+pub const CAPACITY_PACKETS_MAX: u16 = 8192;
+
+/// A capacity for this latency in packets of `packet_ns`, and for as many again, which come in a burst.
+#[must_use]
+pub fn capacity_for(latency_ns: u64, packet_ns: u64) -> u16 {
+    let packets = 2 * latency_ns / packet_ns.max(1);
+    let most = u64::from(CAPACITY_PACKETS_MAX);
+    (packets.min(most).next_power_of_two() as u16).max(CAPACITY_PACKETS_MIN)
+}

@@ -31,7 +31,7 @@ mod timeline;
 use adaptive::Target;
 pub use config::{
     Adaptive, CAPACITY_PACKETS_MAX, CAPACITY_PACKETS_MIN, CLOCK_RATE_HZ_MAX, Config, ConfigError,
-    LATENCY_NS_MAX, Release, Skew,
+    LATENCY_NS_MAX, Release, Skew, capacity_for,
 };
 use depart::{Head, Next};
 pub use output::{Arrival, DropReason, Output, ResyncCause};
@@ -423,6 +423,30 @@ impl<T> JitterBuffer<T> {
         if let (Some(target), Some(bounds)) = (&mut self.cold.target, self.cold.config.adaptive) {
             **target = Target::new(bounds, latency_ns);
             self.latency_ns = target.ns();
+        }
+        Ok(())
+    }
+
+    /// Has at least as many places from now on: a longer latency needs them.
+    ///
+    /// # Errors
+    /// See [`Config::capacity_packets`].
+    pub fn grow(&mut self, capacity_packets: u16) -> Result<(), ConfigError> {
+        if capacity_packets <= self.cold.config.capacity_packets {
+            return Ok(());
+        }
+        let config = Config {
+            capacity_packets,
+            ..self.cold.config
+        };
+        config.check()?;
+        self.cold.config = config;
+        if self.ring.size() > 0 {
+            let first = self
+                .next
+                .min(self.floor)
+                .max(self.highest + 1 - self.ring.size());
+            self.ring.grow(capacity_packets, first, self.highest);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Places for packets, indexed by a number that continues over wrap-arounds and restarts.
 
+use super::config::CAPACITY_PACKETS_MAX;
 use super::output::ResyncCause;
 use crate::id::{RtpTime, SeqNum};
 
@@ -28,7 +29,9 @@ pub(super) enum Mark {
 /// A power of two of slots, and a bitmap of those in use, so that the search for the next one touches no slot.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
-    present: [u64; WORDS_MAX],
+    /// Of the first 128 places, which most rings do not exceed, and of the others.
+    present: [u64; WORDS_NEAR],
+    present_far: Option<Box<[u64; WORDS_FAR]>>,
     /// None at first: a leg that only sends needs none.
     slots: Box<[Slot<T>]>,
 }
@@ -37,12 +40,13 @@ impl<T> Ring<T> {
     /// Without places: they are to be made before the first packet.
     pub(super) fn empty() -> Ring<T> {
         Ring {
-            present: [0; WORDS_MAX],
+            present: [0; WORDS_NEAR],
+            present_far: None,
             slots: Box::default(),
         }
     }
 
-    /// `capacity` is a power of two in 64..=256.
+    /// `capacity` is a power of two, at least 64.
     pub(super) fn new(capacity: u16) -> Ring<T> {
         let slots = (0..capacity).map(|_| Slot {
             packet: None,
@@ -52,15 +56,59 @@ impl<T> Ring<T> {
             marker: false,
             mark: Mark::Nothing,
         });
+        let is_far = usize::from(capacity) > 64 * WORDS_NEAR;
         Ring {
-            present: [0; WORDS_MAX],
+            present: [0; WORDS_NEAR],
+            present_far: is_far.then(|| Box::new([0; WORDS_FAR])),
             slots: slots.collect(),
         }
     }
 
+    /// A ring of more places with the same contents, which are at `first..=last`.
+    pub(super) fn grow(&mut self, capacity: u16, first: u64, last: u64) {
+        let mut bigger = Ring::new(capacity);
+        for index in first..=last {
+            if self.contains(index) {
+                bigger.set_present(index, true);
+            }
+            // What is not there may have a mark.
+            std::mem::swap(bigger.slot_mut(index), self.slot_mut(index));
+        }
+        *self = bigger;
+    }
+
+    #[inline]
+    fn word(&self, at: usize) -> u64 {
+        match self.present.get(at) {
+            Some(word) => *word,
+            None => self
+                .present_far
+                .as_ref()
+                .map_or(0, |far| far[at - WORDS_NEAR]),
+        }
+    }
+
+    #[inline]
+    fn set_present(&mut self, index: u64, is_present: bool) {
+        let place = self.place(index);
+        let word = match (self.present.get_mut(place / 64), &mut self.present_far) {
+            (Some(word), _) => word,
+            (None, Some(far)) => &mut far[place / 64 - WORDS_NEAR],
+            (None, None) => return,
+        };
+        let bit = 1 << (place % 64);
+        *word = if is_present {
+            *word | bit
+        } else {
+            *word & !bit
+        };
+    }
+
     /// How many packets are in it.
     pub(super) fn held(&self) -> u32 {
-        self.present.iter().map(|word| word.count_ones()).sum()
+        let far = self.present_far.iter().flat_map(|far| far.iter());
+        let words = self.present.iter().chain(far);
+        words.map(|word| word.count_ones()).sum()
     }
 
     /// How many places there are.
@@ -70,7 +118,7 @@ impl<T> Ring<T> {
 
     pub(super) fn contains(&self, index: u64) -> bool {
         let place = self.place(index);
-        self.present[place / 64] >> (place % 64) & 1 == 1
+        self.word(place / 64) >> (place % 64) & 1 == 1
     }
 
     /// The packet at `index`, if there is one.
@@ -96,8 +144,8 @@ impl<T> Ring<T> {
     /// The place of `index` is free.
     pub(super) fn insert(&mut self, index: u64, slot: Slot<T>) {
         debug_assert!(!self.contains(index), "the place is free");
+        self.set_present(index, true);
         let place = self.place(index);
-        self.present[place / 64] |= 1 << (place % 64);
         self.slots[place] = slot;
     }
 
@@ -105,7 +153,7 @@ impl<T> Ring<T> {
     pub(super) fn take(&mut self, index: u64) -> Option<T> {
         let place = self.place(index);
         let packet = self.slots.get_mut(place)?.packet.take()?;
-        self.present[place / 64] &= !(1 << (place % 64));
+        self.set_present(index, false);
         Some(packet)
     }
 
@@ -113,26 +161,27 @@ impl<T> Ring<T> {
     pub(super) fn next_present(&self, from: u64) -> Option<u64> {
         let place = self.place(from);
         let (first, bit) = (place / 64, place % 64);
-        let head = self.present[first] >> bit;
+        let head = self.word(first) >> bit;
         if head != 0 {
             return Some(from + u64::from(head.trailing_zeros()));
         }
         let words = self.slots.len() / 64;
         // The last round is the first word again; only its bits below `bit` can be set.
         (1..=words).find_map(|round| {
-            let word = self.present[(first + round) % words];
+            let word = self.word((first + round) % words);
             let distance = (round * 64 - bit) as u64 + u64::from(word.trailing_zeros());
             (word != 0).then_some(from + distance)
         })
     }
 
     fn place(&self, index: u64) -> usize {
-        index as usize & self.slots.len().wrapping_sub(1) & (64 * WORDS_MAX - 1)
+        index as usize & self.slots.len().saturating_sub(1)
     }
 }
 
-/// 256 places.
-const WORDS_MAX: usize = 4;
+/// 128 places: 2.5 s of the usual packets.
+const WORDS_NEAR: usize = 2;
+const WORDS_FAR: usize = CAPACITY_PACKETS_MAX as usize / 64 - WORDS_NEAR;
 
 #[cfg(test)]
 mod tests {
@@ -151,15 +200,33 @@ mod tests {
 
     #[test]
     fn the_next_packet_is_found_from_everywhere_to_everywhere() {
-        for size in [64, 128, 256] {
-            for from in 1000..1000 + u64::from(size) {
-                for distance in 0..u64::from(size) {
+        for (size, step) in [(64, 1), (128, 1), (256, 1), (1024, 31)] {
+            for from in (1000..1000 + u64::from(size)).step_by(step) {
+                for distance in (0..u64::from(size)).step_by(step) {
                     let mut ring = Ring::new(size);
                     assert_eq!(ring.next_present(from), None);
                     ring.insert(from + distance, slot(1));
                     assert_eq!(ring.next_present(from), Some(from + distance));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn a_ring_that_grows_keeps_what_it_has() {
+        let mut ring = Ring::new(64);
+        let indices = [1003, 1004, 1020, 1066];
+        for index in indices {
+            ring.insert(index, slot(index));
+        }
+        ring.slot_mut(1010).mark = Mark::Gap;
+        ring.grow(1024, 1003, 1066);
+        assert_eq!((ring.size(), ring.held()), (1024, 4));
+        assert_eq!(ring.slot(1010).mark, Mark::Gap);
+        ring.insert(2026, slot(2026));
+        for index in indices.into_iter().chain([2026]) {
+            assert_eq!(ring.next_present(1003), Some(index));
+            assert_eq!(ring.take(index), Some(index));
         }
     }
 

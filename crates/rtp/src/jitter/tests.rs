@@ -568,7 +568,7 @@ fn settings_out_of_range_are_refused() {
         ..good
     };
     assert_eq!(refused(config), Some(ConfigError::ClockRate(0)));
-    for capacity_packets in [0, 32, 100, 512] {
+    for capacity_packets in [0, 32, 100, 16_384] {
         let config = Config {
             capacity_packets,
             ..good
@@ -692,4 +692,37 @@ fn a_loss_for_want_of_places_or_at_the_end_is_not_held_back() {
         matches!(lost, Some(Output::Lost { packets: 1, .. })),
         "{lost:?}"
     );
+}
+
+/// A latency of ten seconds is kept, also by packets of 10 ms, and a latency that grows finds the places it needs.
+#[test]
+fn a_long_latency_is_kept_in_full() {
+    const LATENCY_MS: u64 = 10_000;
+    let capacity_packets = capacity_for(LATENCY_MS * MS, 10 * MS);
+    let config = |latency_ms: u64, capacity_packets| Config {
+        capacity_packets,
+        ..Config::new(8_000, latency_ms * MS)
+    };
+    let mut beds = [
+        Bed::new(config(LATENCY_MS, capacity_packets)),
+        Bed::new(config(40, CAPACITY_PACKETS_MIN)),
+    ];
+    let held = LATENCY_MS as u16 / 20;
+    for (bed, grows) in beds.iter_mut().zip([false, true]) {
+        let mut heard = bed.stream(0, 100);
+        if grows {
+            bed.buffer.grow(capacity_packets).unwrap();
+            bed.buffer.set_latency_ns(LATENCY_MS * MS).unwrap();
+        }
+        heard.extend(bed.stream(100, held + 100));
+        assert_eq!(bed.buffer.stats().dropped(), 0);
+        heard.extend(bed.stream(held + 200, 2 * held));
+        let expected = (0..heard.len()).map(|seq| match seq {
+            0 => "0!".to_owned(),
+            seq => seq.to_string(),
+        });
+        assert_eq!(heard, expected.collect::<Vec<_>>());
+        // Of the last ten seconds all are held.
+        assert_eq!(bed.buffer.held_packets(), u32::from(held));
+    }
 }

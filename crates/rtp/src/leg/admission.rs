@@ -4,7 +4,7 @@
 //! There is one current source, an address and an SSRC. The reports and the jitter buffer are told of it.
 //!
 //! ```text
-//!            packets in a row from one address with one SSRC
+//!            packets in a row, or nearly so, from one address with one SSRC
 //!  nobody ───────────────────────────────────────────────────→ current source
 //!                                                                │  ↑ the same, and the current source has missed
 //!                                                                ↓  │ its turn (see the table at `Admission::rule`)
@@ -311,11 +311,7 @@ impl Admission {
             return self.consider_unknown(from, header);
         }
         let packets = match self.candidate {
-            Some(candidate)
-                if candidate.ssrc == header.ssrc
-                    && (candidate.address == from || self.config.learn == Learn::Anyone)
-                    && header.seq == candidate.last.plus(1) =>
-            {
+            Some(candidate) if self.is_of(candidate, from, header) => {
                 candidate.packets.saturating_add(1)
             }
             _ => 1,
@@ -341,16 +337,24 @@ impl Admission {
 
     /// A payload type that was not agreed on begins nothing; among a candidate's packets it keeps its place.
     fn consider_unknown(&mut self, from: SocketAddr, header: &RtpHeader) -> Decision {
-        match &mut self.candidate {
-            Some(candidate)
-                if (candidate.address, candidate.ssrc) == (from, header.ssrc)
-                    && header.seq == candidate.last.plus(1) =>
-            {
-                candidate.last = header.seq;
+        match self.candidate {
+            Some(candidate) if self.is_of(candidate, from, header) => {
+                self.candidate = Some(Candidate {
+                    last: header.seq,
+                    ..candidate
+                });
                 Decision::Hold { is_first: false }
             }
             _ => Decision::Refuse(Refusal::PayloadType(header.payload_type)),
         }
+    }
+
+    /// Whether a packet goes on from a candidate's last one: it may overtake some, or be overtaken, from the beginning on.
+    fn is_of(&self, candidate: Candidate, from: SocketAddr, header: &RtpHeader) -> bool {
+        let distance = header.seq.distance_from(candidate.last);
+        candidate.ssrc == header.ssrc
+            && (candidate.address == from || self.config.learn == Learn::Anyone)
+            && (1..=NEAR_PACKETS).contains(&distance.abs())
     }
 
     /// What it takes this sender to become the current source; `None`: never.
@@ -475,6 +479,8 @@ const OTHER_HOST_SILENCE_NS: u64 = 3_000_000_000;
 /// A sender that goes on elsewhere has sent no more packets on the way there than this: a minute's (RFC 3550, A.1:
 /// MAX_DROPOUT).
 const CONTINUES_PACKETS_MAX: i32 = 3000;
+/// As far as packets overtake each other.
+const NEAR_PACKETS: i32 = 4;
 /// A candidate's packets are kept once the current source may have stopped: longer than jitter makes it seem so.
 const HOLD_SILENCE_NS: u64 = 100_000_000;
 /// RFC 3551, section 4.2: "The default packetization interval SHOULD have a duration of 20 ms".

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
-use super::{AdmissionConfig, PayloadMap};
+use super::{AdmissionConfig, PayloadMap, PayloadMapError};
 use crate::id::{NtpTime, SeqNum, Ssrc};
 use crate::{jitter, session};
 
@@ -68,4 +68,7 @@ pub enum LegError {
     /// The jitter buffer's.
     #[error(transparent)]
     Jitter(#[from] jitter::ConfigError),
+    /// The payload types.
+    #[error(transparent)]
+    Payloads(#[from] PayloadMapError),
 }

@@ -51,8 +51,8 @@ impl<K: Keep> Leg<K> {
         while self.poll_due(u64::MAX, true).is_some() {}
     }
 
-    /// Other settings of the jitter buffer from now on: latency, drops and tolerances; not the clock rate, the capacity or the
-    /// skew.
+    /// Other settings of the jitter buffer from now on: latency, drops, tolerances and a larger capacity; not the clock rate or
+    /// the skew.
     ///
     /// # Errors
     /// A setting is out of range.
@@ -61,6 +61,7 @@ impl<K: Keep> Leg<K> {
         self.jitter.set_release(config.release);
         let (dropout_ms, misorder_ms) = (config.max_dropout_ms, config.max_misorder_ms);
         self.jitter.set_tolerance_ms(dropout_ms, misorder_ms);
+        self.jitter.grow(config.capacity_packets)?;
         if config.latency_ns != self.jitter.config().latency_ns {
             self.jitter.set_latency_ns(config.latency_ns)?;
         }

@@ -70,6 +70,18 @@ impl Fields {
         self.header.seq
     }
 
+    /// Its timestamp.
+    #[must_use]
+    pub fn time(&self) -> RtpTime {
+        self.header.time
+    }
+
+    /// The marker bit.
+    #[must_use]
+    pub fn marker(&self) -> bool {
+        self.marker
+    }
+
     /// Its payload type.
     #[must_use]
     pub fn payload_type(&self) -> PayloadType {
@@ -150,8 +162,7 @@ impl Leg {
                     play_ns,
                     duration_ns,
                     next: next.map_or(&[], |held| {
-                        &self.store.get(held.packet)
-                            [usize::from(held.start)..usize::from(held.end)]
+                        &self.store.get(held.packet)[usize::from(held.start)..usize::from(held.end)]
                     }),
                 }
             }
@@ -261,7 +272,13 @@ impl<K: Keep> Leg<K> {
 
     /// Keeps a packet that may begin the next source, or go on elsewhere in the present one's numbers.
     #[cold]
-    fn hold(&mut self, is_first: bool, at_ns: u64, fields: Fields, arriving: K::Arriving<'_>) -> Verdict {
+    fn hold(
+        &mut self,
+        is_first: bool,
+        at_ns: u64,
+        fields: Fields,
+        arriving: K::Arriving<'_>,
+    ) -> Verdict {
         if is_first {
             self.drop_waiting();
         }
@@ -335,7 +352,13 @@ impl<K: Keep> Leg<K> {
     }
 
     #[inline]
-    fn take(&mut self, now_ns: u64, at_ns: u64, fields: Fields, arriving: K::Arriving<'_>) -> Verdict {
+    fn take(
+        &mut self,
+        now_ns: u64,
+        at_ns: u64,
+        fields: Fields,
+        arriving: K::Arriving<'_>,
+    ) -> Verdict {
         match self.store.keep(arriving) {
             Some(packet) => self.arrive(now_ns, at_ns, fields, packet),
             None => self.no_room += 1,

@@ -11,7 +11,7 @@ use threadbare_rtp::id::{PayloadType, Ssrc};
 use threadbare_rtp::packet::{Packet, is_rtcp};
 
 use super::branch::Branch;
-use crate::rtp::session::{seed, sender_address};
+use crate::rtp::identity::{seed, sender_address};
 
 /// The field that distinguishes streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, glib::Enum)]

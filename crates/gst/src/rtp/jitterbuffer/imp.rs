@@ -7,7 +7,7 @@ use gst::glib::subclass::Signal;
 use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use threadbare_rtp::jitter::{self, Adaptive, LATENCY_NS_MAX, Skew};
+use threadbare_rtp::jitter::{self, Adaptive, LATENCY_NS_MAX, Skew, capacity_for};
 
 use super::orderer::{Options, Orderer};
 use super::reader::{PacketReader, Shared};
@@ -110,6 +110,8 @@ impl Settings {
             }),
             max_dropout_ms: self.max_dropout_ms,
             max_misorder_ms: self.max_misorder_ms,
+            // Room for 5 s of the usual packets, or for a longer latency.
+            capacity_packets: capacity_for(latency_ns, 10_000_000).max(256),
             ..jitter::Config::new(8000, latency_ns)
         }
     }

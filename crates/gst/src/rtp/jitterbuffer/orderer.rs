@@ -5,14 +5,12 @@
 use std::collections::VecDeque;
 
 use threadbare_rtp::id::{PayloadType, SeqNum};
-use threadbare_rtp::jitter::{
-    self, Arrival, CAPACITY_PACKETS_MAX, JitterBuffer, Output, Release, Stats,
-};
+use threadbare_rtp::jitter::{self, Arrival, JitterBuffer, Output, Release, Stats};
+use threadbare_rtp::leg::Fields;
 use threadbare_rtp::payload::static_payload;
-use threadbare_rtp::session;
 
 use crate::kit::source::Produced;
-use crate::rtp::playout::{Fields, lost};
+use crate::rtp::playout::lost;
 
 /// A packet in the jitter buffer.
 struct Held {
@@ -56,16 +54,12 @@ pub(super) struct Orderer {
     caps: Option<gst::Caps>,
     segment_in: gst::FormattedSegment<gst::ClockTime>,
     segment_out: gst::FormattedSegment<gst::ClockTime>,
-    /// Pushed before anything else.
-    ready: VecDeque<Produced>,
     events: VecDeque<Waiting>,
     numbered: u64,
     arrival_ns: u64,
     starting: Option<Starting>,
     /// The next packet is discontinuous.
     resync: bool,
-    /// Counted by jitter buffers of other clock rates.
-    past: Stats,
     unknown: u64,
 }
 
@@ -84,7 +78,6 @@ impl Orderer {
         Ok(Orderer {
             jitter: JitterBuffer::new(jitter::Config {
                 release: Release::AtDeadline,
-                capacity_packets: CAPACITY_PACKETS_MAX,
                 ..config
             })?,
             options,
@@ -93,13 +86,11 @@ impl Orderer {
             caps: None,
             segment_in: gst::FormattedSegment::new(),
             segment_out: gst::FormattedSegment::new(),
-            ready: VecDeque::new(),
             events: VecDeque::new(),
             numbered: 0,
             arrival_ns: 0,
             starting: Some(Starting::default()),
             resync: false,
-            past: Stats::default(),
             unknown: 0,
         })
     }
@@ -110,6 +101,7 @@ impl Orderer {
         self.jitter.set_drop_on_latency(config.drop_on_latency);
         self.jitter
             .set_tolerance_ms(config.max_dropout_ms, config.max_misorder_ms);
+        let _ = self.jitter.grow(config.capacity_packets);
         if config.latency_ns != self.jitter.config().latency_ns {
             // Checked by the property's range.
             let _ = self.jitter.set_latency_ns(config.latency_ns);
@@ -161,23 +153,10 @@ impl Orderer {
 
     fn use_rate(&mut self, payload_type: PayloadType, rate_hz: u32) {
         self.payload_type = Some(payload_type);
-        let config = self.jitter.config();
-        if config.clock_rate_hz == rate_hz {
-            return;
+        if self.jitter.config().clock_rate_hz != rate_hz {
+            // What is held comes out in its time. Checked with the caps.
+            let _ = self.jitter.announce_clock_rate(rate_hz);
         }
-        let Ok(jitter) = JitterBuffer::new(jitter::Config {
-            clock_rate_hz: rate_hz,
-            ..config
-        }) else {
-            return;
-        };
-        // Held packets were sent at the previous rate.
-        self.jitter.release_all();
-        while let Some(produced) = self.poll_jitter(u64::MAX, true) {
-            self.ready.push_back(produced);
-        }
-        add(&mut self.past, &self.jitter.stats());
-        self.jitter = jitter;
     }
 
     /// The application's caps for payload types have changed.
@@ -195,9 +174,7 @@ impl Orderer {
             .map(gst::ClockTime::nseconds);
         let arrival_ns = stamped.or(now_ns).unwrap_or(self.arrival_ns);
         self.arrival_ns = arrival_ns;
-        let session::RtpHeader {
-            ssrc, seq, time, ..
-        } = fields.arrival;
+        let (ssrc, seq, time) = (fields.ssrc(), fields.seq(), fields.time());
         if self.starting.is_some() {
             self.begin(seq);
         }
@@ -210,7 +187,7 @@ impl Orderer {
                 ssrc,
                 seq,
                 time,
-                marker: fields.marker,
+                marker: fields.marker(),
                 arrival_ns: Some(arrival_ns),
                 packet: Held { buffer, number },
             },
@@ -266,9 +243,6 @@ impl Orderer {
     /// declared lost.
     #[inline]
     pub(super) fn poll(&mut self, now_ns: Option<u64>, losses: bool) -> Option<Produced> {
-        if let Some(produced) = self.ready.pop_front() {
-            return Some(produced);
-        }
         if let Some(event) = self.due_event() {
             return Some(event);
         }
@@ -378,7 +352,6 @@ impl Orderer {
 
     /// Drops everything held, and returns the sticky events that are still valid.
     pub(super) fn flush(&mut self) -> Vec<gst::Event> {
-        self.ready.clear();
         self.jitter.flush();
         while self.jitter.poll_output(u64::MAX).is_some() {}
         self.jitter.set_release(Release::AtDeadline);
@@ -395,9 +368,7 @@ impl Orderer {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let mut stats = self.past;
-        add(&mut stats, &self.jitter.stats());
-        stats
+        self.jitter.stats()
     }
 
     pub(super) fn unknown(&self) -> u64 {
@@ -424,22 +395,4 @@ fn rate_of(caps: &gst::Caps, payload_type: PayloadType) -> Option<u32> {
     (1..=jitter::CLOCK_RATE_HZ_MAX)
         .contains(&rate_hz)
         .then_some(rate_hz)
-}
-
-/// Counts add up; the present state is the last one's.
-fn add(sum: &mut Stats, stats: &Stats) {
-    *sum = Stats {
-        received: sum.received + stats.received,
-        delivered: sum.delivered + stats.delivered,
-        lost: sum.lost + stats.lost,
-        late: sum.late + stats.late,
-        duplicates: sum.duplicates + stats.duplicates,
-        dropped_latency: sum.dropped_latency + stats.dropped_latency,
-        dropped_full: sum.dropped_full + stats.dropped_full,
-        dropped_flushed: sum.dropped_flushed + stats.dropped_flushed,
-        dropped_unconfirmed: sum.dropped_unconfirmed + stats.dropped_unconfirmed,
-        dropped_old_source: sum.dropped_old_source + stats.dropped_old_source,
-        resyncs: sum.resyncs + stats.resyncs,
-        ..*stats
-    };
 }

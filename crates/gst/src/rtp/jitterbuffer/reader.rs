@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use gst::glib;
 use gst::prelude::*;
-use threadbare_rtp::packet::{Packet, is_rtcp};
+use threadbare_rtp::leg::Fields;
 use threadbare_runtime::{Cx, Precision, Ready};
 
 use super::orderer::{Orderer, Rate};
@@ -16,7 +16,6 @@ use crate::kit::lock;
 use crate::kit::queue::{Item, Queue, fail_or_report};
 use crate::kit::source::{Produced, Producer};
 use crate::kit::time::{ProducerTimer, RunningTime};
-use crate::rtp::playout::Fields;
 
 /// State shared by both sides.
 pub(super) struct Shared {
@@ -75,15 +74,13 @@ impl PacketReader {
     }
 
     fn take(&self, now_ns: Option<u64>, buffer: gst::Buffer) {
-        let fields = buffer.map_readable().ok().and_then(|map| {
-            let packet = Packet::parse(&map).ok().filter(|_| !is_rtcp(&map))?;
-            Some(Fields::from(&packet))
-        });
+        let map = buffer.map_readable().ok();
+        let fields = map.and_then(|map| Fields::of(&map));
         let Some(fields) = fields else {
             self.shared.malformed.fetch_add(1, Ordering::Relaxed);
             return;
         };
-        let payload_type = fields.arrival.payload_type;
+        let payload_type = fields.payload_type();
         let rate = lock(&self.shared.orderer).rate(payload_type);
         if rate == Rate::Ask {
             let caps = self.ask(payload_type.0);

@@ -7,13 +7,12 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use super::member::{Member, Role};
+use super::member::{Member, Role, Terms};
 use super::reporter::Reporter;
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
 use crate::kit::stats::StatsProperty;
 use crate::kit::time::RunningTime;
-use crate::rtp::session::Terms;
 
 #[derive(Debug, Clone, Default)]
 struct Settings {
@@ -101,11 +100,10 @@ impl RtcpManager {
         if sessions.members.len() >= SESSIONS_MAX {
             return None;
         }
-        let (member, roles) = sessions.members.entry(id).or_insert_with(|| {
-            let member = Member::new(id);
-            member.session.rejoin(&terms);
-            (member, Vec::new())
-        });
+        let (member, roles) = sessions
+            .members
+            .entry(id)
+            .or_insert_with(|| (Member::new(id, &terms), Vec::new()));
         roles.push(role);
         Some(member.clone())
     }
@@ -119,14 +117,14 @@ impl RtcpManager {
     }
 
     /// Places a session on a context's thread, if it has a pad for reports.
-    fn add(&self, member: &Member) -> Result<(), gst::ErrorMessage> {
+    fn add(&self, member: &Arc<Member>) -> Result<(), gst::ErrorMessage> {
         let Some(pad) = self.report_pad(member) else {
             return Ok(());
         };
         let obj = self.obj();
         let element: &gst::Element = obj.upcast_ref();
         let place = lock(&self.context).clone().place(element)?;
-        let reporter = Reporter::new(member.session.clone(), pad.clone());
+        let reporter = Reporter::new(member, pad.clone());
         member.driver.add(element, &pad, place, reporter)
     }
 
@@ -135,7 +133,7 @@ impl RtcpManager {
         let terms = self.settings().terms();
         self.sessions().phase = Phase::Paused;
         for member in self.members() {
-            member.session.rejoin(&terms);
+            member.join_again(&terms);
             self.add(&member)?;
         }
         Ok(())

@@ -1,19 +1,24 @@
 //! One session's pads and their data.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard};
 
+use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
+use threadbare_rtp::id::Ssrc;
 use threadbare_rtp::packet::{Packet, is_rtcp};
-use threadbare_rtp::session::{ClockRates, RtpHeader};
+use threadbare_rtp::session::{
+    ClockRates, Config, Event, MinimumInterval, RtpHeader, RtpVerdict, Session,
+};
 use threadbare_runtime::clock_now_ns;
 
 use super::RtcpManager;
 use super::reporter::Reporter;
 use crate::kit::source::Driver;
 use crate::kit::{lock, pad_function};
-use crate::rtp::session::{Admission, Listener, RtpSession, sender_address};
+use crate::rtp::identity::{cname, ntp_at_zero, seed, sender_address};
+use crate::rtp::session::stats;
 use crate::rtp::upstream;
 
 /// The pads a session may have; the names are the stock ones.
@@ -53,41 +58,78 @@ impl Role {
     }
 }
 
-/// A session. Its pads refer to it; it refers only to its report pad.
+/// Settings for joining a session.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Terms {
+    /// `None`: this process's.
+    pub(super) cname: Option<String>,
+    /// Bandwidth of the media, bits/s; `None`: that of a call.
+    pub(super) bandwidth_bps: Option<u64>,
+    /// Reports more often where the bandwidth allows it (RFC 3550, section 6.2).
+    pub(super) reduced_minimum: bool,
+}
+
+impl Terms {
+    fn join(&self) -> Session {
+        let own = cname();
+        let cname = self.cname.as_deref().unwrap_or(&own);
+        let mut config = Config::call(Ssrc(glib::random_int()), cname, CLOCK_RATE_HZ, seed());
+        config.ntp_at_zero = ntp_at_zero();
+        if let Some(bandwidth_bps) = self.bandwidth_bps {
+            config.session_bandwidth_bps = bandwidth_bps;
+        }
+        if self.reduced_minimum {
+            config.minimum_interval = MinimumInterval::Reduced;
+        }
+        Session::new(clock_now_ns(), config)
+    }
+}
+
+/// A session of any number of sources, as a conference has: it judges them itself. Its pads refer to it; it refers only to its report pad.
 pub(super) struct Member {
     pub(super) id: u32,
-    pub(super) session: Arc<RtpSession>,
+    session: Mutex<Session>,
     pub(super) driver: Driver<Reporter>,
     sends: AtomicBool,
     /// Packets that are not RTP, and packets that the session refused.
     malformed: AtomicU64,
     refused: AtomicU64,
     /// Sender address for outgoing packets.
-    sender: Mutex<gst::glib::WeakRef<gst::Pad>>,
-    listener: OnceLock<Listener>,
+    sender: Mutex<glib::WeakRef<gst::Pad>>,
 }
 
 impl Member {
-    pub(super) fn new(id: u32) -> Arc<Member> {
-        let member = Arc::new(Member {
+    pub(super) fn new(id: u32, terms: &Terms) -> Arc<Member> {
+        Arc::new(Member {
             id,
-            session: RtpSession::alone(),
+            session: Mutex::new(terms.join()),
             driver: Driver::default(),
             sends: AtomicBool::new(false),
             malformed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             sender: Mutex::default(),
-            listener: OnceLock::new(),
-        });
-        let weak = Arc::downgrade(&member);
-        let listener = member.session.listen(move |event| {
-            let pad = weak.upgrade().and_then(|m| lock(&m.sender).upgrade());
-            if let Some(pad) = pad {
-                upstream::tell(&pad, event);
+        })
+    }
+
+    /// Computation only, never across a push.
+    pub(super) fn session(&self) -> MutexGuard<'_, Session> {
+        lock(&self.session)
+    }
+
+    /// Joins anew, with counters and sources reset.
+    pub(super) fn join_again(&self, terms: &Terms) {
+        *self.session() = terms.join();
+    }
+
+    /// Tells the elements that make the packets what the peers ask for. Not with `session` locked.
+    pub(super) fn tell_events(&self) {
+        loop {
+            let event: Option<Event> = self.session().poll_event();
+            let Some(event) = event else { return };
+            if let Some(pad) = lock(&self.sender).upgrade() {
+                upstream::tell(&pad, &event);
             }
-        });
-        let _ = member.listener.set(listener);
-        member
+        }
     }
 
     /// A pad of this session, and its output pad. `E` implements `element`.
@@ -190,13 +232,17 @@ impl Member {
             self.malformed.fetch_add(1, Ordering::Relaxed);
             return false;
         };
-        let admission = self.session.handle_rtp(clock_now_ns(), from, header);
-        if admission == Admission::Refused {
+        let verdict = self.session().handle_rtp(clock_now_ns(), from, header);
+        let is_refused = matches!(
+            verdict,
+            RtpVerdict::Conflict | RtpVerdict::Collision | RtpVerdict::Loop
+        );
+        if is_refused {
             self.refused.fetch_add(1, Ordering::Relaxed);
             // It may have been a collision, which needs an answer.
             self.wake();
         }
-        admission == Admission::Admitted
+        !is_refused
     }
 
     fn count_sent(&self, buffer: &gst::Buffer) -> bool {
@@ -211,15 +257,16 @@ impl Member {
             self.malformed.fetch_add(1, Ordering::Relaxed);
             return false;
         };
-        self.session
-            .count_sent(clock_now_ns(), ssrc, time, payload_bytes);
+        self.session()
+            .note_sent(clock_now_ns(), ssrc, time, payload_bytes);
         true
     }
 
     fn take_rtcp(&self, buffer: &gst::Buffer) {
         let from = sender_address(buffer).unwrap_or(NOBODY);
         if let Ok(map) = buffer.map_readable() {
-            self.session.handle_rtcp(clock_now_ns(), from, &map);
+            // A malformed one is counted there.
+            let _ = self.session().handle_rtcp(clock_now_ns(), from, &map);
         }
         self.wake();
     }
@@ -239,7 +286,7 @@ impl Member {
                     .and_then(|s| s.get("clock-rate").ok());
                 if let Some(rate_hz) = rate.and_then(|rate: i32| u32::try_from(rate).ok()) {
                     let rates = ClockRates::new(rate_hz.max(1), &[]);
-                    self.session.rtcp().session.set_clock_rates(rates);
+                    self.session().set_clock_rates(rates);
                 }
             }
             // A sender is present while it sends; a receiver, while there is something to receive.
@@ -247,7 +294,7 @@ impl Member {
                 if role == Role::SendRtp || !self.sends.load(Ordering::Relaxed) =>
             {
                 let now_ns = clock_now_ns();
-                self.session.rtcp().session.send_bye(now_ns, "");
+                self.session().send_bye(now_ns, "");
                 self.wake();
             }
             _ => {}
@@ -264,13 +311,17 @@ impl Member {
     }
 
     pub(super) fn structure(&self) -> gst::Structure {
-        let mut structure = self.session.structure();
-        structure.set("malformed", self.malformed.load(Ordering::Relaxed));
-        structure.set("refused", self.refused.load(Ordering::Relaxed));
-        structure
+        let refused = self.refused.load(Ordering::Relaxed);
+        let session = self.session();
+        stats::structure(&session.stats(), session.sources(), refused)
+            .field("malformed", self.malformed.load(Ordering::Relaxed))
+            .field("refused", refused)
+            .build()
     }
 }
 
+/// Of telephone audio, until caps say otherwise.
+const CLOCK_RATE_HZ: u32 = 8000;
 /// Sender address for packets without one.
 const NOBODY: std::net::SocketAddr =
     std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

@@ -1,24 +1,27 @@
 //! Sends a session's RTCP from a context's thread: a timer shared by the thread's sessions, and a pad.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use gst::prelude::*;
 use threadbare_runtime::{Cx, Precision, Ready, clock_now_ns};
 
+use super::member::Member;
 use crate::kit::pending::{Pending, scope};
 use crate::kit::source::{Produced, Producer};
-use crate::rtp::session::{PACKET_BYTES_MAX, RtpSession, seed};
+use crate::rtp::identity::seed;
+use crate::rtp::session::PACKET_BYTES_MAX;
 
 pub(super) struct Reporter {
-    session: Arc<RtpSession>,
+    /// It has us.
+    member: Weak<Member>,
     pad: gst::Pad,
     has_ended: bool,
 }
 
 impl Reporter {
-    pub(super) fn new(session: Arc<RtpSession>, pad: gst::Pad) -> Self {
+    pub(super) fn new(member: &Arc<Member>, pad: gst::Pad) -> Self {
         Reporter {
-            session,
+            member: Arc::downgrade(member),
             pad,
             has_ended: false,
         }
@@ -26,14 +29,17 @@ impl Reporter {
 
     fn next(&self, now_ns: u64) -> Option<gst::Buffer> {
         let mut bytes = [0; PACKET_BYTES_MAX];
-        let len = self.session.poll_rtcp(now_ns, &mut bytes)?;
+        let member = self.member.upgrade()?;
+        let len = member.session().poll_transmit(now_ns, &mut bytes)?;
         Some(gst::Buffer::from_slice(bytes[..len].to_vec()))
     }
 
     /// Says BYE now: the pads are about to close.
     pub(super) fn leave(&mut self) {
         let now_ns = clock_now_ns();
-        self.session.rtcp().session.send_bye(now_ns, "");
+        if let Some(member) = self.member.upgrade() {
+            member.session().send_bye(now_ns, "");
+        }
         // Futures from downstream are dropped without a wait.
         let mut left = Pending::default();
         while let Some(buffer) = self.next(now_ns) {
@@ -64,13 +70,16 @@ impl Producer for Reporter {
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         // Sessions are polled with the slice's time; the timer may fire half a slice early.
         let next = self.next(cx.now_ns());
-        self.session.tell_events();
+        let Some(member) = self.member.upgrade() else {
+            return Produced::Idle;
+        };
+        member.tell_events();
         if let Some(buffer) = next {
             return Produced::Buffer(buffer);
         }
         let (due_ns, has_left) = {
-            let rtcp = self.session.rtcp();
-            (rtcp.session.next_timeout(), rtcp.session.has_left())
+            let session = member.session();
+            (session.next_timeout(), session.has_left())
         };
         match due_ns {
             Some(due_ns) => cx.set_timer(due_ns, Precision::About),

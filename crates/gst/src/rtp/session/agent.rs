@@ -5,17 +5,24 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use threadbare_runtime::{
-    Agent, AgentHandle, Cx, Interest, Precision, RawAddr, Ready, clock_now_ns, recv_from, send_to,
+    Agent, AgentHandle, Cx, Interest, Precision, RawAddr, Ready, clock_now_ns, recv_timestamped,
+    send_to,
 };
 
-use super::{RtpSession, Sockets, address_of};
+use threadbare_rtp::packet::is_rtcp;
+
+use super::sockets::Readers;
+use super::{RtpSession, Sockets};
 use crate::kit::context::Place;
 use crate::kit::socket::Udp;
+use crate::kit::time::SliceClock;
+use crate::rtp::identity::address_of;
 
 /// Receives and sends a session's RTCP.
 pub(super) struct RtcpAgent {
     session: Arc<RtpSession>,
     sockets: Option<Arc<Sockets>>,
+    clock: Arc<SliceClock>,
     label: String,
 }
 
@@ -28,6 +35,7 @@ impl RtcpAgent {
         let agent = RtcpAgent {
             sockets: session.sockets(),
             session,
+            clock: SliceClock::of(&place.shard),
             label: format!("{} (RTCP)", crate::kit::path_of(element)),
         };
         let handle = place
@@ -48,11 +56,7 @@ impl RtcpAgent {
     /// Sends BYE at once: the sockets are about to close, and the session is small.
     pub(super) fn leave(&mut self, cx: &mut Cx<'_>) {
         let now_ns = clock_now_ns();
-        {
-            let mut rtcp = self.session.rtcp();
-            self.session.report_sent(&mut rtcp);
-            rtcp.session.send_bye(now_ns, "");
-        }
+        self.session.party().leg.leave(now_ns, "");
         self.transmit(now_ns);
         if let Some(udp) = self.rtcp_socket() {
             cx.deregister(udp.fd());
@@ -60,14 +64,15 @@ impl RtcpAgent {
         cx.clear_timer();
     }
 
-    /// The socket that this agent alone reads. With rtcp-mux the RTP's receiver passes on the RTCP, and so does the
-    /// reader of a shared port.
+    /// The socket that this agent alone reads. With rtcp-mux the RTP's receiver passes on the RTCP, if there is one, and so does
+    /// the reader of a shared port.
     fn rtcp_socket(&self) -> Option<&Udp> {
-        self.sockets
-            .as_ref()
-            .filter(|sockets| !sockets.is_shared)?
-            .rtcp
-            .as_ref()
+        let sockets = self.sockets.as_ref()?;
+        match sockets.readers {
+            Readers::Port => None,
+            Readers::Source => sockets.rtcp.as_ref(),
+            Readers::Agent => Some(sockets.rtcp.as_ref().unwrap_or(&sockets.rtp)),
+        }
     }
 
     fn receive(&mut self, cx: &Cx<'_>) {
@@ -77,11 +82,16 @@ impl RtcpAgent {
         let mut bytes = [0; PACKET_BYTES_MAX];
         for _ in 0..BUDGET {
             let mut from = RawAddr::empty();
-            match recv_from(udp.fd(), &mut bytes, &mut from) {
+            match recv_timestamped(udp.fd(), &mut bytes, Some(&mut from)) {
                 Ok(received) => {
                     let packet = &bytes[..received.len];
-                    self.session
-                        .handle_rtcp(cx.now_ns(), address_of(&from), packet);
+                    // The delays that reports tell of count from here (RFC 3550, section 6.4.1), not from the slice's edge.
+                    let at_ns = received
+                        .timestamp_ns
+                        .map_or_else(|| cx.now_ns(), |at_ns| self.clock.monotonic_ns(cx, at_ns));
+                    if is_rtcp(packet) {
+                        self.session.handle_rtcp(at_ns, address_of(&from), packet);
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => {
                     return cx.expect_no_more();
@@ -94,20 +104,19 @@ impl RtcpAgent {
 
     /// Sends the packets that are due.
     fn transmit(&mut self, now_ns: u64) {
-        if !self.session.rtcp().may_report() {
+        if !self.session.party().may_report() {
             return;
         }
         let mut bytes = [0; PACKET_BYTES_MAX];
         for _ in 0..BUDGET {
-            let (len, to) = {
-                let mut rtcp = self.session.rtcp();
-                self.session.report_sent(&mut rtcp);
-                match rtcp.session.poll_transmit(now_ns, &mut bytes) {
-                    Some(len) => (len, rtcp.rtcp_address()),
+            let (len, to, also_to) = {
+                let leg = &mut self.session.party().leg;
+                match leg.poll_rtcp(now_ns, &mut bytes) {
+                    Some((len, to)) => (len, to, leg.rtcp_to_source()),
                     None => break,
                 }
             };
-            if let Some(to) = to {
+            for to in std::iter::once(to).chain(also_to) {
                 self.send(&bytes[..len], to);
             }
         }
@@ -130,12 +139,12 @@ impl RtcpAgent {
 
     fn arm(&self, cx: &mut Cx<'_>) {
         let due_ns = {
-            let rtcp = self.session.rtcp();
-            let due_ns = rtcp.session.next_timeout();
+            let party = self.session.party();
+            let due_ns = party.leg.next_report();
             let now_ns = cx.now_ns();
             // What is held stays due.
             match due_ns {
-                Some(due_ns) if rtcp.ssrc_is_open && due_ns <= now_ns => Some(now_ns + HELD_NS),
+                Some(due_ns) if party.ssrc_is_open && due_ns <= now_ns => Some(now_ns + HELD_NS),
                 due_ns => due_ns,
             }
         };

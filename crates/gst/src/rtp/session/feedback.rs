@@ -120,10 +120,7 @@ impl RtpSession {
         };
         let rules = agreed.profile.unwrap_or_default().rules();
         let reduced_size = agreed.reduced_size.unwrap_or_default();
-        let mut rtcp = self.rtcp();
-        rtcp.session
-            .set_profile(clock_now_ns(), rules, reduced_size);
-        drop(rtcp);
+        self.party().set_profile(rules, reduced_size);
         self.wake_agent();
     }
 
@@ -134,48 +131,20 @@ impl RtpSession {
 
     /// The last known round trip.
     pub(crate) fn round_trip_ns(&self) -> Option<u64> {
-        self.rtcp().session.stats().rtt_ns
+        self.party().leg.stats().session.rtt_ns
     }
 
-    /// Requests from a source a new picture, or a full one regardless of the last picture's fate. Without a source, or
-    /// with an unknown one, asks the current source. False: no source, or not possible now.
+    /// See [`Leg::request_picture`](threadbare_rtp::leg::Leg::request_picture). A viewer behind us names the source by our SSRC.
     pub(crate) fn request_picture(&self, media: Option<Ssrc>, full: bool) -> bool {
-        if !self.has_feedback() {
-            return false;
-        }
-        let mut rtcp = self.rtcp();
-        if rtcp.silent {
-            return false;
-        }
-        // A viewer behind us names the source by our SSRC.
-        let known = media.filter(|media| rtcp.knows(*media));
-        let Some(media) = known.or(rtcp.session.current_ssrc()) else {
-            return false;
-        };
         let now_ns = clock_now_ns();
-        let is_asked = if full {
-            rtcp.session.request_fir(now_ns, media)
-        } else {
-            rtcp.session.request_pli(now_ns, media)
-        };
-        drop(rtcp);
+        let is_asked = self.has_feedback() && self.party().leg.request_picture(now_ns, media, full);
         self.wake_agent();
         is_asked
     }
 
     /// Requests packets from a source again. False: no source, or not possible now.
     pub(crate) fn request_packets(&self, now_ns: u64, media: Ssrc, lost: &[SeqNum]) -> bool {
-        if !self.has_feedback() {
-            return false;
-        }
-        let mut rtcp = self.rtcp();
-        if rtcp.silent || !rtcp.knows(media) {
-            return false;
-        }
-        let is_asked = rtcp
-            .session
-            .request_nack(now_ns, media, lost.iter().copied());
-        drop(rtcp);
+        let is_asked = self.has_feedback() && self.party().leg.request_packets(now_ns, media, lost);
         self.wake_agent();
         is_asked
     }

@@ -29,11 +29,21 @@ pub(crate) struct Sockets {
     pub(crate) rtp: Udp,
     /// `None`: RTCP comes with the RTP.
     pub(crate) rtcp: Option<Udp>,
-    /// Another agent reads them, for several sessions.
-    pub(crate) is_shared: bool,
+    pub(crate) readers: Readers,
     /// Of IPv6. If bound to all addresses, IPv4 is reached by mapped ones.
     is_ipv6: bool,
     memberships: Vec<(Udp, Membership)>,
+}
+
+/// Who reads a session's sockets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Readers {
+    /// A source the RTP, with rtcp-mux the RTCP in it; the session's agent the rest.
+    Source,
+    /// The session's agent everything: there is no source, and RTP is not for us.
+    Agent,
+    /// A shared port's agent, for several sessions.
+    Port,
 }
 
 impl Drop for Sockets {
@@ -45,8 +55,11 @@ impl Drop for Sockets {
 }
 
 impl Sockets {
-    /// Binds the configured addresses.
-    pub(crate) fn open(settings: &SocketSettings) -> Result<Sockets, SocketError> {
+    /// Binds the configured addresses, to be read by `readers`.
+    pub(crate) fn open(
+        settings: &SocketSettings,
+        readers: Readers,
+    ) -> Result<Sockets, SocketError> {
         let address = resolve(&settings.address, settings.port)?;
         let (rtp, rtcp) = match (settings.mux, settings.rtcp_port, settings.port) {
             (true, ..) => (bind(settings, address)?, None),
@@ -66,7 +79,9 @@ impl Sockets {
         };
         socket::set_buffer_size(rtp.socket(), libc::SO_RCVBUF, settings.buffer_bytes);
         // Each packet's own arrival time, not its slice's: jitter is measured in fractions of a slice.
-        socket::set_timestamps(rtp.socket());
+        for udp in std::iter::once(&rtp).chain(&rtcp) {
+            socket::set_timestamps(udp.socket());
+        }
         let mut memberships = Vec::new();
         if address.ip().is_multicast() && settings.multicast.auto {
             let interface = settings.multicast.interface.as_deref();
@@ -79,7 +94,7 @@ impl Sockets {
         Ok(Sockets {
             rtp,
             rtcp,
-            is_shared: false,
+            readers,
             is_ipv6: address.is_ipv6(),
             memberships,
         })

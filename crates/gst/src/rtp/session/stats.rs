@@ -1,16 +1,15 @@
 //! A session's statistics as GStreamer structures.
 
 use gst::glib::value::ToSendValue;
-use threadbare_rtp::session::SourceStats;
+use threadbare_rtp::session::{SessionStats, SourceStats};
 
-use super::Rtcp;
-
-pub(super) fn structure(rtcp: &Rtcp) -> gst::Structure {
-    let stats = rtcp.session.stats();
-    let sources = rtcp
-        .session
-        .sources()
-        .map(|source| self::source(&source).to_send_value());
+/// Counters of a session and its sources. `strangers`: packets that were refused.
+pub(crate) fn structure<'a>(
+    stats: &SessionStats,
+    sources: impl Iterator<Item = SourceStats<'a>>,
+    strangers: u64,
+) -> gst::structure::Builder {
+    let sources = sources.map(|source| self::source(&source).to_send_value());
     let structure = gst::Structure::builder("application/x-ts-rtp-session-stats")
         .field("ssrc", stats.ssrc.0)
         .field("packets-sent", stats.packets_sent)
@@ -20,7 +19,7 @@ pub(super) fn structure(rtcp: &Rtcp) -> gst::Structure {
         .field("rtcp-errors", stats.rtcp_errors.total())
         .field("members", stats.members)
         .field("senders", stats.senders)
-        .field("strangers", rtcp.strangers)
+        .field("strangers", strangers)
         .field("conflicts", stats.conflicts)
         .field("collisions", stats.collisions)
         .field("looped", stats.looped)
@@ -32,17 +31,9 @@ pub(super) fn structure(rtcp: &Rtcp) -> gst::Structure {
         .field("recv-fir-count", stats.feedback_received.firs)
         .field("feedback-dropped", stats.feedback_dropped)
         .field("sources", gst::Array::from_values(sources));
-    let structure = match stats.rtt_ns {
+    match stats.rtt_ns {
         Some(rtt_ns) => structure.field("round-trip-time", rtt_ns),
         None => structure,
-    };
-    let structure = match rtcp.rtp_address() {
-        Some(address) => structure.field("rtp-to", address.to_string()),
-        None => structure,
-    };
-    match rtcp.rtcp_address() {
-        Some(address) => structure.field("rtcp-to", address.to_string()).build(),
-        None => structure.build(),
     }
 }
 

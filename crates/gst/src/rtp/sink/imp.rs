@@ -8,6 +8,7 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 use threadbare_rtp::id::Ssrc;
+use threadbare_rtp::leg::Destination;
 use threadbare_rtp::session::Event;
 
 use super::sender::Sender;
@@ -18,7 +19,10 @@ use crate::kit::resolve::{resolve, resolve_later};
 use crate::kit::sink::{self, LiveSyncProperties, Sink, SinkElement};
 use crate::kit::socket::{self, MulticastSettings, SocketError, format_host_port, split_host_port};
 use crate::kit::stats::StatsProperty;
-use crate::rtp::session::{FeedbackSettings, Listener, RtpSession, SocketSettings, Sockets};
+use crate::rtp::playout::clock_rate_of;
+use crate::rtp::session::{
+    FeedbackSettings, Listener, Readers, RtpSession, SocketSettings, Sockets,
+};
 use crate::rtp::upstream;
 
 #[derive(Debug, Clone)]
@@ -58,15 +62,21 @@ impl Settings {
         u16::try_from(self.port).unwrap_or(0)
     }
 
-    /// Where RTCP goes, if RTP goes to `rtp`.
-    fn rtcp_destination(&self, rtp: SocketAddr) -> Option<SocketAddr> {
-        let port = match u16::try_from(self.rtcp_port) {
+    /// Where to send, if RTP goes to `rtp`.
+    fn destination(&self, rtp: SocketAddr) -> Destination {
+        let rtcp = match u16::try_from(self.rtcp_port) {
             _ if self.rtcp_mux => Some(rtp.port()),
-            Ok(0) => None,
             Ok(port) => Some(port),
             Err(_) => rtp.port().checked_add(1),
         };
-        port.map(|port| SocketAddr::new(rtp.ip(), port))
+        Destination::Fixed {
+            rtp,
+            rtcp: rtcp.map(|port| SocketAddr::new(rtp.ip(), port)),
+        }
+    }
+
+    fn sends_rtcp(&self) -> bool {
+        self.rtcp_mux || self.rtcp_port != 0
     }
 
     fn has_destination_of(&self, other: &Settings) -> bool {
@@ -174,7 +184,7 @@ impl RtpSink {
         let session = lock(&self.opened).as_ref().map(|o| o.session.clone());
         let Some(session) = session else { return };
         if settings.host.is_empty() {
-            return session.set_destination(None, None);
+            return session.set_destination(Destination::Peer, true);
         }
         let obj = self.obj().downgrade();
         let host = settings.host.clone();
@@ -185,7 +195,9 @@ impl RtpSink {
                 return;
             }
             match answer {
-                Ok(rtp) => session.set_destination(Some(rtp), settings.rtcp_destination(rtp)),
+                Ok(rtp) => {
+                    session.set_destination(settings.destination(rtp), settings.sends_rtcp());
+                }
                 Err(error) => {
                     gst::element_imp_warning!(imp, gst::ResourceError::Settings, ["{error}"]);
                 }
@@ -197,11 +209,11 @@ impl RtpSink {
     fn set_destination(&self, session: &RtpSession) -> Result<(), SocketError> {
         let settings = self.settings().clone();
         if settings.host.is_empty() {
-            session.set_destination(None, None);
+            session.set_destination(Destination::Peer, true);
             return Ok(());
         }
         let rtp = resolve(&settings.host, settings.rtp_port())?;
-        session.set_destination(Some(rtp), settings.rtcp_destination(rtp));
+        session.set_destination(settings.destination(rtp), settings.sends_rtcp());
         Ok(())
     }
 
@@ -302,18 +314,9 @@ impl SinkElement for RtpSink {
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         lock(&self.context).check()?;
         let settings = self.settings().clone();
-        let session = RtpSession::join(&settings.session);
+        let session = RtpSession::join(&settings.session)?;
         if let Some(cname) = &settings.cname {
-            session.rtcp().session.set_cname(cname);
-        }
-        let ssrc = settings.ssrc.map_or(NO_SSRC, u64::from);
-        self.ssrc.store(ssrc, Ordering::Relaxed);
-        self.replaced.store(NO_SSRC, Ordering::Relaxed);
-        self.is_settled
-            .store(settings.ssrc.is_some(), Ordering::Relaxed);
-        match settings.ssrc {
-            Some(ssrc) => session.set_ssrc(Ssrc(ssrc)),
-            None => session.await_ssrc(),
+            session.set_cname(cname);
         }
         self.set_destination(&session)?;
         let (sink_pad, ssrc) = (self.sink_pad.downgrade(), self.ssrc.clone());
@@ -346,6 +349,15 @@ impl SinkElement for RtpSink {
             .as_mut()
             .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no session"]))?;
         let session = opened.session.clone();
+        let ssrc = settings.ssrc.map_or(NO_SSRC, u64::from);
+        self.ssrc.store(ssrc, Ordering::Relaxed);
+        self.replaced.store(NO_SSRC, Ordering::Relaxed);
+        self.is_settled
+            .store(settings.ssrc.is_some(), Ordering::Relaxed);
+        match settings.ssrc {
+            Some(ssrc) => session.set_ssrc(Ssrc(ssrc)),
+            None => session.await_ssrc(),
+        }
         let sockets = match session.sockets() {
             Some(sockets) => sockets,
             None if settings.host.is_empty() => {
@@ -358,7 +370,7 @@ impl SinkElement for RtpSink {
                 ));
             }
             None => {
-                let sockets = Arc::new(Sockets::open(&SocketSettings {
+                let asked = SocketSettings {
                     address: own_address(&settings)?,
                     port: u16::try_from(settings.bind_port).unwrap_or(0),
                     rtcp_port: None,
@@ -366,7 +378,8 @@ impl SinkElement for RtpSink {
                     reuse: false,
                     buffer_bytes: 0,
                     multicast: MulticastSettings::default(),
-                })?);
+                };
+                let sockets = Arc::new(Sockets::open(&asked, Readers::Agent)?);
                 session.set_sockets(sockets.clone());
                 opened.sockets = Some(sockets.clone());
                 sockets
@@ -439,6 +452,13 @@ impl SinkElement for RtpSink {
     }
 
     fn notice_event(&self, event: &gst::Event) {
+        if let gst::EventView::Caps(caps) = event.view()
+            && let Some(clock_rate_hz) = clock_rate_of(&caps.caps_owned())
+            && let Some(opened) = lock(&self.opened).as_ref()
+        {
+            // Reports tie timestamps to the wall clock.
+            opened.session.set_sent_clock_rate(clock_rate_hz);
+        }
         if let Some(place) = Place::of_branch(event) {
             self.start_by(Some(place));
         } else if event.type_() == gst::EventType::Segment {

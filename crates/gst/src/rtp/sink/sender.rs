@@ -86,7 +86,7 @@ impl Sender {
             Ok(sent) => {
                 self.packets += 1;
                 self.bytes += sent as u64;
-                session.count_sent(
+                session.note_sent(
                     clock_now_ns(),
                     header.ssrc,
                     header.time,

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use threadbare_rtp::session::ClockRates;
+use threadbare_rtp::leg::LegError;
 use threadbare_runtime::clock_now_ns;
 
-use super::receiver::{Counts, Receiver, Shared};
+use super::receiver::{Counts, Receiver};
 use super::settings::{
     ClockSkew, LATENCY_MS_DEFAULT, LATENCY_MS_MAX, MAX_DROPOUT_MS_DEFAULT, MAX_MISORDER_MS_DEFAULT,
     MTU_DEFAULT, MTU_MAX, PORT_DEFAULT, SSRC_ANY, Settings,
@@ -21,7 +21,7 @@ use crate::kit::source::{self, Driver, SourceElement};
 use crate::kit::stats::StatsProperty;
 use crate::rtp::playout::Playout;
 use crate::rtp::port::{SharedPort, Tenancy};
-use crate::rtp::session::{FeedbackSettings, RtpSession, Sockets};
+use crate::rtp::session::{FeedbackSettings, Readers, RtpSession, Sockets};
 use crate::rtp::upstream;
 
 #[derive(Properties)]
@@ -59,8 +59,16 @@ pub struct RtpSrc {
     opened: Mutex<Option<Opened>>,
     driver: Driver<Receiver>,
     /// While it is PAUSED or PLAYING.
-    shared: Mutex<Option<Arc<Shared>>>,
+    counts: Mutex<Option<Arc<Counts>>>,
     stats: Mutex<StatsProperty>,
+}
+
+/// Settings that take effect while it plays.
+fn use_settings(session: &RtpSession, settings: &Settings) -> Result<(), LegError> {
+    let payloads = settings.payloads()?;
+    let mut party = session.party();
+    party.set_payloads(payloads);
+    party.set_jitter(settings.jitter())
 }
 
 /// State from READY on.
@@ -76,8 +84,15 @@ impl RtpSrc {
         lock(&self.settings)
     }
 
-    fn shared(&self) -> Option<Arc<Shared>> {
-        lock(&self.shared).clone()
+    fn counts(&self) -> Option<Arc<Counts>> {
+        lock(&self.counts).clone()
+    }
+
+    /// The session, while it receives.
+    fn session(&self) -> Option<Arc<RtpSession>> {
+        let opened = lock(&self.opened);
+        let session = opened.as_ref().map(|opened| opened.session.clone());
+        session.filter(|_| lock(&self.counts).is_some())
     }
 
     fn used_port(&self) -> i32 {
@@ -93,12 +108,15 @@ impl RtpSrc {
             change(&mut settings);
             (settings.clone(), settings.latency_ms != before_ms)
         };
-        if let Some(shared) = self.shared() {
-            let mut playout = lock(&shared.playout);
-            playout.configure(settings.jitter());
-            playout.set_do_lost(settings.do_lost);
-            playout.set_accepted(settings.payload_types);
-            drop(playout);
+        if let Some(session) = self.session() {
+            if let Err(error) = use_settings(&session, &settings) {
+                gst::element_imp_warning!(self, gst::ResourceError::Settings, ["{error}"]);
+            }
+            let (do_lost, accepted) = (settings.do_lost, settings.payload_types);
+            self.driver.with_producer(move |receiver, _| {
+                receiver.playout().set_do_lost(do_lost);
+                receiver.playout().set_accepted(accepted);
+            });
             if latency_changed {
                 let message = gst::message::Latency::builder().src(&*self.obj()).build();
                 let _ = self.obj().post_message(message);
@@ -108,16 +126,15 @@ impl RtpSrc {
 
     /// New caps while it runs are announced before the next packet.
     fn set_caps(&self, caps: Option<gst::Caps>) {
-        self.settings().caps = caps.clone();
-        let Some(shared) = self.shared() else { return };
-        self.driver.announce(move |_, pad| {
-            let mut playout = lock(&shared.playout);
-            playout.set_caps(caps);
-            playout
-                .negotiated_caps(pad)
-                .as_ref()
-                .map(gst::event::Caps::new)
-        });
+        self.configure(|settings| settings.caps = caps.clone());
+        if self.session().is_some() {
+            self.driver.announce(move |receiver, pad| {
+                let playout = receiver.playout();
+                playout.set_caps(caps);
+                let caps = playout.negotiated_caps(pad);
+                caps.as_ref().map(gst::event::Caps::new)
+            });
+        }
     }
 
     fn set_payload_types(&self, payload_types: Option<String>) {
@@ -164,13 +181,9 @@ impl RtpSrc {
 
     fn structure(&self) -> gst::Structure {
         let stats = gst::Structure::builder("application/x-ts-rtpsrc-stats");
-        let stats = match self.shared() {
-            Some(shared) => {
-                let counts = &shared.counts;
-                let (jitter, unknown) = {
-                    let playout = lock(&shared.playout);
-                    (playout.jitter(), playout.unknown())
-                };
+        let stats = match self.counts().zip(self.session()) {
+            Some((counts, session)) => {
+                let jitter = session.party().leg.stats().jitter;
                 let stats = match counts.last_ns.get() {
                     0 => stats,
                     last_ns => {
@@ -184,7 +197,7 @@ impl RtpSrc {
                     .field("malformed", counts.malformed.get())
                     .field("truncated", counts.truncated.get())
                     .field("socket-errors", counts.socket_errors.get())
-                    .field("unknown-payload-type", unknown)
+                    .field("unknown-payload-type", counts.unknown.get())
                     .field("num-pushed", jitter.delivered)
                     .field("num-lost", jitter.lost)
                     .field("num-late", jitter.late)
@@ -202,7 +215,14 @@ impl RtpSrc {
             Some(opened) => {
                 let stats = stats.field("rtcp", opened.session.structure());
                 match &opened.tenancy {
-                    Some(tenancy) => stats.field("port-unmatched", tenancy.unmatched()).build(),
+                    Some(tenancy) => {
+                        let port = tenancy.port_stats();
+                        stats
+                            .field("port-unmatched", port.unmatched)
+                            .field("port-malformed", port.malformed)
+                            .field("port-overflowed", port.overflowed)
+                            .build()
+                    }
                     None => stats.build(),
                 }
             }
@@ -247,7 +267,7 @@ impl SourceElement for RtpSrc {
     fn open(&self) -> Result<(), gst::ErrorMessage> {
         let settings = self.settings().clone();
         let asked = settings.sockets(&lock(&self.multicast));
-        let session = RtpSession::join(&settings.session);
+        let session = RtpSession::join(&settings.session)?;
         if session.sockets().is_some() {
             return Err(gst::error_msg!(
                 gst::ResourceError::Busy,
@@ -260,10 +280,9 @@ impl SourceElement for RtpSrc {
         };
         let sockets = match &tenancy {
             Some(tenancy) => tenancy.sockets().clone(),
-            None => Arc::new(Sockets::open(&asked)?),
+            None => Arc::new(Sockets::open(&asked, Readers::Source)?),
         };
         session.set_sockets(sockets.clone());
-        session.learn_peer(settings.latch);
         session.set_silent(!settings.rtcp);
         session.agree(self.obj().upcast_ref(), *lock(&self.feedback));
         *lock(&self.opened) = Some(Opened {
@@ -296,20 +315,19 @@ impl SourceElement for RtpSrc {
         } = opened
             .as_ref()
             .ok_or_else(|| gst::error_msg!(gst::CoreError::StateChange, ["no socket"]))?;
-        let mut playout = Playout::new(settings.jitter(), settings.caps.clone(), settings.do_lost)
+        let playout = Playout::new(
+            settings.caps.clone(),
+            settings.do_lost,
+            settings.payload_types,
+        );
+        let receiving = settings
+            .receiving()
             .map_err(|e| gst::error_msg!(gst::ResourceError::Settings, ["{e}"]))?;
-        playout.set_accepted(settings.payload_types);
-        if let Some(rate_hz) = playout.clock_rate_by_caps() {
-            let rates = ClockRates::new(rate_hz, &[]);
-            session.rtcp().session.set_clock_rates(rates);
-        }
-        let shared = Arc::new(Shared {
-            playout: Mutex::new(playout),
-            counts: Counts::default(),
-        });
+        session.receive(receiving)?;
+        let counts = Arc::<Counts>::default();
         let place = lock(&self.context).place(element)?;
         session.start(element, &place)?;
-        *lock(&self.shared) = Some(shared.clone());
+        *lock(&self.counts) = Some(counts.clone());
         if let Some(tenancy) = tenancy {
             tenancy.start(&place, settings.mtu)?;
         }
@@ -326,7 +344,8 @@ impl SourceElement for RtpSrc {
             session.clone(),
             sockets.clone(),
             tenancy.as_ref().map(|tenancy| tenancy.mailbox().clone()),
-            shared,
+            playout,
+            counts,
             settings.mtu,
         );
         if settings.do_retransmission {
@@ -337,8 +356,8 @@ impl SourceElement for RtpSrc {
 
     fn deactivate(&self) {
         self.driver.remove();
-        let had_shared = lock(&self.shared).take().is_some();
-        if had_shared && let Some(opened) = lock(&self.opened).as_ref() {
+        let has_run = lock(&self.counts).take().is_some();
+        if has_run && let Some(opened) = lock(&self.opened).as_ref() {
             opened.session.stop();
             if let Some(tenancy) = &opened.tenancy {
                 tenancy.stop();
@@ -364,7 +383,7 @@ impl ObjectSubclass for RtpSrc {
             src_pad,
             opened: Mutex::new(None),
             driver: Driver::default(),
-            shared: Mutex::new(None),
+            counts: Mutex::new(None),
             stats: Mutex::default(),
         }
     }

@@ -1,33 +1,27 @@
 //! The receiving half of `ts-rtpsrc`, on the context's thread.
 //!
-//! A packet goes from the socket through the session's checks into the jitter buffer; packets that are due come out in
+//! A packet goes from the socket to the session's leg, which admits and holds it; packets that are due come out in
 //! the same pass. A steady stream needs no timer for that: each arrival outputs everything due. The timer is for losses
 //! and stalls.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use gst::glib;
 use gst::prelude::*;
+use threadbare_rtp::id::PayloadType;
+use threadbare_rtp::leg::{Fields, Refusal, Verdict};
 use threadbare_rtp::missing::Missing;
-use threadbare_rtp::packet::{Packet, is_rtcp};
+use threadbare_rtp::packet::is_rtcp;
 use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard, prefetch};
 
-use crate::kit::lock;
 use crate::kit::receive::{Datagram, Read, Reader, Wants};
 use crate::kit::source::{self, Produced, Producer};
 use crate::kit::stats::Single;
 use crate::kit::time::RunningTime;
-use crate::rtp::playout::{Fields, Playout, Refusal};
+use crate::rtp::identity::address_of;
+use crate::rtp::playout::Playout;
 use crate::rtp::port::Mailbox;
-use crate::rtp::session::{Admission, RtpSession, Sockets, address_of};
-
-/// State shared by the receiver and its element.
-pub(super) struct Shared {
-    /// Entered by the context's thread for each packet, by others for statistics and settings. Not held across a
-    /// push.
-    pub(super) playout: Mutex<Playout>,
-    pub(super) counts: Counts,
-}
+use crate::rtp::session::{ArrivingBuffer, RtpSession, Sockets};
 
 /// Written by the context's thread, read by anyone.
 #[derive(Debug, Default)]
@@ -38,6 +32,8 @@ pub(super) struct Counts {
     pub(super) bytes: Single,
     /// When the last packet of the peer was read, on the monotonic clock.
     pub(super) last_ns: Single,
+    /// Packets of a refused payload type, or of an unknown clock rate.
+    pub(super) unknown: Single,
     pub(super) malformed: Single,
     pub(super) truncated: Single,
     pub(super) socket_errors: Single,
@@ -47,8 +43,9 @@ pub(super) struct Counts {
 #[repr(C)]
 pub struct Receiver {
     input: Input,
-    shared: Arc<Shared>,
+    counts: Arc<Counts>,
     session: Arc<RtpSession>,
+    playout: Playout,
     /// Of the packet that comes out next, and of the places in the jitter buffer.
     next_packet: [usize; 3],
     next_places: [usize; 2],
@@ -129,14 +126,16 @@ impl Receiver {
         session: Arc<RtpSession>,
         sockets: Arc<Sockets>,
         mailbox: Option<Arc<Mailbox>>,
-        shared: Arc<Shared>,
+        playout: Playout,
+        counts: Arc<Counts>,
         mtu: u32,
     ) -> Self {
         let slice_ns = shard.wait().as_nanos() as u64;
         Receiver {
             input: Input::of(shard, &sockets, mailbox, mtu),
-            shared,
+            counts,
             session,
+            playout,
             next_packet: [0; 3],
             next_places: [0; 2],
             ahead_ns: slice_ns / 2,
@@ -152,7 +151,7 @@ impl Receiver {
         }
     }
 
-    /// A datagram on its way into the jitter buffer.
+    /// A datagram on its way into the leg.
     #[inline]
     fn take(&mut self, cx: &Cx<'_>, datagram: Datagram) {
         let Datagram {
@@ -161,45 +160,60 @@ impl Receiver {
             arrival_ns,
             from,
         } = datagram;
-        let counts = &self.shared.counts;
         cx.count_packets(1);
         let now_ns = cx.now_ns();
         let data = &buffer.data()[..received.len];
         if received.datagram_len > received.len {
-            counts.truncated.add(1);
+            self.counts.truncated.add(1);
             return buffer.release();
         }
         let from = address_of(&from);
         if self.mux && is_rtcp(data) {
-            self.session.handle_rtcp_muxed(now_ns, from, data);
+            self.session.handle_rtcp_muxed(arrival_ns, from, data);
             return buffer.release();
         }
-        let Ok(packet) = Packet::parse(data) else {
-            counts.malformed.add(1);
+        let Some(fields) = Fields::of(data) else {
+            self.counts.malformed.add(1);
             return buffer.release();
         };
-        counts.packets.add(1);
-        counts.bytes.add(received.len as u64);
-        let fields = Fields::from(&packet);
-        let admission = self.session.handle_rtp(arrival_ns, from, fields.arrival);
-        if admission == Admission::Refused {
-            return buffer.release();
+        self.counts.packets.add(1);
+        self.counts.bytes.add(received.len as u64);
+        let mut place = Some(buffer);
+        let arriving = ArrivingBuffer {
+            place: &mut place,
+            len: received.len,
+        };
+        let ahead_ns = now_ns.saturating_add(self.ahead_ns);
+        let (verdict, has_moved) = {
+            let leg = &mut self.session.party().leg;
+            let verdict = leg.handle_rtp(ahead_ns, arrival_ns, from, fields, arriving);
+            (verdict, leg.take_moved())
+        };
+        if let Some(buffer) = place {
+            buffer.release();
         }
-        self.shared.counts.last_ns.set(now_ns);
-        if let Some(missing) = &mut self.missing {
-            missing.handle(now_ns, fields.arrival.ssrc, fields.arrival.seq);
+        if has_moved {
+            self.session.peer_changed();
         }
-        let addresses = buffer.addresses();
-        let buffer = buffer.finish(0, received.len, None, None);
-        let taken = lock(&self.shared.playout).handle(
-            now_ns.saturating_add(self.ahead_ns),
-            arrival_ns,
-            fields,
-            buffer,
-            addresses,
-        );
-        if let Err(refusal) = taken {
-            self.warn_of(refusal);
+        self.note(now_ns, &fields, verdict);
+    }
+
+    #[inline]
+    fn note(&mut self, now_ns: u64, fields: &Fields, verdict: Verdict) {
+        match verdict {
+            Verdict::Media | Verdict::Held => {
+                self.counts.last_ns.set(now_ns);
+                if let Some(missing) = &mut self.missing {
+                    missing.handle(now_ns, fields.ssrc(), fields.seq());
+                }
+                if !self.playout.accepted().contains(fields.payload_type()) {
+                    self.refuse(fields.payload_type());
+                }
+            }
+            Verdict::Refused(Refusal::PayloadType(payload_type)) => self.refuse(payload_type),
+            // A collision needs an answer.
+            Verdict::Refused(Refusal::OwnSsrc) => self.session.wake_agent(),
+            Verdict::Refused(_) | Verdict::Rtcp | Verdict::MalformedRtcp => {}
         }
     }
 
@@ -214,7 +228,7 @@ impl Receiver {
             return due_ns;
         };
         if missing.next_timeout().is_some_and(|at_ns| at_ns <= now_ns) {
-            let useful_ns = lock(&self.shared.playout).jitter().latency_ns;
+            let useful_ns = self.session.party().leg.latency_ns();
             let round_trip_ns = self.session.round_trip_ns();
             if let Some((ssrc, lost)) = missing.poll(now_ns, round_trip_ns, useful_ns)
                 && !self.session.request_packets(now_ns, ssrc, &lost)
@@ -226,28 +240,29 @@ impl Receiver {
     }
 
     #[cold]
-    fn warn_of(&mut self, refusal: Refusal) {
+    fn refuse(&mut self, payload_type: PayloadType) {
+        self.counts.unknown.add(1);
         if std::mem::replace(&mut self.has_warned, true) {
             return;
         }
         let Some(element) = self.element.upgrade() else {
             return;
         };
-        let warning = match refusal {
-            Refusal::NoClockRate(payload_type) => format!(
+        let accepted = self.playout.accepted();
+        let warning = match accepted.contains(payload_type) {
+            true => format!(
                 "payload type {payload_type} is dynamic: its packets are dropped until a clock-rate is given (caps)"
             ),
-            Refusal::NotAccepted(payload_type, accepted) => format!(
+            false => format!(
                 "packets of payload type {payload_type} are dropped: this stream takes {accepted} only"
             ),
         };
         gst::element_warning!(element, gst::StreamError::Format, ["{warning}"]);
     }
 
-    #[inline]
-    fn note_what_comes_next(&mut self) {
-        let playout = lock(&self.shared.playout);
-        (self.next_packet, self.next_places) = playout.next_addresses();
+    /// The stream's settings that the leg has no part in.
+    pub(super) fn playout(&mut self) -> &mut Playout {
+        &mut self.playout
     }
 
     fn arm(&self, cx: &mut Cx<'_>, due_ns: Option<u64>) {
@@ -292,11 +307,12 @@ impl Producer for Receiver {
             missing.clear();
         }
         // Held packets would be late when it continues.
-        lock(&self.shared.playout).flush(cx.now_ns());
+        self.session.party().leg.flush();
+        self.playout.flush();
     }
 
     fn set_time(&mut self, time: RunningTime) {
-        lock(&self.shared.playout).set_time(time);
+        self.playout.set_time(time);
     }
 
     #[inline]
@@ -314,13 +330,15 @@ impl Producer for Receiver {
             // A missing packet may be in the socket, behind the last one read.
             let may_look = !self.is_drained && self.looks < LOOKS_MAX;
             let (is_missed, due_ns) = {
-                let mut playout = lock(&self.shared.playout);
-                if let Some(produced) = playout.next(now_ns, clock_ns, !may_look) {
+                let leg = &mut self.session.party().leg;
+                if let Some(produced) = self.playout.next(leg, now_ns, clock_ns, !may_look) {
                     self.looks = 0;
                     return produced;
                 }
-                let is_missed = may_look && playout.is_loss_due(now_ns);
-                (is_missed, playout.next_timeout())
+                let (packet, places) = leg.next_held();
+                self.next_packet = packet.map_or([0; 3], |held| held.addresses);
+                self.next_places = places;
+                (may_look && leg.is_loss_due(now_ns), leg.next_media())
             };
             let looks = is_missed && self.looks_in_pass < LOOKS_IN_PASS_MAX;
             if looks {
@@ -334,11 +352,10 @@ impl Producer for Receiver {
                 Read::Datagram(datagram) => self.take(cx, datagram),
                 Read::Idle if looks => self.is_drained = true,
                 Read::NetworkError => {
-                    self.shared.counts.socket_errors.add(1);
+                    self.counts.socket_errors.add(1);
                 }
                 Read::Again => {}
                 Read::Idle => {
-                    self.note_what_comes_next();
                     let due_ns = self.ask_for_missing(clock_ns, due_ns);
                     self.arm(cx, due_ns);
                     return Produced::Idle;
@@ -355,7 +372,7 @@ impl Producer for Receiver {
 
     #[inline]
     fn prefetch(&self) {
-        prefetch(Arc::as_ptr(&self.shared), SHARED_LINES);
+        prefetch(Arc::as_ptr(&self.counts), COUNTS_LINES);
         prefetch(Arc::as_ptr(&self.session), SESSION_LINES);
         for place in self.next_places {
             prefetch(place as *const u8, 1);
@@ -369,7 +386,7 @@ impl Producer for Receiver {
         let Some(element) = self.element.upgrade() else {
             return Vec::new();
         };
-        let caps = lock(&self.shared.playout).negotiated_caps(pad);
+        let caps = self.playout.negotiated_caps(pad);
         source::opening(pad, &element, caps.as_ref())
     }
 
@@ -388,7 +405,7 @@ const LOOKS_MAX: u8 = 16;
 /// The next pass continues.
 const LOOKS_IN_PASS_MAX: u8 = 4 * LOOKS_MAX;
 /// Cache lines that a packet touches.
-const SHARED_LINES: usize = 6;
-const SESSION_LINES: usize = 8;
+const COUNTS_LINES: usize = 1;
+const SESSION_LINES: usize = 14;
 /// Of a buffer; of its memory and a packet of 20 ms of telephony; of its meta.
 const PACKET_LINES: [usize; 3] = [5, 5, 2];

@@ -1,14 +1,18 @@
 //! The properties of `ts-rtpsrc` as plain values, and its URI.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use gst::glib;
 use threadbare_rtp::demux::Filter;
 use threadbare_rtp::id::Ssrc;
-use threadbare_rtp::jitter::{self, Adaptive, Release, Skew};
+use threadbare_rtp::jitter::{self, Adaptive, Release, Skew, capacity_for};
+use threadbare_rtp::leg::{AdmissionConfig, Learn, PayloadMap, PayloadMapError, Receiving};
 use threadbare_rtp::payload::PayloadTypes;
 
 use crate::kit::socket::{MulticastSettings, format_host_port, split_host_port};
+use crate::rtp::payloads;
+use crate::rtp::playout::clock_rate_of;
 use crate::rtp::session::SocketSettings;
 
 /// Values of the properties.
@@ -120,9 +124,41 @@ impl Settings {
             }),
             max_dropout_ms: self.max_dropout_ms,
             max_misorder_ms: self.max_misorder_ms,
-            capacity_packets: capacity_packets(self.latency_ms),
+            capacity_packets: capacity_for(latency_ns, self.shortest_packet_ns()),
             ..jitter::Config::new(8000, latency_ns)
         }
+    }
+
+    /// Of audio as it is in studios (AES67: from 0.125 ms on), or of telephony.
+    fn shortest_packet_ns(&self) -> u64 {
+        let caps = self.caps.as_ref().and_then(|caps| caps.structure(0));
+        let encoding = caps.and_then(|caps| caps.get::<&str>("encoding-name").ok());
+        match encoding {
+            Some("L16" | "L24") => 125_000,
+            _ => 10_000_000,
+        }
+    }
+
+    /// The meaning of the payload types that are accepted.
+    pub(super) fn payloads(&self) -> Result<Arc<PayloadMap>, PayloadMapError> {
+        let clock_rate_hz = self.caps.as_ref().and_then(clock_rate_of);
+        payloads::of(clock_rate_hz, self.payload_types)
+    }
+
+    /// The session's receiving half.
+    pub(super) fn receiving(&self) -> Result<Receiving, PayloadMapError> {
+        Ok(Receiving {
+            payloads: self.payloads()?,
+            jitter: self.jitter(),
+            admission: AdmissionConfig {
+                learn: if self.latch {
+                    Learn::Follow
+                } else {
+                    Learn::Anyone
+                },
+                ..AdmissionConfig::default()
+            },
+        })
     }
 
     /// The filter for this source's packets on a shared port, if any.
@@ -169,10 +205,4 @@ impl Settings {
         self.port = port.map_or(PORT_DEFAULT, i32::from);
         Ok(())
     }
-}
-
-/// Room for the latency in packets of 20 ms, and as many again for bursts.
-fn capacity_packets(latency_ms: u32) -> u16 {
-    let packets = (latency_ms / 10).next_power_of_two();
-    (packets.min(u32::from(jitter::CAPACITY_PACKETS_MAX)) as u16).max(jitter::CAPACITY_PACKETS_MIN)
 }
