@@ -30,6 +30,13 @@ pub struct Concealer {
     channels: usize,
 }
 
+/// Where a [`Concealer`] is in a gap: with the audio before the gap, all that it takes to go on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Gap {
+    lag_frames: u32,
+    filled_frames: u32,
+}
+
 /// Why an audio format cannot be concealed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum ConcealError {
@@ -94,6 +101,27 @@ impl Concealer {
         self.filled_frames = 0;
     }
 
+    /// How much is filled in by now, and with what.
+    pub(crate) fn gap(&self) -> Gap {
+        Gap {
+            lag_frames: (self.cycle_samples / self.channels) as u32,
+            filled_frames: self.filled_frames,
+        }
+    }
+
+    /// Goes on in a gap. The history is the audio before it.
+    pub(crate) fn resume(&mut self, gap: Gap) {
+        let lag = gap.lag_frames as usize * self.channels;
+        if gap.filled_frames == 0 || lag == 0 || lag > self.cycle.len() {
+            return;
+        }
+        self.history.rotate_left(self.oldest);
+        self.oldest = 0;
+        self.cut(lag);
+        self.phase = gap.filled_frames as usize * self.channels % lag;
+        self.filled_frames = gap.filled_frames;
+    }
+
     /// Whether the last audio was filled in.
     #[must_use]
     pub fn is_filling(&self) -> bool {
@@ -116,6 +144,10 @@ impl Concealer {
         self.history.rotate_left(self.oldest);
         self.oldest = 0;
         let lag = self.pitch_frames() * self.channels;
+        self.cut(lag);
+    }
+
+    fn cut(&mut self, lag: usize) {
         let start = self.history.len() - lag;
         let cycle = &mut self.cycle[..lag];
         cycle.copy_from_slice(&self.history[start..]);

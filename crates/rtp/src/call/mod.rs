@@ -32,7 +32,7 @@ use thiserror::Error;
 pub use direction::DirectionStats;
 pub use keys::{KeyEvent, KeyPhase};
 pub use line::{Line, LineDatagram, LineStats, Target};
-pub use out::Scratch;
+pub use out::{SPARE_UNIT_NS, Scratch};
 
 use direction::Direction;
 use out::Out;

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::direction::Menders;
 use super::{Channel, Outgoing, Side};
 use crate::id::RtpTime;
 use crate::leg::{HEADER_BYTES, Leg, Payload, Stamp};
@@ -17,11 +18,48 @@ pub struct Scratch {
     pub(super) payload: Vec<u8>,
 }
 
+impl Scratch {
+    /// How much may be done from now on that can be left out: concealment of losses. Each costs about [`SPARE_UNIT_NS`] a unit. Without
+    /// a limit at first; lower it where there is more to do than time, and losses are left to the far side, as gaps in the numbers.
+    pub fn set_spare(&mut self, units: u32) {
+        self.work.spare = units;
+    }
+
+    /// What is left of that.
+    #[must_use]
+    pub fn spare(&self) -> u32 {
+        self.work.spare
+    }
+}
+
+impl Default for Work {
+    fn default() -> Work {
+        Work {
+            decoded: Vec::new(),
+            converted: Vec::new(),
+            menders: Menders::default(),
+            spare: u32::MAX,
+        }
+    }
+}
+
+impl Work {
+    /// Takes so much of what may be done. `false`: nothing is left. What is dearer than the rest is done once more: else a little
+    /// rest would never serve.
+    pub(super) fn spend(&mut self, units: u32) -> bool {
+        let is_left = self.spare > 0;
+        self.spare = self.spare.saturating_sub(units);
+        is_left
+    }
+}
+
 /// Audio on its way from one codec to the other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Work {
     pub(super) decoded: Vec<f32>,
     pub(super) converted: Vec<f32>,
+    pub(super) menders: Menders,
+    spare: u32,
 }
 
 /// The leg that sends, and what takes its datagrams.
@@ -72,3 +110,6 @@ impl Out<'_> {
         });
     }
 }
+
+/// Time that one unit of [`Scratch::set_spare`] stands for: a loss of 20 ms of G.711.
+pub const SPARE_UNIT_NS: u64 = 5_000;

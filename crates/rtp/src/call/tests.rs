@@ -340,13 +340,18 @@ fn every_pair_of_formats_keeps_frequency_level_and_time() {
     }
 }
 
-/// Losses neither shift nor stretch what is heard: a twentieth of the packets, one at a time.
+/// Losses neither shift nor stretch what is heard: a twentieth of the packets, one at a time. Also if there is no time to make up for
+/// them: then the far side has a gap in the numbers for each.
 #[test]
 fn losses_cost_no_time_and_add_none() {
     for from in formats() {
-        for to in formats() {
-            let name = format!("{from} to {to}");
+        for (to, spare) in formats()
+            .into_iter()
+            .flat_map(|to| [(to, u32::MAX), (to, 0)])
+        {
+            let name = format!("{from} to {to}, {spare}");
             let mut bed = Bed::between(from, to);
+            bed.scratch.set_spare(spare);
             let packet_ms = packet_ms(from);
             bed.tone(from, packet_ms, 4000, |number| number % 20 == 7);
             bed.wait_ms(500);
@@ -364,8 +369,40 @@ fn losses_cost_no_time_and_add_none() {
             );
             // Packets are missing or are made up, one or the other.
             let stats = bed.call.stats().directions[0];
-            assert_eq!(stats.lost, 4000 / packet_ms / 20, "{name}");
+            let lost = 4000 / packet_ms / 20;
+            assert_eq!(stats.lost, lost, "{name}");
+            let is_passed = from == to;
+            let left = if spare == 0 && !is_passed { lost } else { 0 };
+            assert_eq!(stats.left_to_conceal, left, "{name}");
+            assert_eq!(stats.concealed_ns > 0, left == 0 && !is_passed, "{name}");
+            let gaps = bed.heard.windows(2);
+            let gaps = gaps
+                .filter(|pair| pair[1].seq != pair[0].seq.plus(1))
+                .count();
+            let expected = if is_passed { lost } else { left };
+            // What is lost within a packet is a hole in it.
+            if packet_ms == 20 || is_passed {
+                assert_eq!(gaps as u64, expected, "{name}");
+            }
         }
+    }
+}
+
+/// As many losses as there is time for are made up for, by definition of the unit; and then no more until there is time again.
+#[test]
+fn concealment_is_bounded_by_what_there_is_time_for() {
+    let (pcmu, pcma) = (
+        format(Encoding::Pcmu, 8000, 1),
+        format(Encoding::Pcma, 8000, 1),
+    );
+    let mut bed = Bed::between(pcmu, pcma);
+    for slice in 1..=3 {
+        bed.scratch.set_spare(4);
+        bed.tone(pcmu, 20, 2000, |number| number % 10 == 7);
+        let stats = bed.call.stats().directions[0];
+        assert_eq!(bed.scratch.spare(), 0);
+        assert_eq!(stats.concealed_ns, slice * 4 * 20 * MS);
+        assert_eq!(stats.left_to_conceal, slice * 6);
     }
 }
 

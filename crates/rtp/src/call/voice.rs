@@ -49,6 +49,10 @@ impl Voice {
         }
     }
 
+    pub(super) fn packet_ns(&self) -> u64 {
+        self.frames as u64 * NS_PER_S / u64::from(self.format.sample_rate_hz)
+    }
+
     /// The next sample is at `time`, played at `play_ns`, if nothing is gathered.
     pub(super) fn begin(&mut self, time: RtpTime, play_ns: u64) {
         if self.pcm.is_empty() {

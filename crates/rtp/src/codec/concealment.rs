@@ -1,8 +1,12 @@
 //! Loss concealment for decoded audio of any number of channels: a [`Concealer`] for each pair of them.
 
+use super::format::CHANNELS_MAX;
 use super::format::Format;
 use super::linear::{from_i16, to_i16};
-use crate::conceal::{self, Concealer};
+use crate::conceal::{self, Concealer, Gap};
+
+/// Where concealment is in a gap, for each pair of channels.
+pub(crate) type Gaps = [Gap; (CHANNELS_MAX as usize).div_ceil(conceal::CHANNELS_MAX)];
 
 #[derive(Debug)]
 pub(super) struct Concealment {
@@ -56,6 +60,26 @@ impl Concealment {
                     frame[first + channel] += from_i16(*now) - from_i16(*before);
                 }
             }
+        }
+    }
+
+    /// Forgets the audio so far.
+    pub(super) fn reset(&mut self) {
+        self.pairs.iter_mut().for_each(Concealer::reset);
+    }
+
+    pub(super) fn gaps(&self) -> Gaps {
+        let mut gaps = Gaps::default();
+        for (gap, concealer) in gaps.iter_mut().zip(&self.pairs) {
+            *gap = concealer.gap();
+        }
+        gaps
+    }
+
+    /// Goes on in a gap, behind the audio that was passed.
+    pub(super) fn resume(&mut self, gaps: &Gaps) {
+        for (gap, concealer) in gaps.iter().zip(&mut self.pairs) {
+            concealer.resume(*gap);
         }
     }
 

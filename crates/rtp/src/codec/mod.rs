@@ -18,6 +18,7 @@ mod opus;
 use thiserror::Error;
 
 use concealment::Concealment;
+pub(crate) use concealment::Gaps;
 pub use format::{CHANNELS_MAX, Encoding, Format, FormatError, SAMPLE_RATES_HZ};
 use linear::from_i16;
 
@@ -177,6 +178,45 @@ impl Decoder {
             }
             #[cfg(feature = "opus")]
             DecoderKind::Opus(decoder) => decoder.conceal(frames, out),
+        }
+    }
+
+    /// Begins anew. Opus does not.
+    pub(crate) fn reset(&mut self) {
+        match &mut self.kind {
+            DecoderKind::Linear(concealment) => concealment.reset(),
+            DecoderKind::G722 {
+                decoder,
+                concealment,
+                ..
+            } => {
+                **decoder = g722::Decoder::new();
+                concealment.reset();
+            }
+            #[cfg(feature = "opus")]
+            DecoderKind::Opus(_) => {}
+        }
+    }
+
+    /// Where concealment is in a gap. Opus does not tell.
+    pub(crate) fn gaps(&self) -> Gaps {
+        match &self.kind {
+            DecoderKind::Linear(concealment) | DecoderKind::G722 { concealment, .. } => {
+                concealment.gaps()
+            }
+            #[cfg(feature = "opus")]
+            DecoderKind::Opus(_) => Gaps::default(),
+        }
+    }
+
+    /// Goes on in a gap, behind the payloads that were decoded.
+    pub(crate) fn resume(&mut self, gaps: &Gaps) {
+        match &mut self.kind {
+            DecoderKind::Linear(concealment) | DecoderKind::G722 { concealment, .. } => {
+                concealment.resume(gaps);
+            }
+            #[cfg(feature = "opus")]
+            DecoderKind::Opus(_) => {}
         }
     }
 
@@ -376,6 +416,13 @@ impl Encoder {
             }
         }
         Ok(())
+    }
+
+    /// Begins anew. Opus does not.
+    pub(crate) fn reset(&mut self) {
+        if let EncoderKind::G722(encoder) = &mut self.kind {
+            **encoder = g722::Encoder::new();
+        }
     }
 
     /// Opus: the loss to be prepared for from now on, as the peer's reports say; above 100 counts as 100. Without effect on

@@ -85,7 +85,7 @@ impl Direction {
     }
 
     /// The far side has something else in place of the audio: the next packet begins anew.
-    fn cut(&mut self) {
+    pub(super) fn cut(&mut self) {
         if let Route::Anew(anew) = &mut self.route
             && anew.next.take().is_some()
         {
@@ -144,6 +144,31 @@ impl Direction {
         }
     }
 
+    /// Silence in place of what was lost. `false`: there is nothing that it would join on to.
+    pub(super) fn fall_silent(
+        &mut self,
+        loss: &Loss<'_>,
+        ns: u64,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let Route::Anew(anew) = &mut self.route else {
+            return false;
+        };
+        let format = anew.decoder.format();
+        let Some(next) = anew.next.filter(|next| follows(*next, loss.time, format)) else {
+            return false;
+        };
+        let frames = (ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
+        anew.next = Some(next.plus(format.clock_units(frames as u32)));
+        self.budget_ns -= ns;
+        work.decoded.clear();
+        let samples = frames * usize::from(format.channels);
+        work.decoded.resize(samples, 0.0);
+        self.say(format, work, out);
+        true
+    }
+
     /// Fills in what was lost, with at most `made_ns` of audio.
     pub(super) fn fill_in(
         &mut self,
@@ -158,11 +183,7 @@ impl Direction {
         let format = anew.decoder.format();
         let frames = (made_ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
         // After a pause, the next packet begins anew.
-        let follows = |next: &RtpTime| {
-            loss.time.distance_from(*next).unsigned_abs() * NS_PER_S
-                < SLACK_NS * u64::from(format.clock_rate_hz)
-        };
-        let next = anew.next.filter(follows);
+        let next = anew.next.filter(|next| follows(*next, loss.time, format));
         if frames == 0 || next.is_none() && self.ear.is_none() {
             return;
         }
@@ -181,6 +202,10 @@ impl Direction {
         self.stats.concealed_ns += made_ns;
         self.say(format, work, out);
     }
+}
+
+fn follows(next: RtpTime, time: RtpTime, format: Format) -> bool {
+    time.distance_from(next).unsigned_abs() * NS_PER_S < SLACK_NS * u64::from(format.clock_rate_hz)
 }
 
 pub(super) fn converter(from: Format, to: Format) -> Option<Converter> {

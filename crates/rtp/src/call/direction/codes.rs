@@ -64,7 +64,7 @@ impl Direction {
         if self.bytes.is_empty() {
             (self.bytes_time, self.bytes_play_ns) = (time, packet.play_ns);
         }
-        if self.mending.is_some() {
+        if self.gaps.is_some() {
             let mut bytes = std::mem::take(&mut self.bytes);
             self.join(packet.bytes, work, &mut bytes);
             self.bytes = bytes;

@@ -19,7 +19,7 @@ use super::out::{Out, Work};
 use super::time_map::TimeMap;
 use super::voice::{PACKET_NS_DEFAULT, PAYLOAD_BYTES_MAX, Voice};
 use super::{CallError, DirectionConfig, Filter, Mode, TAIL_NS_MAX};
-use crate::codec::{Decoder, Encoding, Format};
+use crate::codec::{Decoder, Encoding, Format, Gaps};
 use crate::id::{NS_PER_S, PayloadType, RtpTime};
 use crate::leg::{Carries, Media, MediaPacket, Payload, PayloadMap};
 use crate::opus;
@@ -27,7 +27,8 @@ use crate::opus;
 use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
 use ear::{Ear, Stretch};
-use mend::{History, Mending};
+use mend::History;
+pub(super) use mend::Menders;
 use play::Playing;
 use tap::Tap;
 use tone::Sounding;
@@ -41,6 +42,8 @@ pub struct DirectionStats {
     pub lost: u64,
     /// Audio made up for losses, ns.
     pub concealed_ns: u64,
+    /// Packets lost that were left to the far side to conceal: there was no time ([`Scratch::set_spare`](super::Scratch::set_spare)).
+    pub left_to_conceal: u64,
     /// Packets of keys.
     pub key_packets: u64,
     /// Packets of comfort noise.
@@ -103,7 +106,8 @@ pub(super) struct Direction {
     bytes: Vec<u8>,
     /// Codes that were passed on, for what stands in for a loss.
     history: History,
-    mending: Option<Box<Mending>>,
+    /// From a loss to the packet behind it.
+    gaps: Option<Gaps>,
     bytes_time: RtpTime,
     bytes_play_ns: u64,
     /// Of the audio in the last packet.
@@ -154,7 +158,7 @@ impl Direction {
             is_after_pause: true,
             bytes: Vec::new(),
             history: History::default(),
-            mending: None,
+            gaps: None,
             bytes_time: RtpTime(0),
             bytes_play_ns: 0,
             packet_ns: PACKET_NS_DEFAULT,
@@ -245,7 +249,7 @@ impl Direction {
                 let time = self
                     .map
                     .map(packet.time, packet.play_ns, from_hz, to.clock_rate_hz);
-                if self.mending.is_some() {
+                if self.gaps.is_some() {
                     self.join(packet.bytes, work, out.begin());
                 } else {
                     write_codes(packet.bytes, table, self.mode, &to, out.begin());
@@ -295,7 +299,7 @@ impl Direction {
     fn choose(&mut self, payload: &Payload, out: &mut Out<'_>) {
         self.flush(out);
         self.history.clear();
-        self.mending = None;
+        self.gaps = None;
         self.routed = Some(payload.payload_type);
         self.from = match payload.carries {
             Carries::Audio(format) => Some(format),
@@ -366,6 +370,10 @@ impl Direction {
         self.stats.lost += u64::from(loss.packets);
         let made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
         let is_quiet = self.playing.is_some() || self.mode == Mode::Hold;
+        let units = self.loss_units(is_quiet);
+        if units > 0 && !work.spend(units) {
+            return self.leave_to_far_side(loss, made_ns, is_quiet, work, out);
+        }
         if is_quiet || !matches!(self.route, Route::Anew(_)) {
             self.conceal_tapped(made_ns);
         }
@@ -403,7 +411,7 @@ impl Direction {
         self.flush(out);
         self.map.restart();
         self.history.clear();
-        self.mending = None;
+        self.gaps = None;
         self.is_after_pause = true;
         self.key = None;
         if let Route::Anew(anew) = &mut self.route {

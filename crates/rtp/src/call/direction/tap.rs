@@ -68,6 +68,16 @@ impl Direction {
         self.bound_tap();
     }
 
+    /// In place of a loss that there is no time to conceal.
+    pub(super) fn silence_tapped(&mut self, ns: u64) {
+        let Some(tap) = &mut self.tap else { return };
+        let Some(format) = tap.format else { return };
+        let frames = (ns * u64::from(format.sample_rate_hz) / NS_PER_S) as usize;
+        let samples = tap.pcm.len() + frames * usize::from(format.channels);
+        tap.pcm.resize(samples, 0.0);
+        self.bound_tap();
+    }
+
     /// The oldest goes when nobody takes it.
     pub(super) fn bound_tap(&mut self) {
         let Some(tap) = &mut self.tap else { return };
