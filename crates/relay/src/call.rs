@@ -62,6 +62,12 @@ pub struct Datagram<'a> {
 
 /// Takes the datagrams that a call sends.
 pub trait Outbox {
+    /// How much more may be done in this slice that can be left out, in units of [`threadbare_rtp::call::SPARE_UNIT_NS`], for all calls of
+    /// the shard: take from it what is used. Little is left where slices are late. `None`: without a limit.
+    fn spare(&mut self) -> Option<&mut u32> {
+        None
+    }
+
     /// Stages a datagram that `write` writes: it gets room for [`DATAGRAM_BYTES_MAX`](crate::DATAGRAM_BYTES_MAX) bytes and
     /// returns how many it has used. With 0, nothing is sent. Not called if the datagram is refused.
     ///

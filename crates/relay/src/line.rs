@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
-use threadbare_rtp::call::{Channel, KeyEvent, Line, LineDatagram, LineStats};
+use threadbare_rtp::call::{Channel, KeyEvent, Line, LineStats};
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
 use threadbare_runtime::prefetch;
@@ -173,16 +173,15 @@ impl crate::Call for MediaLine {
         if !self.unsent.stage_waiting(out) {
             return;
         }
-        let unsent = &mut self.unsent;
-        let mut send = |datagram: LineDatagram<'_>| {
-            let port = match datagram.channel {
-                Channel::Rtp => PortId::rtp(0),
-                Channel::Rtcp => PortId::rtcp(0),
-            };
-            unsent.stage(port, datagram.to, datagram.bytes, out);
-        };
-        with_scratch(|scratch| {
-            self.line.poll_transmit(now_ns, true, scratch, &mut send);
+        let (line, unsent) = (&mut self.line, &mut self.unsent);
+        with_scratch(out, |scratch, out| {
+            line.poll_transmit(now_ns, true, scratch, &mut |datagram| {
+                let port = match datagram.channel {
+                    Channel::Rtp => PortId::rtp(0),
+                    Channel::Rtcp => PortId::rtcp(0),
+                };
+                unsent.stage(port, datagram.to, datagram.bytes, out);
+            });
         });
         self.measure(BATCH_SAMPLES);
         self.tell_events();

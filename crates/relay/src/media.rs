@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use threadbare_rtp::call::{Call, CallEvent, Channel, Outgoing, Side};
+use threadbare_rtp::call::{Call, CallEvent, Channel, Side};
 use threadbare_runtime::prefetch;
 
 use crate::call::{Datagram, Outbox};
@@ -80,17 +80,16 @@ impl crate::Call for MediaCall {
         if !self.unsent.stage_waiting(out) {
             return;
         }
-        let unsent = &mut self.unsent;
-        let mut send = |outgoing: Outgoing<'_>| {
-            let leg = outgoing.side as u8;
-            let port = match outgoing.channel {
-                Channel::Rtp => PortId::rtp(leg),
-                Channel::Rtcp => PortId::rtcp(leg),
-            };
-            unsent.stage(port, outgoing.to, outgoing.bytes, out);
-        };
-        with_scratch(|scratch| {
-            self.call.poll_transmit(now_ns, true, scratch, &mut send);
+        let (call, unsent) = (&mut self.call, &mut self.unsent);
+        with_scratch(out, |scratch, out| {
+            call.poll_transmit(now_ns, true, scratch, &mut |outgoing| {
+                let leg = outgoing.side as u8;
+                let port = match outgoing.channel {
+                    Channel::Rtp => PortId::rtp(leg),
+                    Channel::Rtcp => PortId::rtcp(leg),
+                };
+                unsent.stage(port, outgoing.to, outgoing.bytes, out);
+            });
         });
         self.tell_events();
     }

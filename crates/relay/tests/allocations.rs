@@ -1,14 +1,24 @@
-//! Carrying packets allocates nothing. Alone in its process, whose allocations are counted.
+//! Carrying packets allocates nothing, whatever happens to them. Alone in its process, whose allocations are counted.
 
 mod common;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use common::{engine, peer, range};
-use threadbare_relay::{Call, Datagram, Engine, LegPorts, Outbox, PortId, PortUse, SharedSettings};
+use threadbare_relay::{
+    Call, Datagram, Engine, LegPorts, MediaCall, Outbox, PortId, PortUse, SharedSettings,
+};
+use threadbare_rtp::call::{CallConfig, DirectionConfig, Mode, Side};
+use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::demux::Filter;
+use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
+use threadbare_rtp::jitter;
+use threadbare_rtp::leg::{AdmissionConfig, Destination, LegConfig, Payload, PayloadMap};
+use threadbare_rtp::session::Profile;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -91,8 +101,12 @@ fn round(parties: &[(UdpSocket, SocketAddr)], number: u16) {
     }
 }
 
+/// One test at a time.
+static COUNTED: Mutex<()> = Mutex::new(());
+
 #[test]
 fn packets_and_timers_allocate_nothing() {
+    let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
     let engine: Engine<Echo> = engine(20, -1);
     let ranges = range(PortUse::Mux);
     let shared = SharedSettings::new("127.0.0.1:0".parse().unwrap());
@@ -136,4 +150,138 @@ fn packets_and_timers_allocate_nothing() {
     // The last ones may not be counted yet.
     assert!(received > 49 * 40, "{received}");
     assert_eq!(allocations, 0, "in {received} packets");
+}
+
+const KEYS: u8 = 101;
+const NOISE: u8 = 13;
+
+fn media_leg(payload_type: u8, encoding: Encoding, number: u32) -> LegConfig {
+    let format = Format::new(encoding, 8000, 1).unwrap();
+    let payloads = [
+        Payload::audio(payload_type, format),
+        Payload::telephone_event(KEYS, 8000),
+        Payload::comfort_noise(NOISE, 8000),
+    ];
+    LegConfig {
+        ssrc: Ssrc(number),
+        first_seq: SeqNum(0),
+        cname: "allocations@test".into(),
+        seed: u64::from(number),
+        ntp_at_zero: NtpTime(0),
+        payloads: PayloadMap::new(&payloads).unwrap().into(),
+        takes: None,
+        jitter: jitter::Config::new(8000, 40_000_000),
+        admission: AdmissionConfig::default(),
+        destination: Destination::Peer,
+        mux: true,
+        bandwidth_bps: 64_000,
+        profile: Profile::Avp,
+    }
+}
+
+/// A party of a call: what it sends in its packet time of this number. One of ten packets is lost, two change places, and there are
+/// keys and comfort noise.
+fn media_packet(number: u16, payload_type: u8) -> Option<Vec<u8>> {
+    let within = number % 30;
+    let (number, payload_type, payload) = match within {
+        7 | 17 | 27 => return None,
+        3 => (number + 1, payload_type, vec![0x55; 160]),
+        4 => (number - 1, payload_type, vec![0x55; 160]),
+        10..=13 => {
+            let duration = ((within - 9) * 160).to_be_bytes();
+            let key = [
+                5,
+                u8::from(within == 13) << 7 | 10,
+                duration[0],
+                duration[1],
+            ];
+            (number, KEYS, key.to_vec())
+        }
+        20..=22 => (number, NOISE, vec![60]),
+        _ => (number, payload_type, vec![0x33; 160]),
+    };
+    let time = match payload_type {
+        KEYS => number - (within - 10),
+        _ => number,
+    };
+    let mut packet = vec![0x80, payload_type];
+    packet.extend(number.to_be_bytes());
+    packet.extend((u32::from(time) * 160).to_be_bytes());
+    packet.extend(7_u32.to_be_bytes());
+    packet.extend(payload);
+    Some(packet)
+}
+
+#[test]
+fn losses_keys_noise_mute_and_hold_allocate_nothing() {
+    let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let engine: Engine<MediaCall> = engine(10, -1);
+    let ranges = range(PortUse::Mux);
+    let sides = [(0, Encoding::Pcmu), (8, Encoding::Pcma)];
+    let (mut parties, mut calls) = (Vec::new(), Vec::new());
+    for number in 0..6 {
+        let config = CallConfig {
+            legs: sides.map(|(payload_type, encoding)| media_leg(payload_type, encoding, number)),
+            directions: [DirectionConfig::default(); 2],
+        };
+        let call = threadbare_rtp::call::Call::new(0, config).unwrap();
+        let call = MediaCall::new(call, Duration::from_millis(10));
+        let legs = vec![ranges.lease().unwrap(), ranges.lease().unwrap()];
+        for ((payload_type, _), leg) in sides.iter().zip(&legs) {
+            parties.push((peer(), leg.rtp_address(), *payload_type));
+        }
+        calls.push(engine.create("call", legs, call).unwrap());
+    }
+    // Made before: what the test allocates would be counted.
+    let packets: Vec<Vec<_>> = (0..=8)
+        .map(|payload_type| {
+            (0..180)
+                .map(|number| media_packet(number, payload_type))
+                .collect()
+        })
+        .collect();
+    let round = |number: u16, begin: Instant| {
+        let due = begin + Duration::from_millis(20) * u32::from(number);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        for (party, port, payload_type) in &parties {
+            if let Some(packet) = &packets[usize::from(*payload_type)][usize::from(number)] {
+                party.send_to(packet, port).unwrap();
+            }
+        }
+    };
+    let set_mode = |mode| {
+        for call in &calls {
+            let set = call.with(move |call, _| {
+                for side in Side::BOTH {
+                    call.call_mut().set_mode(side, mode);
+                }
+            });
+            set.wait().unwrap();
+        }
+    };
+    let begin = Instant::now();
+    // All that happens has happened once.
+    (0..90).for_each(|number| round(number, begin));
+    for (first, mode) in [(90, Mode::Pass), (120, Mode::Mute), (150, Mode::Hold)] {
+        set_mode(mode);
+        // The orders themselves are gone.
+        (first..first + 5).for_each(|number| round(number, begin));
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        (first + 5..first + 30).for_each(|number| round(number, begin));
+        let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+        assert_eq!(allocated, 0, "{mode:?}");
+    }
+    for call in &calls {
+        let stats = call.with(|call, _| call.call().stats()).wait().unwrap();
+        for direction in stats.directions {
+            assert!(
+                direction.lost > 0 && direction.concealed_ns > 0,
+                "{direction:?}"
+            );
+            assert!(
+                direction.key_packets > 0 && direction.noise_packets > 0,
+                "{direction:?}"
+            );
+        }
+    }
 }

@@ -5,6 +5,7 @@
 //! packet I/O can. Each call has turns; a panic ends the turn and removes the call.
 
 mod outbox;
+mod spare;
 mod timers;
 
 use std::collections::VecDeque;
@@ -13,10 +14,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use threadbare_runtime::{
-    Agent, AgentHandle, CACHE_LINE, Cx, Precision, Ready, Shard, clock_now_ns, prefetch,
+    Agent, AgentHandle, CACHE_LINE, Cx, Local, Precision, Ready, Shard, clock_now_ns, prefetch,
 };
 
 use self::outbox::{flush_all, transmit};
+use self::spare::Spare;
 use self::timers::Timers;
 use crate::call::{Call, Datagram};
 use crate::id::PortId;
@@ -47,6 +49,7 @@ pub(crate) struct Plane<C: Call> {
     clock: ArrivalClock,
     slice: u64,
     run_ns_max: u64,
+    spare: Spare,
     /// The packet I/O that comes first in the next run.
     first_io: usize,
 }
@@ -60,6 +63,7 @@ impl<C: Call> Plane<C> {
         pairs: Box<dyn PacketIo>,
     ) -> Plane<C> {
         let wait_ns = shard.wait().as_nanos() as u64;
+        let run_ns_max = (wait_ns / 4).clamp(RUN_NS_MIN, RUN_NS_MAX);
         Plane {
             ios: vec![Some(pairs)],
             calls: Vec::new(),
@@ -73,7 +77,8 @@ impl<C: Call> Plane<C> {
             is_asked: false,
             clock: ArrivalClock::default(),
             slice: 0,
-            run_ns_max: (wait_ns / 4).clamp(RUN_NS_MIN, RUN_NS_MAX),
+            run_ns_max,
+            spare: Spare::new(wait_ns, run_ns_max),
             first_io: 0,
         }
     }
@@ -241,10 +246,10 @@ impl<C: Call> Plane<C> {
         let Some(Some(slot)) = self.calls.get_mut(index as usize) else {
             return;
         };
-        let (ios, counters) = (&mut self.ios, &self.desk.counters);
+        let (ios, counters, spare) = (&mut self.ios, &self.desk.counters, &mut self.spare);
         let turn = catch_unwind(AssertUnwindSafe(|| {
             work(slot, ios);
-            let has_more = transmit(slot, ios, counters, now_ns);
+            let has_more = transmit(slot, ios, counters, spare.units(), now_ns);
             (has_more, slot.call.next_timeout())
         }));
         match turn {
@@ -396,11 +401,12 @@ impl<C: Call> Plane<C> {
     }
 
     /// Once a slice.
-    fn begin_slice(&mut self, slice: u64) {
-        if self.slice == slice {
+    fn begin_slice(&mut self, local: &Local) {
+        if self.slice == local.slice() {
             return;
         }
-        self.slice = slice;
+        self.slice = local.slice();
+        self.spare.begin_slice(local.shard().lateness_recent_ns());
         for io in self.ios.iter_mut().flatten() {
             io.sample_drops(&self.desk.counters);
         }
@@ -441,7 +447,7 @@ fn hand_over<C: Call>(slot: &mut Slot<C>, arrival: Arrival, bytes: &mut [u8], no
 impl<C: Call> Agent for Plane<C> {
     fn run(&mut self, cx: &mut Cx<'_>, ready: Ready) {
         let now_ns = clock_now_ns();
-        self.begin_slice(cx.local().slice());
+        self.begin_slice(cx.local());
         let ready_io = match ready {
             Ready::Io(key) => Some(usize::from(key)),
             Ready::Woken | Ready::Timer => None,

@@ -17,6 +17,7 @@ struct Turn<'a> {
     counters: &'a Counters,
     /// Datagrams that the call may still stage in this turn.
     left: u32,
+    spare: &'a mut u32,
     is_full: bool,
 }
 
@@ -26,28 +27,20 @@ pub(super) fn transmit<C: Call>(
     slot: &mut Slot<C>,
     ios: &mut Ios,
     counters: &Counters,
+    spare: &mut u32,
     now_ns: u64,
 ) -> bool {
-    let mut left = SENDS_IN_TURN_MAX;
-    loop {
-        let mut turn = Turn {
-            ios,
-            ports: &slot.ports,
-            stats: &mut slot.stats,
-            counters,
-            left,
-            is_full: false,
-        };
-        slot.call.poll_transmit(now_ns, &mut turn);
-        left = turn.left;
-        if !turn.is_full {
-            return false;
-        }
-        if left == 0 {
-            return true;
-        }
-        flush_all(ios, counters);
-    }
+    let mut turn = Turn {
+        ios,
+        ports: &slot.ports,
+        stats: &mut slot.stats,
+        counters,
+        left: SENDS_IN_TURN_MAX,
+        spare,
+        is_full: false,
+    };
+    slot.call.poll_transmit(now_ns, &mut turn);
+    turn.is_full
 }
 
 /// Sends what is staged.
@@ -73,7 +66,13 @@ impl Turn<'_> {
         if self.left == 0 {
             return Err(Refused::Full);
         }
-        io.stage(place, to, write)
+        match io.stage(place, to, write) {
+            Err(Refused::Full) => {
+                io.flush(self.counters);
+                io.stage(place, to, write)
+            }
+            staged => staged,
+        }
     }
 
     #[cold]
@@ -107,6 +106,11 @@ impl Outbox for Turn<'_> {
             }
             Err(why) => Err(self.refuse(why)),
         }
+    }
+
+    #[inline]
+    fn spare(&mut self) -> Option<&mut u32> {
+        Some(self.spare)
     }
 
     #[inline]
