@@ -405,3 +405,80 @@ fn who_has_events_is_not_listened_to_and_who_has_none_hears_the_tone() {
         assert_eq!(bed.keys_told(), [], "{to}");
     }
 }
+
+/// A sender that stops in the middle of a key has released it, sooner or later: an owner that waits for the release would wait for ever.
+#[test]
+fn a_key_ends_when_its_sender_falls_silent() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    // By events, to a side with and without them; and in the audio.
+    for (to_has_events, in_audio) in [(true, false), (false, false), (true, true)] {
+        let name = format!("events at B: {to_has_events}, in the audio: {in_audio}");
+        let direction = DirectionConfig {
+            detect_keys: true,
+            ..DirectionConfig::default()
+        };
+        let audio = [Payload::audio(96, pcmu)];
+        let with = with_keys(pcmu, 101, 8000);
+        let a = if in_audio { &audio[..] } else { &with[..] };
+        let b = if to_has_events { &with[..] } else { &audio[..] };
+        let mut bed = Bed::new(a, b, direction);
+        bed.tone(pcmu, 20, 200, |_| false);
+        if in_audio {
+            let mut generator = ToneGenerator::new(8000).unwrap();
+            generator.start(Tone::key(Key::new(5).unwrap(), 10, 0));
+            let mut encoder = Encoder::new(pcmu, &EncoderSettings::default()).unwrap();
+            for _ in 0..5 {
+                let (mut pcm, mut payload) = (Vec::new(), Vec::new());
+                generator.generate(160, &mut pcm);
+                encoder.encode(&pcm, &mut payload).unwrap();
+                bed.speak(96, &payload);
+                bed.time = bed.time.wrapping_add(160);
+                bed.wait_ms(20);
+            }
+        } else {
+            bed.press(pcmu, 5, 20, &(10..22).collect::<Vec<_>>());
+        }
+        bed.wait_ms(1_000);
+        let told = bed.keys_told();
+        assert_eq!(told.len(), 2, "{name}: {told:?}");
+        assert_eq!(told[0].phase, KeyPhase::Pressed, "{name}");
+        let KeyPhase::Released { duration_ms } = told[1].phase else {
+            panic!("{name}: {told:?}");
+        };
+        // As long as is known: ten updates of 50 ms, or five packets of 20 ms.
+        let known_ms = if in_audio { 100 } else { 500 };
+        assert!(
+            (known_ms - 30..=known_ms + 10).contains(&duration_ms),
+            "{name}: {duration_ms} ms"
+        );
+        assert_eq!(bed.call.directions[0].next_key(), None, "{name}");
+    }
+}
+
+/// A party that is signalled anew, now without events, is listened to again.
+#[test]
+fn keys_are_heard_again_when_events_are_no_longer_agreed_on() {
+    let pcmu = format(Encoding::Pcmu, 8000, 1);
+    let direction = DirectionConfig {
+        detect_keys: true,
+        ..DirectionConfig::default()
+    };
+    let with = with_keys(pcmu, 101, 8000);
+    let mut bed = Bed::new(&with, &with, direction);
+    let mut encoder = Encoder::new(pcmu, &EncoderSettings::default()).unwrap();
+    bed.play_key(&mut encoder, 5, 100, &[]);
+    bed.silence(pcmu, 200);
+    assert_eq!(bed.keys_told(), []);
+    let map = |payloads: &[Payload]| Arc::new(PayloadMap::new(payloads).unwrap());
+    let audio = map(&[Payload::audio(96, pcmu)]);
+    bed.call.set_payloads(Side::A, audio.clone(), audio);
+    bed.play_key(&mut encoder, 6, 100, &[]);
+    bed.silence(pcmu, 200);
+    assert_eq!(bed.keys_told().len(), 2);
+    // And no longer when they are agreed on once more.
+    bed.events.clear();
+    bed.call.set_payloads(Side::A, map(&with), map(&with));
+    bed.play_key(&mut encoder, 7, 100, &[]);
+    bed.silence(pcmu, 200);
+    assert_eq!(bed.keys_told(), []);
+}

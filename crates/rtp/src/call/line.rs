@@ -187,18 +187,32 @@ impl Line {
             };
             self.direction.handle(media, &mut scratch.work, &mut out);
         }
-        if std::mem::take(&mut self.is_ending) {
-            let mut send = |outgoing: Outgoing<'_>| send(LineDatagram::from(outgoing));
-            let mut out = Out {
-                now_ns,
-                side: Side::B,
-                leg: self.target.as_mut().unwrap_or(&mut self.source),
-                packet: &mut scratch.packet,
-                send: &mut send,
-            };
-            self.direction.finish(&mut scratch.work, &mut out);
+        if self.is_ending || self.direction.next_key().is_some() {
+            self.poll_ends(now_ns, scratch, send);
         }
         self.poll_reports(now_ns, scratch, send);
+    }
+
+    /// What ends without a packet: a key, or all.
+    #[cold]
+    fn poll_ends(
+        &mut self,
+        now_ns: u64,
+        scratch: &mut Scratch,
+        send: &mut dyn FnMut(LineDatagram<'_>),
+    ) {
+        let mut send = |outgoing: Outgoing<'_>| send(LineDatagram::from(outgoing));
+        let mut out = Out {
+            now_ns,
+            side: Side::B,
+            leg: self.target.as_mut().unwrap_or(&mut self.source),
+            packet: &mut scratch.packet,
+            send: &mut send,
+        };
+        self.direction.expire_key(&mut scratch.work, &mut out);
+        if std::mem::take(&mut self.is_ending) {
+            self.direction.finish(&mut scratch.work, &mut out);
+        }
     }
 
     #[inline]
@@ -240,7 +254,9 @@ impl Line {
         let legs = std::iter::once(&self.source).chain(&self.target);
         let media = self.source.next_media();
         let media = media.map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
-        legs.filter_map(Leg::next_report).chain(media).min()
+        let keys = self.direction.next_key();
+        let reports = legs.filter_map(Leg::next_report);
+        reports.chain(media).chain(keys).min()
     }
 
     /// Begins or ends a copy of what is said, in order, losses filled in.

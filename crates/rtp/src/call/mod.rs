@@ -39,7 +39,7 @@ use out::Out;
 
 use crate::codec::{EncoderSettings, Format, FormatError};
 use crate::id::RtpTime;
-use crate::leg::{Leg, LegConfig, LegError, LegEvent, Verdict};
+use crate::leg::{Leg, LegConfig, LegError, LegEvent, PayloadMap, Verdict};
 
 /// A party of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -275,6 +275,7 @@ impl Call {
             while let Some(media) = from.poll_media(media_ns, may_lose) {
                 direction.handle(media, work, &mut out);
             }
+            direction.expire_key(work, &mut out);
             direction.play(media_ns, work, &mut out);
         }
         for side in Side::BOTH {
@@ -331,7 +332,8 @@ impl Call {
         let media = media
             .chain(plays)
             .map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
-        reports.chain(media).min()
+        let keys = self.directions.iter().filter_map(Direction::next_key);
+        reports.chain(media).chain(keys).min()
     }
 
     /// What is done with what this party sends.
@@ -371,9 +373,17 @@ impl Call {
 
     /// A party's leg, to be signalled anew.
     pub fn leg_mut(&mut self, side: Side) -> &mut Leg {
-        // What goes to it is chosen again with the next packet.
-        self.directions[side.other() as usize].reroute();
+        // What goes to it and what comes from it is chosen again with the next packet.
+        for direction in &mut self.directions {
+            direction.reroute();
+        }
         &mut self.legs[side as usize]
+    }
+
+    /// This party sends and takes other payload types from now on.
+    pub fn set_payloads(&mut self, side: Side, sends: Arc<PayloadMap>, takes: Arc<PayloadMap>) {
+        self.directions[side as usize].set_sender(&sends);
+        self.leg_mut(side).set_payloads(sends, takes);
     }
 
     /// Both legs leave their sessions: poll once more for their BYEs.

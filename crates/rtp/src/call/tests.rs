@@ -603,6 +603,104 @@ fn comfort_noise_is_passed_to_a_side_that_has_it() {
     }
 }
 
+/// A party that pauses with Opus's own means is heard as comfort noise of the level of its background by a side that has it (RFC 3389:
+/// dB below the power of full scale), and a side that has not hears a continuous stream.
+#[cfg(feature = "opus")]
+#[test]
+fn a_pause_in_opus_is_comfort_noise_to_a_side_that_has_it() {
+    let opus = format(Encoding::Opus, 48_000, 1);
+    for (to, has_noise) in [
+        (format(Encoding::Pcmu, 8000, 1), true),
+        (format(Encoding::L16, 16_000, 1), true),
+        (format(Encoding::Pcmu, 8000, 1), false),
+    ] {
+        let name = format!("{to}, {has_noise}");
+        let mut b = vec![Payload::audio(97, to)];
+        if has_noise {
+            b.push(Payload::comfort_noise(13, to.clock_rate_hz));
+        }
+        let mut bed = Bed::new(&[Payload::audio(96, opus)], &b, DirectionConfig::default());
+        let settings = EncoderSettings {
+            dtx: true,
+            ..EncoderSettings::default()
+        };
+        let mut encoder = Encoder::new(opus, &settings).unwrap();
+        let mut random = crate::rng::SplitMix(3);
+        let (mut pauses, mut background) = (0, 0.0_f64);
+        for number in 0..350_u32 {
+            let is_speech = !(50..300).contains(&number);
+            let pcm: Vec<f32> = (0..960)
+                .map(|at| {
+                    let noise = (random.next_u64() >> 40) as f32 / (1 << 23) as f32 - 1.0;
+                    let phase = TAU * TONE_HZ * f64::from(number * 960 + at) / 48_000.0;
+                    noise * 0.002
+                        + if is_speech {
+                            (phase.sin() * LEVEL) as f32
+                        } else {
+                            0.0
+                        }
+                })
+                .collect();
+            let mut payload = Vec::new();
+            encoder.encode(&pcm, &mut payload).unwrap();
+            pauses += u32::from(payload.len() <= 2);
+            // What its decoder hears of the background, before the pause.
+            if !is_speech && pauses == 0 {
+                let mut heard = Vec::new();
+                let mut decoder = Decoder::new(to).unwrap();
+                if let Some(last) = bed.heard.last() {
+                    decoder.decode(&last.payload, &mut heard).unwrap();
+                }
+                let power =
+                    heard.iter().map(|x| f64::from(x * x)).sum::<f64>() / heard.len() as f64;
+                background = -10.0 * power.log10();
+            }
+            bed.speak(96, &payload);
+            bed.time = bed.time.wrapping_add(960);
+            bed.wait_ms(20);
+        }
+        assert!(pauses > 50, "{name}: {pauses} packets without audio");
+        let heard = bed.heard.iter().enumerate();
+        let noise: Vec<_> = heard
+            .filter(|(_, heard)| heard.payload_type == 13)
+            .collect();
+        let made = bed.call.stats().directions[0].noise_made;
+        assert_eq!(noise.len() as u64, made, "{name}");
+        if !has_noise {
+            bed.assert_continuous(to, &name);
+            continue;
+        }
+        // The encoder sends the background anew now and then.
+        assert!(
+            !noise.is_empty() && noise.len() <= 12,
+            "{name}: {}",
+            noise.len()
+        );
+        for (at, heard) in noise {
+            let level = f64::from(heard.payload[0]);
+            assert!(
+                (level - background).abs() < 4.0,
+                "{name}: {level}, not {background}"
+            );
+            let (before, next) = (&bed.heard[at - 1], &bed.heard[at + 1]);
+            assert_eq!(
+                (heard.seq, heard.marker),
+                (before.seq.plus(1), false),
+                "{name}"
+            );
+            assert_eq!((next.seq, next.marker), (heard.seq.plus(1), true), "{name}");
+            let pause = next.time.distance_from(heard.time);
+            assert!(pause >= i64::from(to.clock_rate_hz / 25), "{name}: {pause}");
+        }
+        // The pauses are as long as they were.
+        let heard_ms = bed.heard_ms(to);
+        assert!(
+            (6960.0..=7001.0).contains(&heard_ms),
+            "{name}: {heard_ms} ms"
+        );
+    }
+}
+
 #[test]
 fn a_party_that_restarts_is_one_stream_to_the_other() {
     let pcmu = format(Encoding::Pcmu, 8000, 1);

@@ -1,6 +1,7 @@
 //! Audio that is decoded, converted and encoded anew.
 
 use super::ear::Stretch;
+use super::hush::Hush;
 use super::{Direction, Loss, Route, ns_of_frames};
 use crate::call::Mode;
 use crate::call::out::{Out, Work};
@@ -16,6 +17,8 @@ pub(super) struct Anew {
     pub(super) converter: Converter,
     /// The next packet's timestamp, if it follows on.
     pub(super) next: Option<RtpTime>,
+    /// If the sender can pause and the far side takes comfort noise.
+    pub(super) hush: Option<Box<Hush>>,
 }
 
 impl Direction {
@@ -48,6 +51,9 @@ impl Direction {
             return;
         };
         let format = anew.decoder.format();
+        if anew.hush.is_some() && self.is_hushed(payload, packet, out) {
+            return self.cut();
+        }
         if self.ear.is_some() {
             let at = Stretch {
                 time: packet.time,
@@ -116,6 +122,9 @@ impl Direction {
             anew.converter.process(&work.decoded, &mut work.converted);
         }
         voice.push(&work.converted, &mut self.map, out);
+        if let Some(hush) = &mut anew.hush {
+            hush.remember(&work.converted);
+        }
         if let Some(tap) = &mut self.tap {
             match format.channels < voice.format.channels {
                 true => tap.add(format, &work.decoded),

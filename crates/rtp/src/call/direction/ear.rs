@@ -2,6 +2,7 @@
 //!
 //! A key is known 35 to 40 ms after it began (see [`DtmfDetector`]); that much of its tone has been passed on by then.
 
+use super::keys::KEY_OVER_NS;
 use super::{Direction, Loss, Route};
 use crate::call::Mode;
 use crate::call::keys::{Key, KeyPayload, KeyPhase};
@@ -65,6 +66,10 @@ impl Ear {
             pressed: None,
             next: None,
         }
+    }
+
+    pub(super) fn is_pressed(&self) -> bool {
+        self.pressed.is_some()
     }
 
     fn feed(&mut self, format: Format, audio: &[f32], at: Stretch) {
@@ -165,6 +170,7 @@ impl Direction {
         let Some(ear) = &mut self.ear else {
             return false;
         };
+        self.key_over_ns = out.now_ns + KEY_OVER_NS;
         ear.feed(format, &work.decoded, at);
         let mut events = std::mem::take(&mut ear.events);
         for event in events.drain(..) {
@@ -236,6 +242,9 @@ impl Direction {
         let last = ear.events.drain(..).next_back();
         if let Some(tone::KeyEvent::Up { at_frame, .. }) = last {
             self.note_up(at_frame, rate_hz, out);
+        }
+        if let Some(ear) = &mut self.ear {
+            ear.pressed = None;
         }
     }
 

@@ -16,6 +16,7 @@ impl Direction {
         out: &mut Out<'_>,
     ) {
         self.stats.key_packets += 1;
+        self.key_over_ns = out.now_ns + KEY_OVER_NS;
         self.ear = None; // It has events, whatever was agreed on.
         let Some(told) = KeyPayload::parse(packet.bytes) else {
             self.stats.undecodable += 1;
@@ -130,6 +131,22 @@ impl Direction {
         }
     }
 
+    /// When a pressed key is over if nothing more is heard of it.
+    pub(in crate::call) fn next_key(&self) -> Option<u64> {
+        let is_held = self.is_pressed || self.ear.as_ref().is_some_and(|ear| ear.is_pressed());
+        is_held.then_some(self.key_over_ns)
+    }
+
+    /// Releases a key whose sender has fallen silent.
+    #[inline]
+    pub(in crate::call) fn expire_key(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        if self.next_key().is_some_and(|over_ns| over_ns <= out.now_ns) {
+            self.release_key();
+            self.end_tone(work, out);
+            self.release_heard(out);
+        }
+    }
+
     pub(in crate::call) fn poll_key(&mut self) -> Option<KeyEvent> {
         self.key_events.pop_front()
     }
@@ -137,5 +154,8 @@ impl Direction {
 
 /// Presses and releases that wait for the owner.
 const KEY_EVENTS_MAX: usize = 32;
+/// Without a packet for this long, of which three updates would have come, a key is over: RFC 4733, section 2.5.2.2, leaves the time to the
+/// receiver.
+pub(super) const KEY_OVER_NS: u64 = 200_000_000;
 /// Two packets of a key, which usually come every 50 ms, may be missing before it is over.
 const KEY_SILENCE_NS: u64 = 110_000_000;

@@ -6,6 +6,7 @@
 mod anew;
 mod codes;
 mod ear;
+mod hush;
 mod keys;
 mod mend;
 mod play;
@@ -27,6 +28,7 @@ use crate::opus;
 use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
 use ear::{Ear, Stretch};
+use hush::Hush;
 use mend::History;
 pub(super) use mend::Menders;
 use play::Playing;
@@ -48,6 +50,8 @@ pub struct DirectionStats {
     pub key_packets: u64,
     /// Packets of comfort noise.
     pub noise_packets: u64,
+    /// Descriptions of comfort noise made for a party that paused by its codec's own means.
+    pub noise_made: u64,
     /// Packets for which the far side has no payload type, or which were not agreed on.
     pub dropped: u64,
     /// Packets that could not be decoded.
@@ -122,6 +126,8 @@ pub(super) struct Direction {
     /// Its tone is heard in place of the audio.
     is_sounding: bool,
     sounding: Option<Box<Sounding>>,
+    /// When the key that is pressed is over, if nothing more is heard of it.
+    key_over_ns: u64,
     /// When a key's packet has last paid for its tone.
     key_paid_ns: u64,
     playing: Option<Box<Playing>>,
@@ -169,6 +175,7 @@ impl Direction {
             is_pressed: false,
             is_sounding: false,
             sounding: None,
+            key_over_ns: 0,
             key_paid_ns: 0,
             playing: None,
             has_play_ended: false,
@@ -289,8 +296,10 @@ impl Direction {
         let has_events = payloads
             .iter()
             .any(|payload| payload.carries == Carries::TelephoneEvent);
-        if has_events {
-            self.ear = None;
+        match (has_events, &self.ear) {
+            (true, _) => self.ear = None,
+            (false, None) if self.config.detect_keys => self.ear = Some(Box::new(Ear::new())),
+            (false, _) => {}
         }
     }
 
@@ -349,6 +358,8 @@ impl Direction {
             decoder: Decoder::new(from).ok()?,
             converter: converter(from, format)?,
             next: None,
+            // A filter may hold audio back: then a pause is made anew, too.
+            hush: Hush::between(from, format, payloads).filter(|_| self.filter.is_none()),
         })))
     }
 
