@@ -19,7 +19,7 @@ pub(crate) fn gateway(binary: &Path, scratch: &Path) -> Result<(Demo, Latencies)
     run(binary, scratch, name, &[])
 }
 
-/// The same with a worse network between callers and gateway.
+/// The same with a worse network between parties and gateway.
 pub(crate) fn worse_network(binary: &Path, scratch: &Path) -> Result<Latencies> {
     let name = "gateway, 100 calls, 2 % loss, 30 ms of jitter, 1 % overtaken";
     let arguments = [

@@ -159,7 +159,7 @@ fn check_demo_has_a_summary_for_people(elements: &[&str]) {
         "{said}"
     );
     assert!(
-        said.contains("150  packets sent by the callers, 150 came back"),
+        said.contains("150  packets sent by the parties, 150 heard by the other ones"),
         "{said}"
     );
 }

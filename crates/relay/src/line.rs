@@ -1,6 +1,5 @@
 //! Lines on the engine: [`threadbare_rtp::call::Line`].
 
-use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use threadbare_runtime::prefetch;
 
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
-use crate::loudness::{LineMeter, Loudness, LoudnessTarget};
+use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN, measure};
 use crate::sync::lock;
 use crate::unsent::{Unsent, with_scratch};
 
@@ -117,21 +116,14 @@ impl MediaLine {
         }
     }
 
-    /// Measures what was tapped, once it is this much. A meter has left the cache by the next packet, so it is given several
-    /// packets at a time.
+    /// Measures what was tapped, once it is this much.
     fn measure(&mut self, samples_min: usize) {
         if self.line.tapped() < samples_min {
             return;
         }
-        let Metering::Incoming(meter) = &mut self.meter else {
-            return;
-        };
-        TAPPED.with_borrow_mut(|pcm| {
-            pcm.clear();
-            if let Some(format) = self.line.take_tapped(pcm) {
-                meter.add(format, pcm);
-            }
-        });
+        if let Metering::Incoming(meter) = &mut self.meter {
+            measure(meter, |pcm| self.line.take_tapped(pcm));
+        }
     }
 
     fn tell(&mut self, event: LineEvent) {
@@ -183,7 +175,7 @@ impl crate::Call for MediaLine {
                 unsent.stage(port, datagram.to, datagram.bytes, out);
             });
         });
-        self.measure(BATCH_SAMPLES);
+        self.measure(TAPPED_SAMPLES_MIN);
         self.tell_events();
     }
 
@@ -199,11 +191,5 @@ impl crate::Call for MediaLine {
     }
 }
 
-thread_local! {
-    static TAPPED: RefCell<Vec<f32>> = RefCell::default();
-}
-
 /// Cache lines of 20 ms of G.711.
 const PACKET_LINES: usize = 3;
-/// 200 ms at 8 kHz.
-const BATCH_SAMPLES: usize = 1_600;

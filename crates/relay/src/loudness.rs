@@ -1,5 +1,6 @@
 //! Loudness of what a line carries: measured, or brought to a target.
 
+use std::cell::RefCell;
 use std::sync::{Arc, Mutex};
 
 use threadbare_loudness::{
@@ -66,6 +67,26 @@ impl LineMeter {
         })
     }
 }
+
+/// Adds to a meter what `take` gives: what was tapped. A meter has left the cache by the next packet, so let
+/// [`TAPPED_SAMPLES_MIN`] come together before.
+pub(crate) fn measure(
+    meter: &mut LineMeter,
+    take: impl FnOnce(&mut Vec<f32>) -> Option<Format>,
+) {
+    thread_local! {
+        static TAPPED: RefCell<Vec<f32>> = RefCell::default();
+    }
+    TAPPED.with_borrow_mut(|pcm| {
+        pcm.clear();
+        if let Some(format) = take(pcm) {
+            meter.add(format, pcm);
+        }
+    });
+}
+
+/// 200 ms at 8 kHz.
+pub(crate) const TAPPED_SAMPLES_MIN: usize = 1_600;
 
 /// Brings a line to a loudness, 3 s later, and measures what comes of it.
 #[derive(Debug)]

@@ -7,11 +7,14 @@ use threadbare_runtime::prefetch;
 
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
+use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN, measure};
 use crate::unsent::{Unsent, with_scratch};
 
 /// Two parties that hear each other. Leg 0 of its ports is side A's, leg 1 is B's.
 pub struct MediaCall {
     call: Call,
+    /// Of what each side sends.
+    meters: Option<Box<[LineMeter; 2]>>,
     on_event: Option<EventHandler>,
     /// What did not fit the last turn.
     unsent: Unsent,
@@ -27,8 +30,43 @@ impl MediaCall {
         call.set_ahead_ns(slice.as_nanos() as u64 / 2);
         MediaCall {
             call,
+            meters: None,
             on_event: None,
             unsent: Unsent::default(),
+        }
+    }
+
+    /// Measures what both sides send.
+    #[must_use]
+    pub fn metered(mut self) -> MediaCall {
+        for side in Side::BOTH {
+            self.call.tap(side, true);
+        }
+        self.meters = Some(Box::default());
+        self
+    }
+
+    /// The loudness of what each side sends, A's first; what is being gathered is measured first. `None`: not measured, or nothing was heard
+    /// yet.
+    pub fn loudness(&mut self) -> [Option<Loudness>; 2] {
+        self.measure(1);
+        match &self.meters {
+            Some(meters) => [meters[0].readings(), meters[1].readings()],
+            None => [None, None],
+        }
+    }
+
+    /// Measures what was tapped, once it is this much.
+    #[inline]
+    fn measure(&mut self, samples_min: usize) {
+        let Some(meters) = &mut self.meters else {
+            return;
+        };
+        for side in Side::BOTH {
+            if self.call.tapped(side) >= samples_min {
+                let meter = &mut meters[side as usize];
+                measure(meter, |pcm| self.call.take_tapped(side, pcm));
+            }
         }
     }
 
@@ -91,6 +129,7 @@ impl crate::Call for MediaCall {
                 unsent.stage(port, outgoing.to, outgoing.bytes, out);
             });
         });
+        self.measure(TAPPED_SAMPLES_MIN);
         self.tell_events();
     }
 

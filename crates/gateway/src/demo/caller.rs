@@ -1,4 +1,4 @@
-//! Sends RTP for many streams on schedule, from one socket.
+//! Sends RTP for many streams on schedule, from few sockets.
 
 use std::io::{Error, IoSlice};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -71,7 +71,10 @@ impl Schedule {
 /// Sends packets of many streams, in batches of one system call.
 #[derive(Debug)]
 pub struct Caller {
-    socket: UdpSocket,
+    /// Each for so many streams in a row.
+    sockets: Vec<UdpSocket>,
+    streams_per_socket: usize,
+    payload_type: fn(usize) -> u8,
     targets: Vec<SocketAddrAny>,
     /// Room for one batch.
     packets: Vec<Packet>,
@@ -82,21 +85,43 @@ pub struct Caller {
 type Packet = [u8; HEADER_BYTES + PACKET_SAMPLES];
 
 impl Caller {
-    /// Sends stream n to 127.0.0.1, port `first_port` + n * `step`.
+    /// Sends stream n, PCMU, to 127.0.0.1, port `first_port` + n * `step`, all from one socket.
     pub fn new(streams: usize, first_port: u16, step: u16) -> Result<Caller, Error> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let sockets = vec![socket];
+        Ok(Caller::from_sockets(
+            sockets,
+            streams.max(1),
+            streams,
+            first_port,
+            step,
+            |_| PCMU,
+        ))
+    }
+
+    /// The same from these sockets, each for so many streams in a row, with the payload type of each stream.
+    pub(super) fn from_sockets(
+        sockets: Vec<UdpSocket>,
+        streams_per_socket: usize,
+        streams: usize,
+        first_port: u16,
+        step: u16,
+        payload_type: fn(usize) -> u8,
+    ) -> Caller {
         let targets = (0..streams)
             .map(|stream| {
                 let port = first_port + stream as u16 * step;
                 SocketAddrV4::new(Ipv4Addr::LOCALHOST, port).as_any()
             })
             .collect();
-        Ok(Caller {
-            socket,
+        Caller {
+            sockets,
+            streams_per_socket,
+            payload_type,
             targets,
             packets: vec![[0; HEADER_BYTES + PACKET_SAMPLES]; BATCH_PACKETS],
             batch_targets: Vec::with_capacity(BATCH_PACKETS),
-        })
+        }
     }
 
     /// Sends the packets due; `payload` returns the next payload of a stream.
@@ -116,51 +141,65 @@ impl Caller {
         mut payload: impl FnMut(usize, u32) -> Payload,
     ) -> Result<(), Error> {
         let mut packets = packets.into_iter().peekable();
-        while packets.peek().is_some() {
+        while let Some((first, _)) = packets.peek() {
+            let socket = first / self.streams_per_socket;
             self.batch_targets.clear();
-            // Makes room first: every item taken from `packets` needs a place.
-            let batch = self.packets.iter_mut().zip(packets.by_ref());
-            for (packet, (stream, number)) in batch {
-                write_packet(packet, stream, number, &payload(stream, number))?;
+            let same = |(stream, _): &(usize, u32)| stream / self.streams_per_socket == socket;
+            for packet in &mut self.packets {
+                let Some((stream, number)) = packets.next_if(same) else {
+                    break;
+                };
+                let payload_type = (self.payload_type)(stream);
+                let payload = payload(stream, number);
+                write_packet(packet, stream, number, payload_type, &payload)?;
                 self.batch_targets.push(self.targets[stream].clone());
             }
             let targets = &self.batch_targets;
-            self.send_batch(targets, &self.packets[..targets.len()])?;
+            send_batch(
+                &self.sockets[socket],
+                targets,
+                &self.packets[..targets.len()],
+            )?;
         }
         Ok(())
     }
 
-    /// Sends another kind of packet from the same socket.
-    pub fn send_other(&self, bytes: &[u8], port: u16) {
+    /// Sends another kind of packet from the socket of a stream.
+    pub(super) fn send_other(&self, stream: usize, bytes: &[u8], port: u16) {
         // The ICMP answer to an earlier packet may be returned instead; the next packet makes up for a lost one.
-        let _ = self.socket.send_to(bytes, (Ipv4Addr::LOCALHOST, port));
+        let socket = &self.sockets[stream / self.streams_per_socket];
+        let _ = socket.send_to(bytes, (Ipv4Addr::LOCALHOST, port));
     }
+}
 
-    fn send_batch(&self, targets: &[SocketAddrAny], packets: &[Packet]) -> Result<(), Error> {
-        let slices = packets
-            .iter()
-            .map(|packet| [IoSlice::new(packet)])
-            .collect::<Vec<_>>();
-        let mut controls = packets
-            .iter()
-            .map(|_| SendAncillaryBuffer::default())
-            .collect::<Vec<_>>();
-        let mut messages = targets
-            .iter()
-            .zip(&slices)
-            .zip(&mut controls)
-            .map(|((target, slice), control)| MMsgHdr::new_with_addr(target, slice, control))
-            .collect::<Vec<_>>();
-        let mut unsent = &mut messages[..];
-        while !unsent.is_empty() {
-            match rustix::net::sendmmsg(&self.socket, unsent, SendFlags::empty()) {
-                Ok(sent) => unsent = &mut unsent[sent..],
-                Err(rustix::io::Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
-            }
+fn send_batch(
+    socket: &UdpSocket,
+    targets: &[SocketAddrAny],
+    packets: &[Packet],
+) -> Result<(), Error> {
+    let slices = packets
+        .iter()
+        .map(|packet| [IoSlice::new(packet)])
+        .collect::<Vec<_>>();
+    let mut controls = packets
+        .iter()
+        .map(|_| SendAncillaryBuffer::default())
+        .collect::<Vec<_>>();
+    let mut messages = targets
+        .iter()
+        .zip(&slices)
+        .zip(&mut controls)
+        .map(|((target, slice), control)| MMsgHdr::new_with_addr(target, slice, control))
+        .collect::<Vec<_>>();
+    let mut unsent = &mut messages[..];
+    while !unsent.is_empty() {
+        match rustix::net::sendmmsg(socket, unsent, SendFlags::empty()) {
+            Ok(sent) => unsent = &mut unsent[sent..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// Sequence numbers start just below their end, so that even a short run wraps.
@@ -184,10 +223,11 @@ fn write_packet(
     packet: &mut Packet,
     stream: usize,
     number: u32,
+    payload_type: u8,
     payload: &Payload,
 ) -> Result<(), Error> {
     RtpPacketBuilder::<&[u8], &[u8]>::new()
-        .payload_type(PCMU)
+        .payload_type(payload_type)
         .marker_bit(number == 0)
         .sequence_number(sequence_number(stream, number))
         .timestamp(timestamp(number))
@@ -203,7 +243,7 @@ const SLOTS: u64 = 20;
 /// RFC 3550, section 5.1.
 const HEADER_BYTES: usize = 12;
 /// Static payload type of PCMU (RFC 3551).
-const PCMU: u8 = 0;
+pub(super) const PCMU: u8 = 0;
 /// SSRC of the first caller; any number would do.
 const CALLER_SSRC: u32 = 0x0ca1_0000;
 /// Packets per system call; also how many share a send time stamp.
@@ -252,7 +292,7 @@ mod tests {
     #[test]
     fn packets_are_rtp() {
         let mut packet = [0; HEADER_BYTES + PACKET_SAMPLES];
-        write_packet(&mut packet, 5, 40, &[7; PACKET_SAMPLES]).expect("fits");
+        write_packet(&mut packet, 5, 40, PCMU, &[7; PACKET_SAMPLES]).expect("fits");
         let parsed = rtp_types::RtpPacket::parse(&packet).expect("RTP");
         assert_eq!((parsed.payload_type(), parsed.ssrc()), (0, CALLER_SSRC + 5));
         assert_eq!(parsed.sequence_number(), (u16::MAX - 5).wrapping_add(40));

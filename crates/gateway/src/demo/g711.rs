@@ -13,7 +13,6 @@ pub(super) fn ulaw_to_linear(code: u8) -> i32 {
 }
 
 /// The output of the decoder for an A-law code, on a scale of 16 bits.
-#[cfg(test)]
 pub(super) fn alaw_to_linear(code: u8) -> i32 {
     // Table 1a, note 2: even bits are inverted; the first bit is 1 for positive values.
     let plain = code ^ 0x55;
@@ -69,7 +68,6 @@ fn alaw_decision(step: Step) -> i32 {
 }
 
 /// Table 1a, column 8: the middle of the step.
-#[cfg(test)]
 fn alaw_output(step: Step) -> i32 {
     match split(step) {
         (0, place) => 2 * place + 1,

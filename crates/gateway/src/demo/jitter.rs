@@ -1,4 +1,4 @@
-//! The expected interarrival jitter in the gateway's reports (RFC 3550, A.8), as exactly as the callers can know it.
+//! The expected interarrival jitter in the gateway's reports (RFC 3550, A.8), as exactly as the parties can know it.
 //!
 //! On loopback the kernel stamps a packet within the send call. So the arrival lies between two clock readings, and the
 //! jitter between two bounds. The estimator grows with each difference, so the least differences give the least jitter.

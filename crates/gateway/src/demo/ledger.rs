@@ -14,7 +14,7 @@ use super::tone::{DISTINCT_PACKETS, PACKET_SAMPLES, Tones};
 /// Counts of all packets so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Sent by the callers, including those lost by the network before the gateway.
+    /// Sent by the parties, including those lost by the network before the gateway.
     pub packets_sent: u64,
     /// Received back, each counted once.
     pub packets_received: u64,
@@ -28,13 +28,13 @@ pub struct Counters {
     pub header_errors: u64,
     /// Received more than once, or never sent.
     pub unexpected: u64,
-    /// Lost on purpose by the network between callers and gateway.
+    /// Lost on purpose by the network between parties and gateway.
     pub network_lost: u64,
     /// Received with a payload made up by the gateway.
     pub concealed: u64,
     /// Of these, packets that reach the gateway after a later one and too late.
     pub too_late: u64,
-    /// Milliseconds from the send call to the arrival in the listener's socket.
+    /// Milliseconds from the send call to the arrival in the other party's socket.
     pub latency_ms_p50: f64,
     /// The same, 99th percentile.
     pub latency_ms_p99: f64,
@@ -376,7 +376,7 @@ impl Spoken {
 }
 
 impl Counters {
-    /// Sent and never received, nor replaced. Final once the listener has stopped waiting.
+    /// Sent and never received, nor replaced. Final once the other party has stopped waiting.
     pub fn lost(&self) -> u64 {
         self.packets_sent.saturating_sub(self.packets_received)
     }

@@ -6,7 +6,7 @@ use super::ledger::Counters;
 use super::network::Harm;
 use super::rtcp::RtcpCounters;
 
-/// From the gateway's process to the callers and listeners.
+/// From the gateway's process to the parties.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "to_peer", rename_all = "snake_case")]
 pub(super) enum ToPeer {
@@ -19,28 +19,28 @@ pub(super) enum ToPeer {
 /// Settings of the calls, and the expected results.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Call {
-    /// The gateway's ports: stream n at this port plus n times `port_step`.
+    /// The gateway's ports: party n sends to this port plus n times `port_step`.
     pub(super) first_port: u16,
     pub(super) port_step: u16,
     /// Distance of the gateway's RTCP ports above its RTP; `None`: no RTCP.
     pub(super) rtcp_offset: Option<u16>,
     /// Duration of each stream.
     pub(super) seconds: u32,
-    /// SSRC of returned packets of stream 0; the others follow.
+    /// SSRC of the gateway's packets of stream 0; the others follow.
     pub(super) first_ssrc: u32,
-    /// Payload type of returned packets.
-    pub(super) payload_type: u8,
-    /// The network between callers and gateway.
+    /// A party hears the gateway from the port that it sends to.
+    pub(super) is_symmetric: bool,
+    /// The network between parties and gateway.
     pub(super) harm: Harm,
 }
 
-/// From the callers and listeners to the gateway's process.
+/// From the parties to the gateway's process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "from_peer", rename_all = "snake_case")]
 pub(super) enum FromPeer {
-    /// The listeners are bound.
+    /// The parties' sockets are bound.
     Ready {
-        /// Each takes [`STREAMS_PER_LISTENER`](super::listener::STREAMS_PER_LISTENER) streams, in order.
+        /// Each is of [`PARTIES_PER_SOCKET`](super::parties::PARTIES_PER_SOCKET) parties, in order.
         ports: Vec<u16>,
         /// A note for the user, if any.
         notes: Vec<String>,
@@ -70,9 +70,63 @@ pub(super) struct Standing {
     pub(super) rtcp: RtcpCounters,
 }
 
+/// Party n sends stream n and hears the stream of the other party of its call.
+pub(super) fn other_party(party: usize) -> usize {
+    party ^ 1
+}
+
 impl Call {
-    /// The destination of a stream's RTCP.
-    pub(super) fn rtcp_port(&self, stream: usize) -> u16 {
-        self.first_port + stream as u16 * self.port_step + self.rtcp_offset.unwrap_or(0)
+    /// Where a party sends its media.
+    pub(super) fn port(&self, party: usize) -> u16 {
+        let distance = (party as u16).wrapping_mul(self.port_step);
+        self.first_port.wrapping_add(distance)
+    }
+
+    /// Whether what a stream's hearer gets comes from the port that this party itself sends to.
+    pub(super) fn is_from_own_port(&self, stream: usize, from: u16, is_rtcp: bool) -> bool {
+        if !self.is_symmetric {
+            return true;
+        }
+        let party = other_party(stream);
+        let port = match is_rtcp {
+            true => self.rtcp_port(party),
+            false => self.port(party),
+        };
+        port == from
+    }
+
+    /// And where its RTCP.
+    pub(super) fn rtcp_port(&self, party: usize) -> u16 {
+        self.port(party).wrapping_add(self.rtcp_offset.unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stream 3 is heard by party 2, which sends to ports 10,004 and 10,005.
+    #[test]
+    fn only_the_port_that_a_party_sends_to_is_its_own() {
+        let call = Call {
+            first_port: 10_000,
+            port_step: 2,
+            rtcp_offset: Some(1),
+            seconds: 1,
+            first_ssrc: 0,
+            is_symmetric: true,
+            harm: Harm::default(),
+        };
+        for port in 9_990..10_020 {
+            assert_eq!(call.is_from_own_port(3, port, false), port == 10_004);
+            assert_eq!(call.is_from_own_port(3, port, true), port == 10_005);
+        }
+        let elsewhere = Call {
+            is_symmetric: false,
+            ..call
+        };
+        assert!(elsewhere.is_from_own_port(3, 1, false));
+        // An SSRC of no stream is no reason to fail.
+        assert!(!call.is_from_own_port(usize::MAX, 1, false));
     }
 }

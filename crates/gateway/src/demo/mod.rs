@@ -1,43 +1,49 @@
-//! `threadbare demo`: shows a thousand streams, and checks every packet.
+//! `threadbare demo`: shows a thousand streams of five hundred calls, and checks every packet.
 //!
-//! This process is the gateway and nothing else, so that its CPU time is the gateway's. Callers and
-//! listeners are the same program in another process (module `peer`):
+//! This process is the gateway and nothing else, so that its CPU time is the gateway's. The parties of the calls are the same
+//! program in another process (module `peer`):
 //!
 //! ```text
 //!   this process                                   the other
-//!     start it                                       bind the listeners
-//!     <------------------------------------------    Ready: the listeners' ports
-//!     make a configuration, start the gateway
-//!     Start: the gateway's ports  --------------->   send on schedule, check what comes back
+//!     start it                                       bind the parties' sockets
+//!     <------------------------------------------    Ready: their ports
+//!     start the calls
+//!     Start: the gateway's ports  --------------->   send on schedule, check what is heard
 //!     measure own CPU, threads, memory               Progress, twice a second
 //!     <------------------------------------------    Done: everything accounted for
-//!     stop the gateway
+//!     leave the calls
 //!     Stopped  ----------------------------------->  wait for its BYEs
 //!     <------------------------------------------    Parted: what RTCP came to
 //! ```
+//!
+//! Party n sends stream n, in PCMU if n is even, else in PCMA. Parties 2k and 2k + 1 are those of a call: each hears the
+//! stream of the other, in its own law, from the port that it sends to.
 
 pub mod caller;
+mod calls;
+mod carrier;
 mod g711;
 mod jitter;
 mod ledger;
-mod listener;
 mod live;
 mod messages;
 mod network;
+mod parties;
 mod peer;
 mod ports;
 mod report;
 mod reports;
 mod rtcp;
+mod stock;
 mod tone;
 
-use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use miette::{Context as _, IntoDiagnostic, bail, miette};
 
+use self::carrier::{Carrier, Started};
 pub use self::ledger::Counters;
 use self::live::Live;
 use self::messages::{Call, FromPeer, Standing, ToPeer};
@@ -47,21 +53,17 @@ pub use self::peer::PeerArgs;
 pub use self::ports::free_ports;
 pub use self::report::{Details, Report, grouped};
 pub use self::rtcp::RtcpCounters;
-use crate::config::Config;
-use crate::gateway::{Gateway, Handled};
 use crate::logging::{self, LogFormat};
-use crate::pipeline::{Elements, PipelineBuilder};
 use crate::process::{self, Usage};
-use crate::run::{init_gstreamer, stop_on_signals};
 use crate::subprocess::Subprocess;
 
-/// The callers and listeners.
+/// The parties.
 type Peer = Subprocess<FromPeer>;
 
-/// Carries real RTP streams over loopback and checks every packet.
+/// Carries real calls over loopback, and checks every packet of both directions.
 #[derive(Debug, clap::Args)]
 pub struct DemoArgs {
-    /// How many streams at once
+    /// How many one-way streams at once: two for each call; of an odd number, the last call's other party only listens
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=20_000))]
     pub streams: u16,
     /// How long each stream sends
@@ -79,13 +81,13 @@ pub struct DemoArgs {
     /// Write a file of JSON with how many packets took how many milliseconds through the gateway
     #[arg(long, value_name = "FILE")]
     pub latencies: Option<PathBuf>,
-    /// Lose so many per cent of the callers' packets on their way to the gateway
+    /// Lose so many per cent of the parties' packets on their way to the gateway
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
     pub loss: f64,
-    /// Delay each of the callers' packets by a random time of up to so many milliseconds
+    /// Delay each of the parties' packets by a random time of up to so many milliseconds
     #[arg(long, default_value_t = 0, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=JITTER_MS_MAX))]
     pub jitter: u32,
-    /// Let so many per cent of the callers' packets be overtaken by the next one
+    /// Let so many per cent of the parties' packets be overtaken by the next one
     #[arg(long, default_value_t = 0.0, value_name = "PERCENT", value_parser = percent)]
     pub reorder: f64,
     /// Which packets are lost, delayed and overtaken: the same number, the same packets
@@ -97,12 +99,6 @@ pub struct DemoArgs {
     /// Do not measure how loud the streams are, which the gateway does unless it is told otherwise
     #[arg(long)]
     pub no_meter: bool,
-}
-
-/// Cost of starting the gateway.
-struct Started {
-    resident_kib_before: u64,
-    setup: Duration,
 }
 
 /// A number from 0 to 50: beyond that, it is no call any more.
@@ -126,7 +122,6 @@ impl DemoArgs {
     pub fn execute(&self) -> miette::Result<ExitCode> {
         logging::init(LogFormat::Text, "warn");
         process::raise_descriptor_limit();
-        init_gstreamer()?;
         let report = self.measure()?;
         if self.json {
             println!("{}", serde_json::to_string(&report).into_diagnostic()?);
@@ -142,14 +137,12 @@ impl DemoArgs {
 
     fn measure(&self) -> miette::Result<Report> {
         let mut peer = Peer::start(&["demo-peer", "--streams", &self.streams.to_string()])?;
-        let (listener_ports, notes) = wait_until_ready(&peer)?;
+        let (party_ports, notes) = wait_until_ready(&peer)?;
         for note in notes {
             eprintln!("Note: {note}");
         }
         let ports = self.ports()?;
-        let config = self.config(ports, &listener_ports)?;
-        let (mut gateway, started) = self.start_gateway(config)?;
-        stop_on_signals(gateway.sender())?;
+        let (mut carrier, started) = Carrier::start(self, ports, &party_ports)?;
 
         let harm = self.harm();
         peer.tell(&ToPeer::Start(Call {
@@ -158,16 +151,44 @@ impl DemoArgs {
             rtcp_offset: ports.rtcp_offset,
             seconds: self.seconds,
             first_ssrc: FIRST_SSRC,
-            payload_type: PCMA,
+            // udpsink has a socket of its own.
+            is_symmetric: !self.stock,
             harm,
         }))?;
         let start = Instant::now();
         let usage_start = Usage::now();
-        let (standing, threads) = self.watch(&mut gateway, &mut peer, start)?;
+        let (standing, threads) = self.watch(&mut carrier, &mut peer, start)?;
         let cpu = Usage::now().since(&usage_start).cpu;
         let resident_kib = process::resident_kib().saturating_sub(started.resident_kib_before);
 
-        let mut report = Report {
+        let mut report = self.report(
+            &standing,
+            threads,
+            cpu,
+            start.elapsed(),
+            resident_kib,
+            &started,
+        );
+        let refused = carrier.rtcp_errors();
+        // The gateway sends BYE on each leg.
+        drop(carrier);
+        let rtcp = wait_until_parted(&mut peer)?;
+        report.count(&standing.packets, &rtcp);
+        report.rtcp_errors += refused;
+        Ok(report)
+    }
+
+    /// What is known before the parties have parted.
+    fn report(
+        &self,
+        standing: &Standing,
+        threads: usize,
+        cpu: Duration,
+        elapsed: Duration,
+        resident_kib: u64,
+        started: &Started,
+    ) -> Report {
+        Report {
             streams: self.streams.into(),
             seconds: self.seconds,
             packets_sent: 0,
@@ -177,7 +198,7 @@ impl DemoArgs {
             payload_errors: 0,
             threads,
             contexts: if self.stock { 0 } else { self.contexts },
-            cpu_percent: rounded(100.0 * cpu.as_secs_f64() / start.elapsed().as_secs_f64()),
+            cpu_percent: rounded(100.0 * cpu.as_secs_f64() / elapsed.as_secs_f64()),
             cpu_us_per_packet: rounded(
                 cpu.as_micros() as f64 / standing.packets.packets_received.max(1) as f64,
             ),
@@ -191,48 +212,11 @@ impl DemoArgs {
             rtcp_errors: 0,
             concealed_ms: 0,
             details: Details {
-                harm,
+                harm: self.harm(),
                 latency_ms: self.latency_ms(),
                 ..Details::default()
             },
-        };
-        let refused = gateway
-            .stats()
-            .map(|(_, stats)| stats.rtcp_errors)
-            .sum::<u64>();
-        // The gateway sends BYE on each call.
-        drop(gateway);
-        let rtcp = wait_until_parted(&mut peer)?;
-        report.count(&standing.packets, &rtcp);
-        report.rtcp_errors += refused;
-        Ok(report)
-    }
-
-    fn start_gateway(&self, config: Config) -> miette::Result<(Gateway, Started)> {
-        let elements = if self.stock {
-            Elements::Stock
-        } else {
-            Elements::Threadbare
-        };
-        let setup_start = Instant::now();
-        load_plugins(&config, elements)?;
-        let resident_kib_before = process::resident_kib();
-        let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
-        let setup = setup_start.elapsed();
-        // Streams that failed to start have posted their error by now.
-        gateway.handle_for(Some(Duration::ZERO));
-        if gateway.streams_running() < usize::from(self.streams) {
-            bail!(
-                "only {} of {} streams started; the log says why",
-                gateway.streams_running(),
-                self.streams
-            );
         }
-        let started = Started {
-            resident_kib_before,
-            setup,
-        };
-        Ok((gateway, started))
     }
 
     fn harm(&self) -> Harm {
@@ -257,7 +241,7 @@ impl DemoArgs {
             _ => (1, Some(0)),
         };
         // One more port, because the first must be even.
-        let count = usize::from(self.streams) * usize::from(step) + 1;
+        let count = peer::parties_of(self.streams.into()) * usize::from(step) + 1;
         let first = free_ports(count)
             .ok_or_else(|| miette!("there are no {count} free UDP ports in a row"))?;
         Ok(Ports {
@@ -270,14 +254,14 @@ impl DemoArgs {
     /// Runs the gateway until the peer is done; also returns the largest number of threads seen.
     fn watch(
         &self,
-        gateway: &mut Gateway,
+        carrier: &mut Carrier,
         peer: &mut Peer,
         start: Instant,
     ) -> miette::Result<(Standing, usize)> {
         let mut live = Live::new(self.streams.into(), self.seconds);
         let mut threads = process::threads();
         loop {
-            if let Handled::Stop(_) = gateway.handle_for(Some(POLL)) {
+            if carrier.wait(POLL) {
                 // The peer stops calling, waits for the tail, and sends its result.
                 peer.hang_up();
             }
@@ -295,7 +279,7 @@ impl DemoArgs {
                     return Ok((standing, threads));
                 }
                 Some(FromPeer::Failed { reason }) => {
-                    bail!("the callers and listeners failed: {reason}")
+                    bail!("the parties failed: {reason}")
                 }
                 Some(FromPeer::Ready { .. } | FromPeer::Parted(_)) | None => {}
             }
@@ -311,50 +295,14 @@ impl DemoArgs {
             .into_diagnostic()
             .wrap_err_with(|| format!("cannot write --latencies {}", path.display()))
     }
-
-    /// The gateway's configuration, as a user would write it, one range per listener.
-    fn config(&self, ports: Ports, listener_ports: &[u16]) -> miette::Result<Config> {
-        let mut text = format!(
-            "[contexts]\nprefix = \"demo\"\ncount = {}\nwait = {}\n\
-             [defaults]\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\nlatency = {}\nmeter = {}\nrtcp = {}\n",
-            self.contexts,
-            self.wait,
-            self.latency_ms(),
-            !self.no_meter,
-            match ports.rtcp_offset {
-                None => "false",
-                Some(0) => "\"mux\"",
-                Some(_) => "true",
-            },
-        );
-        for (n, listener_port) in listener_ports.iter().enumerate() {
-            let first = (n * listener::STREAMS_PER_LISTENER) as u16;
-            let count = (self.streams - first).min(listener::STREAMS_PER_LISTENER as u16);
-            // RTCP to the listeners' RTP port, where it cannot overtake.
-            let rtcp_port = match ports.rtcp_offset {
-                Some(1..) => format!("destination-rtcp-port = {listener_port}\n"),
-                _ => String::new(),
-            };
-            // Writing to a String does not fail.
-            let _ = write!(
-                text,
-                "[[stream]]\nname = \"call-{n}\"\ncount = {count}\nlisten = \"127.0.0.1:{}\"\nstep = {}\n\
-                 destination = \"127.0.0.1:{listener_port}\"\ndestination-step = 0\nssrc = {}\n{rtcp_port}",
-                ports.first + first * ports.step,
-                ports.step,
-                FIRST_SSRC + u32::from(first),
-            );
-        }
-        Config::from_toml("the demo's own configuration", &text).map_err(Into::into)
-    }
 }
 
 fn wait_until_ready(peer: &Peer) -> miette::Result<(Vec<u16>, Vec<String>)> {
     match peer.wait()? {
         FromPeer::Ready { ports, notes } => Ok((ports, notes)),
-        FromPeer::Failed { reason } => bail!("the callers and listeners failed: {reason}"),
+        FromPeer::Failed { reason } => bail!("the parties failed: {reason}"),
         FromPeer::Progress(_) | FromPeer::Done { .. } | FromPeer::Parted(_) => {
-            bail!("the callers and listeners are confused")
+            bail!("the parties are confused")
         }
     }
 }
@@ -366,22 +314,10 @@ fn wait_until_parted(peer: &mut Peer) -> miette::Result<RtcpCounters> {
     loop {
         match peer.wait()? {
             FromPeer::Parted(counters) => return Ok(counters),
-            FromPeer::Failed { reason } => bail!("the callers and listeners failed: {reason}"),
+            FromPeer::Failed { reason } => bail!("the parties failed: {reason}"),
             _ => {}
         }
     }
-}
-
-/// Builds one unused pipeline first: the memory of the plugins' code does not count as a stream's.
-fn load_plugins(config: &Config, elements: Elements) -> miette::Result<()> {
-    if elements == Elements::Stock {
-        let builder = PipelineBuilder::new(gst::Bus::new());
-        builder.check(&config.streams).into_diagnostic()?;
-        if let Some(first) = config.streams.first() {
-            builder.build(first).into_diagnostic()?;
-        }
-    }
-    Ok(())
 }
 
 /// Nanoseconds since the epoch: the clock of the kernel's receive time stamps.
@@ -396,7 +332,7 @@ pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// SSRC of the gateway's packets for stream 0.
+/// SSRC of the gateway's packets of stream 0.
 const FIRST_SSRC: u32 = 0x7b00_0000;
 /// Static payload type of PCMA (RFC 3551).
 const PCMA: u8 = 8;

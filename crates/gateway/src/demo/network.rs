@@ -1,4 +1,4 @@
-//! The simulated network between callers and gateway: loses packets, delays them, and lets later ones overtake.
+//! The simulated network between parties and gateway: loses packets, delays them, and lets later ones overtake.
 //!
 //! The seed alone determines each packet's fate. Time is a parameter, in ticks of 1 ms.
 

@@ -1,4 +1,4 @@
-//! The demo's other process: callers and listeners. Started by the demo, never by hand.
+//! The demo's other process: parties. Started by the demo, never by hand.
 
 use std::io::Error;
 use std::process::ExitCode;
@@ -8,20 +8,21 @@ use std::time::{Duration, Instant};
 use rtp_types::RtpPacket;
 use threadbare_rtp::packet::is_rtcp;
 
-use super::caller::{Caller, Due, Schedule};
+use super::PCMA;
+use super::caller::{Caller, Due, PCMU, Schedule};
 use super::ledger::{Ledger, Stamp};
-use super::listener::Listeners;
 use super::messages::{Call, FromPeer, Standing, ToPeer};
 use super::network::{Fate, Network, Parcel};
 use super::now_ns;
+use super::parties::{PARTIES_PER_SOCKET, Parties};
 use super::rtcp::{Rtcp, header_of};
 use crate::process;
 use crate::subprocess;
 
-/// The callers and listeners of `threadbare demo`.
+/// The parties of `threadbare demo`.
 #[derive(Debug, clap::Args)]
 pub struct PeerArgs {
-    /// How many
+    /// How many streams
     #[arg(long)]
     streams: usize,
 }
@@ -43,16 +44,16 @@ impl PeerArgs {
 
 fn run(streams: usize) -> Result<(), Error> {
     process::raise_descriptor_limit();
-    let listeners = Listeners::bind(streams)?;
+    let parties = Parties::bind(parties_of(streams))?;
     subprocess::tell_parent(&FromPeer::Ready {
-        ports: listeners.ports()?,
-        notes: listeners.notes(),
+        ports: parties.ports()?,
+        notes: parties.notes(),
     })?;
     let orders = subprocess::orders();
     let Ok(ToPeer::Start(call)) = orders.recv() else {
         return Ok(());
     };
-    let mut peer = Peer::new(streams, call, listeners)?;
+    let mut peer = Peer::new(streams, call, parties)?;
     let mut schedule = Schedule::new(streams, call.seconds);
 
     let start = Instant::now();
@@ -87,31 +88,40 @@ fn run(streams: usize) -> Result<(), Error> {
     subprocess::tell_parent(&FromPeer::Parted(peer.standing().rtcp))
 }
 
-/// All callers and listeners.
+/// All parties.
 struct Peer {
     call: Call,
+    streams: usize,
     ledger: Ledger,
     network: Network,
     caller: Caller,
-    listeners: Listeners,
+    parties: Parties,
     rtcp: Option<Rtcp>,
     /// Packets that the network releases now.
     going: Vec<Parcel>,
 }
 
 impl Peer {
-    fn new(streams: usize, call: Call, listeners: Listeners) -> Result<Peer, Error> {
-        let gateway_port = |stream: usize| call.first_port + stream as u16 * call.port_step;
+    fn new(streams: usize, call: Call, parties: Parties) -> Result<Peer, Error> {
+        let count = parties_of(streams);
         let rtcp = call
             .rtcp_offset
-            .map(|_| Rtcp::new(streams, now_ns(), call.first_ssrc, gateway_port));
+            .map(|_| Rtcp::new(count, now_ns(), call.first_ssrc, |party| call.port(party)));
         Ok(Peer {
             ledger: Ledger::new(streams),
             network: Network::new(call.harm, streams, call.seconds * 50),
-            caller: Caller::new(streams, call.first_port, call.port_step)?,
-            listeners,
+            caller: Caller::from_sockets(
+                parties.sockets()?,
+                PARTIES_PER_SOCKET,
+                streams,
+                call.first_port,
+                call.port_step,
+                spoken,
+            ),
+            parties,
             rtcp,
             going: Vec::new(),
+            streams,
             call,
         })
     }
@@ -135,9 +145,13 @@ impl Peer {
         }
         self.send(now_ns)?;
         let (call, caller) = (self.call, &self.caller);
+        // A party without a stream of its own, the last one of an odd number, reports, too.
+        let is_last = due.streams.end == self.streams && !due.streams.is_empty();
+        let silent = usize::from(is_last) * (parties_of(self.streams) - self.streams);
         if let Some(rtcp) = &mut self.rtcp {
-            rtcp.transmit(due.streams.clone(), now_ns, |stream, bytes| {
-                caller.send_other(bytes, call.rtcp_port(stream));
+            let parties = due.streams.start..due.streams.end + silent;
+            rtcp.transmit(parties, now_ns, |party, bytes| {
+                caller.send_other(party, bytes, call.rtcp_port(party));
             });
         }
         Ok(())
@@ -170,31 +184,39 @@ impl Peer {
         let Peer {
             call,
             ledger,
-            listeners,
+            parties,
             rtcp,
             ..
         } = self;
-        listeners.drain(|packet, arrival_ns| {
+        parties.drain(|packet, from, arrival_ns| {
             if let Some(rtcp) = rtcp
                 && is_rtcp(packet)
             {
+                let ssrc = packet.get(4..8).and_then(|word| word.try_into().ok());
+                let stream = ssrc
+                    .map_or(0, u32::from_be_bytes)
+                    .wrapping_sub(call.first_ssrc);
+                if !call.is_from_own_port(stream as usize, from, true) {
+                    return ledger.receive_stranger();
+                }
                 return rtcp.handle_rtcp(arrival_ns, packet, ledger);
             }
-            match RtpPacket::parse(packet) {
-                Ok(rtp) if rtp.payload_type() == call.payload_type => {
-                    let payload = rtp.payload();
-                    if let Some(rtcp) = rtcp {
-                        rtcp.handle_rtp(arrival_ns, header_of(&rtp), payload.len());
-                    }
-                    let stream = rtp.ssrc().wrapping_sub(call.first_ssrc) as usize;
-                    let stamp = Stamp {
-                        number: rtp.sequence_number(),
-                        time: rtp.timestamp(),
-                    };
-                    ledger.receive(stream, stamp, payload, arrival_ns);
-                }
-                _ => ledger.receive_stranger(),
+            let Ok(rtp) = RtpPacket::parse(packet) else {
+                return ledger.receive_stranger();
+            };
+            let stream = rtp.ssrc().wrapping_sub(call.first_ssrc) as usize;
+            if rtp.payload_type() != heard(stream) || !call.is_from_own_port(stream, from, false) {
+                return ledger.receive_stranger();
             }
+            let payload = rtp.payload();
+            if let Some(rtcp) = rtcp {
+                rtcp.handle_rtp(arrival_ns, header_of(&rtp), payload.len());
+            }
+            let stamp = Stamp {
+                number: rtp.sequence_number(),
+                time: rtp.timestamp(),
+            };
+            ledger.receive(stream, stamp, payload, arrival_ns);
         })
     }
 
@@ -242,8 +264,8 @@ impl Peer {
     fn hang_up(&mut self) {
         let (call, caller) = (self.call, &self.caller);
         if let Some(rtcp) = &mut self.rtcp {
-            rtcp.leave(now_ns(), |stream, bytes| {
-                caller.send_other(bytes, call.rtcp_port(stream));
+            rtcp.leave(now_ns(), |party, bytes| {
+                caller.send_other(party, bytes, call.rtcp_port(party));
             });
         }
     }
@@ -258,6 +280,20 @@ impl Peer {
                 .unwrap_or_default(),
         }
     }
+}
+
+/// Two of each call; of an odd number of streams, the last party only listens.
+pub(super) fn parties_of(streams: usize) -> usize {
+    streams.next_multiple_of(2)
+}
+
+/// Payload type in which a stream is spoken, and in which it is heard.
+fn spoken(stream: usize) -> u8 {
+    [PCMU, PCMA][stream % 2]
+}
+
+fn heard(stream: usize) -> u8 {
+    spoken(stream + 1)
 }
 
 fn is_hung_up(orders: &Receiver<ToPeer>) -> bool {

@@ -14,9 +14,9 @@ pub struct Report {
     pub streams: usize,
     /// How long each sent.
     pub seconds: u32,
-    /// By the callers, all together.
+    /// By the parties, all together.
     pub packets_sent: u64,
-    /// By the listeners.
+    /// By the other parties.
     pub packets_received: u64,
     /// The difference.
     pub lost: u64,
@@ -30,9 +30,9 @@ pub struct Report {
     pub contexts: u32,
     /// User and system time of the gateway's process; 100 is one core.
     pub cpu_percent: f64,
-    /// The same, per packet received by the listeners, in microseconds.
+    /// The same, per packet received and sent on, in microseconds.
     pub cpu_us_per_packet: f64,
-    /// From the caller's send call to the arrival at the listener.
+    /// From a party's send call to the arrival at the other one.
     pub latency_ms_p50: f64,
     /// 99th percentile.
     pub latency_ms_p99: f64,
@@ -42,11 +42,11 @@ pub struct Report {
     pub rss_kib_per_stream: f64,
     /// Time to build and start all streams.
     pub setup_seconds: f64,
-    /// Of the gateway, measured by the callers.
+    /// Of the gateway, measured by the parties.
     pub rtcp_reports_received: u64,
-    /// Calls that the gateway ended with BYE.
+    /// Streams that the gateway ended with BYE.
     pub byes: u64,
-    /// RTCP packets unreadable for either side, wrong reports, and calls left without a BYE.
+    /// RTCP packets unreadable for either side, wrong reports, and streams left without a BYE.
     pub rtcp_errors: u64,
     /// Audio made up by the gateway for lost or late packets, all streams together.
     pub concealed_ms: u64,
@@ -62,9 +62,9 @@ pub struct Details {
     pub harm: Harm,
     /// Of the gateway's jitter buffers; 0: it had none.
     pub latency_ms: u32,
-    /// Calls with a report from the gateway.
+    /// Parties with a report from the gateway.
     pub rtcp_calls: u64,
-    /// Reports sent by the callers.
+    /// Reports sent by the parties.
     pub rtcp_sent: u64,
     /// Packets lost by the network.
     pub network_lost: u64,
@@ -73,7 +73,7 @@ pub struct Details {
 }
 
 impl Report {
-    /// Adds the listeners' counts.
+    /// Adds the parties' counts.
     pub fn count(&mut self, counters: &Counters, rtcp: &RtcpCounters) {
         self.packets_sent = counters.packets_sent;
         self.packets_received = counters.packets_received;
@@ -129,17 +129,22 @@ impl Report {
         };
         format!(
             "{verdict}\n\n\
-             {:>10}  phone calls at once, each 50 packets a second of PCMU, sent on as PCMA for {} s\n\
-             {:>10}  packets sent by the callers, {} came back to the listeners\n\
+             {:>10}  phone calls at once: {} streams of 50 packets a second, from PCMU to PCMA and back, for {} s\n\
+             {:>10}  packets sent by the parties, {} heard by the other ones{}\n\
              {:>10}  threads in the gateway, {} the streams\n\
              {:>9}%  of one CPU core: {:.1} µs per packet received, converted and sent{per_core}\n\
              {}\
              {:>7.1} ms  typical way through the gateway (99 % within {:.1} ms, the longest {:.1} ms){}\n\
              {:>6.0} KiB  of memory per stream, and {:.2} s to start them all",
+            grouped(self.streams.div_ceil(2) as u64),
             grouped(self.streams as u64),
             self.seconds,
             grouped(self.packets_sent),
             grouped(self.packets_received),
+            match self.contexts {
+                0 => "",
+                _ => ", each from the port that it sends to",
+            },
             self.threads,
             match self.contexts {
                 0 => "one for each of".to_owned(),
@@ -177,8 +182,8 @@ impl Report {
                 _ => String::new(),
             };
             lines += &format!(
-                "{:>10}  reports (RTCP) from the gateway, to {} of the calls{checked}\n\
-                 {:>10}  reports from the callers\n",
+                "{:>10}  reports (RTCP) from the gateway, to {} of the parties{checked}\n\
+                 {:>10}  reports from the parties\n",
                 grouped(self.rtcp_reports_received),
                 grouped(details.rtcp_calls),
                 grouped(details.rtcp_sent),

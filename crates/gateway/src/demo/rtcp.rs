@@ -1,8 +1,9 @@
-//! The callers' side of RTCP: each call has a session, which reports to the gateway; and the callers check the
-//! gateway's reports against what they sent and received.
+//! The parties' side of RTCP: each party has a session, which reports to the gateway; and the parties check the
+//! gateway's reports against what they sent and received. The gateway reports to party n under the SSRC of the stream that it
+//! sends to it: that of the other party of its call.
 //!
 //! [`super::reports`] reads the reports with `rtcp-types`, not with the gateway's own code. The gateway's RTP and RTCP
-//! arrive at the same listener, in the order of sending. So a sender report must count exactly the packets before it.
+//! arrive at the same socket, in the order of sending. So a sender report must count exactly the packets before it.
 //! Time is a parameter; this module has no socket.
 
 use std::collections::VecDeque;
@@ -16,13 +17,14 @@ use threadbare_rtp::session::{Config, Event, RtpHeader, Session};
 use super::caller;
 use super::jitter::Jitter;
 use super::ledger::Ledger;
+use super::messages::other_party;
 use super::reports::{self, Block, Said};
 use super::tone::PACKET_SAMPLES;
 
 /// Counts of RTCP so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RtcpCounters {
-    /// Calls with a report from the gateway.
+    /// Parties with a report from the gateway.
     pub calls: u64,
     /// Reports of the gateway.
     pub reports: u64,
@@ -30,24 +32,24 @@ pub struct RtcpCounters {
     pub malformed: u64,
     /// Reports that contradict the actual packets.
     pub untrue: u64,
-    /// Reports sent by the callers.
+    /// Reports sent by the parties.
     pub sent: u64,
-    /// Calls that the gateway ended with BYE.
+    /// Parties whose stream the gateway ended with BYE.
     pub byes: u64,
-    /// Calls left without BYE; known at the end.
+    /// Parties left without BYE; known at the end.
     pub byes_missing: u64,
 }
 
-/// All calls' sessions.
+/// All parties' sessions.
 #[derive(Debug)]
 pub(super) struct Rtcp {
-    calls: Vec<Call>,
+    parties: Vec<Party>,
     first_gateway_ssrc: u32,
     counters: RtcpCounters,
 }
 
 #[derive(Debug)]
-struct Call {
+struct Party {
     session: Session,
     gateway: SocketAddr,
     /// Not reported to the session yet: the number of packets sent, and the last one's time.
@@ -61,7 +63,7 @@ struct Call {
     jitter: Jitter,
     /// Bounds of the jitter after each of the last packets, in the order of sending, by packet.
     jitters: VecDeque<(u32, RangeInclusive<f32>)>,
-    /// Sender reports of the caller: their number, and for the last two the middle of the NTP time, and the send time.
+    /// Sender reports of the party: their number, and for the last two the middle of the NTP time, and the send time.
     sender_reports: u32,
     last_sender_reports: VecDeque<(u32, u64)>,
     has_report: bool,
@@ -69,9 +71,9 @@ struct Call {
 }
 
 impl Rtcp {
-    /// Sessions that begin at `now_ns`, nanoseconds since 1970; the gateway's stream n is at `gateway_port(n)`.
+    /// Sessions that begin at `now_ns`, nanoseconds since 1970; party n sends to `gateway_port(n)`.
     pub(super) fn new(
-        streams: usize,
+        parties: usize,
         now_ns: u64,
         first_gateway_ssrc: u32,
         gateway_port: impl Fn(usize) -> u16,
@@ -83,7 +85,7 @@ impl Rtcp {
             config.ntp_at_zero = NtpTime::at_unix_ns(0);
             Session::new(now_ns, config)
         };
-        let call = |stream: usize| Call {
+        let party = |stream: usize| Party {
             session: session(caller::ssrc(stream), &format!("caller-{stream}@demo")),
             gateway: SocketAddr::from(([127, 0, 0, 1], gateway_port(stream))),
             unreported: 0,
@@ -99,17 +101,17 @@ impl Rtcp {
             has_bye: false,
         };
         Rtcp {
-            calls: (0..streams).map(call).collect(),
+            parties: (0..parties).map(party).collect(),
             first_gateway_ssrc,
             counters: RtcpCounters::default(),
         }
     }
 
-    /// A caller has sent a packet.
+    /// A party has sent a packet of its stream.
     pub(super) fn note_sent(&mut self, stream: usize, packet: u32, now_ns: u64) {
-        let call = &mut self.calls[stream];
-        call.unreported += 1;
-        call.last = (caller::timestamp(packet), now_ns);
+        let party = &mut self.parties[stream];
+        party.unreported += 1;
+        party.last = (caller::timestamp(packet), now_ns);
     }
 
     /// That packet, or a later one, was sent between these times.
@@ -120,24 +122,24 @@ impl Rtcp {
         before_ns: u64,
         after_ns: u64,
     ) {
-        let call = &mut self.calls[stream];
-        call.jitter.add(packet, before_ns, after_ns);
-        let units = call.jitter.units();
+        let party = &mut self.parties[stream];
+        party.jitter.add(packet, before_ns, after_ns);
+        let units = party.jitter.units();
         let units = *units.start() as f32..=*units.end() as f32;
-        if call.jitters.len() == JITTERS_MAX {
-            call.jitters.pop_front();
+        if party.jitters.len() == JITTERS_MAX {
+            party.jitters.pop_front();
         }
-        call.jitters.push_back((packet, units));
+        party.jitters.push_back((packet, units));
     }
 
     /// A packet of the gateway arrived.
     pub(super) fn handle_rtp(&mut self, arrival_ns: u64, packet: RtpHeader, payload_bytes: usize) {
-        let stream = self.stream_of(packet.ssrc.0);
-        if let Some(call) = self.calls.get_mut(stream) {
-            call.came = call.came.wrapping_add(1);
-            call.came_octets = call.came_octets.wrapping_add(payload_bytes as u32);
-            let from = call.gateway;
-            call.session.handle_rtp(arrival_ns, from, packet);
+        let number = self.party_of(packet.ssrc.0);
+        if let Some(party) = self.parties.get_mut(number) {
+            party.came = party.came.wrapping_add(1);
+            party.came_octets = party.came_octets.wrapping_add(payload_bytes as u32);
+            let from = party.gateway;
+            party.session.handle_rtp(arrival_ns, from, packet);
         }
     }
 
@@ -147,23 +149,24 @@ impl Rtcp {
             self.counters.malformed += 1;
             return;
         };
-        let stream = self.stream_of(said.ssrc);
-        let Some(call) = self.calls.get_mut(stream) else {
+        let number = self.party_of(said.ssrc);
+        let Some(party) = self.parties.get_mut(number) else {
             // From before a stream's first packet: the gateway does not know its SSRC yet.
             return;
         };
-        let from = call.gateway;
-        if call.session.handle_rtcp(arrival_ns, from, bytes).is_err() {
+        let from = party.gateway;
+        if party.session.handle_rtcp(arrival_ns, from, bytes).is_err() {
             self.counters.malformed += 1;
             return;
         }
-        if said.leaving.contains(&said.ssrc) && !std::mem::replace(&mut call.has_bye, true) {
-            self.counters.byes += 1;
+        if said.leaving.contains(&said.ssrc) && !std::mem::replace(&mut party.has_bye, true) {
+            // One that is never spoken to has reports only.
+            self.counters.byes += u64::from(party.came > 0);
         }
         self.counters.reports += 1;
-        self.counters.calls += u64::from(!std::mem::replace(&mut call.has_report, true));
-        self.counters.untrue += call.untruths(stream, &said, arrival_ns, ledger);
-        while let Some(event) = call.session.poll_event() {
+        self.counters.calls += u64::from(!std::mem::replace(&mut party.has_report, true));
+        self.counters.untrue += party.untruths(number, &said, arrival_ns, ledger);
+        while let Some(event) = party.session.poll_event() {
             let is_clash = matches!(event, Event::Collision { .. } | Event::Loop { .. });
             self.counters.untrue += u64::from(is_clash);
         }
@@ -177,38 +180,38 @@ impl Rtcp {
         mut send: impl FnMut(usize, &[u8]),
     ) {
         for stream in streams {
-            let call = &mut self.calls[stream];
-            if call.session.next_timeout().is_none_or(|due| due > now_ns) {
+            let party = &mut self.parties[stream];
+            if party.session.next_timeout().is_none_or(|due| due > now_ns) {
                 continue;
             }
-            call.tell_sent();
+            party.tell_sent();
             let mut bytes = [0; RTCP_BYTES_MAX];
-            while let Some(len) = call.session.poll_transmit(now_ns, &mut bytes) {
+            while let Some(len) = party.session.poll_transmit(now_ns, &mut bytes) {
                 self.counters.sent += 1;
-                call.note_sender_report(&bytes[..len], now_ns);
+                party.note_sender_report(&bytes[..len], now_ns);
                 send(stream, &bytes[..len]);
             }
-            while call.session.poll_event().is_some() {}
+            while party.session.poll_event().is_some() {}
         }
     }
 
     /// All calls hang up; their BYEs go to `send`.
     pub(super) fn leave(&mut self, now_ns: u64, send: impl FnMut(usize, &[u8])) {
-        for call in &mut self.calls {
-            call.tell_sent();
-            call.session.send_bye(now_ns, "the demo is over");
+        for party in &mut self.parties {
+            party.tell_sent();
+            party.session.send_bye(now_ns, "the demo is over");
         }
-        self.transmit(0..self.calls.len(), now_ns, send);
+        self.transmit(0..self.parties.len(), now_ns, send);
     }
 
     /// Whether the gateway has sent to a call and not said BYE yet.
     pub(super) fn is_awaiting_bye(&self) -> bool {
-        self.calls.iter().any(Call::is_awaiting_bye)
+        self.parties.iter().any(Party::is_awaiting_bye)
     }
 
     /// Nothing more will come: calls without a BYE by now were left without one.
     pub(super) fn finish(&mut self) {
-        let silent = self.calls.iter().filter(|call| call.is_awaiting_bye());
+        let silent = self.parties.iter().filter(|party| party.is_awaiting_bye());
         self.counters.byes_missing = silent.count() as u64;
     }
 
@@ -217,12 +220,13 @@ impl Rtcp {
         &self.counters
     }
 
-    fn stream_of(&self, gateway_ssrc: u32) -> usize {
-        gateway_ssrc.wrapping_sub(self.first_gateway_ssrc) as usize
+    /// The party that hears this SSRC.
+    fn party_of(&self, gateway_ssrc: u32) -> usize {
+        other_party(gateway_ssrc.wrapping_sub(self.first_gateway_ssrc) as usize)
     }
 }
 
-impl Call {
+impl Party {
     fn is_awaiting_bye(&self) -> bool {
         self.came > 0 && !self.has_bye
     }
@@ -347,7 +351,9 @@ const RTCP_BYTES_MAX: usize = 512;
 mod tests {
     use super::*;
 
-    const GATEWAY_SSRC: u32 = 1000;
+    const FIRST_SSRC: u32 = 1000;
+    /// Of the stream that party 0 hears.
+    const GATEWAY_SSRC: u32 = FIRST_SSRC + 1;
     const S: u64 = 1_000_000_000;
 
     /// Kinds of false reports.
@@ -371,7 +377,7 @@ mod tests {
     /// returns the result of its reports.
     fn play(lie: Lie) -> RtcpCounters {
         let mut ledger = Ledger::new(1);
-        let mut rtcp = Rtcp::new(1, 0, GATEWAY_SSRC, |_| 5004);
+        let mut rtcp = Rtcp::new(1, 0, FIRST_SSRC, |_| 5004);
         let config = Config::call(Ssrc(GATEWAY_SSRC), "gateway", 8000, 1);
         let mut gateway = Session::new(0, config);
         let from = SocketAddr::from(([127, 0, 0, 1], 6000));
@@ -457,7 +463,7 @@ mod tests {
     fn a_gateway_that_leaves_without_a_word_is_noticed() {
         for is_polite in [true, false] {
             let ledger = Ledger::new(1);
-            let mut rtcp = Rtcp::new(2, 0, GATEWAY_SSRC, |_| 5004);
+            let mut rtcp = Rtcp::new(2, 0, FIRST_SSRC, |_| 5004);
             let config = Config::call(Ssrc(GATEWAY_SSRC), "gateway", 8000, 1);
             let mut gateway = Session::new(0, config);
             gateway.handle_rtp_sent(S, RtpTime(0), 160, 1);
@@ -489,7 +495,7 @@ mod tests {
 
     #[test]
     fn what_is_no_rtcp_is_counted() {
-        let mut rtcp = Rtcp::new(1, 0, GATEWAY_SSRC, |_| 5004);
+        let mut rtcp = Rtcp::new(1, 0, FIRST_SSRC, |_| 5004);
         let ledger = Ledger::new(1);
         rtcp.handle_rtcp(1, &[0x80, 200, 0, 1], &ledger);
         rtcp.handle_rtcp(1, &[0x80, 200, 0, 9, 0, 0, 3, 232], &ledger);

@@ -1,10 +1,12 @@
-//! The callers' audio: a tone per stream, computed from stream and packet number alone.
+//! The parties' audio: a tone per stream, computed from stream and packet number alone.
 //!
-//! Caller and listener compute the same packet independently, so a payload is checked without any memory. The tones are
+//! Streams of even numbers are spoken in PCMU and heard in PCMA, the others the other way round.
+//!
+//! Both parties compute the same packet independently, so a payload is checked without any memory. The tones are
 //! chosen so that [`DISTINCT_PACKETS`] packets of one stream in a row all differ: then the payload alone identifies the
 //! packet.
 
-use super::g711::{linear_to_alaw, linear_to_ulaw, ulaw_to_linear};
+use super::g711::{alaw_to_linear, linear_to_alaw, linear_to_ulaw, ulaw_to_linear};
 
 /// Samples and, in G.711, bytes per packet of 20 ms at 8000 Hz.
 pub(super) const PACKET_SAMPLES: usize = 160;
@@ -21,10 +23,10 @@ pub(super) type Payload = [u8; PACKET_SAMPLES];
 /// The tones of all streams.
 #[derive(Debug)]
 pub(super) struct Tones {
-    /// One period of a sine, in µ-law.
-    ulaw: Box<[u8; PERIOD]>,
-    /// The expected conversion of `ulaw`: the A-law code for the output of the µ-law decoder.
-    alaw: Box<[u8; PERIOD]>,
+    /// One period of a sine, in µ-law and in A-law.
+    spoken: [Box<[u8; PERIOD]>; 2],
+    /// The expected conversion of each: the other law's code for the output of the decoder.
+    heard: [Box<[u8; PERIOD]>; 2],
     /// Per stream: how far each sample advances in the period, in units of 2^-32.
     steps: Vec<u32>,
 }
@@ -32,35 +34,40 @@ pub(super) struct Tones {
 impl Tones {
     /// Tones for so many streams, between 300 and 3300 Hz.
     pub(super) fn new(streams: usize) -> Tones {
-        let mut ulaw = Box::new([0; PERIOD]);
-        let mut alaw = Box::new([0; PERIOD]);
-        for (n, (ulaw, alaw)) in ulaw.iter_mut().zip(alaw.iter_mut()).enumerate() {
-            let angle = std::f64::consts::TAU * n as f64 / PERIOD as f64;
-            *ulaw = linear_to_ulaw((AMPLITUDE * angle.sin()).round() as i32);
-            *alaw = linear_to_alaw(ulaw_to_linear(*ulaw));
-        }
+        let period = |code: &dyn Fn(i32) -> u8| {
+            let angle = |n| std::f64::consts::TAU * n as f64 / PERIOD as f64;
+            let codes = (0..PERIOD).map(|n| code((AMPLITUDE * angle(n).sin()).round() as i32));
+            let mut period = Box::new([0; PERIOD]);
+            period
+                .iter_mut()
+                .zip(codes)
+                .for_each(|(to, code)| *to = code);
+            period
+        };
+        let heard_alaw = |sample| linear_to_alaw(ulaw_to_linear(linear_to_ulaw(sample)));
+        let heard_ulaw = |sample| linear_to_ulaw(alaw_to_linear(linear_to_alaw(sample)));
         let hz = |stream: usize| LOWEST_HZ + BAND_HZ * stream as f64 / streams.max(1) as f64;
         Tones {
-            ulaw,
-            alaw,
+            spoken: [period(&linear_to_ulaw), period(&linear_to_alaw)],
+            heard: [period(&heard_alaw), period(&heard_ulaw)],
             steps: (0..streams)
                 .map(|stream| distinct_step(hz(stream)))
                 .collect(),
         }
     }
 
-    /// Packet number `packet` of a stream as it is sent, in PCMU.
+    /// Packet number `packet` of a stream as it is sent.
     pub(super) fn sent(&self, stream: usize, packet: u32) -> Payload {
-        self.payload(&self.ulaw, stream, packet)
+        self.payload(&self.spoken[stream % 2], stream, packet)
     }
 
-    /// The same packet as it must come back, in PCMA.
+    /// The same packet as it must be heard.
     #[cfg(test)]
     pub(super) fn expected(&self, stream: usize, packet: u32) -> Payload {
-        self.payload(&self.alaw, stream, packet)
+        self.payload(&self.heard[stream % 2], stream, packet)
     }
 
-    /// Whether this is the expected payload of a returned packet.
+    /// Whether this is the expected payload of a packet that is heard.
     pub(super) fn is_expected(&self, stream: usize, packet: u32, payload: &[u8]) -> bool {
         payload.len() == PACKET_SAMPLES && self.follows(stream, packet, 0, payload)
     }
@@ -73,13 +80,13 @@ impl Tones {
 
     /// Whether `samples` match a packet from its sample `first` on. The first few usually decide.
     fn follows(&self, stream: usize, packet: u32, first: u32, samples: &[u8]) -> bool {
-        let step = self.steps[stream];
+        let (step, heard) = (self.steps[stream], &self.heard[stream % 2]);
         let start = packet
             .wrapping_mul(PACKET_SAMPLES as u32)
             .wrapping_add(first);
         let mut phase = step.wrapping_mul(start);
         samples.iter().all(|sample| {
-            let expected = self.alaw[(phase >> PHASE_SHIFT) as usize];
+            let expected = heard[(phase >> PHASE_SHIFT) as usize];
             phase = phase.wrapping_add(step);
             *sample == expected
         })
@@ -131,7 +138,6 @@ const CANDIDATES_MAX: u32 = 5000;
 mod tests {
     use std::collections::HashSet;
 
-    use super::super::g711::alaw_to_linear;
     use super::*;
 
     #[test]
@@ -165,8 +171,9 @@ mod tests {
                 let angle = std::f64::consts::TAU * f64::from(phase) / PERIOD as f64;
                 let sine = AMPLITUDE * angle.sin();
                 let half_step = 8.0 + sine.abs() / 32.0;
-                let sent = f64::from(ulaw_to_linear(sent[n]));
-                let expected = f64::from(alaw_to_linear(expected[n]));
+                let laws: [fn(u8) -> i32; 2] = [ulaw_to_linear, alaw_to_linear];
+                let sent = f64::from(laws[stream % 2](sent[n]));
+                let expected = f64::from(laws[1 - stream % 2](expected[n]));
                 assert!((sent - sine).abs() <= half_step, "{sent}, not {sine}");
                 assert!(
                     (expected - sine).abs() <= 2.0 * half_step,

@@ -365,6 +365,12 @@ impl Call {
         self.directions[side as usize].take_tapped(samples)
     }
 
+    /// Samples of this party that wait in the tap.
+    #[must_use]
+    pub fn tapped(&self, side: Side) -> usize {
+        self.directions[side as usize].tapped()
+    }
+
     /// A party's leg.
     #[must_use]
     pub fn leg(&self, side: Side) -> &Leg {

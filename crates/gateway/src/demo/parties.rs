@@ -1,4 +1,4 @@
-//! Receives the gateway's packets: many streams per socket, many packets per system call.
+//! The parties' sockets: many parties per socket, many packets per system call. A party sends and receives on the same socket.
 
 use std::io::{Error, IoSliceMut};
 use std::net::{Ipv4Addr, UdpSocket};
@@ -12,24 +12,24 @@ use nix::sys::socket::{
 
 use super::now_ns;
 
-/// Streams that share a listener's socket.
+/// Parties that share a socket: whole calls.
 ///
 /// Few, because a socket's buffer may be small: the usual limit of 208 KiB holds about 500 packets, which is 100 ms of
-/// this many streams.
-pub(super) const STREAMS_PER_LISTENER: usize = 100;
+/// this many parties.
+pub(super) const PARTIES_PER_SOCKET: usize = 100;
 
-/// All sockets of the listeners.
-pub(super) struct Listeners {
+/// All sockets of the parties.
+pub(super) struct Parties {
     sockets: Vec<UdpSocket>,
     headers: MultiHeaders<SockaddrIn>,
     buffers: Vec<[u8; PACKET_BYTES_MAX]>,
     buffer_bytes_least: usize,
 }
 
-impl Listeners {
-    /// Binds enough sockets for this many streams, to free ports of 127.0.0.1.
-    pub(super) fn bind(streams: usize) -> Result<Listeners, Error> {
-        let mut listeners = Listeners {
+impl Parties {
+    /// Binds enough sockets for this many parties, to free ports of 127.0.0.1.
+    pub(super) fn bind(parties_count: usize) -> Result<Parties, Error> {
+        let mut parties = Parties {
             sockets: Vec::new(),
             headers: MultiHeaders::preallocate(
                 BATCH_PACKETS,
@@ -38,7 +38,7 @@ impl Listeners {
             buffers: vec![[0; PACKET_BYTES_MAX]; BATCH_PACKETS],
             buffer_bytes_least: usize::MAX,
         };
-        for _ in 0..streams.div_ceil(STREAMS_PER_LISTENER) {
+        for _ in 0..parties_count.div_ceil(PARTIES_PER_SOCKET) {
             let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
             socket.set_nonblocking(true)?;
             // With the privilege, the limit does not apply.
@@ -48,18 +48,23 @@ impl Listeners {
             setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
             // The kernel doubles the requested size, and returns the double.
             let granted = getsockopt(&socket, sockopt::RcvBuf)? / 2;
-            listeners.buffer_bytes_least = listeners.buffer_bytes_least.min(granted);
-            listeners.sockets.push(socket);
+            parties.buffer_bytes_least = parties.buffer_bytes_least.min(granted);
+            parties.sockets.push(socket);
         }
-        Ok(listeners)
+        Ok(parties)
     }
 
-    /// The ports, in the order of the streams.
+    /// The ports, in the order of the parties.
     pub(super) fn ports(&self) -> Result<Vec<u16>, Error> {
         self.sockets
             .iter()
             .map(|socket| Ok(socket.local_addr()?.port()))
             .collect()
+    }
+
+    /// The sockets, to send from.
+    pub(super) fn sockets(&self) -> Result<Vec<UdpSocket>, Error> {
+        self.sockets.iter().map(UdpSocket::try_clone).collect()
     }
 
     /// A note for the user about the sockets' buffers.
@@ -69,7 +74,7 @@ impl Listeners {
             return Vec::new();
         }
         vec![format!(
-            "The listeners' socket buffers are {} KiB instead of {} KiB, because the kernel allows no more \
+            "The parties' socket buffers are {} KiB instead of {} KiB, because the kernel allows no more \
              (net.core.rmem_max). A busy machine may then lose packets that the gateway did send. \
              To allow it: sudo sysctl -w net.core.rmem_max={BUFFER_BYTES}",
             granted / 1024,
@@ -77,16 +82,16 @@ impl Listeners {
         )]
     }
 
-    /// Passes every received packet to `take`, with its arrival time (nanoseconds since the epoch).
-    pub(super) fn drain(&mut self, mut take: impl FnMut(&[u8], u64)) -> Result<(), Error> {
-        let Listeners {
+    /// Passes every received packet to `take`, with the port it came from and its arrival time (nanoseconds since the epoch).
+    pub(super) fn drain(&mut self, mut take: impl FnMut(&[u8], u16, u64)) -> Result<(), Error> {
+        let Parties {
             sockets,
             headers,
             buffers,
             ..
         } = self;
         for socket in sockets {
-            // Bounded, so that one socket cannot delay the callers' schedule.
+            // Bounded, so that one socket cannot delay the schedule.
             for _ in 0..BATCHES_PER_DRAIN {
                 let received = receive_batch(socket, headers, buffers, &mut take)?;
                 if received < BATCH_PACKETS {
@@ -102,7 +107,7 @@ fn receive_batch(
     socket: &UdpSocket,
     headers: &mut MultiHeaders<SockaddrIn>,
     buffers: &mut [[u8; PACKET_BYTES_MAX]],
-    take: &mut impl FnMut(&[u8], u64),
+    take: &mut impl FnMut(&[u8], u16, u64),
 ) -> Result<usize, Error> {
     let mut slices = buffers
         .iter_mut()
@@ -131,7 +136,8 @@ fn receive_batch(
             })
         });
         let packet = message.iovs().next().unwrap_or_default();
-        take(packet, arrival_ns.unwrap_or_else(now_ns));
+        let from = message.address.map_or(0, |from| from.port());
+        take(packet, from, arrival_ns.unwrap_or_else(now_ns));
     }
     Ok(received)
 }
@@ -142,5 +148,5 @@ const BATCH_PACKETS: usize = 64;
 const BATCHES_PER_DRAIN: usize = 8;
 /// Ours have 172 bytes; longer packets are not ours and may be truncated.
 const PACKET_BYTES_MAX: usize = 256;
-/// Holds about a second of [`STREAMS_PER_LISTENER`] streams, in the kernel's count of 832 bytes a packet.
+/// Holds about a second of [`PARTIES_PER_SOCKET`] parties, in the kernel's count of 832 bytes a packet.
 const BUFFER_BYTES: usize = 4 << 20;
