@@ -70,10 +70,7 @@ impl LineMeter {
 
 /// Adds to a meter what `take` gives: what was tapped. A meter has left the cache by the next packet, so let
 /// [`TAPPED_SAMPLES_MIN`] come together before.
-pub(crate) fn measure(
-    meter: &mut LineMeter,
-    take: impl FnOnce(&mut Vec<f32>) -> Option<Format>,
-) {
+pub(crate) fn measure(meter: &mut LineMeter, take: impl FnOnce(&mut Vec<f32>) -> Option<Format>) {
     thread_local! {
         static TAPPED: RefCell<Vec<f32>> = RefCell::default();
     }

@@ -15,9 +15,7 @@ use threadbare_rtp::session::Profile;
 use threadbare_runtime::clock_now_ns;
 
 use super::caller::PCMU;
-use super::messages::other_party;
-use super::parties::PARTIES_PER_SOCKET;
-use super::peer::parties_of;
+use super::parties::{PARTIES_PER_SOCKET, other_party, parties_of};
 use super::{DemoArgs, FIRST_SSRC, PCMA, Ports};
 
 /// All calls, and the contexts that carry them. Dropped, it leaves them with a BYE each.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::ledger::Counters;
 use super::network::Harm;
+use super::parties::other_party;
 use super::rtcp::RtcpCounters;
 
 /// From the gateway's process to the parties.
@@ -68,11 +69,6 @@ pub(super) enum FromPeer {
 pub(super) struct Standing {
     pub(super) packets: Counters,
     pub(super) rtcp: RtcpCounters,
-}
-
-/// Party n sends stream n and hears the stream of the other party of its call.
-pub(super) fn other_party(party: usize) -> usize {
-    party ^ 1
 }
 
 impl Call {

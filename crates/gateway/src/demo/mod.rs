@@ -241,7 +241,7 @@ impl DemoArgs {
             _ => (1, Some(0)),
         };
         // One more port, because the first must be even.
-        let count = peer::parties_of(self.streams.into()) * usize::from(step) + 1;
+        let count = parties::parties_of(self.streams.into()) * usize::from(step) + 1;
         let first = free_ports(count)
             .ok_or_else(|| miette!("there are no {count} free UDP ports in a row"))?;
         Ok(Ports {

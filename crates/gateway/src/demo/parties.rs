@@ -18,6 +18,16 @@ use super::now_ns;
 /// this many parties.
 pub(super) const PARTIES_PER_SOCKET: usize = 100;
 
+/// Two of each call; of an odd number of streams, the last party only listens.
+pub(super) fn parties_of(streams: usize) -> usize {
+    streams.next_multiple_of(2)
+}
+
+/// Party n sends stream n and hears the stream of the other party of its call.
+pub(super) fn other_party(party: usize) -> usize {
+    party ^ 1
+}
+
 /// All sockets of the parties.
 pub(super) struct Parties {
     sockets: Vec<UdpSocket>,

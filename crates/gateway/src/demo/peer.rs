@@ -14,7 +14,7 @@ use super::ledger::{Ledger, Stamp};
 use super::messages::{Call, FromPeer, Standing, ToPeer};
 use super::network::{Fate, Network, Parcel};
 use super::now_ns;
-use super::parties::{PARTIES_PER_SOCKET, Parties};
+use super::parties::{PARTIES_PER_SOCKET, Parties, parties_of};
 use super::rtcp::{Rtcp, header_of};
 use crate::process;
 use crate::subprocess;
@@ -280,11 +280,6 @@ impl Peer {
                 .unwrap_or_default(),
         }
     }
-}
-
-/// Two of each call; of an odd number of streams, the last party only listens.
-pub(super) fn parties_of(streams: usize) -> usize {
-    streams.next_multiple_of(2)
 }
 
 /// Payload type in which a stream is spoken, and in which it is heard.

@@ -17,7 +17,7 @@ use threadbare_rtp::session::{Config, Event, RtpHeader, Session};
 use super::caller;
 use super::jitter::Jitter;
 use super::ledger::Ledger;
-use super::messages::other_party;
+use super::parties::other_party;
 use super::reports::{self, Block, Said};
 use super::tone::PACKET_SAMPLES;
 

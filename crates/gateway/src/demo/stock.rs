@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use miette::{IntoDiagnostic, bail};
 
-use super::messages::other_party;
-use super::parties::PARTIES_PER_SOCKET;
+use super::parties::{PARTIES_PER_SOCKET, other_party};
 use super::{DemoArgs, FIRST_SSRC, Ports};
 use crate::config::Config;
 use crate::gateway::Gateway;

@@ -18,6 +18,7 @@ mod keys;
 mod line;
 #[cfg(test)]
 mod line_tests;
+mod menders;
 mod out;
 #[cfg(test)]
 mod tests;

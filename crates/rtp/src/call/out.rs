@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::direction::Menders;
+use super::menders::Menders;
 use super::{Channel, Outgoing, Side};
 use crate::id::RtpTime;
 use crate::leg::{HEADER_BYTES, Leg, Payload, Stamp};

@@ -6,94 +6,11 @@
 use super::codes::write_codes;
 use super::{Direction, Loss, Route};
 use crate::call::Mode;
+use crate::call::menders::{Mender, Menders};
 use crate::call::out::{Out, Work};
-use crate::codec::{Decoder, Encoder, EncoderSettings, Encoding, Format, Gaps};
+use crate::codec::{Encoding, Format};
 use crate::id::NS_PER_S;
 use crate::leg::{Carries, Payload};
-
-/// The last codes, unconverted. Kept for every stream and read only after a loss, so adding to it is only a copy.
-#[derive(Debug, Default)]
-pub(super) struct History(Vec<u8>);
-
-impl History {
-    #[inline]
-    pub(super) fn add(&mut self, codes: &[u8]) {
-        if self.0.len() + codes.len() > HISTORY_BYTES_MAX {
-            let newest = self.0.len().saturating_sub(HISTORY_BYTES);
-            self.0.drain(..newest);
-        }
-        self.0
-            .extend_from_slice(&codes[codes.len().saturating_sub(HISTORY_BYTES)..]);
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-}
-
-/// Codecs that mend losses, for all lines of a thread: a line keeps only where it is in its gap.
-#[derive(Debug, Default)]
-pub(in crate::call) struct Menders {
-    all: Vec<Mender>,
-    /// Replaced next.
-    oldest: usize,
-}
-
-#[derive(Debug)]
-struct Mender {
-    from: Format,
-    to: Format,
-    decoder: Decoder,
-    encoder: Encoder,
-    /// What the encoder makes of the history.
-    heard: Vec<u8>,
-}
-
-impl Menders {
-    fn of(&mut self, from: Format, to: Format) -> Option<&mut Mender> {
-        let fits = |mender: &Mender| (mender.from, mender.to) == (from, to);
-        if let Some(at) = self.all.iter().position(fits) {
-            return self.all.get_mut(at);
-        }
-        let mender = Mender {
-            from,
-            to,
-            decoder: Decoder::new(from).ok()?,
-            encoder: Encoder::new(to, &EncoderSettings::default()).ok()?,
-            heard: Vec::new(),
-        };
-        if self.all.len() < MENDERS_MAX {
-            self.all.push(mender);
-            return self.all.last_mut();
-        }
-        let at = self.oldest;
-        self.oldest = (at + 1) % MENDERS_MAX;
-        self.all[at] = mender;
-        self.all.get_mut(at)
-    }
-}
-
-impl Mender {
-    /// Brings both codecs to where a line is: behind what the far side has heard of it. `room` is for work.
-    fn resume(&mut self, history: &History, gaps: Option<&Gaps>, room: &mut Vec<f32>) {
-        self.decoder.reset();
-        self.encoder.reset();
-        room.clear();
-        let frame_bytes = self.from.payload_bytes(1).unwrap_or(1).max(1);
-        let odd = history.0.len() % frame_bytes;
-        // It was sent on, so it can be decoded; nothing is repeated of what cannot.
-        let _ = self.decoder.decode(&history.0[odd..], room);
-        if self.to.encoding == Encoding::G722 {
-            // The far side's decoder has adapted to what it has heard.
-            self.heard.clear();
-            let _ = self.encoder.encode_any(room, &mut self.heard);
-        }
-        if let Some(gaps) = gaps {
-            self.decoder.resume(gaps);
-        }
-        room.clear();
-    }
-}
 
 impl Direction {
     /// Makes up for lost codes, with at most `made_ns` of audio.
@@ -245,11 +162,5 @@ fn unit_bytes_of(to: &Payload) -> usize {
     }
 }
 
-/// What concealment looks at: 50 ms of G.711, less of wider audio.
-const HISTORY_BYTES: usize = 400;
-/// Drained when it is this long: one move of memory for several packets.
-const HISTORY_BYTES_MAX: usize = 1_200;
 /// See [`Direction::loss_units`].
 const OPUS_UNITS: u32 = 20;
-/// Pairs of formats, G.711's first of all, that lines of a thread convert or repack. Beyond that, the oldest is made anew.
-const MENDERS_MAX: usize = 8;

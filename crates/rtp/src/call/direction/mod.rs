@@ -16,6 +16,7 @@ mod tone;
 use std::collections::VecDeque;
 
 use super::keys::{Key, KeyEvent};
+use super::menders::History;
 use super::out::{Out, Work};
 use super::time_map::TimeMap;
 use super::voice::{PACKET_NS_DEFAULT, PAYLOAD_BYTES_MAX, Voice};
@@ -29,8 +30,6 @@ use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
 use ear::{Ear, Stretch};
 use hush::Hush;
-use mend::History;
-pub(super) use mend::Menders;
 use play::Playing;
 use tap::Tap;
 use tone::Sounding;
