@@ -1,14 +1,16 @@
 //! The waiting time before a failed stream is started again.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::config::Restart;
 
-/// Doubles from the first wait to the longest; a long run resets it.
+/// Doubles from the first wait to the longest; a healthy run resets it.
 #[derive(Clone, Debug)]
 pub struct Backoff {
     limits: Restart,
     next: Duration,
+    /// Since when the stream runs; `None`: it does not.
+    running_since: Option<Instant>,
 }
 
 impl Backoff {
@@ -17,14 +19,21 @@ impl Backoff {
         Backoff {
             limits,
             next: limits.first,
+            running_since: None,
         }
     }
 
-    /// The next wait, after a run of `ran_for`.
+    /// The stream runs. A start that is still under way, such as a slow look-up of a name, is no run.
+    pub fn note_running(&mut self, now: Instant) {
+        self.running_since = Some(now);
+    }
+
+    /// The stream failed, or did not start. Returns the wait before the next start.
     ///
     /// A run longer than the longest wait, or than [`HEALTHY`], counts as healthy, and the doubling starts over.
-    pub fn after(&mut self, ran_for: Duration) -> Duration {
-        if ran_for > self.limits.max.min(HEALTHY) {
+    pub fn note_failure(&mut self, now: Instant) -> Duration {
+        let ran_for = self.running_since.take().map(|since| now - since);
+        if ran_for.is_some_and(|ran_for| ran_for > self.limits.max.min(HEALTHY)) {
             self.next = self.limits.first;
         }
         let wait = self.next.min(self.limits.max);
@@ -41,25 +50,53 @@ pub const HEALTHY: Duration = Duration::from_secs(10);
 mod tests {
     use super::*;
 
+    /// The waits after runs of these lengths; `None`: the start failed after an hour.
+    fn waits<const N: usize>(limits: Restart, runs: [Option<Duration>; N]) -> [Duration; N] {
+        let mut backoff = Backoff::new(limits);
+        let mut now = Instant::now();
+        runs.map(|run| {
+            match run {
+                Some(ran_for) => {
+                    backoff.note_running(now);
+                    now += ran_for;
+                }
+                None => now += Duration::from_secs(3600),
+            }
+            backoff.note_failure(now)
+        })
+    }
+
     #[test]
     fn doubles_to_the_longest_and_starts_over_after_a_healthy_run() {
         let ms = Duration::from_millis;
-        let mut backoff = Backoff::new(Restart {
+        let limits = Restart {
             first: ms(100),
             max: ms(350),
-        });
-        let waits = [0, 0, 350, 0, 351, 0].map(|ran_for| backoff.after(ms(ran_for)).as_millis());
-        assert_eq!(waits, [100, 200, 350, 350, 100, 200]);
+        };
+        let runs = [0, 0, 350, 0, 351, 0].map(|ran_for| Some(ms(ran_for)));
+        let expected = [100, 200, 350, 350, 100, 200].map(ms);
+        assert_eq!(waits(limits, runs), expected);
     }
 
     #[test]
     fn a_healthy_run_need_not_be_as_long_as_the_longest_wait() {
-        let mut backoff = Backoff::new(Restart {
-            first: Duration::from_secs(1),
-            max: Duration::from_secs(3600),
-        });
-        let waits =
-            [0, 0, 9, 11, 0].map(|ran_for| backoff.after(Duration::from_secs(ran_for)).as_secs());
-        assert_eq!(waits, [1, 2, 4, 1, 2]);
+        let s = Duration::from_secs;
+        let limits = Restart {
+            first: s(1),
+            max: s(3600),
+        };
+        let runs = [0, 0, 9, 11, 0].map(|ran_for| Some(s(ran_for)));
+        assert_eq!(waits(limits, runs), [1, 2, 4, 1, 2].map(s));
+    }
+
+    /// A name server that answers late, with nothing: the stream never ran, however long that took.
+    #[test]
+    fn a_start_that_takes_long_is_no_healthy_run() {
+        let s = Duration::from_secs;
+        let limits = Restart {
+            first: s(1),
+            max: s(30),
+        };
+        assert_eq!(waits(limits, [None; 6]), [1, 2, 4, 8, 16, 30].map(s));
     }
 }

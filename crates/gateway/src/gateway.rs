@@ -14,7 +14,7 @@ use gst::prelude::*;
 use crate::backoff::Backoff;
 use crate::config::{Config, Destination, Restart};
 use crate::event::Event;
-use crate::limit::{LineLimit, Verdict};
+use crate::limit::{StreamLimits, Verdict};
 use crate::lines::{Lines, Resolver, RunningLine};
 use crate::pipeline::{Elements, MissingElements, PipelineBuilder};
 use crate::reason;
@@ -69,7 +69,6 @@ struct Stream {
     running: Running,
     /// Counts starts.
     run: u64,
-    started: Instant,
     backoff: Backoff,
 }
 
@@ -292,7 +291,6 @@ impl Gateway {
     fn start_stream(&mut self, index: usize) {
         let spec = &self.config.streams[index];
         let stream = &mut self.streams[index];
-        stream.started = Instant::now();
         stream.run += 1;
         match (&self.carrier, &spec.destination) {
             (Carrier::Stock(_), _) => self.start_pipeline(index),
@@ -326,7 +324,7 @@ impl Gateway {
         };
         let stream = &mut self.streams[index];
         match lines.start(&self.config.streams[index], index, stream.run, to) {
-            Ok(line) => stream.running = Running::Line(line),
+            Ok(line) => stream.runs(Running::Line(line)),
             Err(error) => self.retry_later(index, &error.to_string()),
         }
     }
@@ -341,7 +339,7 @@ impl Gateway {
             Ok(pipeline) => pipeline,
             Err(error) => return self.retry_later(index, &error.to_string()),
         };
-        stream.running = Running::Pipeline(pipeline.clone());
+        stream.runs(Running::Pipeline(pipeline.clone()));
         if pipeline.set_state(gst::State::Playing).is_err() {
             // The element that refused has posted the reason; this is for one that has not.
             let reason = "an element refused to start".to_owned();
@@ -369,7 +367,7 @@ impl Gateway {
         let stream = &mut self.streams[index];
         stream.stop();
         let now = Instant::now();
-        let wait = stream.backoff.after(now - stream.started);
+        let wait = stream.backoff.note_failure(now);
         self.restarts.insert((now + wait, index));
         let name = &self.config.streams[index].name;
         tracing::error!(
@@ -400,9 +398,13 @@ impl Stream {
         Stream {
             running: Running::No,
             run: 0,
-            started: Instant::now(),
             backoff: Backoff::new(restart),
         }
+    }
+
+    fn runs(&mut self, running: Running) {
+        self.running = running;
+        self.backoff.note_running(Instant::now());
     }
 
     fn stop(&mut self) {
@@ -432,13 +434,13 @@ const NAMES_LIMIT: Duration = Duration::from_secs(5);
 /// Margin for scheduling on an overloaded machine.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);
 
-/// Elements warn about bad packets, whose senders must not fill the log.
-const WARNINGS_PER_SECOND: u32 = 10;
+/// Of each stream: elements warn about bad packets, whose senders must not fill the log.
+const WARNINGS_PER_SECOND: u32 = 2;
 
 /// One bus for all pipelines: it keeps no message, and needs no thread and no main loop.
 fn shared_bus(sender: Sender<Event>) -> gst::Bus {
     let bus = gst::Bus::new();
-    let warnings = LineLimit::new(WARNINGS_PER_SECOND);
+    let warnings = StreamLimits::new(WARNINGS_PER_SECOND);
     bus.set_sync_handler(move |_, message| {
         let event = match message.view() {
             gst::MessageView::Error(error) => top(message).map(|pipeline| Event::Failed {
@@ -447,12 +449,12 @@ fn shared_bus(sender: Sender<Event>) -> gst::Bus {
             }),
             gst::MessageView::Eos(_) => top(message).map(|pipeline| Event::Ended { pipeline }),
             gst::MessageView::Warning(warning) => {
-                let Verdict::Write { suppressed } = warnings.check(Instant::now()) else {
-                    return gst::BusSyncReply::Drop;
-                };
                 let stream = top(message)
                     .map(|top| top.name().to_string())
                     .unwrap_or_default();
+                let Verdict::Write { suppressed } = warnings.check(&stream, Instant::now()) else {
+                    return gst::BusSyncReply::Drop;
+                };
                 let warning = plain_reason(message, &warning.error(), warning.debug().as_deref());
                 tracing::warn!(stream, warning, suppressed, "a warning from the stream");
                 None

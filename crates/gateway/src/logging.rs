@@ -34,12 +34,13 @@ pub fn init(format: LogFormat, default: &str) {
     };
 }
 
-/// Sends GStreamer's log through ours. GST_DEBUG keeps its meaning; without it, warnings and errors are logged.
+/// Sends GStreamer's log through ours. GST_DEBUG keeps its meaning; without it, errors are logged. Elements' warnings do not name the
+/// stream there; the gateway logs them as messages, which do.
 pub fn bridge_gstreamer() {
     gst::log::remove_default_log_function();
     let limit = match std::env::var_os("GST_DEBUG") {
         None => {
-            gst::log::set_default_threshold(gst::DebugLevel::Warning);
+            gst::log::set_default_threshold(gst::DebugLevel::Error);
             LineLimit::new(GSTREAMER_LINES_PER_SECOND)
         }
         // A user who sets GST_DEBUG wants the whole log.

@@ -297,6 +297,60 @@ fn check_sigterm_drains_and_stops(elements: &[&str]) {
     }
 }
 
+/// Streams that have heard nothing have nothing to send, and there is nothing to warn of.
+#[test]
+fn idle_streams_stop_without_a_warning() {
+    for elements in ELEMENTS {
+        let ports = [free_port(), free_port()];
+        let codecs = ["codec = \"auto\"", "codec = \"PCMU\""];
+        let stream = |(port, codec)| {
+            format!(
+                "[[stream]]\nname = \"{port}\"\nlisten = \"127.0.0.1:{port}\"\ndestination = \"127.0.0.1:9\"\n\
+                 {codec}\ncodec-out = \"PCMA\"\n"
+            )
+        };
+        let config: String = ports.into_iter().zip(codecs).map(stream).collect();
+        let (mut running, _directory) = Running::start(&config, elements);
+        running.wait_for("running");
+        running.signal(Signal::SIGTERM);
+        let (_, log) = running.wait_past("stopped");
+        assert!(!log.contains("WARN"), "{elements:?}: {log}");
+    }
+}
+
+/// What elements warn of is said with the stream's name, and one stream's flood leaves room for the others' warnings.
+#[test]
+fn warnings_of_elements_name_their_stream_and_do_not_fill_the_log() {
+    let streams = ["flooded", "other"].map(|name| {
+        let to = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        let keys = format!(
+            "[[stream]]\nname = \"{name}\"\nlisten = \"{to}\"\ndestination = \"127.0.0.1:9\"\n\
+             codec = \"PCMU\"\ncodec-out = \"PCMA\"\nlatency = 0\n"
+        );
+        (to, keys)
+    });
+    let config = streams.each_ref().map(|(_, keys)| keys.as_str()).concat();
+    let (mut running, _directory) = Running::start(&config, &["--stock"]);
+    running.wait_for("running");
+    let from = socket();
+    for _ in 0..300 {
+        from.send_to(b"not RTP", streams[0].0).expect("sent");
+    }
+    let mut warnings = vec![running.wait_for("a warning from the stream")];
+    from.send_to(b"not RTP", streams[1].0).expect("sent");
+    while warnings.last().is_none_or(|last| last["stream"] != "other") {
+        let (warning, between) = running.wait_past("a warning from the stream");
+        assert!(!between.contains("WARN"), "{between}");
+        warnings.push(warning);
+    }
+    assert!(warnings.len() < 100, "{warnings:?}");
+    let named = |warning: &&serde_json::Value| {
+        let text = warning["warning"].as_str();
+        warning["stream"] == "flooded" && text.is_some_and(|text| text.contains("rtppcmudepay"))
+    };
+    assert_eq!(warnings.iter().filter(named).count(), warnings.len() - 1);
+}
+
 #[test]
 fn sigint_stops_too() {
     for elements in ELEMENTS {

@@ -30,6 +30,7 @@ pub(super) fn check(
     for stream in &raw.stream {
         checker.stream(stream, &raw.defaults, &mut streams);
     }
+    checker.runs_in_no_circle();
     checker.meters_something(&raw.defaults, &streams);
     if raw.stream.is_empty() {
         let end = text.len();
@@ -156,13 +157,13 @@ impl Checker<'_> {
             );
             return;
         }
+        let spec = nth(raw, &first, &series, listen, &destination, 0);
+        self.loudness_needs_audio(raw, defaults, &spec);
+        self.machine_has(raw, &spec);
+        let to = self.address_to(raw, &spec);
         for index in 0..series.count {
             let spec = nth(raw, &first, &series, listen, &destination, index);
-            if index == 0 {
-                self.loudness_needs_audio(raw, defaults, &spec);
-                self.machine_has(raw, &spec);
-            }
-            if !self.can_reach(raw, &spec) {
+            if !self.can_reach(raw, &spec, to) {
                 return;
             }
             if !self.is_new(&spec, raw) {

@@ -8,6 +8,7 @@ use toml::Spanned;
 
 use super::machine::Machine;
 use super::problem::Problems;
+use super::route::Route;
 
 pub(super) struct Checker<'a> {
     pub(super) problems: Problems,
@@ -22,6 +23,8 @@ pub(super) struct Seen {
     pub(super) names: HashMap<String, Range<usize>>,
     pub(super) ports: HashMap<u16, Vec<Taken>>,
     pub(super) streams: usize,
+    /// In the order of the file.
+    pub(super) routes: Vec<Route>,
 }
 
 /// The user of a port.

@@ -1,39 +1,84 @@
 //! Checks whether a stream's packets can reach their destination: address families, loops, the machine's addresses.
 
-use std::net::IpAddr;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
 
 use super::checker::Checker;
 use super::raw::RawStream;
 use super::{Destination, StreamSpec};
 
+/// Where a stream sends, for the search of circles.
+pub(super) struct Route {
+    name: String,
+    listen: SocketAddr,
+    to: SocketAddr,
+    /// Of the destination in the file.
+    place: Range<usize>,
+}
+
 impl Checker<'_> {
-    /// Refuses routes that never work, on any machine.
-    pub(super) fn can_reach(&mut self, raw: &RawStream, spec: &StreamSpec) -> bool {
-        let Destination::Fixed { host, port } = &spec.destination else {
+    /// Refuses routes that never work, on any machine. `to`: the address of the destination, if it is known.
+    pub(super) fn can_reach(
+        &mut self,
+        raw: &RawStream,
+        spec: &StreamSpec,
+        to: Option<IpAddr>,
+    ) -> bool {
+        let (Destination::Fixed { port, .. }, Some(ip)) = (&spec.destination, to) else {
             return true;
         };
-        let Ok(ip) = host.parse::<IpAddr>() else {
-            return true;
-        };
-        let allowed = if !can_send(spec, ip) {
-            format!(
-                "an address of the family that the stream listens on ({}), or `listen = \"[::]:{}\"`, which has both",
-                spec.listen.ip(),
-                spec.listen.port()
-            )
-        } else if *port == spec.listen.port() && is_own(spec.listen.ip(), ip) {
-            format!(
+        let to = SocketAddr::new(ip, *port);
+        if to.port() == spec.listen.port() && self.arrives(to.ip(), spec.listen.ip()) {
+            let allowed = format!(
                 "another address than the stream's own, {}: its packets would come back to it for ever",
                 spec.listen
-            )
-        } else {
-            return true;
-        };
-        self.refuse(raw.destination.as_ref(), "destination", &allowed);
-        false
+            );
+            self.refuse(raw.destination.as_ref(), "destination", &allowed);
+            return false;
+        }
+        if let Some(destination) = &raw.destination {
+            self.seen.routes.push(Route {
+                name: spec.name.clone(),
+                listen: spec.listen,
+                to,
+                place: destination.span(),
+            });
+        }
+        true
     }
 
-    /// Refuses routes that do not work on this machine.
+    /// The address that a stream sends to, if its socket reaches one. Names are looked up where the machine is checked, too; the rest
+    /// is refused.
+    pub(super) fn address_to(&mut self, raw: &RawStream, spec: &StreamSpec) -> Option<IpAddr> {
+        let Destination::Fixed { host, .. } = &spec.destination else {
+            return None;
+        };
+        let found = match (host.parse::<IpAddr>(), self.machine) {
+            (Ok(ip), _) => Ok(vec![ip]),
+            (Err(_), Some(machine)) => machine.resolve(host),
+            (Err(_), None) => return None,
+        };
+        let listen = spec.listen.ip();
+        let allowed = match found {
+            Err(reason) => format!("the name of a host that can be looked up; {host}: {reason}"),
+            Ok(all) if all.is_empty() => {
+                format!("the name of a host with an address; {host} has none")
+            }
+            // As at run time: the first one that the socket reaches.
+            Ok(all) => match all.into_iter().find(|ip| can_send(listen, *ip)) {
+                Some(ip) => return Some(ip),
+                None => format!(
+                    "an address of the family that the stream listens on ({listen}), or `listen = \"[::]:{}\"`, which has both",
+                    spec.listen.port()
+                ),
+            },
+        };
+        self.refuse(raw.destination.as_ref(), "destination", &allowed);
+        None
+    }
+
+    /// Refuses listening addresses that this machine does not have.
     pub(super) fn machine_has(&mut self, raw: &RawStream, spec: &StreamSpec) {
         let Some(machine) = self.machine else { return };
         let listen = spec.listen.ip();
@@ -41,47 +86,64 @@ impl Checker<'_> {
             let allowed = "an address of this machine, or 0.0.0.0 or [::] for all of them";
             self.refuse(Some(&raw.listen), "listen", allowed);
         }
-        let Destination::Fixed { host, port } = &spec.destination else {
-            return;
-        };
-        let found = match host.parse::<IpAddr>() {
-            Ok(ip) => Ok(vec![ip]),
-            Err(_) => machine.resolve(host),
-        };
-        // The first address is the one that is sent to.
-        let allowed = match found.as_deref() {
-            Err(reason) => format!("the name of a host that can be looked up; {host}: {reason}"),
-            Ok([]) => format!("the name of a host with an address; {host} has none"),
-            Ok([ip, ..]) if !can_send(spec, *ip) => format!(
-                "a host with an address of the family that the stream listens on ({listen}), or `listen = \"[::]:{}\"`, \
-                 which has both",
-                spec.listen.port()
-            ),
-            Ok([ip, ..])
-                if *port == spec.listen.port()
-                    && (is_own(listen, *ip)
-                        || listen.is_unspecified() && machine.has_address(*ip)) =>
-            {
-                format!("another address than the stream's own, {}", spec.listen)
+    }
+
+    /// Refuses streams that send to each other in a circle.
+    pub(super) fn runs_in_no_circle(&mut self) {
+        let routes = std::mem::take(&mut self.seen.routes);
+        let mut listeners: HashMap<u16, Vec<usize>> = HashMap::new();
+        for (index, route) in routes.iter().enumerate() {
+            let port = route.listen.port();
+            listeners.entry(port).or_default().push(index);
+        }
+        // Each stream feeds at most one other: a walk that meets itself is a circle.
+        let mut walks = vec![0; routes.len()];
+        for start in 0..routes.len() {
+            let (mut at, mut path) = (Some(start), Vec::new());
+            while let Some(index) = at.filter(|index| walks[*index] == 0) {
+                walks[index] = start + 1;
+                path.push(index);
+                let to = routes[index].to;
+                let heard = listeners.get(&to.port()).into_iter().flatten();
+                let mut heard =
+                    heard.filter(|other| self.arrives(to.ip(), routes[**other].listen.ip()));
+                at = heard.next().copied();
             }
-            Ok([_, ..]) => return,
-        };
-        self.refuse(raw.destination.as_ref(), "destination", &allowed);
+            let Some(begin) = at.filter(|index| walks[*index] == start + 1) else {
+                continue;
+            };
+            let circle = path.iter().skip_while(|index| **index != begin);
+            let names = circle.map(|index| format!("{:?}", routes[*index].name));
+            let names: Vec<_> = names.take(NAMES_MAX).collect();
+            self.problems.add(
+                format!("`destination` cannot be {:?}", routes[begin].to.to_string()),
+                &format!(
+                    "packets would go round for ever, in a circle of streams: {}",
+                    names.join(", ")
+                ),
+                &[(routes[begin].place.clone(), "this value")],
+            );
+            return;
+        }
+    }
+
+    /// Whether packets to `to` arrive at a socket bound to `listen`.
+    fn arrives(&self, to: IpAddr, listen: IpAddr) -> bool {
+        let has_both = listen.is_ipv6() || to.is_ipv4();
+        listen == to
+            || listen.is_unspecified()
+                && has_both
+                && (to.is_loopback()
+                    || to.is_unspecified()
+                    || self.machine.is_some_and(|machine| machine.has_address(to)))
     }
 }
 
-/// Whether a stream's socket can send to `to`. Packets that go out as they came are sent from a socket of their own.
-fn can_send(spec: &StreamSpec, to: IpAddr) -> bool {
-    if spec.is_passthrough() {
-        return true;
-    }
-    let from = spec.listen.ip();
+/// Whether a stream's socket can send to `to`.
+fn can_send(from: IpAddr, to: IpAddr) -> bool {
     let has_both = from.is_ipv6() && from.is_unspecified();
     has_both || from.is_ipv4() == to.is_ipv4()
 }
 
-/// Whether packets to `to` arrive at a socket bound to `listen`.
-fn is_own(listen: IpAddr, to: IpAddr) -> bool {
-    let is_all = listen.is_unspecified() && (to.is_loopback() || to.is_unspecified());
-    listen == to || is_all
-}
+/// Of a circle, in a message.
+const NAMES_MAX: usize = 8;

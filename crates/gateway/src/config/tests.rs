@@ -786,7 +786,9 @@ fn the_machine_is_asked_for_its_addresses_and_for_names() {
         ("0.0.0.0:6000", "here:6000", Some("the stream's own")),
         ("0.0.0.0:6000", "192.0.2.1:6000", Some("the stream's own")),
         ("0.0.0.0:6000", "192.0.2.2:6000", None),
-        ("0.0.0.0:6000", "both:7000", Some("family")),
+        // The stream sends to the first address that its socket reaches.
+        ("0.0.0.0:6000", "both:7000", None),
+        ("[2001:db8::1]:6000", "both:7000", None),
     ] {
         let text = format!(
             "[[stream]]\nname = \"a\"\nlisten = \"{listen}\"\ndestination = \"{destination}\"\n\
@@ -809,9 +811,55 @@ fn the_machine_is_asked_for_its_addresses_and_for_names() {
     }
 }
 
-/// Packets that go out as they came leave from a socket of their own, of the destination's family.
+/// Also where packets go out as they came: they leave from the port that receives.
 #[test]
-fn unchanged_packets_may_change_the_address_family() {
+fn unchanged_packets_keep_the_address_family() {
     let text = "[[stream]]\nname = \"a\"\nlisten = \"0.0.0.0:6000\"\ndestination = \"[2001:db8::7]:7000\"\n";
-    assert!(Config::from_toml_for("test", text, &Elsewhere).is_ok());
+    for checked in [
+        Config::from_toml("test", text),
+        Config::from_toml_for("test", text, &Elsewhere),
+    ] {
+        let said = format!("{:?}", miette::Report::new(checked.expect_err("no way")));
+        assert!(said.contains("family"), "{said}");
+    }
+}
+
+/// A stream may feed another one, but packets must not come round.
+#[test]
+fn a_circle_of_streams_is_refused() {
+    let stream = |name: &str, listen: &str, destination: &str| {
+        format!(
+            "[[stream]]\nname = \"{name}\"\nlisten = \"{listen}\"\ndestination = \"{destination}\"\n"
+        )
+    };
+    let a_to_b = stream("a", "0.0.0.0:6000", "127.0.0.1:6100");
+    let chain = a_to_b.clone() + &stream("b", "127.0.0.1:6100", "192.0.2.7:6000");
+    assert!(Config::from_toml("test", &chain).is_ok());
+    // 192.0.2.1 is this machine's, and 0.0.0.0 is all of its addresses.
+    for (back, needs_machine) in [("127.0.0.1:6000", false), ("192.0.2.1:6000", true)] {
+        let back = if needs_machine { "here:6000" } else { back };
+        let text = a_to_b.clone()
+            + &stream("b", "0.0.0.0:6100", "127.0.0.1:6200")
+            + &stream("c", "0.0.0.0:6200", back);
+        assert_eq!(Config::from_toml("test", &text).is_ok(), needs_machine);
+        let refused = Config::from_toml_for("test", &text, &Loopback).expect_err("a circle");
+        let said = format!("{:?}", miette::Report::new(refused));
+        let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+        for words in ["`destination` cannot be", "circle", "\"a\", \"b\", \"c\""] {
+            assert!(said.contains(words), "no {words} in {said}");
+        }
+    }
+}
+
+/// Has every address, and "here" is 192.0.2.1.
+struct Loopback;
+
+impl Machine for Loopback {
+    fn has_address(&self, _ip: IpAddr) -> bool {
+        true
+    }
+
+    fn resolve(&self, _host: &str) -> Result<Vec<IpAddr>, String> {
+        Ok(vec!["192.0.2.1".parse().expect("an address")])
+    }
 }

@@ -164,9 +164,20 @@ fn learn_codec(
         .ok_or_else(|| glib::bool_error!("the source has no src pad"))?;
     let (pipeline, sink) = (pipeline.downgrade(), sink.downgrade());
     let spec = spec.clone();
-    pad.add_probe(gst::PadProbeType::BUFFER, move |pad, info| {
-        let Some(gst::PadProbeData::Buffer(buffer)) = &info.data else {
-            return gst::PadProbeReturn::Ok;
+    let what = gst::PadProbeType::BUFFER | gst::PadProbeType::EVENT_DOWNSTREAM;
+    pad.add_probe(what, move |pad, info| {
+        let buffer = match &info.data {
+            Some(gst::PadProbeData::Buffer(buffer)) => buffer,
+            Some(gst::PadProbeData::Event(event)) => {
+                if let (gst::EventView::Eos(_), Some(pipeline)) = (event.view(), pipeline.upgrade())
+                {
+                    // No sink is linked that would say so. Without a bus, nobody waits for it.
+                    let _ =
+                        pipeline.post_message(gst::message::Eos::builder().src(&pipeline).build());
+                }
+                return gst::PadProbeReturn::Ok;
+            }
+            _ => return gst::PadProbeReturn::Ok,
         };
         let (Some(pipeline), Some(sink), Some(source)) =
             (pipeline.upgrade(), sink.upgrade(), pad.parent_element())
