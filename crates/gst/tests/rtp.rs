@@ -1260,3 +1260,25 @@ fn a_reports_timestamp_counts_at_the_rate_of_the_caps() {
         "{counted_s} {passed_s}"
     );
 }
+
+/// RFC 3550, section 6.4.1: the "sender's octet count" is of "payload octets (i.e., not including header or padding)".
+#[test]
+fn padding_does_not_count_as_sent() {
+    let (rtp_to, rtcp_to) = pair();
+    let pipe = Pipe::parse(&format!(
+        "appsrc name=app is-live=true format=time caps=application/x-rtp,media=audio,clock-rate=8000 \
+         ! ts-rtpsink context={} host=127.0.0.1 port={}",
+        context(),
+        rtp_to.local_addr().unwrap().port(),
+    ));
+    pipe.play();
+    let mut padded = rtp(7, 0, 0);
+    padded[0] |= 0x20;
+    padded.extend([0, 0, 0, 4]);
+    let _ = pipe
+        .get("app")
+        .emit_by_name::<gst::FlowReturn>("push-buffer", &[&gst::Buffer::from_slice(padded)]);
+    assert_eq!(received(&rtp_to).len(), 12 + 160 + 4);
+    let report = next_rtcp(&rtcp_to);
+    assert_eq!(report[24..28], 160_u32.to_be_bytes());
+}

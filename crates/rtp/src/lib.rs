@@ -17,7 +17,6 @@
 //! - [`dtmf`]: telephone events, from keys to packets.
 //! - [`leg`]: one party: who may send, order and delay, payload types, reports.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
-//! - [`recode`]: converts RTP between PCMU, PCMA and L16.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
@@ -41,7 +40,6 @@ pub mod opus;
 pub mod packet;
 pub mod payload;
 pub mod reception;
-pub mod recode;
 mod rng;
 pub mod session;
 pub mod tone;

@@ -30,6 +30,14 @@ impl Pieces<'_> {
         }
     }
 
+    /// The last byte of all.
+    pub(crate) fn last_byte(&self) -> Option<u8> {
+        match self {
+            Pieces::One(bytes) => bytes.last().copied(),
+            Pieces::Several(pieces) => pieces.iter().rev().find_map(|piece| piece.last().copied()),
+        }
+    }
+
     #[inline]
     fn send_once(&self, udp: &Udp, to: &RawAddr) -> io::Result<usize> {
         match self {

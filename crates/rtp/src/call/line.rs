@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use super::direction::{Direction, DirectionStats};
 use super::keys::KeyEvent;
-use super::out::{Out, Scratch};
+use super::out::{Out, Scratch, Sending};
 use super::{CallError, Channel, DirectionConfig, Filter, Outgoing, RTCP_BYTES_MAX, Side};
 use crate::codec::Format;
 use crate::id::Ssrc;
@@ -181,7 +181,7 @@ impl Line {
             let mut out = Out {
                 now_ns,
                 side: Side::B,
-                leg: self.target.as_mut().unwrap_or(&mut self.source),
+                leg: Sending::Leg(self.target.as_mut().unwrap_or(&mut self.source)),
                 packet: &mut scratch.packet,
                 send: &mut send,
             };
@@ -205,7 +205,7 @@ impl Line {
         let mut out = Out {
             now_ns,
             side: Side::B,
-            leg: self.target.as_mut().unwrap_or(&mut self.source),
+            leg: Sending::Leg(self.target.as_mut().unwrap_or(&mut self.source)),
             packet: &mut scratch.packet,
             send: &mut send,
         };

@@ -23,6 +23,9 @@ mod out;
 #[cfg(test)]
 mod tests;
 mod time_map;
+mod transcoder;
+#[cfg(test)]
+mod transcoder_tests;
 mod voice;
 
 use std::net::SocketAddr;
@@ -34,9 +37,10 @@ pub use direction::DirectionStats;
 pub use keys::{KeyEvent, KeyPhase};
 pub use line::{Line, LineDatagram, LineStats, Target};
 pub use out::{SPARE_UNIT_NS, Scratch};
+pub use transcoder::{Transcoded, Transcoder, TranscoderConfig};
 
 use direction::Direction;
-use out::Out;
+use out::{Out, Sending};
 
 use crate::codec::{EncoderSettings, Format, FormatError};
 use crate::id::RtpTime;
@@ -269,7 +273,7 @@ impl Call {
             let mut out = Out {
                 now_ns,
                 side: side.other(),
-                leg: to,
+                leg: Sending::Leg(to),
                 packet,
                 send,
             };

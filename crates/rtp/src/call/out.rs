@@ -1,11 +1,12 @@
 //! Where a direction's packets go.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 
 use super::menders::Menders;
 use super::{Channel, Outgoing, Side};
-use crate::id::RtpTime;
-use crate::leg::{HEADER_BYTES, Leg, Payload, Stamp};
+use crate::id::{RtpTime, SeqNum, Ssrc};
+use crate::leg::{HEADER_BYTES, Leg, Payload, PayloadMap, Stamp};
 
 /// Memory for work in progress, for all calls of a thread.
 #[derive(Debug, Default)]
@@ -62,11 +63,71 @@ pub(super) struct Work {
     spare: u32,
 }
 
+/// Who numbers the packets.
+pub(super) enum Sending<'a> {
+    Leg(&'a mut Leg),
+    Writer(&'a mut Writer),
+}
+
+/// Numbers packets that somebody else sends.
+#[derive(Debug)]
+pub(super) struct Writer {
+    /// What the far side takes.
+    pub(super) takes: Arc<PayloadMap>,
+    pub(super) ssrc: Ssrc,
+    pub(super) seq: SeqNum,
+}
+
+impl Sending<'_> {
+    #[inline]
+    pub(super) fn takes(&self) -> &Arc<PayloadMap> {
+        match self {
+            Sending::Leg(leg) => leg.takes(),
+            Sending::Writer(writer) => &writer.takes,
+        }
+    }
+
+    /// Where the packet goes; `None`: nowhere.
+    #[inline]
+    fn packetize(
+        &mut self,
+        now_ns: u64,
+        stamp: Stamp,
+        payload_bytes: usize,
+        out: &mut [u8; HEADER_BYTES],
+    ) -> Option<SocketAddr> {
+        match self {
+            Sending::Leg(leg) => leg.packetize(now_ns, stamp, payload_bytes, out),
+            Sending::Writer(writer) => {
+                stamp.write(writer.seq, writer.ssrc, out);
+                writer.seq = writer.seq.plus(1);
+                Some(SOMEWHERE)
+            }
+        }
+    }
+
+    pub(super) fn skip(&mut self, packets: u32) {
+        match self {
+            Sending::Leg(leg) => leg.skip(packets),
+            Sending::Writer(writer) => writer.seq = writer.seq.plus(packets as u16),
+        }
+    }
+
+    pub(super) fn set_sent_clock_rate(&mut self, clock_rate_hz: u32) {
+        if let Sending::Leg(leg) = self {
+            leg.set_sent_clock_rate(clock_rate_hz);
+        }
+    }
+}
+
+/// Who sends the packets knows.
+const SOMEWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
 /// The leg that sends, and what takes its datagrams.
 pub(super) struct Out<'a> {
     pub(super) now_ns: u64,
     pub(super) side: Side,
-    pub(super) leg: &'a mut Leg,
+    pub(super) leg: Sending<'a>,
     pub(super) packet: &'a mut Vec<u8>,
     pub(super) send: &'a mut dyn FnMut(Outgoing<'_>),
 }

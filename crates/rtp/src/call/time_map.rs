@@ -65,6 +65,14 @@ impl TimeMap {
         if is_behind { self.end } else { time }
     }
 
+    /// When what has the outgoing timestamp `time` is played; `None`: nothing was sent yet.
+    pub(super) fn play_ns(&self, time: RtpTime) -> Option<u64> {
+        let units = time.distance_from(self.end);
+        let ns = units * NS_PER_S as i64 / i64::from(self.to_hz);
+        self.has_sent
+            .then(|| self.end_play_ns.saturating_add_signed(ns))
+    }
+
     #[cold]
     fn anchor(&mut self, time: RtpTime, play_ns: u64, from_hz: u32, to_hz: u32) {
         let pause_ns = match self.has_sent {

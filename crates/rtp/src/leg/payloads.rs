@@ -242,7 +242,7 @@ impl PayloadMap {
 }
 
 impl Payload {
-    fn is_audio(&self) -> bool {
+    pub(crate) fn is_audio(&self) -> bool {
         matches!(self.carries, Carries::Audio(_) | Carries::Opaque(_))
     }
 }

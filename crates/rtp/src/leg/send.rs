@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::{Destination, Keep, Learn, Leg, MediaPacket};
-use crate::id::{PayloadType, RtpTime, Ssrc};
+use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 
 /// Header fields of a packet to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +16,18 @@ pub struct Stamp {
     pub marker: bool,
     /// How much later than the timestamp the packet is, in its units: a key press is reported for long under its first timestamp.
     pub elapsed: u32,
+}
+
+impl Stamp {
+    /// Writes a header (RFC 3550, section 5.1).
+    #[inline]
+    pub(crate) fn write(&self, seq: SeqNum, ssrc: Ssrc, out: &mut [u8; HEADER_BYTES]) {
+        out[0] = VERSION << 6;
+        out[1] = u8::from(self.marker) << 7 | self.payload_type.0;
+        out[2..4].copy_from_slice(&seq.0.to_be_bytes());
+        out[4..8].copy_from_slice(&self.time.0.to_be_bytes());
+        out[8..12].copy_from_slice(&ssrc.0.to_be_bytes());
+    }
 }
 
 impl<K: Keep> Leg<K> {
@@ -33,11 +45,7 @@ impl<K: Keep> Leg<K> {
             self.no_destination += 1;
             return None;
         };
-        out[0] = VERSION << 6;
-        out[1] = u8::from(stamp.marker) << 7 | stamp.payload_type.0;
-        out[2..4].copy_from_slice(&self.seq.0.to_be_bytes());
-        out[4..8].copy_from_slice(&stamp.time.0.to_be_bytes());
-        out[8..12].copy_from_slice(&self.session.ssrc().0.to_be_bytes());
+        stamp.write(self.seq, self.session.ssrc(), out);
         self.seq = self.seq.plus(1);
         // RFC 3550, section 6.4.1: a report ties the timestamp of the present moment to the wall clock.
         let time = stamp.time.plus(stamp.elapsed);

@@ -1,13 +1,19 @@
 //! Properties, pads and negotiation of `ts-rtpg711`.
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 
 use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use threadbare_rtp::id::{NS_PER_S, PayloadType, RtpTime, SeqNum, Ssrc};
-use threadbare_rtp::recode::{Config, Encoding, Handled, Recoder};
+use threadbare_rtp::call::{
+    CallError, DirectionConfig, Scratch, Transcoded, Transcoder, TranscoderConfig,
+};
+use threadbare_rtp::codec::{Encoding, Format, FormatError};
+use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
+use threadbare_rtp::leg::{Payload, PayloadMap, PayloadMapError};
+use threadbare_rtp::payload::COMFORT_NOISE;
 
 use super::line_meter::LineMeter;
 use crate::kit::inline::{self, Inline, InlineElement};
@@ -63,11 +69,31 @@ pub struct RtpG711 {
     #[property(name = "meter", nick = "Meter", blurb = "Measure the loudness of the output, for `stats`", type = bool, get = |s: &Self| s.is_measuring.load(Relaxed), set = Self::set_measuring, default = false, mutable_playing)]
     is_measuring: AtomicBool,
     /// The stream's state: used by the pushing thread, and by `stats`. Not held across a push.
-    recoder: Mutex<Option<Recoder>>,
-    /// Since the first packet, while it is switched on. Locked after `recoder`.
+    stream: Mutex<Option<Stream>>,
+    /// Since the first packet, while it is switched on. Locked after `stream`.
     meter: Mutex<Option<LineMeter>>,
     memory: ElementMemory,
     inline: Inline,
+}
+
+/// A stream and the format that goes out.
+struct Stream {
+    transcoder: Transcoder,
+    plan: Plan,
+}
+
+/// What is made of what.
+#[derive(Debug, Clone)]
+struct Plan {
+    config: TranscoderConfig,
+    /// What goes out.
+    to: Payload,
+    format: Format,
+}
+
+thread_local! {
+    /// Memory for work in progress, for all streams of a thread.
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 impl RtpG711 {
@@ -83,43 +109,42 @@ impl RtpG711 {
     }
 
     /// Measures an outgoing packet.
-    fn measure(&self, packet: &[u8], config: &Config) {
+    fn measure(&self, packet: &[u8], plan: &Plan) {
         if !self.is_measuring.load(Relaxed) {
             return;
         }
-        match LineMeter::fit(&mut lock(&self.meter), config.clock_rate_hz) {
-            Ok(meter) => meter.add_packet(packet, config),
+        match LineMeter::fit(&mut lock(&self.meter), plan.format, plan.to.payload_type) {
+            Ok(meter) => meter.add_packet(packet),
             Err(error) => gst::debug!(CAT, imp = self, "not measured: {error}"),
         }
     }
 
-    /// Sends the store's contents, packet by packet.
+    /// Lets the stream do something, and sends what that makes.
+    fn work(
+        &self,
+        work: impl FnOnce(&mut Transcoder, &mut Scratch),
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        {
+            let mut stream = lock(&self.stream);
+            let stream = stream.as_mut().ok_or(gst::FlowError::NotNegotiated)?;
+            SCRATCH.with_borrow_mut(|scratch| work(&mut stream.transcoder, scratch));
+        }
+        self.drain()
+    }
+
+    /// Sends what is made, packet by packet.
     fn drain(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
         loop {
             let buffer = {
-                let mut recoder = lock(&self.recoder);
-                let recoder = recoder.as_mut().ok_or(gst::FlowError::NotNegotiated)?;
-                let mut buffer = gst::Buffer::with_size(recoder.packet_bytes_max())
-                    .map_err(|_| gst::FlowError::Error)?;
-                let buffer_ref = buffer.make_mut();
-                let stored = {
-                    let mut map = buffer_ref
-                        .map_writable()
-                        .map_err(|_| gst::FlowError::Error)?;
-                    let stored = recoder.poll_packet(&mut map);
-                    if let Some(stored) = &stored {
-                        self.measure(&map[..stored.len], recoder.config());
-                    }
-                    stored
-                };
-                let Some(stored) = stored else {
+                let mut stream = lock(&self.stream);
+                let Some(Stream { transcoder, plan }) = stream.as_mut() else {
                     return Ok(gst::FlowSuccess::Ok);
                 };
-                buffer_ref.set_size(stored.len);
-                let time = stored.play_ns.map(gst::ClockTime::from_nseconds);
-                buffer_ref.set_pts(time);
-                buffer_ref.set_dts(time);
-                buffer
+                let Some(made) = transcoder.poll_packet() else {
+                    return Ok(gst::FlowSuccess::Ok);
+                };
+                self.measure(made.bytes, plan);
+                new_buffer(&made)?
             };
             self.inline.src_pad.push(buffer)?;
         }
@@ -128,10 +153,11 @@ impl RtpG711 {
     /// Packets of this total duration are missing.
     fn lost(&self, time: Option<gst::ClockTime>, duration: Option<gst::ClockTime>) {
         let Some(duration) = duration else { return };
-        if let Some(recoder) = lock(&self.recoder).as_mut() {
-            recoder.handle_loss(time.map(gst::ClockTime::nseconds), duration.nseconds());
-        }
-        if let Err(error) = self.drain() {
+        let play_ns = time.map(gst::ClockTime::nseconds);
+        let result = self.work(|transcoder, scratch| {
+            transcoder.handle_loss(play_ns, duration.nseconds(), scratch);
+        });
+        if let Err(error) = result {
             gst::debug!(
                 CAT,
                 imp = self,
@@ -142,63 +168,72 @@ impl RtpG711 {
 
     /// The output stream continues, but earlier input no longer counts.
     fn restart(&self) {
-        let mut recoder = lock(&self.recoder);
-        if let Some(old) = recoder.take() {
-            let config = Config {
-                first_seq: old.next_seq(),
-                first_time: RtpTime(glib::random_int()),
-                ..*old.config()
+        let mut stream = lock(&self.stream);
+        if let Some(Stream { transcoder, plan }) = stream.take() {
+            let config = TranscoderConfig {
+                ssrc: transcoder.ssrc(),
+                first_seq: transcoder.next_seq(),
+                ..plan.config.clone()
             };
-            *recoder = Some(Recoder::new(config));
+            // The same settings as before.
+            *stream = Transcoder::new(config)
+                .ok()
+                .map(|transcoder| Stream { transcoder, plan });
         }
     }
 
     fn negotiate(&self, caps: gst::Caps) -> bool {
-        let (config, out) = match self.plan(&caps) {
+        let (ssrc, out) = match self.plan(&caps).and_then(|(plan, out)| {
+            // The rest of the input in the old format goes out first.
+            Ok((self.follow(plan)?, out))
+        }) {
             Ok(planned) => planned,
             Err(error) => {
                 gst::element_imp_error!(self, gst::StreamError::Format, ["{error}"]);
                 return false;
             }
         };
-        gst::debug!(CAT, imp = self, "from {caps} to {out}");
-        // The rest of the input in the old encoding.
-        if let Some(recoder) = lock(&self.recoder).as_mut() {
-            recoder.handle_end();
-        }
         let _ = self.drain();
-        let ssrc = {
-            let mut slot = lock(&self.recoder);
-            match slot.as_mut() {
-                Some(recoder) => recoder.reconfigure(config),
-                None => *slot = Some(Recoder::new(config)),
-            }
-            let recoder = slot.as_ref().expect("it has just been set");
-            self.memory.set([
-                prefetch::span(recoder.history()),
-                prefetch::span(&self.recoder),
-                prefetch::span(&self.inline.src_pad),
-            ]);
-            recoder.config().ssrc
-        };
         let mut out = out;
         out.make_mut().set("ssrc", ssrc.0);
+        gst::debug!(CAT, imp = self, "from {caps} to {out}");
         self.inline.src_pad.push_event(gst::event::Caps::new(&out))
     }
 
-    /// The recoder settings for these caps, and the output caps.
-    fn plan(&self, caps: &gst::Caps) -> Result<(Config, gst::Caps), PlanError> {
+    /// Uses a plan from now on.
+    fn follow(&self, plan: Plan) -> Result<Ssrc, PlanError> {
+        let mut slot = lock(&self.stream);
+        let transcoder = match slot.take() {
+            Some(Stream { mut transcoder, .. }) => {
+                let config = plan.config.clone();
+                SCRATCH.with_borrow_mut(|scratch| transcoder.reconfigure(config, scratch))?;
+                transcoder
+            }
+            None => Transcoder::new(plan.config.clone())?,
+        };
+        let ssrc = transcoder.ssrc();
+        *slot = Some(Stream { transcoder, plan });
+        self.memory.set([
+            prefetch::span(&self.stream),
+            prefetch::span(&self.inline.src_pad),
+        ]);
+        Ok(ssrc)
+    }
+
+    /// What is made of these caps, and the output caps.
+    fn plan(&self, caps: &gst::Caps) -> Result<(Plan, gst::Caps), PlanError> {
         let settings = self.settings().clone();
         let known = caps.structure(0);
         let input = known
-            .and_then(Format::of)
+            .and_then(Input::of)
             .ok_or_else(|| PlanError::Input(caps.clone()))?;
         let encoding = match &settings.encoding_name {
             Some(name) => encoding_of(name).ok_or_else(|| PlanError::Encoding(name.clone()))?,
             None => self.preferred(&input).ok_or(PlanError::Downstream)?,
         };
-        if encoding != input.encoding && input.clock_rate_hz != G711_RATE_HZ {
-            return Err(PlanError::Rate(input.clock_rate_hz));
+        let rate_hz = input.clock_rate_hz;
+        if encoding != input.encoding && rate_hz != G711_RATE_HZ {
+            return Err(PlanError::Rate(rate_hz));
         }
         let payload_type = match u8::try_from(settings.payload_type) {
             Ok(payload_type) => payload_type,
@@ -208,19 +243,27 @@ impl RtpG711 {
             SSRC_RANDOM => glib::random_int(),
             ssrc => ssrc,
         };
-        let rate_hz = input.clock_rate_hz;
-        let config = Config {
-            from: input.encoding,
-            to: encoding,
-            clock_rate_hz: rate_hz,
-            payload_type_in: input.payload_type.map(PayloadType),
-            payload_type: PayloadType(payload_type),
+        let format = Format::new(encoding, rate_hz, 1)?;
+        let from = Format::new(input.encoding, rate_hz, 1)?;
+        let payload_type_in = input
+            .payload_type
+            .unwrap_or(default_payload_type(input.encoding));
+        let (from, to) = (
+            Payload::audio(payload_type_in, from),
+            Payload::audio(payload_type, format),
+        );
+        let keys = u8::try_from(settings.telephone_event).ok();
+        let config = TranscoderConfig {
+            from: with_others(from, keys)?,
+            is_any_audio: input.payload_type.is_none(),
+            to: with_others(to, keys)?,
+            direction: DirectionConfig {
+                packet_ns: u64::from(settings.ptime_ms) * 1_000_000,
+                first_time: RtpTime(glib::random_int()),
+                ..DirectionConfig::default()
+            },
             ssrc: Ssrc(ssrc),
             first_seq: SeqNum(glib::random_int() as u16),
-            first_time: RtpTime(glib::random_int()),
-            packet_samples: (u64::from(settings.ptime_ms) * 1_000_000 * u64::from(rate_hz)
-                / NS_PER_S) as u32,
-            telephone_event: u8::try_from(settings.telephone_event).ok().map(PayloadType),
         };
         let out = gst::Caps::builder("application/x-rtp")
             .field("media", "audio")
@@ -228,11 +271,12 @@ impl RtpG711 {
             .field("encoding-name", encoding_name(encoding))
             .field("payload", i32::from(payload_type))
             .field("ssrc", ssrc);
-        Ok((config, out.build()))
+        let plan = Plan { config, to, format };
+        Ok((plan, out.build()))
     }
 
     /// The input encoding, if downstream takes it; else downstream's first.
-    fn preferred(&self, input: &Format) -> Option<Encoding> {
+    fn preferred(&self, input: &Input) -> Option<Encoding> {
         let accepted = self.inline.src_pad.peer_query_caps(None);
         let takes = |encoding| {
             let wanted = gst::Caps::builder("application/x-rtp")
@@ -264,18 +308,52 @@ enum PlanError {
         "L16 of {0} Hz: G.711 has 8000 Hz, put a depayloader, audioresample and a payloader here"
     )]
     Rate(u32),
+    #[error("pt and telephone-event-pt: {0}")]
+    PayloadType(#[from] PayloadMapError),
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    #[error("ptime: {0}")]
+    PacketTime(#[from] CallError),
+}
+
+/// Audio, and what may come between: telephone events and comfort noise.
+fn with_others(audio: Payload, keys: Option<u8>) -> Result<Arc<PayloadMap>, PayloadMapError> {
+    let rate_hz = audio.clock_rate_hz;
+    let keys = keys.map(|number| Payload::telephone_event(number, rate_hz));
+    let noise = Payload::comfort_noise(COMFORT_NOISE.0, rate_hz);
+    let others = keys.into_iter().chain([noise]);
+    let others = others.filter(|other| other.payload_type != audio.payload_type);
+    let all: Vec<Payload> = std::iter::once(audio).chain(others).collect();
+    Ok(Arc::new(PayloadMap::new(&all)?))
+}
+
+fn new_buffer(made: &Transcoded<'_>) -> Result<gst::Buffer, gst::FlowError> {
+    let mut buffer = gst::Buffer::with_size(made.bytes.len()).map_err(|_| gst::FlowError::Error)?;
+    write(buffer.make_mut(), made)?;
+    Ok(buffer)
+}
+
+/// Puts a packet into a buffer that has room for it.
+fn write(buffer: &mut gst::BufferRef, made: &Transcoded<'_>) -> Result<(), gst::FlowError> {
+    let time = gst::ClockTime::from_nseconds(made.play_ns);
+    buffer.set_size(made.bytes.len());
+    buffer.set_pts(time);
+    buffer.set_dts(time);
+    buffer
+        .copy_from_slice(0, made.bytes)
+        .map_err(|_| gst::FlowError::Error)
 }
 
 /// The relevant fields of a stream's caps.
 #[derive(Debug, Clone, Copy)]
-struct Format {
+struct Input {
     encoding: Encoding,
     clock_rate_hz: u32,
     payload_type: Option<u8>,
 }
 
-impl Format {
-    fn of(caps: &gst::StructureRef) -> Option<Format> {
+impl Input {
+    fn of(caps: &gst::StructureRef) -> Option<Input> {
         let payload = caps.get::<i32>("payload").ok();
         let payload_type = payload.and_then(|payload| u8::try_from(payload).ok());
         let encoding = match caps.get::<&str>("encoding-name") {
@@ -298,7 +376,7 @@ impl Format {
         }
         let channels = caps.get::<&str>("encoding-params").unwrap_or("1");
         let is_mono = channels == "1" && caps.get::<i32>("channels").unwrap_or(1) == 1;
-        is_mono.then_some(Format {
+        is_mono.then_some(Input {
             encoding,
             clock_rate_hz,
             payload_type,
@@ -319,7 +397,7 @@ fn encoding_name(encoding: Encoding) -> &'static str {
     match encoding {
         Encoding::Pcmu => "PCMU",
         Encoding::Pcma => "PCMA",
-        Encoding::L16 => "L16",
+        _ => "L16",
     }
 }
 
@@ -328,7 +406,7 @@ fn default_payload_type(encoding: Encoding) -> u8 {
     match encoding {
         Encoding::Pcmu => 0,
         Encoding::Pcma => 8,
-        Encoding::L16 => 96,
+        _ => 96,
     }
 }
 
@@ -364,7 +442,7 @@ impl ObjectSubclass for RtpG711 {
         RtpG711 {
             settings: Mutex::default(),
             is_measuring: AtomicBool::new(false),
-            recoder: Mutex::new(None),
+            stream: Mutex::new(None),
             meter: Mutex::new(None),
             memory: ElementMemory::default(),
             inline: Inline::new::<Self, _>(klass, gst::PadFlags::empty()),
@@ -416,41 +494,37 @@ impl InlineElement for RtpG711 {
         }
     }
 
+    /// A packet that does not become longer goes on in its own buffer.
     fn chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let play_ns = buffer.pts().map(gst::ClockTime::nseconds);
-        let resync = buffer.flags().contains(gst::BufferFlags::RESYNC);
-        loop {
-            let handled = {
-                let mut recoder = lock(&self.recoder);
-                let recoder = recoder.as_mut().ok_or(gst::FlowError::NotNegotiated)?;
-                let buffer = buffer.make_mut();
-                let mut map = buffer.map_writable().map_err(|_| gst::FlowError::Error)?;
-                let handled = recoder.handle_packet(&mut map, play_ns, resync);
-                if let Handled::InPlace(range) = &handled {
-                    self.measure(&map[range.clone()], recoder.config());
-                }
-                handled
-            };
-            match handled {
-                Handled::InPlace(range) => {
-                    let buffer_ref = buffer.make_mut();
-                    if range.start > 0 || range.end < buffer_ref.size() {
-                        buffer_ref
-                            .resize(range)
-                            .map_err(|_| gst::FlowError::Error)?;
-                    }
-                    return self.inline.src_pad.push(buffer);
-                }
-                Handled::Stored => return self.drain(),
-                Handled::DrainFirst => {
-                    self.drain()?;
-                }
-                Handled::Dropped(reason) => {
-                    gst::debug!(CAT, imp = self, "dropped: {reason:?}");
-                    return Ok(gst::FlowSuccess::Ok);
-                }
+        let is_restart = buffer.flags().contains(gst::BufferFlags::RESYNC);
+        let is_alone = {
+            let mut stream = lock(&self.stream);
+            let stream = stream.as_mut().ok_or(gst::FlowError::NotNegotiated)?;
+            let Stream { transcoder, plan } = stream;
+            {
+                let map = buffer.map_readable().map_err(|_| gst::FlowError::Error)?;
+                SCRATCH.with_borrow_mut(|scratch| {
+                    transcoder.handle_packet(&map, play_ns, is_restart, scratch);
+                });
             }
+            if transcoder.made() == 1
+                && let Some(made) = transcoder.poll_packet()
+            {
+                self.measure(made.bytes, plan);
+                match made.bytes.len() <= buffer.size() {
+                    true => write(buffer.make_mut(), &made)?,
+                    false => buffer = new_buffer(&made)?,
+                }
+                true
+            } else {
+                false
+            }
+        };
+        if is_alone {
+            return self.inline.src_pad.push(buffer);
         }
+        self.drain()
     }
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {
@@ -473,12 +547,7 @@ impl InlineElement for RtpG711 {
                 }
             }
             gst::EventView::FlushStop(_) => self.restart(),
-            gst::EventView::Eos(_) => {
-                if let Some(recoder) = lock(&self.recoder).as_mut() {
-                    recoder.handle_end();
-                }
-                let _ = self.drain();
-            }
+            gst::EventView::Eos(_) => drop(self.work(Transcoder::finish)),
             _ => {}
         }
         gst::Pad::event_default(pad, Some(&*self.obj()), event)
@@ -504,10 +573,10 @@ impl InlineElement for RtpG711 {
         if let Some(collision) = event.structure().filter(|s| s.name() == COLLISION)
             && let Ok(ssrc) = collision.get::<u32>("ssrc")
         {
-            if let Some(recoder) = lock(&self.recoder).as_mut()
-                && recoder.config().ssrc == Ssrc(ssrc)
+            if let Some(Stream { transcoder, .. }) = lock(&self.stream).as_mut()
+                && transcoder.ssrc() == Ssrc(ssrc)
             {
-                recoder.set_ssrc(Ssrc(glib::random_int()));
+                transcoder.set_ssrc(Ssrc(glib::random_int()));
             }
             return true;
         }
@@ -515,23 +584,24 @@ impl InlineElement for RtpG711 {
     }
 
     fn latency(&self) -> gst::ClockTime {
-        let delay_ns = lock(&self.recoder).as_ref().map_or(0, Recoder::delay_ns);
+        let stream = lock(&self.stream);
+        let delay_ns = stream.as_ref().map_or(0, |s| s.transcoder.delay_ns());
         gst::ClockTime::from_nseconds(delay_ns)
     }
 
     fn stats(&self) -> gst::Structure {
-        let recoder = lock(&self.recoder);
-        let stats = recoder.as_ref().map(Recoder::stats).unwrap_or_default();
-        let rate_hz = recoder.as_ref().map_or(1, |r| r.config().clock_rate_hz);
+        let (stats, packets_out) = match &*lock(&self.stream) {
+            Some(Stream { transcoder, .. }) => (transcoder.stats(), transcoder.packets_made()),
+            None => Default::default(),
+        };
+        let passed_on = stats.key_packets + stats.noise_packets;
+        let dropped = stats.dropped + stats.undecodable;
         let mut structure = gst::Structure::builder("application/x-ts-rtpg711-stats")
-            .field("packets-in", stats.packets_in)
-            .field("packets-out", stats.packets_out)
-            .field(
-                "concealed-ms",
-                stats.concealed_samples * 1000 / u64::from(rate_hz.max(1)),
-            )
-            .field("passed-on", stats.passed_on)
-            .field("dropped", stats.dropped)
+            .field("packets-in", stats.packets + passed_on + dropped)
+            .field("packets-out", packets_out)
+            .field("concealed-ms", stats.concealed_ns / 1_000_000)
+            .field("passed-on", passed_on)
+            .field("dropped", dropped)
             .build();
         if let Some(meter) = &mut *lock(&self.meter) {
             meter.add_readings(&mut structure);
@@ -540,7 +610,7 @@ impl InlineElement for RtpG711 {
     }
 
     fn forget(&self) {
-        *lock(&self.recoder) = None;
+        *lock(&self.stream) = None;
         *lock(&self.meter) = None;
     }
 }

@@ -2,7 +2,10 @@
 
 use gst::glib;
 use threadbare_loudness::{BuildError, Meter, Mode, Resolution};
-use threadbare_rtp::recode::Config;
+use threadbare_rtp::codec::{Encoding, Format};
+use threadbare_rtp::id::PayloadType;
+use threadbare_rtp::packet::Packet;
+use threadbare_rtp::{g711, l16};
 
 use crate::loudness::readings::add_readings;
 
@@ -13,7 +16,9 @@ use crate::loudness::readings::add_readings;
 #[derive(Debug)]
 pub(super) struct LineMeter {
     meter: Meter,
-    rate_hz: u32,
+    /// Of the audio.
+    format: Format,
+    payload_type: PayloadType,
     samples: Box<[i16; BATCH_SAMPLES]>,
     collected: usize,
     /// Size of a batch. The first one's length is random, so that streams that began together do not all measure in the
@@ -22,40 +27,46 @@ pub(super) struct LineMeter {
 }
 
 impl LineMeter {
-    /// Ensures that `slot` has a meter for this rate; another rate starts a new one.
-    pub(super) fn fit(slot: &mut Option<LineMeter>, rate_hz: u32) -> Result<&mut Self, BuildError> {
-        if slot
-            .as_ref()
-            .is_none_or(|fitting| fitting.rate_hz != rate_hz)
-        {
+    /// Ensures that `slot` has a meter for packets of this type; another sample rate starts a new one.
+    pub(super) fn fit(
+        slot: &mut Option<LineMeter>,
+        format: Format,
+        payload_type: PayloadType,
+    ) -> Result<&mut Self, BuildError> {
+        let is_fitting = |meter: &LineMeter| meter.format.sample_rate_hz == format.sample_rate_hz;
+        if !slot.as_ref().is_some_and(is_fitting) {
             let everything = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK | Mode::HISTOGRAM;
-            let meter = Meter::builder(rate_hz, 1)
+            let meter = Meter::builder(format.sample_rate_hz, 1)
                 .mode(everything)
                 .resolution(Resolution::Block)
                 .build()?;
             *slot = Some(LineMeter {
                 meter,
-                rate_hz,
+                format,
+                payload_type,
                 samples: Box::new([0; BATCH_SAMPLES]),
                 collected: 0,
                 batch: glib::random_int_range(1, BATCH_SAMPLES as i32) as usize,
             });
         }
-        Ok(slot.as_mut().expect("it has just been filled"))
+        let meter = slot.as_mut().expect("it has just been filled");
+        (meter.format, meter.payload_type) = (format, payload_type);
+        Ok(meter)
     }
 
-    /// A packet written by the recoder. Telephone events and comfort noise, which pass unchanged, are not measured.
-    pub(super) fn add_packet(&mut self, packet: &[u8], config: &Config) {
-        let Some((header, mut payload)) = packet.split_at_checked(HEADER_BYTES) else {
+    /// An outgoing packet. Telephone events and comfort noise, which pass unchanged, are not measured.
+    pub(super) fn add_packet(&mut self, packet: &[u8]) {
+        let Ok(packet) = Packet::parse(packet) else {
             return;
         };
-        if header[1] & PAYLOAD_TYPE_BITS != config.payload_type.0 {
+        if packet.payload_type() != self.payload_type {
             return;
         }
-        let sample_bytes = config.to.sample_bytes();
+        let mut payload = packet.payload();
+        let sample_bytes = self.format.payload_bytes(1).unwrap_or(1).max(1);
         while payload.len() >= sample_bytes {
             let room = &mut self.samples[self.collected..self.batch];
-            let taken = config.to.to_linear(payload, room);
+            let taken = to_linear(self.format.encoding, payload, room);
             payload = &payload[taken * sample_bytes..];
             self.collected += taken;
             if self.collected == self.batch {
@@ -77,8 +88,21 @@ impl LineMeter {
     }
 }
 
-/// RFC 3550, section 5.1: the recoder writes neither contributing sources nor extensions.
-const HEADER_BYTES: usize = 12;
-const PAYLOAD_TYPE_BITS: u8 = 0x7f;
+/// Decodes as many samples as there is room for; returns how many.
+fn to_linear(encoding: Encoding, payload: &[u8], linear: &mut [i16]) -> usize {
+    let table = match encoding {
+        Encoding::Pcmu => &g711::ULAW_TO_LINEAR,
+        Encoding::Pcma => &g711::ALAW_TO_LINEAR,
+        _ => {
+            l16::l16_to_linear(payload, linear);
+            return linear.len().min(payload.len() / 2);
+        }
+    };
+    for (sample, code) in linear.iter_mut().zip(payload) {
+        *sample = table[usize::from(*code)];
+    }
+    linear.len().min(payload.len())
+}
+
 /// 200 ms at 8000 Hz.
 const BATCH_SAMPLES: usize = 1_600;

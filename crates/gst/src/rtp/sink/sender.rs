@@ -62,7 +62,7 @@ impl Sender {
     }
 
     fn send(&mut self, pieces: Pieces<'_>) -> Rendered {
-        let Some(header) = Header::read(pieces.first(), pieces.len()) else {
+        let Some(header) = Header::read(&pieces) else {
             self.malformed += 1;
             return Rendered::Done;
         };
@@ -128,9 +128,10 @@ struct Header {
 }
 
 impl Header {
-    /// From the beginning of a packet of `len` bytes; `None` if it is not RTP.
+    /// `None` if it is not RTP.
     #[inline]
-    fn read(first: &[u8], len: usize) -> Option<Header> {
+    fn read(pieces: &Pieces<'_>) -> Option<Header> {
+        let first = pieces.first();
         let fixed: &[u8; FIXED_BYTES] = first.first_chunk()?;
         if fixed[0] >> 6 != 2 {
             return None;
@@ -144,10 +145,15 @@ impl Header {
         {
             header_bytes += 4 + 4 * usize::from(u16::from_be_bytes([*high, *low]));
         }
+        // RFC 3550, section 6.4.1: octets are counted "not including header or padding".
+        let padding = match fixed[0] & PADDING {
+            0 => 0,
+            _ => usize::from(pieces.last_byte()?),
+        };
         Some(Header {
             ssrc: Ssrc(word(8)),
             time: RtpTime(word(4)),
-            payload_bytes: len.saturating_sub(header_bytes),
+            payload_bytes: pieces.len().saturating_sub(header_bytes + padding),
         })
     }
 }
@@ -155,3 +161,4 @@ impl Header {
 /// RFC 3550, section 5.1.
 const FIXED_BYTES: usize = 12;
 const EXTENSION: u8 = 0x10;
+const PADDING: u8 = 0x20;

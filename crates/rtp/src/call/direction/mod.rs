@@ -109,6 +109,8 @@ pub(super) struct Direction {
     bytes: Vec<u8>,
     /// Codes that were passed on, for what stands in for a loss.
     history: History,
+    /// Also losses of codes that are passed on as they are.
+    mends_all: bool,
     /// From a loss to the packet behind it.
     gaps: Option<Gaps>,
     bytes_time: RtpTime,
@@ -163,6 +165,7 @@ impl Direction {
             is_after_pause: true,
             bytes: Vec::new(),
             history: History::default(),
+            mends_all: false,
             gaps: None,
             bytes_time: RtpTime(0),
             bytes_play_ns: 0,
@@ -260,7 +263,7 @@ impl Direction {
                 } else {
                     write_codes(packet.bytes, table, self.mode, &to, out.begin());
                 }
-                if table.is_some() {
+                if table.is_some() || self.mends_all {
                     self.history.add(packet.bytes);
                 }
                 out.send(&to, time, std::mem::take(&mut self.is_after_pause), 0);
@@ -399,7 +402,7 @@ impl Direction {
         match self.route {
             Route::Nowhere => {}
             // The far side sees the gap, and conceals it.
-            Route::Pass { table: None, .. } => out.leg.skip(loss.packets),
+            Route::Pass { table: None, .. } if !self.mends_all => out.leg.skip(loss.packets),
             Route::Pass { .. } | Route::Repack { .. } => self.mend(loss, made_ns, work, out),
             Route::Anew(_) => self.fill_in(loss, made_ns, work, out),
         }
@@ -501,11 +504,29 @@ impl Direction {
     pub(super) fn stats(&self) -> DirectionStats {
         self.stats
     }
+
+    /// Leaves no loss to the far side.
+    pub(super) fn mend_all(&mut self) {
+        self.mends_all = true;
+    }
+
+    /// Goes on where another direction ended: with its timestamps, its counts and its budget.
+    pub(super) fn succeed(&mut self, old: Direction) {
+        self.map = old.map;
+        self.map.restart();
+        self.stats = old.stats;
+        self.budget_ns = old.budget_ns;
+    }
+
+    /// When what has the outgoing timestamp `time` is played.
+    pub(super) fn play_ns(&self, time: RtpTime) -> Option<u64> {
+        self.map.play_ns(time)
+    }
 }
 
 /// The timestamp units that a packet of audio covers; 0 if its codec is unknown.
 #[inline]
-fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
+pub(super) fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
     match payload.carries {
         Carries::Audio(format) if format.encoding == Encoding::Opus => {
             opus::packet_samples(bytes).unwrap_or(0)

@@ -1,0 +1,290 @@
+//! One way without legs: packets in order and losses in, packets out. For who has sessions and jitter buffers of his own.
+
+use std::sync::Arc;
+
+use super::direction::{Direction, DirectionStats, units_of};
+use super::out::{Out, Scratch, Sending, Writer};
+use super::{CallError, DirectionConfig, Outgoing, Side};
+use crate::id::{RtpTime, SeqNum, Ssrc};
+use crate::leg::{Media, MediaPacket, PayloadMap};
+use crate::packet::Packet;
+
+/// Settings of a [`Transcoder`].
+#[derive(Debug, Clone)]
+pub struct TranscoderConfig {
+    /// What comes in.
+    pub from: Arc<PayloadMap>,
+    /// Payload types that `from` does not have are its audio.
+    pub is_any_audio: bool,
+    /// What goes out, the preferred audio first.
+    pub to: Arc<PayloadMap>,
+    /// How audio goes from one to the other.
+    pub direction: DirectionConfig,
+    /// The outgoing SSRC.
+    pub ssrc: Ssrc,
+    /// The first outgoing sequence number: random (RFC 3550, section 5.1).
+    pub first_seq: SeqNum,
+}
+
+/// A packet that goes out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Transcoded<'a> {
+    /// The packet.
+    pub bytes: &'a [u8],
+    /// When its first sample is played, ns, on the clock of the packets that came in.
+    pub play_ns: u64,
+}
+
+/// See the module. Sequence numbers go on without a gap; a loss is made up for, with no more audio than has come.
+///
+/// **Contract.** After each `handle_*`, [`finish`](Self::finish) and [`reconfigure`](Self::reconfigure), drain [`poll_packet`](Self::poll_packet).
+#[derive(Debug)]
+pub struct Transcoder {
+    from: Arc<PayloadMap>,
+    is_any_audio: bool,
+    direction: Direction,
+    config: DirectionConfig,
+    writer: Writer,
+    last_ssrc: Option<Ssrc>,
+    /// Of the packet that comes next, if it goes on.
+    next_time: RtpTime,
+    next_play_ns: u64,
+    clock_rate_hz: u32,
+    /// Made and not taken: the bytes of all, and where each ends.
+    made: Vec<u8>,
+    ends: Vec<usize>,
+    taken: usize,
+    packets_made: u64,
+    malformed: u64,
+}
+
+impl Transcoder {
+    /// A transcoder that has seen nothing yet.
+    ///
+    /// # Errors
+    /// The packet time does not suit the format.
+    pub fn new(config: TranscoderConfig) -> Result<Transcoder, CallError> {
+        let mut direction = Direction::new(config.direction, &config.to)?;
+        direction.mend_all();
+        Ok(Transcoder {
+            clock_rate_hz: config.from.audio().clock_rate_hz,
+            from: config.from,
+            is_any_audio: config.is_any_audio,
+            direction,
+            config: config.direction,
+            writer: Writer {
+                takes: config.to,
+                ssrc: config.ssrc,
+                seq: config.first_seq,
+            },
+            last_ssrc: None,
+            next_time: RtpTime(0),
+            next_play_ns: 0,
+            made: Vec::new(),
+            ends: Vec::new(),
+            taken: 0,
+            packets_made: 0,
+            malformed: 0,
+        })
+    }
+
+    /// Other formats from now on; the outgoing stream goes on with its SSRC, numbers and timestamps.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and nothing changes.
+    pub fn reconfigure(
+        &mut self,
+        config: TranscoderConfig,
+        scratch: &mut Scratch,
+    ) -> Result<(), CallError> {
+        let mut direction = Direction::new(config.direction, &config.to)?;
+        direction.mend_all();
+        self.finish(scratch);
+        let old = std::mem::replace(&mut self.direction, direction);
+        self.direction.succeed(old);
+        self.clock_rate_hz = config.from.audio().clock_rate_hz;
+        (self.from, self.is_any_audio) = (config.from, config.is_any_audio);
+        self.config = config.direction;
+        self.writer.takes = config.to;
+        Ok(())
+    }
+
+    /// Takes the next packet in order, which is played at `play_ns`; `None`: where the one before ends. `is_restart`: those before say
+    /// nothing about its number and timestamp.
+    pub fn handle_packet(
+        &mut self,
+        bytes: &[u8],
+        play_ns: Option<u64>,
+        is_restart: bool,
+        scratch: &mut Scratch,
+    ) {
+        let Ok(packet) = Packet::parse(bytes) else {
+            self.malformed += 1;
+            return;
+        };
+        if is_restart || self.last_ssrc.is_some_and(|last| last != packet.ssrc()) {
+            self.handle(Media::Restart, scratch);
+            self.next_time = packet.time();
+        }
+        let play_ns = play_ns.unwrap_or_else(|| self.guess_play_ns(packet.time()));
+        self.last_ssrc = Some(packet.ssrc());
+        let from = self.from.clone();
+        let payload = from.get(packet.payload_type());
+        let audio = from.audio();
+        let payload = payload.or(self.is_any_audio.then_some(audio));
+        if let Some(payload) = payload.filter(|payload| payload.is_audio()) {
+            let units = units_of(payload, packet.payload());
+            self.next_time = packet.time().plus(units);
+            self.next_play_ns = play_ns.saturating_add(self.ns_of(units));
+        }
+        self.handle(
+            Media::Packet(MediaPacket {
+                payload,
+                bytes: packet.payload(),
+                whole: bytes,
+                time: packet.time(),
+                own_time: packet.time(),
+                marker: packet.marker(),
+                play_ns,
+                discont: is_restart,
+            }),
+            scratch,
+        );
+    }
+
+    /// Packets of `duration_ns` are missing, the first of which would be played at `play_ns`.
+    pub fn handle_loss(&mut self, play_ns: Option<u64>, duration_ns: u64, scratch: &mut Scratch) {
+        if self.last_ssrc.is_none() {
+            return;
+        }
+        let play_ns = play_ns.unwrap_or(self.next_play_ns);
+        self.handle(
+            Media::Lost {
+                packets: 1,
+                time: self.next_time,
+                play_ns,
+                duration_ns,
+                next: &[],
+            },
+            scratch,
+        );
+        let units = u128::from(duration_ns) * u128::from(self.clock_rate_hz) / 1_000_000_000;
+        self.next_time = self.next_time.plus(units as u32);
+        self.next_play_ns = play_ns.saturating_add(duration_ns);
+    }
+
+    /// The stream ends: what is held goes out.
+    pub fn finish(&mut self, scratch: &mut Scratch) {
+        self.with_out(scratch, |direction, work, out| direction.finish(work, out));
+    }
+
+    fn handle(&mut self, media: Media<'_>, scratch: &mut Scratch) {
+        self.with_out(scratch, |direction, work, out| {
+            direction.handle(media, work, out);
+        });
+    }
+
+    fn with_out(
+        &mut self,
+        scratch: &mut Scratch,
+        work: impl FnOnce(&mut Direction, &mut super::out::Work, &mut Out<'_>),
+    ) {
+        if self.taken == self.ends.len() {
+            self.made.clear();
+            self.ends.clear();
+            self.taken = 0;
+        }
+        let (made, ends) = (&mut self.made, &mut self.ends);
+        let before = ends.len();
+        let mut send = |outgoing: Outgoing<'_>| {
+            made.extend_from_slice(outgoing.bytes);
+            ends.push(made.len());
+        };
+        let mut out = Out {
+            now_ns: self.next_play_ns,
+            side: Side::B,
+            leg: Sending::Writer(&mut self.writer),
+            packet: &mut scratch.packet,
+            send: &mut send,
+        };
+        work(&mut self.direction, &mut scratch.work, &mut out);
+        self.packets_made += (self.ends.len() - before) as u64;
+    }
+
+    /// The next packet that goes out.
+    pub fn poll_packet(&mut self) -> Option<Transcoded<'_>> {
+        let end = *self.ends.get(self.taken)?;
+        let start = match self.taken {
+            0 => 0,
+            taken => self.ends[taken - 1],
+        };
+        self.taken += 1;
+        let bytes = &self.made[start..end];
+        let time = bytes.get(4..8)?.try_into().ok()?;
+        let time = RtpTime(u32::from_be_bytes(time));
+        let play_ns = self.direction.play_ns(time);
+        Some(Transcoded {
+            bytes,
+            play_ns: play_ns.unwrap_or(self.next_play_ns),
+        })
+    }
+
+    /// How many packets are to be taken.
+    #[must_use]
+    pub fn made(&self) -> usize {
+        self.ends.len() - self.taken
+    }
+
+    /// All packets that were ever made.
+    #[must_use]
+    pub fn packets_made(&self) -> u64 {
+        self.packets_made
+    }
+
+    /// Another outgoing SSRC, after a collision.
+    pub fn set_ssrc(&mut self, ssrc: Ssrc) {
+        self.writer.ssrc = ssrc;
+    }
+
+    /// The outgoing SSRC.
+    #[must_use]
+    pub fn ssrc(&self) -> Ssrc {
+        self.writer.ssrc
+    }
+
+    /// The next outgoing sequence number.
+    #[must_use]
+    pub fn next_seq(&self) -> SeqNum {
+        self.writer.seq
+    }
+
+    /// The longest time that audio waits for a packet to be full, ns.
+    #[must_use]
+    pub fn delay_ns(&self) -> u64 {
+        self.config.packet_ns
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn stats(&self) -> DirectionStats {
+        let stats = self.direction.stats();
+        DirectionStats {
+            undecodable: stats.undecodable + self.malformed,
+            ..stats
+        }
+    }
+
+    /// Without a play time, the timestamps say how far a packet is from the one before.
+    fn guess_play_ns(&self, time: RtpTime) -> u64 {
+        let units = time.distance_from(self.next_time);
+        let ns = self.ns_of(units.unsigned_abs().min(u64::from(u32::MAX)) as u32);
+        match units < 0 || self.last_ssrc.is_none() {
+            true => self.next_play_ns,
+            false => self.next_play_ns.saturating_add(ns),
+        }
+    }
+
+    fn ns_of(&self, units: u32) -> u64 {
+        u64::from(units) * 1_000_000_000 / u64::from(self.clock_rate_hz)
+    }
+}
