@@ -134,6 +134,15 @@ bench-libraries: setup-demo ## measures demultiplexer and main loop into bench/r
 	mv $(TARGET_DIR)/libraries.jsonl bench/results/libraries.jsonl
 	$(MAKE) --no-print-directory bench-render
 
+# The same for the media plane.
+.PHONY: bench-media
+bench-media: setup-demo ## measures the media plane into bench/results, then bench-render (5 minutes)
+	$(CARGO) build --release -p gst-plugin-threadbare
+	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin media
+	GST_PLUGIN_PATH=$(TARGET_DIR)/release $(TARGET_DIR)/bench/release/media $(BENCH_MEDIA_ARGS) >$(TARGET_DIR)/media.jsonl
+	mv $(TARGET_DIR)/media.jsonl bench/results/media.jsonl
+	$(MAKE) --no-print-directory bench-render
+
 .PHONY: bench-render
 bench-render: setup-demo ## README, docs, plots and drawings from the newest results files
 	$(CARGO) run -q --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin bench-render

@@ -40,8 +40,28 @@ impl Epoll {
         Ok(())
     }
 
+    /// Calls `ready` with each place that has something and with the place two further on, to fetch its memory. Without end.
+    pub fn run_ahead(&self, slice: Duration, mut ready: impl FnMut(usize, Option<usize>)) {
+        self.run_batches(slice, |places, _| {
+            for (at, place) in places.iter().enumerate() {
+                ready(
+                    place.u64 as usize,
+                    places.get(at + 2).map(|next| next.u64 as usize),
+                );
+            }
+        });
+    }
+
     /// Calls `ready` with each place that has something and the slice's time since the start. Without end.
     pub fn run(&self, slice: Duration, mut ready: impl FnMut(usize, Duration)) {
+        self.run_batches(slice, |places, time| {
+            for place in places {
+                ready(place.u64 as usize, time);
+            }
+        });
+    }
+
+    fn run_batches(&self, slice: Duration, mut ready: impl FnMut(&[libc::epoll_event], Duration)) {
         let mut events = vec![libc::epoll_event { events: 0, u64: 0 }; EVENTS];
         let started = Instant::now();
         let mut slice_end = started;
@@ -57,9 +77,7 @@ impl Epoll {
                 if count <= 0 {
                     break;
                 }
-                for event in &events[..count as usize] {
-                    ready(event.u64 as usize, time);
-                }
+                ready(&events[..count as usize], time);
             }
         }
     }

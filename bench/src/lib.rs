@@ -17,6 +17,7 @@ pub mod feed;
 pub mod hop;
 pub mod libraries;
 pub mod measure;
+pub mod media;
 pub mod origin;
 pub mod ports;
 pub mod render;

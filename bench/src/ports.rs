@@ -1,6 +1,7 @@
 //! Ranges of free UDP ports. Nothing here has a fixed number: two benchmarks may run side by side.
 
 use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
 
 use anyhow::{Context, Result, bail};
 
@@ -37,6 +38,27 @@ fn search(start: u16, count: u16, is_taken: impl Fn(u16) -> bool) -> Option<u16>
     }
     None
 }
+
+/// Room for what a sink has not taken yet.
+#[allow(unsafe_code)]
+pub fn enlarge_buffer(socket: &UdpSocket) {
+    let size = RECEIVE_BUFFER_BYTES;
+    // Beyond the system's limit where permitted, up to it where not.
+    for option in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
+        // SAFETY: an int option with its size; the socket is open.
+        unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                option,
+                (&raw const size).cast(),
+                size_of::<libc::c_int>() as u32,
+            );
+        }
+    }
+}
+
+const RECEIVE_BUFFER_BYTES: libc::c_int = 4 << 20;
 
 #[cfg(test)]
 mod tests {

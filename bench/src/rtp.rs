@@ -22,6 +22,27 @@ pub fn set_number(packet: &mut [u8; PACKET_BYTES], number: u32) {
     packet[4..8].copy_from_slice(&number.wrapping_mul(SAMPLES).to_be_bytes());
 }
 
+/// A sender report of a stream, and its name (RFC 3550, sections 6.4.1 and 6.5), after so many packets.
+pub fn report(stream: u32, packets: u32) -> [u8; REPORT_BYTES] {
+    let mut report = [0; REPORT_BYTES];
+    let ssrc = (stream + 1).to_be_bytes();
+    report[..4].copy_from_slice(&[0x80, 200, 0, 6]);
+    report[4..8].copy_from_slice(&ssrc);
+    // NTP time: a clock that began with the stream.
+    let ntp = (u64::from(packets) << 32) / crate::PACKETS_PER_SECOND;
+    report[8..16].copy_from_slice(&ntp.to_be_bytes());
+    report[16..20].copy_from_slice(&packets.wrapping_mul(SAMPLES).to_be_bytes());
+    report[20..24].copy_from_slice(&packets.to_be_bytes());
+    report[24..28].copy_from_slice(&packets.wrapping_mul(SAMPLES).to_be_bytes());
+    // One chunk: CNAME "b", and its end.
+    report[28..32].copy_from_slice(&[0x81, 202, 0, 2]);
+    report[32..36].copy_from_slice(&ssrc);
+    report[36..40].copy_from_slice(&[1, 1, b'b', 0]);
+    report
+}
+
+const REPORT_BYTES: usize = 40;
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@
 use std::path::Path;
 
 use threadbare_bench::libraries::Libraries;
+use threadbare_bench::media::Media;
 use threadbare_bench::render;
 use threadbare_bench::results::Results;
 
@@ -16,7 +17,8 @@ fn readme_docs_and_pictures_are_rendered_from_the_newest_results() {
     let folder = root().join("bench/results");
     let results = Results::newest(&folder).unwrap();
     let libraries = Libraries::read(&folder).unwrap();
-    let stale: Vec<String> = render::all(results.as_ref(), libraries.as_ref())
+    let media = Media::read(&folder).unwrap();
+    let stale: Vec<String> = render::all(results.as_ref(), libraries.as_ref(), media.as_ref())
         .into_iter()
         .filter(|rendered| !rendered.is_current(root()).unwrap())
         .map(|rendered| format!("{} {:?}", rendered.path, rendered.place))

@@ -121,3 +121,25 @@ fn hops_are_timed_in_the_window_only() {
         done.arrived
     );
 }
+
+/// Each kind that needs no plugin, in one run.
+#[test]
+fn the_media_plane_is_measured() {
+    let output = Command::new(env!("CARGO_BIN_EXE_media"))
+        .args(["--percent", "1", "--rounds", "1", "--warmup", "0.2"])
+        .args(["--seconds", "0.2"])
+        .env("GST_PLUGIN_PATH", "")
+        .stderr(Stdio::inherit())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", output.status);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let rows = text.lines().skip(1);
+    let rows: Vec<threadbare_bench::media::Row> = rows
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(rows.len() >= 10, "{text}");
+    for row in rows {
+        assert!(row.figures.sent > 0 && row.figures.lost == 0, "{row:?}");
+    }
+}

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Parser;
 use threadbare_bench::libraries::Libraries;
+use threadbare_bench::media::Media;
 use threadbare_bench::render;
 use threadbare_bench::results::Results;
 
@@ -24,7 +25,8 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let results = Results::newest(&options.results)?;
     let libraries = Libraries::read(&options.results)?;
-    for rendered in render::all(results.as_ref(), libraries.as_ref()) {
+    let media = Media::read(&options.results)?;
+    for rendered in render::all(results.as_ref(), libraries.as_ref(), media.as_ref()) {
         rendered.write(&options.root)?;
         if rendered.text.is_some() {
             eprintln!("rendered: {}", options.root.join(rendered.path).display());

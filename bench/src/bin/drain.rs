@@ -15,7 +15,6 @@ use threadbare_bench::ports;
 const SOCKETS: u16 = 16;
 /// Thousands of streams at 50 packets/s on 16 sockets: some ten packets per socket in this time.
 const PASS_INTERVAL: Duration = Duration::from_millis(3);
-const RECEIVE_BUFFER_BYTES: libc::c_int = 4 << 20;
 const BATCH: usize = 64;
 
 fn main() -> Result<()> {
@@ -45,20 +44,7 @@ fn main() -> Result<()> {
 fn open(port: u16) -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, port))?;
     socket.set_nonblocking(true)?;
-    let size = RECEIVE_BUFFER_BYTES;
-    // Beyond the system's limit where permitted, up to it where not.
-    for option in [libc::SO_RCVBUF, libc::SO_RCVBUFFORCE] {
-        // SAFETY: an int option with its size; the socket is open.
-        unsafe {
-            libc::setsockopt(
-                socket.as_raw_fd(),
-                libc::SOL_SOCKET,
-                option,
-                (&raw const size).cast(),
-                size_of::<libc::c_int>() as u32,
-            );
-        }
-    }
+    ports::enlarge_buffer(&socket);
     if socket.local_addr()?.port() != port {
         bail!("port {port} was taken meanwhile");
     }

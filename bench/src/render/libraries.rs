@@ -67,7 +67,7 @@ pub(super) fn main_loop(measured: Option<&Libraries>) -> String {
     text.trim_end().into()
 }
 
-fn origin(head: &Head, rounds: usize) -> String {
+pub(super) fn origin(head: &Head, rounds: usize) -> String {
     let Head {
         date_utc,
         commit,

@@ -1,8 +1,10 @@
-//! Text and pictures of README and docs, made from the newest results file and that of the libraries, and nothing else. The
+//! Text and pictures of README and docs, made from the newest results file and those of the libraries and the media
+//! plane, and nothing else. The
 //! same files give the same bytes, so that a test can compare.
 
 pub mod drawings;
 mod libraries;
+mod media;
 mod plots;
 mod svg;
 mod tables;
@@ -12,6 +14,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::libraries::Libraries;
+use crate::media::Media;
 use crate::results::Results;
 
 /// Something that stands in the repository.
@@ -34,7 +37,11 @@ pub enum Place {
 }
 
 /// All that is rendered.
-pub fn all(results: Option<&Results>, measured: Option<&Libraries>) -> Vec<Rendered> {
+pub fn all(
+    results: Option<&Results>,
+    measured: Option<&Libraries>,
+    of_media: Option<&Media>,
+) -> Vec<Rendered> {
     let part = |path, marker, text| Rendered {
         path,
         place: Place::Between(marker),
@@ -44,6 +51,7 @@ pub fn all(results: Option<&Results>, measured: Option<&Libraries>) -> Vec<Rende
         part("README.md", "bench-readme", tables::readme(results)),
         part("README.md", "demo", tables::demo(results)),
         part("docs/benchmarks.md", "bench", tables::document(results)),
+        part("docs/benchmarks.md", "bench-media", media::media(of_media)),
         part(
             "docs/demultiplexer.md",
             "bench-demultiplexer",

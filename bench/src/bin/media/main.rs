@@ -1,0 +1,190 @@
+//! The media plane against a bare loop, in one run: what whole sessions, calls, a shared port, meters, elements and Opus cost, and what
+//! is lost. Prints the lines of `bench/results/media.jsonl`: the head, then a line for each measurement.
+//!
+//! Each measurement is a process of its own, and the kinds take turns, so that the machine's other work meets all of them. CPU time is
+//! that of the thread that carries the packets, over the packets that the sender has sent in the window. The sender sends
+//! RTCP, too.
+
+mod bare;
+mod elements;
+mod ours;
+mod traffic;
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use threadbare_bench::libraries::Head;
+use threadbare_bench::measure;
+use threadbare_bench::media::{Figures, Kind, PLAN, Row};
+
+use traffic::{Drain, Sender};
+
+#[path = "../../../../tests/counting.rs"]
+#[allow(unsafe_code, dead_code, reason = "tests use other parts of it")]
+mod counting;
+
+/// The media plane against a bare loop.
+#[derive(Parser)]
+struct Options {
+    /// So many of a hundred streams of each measurement: for trying out.
+    #[arg(long, default_value_t = 100)]
+    percent: u32,
+    /// Milliseconds of a slice.
+    #[arg(long, default_value_t = 20)]
+    wait: u64,
+    /// Seconds from the first packet to the window: all streams have sent a report by then.
+    #[arg(long, default_value_t = 8.0)]
+    warmup: f64,
+    /// Seconds of the window.
+    #[arg(long, default_value_t = 4.0)]
+    seconds: f64,
+    /// Measurements of each kind.
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Only the measurements whose name begins with this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// One measurement of this kind, in this process.
+    #[arg(long, requires = "streams")]
+    kind: Option<Kind>,
+    /// How many streams that has.
+    #[arg(long)]
+    streams: Option<u32>,
+}
+
+/// What is measured.
+trait Carrier {
+    /// What the threads' names begin with.
+    fn threads(&self) -> &'static str;
+    /// Where each stream goes.
+    fn ports(&self) -> Vec<std::net::SocketAddr>;
+    /// Heap allocations of the thread so far; `None`: not known.
+    fn allocations(&self) -> Option<u64> {
+        None
+    }
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    measure::raise_descriptor_limit();
+    match (options.kind, options.streams) {
+        (Some(kind), Some(streams)) => {
+            let figures = measure_one(&options, kind, streams)?;
+            println!("{}", serde_json::to_string(&figures)?);
+        }
+        _ => run(&options)?,
+    }
+    // The bare loop has no end.
+    std::process::exit(0)
+}
+
+fn run(options: &Options) -> Result<()> {
+    let gstreamer = gst::version_string().to_string();
+    println!("{}", serde_json::to_string(&Head::now(gstreamer)?)?);
+    for round in 0..options.rounds.max(1) {
+        for (kind, streams) in PLAN {
+            let streams = (streams * options.percent / 100).max(2);
+            let name = format!("{kind:?}").to_lowercase();
+            if !name.starts_with(&options.only.to_lowercase()) {
+                continue;
+            }
+            eprintln!("round {round}: {name}, {streams} streams");
+            match measure_apart(options, kind, streams) {
+                Ok(figures) => {
+                    let row = Row {
+                        kind,
+                        streams,
+                        round,
+                        figures,
+                    };
+                    println!("{}", serde_json::to_string(&row)?);
+                }
+                // Without the plugin, the rest is measured all the same.
+                Err(error) if kind == Kind::Elements => eprintln!("not measured: {error:#}"),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure_apart(options: &Options, kind: Kind, streams: u32) -> Result<Figures> {
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--wait", &options.wait.to_string()])
+        .args(["--warmup", &options.warmup.to_string()])
+        .args(["--seconds", &options.seconds.to_string()])
+        .args(["--kind", &format!("{kind:?}").to_lowercase()])
+        .args(["--streams", &streams.to_string()])
+        .stderr(std::process::Stdio::inherit())
+        .output()?;
+    ensure!(output.status.success(), "{kind:?}: {}", output.status);
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn measure_one(options: &Options, kind: Kind, streams: u32) -> Result<Figures> {
+    let drain = Drain::start()?;
+    let to = |stream: u32| drain.address(stream);
+    let slice = Duration::from_millis(options.wait);
+    // What the library takes once is no stream's.
+    ours::warm_up(kind)?;
+    let resident_kib_before = measure::resident_kib()?;
+    let begun = std::time::Instant::now();
+    let carrier: Box<dyn Carrier> = match kind {
+        Kind::Bare | Kind::BareOpus => Box::new(bare::Bare::start(kind, streams, slice, to)?),
+        Kind::Elements => Box::new(elements::Elements::start(streams, options.wait, to)?),
+        Kind::Calls => Box::new(ours::Calls::start(streams, slice, to)?),
+        Kind::Lines | Kind::Shared | Kind::Metered | Kind::Opus => {
+            Box::new(ours::Lines::start(kind, streams, slice, to)?)
+        }
+    };
+    let ready_ms = begun.elapsed().as_secs_f64() * 1e3;
+    // Longer than the window, so that its end is met by packets, too.
+    let duration = Duration::from_secs_f64(options.warmup + options.seconds) + SETTLE;
+    let sender = Sender::start(carrier.ports(), kind == Kind::Calls, duration)?;
+    std::thread::sleep(Duration::from_secs_f64(options.warmup));
+    let first = (
+        sender.sent(),
+        thread_cpu_ns(carrier.threads())?,
+        carrier.allocations(),
+    );
+    std::thread::sleep(Duration::from_secs_f64(options.seconds));
+    let last = (
+        sender.sent(),
+        thread_cpu_ns(carrier.threads())?,
+        carrier.allocations(),
+    );
+    let resident_kib = measure::resident_kib()?;
+    let sent = sender.join()?;
+    std::thread::sleep(SETTLE);
+    let packets = (last.0 - first.0).max(1) as f64;
+    let allocations = last.2.zip(first.2).map(|(last, first)| last - first);
+    Ok(Figures {
+        us_per_packet: (last.1 - first.1) as f64 / 1e3 / packets,
+        sent,
+        lost: sent as i64 - drain.drained() as i64,
+        ready_ms,
+        kib_per_stream: resident_kib.saturating_sub(resident_kib_before) as f64
+            / f64::from(streams),
+        allocations_per_packet: allocations.map(|count| count as f64 / packets),
+    })
+}
+
+/// Time on a processor of the threads whose names begin like this.
+fn thread_cpu_ns(name: &str) -> Result<u64> {
+    let mut cpu_ns = 0;
+    for task in std::fs::read_dir("/proc/self/task")? {
+        let task = task?.path();
+        if std::fs::read_to_string(task.join("comm"))?.starts_with(name) {
+            let stat = std::fs::read_to_string(task.join("schedstat"))?;
+            let first = stat.split_whitespace().next().context("no schedstat")?;
+            cpu_ns += first.parse::<u64>()?;
+        }
+    }
+    ensure!(cpu_ns > 0, "no thread {name} has run");
+    Ok(cpu_ns)
+}
+
+/// What has been sent has arrived after this: a jitter buffer's latency, and a slice or two.
+const SETTLE: Duration = Duration::from_millis(500);

@@ -1,0 +1,342 @@
+//! The results file of the media plane, one JSON object a line: date, commit and machine; then a row for each measurement, as the
+//! program `media` prints them. `make bench-media` writes it.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+use crate::libraries::Head;
+use crate::results;
+use crate::stats::Spread;
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[value(rename_all = "lower")]
+pub enum Kind {
+    /// The bare loop: receives, converts, sends on.
+    Bare,
+    /// Whole one-way sessions on the media plane, a socket each.
+    Lines,
+    /// The same, all on one socket.
+    Shared,
+    /// The same as `Lines`, with a loudness meter each.
+    Metered,
+    /// Two-way calls: two streams each.
+    Calls,
+    /// Whole sessions of the plugin's elements.
+    Elements,
+    /// The bare loop with an Opus encoder.
+    BareOpus,
+    /// Sessions from PCMU to Opus.
+    Opus,
+}
+
+/// In each round, in this order: what is compared stands side by side.
+pub const PLAN: [(Kind, u32); 11] = [
+    (Kind::Bare, 1000),
+    (Kind::Lines, 1000),
+    (Kind::Shared, 1000),
+    (Kind::Elements, 1000),
+    (Kind::Metered, 1000),
+    (Kind::Bare, 2800),
+    (Kind::Calls, 2800),
+    (Kind::Lines, 3000),
+    (Kind::Shared, 3000),
+    (Kind::BareOpus, 100),
+    (Kind::Opus, 100),
+];
+
+/// One measurement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    pub kind: Kind,
+    pub streams: u32,
+    pub round: u32,
+    #[serde(flatten)]
+    pub figures: Figures,
+}
+
+/// What it found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Figures {
+    /// CPU time of the carrying thread.
+    pub us_per_packet: f64,
+    /// In the whole measurement.
+    pub sent: u64,
+    /// Of these, not sent on.
+    pub lost: i64,
+    /// From the first port to the first turn of the last stream.
+    pub ready_ms: f64,
+    /// Resident memory in the window beyond that before the first stream.
+    pub kib_per_stream: f64,
+    /// Of the carrying thread; `None`: not counted.
+    pub allocations_per_packet: Option<f64>,
+}
+
+/// All that one run measured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Media {
+    pub head: Head,
+    pub rows: Vec<Row>,
+}
+
+impl Media {
+    /// The file of this folder. `None`: there is none yet.
+    pub fn read(folder: &Path) -> Result<Option<Media>> {
+        let path = folder.join(FILE_NAME);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let context = || format!("reading {}", path.display());
+        let text = std::fs::read_to_string(&path).with_context(context)?;
+        Media::parse(&text).with_context(context).map(Some)
+    }
+
+    fn parse(text: &str) -> Result<Media> {
+        let mut lines = text.lines().enumerate();
+        let (_, head) = lines.next().context("the file is empty")?;
+        let head = serde_json::from_str(head).context("line 1: date, commit and machine")?;
+        let rows = lines.map(|(number, line)| {
+            serde_json::from_str(line).with_context(|| format!("line {}: {line}", number + 1))
+        });
+        Ok(Media {
+            head,
+            rows: rows.collect::<Result<_>>()?,
+        })
+    }
+
+    /// How often each was measured.
+    #[must_use]
+    pub fn rounds(&self) -> u32 {
+        self.rows.iter().map(|row| row.round + 1).max().unwrap_or(0)
+    }
+
+    /// A figure of all rounds.
+    #[must_use]
+    pub fn spread(&self, what: (Kind, u32), figure: fn(&Figures) -> Option<f64>) -> Option<Spread> {
+        let rows = self
+            .rows
+            .iter()
+            .filter(|row| (row.kind, row.streams) == what);
+        let figures: Vec<f64> = rows.filter_map(|row| figure(&row.figures)).collect();
+        Spread::of(&figures)
+    }
+
+    /// CPU time against that of something else in the same round.
+    #[must_use]
+    pub fn ratio(&self, what: (Kind, u32), other: (Kind, u32)) -> Option<Spread> {
+        let of = |what: (Kind, u32), round| {
+            let found = |row: &&Row| (row.kind, row.streams) == what && row.round == round;
+            self.rows
+                .iter()
+                .find(found)
+                .map(|row| row.figures.us_per_packet)
+        };
+        let ratios = (0..self.rounds()).filter_map(|round| {
+            of(what, round)
+                .zip(of(other, round))
+                .map(|(us, other_us)| us / other_us)
+        });
+        Spread::of(&ratios.collect::<Vec<_>>())
+    }
+
+    /// The targets, and whether they are met.
+    #[must_use]
+    pub fn targets(&self) -> Vec<results::Row> {
+        let bare = (Kind::Bare, 1000);
+        let ratio = |what, limit, of, against| {
+            target(what, "x", limit, self.ratio(of, against), Judge::Median)
+        };
+        let worst = |what, unit, limit, spread| target(what, unit, limit, spread, Judge::Worst);
+        let median = |what, unit, limit, spread| target(what, unit, limit, spread, Judge::Median);
+        let lost = |of| self.spread(of, |figures| Some(figures.lost as f64));
+        let kib = |of| self.spread(of, |figures| Some(figures.kib_per_stream));
+        let ready = |of, per: f64| {
+            let spread = self.spread(of, |figures| Some(figures.ready_ms))?;
+            Some(Spread {
+                median: spread.median / per,
+                min: spread.min / per,
+                max: spread.max / per,
+            })
+        };
+        vec![
+            ratio(
+                "whole sessions on the media plane, 1000 streams: against the bare loop",
+                1.10,
+                (Kind::Lines, 1000),
+                bare,
+            ),
+            ratio(
+                "whole sessions of elements, 1000 streams: against the bare loop",
+                1.25,
+                (Kind::Elements, 1000),
+                bare,
+            ),
+            worst(
+                "bare loop, 2800 streams: lost (for comparison)",
+                "packets",
+                0.0,
+                lost((Kind::Bare, 2800)),
+            ),
+            worst(
+                "1400 calls, 2800 streams, on one thread: lost",
+                "packets",
+                0.0,
+                lost((Kind::Calls, 2800)),
+            ),
+            ratio(
+                "shared port, 1000 streams: against a socket each",
+                0.75,
+                (Kind::Shared, 1000),
+                (Kind::Lines, 1000),
+            ),
+            ratio(
+                "shared port, 3000 streams: against a socket each",
+                0.75,
+                (Kind::Shared, 3000),
+                (Kind::Lines, 3000),
+            ),
+            worst(
+                "shared port, 1000 streams: lost",
+                "packets",
+                0.0,
+                lost((Kind::Shared, 1000)),
+            ),
+            worst(
+                "shared port, 3000 streams: lost",
+                "packets",
+                0.0,
+                lost((Kind::Shared, 3000)),
+            ),
+            median(
+                "memory of a one-way session, 1000 streams",
+                "KiB",
+                10.0,
+                kib((Kind::Lines, 1000)),
+            ),
+            median(
+                "the same with a loudness meter",
+                "KiB",
+                40.0,
+                kib((Kind::Metered, 1000)),
+            ),
+            // Ports, settings, and the first turn included.
+            median(
+                "a call made, of 1400",
+                "µs",
+                50.0,
+                ready((Kind::Calls, 2800), 1.4),
+            ),
+            median(
+                "3000 streams ready",
+                "s",
+                0.2,
+                ready((Kind::Lines, 3000), 1000.0),
+            ),
+            ratio(
+                "PCMU to Opus, 100 streams: against the bare loop with an encoder",
+                1.05,
+                (Kind::Opus, 100),
+                (Kind::BareOpus, 100),
+            ),
+            worst(
+                "heap allocations per packet, sessions and calls",
+                "calls",
+                0.0,
+                self.spread_of_all(|figures| figures.allocations_per_packet),
+            ),
+        ]
+    }
+
+    fn spread_of_all(&self, figure: fn(&Figures) -> Option<f64>) -> Option<Spread> {
+        let figures: Vec<f64> = self
+            .rows
+            .iter()
+            .filter_map(|row| figure(&row.figures))
+            .collect();
+        Spread::of(&figures)
+    }
+}
+
+enum Judge {
+    Median,
+    /// Each round counts.
+    Worst,
+}
+
+fn target(
+    what: &str,
+    unit: &str,
+    limit: f64,
+    measured: Option<Spread>,
+    judge: Judge,
+) -> results::Row {
+    let judged = |spread: Spread| match judge {
+        Judge::Median => spread.median,
+        Judge::Worst => spread.max,
+    };
+    results::Row {
+        part: "Media plane".into(),
+        what: what.into(),
+        unit: unit.into(),
+        limit,
+        measured,
+        pass: measured.map(|spread| judged(spread) <= limit),
+    }
+}
+
+const FILE_NAME: &str = "media.jsonl";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Media {
+        let head = r#"{"date_utc":"d","commit":"c","tree_dirty":false,"machine":{"cpu":"C","cores":2,"kernel":"6","distribution":"D","gstreamer":"G"}}"#;
+        let row = |kind, round, us, lost| {
+            format!(
+                "{{\"kind\":\"{kind}\",\"streams\":1000,\"round\":{round},\"us_per_packet\":{us},\"sent\":9,\"lost\":{lost},\
+                 \"ready_ms\":70.0,\"kib_per_stream\":9.5,\"allocations_per_packet\":0.0}}"
+            )
+        };
+        let lines = [
+            head.to_owned(),
+            row("bare", 0, 6.0, 0),
+            row("lines", 0, 6.6, 0),
+            row("bare", 1, 10.0, 0),
+            row("lines", 1, 9.0, 0),
+            row("shared", 1, 4.5, 3),
+        ];
+        Media::parse(&lines.join("\n")).unwrap()
+    }
+
+    #[test]
+    fn targets_are_judged_by_ratios_within_a_round() {
+        let targets = sample().targets();
+        let of = |what: &str| {
+            let row = targets
+                .iter()
+                .find(|row| row.what.starts_with(what))
+                .unwrap();
+            (
+                row.measured
+                    .map(|spread| (spread.median * 1e4).round() / 1e4),
+                row.pass,
+            )
+        };
+        // 6.6/6 and 9/10.
+        assert_eq!(of("whole sessions on the media"), (Some(1.0), Some(true)));
+        assert_eq!(
+            of("shared port, 1000 streams: against"),
+            (Some(0.5), Some(true))
+        );
+        assert_eq!(
+            of("shared port, 1000 streams: lost"),
+            (Some(3.0), Some(false))
+        );
+        assert_eq!(of("whole sessions of elements"), (None, None));
+    }
+}
