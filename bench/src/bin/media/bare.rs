@@ -40,7 +40,12 @@ impl Bare {
             let encoder = match kind {
                 Kind::BareOpus => {
                     let format = super::ours::opus()?;
-                    Some(Encoder::new(format, &EncoderSettings::default())?)
+                    // As the media plane has it for telephone audio.
+                    let settings = EncoderSettings {
+                        bitrate_bps: Some(24_000),
+                        ..EncoderSettings::default()
+                    };
+                    Some(Encoder::new(format, &settings)?)
                 }
                 _ => None,
             };

@@ -9,7 +9,7 @@ use crate::call::voice::Voice;
 use crate::codec::{Decoder, Format};
 use crate::convert::Converter;
 use crate::id::{NS_PER_S, RtpTime};
-use crate::leg::{MediaPacket, Payload};
+use crate::leg::{Carries, MediaPacket, Payload};
 
 #[derive(Debug)]
 pub(super) struct Anew {
@@ -24,12 +24,19 @@ pub(super) struct Anew {
 impl Direction {
     /// The encoder for the far side, as it is or a new one.
     pub(super) fn set_voice(&mut self, to: Payload, format: Format) -> Option<()> {
-        if self.voice.as_ref().is_none_or(|voice| voice.payload != to) {
+        let fits = |voice: &Voice| voice.payload == to && voice.format == format;
+        if !self.voice.as_deref().is_some_and(fits) {
             let packet_ns = match self.config.packet_ns {
                 0 => self.packet_ns,
                 packet_ns => packet_ns,
             };
-            let voice = Voice::new(to, format, &self.config.encoder, packet_ns).ok()?;
+            let mut settings = self.config.encoder;
+            if to.carries != Carries::Audio(format) {
+                // Left to the library, telephone audio gets 11 kbit/s, and loses what it had.
+                let bits = format.sample_rate_hz * u32::from(format.channels) * BITS_PER_SAMPLE;
+                settings.bitrate_bps = settings.bitrate_bps.or(Some(bits));
+            }
+            let voice = Voice::new(to, format, &settings, packet_ns).ok()?;
             self.voice = Some(Box::new(voice));
         }
         Some(())
@@ -227,5 +234,7 @@ pub(super) fn converter(from: Format, to: Format) -> Option<Converter> {
     .ok()
 }
 
+/// Of Opus at less than 48 kHz. RFC 7587, section 3.1.1, has 8 to 12 kbit/s for telephone speech that is not encoded twice.
+const BITS_PER_SAMPLE: u32 = 3;
 /// Timestamps that differ by less follow on: some senders round.
 const SLACK_NS: u64 = 2_000_000;

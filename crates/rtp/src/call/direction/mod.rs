@@ -355,6 +355,11 @@ impl Direction {
         if let Some(table) = table_of(from, format).filter(|_| !is_made_anew) {
             return Some(self.by_codes(to, from, Some(table)));
         }
+        let (from, format) = match self.playing {
+            // What is played has the encoder.
+            Some(_) => (from, format),
+            None => (narrowed(from, format), narrowed(format, from)),
+        };
         self.set_voice(to, format)?;
         Some(Route::Anew(Box::new(Anew {
             decoder: Decoder::new(from).ok()?,
@@ -537,6 +542,20 @@ pub(super) fn units_of(payload: &Payload, bytes: &[u8]) -> u32 {
         }
         _ => 0,
     }
+}
+
+/// Opus at no higher rate and with no more channels than the other side has: its encoder and decoder do that by themselves, for less than
+/// a converter, and its packets say so.
+fn narrowed(format: Format, other: Format) -> Format {
+    if format.encoding != Encoding::Opus {
+        return format;
+    }
+    let rates = Encoding::Opus.sample_rates_hz().iter().copied();
+    let enough = rates.filter(|rate_hz| *rate_hz >= other.sample_rate_hz);
+    let rate_hz = enough.min().unwrap_or(format.sample_rate_hz);
+    let rate_hz = rate_hz.min(format.sample_rate_hz);
+    let channels = format.channels.min(other.channels);
+    Format::new(Encoding::Opus, rate_hz, channels).unwrap_or(format)
 }
 
 fn ns_of_frames(frames: usize, format: Format) -> u64 {

@@ -50,6 +50,7 @@ impl Direction {
         .map_err(|_| refused())?;
         self.set_voice(to, format).ok_or(PlayError::NoFormat)?;
         self.map.restart();
+        self.is_sounding = false;
         self.playing = Some(Box::new(Playing {
             times_left: clip.times,
             converter,

@@ -72,6 +72,9 @@ impl Direction {
             return None;
         };
         self.flush(out);
+        // The encoder that is there, whatever its rate.
+        let known = self.voice.as_ref().filter(|voice| voice.payload == to);
+        let format = known.map_or(format, |voice| voice.format);
         self.set_voice(to, format)?;
         let rate_hz = format.sample_rate_hz;
         let known = self.sounding.take();
