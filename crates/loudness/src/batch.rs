@@ -73,7 +73,7 @@ impl Builder {
         Ok(Batch {
             filters: config.filters(),
             groups,
-            scratch: Scratch::new(),
+            scratch: Scratch::new(lanes),
             window: config.window(lanes)?,
             weights,
             gating: histories(Mode::INTEGRATED, gating_blocks).collect(),

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 pub(crate) enum History {
     /// Each one, the oldest first, and how many are kept.
     Exact { energies: VecDeque<f64>, max: usize },
-    /// How many fell into each bin.
-    Histogram(Box<[u64; BINS]>),
+    /// How many fell into each bin: 13 years of steps of 100 ms before a bin is full.
+    Histogram(Box<[u32; BINS]>),
 }
 
 /// Of 0.1 LU, from -70 to +30 LUFS.
@@ -127,7 +127,10 @@ impl History {
                 }
                 energies.push_back(energy);
             }
-            History::Histogram(counts) => counts[bins.of(energy)] += 1,
+            History::Histogram(counts) => {
+                let count = &mut counts[bins.of(energy)];
+                *count = count.saturating_add(1);
+            }
         }
     }
 
@@ -149,7 +152,7 @@ impl History {
             (History::Histogram(mine), History::Histogram(its)) => {
                 mine.iter_mut()
                     .zip(its.iter())
-                    .for_each(|(mine, its)| *mine += its);
+                    .for_each(|(mine, its)| *mine = mine.saturating_add(*its));
             }
             (_, History::Exact { energies, .. }) => {
                 energies.iter().for_each(|energy| self.push(*energy));
@@ -181,10 +184,11 @@ impl History {
 /// same values in the same order give the same bits.
 type Total = (u64, f64);
 
-fn add_counts(total: Total, counts: &[u64; BINS], from: usize) -> Total {
+fn add_counts<C: Copy + Into<u64>>(total: Total, counts: &[C; BINS], from: usize) -> Total {
     let bins = counts.iter().zip(&bins().centers).skip(from);
     bins.fold(total, |(total, sum), (count, center)| {
-        (total + count, sum + *count as f64 * center)
+        let count: u64 = (*count).into();
+        (total + count, sum + count as f64 * center)
     })
 }
 
@@ -251,13 +255,13 @@ fn range_of_energies<'a>(
 }
 
 fn range_of_counts<'a>(histories: impl Iterator<Item = &'a History>) -> Option<(f64, f64)> {
-    let mut counts = [0; BINS];
+    let mut counts = [0_u64; BINS];
     for history in histories {
         if let History::Histogram(more) = history {
             counts
                 .iter_mut()
                 .zip(more.iter())
-                .for_each(|(count, more)| *count += more);
+                .for_each(|(count, more)| *count += u64::from(*more));
         }
     }
     let (total, sum) = add_counts((0, 0.0), &counts, 0);

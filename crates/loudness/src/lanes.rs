@@ -34,10 +34,12 @@ pub(crate) const CHUNK_FRAMES: usize = 512;
 const HISTORY_FRAMES: usize = Oversampling::Twice.history_frames();
 
 impl Scratch {
-    pub(crate) fn new() -> Scratch {
+    /// For groups of these channels: a mono meter, of which there may be thousands, takes a quarter of the memory of four channels.
+    pub(crate) fn new(channels: usize) -> Scratch {
+        let width = channels.clamp(1, 4).next_power_of_two();
         Scratch {
-            wide: vec![0.0; CHUNK_FRAMES * 4].into(),
-            narrow: vec![0.0; (HISTORY_FRAMES + CHUNK_FRAMES) * 4].into(),
+            wide: vec![0.0; CHUNK_FRAMES * width].into(),
+            narrow: vec![0.0; (HISTORY_FRAMES + CHUNK_FRAMES) * width].into(),
         }
     }
 }

@@ -146,7 +146,7 @@ impl Meter {
         let mut meter = Meter {
             filters: config.filters(),
             groups: Group::cover(0, channels).collect(),
-            scratch: Scratch::new(),
+            scratch: Scratch::new(channels),
             window: config.window(channels)?,
             weights: Vec::new(),
             gating: gating(),

@@ -182,7 +182,7 @@ impl Normalizer {
             lines: Lines::new(layout.len(), room.next_multiple_of(limiter.cell_frames))?,
             filters,
             groups,
-            scratch: Scratch::new(),
+            scratch: Scratch::new(layout.len()),
             weights,
             programme: Programme::new(&settings),
             outgoing,
