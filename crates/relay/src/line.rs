@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
 use threadbare_rtp::call::{Channel, KeyEvent, Line, LineStats};
+use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
 use threadbare_runtime::prefetch;
@@ -24,12 +25,14 @@ pub enum LineEvent {
     Key(KeyEvent),
     /// Packets of this payload type are dropped: it was not agreed on. Told once.
     PayloadType(PayloadType),
+    /// Another input is heard.
+    Input(Switch),
 }
 
 /// Takes a line's events, on the shard's thread: it must not block.
 pub type LineEventHandler = Box<dyn FnMut(LineEvent) + Send>;
 
-/// A one-way stream. Leg 0 of its ports is the line's.
+/// A one-way stream. Leg 0 of its ports is the line's; then come those of its fallbacks that are senders.
 pub struct MediaLine {
     line: Line,
     meter: Metering,
@@ -136,6 +139,9 @@ impl MediaLine {
         while let Some(event) = self.line.poll_event() {
             self.tell(LineEvent::Leg(event));
         }
+        while let Some(switch) = self.line.poll_switch() {
+            self.tell(LineEvent::Input(switch));
+        }
         while let Some(key) = self.line.poll_key() {
             self.tell(LineEvent::Key(key));
         }
@@ -150,6 +156,14 @@ impl crate::Call for MediaLine {
             PortKind::Rtcp => Channel::Rtcp,
         };
         let (at_ns, from) = (datagram.received_ns, datagram.from);
+        if datagram.port.leg > 0 {
+            let (leg, bytes) = (datagram.port.leg, datagram.bytes);
+            // The session counts what does not belong.
+            let _ = self
+                .line
+                .handle_fallback_datagram(now_ns, at_ns, leg, channel, from, bytes);
+            return;
+        }
         let verdict = self
             .line
             .handle_datagram(now_ns, at_ns, channel, from, datagram.bytes);
@@ -169,8 +183,8 @@ impl crate::Call for MediaLine {
         with_scratch(out, |scratch, out| {
             line.poll_transmit(now_ns, true, scratch, &mut |datagram| {
                 let port = match datagram.channel {
-                    Channel::Rtp => PortId::rtp(0),
-                    Channel::Rtcp => PortId::rtcp(0),
+                    Channel::Rtp => PortId::rtp(datagram.leg),
+                    Channel::Rtcp => PortId::rtcp(datagram.leg),
                 };
                 unsent.stage(port, datagram.to, datagram.bytes, out);
             });

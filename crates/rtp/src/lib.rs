@@ -15,6 +15,7 @@
 //! - [`missing`]: which packets to ask for again, and when.
 //! - [`demux`]: finds the stream of a packet on a shared port.
 //! - [`dtmf`]: telephone events, from keys to packets.
+//! - [`fallback`]: which of several inputs is heard.
 //! - [`leg`]: one party: who may send, order and delay, payload types, reports.
 //! - [`g711`]: conversions between PCMU, PCMA and 16-bit linear audio.
 //! - [`l16`]: conversions from and to L16, linear audio in network byte order.
@@ -28,6 +29,7 @@ pub mod conceal;
 pub mod convert;
 pub mod demux;
 pub mod dtmf;
+pub mod fallback;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod g711;

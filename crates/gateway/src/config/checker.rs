@@ -1,14 +1,13 @@
 //! The tool of all checks: the problems found so far, and the words to report one.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
 
 use toml::Spanned;
 
 use super::machine::Machine;
 use super::problem::Problems;
-use super::route::Route;
 
 pub(super) struct Checker<'a> {
     pub(super) problems: Problems,
@@ -31,6 +30,15 @@ pub(super) struct Seen {
 pub(super) struct Taken {
     pub(super) ip: IpAddr,
     pub(super) by: Use,
+    pub(super) place: Range<usize>,
+}
+
+/// Where a stream sends, for the search of circles.
+pub(super) struct Route {
+    pub(super) name: String,
+    pub(super) listen: SocketAddr,
+    pub(super) to: SocketAddr,
+    /// Of the destination in the file.
     pub(super) place: Range<usize>,
 }
 

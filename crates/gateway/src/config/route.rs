@@ -2,20 +2,10 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::ops::Range;
 
-use super::checker::Checker;
+use super::checker::{Checker, Route};
 use super::raw::RawStream;
 use super::{Destination, StreamSpec};
-
-/// Where a stream sends, for the search of circles.
-pub(super) struct Route {
-    name: String,
-    listen: SocketAddr,
-    to: SocketAddr,
-    /// Of the destination in the file.
-    place: Range<usize>,
-}
 
 impl Checker<'_> {
     /// Refuses routes that never work, on any machine. `to`: the address of the destination, if it is known.

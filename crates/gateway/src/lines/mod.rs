@@ -144,7 +144,7 @@ impl Told {
             LineEvent::Leg(LegEvent::Source { address, ssrc, .. }) => {
                 tracing::debug!(stream, %address, %ssrc, "a source sends");
             }
-            LineEvent::Leg(_) | LineEvent::Key(_) => {}
+            LineEvent::Leg(_) | LineEvent::Key(_) | LineEvent::Input(_) => {}
         }
     }
 }

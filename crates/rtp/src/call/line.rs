@@ -3,10 +3,12 @@
 use std::net::SocketAddr;
 
 use super::direction::{Direction, DirectionStats};
+use super::inputs::{Active, Fallback, Inputs};
 use super::keys::KeyEvent;
-use super::out::{Out, Scratch, Sending};
+use super::out::{Out, Scratch, Sending, Work};
 use super::{CallError, Channel, DirectionConfig, Filter, Outgoing, RTCP_BYTES_MAX, Side};
 use crate::codec::Format;
+use crate::fallback::Switch;
 use crate::id::Ssrc;
 use crate::leg::{
     Destination, Leg, LegConfig, LegEvent, LegStats, Media, MediaPacket, Payload, Verdict,
@@ -35,11 +37,19 @@ pub struct LineStats {
     pub target: Option<LegStats>,
     /// What goes from one to the other.
     pub direction: DirectionStats,
+    /// The input that is heard: 0 is the party that sends, then its fallbacks.
+    pub active: usize,
+    /// How often the input has changed.
+    pub switches: u64,
+    /// The fallbacks that are senders, in order.
+    pub fallbacks: Vec<LegStats>,
 }
 
 /// A datagram that a line sends. All leave from its own ports.
 #[derive(Debug, Clone, Copy)]
 pub struct LineDatagram<'a> {
+    /// From whose ports: 0 are the line's own, then those of the fallbacks that are legs.
+    pub leg: u8,
     /// From which port.
     pub channel: Channel,
     /// To where.
@@ -56,6 +66,8 @@ pub struct Line {
     target: Option<Leg>,
     is_verbatim: bool,
     direction: Direction,
+    /// Other inputs than the source.
+    inputs: Option<Box<Inputs>>,
     is_ending: bool,
     ahead_ns: u64,
 }
@@ -63,6 +75,7 @@ pub struct Line {
 impl<'a> From<Outgoing<'a>> for LineDatagram<'a> {
     fn from(outgoing: Outgoing<'a>) -> LineDatagram<'a> {
         LineDatagram {
+            leg: 0,
             channel: outgoing.channel,
             to: outgoing.to,
             bytes: outgoing.bytes,
@@ -98,9 +111,27 @@ impl Line {
             target: other.map(|other| Leg::new(now_ns, other)).transpose()?,
             source: Leg::new(now_ns, source)?,
             is_verbatim,
+            inputs: None,
             is_ending: false,
             ahead_ns: 0,
         })
+    }
+
+    /// Hears these, in order, while the party that sends is silent. What leaves stays one stream: one SSRC, numbers without a gap, timestamps
+    /// that follow the time. Filter and tap have what leaves, in its format. A line that passes packets verbatim, or sends nowhere, has no use
+    /// for fallbacks.
+    ///
+    /// # Errors
+    /// A fallback's setting is out of range, or its sound cannot be played.
+    pub fn set_fallbacks(&mut self, now_ns: u64, all: Vec<Fallback>) -> Result<(), CallError> {
+        let inputs = Inputs::new(now_ns, all)?;
+        let hears = self.target.as_ref().unwrap_or(&self.source).takes();
+        for sound in inputs.sounds() {
+            Direction::check_sound(sound, hears)?;
+        }
+        self.direction.hear_at_output();
+        self.inputs = Some(Box::new(inputs));
+        Ok(())
     }
 
     /// As [`Call::set_ahead_ns`](super::Call::set_ahead_ns).
@@ -124,7 +155,11 @@ impl Line {
         bytes: &[u8],
     ) -> Verdict {
         if channel == Channel::Rtp && !is_rtcp(bytes) {
-            return self.source.handle_datagram(now_ns, at_ns, from, bytes);
+            let verdict = self.source.handle_datagram(now_ns, at_ns, from, bytes);
+            if let (Some(inputs), Verdict::Media) = (&mut self.inputs, verdict) {
+                inputs.handle_heard(now_ns, 0);
+            }
+            return verdict;
         }
         let is_targets = self.is_from_target(from, bytes);
         let leg = match &mut self.target {
@@ -135,6 +170,28 @@ impl Line {
             Channel::Rtp => leg.handle_datagram(now_ns, at_ns, from, bytes),
             Channel::Rtcp => leg.handle_rtcp(at_ns, from, bytes),
         }
+    }
+
+    /// Takes a datagram of the ports of fallback leg number `leg`: 1 is the first.
+    pub fn handle_fallback_datagram(
+        &mut self,
+        now_ns: u64,
+        at_ns: u64,
+        leg: u8,
+        channel: Channel,
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> Option<Verdict> {
+        let inputs = self.inputs.as_mut()?;
+        let input = inputs.legs_mut().nth(usize::from(leg).checked_sub(1)?)?;
+        let verdict = match channel {
+            Channel::Rtp => input.handle_datagram(now_ns, at_ns, from, bytes),
+            Channel::Rtcp => input.handle_rtcp(at_ns, from, bytes),
+        };
+        if verdict == Verdict::Media {
+            inputs.handle_heard(now_ns, leg);
+        }
+        Some(verdict)
     }
 
     /// Whose reports these are: both parties' come to one port. The sender's SSRC tells, or where they come from.
@@ -163,7 +220,94 @@ impl Line {
         send: &mut dyn FnMut(LineDatagram<'_>),
     ) {
         let media_ns = now_ns.saturating_add(self.ahead_ns);
-        while let Some(media) = self.source.poll_media(media_ns, may_lose) {
+        if self.inputs.is_some() {
+            self.change_input(now_ns, may_lose, scratch, send);
+        }
+        self.pass_on(now_ns, media_ns, may_lose, scratch, send);
+        if self.is_ending || self.inputs.is_some() || self.direction.next_key().is_some() {
+            self.poll_unasked(now_ns, media_ns, scratch, send);
+        }
+        self.poll_reports(now_ns, scratch, send);
+    }
+
+    /// What comes or ends without a packet: a sound, a key, or all.
+    #[cold]
+    fn poll_unasked(
+        &mut self,
+        now_ns: u64,
+        media_ns: u64,
+        scratch: &mut Scratch,
+        send: &mut dyn FnMut(LineDatagram<'_>),
+    ) {
+        let has_inputs = self.inputs.is_some();
+        let is_ending = std::mem::take(&mut self.is_ending);
+        self.with_out(now_ns, scratch, send, |direction, work, out| {
+            direction.expire_key(work, out);
+            // A tone for a peer that is not known yet waits.
+            if has_inputs && out.leg.has_destination() {
+                direction.play(media_ns, work, out);
+            }
+            if is_ending {
+                direction.finish(work, out);
+            }
+        });
+    }
+
+    /// Hears another input, if that is due.
+    #[cold]
+    fn change_input(
+        &mut self,
+        now_ns: u64,
+        may_lose: bool,
+        scratch: &mut Scratch,
+        send: &mut dyn FnMut(LineDatagram<'_>),
+    ) {
+        let mut is_changed = false;
+        while let Some(inputs) = &mut self.inputs
+            && inputs.poll(now_ns).is_some()
+        {
+            is_changed = true;
+        }
+        if is_changed {
+            let sound = self.inputs.as_ref().and_then(|inputs| {
+                let active = inputs.choice().active();
+                inputs.sound(active).cloned()
+            });
+            self.with_out(now_ns, scratch, send, |direction, work, out| {
+                direction.change_input(work, out);
+                if let Some(sound) = sound {
+                    let payloads = out.leg.takes().clone();
+                    // It was checked.
+                    let _ = direction.begin_play(now_ns, sound, &payloads);
+                }
+            });
+        }
+        if let Some(inputs) = &mut self.inputs {
+            let media_ns = now_ns.saturating_add(self.ahead_ns);
+            inputs.drop_unheard(media_ns, may_lose, &mut self.source);
+        }
+    }
+
+    /// Sends what of the active input is due.
+    #[inline]
+    fn pass_on(
+        &mut self,
+        now_ns: u64,
+        media_ns: u64,
+        may_lose: bool,
+        scratch: &mut Scratch,
+        send: &mut dyn FnMut(LineDatagram<'_>),
+    ) {
+        loop {
+            let active = self.inputs.as_mut().map(|inputs| inputs.active());
+            let leg = match active {
+                None | Some(Active::Main) => &mut self.source,
+                Some(Active::Leg(leg)) => leg,
+                Some(Active::Sound) => return,
+            };
+            let Some(media) = leg.poll_media(media_ns, may_lose) else {
+                return;
+            };
             // Owned: the leg that holds the media may be the one that sends.
             let mut described = None;
             let media = copy(media, &mut scratch.payload, &mut described);
@@ -172,6 +316,7 @@ impl Line {
                 && let Some(to) = target.forward(now_ns, packet)
             {
                 send(LineDatagram {
+                    leg: 0,
                     channel: Channel::Rtp,
                     to,
                     bytes: packet.whole,
@@ -187,19 +332,14 @@ impl Line {
             };
             self.direction.handle(media, &mut scratch.work, &mut out);
         }
-        if self.is_ending || self.direction.next_key().is_some() {
-            self.poll_ends(now_ns, scratch, send);
-        }
-        self.poll_reports(now_ns, scratch, send);
     }
 
-    /// What ends without a packet: a key, or all.
-    #[cold]
-    fn poll_ends(
+    fn with_out(
         &mut self,
         now_ns: u64,
         scratch: &mut Scratch,
         send: &mut dyn FnMut(LineDatagram<'_>),
+        work: impl FnOnce(&mut Direction, &mut Work, &mut Out<'_>),
     ) {
         let mut send = |outgoing: Outgoing<'_>| send(LineDatagram::from(outgoing));
         let mut out = Out {
@@ -209,10 +349,7 @@ impl Line {
             packet: &mut scratch.packet,
             send: &mut send,
         };
-        self.direction.expire_key(&mut scratch.work, &mut out);
-        if std::mem::take(&mut self.is_ending) {
-            self.direction.finish(&mut scratch.work, &mut out);
-        }
+        work(&mut self.direction, &mut scratch.work, &mut out);
     }
 
     #[inline]
@@ -222,13 +359,17 @@ impl Line {
         scratch: &mut Scratch,
         send: &mut dyn FnMut(LineDatagram<'_>),
     ) {
-        for leg in std::iter::once(&mut self.source).chain(&mut self.target) {
+        let own = std::iter::once(&mut self.source).chain(&mut self.target);
+        let own = own.map(|leg| (0, leg));
+        let others = self.inputs.iter_mut().flat_map(|inputs| inputs.legs_mut());
+        for (number, leg) in own.chain((1..).zip(others)) {
             if leg.next_report().is_none_or(|due_ns| due_ns > now_ns) {
                 continue;
             }
             scratch.packet.resize(RTCP_BYTES_MAX, 0);
             while let Some((len, to)) = leg.poll_rtcp(now_ns, &mut scratch.packet) {
                 send(LineDatagram {
+                    leg: number,
                     channel: Channel::Rtcp,
                     to,
                     bytes: &scratch.packet[..len],
@@ -237,9 +378,17 @@ impl Line {
         }
     }
 
+    /// The next change of the input.
+    pub fn poll_switch(&mut self) -> Option<Switch> {
+        self.inputs.as_mut()?.poll_switch()
+    }
+
     /// The next event of the party that sends.
     pub fn poll_event(&mut self) -> Option<LegEvent> {
-        while self.target.as_mut().and_then(Leg::poll_event).is_some() {}
+        let others = self.inputs.iter_mut().flat_map(|inputs| inputs.legs_mut());
+        for other in others.chain(&mut self.target) {
+            while other.poll_event().is_some() {}
+        }
         self.source.poll_event()
     }
 
@@ -256,7 +405,21 @@ impl Line {
         let media = media.map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
         let keys = self.direction.next_key();
         let reports = legs.filter_map(Leg::next_report);
-        reports.chain(media).chain(keys).min()
+        let own = reports.chain(media).chain(keys).min();
+        match &self.inputs {
+            None => own,
+            Some(inputs) => own.into_iter().chain(self.next_of_inputs(inputs)).min(),
+        }
+    }
+
+    fn next_of_inputs(&self, inputs: &Inputs) -> Option<u64> {
+        let media = inputs.legs().filter_map(Leg::next_media);
+        let hears = self.target.as_ref().unwrap_or(&self.source);
+        let play = self.direction.next_play();
+        let media = media.chain(play.filter(|_| hears.rtp_to().is_some()));
+        let media = media.map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
+        let reports = inputs.legs().filter_map(Leg::next_report);
+        media.chain(reports).chain(inputs.next_timeout()).min()
     }
 
     /// Begins or ends a copy of what is said, in order, losses filled in.
@@ -278,6 +441,9 @@ impl Line {
     /// The stream ends: everything held goes out now. Poll once more.
     pub fn finish(&mut self) {
         self.source.release_all();
+        for leg in self.inputs.iter_mut().flat_map(|inputs| inputs.legs_mut()) {
+            leg.release_all();
+        }
         self.is_ending = true;
     }
 
@@ -288,11 +454,12 @@ impl Line {
         }
     }
 
-    /// Both legs leave their sessions: poll once more for their BYEs.
+    /// All legs leave their sessions: poll once more for their BYEs.
     pub fn leave(&mut self, now_ns: u64, reason: &str) {
-        self.source.leave(now_ns, reason);
-        if let Some(target) = &mut self.target {
-            target.leave(now_ns, reason);
+        let others = self.inputs.iter_mut().flat_map(|inputs| inputs.legs_mut());
+        let own = std::iter::once(&mut self.source).chain(&mut self.target);
+        for leg in own.chain(others) {
+            leg.leave(now_ns, reason);
         }
     }
 
@@ -309,6 +476,19 @@ impl Line {
             source: self.source.stats(),
             target: self.target.as_ref().map(Leg::stats),
             direction: self.direction.stats(),
+            active: self
+                .inputs
+                .as_ref()
+                .map_or(0, |inputs| inputs.choice().active()),
+            switches: self
+                .inputs
+                .as_ref()
+                .map_or(0, |inputs| inputs.choice().switches()),
+            fallbacks: self
+                .inputs
+                .iter()
+                .flat_map(|inputs| inputs.legs().map(Leg::stats))
+                .collect(),
         }
     }
 

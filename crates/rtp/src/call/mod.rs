@@ -13,6 +13,9 @@
 
 mod direction;
 #[cfg(test)]
+mod fallback_tests;
+mod inputs;
+#[cfg(test)]
 mod key_tests;
 mod keys;
 mod line;
@@ -34,6 +37,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 pub use direction::DirectionStats;
+pub use inputs::{Fallback, FallbackInput};
 pub use keys::{KeyEvent, KeyPhase};
 pub use line::{Line, LineDatagram, LineStats, Target};
 pub use out::{SPARE_UNIT_NS, Scratch};
@@ -45,6 +49,7 @@ use out::{Out, Sending};
 use crate::codec::{EncoderSettings, Format, FormatError};
 use crate::id::RtpTime;
 use crate::leg::{Leg, LegConfig, LegError, LegEvent, PayloadMap, Verdict};
+use crate::tone::Tone;
 
 /// A party of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -143,6 +148,9 @@ pub struct CallConfig {
 /// A call that cannot be made.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CallError {
+    /// A fallback's sound.
+    #[error(transparent)]
+    Sound(#[from] PlayError),
     /// A leg's settings.
     #[error(transparent)]
     Leg(#[from] LegError),
@@ -194,6 +202,17 @@ pub struct Clip {
     pub channels: u8,
     /// How often it is played; 0: until it is stopped.
     pub times: u32,
+}
+
+/// What a party hears instead of another one.
+#[derive(Debug, Clone)]
+pub enum Sound {
+    /// Samples.
+    Clip(Clip),
+    /// A tone, until it is stopped.
+    Tone(Box<Tone>),
+    /// Silence, until it is stopped.
+    Silence,
 }
 
 /// See the module.
@@ -352,7 +371,7 @@ impl Call {
     /// The clip's rate or channels are not supported, or this party takes no audio that can be made.
     pub fn play(&mut self, now_ns: u64, to: Side, clip: Clip) -> Result<(), PlayError> {
         let payloads = self.legs[to as usize].takes().clone();
-        self.directions[to.other() as usize].begin_play(now_ns, clip, &payloads)
+        self.directions[to.other() as usize].begin_play(now_ns, Sound::Clip(clip), &payloads)
     }
 
     /// Ends what is being played to this party.

@@ -106,6 +106,14 @@ impl Sending<'_> {
         }
     }
 
+    /// Whether packets go anywhere.
+    pub(super) fn has_destination(&self) -> bool {
+        match self {
+            Sending::Leg(leg) => leg.rtp_to().is_some(),
+            Sending::Writer(_) => true,
+        }
+    }
+
     pub(super) fn skip(&mut self, packets: u32) {
         match self {
             Sending::Leg(leg) => leg.skip(packets),

@@ -17,6 +17,10 @@ pub(super) struct TimeMap {
     end: RtpTime,
     end_play_ns: u64,
     has_sent: bool,
+    /// What follows a restart is played no earlier.
+    begin_play_ns: u64,
+    /// By how much: the clock of a sender that was silent may have stood still.
+    shift_ns: u64,
 }
 
 impl TimeMap {
@@ -31,12 +35,20 @@ impl TimeMap {
             end: first,
             end_play_ns: 0,
             has_sent: false,
+            begin_play_ns: 0,
+            shift_ns: 0,
         }
     }
 
     /// The next incoming timestamp has nothing to do with those before.
     pub(super) fn restart(&mut self) {
         self.is_anchored = false;
+    }
+
+    /// The next incoming timestamp is another input's, heard from `now_ns` on, whatever its own time says.
+    pub(super) fn restart_at(&mut self, now_ns: u64) {
+        self.is_anchored = false;
+        self.begin_play_ns = now_ns;
     }
 
     /// The outgoing timestamp of `time`, which is played at `play_ns`. Rates are units per second, not 0.
@@ -75,8 +87,11 @@ impl TimeMap {
 
     #[cold]
     fn anchor(&mut self, time: RtpTime, play_ns: u64, from_hz: u32, to_hz: u32) {
+        self.shift_ns = self.begin_play_ns.saturating_sub(play_ns);
         let pause_ns = match self.has_sent {
-            true => play_ns.saturating_sub(self.end_play_ns).min(PAUSE_NS_MAX),
+            true => (play_ns + self.shift_ns)
+                .saturating_sub(self.end_play_ns)
+                .min(PAUSE_NS_MAX),
             false => 0,
         };
         let pause = u128::from(pause_ns) * u128::from(to_hz) / u128::from(NS_PER_S);
@@ -91,7 +106,7 @@ impl TimeMap {
     pub(super) fn note_sent(&mut self, to: RtpTime, units: u32, play_ns: u64) {
         let ns = u64::from(units) * NS_PER_S / u64::from(self.to_hz);
         self.end = to.plus(units);
-        self.end_play_ns = play_ns.saturating_add(ns);
+        self.end_play_ns = play_ns.saturating_add(self.shift_ns + ns);
         self.has_sent = true;
     }
 }
@@ -125,6 +140,20 @@ mod tests {
                     "{from_hz} {number}"
                 );
             }
+        }
+    }
+
+    /// Whose clock has stood still, or is behind, does not make up for it later.
+    #[test]
+    fn another_input_begins_when_it_is_heard() {
+        let mut map = TimeMap::new(RtpTime(1000));
+        assert_eq!(map.map(RtpTime(5), 0, 8000, 8000), RtpTime(1000));
+        map.note_sent(RtpTime(1000), 160, 0);
+        for second in 1..4 {
+            map.restart_at(second * 1000 * MS);
+            let to = map.map(RtpTime(5), 20 * MS, 8000, 8000);
+            assert_eq!(to, RtpTime(1000).plus(second as u32 * 8000));
+            map.note_sent(to, 160, 20 * MS);
         }
     }
 

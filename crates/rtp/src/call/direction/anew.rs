@@ -117,7 +117,7 @@ impl Direction {
             work.decoded.fill(0.0);
         }
         work.converted.clear();
-        if format.channels > voice.format.channels {
+        if self.is_heard_at_output || format.channels > voice.format.channels {
             anew.converter.process(&work.decoded, &mut work.converted);
             if let Some(filter) = &mut self.filter {
                 filter.process(voice.format, &mut work.converted);
@@ -133,7 +133,7 @@ impl Direction {
             hush.remember(&work.converted);
         }
         if let Some(tap) = &mut self.tap {
-            match format.channels < voice.format.channels {
+            match format.channels < voice.format.channels && !self.is_heard_at_output {
                 true => tap.add(format, &work.decoded),
                 false => tap.add(voice.format, &work.converted),
             }
@@ -143,6 +143,9 @@ impl Direction {
 
     /// What the filter holds goes on.
     pub(super) fn drain_filter(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        if self.is_heard_at_output {
+            return self.drain_at_output(work, out);
+        }
         let (Route::Anew(anew), Some(voice)) = (&mut self.route, &mut self.voice) else {
             return;
         };
@@ -183,6 +186,14 @@ impl Direction {
         work.decoded.resize(samples, 0.0);
         self.say(format, work, out);
         true
+    }
+
+    fn drain_at_output(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        if let (Some(filter), Some(voice)) = (&mut self.filter, &mut self.voice) {
+            work.converted.clear();
+            filter.finish(voice.format, &mut work.converted);
+            voice.push(&work.converted, &mut self.map, out);
+        }
     }
 
     /// Fills in what was lost, with at most `made_ns` of audio.

@@ -137,6 +137,8 @@ pub(super) struct Direction {
     /// Listens for keys in the audio.
     ear: Option<Box<Ear>>,
     filter: Option<Box<dyn Filter>>,
+    /// Filter and tap have what leaves, in the far side's format, whichever input it is of.
+    is_heard_at_output: bool,
     stats: DirectionStats,
 }
 
@@ -184,6 +186,7 @@ impl Direction {
             tap: None,
             ear: config.detect_keys.then(|| Box::new(Ear::new())),
             filter: None,
+            is_heard_at_output: false,
             stats: DirectionStats::default(),
             config,
         })
@@ -490,6 +493,20 @@ impl Direction {
 
     pub(super) fn set_filter(&mut self, filter: Box<dyn Filter>) {
         self.filter = Some(filter);
+        self.reroute();
+    }
+
+    /// There is more than one input: filter and tap have what leaves.
+    pub(super) fn hear_at_output(&mut self) {
+        self.is_heard_at_output = true;
+    }
+
+    /// What follows comes from another input.
+    #[cold]
+    pub(super) fn change_input(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        self.end_play();
+        self.restart(work, out);
+        self.map.restart_at(out.now_ns);
         self.reroute();
     }
 

@@ -1,63 +1,134 @@
-//! A clip that a party hears instead of the other one.
+//! A clip, a tone or silence that a party hears instead of the other one.
 
 use std::sync::Arc;
 
 use super::{BUDGET_NS_MAX, Direction};
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;
-use crate::call::{Clip, PlayError};
+use crate::call::{PlayError, Sound};
 use crate::convert::Converter;
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, PayloadMap};
+use crate::tone::ToneGenerator;
 
 #[derive(Debug)]
 pub(super) struct Playing {
-    clip: Clip,
+    source: Source,
     converter: Converter,
-    /// Of the next sample to play.
-    at: usize,
+    /// Frames per second of the source.
+    rate_hz: u32,
+    channels: u8,
     next_ns: u64,
-    /// 0: it does not end by itself.
-    times_left: u32,
     has_begun: bool,
 }
 
+/// Makes the samples.
+#[derive(Debug)]
+enum Source {
+    Clip {
+        pcm: Arc<[f32]>,
+        /// Of the next sample to play.
+        at: usize,
+        /// 0: it does not end by itself.
+        times_left: u32,
+    },
+    Tone(Box<ToneGenerator>),
+    Silence,
+}
+
+impl Source {
+    /// The next samples, appended to `pcm`: so many, or as far as the clip goes. Returns whether it is over.
+    fn next(&mut self, samples: usize, pcm: &mut Vec<f32>) -> bool {
+        match self {
+            Source::Clip {
+                pcm: clip,
+                at,
+                times_left,
+            } => {
+                let end = (*at + samples).min(clip.len());
+                pcm.extend_from_slice(&clip[*at..end]);
+                *at = end;
+                if end < clip.len() {
+                    return false;
+                }
+                *at = 0;
+                let is_over = *times_left == 1;
+                *times_left = times_left.saturating_sub(1);
+                is_over
+            }
+            Source::Tone(generator) => {
+                generator.generate(samples, pcm);
+                false
+            }
+            Source::Silence => {
+                pcm.resize(pcm.len() + samples, 0.0);
+                false
+            }
+        }
+    }
+}
+
+/// The source of a sound for audio of this rate, its own rate, and its channels.
+fn source_of(sound: Sound, to_rate_hz: u32) -> Result<(Source, u32, u8), PlayError> {
+    let clip = match sound {
+        Sound::Clip(clip) => clip,
+        Sound::Tone(tone) => {
+            let mut generator = ToneGenerator::new(to_rate_hz).map_err(|_| PlayError::NoFormat)?;
+            generator.start(*tone);
+            return Ok((Source::Tone(Box::new(generator)), to_rate_hz, 1));
+        }
+        Sound::Silence => return Ok((Source::Silence, to_rate_hz, 1)),
+    };
+    let channels = usize::from(clip.channels.max(1));
+    if clip.pcm.is_empty() || !clip.pcm.len().is_multiple_of(channels) {
+        return Err(PlayError::Length(clip.pcm.len()));
+    }
+    let source = Source::Clip {
+        pcm: clip.pcm,
+        at: 0,
+        times_left: clip.times,
+    };
+    Ok((source, clip.rate_hz, clip.channels))
+}
+
 impl Direction {
+    /// Whether a sound can be played.
+    pub(in crate::call) fn check_sound(
+        sound: &Sound,
+        payloads: &PayloadMap,
+    ) -> Result<(), PlayError> {
+        let Carries::Audio(to) = payloads.audio().carries else {
+            return Err(PlayError::NoFormat);
+        };
+        let (_, rate_hz, channels) = source_of(sound.clone(), to.sample_rate_hz)?;
+        Converter::new(rate_hz, channels, to.sample_rate_hz, to.channels)
+            .map_err(|_| PlayError::Format { rate_hz, channels })?;
+        Ok(())
+    }
+
     pub(in crate::call) fn begin_play(
         &mut self,
         now_ns: u64,
-        clip: Clip,
+        sound: Sound,
         payloads: &Arc<PayloadMap>,
     ) -> Result<(), PlayError> {
-        let channels = usize::from(clip.channels.max(1));
-        if clip.pcm.is_empty() || !clip.pcm.len().is_multiple_of(channels) {
-            return Err(PlayError::Length(clip.pcm.len()));
-        }
         let to = *payloads.audio();
         let Carries::Audio(format) = to.carries else {
             return Err(PlayError::NoFormat);
         };
-        let refused = || PlayError::Format {
-            rate_hz: clip.rate_hz,
-            channels: clip.channels,
-        };
-        let converter = Converter::new(
-            clip.rate_hz,
-            clip.channels,
-            format.sample_rate_hz,
-            format.channels,
-        )
-        .map_err(|_| refused())?;
+        let (source, rate_hz, channels) = source_of(sound, format.sample_rate_hz)?;
+        let converter = Converter::new(rate_hz, channels, format.sample_rate_hz, format.channels)
+            .map_err(|_| PlayError::Format { rate_hz, channels })?;
         self.set_voice(to, format).ok_or(PlayError::NoFormat)?;
         self.map.restart();
         self.is_sounding = false;
         self.playing = Some(Box::new(Playing {
-            times_left: clip.times,
+            source,
             converter,
-            at: 0,
+            rate_hz,
+            channels,
             next_ns: now_ns,
             has_begun: false,
-            clip,
         }));
         Ok(())
     }
@@ -102,27 +173,33 @@ impl Direction {
             let time = self.map.map(RtpTime(0), playing.next_ns, rate_hz, rate_hz);
             voice.begin(time, playing.next_ns);
         }
-        let samples = usize::from(playing.clip.channels)
-            * (PACKET_NS_DEFAULT * u64::from(playing.clip.rate_hz) / NS_PER_S).max(1) as usize;
+        let channels = usize::from(playing.channels.max(1));
+        let samples =
+            channels * (PACKET_NS_DEFAULT * u64::from(playing.rate_hz) / NS_PER_S).max(1) as usize;
         let mut is_over = false;
         while playing.next_ns <= now_ns && !is_over {
-            let end = (playing.at + samples).min(playing.clip.pcm.len());
-            let part = &playing.clip.pcm[playing.at..end];
-            let frames = part.len() / usize::from(playing.clip.channels.max(1));
-            playing.next_ns += frames as u64 * NS_PER_S / u64::from(playing.clip.rate_hz);
+            work.decoded.clear();
+            is_over = playing.source.next(samples, &mut work.decoded);
+            let frames = work.decoded.len() / channels;
+            playing.next_ns += frames as u64 * NS_PER_S / u64::from(playing.rate_hz);
             work.converted.clear();
-            playing.converter.process(part, &mut work.converted);
-            voice.push(&work.converted, &mut self.map, out);
-            playing.at = end;
-            if end == playing.clip.pcm.len() {
-                playing.at = 0;
-                is_over = playing.times_left == 1;
-                playing.times_left = playing.times_left.saturating_sub(1);
+            playing
+                .converter
+                .process(&work.decoded, &mut work.converted);
+            if self.is_heard_at_output {
+                if let Some(filter) = &mut self.filter {
+                    filter.process(voice.format, &mut work.converted);
+                }
+                if let Some(tap) = &mut self.tap {
+                    tap.add(voice.format, &work.converted);
+                }
             }
+            voice.push(&work.converted, &mut self.map, out);
         }
         if is_over {
             voice.flush(&mut self.map, out);
             self.end_play();
         }
+        self.bound_tap();
     }
 }

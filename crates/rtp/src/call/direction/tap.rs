@@ -23,11 +23,17 @@ impl Tap {
     }
 
     fn fit(&mut self, format: Format) {
-        if self.format != Some(format) {
-            self.format = Some(format);
-            self.decoder = None;
+        if self.format == Some(format) {
+            return;
+        }
+        let is_alike = |known: &Format| {
+            (known.sample_rate_hz, known.channels) == (format.sample_rate_hz, format.channels)
+        };
+        if !self.format.as_ref().is_some_and(is_alike) {
             self.pcm.clear();
         }
+        self.format = Some(format);
+        self.decoder = None;
     }
 }
 
