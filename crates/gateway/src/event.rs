@@ -2,6 +2,17 @@
 
 use std::net::SocketAddr;
 
+use threadbare_rtp::call::Clip;
+
+/// What a stream needs before it starts.
+#[derive(Debug, Clone, Default)]
+pub struct Prepared {
+    /// Where it sends, unless that is its sender's address, or nowhere.
+    pub to: Option<SocketAddr>,
+    /// The files of its fallbacks, in order.
+    pub clips: Vec<Clip>,
+}
+
 /// Messages for the gateway's thread.
 #[derive(Debug)]
 pub enum Event {
@@ -12,14 +23,14 @@ pub enum Event {
         /// Its how-manieth run.
         run: u64,
     },
-    /// The name of a destination was looked up.
-    Resolved {
+    /// The name of a destination was looked up, and files were read.
+    Prepared {
         /// Of the stream of this number.
         index: usize,
         /// For its how-manieth run.
         run: u64,
-        /// Its address, or the reason why there is none.
-        address: Result<SocketAddr, String>,
+        /// What it needs, or the reason why it does not get that.
+        answer: Result<Prepared, String>,
     },
     /// A pipeline cannot go on.
     Failed {

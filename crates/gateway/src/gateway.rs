@@ -5,17 +5,16 @@
 //! again after its back-off; the others are not affected.
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use gst::prelude::*;
 
 use crate::backoff::Backoff;
-use crate::config::{Config, Destination, Restart};
-use crate::event::Event;
+use crate::config::{Config, Restart};
+use crate::event::{Event, Prepared};
 use crate::limit::{StreamLimits, Verdict};
-use crate::lines::{Lines, Resolver, RunningLine};
+use crate::lines::{Lines, Preparer, RunningLine};
 use crate::pipeline::{Elements, MissingElements, PipelineBuilder};
 use crate::reason;
 use crate::stats::StreamStats;
@@ -25,8 +24,8 @@ use crate::stats::StreamStats;
 pub struct Gateway {
     config: Config,
     carrier: Carrier,
-    resolver: Resolver,
-    /// Names of destinations that are being looked up.
+    preparer: Preparer,
+    /// Streams that wait for a name server, or a file.
     questions: usize,
     /// By name, for messages from pipelines.
     indices: HashMap<String, usize>,
@@ -75,7 +74,7 @@ struct Stream {
 #[derive(Debug)]
 enum Running {
     No,
-    /// Its destination is being looked up.
+    /// It waits for a name server, or a file.
     Asking,
     Line(RunningLine),
     Pipeline(gst::Pipeline),
@@ -110,7 +109,7 @@ impl Gateway {
         let mut gateway = Gateway {
             config,
             carrier,
-            resolver: Resolver::new(sender.clone()),
+            preparer: Preparer::new(sender.clone()),
             questions: 0,
             indices,
             streams,
@@ -143,7 +142,7 @@ impl Gateway {
             let Running::Line(line) = &stream.running else {
                 return None;
             };
-            Some((spec.name.as_str(), line.stats()?))
+            Some((spec.name.as_str(), line.stats(spec)?))
         })
     }
 
@@ -159,7 +158,7 @@ impl Gateway {
         }
     }
 
-    /// Handles pending events: afterwards, streams that could not start are known. Waits a while for name servers.
+    /// Handles pending events: afterwards, streams that could not start are known. Waits a while for name servers and files.
     pub fn handle_pending(&mut self) {
         let end = Instant::now() + NAMES_LIMIT;
         loop {
@@ -187,15 +186,11 @@ impl Gateway {
                     self.retry_later(index, "its state machine failed; the log has the place");
                 }
             }
-            Event::Resolved {
-                index,
-                run,
-                address,
-            } => {
+            Event::Prepared { index, run, answer } => {
                 self.questions -= 1;
                 if self.streams[index].run == run {
-                    match address {
-                        Ok(address) => self.start_line(index, Some(address)),
+                    match answer {
+                        Ok(prepared) => self.start_line(index, prepared),
                         Err(reason) => self.retry_later(index, &reason),
                     }
                 }
@@ -272,7 +267,7 @@ impl Gateway {
                 Ok(Event::Failed { pipeline, .. } | Event::Ended { pipeline }) => {
                     draining.remove(pipeline.name().as_str());
                 }
-                Ok(Event::Report | Event::LineEnded { .. } | Event::Resolved { .. }) => {}
+                Ok(Event::Report | Event::LineEnded { .. } | Event::Prepared { .. }) => {}
                 Ok(Event::Stop { cause }) => {
                     tracing::warn!(cause, "stopping at once");
                     break;
@@ -292,38 +287,28 @@ impl Gateway {
         let spec = &self.config.streams[index];
         let stream = &mut self.streams[index];
         stream.run += 1;
-        match (&self.carrier, &spec.destination) {
-            (Carrier::Stock(_), _) => self.start_pipeline(index),
-            (Carrier::Lines(_), Destination::Latched | Destination::Nobody) => {
-                self.start_line(index, None);
+        if let Carrier::Stock(_) = &self.carrier {
+            return self.start_pipeline(index);
+        }
+        match self.preparer.prepare(spec, index, stream.run) {
+            Ok(Some(prepared)) => self.start_line(index, prepared),
+            Ok(None) => {
+                stream.running = Running::Asking;
+                self.questions += 1;
             }
-            (Carrier::Lines(_), Destination::Fixed { host, port }) => {
-                match host.parse::<IpAddr>() {
-                    Ok(ip) => self.start_line(index, Some(SocketAddr::new(ip, *port))),
-                    Err(_) => {
-                        let local = spec.listen.ip();
-                        match self.resolver.ask(index, stream.run, host, *port, local) {
-                            Ok(()) => {
-                                stream.running = Running::Asking;
-                                self.questions += 1;
-                            }
-                            Err(error) => {
-                                let reason = format!("no thread to look up {host}: {error}");
-                                self.retry_later(index, &reason);
-                            }
-                        }
-                    }
-                }
+            Err(error) => {
+                let reason = format!("no thread to look up its destination: {error}");
+                self.retry_later(index, &reason);
             }
         }
     }
 
-    fn start_line(&mut self, index: usize, to: Option<SocketAddr>) {
+    fn start_line(&mut self, index: usize, prepared: Prepared) {
         let Carrier::Lines(lines) = &self.carrier else {
             return;
         };
         let stream = &mut self.streams[index];
-        match lines.start(&self.config.streams[index], index, stream.run, to) {
+        match lines.start(&self.config.streams[index], index, stream.run, prepared) {
             Ok(line) => stream.runs(Running::Line(line)),
             Err(error) => self.retry_later(index, &error.to_string()),
         }
@@ -428,7 +413,7 @@ impl Drop for Gateway {
     }
 }
 
-/// How long the start waits for name servers; streams that wait longer start later.
+/// How long the start waits for name servers and files; streams that wait longer start later.
 const NAMES_LIMIT: Duration = Duration::from_secs(5);
 
 /// Margin for scheduling on an overloaded machine.

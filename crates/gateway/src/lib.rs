@@ -15,6 +15,7 @@ mod output;
 pub mod backoff;
 pub mod bench;
 pub mod cli;
+pub mod clip;
 pub mod codec;
 pub mod config;
 pub mod demo;

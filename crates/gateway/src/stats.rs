@@ -37,6 +37,10 @@ pub struct StreamStats {
     pub rtcp_received: u64,
     /// Unreadable RTCP packets.
     pub rtcp_errors: u64,
+    /// The input that is heard, for people; `None`: there is only one.
+    pub active: Option<String>,
+    /// How often the input has changed.
+    pub switches: u64,
     /// Loudness of the output; `None`: it is not measured.
     pub loudness: Option<Loudness>,
 }
@@ -103,6 +107,8 @@ impl StreamStats {
             rtcp_sent: sessions().map(|session| session.rtcp_sent).sum(),
             rtcp_received: sessions().map(|session| session.rtcp_received).sum(),
             rtcp_errors: sessions().map(|session| session.rtcp_errors.total()).sum(),
+            active: None,
+            switches: line.switches,
             loudness: loudness.map(Loudness::from),
         }
     }
@@ -127,6 +133,8 @@ impl StreamStats {
             rtcp_sent = self.rtcp_sent,
             rtcp_received = self.rtcp_received,
             rtcp_errors = self.rtcp_errors,
+            active = self.active,
+            switches = self.active.as_ref().map(|_| self.switches),
             momentary_lufs = level(|loudness| loudness.momentary_lufs),
             short_term_lufs = level(|loudness| loudness.short_term_lufs),
             integrated_lufs = level(|loudness| loudness.integrated_lufs),

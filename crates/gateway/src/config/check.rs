@@ -11,7 +11,9 @@ use super::machine::Machine;
 use super::media::Media;
 use super::problem::{ConfigError, Problems};
 use super::raw::{RawConfig, RawContexts, RawDefaults, RawRestart, RawStream};
-use super::{Config, Contexts, Destination, LATCHED, Restart, Rtcp, StreamSpec};
+use super::{
+    Config, Contexts, Destination, FallbackSpec, InputSpec, LATCHED, Restart, Rtcp, StreamSpec,
+};
 
 pub(super) fn check(
     path: &str,
@@ -28,7 +30,7 @@ pub(super) fn check(
     let restart = checker.restart(&raw.restart);
     let mut streams = Vec::new();
     for stream in &raw.stream {
-        checker.stream(stream, &raw.defaults, &mut streams);
+        checker.stream(stream, &raw.defaults, contexts.wait_ms, &mut streams);
     }
     checker.runs_in_no_circle();
     checker.meters_something(&raw.defaults, &streams);
@@ -114,6 +116,7 @@ impl Checker<'_> {
         &mut self,
         raw: &Spanned<RawStream>,
         defaults: &RawDefaults,
+        wait_ms: u32,
         streams: &mut Vec<StreamSpec>,
     ) {
         let place = raw.span();
@@ -125,6 +128,7 @@ impl Checker<'_> {
             None => Some(Destination::Nobody),
         };
         let first = self.media(raw, defaults, destination.as_ref());
+        let fallbacks = self.fallbacks(raw, defaults, &first, destination.as_ref(), wait_ms);
         if raw.name.get_ref().is_empty() {
             self.refuse(Some(&raw.name), "name", "a name that is not empty");
         }
@@ -134,19 +138,12 @@ impl Checker<'_> {
         if !self.rtcp_in_step(raw, &first, &series) {
             return;
         }
-        if !fits(&first, &series, listen, &destination) {
-            self.problems.add(
-                match series.count {
-                    1 => "RTCP would need port 65536".to_owned(),
-                    count => format!("a range of {count} streams runs past port 65535"),
-                },
-                "lower `count`, `step`, `destination-step` or the first port; RTCP needs the port above the RTP one, too",
-                &[(
-                    raw.count.as_ref().map_or(place, |count| count.span()),
-                    "from here on",
-                )],
-            );
-            return;
+        let is_in_range = fits(&first, &series, listen, &destination)
+            && fallbacks
+                .iter()
+                .all(|fallback| fallback_fits(fallback, &first, &series));
+        if !is_in_range {
+            return self.runs_past_the_ports(raw, &series, place);
         }
         self.seen.streams += usize::from(series.count);
         if self.seen.streams > STREAMS_MAX {
@@ -157,20 +154,41 @@ impl Checker<'_> {
             );
             return;
         }
-        let spec = nth(raw, &first, &series, listen, &destination, 0);
+        let nth = |index| StreamSpec {
+            fallbacks: fallbacks
+                .iter()
+                .map(|fallback| fallback.ahead(index * series.step))
+                .collect(),
+            ..nth(raw, &first, &series, listen, &destination, index)
+        };
+        let spec = nth(0);
         self.loudness_needs_audio(raw, defaults, &spec);
-        self.machine_has(raw, &spec);
+        self.machine_has(&raw.listen, spec.listen);
         let to = self.address_to(raw, &spec);
         for index in 0..series.count {
-            let spec = nth(raw, &first, &series, listen, &destination, index);
+            let spec = nth(index);
             if !self.can_reach(raw, &spec, to) {
                 return;
             }
-            if !self.is_new(&spec, raw) {
+            if !self.is_new(&spec, raw) || !self.fallbacks_are_new(&spec, raw) {
                 return;
             }
             streams.push(spec);
         }
+    }
+
+    fn runs_past_the_ports(&mut self, raw: &RawStream, series: &Series, place: Range<usize>) {
+        self.problems.add(
+            match series.count {
+                1 => "RTCP would need port 65536".to_owned(),
+                count => format!("a range of {count} streams runs past port 65535"),
+            },
+            "lower `count`, `step`, `destination-step` or the first port; RTCP needs the port above the RTP one, too",
+            &[(
+                raw.count.as_ref().map_or(place, |count| count.span()),
+                "from here on",
+            )],
+        );
     }
 
     fn series(&mut self, raw: &RawStream) -> Option<Series> {
@@ -220,7 +238,7 @@ impl Checker<'_> {
         is_free
     }
 
-    fn listen(&mut self, raw: &Spanned<String>) -> Option<SocketAddr> {
+    pub(super) fn listen(&mut self, raw: &Spanned<String>) -> Option<SocketAddr> {
         match raw.get_ref().parse::<SocketAddr>() {
             Ok(address) if address.port() != 0 => Some(address),
             _ => {
@@ -259,15 +277,22 @@ impl Checker<'_> {
         }
         let place = raw.rtcp_port.as_ref().map(Spanned::span);
         let rtcp_place = place.unwrap_or_else(|| raw.listen.span());
-        self.take_port(spec, spec.listen.port(), Use::Rtp, raw.listen.span())
-            && spec
-                .rtcp_port()
-                .is_none_or(|port| self.take_port(spec, port, Use::Rtcp, rtcp_place))
+        let listen = spec.listen;
+        let rtcp = spec.rtcp_port();
+        let rtcp = rtcp.map(|port| SocketAddr::new(listen.ip(), port));
+        self.take_port(spec, listen, Use::Rtp, raw.listen.span())
+            && rtcp.is_none_or(|rtcp| self.take_port(spec, rtcp, Use::Rtcp, rtcp_place))
     }
 
     /// Refuses a port with another use.
-    fn take_port(&mut self, spec: &StreamSpec, port: u16, by: Use, place: Range<usize>) -> bool {
-        let ip = spec.listen.ip();
+    pub(super) fn take_port(
+        &mut self,
+        spec: &StreamSpec,
+        address: SocketAddr,
+        by: Use,
+        place: Range<usize>,
+    ) -> bool {
+        let (ip, port) = (address.ip(), address.port());
         let users = self.seen.ports.entry(port).or_default();
         if let Some(taken) = users.iter().find(|taken| overlap(taken.ip, ip)) {
             let is_rtcp = by == Use::Rtcp || taken.by == Use::Rtcp;
@@ -350,6 +375,7 @@ fn nth(
         clock_rate_hz: media.clock_rate_hz,
         loudness_target_lufs: media.loudness_target_lufs,
         meter: media.meter,
+        fallbacks: Vec::new(),
         ssrc: media.ssrc.map(|ssrc| ssrc.wrapping_add(u32::from(index))),
     }
 }
@@ -380,6 +406,15 @@ fn fits(media: &Media, series: &Series, listen: SocketAddr, destination: &Destin
             destination,
         } => rtcp_fits(listen, own, step) && rtcp_fits(destination, theirs, destination_step),
     }
+}
+
+/// Whether all ports of a range's fallback exist.
+fn fallback_fits(fallback: &FallbackSpec, media: &Media, series: &Series) -> bool {
+    let InputSpec::Rtp { listen, .. } = &fallback.input else {
+        return true;
+    };
+    let last = last_port(listen.port(), series.count, series.step);
+    last.is_some_and(|last| !matches!(media.rtcp, Rtcp::Ports { .. }) || last < u16::MAX)
 }
 
 /// The last of `count` ports, `step` apart, if it exists.

@@ -1,6 +1,9 @@
 //! What the checks ask of a machine: its addresses, and those of other hosts.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
+use std::path::Path;
+
+use crate::clip::Clips;
 
 /// Configuration checks that depend on the machine.
 pub trait Machine {
@@ -8,6 +11,8 @@ pub trait Machine {
     fn has_address(&self, ip: IpAddr) -> bool;
     /// The addresses of a host, or why there are none.
     fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, String>;
+    /// Reads an audio file, and tells why it cannot be played.
+    fn read_audio(&self, path: &Path) -> Result<(), String>;
 }
 
 /// The machine that this process runs on.
@@ -22,5 +27,10 @@ impl Machine for ThisMachine {
     fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, String> {
         let found = (host, 0).to_socket_addrs().map_err(|e| e.to_string())?;
         Ok(found.map(|address| address.ip()).collect())
+    }
+
+    fn read_audio(&self, path: &Path) -> Result<(), String> {
+        let read = Clips::default().get(path);
+        read.map(drop).map_err(|error| error.to_string())
     }
 }

@@ -88,7 +88,8 @@ impl Checker<'_> {
             || media.ptime_ms.is_some()
             || media.payload_type.is_some()
             || media.ssrc.is_some()
-            || destination == Some(&Destination::Latched);
+            || destination == Some(&Destination::Latched)
+            || !raw.fallback.is_empty();
         if (is_known || is_changed) && !raw.is_partial && !defaults.is_partial {
             let with = match is_known {
                 true => "a `codec` other than \"auto\": a codec has a clock rate of its own",
@@ -314,7 +315,7 @@ impl Checker<'_> {
     }
 
     /// The received codec's payload type, if it is not the usual one.
-    fn payload_type_in(
+    pub(super) fn payload_type_in(
         &mut self,
         raw: Option<&Spanned<i64>>,
         codec_in: CodecIn,
@@ -345,7 +346,12 @@ impl Checker<'_> {
         None
     }
 
-    fn codec(&mut self, raw: &Spanned<String>, key: &str, allowed: &str) -> Option<Codec> {
+    pub(super) fn codec(
+        &mut self,
+        raw: &Spanned<String>,
+        key: &str,
+        allowed: &str,
+    ) -> Option<Codec> {
         let codec = raw.get_ref().parse().ok();
         if codec.is_none() {
             self.refuse(Some(raw), key, allowed);

@@ -5,6 +5,7 @@
 
 mod check;
 mod checker;
+mod fallback;
 mod machine;
 mod media;
 mod print;
@@ -14,11 +15,13 @@ mod route;
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
 use threadbare_rtp::leg::Network;
+use threadbare_rtp::tone::Tone;
 
 use crate::codec::{Codec, CodecIn};
 
@@ -94,6 +97,39 @@ pub struct StreamSpec {
     pub loudness_target_lufs: Option<f64>,
     /// Measure loudness, if the audio is decoded.
     pub meter: bool,
+    /// Heard while the sender is silent, the first that is well.
+    pub fallbacks: Vec<FallbackSpec>,
+}
+
+/// A fallback of a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FallbackSpec {
+    /// What is heard.
+    pub input: InputSpec,
+    /// How long the input before it may be silent.
+    pub timeout_ms: u32,
+    /// How long a better input must be well before it is taken back.
+    pub recover_after_ms: u32,
+}
+
+/// What is heard of a fallback.
+#[derive(Clone, Debug, PartialEq)]
+pub enum InputSpec {
+    /// Another sender.
+    Rtp {
+        /// The local address that receives it. RTCP is as the stream's.
+        listen: SocketAddr,
+        /// Its codec.
+        codec_in: CodecIn,
+        /// Its payload type; `None`: the usual ones of the codec.
+        payload_type_in: Option<u8>,
+    },
+    /// A tone or a cadence.
+    Tone(Box<Tone>),
+    /// Silence.
+    Silence,
+    /// A WAV file, again and again.
+    File(PathBuf),
 }
 
 /// The jitter buffer of a stream.
@@ -183,6 +219,21 @@ impl StreamSpec {
         }
     }
 
+    /// The address that receives the RTCP of a fallback that listens here, if that is not the RTP's.
+    pub fn rtcp_port_of(&self, listen: SocketAddr) -> Option<SocketAddr> {
+        let port = listen.port().checked_add(1)?;
+        matches!(self.rtcp, Rtcp::Ports { .. }).then(|| SocketAddr::new(listen.ip(), port))
+    }
+
+    /// The input of a number, for people: 0 is the stream's own sender.
+    pub fn input_name(&self, input: usize) -> String {
+        let fallback = input.checked_sub(1).and_then(|n| self.fallbacks.get(n));
+        fallback.map_or_else(
+            || "main".to_owned(),
+            |fallback| format!("fallback {input}: {}", fallback.input),
+        )
+    }
+
     /// Whether packets go out unchanged, byte for byte. Not for a latched destination: a peer that receives its own
     /// SSRC takes it for a loop.
     pub fn is_passthrough(&self) -> bool {
@@ -192,6 +243,7 @@ impl StreamSpec {
             (CodecIn::Auto, Some(_)) => false,
         };
         same_codec
+            && self.fallbacks.is_empty()
             && matches!(self.destination, Destination::Fixed { .. })
             && self.ptime_ms.is_none()
             && self.payload_type.is_none()
@@ -217,6 +269,17 @@ impl fmt::Display for Destination {
                 write!(f, "[{host}]:{port}")
             }
             Destination::Fixed { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+impl fmt::Display for InputSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            InputSpec::Rtp { listen, .. } => write!(f, "{listen}"),
+            InputSpec::Tone(tone) => write!(f, "tone {tone}"),
+            InputSpec::Silence => f.write_str("silence"),
+            InputSpec::File(path) => write!(f, "{}", path.display()),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{Config, Destination, Rtcp, StreamSpec};
+use super::{Config, Destination, FallbackSpec, InputSpec, Rtcp, StreamSpec};
 
 impl Config {
     /// The configuration as TOML. [`Config::from_toml`] turns it into the same configuration.
@@ -90,6 +90,7 @@ fn stream(spec: &StreamSpec) -> Table {
             "loudness-target",
             spec.loudness_target_lufs.map(Value::from),
         ),
+        ("fallback", fallbacks(spec)),
         // Without decoding it may be switched off, but not on.
         (
             "meter",
@@ -99,6 +100,41 @@ fn stream(spec: &StreamSpec) -> Table {
     keys.into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))
         .collect()
+}
+
+fn fallbacks(spec: &StreamSpec) -> Option<Value> {
+    let all: Vec<_> = spec.fallbacks.iter().map(fallback).collect();
+    (!all.is_empty()).then(|| Value::from(all))
+}
+
+fn fallback(spec: &FallbackSpec) -> Table {
+    let mut table = Table::new();
+    let mut set = |key: &str, value: Value| table.insert(key.to_owned(), value);
+    match &spec.input {
+        InputSpec::Rtp {
+            listen,
+            codec_in,
+            payload_type_in,
+        } => {
+            set("listen", listen.to_string().into());
+            set("codec", codec_in.to_string().into());
+            if let Some(number) = payload_type_in {
+                set("payload-type-in", i64::from(*number).into());
+            }
+        }
+        InputSpec::Tone(tone) => {
+            set("tone", tone.to_string().into());
+        }
+        InputSpec::Silence => {
+            set("silence", true.into());
+        }
+        InputSpec::File(path) => {
+            set("file", path.display().to_string().into());
+        }
+    }
+    set("timeout", i64::from(spec.timeout_ms).into());
+    set("recover-after", i64::from(spec.recover_after_ms).into());
+    table
 }
 
 fn sources(spec: &StreamSpec) -> Option<Value> {

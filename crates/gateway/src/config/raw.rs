@@ -15,12 +15,14 @@ macro_rules! table {
     ($(#[$meta:meta])* $name:ident {
         required { $($required:ident,)* }
         optional { $($(#[$key_doc:meta])* $key:ident: $kind:ty,)* }
+        $(tables { $($list:ident: $item:ident $title:literal,)* })?
     }) => {
         $(#[$meta])*
         #[derive(Debug)]
         pub(super) struct $name {
             $(pub(super) $required: Spanned<String>,)*
             $($(#[$key_doc])* pub(super) $key: Option<Spanned<$kind>>,)*
+            $($(pub(super) $list: Vec<Spanned<$item>>,)*)?
             /// A key is missing, because it is unknown or its value unreadable: rules that combine keys do not apply.
             #[allow(dead_code, reason = "not every table has rules that combine keys")]
             pub(super) is_partial: bool,
@@ -28,16 +30,21 @@ macro_rules! table {
 
         impl $name {
             /// With the names of the Rust fields.
-            const KEYS: &[&str] = &[$(stringify!($required),)* $(stringify!($key),)*];
+            const KEYS: &[&str] = &[$(stringify!($required),)* $(stringify!($key),)* $($(stringify!($list),)*)?];
 
             fn read(table: &DeTable<'_>, place: Range<usize>, name: &str, problems: &mut Problems) -> Self {
                 let mut reader = Reader::new(table, place, name, problems);
                 reader.refuse_unknown(Self::KEYS);
-                $name {
+                $($(let $list = reader.tables(stringify!($list), $title);)*)?
+                #[allow(unused_mut, reason = "not every table has tables in it")]
+                let mut raw = $name {
                     $($required: reader.required(stringify!($required)),)*
                     $($key: reader.optional(stringify!($key)),)*
+                    $($($list: Vec::new(),)*)?
                     is_partial: reader.is_partial,
-                }
+                };
+                $($(raw.$list = read_all($list, $title, $item::read, problems);)*)?
+                raw
             }
         }
     };
@@ -123,7 +130,28 @@ table!(RawStream {
         step: i64,
         destination_step: i64,
     }
+    tables {
+        fallback: RawFallback "[[stream.fallback]]",
+    }
 });
+
+table!(
+    /// Heard while the stream's own sender, and the fallbacks before it, are silent.
+    RawFallback {
+        required {}
+        optional {
+            listen: String,
+            codec: String,
+            payload_type_in: i64,
+            /// A number of hertz, or text.
+            tone: toml::Value,
+            silence: bool,
+            file: String,
+            timeout: i64,
+            recover_after: i64,
+        }
+    }
+);
 
 #[derive(Debug)]
 pub(super) struct RawConfig {
@@ -134,11 +162,12 @@ pub(super) struct RawConfig {
 }
 
 /// The tables of the file, each with its keys.
-const TABLES: [(&str, &[&str]); 4] = [
+const TABLES: [(&str, &[&str]); 5] = [
     ("[contexts]", RawContexts::KEYS),
     ("[restart]", RawRestart::KEYS),
     ("[defaults]", RawDefaults::KEYS),
     ("[[stream]]", RawStream::KEYS),
+    ("[[stream.fallback]]", RawFallback::KEYS),
 ];
 
 impl RawConfig {
@@ -151,20 +180,32 @@ impl RawConfig {
         let table = table.get_ref();
         let keys = ["contexts", "restart", "defaults", "stream"];
         Reader::new(table, 0..0, "this file", problems).refuse_unknown(&keys);
+        let streams =
+            Reader::new(table, 0..0, "this file", problems).tables("stream", "[[stream]]");
         RawConfig {
             contexts: read(table, "contexts", RawContexts::read, problems),
             restart: read(table, "restart", RawRestart::read, problems),
             defaults: read(table, "defaults", RawDefaults::read, problems),
-            stream: Reader::new(table, 0..0, "this file", problems)
-                .tables("stream")
-                .into_iter()
-                .map(|(table, place)| {
-                    let stream = RawStream::read(table, place.clone(), "[[stream]]", problems);
-                    Spanned::new(place, stream)
-                })
-                .collect(),
+            stream: read_all(streams, "[[stream]]", RawStream::read, problems),
         }
     }
+}
+
+/// A list of tables with this header.
+fn read_all<T>(
+    tables: Vec<(&DeTable<'_>, Range<usize>)>,
+    title: &str,
+    read: fn(&DeTable<'_>, Range<usize>, &str, &mut Problems) -> T,
+    problems: &mut Problems,
+) -> Vec<Spanned<T>> {
+    let mut all = Vec::new();
+    for (table, place) in tables {
+        all.push(Spanned::new(
+            place.clone(),
+            read(table, place, title, problems),
+        ));
+    }
+    all
 }
 
 /// An optional table.
@@ -271,11 +312,11 @@ impl<'a, 'p> Reader<'a, 'p> {
         }
     }
 
-    fn tables(&mut self, key: &str) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
+    fn tables(&mut self, key: &str, title: &str) -> Vec<(&'a DeTable<'a>, Range<usize>)> {
         let Some(value) = self.value(key) else {
             return Vec::new();
         };
-        let allowed = format!("a list of tables, each with the header [[{key}]]");
+        let allowed = format!("a list of tables, each with the header {title}");
         let DeValue::Array(items) = value.get_ref() else {
             self.refuse_type(key, value, &allowed);
             return Vec::new();

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 
+use toml::Spanned;
+
 use super::checker::{Checker, Route};
 use super::raw::RawStream;
-use super::{Destination, StreamSpec};
+use super::{Destination, InputSpec, StreamSpec};
 
 impl Checker<'_> {
     /// Refuses routes that never work, on any machine. `to`: the address of the destination, if it is known.
@@ -19,6 +21,7 @@ impl Checker<'_> {
             return true;
         };
         let to = SocketAddr::new(ip, *port);
+        // Fallbacks are among the streams that are searched for circles.
         if to.port() == spec.listen.port() && self.arrives(to.ip(), spec.listen.ip()) {
             let allowed = format!(
                 "another address than the stream's own, {}: its packets would come back to it for ever",
@@ -28,12 +31,21 @@ impl Checker<'_> {
             return false;
         }
         if let Some(destination) = &raw.destination {
-            self.seen.routes.push(Route {
-                name: spec.name.clone(),
-                listen: spec.listen,
-                to,
-                place: destination.span(),
-            });
+            let fallbacks = spec
+                .fallbacks
+                .iter()
+                .filter_map(|fallback| match &fallback.input {
+                    InputSpec::Rtp { listen, .. } => Some(*listen),
+                    _ => None,
+                });
+            for listen in std::iter::once(spec.listen).chain(fallbacks) {
+                self.seen.routes.push(Route {
+                    name: spec.name.clone(),
+                    listen,
+                    to,
+                    place: destination.span(),
+                });
+            }
         }
         true
     }
@@ -69,12 +81,12 @@ impl Checker<'_> {
     }
 
     /// Refuses listening addresses that this machine does not have.
-    pub(super) fn machine_has(&mut self, raw: &RawStream, spec: &StreamSpec) {
+    pub(super) fn machine_has(&mut self, raw: &Spanned<String>, listen: SocketAddr) {
         let Some(machine) = self.machine else { return };
-        let listen = spec.listen.ip();
+        let listen = listen.ip();
         if !listen.is_multicast() && !machine.has_address(listen) {
             let allowed = "an address of this machine, or 0.0.0.0 or [::] for all of them";
-            self.refuse(Some(&raw.listen), "listen", allowed);
+            self.refuse(Some(raw), "listen", allowed);
         }
     }
 

@@ -765,6 +765,10 @@ impl Machine for Elsewhere {
             _ => Err("no such host".to_owned()),
         }
     }
+
+    fn read_audio(&self, _path: &std::path::Path) -> Result<(), String> {
+        Ok(())
+    }
 }
 
 #[test]
@@ -861,5 +865,9 @@ impl Machine for Loopback {
 
     fn resolve(&self, _host: &str) -> Result<Vec<IpAddr>, String> {
         Ok(vec!["192.0.2.1".parse().expect("an address")])
+    }
+
+    fn read_audio(&self, _path: &std::path::Path) -> Result<(), String> {
+        Ok(())
     }
 }

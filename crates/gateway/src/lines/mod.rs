@@ -1,25 +1,27 @@
 //! Streams on the relay: no pipeline, no element.
 
-mod resolver;
+mod prepare;
 mod spec;
 
 use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use threadbare_relay::{
     CallHandle, CreateError, Engine, EngineError, LegPorts, LineEvent, MediaLine, Settings,
     SocketError, Unreachable,
 };
 use threadbare_rtp::call::{CallError, Line};
+use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::NtpTime;
 use threadbare_rtp::leg::{LegEvent, PayloadMapError};
 use threadbare_runtime::clock_now_ns;
 
-pub use self::resolver::Resolver;
-use self::spec::{Common, legs};
-use crate::config::{Contexts, Rtcp, StreamSpec};
-use crate::event::Event;
+pub use self::prepare::Preparer;
+use self::spec::{Common, fallbacks, legs};
+use crate::config::{Contexts, InputSpec, Rtcp, StreamSpec};
+use crate::event::{Event, Prepared};
+use crate::limit::{LineLimit, Verdict};
 use crate::stats::StreamStats;
 
 /// Why a stream does not start.
@@ -83,7 +85,7 @@ impl Lines {
         })
     }
 
-    /// Starts stream number `index`, for the `run`th time. `to`: the address of its destination.
+    /// Starts stream number `index`, for the `run`th time.
     ///
     /// # Errors
     /// Its addresses cannot be bound, or its settings do not fit together.
@@ -92,17 +94,18 @@ impl Lines {
         spec: &StreamSpec,
         index: usize,
         run: u64,
-        to: Option<SocketAddr>,
+        prepared: Prepared,
     ) -> Result<RunningLine, LineError> {
-        let rtcp = spec
-            .rtcp_port()
-            .map(|port| SocketAddr::new(spec.listen.ip(), port));
-        let ports = LegPorts::open(spec.listen, rtcp.filter(|_| spec.rtcp != Rtcp::Off))?;
-        if let Some(to) = to {
-            ports.check_destination(to)?;
+        let ports = open(spec)?;
+        if let (Some(to), Some(own)) = (prepared.to, ports.first()) {
+            own.check_destination(to)?;
         }
-        let (source, target, direction) = legs(spec, &self.common, to, random)?;
-        let line = Line::new(clock_now_ns(), source, target, direction)?;
+        let (source, target, direction) = legs(spec, &self.common, prepared.to, random)?;
+        let mut line = Line::new(clock_now_ns(), source, target, direction)?;
+        if !spec.fallbacks.is_empty() {
+            let all = fallbacks(spec, &self.common, prepared.clips, random)?;
+            line.set_fallbacks(clock_now_ns(), all)?;
+        }
         let mut line = MediaLine::new(line, self.slice);
         if let Some(target_lufs) = spec.loudness_target_lufs {
             line = line.with_loudness_target(target_lufs)?;
@@ -110,6 +113,10 @@ impl Lines {
             line = line.metered();
         }
         let mut told = Told {
+            inputs: (0..=spec.fallbacks.len())
+                .map(|input| spec.input_name(input))
+                .collect(),
+            changes: LineLimit::new(CHANGES_PER_SECOND),
             stream: spec.name.clone(),
             index,
             run,
@@ -117,16 +124,36 @@ impl Lines {
         };
         let line = line.on_event(move |event| told.handle(&event));
         let engine = &self.engines[index % self.engines.len()];
-        let handle = engine.create(spec.name.clone(), vec![ports], line)?;
+        let handle = engine.create(spec.name.clone(), ports, line)?;
         Ok(RunningLine {
             handle: Some(handle),
         })
     }
 }
 
+/// The ports of the stream's own sender, then of its fallbacks.
+fn open(spec: &StreamSpec) -> Result<Vec<LegPorts>, SocketError> {
+    let rtcp = spec
+        .rtcp_port()
+        .map(|port| SocketAddr::new(spec.listen.ip(), port));
+    let own = (spec.listen, rtcp.filter(|_| spec.rtcp != Rtcp::Off));
+    let others = spec
+        .fallbacks
+        .iter()
+        .filter_map(|fallback| match &fallback.input {
+            InputSpec::Rtp { listen, .. } => Some((*listen, spec.rtcp_port_of(*listen))),
+            InputSpec::Tone(_) | InputSpec::Silence | InputSpec::File(_) => None,
+        });
+    let all = std::iter::once(own).chain(others);
+    all.map(|(rtp, rtcp)| LegPorts::open(rtp, rtcp)).collect()
+}
+
 /// Tells of a stream in the log; and, when it is dropped, that the stream is gone: it panicked, or was stopped.
 struct Told {
     stream: String,
+    /// Their names, the stream's own sender first.
+    inputs: Vec<String>,
+    changes: LineLimit,
     index: usize,
     run: u64,
     events: Sender<Event>,
@@ -144,7 +171,22 @@ impl Told {
             LineEvent::Leg(LegEvent::Source { address, ssrc, .. }) => {
                 tracing::debug!(stream, %address, %ssrc, "a source sends");
             }
-            LineEvent::Leg(_) | LineEvent::Key(_) | LineEvent::Input(_) => {}
+            LineEvent::Input(switch) => self.tell_switch(*switch),
+            LineEvent::Leg(_) | LineEvent::Key(_) => {}
+        }
+    }
+}
+
+impl Told {
+    fn tell_switch(&self, switch: Switch) {
+        let Verdict::Write { suppressed } = self.changes.check(Instant::now()) else {
+            return;
+        };
+        let stream = &self.stream;
+        let [from, to] = [switch.from, switch.to].map(|input| self.inputs.get(input));
+        match switch.is_recovery() {
+            true => tracing::info!(stream, from, to, suppressed, "a better input is back"),
+            false => tracing::warn!(stream, from, to, suppressed, "the input is silent"),
         }
     }
 }
@@ -162,7 +204,7 @@ impl Drop for Told {
 impl RunningLine {
     /// Its counters, or nothing if it is gone.
     #[must_use]
-    pub fn stats(&self) -> Option<StreamStats> {
+    pub fn stats(&self, spec: &StreamSpec) -> Option<StreamStats> {
         let handle = self.handle.as_ref()?;
         let (media, io) = (
             handle.with(|line, now_ns| (line.stats(), now_ns)),
@@ -170,7 +212,11 @@ impl RunningLine {
         );
         let (media, now_ns) = media.wait().ok()?;
         let io = io.wait().ok()?;
-        Some(StreamStats::of_line(&media, &io, now_ns))
+        let stats = StreamStats::of_line(&media, &io, now_ns);
+        Some(StreamStats {
+            active: Some(spec.input_name(media.line.active)).filter(|_| !spec.fallbacks.is_empty()),
+            ..stats
+        })
     }
 
     /// Everything received goes out now, and then the BYEs.
@@ -190,6 +236,9 @@ impl RunningLine {
         }
     }
 }
+
+/// Of a stream, in the log.
+const CHANGES_PER_SECOND: u32 = 4;
 
 /// Numbers that others cannot guess.
 fn random() -> u64 {

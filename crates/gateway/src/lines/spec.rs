@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use threadbare_rtp::call::{DirectionConfig, Target};
+use threadbare_rtp::call::{Clip, DirectionConfig, Fallback, FallbackInput, Sound, Target};
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter::{
     self, Adaptive, CAPACITY_PACKETS_MAX, CAPACITY_PACKETS_MIN, Release, Skew,
@@ -16,7 +16,7 @@ use threadbare_rtp::payload::COMFORT_NOISE;
 use threadbare_rtp::session::Profile;
 
 use crate::codec::{Codec, CodecIn};
-use crate::config::{ClockSkew, Destination, Rtcp, StreamSpec};
+use crate::config::{ClockSkew, Destination, InputSpec, Rtcp, StreamSpec};
 
 /// What all streams of a process have in common.
 #[derive(Debug)]
@@ -76,6 +76,50 @@ pub(super) fn legs(
         ..DirectionConfig::default()
     };
     Ok((source, target, direction))
+}
+
+/// The stream's fallbacks. `clips`: of those that are files, in order.
+pub(super) fn fallbacks(
+    spec: &StreamSpec,
+    common: &Common,
+    clips: Vec<Clip>,
+    mut random: impl FnMut() -> u64,
+) -> Result<Vec<Fallback>, PayloadMapError> {
+    let takes = Arc::new(taken(spec)?);
+    let mut clips = clips.into_iter();
+    let mut all = Vec::new();
+    for fallback in &spec.fallbacks {
+        let input = match &fallback.input {
+            InputSpec::Rtp {
+                codec_in,
+                payload_type_in,
+                ..
+            } => {
+                let of_sender = StreamSpec {
+                    codec_in: *codec_in,
+                    payload_type_in: *payload_type_in,
+                    ..spec.clone()
+                };
+                FallbackInput::Leg(Box::new(LegConfig {
+                    ssrc: Ssrc(random() as u32),
+                    takes: Some(takes.clone()),
+                    ..leg(spec, common, Arc::new(sent(&of_sender)?), &mut random)
+                }))
+            }
+            InputSpec::Tone(tone) => FallbackInput::Sound(Sound::Tone(tone.clone())),
+            InputSpec::Silence => FallbackInput::Sound(Sound::Silence),
+            InputSpec::File(_) => {
+                let clip = clips.next();
+                FallbackInput::Sound(clip.map_or(Sound::Silence, Sound::Clip))
+            }
+        };
+        all.push(Fallback {
+            input,
+            timeout_ns: u64::from(fallback.timeout_ms) * 1_000_000,
+            recover_after_ns: u64::from(fallback.recover_after_ms) * 1_000_000,
+        });
+    }
+    Ok(all)
 }
 
 /// What both legs have in common.

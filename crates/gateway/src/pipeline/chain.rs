@@ -37,6 +37,9 @@ pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, Bui
     if spec.loudness_target_lufs.is_some() {
         return Err(BuildError::Stock("loudness-target"));
     }
+    if !spec.fallbacks.is_empty() {
+        return Err(BuildError::Stock("a fallback"));
+    }
     let mut parts = Vec::new();
     if spec.jitter.latency_ms > 0 {
         let latency = Setting::Uint(spec.jitter.latency_ms);
