@@ -52,6 +52,7 @@ test: setup-test ## everything CI checks: lint, tests, loom, Miri, tests with re
 .PHONY: unit
 unit: ## the tests of all crates, and of the benchmark tools
 	$(CARGO) test --workspace
+	$(CARGO) test -p threadbare --no-default-features --test without_gstreamer
 	$(CARGO) test --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench
 
 .PHONY: lint
@@ -60,6 +61,7 @@ lint: ## formatting, and clippy without warnings
 	$(CARGO) fmt --all --check --manifest-path bench/Cargo.toml
 	$(CARGO) fmt --all --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	$(CARGO) clippy -p threadbare --no-default-features -- -D warnings
 	$(CARGO) clippy --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR)/fuzz --bins -- -D warnings
 

@@ -4,10 +4,14 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+#[cfg(feature = "gstreamer")]
 use crate::bench::{Bench, ReceiverArgs, SenderArgs};
 use crate::demo::{DemoArgs, PeerArgs};
-use crate::doctor::{DoctorArgs, LoadArgs};
+use crate::doctor::DoctorArgs;
+#[cfg(feature = "gstreamer")]
+use crate::doctor::LoadArgs;
 use crate::inspect::Inspect;
+#[cfg(feature = "gstreamer")]
 use crate::loudness::LoudnessArgs;
 use crate::run::RunArgs;
 
@@ -28,10 +32,18 @@ pub enum Command {
     /// Carry real RTP streams over loopback, check every packet, and show the cost
     Demo(DemoArgs),
     /// Measure the cost of receiving
+    #[cfg(feature = "gstreamer")]
     #[command(subcommand)]
     Bench(Bench),
     /// Measure the loudness of files (EBU R128), one by one and together
+    #[cfg(feature = "gstreamer")]
     Loudness(LoudnessArgs),
+    /// Measure the cost of receiving: not in this program, which was built without GStreamer
+    #[cfg(not(feature = "gstreamer"))]
+    Bench(NotBuiltIn),
+    /// Measure the loudness of files: not in this program, which was built without GStreamer
+    #[cfg(not(feature = "gstreamer"))]
+    Loudness(NotBuiltIn),
     /// Show the contexts of a running process
     #[command(subcommand)]
     Inspect(Inspect),
@@ -41,12 +53,15 @@ pub enum Command {
     #[command(hide = true)]
     DemoPeer(PeerArgs),
     /// The receivers of a measurement
+    #[cfg(feature = "gstreamer")]
     #[command(hide = true)]
     BenchReceiver(ReceiverArgs),
     /// The sender of a measurement
+    #[cfg(feature = "gstreamer")]
     #[command(hide = true)]
     BenchSender(SenderArgs),
     /// Loads a plugin for the doctor
+    #[cfg(feature = "gstreamer")]
     #[command(hide = true)]
     DoctorLoad(LoadArgs),
 }
@@ -58,14 +73,42 @@ impl Cli {
             Command::Run(args) => args.execute(),
             Command::Demo(args) => args.execute(),
             Command::DemoPeer(args) => Ok(args.execute()),
+            #[cfg(feature = "gstreamer")]
             Command::Bench(Bench::Receive(args)) => args.execute(),
+            #[cfg(feature = "gstreamer")]
             Command::BenchReceiver(args) => Ok(args.execute()),
+            #[cfg(feature = "gstreamer")]
             Command::BenchSender(args) => Ok(args.execute()),
+            #[cfg(feature = "gstreamer")]
             Command::Loudness(args) => args.execute(),
+            #[cfg(not(feature = "gstreamer"))]
+            Command::Bench(args) | Command::Loudness(args) => args.execute(),
             Command::Inspect(Inspect::Contexts(args)) => args.execute(),
             Command::Doctor(args) => args.execute(),
+            #[cfg(feature = "gstreamer")]
             Command::DoctorLoad(args) => args.execute(),
         }
+    }
+}
+
+/// A command that needs GStreamer, in a program without it.
+#[cfg(not(feature = "gstreamer"))]
+#[derive(Debug, clap::Args)]
+pub struct NotBuiltIn {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    arguments: Vec<std::ffi::OsString>,
+}
+
+#[cfg(not(feature = "gstreamer"))]
+impl NotBuiltIn {
+    fn execute(&self) -> miette::Result<ExitCode> {
+        let given = &self.arguments;
+        tracing::debug!(?given, "arguments of a command that is not built in");
+        Err(miette::miette!(
+            help = "build it with the feature, which is on by default",
+            "this command needs GStreamer: {}",
+            crate::description::NO_GSTREAMER
+        ))
     }
 }
 

@@ -130,18 +130,6 @@ impl Codec {
         }
     }
 
-    /// The `encoding-name` of GStreamer's RTP caps.
-    pub fn encoding_name(self) -> &'static str {
-        match self {
-            Codec::Pcmu => "PCMU",
-            Codec::Pcma => "PCMA",
-            Codec::G722 => "G722",
-            Codec::L16 { .. } => "L16",
-            Codec::L24 { .. } => "L24",
-            Codec::Opus => "OPUS",
-        }
-    }
-
     /// Allowed packet times for sending, in milliseconds.
     pub fn ptimes_ms(self) -> &'static [u32] {
         match self {
@@ -159,30 +147,6 @@ impl Codec {
             Codec::L16 { rate_hz, channels } => Some(rate_hz * ptime_ms / 1000 * channels * 2),
             Codec::L24 { rate_hz, channels } => Some(rate_hz * ptime_ms / 1000 * channels * 3),
             Codec::Opus => None,
-        }
-    }
-
-    /// The caps an RTP source announces for this codec.
-    pub fn rtp_caps(self) -> gst::Caps {
-        let mut caps = self.rtp_caps_of_any_type();
-        // Depayloaders require one, and then take packets of any.
-        let payload_type = i32::from(self.default_payload_type());
-        caps.make_mut().set("payload", payload_type);
-        caps
-    }
-
-    /// The same, and packets may have any payload type.
-    pub fn rtp_caps_of_any_type(self) -> gst::Caps {
-        let caps = gst::Caps::builder("application/x-rtp")
-            .field("media", "audio")
-            .field("clock-rate", self.clock_rate_hz() as i32)
-            .field("encoding-name", self.encoding_name());
-        match self {
-            Codec::L16 { channels, .. } | Codec::L24 { channels, .. } => caps
-                .field("encoding-params", channels.to_string())
-                .field("channels", channels as i32)
-                .build(),
-            _ => caps.build(),
         }
     }
 }

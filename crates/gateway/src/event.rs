@@ -4,6 +4,15 @@ use std::net::SocketAddr;
 
 use threadbare_rtp::call::Clip;
 
+/// One run of a stream, from a start to an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RunId {
+    /// The stream's place in the configuration.
+    pub stream: usize,
+    /// Counts its starts.
+    pub number: u64,
+}
+
 /// What a stream needs before it starts.
 #[derive(Debug, Clone, Default)]
 pub struct Prepared {
@@ -18,31 +27,27 @@ pub struct Prepared {
 pub enum Event {
     /// A line has ended: it was stopped, or its state machine failed.
     LineEnded {
-        /// Of the stream of this number.
-        index: usize,
-        /// Its how-manieth run.
-        run: u64,
+        /// Of this run.
+        run: RunId,
     },
     /// The name of a destination was looked up, and files were read.
     Prepared {
-        /// Of the stream of this number.
-        index: usize,
-        /// For its how-manieth run.
-        run: u64,
+        /// For this run.
+        run: RunId,
         /// What it needs, or the reason why it does not get that.
         answer: Result<Prepared, String>,
     },
-    /// A pipeline cannot go on.
+    /// A stream's elements cannot go on.
     Failed {
-        /// Its stream.
-        pipeline: gst::Object,
+        /// Of this run.
+        run: RunId,
         /// The elements' message.
         reason: String,
     },
     /// A pipeline has reached its end.
     Ended {
-        /// Its stream.
-        pipeline: gst::Object,
+        /// Of this run.
+        run: RunId,
     },
     /// The user requests statistics.
     Report,

@@ -4,19 +4,15 @@
 //! comparison, they are pipelines. Both tell of their ends by [`Event`]s. A stream that fails is stopped, reported, and started
 //! again after its back-off; the others are not affected.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use gst::prelude::*;
-
 use crate::backoff::Backoff;
 use crate::config::{Config, Restart};
-use crate::event::{Event, Prepared};
-use crate::limit::{StreamLimits, Verdict};
+use crate::event::{Event, Prepared, RunId};
 use crate::lines::{Lines, Preparer, RunningLine};
-use crate::pipeline::{Elements, MissingElements, PipelineBuilder};
-use crate::reason;
+use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
 use crate::stats::StreamStats;
 
 /// The running streams of a configuration.
@@ -27,8 +23,6 @@ pub struct Gateway {
     preparer: Preparer,
     /// Streams that wait for a name server, or a file.
     questions: usize,
-    /// By name, for messages from pipelines.
-    indices: HashMap<String, usize>,
     streams: Vec<Stream>,
     /// Restart times of the stopped streams.
     restarts: BTreeSet<(Instant, usize)>,
@@ -40,7 +34,7 @@ pub struct Gateway {
 #[derive(Debug)]
 enum Carrier {
     Lines(Lines),
-    Stock(PipelineBuilder),
+    Stock(Stock),
 }
 
 /// Why a gateway does not start.
@@ -48,7 +42,7 @@ enum Carrier {
 pub enum StartError {
     /// Elements are not installed.
     #[error(transparent)]
-    Missing(#[from] MissingElements),
+    Stock(#[from] StockError),
     /// The contexts do not start.
     #[error(transparent)]
     Engine(#[from] threadbare_relay::EngineError),
@@ -77,7 +71,7 @@ enum Running {
     /// It waits for a name server, or a file.
     Asking,
     Line(RunningLine),
-    Pipeline(gst::Pipeline),
+    Pipeline(RunningPipeline),
 }
 
 impl Gateway {
@@ -89,18 +83,8 @@ impl Gateway {
         let (sender, events) = channel();
         let carrier = match elements {
             Elements::Threadbare => Carrier::Lines(Lines::new(&config.contexts, sender.clone())?),
-            Elements::Stock => {
-                let builder = PipelineBuilder::new(shared_bus(sender.clone()));
-                builder.check(&config.streams)?;
-                Carrier::Stock(builder)
-            }
+            Elements::Stock => Carrier::Stock(Stock::new(&config.streams, sender.clone())?),
         };
-        let indices = config
-            .streams
-            .iter()
-            .enumerate()
-            .map(|(n, spec)| (spec.name.clone(), n))
-            .collect();
         let streams = config
             .streams
             .iter()
@@ -111,7 +95,6 @@ impl Gateway {
             carrier,
             preparer: Preparer::new(sender.clone()),
             questions: 0,
-            indices,
             streams,
             restarts: BTreeSet::new(),
             events,
@@ -180,23 +163,27 @@ impl Gateway {
     /// Handles an event. `Some`: stop, for this cause.
     fn handle(&mut self, event: Event) -> Option<&'static str> {
         match event {
-            Event::LineEnded { index, run } => {
-                let stream = &self.streams[index];
-                if stream.run == run && matches!(stream.running, Running::Line(_)) {
-                    self.retry_later(index, "its state machine failed; the log has the place");
+            Event::LineEnded { run } => {
+                if matches!(self.streams[run.stream].running, Running::Line(_)) {
+                    self.fail(run, "its state machine failed; the log has the place");
                 }
             }
-            Event::Prepared { index, run, answer } => {
+            Event::Prepared { run, answer } => {
                 self.questions -= 1;
-                if self.streams[index].run == run {
+                if self.streams[run.stream].run == run.number {
                     match answer {
-                        Ok(prepared) => self.start_line(index, prepared),
-                        Err(reason) => self.retry_later(index, &reason),
+                        Ok(prepared) => self.start_line(run.stream, prepared),
+                        Err(reason) => self.retry_later(run.stream, &reason),
                     }
                 }
             }
-            Event::Failed { pipeline, reason } => self.fail(&pipeline, &reason),
-            Event::Ended { pipeline } => self.fail(&pipeline, "the stream ended"),
+            Event::Failed { run, reason } => self.fail(run, &reason),
+            Event::Ended { run } => {
+                // A sink inside a stream's `pipeline` may have an end, too.
+                if matches!(self.streams[run.stream].running, Running::Pipeline(_)) {
+                    self.fail(run, "the stream ended");
+                }
+            }
             Event::Report => self.log_stats(),
             Event::Stop { cause } => return Some(cause),
         }
@@ -249,12 +236,12 @@ impl Gateway {
             .map(|spec| spec.jitter.latency_ms);
         let latency = Duration::from_millis(latencies.max().unwrap_or(0).into());
         self.handle_for(Some(limit.min(2 * slice + latency + DRAIN_SPARE)));
-        let mut draining: HashMap<String, gst::Pipeline> = HashMap::new();
-        for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
+        let mut draining = HashSet::new();
+        for (index, stream) in self.streams.iter().enumerate() {
             match &stream.running {
                 Running::Line(line) => line.finish(),
-                Running::Pipeline(pipeline) if pipeline.send_event(gst::event::Eos::new()) => {
-                    draining.insert(spec.name.clone(), pipeline.clone());
+                Running::Pipeline(pipeline) if pipeline.drain() => {
+                    draining.insert(index);
                 }
                 _ => {}
             }
@@ -264,8 +251,8 @@ impl Gateway {
                 .events
                 .recv_timeout(end.saturating_duration_since(Instant::now()))
             {
-                Ok(Event::Failed { pipeline, .. } | Event::Ended { pipeline }) => {
-                    draining.remove(pipeline.name().as_str());
+                Ok(Event::Failed { run, .. } | Event::Ended { run }) => {
+                    draining.remove(&run.stream);
                 }
                 Ok(Event::Report | Event::LineEnded { .. } | Event::Prepared { .. }) => {}
                 Ok(Event::Stop { cause }) => {
@@ -290,7 +277,7 @@ impl Gateway {
         if let Carrier::Stock(_) = &self.carrier {
             return self.start_pipeline(index);
         }
-        match self.preparer.prepare(spec, index, stream.run) {
+        match self.preparer.prepare(spec, stream.id(index)) {
             Ok(Some(prepared)) => self.start_line(index, prepared),
             Ok(None) => {
                 stream.running = Running::Asking;
@@ -308,43 +295,29 @@ impl Gateway {
             return;
         };
         let stream = &mut self.streams[index];
-        match lines.start(&self.config.streams[index], index, stream.run, prepared) {
+        match lines.start(&self.config.streams[index], stream.id(index), prepared) {
             Ok(line) => stream.runs(Running::Line(line)),
             Err(error) => self.retry_later(index, &error.to_string()),
         }
     }
 
     fn start_pipeline(&mut self, index: usize) {
-        let Carrier::Stock(builder) = &self.carrier else {
+        let Carrier::Stock(stock) = &self.carrier else {
             return;
         };
-        let built = builder.build(&self.config.streams[index]);
         let stream = &mut self.streams[index];
-        let pipeline = match built {
-            Ok(pipeline) => pipeline,
-            Err(error) => return self.retry_later(index, &error.to_string()),
-        };
-        stream.runs(Running::Pipeline(pipeline.clone()));
-        if pipeline.set_state(gst::State::Playing).is_err() {
-            // The element that refused has posted the reason; this is for one that has not.
-            let reason = "an element refused to start".to_owned();
-            let _ = self.sender.send(Event::Failed {
-                pipeline: pipeline.upcast(),
-                reason,
-            });
+        match stock.start(&self.config.streams[index], stream.id(index)) {
+            Ok(pipeline) => stream.runs(Running::Pipeline(pipeline)),
+            Err(error) => self.retry_later(index, &error.to_string()),
         }
     }
 
-    fn fail(&mut self, pipeline: &gst::Object, reason: &str) {
-        let Some(&index) = self.indices.get(pipeline.name().as_str()) else {
-            return;
-        };
-        // A failing pipeline may post several errors; only the first counts.
-        let running = &self.streams[index].running;
-        if let Running::Pipeline(current) = running
-            && current.upcast_ref::<gst::Object>() == pipeline
-        {
-            self.retry_later(index, reason);
+    /// A run failed; if it is not over already, it is now.
+    fn fail(&mut self, run: RunId, reason: &str) {
+        let stream = &self.streams[run.stream];
+        let is_running = matches!(stream.running, Running::Line(_) | Running::Pipeline(_));
+        if stream.run == run.number && is_running {
+            self.retry_later(run.stream, reason);
         }
     }
 
@@ -387,6 +360,13 @@ impl Stream {
         }
     }
 
+    fn id(&self, index: usize) -> RunId {
+        RunId {
+            stream: index,
+            number: self.run,
+        }
+    }
+
     fn runs(&mut self, running: Running) {
         self.running = running;
         self.backoff.note_running(Instant::now());
@@ -395,16 +375,13 @@ impl Stream {
     fn stop(&mut self) {
         match std::mem::replace(&mut self.running, Running::No) {
             Running::Line(mut line) => line.stop(),
-            Running::Pipeline(pipeline) => {
-                // A failed change to NULL has no remedy.
-                let _ = pipeline.set_state(gst::State::Null);
-            }
-            Running::No | Running::Asking => {}
+            // Dropped, it is stopped.
+            Running::Pipeline(_) | Running::No | Running::Asking => {}
         }
     }
 }
 
-/// A pipeline must be in state NULL when dropped.
+/// Sockets are free, and pipelines stopped, when this returns.
 impl Drop for Gateway {
     fn drop(&mut self) {
         for stream in &mut self.streams {
@@ -418,56 +395,3 @@ const NAMES_LIMIT: Duration = Duration::from_secs(5);
 
 /// Margin for scheduling on an overloaded machine.
 const DRAIN_SPARE: Duration = Duration::from_millis(200);
-
-/// Of each stream: elements warn about bad packets, whose senders must not fill the log.
-const WARNINGS_PER_SECOND: u32 = 2;
-
-/// One bus for all pipelines: it keeps no message, and needs no thread and no main loop.
-fn shared_bus(sender: Sender<Event>) -> gst::Bus {
-    let bus = gst::Bus::new();
-    let warnings = StreamLimits::new(WARNINGS_PER_SECOND);
-    bus.set_sync_handler(move |_, message| {
-        let event = match message.view() {
-            gst::MessageView::Error(error) => top(message).map(|pipeline| Event::Failed {
-                reason: plain_reason(message, &error.error(), error.debug().as_deref()),
-                pipeline,
-            }),
-            gst::MessageView::Eos(_) => top(message).map(|pipeline| Event::Ended { pipeline }),
-            gst::MessageView::Warning(warning) => {
-                let stream = top(message)
-                    .map(|top| top.name().to_string())
-                    .unwrap_or_default();
-                let Verdict::Write { suppressed } = warnings.check(&stream, Instant::now()) else {
-                    return gst::BusSyncReply::Drop;
-                };
-                let warning = plain_reason(message, &warning.error(), warning.debug().as_deref());
-                tracing::warn!(stream, warning, suppressed, "a warning from the stream");
-                None
-            }
-            _ => None,
-        };
-        if let Some(event) = event {
-            // Fails only when the gateway is gone, which needs no report.
-            let _ = sender.send(event);
-        }
-        gst::BusSyncReply::Drop
-    });
-    bus
-}
-
-/// An element's error or warning as a sentence; the details go to the debug log.
-fn plain_reason(message: &gst::Message, error: &gst::glib::Error, detail: Option<&str>) -> String {
-    let element = message.src().map(|src| src.name().to_string());
-    let element = element.unwrap_or_default();
-    tracing::debug!(element, %error, detail, "an element's message");
-    reason::plain(&element, &error.to_string(), detail)
-}
-
-/// The pipeline a message comes from.
-fn top(message: &gst::Message) -> Option<gst::Object> {
-    let mut object = message.src()?.clone();
-    while let Some(parent) = object.parent() {
-        object = parent;
-    }
-    Some(object)
-}

@@ -7,9 +7,9 @@ use std::time::Duration;
 use std::{fmt, fs};
 
 use clap::Subcommand;
-use gstthreadbare::inspect::socket_path;
 use miette::{Context, IntoDiagnostic, miette};
 use serde::Deserialize;
+use threadbare_runtime::inspect::socket_path;
 
 /// Looks into a running process.
 #[derive(Debug, Subcommand)]

@@ -5,6 +5,7 @@
 //!
 //! - [`config`] checks the configuration, [`lines`] starts one stream, [`gateway`] keeps all of them running. [`pipeline`] is for
 //!   comparison.
+//! - [`description`] is a stream's GStreamer elements. What needs GStreamer is behind the cargo feature `gstreamer`.
 //! - [`cli`] is the command line; each of its commands is a module.
 #![forbid(unsafe_code)]
 
@@ -13,12 +14,16 @@
 mod output;
 
 pub mod backoff;
+#[cfg(feature = "gstreamer")]
 pub mod bench;
+#[cfg(feature = "gstreamer")]
+mod bus;
 pub mod cli;
 pub mod clip;
 pub mod codec;
 pub mod config;
 pub mod demo;
+pub mod description;
 pub mod doctor;
 pub mod event;
 pub mod gateway;
@@ -26,9 +31,11 @@ mod inspect;
 pub mod limit;
 pub mod lines;
 pub mod logging;
+#[cfg(feature = "gstreamer")]
 mod loudness;
 pub mod pipeline;
 pub mod process;
+#[cfg(feature = "gstreamer")]
 mod reason;
 pub mod run;
 pub mod stats;

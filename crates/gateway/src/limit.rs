@@ -1,6 +1,5 @@
 //! Keeps strangers' packets from filling the log.
 
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -64,47 +63,9 @@ impl LineLimit {
     }
 }
 
-/// A limit for each stream: one that floods the log does not silence the others.
-#[derive(Debug)]
-pub struct StreamLimits {
-    lines_per_second: u32,
-    streams: Mutex<HashMap<String, LineLimit>>,
-}
-
-impl StreamLimits {
-    /// Limit of lines per second and stream.
-    pub fn new(lines_per_second: u32) -> StreamLimits {
-        StreamLimits {
-            lines_per_second,
-            streams: Mutex::default(),
-        }
-    }
-
-    /// Whether a line about this stream may be written at `now`. The table grows with the configured streams only.
-    pub fn check(&self, stream: &str, now: Instant) -> Verdict {
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(limit) = streams.get(stream) {
-            return limit.check(now);
-        }
-        let limit = LineLimit::new(self.lines_per_second);
-        let verdict = limit.check(now);
-        streams.insert(stream.to_owned(), limit);
-        verdict
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_flood_of_one_stream_leaves_room_for_another() {
-        let limits = StreamLimits::new(1);
-        let now = Instant::now();
-        let verdicts = ["a", "a", "a", "b", "b"].map(|stream| limits.check(stream, now));
-        let (write, suppress) = (Verdict::Write { suppressed: 0 }, Verdict::Suppress);
-        assert_eq!(verdicts, [write, suppress, suppress, write, suppress]);
-    }
 
     #[test]
     fn lines_beyond_the_limit_are_counted_and_not_written() {

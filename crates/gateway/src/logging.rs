@@ -1,10 +1,12 @@
 //! Logs: `tracing` on standard error, as text or as JSON, with GStreamer's own log included.
 
 use std::io::IsTerminal;
+#[cfg(feature = "gstreamer")]
 use std::time::Instant;
 
 use tracing_subscriber::EnvFilter;
 
+#[cfg(feature = "gstreamer")]
 use crate::limit::{LineLimit, Verdict};
 
 /// Format of a log line.
@@ -36,6 +38,7 @@ pub fn init(format: LogFormat, default: &str) {
 
 /// Sends GStreamer's log through ours. GST_DEBUG keeps its meaning; without it, errors are logged. Elements' warnings do not name the
 /// stream there; the gateway logs them as messages, which do.
+#[cfg(feature = "gstreamer")]
 pub fn bridge_gstreamer() {
     gst::log::remove_default_log_function();
     let limit = match std::env::var_os("GST_DEBUG") {
@@ -81,4 +84,5 @@ pub fn bridge_gstreamer() {
 }
 
 /// A broken sender makes elements warn about every packet.
+#[cfg(feature = "gstreamer")]
 const GSTREAMER_LINES_PER_SECOND: u32 = 20;

@@ -55,7 +55,7 @@ impl RunArgs {
         }
         logging::init(self.log_format, "info");
         init_gstreamer()?;
-        if let Err(error) = gstthreadbare::inspect::serve() {
+        if let Err(error) = threadbare_runtime::inspect::serve() {
             tracing::warn!(%error, "`threadbare inspect` will not reach this process");
         }
         warn_about_descriptors(config.streams.len());
@@ -123,7 +123,14 @@ fn read_text(path: &Path) -> miette::Result<String> {
         .wrap_err_with(|| format!("cannot read the configuration {}", path.display()))
 }
 
+/// Initialises GStreamer with its log in ours, and registers the built-in elements. Here: there is none.
+#[cfg(not(feature = "gstreamer"))]
+pub fn init_gstreamer() -> miette::Result<()> {
+    Ok(())
+}
+
 /// Initialises GStreamer with its log in ours, and registers the built-in elements.
+#[cfg(feature = "gstreamer")]
 pub fn init_gstreamer() -> miette::Result<()> {
     gst::init()
         .into_diagnostic()

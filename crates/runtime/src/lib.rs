@@ -72,6 +72,8 @@ mod counters;
 mod cpus;
 #[cfg(not(loom))]
 mod futures;
+#[cfg(all(feature = "inspect", not(loom)))]
+pub mod inspect;
 #[cfg(not(loom))]
 mod interval;
 mod join;

@@ -83,6 +83,8 @@ pub const RULES: &[Rule] = &[
             "libc",
             "loom",
             "rustix",
+            // Its feature `inspect`.
+            "serde_json",
             "slab",
             "thiserror",
             "tracing",

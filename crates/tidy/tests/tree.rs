@@ -289,3 +289,44 @@ fn links_lead_somewhere() {
     }
     assert_none(&complaints);
 }
+
+/// The gateway can be built without GStreamer; `make lint` builds it so.
+#[test]
+fn the_gateway_without_its_feature_has_no_crate_of_gstreamer() {
+    let crates_with = |features: &[&str]| {
+        let output = Command::new(env!("CARGO"))
+            .args([
+                "tree",
+                "--locked",
+                "-p",
+                "threadbare",
+                "-e",
+                "normal",
+                "--prefix",
+                "none",
+            ])
+            .args(features)
+            .current_dir(root())
+            .output()
+            .expect("cargo runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{said}");
+        String::from_utf8(output.stdout).expect("names of crates")
+    };
+    let is_of_gstreamer = |line: &&str| {
+        ["gst", "glib", "gobject", "gio"]
+            .iter()
+            .any(|prefix| line.starts_with(prefix))
+    };
+    let of = |tree: &str| {
+        tree.lines()
+            .filter(is_of_gstreamer)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert!(!of(&crates_with(&[])).is_empty());
+    assert_eq!(
+        of(&crates_with(&["--no-default-features"])),
+        Vec::<String>::new()
+    );
+}

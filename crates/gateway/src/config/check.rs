@@ -376,6 +376,7 @@ fn nth(
         loudness_target_lufs: media.loudness_target_lufs,
         meter: media.meter,
         fallbacks: Vec::new(),
+        pipeline: media.pipeline.clone(),
         ssrc: media.ssrc.map(|ssrc| ssrc.wrapping_add(u32::from(index))),
     }
 }

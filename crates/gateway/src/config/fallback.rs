@@ -243,6 +243,10 @@ mod tests {
             Ok(vec![IpAddr::from([192, 0, 2, 9])])
         }
 
+        fn check_pipeline(&self, _text: &str) -> Result<(), String> {
+            Ok(())
+        }
+
         fn read_audio(&self, path: &Path) -> Result<(), String> {
             match path == Path::new("there.wav") {
                 true => Ok(()),

@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::Path;
 
 use crate::clip::Clips;
+use crate::description;
 
 /// Configuration checks that depend on the machine.
 pub trait Machine {
@@ -11,6 +12,8 @@ pub trait Machine {
     fn has_address(&self, ip: IpAddr) -> bool;
     /// The addresses of a host, or why there are none.
     fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, String>;
+    /// Whether GStreamer has these elements.
+    fn check_pipeline(&self, description: &str) -> Result<(), String>;
     /// Reads an audio file, and tells why it cannot be played.
     fn read_audio(&self, path: &Path) -> Result<(), String>;
 }
@@ -27,6 +30,10 @@ impl Machine for ThisMachine {
     fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, String> {
         let found = (host, 0).to_socket_addrs().map_err(|e| e.to_string())?;
         Ok(found.map(|address| address.ip()).collect())
+    }
+
+    fn check_pipeline(&self, text: &str) -> Result<(), String> {
+        description::check(text).map_err(|error| error.to_string())
     }
 
     fn read_audio(&self, path: &Path) -> Result<(), String> {

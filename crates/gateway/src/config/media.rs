@@ -28,6 +28,7 @@ pub(super) struct Media {
     pub(super) clock_rate_hz: Option<u32>,
     pub(super) loudness_target_lufs: Option<f64>,
     pub(super) meter: bool,
+    pub(super) pipeline: Option<String>,
 }
 
 /// The value of a stream's key, or that of the defaults.
@@ -81,6 +82,7 @@ impl Checker<'_> {
                 .map(|rate_hz| rate_hz as u32),
             loudness_target_lufs: self.loudness_target(raw, defaults),
             meter: either!(raw, defaults, meter).is_none_or(|meter| *meter.get_ref()),
+            pipeline: self.pipeline(raw.pipeline.as_ref()),
         };
         // A codec has its own rate; an unnamed codec cannot be converted.
         let is_known = codec_in != CodecIn::Auto;
@@ -89,7 +91,9 @@ impl Checker<'_> {
             || media.payload_type.is_some()
             || media.ssrc.is_some()
             || destination == Some(&Destination::Latched)
-            || !raw.fallback.is_empty();
+            || !raw.fallback.is_empty()
+            || media.pipeline.is_some();
+        self.pipeline_goes_with(raw, defaults, &media, destination);
         if (is_known || is_changed) && !raw.is_partial && !defaults.is_partial {
             let with = match is_known {
                 true => "a `codec` other than \"auto\": a codec has a clock rate of its own",

@@ -8,6 +8,7 @@ mod checker;
 mod fallback;
 mod machine;
 mod media;
+mod pipeline;
 mod print;
 mod problem;
 mod raw;
@@ -97,6 +98,8 @@ pub struct StreamSpec {
     pub loudness_target_lufs: Option<f64>,
     /// Measure loudness, if the audio is decoded.
     pub meter: bool,
+    /// GStreamer elements between decoding and encoding, as for `gst-launch-1.0`; `None`: none.
+    pub pipeline: Option<String>,
     /// Heard while the sender is silent, the first that is well.
     pub fallbacks: Vec<FallbackSpec>,
 }
@@ -244,6 +247,7 @@ impl StreamSpec {
         };
         same_codec
             && self.fallbacks.is_empty()
+            && self.pipeline.is_none()
             && matches!(self.destination, Destination::Fixed { .. })
             && self.ptime_ms.is_none()
             && self.payload_type.is_none()

@@ -90,6 +90,7 @@ fn stream(spec: &StreamSpec) -> Table {
             "loudness-target",
             spec.loudness_target_lufs.map(Value::from),
         ),
+        ("pipeline", spec.pipeline.clone().map(Value::from)),
         ("fallback", fallbacks(spec)),
         // Without decoding it may be switched off, but not on.
         (

@@ -126,6 +126,7 @@ table!(RawStream {
         meter: bool,
         ssrc: i64,
         clock_rate: i64,
+        pipeline: String,
         count: i64,
         step: i64,
         destination_step: i64,

@@ -9,7 +9,7 @@ use super::parties::{PARTIES_PER_SOCKET, other_party};
 use super::{DemoArgs, FIRST_SSRC, Ports};
 use crate::config::Config;
 use crate::gateway::Gateway;
-use crate::pipeline::{Elements, PipelineBuilder};
+use crate::pipeline::{self, Elements};
 
 /// The gateway's configuration, as a user would write it, one entry for each stream.
 pub(super) fn config(args: &DemoArgs, ports: Ports, party_ports: &[u16]) -> miette::Result<Config> {
@@ -33,12 +33,7 @@ pub(super) fn config(args: &DemoArgs, ports: Ports, party_ports: &[u16]) -> miet
 
 /// Builds one unused pipeline first: the memory of the plugins' code does not count as a stream's.
 pub(super) fn load_plugins(config: &Config) -> miette::Result<()> {
-    let builder = PipelineBuilder::new(gst::Bus::new());
-    builder.check(&config.streams).into_diagnostic()?;
-    if let Some(first) = config.streams.first() {
-        builder.build(first).into_diagnostic()?;
-    }
-    Ok(())
+    pipeline::load(&config.streams).into_diagnostic()
 }
 
 /// Starts all streams.

@@ -18,9 +18,10 @@ use threadbare_rtp::leg::{LegEvent, PayloadMapError};
 use threadbare_runtime::clock_now_ns;
 
 pub use self::prepare::Preparer;
-use self::spec::{Common, fallbacks, legs};
+use self::spec::{Common, fallbacks, heard_by, legs};
 use crate::config::{Contexts, InputSpec, Rtcp, StreamSpec};
-use crate::event::{Event, Prepared};
+use crate::description::{self, DescriptionError};
+use crate::event::{Event, Prepared, RunId};
 use crate::limit::{LineLimit, Verdict};
 use crate::stats::StreamStats;
 
@@ -42,6 +43,9 @@ pub enum LineError {
     /// Its loudness target.
     #[error(transparent)]
     Loudness(#[from] threadbare_loudness::NormalizeError),
+    /// Its elements.
+    #[error("pipeline: {0}")]
+    Description(#[from] DescriptionError),
     /// The engine is full, or late.
     #[error(transparent)]
     Create(#[from] CreateError),
@@ -85,15 +89,14 @@ impl Lines {
         })
     }
 
-    /// Starts stream number `index`, for the `run`th time.
+    /// Starts a run of a stream.
     ///
     /// # Errors
     /// Its addresses cannot be bound, or its settings do not fit together.
     pub fn start(
         &self,
         spec: &StreamSpec,
-        index: usize,
-        run: u64,
+        run: RunId,
         prepared: Prepared,
     ) -> Result<RunningLine, LineError> {
         let ports = open(spec)?;
@@ -105,6 +108,18 @@ impl Lines {
         if !spec.fallbacks.is_empty() {
             let all = fallbacks(spec, &self.common, prepared.clips, random)?;
             line.set_fallbacks(clock_now_ns(), all)?;
+        }
+        if let Some(description) = &spec.pipeline {
+            let format = heard_by(spec);
+            let events = self.events.clone();
+            line.hear_at_output();
+            line.set_filter(description::filter(
+                description,
+                &spec.name,
+                run,
+                format,
+                events,
+            )?);
         }
         let mut line = MediaLine::new(line, self.slice);
         if let Some(target_lufs) = spec.loudness_target_lufs {
@@ -118,12 +133,11 @@ impl Lines {
                 .collect(),
             changes: LineLimit::new(CHANGES_PER_SECOND),
             stream: spec.name.clone(),
-            index,
             run,
             events: self.events.clone(),
         };
         let line = line.on_event(move |event| told.handle(&event));
-        let engine = &self.engines[index % self.engines.len()];
+        let engine = &self.engines[run.stream % self.engines.len()];
         let handle = engine.create(spec.name.clone(), ports, line)?;
         Ok(RunningLine {
             handle: Some(handle),
@@ -154,8 +168,7 @@ struct Told {
     /// Their names, the stream's own sender first.
     inputs: Vec<String>,
     changes: LineLimit,
-    index: usize,
-    run: u64,
+    run: RunId,
     events: Sender<Event>,
 }
 
@@ -194,10 +207,7 @@ impl Told {
 impl Drop for Told {
     fn drop(&mut self) {
         // Fails only when the gateway is gone, which needs no report.
-        let _ = self.events.send(Event::LineEnded {
-            index: self.index,
-            run: self.run,
-        });
+        let _ = self.events.send(Event::LineEnded { run: self.run });
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{Sender, channel};
 
 use crate::clip::Clips;
 use crate::config::{Destination, InputSpec, StreamSpec};
-use crate::event::{Event, Prepared};
+use crate::event::{Event, Prepared, RunId};
 
 /// Answers with [`Event::Prepared`].
 #[derive(Debug)]
@@ -16,8 +16,7 @@ pub struct Preparer {
 }
 
 struct Question {
-    index: usize,
-    run: u64,
+    run: RunId,
     to: Option<(String, u16)>,
     local: IpAddr,
     files: Vec<PathBuf>,
@@ -33,16 +32,11 @@ impl Preparer {
         }
     }
 
-    /// What stream number `index` needs; `None`: it is asked for.
+    /// What a stream's run needs; `None`: it is asked for.
     ///
     /// # Errors
     /// There is no thread for it.
-    pub fn prepare(
-        &mut self,
-        spec: &StreamSpec,
-        index: usize,
-        run: u64,
-    ) -> std::io::Result<Option<Prepared>> {
+    pub fn prepare(&mut self, spec: &StreamSpec, run: RunId) -> std::io::Result<Option<Prepared>> {
         let files = spec
             .fallbacks
             .iter()
@@ -63,7 +57,6 @@ impl Preparer {
             return Ok(Some(Prepared { to, clips }));
         }
         let question = Question {
-            index,
             run,
             to: named,
             local: spec.listen.ip(),
@@ -88,8 +81,10 @@ impl Preparer {
                 let mut clips = Clips::default();
                 for question in questions {
                     let answer = question.answer(&mut clips);
-                    let Question { index, run, .. } = question;
-                    let prepared = Event::Prepared { index, run, answer };
+                    let prepared = Event::Prepared {
+                        run: question.run,
+                        answer,
+                    };
                     if events.send(prepared).is_err() {
                         return;
                     }

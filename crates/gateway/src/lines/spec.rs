@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use threadbare_rtp::call::{Clip, DirectionConfig, Fallback, FallbackInput, Sound, Target};
+use threadbare_rtp::codec::Format;
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter::{
     self, Adaptive, CAPACITY_PACKETS_MAX, CAPACITY_PACKETS_MIN, Release, Skew,
@@ -205,6 +206,15 @@ fn sent(spec: &StreamSpec) -> Result<PayloadMap, PayloadMapError> {
         }
     };
     PayloadMap::new(&with_events(audio, spec))
+}
+
+/// The format of what the destination hears. The configuration's check has made sure that it is known.
+pub(super) fn heard_by(spec: &StreamSpec) -> Format {
+    let codec = match (spec.codec_out, spec.codec_in) {
+        (Some(codec), _) | (None, CodecIn::Known(codec)) => codec,
+        (None, CodecIn::Auto) => Codec::Pcmu,
+    };
+    codec.format()
 }
 
 /// What the destination takes.

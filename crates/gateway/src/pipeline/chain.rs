@@ -4,11 +4,31 @@
 //!   [rtpjitterbuffer !] depayload ! decode ! audioconvert ! audioresample ! encode ! payload
 //! ```
 
+use gst::glib;
 use gst::prelude::*;
 
-use super::{BuildError, link, make};
 use crate::codec::Codec;
 use crate::config::StreamSpec;
+
+/// Why streams of GStreamer's own elements do not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StockError {
+    /// An element is not installed.
+    #[error("the GStreamer element {0} is not installed; `threadbare doctor` names its package")]
+    Missing(&'static str),
+    /// GStreamer's own elements do not support it.
+    #[error("{0} is not for GStreamer's own elements: run without --stock")]
+    Stock(&'static str),
+    /// Elements are not installed.
+    #[error("GStreamer elements are not installed: {}. `threadbare doctor` names their packages", .0.join(", "))]
+    Uninstalled(Vec<&'static str>),
+    /// An element refused to start.
+    #[error("{0}")]
+    Refused(String),
+    /// An element could not be made, added or linked.
+    #[error("{0}")]
+    Failed(#[from] glib::BoolError),
+}
 
 /// A codec element: the name of its factory, and its properties.
 #[derive(Debug)]
@@ -32,13 +52,10 @@ enum Setting {
 ///
 /// # Errors
 /// The stream is not for GStreamer's own elements.
-pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, BuildError> {
+pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, StockError> {
     let codec_out = spec.codec_out.unwrap_or(codec_in);
     if spec.loudness_target_lufs.is_some() {
-        return Err(BuildError::Stock("loudness-target"));
-    }
-    if !spec.fallbacks.is_empty() {
-        return Err(BuildError::Stock("a fallback"));
+        return Err(StockError::Stock("loudness-target"));
     }
     let mut parts = Vec::new();
     if spec.jitter.latency_ms > 0 {
@@ -50,8 +67,8 @@ pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, Bui
         Codec::Pcma => "rtppcmadepay",
         Codec::L16 { .. } => "rtpL16depay",
         Codec::Opus => "rtpopusdepay",
-        Codec::G722 => return Err(BuildError::Stock("G722")),
-        Codec::L24 { .. } => return Err(BuildError::Stock("L24")),
+        Codec::G722 => return Err(StockError::Stock("G722")),
+        Codec::L24 { .. } => return Err(StockError::Stock("L24")),
     }));
     // A payloader alone changes the packet time, except for encodings with a property for it.
     let recode = codec_in != codec_out || (codec_out == Codec::Opus && spec.ptime_ms.is_some());
@@ -62,6 +79,31 @@ pub(super) fn chain(codec_in: Codec, spec: &StreamSpec) -> Result<Vec<Part>, Bui
     }
     parts.push(payloader(codec_out, spec)?);
     Ok(parts)
+}
+
+/// The caps an RTP source announces for a codec.
+pub(super) fn rtp_caps(codec: Codec) -> gst::Caps {
+    let encoding_name = match codec {
+        Codec::Pcmu => "PCMU",
+        Codec::Pcma => "PCMA",
+        Codec::G722 => "G722",
+        Codec::L16 { .. } => "L16",
+        Codec::L24 { .. } => "L24",
+        Codec::Opus => "OPUS",
+    };
+    let caps = gst::Caps::builder("application/x-rtp")
+        .field("media", "audio")
+        .field("clock-rate", codec.clock_rate_hz() as i32)
+        .field("encoding-name", encoding_name)
+        // Depayloaders require one, and then take packets of any.
+        .field("payload", i32::from(codec.default_payload_type()));
+    match codec {
+        Codec::L16 { channels, .. } | Codec::L24 { channels, .. } => caps
+            .field("encoding-params", channels.to_string())
+            .field("channels", channels as i32)
+            .build(),
+        _ => caps.build(),
+    }
 }
 
 fn payload_type_out(codec_out: Codec, spec: &StreamSpec) -> u8 {
@@ -130,14 +172,14 @@ fn filter(caps: gst::Caps) -> Part {
     part("capsfilter").with("caps", Setting::Caps(caps))
 }
 
-fn payloader(codec: Codec, spec: &StreamSpec) -> Result<Part, BuildError> {
+fn payloader(codec: Codec, spec: &StreamSpec) -> Result<Part, StockError> {
     let name = match codec {
         Codec::Pcmu => "rtppcmupay",
         Codec::Pcma => "rtppcmapay",
         Codec::L16 { .. } => "rtpL16pay",
         Codec::Opus => "rtpopuspay",
-        Codec::G722 => return Err(BuildError::Stock("G722")),
-        Codec::L24 { .. } => return Err(BuildError::Stock("L24")),
+        Codec::G722 => return Err(StockError::Stock("G722")),
+        Codec::L24 { .. } => return Err(StockError::Stock("L24")),
     };
     let payload_type = payload_type_out(codec, spec);
     let mut part = part(name).with("pt", Setting::Uint(payload_type.into()));
@@ -167,7 +209,7 @@ impl Part {
         self
     }
 
-    fn make(self) -> Result<gst::Element, BuildError> {
+    fn make(self) -> Result<gst::Element, StockError> {
         let element = make(self.factory)?;
         for (name, value) in self.properties {
             match value {
@@ -188,7 +230,7 @@ pub(super) fn insert(
     source: &gst::Element,
     sink: &gst::Element,
     parts: Vec<Part>,
-) -> Result<(), BuildError> {
+) -> Result<(), StockError> {
     let mut chain = Vec::with_capacity(parts.len());
     for part in parts {
         let element = part.make()?;
@@ -203,4 +245,14 @@ pub(super) fn insert(
         next = element;
     }
     link(source, next)
+}
+
+pub(super) fn make(factory: &'static str) -> Result<gst::Element, StockError> {
+    let found = gst::ElementFactory::find(factory).ok_or(StockError::Missing(factory))?;
+    Ok(found.create().build()?)
+}
+
+/// Links two always-pads with compatible caps.
+pub(super) fn link(from: &gst::Element, to: &gst::Element) -> Result<(), StockError> {
+    Ok(from.link_pads_full(Some("src"), to, Some("sink"), gst::PadLinkCheck::empty())?)
 }

@@ -4,64 +4,11 @@
 //! (`GST_TRACERS=ts-contexts`) starts [`serve`] in any GStreamer program. Without the tracer a hold names the branch's source; with the
 //! tracer, the element.
 
-mod server;
 mod tracer;
 
 use gst::glib;
 use gst::prelude::*;
-use serde_json::{Value, json};
-use threadbare_runtime::{Blocked, ContextInfo, Shard, clock_now_ns, contexts};
-
-pub use server::{ServeError, serve, socket_path};
-
-/// All contexts of this process, as JSON: an array of objects with `name`, `wait_ms`, `users` and `threads`; each thread
-/// with `busy_percent` since it started, `packets`, slice lateness in µs, `elements`, `running` (the element that runs now, and for
-/// how many ms), and `blocked` (holds longer than a slice: by whom, ms, newest last).
-pub fn contexts_json() -> Value {
-    contexts().iter().map(context_json).collect()
-}
-
-fn context_json(info: &ContextInfo) -> Value {
-    let threads: Vec<Value> = info.threads.iter().map(thread_json).collect();
-    json!({
-        "name": info.name,
-        "wait_ms": info.settings.wait.as_millis() as u64,
-        "users": info.users,
-        "threads": threads,
-    })
-}
-
-fn thread_json(shard: &Shard) -> Value {
-    let counters = shard.counters_snapshot();
-    let now_ns = clock_now_ns();
-    let alive_ns = now_ns.saturating_sub(shard.started_ns()).max(1);
-    let running = shard.running().map(|(by, since_ns)| {
-        json!({ "element": by, "ms": now_ns.saturating_sub(since_ns) / NS_PER_MS })
-    });
-    let blocked: Vec<Value> = shard.blocked().iter().map(blocked_json).collect();
-    json!({
-        "thread": shard.name(),
-        "busy_percent": (counters.busy_ns as f64 / alive_ns as f64 * 1000.0).round() / 10.0,
-        "wakeups": counters.wakeups,
-        "packets": counters.packets,
-        "slices": counters.lateness.slices,
-        "late_p50_us": counters.lateness.p50_ns / NS_PER_US,
-        "late_p99_us": counters.lateness.p99_ns / NS_PER_US,
-        "late_max_us": counters.lateness.max_ns / NS_PER_US,
-        "elements": shard.agents(),
-        "running": running,
-        "blocked": blocked,
-    })
-}
-
-fn blocked_json(blocked: &Blocked) -> Value {
-    let ago_ns = clock_now_ns().saturating_sub(blocked.at_ns);
-    json!({
-        "by": blocked.by,
-        "ms": blocked.for_ns / NS_PER_MS,
-        "ago_ms": ago_ns / NS_PER_MS,
-    })
-}
+pub use threadbare_runtime::inspect::{ServeError, contexts_json, serve, socket_path};
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     threadbare_runtime::on_blocked(|shard, blocked| {
@@ -79,4 +26,3 @@ pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolErr
 /// Not the plugin's name: `gst-inspect-1.0 threadbare` would show the tracer in its place.
 const TRACER: &str = "ts-contexts";
 const NS_PER_MS: u64 = 1_000_000;
-const NS_PER_US: u64 = 1_000;

@@ -139,7 +139,13 @@ impl Line {
         self.ahead_ns = ahead_ns;
     }
 
-    /// Passes all audio through `filter`, decoded, at the rate and channels of the party that sends.
+    /// Filter and tap have what leaves, in the format of the party that hears, whatever comes in.
+    pub fn hear_at_output(&mut self) {
+        self.direction.hear_at_output();
+    }
+
+    /// Passes all audio through `filter`, decoded, at the rate and channels of the party that sends (or that hears:
+    /// [`hear_at_output`](Self::hear_at_output)).
     pub fn set_filter(&mut self, filter: Box<dyn Filter>) {
         self.direction.set_filter(filter);
     }

@@ -1,73 +1,16 @@
-//! `threadbare doctor`: checks the requirements of Threadbare.
+//! What the doctor finds of GStreamer.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use miette::{IntoDiagnostic, miette};
 
-use crate::process;
-
-/// Looks for what Threadbare needs, and says how to get what is missing.
-#[derive(Debug, clap::Args)]
-pub struct DoctorArgs {}
+use super::{Finding, bad, good, note};
 
 /// Loads a plugin file; for the doctor, in a process of its own.
 #[derive(Debug, clap::Args)]
 pub struct LoadArgs {
     plugin: PathBuf,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grade {
-    Good,
-    /// Works, with a note for the user.
-    Note,
-    /// Does not work.
-    Bad,
-}
-
-/// One line, with a remedy.
-#[derive(Debug)]
-struct Finding {
-    grade: Grade,
-    what: String,
-    advice: Option<String>,
-}
-
-impl DoctorArgs {
-    /// Exit status 1 if something needed is missing.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
-        let mut findings = Vec::new();
-        match gst::init() {
-            Err(error) => findings.push(bad(
-                format!("GStreamer does not start: {error}"),
-                "sudo apt install libgstreamer1.0-0".to_owned(),
-            )),
-            Ok(()) => {
-                findings.push(version());
-                findings.extend(elements());
-                findings.push(built_in());
-            }
-        }
-        findings.push(plugin_file());
-        findings.push(descriptors());
-        findings.push(buffers("rmem_max", "receive"));
-        findings.push(buffers("wmem_max", "send"));
-        for finding in &findings {
-            println!("{finding}");
-        }
-        let bad = findings
-            .iter()
-            .filter(|finding| finding.grade == Grade::Bad)
-            .count();
-        if bad > 0 {
-            println!("\n{bad} of these must be put right before Threadbare works.");
-            return Ok(ExitCode::FAILURE);
-        }
-        println!("\nThreadbare has what it needs. Try: threadbare demo");
-        Ok(ExitCode::SUCCESS)
-    }
 }
 
 impl LoadArgs {
@@ -85,6 +28,23 @@ impl LoadArgs {
             }
         }
     }
+}
+
+pub(super) fn findings() -> Vec<Finding> {
+    let mut findings = Vec::new();
+    match gst::init() {
+        Err(error) => findings.push(bad(
+            format!("GStreamer does not start: {error}"),
+            "sudo apt install libgstreamer1.0-0".to_owned(),
+        )),
+        Ok(()) => {
+            findings.push(version());
+            findings.extend(elements());
+            findings.push(built_in());
+        }
+    }
+    findings.push(plugin_file());
+    findings
 }
 
 fn version() -> Finding {
@@ -211,85 +171,6 @@ fn plugin_directories() -> Vec<PathBuf> {
     directories
 }
 
-fn descriptors() -> Finding {
-    let Some((soft, hard)) = process::descriptor_limits() else {
-        return note(
-            "the limit of open files is unknown".to_owned(),
-            "ulimit -n shows it".to_owned(),
-        );
-    };
-    let what = format!("open files: {soft}, which Threadbare raises to {hard} for itself");
-    match hard >= DESCRIPTORS_GOOD {
-        true => good(what),
-        false => note(
-            what,
-            format!(
-                "{} streams are about the most with that; raise it with LimitNOFILE= or in /etc/security/limits.conf",
-                hard / 3
-            ),
-        ),
-    }
-}
-
-fn buffers(setting: &str, direction: &str) -> Finding {
-    let Some(bytes) = process::sysctl(&format!("net/core/{setting}")) else {
-        return note(
-            format!("net.core.{setting} cannot be read"),
-            "in a container this is usual".to_owned(),
-        );
-    };
-    let what = format!(
-        "socket {direction} buffers: up to {} KiB (net.core.{setting})",
-        bytes / 1024
-    );
-    match bytes >= BUFFER_BYTES_GOOD {
-        true => good(what),
-        false => note(
-            format!("{what}; a burst on many streams may overflow them"),
-            format!("sudo sysctl -w net.core.{setting}={BUFFER_BYTES_GOOD}"),
-        ),
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let grade = match self.grade {
-            Grade::Good => "  ok    ",
-            Grade::Note => "  note  ",
-            Grade::Bad => "  BAD   ",
-        };
-        write!(f, "{grade}{}", self.what)?;
-        match &self.advice {
-            Some(advice) => write!(f, "\n          -> {advice}"),
-            None => Ok(()),
-        }
-    }
-}
-
-fn good(what: String) -> Finding {
-    Finding {
-        grade: Grade::Good,
-        what,
-        advice: None,
-    }
-}
-
-fn note(what: String, advice: String) -> Finding {
-    Finding {
-        grade: Grade::Note,
-        what,
-        advice: Some(advice),
-    }
-}
-
-fn bad(what: String, advice: String) -> Finding {
-    Finding {
-        grade: Grade::Bad,
-        what,
-        advice: Some(advice),
-    }
-}
-
 /// The elements the gateway may use, by the Debian package that has them.
 const PACKAGES: &[(&str, &[&str])] = &[
     ("libgstreamer1.0-0", &["fakesink"]),
@@ -336,6 +217,3 @@ const OWN_ELEMENTS: [&str; 5] = [
 
 const PLUGIN_FILE: &str = "libgstthreadbare.so";
 const GSTREAMER_LEAST: (u32, u32) = (1, 22);
-/// 3000 streams, with some to spare.
-const DESCRIPTORS_GOOD: u64 = 10_000;
-const BUFFER_BYTES_GOOD: u64 = 4 << 20;

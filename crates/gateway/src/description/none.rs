@@ -1,0 +1,31 @@
+//! A program without GStreamer.
+
+use std::sync::mpsc::Sender;
+
+use threadbare_rtp::call::Filter;
+use threadbare_rtp::codec::Format;
+
+use super::DescriptionError;
+use crate::event::{Event, RunId};
+
+/// Refuses any description.
+///
+/// # Errors
+/// Always.
+pub fn check(_description: &str) -> Result<(), DescriptionError> {
+    Err(DescriptionError::NoGStreamer)
+}
+
+/// Makes no filter.
+///
+/// # Errors
+/// Always.
+pub fn filter(
+    _description: &str,
+    _stream: &str,
+    _run: RunId,
+    _format: Format,
+    _events: Sender<Event>,
+) -> Result<Box<dyn Filter>, DescriptionError> {
+    Err(DescriptionError::NoGStreamer)
+}
