@@ -7,8 +7,9 @@ use gst::glib::{self, Properties};
 use gst::prelude::*;
 use gst::subclass::prelude::*;
 
-use super::member::{Member, Role, Terms};
+use super::member::{Member, Role};
 use super::reporter::Reporter;
+use super::reports::Terms;
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
 use crate::kit::stats::StatsProperty;
@@ -117,14 +118,14 @@ impl RtcpManager {
     }
 
     /// Places a session on a context's thread, if it has a pad for reports.
-    fn add(&self, member: &Arc<Member>) -> Result<(), gst::ErrorMessage> {
+    fn add(&self, member: &Member) -> Result<(), gst::ErrorMessage> {
         let Some(pad) = self.report_pad(member) else {
             return Ok(());
         };
         let obj = self.obj();
         let element: &gst::Element = obj.upcast_ref();
         let place = lock(&self.context).clone().place(element)?;
-        let reporter = Reporter::new(member, pad.clone());
+        let reporter = Reporter::new(member.reports.clone(), pad.clone());
         member.driver.add(element, &pad, place, reporter)
     }
 
@@ -133,7 +134,7 @@ impl RtcpManager {
         let terms = self.settings().terms();
         self.sessions().phase = Phase::Paused;
         for member in self.members() {
-            member.join_again(&terms);
+            member.reports.join_again(&terms);
             self.add(&member)?;
         }
         Ok(())

@@ -1,25 +1,21 @@
 //! One session's pads and their data.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
-use gst::glib;
 use gst::prelude::*;
 use gst::subclass::prelude::*;
-use threadbare_rtp::id::Ssrc;
 use threadbare_rtp::packet::{Packet, is_rtcp};
-use threadbare_rtp::session::{
-    ClockRates, Config, Event, MinimumInterval, RtpHeader, RtpVerdict, Session,
-};
+use threadbare_rtp::session::{ClockRates, RtpHeader, RtpVerdict};
 use threadbare_runtime::clock_now_ns;
 
 use super::RtcpManager;
 use super::reporter::Reporter;
+use super::reports::{Reports, Terms};
+use crate::kit::pad_function;
 use crate::kit::source::Driver;
-use crate::kit::{lock, pad_function};
-use crate::rtp::identity::{cname, ntp_at_zero, seed, sender_address};
+use crate::rtp::identity::sender_address;
 use crate::rtp::session::stats;
-use crate::rtp::upstream;
 
 /// The pads a session may have; the names are the stock ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,78 +54,27 @@ impl Role {
     }
 }
 
-/// Settings for joining a session.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Terms {
-    /// `None`: this process's.
-    pub(super) cname: Option<String>,
-    /// Bandwidth of the media, bits/s; `None`: that of a call.
-    pub(super) bandwidth_bps: Option<u64>,
-    /// Reports more often where the bandwidth allows it (RFC 3550, section 6.2).
-    pub(super) reduced_minimum: bool,
-}
-
-impl Terms {
-    fn join(&self) -> Session {
-        let own = cname();
-        let cname = self.cname.as_deref().unwrap_or(&own);
-        let mut config = Config::call(Ssrc(glib::random_int()), cname, CLOCK_RATE_HZ, seed());
-        config.ntp_at_zero = ntp_at_zero();
-        if let Some(bandwidth_bps) = self.bandwidth_bps {
-            config.session_bandwidth_bps = bandwidth_bps;
-        }
-        if self.reduced_minimum {
-            config.minimum_interval = MinimumInterval::Reduced;
-        }
-        Session::new(clock_now_ns(), config)
-    }
-}
-
 /// A session of any number of sources, as a conference has: it judges them itself. Its pads refer to it; it refers only to its report pad.
 pub(super) struct Member {
     pub(super) id: u32,
-    session: Mutex<Session>,
+    pub(super) reports: Arc<Reports>,
     pub(super) driver: Driver<Reporter>,
     sends: AtomicBool,
     /// Packets that are not RTP, and packets that the session refused.
     malformed: AtomicU64,
     refused: AtomicU64,
-    /// Sender address for outgoing packets.
-    sender: Mutex<glib::WeakRef<gst::Pad>>,
 }
 
 impl Member {
     pub(super) fn new(id: u32, terms: &Terms) -> Arc<Member> {
         Arc::new(Member {
             id,
-            session: Mutex::new(terms.join()),
+            reports: Arc::new(Reports::new(terms)),
             driver: Driver::default(),
             sends: AtomicBool::new(false),
             malformed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            sender: Mutex::default(),
         })
-    }
-
-    /// Computation only, never across a push.
-    pub(super) fn session(&self) -> MutexGuard<'_, Session> {
-        lock(&self.session)
-    }
-
-    /// Joins anew, with counters and sources reset.
-    pub(super) fn join_again(&self, terms: &Terms) {
-        *self.session() = terms.join();
-    }
-
-    /// Tells the elements that make the packets what the peers ask for. Not with `session` locked.
-    pub(super) fn tell_events(&self) {
-        loop {
-            let event: Option<Event> = self.session().poll_event();
-            let Some(event) = event else { return };
-            if let Some(pad) = lock(&self.sender).upgrade() {
-                upstream::tell(&pad, &event);
-            }
-        }
     }
 
     /// A pad of this session, and its output pad. `E` implements `element`.
@@ -197,7 +142,7 @@ impl Member {
         };
         if role == Role::SendRtp {
             self.sends.store(true, Ordering::Relaxed);
-            *lock(&self.sender) = pad.downgrade();
+            self.reports.set_sender(&pad);
         }
         (pad, way_out)
     }
@@ -232,7 +177,10 @@ impl Member {
             self.malformed.fetch_add(1, Ordering::Relaxed);
             return false;
         };
-        let verdict = self.session().handle_rtp(clock_now_ns(), from, header);
+        let verdict = self
+            .reports
+            .session()
+            .handle_rtp(clock_now_ns(), from, header);
         let is_refused = matches!(
             verdict,
             RtpVerdict::Conflict | RtpVerdict::Collision | RtpVerdict::Loop
@@ -257,7 +205,8 @@ impl Member {
             self.malformed.fetch_add(1, Ordering::Relaxed);
             return false;
         };
-        self.session()
+        self.reports
+            .session()
             .note_sent(clock_now_ns(), ssrc, time, payload_bytes);
         true
     }
@@ -266,7 +215,10 @@ impl Member {
         let from = sender_address(buffer).unwrap_or(NOBODY);
         if let Ok(map) = buffer.map_readable() {
             // A malformed one is counted there.
-            let _ = self.session().handle_rtcp(clock_now_ns(), from, &map);
+            let _ = self
+                .reports
+                .session()
+                .handle_rtcp(clock_now_ns(), from, &map);
         }
         self.wake();
     }
@@ -286,7 +238,7 @@ impl Member {
                     .and_then(|s| s.get("clock-rate").ok());
                 if let Some(rate_hz) = rate.and_then(|rate: i32| u32::try_from(rate).ok()) {
                     let rates = ClockRates::new(rate_hz.max(1), &[]);
-                    self.session().set_clock_rates(rates);
+                    self.reports.session().set_clock_rates(rates);
                 }
             }
             // A sender is present while it sends; a receiver, while there is something to receive.
@@ -294,7 +246,7 @@ impl Member {
                 if role == Role::SendRtp || !self.sends.load(Ordering::Relaxed) =>
             {
                 let now_ns = clock_now_ns();
-                self.session().send_bye(now_ns, "");
+                self.reports.session().send_bye(now_ns, "");
                 self.wake();
             }
             _ => {}
@@ -312,7 +264,7 @@ impl Member {
 
     pub(super) fn structure(&self) -> gst::Structure {
         let refused = self.refused.load(Ordering::Relaxed);
-        let session = self.session();
+        let session = self.reports.session();
         stats::structure(&session.stats(), session.sources(), refused)
             .field("malformed", self.malformed.load(Ordering::Relaxed))
             .field("refused", refused)
@@ -320,8 +272,6 @@ impl Member {
     }
 }
 
-/// Of telephone audio, until caps say otherwise.
-const CLOCK_RATE_HZ: u32 = 8000;
 /// Sender address for packets without one.
 const NOBODY: std::net::SocketAddr =
     std::net::SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED), 0);

@@ -2,11 +2,13 @@
 //!
 //! - `imp`: properties, request pads, states.
 //! - `member`: one session's pads and their data.
+//! - `reports`: one session's RTCP.
 //! - `reporter`: sends the session's RTCP from a context's thread.
 
 mod imp;
 mod member;
 mod reporter;
+mod reports;
 
 use gst::glib;
 use gst::prelude::*;

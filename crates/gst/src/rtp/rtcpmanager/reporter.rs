@@ -1,27 +1,26 @@
 //! Sends a session's RTCP from a context's thread: a timer shared by the thread's sessions, and a pad.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use gst::prelude::*;
 use threadbare_runtime::{Cx, Precision, Ready, clock_now_ns};
 
-use super::member::Member;
+use super::reports::Reports;
 use crate::kit::pending::{Pending, scope};
 use crate::kit::source::{Produced, Producer};
 use crate::rtp::identity::seed;
 use crate::rtp::session::PACKET_BYTES_MAX;
 
 pub(super) struct Reporter {
-    /// It has us.
-    member: Weak<Member>,
+    reports: Arc<Reports>,
     pad: gst::Pad,
     has_ended: bool,
 }
 
 impl Reporter {
-    pub(super) fn new(member: &Arc<Member>, pad: gst::Pad) -> Self {
+    pub(super) fn new(reports: Arc<Reports>, pad: gst::Pad) -> Self {
         Reporter {
-            member: Arc::downgrade(member),
+            reports,
             pad,
             has_ended: false,
         }
@@ -29,17 +28,14 @@ impl Reporter {
 
     fn next(&self, now_ns: u64) -> Option<gst::Buffer> {
         let mut bytes = [0; PACKET_BYTES_MAX];
-        let member = self.member.upgrade()?;
-        let len = member.session().poll_transmit(now_ns, &mut bytes)?;
+        let len = self.reports.session().poll_transmit(now_ns, &mut bytes)?;
         Some(gst::Buffer::from_slice(bytes[..len].to_vec()))
     }
 
     /// Says BYE now: the pads are about to close.
     pub(super) fn leave(&mut self) {
         let now_ns = clock_now_ns();
-        if let Some(member) = self.member.upgrade() {
-            member.session().send_bye(now_ns, "");
-        }
+        self.reports.session().send_bye(now_ns, "");
         // Futures from downstream are dropped without a wait.
         let mut left = Pending::default();
         while let Some(buffer) = self.next(now_ns) {
@@ -70,15 +66,12 @@ impl Producer for Reporter {
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         // Sessions are polled with the slice's time; the timer may fire half a slice early.
         let next = self.next(cx.now_ns());
-        let Some(member) = self.member.upgrade() else {
-            return Produced::Idle;
-        };
-        member.tell_events();
+        self.reports.tell_events();
         if let Some(buffer) = next {
             return Produced::Buffer(buffer);
         }
         let (due_ns, has_left) = {
-            let session = member.session();
+            let session = self.reports.session();
             (session.next_timeout(), session.has_left())
         };
         match due_ns {

@@ -324,10 +324,8 @@ impl SourceElement for RtpSrc {
             .receiving()
             .map_err(|e| gst::error_msg!(gst::ResourceError::Settings, ["{e}"]))?;
         session.receive(receiving)?;
-        let counts = Arc::<Counts>::default();
         let place = lock(&self.context).place(element)?;
         session.start(element, &place)?;
-        *lock(&self.counts) = Some(counts.clone());
         if let Some(tenancy) = tenancy {
             tenancy.start(&place, settings.mtu)?;
         }
@@ -345,9 +343,9 @@ impl SourceElement for RtpSrc {
             sockets.clone(),
             tenancy.as_ref().map(|tenancy| tenancy.mailbox().clone()),
             playout,
-            counts,
             settings.mtu,
         );
+        *lock(&self.counts) = Some(receiver.counts().clone());
         if settings.do_retransmission {
             receiver.ask_again();
         }

@@ -127,13 +127,12 @@ impl Receiver {
         sockets: Arc<Sockets>,
         mailbox: Option<Arc<Mailbox>>,
         playout: Playout,
-        counts: Arc<Counts>,
         mtu: u32,
     ) -> Self {
         let slice_ns = shard.wait().as_nanos() as u64;
         Receiver {
             input: Input::of(shard, &sockets, mailbox, mtu),
-            counts,
+            counts: Arc::default(),
             session,
             playout,
             next_packet: [0; 3],
@@ -149,6 +148,10 @@ impl Receiver {
             _sockets: sockets,
             element: element.downgrade(),
         }
+    }
+
+    pub(super) fn counts(&self) -> &Arc<Counts> {
+        &self.counts
     }
 
     /// A datagram on its way into the leg.
