@@ -120,9 +120,9 @@ mod tests {
         assert_eq!(timers.next_ns(), Some(10 * MS), "the old entry");
         assert_eq!(due(&mut timers, 10 * MS), [0]);
         timers.set(3, Some(20 * MS));
-        assert_eq!(due(&mut timers, 20 * MS - 1), []);
+        assert_eq!(due(&mut timers, 20 * MS - 1), [0_u32; 0]);
         assert_eq!(due(&mut timers, 20 * MS), [3]);
-        assert_eq!(due(&mut timers, 60 * MS), []);
+        assert_eq!(due(&mut timers, 60 * MS), [0_u32; 0]);
         assert_eq!(timers.next_ns(), None);
     }
 
@@ -133,7 +133,7 @@ mod tests {
         timers.set(1, None);
         timers.set(2, Some(10 * MS));
         timers.remove(2);
-        assert_eq!(due(&mut timers, 20 * MS), []);
+        assert_eq!(due(&mut timers, 20 * MS), [0_u32; 0]);
         timers.set(1, Some(30 * MS));
         assert_eq!(due(&mut timers, 30 * MS), [1]);
     }
