@@ -304,6 +304,9 @@ impl Line {
         scratch: &mut Scratch,
         send: &mut dyn FnMut(LineDatagram<'_>),
     ) {
+        if self.inputs.is_none() && self.target.is_some() {
+            return self.pass_to_target(now_ns, media_ns, may_lose, scratch, send);
+        }
         loop {
             let active = self.inputs.as_mut().map(|inputs| inputs.active());
             let leg = match active {
@@ -333,6 +336,43 @@ impl Line {
                 now_ns,
                 side: Side::B,
                 leg: Sending::Leg(self.target.as_mut().unwrap_or(&mut self.source)),
+                packet: &mut scratch.packet,
+                send: &mut send,
+            };
+            self.direction.handle(media, &mut scratch.work, &mut out);
+        }
+    }
+
+    /// As [`pass_on`](Self::pass_on), where another leg sends than the one that holds the media: no packet is copied.
+    #[inline]
+    fn pass_to_target(
+        &mut self,
+        now_ns: u64,
+        media_ns: u64,
+        may_lose: bool,
+        scratch: &mut Scratch,
+        send: &mut dyn FnMut(LineDatagram<'_>),
+    ) {
+        let Some(target) = &mut self.target else {
+            return;
+        };
+        let mut send = |outgoing: Outgoing<'_>| send(LineDatagram::from(outgoing));
+        while let Some(media) = self.source.poll_media(media_ns, may_lose) {
+            if self.is_verbatim
+                && let Media::Packet(packet) = &media
+                && let Some(to) = target.forward(now_ns, packet)
+            {
+                send(Outgoing {
+                    side: Side::B,
+                    channel: Channel::Rtp,
+                    to,
+                    bytes: packet.whole,
+                });
+            }
+            let mut out = Out {
+                now_ns,
+                side: Side::B,
+                leg: Sending::Leg(target),
                 packet: &mut scratch.packet,
                 send: &mut send,
             };
@@ -471,8 +511,9 @@ impl Line {
 
     /// Memory that the next packet touches, for prefetching. Not to be dereferenced.
     #[must_use]
-    pub fn next_addresses(&self) -> [usize; 3] {
-        self.source.next_addresses()
+    pub fn next_addresses(&self) -> [usize; 4] {
+        let [a, b, c] = self.source.next_addresses();
+        [a, b, c, self.direction.next_address()]
     }
 
     /// Counters and gauges.

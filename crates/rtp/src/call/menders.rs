@@ -17,6 +17,11 @@ impl History {
             .extend_from_slice(&codes[codes.len().saturating_sub(HISTORY_BYTES)..]);
     }
 
+    /// Where the next codes go, for prefetching.
+    pub(super) fn next_address(&self) -> usize {
+        self.0.as_ptr() as usize + self.0.len()
+    }
+
     pub(super) fn clear(&mut self) {
         self.0.clear();
     }

@@ -425,8 +425,11 @@ impl Call {
 
     /// Memory that the next packets touch, for prefetching. Not to be dereferenced.
     #[must_use]
-    pub fn next_addresses(&self) -> [[usize; 3]; 2] {
-        [self.legs[0].next_addresses(), self.legs[1].next_addresses()]
+    pub fn next_addresses(&self) -> [[usize; 4]; 2] {
+        [0, 1].map(|side: usize| {
+            let [a, b, c] = self.legs[side].next_addresses();
+            [a, b, c, self.directions[side].next_address()]
+        })
     }
 
     /// Counters and gauges.

@@ -523,6 +523,11 @@ impl Direction {
         self.is_after_pause = true;
     }
 
+    /// Memory that the next packet touches, for prefetching.
+    pub(super) fn next_address(&self) -> usize {
+        self.history.next_address()
+    }
+
     pub(super) fn stats(&self) -> DirectionStats {
         self.stats
     }
