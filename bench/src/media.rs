@@ -49,6 +49,74 @@ pub const PLAN: [(Kind, u32); 11] = [
     (Kind::Opus, 100),
 ];
 
+type What = (Kind, u32);
+
+/// At most so much, of this, against that in the same round.
+const RATIOS: [(&str, f64, What, What); 5] = [
+    (
+        "whole sessions on the media plane, 1000 streams: against the bare loop",
+        1.10,
+        (Kind::Lines, 1000),
+        (Kind::Bare, 1000),
+    ),
+    (
+        "whole sessions of elements, 1000 streams: against the bare loop",
+        1.25,
+        (Kind::Elements, 1000),
+        (Kind::Bare, 1000),
+    ),
+    (
+        "shared port, 1000 streams: against a socket each",
+        0.75,
+        (Kind::Shared, 1000),
+        (Kind::Lines, 1000),
+    ),
+    (
+        "shared port, 3000 streams: against a socket each",
+        0.75,
+        (Kind::Shared, 3000),
+        (Kind::Lines, 3000),
+    ),
+    (
+        "PCMU to Opus, 100 streams: against the bare loop with an encoder",
+        1.05,
+        (Kind::Opus, 100),
+        (Kind::BareOpus, 100),
+    ),
+];
+
+const LOSSES: [(&str, What); 4] = [
+    (
+        "bare loop, 2800 streams: lost (for comparison)",
+        (Kind::Bare, 2800),
+    ),
+    (
+        "1400 calls, 2800 streams, on one thread: lost",
+        (Kind::Calls, 2800),
+    ),
+    ("shared port, 1000 streams: lost", (Kind::Shared, 1000)),
+    ("shared port, 3000 streams: lost", (Kind::Shared, 3000)),
+];
+
+const MEMORY: [(&str, f64, What); 2] = [
+    (
+        "memory of a one-way session, 1000 streams",
+        10.0,
+        (Kind::Lines, 1000),
+    ),
+    (
+        "the same with a loudness meter",
+        40.0,
+        (Kind::Metered, 1000),
+    ),
+];
+
+/// Ports, settings and the first turn included. The last is what the milliseconds are divided by.
+const READY: [(&str, &str, f64, What, f64); 2] = [
+    ("a call made, of 1400", "µs", 50.0, (Kind::Calls, 2800), 1.4),
+    ("3000 streams ready", "s", 0.2, (Kind::Lines, 3000), 1000.0),
+];
+
 /// One measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Row {
@@ -146,109 +214,33 @@ impl Media {
     /// The targets, and whether they are met.
     #[must_use]
     pub fn targets(&self) -> Vec<results::Row> {
-        let bare = (Kind::Bare, 1000);
-        let ratio = |what, limit, of, against| {
-            target(what, "x", limit, self.ratio(of, against), Judge::Median)
-        };
-        let worst = |what, unit, limit, spread| target(what, unit, limit, spread, Judge::Worst);
-        let median = |what, unit, limit, spread| target(what, unit, limit, spread, Judge::Median);
-        let lost = |of| self.spread(of, |figures| Some(figures.lost as f64));
-        let kib = |of| self.spread(of, |figures| Some(figures.kib_per_stream));
-        let ready = |of, per: f64| {
-            let spread = self.spread(of, |figures| Some(figures.ready_ms))?;
-            Some(Spread {
-                median: spread.median / per,
-                min: spread.min / per,
-                max: spread.max / per,
+        let mut rows: Vec<results::Row> = RATIOS
+            .iter()
+            .map(|(what, limit, of, against)| {
+                target(what, "x", *limit, self.ratio(*of, *against), Judge::Median)
             })
-        };
-        vec![
-            ratio(
-                "whole sessions on the media plane, 1000 streams: against the bare loop",
-                1.10,
-                (Kind::Lines, 1000),
-                bare,
-            ),
-            ratio(
-                "whole sessions of elements, 1000 streams: against the bare loop",
-                1.25,
-                (Kind::Elements, 1000),
-                bare,
-            ),
-            worst(
-                "bare loop, 2800 streams: lost (for comparison)",
-                "packets",
-                0.0,
-                lost((Kind::Bare, 2800)),
-            ),
-            worst(
-                "1400 calls, 2800 streams, on one thread: lost",
-                "packets",
-                0.0,
-                lost((Kind::Calls, 2800)),
-            ),
-            ratio(
-                "shared port, 1000 streams: against a socket each",
-                0.75,
-                (Kind::Shared, 1000),
-                (Kind::Lines, 1000),
-            ),
-            ratio(
-                "shared port, 3000 streams: against a socket each",
-                0.75,
-                (Kind::Shared, 3000),
-                (Kind::Lines, 3000),
-            ),
-            worst(
-                "shared port, 1000 streams: lost",
-                "packets",
-                0.0,
-                lost((Kind::Shared, 1000)),
-            ),
-            worst(
-                "shared port, 3000 streams: lost",
-                "packets",
-                0.0,
-                lost((Kind::Shared, 3000)),
-            ),
-            median(
-                "memory of a one-way session, 1000 streams",
-                "KiB",
-                10.0,
-                kib((Kind::Lines, 1000)),
-            ),
-            median(
-                "the same with a loudness meter",
-                "KiB",
-                40.0,
-                kib((Kind::Metered, 1000)),
-            ),
-            // Ports, settings, and the first turn included.
-            median(
-                "a call made, of 1400",
-                "µs",
-                50.0,
-                ready((Kind::Calls, 2800), 1.4),
-            ),
-            median(
-                "3000 streams ready",
-                "s",
-                0.2,
-                ready((Kind::Lines, 3000), 1000.0),
-            ),
-            ratio(
-                "PCMU to Opus, 100 streams: against the bare loop with an encoder",
-                1.05,
-                (Kind::Opus, 100),
-                (Kind::BareOpus, 100),
-            ),
-            worst(
-                "heap allocations per packet, sessions and calls",
-                "calls",
-                0.0,
-                self.spread_of_all(|figures| figures.allocations_per_packet),
-            ),
-        ]
+            .collect();
+        rows.extend(LOSSES.iter().map(|(what, of)| {
+            let lost = self.spread(*of, |figures| Some(figures.lost as f64));
+            target(what, "packets", 0.0, lost, Judge::Worst)
+        }));
+        rows.extend(MEMORY.iter().map(|(what, limit, of)| {
+            let kib = self.spread(*of, |figures| Some(figures.kib_per_stream));
+            target(what, "KiB", *limit, kib, Judge::Median)
+        }));
+        rows.extend(READY.iter().map(|(what, unit, limit, of, per)| {
+            let ready = self.spread(*of, |figures| Some(figures.ready_ms));
+            let ready = ready.map(|ready| Spread {
+                median: ready.median / per,
+                min: ready.min / per,
+                max: ready.max / per,
+            });
+            target(what, unit, *limit, ready, Judge::Median)
+        }));
+        let what = "heap allocations per packet, sessions and calls";
+        let allocations = self.spread_of_all(|figures| figures.allocations_per_packet);
+        rows.push(target(what, "calls", 0.0, allocations, Judge::Worst));
+        rows
     }
 
     fn spread_of_all(&self, figure: fn(&Figures) -> Option<f64>) -> Option<Spread> {
