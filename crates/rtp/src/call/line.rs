@@ -230,7 +230,7 @@ impl Line {
             self.change_input(now_ns, may_lose, scratch, send);
         }
         self.pass_on(now_ns, media_ns, may_lose, scratch, send);
-        if self.is_ending || self.inputs.is_some() || self.direction.next_key().is_some() {
+        if self.is_ending || self.inputs.is_some() || self.direction.next_unasked().is_some() {
             self.poll_unasked(now_ns, media_ns, scratch, send);
         }
         self.poll_reports(now_ns, scratch, send);
@@ -249,6 +249,7 @@ impl Line {
         let is_ending = std::mem::take(&mut self.is_ending);
         self.with_out(now_ns, scratch, send, |direction, work, out| {
             direction.expire_key(work, out);
+            direction.fill_pause(work, out);
             // A tone for a peer that is not known yet waits.
             if has_inputs && out.leg.has_destination() {
                 direction.play(media_ns, work, out);
@@ -449,9 +450,9 @@ impl Line {
         let legs = std::iter::once(&self.source).chain(&self.target);
         let media = self.source.next_media();
         let media = media.map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
-        let keys = self.direction.next_key();
+        let unasked = self.direction.next_unasked();
         let reports = legs.filter_map(Leg::next_report);
-        let own = reports.chain(media).chain(keys).min();
+        let own = reports.chain(media).chain(unasked).min();
         match &self.inputs {
             None => own,
             Some(inputs) => own.into_iter().chain(self.next_of_inputs(inputs)).min(),

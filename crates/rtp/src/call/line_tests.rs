@@ -57,6 +57,8 @@ struct Bed {
     scratch: Scratch,
     now_ns: u64,
     sent: Vec<(Channel, SocketAddr, Vec<u8>)>,
+    /// When RTP was sent, ms.
+    rtp_ms: Vec<u64>,
 }
 
 impl Bed {
@@ -66,6 +68,7 @@ impl Bed {
             scratch: Scratch::default(),
             now_ns: 0,
             sent: Vec::new(),
+            rtp_ms: Vec::new(),
         }
     }
 
@@ -77,9 +80,10 @@ impl Bed {
     }
 
     fn poll(&mut self) {
-        let sent = &mut self.sent;
+        let (sent, rtp_ms, now_ms) = (&mut self.sent, &mut self.rtp_ms, self.now_ns / MS);
         self.line
             .poll_transmit(self.now_ns, true, &mut self.scratch, &mut |out| {
+                rtp_ms.extend((out.channel == Channel::Rtp).then_some(now_ms));
                 sent.push((out.channel, out.to, out.bytes.to_vec()));
             });
     }
@@ -254,4 +258,67 @@ fn a_line_to_nobody_only_listens() {
         "{}",
         pcm.len()
     );
+}
+
+/// A normaliser looks ahead: what it holds when the party pauses leaves in the pause, with its own timestamps, and the far side hears
+/// the pause, too. No packet is made that did not come.
+#[test]
+fn what_a_filter_holds_leaves_in_a_pause() {
+    #[derive(Debug)]
+    struct Late(std::collections::VecDeque<f32>);
+    const LATE_MS: u64 = 500;
+    impl Filter for Late {
+        fn process(&mut self, _: Format, pcm: &mut Vec<f32>) {
+            self.0.extend(pcm.drain(..));
+            let ready = self.0.len().saturating_sub(LATE_MS as usize * 8);
+            pcm.extend(self.0.drain(..ready));
+        }
+        fn finish(&mut self, _: Format, pcm: &mut Vec<f32>) {
+            pcm.extend(self.0.drain(..));
+        }
+    }
+    let mut bed = Bed::new(source(&[pcmu()]), Target::Other(target(&[pcmu()])));
+    bed.line.set_filter(Box::new(Late(Default::default())));
+    // Talkspurts of a second, each packet of one code, which no codec changes; pauses longer and shorter than the filter's delay.
+    let starts_ms = [0, 3000, 4200, 5300, 8000];
+    let mut said = Vec::new();
+    for (talk, start_ms) in starts_ms.into_iter().enumerate() {
+        bed.wait_ms(start_ms - bed.now_ns / MS);
+        for number in 0..50_u64 {
+            let (at_ms, seq) = (start_ms + number * 20, said.len() as u16);
+            let mut bytes = vec![0x80, u8::from(number == 0) << 7];
+            bytes.extend(seq.to_be_bytes());
+            bytes.extend((at_ms as u32 * 8).to_be_bytes());
+            bytes.extend(0xfeed_u32.to_be_bytes());
+            bytes.extend([(talk as u8) * 0x10 + number as u8; 160]);
+            bed.hand_in(Channel::Rtp, sender(), &bytes);
+            bed.wait_ms(20);
+            said.push((at_ms, bytes[12]));
+        }
+    }
+    bed.wait_ms(1000);
+    let rtp = bed.rtp();
+    let packets: Vec<_> = rtp
+        .iter()
+        .map(|sent| Packet::parse(&sent.2).unwrap())
+        .collect();
+    assert_eq!(packets.len(), said.len());
+    let first = packets[0].time().0;
+    for (index, ((packet, sent_ms), (at_ms, code))) in
+        packets.iter().zip(&bed.rtp_ms).zip(&said).enumerate()
+    {
+        assert!(packet.payload().iter().all(|byte| byte == code), "{index}");
+        assert_eq!(u64::from(packet.time().0 - first), at_ms * 8, "{index}");
+        assert_eq!(packet.marker(), index % 50 == 0, "{index}");
+        assert_eq!(
+            packet.seq().0,
+            packets[0].seq().0.wrapping_add(index as u16)
+        );
+        // The jitter buffer's and the filter's delay, and what it takes to see that there is a pause.
+        let late_ms = sent_ms - at_ms;
+        assert!(
+            (LATE_MS..LATE_MS + 160).contains(&late_ms),
+            "{index}: {late_ms}"
+        );
+    }
 }

@@ -300,6 +300,7 @@ impl Call {
                 direction.handle(media, work, &mut out);
             }
             direction.expire_key(work, &mut out);
+            direction.fill_pause(work, &mut out);
             direction.play(media_ns, work, &mut out);
         }
         for side in Side::BOTH {
@@ -356,8 +357,8 @@ impl Call {
         let media = media
             .chain(plays)
             .map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
-        let keys = self.directions.iter().filter_map(Direction::next_key);
-        reports.chain(media).chain(keys).min()
+        let unasked = self.directions.iter().filter_map(Direction::next_unasked);
+        reports.chain(media).chain(unasked).min()
     }
 
     /// What is done with what this party sends.

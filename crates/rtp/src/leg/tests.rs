@@ -778,3 +778,35 @@ fn a_leg_that_receives_anew_learns_anew() {
     assert_eq!(bed.leg.source(), Some((address(ELSEWHERE), Ssrc(8))));
     assert!(bed.leg.is_consistent());
 }
+
+/// RFC 3550, section 6.4.1: DLSR is "the delay [...] between receiving the last SR packet from source SSRC_n and sending this reception
+/// report block", in units of 1/65536 s. The packet was received when it arrived, not when its slice was handled.
+#[test]
+fn the_delay_since_a_report_counts_from_its_arrival() {
+    let mut bed = Bed::new(telephony());
+    let mut peer = Sender::new(PEER, 7, b'a');
+    for _ in 0..3 {
+        bed.send(&mut peer);
+        bed.now_ns += 20 * MS;
+    }
+    let mut report = vec![0x80, 200, 0, 6];
+    report.extend(7_u32.to_be_bytes());
+    report.extend([0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88]);
+    report.extend([0; 12]);
+    let arrived_ns = bed.now_ns - 17 * MS;
+    let verdict = bed.leg.handle_rtcp(arrived_ns, address(PEER), &report);
+    assert_eq!(verdict, Verdict::Rtcp);
+    while bed.rtcp.is_empty() {
+        bed.now_ns += 20 * MS;
+        bed.send(&mut peer);
+    }
+    let word = |at: usize| u32::from_be_bytes(bed.rtcp[0].0[at..at + 4].try_into().unwrap());
+    // A receiver report: a header of 8 bytes, then LSR and DLSR at the end of the block of 24.
+    assert_eq!(word(24), 0x3344_5566);
+    let expected = (bed.now_ns - arrived_ns) * 65_536 / 1_000_000_000;
+    assert!(
+        u64::from(word(28)).abs_diff(expected) <= 1,
+        "{} {expected}",
+        word(28)
+    );
+}

@@ -1,6 +1,7 @@
 //! Audio that is decoded, converted and encoded anew.
 
 use super::ear::Stretch;
+use super::held::Begin;
 use super::hush::Hush;
 use super::{Direction, Loss, Route, ns_of_frames};
 use crate::call::Mode;
@@ -49,6 +50,9 @@ impl Direction {
         work: &mut Work,
         out: &mut Out<'_>,
     ) {
+        if self.filter.is_some() && !self.goes_on(packet.time) {
+            self.fill_pause_now(work, out);
+        }
         let Route::Anew(anew) = &mut self.route else {
             return;
         };
@@ -72,21 +76,32 @@ impl Direction {
                 return self.cut();
             }
         }
+        let at_output = self.is_filtered_at_output();
+        self.expect_next(out.now_ns + ns_of_frames(frames, format));
         let (Route::Anew(anew), Some(voice)) = (&mut self.route, &mut self.voice) else {
             return;
         };
         let rates = (payload.clock_rate_hz, voice.payload.clock_rate_hz);
-        let follows = anew.next.is_some_and(|next| {
-            packet.time.distance_from(next).unsigned_abs() * NS_PER_S
-                < SLACK_NS * u64::from(rates.0)
-        });
+        let follows = anew
+            .next
+            .is_some_and(|next| follows(next, packet.time, format));
         if !follows {
+            let is_filtered = self.filter.is_some();
             if anew.next.is_some() {
-                voice.flush(&mut self.map, out);
-                anew.converter.reset();
+                if !is_filtered {
+                    voice.flush(&mut self.map, out);
+                }
+                if !is_filtered || at_output {
+                    anew.converter.reset();
+                }
             }
-            let time = self.map.map(packet.time, packet.play_ns, rates.0, rates.1);
-            voice.begin(self.map.not_before_end(time), packet.play_ns);
+            let play_ns = packet.play_ns;
+            let time = self.map.map(packet.time, play_ns, rates.0, rates.1);
+            match is_filtered {
+                // Behind what the filter holds.
+                true => self.held.begin(Begin { time, play_ns }),
+                false => voice.begin(self.map.not_before_end(time), play_ns),
+            }
         }
         self.is_after_pause = false;
         let begin = anew.next.filter(|_| follows).unwrap_or(packet.time);
@@ -95,6 +110,16 @@ impl Direction {
             voice.prefer_packet_ns(ns_of_frames(frames, format));
         }
         self.say(format, work, out);
+    }
+
+    /// Whether a packet of this timestamp follows on.
+    fn goes_on(&self, time: RtpTime) -> bool {
+        match &self.route {
+            Route::Anew(anew) => anew
+                .next
+                .is_some_and(|next| follows(next, time, anew.decoder.format())),
+            _ => true,
+        }
     }
 
     /// The far side has something else in place of the audio: the next packet begins anew.
@@ -116,18 +141,11 @@ impl Direction {
         if self.mode == Mode::Mute {
             work.decoded.fill(0.0);
         }
-        work.converted.clear();
-        if self.is_heard_at_output || format.channels > voice.format.channels {
-            anew.converter.process(&work.decoded, &mut work.converted);
-            if let Some(filter) = &mut self.filter {
-                filter.process(voice.format, &mut work.converted);
-            }
-        } else {
-            if let Some(filter) = &mut self.filter {
-                filter.process(format, &mut work.decoded);
-            }
-            anew.converter.process(&work.decoded, &mut work.converted);
+        if self.filter.is_some() {
+            return self.say_filtered(work, out);
         }
+        work.converted.clear();
+        anew.converter.process(&work.decoded, &mut work.converted);
         voice.push(&work.converted, &mut self.map, out);
         if let Some(hush) = &mut anew.hush {
             hush.remember(&work.converted);
@@ -141,25 +159,29 @@ impl Direction {
         }
     }
 
+    #[cold]
+    fn say_filtered(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        let at_output = self.is_filtered_at_output();
+        if let (Route::Anew(anew), true) = (&mut self.route, at_output) {
+            work.converted.clear();
+            anew.converter.process(&work.decoded, &mut work.converted);
+            std::mem::swap(&mut work.decoded, &mut work.converted);
+        }
+        if let Some(format) = self.filter_format() {
+            self.filter_on(format, false, work, out);
+        }
+    }
+
     /// What the filter holds goes on.
     pub(super) fn drain_filter(&mut self, work: &mut Work, out: &mut Out<'_>) {
-        if self.is_heard_at_output {
-            return self.drain_at_output(work, out);
-        }
-        let (Route::Anew(anew), Some(voice)) = (&mut self.route, &mut self.voice) else {
+        let Some(format) = self.filter_format() else {
             return;
         };
         if let Some(filter) = &mut self.filter {
-            let format = anew.decoder.format();
             work.decoded.clear();
-            work.converted.clear();
-            if format.channels > voice.format.channels {
-                filter.finish(voice.format, &mut work.converted);
-            } else {
-                filter.finish(format, &mut work.decoded);
-                anew.converter.process(&work.decoded, &mut work.converted);
-            }
-            voice.push(&work.converted, &mut self.map, out);
+            filter.finish(format, &mut work.decoded);
+            self.say_held(format, work, out);
+            self.held.clear();
         }
     }
 
@@ -186,14 +208,6 @@ impl Direction {
         work.decoded.resize(samples, 0.0);
         self.say(format, work, out);
         true
-    }
-
-    fn drain_at_output(&mut self, work: &mut Work, out: &mut Out<'_>) {
-        if let (Some(filter), Some(voice)) = (&mut self.filter, &mut self.voice) {
-            work.converted.clear();
-            filter.finish(voice.format, &mut work.converted);
-            voice.push(&work.converted, &mut self.map, out);
-        }
     }
 
     /// Fills in what was lost, with at most `made_ns` of audio.

@@ -147,6 +147,11 @@ impl Direction {
         }
     }
 
+    /// When something is due without a packet, besides a sound that is played.
+    pub(in crate::call) fn next_unasked(&self) -> Option<u64> {
+        self.next_key().into_iter().chain(self.next_pause()).min()
+    }
+
     pub(in crate::call) fn poll_key(&mut self) -> Option<KeyEvent> {
         self.key_events.pop_front()
     }

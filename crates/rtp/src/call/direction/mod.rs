@@ -6,6 +6,7 @@
 mod anew;
 mod codes;
 mod ear;
+mod held;
 mod hush;
 mod keys;
 mod mend;
@@ -29,6 +30,7 @@ use crate::opus;
 use anew::{Anew, converter};
 use codes::{silence_of, table_of, write_codes};
 use ear::{Ear, Stretch};
+use held::Held;
 use hush::Hush;
 use play::Playing;
 use tap::Tap;
@@ -137,6 +139,7 @@ pub(super) struct Direction {
     /// Listens for keys in the audio.
     ear: Option<Box<Ear>>,
     filter: Option<Box<dyn Filter>>,
+    held: Held,
     /// Filter and tap have what leaves, in the far side's format, whichever input it is of.
     is_heard_at_output: bool,
     stats: DirectionStats,
@@ -186,6 +189,7 @@ impl Direction {
             tap: None,
             ear: config.detect_keys.then(|| Box::new(Ear::new())),
             filter: None,
+            held: Held::default(),
             is_heard_at_output: false,
             stats: DirectionStats::default(),
             config,
@@ -381,7 +385,12 @@ impl Direction {
             self.send_bytes(0..self.bytes.len(), &to, unit_bytes, out);
             self.bytes.clear();
         }
-        if let Some(voice) = &mut self.voice {
+        self.flush_voice(out);
+    }
+
+    /// The same of what is encoded, unless a filter holds what goes on from there.
+    fn flush_voice(&mut self, out: &mut Out<'_>) {
+        if let Some(voice) = self.voice.as_mut().filter(|_| !self.held.has_audio()) {
             voice.flush(&mut self.map, out);
         }
     }

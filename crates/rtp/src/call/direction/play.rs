@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::held::Begin;
 use super::{BUDGET_NS_MAX, Direction};
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;
@@ -160,18 +161,46 @@ impl Direction {
 
     #[cold]
     fn play_on(&mut self, now_ns: u64, work: &mut Work, out: &mut Out<'_>) {
-        let (Some(playing), Some(voice)) = (&mut self.playing, &mut self.voice) else {
+        let Some(mut playing) = self.playing.take() else {
             return;
         };
-        let rate_hz = voice.payload.clock_rate_hz;
+        let is_over = self.play_from(&mut playing, now_ns, work, out);
+        self.playing = Some(playing);
+        if is_over {
+            self.flush_voice(out);
+            self.end_play();
+        }
+        self.bound_tap();
+    }
+
+    /// Whether that was all.
+    fn play_from(
+        &mut self,
+        playing: &mut Playing,
+        now_ns: u64,
+        work: &mut Work,
+        out: &mut Out<'_>,
+    ) -> bool {
+        let is_filtered = self.is_heard_at_output && self.filter.is_some();
+        let Some(voice) = &mut self.voice else {
+            return false;
+        };
+        let (format, rate_hz) = (voice.format, voice.payload.clock_rate_hz);
         out.leg.set_sent_clock_rate(rate_hz);
         if now_ns.saturating_sub(playing.next_ns) > BUDGET_NS_MAX {
             playing.next_ns = now_ns; // What nobody could hear in time is left out.
         }
         if !std::mem::replace(&mut playing.has_begun, true) {
-            voice.flush(&mut self.map, out);
-            let time = self.map.map(RtpTime(0), playing.next_ns, rate_hz, rate_hz);
-            voice.begin(time, playing.next_ns);
+            let play_ns = playing.next_ns;
+            if !is_filtered {
+                voice.flush(&mut self.map, out);
+            }
+            let time = self.map.map(RtpTime(0), play_ns, rate_hz, rate_hz);
+            match is_filtered {
+                // Behind what the filter holds.
+                true => self.held.begin(Begin { time, play_ns }),
+                false => voice.begin(time, play_ns),
+            }
         }
         let channels = usize::from(playing.channels.max(1));
         let samples =
@@ -186,20 +215,19 @@ impl Direction {
             playing
                 .converter
                 .process(&work.decoded, &mut work.converted);
-            if self.is_heard_at_output {
-                if let Some(filter) = &mut self.filter {
-                    filter.process(voice.format, &mut work.converted);
-                }
-                if let Some(tap) = &mut self.tap {
-                    tap.add(voice.format, &work.converted);
-                }
+            if is_filtered {
+                std::mem::swap(&mut work.decoded, &mut work.converted);
+                self.filter_on(format, false, work, out);
+                continue;
             }
-            voice.push(&work.converted, &mut self.map, out);
+            if let Some(tap) = self.tap.as_mut().filter(|_| self.is_heard_at_output) {
+                tap.add(format, &work.converted);
+            }
+            if let Some(voice) = &mut self.voice {
+                voice.push(&work.converted, &mut self.map, out);
+            }
         }
-        if is_over {
-            voice.flush(&mut self.map, out);
-            self.end_play();
-        }
-        self.bound_tap();
+        self.expect_next(playing.next_ns);
+        is_over
     }
 }
