@@ -63,6 +63,13 @@ pub(crate) fn span<T: ?Sized>(value: &T) -> (usize, usize) {
     (address, size_of_val(value))
 }
 
+/// The same of one that is longer than a span may be.
+pub(crate) fn spans<T>(value: &T) -> impl Iterator<Item = (usize, usize)> + use<T> {
+    let (address, bytes) = span(value);
+    let starts = (0..bytes).step_by(SPAN_BYTES_MAX);
+    starts.map(move |start| (address + start, SPAN_BYTES_MAX.min(bytes - start)))
+}
+
 /// Prefetches all lines of a value.
 #[inline]
 pub(crate) fn value<T>(value: &T) {

@@ -213,10 +213,8 @@ impl RtpG711 {
         };
         let ssrc = transcoder.ssrc();
         *slot = Some(Stream { transcoder, plan });
-        self.memory.set([
-            prefetch::span(&self.stream),
-            prefetch::span(&self.inline.src_pad),
-        ]);
+        let pad = prefetch::span(&self.inline.src_pad);
+        self.memory.set(prefetch::spans(&self.stream).chain([pad]));
         Ok(ssrc)
     }
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 use gst::glib;
 use gst::prelude::*;
 use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::leg::{Fields, Refusal, Verdict};
+use threadbare_rtp::leg::{Fields, Leg, Refusal, Verdict};
 use threadbare_rtp::missing::Missing;
 use threadbare_rtp::packet::is_rtcp;
-use threadbare_runtime::{Cx, Interest, Precision, Ready, Shard, prefetch};
+use threadbare_runtime::{CACHE_LINE, Cx, Interest, Precision, Ready, Shard, prefetch};
 
 use crate::kit::receive::{Datagram, Read, Reader, Wants};
 use crate::kit::source::{self, Produced, Producer};
@@ -21,7 +21,7 @@ use crate::kit::time::RunningTime;
 use crate::rtp::identity::address_of;
 use crate::rtp::playout::Playout;
 use crate::rtp::port::Mailbox;
-use crate::rtp::session::{ArrivingBuffer, RtpSession, Sockets};
+use crate::rtp::session::{ArrivingBuffer, Buffers, RtpSession, Sockets};
 
 /// Written by the context's thread, read by anyone.
 #[derive(Debug, Default)]
@@ -409,6 +409,7 @@ const LOOKS_MAX: u8 = 16;
 const LOOKS_IN_PASS_MAX: u8 = 4 * LOOKS_MAX;
 /// Cache lines that a packet touches.
 const COUNTS_LINES: usize = 1;
-const SESSION_LINES: usize = 14;
+/// All of the leg.
+const SESSION_LINES: usize = size_of::<Leg<Buffers>>() / CACHE_LINE + 2;
 /// Of a buffer; of its memory and a packet of 20 ms of telephony; of its meta.
 const PACKET_LINES: [usize; 3] = [5, 5, 2];
