@@ -12,6 +12,7 @@
 //! - [`convert`]: sample rates and channels.
 //! - [`reception`]: loss, jitter and validity of one source.
 //! - [`session`]: RTCP, both directions.
+//! - [`srtp`]: encrypted and authenticated packets, keys from SDP.
 //! - [`missing`]: which packets to ask for again, and when.
 //! - [`demux`]: finds the stream of a packet on a shared port.
 //! - [`dtmf`]: telephone events, from keys to packets.
@@ -44,4 +45,6 @@ pub mod payload;
 pub mod reception;
 mod rng;
 pub mod session;
+#[cfg(feature = "srtp")]
+pub mod srtp;
 pub mod tone;

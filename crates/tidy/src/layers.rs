@@ -52,6 +52,15 @@ pub const RULES: &[Rule] = &[
         package: "threadbare-rtp",
         internal: &[],
         external: External::Only(&[
+            // Pure functions of bytes.
+            "aes",
+            "aes-gcm",
+            "base64",
+            "ctr",
+            "hmac",
+            "sha1",
+            "subtle",
+            "zeroize",
             // Pure functions of samples.
             "opus2",
             "rubato",

@@ -1,0 +1,50 @@
+//! SRTP and SRTCP (RFC 3711, 6188, 7714) with keys from SDP (RFC 4568): a transform of packets in place.
+//!
+//! A [`Sender`] protects what leaves under one master key, a [`Receiver`] checks and decrypts what arrives under another:
+//! each direction of a call has a key of its own. Both read from the packet whom it is from (SSRC) and which one it is
+//! (sequence number), and keep the rollover counter, the index of SRTCP and what was seen for each SSRC.
+//!
+//! | suite | cipher | tag of SRTP, of SRTCP | source |
+//! |---|---|---|---|
+//! | AES_CM_128_HMAC_SHA1_80 | AES-128, counter mode | 10, 10 bytes | RFC 3711 |
+//! | AES_CM_128_HMAC_SHA1_32 | AES-128, counter mode | 4, 10 bytes | RFC 3711, 4568 |
+//! | AES_256_CM_HMAC_SHA1_80 | AES-256, counter mode | 10, 10 bytes | RFC 6188 |
+//! | AEAD_AES_128_GCM | AES-128, GCM | 16, 16 bytes | RFC 7714 |
+//! | AEAD_AES_256_GCM | AES-256, GCM | 16, 16 bytes | RFC 7714 |
+//!
+//! One key for each direction: no key identifiers (MKI), no re-keying by a key derivation rate. Nothing is allocated per
+//! packet, only for a new SSRC. Randomness is a parameter ([`MasterKey::from_random`]).
+
+mod aead;
+mod counter;
+mod derive;
+mod header;
+mod index;
+mod key;
+mod keystream;
+mod receiver;
+mod sdes;
+mod sender;
+mod sources;
+mod suite;
+mod transform;
+#[cfg(test)]
+mod vectors;
+
+pub use index::PacketIndex;
+pub use key::{KeyError, MASTER_KEY_BYTES_MAX, MasterKey};
+pub use receiver::{Receiver, UnprotectError};
+pub use sdes::{Crypto, CryptoError};
+pub use sender::{ProtectError, Sender};
+pub use sources::{REPLAY_WINDOW, RestoreError, SOURCES_MAX, SourceError, SourceState};
+pub use suite::Suite;
+
+/// The most that protection adds to an RTP packet, bytes: the tag of GCM.
+pub const RTP_TRAILER_BYTES_MAX: usize = 16;
+
+/// The most that protection adds to an RTCP packet, bytes: the tag of GCM, and the word with the index.
+pub const RTCP_TRAILER_BYTES_MAX: usize = 20;
+
+/// The packet is not authentic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Forged;

@@ -1,0 +1,243 @@
+//! From packets in the clear to protected ones and back, under the session keys of one protocol.
+//!
+//! ```text
+//!                     |  in the clear   |                           | the tag is over
+//! SRTP, counter mode  | header          | payload  | tag            | all before, then the rollover counter
+//! SRTP, GCM           | header          | payload  | tag            | all before
+//! SRTCP, counter mode | 8 bytes         | the rest | E, index | tag | all before
+//! SRTCP, GCM          | 8 bytes         | the rest | tag | E, index | 8 bytes, E and index, the rest
+//! ```
+//!
+//! RFC 3711, sections 3.1 and 3.4; RFC 7714, sections 8 and 9. E: whether the rest is encrypted.
+
+use super::aead::{GCM_TAG_BYTES, Gcm};
+use super::counter::CounterMode;
+use super::derive::{Protocol, SessionKeys};
+use super::header::{RTCP_CLEAR_BYTES, RtpHeader, word};
+use super::sources::RTCP_INDEX_MAX;
+use super::{Forged, MasterKey, PacketIndex};
+use crate::id::Ssrc;
+
+/// E and index: what an SRTCP packet carries of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct RtcpWord(u32);
+
+impl RtcpWord {
+    pub(super) fn new(index: u32, encrypted: bool) -> RtcpWord {
+        RtcpWord(u32::from(encrypted) << 31 | index & RTCP_INDEX_MAX)
+    }
+
+    pub(super) fn index(self) -> u32 {
+        self.0 & RTCP_INDEX_MAX
+    }
+
+    fn is_encrypted(self) -> bool {
+        self.0 > RTCP_INDEX_MAX
+    }
+
+    fn bytes(self) -> [u8; WORD_BYTES] {
+        self.0.to_be_bytes()
+    }
+
+    /// Where encryption begins in a packet of so many bytes.
+    fn clear_bytes(self, bytes: usize) -> usize {
+        if self.is_encrypted() {
+            RTCP_CLEAR_BYTES
+        } else {
+            bytes
+        }
+    }
+}
+
+/// The protection of one protocol.
+pub(super) enum Transform {
+    Counter(CounterMode),
+    Gcm(Gcm),
+}
+
+impl Transform {
+    /// On the heap: a key that is moved leaves a copy behind that nobody overwrites.
+    pub(super) fn new(master: &MasterKey, protocol: Protocol) -> Box<Transform> {
+        let keys = SessionKeys::derive(master, protocol);
+        Box::new(Transform::from_session_keys(&keys, protocol))
+    }
+
+    pub(super) fn from_session_keys(keys: &SessionKeys, protocol: Protocol) -> Transform {
+        let tag_bytes = match protocol {
+            Protocol::Rtp => keys.suite.rtp_tag_bytes(),
+            Protocol::Rtcp => keys.suite.rtcp_tag_bytes(),
+        };
+        if keys.suite.is_aead() {
+            Transform::Gcm(Gcm::new(keys))
+        } else {
+            Transform::Counter(CounterMode::new(keys, tag_bytes))
+        }
+    }
+
+    /// Bytes that protection adds to an RTP packet.
+    pub(super) fn rtp_trailer(&self) -> usize {
+        match self {
+            Transform::Counter(counter) => counter.tag_bytes,
+            Transform::Gcm(_) => GCM_TAG_BYTES,
+        }
+    }
+
+    /// Bytes that protection adds to an RTCP packet.
+    pub(super) fn rtcp_trailer(&self) -> usize {
+        self.rtp_trailer() + WORD_BYTES
+    }
+
+    /// Protects a packet, behind which there is room for the trailer: the buffer ends with both.
+    pub(super) fn seal_rtp(&self, buffer: &mut [u8], header: RtpHeader, index: PacketIndex) {
+        let (packet, tag) = buffer.split_at_mut(buffer.len() - self.rtp_trailer());
+        match self {
+            Transform::Counter(counter) => {
+                counter.apply(header.ssrc, index.get(), &mut packet[header.bytes..]);
+                counter.tag(packet, &index.rollover().to_be_bytes(), tag);
+            }
+            Transform::Gcm(gcm) => {
+                let (clear, payload) = packet.split_at_mut(header.bytes);
+                tag.copy_from_slice(&gcm.seal(header.ssrc, index.get(), clear, payload));
+            }
+        }
+    }
+
+    /// Checks and decrypts a packet. Without its trailer, it is in the clear then.
+    pub(super) fn open_rtp(
+        &self,
+        packet: &mut [u8],
+        header: RtpHeader,
+        index: PacketIndex,
+    ) -> Result<(), Forged> {
+        let (packet, tag) = packet.split_at_mut(packet.len() - self.rtp_trailer());
+        match self {
+            Transform::Counter(counter) => {
+                counter.verify(packet, &index.rollover().to_be_bytes(), tag)?;
+                counter.apply(header.ssrc, index.get(), &mut packet[header.bytes..]);
+                Ok(())
+            }
+            Transform::Gcm(gcm) => {
+                let (clear, payload) = packet.split_at_mut(header.bytes);
+                gcm.open(header.ssrc, index.get(), clear, payload, gcm_tag(tag))
+            }
+        }
+    }
+
+    /// Protects a packet, behind which there is room for the trailer: the buffer ends with both.
+    pub(super) fn seal_rtcp(&self, buffer: &mut [u8], ssrc: Ssrc, word: RtcpWord) {
+        let bytes = buffer.len() - self.rtcp_trailer();
+        let (clear_bytes, index) = (word.clear_bytes(bytes), u64::from(word.index()));
+        match self {
+            Transform::Counter(counter) => {
+                let (packet, tag) = buffer.split_at_mut(bytes + WORD_BYTES);
+                counter.apply(ssrc, index, &mut packet[clear_bytes..bytes]);
+                packet[bytes..].copy_from_slice(&word.bytes());
+                counter.tag(packet, &[], tag);
+            }
+            Transform::Gcm(gcm) => {
+                let tag = with_associated(buffer, bytes, word, |associated, rest| {
+                    gcm.seal(ssrc, index, associated, rest)
+                });
+                buffer[bytes..][..GCM_TAG_BYTES].copy_from_slice(&tag);
+                buffer[bytes + GCM_TAG_BYTES..].copy_from_slice(&word.bytes());
+            }
+        }
+    }
+
+    /// E and index of a packet that is as long as its trailer at least.
+    pub(super) fn rtcp_word(&self, packet: &[u8]) -> RtcpWord {
+        let behind = match self {
+            Transform::Counter(counter) => counter.tag_bytes,
+            Transform::Gcm(_) => 0,
+        };
+        RtcpWord(word(packet, packet.len() - behind - WORD_BYTES))
+    }
+
+    /// Checks and decrypts a packet. Without its trailer, it is in the clear then.
+    pub(super) fn open_rtcp(
+        &self,
+        packet: &mut [u8],
+        ssrc: Ssrc,
+        word: RtcpWord,
+    ) -> Result<(), Forged> {
+        let bytes = packet.len() - self.rtcp_trailer();
+        let (clear_bytes, index) = (word.clear_bytes(bytes), u64::from(word.index()));
+        match self {
+            Transform::Counter(counter) => {
+                let (packet, tag) = packet.split_at_mut(bytes + WORD_BYTES);
+                counter.verify(packet, &[], tag)?;
+                counter.apply(ssrc, index, &mut packet[clear_bytes..bytes]);
+                Ok(())
+            }
+            Transform::Gcm(gcm) => {
+                let tag = gcm_tag(&packet[bytes..][..GCM_TAG_BYTES]);
+                with_associated(packet, bytes, word, |associated, rest| {
+                    gcm.open(ssrc, index, associated, rest, tag)
+                })
+            }
+        }
+    }
+}
+
+/// Calls `work` with what GCM authenticates only, and with what it encrypts (RFC 7714, sections 9.2 and 9.3): of a packet that
+/// is not encrypted, all is of the first kind. `bytes` of the buffer are the packet.
+fn with_associated<T>(
+    buffer: &mut [u8],
+    bytes: usize,
+    word: RtcpWord,
+    work: impl FnOnce(&[u8], &mut [u8]) -> T,
+) -> T {
+    if word.is_encrypted() {
+        let (clear, rest) = buffer[..bytes].split_at_mut(RTCP_CLEAR_BYTES);
+        let mut associated = [0; RTCP_CLEAR_BYTES + WORD_BYTES];
+        associated[..RTCP_CLEAR_BYTES].copy_from_slice(clear);
+        associated[RTCP_CLEAR_BYTES..].copy_from_slice(&word.bytes());
+        return work(&associated, rest);
+    }
+    // The word has to stand right behind the packet for a moment, where the tag is.
+    let behind = &mut buffer[bytes..bytes + WORD_BYTES];
+    let mut kept = [0; WORD_BYTES];
+    kept.copy_from_slice(behind);
+    behind.copy_from_slice(&word.bytes());
+    let result = work(&buffer[..bytes + WORD_BYTES], &mut []);
+    buffer[bytes..bytes + WORD_BYTES].copy_from_slice(&kept);
+    result
+}
+
+fn gcm_tag(bytes: &[u8]) -> [u8; GCM_TAG_BYTES] {
+    let mut tag = [0; GCM_TAG_BYTES];
+    tag.copy_from_slice(bytes);
+    tag
+}
+
+/// Bytes of E and index.
+const WORD_BYTES: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use aes::{Aes128Enc, Aes256Enc};
+    use aes_gcm::AesGcm;
+    use aes_gcm::aead::consts::U12;
+    use sha1::block_api::Sha1Core;
+    use zeroize::ZeroizeOnDrop;
+
+    use super::*;
+
+    #[test]
+    fn what_holds_keys_is_overwritten_on_drop() {
+        fn check<T: ZeroizeOnDrop>() {}
+        check::<Aes128Enc>();
+        check::<Aes256Enc>();
+        check::<AesGcm<Aes128Enc, U12>>();
+        check::<AesGcm<Aes256Enc, U12>>();
+        // The two that HMAC keeps its key in.
+        check::<Sha1Core>();
+    }
+
+    #[test]
+    fn keys_of_a_direction_take_little_memory() {
+        // A call of two parties has four directions, each with RTP and RTCP, and 30 KiB in all.
+        let bytes = size_of::<Transform>();
+        assert!(bytes <= 1280, "{bytes}");
+    }
+}
