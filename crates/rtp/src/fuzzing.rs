@@ -8,9 +8,13 @@ mod codec;
 mod jitter;
 mod packet;
 mod session;
+#[cfg(feature = "srtp")]
+mod srtp;
 
 pub use call::{call, leg};
 pub use codec::codec;
 pub use jitter::{Watched, jitter};
 pub use packet::packet;
 pub use session::{rtcp, session};
+#[cfg(feature = "srtp")]
+pub use srtp::srtp;

@@ -15,10 +15,16 @@ const TARGETS: &[Target] = &[
     ("jitter", fuzzing::jitter),
     ("rtcp", fuzzing::rtcp),
     ("session", fuzzing::session),
+    #[cfg(feature = "srtp")]
+    ("srtp", fuzzing::srtp),
 ];
 
-/// Corpora of other crates, which replay them.
-const ELSEWHERE: &[&str] = &["loudness"];
+/// Corpora of other crates, which replay them, and of what is not built.
+const ELSEWHERE: &[&str] = &[
+    "loudness",
+    #[cfg(not(feature = "srtp"))]
+    "srtp",
+];
 
 fn corpus() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus")
