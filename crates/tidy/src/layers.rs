@@ -82,6 +82,13 @@ pub const RULES: &[Rule] = &[
         external: External::Only(&["futures-core", "futures-sink", "loom"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
+    Rule {
+        package: "threadbare-control",
+        internal: &["threadbare-rtp"],
+        // Parsers and errors.
+        external: External::Only(&["serde", "serde_json", "thiserror"]),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
     // Layer 1: the operating system, still without GStreamer.
     Rule {
         package: "threadbare-runtime",

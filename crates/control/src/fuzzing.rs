@@ -1,0 +1,8 @@
+//! The fuzz targets' bodies. They stand here so that the corpora in `fuzz/corpus` replay under `cargo test`
+//! (`tests/corpus.rs`), without the nightly compiler that a fuzzer needs.
+//!
+//! Each function panics where an invariant does not hold.
+
+mod ng;
+
+pub use ng::ng;

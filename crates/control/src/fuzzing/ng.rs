@@ -1,0 +1,82 @@
+//! Target `ng`: every request gets one reply, in its encoding and with its cookie; nothing grows.
+
+use crate::ng::{
+    Command, DecodeError, Desk, Dictionary, Encoding, Incoming, MESSAGE_BYTES_MAX, Message,
+    NoMessage, Reply, unfold, write,
+};
+
+/// An input is one message. It comes twice, and once more from another sender.
+pub fn ng(data: &[u8]) {
+    let mut desk = Desk::new();
+    let first = handled(&mut desk, 1, data);
+    let Ok(message) = Message::split(data) else {
+        assert_eq!(first, None, "a reply to what is no message");
+        return;
+    };
+    round_trip(&message);
+    let again = desk.handle_message(1, 1, data);
+    match (&first, again) {
+        (Some(reply), Incoming::Send(bytes)) => assert_eq!(reply, &bytes, "another reply"),
+        (None, Incoming::InHand) => assert!(is_reply(&message), "a request without a reply"),
+        (_, again) => panic!("{again:?} to a retransmission"),
+    }
+    assert_eq!(first, handled(&mut desk, 2, data), "senders share cookies");
+    let Some(reply) = first else {
+        return;
+    };
+    assert!(reply.len() <= MESSAGE_BYTES_MAX, "{} bytes", reply.len());
+    let said = Message::split(&reply).expect("a reply is a message");
+    assert_eq!(
+        (said.cookie, said.encoding),
+        (message.cookie, message.encoding)
+    );
+    let keys = said.decode().expect("a reply can be read");
+    assert!(keys.get("result").is_some(), "a reply without a result");
+    let back = desk.handle_message(2, 3, &reply);
+    assert!(
+        matches!(back, Incoming::NoMessage(NoMessage::Reply)),
+        "{back:?} to a reply"
+    );
+}
+
+/// The reply, with the request's own keys as its own.
+fn handled(desk: &mut Desk<u8>, sender: u8, data: &[u8]) -> Option<Vec<u8>> {
+    match desk.handle_message(0, sender, data) {
+        Incoming::Request(request, ticket) => {
+            assert_ne!(request.command(), Command::Ping, "answered by the desk");
+            let mut keys = Dictionary::new();
+            keys.push(
+                "sdp",
+                request.bytes("sdp").ok().flatten().map_or("", |_| "v=0"),
+            );
+            Some(desk.finish(ticket, Reply::Ok(keys)))
+        }
+        Incoming::Send(bytes) => Some(bytes),
+        Incoming::NoMessage(_) => None,
+        Incoming::InHand => panic!("a first message is in hand"),
+    }
+}
+
+fn is_reply(message: &Message<'_>) -> bool {
+    let keys = message.decode();
+    keys.is_ok_and(|keys| keys.get("command").is_none() && keys.get("result").is_some())
+}
+
+/// What was read is read again from what is written; the one form of keys and flags is that of itself.
+fn round_trip(message: &Message<'_>) {
+    let Ok(dictionary) = message.decode() else {
+        return;
+    };
+    // Bencode says all that JSON does.
+    for encoding in [message.encoding, Encoding::Bencode] {
+        let written = write(message.cookie, encoding, &dictionary);
+        let read = Message::split(&written).expect("a message").decode();
+        match read {
+            Err(DecodeError::TooLong(_)) => {}
+            read => assert_eq!(read.as_ref(), Ok(&dictionary)),
+        }
+    }
+    if let Ok(form) = unfold(dictionary) {
+        assert_eq!(unfold(form.clone()), Ok(form), "a second form");
+    }
+}

@@ -1,0 +1,194 @@
+//! Takes messages in and gives replies out: one for each request, whatever comes.
+
+use super::message::{Encoding, Message, NoMessage, write};
+use super::replies::{Limits, Replies, Seen};
+use super::reply::Reply;
+use super::request::{Command, Refusal, Request};
+use super::value::{Dictionary, MESSAGE_BYTES_MAX};
+
+/// What is to be done with a message.
+#[derive(Debug)]
+pub enum Incoming<S> {
+    /// Carry out the request, then [`Desk::finish`] with the ticket.
+    Request(Request, Ticket<S>),
+    /// Send these bytes back: a retransmission, a request that is refused, or a `ping`.
+    Send(Vec<u8>),
+    /// Send nothing: the request is in hand, and its reply answers this one, too.
+    InHand,
+    /// Send nothing, and count the message.
+    NoMessage(NoMessage),
+}
+
+/// A request in hand. It is used up by its reply, so that there is only one.
+#[derive(Debug)]
+#[must_use = "a request without a reply lets the proxy take the node for dead"]
+pub struct Ticket<S> {
+    sender: S,
+    cookie: Box<[u8]>,
+    encoding: Encoding,
+}
+
+/// The side of the protocol that answers. `S` tells senders apart: the address of a datagram, the number of a connection.
+///
+/// Each message goes to [`handle_message`](Desk::handle_message), each [`Ticket`] to [`finish`](Desk::finish).
+#[derive(Debug)]
+pub struct Desk<S> {
+    replies: Replies<S>,
+}
+
+impl<S: Ord + Clone> Default for Desk<S> {
+    fn default() -> Self {
+        Desk::new()
+    }
+}
+
+impl<S: Ord + Clone> Desk<S> {
+    /// Has seen nothing.
+    #[must_use]
+    pub fn new() -> Desk<S> {
+        let replies = Replies::new(Limits::USUAL);
+        Desk { replies }
+    }
+
+    /// A message came at `now_ns`, which does not go back.
+    pub fn handle_message(&mut self, now_ns: u64, sender: S, bytes: &[u8]) -> Incoming<S> {
+        let message = match Message::split(bytes) {
+            Ok(message) => message,
+            Err(why) => return Incoming::NoMessage(why),
+        };
+        match self.replies.begin(now_ns, sender.clone(), message.cookie) {
+            Seen::Replied(reply) => return Incoming::Send(reply.to_vec()),
+            Seen::InHand => return Incoming::InHand,
+            Seen::New => {}
+        }
+        let ticket = Ticket {
+            sender,
+            cookie: message.cookie.into(),
+            encoding: message.encoding,
+        };
+        match read(&message) {
+            Ok(Some(request)) if request.command() == Command::Ping => {
+                Incoming::Send(self.finish(ticket, Reply::Pong))
+            }
+            Ok(Some(request)) => Incoming::Request(request, ticket),
+            Ok(None) => Incoming::NoMessage(NoMessage::Reply),
+            Err(refusal) => Incoming::Send(self.finish(ticket, refusal.into())),
+        }
+    }
+
+    /// The bytes to send for a request, which are kept for its retransmissions.
+    pub fn finish(&mut self, ticket: Ticket<S>, reply: Reply) -> Vec<u8> {
+        let Ticket {
+            sender,
+            cookie,
+            encoding,
+        } = ticket;
+        let mut bytes = write(&cookie, encoding, &reply.into_dictionary());
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            let reason = format!(
+                "the reply has {} bytes: at most {MESSAGE_BYTES_MAX} are allowed",
+                bytes.len()
+            );
+            bytes = write(&cookie, encoding, &Reply::Error(reason).into_dictionary());
+        }
+        self.replies.finish(sender, &cookie, &bytes);
+        bytes
+    }
+}
+
+/// `None` for a reply.
+fn read(message: &Message<'_>) -> Result<Option<Request>, Refusal> {
+    let dictionary = message.decode()?;
+    let is_reply = |dictionary: &Dictionary| {
+        dictionary.get("command").is_none() && dictionary.get("result").is_some()
+    };
+    if is_reply(&dictionary) {
+        return Ok(None);
+    }
+    Request::new(dictionary).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+
+    fn sent(incoming: Incoming<u8>) -> String {
+        match incoming {
+            Incoming::Send(bytes) => String::from_utf8(bytes).expect("a text"),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_retransmission_gets_the_same_reply_and_nothing_is_done_twice() {
+        let mut desk = Desk::new();
+        let offer = b"c1 d7:command5:offere";
+        let Incoming::Request(request, ticket) = desk.handle_message(0, 1, offer) else {
+            panic!("a first request is carried out");
+        };
+        assert_eq!(request.command(), Command::Offer);
+        // The proxy asks again before the reply is there, and after.
+        assert!(matches!(desk.handle_message(S, 1, offer), Incoming::InHand));
+        let mut keys = Dictionary::new();
+        keys.push("sdp", "v=0");
+        let reply = desk.finish(ticket, Reply::Ok(keys));
+        assert_eq!(reply, b"c1 d6:result2:ok3:sdp3:v=0e");
+        for second in 2..6 {
+            let again = desk.handle_message(second * S, 1, offer);
+            assert_eq!(sent(again).as_bytes(), reply);
+        }
+        // Another sender's cookie is another request, and an old cookie is new.
+        for (now_ns, sender) in [(6 * S, 2), (11 * S, 1)] {
+            let new = desk.handle_message(now_ns, sender, offer);
+            assert!(matches!(new, Incoming::Request(..)), "{new:?}");
+        }
+    }
+
+    #[test]
+    fn every_request_gets_a_reply_in_its_encoding() {
+        let mut desk = Desk::new();
+        for (request, reply) in [
+            ("p1 d7:command4:pinge", "p1 d6:result4:ponge"),
+            ("p2 {\"command\":\"ping\"}", "p2 {\"result\":\"pong\"}"),
+            ("e1 d7:command4:pin", "e1 d6:result5:error12:error-reason"),
+            (
+                "e2 {\"command\":",
+                "e2 {\"result\":\"error\",\"error-reason\":",
+            ),
+            ("e3 de", "e3 d6:result5:error12:error-reason"),
+            (
+                "e4 {\"command\":\"dance\"}",
+                "e4 {\"result\":\"error\",\"error-reason\":\"Unrecognized command",
+            ),
+        ] {
+            let said = sent(desk.handle_message(0, 0, request.as_bytes()));
+            assert!(said.starts_with(reply), "{request}: {said}");
+        }
+    }
+
+    #[test]
+    fn replies_are_not_replied_to() {
+        let mut desk = Desk::new();
+        for text in [
+            "a d6:result5:error12:error-reason1:xe",
+            "b {\"result\":\"ok\"}",
+        ] {
+            let incoming = desk.handle_message(0, 0, text.as_bytes());
+            assert!(matches!(incoming, Incoming::NoMessage(NoMessage::Reply)));
+        }
+    }
+
+    #[test]
+    fn a_reply_that_no_datagram_carries_becomes_an_error() {
+        let mut desk = Desk::new();
+        let Incoming::Request(_, ticket) = desk.handle_message(0, 0, b"c d7:command4:liste") else {
+            panic!("a request");
+        };
+        let mut keys = Dictionary::new();
+        keys.push("calls", "x".repeat(MESSAGE_BYTES_MAX).as_str());
+        let bytes = desk.finish(ticket, Reply::Ok(keys));
+        assert!(bytes.starts_with(b"c d6:result5:error") && bytes.len() < 200);
+    }
+}

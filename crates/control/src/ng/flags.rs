@@ -1,0 +1,473 @@
+//! One form for what clients write in several: a dictionary whose keys have hyphens, with lists where the protocol has lists.
+//!
+//! - `address family` and `address-family` are one key; so with flags.
+//! - The flag `codec-strip-PCMU` is the entry `strip: [PCMU]` of the dictionary `codec`; `SDES-off` the entry `off` of the list `SDES`; and
+//!   so on with the prefixes that the public documentation gives.
+//! - `rtpp-flags` (newer Kamailio: the proxy passes on its script's string unread) has words, which are flags, and `key=value`, in which
+//!   a value may be a list or a dictionary in `[ ]`.
+//! - A string where a list belongs is a list of one.
+
+use crate::text::shown;
+
+use super::value::{Budget, DecodeError, Dictionary, Value};
+
+/// Why `rtpp-flags` is not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FlagsError {
+    /// A bracket without its partner.
+    #[error("rtpp-flags: {0} has no partner")]
+    Bracket(&'static str),
+    /// `a=b` where the text before is no key.
+    #[error("rtpp-flags: {0}: expected key=value")]
+    Key(String),
+    /// Words beside `key=[...]` in one pair of brackets.
+    #[error(
+        "rtpp-flags: {0}=[...] stands beside words: expected either words, or key=value, in one pair of brackets"
+    )]
+    Mixed(String),
+    /// Too deep or too many.
+    #[error("rtpp-flags: {0}")]
+    Bound(#[from] DecodeError),
+}
+
+/// The dictionary of a message in its one form.
+///
+/// # Errors
+/// `rtpp-flags` is malformed.
+pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
+    let mut out = Dictionary::new();
+    for (key, value) in dictionary {
+        let key = hyphens(&key);
+        match &value {
+            Value::Bytes(text) if is_flags_key(&key) => {
+                for item in read(text)? {
+                    match item {
+                        Item::Word(word) => flag(&mut out, word),
+                        // Once is enough.
+                        Item::Pair(key, _) if is_flags_key(&hyphens(key)) => {
+                            return Err(FlagsError::Key(shown(key)));
+                        }
+                        Item::Pair(key, value) => {
+                            pair(&mut out, &hyphens(key), value.into_value()?);
+                        }
+                        Item::Group(_) => return Err(FlagsError::Bracket("[")),
+                    }
+                }
+            }
+            _ => pair(&mut out, &key, value),
+        }
+    }
+    Ok(out)
+}
+
+fn is_flags_key(key: &[u8]) -> bool {
+    matches!(key, b"rtpp-flags" | b"rtpp_flags")
+}
+
+/// "Spaces in each string may be replaced by hyphens."
+fn hyphens(name: &[u8]) -> Vec<u8> {
+    let hyphen = |&byte: &u8| if byte == b' ' { b'-' } else { byte };
+    name.iter().map(hyphen).collect()
+}
+
+/// Keys whose value is a list, and which flags fill as `KEY-VALUE`.
+const LISTS: &[&str] = &[
+    "OSRTP",
+    "SDES",
+    "T.38",
+    "from-tags",
+    "replace",
+    "rtcp-mux",
+    "supports",
+];
+
+/// What the dictionary `codec` has lists of.
+const CODEC_LISTS: &[&str] = &[
+    "accept",
+    "consume",
+    "except",
+    "mask",
+    "offer",
+    "set",
+    "strip",
+    "transcode",
+];
+
+/// Flags that stand for a key with a value.
+const SYNONYMS: &[(&str, &str, &str)] = &[
+    ("all", "all", "all"),
+    ("generate-RTCP", "generate-RTCP", "on"),
+    ("record-call", "record-call", "on"),
+    ("RTP/AVP", "transport-protocol", "RTP/AVP"),
+    ("RTP/AVPF", "transport-protocol", "RTP/AVPF"),
+    ("RTP/SAVP", "transport-protocol", "RTP/SAVP"),
+    ("RTP/SAVPF", "transport-protocol", "RTP/SAVPF"),
+    ("UDP/TLS/RTP/SAVP", "transport-protocol", "UDP/TLS/RTP/SAVP"),
+    (
+        "UDP/TLS/RTP/SAVPF",
+        "transport-protocol",
+        "UDP/TLS/RTP/SAVPF",
+    ),
+    ("internal", "direction", "internal"),
+    ("external", "direction", "external"),
+    ("pad-crypto", "SDES", "pad"),
+    ("always-transcode", "codec-accept", "all"),
+];
+
+/// Adds a word of `flags` or `rtpp-flags`.
+fn flag(out: &mut Dictionary, word: &[u8]) {
+    let name = hyphens(word);
+    if let Some((_, key, value)) = SYNONYMS.iter().find(|(flag, ..)| name == flag.as_bytes()) {
+        return pair(out, key.as_bytes(), Value::text(value));
+    }
+    let behind = |prefix: &str| {
+        let is_prefix =
+            name.starts_with(prefix.as_bytes()) && name.get(prefix.len()) == Some(&b'-');
+        let rest = word.get(prefix.len() + 1..).filter(|rest| !rest.is_empty());
+        rest.filter(|_| is_prefix)
+            .map(|rest| Value::Bytes(rest.to_vec()))
+    };
+    if let Some(value) = behind("endpoint-learning") {
+        return out.set("endpoint-learning", value);
+    }
+    // The documentation of Kamailio writes `transcode-PCMA`, too.
+    if let Some(value) = behind("transcode") {
+        return append(codec_list(out, "transcode"), value);
+    }
+    for list in CODEC_LISTS {
+        if let Some(value) = behind(&format!("codec-{list}")) {
+            return append(codec_list(out, list), value);
+        }
+    }
+    for key in LISTS {
+        if let Some(value) = behind(key) {
+            return append(out.entry(key, no_values), value);
+        }
+    }
+    append(out.entry("flags", no_values), Value::Bytes(name));
+}
+
+/// Adds a key of a message or of `rtpp-flags`. `key` has hyphens.
+fn pair(out: &mut Dictionary, key: &[u8], value: Value) {
+    let name = std::str::from_utf8(key).unwrap_or_default();
+    if let Some(list) = name
+        .strip_prefix("codec-")
+        .filter(|one| CODEC_LISTS.contains(one))
+    {
+        return append(codec_list(out, list), value);
+    }
+    match (name, value) {
+        ("flags", value) => {
+            for one in as_list(value) {
+                match one {
+                    Value::Bytes(word) => flag(out, &word),
+                    // No flag: refused where flags are looked at.
+                    other => append(out.entry("flags", no_values), Value::List(vec![other])),
+                }
+            }
+        }
+        ("codec", Value::Dictionary(lists)) => {
+            for (list, value) in lists {
+                let list = String::from_utf8_lossy(&list).into_owned();
+                append(codec_list(out, &list), value);
+            }
+        }
+        ("transcode", value) => append(codec_list(out, "transcode"), value),
+        // Twice one interface, or both at once.
+        ("direction", value @ Value::Bytes(_)) => append(out.entry("direction", no_values), value),
+        // The family goes without saying.
+        ("received-from", Value::Bytes(address)) => {
+            let family = if address.contains(&b':') {
+                "IP6"
+            } else {
+                "IP4"
+            };
+            let both = vec![Value::text(family), Value::Bytes(address)];
+            out.set("received-from", Value::List(both));
+        }
+        ("codec" | "direction" | "received-from", value) => out.set(name, value),
+        (name, value) if LISTS.contains(&name) => append(out.entry(name, no_values), value),
+        (_, value) => out.push(key, value),
+    }
+}
+
+fn no_values() -> Value {
+    Value::List(Vec::new())
+}
+
+fn as_list(value: Value) -> Vec<Value> {
+    match value {
+        Value::List(values) => values,
+        one => vec![one],
+    }
+}
+
+fn append(list: &mut Value, value: Value) {
+    match list {
+        Value::List(values) => values.extend(as_list(value)),
+        // Not a list where one belongs: what comes later counts.
+        other => *other = Value::List(as_list(value)),
+    }
+}
+
+fn codec_list<'a>(out: &'a mut Dictionary, list: &str) -> &'a mut Value {
+    let codec = out.entry("codec", || Value::Dictionary(Dictionary::new()));
+    if !matches!(codec, Value::Dictionary(_)) {
+        *codec = Value::Dictionary(Dictionary::new());
+    }
+    match codec {
+        Value::Dictionary(lists) => lists.entry(list, no_values),
+        other => other,
+    }
+}
+
+/// A part of `rtpp-flags`.
+enum Item<'a> {
+    Word(&'a [u8]),
+    Pair(&'a [u8], Box<Item<'a>>),
+    Group(Vec<Item<'a>>),
+}
+
+impl Item<'_> {
+    fn into_value(self) -> Result<Value, FlagsError> {
+        match self {
+            Item::Word(word) => Ok(Value::Bytes(word.to_vec())),
+            Item::Pair(key, value) => {
+                let mut one = Dictionary::new();
+                one.push(key, value.into_value()?);
+                Ok(Value::Dictionary(one))
+            }
+            Item::Group(items) => group(items),
+        }
+    }
+}
+
+/// A dictionary if there is nothing but `key=value`, else a list. Beside words, `key=value` is a word: `[PCMA iLBC/8000/1///mode=30]`.
+fn group(items: Vec<Item<'_>>) -> Result<Value, FlagsError> {
+    let is_pair = |item: &Item<'_>| matches!(item, Item::Pair(..));
+    if !items.is_empty() && items.iter().all(is_pair) {
+        let mut dictionary = Dictionary::new();
+        for item in items {
+            if let Item::Pair(key, value) = item {
+                dictionary.push(key, value.into_value()?);
+            }
+        }
+        return Ok(Value::Dictionary(dictionary));
+    }
+    let value = |item| match item {
+        Item::Pair(key, value) => match *value {
+            Item::Word(word) => Ok(Value::Bytes([key, b"=", word].concat())),
+            _ => Err(FlagsError::Mixed(shown(key))),
+        },
+        other => other.into_value(),
+    };
+    let values = items.into_iter().map(value);
+    values.collect::<Result<_, _>>().map(Value::List)
+}
+
+fn read(text: &[u8]) -> Result<Vec<Item<'_>>, FlagsError> {
+    let mut reader = Reader {
+        text,
+        at: 0,
+        budget: Budget::new(),
+    };
+    let items = reader.items(1)?;
+    match reader.peek() {
+        None => Ok(items),
+        Some(_) => Err(FlagsError::Bracket("]")),
+    }
+}
+
+struct Reader<'a> {
+    text: &'a [u8],
+    at: usize,
+    budget: Budget,
+}
+
+impl<'a> Reader<'a> {
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    /// Items up to the end of the text or of the group.
+    fn items(&mut self, depth: usize) -> Result<Vec<Item<'a>>, FlagsError> {
+        let mut items = Vec::new();
+        loop {
+            while self.peek().is_some_and(|byte| byte.is_ascii_whitespace()) {
+                self.at += 1;
+            }
+            if matches!(self.peek(), None | Some(b']')) {
+                return Ok(items);
+            }
+            items.push(self.item(depth)?);
+        }
+    }
+
+    fn item(&mut self, depth: usize) -> Result<Item<'a>, FlagsError> {
+        self.budget.take(depth)?;
+        if self.peek() == Some(b'[') {
+            return self.group(depth);
+        }
+        let word = self.word(b"=[]");
+        if self.peek() != Some(b'=') {
+            // `a[b]` is no word with a list behind it.
+            return match self.peek() {
+                Some(b'[') => Err(FlagsError::Key(shown(word))),
+                _ => Ok(Item::Word(word)),
+            };
+        }
+        if word.is_empty() {
+            return Err(FlagsError::Key(shown(b"=")));
+        }
+        self.at += 1;
+        let value = match self.peek() {
+            Some(b'[') => self.group(depth)?,
+            // IPv6 addresses may stand in brackets, but not within a word.
+            _ => Item::Word(self.word(b"[]")),
+        };
+        Ok(Item::Pair(word, Box::new(value)))
+    }
+
+    fn group(&mut self, depth: usize) -> Result<Item<'a>, FlagsError> {
+        self.at += 1;
+        self.budget.take(depth + 1)?;
+        let items = self.items(depth + 1)?;
+        if self.peek() != Some(b']') {
+            return Err(FlagsError::Bracket("["));
+        }
+        self.at += 1;
+        Ok(Item::Group(items))
+    }
+
+    fn word(&mut self, ends: &[u8]) -> &'a [u8] {
+        let rest = &self.text[self.at..];
+        let is_end = |byte: &u8| byte.is_ascii_whitespace() || ends.contains(byte);
+        let len = rest.iter().position(is_end).unwrap_or(rest.len());
+        self.at += len;
+        &rest[..len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::value::DEPTH_MAX;
+    use super::super::{bencode, json};
+    use super::*;
+
+    /// The unfolded form of a JSON object, as JSON.
+    fn unfolded(text: &str) -> Result<String, FlagsError> {
+        let dictionary = json::decode(text.as_bytes()).expect(text);
+        let mut out = Vec::new();
+        json::encode(&unfold(dictionary)?, &mut out);
+        Ok(String::from_utf8(out).expect("JSON is UTF-8"))
+    }
+
+    #[test]
+    fn keys_and_flags_have_one_form() {
+        // "Spaces in each string may be replaced by hyphens"; prefixes and synonyms as the public documentation has them.
+        for (text, form) in [
+            (
+                r#"{"address family":"IP6","flags":["trust address","trust-address"]}"#,
+                r#"{"address-family":"IP6","flags":["trust-address","trust-address"]}"#,
+            ),
+            (
+                r#"{"flags":["codec-set-opus/48000/1/16000","codec-set-opus/48000/2/32000"]}"#,
+                r#"{"codec":{"set":["opus/48000/1/16000","opus/48000/2/32000"]}}"#,
+            ),
+            (
+                r#"{"codec":{"strip":["all"]},"flags":["codec-strip-PCMU","transcode-PCMA"]}"#,
+                r#"{"codec":{"strip":["all","PCMU"],"transcode":["PCMA"]}}"#,
+            ),
+            (
+                r#"{"flags":["SDES-off","SDES-no-AES_CM_128_HMAC_SHA1_80","pad crypto"]}"#,
+                r#"{"SDES":["off","no-AES_CM_128_HMAC_SHA1_80","pad"]}"#,
+            ),
+            (
+                r#"{"flags":["always transcode","generate RTCP","endpoint learning off"]}"#,
+                r#"{"codec":{"accept":["all"]},"generate-RTCP":"on","endpoint-learning":"off"}"#,
+            ),
+            (
+                r#"{"flags":"asymmetric","replace":"origin","rtcp-mux":["offer"]}"#,
+                r#"{"flags":["asymmetric"],"replace":["origin"],"rtcp-mux":["offer"]}"#,
+            ),
+            // A prefix with nothing behind it is an unknown flag.
+            (
+                r#"{"flags":["codec-strip-","SDES-"]}"#,
+                r#"{"flags":["codec-strip-","SDES-"]}"#,
+            ),
+            // Neither a string's text nor a tag is a name.
+            (
+                r#"{"call-id":"a b","sdp":"v=0 x"}"#,
+                r#"{"call-id":"a b","sdp":"v=0 x"}"#,
+            ),
+        ] {
+            assert_eq!(unfolded(text).as_deref(), Ok(form), "{text}");
+        }
+    }
+
+    #[test]
+    fn strings_of_flags_become_keys() {
+        // The first two strings are the public documentation's, "rtpp flags".
+        for (flags, form) in [
+            (
+                "replace-origin via-branch=auto-next strict-source label=callee OSRTP-accept transport-protocol=RTP/AVP \
+                 address-family=IP4",
+                r#"{"replace":["origin"],"via-branch":"auto-next","flags":["strict-source"],"label":"callee","OSRTP":["accept"],"transport-protocol":"RTP/AVP","address-family":"IP4"}"#,
+            ),
+            (
+                "via-branch=auto-next OSRTP=[accept] codec=[transcode=[PCMA PCMU] accept=[AMR-WB AMR] strip=[EVS]]",
+                r#"{"via-branch":"auto-next","OSRTP":["accept"],"codec":{"transcode":["PCMA","PCMU"],"accept":["AMR-WB","AMR"],"strip":["EVS"]}}"#,
+            ),
+            (
+                "direction=priv direction=pub received-from=2001:db8::1 RTP/SAVP",
+                r#"{"direction":["priv","pub"],"received-from":["IP6","2001:db8::1"],"transport-protocol":"RTP/SAVP"}"#,
+            ),
+            (
+                "codec-transcode=[PCMA iLBC/8000/1///mode=30] codec-mask=all",
+                r#"{"codec":{"transcode":["PCMA","iLBC/8000/1///mode=30"],"mask":["all"]}}"#,
+            ),
+            (
+                "sdp-attr=[none=[substitute=[[a b] [c d]]]] empty= list=[]",
+                r#"{"sdp-attr":{"none":{"substitute":[["a","b"],["c","d"]]}},"empty":"","list":[]}"#,
+            ),
+            ("", "{}"),
+        ] {
+            for key in ["rtpp-flags", "rtpp flags", "rtpp_flags"] {
+                let text = format!("{{\"{key}\":\"{flags}\"}}");
+                assert_eq!(unfolded(&text).as_deref(), Ok(form), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn malformed_strings_of_flags_are_refused() {
+        for flags in [
+            "a=[b",
+            "a]",
+            "[a]",
+            "=a",
+            "a[b]",
+            "a=[b c=[d]]",
+            "]",
+            "a=[",
+            "a=b[c]",
+            "rtpp-flags=x",
+        ] {
+            let text = format!("{{\"rtpp-flags\":\"{flags}\"}}");
+            assert!(unfolded(&text).is_err(), "{flags}");
+        }
+        let nested = |depth: usize| format!("a={}{}", "[".repeat(depth), "]".repeat(depth));
+        let text = |depth| format!("{{\"rtpp-flags\":\"{}\"}}", nested(depth));
+        assert!(unfolded(&text(DEPTH_MAX / 2)).is_ok());
+        assert!(unfolded(&text(DEPTH_MAX + 1)).is_err());
+        let words = "a ".repeat(5000);
+        assert!(unfolded(&format!("{{\"rtpp-flags\":\"{words}\"}}")).is_err());
+    }
+
+    #[test]
+    fn names_that_are_no_text_pass() {
+        let dictionary = bencode::decode(b"d2:\xff\xfe1:a5:flagsl2:\xff i1eee").expect("bencode");
+        let form = unfold(dictionary).expect("no string of flags");
+        assert_eq!(form.len(), 2);
+    }
+}

@@ -1,0 +1,124 @@
+//! A message on the wire: `COOKIE SP DICTIONARY`.
+
+use super::value::{DecodeError, Dictionary};
+use super::{bencode, json};
+
+/// How a dictionary is written. A reply has its request's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Encoding {
+    /// As in BEP 3, keys in any order.
+    Bencode,
+    /// RFC 8259.
+    Json,
+}
+
+/// A message, its dictionary not yet read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message<'a> {
+    /// Chosen by the client, 1 to [`COOKIE_BYTES_MAX`] bytes; its reply has the same.
+    pub cookie: &'a [u8],
+    /// By the first byte of the dictionary.
+    pub encoding: Encoding,
+    /// The dictionary's bytes.
+    pub body: &'a [u8],
+}
+
+/// Those of Kamailio and OpenSIPS have some 20 bytes. What a table keeps of a message is bounded by this.
+pub const COOKIE_BYTES_MAX: usize = 128;
+
+/// Why a datagram is no message. It gets no reply: whoever sent it does not speak the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoMessage {
+    /// No space behind the first bytes.
+    #[error("no cookie of 1 to {COOKIE_BYTES_MAX} bytes with a space behind it")]
+    Cookie,
+    /// Neither `d` nor `{`.
+    #[error("no dictionary of bencode or JSON behind the cookie")]
+    Dictionary,
+    /// It has `result` and no `command`. A reply to a reply would go back and forth for ever.
+    #[error("a reply, not a request")]
+    Reply,
+}
+
+impl<'a> Message<'a> {
+    /// Splits a datagram.
+    ///
+    /// # Errors
+    /// There is no cookie, or something else than a dictionary behind it.
+    pub fn split(datagram: &'a [u8]) -> Result<Message<'a>, NoMessage> {
+        let head = &datagram[..datagram.len().min(COOKIE_BYTES_MAX + 1)];
+        let space = head.iter().position(|&byte| byte == b' ');
+        let space = space.filter(|&at| at > 0).ok_or(NoMessage::Cookie)?;
+        let body = &datagram[space + 1..];
+        let encoding = match body.first() {
+            Some(b'd') => Encoding::Bencode,
+            Some(b'{') => Encoding::Json,
+            _ => return Err(NoMessage::Dictionary),
+        };
+        Ok(Message {
+            cookie: &datagram[..space],
+            encoding,
+            body,
+        })
+    }
+
+    /// Reads the dictionary.
+    ///
+    /// # Errors
+    /// As [`bencode::decode`] and [`json::decode`].
+    pub fn decode(&self) -> Result<Dictionary, DecodeError> {
+        match self.encoding {
+            Encoding::Bencode => bencode::decode(self.body),
+            Encoding::Json => json::decode(self.body),
+        }
+    }
+}
+
+/// A message with `cookie`.
+#[must_use]
+pub fn write(cookie: &[u8], encoding: Encoding, dictionary: &Dictionary) -> Vec<u8> {
+    let mut out = cookie.to_vec();
+    out.push(b' ');
+    match encoding {
+        Encoding::Bencode => bencode::encode(dictionary, &mut out),
+        Encoding::Json => json::encode(dictionary, &mut out),
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ping_of_the_documentation_is_read_and_answered() {
+        let message = Message::split(b"5323_1 d7:command4:pinge").expect("a message");
+        assert_eq!(message.cookie, b"5323_1");
+        let command = message.decode().expect("a dictionary");
+        assert_eq!(command.get("command"), Some(&"ping".into()));
+        let mut pong = Dictionary::new();
+        pong.push("result", "pong");
+        let reply = write(message.cookie, message.encoding, &pong);
+        assert_eq!(reply, b"5323_1 d6:result4:ponge");
+        let json = Message::split(b"a {\"command\":\"ping\"}").expect("a message");
+        let reply = write(json.cookie, json.encoding, &pong);
+        assert_eq!(reply, b"a {\"result\":\"pong\"}");
+    }
+
+    #[test]
+    fn what_does_not_begin_like_a_message_is_none() {
+        let long = [&[b'c'; COOKIE_BYTES_MAX][..], b" de"].concat();
+        assert!(Message::split(&long).is_ok());
+        let longer = [b"c", long.as_slice()].concat();
+        for (datagram, why) in [
+            (&b""[..], NoMessage::Cookie),
+            (b"ping", NoMessage::Cookie),
+            (b" d7:command4:pinge", NoMessage::Cookie),
+            (&longer, NoMessage::Cookie),
+            (b"cookie ", NoMessage::Dictionary),
+            (b"cookie [1]", NoMessage::Dictionary),
+        ] {
+            assert_eq!(Message::split(datagram), Err(why));
+        }
+    }
+}

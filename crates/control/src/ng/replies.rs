@@ -1,0 +1,199 @@
+//! Which requests were seen in the last seconds, and what was said: a retransmission is answered with the same bytes, and nothing is done
+//! twice.
+
+use std::collections::{BTreeMap, VecDeque};
+
+/// What is known of a cookie.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Seen<'a> {
+    /// Nothing: the request is to be carried out. From now on it is [in hand](Seen::InHand).
+    New,
+    /// The same request is being carried out. Its reply answers both.
+    InHand,
+    /// The stored reply.
+    Replied(&'a [u8]),
+}
+
+/// How much is kept, for how long.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limits {
+    pub(crate) requests: usize,
+    pub(crate) bytes: usize,
+    pub(crate) age_ns: u64,
+}
+
+impl Limits {
+    pub(crate) const USUAL: Limits = Limits {
+        // 3 requests for each of 1000 calls/s, for the time below.
+        requests: 32_768,
+        // 2 KiB for each of them, as replies with an SDP have.
+        bytes: 64 * 1024 * 1024,
+        // Clients send again after 1 s, five times; the network may hold back the last one.
+        age_ns: 10_000_000_000,
+    };
+}
+
+/// Of an entry, beside its cookie and reply: both keys, nodes, places in the queue.
+const ENTRY_BYTES: usize = 200;
+
+type Key<S> = (S, Box<[u8]>);
+
+/// The table. `S` tells senders apart. Beyond the limits, the oldest request is forgotten.
+#[derive(Debug)]
+pub(crate) struct Replies<S> {
+    limits: Limits,
+    known: BTreeMap<Key<S>, Option<Box<[u8]>>>,
+    /// All keys of `known`, once each, by the time of the first request.
+    order: VecDeque<(u64, Key<S>)>,
+    bytes: usize,
+}
+
+impl<S: Ord + Clone> Replies<S> {
+    pub(crate) fn new(limits: Limits) -> Replies<S> {
+        Replies {
+            limits,
+            known: BTreeMap::new(),
+            order: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    /// A request with `cookie` came from `sender` at `now_ns`, which does not go back.
+    pub(crate) fn begin(&mut self, now_ns: u64, sender: S, cookie: &[u8]) -> Seen<'_> {
+        let age_ns_max = self.limits.age_ns;
+        let too_old = |at_ns: u64| now_ns.saturating_sub(at_ns) >= age_ns_max;
+        while self.order.front().is_some_and(|(at_ns, _)| too_old(*at_ns)) {
+            self.forget_oldest();
+        }
+        let key: Key<S> = (sender, cookie.into());
+        if !self.known.contains_key(&key) {
+            self.bytes += entry_bytes(&key, None);
+            self.order.push_back((now_ns, key.clone()));
+            self.known.insert(key, None);
+            self.shrink();
+            return Seen::New;
+        }
+        match self.known.get(&key) {
+            Some(Some(reply)) => Seen::Replied(reply),
+            _ => Seen::InHand,
+        }
+    }
+
+    /// Keeps the reply to a request that is in hand. Of a request that was forgotten meanwhile, nothing is kept.
+    pub(crate) fn finish(&mut self, sender: S, cookie: &[u8], reply: &[u8]) {
+        if let Some(slot @ None) = self.known.get_mut(&(sender, cookie.into())) {
+            *slot = Some(reply.into());
+            self.bytes += reply.len();
+            self.shrink();
+        }
+    }
+
+    fn shrink(&mut self) {
+        while self.order.len() > self.limits.requests || self.bytes > self.limits.bytes {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        if let Some((_, key)) = self.order.pop_front() {
+            let reply = self.known.remove(&key).flatten();
+            self.bytes -= entry_bytes(&key, reply.as_deref());
+        } else {
+            self.bytes = 0;
+        }
+    }
+}
+
+fn entry_bytes<S>(key: &Key<S>, reply: Option<&[u8]>) -> usize {
+    ENTRY_BYTES + 2 * key.1.len() + reply.map_or(0, <[u8]>::len)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The same by a plain list.
+    #[derive(Default)]
+    struct Twin(Vec<Entry>);
+
+    /// Time, sender, cookie, reply.
+    type Entry = (u64, u8, Vec<u8>, Option<Vec<u8>>);
+
+    impl Twin {
+        fn begin(&mut self, limits: Limits, now_ns: u64, sender: u8, cookie: &[u8]) -> String {
+            self.0.retain(|(at, ..)| now_ns - at < limits.age_ns);
+            let found = self.0.iter().find(|one| one.1 == sender && one.2 == cookie);
+            match found {
+                Some((.., Some(reply))) => format!("{:?}", Seen::Replied(reply)),
+                Some(_) => format!("{:?}", Seen::InHand),
+                None => {
+                    self.0.push((now_ns, sender, cookie.to_vec(), None));
+                    self.shrink(limits);
+                    format!("{:?}", Seen::New)
+                }
+            }
+        }
+
+        fn finish(&mut self, limits: Limits, sender: u8, cookie: &[u8], reply: &[u8]) {
+            let found = self
+                .0
+                .iter_mut()
+                .find(|one| one.1 == sender && one.2 == cookie);
+            if let Some((.., kept @ None)) = found {
+                *kept = Some(reply.to_vec());
+            }
+            self.shrink(limits);
+        }
+
+        fn shrink(&mut self, limits: Limits) {
+            let size =
+                |one: &Entry| ENTRY_BYTES + 2 * one.2.len() + one.3.as_ref().map_or(0, Vec::len);
+            while self.0.len() > limits.requests
+                || self.0.iter().map(size).sum::<usize>() > limits.bytes
+            {
+                self.0.remove(0);
+            }
+        }
+    }
+
+    fn limits() -> impl Strategy<Value = Limits> {
+        (1..6usize, 0..2000usize, 1..50u64).prop_map(|(requests, bytes, age_ns)| Limits {
+            requests,
+            bytes,
+            age_ns,
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+        #[test]
+        fn the_table_does_as_a_plain_list(
+            limits in limits(),
+            steps in prop::collection::vec((0..20u64, 0..2u8, 0..4u8, prop::option::of(0..300usize)), 1..80),
+        ) {
+            let mut table = Replies::new(limits);
+            let mut twin = Twin::default();
+            let mut now_ns = 0;
+            for (later_ns, sender, cookie, reply) in steps {
+                now_ns += later_ns;
+                let cookie = vec![cookie; usize::from(cookie)];
+                match reply {
+                    Some(len) => {
+                        let reply = vec![cookie.len() as u8; len];
+                        table.finish(sender, &cookie, &reply);
+                        twin.finish(limits, sender, &cookie, &reply);
+                    }
+                    None => {
+                        let said = format!("{:?}", table.begin(now_ns, sender, &cookie));
+                        prop_assert_eq!(said, twin.begin(limits, now_ns, sender, &cookie));
+                    }
+                }
+                prop_assert_eq!(table.order.len(), table.known.len());
+                prop_assert_eq!(table.order.len(), twin.0.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! What a request is answered with.
+
+use super::request::Refusal;
+use super::value::Dictionary;
+
+/// The answer to a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Done. The dictionary's keys follow on `result`.
+    Ok(Dictionary),
+    /// To `ping`.
+    Pong,
+    /// Refused or failed, with the text of `error-reason`.
+    Error(String),
+    /// No more calls at present, with the reason. Only for clients that say that they support this (`supports`).
+    LoadLimit(String),
+}
+
+impl Reply {
+    /// As on the wire. "No other keys should be present in the error case."
+    #[must_use]
+    pub fn into_dictionary(self) -> Dictionary {
+        let mut out = Dictionary::new();
+        match self {
+            Reply::Ok(keys) => {
+                out.push("result", "ok");
+                return out.into_iter().chain(keys).collect();
+            }
+            Reply::Pong => out.push("result", "pong"),
+            Reply::Error(reason) => {
+                out.push("result", "error");
+                out.push("error-reason", reason.as_str());
+            }
+            Reply::LoadLimit(reason) => {
+                out.push("result", "load limit");
+                out.push("message", reason.as_str());
+            }
+        }
+        out
+    }
+}
+
+impl From<Refusal> for Reply {
+    fn from(refusal: Refusal) -> Reply {
+        Reply::Error(refusal.to_string())
+    }
+}

@@ -1,0 +1,387 @@
+//! A request: its command, and its keys read as what they are to be.
+
+use std::ops::RangeInclusive;
+
+use crate::text::shown;
+
+use super::flags::{self, FlagsError};
+use super::value::{DecodeError, Dictionary, Value};
+
+/// What a request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[expect(missing_docs, reason = "the names are the protocol's")]
+pub enum Command {
+    Ping,
+    Offer,
+    Answer,
+    Delete,
+    Query,
+    List,
+    Statistics,
+    StartRecording,
+    StopRecording,
+    PauseRecording,
+    StartForwarding,
+    StopForwarding,
+    BlockDtmf,
+    UnblockDtmf,
+    BlockMedia,
+    UnblockMedia,
+    SilenceMedia,
+    UnsilenceMedia,
+    PlayMedia,
+    StopMedia,
+    PlayDtmf,
+    Publish,
+    SubscribeRequest,
+    SubscribeAnswer,
+    Unsubscribe,
+}
+
+impl Command {
+    /// Each with its name in requests.
+    pub const NAMES: [(&'static str, Command); 25] = [
+        ("ping", Command::Ping),
+        ("offer", Command::Offer),
+        ("answer", Command::Answer),
+        ("delete", Command::Delete),
+        ("query", Command::Query),
+        ("list", Command::List),
+        ("statistics", Command::Statistics),
+        ("start recording", Command::StartRecording),
+        ("stop recording", Command::StopRecording),
+        ("pause recording", Command::PauseRecording),
+        ("start forwarding", Command::StartForwarding),
+        ("stop forwarding", Command::StopForwarding),
+        ("block DTMF", Command::BlockDtmf),
+        ("unblock DTMF", Command::UnblockDtmf),
+        ("block media", Command::BlockMedia),
+        ("unblock media", Command::UnblockMedia),
+        ("silence media", Command::SilenceMedia),
+        ("unsilence media", Command::UnsilenceMedia),
+        ("play media", Command::PlayMedia),
+        ("stop media", Command::StopMedia),
+        ("play DTMF", Command::PlayDtmf),
+        ("publish", Command::Publish),
+        ("subscribe request", Command::SubscribeRequest),
+        ("subscribe answer", Command::SubscribeAnswer),
+        ("unsubscribe", Command::Unsubscribe),
+    ];
+
+    /// The name in requests.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        let found = Command::NAMES.iter().find(|(_, one)| *one == self);
+        found.map_or("", |(name, _)| name)
+    }
+
+    fn of(name: &[u8]) -> Option<Command> {
+        let is_it = |known: &str| {
+            let same = |(&a, &b): (&u8, &u8)| a == b || (a == b'-' && b == b' ');
+            name.len() == known.len() && name.iter().zip(known.as_bytes()).all(same)
+        };
+        let found = Command::NAMES.iter().find(|(known, _)| is_it(known));
+        found.map(|(_, command)| *command)
+    }
+}
+
+/// Why a request is refused: the text of `error-reason`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The dictionary is not one.
+    #[error("the dictionary cannot be read: {0}")]
+    Unreadable(#[from] DecodeError),
+    /// Its `rtpp-flags` cannot be read.
+    #[error(transparent)]
+    Flags(#[from] FlagsError),
+    /// No such command.
+    #[error(
+        "Unrecognized command {0}: expected one of those in the documentation of the ng protocol, such as \"offer\""
+    )]
+    Command(String),
+    /// A key has to be there.
+    #[error("{key} is missing: expected {allowed}")]
+    Missing {
+        /// With hyphens.
+        key: &'static str,
+        /// In words.
+        allowed: String,
+    },
+    /// A key's value makes no sense.
+    #[error("{key}: {value} is not allowed: expected {allowed}")]
+    Value {
+        /// With hyphens.
+        key: &'static str,
+        /// Short.
+        value: String,
+        /// In words.
+        allowed: String,
+    },
+}
+
+impl Refusal {
+    /// `value` is not what `key` takes.
+    #[must_use]
+    pub fn value(key: &'static str, value: &Value, allowed: impl Into<String>) -> Refusal {
+        Refusal::Value {
+            key,
+            value: value.shown(),
+            allowed: allowed.into(),
+        }
+    }
+}
+
+/// A request, its keys in the one form of [`flags::unfold`]. Keys that nobody asks for are ignored.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    command: Command,
+    keys: Dictionary,
+}
+
+impl Request {
+    /// Reads the dictionary of a message.
+    ///
+    /// # Errors
+    /// No or no known `command`, or an unreadable `rtpp-flags`.
+    pub fn new(dictionary: Dictionary) -> Result<Request, Refusal> {
+        let command = match dictionary.get("command") {
+            None => {
+                let allowed = "the name of a command, such as \"offer\"".to_owned();
+                let key = "command";
+                return Err(Refusal::Missing { key, allowed });
+            }
+            Some(Value::Bytes(name)) => {
+                Command::of(name).ok_or_else(|| Refusal::Command(shown(name)))?
+            }
+            Some(other) => return Err(Refusal::Command(other.shown())),
+        };
+        let keys = flags::unfold(dictionary)?;
+        Ok(Request { command, keys })
+    }
+
+    /// What it asks for.
+    #[must_use]
+    pub fn command(&self) -> Command {
+        self.command
+    }
+
+    /// All keys and values.
+    #[must_use]
+    pub fn keys(&self) -> &Dictionary {
+        &self.keys
+    }
+
+    /// The bytes of `key`: an SDP need not be UTF-8.
+    ///
+    /// # Errors
+    /// The value is no string.
+    pub fn bytes(&self, key: &'static str) -> Result<Option<&[u8]>, Refusal> {
+        match self.keys.get(key) {
+            None => Ok(None),
+            Some(Value::Bytes(bytes)) => Ok(Some(bytes)),
+            Some(other) => Err(Refusal::value(key, other, "a string")),
+        }
+    }
+
+    /// The bytes of `key`, which has to be there and not empty.
+    ///
+    /// # Errors
+    /// No value, an empty one, or one that is no string.
+    pub fn required(&self, key: &'static str) -> Result<&[u8], Refusal> {
+        let bytes = self.bytes(key)?.filter(|bytes| !bytes.is_empty());
+        bytes.ok_or_else(|| Refusal::Missing {
+            key,
+            allowed: "a string that is not empty".to_owned(),
+        })
+    }
+
+    /// The text of `key`.
+    ///
+    /// # Errors
+    /// The value is no string of UTF-8.
+    pub fn text(&self, key: &'static str) -> Result<Option<&str>, Refusal> {
+        self.keys.get(key).map_or(Ok(None), |value| {
+            let text = value.as_text();
+            text.map(Some)
+                .ok_or_else(|| Refusal::value(key, value, "a string of UTF-8"))
+        })
+    }
+
+    /// The number of `key`, which may be written as text.
+    ///
+    /// # Errors
+    /// The value is no whole number, or outside of `allowed`.
+    pub fn integer(
+        &self,
+        key: &'static str,
+        allowed: RangeInclusive<i64>,
+    ) -> Result<Option<i64>, Refusal> {
+        let Some(value) = self.keys.get(key) else {
+            return Ok(None);
+        };
+        let number = match value {
+            Value::Integer(number) => Some(*number),
+            other => other.as_text().and_then(|text| text.parse().ok()),
+        };
+        let number = number.filter(|number| allowed.contains(number));
+        let words = || {
+            format!(
+                "a whole number from {} to {}",
+                allowed.start(),
+                allowed.end()
+            )
+        };
+        number
+            .map(Some)
+            .ok_or_else(|| Refusal::value(key, value, words()))
+    }
+
+    /// What the text of `key` stands for.
+    ///
+    /// # Errors
+    /// The value is none of `allowed`.
+    pub fn one_of<T: Copy>(
+        &self,
+        key: &'static str,
+        allowed: &[(&str, T)],
+    ) -> Result<Option<T>, Refusal> {
+        let Some(value) = self.keys.get(key) else {
+            return Ok(None);
+        };
+        let text = value.as_text();
+        let found = allowed.iter().find(|(name, _)| Some(*name) == text);
+        let words = || {
+            let names: Vec<_> = allowed
+                .iter()
+                .map(|(name, _)| format!("\"{name}\""))
+                .collect();
+            format!("one of {}", names.join(", "))
+        };
+        found
+            .map(|(_, meaning)| Some(*meaning))
+            .ok_or_else(|| Refusal::value(key, value, words()))
+    }
+
+    /// The texts of the list `key`; none if there is no such key.
+    ///
+    /// # Errors
+    /// The value is no list of strings.
+    pub fn texts(&self, key: &'static str) -> Result<Vec<&str>, Refusal> {
+        self.keys
+            .get(key)
+            .map_or(Ok(Vec::new()), |value| texts(key, value))
+    }
+
+    /// The texts of the list `list` in the dictionary `codec`; none if there is no such list.
+    ///
+    /// # Errors
+    /// `codec` is no dictionary, or the value no list of strings.
+    pub fn codecs(&self, list: &'static str) -> Result<Vec<&str>, Refusal> {
+        match self.keys.get("codec") {
+            None => Ok(Vec::new()),
+            Some(Value::Dictionary(lists)) => lists
+                .get(list)
+                .map_or(Ok(Vec::new()), |value| texts(list, value)),
+            Some(other) => Err(Refusal::value("codec", other, "a dictionary")),
+        }
+    }
+
+    /// Whether `flag`, with hyphens, is among the flags.
+    #[must_use]
+    pub fn has_flag(&self, flag: &str) -> bool {
+        let is_it =
+            |value: &Value| matches!(value, Value::Bytes(bytes) if bytes == flag.as_bytes());
+        matches!(self.keys.get("flags"), Some(Value::List(flags)) if flags.iter().any(is_it))
+    }
+}
+
+fn texts<'a>(key: &'static str, value: &'a Value) -> Result<Vec<&'a str>, Refusal> {
+    let wrong = |value: &Value| Refusal::value(key, value, "a list of strings");
+    match value {
+        Value::List(values) => {
+            let text = |value: &'a Value| value.as_text().ok_or_else(|| wrong(value));
+            values.iter().map(text).collect()
+        }
+        one => Ok(vec![one.as_text().ok_or_else(|| wrong(one))?]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::json;
+    use super::*;
+
+    fn request(text: &str) -> Result<Request, Refusal> {
+        Request::new(json::decode(text.as_bytes()).expect(text))
+    }
+
+    #[test]
+    fn every_command_has_one_name() {
+        for (name, command) in Command::NAMES {
+            assert_eq!(command.name(), name);
+            for written in [name.to_owned(), name.replace(' ', "-")] {
+                let text = format!("{{\"command\":\"{written}\"}}");
+                assert_eq!(request(&text).map(|one| one.command()), Ok(command));
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_name_key_value_and_what_is_allowed() {
+        let refused = |text: &str| request(text).expect_err(text).to_string();
+        assert!(refused(r#"{"call-id":"x"}"#).starts_with("command is missing: expected"));
+        let unknown = refused(r#"{"command":"dance"}"#);
+        assert!(
+            unknown.starts_with("Unrecognized command \"dance\": expected"),
+            "{unknown}"
+        );
+        assert!(refused(r#"{"command":["offer"]}"#).contains("a list"));
+
+        let text = r#"{"command":"offer","TOS":"256","DTLS":"sometimes","flags":[1],"codec":7,"call-id":"","sdp":[]}"#;
+        let one = request(text).expect(text);
+        for (error, words) in [
+            (
+                one.integer("TOS", 0..=255).map(drop),
+                ["TOS", "\"256\"", "from 0 to 255"],
+            ),
+            (
+                one.one_of("DTLS", &[("off", 0), ("passive", 1)]).map(drop),
+                ["DTLS", "\"sometimes\"", "\"off\", \"passive\""],
+            ),
+            (
+                one.texts("flags").map(drop),
+                ["flags", "1", "a list of strings"],
+            ),
+            (
+                one.codecs("strip").map(drop),
+                ["codec", "7", "a dictionary"],
+            ),
+            (
+                one.required("call-id").map(drop),
+                ["call-id", "missing", "not empty"],
+            ),
+            (one.bytes("sdp").map(drop), ["sdp", "a list", "a string"]),
+            (
+                one.required("from-tag").map(drop),
+                ["from-tag", "missing", "a string"],
+            ),
+        ] {
+            let said = error.expect_err(words[0]).to_string();
+            assert!(words.iter().all(|word| said.contains(word)), "{said}");
+        }
+    }
+
+    #[test]
+    fn values_are_read_as_what_they_are_to_be() {
+        let text = r#"{"command":"offer","TOS":"184","ptime":20,"ICE":"remove","flags":["trust address"],"codec":{"mask":["PCMU"]}}"#;
+        let one = request(text).expect(text);
+        assert_eq!(one.integer("TOS", 0..=255), Ok(Some(184)));
+        assert_eq!(one.integer("ptime", 1..=200), Ok(Some(20)));
+        assert_eq!(one.integer("delete-delay", 0..=1), Ok(None));
+        assert_eq!(one.one_of("ICE", &[("remove", 'r')]), Ok(Some('r')));
+        assert!(one.has_flag("trust-address") && !one.has_flag("asymmetric"));
+        assert_eq!(one.codecs("mask"), Ok(vec!["PCMU"]));
+        assert_eq!(one.codecs("strip"), Ok(vec![]));
+        assert_eq!(one.texts("SDES"), Ok(vec![]));
+    }
+}

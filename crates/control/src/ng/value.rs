@@ -1,0 +1,193 @@
+//! The values of ng messages, the same for bencode and JSON.
+
+use crate::text::shown;
+
+/// A value of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// A string. In bencode any bytes, in JSON UTF-8.
+    Bytes(Vec<u8>),
+    /// A whole number.
+    Integer(i64),
+    /// Values in order.
+    List(Vec<Value>),
+    /// Keys and values in order.
+    Dictionary(Dictionary),
+}
+
+impl Value {
+    /// A string.
+    #[must_use]
+    pub fn text(text: &str) -> Value {
+        Value::Bytes(text.as_bytes().to_vec())
+    }
+
+    /// The string, if this is one, and one of UTF-8.
+    #[must_use]
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Value::Bytes(bytes) => std::str::from_utf8(bytes).ok(),
+            _ => None,
+        }
+    }
+
+    /// The value for a message to people: the beginning of a text, or the kind of the value.
+    #[must_use]
+    pub fn shown(&self) -> String {
+        match self {
+            Value::Bytes(bytes) => shown(bytes),
+            Value::Integer(number) => number.to_string(),
+            Value::List(_) => "a list".to_owned(),
+            Value::Dictionary(_) => "a dictionary".to_owned(),
+        }
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::text(text)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Value {
+        Value::Integer(number)
+    }
+}
+
+impl From<Dictionary> for Value {
+    fn from(dictionary: Dictionary) -> Value {
+        Value::Dictionary(dictionary)
+    }
+}
+
+/// Keys and values in the order of the message. Nothing is sorted or removed, so that a message is written as it was read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Dictionary(Vec<(Vec<u8>, Value)>);
+
+impl Dictionary {
+    /// Without entries.
+    #[must_use]
+    pub fn new() -> Dictionary {
+        Dictionary::default()
+    }
+
+    /// Adds an entry at the end.
+    pub fn push(&mut self, key: impl AsRef<[u8]>, value: impl Into<Value>) {
+        self.0.push((key.as_ref().to_vec(), value.into()));
+    }
+
+    /// The value of `key`; of several, the last one.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Value> {
+        let mut entries = self.0.iter().rev();
+        entries
+            .find(|(name, _)| name == key.as_bytes())
+            .map(|(_, value)| value)
+    }
+
+    /// The value of `key`, which is added as `default()` if it is missing.
+    pub(crate) fn entry(&mut self, key: &str, default: impl FnOnce() -> Value) -> &mut Value {
+        let found = self.0.iter().rposition(|(name, _)| name == key.as_bytes());
+        let at = found.unwrap_or_else(|| {
+            self.push(key, default());
+            self.0.len() - 1
+        });
+        &mut self.0[at].1
+    }
+
+    /// Replaces the value of `key`, or adds an entry.
+    pub fn set(&mut self, key: &str, value: impl Into<Value>) {
+        *self.entry(key, || Value::Integer(0)) = value.into();
+    }
+
+    /// All entries in order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&[u8], &Value)> {
+        self.0.iter().map(|(key, value)| (key.as_slice(), value))
+    }
+
+    /// How many entries there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl IntoIterator for Dictionary {
+    type Item = (Vec<u8>, Value);
+    type IntoIter = std::vec::IntoIter<(Vec<u8>, Value)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
+}
+
+impl FromIterator<(Vec<u8>, Value)> for Dictionary {
+    fn from_iter<I: IntoIterator<Item = (Vec<u8>, Value)>>(entries: I) -> Self {
+        Dictionary(entries.into_iter().collect())
+    }
+}
+
+/// How deep values may stand in one another, the message's dictionary included. The deepest key of the protocol's documentation, `sdp-attr`
+/// with `substitute`, has 5; reading is recursive, so that this bounds the stack.
+pub const DEPTH_MAX: usize = 8;
+
+/// Of a message, keys not counted: a value takes some ten times the memory of the shortest text that makes one.
+pub const VALUES_MAX: usize = 4096;
+
+/// Of a message: more than a UDP datagram can carry. An SDP of 64 media lines has some 20,000.
+pub const MESSAGE_BYTES_MAX: usize = 65_536;
+
+/// Why a message is not read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// At this byte of the dictionary, something else was expected.
+    #[error("byte {at}: expected {expected}")]
+    Syntax {
+        /// Counted from 0.
+        at: usize,
+        /// In words.
+        expected: &'static str,
+    },
+    /// Of serde_json, with line and column.
+    #[error("JSON: {0}")]
+    Json(String),
+    /// Lists and dictionaries are too deep.
+    #[error("values stand in one another more than {DEPTH_MAX} deep")]
+    TooDeep,
+    /// Too many values.
+    #[error("more than {VALUES_MAX} values")]
+    TooMany,
+    /// Too many bytes.
+    #[error("{0} bytes: at most {MESSAGE_BYTES_MAX} are allowed")]
+    TooLong(usize),
+}
+
+/// Counts values and their depth while a message is read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Budget {
+    values_left: usize,
+}
+
+impl Budget {
+    pub(crate) fn new() -> Budget {
+        let values_left = VALUES_MAX;
+        Budget { values_left }
+    }
+
+    /// Takes a value that stands `depth` deep, 1 for the outermost.
+    pub(crate) fn take(&mut self, depth: usize) -> Result<(), DecodeError> {
+        if depth > DEPTH_MAX {
+            return Err(DecodeError::TooDeep);
+        }
+        let left = self.values_left.checked_sub(1);
+        self.values_left = left.ok_or(DecodeError::TooMany)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! Messages of all kinds: what is written is read again, and no bytes do harm.
+
+use proptest::prelude::*;
+use threadbare_control::fuzzing;
+use threadbare_control::ng::{Dictionary, Encoding, Message, Value, write};
+
+/// Values whose strings are made by `string`.
+fn value(string: BoxedStrategy<Vec<u8>>) -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        string.clone().prop_map(Value::Bytes),
+        any::<i64>().prop_map(Value::Integer),
+    ];
+    leaf.prop_recursive(5, 40, 6, move |inner| {
+        let entry = (string.clone(), inner.clone());
+        prop_oneof![
+            prop::collection::vec(inner, 0..6).prop_map(Value::List),
+            prop::collection::vec(entry, 0..6)
+                .prop_map(|entries| Value::Dictionary(entries.into_iter().collect())),
+        ]
+    })
+}
+
+fn dictionary(string: BoxedStrategy<Vec<u8>>) -> impl Strategy<Value = Dictionary> {
+    let entry = (string.clone(), value(string));
+    prop::collection::vec(entry, 0..8).prop_map(|entries| entries.into_iter().collect())
+}
+
+fn bytes() -> BoxedStrategy<Vec<u8>> {
+    prop::collection::vec(any::<u8>(), 0..20).boxed()
+}
+
+fn text() -> BoxedStrategy<Vec<u8>> {
+    ".{0,12}".prop_map(String::into_bytes).boxed()
+}
+
+/// Pieces of which messages consist.
+fn piece() -> impl Strategy<Value = Vec<u8>> {
+    let known = prop::sample::select(vec![
+        "d",
+        "e",
+        "l",
+        "i1e",
+        "{",
+        "}",
+        "[",
+        "]",
+        ":",
+        ",",
+        "\"",
+        "=",
+        " ",
+        "7:command",
+        "5:offer",
+        "6:result",
+        "5:flags",
+        "10:rtpp-flags",
+        "\"command\":\"offer\"",
+        "\"flags\":[",
+        "codec-strip-a",
+        "3:sdp",
+        "4:SDES",
+        "5:codec",
+        "1:a",
+        "0:",
+    ]);
+    prop_oneof![
+        8 => known.prop_map(|text| text.as_bytes().to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..5),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    #[test]
+    fn bencode_is_read_as_written(dictionary in dictionary(bytes())) {
+        let written = write(b"c", Encoding::Bencode, &dictionary);
+        prop_assert_eq!(Message::split(&written).unwrap().decode(), Ok(dictionary));
+    }
+
+    #[test]
+    fn json_is_read_as_written(dictionary in dictionary(text())) {
+        let written = write(b"c", Encoding::Json, &dictionary);
+        prop_assert_eq!(Message::split(&written).unwrap().decode(), Ok(dictionary));
+    }
+
+    /// Another implementation reads the same: serde_json's own values, in which a key's last value counts and order does not.
+    #[test]
+    fn json_is_what_others_read(dictionary in dictionary(text())) {
+        let written = write(b"c", Encoding::Json, &dictionary);
+        let other: serde_json::Value = serde_json::from_slice(&written[2..]).unwrap();
+        prop_assert_eq!(plain(&Value::Dictionary(dictionary)), other);
+    }
+
+    #[test]
+    fn any_bytes_are_dealt_with(data in prop::collection::vec(any::<u8>(), 0..200)) {
+        fuzzing::ng(&data);
+    }
+
+    #[test]
+    fn what_looks_like_a_message_is_dealt_with(
+        head in prop::sample::select(vec!["c d7:command5:offer", "c {\"command\":\"offer\",", "c d", "c {", ""]),
+        pieces in prop::collection::vec(piece(), 0..30),
+    ) {
+        let mut data = head.as_bytes().to_vec();
+        data.extend(pieces.concat());
+        fuzzing::ng(&data);
+    }
+
+    #[test]
+    fn strings_of_flags_are_dealt_with(flags in "[a=\\[\\] -]{0,20}") {
+        fuzzing::ng(format!("c d7:command5:offer10:rtpp-flags{}:{flags}e", flags.len()).as_bytes());
+    }
+}
+
+fn plain(value: &Value) -> serde_json::Value {
+    let string = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    match value {
+        Value::Bytes(bytes) => string(bytes).into(),
+        Value::Integer(number) => (*number).into(),
+        Value::List(values) => values.iter().map(plain).collect(),
+        Value::Dictionary(entries) => {
+            let entries = entries
+                .iter()
+                .map(|(key, value)| (string(key), plain(value)));
+            serde_json::Value::Object(entries.collect())
+        }
+    }
+}
