@@ -4,5 +4,7 @@
 //! Each function panics where an invariant does not hold.
 
 mod ng;
+mod sdp;
 
 pub use ng::ng;
+pub use sdp::sdp;

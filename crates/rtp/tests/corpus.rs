@@ -22,6 +22,7 @@ const TARGETS: &[Target] = &[
 /// Corpora of other crates, which replay them, and of what is not built.
 const ELSEWHERE: &[&str] = &[
     "loudness",
+    "sdp",
     "ng",
     #[cfg(not(feature = "srtp"))]
     "srtp",

@@ -1,0 +1,403 @@
+//! A session description as lines. Reading and writing changes no byte; edits touch the lines that they are for.
+
+use std::fmt;
+
+/// Of a description, bytes. More than a UDP datagram carries.
+pub const SDP_BYTES_MAX: usize = 65_536;
+/// Of a description: SIP clients send some 40, WebRTC clients with video some 300.
+pub const LINES_MAX: usize = 2048;
+/// Of a description: conferences send some 20.
+pub const MEDIA_MAX: usize = 64;
+
+/// Why a description, or a line of one, is not understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SdpError {
+    /// Too long, or too many lines.
+    #[error("SDP: {found} {what}: at most {allowed} are allowed")]
+    TooLarge {
+        /// What was counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many may be there.
+        allowed: usize,
+    },
+    /// "The "v=" line gives the version of SDP. This memo defines version 0" (RFC 8866, section 5.1).
+    #[error("SDP: the first line is {0}: expected \"v=0\"")]
+    Version(String),
+    /// A line of a known kind with other contents.
+    #[error("SDP: {line}: expected {expected}")]
+    Line {
+        /// The line, quoted and short.
+        line: String,
+        /// In words.
+        expected: &'static str,
+    },
+}
+
+impl SdpError {
+    pub(crate) fn line(text: &[u8], expected: &'static str) -> SdpError {
+        let line = crate::text::shown(text);
+        SdpError::Line { line, expected }
+    }
+}
+
+/// "CRLF is used to end a record, although parsers SHOULD be tolerant and also accept records terminated with a single newline
+/// character" (RFC 8866, section 5).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    CrLf,
+    Lf,
+    /// Of the last line only.
+    Missing,
+}
+
+impl Ending {
+    fn bytes(self) -> &'static [u8] {
+        match self {
+            Ending::CrLf => b"\r\n",
+            Ending::Lf => b"\n",
+            Ending::Missing => b"",
+        }
+    }
+}
+
+/// One line.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Line {
+    text: Vec<u8>,
+    ending: Ending,
+}
+
+impl Line {
+    /// The line without its ending.
+    #[must_use]
+    pub fn text(&self) -> &[u8] {
+        &self.text
+    }
+
+    /// What stands behind `KIND=`; `None` if the line is of another kind.
+    #[must_use]
+    pub fn value_of(&self, kind: u8) -> Option<&[u8]> {
+        match self.text.as_slice() {
+            [first, b'=', value @ ..] if *first == kind => Some(value),
+            _ => None,
+        }
+    }
+
+    /// As [`value_of`](Self::value_of), as text; empty if it is not UTF-8.
+    pub(crate) fn text_of(&self, kind: u8) -> Option<&str> {
+        let value = self.value_of(kind)?;
+        Some(std::str::from_utf8(value).unwrap_or_default())
+    }
+
+    /// Replaces the field `number`, counted from 0, of a line whose fields have white space in between. The other bytes stay.
+    ///
+    /// `false` if there is no such field.
+    pub(crate) fn set_field(&mut self, number: usize, field: &str) -> bool {
+        let start = 2.min(self.text.len());
+        let found = fields(&self.text[start..]).nth(number);
+        if let Some(range) = &found {
+            let range = start + range.start..start + range.end;
+            self.text.splice(range, one_line(field));
+        }
+        found.is_some()
+    }
+
+    /// Replaces all.
+    pub(crate) fn set_text(&mut self, text: &str) {
+        self.text = one_line(text).collect();
+    }
+
+    /// Replaces the fields from `number` on.
+    pub(crate) fn set_fields_from(&mut self, number: usize, rest: &str) {
+        let start = 2.min(self.text.len());
+        let found = fields(&self.text[start..]).nth(number);
+        if let Some(range) = found {
+            self.text.truncate(start + range.start);
+            self.text.extend(one_line(rest));
+        }
+    }
+}
+
+impl fmt::Debug for Line {
+    /// Keys of encryption stand in lines.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self
+            .value_of(b'a')
+            .map(|value| value.starts_with(b"crypto:"))
+        {
+            Some(true) => f.write_str("\"a=crypto:...\""),
+            _ => write!(f, "{:?}", String::from_utf8_lossy(&self.text)),
+        }
+    }
+}
+
+/// The bytes of a text that is to be within a line: a break would begin another one.
+fn one_line(text: &str) -> impl Iterator<Item = u8> + '_ {
+    text.bytes()
+        .filter(|byte| !matches!(byte, b'\r' | b'\n' | 0))
+}
+
+/// The places of the fields of a line.
+fn fields(text: &[u8]) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let is_space = |byte: &u8| matches!(byte, b' ' | b'\t');
+        at += text[at..].iter().take_while(|byte| is_space(byte)).count();
+        let len = text[at..].iter().take_while(|byte| !is_space(byte)).count();
+        at += len;
+        (len > 0).then(|| at - len..at)
+    })
+}
+
+/// The lines of the session, or those of a medium from its `m=` on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section {
+    lines: Vec<Line>,
+    /// Of new lines.
+    ending: Ending,
+}
+
+impl Section {
+    /// All lines in order.
+    #[must_use]
+    pub fn lines(&self) -> &[Line] {
+        &self.lines
+    }
+
+    /// The value of the first line of a kind.
+    #[must_use]
+    pub fn value_of(&self, kind: u8) -> Option<&[u8]> {
+        self.lines.iter().find_map(|line| line.value_of(kind))
+    }
+
+    pub(crate) fn text_of(&self, kind: u8) -> Option<&str> {
+        self.lines.iter().find_map(|line| line.text_of(kind))
+    }
+
+    /// The first line of a kind, to edit.
+    pub(crate) fn line_mut(&mut self, kind: u8) -> Option<&mut Line> {
+        let mut lines = self.lines.iter_mut();
+        lines.find(|line| line.value_of(kind).is_some())
+    }
+
+    /// Attributes in order, `a=NAME:VALUE` or `a=NAME`, the value then empty. Those that are not UTF-8 are passed over.
+    pub fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
+        let texts = self.lines.iter().filter_map(|line| line.text_of(b'a'));
+        texts.map(|text| text.split_once(':').unwrap_or((text, "")))
+    }
+
+    /// The value of the first attribute `name`.
+    #[must_use]
+    pub fn attribute(&self, name: &str) -> Option<&str> {
+        let mut attributes = self.attributes();
+        attributes.find_map(|(found, value)| (found == name).then_some(value))
+    }
+
+    /// Adds an attribute at the end.
+    pub fn add_attribute(&mut self, name: &str, value: &str) {
+        self.insert(self.lines.len(), &attribute_line(name, value));
+    }
+
+    /// Replaces the value of the first attribute `name` and removes others of that name, or adds one at the end.
+    pub fn set_attribute(&mut self, name: &str, value: &str) {
+        let text = attribute_line(name, value);
+        let is_it = |line: &Line| is_attribute(line, |found, _| found == name);
+        match self.lines.iter().position(is_it) {
+            Some(first) => {
+                self.lines[first].set_text(&text);
+                let mut at = 0;
+                self.lines.retain(|line| {
+                    at += 1;
+                    at - 1 <= first || !is_it(line)
+                });
+            }
+            None => self.insert(self.lines.len(), &text),
+        }
+    }
+
+    /// Removes the attributes of which `is_meant(name, value)` says so.
+    pub fn remove_attributes(&mut self, is_meant: impl Fn(&str, &str) -> bool) {
+        self.lines.retain(|line| !is_attribute(line, &is_meant));
+    }
+
+    /// Lets `edit` see each line. Lines stay lines: an edit writes no line break.
+    pub(crate) fn edit_lines(&mut self, edit: impl FnMut(&mut Line)) {
+        self.lines.iter_mut().for_each(edit);
+    }
+
+    /// The place behind the last line of which `is_before` says so.
+    pub(crate) fn place_behind(&self, is_before: impl Fn(&Line) -> bool) -> usize {
+        self.lines
+            .iter()
+            .rposition(is_before)
+            .map_or(0, |at| at + 1)
+    }
+
+    /// Inserts a line.
+    pub(crate) fn insert(&mut self, at: usize, text: &str) {
+        let mut ending = self.ending;
+        if at == self.lines.len()
+            && let Some(last) = self.lines.last_mut()
+            && last.ending == Ending::Missing
+        {
+            std::mem::swap(&mut last.ending, &mut ending);
+        }
+        let text = one_line(text).collect();
+        self.lines.insert(at, Line { text, ending });
+    }
+}
+
+fn attribute_line(name: &str, value: &str) -> String {
+    match value {
+        "" => format!("a={name}"),
+        value => format!("a={name}:{value}"),
+    }
+}
+
+fn is_attribute(line: &Line, is_meant: impl Fn(&str, &str) -> bool) -> bool {
+    line.text_of(b'a').is_some_and(|text| {
+        let (name, value) = text.split_once(':').unwrap_or((text, ""));
+        is_meant(name, value)
+    })
+}
+
+/// A session description.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sdp {
+    /// Up to the first `m=`.
+    pub session: Section,
+    /// Each from its `m=` on. Their number and order are the same in an offer and its answer.
+    pub media: Vec<Section>,
+}
+
+impl Sdp {
+    /// Splits a description into lines. Beside the version, no line is looked at.
+    ///
+    /// # Errors
+    /// Another version, or too much of something.
+    pub fn parse(bytes: &[u8]) -> Result<Sdp, SdpError> {
+        let bounded = |what, found, allowed| match found <= allowed {
+            true => Ok(()),
+            false => Err(SdpError::TooLarge {
+                what,
+                found,
+                allowed,
+            }),
+        };
+        bounded("bytes", bytes.len(), SDP_BYTES_MAX)?;
+        let lines: Vec<Line> = bytes
+            .split_inclusive(|&byte| byte == b'\n')
+            .map(line)
+            .collect();
+        bounded("lines", lines.len(), LINES_MAX)?;
+        let first = lines.first();
+        if first.and_then(|line| line.value_of(b'v')) != Some(b"0") {
+            let text = first.map_or(&b""[..], |line| &line.text);
+            return Err(SdpError::Version(crate::text::shown(text)));
+        }
+        let ending = first.map_or(Ending::CrLf, |line| line.ending);
+        let empty = || Section {
+            lines: Vec::new(),
+            ending,
+        };
+        let mut sdp = Sdp {
+            session: empty(),
+            media: Vec::new(),
+        };
+        for line in lines {
+            if line.value_of(b'm').is_some() {
+                sdp.media.push(empty());
+            }
+            let section = sdp.media.last_mut().unwrap_or(&mut sdp.session);
+            section.lines.push(line);
+        }
+        bounded("m= lines", sdp.media.len(), MEDIA_MAX)?;
+        Ok(sdp)
+    }
+
+    /// The description's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let sections = std::iter::once(&self.session).chain(&self.media);
+        let mut out = Vec::new();
+        for line in sections.flat_map(|section| &section.lines) {
+            out.extend(&line.text);
+            out.extend(line.ending.bytes());
+        }
+        out
+    }
+}
+
+fn line(bytes: &[u8]) -> Line {
+    let (text, ending) = match bytes {
+        [text @ .., b'\r', b'\n'] => (text, Ending::CrLf),
+        [text @ .., b'\n'] => (text, Ending::Lf),
+        text => (text, Ending::Missing),
+    };
+    Line {
+        text: text.to_vec(),
+        ending,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Sdp {
+        Sdp::parse(text.as_bytes()).expect(text)
+    }
+
+    fn written(sdp: &Sdp) -> String {
+        String::from_utf8(sdp.to_bytes()).expect("a text")
+    }
+
+    #[test]
+    fn lines_belong_to_the_session_or_a_medium() {
+        let sdp = parse("v=0\r\ns=-\r\nwhat\r\na=x:1\r\nm=a\r\na=x:2\r\nm=b\r\nm=c");
+        assert_eq!(sdp.session.lines().len(), 4);
+        assert_eq!(sdp.session.attribute("x"), Some("1"));
+        assert_eq!(sdp.media.len(), 3);
+        assert_eq!(sdp.media[0].attribute("x"), Some("2"));
+        assert_eq!(sdp.media[1].attribute("x"), None);
+    }
+
+    #[test]
+    fn edits_touch_their_lines_alone() {
+        let mut sdp = parse("v=0\na=x:1\na=y\na=x:2\nm=a  b\tc\r\na=z");
+        sdp.session.set_attribute("x", "3");
+        sdp.session.set_attribute("w", "");
+        sdp.session.remove_attributes(|name, _| name == "y");
+        sdp.media[0].lines[0].set_field(1, "B");
+        sdp.media[0].add_attribute("q", "1");
+        assert_eq!(written(&sdp), "v=0\na=x:3\na=w\nm=a  B\tc\r\na=z\na=q:1");
+        sdp.media[0].lines[0].set_fields_from(1, "d e");
+        sdp.media[0].remove_attributes(|name, value| (name, value) == ("q", "1"));
+        assert_eq!(written(&sdp), "v=0\na=x:3\na=w\nm=a  d e\r\na=z\n");
+    }
+
+    #[test]
+    fn other_versions_and_floods_are_refused() {
+        for text in ["", "v=1\r\n", "\r\nv=0\r\n", "o=x", "v=0 \r\n"] {
+            let error = Sdp::parse(text.as_bytes());
+            assert!(matches!(error, Err(SdpError::Version(_))), "{text}");
+        }
+        for (piece, count) in [
+            ("m=x\n", MEDIA_MAX + 1),
+            ("\n", LINES_MAX),
+            ("x", SDP_BYTES_MAX),
+        ] {
+            let text = format!("v=0\n{}", piece.repeat(count));
+            let error = Sdp::parse(text.as_bytes());
+            assert!(matches!(error, Err(SdpError::TooLarge { .. })), "{piece}");
+        }
+    }
+
+    #[test]
+    fn keys_do_not_get_into_logs() {
+        let sdp = parse("v=0\na=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:c2VjcmV0\n");
+        assert!(!format!("{sdp:?}").contains("c2VjcmV0"));
+    }
+}

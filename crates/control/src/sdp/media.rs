@@ -1,0 +1,552 @@
+//! What the lines of a session or a medium mean: addresses, ports, directions, packet times, encryption.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::document::{Line, Sdp, SdpError, Section};
+
+/// `m=KIND PORT[/COUNT] PROTOCOL FORMAT ...` (RFC 8866, section 5.14).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaLine<'a> {
+    /// Such as `audio`.
+    pub kind: &'a str,
+    /// 0: rejected (RFC 3264, section 6), or only offered (section 5.1).
+    pub port: u16,
+    /// How many ports; hardly ever there.
+    pub count: Option<u16>,
+    /// Such as `RTP/AVP`.
+    pub protocol: &'a str,
+    /// Of RTP, payload types.
+    pub formats: Vec<&'a str>,
+}
+
+impl MediaLine<'_> {
+    /// Whether the medium is audio in RTP packets, encrypted or not.
+    #[must_use]
+    pub fn is_rtp_audio(&self) -> bool {
+        self.kind == "audio"
+            && (self.protocol.starts_with("RTP/") || self.protocol.contains("/RTP/"))
+    }
+}
+
+/// Where media are to be sent: `c=IN IP4 192.0.2.1` (RFC 8866, section 5.7).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Address {
+    /// Without the TTL and count of multicast.
+    Ip(IpAddr),
+    /// The name of a host.
+    Name(String),
+}
+
+impl Address {
+    /// Whether nothing is to be sent there: "a port of zero" is another matter; `0.0.0.0` is the hold of RFC 2543 (RFC 3264, section 8.4).
+    #[must_use]
+    pub fn is_hold(&self) -> bool {
+        matches!(self, Address::Ip(ip) if ip.is_unspecified())
+    }
+}
+
+/// Who sends media, as the description's author sees it (RFC 8866, section 6.7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Direction {
+    /// "If none of the attributes [...] is present, "sendrecv" SHOULD be assumed".
+    #[default]
+    SendRecv,
+    /// The author only sends.
+    SendOnly,
+    /// The author only receives.
+    RecvOnly,
+    /// Neither.
+    Inactive,
+}
+
+impl Direction {
+    const ALL: [Direction; 4] = [
+        Direction::SendRecv,
+        Direction::SendOnly,
+        Direction::RecvOnly,
+        Direction::Inactive,
+    ];
+
+    /// The attribute's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Direction::SendRecv => "sendrecv",
+            Direction::SendOnly => "sendonly",
+            Direction::RecvOnly => "recvonly",
+            Direction::Inactive => "inactive",
+        }
+    }
+
+    fn of(name: &str) -> Option<Direction> {
+        Direction::ALL.into_iter().find(|one| one.name() == name)
+    }
+
+    /// As the other side sees it.
+    #[must_use]
+    pub fn reversed(self) -> Direction {
+        match self {
+            Direction::SendOnly => Direction::RecvOnly,
+            Direction::RecvOnly => Direction::SendOnly,
+            both => both,
+        }
+    }
+
+    /// Whether the author sends.
+    #[must_use]
+    pub fn sends(self) -> bool {
+        matches!(self, Direction::SendRecv | Direction::SendOnly)
+    }
+
+    /// Whether the author receives.
+    #[must_use]
+    pub fn receives(self) -> bool {
+        matches!(self, Direction::SendRecv | Direction::RecvOnly)
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// `a=rtcp:PORT [IN IP4 ADDRESS]` (RFC 3605, section 2.1).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RtcpAttribute {
+    /// Where RTCP is received.
+    pub port: u16,
+    /// If not that of the medium.
+    pub address: Option<Address>,
+}
+
+impl Section {
+    /// The `m=` line.
+    ///
+    /// # Errors
+    /// There is none, or it is malformed.
+    pub fn media_line(&self) -> Result<MediaLine<'_>, SdpError> {
+        let value = self.text_of(b'm').unwrap_or_default();
+        let malformed = || {
+            let text = self.lines().first().map_or(&b""[..], Line::text);
+            SdpError::line(
+                text,
+                "m=KIND PORT PROTOCOL FORMAT ..., the port from 0 to 65535",
+            )
+        };
+        let mut fields = value.split([' ', '\t']).filter(|field| !field.is_empty());
+        let mut next = || fields.next().ok_or_else(malformed);
+        let (kind, ports, protocol) = (next()?, next()?, next()?);
+        let (port, count) = match ports.split_once('/') {
+            Some((port, count)) => (port, Some(count.parse().map_err(|_| malformed())?)),
+            None => (ports, None),
+        };
+        Ok(MediaLine {
+            kind,
+            port: port.parse().map_err(|_| malformed())?,
+            count,
+            protocol,
+            formats: fields.collect(),
+        })
+    }
+
+    /// Replaces the port, a count of ports too.
+    pub fn set_port(&mut self, port: u16) {
+        self.set_media_field(1, &port.to_string());
+    }
+
+    /// Replaces the protocol.
+    pub fn set_protocol(&mut self, protocol: &str) {
+        self.set_media_field(2, protocol);
+    }
+
+    fn set_media_field(&mut self, number: usize, field: &str) {
+        if let Some(line) = self.line_mut(b'm') {
+            line.set_field(number, field);
+        }
+    }
+
+    /// Replaces the formats.
+    pub fn set_formats(&mut self, formats: &[String]) {
+        let same = self.media_line().is_ok_and(|line| line.formats == formats);
+        if let Some(line) = self.line_mut(b'm')
+            && !same
+        {
+            line.set_fields_from(3, &formats.join(" "));
+        }
+    }
+
+    /// The address of this section's own `c=` line.
+    ///
+    /// # Errors
+    /// The line is malformed.
+    pub fn connection(&self) -> Result<Option<Address>, SdpError> {
+        let Some(value) = self.text_of(b'c') else {
+            return Ok(None);
+        };
+        let address = address(value);
+        address.map(Some).ok_or_else(|| {
+            SdpError::line(
+                format!("c={value}").as_bytes(),
+                "c=IN IP4 or IP6 and an address",
+            )
+        })
+    }
+
+    /// Replaces the address of this section's `c=` line, or adds one at its place: behind `m=` and `i=` of a medium (RFC 8866, section 9).
+    pub fn set_connection(&mut self, address: IpAddr) {
+        let (family, address) = (family(address), address.to_string());
+        if let Some(line) = self.line_mut(b'c') {
+            if !(line.set_field(1, family) && line.set_field(2, &address)) {
+                line.set_text(&format!("c=IN {family} {address}"));
+            }
+            return;
+        }
+        let kinds: &[u8] = match self.value_of(b'm') {
+            Some(_) => b"mi",
+            None => b"vosiuep",
+        };
+        let place =
+            self.place_behind(|line| kinds.iter().any(|kind| line.value_of(*kind).is_some()));
+        self.insert(place, &format!("c=IN {family} {address}"));
+    }
+
+    /// This section's own direction, the last if there are several.
+    #[must_use]
+    pub fn own_direction(&self) -> Option<Direction> {
+        let directions = self
+            .attributes()
+            .filter_map(|(name, _)| Direction::of(name));
+        directions.last()
+    }
+
+    /// Replaces the direction.
+    pub fn set_direction(&mut self, direction: Direction) {
+        if self.own_direction() == Some(direction) {
+            return;
+        }
+        let mut is_new = true;
+        self.edit_lines(|line| {
+            let name = line.text_of(b'a').and_then(|text| text.split(':').next());
+            if name.and_then(Direction::of).is_some() {
+                line.set_text(&format!("a={direction}"));
+                is_new = false;
+            }
+        });
+        if is_new {
+            self.add_attribute(direction.name(), "");
+        }
+    }
+
+    /// Milliseconds of media in a packet, by the attribute `ptime` or `maxptime` (RFC 8866, sections 6.4 and 6.5); `None` if there is none, or
+    /// one that makes no sense.
+    #[must_use]
+    pub fn packet_time_ms(&self, name: &str) -> Option<u32> {
+        let value = self.attribute(name)?.trim();
+        // "the maximum" of usual applications is 200; fractions exist in AES67.
+        let ms: f64 = value.parse().ok()?;
+        (1.0..=PTIME_MS_MAX)
+            .contains(&ms)
+            .then_some(ms.round() as u32)
+    }
+
+    /// Where RTCP is received, if the description says so.
+    ///
+    /// # Errors
+    /// The attribute is malformed.
+    pub fn rtcp(&self) -> Result<Option<RtcpAttribute>, SdpError> {
+        let Some(value) = self.attribute("rtcp") else {
+            return Ok(None);
+        };
+        let malformed = || {
+            let line = format!("a=rtcp:{value}");
+            SdpError::line(
+                line.as_bytes(),
+                "a=rtcp:PORT, or a=rtcp:PORT IN IP4 ADDRESS",
+            )
+        };
+        let (port, rest) = value.split_once(' ').unwrap_or((value, ""));
+        let address = match rest.trim() {
+            "" => None,
+            rest => Some(address(rest).ok_or_else(malformed)?),
+        };
+        let port = port.parse().map_err(|_| malformed())?;
+        Ok(Some(RtcpAttribute { port, address }))
+    }
+
+    /// Whether RTP and RTCP may share a port (RFC 5761, section 5.1.1).
+    #[must_use]
+    pub fn has_rtcp_mux(&self) -> bool {
+        self.attribute("rtcp-mux").is_some()
+    }
+}
+
+/// Longer packets exist in no application; the number is that of `packet_ns` in a call.
+const PTIME_MS_MAX: f64 = 1000.0;
+
+impl Sdp {
+    /// Where the media of number `index` are to be sent: "a "c=" line at the media level overrides the session-level" one (RFC 8866,
+    /// section 5.7).
+    ///
+    /// # Errors
+    /// Neither has one, or it is malformed.
+    pub fn address(&self, index: usize) -> Result<Address, SdpError> {
+        let media = self.media.get(index);
+        let own = media.map_or(Ok(None), Section::connection)?;
+        own.map_or_else(|| self.session.connection(), |own| Ok(Some(own)))?
+            .ok_or_else(|| SdpError::line(b"", "a line c= in the session or in each medium"))
+    }
+
+    /// The direction of the media of number `index`, that of the session if they have none.
+    #[must_use]
+    pub fn direction(&self, index: usize) -> Direction {
+        let own = self.media.get(index).and_then(Section::own_direction);
+        own.or(self.session.own_direction()).unwrap_or_default()
+    }
+
+    /// An attribute of the media of number `index`, or else of the session, such as `setup`, `fingerprint` or `ice-ufrag`.
+    #[must_use]
+    pub fn attribute(&self, index: usize, name: &str) -> Option<&str> {
+        let own = self
+            .media
+            .get(index)
+            .and_then(|media| media.attribute(name));
+        own.or_else(|| self.session.attribute(name))
+    }
+
+    /// Whether ICE is offered or answered for the media of number `index` (RFC 8839, section 5.4).
+    #[must_use]
+    pub fn has_ice(&self, index: usize) -> bool {
+        self.attribute(index, "ice-ufrag").is_some()
+    }
+
+    /// Whether DTLS is offered or answered for the media of number `index` (RFC 8122, section 5).
+    #[must_use]
+    pub fn has_dtls(&self, index: usize) -> bool {
+        self.attribute(index, "fingerprint").is_some()
+    }
+
+    /// Replaces the address of the `o=` line.
+    pub fn set_origin_address(&mut self, address: IpAddr) {
+        self.set_origin_field(4, family(address));
+        self.set_origin_field(5, &address.to_string());
+    }
+
+    /// Replaces the user name of the `o=` line.
+    pub fn set_origin_username(&mut self, username: &str) {
+        self.set_origin_field(0, username);
+    }
+
+    /// Replaces the session's version in the `o=` line.
+    pub fn set_origin_version(&mut self, version: u64) {
+        self.set_origin_field(2, &version.to_string());
+    }
+
+    /// `o=USERNAME ID VERSION IN IP4 ADDRESS` (RFC 8866, section 5.2).
+    fn set_origin_field(&mut self, number: usize, field: &str) {
+        if let Some(line) = self.session.line_mut(b'o') {
+            line.set_field(number, field);
+        }
+    }
+}
+
+fn family(address: IpAddr) -> &'static str {
+    match address {
+        IpAddr::V4(_) => "IP4",
+        IpAddr::V6(_) => "IP6",
+    }
+}
+
+/// `IN IP4 192.0.2.1`, with a TTL or count of multicast behind.
+fn address(text: &str) -> Option<Address> {
+    let mut fields = text.split_whitespace();
+    let (Some("IN"), Some(family), Some(host), None) =
+        (fields.next(), fields.next(), fields.next(), fields.next())
+    else {
+        return None;
+    };
+    let host = host.split('/').next().unwrap_or_default();
+    let ip = host.parse::<IpAddr>();
+    match (family, ip) {
+        ("IP4", Ok(ip @ IpAddr::V4(_))) | ("IP6", Ok(ip @ IpAddr::V6(_))) => Some(Address::Ip(ip)),
+        ("IP4" | "IP6", Err(_)) if is_host_name(host) => Some(Address::Name(host.to_owned())),
+        _ => None,
+    }
+}
+
+fn is_host_name(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+    !text.is_empty()
+        && text.bytes().all(allowed)
+        && text.contains(|c: char| c.is_ascii_alphabetic())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OFFER: &str = "v=0\r\no=alice 2890844526 2890844526 IN IP4 host.atlanta.example.com\r\ns=\r\n\
+        c=IN IP4 host.atlanta.example.com\r\nt=0 0\r\na=recvonly\r\nm=audio 49170 RTP/AVP 0 8 97\r\na=rtpmap:0 PCMU/8000\r\n\
+        m=video 51372/2 RTP/AVP 31 32\r\nc=IN IP6 ff15::101/3\r\na=inactive\r\na=rtcp:53020 IN IP4 126.16.64.4\r\n";
+
+    fn parse(text: &str) -> Sdp {
+        Sdp::parse(text.as_bytes()).expect(text)
+    }
+
+    fn written(sdp: &Sdp) -> String {
+        String::from_utf8(sdp.to_bytes()).expect("a text")
+    }
+
+    #[test]
+    fn media_lines_addresses_and_directions_are_read() {
+        // RFC 4317, section 2.1, RFC 8866, section 5.7 and RFC 3605, section 2.1, put together.
+        let sdp = parse(OFFER);
+        let audio = sdp.media[0].media_line().expect("m=");
+        assert_eq!(
+            (audio.kind, audio.port, audio.count, audio.protocol),
+            ("audio", 49170, None, "RTP/AVP")
+        );
+        assert_eq!(audio.formats, ["0", "8", "97"]);
+        assert!(audio.is_rtp_audio());
+        let video = sdp.media[1].media_line().expect("m=");
+        assert_eq!((video.port, video.count), (51372, Some(2)));
+        let name = Address::Name("host.atlanta.example.com".to_owned());
+        assert_eq!(sdp.address(0), Ok(name));
+        assert_eq!(
+            sdp.address(1),
+            Ok(Address::Ip("ff15::101".parse().expect("an address")))
+        );
+        assert_eq!(
+            (sdp.direction(0), sdp.direction(1)),
+            (Direction::RecvOnly, Direction::Inactive)
+        );
+        let address = Some(Address::Ip("126.16.64.4".parse().expect("an address")));
+        assert_eq!(
+            sdp.media[1].rtcp(),
+            Ok(Some(RtcpAttribute {
+                port: 53020,
+                address
+            }))
+        );
+        assert_eq!(sdp.media[0].rtcp(), Ok(None));
+    }
+
+    #[test]
+    fn malformed_lines_are_named() {
+        for media in [
+            "m=",
+            "m=audio",
+            "m=audio 1",
+            "m=audio x RTP/AVP 0",
+            "m=audio 65536 RTP/AVP 0",
+            "m=audio 1/x RTP/AVP 0",
+        ] {
+            let sdp = parse(&format!("v=0\n{media}\n"));
+            let error = sdp.media[0].media_line().expect_err(media).to_string();
+            assert!(
+                error.contains(media) && error.contains("expected"),
+                "{error}"
+            );
+        }
+        for line in [
+            "c=",
+            "c=IN IP4",
+            "c=IN IP4 ::1",
+            "c=IN IP6 192.0.2.1",
+            "c=IN IP4 1.2.3",
+            "c=OUT IP4 192.0.2.1",
+            "c=IN IP4 a b",
+        ] {
+            let sdp = parse(&format!("v=0\n{line}\nm=audio 1 RTP/AVP 0\n"));
+            assert!(sdp.address(0).is_err(), "{line}");
+        }
+        for value in ["", "x", "70000", "1 IN", "1 IN IP4 x y"] {
+            let sdp = parse(&format!("v=0\nm=audio 1 RTP/AVP 0\na=rtcp:{value}\n"));
+            assert!(sdp.media[0].rtcp().is_err(), "{value}");
+        }
+        assert!(parse("v=0\n").address(0).is_err());
+    }
+
+    #[test]
+    fn edits_change_one_field() {
+        let mut sdp = parse(OFFER);
+        let new: IpAddr = "203.0.113.7".parse().expect("an address");
+        sdp.media[0].set_port(30000);
+        sdp.media[0].set_protocol("RTP/SAVP");
+        sdp.media[0].set_formats(&["8".to_owned()]);
+        sdp.media[0].set_connection(new);
+        sdp.media[0].set_direction(Direction::SendOnly);
+        sdp.media[1].set_port(0);
+        sdp.media[1].set_connection(new);
+        sdp.media[1].set_direction(Direction::SendRecv);
+        sdp.session
+            .set_connection("2001:db8::1".parse().expect("an address"));
+        sdp.set_origin_address(new);
+        sdp.set_origin_version(7);
+        sdp.set_origin_username("-");
+        assert_eq!(
+            written(&sdp),
+            "v=0\r\no=- 2890844526 7 IN IP4 203.0.113.7\r\ns=\r\nc=IN IP6 2001:db8::1\r\nt=0 0\r\na=recvonly\r\n\
+             m=audio 30000 RTP/SAVP 8\r\nc=IN IP4 203.0.113.7\r\na=rtpmap:0 PCMU/8000\r\na=sendonly\r\n\
+             m=video 0 RTP/AVP 31 32\r\nc=IN IP4 203.0.113.7\r\na=sendrecv\r\na=rtcp:53020 IN IP4 126.16.64.4\r\n"
+        );
+    }
+
+    #[test]
+    fn edits_to_the_same_change_nothing() {
+        let text = "v=0\no=a  1 1 IN IP4 192.0.2.1\nm=audio\t5  RTP/AVP  0  8\nc=IN IP4  192.0.2.1 \na=sendonly\n";
+        let mut sdp = parse(text);
+        let address: IpAddr = "192.0.2.1".parse().expect("an address");
+        sdp.set_origin_address(address);
+        sdp.media[0].set_connection(address);
+        sdp.media[0].set_port(5);
+        sdp.media[0].set_formats(&["0".to_owned(), "8".to_owned()]);
+        sdp.media[0].set_direction(Direction::SendOnly);
+        assert_eq!(written(&sdp), text);
+    }
+
+    #[test]
+    fn hold_has_two_forms() {
+        // RFC 3264, section 8.4, and the older form that it names.
+        let old = parse("v=0\nc=IN IP4 0.0.0.0\nm=audio 1 RTP/AVP 0\n");
+        assert!(old.address(0).expect("an address").is_hold());
+        let new = parse("v=0\nc=IN IP4 192.0.2.1\nm=audio 1 RTP/AVP 0\na=sendonly\n");
+        assert!(!new.address(0).expect("an address").is_hold());
+        assert!(!new.direction(0).receives() && new.direction(0).reversed() == Direction::RecvOnly);
+        for direction in Direction::ALL {
+            assert_eq!(direction.reversed().sends(), direction.receives());
+        }
+    }
+
+    #[test]
+    fn packet_times_are_read_where_they_make_sense() {
+        for (value, ms) in [
+            ("20", Some(20)),
+            (" 30 ", Some(30)),
+            ("22.5", Some(23)),
+            ("0", None),
+            ("-1", None),
+            ("x", None),
+            ("1e9", None),
+        ] {
+            let sdp = parse(&format!("v=0\nm=audio 1 RTP/AVP 0\na=ptime:{value}\n"));
+            assert_eq!(sdp.media[0].packet_time_ms("ptime"), ms, "{value}");
+        }
+    }
+
+    #[test]
+    fn what_others_negotiate_is_seen() {
+        let sdp = parse(
+            "v=0\na=fingerprint:sha-256 AA:BB\na=ice-ufrag:x\nm=audio 1 UDP/TLS/RTP/SAVPF 0\na=rtcp-mux\na=setup:actpass\nm=audio 1 RTP/AVP 0\n",
+        );
+        assert!(sdp.has_dtls(0) && sdp.has_ice(1) && sdp.media[0].has_rtcp_mux());
+        assert!(
+            sdp.media[0]
+                .media_line()
+                .is_ok_and(|line| line.is_rtp_audio())
+        );
+        assert_eq!(sdp.attribute(0, "setup"), Some("actpass"));
+        assert!(!sdp.media[1].has_rtcp_mux() && sdp.attribute(1, "setup").is_none());
+    }
+}
