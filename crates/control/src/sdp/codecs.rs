@@ -21,8 +21,7 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// Whether both mean the same packets but for their number and parameters. "Encoding names are case-insensitive" (RFC 8866, section 6.6,
-    /// by RFC 4855, section 3).
+    /// Whether both mean the same packets but for their number and parameters. Case does not count in names (RFC 4855, section 3).
     #[must_use]
     pub fn is_format_of(&self, other: &Codec) -> bool {
         !self.name.is_empty()

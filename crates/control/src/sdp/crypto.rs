@@ -10,7 +10,7 @@ use super::document::{SdpError, Section};
 /// `a=crypto:TAG SUITE KEYS [PARAMETERS]` (RFC 4568, section 9.1).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crypto {
-    /// "unique in the scope of a given media description" (section 9.1); an answer repeats that of the line that it accepts.
+    /// Differs among the lines of a medium; an answer repeats that of the line that it accepts.
     pub tag: u32,
     /// Such as `AES_CM_128_HMAC_SHA1_80`.
     pub suite: String,

@@ -39,7 +39,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// Whether nothing is to be sent there: "a port of zero" is another matter; `0.0.0.0` is the hold of RFC 2543 (RFC 3264, section 8.4).
+    /// Whether nothing is to be sent there: `0.0.0.0`, by which clients of RFC 2543 hold a call (RFC 3264, section 8.4).
     #[must_use]
     pub fn is_hold(&self) -> bool {
         matches!(self, Address::Ip(ip) if ip.is_unspecified())
@@ -244,7 +244,7 @@ impl Section {
     #[must_use]
     pub fn packet_time_ms(&self, name: &str) -> Option<u32> {
         let value = self.attribute(name)?.trim();
-        // "the maximum" of usual applications is 200; fractions exist in AES67.
+        // AES67 has fractions.
         let ms: f64 = value.parse().ok()?;
         (1.0..=PTIME_MS_MAX)
             .contains(&ms)
@@ -282,12 +282,11 @@ impl Section {
     }
 }
 
-/// Longer packets exist in no application; the number is that of `packet_ns` in a call.
+/// Longer packets exist in no application.
 const PTIME_MS_MAX: f64 = 1000.0;
 
 impl Sdp {
-    /// Where the media of number `index` are to be sent: "a "c=" line at the media level overrides the session-level" one (RFC 8866,
-    /// section 5.7).
+    /// Where the media of number `index` are to be sent: by their own `c=` line, or else by that of the session (RFC 8866, section 5.7).
     ///
     /// # Errors
     /// Neither has one, or it is malformed.

@@ -1,0 +1,183 @@
+//! What a request says about codecs.
+
+use crate::ng::{Refusal, Request, Value};
+use crate::sdp::Codec;
+
+use super::spec::Spec;
+
+/// "As a special keyword, `all` can be used to remove all codecs, except the ones that should explicitly offered."
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Everything {
+    /// A codec that is to be transcoded to stays, if it was offered.
+    All,
+    /// Such a codec is offered anew.
+    Full,
+}
+
+/// Codecs by name, or all of them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Selection {
+    /// With exceptions.
+    pub everything: Option<Everything>,
+    /// Without exceptions.
+    pub named: Vec<Spec>,
+}
+
+impl Selection {
+    /// Whether `codec` is among the named ones.
+    #[must_use]
+    pub fn names(&self, codec: &Codec) -> bool {
+        is_listed(&self.named, codec)
+    }
+
+    /// Whether `codec` is named, or all are meant.
+    #[must_use]
+    pub fn has(&self, codec: &Codec) -> bool {
+        self.everything.is_some() || self.names(codec)
+    }
+}
+
+pub(crate) fn is_listed(specs: &[Spec], codec: &Codec) -> bool {
+    specs.iter().any(|spec| spec.matches(codec))
+}
+
+/// The rules of an offer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Rules {
+    /// Taken out, as if it had never been there.
+    pub strip: Selection,
+    /// Not offered, but taken and transcoded from where transcoding takes place.
+    pub mask: Selection,
+    /// As `mask`, and lets transcoding take place.
+    pub consume: Selection,
+    /// Offered, and taken even if the other side refuses it.
+    pub accept: Selection,
+    /// Stays in spite of `all` and `full`.
+    pub except: Vec<Spec>,
+    /// As `except`, and in this order before others.
+    pub offer: Vec<Spec>,
+    /// Offered even if it was not.
+    pub transcode: Vec<Spec>,
+    /// Options of encoders for codecs that were offered.
+    pub set: Vec<Spec>,
+    /// Of packets to the side that gets the offer, ms.
+    pub ptime_ms: Option<u32>,
+    /// Of packets to the side that made the offer, ms.
+    pub ptime_reverse_ms: Option<u32>,
+    /// Codecs that both sides take are transcoded, too.
+    pub force_transcoding: bool,
+}
+
+/// "a receiver SHOULD accept packets representing between 0 and 200 ms of audio data" (RFC 3551, section 4.2).
+const PTIMES_MS: std::ops::RangeInclusive<i64> = 1..=200;
+
+impl Rules {
+    /// Reads the dictionary `codec` and what goes with it.
+    ///
+    /// # Errors
+    /// A codec or packet time makes no sense.
+    pub fn of_request(request: &Request) -> Result<Rules, Refusal> {
+        let specs = |list: &'static str| specs(request, list);
+        let ptime = |key: &'static str| {
+            let ms = request.integer(key, PTIMES_MS);
+            ms.map(|ms| ms.and_then(|ms| u32::try_from(ms).ok()))
+        };
+        Ok(Rules {
+            strip: selection(specs("strip")?),
+            mask: selection(specs("mask")?),
+            consume: selection(specs("consume")?),
+            accept: selection(specs("accept")?),
+            except: specs("except")?,
+            offer: specs("offer")?,
+            transcode: specs("transcode")?,
+            set: specs("set")?,
+            ptime_ms: ptime("ptime")?,
+            ptime_reverse_ms: ptime("ptime-reverse")?,
+            force_transcoding: request.has_flag("force-transcoding"),
+        })
+    }
+
+    /// Options of the encoder for `codec`, by `set`. "Codec options (bitrate) are only applied to codecs that match the given parameters".
+    #[must_use]
+    pub fn options_of(&self, codec: &Codec) -> Option<&Spec> {
+        self.set.iter().find(|spec| spec.matches(codec))
+    }
+}
+
+fn specs(request: &Request, list: &'static str) -> Result<Vec<Spec>, Refusal> {
+    let texts = request.codecs(list)?;
+    let spec = |text: &str| {
+        text.parse().map_err(|_| {
+            let allowed =
+                "NAME or NAME/RATE/CHANNELS/BITRATE/PTIME/FMTP/OPTIONS, the numbers above 0";
+            Refusal::value(list, &Value::text(text), allowed)
+        })
+    };
+    texts.into_iter().map(spec).collect()
+}
+
+fn selection(specs: Vec<Spec>) -> Selection {
+    let mut selection = Selection::default();
+    for spec in specs {
+        match (spec.name.as_str(), spec.clock_rate_hz) {
+            ("all", None) => {
+                // Both words: the one with more effect counts.
+                selection.everything.get_or_insert(Everything::All);
+            }
+            ("full", None) => selection.everything = Some(Everything::Full),
+            _ => selection.named.push(spec),
+        }
+    }
+    selection
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ng::json;
+
+    fn rules(text: &str) -> Result<Rules, Refusal> {
+        let request = Request::new(json::decode(text.as_bytes()).expect(text));
+        Rules::of_request(&request.expect(text))
+    }
+
+    #[test]
+    fn keys_and_flags_say_the_same() {
+        let by_key = rules(
+            r#"{"command":"offer","codec":{"mask":["all"],"transcode":["PCMA","opus/48000/2/32000"],"accept":["all"]},"ptime":"30"}"#,
+        );
+        let by_flag = rules(
+            r#"{"command":"offer","flags":["codec-mask-all","codec-transcode-PCMA","codec-transcode-opus/48000/2/32000","always transcode"],"ptime":30}"#,
+        );
+        let by_string = rules(
+            r#"{"command":"offer","rtpp-flags":"codec=[mask=[all] transcode=[PCMA opus/48000/2/32000]] always-transcode ptime=30"}"#,
+        );
+        let found = by_key.expect("rules");
+        assert_eq!(found.mask.everything, Some(Everything::All));
+        assert_eq!(found.accept.everything, Some(Everything::All));
+        assert_eq!((found.transcode.len(), found.ptime_ms), (2, Some(30)));
+        assert_eq!(by_flag.as_ref(), Ok(&found));
+        assert_eq!(by_string, Ok(found));
+    }
+
+    #[test]
+    fn refusals_name_list_and_value() {
+        for (text, words) in [
+            (
+                r#"{"command":"offer","codec":{"strip":["PCMU/fast"]}}"#,
+                ["strip", "\"PCMU/fast\""],
+            ),
+            (
+                r#"{"command":"offer","ptime":0}"#,
+                ["ptime", "from 1 to 200"],
+            ),
+            (
+                r#"{"command":"offer","codec":{"mask":[[1]]}}"#,
+                ["mask", "a list"],
+            ),
+        ] {
+            let error = rules(text).expect_err(text).to_string();
+            assert!(words.iter().all(|word| error.contains(word)), "{error}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! How requests name codecs: `opus`, `opus/48000/2`, `opus/48000/2/32000`, `iLBC/8000/1///mode=30`.
+
+use std::str::FromStr;
+
+use crate::sdp::Codec;
+
+/// `NAME[/RATE[/CHANNELS[/BITRATE[/PTIME[/FMTP[/OPTIONS]]]]]]`, or the number of a payload type. An empty part is one that is not there.
+///
+/// Case does not count in names, as in SDP (RFC 4855, section 3); the protocol's documentation lets it count.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Spec {
+    /// Such as "PCMU".
+    pub name: String,
+    /// Of the RTP timestamps, Hz.
+    pub clock_rate_hz: Option<u32>,
+    /// Of audio. "`opus/48000` to specify Opus with 48 kHz sampling rate and one channel": 1 beside a rate, if not said.
+    pub channels: Option<u32>,
+    /// Of the encoder, bits per second.
+    pub bitrate_bps: Option<u32>,
+    /// Of packets, ms.
+    pub ptime_ms: Option<u32>,
+    /// Format parameters of a codec that is added.
+    pub fmtp: Option<String>,
+    /// Of the encoder.
+    pub options: Option<String>,
+}
+
+/// Not the name of a codec.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "codec {0}: expected NAME or NAME/RATE/CHANNELS/BITRATE/PTIME/FMTP/OPTIONS, the numbers above 0"
+)]
+pub struct SpecError(String);
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Spec, SpecError> {
+        let error = || SpecError(crate::text::shown(text.as_bytes()));
+        // "it can be escaped by using two dashes instead".
+        let mut parts = text.splitn(7, '/').map(|part| part.replace("--", "="));
+        let mut next = || parts.next().filter(|part| !part.is_empty());
+        let name = next().ok_or_else(error)?;
+        let mut number = || match next().map(|part| part.parse()) {
+            None => Ok(None),
+            Some(Ok(number)) if number > 0 => Ok(Some(number)),
+            Some(_) => Err(error()),
+        };
+        let (clock_rate_hz, channels) = (number()?, number()?);
+        let (bitrate_bps, ptime_ms) = (number()?, number()?);
+        let (fmtp, options) = (next(), next());
+        if channels.is_some() && clock_rate_hz.is_none() {
+            return Err(error());
+        }
+        Ok(Spec {
+            name,
+            clock_rate_hz,
+            channels: channels.or(clock_rate_hz.map(|_| 1)),
+            bitrate_bps,
+            ptime_ms,
+            fmtp,
+            options,
+        })
+    }
+}
+
+impl Spec {
+    /// Whether `codec` is meant. "If any format parameters are specified, the codec will only be stripped if all of the format parameters
+    /// match".
+    #[must_use]
+    pub fn matches(&self, codec: &Codec) -> bool {
+        let is_name = self.name.eq_ignore_ascii_case(&codec.name);
+        let is_number = self.name.parse() == Ok(codec.payload_type.0);
+        let fits = |wanted: Option<u32>, is: u32| wanted.is_none_or(|wanted| wanted == is);
+        (is_name || is_number)
+            && fits(self.clock_rate_hz, codec.clock_rate_hz)
+            && fits(self.channels, codec.channels)
+    }
+
+    /// Rate and channels: "If no codec format parameters are specified [...] default values will be chosen for them".
+    #[must_use]
+    pub fn rate_and_channels(&self) -> (u32, u32) {
+        let is_opus = self.name.eq_ignore_ascii_case("opus");
+        // Those of RFC 7587 for Opus; telephony's for the rest, G.722's clock rate included.
+        let usual = if is_opus { (48_000, 2) } else { (8000, 1) };
+        let rate = self.clock_rate_hz.unwrap_or(usual.0);
+        (rate, self.channels.unwrap_or(usual.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use threadbare_rtp::id::PayloadType;
+
+    use super::*;
+
+    fn spec(text: &str) -> Spec {
+        text.parse().expect(text)
+    }
+
+    #[test]
+    fn the_forms_of_the_documentation_are_read() {
+        let opus = spec("opus/48000/2/32000");
+        assert_eq!(
+            (opus.clock_rate_hz, opus.channels, opus.bitrate_bps),
+            (Some(48_000), Some(2), Some(32_000))
+        );
+        for text in ["iLBC/8000/1///mode=30", "iLBC/8000/1///mode--30"] {
+            let ilbc = spec(text);
+            assert_eq!(
+                (ilbc.name.as_str(), ilbc.fmtp.as_deref(), ilbc.bitrate_bps),
+                ("iLBC", Some("mode=30"), None)
+            );
+        }
+        let options = spec("opus/48000/2////compression_level=2");
+        assert_eq!(
+            (options.fmtp, options.options.as_deref()),
+            (None, Some("compression_level=2"))
+        );
+        assert_eq!(spec("PCMU").rate_and_channels(), (8000, 1));
+        assert_eq!(spec("opus").rate_and_channels(), (48_000, 2));
+        assert_eq!(spec("opus/48000").rate_and_channels(), (48_000, 1));
+        for text in ["", "/8000", "a/x", "a/0", "a//2", "a/-1", "a/8000/1/1.5"] {
+            assert!(text.parse::<Spec>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn parameters_that_are_given_have_to_match() {
+        let codec = Codec {
+            payload_type: PayloadType(96),
+            name: "opus".to_owned(),
+            clock_rate_hz: 48_000,
+            channels: 2,
+            fmtp: None,
+        };
+        for text in ["opus", "OPUS", "opus/48000/2", "96"] {
+            assert!(spec(text).matches(&codec), "{text}");
+        }
+        for text in ["opus/48000", "opus/48000/1", "opus/16000/2", "PCMU", "97"] {
+            assert!(!spec(text).matches(&codec), "{text}");
+        }
+    }
+}
