@@ -11,7 +11,7 @@ use super::offer::{Offer, Offered, is_supported};
 pub enum Then {
     /// They leave as they are, with this number.
     Pass(PayloadType),
-    /// Their audio is made anew in this codec.
+    /// Their audio is made anew in this codec; telephone events, with this one's clock.
     Transcode(Codec),
     /// Their keys are heard as tones: the receiver takes no telephone events.
     Tones,
@@ -82,13 +82,15 @@ pub fn answer(
             },
         );
     }
-    for codec in &offer.accepted {
-        push_new(&mut to_offerer, taken(codec));
+    if !offer.accepted.is_empty() {
+        let accepted = offer.accepted.iter().map(taken);
+        accepted.for_each(|codec| push_new(&mut to_offerer, codec));
+        // What is taken for the offerer's sake is what it prefers.
+        to_offerer.sort_by_key(|codec| offer.rank(codec.payload_type));
     }
     if !to_offerer.iter().any(Codec::is_audio) {
-        for codec in offer.fallback.iter().filter(|codec| codec.is_audio()) {
-            push_new(&mut to_offerer, taken(codec));
-        }
+        let first = offer.fallback.iter().find(|codec| codec.is_audio());
+        to_offerer.extend(first.map(taken));
     }
     // Audio first: nobody prefers keys.
     to_offerer.sort_by_key(|codec| !codec.is_audio());
@@ -198,8 +200,15 @@ fn then<'a>(
         Some(same) if makes_anew && can_be_made => Then::Transcode(same.clone()),
         Some(same) => Then::Pass(same.payload_type),
         None if received.is_telephone_event() => {
-            let event = others.find(|codec| codec.is_telephone_event());
-            event.map_or(Then::Tones, |event| Then::Pass(event.payload_type))
+            let events: Vec<&Codec> = others.filter(|codec| codec.is_telephone_event()).collect();
+            let same_clock = events
+                .iter()
+                .find(|event| event.clock_rate_hz == received.clock_rate_hz);
+            match (same_clock, events.first()) {
+                (Some(event), _) => Then::Pass(event.payload_type),
+                (None, Some(event)) => Then::Transcode((*event).clone()),
+                (None, None) => Then::Tones,
+            }
         }
         None if can_be_made => {
             let audio = others.find(|codec| codec.is_audio() && is_supported(codec));

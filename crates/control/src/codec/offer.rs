@@ -21,11 +21,13 @@ pub struct Offered {
 /// What goes to the other side, and what is kept for its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Offer {
+    /// The offerer's numbers, in its order.
+    offered: Vec<PayloadType>,
     /// In order of preference. Those of the offerer keep their numbers.
     pub outgoing: Vec<Offered>,
-    /// Codecs of the offerer that it is told to be taken, whatever the other side takes.
+    /// Codecs of the offerer that are taken from it, whatever the other side takes.
     pub accepted: Vec<Codec>,
-    /// Codecs of the offerer that it is told to be taken if the other side takes none of its audio codecs.
+    /// Codecs of the offerer of which the first is taken from it if the other side takes none of its audio codecs.
     pub fallback: Vec<Codec>,
     /// Whether anything may be transcoded.
     pub is_engaged: bool,
@@ -38,6 +40,12 @@ pub struct Offer {
 }
 
 impl Offer {
+    /// The place of a number in the offerer's order.
+    pub(crate) fn rank(&self, number: PayloadType) -> usize {
+        let place = self.offered.iter().position(|one| *one == number);
+        place.unwrap_or(self.offered.len())
+    }
+
     /// The codecs for the other side.
     pub fn codecs(&self) -> impl Iterator<Item = &Codec> {
         self.outgoing.iter().map(|offered| &offered.codec)
@@ -82,18 +90,14 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     // "With transcoding active for a call, all unsupported codecs will be removed from the SDP."
     let usable = |codec: &&Codec| !is_engaged || is_supported(codec);
     let own = ordered(kept.iter().copied().filter(usable), &rules.offer);
-    let own = own.into_iter().map(|codec| (codec.clone(), false));
-    let outgoing = own.chain(added.into_iter().map(|codec| (codec, true)));
-    let outgoing: Vec<Offered> = outgoing
-        .map(|(codec, is_added)| Offered { codec, is_added })
-        .collect();
+    let outgoing = joined(own, added);
     let has_audio = outgoing.iter().any(|one| one.codec.is_audio());
     if !has_audio && offered.iter().any(Codec::is_audio) {
         return unchanged(offered, unsupported);
     }
     let accepts = |codec: &Codec, fate: Fate| match fate {
         Fate::Kept => rules.accept.has(codec),
-        Fate::Masked => true,
+        Fate::Masked => rules.consume.has(codec),
         Fate::Stripped => false,
     };
     let taken = offered.iter().zip(&fates);
@@ -104,6 +108,7 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     let codecs =
         |all: Vec<(&Codec, &Fate)>| all.into_iter().map(|(codec, _)| codec.clone()).collect();
     Offer {
+        offered: numbers(offered),
         outgoing,
         accepted: codecs(accepted),
         fallback: codecs(fallback),
@@ -114,12 +119,30 @@ pub fn offer(offered: &[Codec], rules: &Rules) -> Offer {
     }
 }
 
+/// New audio codecs behind the others, before telephone events and comfort noise.
+fn joined(own: Vec<&Codec>, added: Vec<Codec>) -> Vec<Offered> {
+    let with = |is_added: bool| move |codec: Codec| Offered { codec, is_added };
+    let mut all: Vec<Offered> = own.into_iter().cloned().map(with(false)).collect();
+    let last = all.iter().rposition(|one| one.codec.is_audio());
+    let mut place = last.map_or(0, |last| last + 1);
+    for one in added.into_iter().map(with(true)) {
+        if one.codec.is_audio() {
+            all.insert(place, one);
+            place += 1;
+        } else {
+            all.push(one);
+        }
+    }
+    all
+}
+
 fn unchanged(offered: &[Codec], unsupported: Vec<Spec>) -> Offer {
     let own = |codec: &Codec| Offered {
         codec: codec.clone(),
         is_added: false,
     };
     Offer {
+        offered: numbers(offered),
         outgoing: offered.iter().map(own).collect(),
         accepted: Vec::new(),
         fallback: Vec::new(),
@@ -128,6 +151,10 @@ fn unchanged(offered: &[Codec], unsupported: Vec<Spec>) -> Offer {
         unsupported,
         is_unchanged: true,
     }
+}
+
+fn numbers(codecs: &[Codec]) -> Vec<PayloadType> {
+    codecs.iter().map(|codec| codec.payload_type).collect()
 }
 
 fn fate(codec: &Codec, rules: &Rules) -> Fate {

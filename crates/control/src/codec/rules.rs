@@ -46,9 +46,9 @@ pub(crate) fn is_listed(specs: &[Spec], codec: &Codec) -> bool {
 pub struct Rules {
     /// Taken out, as if it had never been there.
     pub strip: Selection,
-    /// Not offered, but taken and transcoded from where transcoding takes place.
+    /// Not offered, but taken and transcoded if a codec was added and the other side takes no other one of the offerer.
     pub mask: Selection,
-    /// As `mask`, and lets transcoding take place.
+    /// Not offered, but taken and transcoded.
     pub consume: Selection,
     /// Offered, and taken even if the other side refuses it.
     pub accept: Selection,
