@@ -154,8 +154,8 @@ fn offer_changes_the_order() {
 #[test]
 fn transcode_adds_codecs() {
     // "allows codecs to be added to the list of offered codecs even if they were not present in the original list"
-    let offer = offered(&[PCMU, EVENTS], "codec-transcode-PCMA codec-transcode-opus");
-    assert_eq!(shown(offer.codecs()), [PCMU, PCMA, OPUS, EVENTS]);
+    let offer = offered(&[PCMU, EVENTS], "codec-transcode-PCMA codec-transcode-G722");
+    assert_eq!(shown(offer.codecs()), [PCMU, PCMA, G722, EVENTS]);
     assert!(offer.is_engaged);
     let found = answered(&offer, &[PCMA]);
     assert_eq!(shown(&found.to_offerer), [PCMU]);
@@ -294,6 +294,33 @@ fn keys_become_tones_and_tones_keys() {
         ["0 passes as 0", "101 is heard as tones"]
     );
     assert_eq!(found.detects_keys, [false, true]);
+}
+
+#[test]
+fn events_have_the_clock_of_their_audio() {
+    // RFC 7587, section 4.1: the clock rate of Opus is 48 kHz. rtpengine 10.5.3.5 offers the same codecs, with the number 97.
+    let offer = offered(&[PCMU, EVENTS], "codec-transcode-opus");
+    let events = "97 telephone-event/48000";
+    assert_eq!(shown(offer.codecs()), [PCMU, OPUS, EVENTS, events]);
+    let found = answered(&offer, &[OPUS, events]);
+    assert_eq!(shown(&found.to_offerer), [PCMU, EVENTS]);
+    assert_eq!(
+        routes(&found.from_offerer),
+        [
+            "0 becomes 96 opus/48000/2",
+            "101 becomes 97 telephone-event/48000"
+        ]
+    );
+    assert_eq!(
+        routes(&found.from_answerer),
+        [
+            "96 becomes 0 PCMU/8000",
+            "97 becomes 101 telephone-event/8000"
+        ]
+    );
+    assert_eq!(found.detects_keys, [false; 2]);
+    // An offerer without events gets none.
+    assert_eq!(outgoing(&[PCMU], "codec-transcode-opus"), [PCMU, OPUS]);
 }
 
 #[test]

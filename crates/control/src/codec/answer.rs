@@ -69,31 +69,7 @@ pub fn answer(
     if !common.iter().any(|one| one.theirs.is_audio()) {
         return Err(NoCommonCodec);
     }
-    let mut to_offerer: Vec<Codec> = Vec::new();
-    let passed = common.iter().filter(|one| !one.offered.is_added);
-    for one in passed {
-        // The parameters are those of who receives.
-        let fmtp = one.theirs.fmtp.clone();
-        push_new(
-            &mut to_offerer,
-            Codec {
-                fmtp,
-                ..one.offered.codec.clone()
-            },
-        );
-    }
-    if !offer.accepted.is_empty() {
-        let accepted = offer.accepted.iter().map(taken);
-        accepted.for_each(|codec| push_new(&mut to_offerer, codec));
-        // What is taken for the offerer's sake is what it prefers.
-        to_offerer.sort_by_key(|codec| offer.rank(codec.payload_type));
-    }
-    if !to_offerer.iter().any(Codec::is_audio) {
-        let first = offer.fallback.iter().find(|codec| codec.is_audio());
-        to_offerer.extend(first.map(taken));
-    }
-    // Audio first: nobody prefers keys.
-    to_offerer.sort_by_key(|codec| !codec.is_audio());
+    let mut to_offerer = to_offerer(offer, &common);
     if !to_offerer.first().is_some_and(Codec::is_audio) {
         return Err(NoCommonCodec);
     }
@@ -120,6 +96,47 @@ pub fn answer(
         ],
         to_offerer,
     })
+}
+
+/// What the offerer is told to be taken, audio first.
+fn to_offerer(offer: &Offer, common: &[Common<'_>]) -> Vec<Codec> {
+    let mut to_offerer: Vec<Codec> = Vec::new();
+    let passed = common.iter().filter(|one| !one.offered.is_added);
+    for one in passed {
+        // The parameters are those of who receives.
+        let fmtp = one.theirs.fmtp.clone();
+        push_new(
+            &mut to_offerer,
+            Codec {
+                fmtp,
+                ..one.offered.codec.clone()
+            },
+        );
+    }
+    if !offer.accepted.is_empty() {
+        let accepted = offer.accepted.iter().map(taken);
+        accepted.for_each(|codec| push_new(&mut to_offerer, codec));
+        // What is taken for the offerer's sake is what it prefers.
+        to_offerer.sort_by_key(|codec| offer.rank(codec.payload_type));
+    }
+    if !to_offerer.iter().any(Codec::is_audio) {
+        let first = offer.fallback.iter().find(|codec| codec.is_audio());
+        to_offerer.extend(first.map(taken));
+    }
+    // Events on a clock that the offerer does not have.
+    if common
+        .iter()
+        .any(|one| one.offered.is_added && one.theirs.is_telephone_event())
+    {
+        let events = offer
+            .fallback
+            .iter()
+            .filter(|codec| codec.is_telephone_event());
+        events.for_each(|codec| push_new(&mut to_offerer, taken(codec)));
+    }
+    // Audio first: nobody prefers keys.
+    to_offerer.sort_by_key(|codec| !codec.is_audio());
+    to_offerer
 }
 
 /// Which offered codec `theirs` stands for. An answer may have numbers of its own (RFC 3264, section 6.1).

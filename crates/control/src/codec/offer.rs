@@ -197,22 +197,39 @@ fn added(
     unsupported: &mut Vec<Spec>,
 ) -> Vec<Codec> {
     let mut added: Vec<Codec> = Vec::new();
-    for spec in &rules.transcode {
+    let mut add = |spec: &Spec, added: &mut Vec<Codec>| {
         if kept
             .iter()
             .copied()
-            .chain(&added)
+            .chain(added.iter())
             .any(|codec| spec.matches(codec))
         {
-            continue;
+            return;
         }
         let taken = |number: u8| {
-            let all = offered.iter().chain(&added);
+            let all = offered.iter().chain(added.iter());
             all.into_iter().any(|codec| codec.payload_type.0 == number)
         };
         match new_codec(spec, kept, taken) {
             Some(codec) => added.push(codec),
             None => unsupported.push(spec.clone()),
+        }
+    };
+    for spec in &rules.transcode {
+        add(spec, &mut added);
+    }
+    // Events are told on the clock of the audio that they are sent beside (RFC 4733): those of the offerer need one for each new clock.
+    if kept.iter().any(|codec| codec.is_telephone_event()) {
+        let audio = added.iter().filter(|codec| codec.is_audio());
+        let clocks: Vec<u32> = audio.map(|codec| codec.clock_rate_hz).collect();
+        for clock_rate_hz in clocks {
+            let spec = Spec {
+                name: "telephone-event".to_owned(),
+                clock_rate_hz: Some(clock_rate_hz),
+                channels: Some(1),
+                ..Spec::default()
+            };
+            add(&spec, &mut added);
         }
     }
     added
