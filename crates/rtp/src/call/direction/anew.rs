@@ -34,7 +34,9 @@ impl Direction {
             let mut settings = self.config.encoder;
             if to.carries != Carries::Audio(format) {
                 // Left to the library, telephone audio gets 11 kbit/s, and loses what it had.
-                let bits = format.sample_rate_hz * u32::from(format.channels) * BITS_PER_SAMPLE;
+                let samples = format.sample_rate_hz * u32::from(format.channels);
+                let packets = (NS_PER_S / packet_ns.max(PACKET_NS_SHORTEST)) as u32;
+                let bits = samples * BITS_PER_SAMPLE + packets * BITS_PER_PACKET;
                 settings.bitrate_bps = settings.bitrate_bps.or(Some(bits));
             }
             let voice = Voice::new(to, format, &settings, packet_ns).ok()?;
@@ -261,5 +263,9 @@ pub(super) fn converter(from: Format, to: Format) -> Option<Converter> {
 
 /// Of Opus at less than 48 kHz. RFC 7587, section 3.1.1, has 8 to 12 kbit/s for telephone speech that is not encoded twice.
 const BITS_PER_SAMPLE: u32 = 3;
+/// A packet's own cost: with short packets, a tone drowns in noise otherwise.
+const BITS_PER_PACKET: u32 = 100;
+/// RFC 6716, section 2.1.4: "Opus can encode frames of 2.5, 5, 10, 20, 40, or 60 ms".
+const PACKET_NS_SHORTEST: u64 = 2_500_000;
 /// Timestamps that differ by less follow on: some senders round.
 const SLACK_NS: u64 = 2_000_000;
