@@ -1237,12 +1237,22 @@ fn a_sender_is_reported_to_though_its_audio_goes_elsewhere() {
 /// RFC 3550, section 6.4.1: the timestamp of a report is that of its moment, counted at the clock rate of the caps.
 #[test]
 fn a_reports_timestamp_counts_at_the_rate_of_the_caps() {
+    // On a context of its own, the sink joins before it has caps; on its branch's, after.
+    within("both", || {
+        std::thread::scope(|both| {
+            for placed in [format!("context={}", context()), String::new()] {
+                both.spawn(move || timestamp_counts_at_the_rate_of_the_caps(&placed));
+            }
+        });
+    });
+}
+
+fn timestamp_counts_at_the_rate_of_the_caps(placed: &str) {
     const RATE_HZ: u32 = 48_000;
     let (rtp_to, rtcp_to) = pair();
     let pipe = Pipe::parse(&format!(
         "appsrc name=app is-live=true format=time caps=application/x-rtp,media=audio,clock-rate={RATE_HZ} \
-         ! ts-rtpsink context={} host=127.0.0.1 port={}",
-        context(),
+         ! ts-rtpsink {placed} host=127.0.0.1 port={}",
         rtp_to.local_addr().unwrap().port(),
     ));
     pipe.play();

@@ -6,7 +6,7 @@ use super::direction::{Direction, DirectionStats, units_of};
 use super::out::{Out, Scratch, Sending, Writer};
 use super::{CallError, DirectionConfig, Outgoing, Side};
 use crate::id::{RtpTime, SeqNum, Ssrc};
-use crate::leg::{Media, MediaPacket, PayloadMap};
+use crate::leg::{Media, MediaPacket, Payload, PayloadMap};
 use crate::packet::Packet;
 
 /// Settings of a [`Transcoder`].
@@ -128,18 +128,17 @@ impl Transcoder {
         }
         let play_ns = play_ns.unwrap_or_else(|| self.guess_play_ns(packet.time()));
         self.last_ssrc = Some(packet.ssrc());
-        let from = self.from.clone();
-        let payload = from.get(packet.payload_type());
-        let audio = from.audio();
-        let payload = payload.or(self.is_any_audio.then_some(audio));
-        if let Some(payload) = payload.filter(|payload| payload.is_audio()) {
-            let units = units_of(payload, packet.payload());
+        let audio = *self.from.audio();
+        let known = self.from.get(packet.payload_type()).copied();
+        let payload = known.or(self.is_any_audio.then_some(audio));
+        if let Some(payload) = payload.filter(Payload::is_audio) {
+            let units = units_of(&payload, packet.payload());
             self.next_time = packet.time().plus(units);
             self.next_play_ns = play_ns.saturating_add(self.ns_of(units));
         }
         self.handle(
             Media::Packet(MediaPacket {
-                payload,
+                payload: payload.as_ref(),
                 bytes: packet.payload(),
                 whole: bytes,
                 time: packet.time(),

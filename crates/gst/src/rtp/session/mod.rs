@@ -69,6 +69,8 @@ pub(crate) struct Party {
     is_sink_silent: bool,
     /// As an element's property has it.
     fixed_ssrc: Option<Ssrc>,
+    /// As the sink's caps have it, which may come before the session is joined.
+    sent_rate_hz: Option<u32>,
     /// A sink's packets have an SSRC that is not known before the first one.
     awaits_ssrc: bool,
     /// Our SSRC may still change to that one: it has not been sent yet.
@@ -205,7 +207,9 @@ impl RtpSession {
 
     /// Units per second of the timestamps of sent packets.
     pub(crate) fn set_sent_clock_rate(&self, clock_rate_hz: u32) {
-        self.party().leg.set_sent_clock_rate(clock_rate_hz);
+        let mut party = self.party();
+        party.sent_rate_hz = Some(clock_rate_hz);
+        party.leg.set_sent_clock_rate(clock_rate_hz);
     }
 
     /// Sends to this address, overriding the learned one; `Peer`: to where the peer sends from. `rtcp`: RTCP, too.
@@ -365,6 +369,7 @@ impl Party {
             is_silent: false,
             is_sink_silent: false,
             fixed_ssrc: None,
+            sent_rate_hz: None,
             awaits_ssrc: false,
             ssrc_is_open: false,
         })
@@ -379,6 +384,9 @@ impl Party {
         let (profile, reduced_size) = (self.config.profile, self.reduced_size);
         self.leg.set_profile(now_ns, profile, reduced_size);
         self.silence();
+        if let Some(clock_rate_hz) = self.sent_rate_hz {
+            self.leg.set_sent_clock_rate(clock_rate_hz);
+        }
         self.ssrc_is_open = self.awaits_ssrc;
         Ok(())
     }
