@@ -23,10 +23,12 @@ pub struct Monitor<S> {
     inner: Mutex<Inner<S>>,
 }
 
+/// The waiters beside the lock, and the state's first fields behind them.
+#[repr(C)]
 struct Inner<S> {
-    state: S,
     waiters: Waiters,
     last_id: NonZeroU64,
+    state: S,
 }
 
 /// Unordered, and usually none or one, which has its place beside the state: searched from end to end.

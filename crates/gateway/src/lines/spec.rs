@@ -34,7 +34,7 @@ pub(super) fn legs(
     to: Option<SocketAddr>,
     mut random: impl FnMut() -> u64,
 ) -> Result<(LegConfig, Target, DirectionConfig), PayloadMapError> {
-    let takes = Arc::new(taken(spec)?);
+    let takes = taken(spec)?.shared();
     let ssrc = Ssrc(spec.ssrc.unwrap_or_else(|| random() as u32));
     let source = LegConfig {
         ssrc: match to {
@@ -42,7 +42,7 @@ pub(super) fn legs(
             None => ssrc,
         },
         takes: Some(takes.clone()),
-        ..leg(spec, common, Arc::new(sent(spec)?), &mut random)
+        ..leg(spec, common, sent(spec)?.shared(), &mut random)
     };
     let target = match to {
         None if spec.destination == Destination::Nobody => Target::Nobody,
@@ -86,7 +86,7 @@ pub(super) fn fallbacks(
     clips: Vec<Clip>,
     mut random: impl FnMut() -> u64,
 ) -> Result<Vec<Fallback>, PayloadMapError> {
-    let takes = Arc::new(taken(spec)?);
+    let takes = taken(spec)?.shared();
     let mut clips = clips.into_iter();
     let mut all = Vec::new();
     for fallback in &spec.fallbacks {
@@ -104,7 +104,7 @@ pub(super) fn fallbacks(
                 FallbackInput::Leg(Box::new(LegConfig {
                     ssrc: Ssrc(random() as u32),
                     takes: Some(takes.clone()),
-                    ..leg(spec, common, Arc::new(sent(&of_sender)?), &mut random)
+                    ..leg(spec, common, sent(&of_sender)?.shared(), &mut random)
                 }))
             }
             InputSpec::Tone(tone) => FallbackInput::Sound(Sound::Tone(tone.clone())),

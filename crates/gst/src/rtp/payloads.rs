@@ -1,16 +1,10 @@
 //! What received payload types mean, where nobody has negotiated them.
 
-use std::sync::{Arc, LazyLock, Mutex, Weak};
+use std::sync::Arc;
 
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{Carries, Payload, PayloadMap, PayloadMapError};
 use threadbare_rtp::payload::PayloadTypes;
-
-use crate::kit::lock;
-
-/// Maps that are in use: thousands of sources have the same one.
-type Known = Vec<(Option<u32>, PayloadTypes, Weak<PayloadMap>)>;
-static KNOWN: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 /// The static payload types (RFC 3551, section 6).
 pub(super) fn any() -> Result<Arc<PayloadMap>, PayloadMapError> {
@@ -22,17 +16,7 @@ pub(super) fn of(
     clock_rate_hz: Option<u32>,
     accepted: PayloadTypes,
 ) -> Result<Arc<PayloadMap>, PayloadMapError> {
-    let mut known = lock(&KNOWN);
-    let same = known
-        .iter()
-        .find(|(rate_hz, types, _)| (*rate_hz, *types) == (clock_rate_hz, accepted));
-    if let Some(map) = same.and_then(|(.., map)| map.upgrade()) {
-        return Ok(map);
-    }
-    let map = Arc::new(make(clock_rate_hz, accepted)?);
-    known.retain(|(.., map)| map.strong_count() > 0);
-    known.push((clock_rate_hz, accepted, Arc::downgrade(&map)));
-    Ok(map)
+    make(clock_rate_hz, accepted).map(PayloadMap::shared)
 }
 
 fn make(clock_rate_hz: Option<u32>, accepted: PayloadTypes) -> Result<PayloadMap, PayloadMapError> {

@@ -121,6 +121,12 @@ impl Playout {
         Produced::Buffer(buffer)
     }
 
+    /// A packet waits behind its caps.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
     /// Forgets the stream.
     pub(super) fn flush(&mut self) {
         self.waiting = None;

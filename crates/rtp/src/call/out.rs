@@ -17,6 +17,46 @@ pub struct Scratch {
     pub(super) work: Work,
     /// A received packet.
     pub(super) payload: Vec<u8>,
+    pub(super) made: Made,
+}
+
+/// Packets that a transcoder has made.
+#[derive(Debug, Default)]
+pub(super) struct Made {
+    /// The bytes of all, and where each ends.
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+    taken: usize,
+}
+
+impl Made {
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.ends.clear();
+        self.taken = 0;
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, packet: &[u8]) {
+        self.bytes.extend_from_slice(packet);
+        self.ends.push(self.bytes.len());
+    }
+
+    /// How many are to be taken.
+    pub(super) fn len(&self) -> usize {
+        self.ends.len() - self.taken
+    }
+
+    /// Takes the next one.
+    pub(super) fn next(&mut self) -> Option<&[u8]> {
+        let end = *self.ends.get(self.taken)?;
+        let start = match self.taken {
+            0 => 0,
+            taken => self.ends[taken - 1],
+        };
+        self.taken += 1;
+        self.bytes.get(start..end)
+    }
 }
 
 impl Scratch {
@@ -24,6 +64,12 @@ impl Scratch {
     /// a limit at first; lower it where there is more to do than time, and losses are left to the far side, as gaps in the numbers.
     pub fn set_spare(&mut self, units: u32) {
         self.work.spare = units;
+    }
+
+    /// Packets of a [`Transcoder`](super::Transcoder) that are to be taken.
+    #[must_use]
+    pub fn made(&self) -> usize {
+        self.made.len()
     }
 
     /// What is left of that.

@@ -37,7 +37,8 @@ pub struct Transcoded<'a> {
 
 /// See the module. Sequence numbers go on without a gap; a loss is made up for, with no more audio than has come.
 ///
-/// **Contract.** After each `handle_*`, [`finish`](Self::finish) and [`reconfigure`](Self::reconfigure), drain [`poll_packet`](Self::poll_packet).
+/// **Contract.** After each `handle_*`, [`finish`](Self::finish) and [`reconfigure`](Self::reconfigure), drain [`poll_packet`](Self::poll_packet) with
+/// the same scratch, before that serves another one.
 #[derive(Debug)]
 pub struct Transcoder {
     from: Arc<PayloadMap>,
@@ -50,10 +51,6 @@ pub struct Transcoder {
     next_time: RtpTime,
     next_play_ns: u64,
     clock_rate_hz: u32,
-    /// Made and not taken: the bytes of all, and where each ends.
-    made: Vec<u8>,
-    ends: Vec<usize>,
-    taken: usize,
     packets_made: u64,
     malformed: u64,
 }
@@ -80,9 +77,6 @@ impl Transcoder {
             last_ssrc: None,
             next_time: RtpTime(0),
             next_play_ns: 0,
-            made: Vec::new(),
-            ends: Vec::new(),
-            taken: 0,
             packets_made: 0,
             malformed: 0,
         })
@@ -118,6 +112,7 @@ impl Transcoder {
         is_restart: bool,
         scratch: &mut Scratch,
     ) {
+        scratch.made.clear();
         let Ok(packet) = Packet::parse(bytes) else {
             self.malformed += 1;
             return;
@@ -153,6 +148,7 @@ impl Transcoder {
 
     /// Packets of `duration_ns` are missing, the first of which would be played at `play_ns`.
     pub fn handle_loss(&mut self, play_ns: Option<u64>, duration_ns: u64, scratch: &mut Scratch) {
+        scratch.made.clear();
         if self.last_ssrc.is_none() {
             return;
         }
@@ -174,6 +170,7 @@ impl Transcoder {
 
     /// The stream ends: what is held goes out.
     pub fn finish(&mut self, scratch: &mut Scratch) {
+        scratch.made.clear();
         self.with_out(scratch, |direction, work, out| direction.finish(work, out));
     }
 
@@ -188,37 +185,28 @@ impl Transcoder {
         scratch: &mut Scratch,
         work: impl FnOnce(&mut Direction, &mut super::out::Work, &mut Out<'_>),
     ) {
-        if self.taken == self.ends.len() {
-            self.made.clear();
-            self.ends.clear();
-            self.taken = 0;
-        }
-        let (made, ends) = (&mut self.made, &mut self.ends);
-        let before = ends.len();
-        let mut send = |outgoing: Outgoing<'_>| {
-            made.extend_from_slice(outgoing.bytes);
-            ends.push(made.len());
-        };
+        let Scratch {
+            packet,
+            work: audio,
+            made,
+            ..
+        } = scratch;
+        let before = made.len();
+        let mut send = |outgoing: Outgoing<'_>| made.push(outgoing.bytes);
         let mut out = Out {
             now_ns: self.next_play_ns,
             side: Side::B,
             leg: Sending::Writer(&mut self.writer),
-            packet: &mut scratch.packet,
+            packet,
             send: &mut send,
         };
-        work(&mut self.direction, &mut scratch.work, &mut out);
-        self.packets_made += (self.ends.len() - before) as u64;
+        work(&mut self.direction, audio, &mut out);
+        self.packets_made += (made.len() - before) as u64;
     }
 
     /// The next packet that goes out.
-    pub fn poll_packet(&mut self) -> Option<Transcoded<'_>> {
-        let end = *self.ends.get(self.taken)?;
-        let start = match self.taken {
-            0 => 0,
-            taken => self.ends[taken - 1],
-        };
-        self.taken += 1;
-        let bytes = &self.made[start..end];
+    pub fn poll_packet<'a>(&mut self, scratch: &'a mut Scratch) -> Option<Transcoded<'a>> {
+        let bytes = scratch.made.next()?;
         let time = bytes.get(4..8)?.try_into().ok()?;
         let time = RtpTime(u32::from_be_bytes(time));
         let play_ns = self.direction.play_ns(time);
@@ -226,12 +214,6 @@ impl Transcoder {
             bytes,
             play_ns: play_ns.unwrap_or(self.next_play_ns),
         })
-    }
-
-    /// How many packets are to be taken.
-    #[must_use]
-    pub fn made(&self) -> usize {
-        self.ends.len() - self.taken
     }
 
     /// All packets that were ever made.

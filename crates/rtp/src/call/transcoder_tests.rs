@@ -91,7 +91,7 @@ impl Bed {
     }
 
     fn drain(&mut self) {
-        while let Some(made) = self.transcoder.poll_packet() {
+        while let Some(made) = self.transcoder.poll_packet(&mut self.scratch) {
             let packet = Packet::parse(made.bytes).expect("what goes out is RTP");
             assert_eq!(packet.ssrc(), Ssrc(7));
             self.made.push((

@@ -160,32 +160,35 @@ pub struct LegStats {
 /// **Contract.** After each `handle_*`: drain [`poll_media`](Leg::poll_media), [`poll_rtcp`](Leg::poll_rtcp), [`poll_event`](Leg::poll_event),
 /// and poll again at [`next_timeout`](Leg::next_timeout) if nothing has come before. Times are ns on one monotonic clock. Nothing is
 /// allocated per packet once as many packets as ever were held at a time.
+///
+/// Laid out by hand: the fields of each packet come first, as far as the beginning of the session.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Leg<K: Keep = Store> {
     admission: Admission,
-    session: Session,
-    jitter: JitterBuffer<Held<K::Kept>>,
-    store: K,
-    /// Given out last; its place is free with the next call.
-    given: Option<K::Kept>,
-    /// Of a possible next source.
-    waiting: Vec<Waiting<K::Kept>>,
     payloads: Arc<PayloadMap>,
     takes: Arc<PayloadMap>,
+    packets: u64,
+    bytes: u64,
     /// Of the audio received last.
     clock_rate_hz: u32,
     audio_time: RtpTime,
+    seq: SeqNum,
     payload_type: PayloadType,
     mux: bool,
     /// No RTCP is sent.
     is_silent: bool,
-    destination: Destination,
-    rtcp_from: Option<(SocketAddr, u64)>,
-    seq: SeqNum,
-    beginning: Option<LegEvent>,
     has_moved: bool,
-    packets: u64,
-    bytes: u64,
+    /// Given out last; its place is free with the next call.
+    given: Option<K::Kept>,
+    /// Of a possible next source.
+    waiting: Vec<Waiting<K::Kept>>,
+    jitter: JitterBuffer<Held<K::Kept>>,
+    store: K,
+    destination: Destination,
+    session: Session,
+    rtcp_from: Option<(SocketAddr, u64)>,
+    beginning: Option<LegEvent>,
     no_room: u64,
     no_destination: u64,
     refused: Refusals,
@@ -245,6 +248,9 @@ impl Leg {
 }
 
 impl<K: Keep> Leg<K> {
+    /// Of a leg, from its beginning on: what a packet touches, for prefetching.
+    pub const HOT_BYTES: usize = std::mem::offset_of!(Leg<K>, session) + Session::HOT_BYTES;
+
     /// A leg that joins its session at `now_ns`; `keeper` keeps what it holds.
     ///
     /// # Errors

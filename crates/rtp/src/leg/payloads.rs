@@ -1,5 +1,7 @@
 //! Which payload type carries what, as agreed on with a peer.
 
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
 use thiserror::Error;
 
 use crate::codec::Format;
@@ -191,6 +193,23 @@ impl PayloadMap {
         })
     }
 
+    /// The one map for all who have the same: thousands of legs then look into the same cache lines.
+    #[must_use]
+    pub fn shared(self) -> Arc<PayloadMap> {
+        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut living = known.iter().filter_map(Weak::upgrade);
+        if let Some(same) = living.find(|map| **map == self) {
+            return same;
+        }
+        drop(living);
+        let map = Arc::new(self);
+        known.retain(|known| known.strong_count() > 0);
+        if known.len() < KNOWN_MAX {
+            known.push(Arc::downgrade(&map));
+        }
+        map
+    }
+
     /// Units per second of this payload type beside audio of `audio_hz`, if they are known.
     pub(super) fn clock_rate_hz(&self, payload_type: PayloadType, audio_hz: u32) -> Option<u32> {
         match self.get(payload_type) {
@@ -249,3 +268,8 @@ impl Payload {
 
 /// RFC 5761, section 4: "payload types in the range 64-95 MUST NOT be used".
 const RTCP_NUMBERS: std::ops::RangeInclusive<u8> = 64..=95;
+
+/// Maps that are in use somewhere.
+static KNOWN: Mutex<Vec<Weak<PayloadMap>>> = Mutex::new(Vec::new());
+/// Looked through for each new one. A gateway has some; more than that are not shared.
+const KNOWN_MAX: usize = 64;

@@ -358,6 +358,9 @@ pub struct Session {
 }
 
 impl Session {
+    /// From its beginning on: what packets touch.
+    pub(crate) const HOT_BYTES: usize = std::mem::offset_of!(Session, phase);
+
     /// Joins at `now_ns`.
     #[must_use]
     pub fn new(now_ns: u64, config: Config) -> Session {

@@ -172,12 +172,19 @@ impl Local {
             .borrow_mut()
             .advance(now_ns, |target| fired.push(target));
         let count = fired.len();
-        for target in fired.drain(..) {
+        let mut rest = fired.drain(..);
+        while let Some(target) = rest.next() {
+            if let Some(TimerTarget::Agent(token)) = rest.as_slice().get(3 * AHEAD)
+                && let Some(footprint) = self.footprints.borrow().get(token.index as usize)
+            {
+                footprint.prefetch_slot();
+            }
             match target {
                 TimerTarget::Waker(waker) => waker.wake(),
                 TimerTarget::Agent(token) => self.agent_timer(token, now_ns),
             }
         }
+        drop(rest);
         self.fired.replace(fired);
         count
     }

@@ -131,13 +131,19 @@ enum Stream {
 }
 
 /// The life of a sink.
+///
+/// Laid out by hand: the fields of each item come first.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct SinkCore<D, E> {
+    items: VecDeque<Item<D, E>>,
     life: Life,
     stream: Stream,
     /// The element's changes to PAUSED wait for data.
     asynchronous: bool,
-    items: VecDeque<Item<D, E>>,
+    rendered: u64,
+    /// Removed, and not to be dropped under the lock.
+    discarded: Discarded<Item<D, E>>,
     /// Number of the first item.
     first: u64,
     /// The latest end of the data and gaps so far.
@@ -148,10 +154,7 @@ pub(super) struct SinkCore<D, E> {
     has_begun: bool,
     /// Begin of the data rendered last, and of the first.
     rendered_ns: Option<u64>,
-    rendered: u64,
     dropped: u64,
-    /// Removed, and not to be dropped under the lock.
-    discarded: Discarded<Item<D, E>>,
 }
 
 impl<D, E> Default for SinkCore<D, E> {

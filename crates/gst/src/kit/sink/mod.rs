@@ -45,25 +45,34 @@ pub use self::renderer::{Rendered, Renderer};
 /// The sink half of an element.
 pub struct Sink<R: Renderer>(Arc<Shared<R>>);
 
+/// Laid out by hand: the fields of each buffer come first.
+#[repr(C)]
 struct Shared<R: Renderer> {
-    state: Monitor<State<R>>,
-    element: gst::glib::WeakRef<gst::Element>,
-    pad: Option<gst::Pad>,
     sync: Arc<SyncState>,
     /// Called, without a lock, after a render, a preroll or the end.
     after: OnceLock<Box<After>>,
+    state: Monitor<State<R>>,
+    element: gst::glib::WeakRef<gst::Element>,
+    pad: Option<gst::Pad>,
 }
 
 type After = dyn Fn() -> Result<(), gst::FlowError> + Send + Sync;
 
+/// Laid out by hand: the fields of each buffer come first.
+#[repr(C)]
 struct State<R> {
     core: SinkCore<Data, gst::Event>,
+    /// Replaced as the last sample.
+    samples: Discarded<gst::Sample>,
+    latency_ns: u64,
+    /// Data may be outside of the segment.
+    clips: bool,
+    /// The element was shown data for a pause, and has not told the application.
+    has_shown: bool,
+    position: Position,
     renderer: R,
     time: RunningTime,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
-    /// Data may be outside of the segment.
-    clips: bool,
-    latency_ns: u64,
     /// Number of the [`Drive`] that handles the held items, and of the source that drives it.
     driver: Option<(u64, Option<u64>)>,
     drivers: u64,
@@ -72,11 +81,6 @@ struct State<R> {
     unlinks: u64,
     /// Of the EOS event, for the message.
     end_seqnum: Option<gst::Seqnum>,
-    position: Position,
-    /// The element was shown data for a pause, and has not told the application.
-    has_shown: bool,
-    /// Replaced as the last sample.
-    samples: Discarded<gst::Sample>,
 }
 
 impl<R: Renderer> Discards for State<R> {

@@ -3,12 +3,12 @@
 /// The time of the data rendered last, as it was in the buffer: converted when somebody asks.
 #[derive(Debug, Default)]
 pub(super) struct Position {
-    /// Of the data that is rendered now; the next one may have arrived.
-    segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     /// Begin and duration, in the segment.
     last: Option<(gst::ClockTime, Option<gst::ClockTime>)>,
+    /// Of the data that is rendered now; the next one may have arrived. Apart from what each buffer changes.
+    segment: Option<Box<gst::FormattedSegment<gst::ClockTime>>>,
     /// Begin and end of the last data of an earlier segment, in stream time.
-    earlier: Option<Span>,
+    earlier: Option<Box<Span>>,
 }
 
 type Span = (gst::ClockTime, gst::ClockTime);
@@ -16,9 +16,9 @@ type Span = (gst::ClockTime, gst::ClockTime);
 impl Position {
     /// The segment of the data that comes next.
     pub(super) fn set_segment(&mut self, event: &gst::event::Segment<gst::EventRef>) {
-        self.earlier = self.span();
+        self.earlier = self.span().map(Box::new);
         self.last = None;
-        self.segment = event.segment().downcast_ref().cloned();
+        self.segment = event.segment().downcast_ref().cloned().map(Box::new);
     }
 
     /// Data is rendered, or a gap or late data passed over.
@@ -50,7 +50,7 @@ impl Position {
             let (begin, duration) = self.last?;
             self.stream_span(begin, duration)
         };
-        of_last().or(self.earlier)
+        of_last().or(self.earlier.as_deref().copied())
     }
 
     /// Begin and end in stream time, of what is inside of the segment.

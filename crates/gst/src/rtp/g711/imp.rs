@@ -124,30 +124,37 @@ impl RtpG711 {
         &self,
         work: impl FnOnce(&mut Transcoder, &mut Scratch),
     ) -> Result<gst::FlowSuccess, gst::FlowError> {
-        {
+        let made = {
             let mut stream = lock(&self.stream);
             let stream = stream.as_mut().ok_or(gst::FlowError::NotNegotiated)?;
-            SCRATCH.with_borrow_mut(|scratch| work(&mut stream.transcoder, scratch));
-        }
-        self.drain()
+            SCRATCH.with_borrow_mut(|scratch| {
+                work(&mut stream.transcoder, scratch);
+                self.take_made(stream, scratch)
+            })?
+        };
+        self.push_all(made)
     }
 
-    /// Sends what is made, packet by packet.
-    fn drain(&self) -> Result<gst::FlowSuccess, gst::FlowError> {
-        loop {
-            let buffer = {
-                let mut stream = lock(&self.stream);
-                let Some(Stream { transcoder, plan }) = stream.as_mut() else {
-                    return Ok(gst::FlowSuccess::Ok);
-                };
-                let Some(made) = transcoder.poll_packet() else {
-                    return Ok(gst::FlowSuccess::Ok);
-                };
-                self.measure(made.bytes, plan);
-                new_buffer(&made)?
-            };
+    /// What is made, in buffers. The scratch serves other streams of the thread as soon as one is pushed.
+    fn take_made(
+        &self,
+        stream: &mut Stream,
+        scratch: &mut Scratch,
+    ) -> Result<Vec<gst::Buffer>, gst::FlowError> {
+        let mut buffers = Vec::with_capacity(scratch.made());
+        while let Some(made) = stream.transcoder.poll_packet(scratch) {
+            self.measure(made.bytes, &stream.plan);
+            buffers.push(new_buffer(&made)?);
+        }
+        Ok(buffers)
+    }
+
+    /// Sends packet by packet.
+    fn push_all(&self, buffers: Vec<gst::Buffer>) -> Result<gst::FlowSuccess, gst::FlowError> {
+        for buffer in buffers {
             self.inline.src_pad.push(buffer)?;
         }
+        Ok(gst::FlowSuccess::Ok)
     }
 
     /// Packets of this total duration are missing.
@@ -183,9 +190,9 @@ impl RtpG711 {
     }
 
     fn negotiate(&self, caps: gst::Caps) -> bool {
-        let (ssrc, out) = match self.plan(&caps).and_then(|(plan, out)| {
-            // The rest of the input in the old format goes out first.
-            Ok((self.follow(plan)?, out))
+        let (ssrc, rest, out) = match self.plan(&caps).and_then(|(plan, out)| {
+            let (ssrc, rest) = self.follow(plan)?;
+            Ok((ssrc, rest, out))
         }) {
             Ok(planned) => planned,
             Err(error) => {
@@ -193,21 +200,27 @@ impl RtpG711 {
                 return false;
             }
         };
-        let _ = self.drain();
+        // The rest of the input in the old format goes out first.
+        let _ = self.push_all(rest);
         let mut out = out;
         out.make_mut().set("ssrc", ssrc.0);
         gst::debug!(CAT, imp = self, "from {caps} to {out}");
         self.inline.src_pad.push_event(gst::event::Caps::new(&out))
     }
 
-    /// Uses a plan from now on.
-    fn follow(&self, plan: Plan) -> Result<Ssrc, PlanError> {
+    /// Uses a plan from now on. Returns the SSRC, and what was left of the old one.
+    fn follow(&self, plan: Plan) -> Result<(Ssrc, Vec<gst::Buffer>), PlanError> {
         let mut slot = lock(&self.stream);
+        let mut rest = Vec::new();
         let transcoder = match slot.take() {
-            Some(Stream { mut transcoder, .. }) => {
+            Some(mut stream) => {
                 let config = plan.config.clone();
-                SCRATCH.with_borrow_mut(|scratch| transcoder.reconfigure(config, scratch))?;
-                transcoder
+                SCRATCH.with_borrow_mut(|scratch| -> Result<(), PlanError> {
+                    stream.transcoder.reconfigure(config, scratch)?;
+                    rest = self.take_made(&mut stream, scratch).unwrap_or_default();
+                    Ok(())
+                })?;
+                stream.transcoder
             }
             None => Transcoder::new(plan.config.clone())?,
         };
@@ -215,7 +228,7 @@ impl RtpG711 {
         *slot = Some(Stream { transcoder, plan });
         let pad = prefetch::span(&self.inline.src_pad);
         self.memory.set(prefetch::spans(&self.stream).chain([pad]));
-        Ok(ssrc)
+        Ok((ssrc, rest))
     }
 
     /// What is made of these caps, and the output caps.
@@ -322,7 +335,7 @@ fn with_others(audio: Payload, keys: Option<u8>) -> Result<Arc<PayloadMap>, Payl
     let others = keys.into_iter().chain([noise]);
     let others = others.filter(|other| other.payload_type != audio.payload_type);
     let all: Vec<Payload> = std::iter::once(audio).chain(others).collect();
-    Ok(Arc::new(PayloadMap::new(&all)?))
+    Ok(PayloadMap::new(&all)?.shared())
 }
 
 fn new_buffer(made: &Transcoded<'_>) -> Result<gst::Buffer, gst::FlowError> {
@@ -496,33 +509,30 @@ impl InlineElement for RtpG711 {
     fn chain(&self, mut buffer: gst::Buffer) -> Result<gst::FlowSuccess, gst::FlowError> {
         let play_ns = buffer.pts().map(gst::ClockTime::nseconds);
         let is_restart = buffer.flags().contains(gst::BufferFlags::RESYNC);
-        let is_alone = {
+        let others = SCRATCH.with_borrow_mut(|scratch| {
             let mut stream = lock(&self.stream);
             let stream = stream.as_mut().ok_or(gst::FlowError::NotNegotiated)?;
-            let Stream { transcoder, plan } = stream;
             {
                 let map = buffer.map_readable().map_err(|_| gst::FlowError::Error)?;
-                SCRATCH.with_borrow_mut(|scratch| {
-                    transcoder.handle_packet(&map, play_ns, is_restart, scratch);
-                });
+                let transcoder = &mut stream.transcoder;
+                transcoder.handle_packet(&map, play_ns, is_restart, scratch);
             }
-            if transcoder.made() == 1
-                && let Some(made) = transcoder.poll_packet()
-            {
-                self.measure(made.bytes, plan);
+            if scratch.made() != 1 {
+                return self.take_made(stream, scratch).map(Some);
+            }
+            if let Some(made) = stream.transcoder.poll_packet(scratch) {
+                self.measure(made.bytes, &stream.plan);
                 match made.bytes.len() <= buffer.size() {
                     true => write(buffer.make_mut(), &made)?,
                     false => buffer = new_buffer(&made)?,
                 }
-                true
-            } else {
-                false
             }
-        };
-        if is_alone {
-            return self.inline.src_pad.push(buffer);
+            Ok(None)
+        })?;
+        match others {
+            Some(others) => self.push_all(others),
+            None => self.inline.src_pad.push(buffer),
         }
-        self.drain()
     }
 
     fn sink_event(&self, pad: &gst::Pad, event: gst::Event) -> bool {

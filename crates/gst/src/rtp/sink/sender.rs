@@ -12,14 +12,17 @@ use crate::kit::send::{self, Pieces};
 use crate::kit::sink::{Rendered, Renderer};
 use crate::rtp::session::{RtpSession, Sockets};
 
-/// Sends a session's RTP; under the sink's lock.
+/// Sends a session's RTP; under the sink's lock. Laid out by hand: the fields of each packet come first.
 #[derive(Default)]
+#[repr(C)]
 pub struct Sender {
+    session: Option<Arc<RtpSession>>,
+    sockets: Option<Arc<Sockets>>,
     peer: Option<RawAddr>,
     /// The version of `peer`.
     peer_version: Option<u32>,
-    session: Option<Arc<RtpSession>>,
-    sockets: Option<Arc<Sockets>>,
+    pub(super) packets: u64,
+    pub(super) bytes: u64,
     /// `peer`, as a string.
     to: Option<SocketAddr>,
     /// A send failure to it was noted.
@@ -27,8 +30,6 @@ pub struct Sender {
     /// Messages for the element to post, and a flag for them.
     failure: Option<(SocketAddr, std::io::Error)>,
     has_news: Arc<AtomicBool>,
-    pub(super) packets: u64,
-    pub(super) bytes: u64,
     pub(super) errors: u64,
     /// Packets without a peer to send to.
     pub(super) unsent: u64,

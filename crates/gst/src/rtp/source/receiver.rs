@@ -46,9 +46,9 @@ pub struct Receiver {
     counts: Arc<Counts>,
     session: Arc<RtpSession>,
     playout: Playout,
-    /// Of the packet that comes out next, and of the places in the jitter buffer.
-    next_packet: [usize; 3],
-    next_places: [usize; 2],
+    ahead: Ahead,
+    /// What the leg had left when it was last looked into, if that still holds.
+    seen: Option<Seen>,
     /// Half a slice: packets due by then come out now, not a whole slice late. The jitter buffer's time is always
     /// this much ahead.
     ahead_ns: u64,
@@ -66,6 +66,73 @@ pub struct Receiver {
     missing: Option<Box<Missing>>,
     _sockets: Arc<Sockets>,
     element: glib::WeakRef<gst::Element>,
+}
+
+/// Memory that the next pass touches: of the packet that comes out next, and the places in the jitter buffer.
+#[derive(Debug, Clone, Copy, Default)]
+struct Ahead {
+    packet: [usize; 3],
+    places: [usize; 2],
+}
+
+/// The leg has nothing to give out now.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    /// But a packet is missing, which the socket may have.
+    is_missed: bool,
+    /// When it will have something.
+    due_ns: Option<u64>,
+    /// It was looked into.
+    is_sure: bool,
+}
+
+impl Seen {
+    /// What has come is read first: the leg is looked into once, with that.
+    const LATER: Seen = Seen {
+        is_missed: false,
+        due_ns: None,
+        is_sure: false,
+    };
+}
+
+/// When the leg is looked into.
+#[derive(Debug, Clone, Copy)]
+struct Now {
+    clock_ns: u64,
+    /// Half a slice later.
+    ahead_ns: u64,
+    /// The socket may still have what is missing.
+    may_look: bool,
+}
+
+impl Now {
+    /// What comes out; and if nothing else does after that, what the leg has left.
+    #[inline]
+    fn look(
+        self,
+        playout: &mut Playout,
+        leg: &mut Leg<Buffers>,
+        ahead: &mut Ahead,
+    ) -> (Option<Produced>, Option<Seen>) {
+        let produced = playout.next(leg, self.ahead_ns, self.clock_ns, !self.may_look);
+        let due_ns = leg.next_media();
+        let has_more =
+            playout.has_waiting() || due_ns.is_some_and(|due_ns| due_ns <= self.ahead_ns);
+        if produced.is_some() && has_more {
+            return (produced, None);
+        }
+        let (packet, places) = leg.next_held();
+        *ahead = Ahead {
+            packet: packet.map_or([0; 3], |held| held.addresses),
+            places,
+        };
+        let seen = Seen {
+            is_missed: self.may_look && leg.is_loss_due(self.ahead_ns),
+            due_ns,
+            is_sure: true,
+        };
+        (produced, Some(seen))
+    }
 }
 
 /// Where the datagrams come from.
@@ -135,8 +202,8 @@ impl Receiver {
             counts: Arc::default(),
             session,
             playout,
-            next_packet: [0; 3],
-            next_places: [0; 2],
+            ahead: Ahead::default(),
+            seen: None,
             ahead_ns: slice_ns / 2,
             slack_ns: slice_ns,
             mux: sockets.rtcp.is_none(),
@@ -156,7 +223,7 @@ impl Receiver {
 
     /// A datagram on its way into the leg.
     #[inline]
-    fn take(&mut self, cx: &Cx<'_>, datagram: Datagram) {
+    fn take(&mut self, cx: &Cx<'_>, now: Now, datagram: Datagram) -> Option<Produced> {
         let Datagram {
             mut buffer,
             received,
@@ -164,20 +231,22 @@ impl Receiver {
             from,
         } = datagram;
         cx.count_packets(1);
-        let now_ns = cx.now_ns();
         let data = &buffer.data()[..received.len];
         if received.datagram_len > received.len {
             self.counts.truncated.add(1);
-            return buffer.release();
+            buffer.release();
+            return None;
         }
         let from = address_of(&from);
         if self.mux && is_rtcp(data) {
             self.session.handle_rtcp_muxed(arrival_ns, from, data);
-            return buffer.release();
+            buffer.release();
+            return None;
         }
         let Some(fields) = Fields::of(data) else {
             self.counts.malformed.add(1);
-            return buffer.release();
+            buffer.release();
+            return None;
         };
         self.counts.packets.add(1);
         self.counts.bytes.add(received.len as u64);
@@ -186,11 +255,12 @@ impl Receiver {
             place: &mut place,
             len: received.len,
         };
-        let ahead_ns = now_ns.saturating_add(self.ahead_ns);
-        let (verdict, has_moved) = {
+        let (verdict, has_moved, produced) = {
             let leg = &mut self.session.party().leg;
-            let verdict = leg.handle_rtp(ahead_ns, arrival_ns, from, fields, arriving);
-            (verdict, leg.take_moved())
+            let verdict = leg.handle_rtp(now.ahead_ns, arrival_ns, from, fields, arriving);
+            let (produced, seen) = now.look(&mut self.playout, leg, &mut self.ahead);
+            self.seen = seen;
+            (verdict, leg.take_moved(), produced)
         };
         if let Some(buffer) = place {
             buffer.release();
@@ -198,7 +268,8 @@ impl Receiver {
         if has_moved {
             self.session.peer_changed();
         }
-        self.note(now_ns, &fields, verdict);
+        self.note(now.clock_ns, &fields, verdict);
+        produced
     }
 
     #[inline]
@@ -322,44 +393,56 @@ impl Producer for Receiver {
     fn begin(&mut self, cx: &mut Cx<'_>, ready: Ready) {
         self.is_drained = false;
         self.looks_in_pass = 0;
+        self.seen = (ready != Ready::Timer).then_some(Seen::LATER);
         self.input.begin(cx, ready);
     }
 
     #[inline]
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
         let clock_ns = cx.now_ns();
-        let now_ns = clock_ns.saturating_add(self.ahead_ns);
+        let ahead_ns = clock_ns.saturating_add(self.ahead_ns);
         loop {
             // A missing packet may be in the socket, behind the last one read.
-            let may_look = !self.is_drained && self.looks < LOOKS_MAX;
-            let (is_missed, due_ns) = {
-                let leg = &mut self.session.party().leg;
-                if let Some(produced) = self.playout.next(leg, now_ns, clock_ns, !may_look) {
-                    self.looks = 0;
-                    return produced;
-                }
-                let (packet, places) = leg.next_held();
-                self.next_packet = packet.map_or([0; 3], |held| held.addresses);
-                self.next_places = places;
-                (may_look && leg.is_loss_due(now_ns), leg.next_media())
+            let now = Now {
+                clock_ns,
+                ahead_ns,
+                may_look: !self.is_drained && self.looks < LOOKS_MAX,
             };
-            let looks = is_missed && self.looks_in_pass < LOOKS_IN_PASS_MAX;
+            let seen = match self.seen.take() {
+                Some(seen) => seen,
+                None => {
+                    let leg = &mut self.session.party().leg;
+                    let (produced, seen) = now.look(&mut self.playout, leg, &mut self.ahead);
+                    if let Some(produced) = produced {
+                        (self.seen, self.looks) = (seen, 0);
+                        return produced;
+                    }
+                    seen.unwrap_or(Seen::LATER)
+                }
+            };
+            let looks = seen.is_missed && self.looks_in_pass < LOOKS_IN_PASS_MAX;
             if looks {
                 self.looks += 1;
                 self.looks_in_pass += 1;
                 self.input.again();
-            } else if !is_missed {
+            } else if !seen.is_missed {
                 self.looks = 0;
             }
             match self.input.next(cx) {
-                Read::Datagram(datagram) => self.take(cx, datagram),
+                Read::Datagram(datagram) => {
+                    if let Some(produced) = self.take(cx, now, datagram) {
+                        self.looks = 0;
+                        return produced;
+                    }
+                }
                 Read::Idle if looks => self.is_drained = true,
+                Read::Idle if !seen.is_sure => {}
                 Read::NetworkError => {
                     self.counts.socket_errors.add(1);
                 }
                 Read::Again => {}
                 Read::Idle => {
-                    let due_ns = self.ask_for_missing(clock_ns, due_ns);
+                    let due_ns = self.ask_for_missing(clock_ns, seen.due_ns);
                     self.arm(cx, due_ns);
                     return Produced::Idle;
                 }
@@ -377,10 +460,10 @@ impl Producer for Receiver {
     fn prefetch(&self) {
         prefetch(Arc::as_ptr(&self.counts), COUNTS_LINES);
         prefetch(Arc::as_ptr(&self.session), SESSION_LINES);
-        for place in self.next_places {
+        for place in self.ahead.places {
             prefetch(place as *const u8, 1);
         }
-        for (address, lines) in self.next_packet.into_iter().zip(PACKET_LINES) {
+        for (address, lines) in self.ahead.packet.into_iter().zip(PACKET_LINES) {
             prefetch(address as *const u8, lines);
         }
     }
@@ -409,7 +492,7 @@ const LOOKS_MAX: u8 = 16;
 const LOOKS_IN_PASS_MAX: u8 = 4 * LOOKS_MAX;
 /// Cache lines that a packet touches.
 const COUNTS_LINES: usize = 1;
-/// All of the leg.
-const SESSION_LINES: usize = size_of::<Leg<Buffers>>() / CACHE_LINE + 2;
+/// The lock, and the leg.
+const SESSION_LINES: usize = 1 + Leg::<Buffers>::HOT_BYTES.div_ceil(CACHE_LINE);
 /// Of a buffer; of its memory and a packet of 20 ms of telephony; of its meta.
 const PACKET_LINES: [usize; 3] = [5, 5, 2];
