@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::leg::{Carries, Payload, PayloadMap, PayloadMapError};
+use threadbare_rtp::leg::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
 use threadbare_rtp::payload::PayloadTypes;
 
 /// The static payload types (RFC 3551, section 6).
@@ -37,7 +37,7 @@ fn make(clock_rate_hz: Option<u32>, accepted: PayloadTypes) -> Result<PayloadMap
 fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
     match clock_rate_hz {
         Some(clock_rate_hz) => Payload {
-            carries: Carries::Opaque(""),
+            carries: Carries::Opaque(OpaqueCodec::default()),
             clock_rate_hz,
             ..*payload
         },
@@ -49,7 +49,7 @@ fn of_rate(payload: &Payload, clock_rate_hz: Option<u32>) -> Payload {
 fn nothing() -> Payload {
     Payload {
         payload_type: PayloadType(1),
-        carries: Carries::Opaque(""),
+        carries: Carries::Opaque(OpaqueCodec::default()),
         clock_rate_hz: 8000,
     }
 }

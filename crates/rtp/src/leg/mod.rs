@@ -30,7 +30,7 @@ use std::sync::Arc;
 pub use admission::{AdmissionConfig, Beginning, Learn, Network, NetworkError, Refusal, Refusals};
 pub use config::{Destination, LegConfig, LegError};
 pub use control::Receiving;
-pub use payloads::{Carries, Payload, PayloadMap, PayloadMapError};
+pub use payloads::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
 pub use receive::{Due, DuePacket, Fields};
 pub use send::{HEADER_BYTES, Stamp};
 pub use store::{Keep, Store};

@@ -13,13 +13,18 @@ use crate::payload::{COMFORT_NOISE, static_payload};
 pub enum Carries {
     /// Audio that can be decoded.
     Audio(Format),
-    /// Audio that is only passed on, as it is: a codec that is not in this crate. Its name in upper case, as in SDP.
-    Opaque(&'static str),
+    /// Audio that is only passed on, as it is: a codec that is not in this crate.
+    Opaque(OpaqueCodec),
     /// Key presses (RFC 4733).
     TelephoneEvent,
     /// Comfort noise (RFC 3389).
     ComfortNoise,
 }
+
+/// Tells codecs apart that are only passed on: the same in the maps of both sides means the same packets. Who makes the maps chooses the
+/// numbers, as names do not suffice: AMR is packed in two ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct OpaqueCodec(pub u32);
 
 /// One payload type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +174,9 @@ impl PayloadMap {
                 let carries = match Format::of_static(payload_type) {
                     Some(format) => Carries::Audio(format),
                     None if payload_type == COMFORT_NOISE => Carries::ComfortNoise,
-                    None => Carries::Opaque(fixed.map_or("", |fixed| fixed.encoding_name)),
+                    // A static number always means the same, others whatever both sides agreed on.
+                    None if fixed.is_some() => Carries::Opaque(OpaqueCodec(u32::from(number) + 1)),
+                    None => Carries::Opaque(OpaqueCodec::default()),
                 };
                 Some(Payload {
                     payload_type,

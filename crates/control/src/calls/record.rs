@@ -1,0 +1,103 @@
+//! What is left of a call that has ended.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use super::action::{CallId, StreamId};
+
+/// Why a call has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// `delete`, or the end of its delay.
+    Deleted,
+    /// No answer came in [`offer_ns`](super::Timeouts::offer_ns).
+    OfferTimeout,
+    /// No media came in [`media_ns`](super::Timeouts::media_ns).
+    MediaTimeout,
+    /// No media came in [`silent_ns`](super::Timeouts::silent_ns) to a call that is held or blocked.
+    SilentTimeout,
+    /// It lasted for [`final_ns`](super::Timeouts::final_ns).
+    FinalTimeout,
+    /// By the operator.
+    Operator,
+}
+
+impl EndReason {
+    /// All of them.
+    pub const ALL: [EndReason; 6] = [
+        EndReason::Deleted,
+        EndReason::OfferTimeout,
+        EndReason::MediaTimeout,
+        EndReason::SilentTimeout,
+        EndReason::FinalTimeout,
+        EndReason::Operator,
+    ];
+
+    /// In records and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            EndReason::Deleted => "deleted",
+            EndReason::OfferTimeout => "offer-timeout",
+            EndReason::MediaTimeout => "timeout",
+            EndReason::SilentTimeout => "silent-timeout",
+            EndReason::FinalTimeout => "final-timeout",
+            EndReason::Operator => "operator",
+        }
+    }
+
+    /// Whether nobody asked for the end.
+    #[must_use]
+    pub fn is_timeout(self) -> bool {
+        !matches!(self, EndReason::Deleted | EndReason::Operator)
+    }
+}
+
+impl fmt::Display for EndReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A call that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallRecord {
+    /// Its name.
+    pub call: CallId,
+    /// When it was offered, ns on the registry's clock.
+    pub created_ns: u64,
+    /// When it was answered first.
+    pub answered_ns: Option<u64>,
+    /// When it ended.
+    pub ended_ns: u64,
+    /// Why.
+    pub reason: EndReason,
+    /// Its streams, those that were never answered included.
+    pub streams: Vec<StreamRecord>,
+}
+
+/// A stream of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StreamRecord {
+    /// Its name in actions.
+    pub stream: StreamId,
+    /// Such as `audio`.
+    pub media: String,
+    /// Of side A and side B.
+    pub sides: [SideRecord; 2],
+}
+
+/// A party of it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SideRecord {
+    /// Its SIP tag, as far as it is UTF-8.
+    pub tag: String,
+    /// The audio codec that it is sent, as in `rtpmap`.
+    pub codec: Option<String>,
+    /// Where it said that it receives RTP.
+    pub rtp: Option<SocketAddr>,
+    /// What it was told.
+    pub advertised: Option<SocketAddr>,
+    /// The suite of its SRTP.
+    pub crypto_suite: Option<&'static str>,
+}
