@@ -3,8 +3,10 @@
 //!
 //! Each function panics where an invariant does not hold.
 
+mod bench;
 mod ng;
 mod sdp;
 
+pub use bench::{Bench, Carried, FakePorts, Ports};
 pub use ng::ng;
 pub use sdp::sdp;

@@ -178,34 +178,31 @@ pub struct Counts {
     pub errors: u64,
 }
 
-/// The quality of one source's media.
-#[derive(Debug, Clone, PartialEq, Default)]
+/// The quality of one source's media, by the reports about it. The lowest and the highest are those with the lowest and highest mean
+/// opinion score.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SourceStats {
     /// Its SSRC.
     pub ssrc: u32,
-    /// Mean opinion score, tenths: 10 to 45.
-    pub mos_tenths: Option<Spread>,
-    /// Interarrival jitter, ms.
-    pub jitter_ms: Option<Spread>,
-    /// Round trip, us.
-    pub round_trip_us: Option<Spread>,
-    /// Packets lost, percent.
-    pub loss_percent: Option<Spread>,
+    /// How many reports there were.
+    pub samples: u32,
+    /// The means of all reports; `None`: there was none yet.
+    pub average: Option<Quality>,
+    /// The worst report, and when it came, ns on the registry's clock.
+    pub lowest: Option<(u64, Quality)>,
+    /// The best one.
+    pub highest: Option<(u64, Quality)>,
 }
 
-/// A measure over a call.
+/// Measures of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Spread {
-    /// The mean.
-    pub average: i64,
-    /// How many measurements.
-    pub samples: i64,
-    /// The lowest.
-    pub lowest: i64,
-    /// When, ns on the registry's clock.
-    pub lowest_ns: u64,
-    /// The highest.
-    pub highest: i64,
-    /// When, ns on the registry's clock.
-    pub highest_ns: u64,
+pub struct Quality {
+    /// Mean opinion score in tenths: 10 to 45.
+    pub mos_tenths: u32,
+    /// Interarrival jitter, ms.
+    pub jitter_ms: u32,
+    /// Round trip, µs.
+    pub round_trip_us: u32,
+    /// Packets lost, percent.
+    pub loss_percent: u32,
 }

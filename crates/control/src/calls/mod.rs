@@ -12,25 +12,45 @@
 //! what runs until its answer comes, and ports stay as long as nothing asks for others.
 
 mod action;
+mod answer;
+mod commands;
+mod delete;
+mod dialog;
+mod failure;
+mod live;
+mod maps;
+mod names;
+mod offer;
+mod options;
 mod ports;
+mod query;
+mod read;
 mod record;
+mod rewrite;
+mod sdes;
 mod settings;
+mod signals;
 mod spec;
+mod transport;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use action::{
-    Action, CallId, Counts, Media, MediaSource, Recording, SideStats, SourceStats, Spread,
+    Action, CallId, Counts, Media, MediaSource, Quality, Recording, SideStats, SourceStats,
     StreamCommand, StreamId, StreamStats,
 };
 pub use ports::{
     Family, Interface, InterfaceName, NoPorts, Opened, PortRequest, PortSource, PortUse,
 };
+pub use query::Pending;
 pub use record::{CallRecord, EndReason, SideRecord, StreamRecord};
 pub use settings::{Settings, Timeouts};
 pub use spec::{SideSpec, SrtpKeys, StreamKind, StreamSpec};
 
-use crate::ng::{Reply, Request};
+use dialog::{Dialog, Slot};
+use live::{Live, PAST_MAX};
+
+use crate::ng::{Command, Reply, Request};
 
 /// Fills bytes from a cryptographic random generator: keys are made of them.
 pub type Random<'a> = &'a mut dyn FnMut(&mut [u8]);
@@ -46,27 +66,6 @@ pub enum Outcome {
     Stats(Pending),
 }
 
-/// A reply that waits for the counters of streams.
-#[derive(Debug)]
-#[must_use = "each request gets one reply"]
-pub struct Pending {
-    streams: Vec<StreamId>,
-}
-
-impl Pending {
-    /// Whose counters are needed.
-    #[must_use]
-    pub fn streams(&self) -> &[StreamId] {
-        &self.streams
-    }
-
-    /// The reply. Streams without counters are told with zeros.
-    pub fn finish(self, stats: &BTreeMap<StreamId, StreamStats>) -> Reply {
-        let _ = stats;
-        Reply::Ok(crate::ng::Dictionary::new())
-    }
-}
-
 /// See the module. `P`: the open ports of one leg, closed when dropped.
 ///
 /// **Contract.** After each `handle_*`, drain [`poll_action`](Calls::poll_action); call [`handle_timeout`](Calls::handle_timeout) at
@@ -74,9 +73,12 @@ impl Pending {
 #[derive(Debug)]
 pub struct Calls<P> {
     settings: Settings,
-    calls: BTreeMap<CallId, ()>,
+    calls: BTreeMap<CallId, Live<P>>,
+    /// Of streams that have begun.
+    streams: BTreeMap<StreamId, CallId>,
     timers: BTreeSet<(u64, CallId)>,
     actions: VecDeque<Action<P>>,
+    next_stream: u64,
     is_draining: bool,
     load: Option<String>,
 }
@@ -88,8 +90,10 @@ impl<P> Calls<P> {
         Calls {
             settings,
             calls: BTreeMap::new(),
+            streams: BTreeMap::new(),
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
+            next_stream: 0,
             is_draining: false,
             load: None,
         }
@@ -101,9 +105,22 @@ impl<P> Calls<P> {
         &self.settings
     }
 
+    /// Sets it anew. Time-outs count from when they did before.
+    pub fn set_settings(&mut self, settings: Settings) {
+        self.settings = settings;
+        let ids: Vec<CallId> = self.calls.keys().cloned().collect();
+        ids.iter().for_each(|id| self.schedule(id));
+    }
+
     /// While draining, new calls are refused.
     pub fn set_draining(&mut self, is_draining: bool) {
         self.is_draining = is_draining;
+    }
+
+    /// Whether new calls are refused.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.is_draining
     }
 
     /// While there is a reason, new calls are refused with it.
@@ -119,14 +136,35 @@ impl<P> Calls<P> {
         ports: &mut dyn PortSource<P>,
         random: Random<'_>,
     ) -> Outcome {
-        let _ = (now_ns, ports, random);
-        let name = request.command().name();
-        Outcome::Reply(Reply::Error(format!("{name:?} is not carried out")))
+        let supports = request.texts("supports").unwrap_or_default();
+        let supports_load_limit = supports
+            .iter()
+            .any(|one| matches!(*one, "load limit" | "load-limit"));
+        let done = match request.command() {
+            Command::Offer => self.handle_offer(now_ns, request, ports, random),
+            Command::Answer => self.handle_answer(now_ns, request),
+            Command::Delete => self.handle_delete(now_ns, request),
+            Command::Query => self.handle_query(request),
+            Command::List => self.handle_list(request),
+            Command::Ping => Ok(Outcome::Reply(Reply::Pong)),
+            _ => self.handle_media_command(request),
+        };
+        done.unwrap_or_else(|failure| Outcome::Reply(failure.into_reply(supports_load_limit)))
     }
 
     /// Media of a stream arrived last then. To be told some times a minute.
     pub fn handle_media(&mut self, now_ns: u64, stream: StreamId, media: Media) {
-        let _ = (now_ns, stream, media);
+        let call = self
+            .streams
+            .get(&stream)
+            .and_then(|id| self.calls.get_mut(id));
+        if let Some(call) = call {
+            let [a, b] = media
+                .heard_ns
+                .map(|at_ns| at_ns.map(|at_ns| at_ns.min(now_ns)));
+            // The timer looks at this when it fires.
+            call.heard_ns = call.heard_ns.max(a).max(b);
+        }
     }
 
     /// The next thing to do.
@@ -142,7 +180,24 @@ impl<P> Calls<P> {
 
     /// Ends what is over.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        let _ = now_ns;
+        while let Some((due_ns, id)) = self.timers.first().cloned()
+            && due_ns <= now_ns
+        {
+            self.expire(now_ns, &id);
+            self.schedule(&id);
+        }
+    }
+
+    /// Ends a call. `false`: there is no such call.
+    pub fn end(&mut self, now_ns: u64, id: &CallId, reason: EndReason) -> bool {
+        let Some(call) = self.calls.remove(id) else {
+            return false;
+        };
+        if let Some(due_ns) = call.timer_ns {
+            self.timers.remove(&(due_ns, id.clone()));
+        }
+        self.finish(now_ns, call, reason);
+        true
     }
 
     /// How many calls there are.
@@ -155,5 +210,135 @@ impl<P> Calls<P> {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.calls.is_empty()
+    }
+
+    /// The names of calls in order, from behind this one.
+    pub fn ids(&self, after: Option<&CallId>) -> impl Iterator<Item = &CallId> {
+        use std::ops::Bound;
+        let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+        self.calls
+            .range::<CallId, _>((from, Bound::Unbounded))
+            .map(|(id, _)| id)
+    }
+
+    fn schedule(&mut self, id: &CallId) {
+        let Some(call) = self.calls.get_mut(id) else {
+            return;
+        };
+        let due_ns = call.next_timeout(&self.settings.timeouts);
+        let before = std::mem::replace(&mut call.timer_ns, due_ns);
+        if before != due_ns {
+            before.map(|due_ns| self.timers.remove(&(due_ns, id.clone())));
+            due_ns.map(|due_ns| self.timers.insert((due_ns, id.clone())));
+        }
+    }
+
+    /// Ends what is over of a call.
+    fn expire(&mut self, now_ns: u64, id: &CallId) {
+        let Some(call) = self.calls.get_mut(id) else {
+            return;
+        };
+        let timeouts = &self.settings.timeouts;
+        let is_over = |end: Option<(u64, EndReason)>| end.filter(|(due_ns, _)| *due_ns <= now_ns);
+        if let Some((_, reason)) = is_over(call.end(timeouts)) {
+            self.end(now_ns, id, reason);
+            return;
+        }
+        let over = call
+            .dialogs
+            .iter()
+            .position(|one| is_over(one.end(timeouts)).is_some());
+        let Some(at) = over else {
+            return;
+        };
+        let reason = call.dialogs[at].end(timeouts).map(|(_, reason)| reason);
+        self.end_dialog(now_ns, id, at, reason.unwrap_or(EndReason::Deleted));
+    }
+
+    /// Ends a dialog, and the call with its last one.
+    fn end_dialog(&mut self, now_ns: u64, id: &CallId, at: usize, reason: EndReason) {
+        let Some(call) = self.calls.get_mut(id) else {
+            return;
+        };
+        if call.dialogs.len() == 1 {
+            self.end(now_ns, id, reason);
+            return;
+        }
+        let dialog = call.dialogs.remove(at);
+        let records = close(&mut self.actions, &mut self.streams, dialog);
+        let room = PAST_MAX.saturating_sub(call.past.len());
+        call.past.extend(records.into_iter().take(room));
+    }
+
+    fn finish(&mut self, now_ns: u64, call: Live<P>, reason: EndReason) {
+        let mut streams = call.past;
+        for dialog in call.dialogs {
+            streams.extend(close(&mut self.actions, &mut self.streams, dialog));
+        }
+        let record = Box::new(CallRecord {
+            call: call.id,
+            created_ns: call.created_ns,
+            answered_ns: call.answered_ns,
+            ended_ns: now_ns,
+            reason,
+            streams,
+        });
+        self.actions.push_back(Action::Ended { record });
+    }
+}
+
+/// Ends a dialog's streams, and closes its ports.
+fn close<P>(
+    actions: &mut VecDeque<Action<P>>,
+    streams: &mut BTreeMap<StreamId, CallId>,
+    dialog: Dialog<P>,
+) -> Vec<StreamRecord> {
+    let tags = [0, 1].map(|side: usize| dialog.parties[side].tag.clone());
+    let fresh = dialog.offer.into_iter().flat_map(|offer| offer.fresh);
+    let mut records = Vec::new();
+    for slot in dialog.slots.into_iter().chain(fresh).flatten() {
+        records.push(record(&slot, &tags));
+        remove(actions, streams, &slot);
+    }
+    records
+}
+
+/// Ends the stream of a slot, if it has begun.
+fn remove<P>(
+    actions: &mut VecDeque<Action<P>>,
+    streams: &mut BTreeMap<StreamId, CallId>,
+    slot: &Slot<P>,
+) {
+    let stream = slot.stream;
+    if streams.remove(&stream).is_some() {
+        actions.push_back(Action::Remove { stream });
+    }
+}
+
+fn record<P>(slot: &Slot<P>, tags: &[Option<dialog::Tag>; 2]) -> StreamRecord {
+    let side = |place: usize| {
+        let spec = slot.running.as_deref().map(|spec| &spec.sides[place]);
+        let srtp = spec.and_then(|spec| spec.srtp.as_ref());
+        let takes = spec.and_then(|spec| spec.takes.as_deref());
+        SideRecord {
+            tag: String::from_utf8_lossy(tags[place].as_deref().unwrap_or_default()).into_owned(),
+            codec: takes.map(|takes| codec_name(takes.audio())),
+            rtp: spec.and_then(|spec| spec.rtp),
+            advertised: Some(slot.local[place].rtp),
+            crypto_suite: srtp.map(|keys| keys.send.suite().name()),
+        }
+    };
+    StreamRecord {
+        stream: slot.stream,
+        media: slot.media.clone(),
+        sides: [side(0), side(1)],
+    }
+}
+
+fn codec_name(payload: &threadbare_rtp::leg::Payload) -> String {
+    use threadbare_rtp::leg::Carries;
+    match payload.carries {
+        Carries::Audio(format) => format!("{}/{}", format.encoding, format.clock_rate_hz),
+        _ => format!("{}/{}", payload.payload_type.0, payload.clock_rate_hz),
     }
 }

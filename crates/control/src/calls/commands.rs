@@ -1,0 +1,385 @@
+//! Requests about the media of calls that are up: block, silence, play, record.
+
+use threadbare_rtp::call::Side;
+
+use super::action::{MediaSource, Recording, StreamCommand};
+use super::dialog::{Dialog, Mutes, Party};
+use super::failure::Failure;
+use super::live::Live;
+use super::names::{bounded, optional};
+use super::spec::{StreamKind, StreamSpec};
+use super::{Action, CallId, Calls, Outcome};
+use crate::ng::{Command, Dictionary, Refusal, Reply, Request, Value};
+use crate::text::shown;
+
+/// Whom a request is about: the whole call, or sides of its dialogs.
+enum Chosen {
+    Call,
+    Sides(Vec<(usize, Side)>),
+}
+
+/// "Participants can be selected by their SIP tag if the `from-tag` key is included in the message, they can be selected by their SDP media
+/// address if the `address` key is included in the message, or they can be selected by the user-provided `label`".
+fn choose<P>(call: &Live<P>, request: &Request) -> Result<Chosen, Failure> {
+    let sides = |is_meant: &dyn Fn(&Dialog<P>, Side) -> bool| {
+        let all = call.dialogs.iter().enumerate();
+        let all = all.flat_map(|(at, one)| Side::BOTH.map(|side| (at, one, side)));
+        let meant = all.filter(|(_, one, side)| is_meant(one, *side));
+        meant.map(|(at, _, side)| (at, side)).collect::<Vec<_>>()
+    };
+    let has_label =
+        |one: &Dialog<P>, side: Side, label: &str| one.party(side).label.as_deref() == Some(label);
+    let label = request.text("label")?.or(request.text("from-label")?);
+    let (key, value, mut found) = if let Some(tag) = optional(request, "from-tag")? {
+        let found = sides(&|one, side| one.party(side).has_tag(tag));
+        ("from-tag", shown(tag), found)
+    } else if let Some(text) = request.text("address")? {
+        let value = Value::text(text);
+        let wrong = || Refusal::value("address", &value, "an IPv4 or IPv6 address");
+        let ip: std::net::IpAddr = text.parse().map_err(|_| wrong())?;
+        let found = sides(&|one, side| one.remote_ips(side).any(|one| one == ip));
+        ("address", value.shown(), found)
+    } else if let Some(label) = label {
+        let found = sides(&|one, side| has_label(one, side, label));
+        ("label", shown(label.as_bytes()), found)
+    } else {
+        return Ok(Chosen::Call);
+    };
+    if found.is_empty() {
+        return Err(Failure::NoParty { key, value });
+    }
+    // "To select just one media flow [...] a destination call participant must be specified".
+    if let Some(tag) = optional(request, "to-tag")? {
+        found.retain(|(at, side)| call.dialogs[*at].party(side.other()).has_tag(tag));
+        if found.is_empty() {
+            let (key, value) = ("to-tag", shown(tag));
+            return Err(Failure::NoParty { key, value });
+        }
+    } else if let Some(label) = request.text("to-label")? {
+        found.retain(|(at, side)| has_label(&call.dialogs[*at], side.other(), label));
+        if found.is_empty() {
+            let (key, value) = ("to-label", shown(label.as_bytes()));
+            return Err(Failure::NoParty { key, value });
+        }
+    }
+    Ok(Chosen::Sides(found))
+}
+
+/// "unless the string `all` (equivalent to setting `all=all`) is included".
+fn is_all(request: &Request) -> Result<bool, Refusal> {
+    let all = request.one_of(
+        "all",
+        &[
+            ("none", false),
+            ("all", true),
+            ("offer-answer", true),
+            // There are no other flows.
+            ("except-offer-answer", false),
+            ("flows", true),
+        ],
+    )?;
+    Ok(all == Some(true))
+}
+
+impl<P> Calls<P> {
+    /// Carries out a request about a call's media.
+    pub(super) fn handle_media_command(&mut self, request: &Request) -> Result<Outcome, Failure> {
+        let name = bounded("call-id", request.required("call-id")?)?;
+        let id = CallId::new(name);
+        let call = self.calls.get_mut(&id);
+        let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
+        match request.command() {
+            Command::BlockMedia => mute(call, request, |mutes| mutes.is_blocked = true)?,
+            Command::UnblockMedia => mute(call, request, |mutes| mutes.is_blocked = false)?,
+            Command::SilenceMedia => mute(call, request, |mutes| mutes.is_silenced = true)?,
+            Command::UnsilenceMedia => mute(call, request, |mutes| mutes.is_silenced = false)?,
+            Command::BlockDtmf => {
+                let blocks = security(request)?;
+                mute(call, request, |mutes| mutes.blocks_keys = blocks)?;
+            }
+            Command::UnblockDtmf => mute(call, request, |mutes| mutes.blocks_keys = false)?,
+            Command::PlayDtmf => {
+                let key = Key::of(request)?;
+                self.actions
+                    .extend(told(call, request, |of| key.command(of))?);
+            }
+            Command::PlayMedia => {
+                let play = Play::of(request)?;
+                self.actions
+                    .extend(told(call, request, |to| play.command(to))?);
+            }
+            Command::StopMedia => {
+                let stop = |to: Side| StreamCommand::StopPlay { to };
+                self.actions.extend(told(call, request, stop)?);
+            }
+            Command::StartRecording | Command::PauseRecording | Command::StopRecording => {
+                self.actions.extend(record(call, request)?);
+            }
+            other => return Err(Failure::NotDone(other.name())),
+        }
+        self.actions.extend(call.refresh());
+        self.schedule(&id);
+        Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
+    }
+}
+
+/// Changes what is taken from the call, or from parties of it.
+fn mute<P>(
+    call: &mut Live<P>,
+    request: &Request,
+    change: impl Fn(&mut Mutes),
+) -> Result<(), Failure> {
+    let is_all = is_all(request)?;
+    match choose(call, request)? {
+        Chosen::Call => {
+            change(&mut call.mutes);
+            if is_all {
+                let parties = call.dialogs.iter_mut().flat_map(|one| &mut one.parties);
+                parties.for_each(|party| change(&mut party.mutes));
+            }
+        }
+        Chosen::Sides(sides) => {
+            for (at, side) in sides {
+                change(&mut call.dialogs[at].parties[side as usize].mutes);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// "The default mode is `drop` which simply drops DTMF event packets [...] `off` to disable DTMF blocking."
+fn security(request: &Request) -> Result<bool, Refusal> {
+    let mode = request.one_of("DTMF-security", &[("drop", true), ("off", false)])?;
+    Ok(mode.unwrap_or(true))
+}
+
+/// A command for each audio stream of the chosen parties.
+fn told<P>(
+    call: &Live<P>,
+    request: &Request,
+    command: impl Fn(Side) -> StreamCommand,
+) -> Result<Vec<Action<P>>, Failure> {
+    let sides = match (choose(call, request)?, is_all(request)?) {
+        (Chosen::Sides(sides), _) => sides,
+        (Chosen::Call, true) => {
+            let all = 0..call.dialogs.len();
+            all.flat_map(|at| Side::BOTH.map(|side| (at, side)))
+                .collect()
+        }
+        (Chosen::Call, false) => {
+            let key = "from-tag";
+            let allowed = "one of from-tag, address or label, or the flag all".to_owned();
+            return Err(Refusal::Missing { key, allowed }.into());
+        }
+    };
+    let mut actions = Vec::new();
+    for (at, side) in sides {
+        for slot in call.dialogs[at].streams() {
+            if slot.kind == StreamKind::Audio {
+                let stream = slot.stream;
+                let command = command(side);
+                actions.push(Action::Command { stream, command });
+            }
+        }
+    }
+    match actions.is_empty() {
+        true => Err(Failure::NoMedia),
+        false => Ok(actions),
+    }
+}
+
+/// A key to play.
+struct Key {
+    key: u8,
+    duration_ms: u32,
+    volume_dbm0: i8,
+    pause_ms: u32,
+}
+
+impl Key {
+    fn of(request: &Request) -> Result<Key, Refusal> {
+        let keys = request.keys();
+        let code = keys.get("code").or(keys.get("digit"));
+        let allowed = "0 to 15, or one of the characters 0 to 9, *, #, A to D";
+        let missing = || Refusal::Missing {
+            key: "code",
+            allowed: allowed.to_owned(),
+        };
+        let code = code.ok_or_else(missing)?;
+        let key = key_of(code).ok_or_else(|| Refusal::value("code", code, allowed))?;
+        let all = i64::MIN..=i64::MAX;
+        // "with a minimum of 100 and a maximum of 5000".
+        let ms = |key: &'static str, usual: i64| {
+            let ms = request.integer(key, all.clone())?.unwrap_or(usual);
+            Ok::<u32, Refusal>(ms.clamp(100, 5000) as u32)
+        };
+        // "with 0 being the maximum volume and positive integers being interpreted as negative". RFC 4733, section 2.5.1.4: down to -63.
+        let volume = request.integer("volume", all.clone())?.unwrap_or(-8);
+        let volume = -(volume.unsigned_abs().min(63) as i8);
+        Ok(Key {
+            key,
+            duration_ms: ms("duration", 250)?,
+            volume_dbm0: volume,
+            pause_ms: ms("pause", 100)?,
+        })
+    }
+
+    fn command(&self, of: Side) -> StreamCommand {
+        StreamCommand::PlayKey {
+            of,
+            key: self.key,
+            duration_ms: self.duration_ms,
+            volume_dbm0: self.volume_dbm0,
+            pause_ms: self.pause_ms,
+        }
+    }
+}
+
+/// "either an integer with values 0-15, or a string containing a single character". Text may also be that integer.
+fn key_of(code: &Value) -> Option<u8> {
+    let number = |number: i64| u8::try_from(number).ok().filter(|number| *number < 16);
+    match code {
+        Value::Integer(code) => number(*code),
+        other => {
+            let text = other.as_text()?;
+            let place = KEYS
+                .find(&text.to_ascii_uppercase())
+                .filter(|_| text.len() == 1);
+            let place = place.and_then(|place| u8::try_from(place).ok());
+            place.or_else(|| number(text.parse().ok()?))
+        }
+    }
+}
+
+/// In the order of their events (RFC 4733, section 3.2).
+const KEYS: &str = "0123456789*#ABCD";
+
+/// Media to play.
+struct Play {
+    source: MediaSource,
+    times: u32,
+    start_frame: u64,
+}
+
+/// Plays of a file, by one request.
+const TIMES_MAX: i64 = 1_000_000;
+
+impl Play {
+    fn of(request: &Request) -> Result<Play, Refusal> {
+        let source = match (request.text("file")?, request.bytes("blob")?) {
+            (Some(file), _) => MediaSource::File(file.to_owned()),
+            (None, Some(bytes)) => MediaSource::Bytes(bytes.into()),
+            (None, None) => {
+                let allowed = "file or blob".to_owned();
+                return Err(Refusal::Missing {
+                    key: "file",
+                    allowed,
+                });
+            }
+        };
+        let times = request.integer("repeat-times", 1..=TIMES_MAX)?.unwrap_or(1);
+        let start = request.integer("start-pos", 0..=i64::MAX)?.unwrap_or(0);
+        Ok(Play {
+            source,
+            times: times as u32,
+            start_frame: start.unsigned_abs(),
+        })
+    }
+
+    fn command(&self, to: Side) -> StreamCommand {
+        StreamCommand::Play {
+            to,
+            source: self.source.clone(),
+            times: self.times,
+            start_frame: self.start_frame,
+        }
+    }
+}
+
+/// Begins, pauses or ends the recording of the whole call.
+fn record<P>(call: &mut Live<P>, request: &Request) -> Result<Vec<Action<P>>, Failure> {
+    let pauses = request.has_flag("pause")
+        || request.one_of("pause", &[("yes", true), ("no", false)])? == Some(true);
+    let command = match request.command() {
+        Command::StartRecording => {
+            let metadata = request.text("metadata")?.map(str::to_owned);
+            let recording = Recording {
+                destination: request.text("output-destination")?.map(str::to_owned),
+                metadata: metadata.or_else(|| call.metadata.clone()),
+            };
+            call.is_paused = false;
+            call.recording = Some(recording.clone());
+            StreamCommand::StartRecording(recording)
+        }
+        Command::StopRecording if !pauses => {
+            call.is_paused = false;
+            call.recording = None;
+            let discard = request.has_flag("discard-recording");
+            StreamCommand::StopRecording { discard }
+        }
+        _ => {
+            call.is_paused = call.recording.is_some();
+            StreamCommand::PauseRecording
+        }
+    };
+    Ok(call.to_all(&command))
+}
+
+impl<P> Live<P> {
+    /// A command for each stream.
+    pub(super) fn to_all(&self, command: &StreamCommand) -> Vec<Action<P>> {
+        let streams = self.dialogs.iter().flat_map(Dialog::streams);
+        let all = streams.map(|slot| Action::Command {
+            stream: slot.stream,
+            command: command.clone(),
+        });
+        all.collect()
+    }
+
+    /// Tells the streams whose parties are muted otherwise than before.
+    pub(super) fn refresh(&mut self) -> Vec<Action<P>> {
+        let mutes = self.mutes_of_all();
+        let mut actions = Vec::new();
+        for dialog in &mut self.dialogs {
+            for slot in dialog.slots.iter_mut().flatten() {
+                let Some(spec) = &mut slot.running else {
+                    continue;
+                };
+                let before = spec.clone();
+                mutes.apply(&dialog.parties, spec);
+                if *spec != before {
+                    let (stream, spec) = (slot.stream, spec.clone());
+                    actions.push(Action::Update { stream, spec });
+                }
+            }
+        }
+        actions
+    }
+
+    pub(super) fn mutes_of_all(&self) -> MutesOfAll {
+        MutesOfAll {
+            mutes: self.mutes,
+            drops_traffic: self.drops_traffic,
+        }
+    }
+}
+
+/// What is taken from all parties of a call.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MutesOfAll {
+    mutes: Mutes,
+    drops_traffic: bool,
+}
+
+impl MutesOfAll {
+    /// With what is taken from each.
+    pub(super) fn apply(self, parties: &[Party; 2], spec: &mut StreamSpec) {
+        let (all, drops) = (self.mutes, self.drops_traffic);
+        for (side, party) in spec.sides.iter_mut().zip(parties) {
+            let own = party.mutes;
+            side.is_blocked = all.is_blocked || own.is_blocked || drops;
+            side.is_silenced = all.is_silenced || own.is_silenced;
+            side.blocks_keys = all.blocks_keys || own.blocks_keys || drops;
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! `delete`, `query` and `list`.
+
+use super::dialog::Dialog;
+use super::failure::Failure;
+use super::live::Live;
+use super::names::{bounded, optional};
+use super::query::Pending;
+use super::{CallId, Calls, EndReason, Outcome};
+use crate::ng::{Dictionary, Refusal, Reply, Request, Value};
+use crate::text::shown;
+
+/// Delays that a request may ask for, s: up to a day.
+const DELETE_DELAY_S: std::ops::RangeInclusive<i64> = 0..=86_400;
+
+/// "This list is limited to 32 elements by default."
+const LIST_DEFAULT: i64 = 32;
+/// A reply with more does not fit any datagram.
+const LIST_MAX: i64 = 4096;
+
+/// Which dialogs of a call a request is about. All names need not be there.
+#[derive(Debug, Clone, Copy)]
+struct Chosen<'a> {
+    from: Option<&'a [u8]>,
+    to: Option<&'a [u8]>,
+    branch: Option<&'a [u8]>,
+}
+
+impl<'a> Chosen<'a> {
+    fn of(request: &'a Request) -> Result<Chosen<'a>, Refusal> {
+        Ok(Chosen {
+            from: optional(request, "from-tag")?,
+            to: optional(request, "to-tag")?,
+            branch: optional(request, "via-branch")?,
+        })
+    }
+
+    /// The places of the dialogs.
+    fn find<P>(&self, call: &Live<P>) -> Vec<usize> {
+        let places = |is_meant: &dyn Fn(&Dialog<P>) -> bool| {
+            let all = call.dialogs.iter().enumerate();
+            let meant = all.filter(|(_, one)| is_meant(one)).map(|(at, _)| at);
+            meant.collect::<Vec<usize>>()
+        };
+        let Some(from) = self.from else {
+            return places(&|_| true);
+        };
+        if let Some(branch) = self.branch {
+            let found = places(&|one| one.has_branch(branch));
+            if !found.is_empty() {
+                return found;
+            }
+        }
+        let is_of = |one: &Dialog<P>, tag: &[u8]| {
+            one.parties
+                .iter()
+                .any(|party| party.tag.as_deref() == Some(tag))
+        };
+        let Some(to) = self.to else {
+            return places(&|one| is_of(one, from));
+        };
+        let found = places(&|one| is_of(one, from) && is_of(one, to));
+        match found.is_empty() {
+            false => found,
+            // Nobody has answered yet.
+            true => places(&|one| is_of(one, from) && one.parties[1].tag.is_none()),
+        }
+    }
+
+    /// The dialogs to end. With a dialog that was answered, those end that its party offered and nobody answered: the proxy's fork is over.
+    fn find_ended<P>(&self, call: &Live<P>) -> Vec<usize> {
+        let mut found = self.find(call);
+        let answered: Vec<&Dialog<P>> = found
+            .iter()
+            .map(|at| &call.dialogs[*at])
+            .filter(|one| one.is_answered && self.to.is_some())
+            .collect();
+        let is_left = |one: &Dialog<P>| {
+            !one.is_answered
+                && answered
+                    .iter()
+                    .any(|other| other.parties[0].tag == one.parties[0].tag)
+        };
+        let left = call.dialogs.iter().enumerate();
+        let left: Vec<usize> = left
+            .filter(|(_, one)| is_left(one))
+            .map(|(at, _)| at)
+            .collect();
+        found.extend(left);
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+}
+
+impl<P> Calls<P> {
+    pub(super) fn handle_delete(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+    ) -> Result<Outcome, Failure> {
+        let name = bounded("call-id", request.required("call-id")?)?;
+        let chosen = Chosen::of(request)?;
+        let delay_s = request.integer("delete-delay", DELETE_DELAY_S)?;
+        let usual_ns = self.settings.timeouts.delete_delay_ns;
+        let delay_ns = delay_s.map_or(usual_ns, |s| s.unsigned_abs() * 1_000_000_000);
+        let id = CallId::new(name);
+        let found = self.calls.get(&id).map(|call| chosen.find_ended(call));
+        let places = match found {
+            Some(places) if !places.is_empty() => places,
+            found => {
+                let what = match found {
+                    Some(_) => "the call has no such dialog: expected its tags or its branch",
+                    None => "there is no such call: expected that of a call that was offered",
+                };
+                let reason = format!("call-id {}: {what}", shown(name));
+                return Ok(Outcome::Reply(not_found(request, &reason)));
+            }
+        };
+        let pending = self.pending(&id, &places);
+        if delay_ns == 0 {
+            // From behind: the places before stay.
+            for at in places.iter().rev() {
+                self.end_dialog(now_ns, &id, *at, EndReason::Deleted);
+            }
+        } else if let Some(call) = self.calls.get_mut(&id) {
+            for at in &places {
+                let due_ns = now_ns.saturating_add(delay_ns);
+                let delete_ns = &mut call.dialogs[*at].delete_ns;
+                // A second request does not put the end off.
+                *delete_ns = Some(delete_ns.map_or(due_ns, |before| before.min(due_ns)));
+            }
+        }
+        self.schedule(&id);
+        match pending {
+            Some(pending) if !request.has_flag("fast") => Ok(Outcome::Stats(pending)),
+            _ => Ok(Outcome::Reply(Reply::Ok(Dictionary::new()))),
+        }
+    }
+
+    pub(super) fn handle_query(&mut self, request: &Request) -> Result<Outcome, Failure> {
+        let name = bounded("call-id", request.required("call-id")?)?;
+        let chosen = Chosen::of(request)?;
+        let id = CallId::new(name);
+        let places = self.calls.get(&id).map(|call| chosen.find(call));
+        let pending = places.and_then(|places| self.pending(&id, &places));
+        match pending {
+            Some(pending) => Ok(Outcome::Stats(pending)),
+            None => Err(Failure::NoCall(shown(name))),
+        }
+    }
+
+    pub(super) fn handle_list(&mut self, request: &Request) -> Result<Outcome, Failure> {
+        let limit = request
+            .integer("limit", 1..=LIST_MAX)?
+            .unwrap_or(LIST_DEFAULT);
+        let names = self.ids(None).take(usize::try_from(limit).unwrap_or(0));
+        let names = names.map(|id| Value::Bytes(id.0.to_vec())).collect();
+        let mut keys = Dictionary::new();
+        keys.push("calls", Value::List(names));
+        Ok(Outcome::Reply(Reply::Ok(keys)))
+    }
+
+    fn pending(&self, id: &CallId, places: &[usize]) -> Option<Pending> {
+        let call = self.calls.get(id)?;
+        let zero_ns = self.settings.unix_at_zero_ns;
+        Some(Pending::of(call, |at| places.contains(&at), zero_ns))
+    }
+}
+
+/// "The default is to reply with a warning only".
+fn not_found(request: &Request, reason: &str) -> Reply {
+    if request.has_flag("fatal") {
+        return Reply::Error(reason.to_owned());
+    }
+    let mut keys = Dictionary::new();
+    keys.push("warning", reason);
+    Reply::Ok(keys)
+}

@@ -1,0 +1,71 @@
+//! Why a request about a call is refused.
+
+use super::ports::NoPorts;
+use crate::codec::NoCommonCodec;
+use crate::ng::{Refusal, Reply};
+use crate::sdp::SdpError;
+
+/// Why a request is refused: the text of `error-reason`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Failure {
+    #[error(transparent)]
+    Request(#[from] Refusal),
+    #[error(transparent)]
+    Sdp(#[from] SdpError),
+    #[error(transparent)]
+    Ports(#[from] NoPorts),
+    #[error("m= line {line}: {error}")]
+    Codec { line: usize, error: NoCommonCodec },
+    #[error("call-id {0}: there is no such call: expected that of a call that was offered")]
+    NoCall(String),
+    #[error(
+        "{key} {value}: the call has no such party: expected one of its tags, labels or addresses"
+    )]
+    NoParty { key: &'static str, value: String },
+    #[error(
+        "from-tag {0}: there is no offer of this party to answer: expected the tag of an offer"
+    )]
+    NoOffer(String),
+    #[error(
+        "m= line {line}: {protocol}: DTLS is not supported: expected RTP/AVP, RTP/AVPF, or a=crypto with RTP/SAVP or RTP/SAVPF"
+    )]
+    Dtls { line: usize, protocol: String },
+    #[error(
+        "m= line {line}: {reason}: expected an a=crypto line with one of AES_CM_128_HMAC_SHA1_80, AES_CM_128_HMAC_SHA1_32, AES_256_CM_HMAC_SHA1_80, AEAD_AES_128_GCM, AEAD_AES_256_GCM"
+    )]
+    NoKey { line: usize, reason: String },
+    #[error("transport-protocol {0}: SDES leaves no crypto suite to offer: expected at least one")]
+    NoSuite(&'static str),
+    #[error(
+        "m= line {line}: no RTP codec that has a name: expected at least one audio codec with a=rtpmap, or a static payload type"
+    )]
+    NoAudio { line: usize },
+    #[error(
+        "the SDP has {found} m= lines, its offer {allowed}: expected as many (RFC 3264, section 6)"
+    )]
+    Lines { found: usize, allowed: usize },
+    #[error("{what}: {found} are there: at most {allowed} are allowed")]
+    TooMany {
+        what: &'static str,
+        found: usize,
+        allowed: usize,
+    },
+    #[error("no audio of this party runs: expected a call that was answered")]
+    NoMedia,
+    #[error("{0:?} is not supported: expected one of the commands in docs/ng.md")]
+    NotDone(&'static str),
+    /// No more calls at present.
+    #[error("{0}")]
+    Limit(String),
+}
+
+impl Failure {
+    /// The reply. "If support for the `load limit` extension is indicated, then instead of replying with an error, rtpengine responds with
+    /// the string `load limit`".
+    pub(super) fn into_reply(self, supports_load_limit: bool) -> Reply {
+        match self {
+            Failure::Limit(reason) if supports_load_limit => Reply::LoadLimit(reason),
+            other => Reply::Error(other.to_string()),
+        }
+    }
+}

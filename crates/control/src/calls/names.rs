@@ -1,0 +1,52 @@
+//! The names in requests: of calls, parties and branches.
+
+use crate::ng::{Refusal, Request, Value};
+
+/// The names in a request by which a dialog is found.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tags<'a> {
+    pub(super) from: &'a [u8],
+    pub(super) to: Option<&'a [u8]>,
+    pub(super) branch: Option<&'a [u8]>,
+}
+
+/// The names of a call and a dialog in a request.
+pub(super) struct Names<'a> {
+    pub(super) call: &'a [u8],
+    pub(super) tags: Tags<'a>,
+}
+
+/// Those of SIP have some 50 bytes.
+const NAME_BYTES_MAX: usize = 1024;
+
+pub(super) fn bounded<'a>(key: &'static str, name: &'a [u8]) -> Result<&'a [u8], Refusal> {
+    match name.len() {
+        ..=NAME_BYTES_MAX => Ok(name),
+        _ => {
+            let allowed = format!("up to {NAME_BYTES_MAX} bytes");
+            Err(Refusal::value(key, &Value::Bytes(name.to_vec()), allowed))
+        }
+    }
+}
+
+/// A name that need not be there.
+pub(super) fn optional<'a>(
+    request: &'a Request,
+    key: &'static str,
+) -> Result<Option<&'a [u8]>, Refusal> {
+    let bytes = request.bytes(key)?.filter(|bytes| !bytes.is_empty());
+    bytes.map(|bytes| bounded(key, bytes)).transpose()
+}
+
+impl<'a> Names<'a> {
+    pub(super) fn of(request: &'a Request) -> Result<Names<'a>, Refusal> {
+        Ok(Names {
+            call: bounded("call-id", request.required("call-id")?)?,
+            tags: Tags {
+                from: bounded("from-tag", request.required("from-tag")?)?,
+                to: optional(request, "to-tag")?,
+                branch: optional(request, "via-branch")?,
+            },
+        })
+    }
+}

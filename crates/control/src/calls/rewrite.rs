@@ -1,0 +1,243 @@
+//! From the description that one side sent to the one that the other side gets.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::dialog::{Local, Origin, Remote};
+use super::options::Options;
+use crate::sdp::{Codec, Direction, Sdp, SdpError, Section};
+
+/// What becomes of an `m=` line.
+#[derive(Debug)]
+pub(super) enum Line<'a> {
+    /// Its port is 0, its protocol this one.
+    Rejected { protocol: &'a str },
+    /// Its datagrams are relayed.
+    Packets {
+        local: &'a Local,
+        remote: &'a Remote,
+    },
+    /// Its packets are understood.
+    Audio(AudioLine<'a>),
+}
+
+/// An `m=` line of audio, as the receiver of the description is to see it.
+#[derive(Debug)]
+pub(super) struct AudioLine<'a> {
+    pub(super) local: &'a Local,
+    pub(super) remote: &'a Remote,
+    pub(super) protocol: &'a str,
+    pub(super) codecs: Vec<Codec>,
+    pub(super) mux: bool,
+    /// The values of `a=crypto`.
+    pub(super) cryptos: Vec<String>,
+    /// `None`: as it is.
+    pub(super) ptime_ms: Option<u32>,
+}
+
+/// Rewrites a description by the options of its request, for a receiver whose descriptions have this origin. Returns the origin of the next.
+///
+/// # Errors
+/// The codecs are malformed.
+pub(super) fn rewrite(
+    sdp: &mut Sdp,
+    lines: &[Line<'_>],
+    options: &Options,
+    origin: &Origin,
+) -> Result<Origin, SdpError> {
+    strip(&mut sdp.session);
+    let own = lines.iter().find_map(|line| connection(line, options));
+    if let (Some(own), true) = (own, has_connection(&sdp.session)) {
+        sdp.session.set_connection(own);
+    }
+    let of_session = own.filter(|_| has_connection(&sdp.session));
+    for (place, (media, line)) in sdp.media.iter_mut().zip(lines).enumerate() {
+        if let Some(own) = connection(line, options)
+            && (has_connection(media) || of_session != Some(own))
+        {
+            media.set_connection(own);
+        }
+        match line {
+            Line::Rejected { protocol } => {
+                strip(media);
+                media.set_port(0);
+                media.set_protocol(protocol);
+                media.remove_attributes(|name, _| name == "crypto");
+            }
+            Line::Packets { local, remote } => write_packets(media, local, remote, options),
+            Line::Audio(audio) => write_audio(media, audio, options)?,
+        }
+        if options.generate_mid && media.attribute("mid").is_none() {
+            media.add_attribute("mid", &(place + 1).to_string());
+        }
+    }
+    Ok(write_origin(sdp, own, options, origin))
+}
+
+/// Lines about what ends here: ICE, DTLS and bundles.
+fn strip(section: &mut Section) {
+    section.remove_attributes(|name, value| {
+        let is_bundle = name == "group" && value.split(' ').next() == Some("BUNDLE");
+        is_bundle || OF_ICE.contains(&name) || OF_DTLS.contains(&name) || name == "bundle-only"
+    });
+}
+
+/// RFC 8839, section 5; RFC 8840, section 4.
+const OF_ICE: &[&str] = &[
+    "candidate",
+    "end-of-candidates",
+    "ice-lite",
+    "ice-mismatch",
+    "ice-options",
+    "ice-pacing",
+    "ice-pwd",
+    "ice-ufrag",
+    "remote-candidates",
+];
+/// RFC 8122, section 5; RFC 4145, section 4; RFC 8842, section 4.
+const OF_DTLS: &[&str] = &["fingerprint", "setup", "tls-id"];
+/// What is made anew for each side of audio. Feedback and the sources' names (RFC 5576) are those of the relay.
+const OF_AUDIO: &[&str] = &[
+    "crypto",
+    "rtcp",
+    "rtcp-mux",
+    "rtcp-mux-only",
+    "rtcp-fb",
+    "ssrc",
+    "ssrc-group",
+    "msid",
+];
+
+fn has_connection(section: &Section) -> bool {
+    section.value_of(b'c').is_some()
+}
+
+/// "the zero address in the SDP is passed through", unless it is to be replaced.
+fn connection(line: &Line<'_>, options: &Options) -> Option<IpAddr> {
+    let (local, remote) = match line {
+        Line::Rejected { .. } => return None,
+        Line::Packets { local, remote } => (local, remote),
+        Line::Audio(audio) => (&audio.local, &audio.remote),
+    };
+    let own = local.rtp.ip();
+    Some(
+        match (remote.is_zero && !options.replace.zero_address, own) {
+            (false, own) => own,
+            (true, IpAddr::V4(_)) => Ipv4Addr::UNSPECIFIED.into(),
+            (true, IpAddr::V6(_)) => Ipv6Addr::UNSPECIFIED.into(),
+        },
+    )
+}
+
+fn write_packets(media: &mut Section, local: &Local, remote: &Remote, options: &Options) {
+    strip(media);
+    media.set_port(local.rtp.port());
+    match (local.rtcp, remote.has_mux) {
+        (Some(_), false) if media.attribute("rtcp").is_some() => {
+            write_rtcp(media, local, false, options);
+        }
+        _ => media.remove_attributes(|name, _| name == "rtcp"),
+    }
+    write_direction(media, remote, options);
+}
+
+fn write_audio(
+    media: &mut Section,
+    audio: &AudioLine<'_>,
+    options: &Options,
+) -> Result<(), SdpError> {
+    strip(media);
+    media.set_port(audio.local.rtp.port());
+    media.set_protocol(audio.protocol);
+    media.set_codecs(&audio.codecs)?;
+    media.remove_attributes(|name, _| OF_AUDIO.contains(&name));
+    if options.strip_extmap {
+        media.remove_attributes(|name, _| matches!(name, "extmap" | "extmap-allow-mixed"));
+    }
+    if let Some(ms) = audio.ptime_ms {
+        media.set_attribute("ptime", &ms.to_string());
+    }
+    write_direction(media, audio.remote, options);
+    write_rtcp(media, audio.local, audio.mux, options);
+    if audio.mux {
+        media.add_attribute("rtcp-mux", "");
+    }
+    for value in &audio.cryptos {
+        media.add_attribute("crypto", value);
+    }
+    Ok(())
+}
+
+/// `a=rtcp` (RFC 3605).
+fn write_rtcp(media: &mut Section, local: &Local, mux: bool, options: &Options) {
+    let rtcp = match (mux, local.rtcp) {
+        (false, Some(rtcp)) => rtcp,
+        _ => local.rtp,
+    };
+    if options.no_rtcp_attribute {
+        return media.remove_attributes(|name, _| name == "rtcp");
+    }
+    let family = super::ports::Family::of(rtcp.ip()).name();
+    let value = match options.full_rtcp_attribute {
+        true => format!("{} IN {family} {}", rtcp.port(), rtcp.ip()),
+        false => rtcp.port().to_string(),
+    };
+    media.set_attribute("rtcp", &value);
+}
+
+/// "a media section with a zero IP address would come out as `sendonly` or `inactive`".
+fn write_direction(media: &mut Section, remote: &Remote, options: &Options) {
+    if remote.is_zero && !options.original_sendrecv {
+        media.set_direction(match remote.direction.sends() {
+            true => Direction::SendOnly,
+            false => Direction::Inactive,
+        });
+    }
+}
+
+/// `o=` and `s=`.
+fn write_origin(sdp: &mut Sdp, own: Option<IpAddr>, options: &Options, origin: &Origin) -> Origin {
+    let replace = &options.replace;
+    let received = |number: usize| {
+        let line = sdp.session.text_of(b'o').unwrap_or_default();
+        line.split_whitespace()
+            .nth(number)
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let (username, version) = (received(0), received(2));
+    let name = sdp.session.text_of(b's').unwrap_or_default().to_owned();
+    let mut next = Origin {
+        username: origin.username.clone().or(Some(username)),
+        session_name: origin.session_name.clone().or(Some(name)),
+        address: origin.address.or(own.filter(|own| !own.is_unspecified())),
+        version: None,
+    };
+    if let (true, Some(address)) = (replace.origin, next.address) {
+        sdp.set_origin_address(address);
+    }
+    if let (true, Some(username)) = (replace.username, &next.username) {
+        sdp.set_origin_username(username);
+    }
+    if let (true, Some(name)) = (replace.session_name, &next.session_name)
+        && let Some(line) = sdp.session.line_mut(b's')
+    {
+        line.set_text(&format!("s={name}"));
+    }
+    let received: u64 = version.parse().unwrap_or(0);
+    let mut without = sdp.clone();
+    without.set_origin_version(0);
+    let mut hasher = DefaultHasher::new();
+    without.to_bytes().hash(&mut hasher);
+    let digest = hasher.finish();
+    let version = match origin.version {
+        Some((version, same)) if same == digest && !replace.force_increment => version,
+        Some((version, _)) => version.saturating_add(1),
+        None => received,
+    };
+    if replace.sdp_version || replace.force_increment {
+        sdp.set_origin_version(version);
+        next.version = Some((version, digest));
+    }
+    next
+}

@@ -1,0 +1,147 @@
+//! Keys of SRTP in offers and answers (RFC 4568). Each side has its own: what one side sends is decrypted and encrypted anew for the other.
+
+use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Suite};
+
+use super::Random;
+use super::options::SdesOptions;
+use super::spec::SrtpKeys;
+use crate::sdp::Section;
+
+/// A line of an offer that was taken, with our key for it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Accepted {
+    pub(super) tag: u32,
+    pub(super) keys: SrtpKeys,
+}
+
+impl Accepted {
+    /// The line of the answer. "the tag [...] MUST be the same as in the accepted offer" (RFC 4568, section 5.1.2).
+    pub(super) fn to_value(&self, options: &SdesOptions) -> String {
+        value(self.tag, &self.keys.send, options)
+    }
+}
+
+/// A line that we offer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Own {
+    pub(super) tag: u32,
+    pub(super) key: MasterKey,
+}
+
+impl Own {
+    pub(super) fn to_value(&self, options: &SdesOptions) -> String {
+        value(self.tag, &self.key, options)
+    }
+}
+
+fn value(tag: u32, key: &MasterKey, options: &SdesOptions) -> String {
+    let crypto = Crypto {
+        tag,
+        key: key.clone(),
+        lifetime_packets: options.has_lifetime.then_some(LIFETIME_PACKETS),
+    };
+    let padded = crypto.to_value();
+    if options.pads {
+        return padded.to_string();
+    }
+    // The key stands before the lifetime.
+    padded.replace('=', "")
+}
+
+/// "Add the key lifetime parameter `2^31` to each crypto key."
+const LIFETIME_PACKETS: u64 = 1 << 31;
+
+/// The lines of a description that can be used, and why the first of the others cannot.
+pub(super) fn read(section: &Section) -> (Vec<Crypto>, Option<String>) {
+    let mut usable = Vec::new();
+    let mut refused = None;
+    let values = section.attributes().filter(|(name, _)| *name == "crypto");
+    for (_, value) in values.take(crate::sdp::CRYPTOS_MAX) {
+        match Crypto::parse(value) {
+            Ok(crypto) => usable.push(crypto),
+            // "the answerer [...] MUST ignore" what it does not support (section 5.1.2).
+            Err(error) => refused = refused.or(Some(error.to_string())),
+        }
+    }
+    (usable, refused)
+}
+
+/// The line of an offer to take: the first one, as their order is that of preference (section 5.1.1), or one of those that the request
+/// prefers. `before`: what is in use with this side; our key goes on as long as the suite does.
+pub(super) fn accept(
+    offered: &[Crypto],
+    options: &SdesOptions,
+    before: Option<&SrtpKeys>,
+    random: Random<'_>,
+) -> Option<Accepted> {
+    let of_suite = |suite: &Suite| offered.iter().find(|one| one.key.suite() == *suite);
+    let stays = before.filter(|_| options.is_static);
+    let taken = stays
+        .and_then(|keys| of_suite(&keys.receive.suite()))
+        .or_else(|| options.preferred.iter().find_map(of_suite))
+        .or_else(|| offered.first())?;
+    let send = own_key(taken.key.suite(), before, random);
+    Some(Accepted {
+        tag: taken.tag,
+        keys: SrtpKeys {
+            receive: taken.key.clone(),
+            send,
+        },
+    })
+}
+
+/// The lines to offer: first those of the other side's offer, then the rest of all suites. `before`: what is in use with this side.
+pub(super) fn offer(
+    of_author: &[Crypto],
+    options: &SdesOptions,
+    before: Option<&SrtpKeys>,
+    random: Random<'_>,
+) -> Vec<Own> {
+    let mut suites: Vec<Suite> = Vec::new();
+    // A suite in use is offered first: nothing changes, then.
+    let used = before.map(|keys| keys.send.suite());
+    let received = of_author.iter().map(|one| one.key.suite());
+    let new = Suite::ALL
+        .into_iter()
+        .filter(|_| !options.adds_none || of_author.is_empty());
+    for suite in used.into_iter().chain(received).chain(new) {
+        let is_meant = match options.only.as_slice() {
+            [] => !options.without.contains(&suite),
+            only => only.contains(&suite),
+        };
+        if !suites.contains(&suite) && (is_meant || options.adds_none) {
+            suites.push(suite);
+        }
+    }
+    let rank = |suite: &Suite| options.order.iter().position(|one| one == suite);
+    suites.sort_by_key(|suite| rank(suite).unwrap_or(options.order.len()));
+    let own = |(place, suite): (usize, Suite)| Own {
+        tag: place as u32 + 1,
+        key: own_key(suite, before, &mut *random),
+    };
+    suites.into_iter().enumerate().map(own).collect()
+}
+
+/// Our key of the suite: the one in use, or a new one.
+fn own_key(suite: Suite, before: Option<&SrtpKeys>, random: Random<'_>) -> MasterKey {
+    if let Some(keys) = before.filter(|keys| keys.send.suite() == suite) {
+        return keys.send.clone();
+    }
+    let mut bytes = zeroize::Zeroizing::new([0; MASTER_KEY_BYTES_MAX]);
+    random(bytes.as_mut());
+    MasterKey::from_random(suite, &bytes)
+}
+
+/// What an answer makes of our offer: the key of the line that it took, and its own.
+pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<SrtpKeys> {
+    answer.iter().find_map(|theirs| {
+        let suite = theirs.key.suite();
+        let ours = own
+            .iter()
+            .find(|one| one.tag == theirs.tag && one.key.suite() == suite)?;
+        Some(SrtpKeys {
+            receive: theirs.key.clone(),
+            send: ours.key.clone(),
+        })
+    })
+}

@@ -1,0 +1,343 @@
+//! Offers and answers.
+
+use threadbare_rtp::call::Side;
+
+use super::dialog::{Dialog, Origin, Party, Slot};
+use super::failure::Failure;
+use super::live::{DIALOGS_MAX, Found, Live};
+use super::names::{Names, Tags};
+use super::offer::{self, Desk, Place};
+use super::options::{Options, Tos};
+use super::{
+    Action, CallId, Calls, Outcome, PortSource, Random, Recording, StreamCommand, StreamSpec,
+};
+use super::{answer, remove};
+use crate::ng::{Dictionary, Reply, Request, Value};
+use crate::sdp::Sdp;
+use crate::text::shown;
+
+/// Marks a description as ours: `loop protect`.
+const LOOP_ATTRIBUTE: &str = "x-threadbare";
+
+impl<P> Calls<P> {
+    pub(super) fn handle_offer(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+        ports: &mut dyn PortSource<P>,
+        random: Random<'_>,
+    ) -> Result<Outcome, Failure> {
+        let names = Names::of(request)?;
+        let options = Options::of_request(request)?;
+        let sdp = Sdp::parse(request.required("sdp")?)?;
+        if options.loop_protect && self.is_own(&sdp) {
+            return Ok(with_sdp(&sdp));
+        }
+        let id = CallId::new(names.call);
+        let found = self.calls.get(&id).map(|call| call.find_offer(&names.tags));
+        match found {
+            None => self.admit()?,
+            Some(Found::None) => {
+                let found = self.calls.get(&id).map_or(0, |call| call.dialogs.len());
+                if found >= DIALOGS_MAX {
+                    return Err(Failure::TooMany {
+                        what: "dialogs of the call",
+                        found,
+                        allowed: DIALOGS_MAX,
+                    });
+                }
+            }
+            Some(Found::Dialog(..)) => {}
+        }
+        let (at, author) = match found {
+            Some(Found::Dialog(at, author)) => (Some(at), author),
+            _ => (None, Side::A),
+        };
+        let dialog = at.and_then(|at| self.calls.get(&id)?.dialogs.get(at));
+        let mut desk = Desk {
+            ports,
+            random,
+            next_stream: &mut self.next_stream,
+        };
+        let prepared = offer::prepare(&mut desk, dialog, author, &options, sdp)?;
+        let places = prepared.places.clone();
+        let call = self
+            .calls
+            .entry(id.clone())
+            .or_insert_with(|| Live::new(id.clone(), now_ns));
+        let at = at.unwrap_or_else(|| {
+            call.dialogs.push(begun(now_ns, &names.tags, places));
+            call.dialogs.len() - 1
+        });
+        let loop_protect = options.loop_protect;
+        let noted = call.note(&options);
+        self.actions.extend(noted);
+        let dialog = &mut call.dialogs[at];
+        dialog.note(author, &options);
+        let mut sdp = prepared.commit(dialog, author, names.tags.branch, options);
+        if !dialog.is_answered {
+            dialog.offered_ns = now_ns;
+        }
+        call.signalled_ns = now_ns;
+        self.schedule(&id);
+        if loop_protect {
+            sdp.session
+                .set_attribute(LOOP_ATTRIBUTE, &self.settings.instance);
+        }
+        Ok(with_sdp(&sdp))
+    }
+
+    pub(super) fn handle_answer(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+    ) -> Result<Outcome, Failure> {
+        let names = Names::of(request)?;
+        request.required("to-tag")?;
+        let options = Options::of_request(request)?;
+        let sdp = Sdp::parse(request.required("sdp")?)?;
+        if options.loop_protect && self.is_own(&sdp) {
+            return Ok(with_sdp(&sdp));
+        }
+        let id = CallId::new(names.call);
+        let call = self.calls.get_mut(&id);
+        let call = call.ok_or_else(|| Failure::NoCall(shown(names.call)))?;
+        let no_offer = || Failure::NoOffer(shown(names.tags.from));
+        let Found::Dialog(at, author) = call.find_answer(&names.tags) else {
+            return Err(no_offer());
+        };
+        let mutes = call.mutes_of_all();
+        let dialog = &mut call.dialogs[at];
+        let exchange = dialog.offer.as_ref().ok_or_else(no_offer)?;
+        let prepared = answer::prepare(dialog, exchange, &options, sdp)?;
+        let mut sdp = prepared.sdp;
+        dialog.parties[author as usize].origin = prepared.origin;
+        let answerer = author.other();
+        if let Some(tag) = names.tags.to {
+            dialog.parties[answerer as usize].set_tag(tag);
+        }
+        dialog.note(answerer, &options);
+        dialog.is_answered = true;
+        if let Some(exchange) = &mut dialog.offer {
+            exchange.is_answered = true;
+        }
+        let changed: Vec<Changed<P>> = prepared
+            .specs
+            .into_iter()
+            .enumerate()
+            .map(|(index, mut spec)| {
+                if let Some(spec) = &mut spec {
+                    mutes.apply(&dialog.parties, spec);
+                }
+                take_over(dialog, index, spec)
+            })
+            .collect();
+        let recording = call.recording.clone().filter(|_| !call.is_paused);
+        for changed in changed {
+            carry_out(
+                &mut self.actions,
+                &mut self.streams,
+                &id,
+                changed,
+                recording.as_ref(),
+            );
+        }
+        self.actions.extend(call.note(&options));
+        call.answered_ns.get_or_insert(now_ns);
+        call.signalled_ns = now_ns;
+        self.schedule(&id);
+        if options.loop_protect {
+            sdp.session
+                .set_attribute(LOOP_ATTRIBUTE, &self.settings.instance);
+        }
+        Ok(with_sdp(&sdp))
+    }
+
+    /// Whether another call is taken.
+    fn admit(&self) -> Result<(), Failure> {
+        let calls = self.calls.len();
+        let allowed = self.settings.sessions_max;
+        if calls >= allowed {
+            return Err(Failure::Limit(format!(
+                "{calls} calls are up: at most {allowed} are allowed (max-sessions)"
+            )));
+        }
+        if self.is_draining {
+            let reason = "no new calls are taken: the relay is being drained";
+            return Err(Failure::Limit(reason.to_owned()));
+        }
+        self.load
+            .clone()
+            .map_or(Ok(()), |reason| Err(Failure::Limit(reason)))
+    }
+
+    fn is_own(&self, sdp: &Sdp) -> bool {
+        sdp.session.attribute(LOOP_ATTRIBUTE) == Some(self.settings.instance.as_str())
+    }
+}
+
+fn with_sdp(sdp: &Sdp) -> Outcome {
+    let mut keys = Dictionary::new();
+    keys.push("sdp", Value::Bytes(sdp.to_bytes()));
+    Outcome::Reply(Reply::Ok(keys))
+}
+
+/// A new dialog.
+fn begun<P>(now_ns: u64, tags: &Tags<'_>, places: [Place; 2]) -> Dialog<P> {
+    let party = |tag: Option<&[u8]>, place: Place| Party {
+        tag: tag.map(Into::into),
+        earlier_tags: Vec::new(),
+        label: None,
+        created_ns: now_ns,
+        interface: place.interface,
+        family: place.family,
+        origin: Origin::default(),
+        mutes: super::dialog::Mutes::default(),
+    };
+    let [a, b] = places;
+    Dialog {
+        branch: tags.branch.map(Into::into),
+        parties: [party(Some(tags.from), a), party(tags.to, b)],
+        slots: Vec::new(),
+        offer: None,
+        is_answered: false,
+        offered_ns: now_ns,
+        delete_ns: None,
+        tos: None,
+    }
+}
+
+impl<P> Live<P> {
+    /// What an offer or answer says of the whole call.
+    fn note(&mut self, options: &Options) -> Vec<Action<P>> {
+        if options.metadata.is_some() {
+            self.metadata.clone_from(&options.metadata);
+        }
+        if let Some(drops) = options.drops_traffic {
+            self.drops_traffic = drops;
+        }
+        let mut actions = self.refresh();
+        match options.record {
+            Some(true) if self.recording.is_none() => {
+                let recording = Recording {
+                    destination: options.recording_destination.clone(),
+                    metadata: self.metadata.clone(),
+                };
+                actions.extend(self.to_all(&StreamCommand::StartRecording(recording.clone())));
+                self.recording = Some(recording);
+            }
+            Some(false) if self.recording.take().is_some() => {
+                self.is_paused = false;
+                actions.extend(self.to_all(&StreamCommand::StopRecording { discard: false }));
+            }
+            _ => {}
+        }
+        actions
+    }
+}
+
+impl<P> Dialog<P> {
+    /// What an offer or answer of `author` says beside its SDP.
+    fn note(&mut self, author: Side, options: &Options) {
+        // Whoever signals is not gone.
+        self.delete_ns = None;
+        match options.tos {
+            Tos::Usual => self.tos = None,
+            Tos::Unchanged => {}
+            Tos::To(tos) => self.tos = Some(tos),
+        }
+        if let Some(label) = &options.label {
+            self.parties[author as usize].label = Some(label.clone());
+        }
+    }
+}
+
+/// What changes with an answer.
+enum Changed<P> {
+    Nothing,
+    /// The stream of the slot ends.
+    Removed(Slot<P>),
+    /// A stream begins, and takes the place of another one.
+    Created {
+        before: Option<Slot<P>>,
+        stream: super::StreamId,
+        spec: Box<StreamSpec>,
+        ports: [P; 2],
+    },
+    Updated {
+        stream: super::StreamId,
+        spec: Box<StreamSpec>,
+    },
+}
+
+/// The `m=` line is specified so from now on; `None`: it is rejected.
+fn take_over<P>(dialog: &mut Dialog<P>, index: usize, spec: Option<Box<StreamSpec>>) -> Changed<P> {
+    let fresh = dialog
+        .offer
+        .as_mut()
+        .and_then(|offer| offer.fresh.get_mut(index));
+    if dialog.slots.len() <= index {
+        dialog.slots.resize_with(index + 1, || None);
+    }
+    let slot = &mut dialog.slots[index];
+    let Some(spec) = spec else {
+        return slot.take().map_or(Changed::Nothing, Changed::Removed);
+    };
+    let before = match fresh.and_then(Option::take) {
+        Some(fresh) => slot.replace(fresh),
+        None => None,
+    };
+    let Some(slot) = slot else {
+        return before.map_or(Changed::Nothing, Changed::Removed);
+    };
+    let stream = slot.stream;
+    if let Some(ports) = slot.ports.take() {
+        slot.running = Some(spec.clone());
+        return Changed::Created {
+            before,
+            stream,
+            spec,
+            ports,
+        };
+    }
+    if slot.running.as_ref() == Some(&spec) {
+        return Changed::Nothing;
+    }
+    slot.running = Some(spec.clone());
+    Changed::Updated { stream, spec }
+}
+
+fn carry_out<P>(
+    actions: &mut std::collections::VecDeque<Action<P>>,
+    streams: &mut std::collections::BTreeMap<super::StreamId, CallId>,
+    id: &CallId,
+    changed: Changed<P>,
+    recording: Option<&Recording>,
+) {
+    match changed {
+        Changed::Nothing => {}
+        Changed::Removed(slot) => remove(actions, streams, &slot),
+        Changed::Created {
+            before,
+            stream,
+            spec,
+            ports,
+        } => {
+            if let Some(before) = before {
+                remove(actions, streams, &before);
+            }
+            streams.insert(stream, id.clone());
+            actions.push_back(Action::Create {
+                stream,
+                call: id.clone(),
+                spec,
+                ports,
+            });
+            actions.extend(recording.map(|recording| Action::Command {
+                stream,
+                command: StreamCommand::StartRecording(recording.clone()),
+            }));
+        }
+        Changed::Updated { stream, spec } => actions.push_back(Action::Update { stream, spec }),
+    }
+}

@@ -1,0 +1,64 @@
+//! The profiles of RTP: with or without encryption, with or without feedback.
+
+/// A profile, as the protocol field of an `m=` line has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Transport {
+    /// SRTP (RFC 3711).
+    pub(super) is_secure: bool,
+    /// RTCP feedback (RFC 4585).
+    pub(super) has_feedback: bool,
+    /// The keys are agreed on by DTLS (RFC 5764).
+    pub(super) has_dtls: bool,
+}
+
+impl Transport {
+    /// `None`: no RTP.
+    pub(super) fn of(protocol: &str) -> Option<Transport> {
+        let (prefix, profile) = protocol.rsplit_once("RTP/")?;
+        let has_dtls = match prefix {
+            "" => false,
+            "UDP/TLS/" => true,
+            _ => return None,
+        };
+        let (is_secure, has_feedback) = match profile {
+            "AVP" => (false, false),
+            "AVPF" => (false, true),
+            "SAVP" => (true, false),
+            "SAVPF" => (true, true),
+            _ => return None,
+        };
+        Some(Transport {
+            is_secure,
+            has_feedback,
+            has_dtls,
+        })
+    }
+
+    /// The protocol field without DTLS.
+    pub(super) fn name(self) -> &'static str {
+        match (self.is_secure, self.has_feedback) {
+            (false, false) => "RTP/AVP",
+            (false, true) => "RTP/AVPF",
+            (true, false) => "RTP/SAVP",
+            (true, true) => "RTP/SAVPF",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn profiles_have_names() {
+        for name in ["RTP/AVP", "RTP/AVPF", "RTP/SAVP", "RTP/SAVPF"] {
+            let transport = Transport::of(name).unwrap();
+            assert_eq!(transport.name(), name);
+            assert!(!transport.has_dtls);
+        }
+        assert!(Transport::of("UDP/TLS/RTP/SAVPF").unwrap().has_dtls);
+        for other in ["udptl", "RTP/XYZ", "TCP/RTP/AVP", "TCP/MSRP", ""] {
+            assert_eq!(Transport::of(other), None, "{other}");
+        }
+    }
+}

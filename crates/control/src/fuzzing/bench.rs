@@ -1,0 +1,250 @@
+//! The registry with ports and a media plane that only note what they are told, and check that it makes sense.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+
+use crate::calls::{
+    Action, CallId, CallRecord, Calls, Family, Interface, InterfaceName, NoPorts, Opened, Outcome,
+    PortRequest, PortSource, PortUse, Settings, StreamCommand, StreamId, StreamSpec, StreamStats,
+};
+use crate::ng::{Dictionary, Reply, Request, Value};
+
+/// The even numbers of all ports that are open.
+type Open = Rc<RefCell<BTreeSet<u16>>>;
+
+/// Open ports.
+#[derive(Debug)]
+pub struct Ports {
+    /// The first one.
+    pub number: u16,
+    open: Open,
+}
+
+impl Drop for Ports {
+    fn drop(&mut self) {
+        assert!(self.open.borrow_mut().remove(&self.number), "closed twice");
+    }
+}
+
+/// Gives numbers upwards from 30000, on interfaces `default` (203.0.113.7, 2001:db8::7) and `internal` (10.0.0.7).
+#[derive(Debug)]
+pub struct FakePorts {
+    interfaces: Vec<Interface>,
+    open: Open,
+    next: u16,
+    /// So many may be open.
+    pub most: usize,
+}
+
+impl FakePorts {
+    fn new() -> FakePorts {
+        let interface = |name: &str, families: &[Family]| Interface {
+            name: InterfaceName(name.into()),
+            families: families.to_vec(),
+        };
+        FakePorts {
+            interfaces: vec![
+                interface("default", &[Family::V4, Family::V6]),
+                interface("internal", &[Family::V4]),
+            ],
+            open: Open::default(),
+            next: 30_000,
+            most: usize::MAX,
+        }
+    }
+
+    /// The first numbers of all that are open.
+    #[must_use]
+    pub fn open(&self) -> BTreeSet<u16> {
+        self.open.borrow().clone()
+    }
+}
+
+impl PortSource<Ports> for FakePorts {
+    fn interfaces(&self) -> &[Interface] {
+        &self.interfaces
+    }
+
+    fn open(&mut self, request: &PortRequest) -> Result<Opened<Ports>, NoPorts> {
+        if self.open.borrow().len() >= self.most {
+            return Err(NoPorts("no port is free".to_owned()));
+        }
+        let ip: IpAddr = match (&*request.interface.0, request.family) {
+            ("internal", Family::V4) => [10, 0, 0, 7].into(),
+            (_, Family::V4) => [203, 0, 113, 7].into(),
+            (_, Family::V6) => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 7].into(),
+        };
+        let number = self.next;
+        self.next = self.next.checked_add(2).unwrap_or(30_000);
+        assert!(self.open.borrow_mut().insert(number), "numbers come again");
+        Ok(Opened {
+            ports: Ports {
+                number,
+                open: self.open.clone(),
+            },
+            rtp: SocketAddr::new(ip, number),
+            rtcp: (request.port_use == PortUse::Pair).then(|| SocketAddr::new(ip, number + 1)),
+        })
+    }
+}
+
+/// A stream that the plane carries.
+#[derive(Debug)]
+pub struct Carried {
+    /// Of this call.
+    pub call: CallId,
+    /// By this specification.
+    pub spec: StreamSpec,
+    /// With these ports.
+    pub ports: [Ports; 2],
+    /// How often it was changed.
+    pub updates: usize,
+}
+
+/// A registry and what is around it.
+#[derive(Debug)]
+pub struct Bench {
+    /// The registry.
+    pub calls: Calls<Ports>,
+    /// Its ports.
+    pub ports: FakePorts,
+    /// What the plane carries.
+    pub streams: BTreeMap<StreamId, Carried>,
+    /// All that was to be done once.
+    pub commands: Vec<(StreamId, StreamCommand)>,
+    /// All calls that have ended.
+    pub ended: Vec<CallRecord>,
+    /// The clock.
+    pub now_ns: u64,
+    random: u8,
+}
+
+impl Default for Bench {
+    fn default() -> Self {
+        Bench::new(Settings::default())
+    }
+}
+
+impl Bench {
+    /// Without calls, at time 0.
+    #[must_use]
+    pub fn new(settings: Settings) -> Bench {
+        Bench {
+            calls: Calls::new(settings),
+            ports: FakePorts::new(),
+            streams: BTreeMap::new(),
+            commands: Vec::new(),
+            ended: Vec::new(),
+            now_ns: 0,
+            random: 0,
+        }
+    }
+
+    /// Carries out a request of these keys; counters of streams are all zero.
+    pub fn ask(&mut self, keys: &[(&str, &str)]) -> Reply {
+        let all = keys
+            .iter()
+            .map(|(key, value)| (key.as_bytes().to_vec(), Value::text(value)));
+        let keys: Dictionary = all.collect();
+        match Request::new(keys) {
+            Ok(request) => self.request(&request),
+            Err(refusal) => refusal.into(),
+        }
+    }
+
+    /// Carries out a request.
+    pub fn request(&mut self, request: &Request) -> Reply {
+        self.request_with(request, &BTreeMap::new())
+    }
+
+    /// Carries out a request, with the plane's counters.
+    pub fn request_with(
+        &mut self,
+        request: &Request,
+        stats: &BTreeMap<StreamId, StreamStats>,
+    ) -> Reply {
+        let mut next = self.random;
+        let mut random = |bytes: &mut [u8]| {
+            next = next.wrapping_add(1);
+            bytes.fill(next);
+        };
+        let outcome = self
+            .calls
+            .handle_request(self.now_ns, request, &mut self.ports, &mut random);
+        self.random = next;
+        self.act();
+        match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Stats(pending) => pending.finish(stats),
+        }
+    }
+
+    /// Time passes.
+    pub fn advance(&mut self, ns: u64) {
+        let end_ns = self.now_ns + ns;
+        while let Some(due_ns) = self.calls.next_timeout().filter(|due_ns| *due_ns <= end_ns) {
+            self.now_ns = self.now_ns.max(due_ns);
+            self.calls.handle_timeout(self.now_ns);
+            self.act();
+            let next = self.calls.next_timeout();
+            assert!(
+                next.is_none_or(|next| next > self.now_ns),
+                "a timer does not move"
+            );
+        }
+        self.now_ns = end_ns;
+    }
+
+    /// Does what the registry wants to have done.
+    pub fn act(&mut self) {
+        while let Some(action) = self.calls.poll_action() {
+            match action {
+                Action::Create {
+                    stream,
+                    call,
+                    spec,
+                    ports,
+                } => {
+                    let carried = Carried {
+                        call,
+                        spec: *spec,
+                        ports,
+                        updates: 0,
+                    };
+                    let before = self.streams.insert(stream, carried);
+                    assert!(before.is_none(), "{stream:?} is created twice");
+                }
+                Action::Update { stream, spec } => {
+                    let carried = self.streams.get_mut(&stream).expect("a stream to change");
+                    assert_ne!(carried.spec, *spec, "an update changes nothing");
+                    carried.spec = *spec;
+                    carried.updates += 1;
+                }
+                Action::Remove { stream } => {
+                    self.streams.remove(&stream).expect("a stream to end");
+                }
+                Action::Command { stream, command } => {
+                    assert!(self.streams.contains_key(&stream), "a command to no stream");
+                    self.commands.push((stream, command));
+                }
+                Action::Ended { record } => {
+                    let is_of = |one: &Carried| one.call == record.call;
+                    assert!(
+                        !self.streams.values().any(is_of),
+                        "an ended call has streams"
+                    );
+                    self.ended.push(*record);
+                }
+            }
+        }
+    }
+
+    /// The only stream.
+    #[must_use]
+    pub fn only(&self) -> &Carried {
+        assert_eq!(self.streams.len(), 1, "{:?}", self.streams);
+        self.streams.values().next().expect("one stream")
+    }
+}

@@ -1,0 +1,9 @@
+//! The registry of calls: requests in, replies and actions out. Expectations: RFC 3264 (offer/answer), RFC 4568 (SDES), RFC 5761 (rtcp-mux), and
+//! the public documentation of the ng protocol (docs/ng_control_protocol.md of rtpengine), quoted.
+
+#[path = "calls/again.rs"]
+mod again;
+#[path = "calls/common.rs"]
+mod common;
+#[path = "calls/plain.rs"]
+mod plain;
