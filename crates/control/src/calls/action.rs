@@ -1,41 +1,13 @@
 //! What the owner of the registry does for it, and what it tells.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
 use threadbare_rtp::call::Side;
 
+use super::id::{CallId, StreamId};
 use super::record::CallRecord;
 use super::spec::StreamSpec;
-
-/// A stream of the media plane. Never used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StreamId(pub u64);
-
-/// A SIP Call-ID, or what a program uses as one. Any bytes.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallId(pub Arc<[u8]>);
-
-impl CallId {
-    /// The name as a request has it.
-    #[must_use]
-    pub fn new(bytes: &[u8]) -> CallId {
-        CallId(bytes.into())
-    }
-}
-
-impl fmt::Display for CallId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", String::from_utf8_lossy(&self.0))
-    }
-}
-
-impl fmt::Debug for CallId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
-    }
-}
 
 /// What the registry's owner is to do, in this order.
 #[derive(Debug)]

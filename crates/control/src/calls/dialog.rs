@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use threadbare_rtp::call::Side;
 use threadbare_rtp::srtp::Crypto;
 
-use super::action::StreamId;
+use super::id::StreamId;
 use super::options::Options;
 use super::ports::{Family, InterfaceName, PortRequest, PortUse};
 use super::sdes::{Accepted, Own};

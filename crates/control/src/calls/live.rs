@@ -1,7 +1,8 @@
 //! A call: its dialogs, and when it ends by itself.
 
-use super::action::{CallId, Recording};
+use super::action::Recording;
 use super::dialog::{Dialog, Mutes};
+use super::id::CallId;
 use super::names::Tags;
 use super::record::{EndReason, StreamRecord};
 use super::settings::Timeouts;

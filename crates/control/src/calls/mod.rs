@@ -17,6 +17,7 @@ mod commands;
 mod delete;
 mod dialog;
 mod failure;
+mod id;
 mod live;
 mod maps;
 mod names;
@@ -36,9 +37,10 @@ mod transport;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use action::{
-    Action, CallId, Counts, Media, MediaSource, Quality, Recording, SideStats, SourceStats,
-    StreamCommand, StreamId, StreamStats,
+    Action, Counts, Media, MediaSource, Quality, Recording, SideStats, SourceStats, StreamCommand,
+    StreamStats,
 };
+pub use id::{CallId, StreamId};
 pub use ports::{
     Family, Interface, InterfaceName, NoPorts, Opened, PortRequest, PortSource, PortUse,
 };

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use threadbare_rtp::call::Side;
 
 use super::Random;
-use super::action::StreamId;
 use super::dialog::{AudioOffer, Dialog, Exchange, Local, Offered, Party, Plan, Remote, Slot};
 use super::failure::Failure;
+use super::id::StreamId;
 use super::options::Options;
 use super::ports::{Family, Interface, InterfaceName, PortRequest, PortSource, PortUse};
 use super::read::remote;
@@ -196,6 +196,24 @@ fn srtp_in_use<P>(dialog: Option<&Dialog<P>>, index: usize) -> [Option<&SrtpKeys
     [0, 1].map(|side: usize| spec.and_then(|spec| spec.sides[side].srtp.as_ref()))
 }
 
+/// The author's key, and ours for it.
+fn accepted<P>(
+    desk: &mut Desk<'_, P>,
+    medium: &Medium<'_>,
+    before: Option<&SrtpKeys>,
+    options: &Options,
+) -> Result<sdes::Accepted, Failure> {
+    let offered = &medium.remote.cryptos;
+    let accepted = sdes::accept(offered, &options.sdes, before, desk.random);
+    accepted.ok_or_else(|| {
+        let refused = medium.refused.clone();
+        Failure::NoKey {
+            line: medium.number,
+            reason: refused.unwrap_or_else(|| "SRTP without a key".to_owned()),
+        }
+    })
+}
+
 fn audio<P>(
     desk: &mut Desk<'_, P>,
     medium: &Medium<'_>,
@@ -226,19 +244,7 @@ fn audio<P>(
     }
     let accepted = match transport.is_secure {
         false => None,
-        true => {
-            let before = before[author as usize];
-            let accepted = sdes::accept(&remote.cryptos, &options.sdes, before, desk.random);
-            let reason = || {
-                refused
-                    .clone()
-                    .unwrap_or_else(|| "SRTP without a key".to_owned())
-            };
-            Some(accepted.ok_or_else(|| Failure::NoKey {
-                line: *line,
-                reason: reason(),
-            })?)
-        }
+        true => Some(accepted(desk, medium, before[author as usize], options)?),
     };
     let own = Transport {
         has_dtls: false,

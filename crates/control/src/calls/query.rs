@@ -5,8 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use threadbare_rtp::call::Side;
 
-use super::action::{Counts, Quality, SideStats, SourceStats, StreamId, StreamStats};
+use super::action::{Counts, Quality, SideStats, SourceStats, StreamStats};
 use super::dialog::{Dialog, Party, Slot};
+use super::id::StreamId;
 use super::live::Live;
 use super::ports::PortUse;
 use super::spec::StreamKind;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use super::action::{CallId, StreamId};
+use super::id::{CallId, StreamId};
 
 /// Why a call has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -127,8 +127,8 @@ fn own_key(suite: Suite, before: Option<&SrtpKeys>, random: Random<'_>) -> Maste
     if let Some(keys) = before.filter(|keys| keys.send.suite() == suite) {
         return keys.send.clone();
     }
-    let mut bytes = zeroize::Zeroizing::new([0; MASTER_KEY_BYTES_MAX]);
-    random(bytes.as_mut());
+    let mut bytes = [0; MASTER_KEY_BYTES_MAX];
+    random(&mut bytes);
     MasterKey::from_random(suite, &bytes)
 }
 

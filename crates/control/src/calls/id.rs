@@ -1,0 +1,32 @@
+//! Names of streams and calls.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// A stream of the media plane. Never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StreamId(pub u64);
+
+/// A SIP Call-ID, or what a program uses as one. Any bytes.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub Arc<[u8]>);
+
+impl CallId {
+    /// The name as a request has it.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> CallId {
+        CallId(bytes.into())
+    }
+}
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", String::from_utf8_lossy(&self.0))
+    }
+}
+
+impl fmt::Debug for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", String::from_utf8_lossy(&self.0))
+    }
+}
