@@ -5,5 +5,13 @@
 mod again;
 #[path = "calls/common.rs"]
 mod common;
+#[path = "calls/ends.rs"]
+mod ends;
+#[path = "calls/keys.rs"]
+mod keys;
+#[path = "calls/media.rs"]
+mod media;
 #[path = "calls/plain.rs"]
 mod plain;
+#[path = "calls/rules.rs"]
+mod rules;

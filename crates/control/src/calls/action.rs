@@ -60,6 +60,8 @@ pub enum StreamCommand {
         source: MediaSource,
         /// How often, from 1.
         times: u32,
+        /// No more than this on the whole, ms.
+        duration_ms: Option<u64>,
         /// The frame to begin with, the first time.
         start_frame: u64,
     },
@@ -106,6 +108,8 @@ pub enum MediaSource {
 pub struct Recording {
     /// The file's name as the request has it; `None`: one of the recorder's choice.
     pub destination: Option<String>,
+    /// The folder as the request has it; `None`: the recorder's.
+    pub directory: Option<String>,
     /// To be kept beside the recording.
     pub metadata: Option<String>,
 }

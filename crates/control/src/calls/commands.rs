@@ -2,11 +2,12 @@
 
 use threadbare_rtp::call::Side;
 
-use super::action::{MediaSource, Recording, StreamCommand};
+use super::action::{MediaSource, StreamCommand};
 use super::dialog::{Dialog, Mutes, Party};
 use super::failure::Failure;
 use super::live::Live;
 use super::names::{bounded, optional};
+use super::options::{blocks_keys, recording};
 use super::spec::{StreamKind, StreamSpec};
 use super::{Action, CallId, Calls, Outcome};
 use crate::ng::{Command, Dictionary, Refusal, Reply, Request, Value};
@@ -94,7 +95,7 @@ impl<P> Calls<P> {
             Command::SilenceMedia => mute(call, request, |mutes| mutes.is_silenced = true)?,
             Command::UnsilenceMedia => mute(call, request, |mutes| mutes.is_silenced = false)?,
             Command::BlockDtmf => {
-                let blocks = security(request)?;
+                let blocks = blocks_keys(request)?;
                 mute(call, request, |mutes| mutes.blocks_keys = blocks)?;
             }
             Command::UnblockDtmf => mute(call, request, |mutes| mutes.blocks_keys = false)?,
@@ -130,6 +131,7 @@ fn mute<P>(
     change: impl Fn(&mut Mutes),
 ) -> Result<(), Failure> {
     let is_all = is_all(request)?;
+    let label = request.text("set-label")?;
     match choose(call, request)? {
         Chosen::Call => {
             change(&mut call.mutes);
@@ -140,17 +142,15 @@ fn mute<P>(
         }
         Chosen::Sides(sides) => {
             for (at, side) in sides {
-                change(&mut call.dialogs[at].parties[side as usize].mutes);
+                let party = &mut call.dialogs[at].parties[side as usize];
+                change(&mut party.mutes);
+                if let Some(label) = label {
+                    party.label = Some(label.to_owned());
+                }
             }
         }
     }
     Ok(())
-}
-
-/// "The default mode is `drop` which simply drops DTMF event packets [...] `off` to disable DTMF blocking."
-fn security(request: &Request) -> Result<bool, Refusal> {
-    let mode = request.one_of("DTMF-security", &[("drop", true), ("off", false)])?;
-    Ok(mode.unwrap_or(true))
 }
 
 /// A command for each audio stream of the chosen parties.
@@ -258,6 +258,7 @@ const KEYS: &str = "0123456789*#ABCD";
 struct Play {
     source: MediaSource,
     times: u32,
+    duration_ms: Option<u64>,
     start_frame: u64,
 }
 
@@ -278,10 +279,13 @@ impl Play {
             }
         };
         let times = request.integer("repeat-times", 1..=TIMES_MAX)?.unwrap_or(1);
+        let duration = request.integer("repeat-duration", 0..=i64::MAX)?;
         let start = request.integer("start-pos", 0..=i64::MAX)?.unwrap_or(0);
         Ok(Play {
             source,
             times: times as u32,
+            // "By default is disabled."
+            duration_ms: duration.map(i64::unsigned_abs).filter(|ms| *ms > 0),
             start_frame: start.unsigned_abs(),
         })
     }
@@ -291,6 +295,7 @@ impl Play {
             to,
             source: self.source.clone(),
             times: self.times,
+            duration_ms: self.duration_ms,
             start_frame: self.start_frame,
         }
     }
@@ -302,11 +307,8 @@ fn record<P>(call: &mut Live<P>, request: &Request) -> Result<Vec<Action<P>>, Fa
         || request.one_of("pause", &[("yes", true), ("no", false)])? == Some(true);
     let command = match request.command() {
         Command::StartRecording => {
-            let metadata = request.text("metadata")?.map(str::to_owned);
-            let recording = Recording {
-                destination: request.text("output-destination")?.map(str::to_owned),
-                metadata: metadata.or_else(|| call.metadata.clone()),
-            };
+            let mut recording = recording(request)?;
+            recording.metadata = recording.metadata.or_else(|| call.metadata.clone());
             call.is_paused = false;
             call.recording = Some(recording.clone());
             StreamCommand::StartRecording(recording)

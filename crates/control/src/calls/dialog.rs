@@ -60,6 +60,8 @@ pub(super) struct Mutes {
 /// What the descriptions that a party gets have in common.
 #[derive(Debug, Default)]
 pub(super) struct Origin {
+    /// The first one's `o=`.
+    pub(super) line: Option<String>,
     pub(super) username: Option<String>,
     pub(super) session_name: Option<String>,
     pub(super) address: Option<IpAddr>,
@@ -207,6 +209,12 @@ impl<P> Dialog<P> {
             .as_ref()
             .and_then(|offer| offer.branch.as_deref());
         self.branch.as_deref() == Some(branch) || of_offer == Some(branch)
+    }
+
+    /// Whether none of its offers had a branch.
+    pub(super) fn is_without_branch(&self) -> bool {
+        let of_offer = self.offer.as_ref().and_then(|offer| offer.branch.as_ref());
+        self.branch.is_none() && of_offer.is_none()
     }
 
     /// The side of `from` if these are the tags of the two.

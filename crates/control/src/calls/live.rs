@@ -104,7 +104,7 @@ impl<P> Live<P> {
                 // "Used to additionally refine the matching logic between media streams and calls and call branches."
                 Some(branch) => own()
                     .find(|(_, one)| one.has_branch(branch))
-                    .or_else(|| own().find(|(_, one)| one.branch.is_none())),
+                    .or_else(|| own().find(|(_, one)| one.is_without_branch())),
             };
             return found.map_or(Found::None, |(at, _)| Found::Dialog(at, side_a));
         };

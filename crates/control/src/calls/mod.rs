@@ -32,7 +32,9 @@ mod sdes;
 mod settings;
 mod signals;
 mod spec;
+mod statistics;
 mod transport;
+pub mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -49,10 +51,14 @@ pub use record::{CallRecord, EndReason, SideRecord, StreamRecord};
 pub use settings::{Settings, Timeouts};
 pub use spec::{SideSpec, SrtpKeys, StreamKind, StreamSpec};
 
+pub use statistics::Totals;
+pub use words::Unknown;
+
 use dialog::{Dialog, Slot};
+use failure::Failure;
 use live::{Live, PAST_MAX};
 
-use crate::ng::{Command, Reply, Request};
+use crate::ng::{Command, Refusal, Reply, Request};
 
 /// Fills bytes from a cryptographic random generator: keys are made of them.
 pub type Random<'a> = &'a mut dyn FnMut(&mut [u8]);
@@ -83,7 +89,15 @@ pub struct Calls<P> {
     next_stream: u64,
     is_draining: bool,
     load: Option<String>,
+    /// To be told.
+    unknown: VecDeque<Unknown>,
+    told: BTreeSet<Unknown>,
+    unknown_words: u64,
+    totals: Totals,
 }
+
+/// Unknown words that are told: more are the work of a fuzzer.
+const TOLD_MAX: usize = 256;
 
 impl<P> Calls<P> {
     /// Without calls.
@@ -98,6 +112,10 @@ impl<P> Calls<P> {
             next_stream: 0,
             is_draining: false,
             load: None,
+            unknown: VecDeque::new(),
+            told: BTreeSet::new(),
+            unknown_words: 0,
+            totals: Totals::default(),
         }
     }
 
@@ -142,16 +160,57 @@ impl<P> Calls<P> {
         let supports_load_limit = supports
             .iter()
             .any(|one| matches!(*one, "load limit" | "load-limit"));
-        let done = match request.command() {
+        self.totals.count_request(request.command());
+        let done = match self.check(request) {
+            Err(refusal) => Err(refusal.into()),
+            Ok(()) => self.dispatch(now_ns, request, ports, random),
+        };
+        done.unwrap_or_else(|failure| {
+            self.totals.count_failure(&failure);
+            Outcome::Reply(failure.into_reply(supports_load_limit))
+        })
+    }
+
+    /// A word that was in no request before, and is in no table: to be told to the operator, once.
+    pub fn poll_unknown(&mut self) -> Option<Unknown> {
+        self.unknown.pop_front()
+    }
+
+    /// How many words of requests were in no table.
+    #[must_use]
+    pub fn unknown_words(&self) -> u64 {
+        self.unknown_words
+    }
+
+    /// Looks at the words of a request.
+    fn check(&mut self, request: &Request) -> Result<(), Refusal> {
+        let (told, unknown) = (&mut self.told, &mut self.unknown);
+        let words = &mut self.unknown_words;
+        words::check(request, &mut |word| {
+            *words += 1;
+            if told.len() < TOLD_MAX && told.insert(word.clone()) {
+                unknown.push_back(word);
+            }
+        })
+    }
+
+    fn dispatch(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+        ports: &mut dyn PortSource<P>,
+        random: Random<'_>,
+    ) -> Result<Outcome, Failure> {
+        match request.command() {
             Command::Offer => self.handle_offer(now_ns, request, ports, random),
             Command::Answer => self.handle_answer(now_ns, request),
             Command::Delete => self.handle_delete(now_ns, request),
             Command::Query => self.handle_query(request),
             Command::List => self.handle_list(request),
             Command::Ping => Ok(Outcome::Reply(Reply::Pong)),
+            Command::Statistics => Ok(self.handle_statistics(now_ns)),
             _ => self.handle_media_command(request),
-        };
-        done.unwrap_or_else(|failure| Outcome::Reply(failure.into_reply(supports_load_limit)))
+        }
     }
 
     /// Media of a stream arrived last then. To be told some times a minute.
@@ -273,6 +332,8 @@ impl<P> Calls<P> {
     }
 
     fn finish(&mut self, now_ns: u64, call: Live<P>, reason: EndReason) {
+        self.totals
+            .count_end(reason, now_ns.saturating_sub(call.created_ns));
         let mut streams = call.past;
         for dialog in call.dialogs {
             streams.extend(close(&mut self.actions, &mut self.streams, dialog));

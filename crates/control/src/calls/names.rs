@@ -29,12 +29,20 @@ pub(super) fn bounded<'a>(key: &'static str, name: &'a [u8]) -> Result<&'a [u8],
     }
 }
 
+/// Of `via-branch` in `rtpp-flags`: the proxy is to name one, and has none.
+const BY_PROXY: &[&[u8]] = &[b"auto", b"auto-next", b"auto-extra", b"extra"];
+
 /// A name that need not be there.
 pub(super) fn optional<'a>(
     request: &'a Request,
     key: &'static str,
 ) -> Result<Option<&'a [u8]>, Refusal> {
-    let bytes = request.bytes(key)?.filter(|bytes| !bytes.is_empty());
+    let bytes = request.bytes(key)?;
+    let is_name = |bytes: &&[u8]| {
+        let is_by_proxy = key == "via-branch" && BY_PROXY.contains(bytes);
+        !bytes.is_empty() && !is_by_proxy
+    };
+    let bytes = bytes.filter(is_name);
     bytes.map(|bytes| bounded(key, bytes)).transpose()
 }
 

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use threadbare_rtp::leg::Learn;
 use threadbare_rtp::srtp::Suite;
 
+use super::action::Recording;
 use super::ports::{Family, InterfaceName};
 use super::transport::Transport;
 use crate::codec::Rules;
@@ -41,8 +42,9 @@ pub(super) struct Options {
     pub(super) drops_traffic: Option<bool>,
     pub(super) record: Option<bool>,
     pub(super) label: Option<String>,
-    pub(super) metadata: Option<String>,
-    pub(super) recording_destination: Option<String>,
+    /// The flag `block-DTMF`, with what `DTMF-security` makes of it.
+    pub(super) blocks_keys: Option<bool>,
+    pub(super) recording: Recording,
 }
 
 /// `rtcp-mux`.
@@ -58,6 +60,8 @@ pub(super) struct MuxOptions {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Replace {
     pub(super) origin: bool,
+    /// The whole line.
+    pub(super) origin_full: bool,
     pub(super) username: bool,
     pub(super) session_name: bool,
     pub(super) sdp_version: bool,
@@ -126,7 +130,8 @@ pub(super) struct SdesOptions {
     pub(super) is_static: bool,
     pub(super) adds_none: bool,
     pub(super) without: Vec<Suite>,
-    pub(super) only: Vec<Suite>,
+    /// `None`: all. Those that are not there leave none.
+    pub(super) only: Option<Vec<Suite>>,
     pub(super) order: Vec<Suite>,
     pub(super) preferred: Vec<Suite>,
 }
@@ -164,8 +169,11 @@ impl Options {
             drops_traffic: drops_traffic(request)?,
             record: request.one_of("record-call", ON_OFF)?,
             label: label.map(str::to_owned),
-            metadata: request.text("metadata")?.map(str::to_owned),
-            recording_destination: request.text("output-destination")?.map(str::to_owned),
+            blocks_keys: match flag("block-DTMF") {
+                true => Some(blocks_keys(request)?),
+                false => None,
+            },
+            recording: recording(request)?,
         })
     }
 }
@@ -213,6 +221,10 @@ fn replace(request: &Request) -> Result<Replace, Refusal> {
     for word in request.texts("replace")? {
         match word.replace(' ', "-").as_str() {
             "origin" => replace.origin = true,
+            "origin-full" => {
+                replace.origin = true;
+                replace.origin_full = true;
+            }
             "username" => replace.username = true,
             "session-name" => replace.session_name = true,
             "SDP-version" | "sdp-version" => replace.sdp_version = true,
@@ -230,8 +242,10 @@ fn interfaces(request: &Request) -> Result<[Option<InterfaceName>; 2], Refusal> 
     let both = request.texts("direction")?;
     match both.as_slice() {
         [] => {
-            let one = request.text("interface")?.map(name);
-            Ok([one.clone(), one])
+            let one = request.text("interface")?;
+            let from = request.text("from-interface")?.or(one).map(name);
+            let to = request.text("to-interface")?.or(one).map(name);
+            Ok([from, to])
         }
         [from] => Ok([Some(name(from)), None]),
         [from, to] => Ok([Some(name(from)), Some(name(to))]),
@@ -300,6 +314,23 @@ fn drops_traffic(request: &Request) -> Result<Option<bool>, Refusal> {
     Ok(dropped.or(request.one_of("media-echo", hole)?))
 }
 
+/// "The default mode is `drop` which simply drops DTMF event packets [...] `off` to disable DTMF blocking."
+pub(super) fn blocks_keys(request: &Request) -> Result<bool, Refusal> {
+    let mode = request.one_of("DTMF-security", &[("drop", true), ("off", false)])?;
+    Ok(mode.unwrap_or(true))
+}
+
+/// How a request wants a call to be recorded.
+pub(super) fn recording(request: &Request) -> Result<Recording, Refusal> {
+    let text = |key: &'static str| Ok::<_, Refusal>(request.text(key)?.map(str::to_owned));
+    let file = text("recording-file")?;
+    Ok(Recording {
+        destination: file.or(text("output-destination")?),
+        directory: text("recording-dir")?,
+        metadata: text("metadata")?,
+    })
+}
+
 /// "All options controlling SDES session parameters can be used either in all lower case or in all upper case."
 fn sdes(request: &Request) -> Result<SdesOptions, Refusal> {
     let mut sdes = SdesOptions::default();
@@ -315,10 +346,13 @@ fn sdes(request: &Request) -> Result<SdesOptions, Refusal> {
             "lifetime" => sdes.has_lifetime = true,
             "static" => sdes.is_static = true,
             "nonew" => sdes.adds_none = true,
+            "prefer" => {}
             "on" | "yes" | "encrypted_srtp" | "encrypted_srtcp" | "authenticated_srtp" => {}
             other => match word.split_once(['-', ':']) {
                 Some(("no", names)) => sdes.without.extend(suites(names)),
-                Some(("only", names)) => sdes.only.extend(suites(names)),
+                Some(("only", names)) => {
+                    sdes.only.get_or_insert_default().extend(suites(names));
+                }
                 Some(("order", names)) => sdes.order.extend(suites(names)),
                 Some(("offerer_pref", names)) => sdes.preferred.extend(suites(names)),
                 _ => {

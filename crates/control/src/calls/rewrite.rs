@@ -207,12 +207,19 @@ fn write_origin(sdp: &mut Sdp, own: Option<IpAddr>, options: &Options, origin: &
     };
     let (username, version) = (received(0), received(2));
     let name = sdp.session.text_of(b's').unwrap_or_default().to_owned();
+    let line = sdp.session.text_of(b'o').map(str::to_owned);
     let mut next = Origin {
+        line: origin.line.clone().or(line),
         username: origin.username.clone().or(Some(username)),
         session_name: origin.session_name.clone().or(Some(name)),
         address: origin.address.or(own.filter(|own| !own.is_unspecified())),
         version: None,
     };
+    if let (true, Some(first)) = (replace.origin_full, &next.line)
+        && let Some(line) = sdp.session.line_mut(b'o')
+    {
+        line.set_text(&format!("o={first}"));
+    }
     if let (true, Some(address)) = (replace.origin, next.address) {
         sdp.set_origin_address(address);
     }

@@ -105,9 +105,9 @@ pub(super) fn offer(
         .into_iter()
         .filter(|_| !options.adds_none || of_author.is_empty());
     for suite in used.into_iter().chain(received).chain(new) {
-        let is_meant = match options.only.as_slice() {
-            [] => !options.without.contains(&suite),
-            only => only.contains(&suite),
+        let is_meant = match &options.only {
+            None => !options.without.contains(&suite),
+            Some(only) => only.contains(&suite),
         };
         if !suites.contains(&suite) && (is_meant || options.adds_none) {
             suites.push(suite);

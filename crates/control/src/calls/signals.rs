@@ -61,6 +61,7 @@ impl<P> Calls<P> {
         };
         let prepared = offer::prepare(&mut desk, dialog, author, &options, sdp)?;
         let places = prepared.places.clone();
+        self.totals.calls += u64::from(found.is_none());
         let call = self
             .calls
             .entry(id.clone())
@@ -70,10 +71,10 @@ impl<P> Calls<P> {
             call.dialogs.len() - 1
         });
         let loop_protect = options.loop_protect;
-        let noted = call.note(&options);
-        self.actions.extend(noted);
+        self.actions.extend(call.note(&options));
+        call.dialogs[at].note(author, &options);
+        self.actions.extend(call.refresh());
         let dialog = &mut call.dialogs[at];
-        dialog.note(author, &options);
         let mut sdp = prepared.commit(dialog, author, names.tags.branch, options);
         if !dialog.is_answered {
             dialog.offered_ns = now_ns;
@@ -210,8 +211,8 @@ fn begun<P>(now_ns: u64, tags: &Tags<'_>, places: [Place; 2]) -> Dialog<P> {
 impl<P> Live<P> {
     /// What an offer or answer says of the whole call.
     fn note(&mut self, options: &Options) -> Vec<Action<P>> {
-        if options.metadata.is_some() {
-            self.metadata.clone_from(&options.metadata);
+        if options.recording.metadata.is_some() {
+            self.metadata.clone_from(&options.recording.metadata);
         }
         if let Some(drops) = options.drops_traffic {
             self.drops_traffic = drops;
@@ -220,8 +221,8 @@ impl<P> Live<P> {
         match options.record {
             Some(true) if self.recording.is_none() => {
                 let recording = Recording {
-                    destination: options.recording_destination.clone(),
                     metadata: self.metadata.clone(),
+                    ..options.recording.clone()
                 };
                 actions.extend(self.to_all(&StreamCommand::StartRecording(recording.clone())));
                 self.recording = Some(recording);
@@ -246,8 +247,12 @@ impl<P> Dialog<P> {
             Tos::Unchanged => {}
             Tos::To(tos) => self.tos = Some(tos),
         }
+        let party = &mut self.parties[author as usize];
         if let Some(label) = &options.label {
-            self.parties[author as usize].label = Some(label.clone());
+            party.label = Some(label.clone());
+        }
+        if let Some(blocks) = options.blocks_keys {
+            party.mutes.blocks_keys = blocks;
         }
     }
 }

@@ -35,6 +35,8 @@ pub enum FlagsError {
 /// # Errors
 /// `rtpp-flags` is malformed.
 pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
+    let has = |name: &str| dictionary.get(name).is_some();
+    let named: Vec<&str> = NAMES.iter().copied().filter(|name| has(name)).collect();
     let mut out = Dictionary::new();
     for (key, value) in dictionary {
         let key = hyphens(&key);
@@ -48,7 +50,11 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
                             return Err(FlagsError::Key(shown(key)));
                         }
                         Item::Pair(key, value) => {
-                            pair(&mut out, &hyphens(key), value.into_value()?);
+                            let (key, value) = (hyphens(key), value.into_value()?);
+                            let is_named = named.iter().any(|name| key == name.as_bytes());
+                            if !is_named {
+                                pair(&mut out, &key, value);
+                            }
                         }
                         Item::Group(_) => return Err(FlagsError::Bracket("[")),
                     }
@@ -59,6 +65,17 @@ pub fn unfold(dictionary: Dictionary) -> Result<Dictionary, FlagsError> {
     }
     Ok(out)
 }
+
+/// What a request is about. A proxy that passes its script's string on unread has named it itself: there, `via-branch=auto` tells the proxy
+/// which branch to name.
+const NAMES: &[&str] = &[
+    "command",
+    "call-id",
+    "from-tag",
+    "to-tag",
+    "via-branch",
+    "sdp",
+];
 
 fn is_flags_key(key: &[u8]) -> bool {
     matches!(key, b"rtpp-flags" | b"rtpp_flags")

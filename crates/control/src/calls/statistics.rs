@@ -1,0 +1,158 @@
+//! What `statistics` tells: counters since the start.
+
+use super::failure::Failure;
+use super::record::EndReason;
+use super::spec::{StreamKind, StreamSpec};
+use super::{Calls, Outcome};
+use crate::ng::{Command, Dictionary, Reply};
+
+/// Counters since the start.
+#[derive(Debug, Clone, Default)]
+pub struct Totals {
+    /// Calls that were offered, and taken.
+    pub calls: u64,
+    /// Calls that were refused by a limit.
+    pub refused: u64,
+    /// Requests that were answered with an error.
+    pub errors: u64,
+    /// Calls that have ended, by [`EndReason::ALL`].
+    pub ended: [u64; EndReason::ALL.len()],
+    /// How long all of those lasted, ns.
+    pub duration_ns: u64,
+    /// Requests, by [`Command::NAMES`].
+    pub requests: [u64; Command::NAMES.len()],
+}
+
+impl Totals {
+    pub(super) fn count_request(&mut self, command: Command) {
+        let place = Command::NAMES.iter().position(|(_, one)| *one == command);
+        if let Some(count) = place.and_then(|place| self.requests.get_mut(place)) {
+            *count += 1;
+        }
+    }
+
+    pub(super) fn count_failure(&mut self, failure: &Failure) {
+        self.errors += 1;
+        self.refused += u64::from(matches!(failure, Failure::Limit(_)));
+    }
+
+    pub(super) fn count_end(&mut self, reason: EndReason, lasted_ns: u64) {
+        self.ended[reason.place()] += 1;
+        self.duration_ns = self.duration_ns.saturating_add(lasted_ns);
+    }
+
+    /// How many calls have ended for this reason.
+    #[must_use]
+    pub fn ended(&self, reason: EndReason) -> u64 {
+        self.ended[reason.place()]
+    }
+}
+
+impl EndReason {
+    fn place(self) -> usize {
+        let place = EndReason::ALL.iter().position(|one| *one == self);
+        place.unwrap_or(0)
+    }
+}
+
+const NS_PER_S: u64 = 1_000_000_000;
+
+/// The names of commands' counters, "identical content and format as the `list jsonstats` CLI command".
+const COUNTERS: &[(Command, &str)] = &[
+    (Command::Ping, "totalpingcount"),
+    (Command::Offer, "totaloffercount"),
+    (Command::Answer, "totalanswercount"),
+    (Command::Delete, "totaldeletecount"),
+    (Command::Query, "totalquerycount"),
+    (Command::List, "totallistcount"),
+    (Command::StartRecording, "totalstartreccount"),
+    (Command::StopRecording, "totalstopreccount"),
+    (Command::StartForwarding, "totalstartfwdcount"),
+    (Command::StopForwarding, "totalstopfwdcount"),
+    (Command::BlockDtmf, "totalblkdtmfcount"),
+    (Command::UnblockDtmf, "totalunblkdtmfcount"),
+    (Command::BlockMedia, "totalblkmedia"),
+    (Command::UnblockMedia, "totalunblkmedia"),
+    (Command::PlayMedia, "totalplaymedia"),
+    (Command::StopMedia, "totalstopmedia"),
+    (Command::PlayDtmf, "totalplaydtmf"),
+    (Command::Statistics, "totalstatistics"),
+];
+
+impl<P> Calls<P> {
+    /// Counters since the start.
+    #[must_use]
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// How many streams there are, and how many of them are transcoded.
+    #[must_use]
+    pub fn streams(&self) -> [usize; 2] {
+        let slots = self.calls.values().flat_map(|call| &call.dialogs);
+        let specs = slots
+            .flat_map(|one| one.streams())
+            .filter_map(|slot| slot.running.as_deref());
+        specs.fold([0, 0], |[all, made], spec| {
+            [all + 1, made + usize::from(is_transcoded(spec))]
+        })
+    }
+
+    pub(super) fn handle_statistics(&self, now_ns: u64) -> Outcome {
+        let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+        let calls = number(self.len() as u64);
+        let mut current = Dictionary::new();
+        current.push("sessionsown", calls);
+        current.push("sessionsforeign", 0);
+        current.push("sessionstotal", calls);
+        current.push("transcodedmedia", number(self.streams()[1] as u64));
+        let totals = &self.totals;
+        let mut all = Dictionary::new();
+        all.push("uptime", (now_ns / NS_PER_S).to_string().as_str());
+        all.push("managedsessions", number(totals.calls));
+        all.push("rejectedsessions", number(totals.refused));
+        for (name, reason) in [
+            ("timeoutsessions", EndReason::MediaTimeout),
+            ("silenttimeoutsessions", EndReason::SilentTimeout),
+            ("finaltimeoutsessions", EndReason::FinalTimeout),
+            ("offertimeoutsessions", EndReason::OfferTimeout),
+            ("regularterminatedsessions", EndReason::Deleted),
+            ("forcedterminatedsessions", EndReason::Operator),
+        ] {
+            all.push(name, number(totals.ended(reason)));
+        }
+        let ended = totals.ended.iter().sum::<u64>().max(1);
+        let average_us = totals.duration_ns / ended / 1000;
+        let average = format!("{}.{:06}", average_us / 1_000_000, average_us % 1_000_000);
+        all.push("avgcallduration", average.as_str());
+        let mut control = Dictionary::new();
+        for (command, name) in COUNTERS {
+            let place = Command::NAMES.iter().position(|(_, one)| one == command);
+            let count = place.map_or(0, |place| totals.requests[place]);
+            control.push(name, number(count));
+        }
+        control.push("totalerrorcount", number(totals.errors));
+        let mut statistics = Dictionary::new();
+        statistics.push("currentstatistics", current);
+        statistics.push("totalstatistics", all);
+        statistics.push("controlstatistics", control);
+        let mut keys = Dictionary::new();
+        keys.push("statistics", statistics);
+        Outcome::Reply(Reply::Ok(keys))
+    }
+}
+
+/// Whether a side's preferred audio is none that the other one sends.
+fn is_transcoded(spec: &StreamSpec) -> bool {
+    let is_made = |from: usize, to: usize| {
+        let (Some(sends), Some(takes)) = (&spec.sides[from].sends, &spec.sides[to].takes) else {
+            return false;
+        };
+        let audio = sends.audio();
+        let same = takes
+            .iter()
+            .any(|one| one.carries == audio.carries && one.clock_rate_hz == audio.clock_rate_hz);
+        !same
+    };
+    spec.kind == StreamKind::Audio && (is_made(0, 1) || is_made(1, 0))
+}

@@ -1,0 +1,218 @@
+//! Every key, flag and value of the public documentation of the ng protocol, and what is done with it. `docs/ng.md` has the same table.
+//!
+//! What would change what people hear, and is not done, is refused. What is not in the table is told once.
+
+mod table;
+
+use crate::ng::{Refusal, Request, Value};
+use crate::text::shown;
+
+pub use table::WORDS;
+
+/// Where a word stands in a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// A key of the dictionary.
+    Key,
+    /// In the list `flags`, or in `rtpp-flags`.
+    Flag,
+    /// The value of this key, or one in its list.
+    Value(&'static str),
+    /// A key of the dictionary `codec`, or a flag with `codec-` before.
+    Codec,
+}
+
+/// What is done with a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fate {
+    /// What the documentation says, but for what the remark says.
+    Done,
+    /// Nothing: no one hears a difference.
+    Ignored,
+    /// The request is answered with an error.
+    Refused,
+}
+
+impl Fate {
+    /// As in the documentation.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Fate::Done => "done",
+            Fate::Ignored => "ignored",
+            Fate::Refused => "refused",
+        }
+    }
+}
+
+/// A word of the protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Word {
+    /// Where it stands.
+    pub place: Place,
+    /// With hyphens for spaces. A last `*` stands for anything.
+    pub name: &'static str,
+    /// What is done with it.
+    pub fate: Fate,
+    /// In a sentence or less.
+    pub remark: &'static str,
+}
+
+impl Word {
+    fn is(&self, place: Place, name: &str) -> bool {
+        let same = match self.name.strip_suffix('*') {
+            Some(prefix) => name.starts_with(prefix),
+            None => self.name == name,
+        };
+        self.place == place && same
+    }
+}
+
+fn find(place: Place, name: &str) -> Option<&'static Word> {
+    WORDS.iter().find(|word| word.is(place, name))
+}
+
+/// A key, flag or value that is not in the table, short, and with its place.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Unknown(pub String);
+
+/// Looks at all words of a request. Gives `unknown` those that are not in the table.
+///
+/// # Errors
+/// A word is refused, or is none of the values of its key.
+pub(super) fn check(request: &Request, unknown: &mut dyn FnMut(Unknown)) -> Result<(), Refusal> {
+    for (key, value) in request.keys().iter() {
+        let name = std::str::from_utf8(key).unwrap_or_default();
+        let Some(word) = find(Place::Key, name) else {
+            unknown(Unknown(format!("key {}", shown(key))));
+            continue;
+        };
+        if word.fate == Fate::Refused {
+            return Err(refused(word.name, value, word));
+        }
+        match word.name {
+            "flags" => check_flags(value, unknown)?,
+            "codec" => check_codec(value, unknown)?,
+            key => check_values(key, value)?,
+        }
+    }
+    Ok(())
+}
+
+fn refused(key: &'static str, value: &Value, word: &Word) -> Refusal {
+    let allowed = match word.remark {
+        "" => "a request without it: it is not supported".to_owned(),
+        remark => format!("a request without it: {remark}"),
+    };
+    Refusal::value(key, value, allowed)
+}
+
+fn each(value: &Value) -> &[Value] {
+    match value {
+        Value::List(values) => values,
+        one => std::slice::from_ref(one),
+    }
+}
+
+fn check_flags(flags: &Value, unknown: &mut dyn FnMut(Unknown)) -> Result<(), Refusal> {
+    for flag in each(flags) {
+        let name = flag.as_text().unwrap_or_default();
+        match find(Place::Flag, name) {
+            Some(word) if word.fate == Fate::Refused => return Err(refused("flags", flag, word)),
+            Some(_) => {}
+            None => unknown(Unknown(format!("flag {}", flag.shown()))),
+        }
+    }
+    Ok(())
+}
+
+fn check_codec(codec: &Value, unknown: &mut dyn FnMut(Unknown)) -> Result<(), Refusal> {
+    let Value::Dictionary(lists) = codec else {
+        return Err(Refusal::value("codec", codec, "a dictionary"));
+    };
+    for (list, value) in lists.iter() {
+        let name = std::str::from_utf8(list).unwrap_or_default();
+        match find(Place::Codec, name) {
+            Some(word) if word.fate == Fate::Refused => return Err(refused("codec", value, word)),
+            Some(_) => {}
+            None => unknown(Unknown(format!("codec list {}", shown(list)))),
+        }
+    }
+    Ok(())
+}
+
+/// The values of a key that takes only some.
+fn check_values(key: &'static str, value: &Value) -> Result<(), Refusal> {
+    let place = Place::Value(key);
+    let all = || WORDS.iter().filter(|word| word.place == place);
+    if all().next().is_none() {
+        return Ok(());
+    }
+    for one in each(value) {
+        let name = match one {
+            Value::Integer(number) => number.to_string(),
+            other => other.as_text().unwrap_or_default().replace(' ', "-"),
+        };
+        let found = all().find(|word| word.is(place, &name));
+        if found.is_none_or(|word| word.fate == Fate::Refused) {
+            let allowed = all().filter(|word| word.fate != Fate::Refused);
+            let allowed: Vec<&str> = allowed.map(|word| word.name).collect();
+            let remark = found.map_or("", |word| word.remark);
+            let separator = if remark.is_empty() { "" } else { ": " };
+            let allowed = format!("one of {}{separator}{remark}", allowed.join(", "));
+            return Err(Refusal::value(key, one, allowed));
+        }
+    }
+    Ok(())
+}
+
+/// The table in Markdown, as `docs/ng.md` has it: a section for each place.
+#[must_use]
+pub fn documentation() -> String {
+    let mut out = String::new();
+    let mut places: Vec<Place> = Vec::new();
+    for word in WORDS {
+        if !places.contains(&word.place) {
+            places.push(word.place);
+        }
+    }
+    for place in places {
+        let title = match place {
+            Place::Key => "Keys".to_owned(),
+            Place::Flag => "Flags".to_owned(),
+            Place::Codec => "Lists of `codec`".to_owned(),
+            Place::Value(key) => format!("Values of `{key}`"),
+        };
+        out += &format!("### {title}\n\n| word | fate | remark |\n|---|---|---|\n");
+        for word in WORDS.iter().filter(|word| word.place == place) {
+            let Word { name, remark, .. } = word;
+            out += &format!("| `{name}` | {} | {remark} |\n", word.fate.name());
+        }
+        out += "\n";
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stand_once_and_refusals_have_reasons() {
+        for (at, word) in WORDS.iter().enumerate() {
+            let again = WORDS[at + 1..]
+                .iter()
+                .any(|other| (other.place, other.name) == (word.place, word.name));
+            assert!(!again, "{word:?} stands twice");
+            let needs_reason = word.fate == Fate::Refused;
+            assert!(
+                !needs_reason || !word.remark.is_empty(),
+                "{word:?} has no reason"
+            );
+            assert!(
+                !word.remark.contains('|') && !word.name.contains(' '),
+                "{word:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,320 @@
+//! Limits and time-outs, by the names that operators know, and what is told of calls.
+
+use std::collections::BTreeMap;
+
+use threadbare_control::calls::{
+    Counts, EndReason, Media, Quality, Settings, SourceStats, StreamId, StreamStats, Timeouts,
+};
+use threadbare_control::fuzzing::Bench;
+use threadbare_control::ng::{Dictionary, Reply, Request, Value, json};
+
+use crate::common::*;
+
+const BOB_PCMU: &str = "m=audio 5000 RTP/AVP 0\n";
+
+/// Short ones, all different.
+fn short() -> Settings {
+    Settings {
+        timeouts: Timeouts {
+            offer_ns: Some(10 * S),
+            media_ns: Some(20 * S),
+            silent_ns: Some(50 * S),
+            final_ns: Some(100 * S),
+            delete_delay_ns: 5 * S,
+        },
+        sessions_max: 2,
+        unix_at_zero_ns: 1_700_000_000 * S,
+        ..Settings::default()
+    }
+}
+
+fn answered(bench: &mut Bench, lines: &str) {
+    ok(bench.offer(&sdp(ALICE, &format!("{PCMU}{lines}")), &[]));
+    ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
+}
+
+/// Media come until then, each second.
+fn talk(bench: &mut Bench, until_ns: u64) {
+    while bench.now_ns < until_ns && !bench.streams.is_empty() {
+        bench.advance(S);
+        for stream in bench.streams.keys().copied().collect::<Vec<StreamId>>() {
+            let media = Media {
+                heard_ns: [Some(bench.now_ns), None],
+            };
+            bench.calls.handle_media(bench.now_ns, stream, media);
+        }
+    }
+}
+
+/// When the call ended, s, and why.
+fn end(bench: &mut Bench) -> (u64, EndReason) {
+    bench.advance(1000 * S);
+    assert!(bench.calls.is_empty() && bench.streams.is_empty() && bench.ports.open().is_empty());
+    assert_eq!(bench.calls.next_timeout(), None);
+    let [record] = bench.ended.as_slice() else {
+        panic!("{:?}", bench.ended)
+    };
+    (record.ended_ns / S, record.reason)
+}
+
+#[test]
+fn an_offer_without_answer_ends() {
+    let mut bench = Bench::new(short());
+    ok(bench.offer(&sdp(ALICE, PCMU), &[]));
+    bench.advance(4 * S);
+    // A new offer counts from itself.
+    ok(bench.offer(&sdp(ALICE, PCMU), &[]));
+    assert_eq!(end(&mut bench), (14, EndReason::OfferTimeout));
+    assert_eq!(bench.calls.totals().ended(EndReason::OfferTimeout), 1);
+}
+
+#[test]
+fn a_call_without_media_ends() {
+    let mut bench = Bench::new(short());
+    answered(&mut bench, "");
+    talk(&mut bench, 30 * S);
+    assert_eq!(end(&mut bench), (50, EndReason::MediaTimeout));
+}
+
+#[test]
+fn a_call_that_is_held_or_blocked_may_be_silent_for_longer() {
+    let mut bench = Bench::new(short());
+    answered(&mut bench, "a=inactive\n");
+    assert_eq!(end(&mut bench), (50, EndReason::SilentTimeout));
+    let mut bench = Bench::new(short());
+    answered(&mut bench, "");
+    ok(bench.ask(&[("command", "block media"), ("call-id", "c")]));
+    assert_eq!(end(&mut bench), (50, EndReason::SilentTimeout));
+}
+
+#[test]
+fn a_call_ends_at_last() {
+    let mut bench = Bench::new(short());
+    answered(&mut bench, "");
+    talk(&mut bench, 200 * S);
+    assert_eq!(end(&mut bench), (100, EndReason::FinalTimeout));
+    // 0 in the operator's file: none.
+    let mut settings = short();
+    settings.timeouts.final_ns = None;
+    let mut bench = Bench::new(settings);
+    answered(&mut bench, "");
+    talk(&mut bench, 200 * S);
+    assert_eq!(bench.streams.len(), 1);
+}
+
+#[test]
+fn settings_change_while_calls_are_up() {
+    let mut bench = Bench::new(short());
+    answered(&mut bench, "");
+    let mut settings = short();
+    settings.timeouts.media_ns = Some(7 * S);
+    bench.calls.set_settings(settings);
+    assert_eq!(end(&mut bench), (7, EndReason::MediaTimeout));
+}
+
+#[test]
+fn sessions_are_limited() {
+    // "instead of replying with an error, rtpengine responds with the string `load limit`".
+    let mut bench = Bench::new(short());
+    let offer = sdp(ALICE, PCMU);
+    let ask = |bench: &mut Bench, call: &str, more: &[(&str, &str)]| {
+        bench.ask(&with(
+            &[
+                ("command", "offer"),
+                ("call-id", call),
+                ("from-tag", "a"),
+                ("sdp", &offer),
+            ],
+            more,
+        ))
+    };
+    ok(ask(&mut bench, "1", &[]));
+    ok(ask(&mut bench, "2", &[]));
+    let reason = error(ask(&mut bench, "3", &[]));
+    assert!(
+        reason.contains("2 calls") && reason.contains("max-sessions"),
+        "{reason}"
+    );
+    let limited = ask(&mut bench, "3", &[("supports", "load limit")]);
+    assert!(matches!(limited, Reply::LoadLimit(_)), "{limited:?}");
+    // Calls that are up go on.
+    ok(ask(&mut bench, "2", &[]));
+    ok(bench.ask(&[
+        ("command", "delete"),
+        ("call-id", "1"),
+        ("from-tag", "a"),
+        ("delete delay", "0"),
+    ]));
+    bench
+        .calls
+        .set_load_limit(Some("context 1 is late by 30 ms".to_owned()));
+    assert_eq!(
+        error(ask(&mut bench, "3", &[])),
+        "context 1 is late by 30 ms"
+    );
+    bench.calls.set_load_limit(None);
+    bench.calls.set_draining(true);
+    assert!(error(ask(&mut bench, "3", &[])).contains("drained"));
+    bench.calls.set_draining(false);
+    ok(ask(&mut bench, "3", &[]));
+    assert_eq!(bench.calls.totals().refused, 4);
+    // Nor has a call dialogs without end, or an offer media.
+    let lines = PCMU.repeat(17);
+    assert!(error(ask(&mut bench, "3", &[("sdp", &sdp(ALICE, &lines))])).contains("16"));
+    // The first one goes to the dialog that has no branch yet.
+    for branch in 0..32 {
+        ok(ask(
+            &mut bench,
+            "3",
+            &[("via-branch", &format!("x{branch}"))],
+        ));
+    }
+    assert!(error(ask(&mut bench, "3", &[("via-branch", "y")])).contains("32"));
+}
+
+fn read(reply: Reply) -> serde_json::Value {
+    let mut text = Vec::new();
+    json::encode(&reply.into_dictionary(), &mut text);
+    serde_json::from_slice(&text).unwrap()
+}
+
+fn request(keys: &[(&str, &str)]) -> Request {
+    let all = keys
+        .iter()
+        .map(|(key, value)| (key.as_bytes().to_vec(), Value::text(value)));
+    Request::new(all.collect::<Dictionary>()).unwrap()
+}
+
+#[test]
+fn a_query_tells_what_is_known() {
+    let mut bench = Bench::new(short());
+    ok(bench.offer(&sdp(ALICE, PCMU), &[("label", "caller")]));
+    bench.advance(2 * S);
+    ok(bench.answer(&sdp(BOB, "m=audio 5000 RTP/AVP 0\na=rtcp-mux\n"), &[]));
+    let stream = *bench.streams.keys().next().unwrap();
+    let mut stats = StreamStats::default();
+    stats.sides[0].rtp = Counts {
+        packets: 100,
+        bytes: 17_200,
+        errors: 1,
+    };
+    stats.sides[0].rtcp = Counts {
+        packets: 2,
+        bytes: 200,
+        errors: 0,
+    };
+    stats.sides[1].rtp = Counts {
+        packets: 50,
+        bytes: 8_600,
+        errors: 0,
+    };
+    stats.sides[0].heard_ns = Some(5 * S);
+    stats.sides[0].rtp_to = Some("192.0.2.77:4000".parse().unwrap());
+    let quality = Quality {
+        mos_tenths: 43,
+        jitter_ms: 3,
+        round_trip_us: 20_000,
+        loss_percent: 1,
+    };
+    stats.sides[0].sources.push(SourceStats {
+        ssrc: 77,
+        samples: 4,
+        average: Some(quality),
+        lowest: Some((4 * S, quality)),
+        highest: None,
+    });
+    let query = request(&[("command", "query"), ("call-id", "c")]);
+    let told = read(bench.request_with(&query, &BTreeMap::from([(stream, stats.clone())])));
+    assert_eq!(told["result"], "ok");
+    assert_eq!(told["created"], 1_700_000_000_u64);
+    assert_eq!(told["last signal"], 1_700_000_002_u64);
+    let caller = &told["tags"]["a"];
+    assert_eq!(
+        (
+            &caller["tag"],
+            &caller["label"],
+            &caller["in dialogue with"]
+        ),
+        (&"a".into(), &"caller".into(), &"b".into())
+    );
+    let media = &caller["medias"][0];
+    assert_eq!(
+        (&media["index"], &media["type"], &media["protocol"]),
+        (&1.into(), &"audio".into(), &"RTP/AVP".into())
+    );
+    assert_eq!(media["flags"], serde_json::json!(["initialized"]));
+    let rtp = &media["streams"][0];
+    assert_eq!(rtp["local port"], 30_000);
+    assert_eq!(
+        rtp["endpoint"],
+        serde_json::json!({"family": "IPv4", "address": "192.0.2.77", "port": 4000})
+    );
+    assert_eq!(rtp["advertised endpoint"]["address"], ALICE);
+    assert_eq!(rtp["last packet"], 1_700_000_005_u64);
+    assert_eq!(
+        rtp["flags"],
+        serde_json::json!(["RTP", "filled", "confirmed"])
+    );
+    assert_eq!(
+        rtp["stats"],
+        serde_json::json!({"packets": 100, "bytes": 17_200, "errors": 1})
+    );
+    assert_eq!(media["streams"][1]["local port"], 30_001);
+    assert_eq!(
+        told["totals"]["RTP"],
+        serde_json::json!({"packets": 150, "bytes": 25_800, "errors": 1})
+    );
+    assert_eq!(told["totals"]["RTCP"]["packets"], 2);
+    assert_eq!(told["SSRC"]["77"]["average MOS"]["MOS"], 43);
+    assert_eq!(told["SSRC"]["77"]["lowest MOS"]["reported at"], 4);
+    error(bench.ask(&[("command", "query"), ("call-id", "x")]));
+    // `delete` tells the same, unless it is to be fast.
+    let delete = request(&[
+        ("command", "delete"),
+        ("call-id", "c"),
+        ("from-tag", "a"),
+        ("to-tag", "b"),
+    ]);
+    let told = read(bench.request_with(&delete, &BTreeMap::from([(stream, stats)])));
+    assert_eq!(told["totals"]["RTP"]["packets"], 150);
+    let fast = read(bench.ask(&[("command", "delete"), ("call-id", "c"), ("flags", "fast")]));
+    assert_eq!(fast, serde_json::json!({"result": "ok"}));
+}
+
+#[test]
+fn calls_are_listed_and_counted() {
+    let mut bench = Bench::default();
+    let offer = sdp(ALICE, PCMU);
+    for call in 0..40 {
+        ok(bench.ask(&[
+            ("command", "offer"),
+            ("call-id", &format!("{call:02}")),
+            ("from-tag", "a"),
+            ("sdp", &offer),
+        ]));
+    }
+    // "This list is limited to 32 elements by default."
+    let listed = |bench: &mut Bench, more: &[(&str, &str)]| {
+        read(bench.ask(&with(&[("command", "list")], more)))["calls"]
+            .as_array()
+            .unwrap()
+            .len()
+    };
+    assert_eq!(listed(&mut bench, &[]), 32);
+    assert_eq!(listed(&mut bench, &[("limit", "3")]), 3);
+    assert_eq!(listed(&mut bench, &[("limit", "100")]), 40);
+    assert!(error(bench.ask(&[("command", "list"), ("limit", "0")])).contains("limit"));
+    ok(bench.ask(&[
+        ("command", "delete"),
+        ("call-id", "00"),
+        ("from-tag", "a"),
+        ("delete-delay", "0"),
+    ]));
+    let told = read(bench.ask(&[("command", "statistics")]));
+    let told = &told["statistics"];
+    assert_eq!(told["currentstatistics"]["sessionstotal"], 39);
+    assert_eq!(told["totalstatistics"]["managedsessions"], 40);
+    assert_eq!(told["totalstatistics"]["regularterminatedsessions"], 1);
+    assert_eq!(told["controlstatistics"]["totaloffercount"], 40);
+    assert_eq!(told["controlstatistics"]["totalerrorcount"], 1);
+}
