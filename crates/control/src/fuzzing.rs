@@ -4,9 +4,11 @@
 //! Each function panics where an invariant does not hold.
 
 mod bench;
+mod calls;
 mod ng;
 mod sdp;
 
 pub use bench::{Bench, Carried, FakePorts, Ports};
+pub use calls::calls;
 pub use ng::ng;
 pub use sdp::sdp;

@@ -7,7 +7,11 @@ use threadbare_control::fuzzing;
 /// A target's name in `fuzz/`, and what it does with its bytes.
 type Target = (&'static str, fn(&[u8]));
 
-const TARGETS: &[Target] = &[("ng", fuzzing::ng), ("sdp", fuzzing::sdp)];
+const TARGETS: &[Target] = &[
+    ("calls", fuzzing::calls),
+    ("ng", fuzzing::ng),
+    ("sdp", fuzzing::sdp),
+];
 
 #[test]
 fn every_corpus_replays() {
