@@ -9,6 +9,8 @@ mod common;
 mod ends;
 #[path = "calls/keys.rs"]
 mod keys;
+#[path = "calls/lines.rs"]
+mod lines;
 #[path = "calls/media.rs"]
 mod media;
 #[path = "calls/plain.rs"]

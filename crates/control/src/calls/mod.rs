@@ -47,14 +47,14 @@ pub use ports::{
     Family, Interface, InterfaceName, NoPorts, Opened, PortRequest, PortSource, PortUse,
 };
 pub use query::Pending;
-pub use record::{CallRecord, EndReason, SideRecord, StreamRecord};
+pub use record::{CallRecord, CallView, EndReason, SideRecord, StreamRecord};
 pub use settings::{Settings, Timeouts};
 pub use spec::{SideSpec, SrtpKeys, StreamKind, StreamSpec};
 
 pub use statistics::Totals;
 pub use words::Unknown;
 
-use dialog::{Dialog, Slot};
+use dialog::{Dialog, Party, Slot};
 use failure::Failure;
 use live::{Live, PAST_MAX};
 
@@ -282,6 +282,50 @@ impl<P> Calls<P> {
             .map(|(id, _)| id)
     }
 
+    /// What is known of a call.
+    #[must_use]
+    pub fn view(&self, id: &CallId) -> Option<CallView> {
+        let call = self.calls.get(id)?;
+        let timeouts = &self.settings.timeouts;
+        let dialogs = call.dialogs.iter().filter_map(|one| one.end(timeouts));
+        let mut streams = call.past.clone();
+        for dialog in &call.dialogs {
+            streams.extend(
+                dialog
+                    .slots
+                    .iter()
+                    .flatten()
+                    .map(|slot| record(slot, &dialog.parties)),
+            );
+        }
+        for dialog in &call.dialogs {
+            let fresh = dialog
+                .offer
+                .iter()
+                .flat_map(|offer| offer.fresh.iter().flatten());
+            streams.extend(fresh.map(|slot| record(slot, &dialog.parties)));
+        }
+        Some(CallView {
+            created_ns: call.created_ns,
+            signalled_ns: call.signalled_ns,
+            answered_ns: call.answered_ns,
+            heard_ns: call.heard_ns,
+            end: dialogs
+                .chain(call.end(timeouts))
+                .min_by_key(|(due_ns, _)| *due_ns),
+            streams,
+        })
+    }
+
+    /// What the media plane was told of a stream last, and of which call it is.
+    #[must_use]
+    pub fn stream(&self, stream: StreamId) -> Option<(&CallId, &StreamSpec)> {
+        let call = self.calls.get(self.streams.get(&stream)?)?;
+        let mut slots = call.dialogs.iter().flat_map(Dialog::streams);
+        let slot = slots.find(|slot| slot.stream == stream)?;
+        Some((&call.id, slot.running.as_deref()?))
+    }
+
     fn schedule(&mut self, id: &CallId) {
         let Some(call) = self.calls.get_mut(id) else {
             return;
@@ -356,11 +400,11 @@ fn close<P>(
     streams: &mut BTreeMap<StreamId, CallId>,
     dialog: Dialog<P>,
 ) -> Vec<StreamRecord> {
-    let tags = [0, 1].map(|side: usize| dialog.parties[side].tag.clone());
+    let parties = dialog.parties;
     let fresh = dialog.offer.into_iter().flat_map(|offer| offer.fresh);
     let mut records = Vec::new();
     for slot in dialog.slots.into_iter().chain(fresh).flatten() {
-        records.push(record(&slot, &tags));
+        records.push(record(&slot, &parties));
         remove(actions, streams, &slot);
     }
     records
@@ -378,13 +422,15 @@ fn remove<P>(
     }
 }
 
-fn record<P>(slot: &Slot<P>, tags: &[Option<dialog::Tag>; 2]) -> StreamRecord {
+fn record<P>(slot: &Slot<P>, parties: &[Party; 2]) -> StreamRecord {
     let side = |place: usize| {
         let spec = slot.running.as_deref().map(|spec| &spec.sides[place]);
         let srtp = spec.and_then(|spec| spec.srtp.as_ref());
         let takes = spec.and_then(|spec| spec.takes.as_deref());
+        let tag = parties[place].tag.as_deref().unwrap_or_default();
         SideRecord {
-            tag: String::from_utf8_lossy(tags[place].as_deref().unwrap_or_default()).into_owned(),
+            tag: String::from_utf8_lossy(tag).into_owned(),
+            label: parties[place].label.clone(),
             codec: takes.map(|takes| codec_name(takes.audio())),
             rtp: spec.and_then(|spec| spec.rtp),
             advertised: Some(slot.local[place].rtp),

@@ -76,6 +76,23 @@ pub struct CallRecord {
     pub streams: Vec<StreamRecord>,
 }
 
+/// A call that is up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallView {
+    /// When it was offered, ns on the registry's clock.
+    pub created_ns: u64,
+    /// When it was signalled last.
+    pub signalled_ns: u64,
+    /// When it was answered first.
+    pub answered_ns: Option<u64>,
+    /// When media came last, as far as the registry was told.
+    pub heard_ns: Option<u64>,
+    /// When it ends by itself if nothing more comes, and why.
+    pub end: Option<(u64, EndReason)>,
+    /// Its streams, those that have ended first, those that nobody has answered last.
+    pub streams: Vec<StreamRecord>,
+}
+
 /// A stream of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StreamRecord {
@@ -100,4 +117,6 @@ pub struct SideRecord {
     pub advertised: Option<SocketAddr>,
     /// The suite of its SRTP.
     pub crypto_suite: Option<&'static str>,
+    /// Its label.
+    pub label: Option<String>,
 }

@@ -231,20 +231,30 @@ fn write_origin(sdp: &mut Sdp, own: Option<IpAddr>, options: &Options, origin: &
     {
         line.set_text(&format!("s={name}"));
     }
-    let received: u64 = version.parse().unwrap_or(0);
+    if replace.sdp_version || replace.force_increment {
+        let next_version = next_version(sdp, &version, origin.version, replace.force_increment);
+        sdp.set_origin_version(next_version.0);
+        next.version = Some(next_version);
+    }
+    next
+}
+
+/// "make sure it's increased every time the SDP changes, and left unchanged if the SDP is the same". With the digest of the description.
+fn next_version(
+    sdp: &Sdp,
+    received: &str,
+    before: Option<(u64, u64)>,
+    is_forced: bool,
+) -> (u64, u64) {
     let mut without = sdp.clone();
     without.set_origin_version(0);
     let mut hasher = DefaultHasher::new();
     without.to_bytes().hash(&mut hasher);
     let digest = hasher.finish();
-    let version = match origin.version {
-        Some((version, same)) if same == digest && !replace.force_increment => version,
+    let version = match before {
+        Some((version, same)) if same == digest && !is_forced => version,
         Some((version, _)) => version.saturating_add(1),
-        None => received,
+        None => received.parse().unwrap_or(0),
     };
-    if replace.sdp_version || replace.force_increment {
-        sdp.set_origin_version(version);
-        next.version = Some((version, digest));
-    }
-    next
+    (version, digest)
 }

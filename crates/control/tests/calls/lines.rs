@@ -1,0 +1,86 @@
+//! Which lines of a description are replaced, and which stay.
+
+use threadbare_control::calls::CallId;
+use threadbare_control::fuzzing::Bench;
+
+use crate::common::*;
+
+#[test]
+fn connections_are_replaced_where_they_stand() {
+    let mut bench = Bench::default();
+    // Of the medium only; of both; of the session only, with another medium's beside it.
+    let media = "v=0\no=- 1 1 IN IP4 192.0.2.9\ns=-\nt=0 0\nm=audio 4000 RTP/AVP 0\ni=x\nc=IN IP4 192.0.2.1\nb=AS:64\n";
+    let to_bob = sdp_of(bench.offer(media, &[]));
+    // Line endings stay, too.
+    assert_eq!(
+        to_bob,
+        "v=0\no=- 1 1 IN IP4 192.0.2.9\ns=-\nt=0 0\nm=audio 30002 RTP/AVP 0\ni=x\nc=IN IP4 203.0.113.7\nb=AS:64\na=rtcp:30003\n"
+    );
+    let both = media.replace("t=0 0", "c=IN IP4 192.0.2.2\nt=0 0");
+    let to_bob = sdp_of(bench.offer(&both, &[]));
+    assert_eq!(
+        to_bob.matches("c=IN IP4 203.0.113.7\n").count(),
+        2,
+        "{to_bob}"
+    );
+    ok(bench.answer(&sdp(BOB, "m=audio 5000 RTP/AVP 0\n"), &[]));
+    // The medium's own counts (RFC 8866, section 5.7).
+    assert_eq!(
+        bench.only().spec.sides[0].rtp,
+        Some("192.0.2.1:4000".parse().unwrap())
+    );
+    let none = "v=0\ns=-\nt=0 0\nm=audio 4000 RTP/AVP 0\n";
+    assert!(error(bench.offer(none, &[("call-id", "d")])).contains("c="));
+    let to_bob = sdp_of(bench.offer(none, &[("call-id", "d"), ("media-address", "192.0.2.5")]));
+    assert!(
+        to_bob.contains("m=audio 30006 RTP/AVP 0\nc=IN IP4 203.0.113.7\n"),
+        "{to_bob}"
+    );
+}
+
+#[test]
+fn a_held_medium_beside_another_has_an_address_of_its_own() {
+    let mut bench = Bench::default();
+    let lines = "m=audio 4000 RTP/AVP 0\nm=audio 4002 RTP/AVP 0\nc=IN IP4 0.0.0.0\n";
+    let to_bob = sdp_of(bench.offer(&sdp(ALICE, lines), &[]));
+    assert!(
+        to_bob.contains("t=0 0\r\nm=audio 30002 RTP/AVP 0\r\na=rtcp"),
+        "{to_bob}"
+    );
+    assert!(
+        to_bob.contains("c=IN IP4 203.0.113.7\r\n") && to_bob.contains("c=IN IP4 0.0.0.0\r\n"),
+        "{to_bob}"
+    );
+}
+
+#[test]
+fn hosts_by_name_are_learned() {
+    // There is no name server in a session: its packets tell where a peer is.
+    let mut bench = Bench::default();
+    let offer = sdp(ALICE, PCMU).replace("c=IN IP4 198.51.100.1", "c=IN IP4 phone.example");
+    ok(bench.offer(&offer, &[]));
+    ok(bench.answer(&sdp(BOB, "m=audio 5000 RTP/AVP 0\n"), &[]));
+    assert_eq!(bench.only().spec.sides[0].rtp, None);
+}
+
+#[test]
+fn a_call_can_be_looked_at() {
+    let mut bench = call();
+    let id = CallId::new(b"c");
+    let view = bench.calls.view(&id).unwrap();
+    assert_eq!(view.answered_ns, Some(0));
+    assert_eq!(view.end.map(|(due_ns, _)| due_ns), Some(60 * S));
+    let [a, b] = &view.streams[0].sides;
+    assert_eq!([a.tag.as_str(), b.tag.as_str()], ["a", "b"]);
+    assert_eq!(a.advertised, Some("203.0.113.7:30000".parse().unwrap()));
+    assert_eq!(b.codec.as_deref(), Some("PCMU/8000"));
+    let (of, spec) = bench.calls.stream(view.streams[0].stream).unwrap();
+    assert_eq!((of, spec), (&id, &bench.only().spec));
+    ok(bench.ask(&[
+        ("command", "delete"),
+        ("call-id", "c"),
+        ("delete-delay", "0"),
+    ]));
+    assert_eq!(bench.calls.view(&id), None);
+    assert_eq!(bench.calls.stream(view.streams[0].stream), None);
+}
