@@ -76,9 +76,12 @@ impl PortSource<Ports> for FakePorts {
             (_, Family::V4) => [203, 0, 113, 7].into(),
             (_, Family::V6) => [0x2001, 0xdb8, 0, 0, 0, 0, 0, 7].into(),
         };
-        let number = self.next;
-        self.next = self.next.checked_add(2).unwrap_or(30_000);
-        assert!(self.open.borrow_mut().insert(number), "numbers come again");
+        let free = |number: &u16| !self.open.borrow().contains(number);
+        let above = (self.next..=u16::MAX - 1).step_by(2);
+        let number = above.chain((30_000..self.next).step_by(2)).find(free);
+        let number = number.ok_or_else(|| NoPorts("no port is free".to_owned()))?;
+        self.next = number.checked_add(2).unwrap_or(30_000);
+        self.open.borrow_mut().insert(number);
         Ok(Opened {
             ports: Ports {
                 number,
