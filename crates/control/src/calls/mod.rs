@@ -13,6 +13,7 @@
 
 mod action;
 mod answer;
+mod attributes;
 mod commands;
 mod delete;
 mod dialog;

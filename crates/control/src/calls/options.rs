@@ -6,6 +6,7 @@ use threadbare_rtp::leg::Learn;
 use threadbare_rtp::srtp::Suite;
 
 use super::action::Recording;
+use super::attributes::Edits;
 use super::ports::{Family, InterfaceName};
 use super::transport::Transport;
 use crate::codec::Rules;
@@ -45,6 +46,7 @@ pub(super) struct Options {
     /// The flag `block-DTMF`, with what `DTMF-security` makes of it.
     pub(super) blocks_keys: Option<bool>,
     pub(super) recording: Recording,
+    pub(super) edits: Edits,
 }
 
 /// `rtcp-mux`.
@@ -174,6 +176,7 @@ impl Options {
                 false => None,
             },
             recording: recording(request)?,
+            edits: Edits::of(request)?,
         })
     }
 }

@@ -71,6 +71,7 @@ pub(super) fn rewrite(
             media.add_attribute("mid", &(place + 1).to_string());
         }
     }
+    options.edits.apply(sdp);
     Ok(write_origin(sdp, own, options, origin))
 }
 

@@ -147,6 +147,9 @@ fn flag(out: &mut Dictionary, word: &[u8]) {
     if let Some(value) = behind("endpoint-learning") {
         return out.set("endpoint-learning", value);
     }
+    if let Some((level, command, value)) = behind("sdp-attr").as_ref().and_then(attribute_edit) {
+        return append(nested(out, "sdp-attr", &[level, command]), value);
+    }
     // The documentation of Kamailio writes `transcode-PCMA`, too.
     if let Some(value) = behind("transcode") {
         return append(codec_list(out, "transcode"), value);
@@ -162,6 +165,58 @@ fn flag(out: &mut Dictionary, word: &[u8]) {
         }
     }
     append(out.entry("flags", no_values), Value::Bytes(name));
+}
+
+/// `COMMAND-LEVEL-ATTRIBUTE`, or `substitute-LEVEL-ATTRIBUTE>ATTRIBUTE`: "equals sign (`=`) can be escaped as double dashes (`--`) and spaces
+/// can be escaped as double periods (`..`)".
+fn attribute_edit(rest: &Value) -> Option<(&str, &str, Value)> {
+    let mut parts = rest.as_text()?.splitn(3, '-');
+    let (command, level, text) = (parts.next()?, parts.next()?, parts.next()?);
+    let plain = |text: &str| Value::text(&text.replace("--", "=").replace("..", " "));
+    // The documentation writes both.
+    if !matches!(command, "substitute" | "substitude") {
+        return Some((level, command, plain(text)));
+    }
+    let (from, to) = text.split_once('>')?;
+    // A pair is one value of a list of pairs.
+    let pair = Value::List(vec![plain(from), plain(to)]);
+    Some((level, "substitute", Value::List(vec![pair])))
+}
+
+/// Joins the edits of a level with those that are there.
+fn edit_attributes(out: &mut Dictionary, level: &[u8], commands: Value) {
+    let level = String::from_utf8_lossy(level).into_owned();
+    let Value::Dictionary(commands) = commands else {
+        // No dictionary: refused where edits are looked at.
+        return append(nested(out, "sdp-attr", &[&level]), commands);
+    };
+    for (command, value) in commands {
+        let command = String::from_utf8_lossy(&command).into_owned();
+        let value = match value {
+            Value::List(pair)
+                if command == "substitute" && !matches!(pair[..], [Value::List(_), ..]) =>
+            {
+                Value::List(vec![Value::List(pair)])
+            }
+            value => value,
+        };
+        append(nested(out, "sdp-attr", &[&level, &command]), value);
+    }
+}
+
+/// The list at the end of a path of dictionaries.
+fn nested<'a>(out: &'a mut Dictionary, key: &str, path: &[&str]) -> &'a mut Value {
+    let Some((next, rest)) = path.split_first() else {
+        return out.entry(key, no_values);
+    };
+    let inner = out.entry(key, || Value::Dictionary(Dictionary::new()));
+    if !matches!(inner, Value::Dictionary(_)) {
+        *inner = Value::Dictionary(Dictionary::new());
+    }
+    match inner {
+        Value::Dictionary(inner) => nested(inner, next, rest),
+        other => other,
+    }
 }
 
 /// Adds a key of a message or of `rtpp-flags`. `key` has hyphens.
@@ -190,6 +245,12 @@ fn pair(out: &mut Dictionary, key: &[u8], value: Value) {
             }
         }
         ("transcode", value) => append(codec_list(out, "transcode"), value),
+        // Flags may have edited attributes as well.
+        ("sdp-attr", Value::Dictionary(levels)) if out.get(name).is_some() => {
+            for (level, commands) in levels {
+                edit_attributes(out, &level, commands);
+            }
+        }
         // Twice one interface, or both at once.
         ("direction", value @ Value::Bytes(_)) => append(out.entry("direction", no_values), value),
         // The family goes without saying.
@@ -228,14 +289,7 @@ fn append(list: &mut Value, value: Value) {
 }
 
 fn codec_list<'a>(out: &'a mut Dictionary, list: &str) -> &'a mut Value {
-    let codec = out.entry("codec", || Value::Dictionary(Dictionary::new()));
-    if !matches!(codec, Value::Dictionary(_)) {
-        *codec = Value::Dictionary(Dictionary::new());
-    }
-    match codec {
-        Value::Dictionary(lists) => lists.entry(list, no_values),
-        other => other,
-    }
+    nested(out, "codec", &[list])
 }
 
 /// A part of `rtpp-flags`.

@@ -84,3 +84,47 @@ fn a_call_can_be_looked_at() {
     assert_eq!(bench.calls.view(&id), None);
     assert_eq!(bench.calls.stream(view.streams[0].stream), None);
 }
+
+#[test]
+fn attributes_are_edited_by_request() {
+    // "`a=foo:bar baz quuz` would match any of `foo`, `foo:bar`, or `foo:bar baz quuz`".
+    let lines = "m=audio 4000 RTP/AVP 0\na=foo:bar baz\na=foo:other\na=x\na=xy\na=ptime:20\n";
+    let edited = |flags: &str| {
+        let mut bench = Bench::default();
+        let to_bob = sdp_of(bench.offer(&sdp(ALICE, lines), &[("rtpp-flags", flags)]));
+        let attributes = to_bob.lines().filter_map(|line| line.strip_prefix("a="));
+        attributes
+            .filter(|one| !one.starts_with("rtcp"))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let all = ["foo:bar baz", "foo:other", "x", "xy", "ptime:20"];
+    assert_eq!(edited(""), all);
+    assert_eq!(edited("sdp-attr=[audio=[remove=[foo]]]"), all[2..]);
+    assert_eq!(
+        edited("sdp-attr=[audio=[remove=[foo:bar x]]]"),
+        [all[1], all[3], all[4]]
+    );
+    assert_eq!(edited("sdp-attr=[video=[remove=[foo]]]"), all);
+    assert_eq!(edited("sdp-attr=[none=[add=[mine:1]]]")[0], "mine:1");
+    assert_eq!(
+        edited("sdp-attr=[audio=[add=[x mine]]]"),
+        [&all[..], &["mine"]].concat()
+    );
+    // As flags, "equals sign (`=`) can be escaped as double dashes (`--`) and spaces can be escaped as double periods (`..`)".
+    assert_eq!(edited("sdp-attr-remove-audio-foo:bar..baz"), all[1..]);
+    assert_eq!(
+        edited("sdp-attr-substitute-audio-ptime:20>ptime:40 sdp-attr-substitute-audio-x>y--z")[2..],
+        ["y=z", "xy", "ptime:40"]
+    );
+    let mut bench = Bench::default();
+    for flags in [
+        "sdp-attr=[image=[remove=[foo]]]",
+        "sdp-attr=[audio=[cut=[foo]]]",
+        "sdp-attr=x",
+    ] {
+        assert!(
+            error(bench.offer(&sdp(ALICE, lines), &[("rtpp-flags", flags)])).contains("sdp-attr")
+        );
+    }
+}

@@ -87,7 +87,7 @@ pub const WORDS: &[Word] = &[
     done(Key, "rtcp-mux", "see below"),
     done(Key, "SDES", "see below"),
     done(Key, "sdp", ""),
-    refused(Key, "sdp-attr", "attributes are not edited by request"),
+    done(Key, "sdp-attr", "in answers, too"),
     refused(Key, "sdp-media-remove", "`m=` lines are not removed by request"),
     done(Key, "set-label", "for requests about media"),
     ignored(Key, "SIP-code", ""),

@@ -1,0 +1,179 @@
+//! `sdp-attr`: attributes of the outgoing description that the request adds, removes and replaces. "It's just a text manipulation."
+
+use crate::ng::{Dictionary, Refusal, Request, Value};
+use crate::sdp::{Sdp, Section};
+
+/// The edits of a request, in order.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Edits(Vec<(Level, Edit)>);
+
+/// Of a request: scripts have some five.
+const EDITS_MAX: usize = 256;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Session,
+    /// Of this kind.
+    Media(&'static str),
+}
+
+/// Attributes are those behind `a=`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Edit {
+    Add(String),
+    Remove(String),
+    Substitute(String, String),
+}
+
+const LEVELS: &[(&str, Level)] = &[
+    ("none", Level::Session),
+    ("global", Level::Session),
+    ("audio", Level::Media("audio")),
+    ("video", Level::Media("video")),
+];
+
+impl Edits {
+    /// Reads the key of a request.
+    ///
+    /// # Errors
+    /// It is no dictionary of levels, commands and values.
+    pub(super) fn of(request: &Request) -> Result<Edits, Refusal> {
+        let mut edits = Edits::default();
+        let levels = match request.keys().get(KEY) {
+            None => return Ok(edits),
+            Some(value) => dictionary(value)?,
+        };
+        for (name, commands) in levels.iter() {
+            let found = LEVELS.iter().find(|(level, _)| level.as_bytes() == name);
+            let (_, level) = found.ok_or_else(|| refused(&Value::Bytes(name.to_vec())))?;
+            for (name, values) in dictionary(commands)?.iter() {
+                edits.read(*level, name, values)?;
+            }
+        }
+        match edits.0.len() {
+            ..=EDITS_MAX => Ok(edits),
+            _ => {
+                let value = Value::Integer(edits.0.len() as i64);
+                Err(Refusal::value(
+                    KEY,
+                    &value,
+                    format!("up to {EDITS_MAX} edits"),
+                ))
+            }
+        }
+    }
+
+    fn read(&mut self, level: Level, command: &[u8], values: &Value) -> Result<(), Refusal> {
+        let values = match values {
+            Value::List(values) => values.as_slice(),
+            one => std::slice::from_ref(one),
+        };
+        let text = |value: &Value| {
+            value
+                .as_text()
+                .map(str::to_owned)
+                .ok_or_else(|| refused(value))
+        };
+        match command {
+            b"add" | b"remove" => {
+                for value in values {
+                    let text = text(value)?;
+                    let edit = match command {
+                        b"add" => Edit::Add(text),
+                        _ => Edit::Remove(text),
+                    };
+                    self.0.push((level, edit));
+                }
+                Ok(())
+            }
+            b"substitute" => {
+                // One pair, or a list of them. "only first two values will be taken".
+                let pairs = match values {
+                    [Value::List(_), ..] => values,
+                    _ => &[Value::List(values.to_vec())],
+                };
+                for pair in pairs {
+                    let Value::List(pair) = pair else {
+                        return Err(refused(pair));
+                    };
+                    if let [from, to, ..] = pair.as_slice() {
+                        self.0
+                            .push((level, Edit::Substitute(text(from)?, text(to)?)));
+                    }
+                }
+                Ok(())
+            }
+            other => Err(refused(&Value::Bytes(other.to_vec()))),
+        }
+    }
+
+    /// Edits a description that is ready to be sent.
+    pub(super) fn apply(&self, sdp: &mut Sdp) {
+        for (level, edit) in &self.0 {
+            match level {
+                Level::Session => edit.apply(&mut sdp.session),
+                Level::Media(kind) => {
+                    for media in &mut sdp.media {
+                        if media.media_line().is_ok_and(|line| line.kind == *kind) {
+                            edit.apply(media);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+const KEY: &str = "sdp-attr";
+
+fn dictionary(value: &Value) -> Result<&Dictionary, Refusal> {
+    match value {
+        Value::Dictionary(dictionary) => Ok(dictionary),
+        other => Err(refused(other)),
+    }
+}
+
+fn refused(value: &Value) -> Refusal {
+    let allowed = "a dictionary of none, global, audio or video, in it add, remove or substitute, in it attributes without a=";
+    Refusal::value(KEY, value, allowed)
+}
+
+impl Edit {
+    fn apply(&self, section: &mut Section) {
+        match self {
+            // "If the attribute with such value already exists [...] nothing extra is being added."
+            Edit::Add(text) => {
+                let (name, value) = text.split_once(':').unwrap_or((text, ""));
+                let is_there = section.attributes().any(|one| one == (name, value));
+                if !is_there {
+                    section.add_attribute(name, value);
+                }
+            }
+            Edit::Remove(pattern) => {
+                section.remove_attributes(|name, value| is_meant(&joined(name, value), pattern));
+            }
+            Edit::Substitute(pattern, text) => section.edit_lines(|line| {
+                if line.text_of(b'a').is_some_and(|own| is_meant(own, pattern)) {
+                    line.set_text(&format!("a={text}"));
+                }
+            }),
+        }
+    }
+}
+
+fn joined(name: &str, value: &str) -> String {
+    match value {
+        "" => name.to_owned(),
+        value => format!("{name}:{value}"),
+    }
+}
+
+/// "the attribute `a=foo:bar baz quuz` would match any of `foo`, `foo:bar`, or `foo:bar baz quuz`". An older page has `ssrc:` for all of that name.
+fn is_meant(attribute: &str, pattern: &str) -> bool {
+    let Some(rest) = attribute.strip_prefix(pattern) else {
+        return false;
+    };
+    let is_name = !pattern.contains(':') && rest.starts_with(':');
+    let is_tag = pattern.contains(':') && rest.starts_with(' ');
+    rest.is_empty() || pattern.ends_with(':') || is_name || is_tag
+}
