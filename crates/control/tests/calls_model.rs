@@ -250,7 +250,7 @@ impl Model {
             } => {
                 let author = if phone.is_some() { *party } else { 0 };
                 let mut kinds = kinds.clone();
-                // "the number of `m=` lines [...] MUST be equal to or greater" (RFC 3264, section 8).
+                // "if the previous SDP had N "m=" lines, the new SDP MUST have at least N "m=" lines" (RFC 3264, section 8).
                 let least = twin.as_ref().map_or(0, |twin| twin.offered.len());
                 kinds.resize(kinds.len().max(least), Kind::None);
                 keys.extend([

@@ -314,6 +314,7 @@ fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules
         mux: answered.mux[role],
         has_feedback: answered.has_feedback[role],
         srtp: answered.srtp[role].clone(),
+        codec: to.map(|codec| codec.rtpmap().into()),
         sends: Some(maps.sends.clone()),
         packet_ms: [asked, declared]
             .into_iter()

@@ -213,7 +213,7 @@ impl Key {
             let ms = request.integer(key, all.clone())?.unwrap_or(usual);
             Ok::<u32, Refusal>(ms.clamp(100, 5000) as u32)
         };
-        // "with 0 being the maximum volume and positive integers being interpreted as negative". RFC 4733, section 2.5.1.4: down to -63.
+        // "with 0 being the maximum volume and positive integers being interpreted as negative". RFC 4733, section 2.3.4: down to -63.
         let volume = request.integer("volume", all.clone())?.unwrap_or(-8);
         let volume = -(volume.unsigned_abs().min(63) as i8);
         Ok(Key {

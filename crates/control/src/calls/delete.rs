@@ -132,7 +132,7 @@ impl<P> Calls<P> {
         }
         self.schedule(&id);
         match pending {
-            Some(pending) if !request.has_flag("fast") => Ok(Outcome::Stats(pending)),
+            Some(pending) if !request.has_flag("fast") => Ok(pending.into_outcome()),
             _ => Ok(Outcome::Reply(Reply::Ok(Dictionary::new()))),
         }
     }
@@ -144,7 +144,7 @@ impl<P> Calls<P> {
         let places = self.calls.get(&id).map(|call| chosen.find(call));
         let pending = places.and_then(|places| self.pending(&id, &places));
         match pending {
-            Some(pending) => Ok(Outcome::Stats(pending)),
+            Some(pending) => Ok(pending.into_outcome()),
             None => Err(Failure::NoCall(shown(name))),
         }
     }

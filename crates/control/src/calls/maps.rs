@@ -44,7 +44,8 @@ pub(super) fn maps(offer: &Offer, answer: &Answer) -> Option<[Maps; 2]> {
             payload_type,
             ..payload
         }));
-        // "the offerer MUST be prepared to receive media" in what it offered (RFC 3264, section 5.1), whatever its answer names.
+        // What was offered is taken, whatever the answer names: "It MUST be prepared to send and receive media for any sendrecv streams"
+        // (RFC 3264, section 5.1).
         offerer_takes.extend(offered.map(|payload_type| Payload {
             payload_type,
             ..payload

@@ -427,12 +427,13 @@ fn record<P>(slot: &Slot<P>, parties: &[Party; 2]) -> StreamRecord {
     let side = |place: usize| {
         let spec = slot.running.as_deref().map(|spec| &spec.sides[place]);
         let srtp = spec.and_then(|spec| spec.srtp.as_ref());
-        let takes = spec.and_then(|spec| spec.takes.as_deref());
         let tag = parties[place].tag.as_deref().unwrap_or_default();
         SideRecord {
             tag: String::from_utf8_lossy(tag).into_owned(),
             label: parties[place].label.clone(),
-            codec: takes.map(|takes| codec_name(takes.audio())),
+            codec: spec
+                .and_then(|spec| spec.codec.as_deref())
+                .map(str::to_owned),
             rtp: spec.and_then(|spec| spec.rtp),
             advertised: Some(slot.local[place].rtp),
             crypto_suite: srtp.map(|keys| keys.send.suite().name()),
@@ -442,13 +443,5 @@ fn record<P>(slot: &Slot<P>, parties: &[Party; 2]) -> StreamRecord {
         stream: slot.stream,
         media: slot.media.clone(),
         sides: [side(0), side(1)],
-    }
-}
-
-fn codec_name(payload: &threadbare_rtp::leg::Payload) -> String {
-    use threadbare_rtp::leg::Carries;
-    match payload.carries {
-        Carries::Audio(format) => format!("{}/{}", format.encoding, format.clock_rate_hz),
-        _ => format!("{}/{}", payload.payload_type.0, payload.clock_rate_hz),
     }
 }

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use threadbare_rtp::call::Side;
 
+use super::Outcome;
 use super::action::{Counts, Quality, SideStats, SourceStats, StreamStats};
 use super::dialog::{Dialog, Party, Slot};
 use super::id::StreamId;
@@ -41,6 +42,7 @@ struct MediaReport {
     protocol: Option<String>,
     flags: Vec<&'static str>,
     stream: StreamId,
+    has_begun: bool,
     side: Side,
     local: [Option<SocketAddr>; 2],
     signalled: [Option<SocketAddr>; 2],
@@ -71,7 +73,9 @@ impl Pending {
         }
         let mut streams: Vec<StreamId> = parties
             .iter()
-            .flat_map(|one| one.media.iter().map(|media| media.stream))
+            .flat_map(|one| &one.media)
+            .filter(|media| media.has_begun)
+            .map(|media| media.stream)
             .collect();
         streams.sort_unstable();
         streams.dedup();
@@ -81,6 +85,14 @@ impl Pending {
             signalled_ns: call.signalled_ns,
             parties,
             unix_at_zero_ns,
+        }
+    }
+
+    /// The reply, or what it needs.
+    pub(super) fn into_outcome(self) -> Outcome {
+        match self.streams.is_empty() {
+            true => Outcome::Reply(self.finish(&BTreeMap::new())),
+            false => Outcome::Stats(self),
         }
     }
 
@@ -306,6 +318,7 @@ fn media<P>(dialog: &Dialog<P>, at: usize, slot: &Slot<P>, side: Side) -> MediaR
         protocol: offered.map(|one| one.protocol_of(side, dialog)),
         flags,
         stream: slot.stream,
+        has_begun: spec.is_some(),
         side,
         local: [Some(local.rtp), rtcp],
         signalled: [own.and_then(|own| own.rtp), own.and_then(|own| own.rtcp)],

@@ -15,7 +15,7 @@ pub(super) struct Accepted {
 }
 
 impl Accepted {
-    /// The line of the answer. "the tag [...] MUST be the same as in the accepted offer" (RFC 4568, section 5.1.2).
+    /// The line of the answer. It has "The tag and crypto-suite from the accepted crypto attribute in the offer" (RFC 4568, section 5.1.2).
     pub(super) fn to_value(&self, options: &SdesOptions) -> String {
         value(self.tag, &self.keys.send, options)
     }
@@ -59,7 +59,7 @@ pub(super) fn read(section: &Section) -> (Vec<Crypto>, Option<String>) {
     for (_, value) in values.take(crate::sdp::CRYPTOS_MAX) {
         match Crypto::parse(value) {
             Ok(crypto) => usable.push(crypto),
-            // "the answerer [...] MUST ignore" what it does not support (section 5.1.2).
+            // An answerer takes one of those that it supports (section 5.1.2).
             Err(error) => refused = refused.or(Some(error.to_string())),
         }
     }

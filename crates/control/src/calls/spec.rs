@@ -42,6 +42,8 @@ pub struct SideSpec {
     pub has_feedback: bool,
     /// SRTP; `None`: plain RTP.
     pub srtp: Option<SrtpKeys>,
+    /// The audio that it is sent, as in `rtpmap`: for people. Codecs that are only passed on have no name elsewhere.
+    pub codec: Option<Arc<str>>,
     /// The payload types that it may send.
     pub sends: Option<Arc<PayloadMap>>,
     /// The payload types that it takes, the one to send first.
@@ -79,6 +81,7 @@ impl SideSpec {
             mux: false,
             has_feedback: false,
             srtp: None,
+            codec: None,
             sends: None,
             takes: None,
             packet_ms: None,

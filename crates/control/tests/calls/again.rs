@@ -9,7 +9,8 @@ const BOB_PCMU: &str = "m=audio 5000 RTP/AVP 0\n";
 
 #[test]
 fn a_re_offer_keeps_ports_and_changes_nothing_before_its_answer() {
-    // RFC 3264, section 8: "an agent MUST [...] be prepared to receive media" on both until the answer; here the relay's ports stay.
+    // RFC 3264, section 8.3.1: "the offerer MUST be prepared to receive media on both the old and new ports as soon as the offer is sent". The
+    // relay's ports stay.
     let mut bench = call();
     let before = bench.only().spec.clone();
     let to_bob = sdp_of(bench.offer(&sdp(ALICE, "m=audio 4100 RTP/AVP 0\n"), &[("to-tag", "b")]));
@@ -309,4 +310,51 @@ fn a_delete_waits_and_a_signal_takes_it_back() {
     };
     assert!(keys.get("warning").is_some());
     error(bench.ask(&with(&delete, &[("flags", "fatal")])));
+}
+
+#[test]
+fn offers_that_cross_do_not_mix() {
+    // RFC 3264, section 4: "If an agent receives an offer after having sent one, but before receiving an answer to it, this is considered a
+    // "glare" condition." SIP refuses one of them (491).
+    let mut bench = call();
+    let before = bench.only().spec.clone();
+    ok(bench.offer(
+        &sdp(ALICE, &format!("{PCMU}a=sendonly\n")),
+        &[("to-tag", "b")],
+    ));
+    let of_bob = [("call-id", "c"), ("from-tag", "b"), ("to-tag", "a")];
+    let offer = sdp(BOB, "m=audio 5200 RTP/AVP 0\n");
+    ok(bench.ask(&with(&of_bob, &[("command", "offer"), ("sdp", &offer)])));
+    // The answer to the one that was refused is none.
+    error(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
+    assert_eq!(bench.only().spec, before);
+    ok(bench.ask(&with(
+        &of_bob,
+        &[("command", "answer"), ("sdp", &sdp(ALICE, PCMU))],
+    )));
+    let [a, b] = &bench.only().spec.sides;
+    assert!(a.may_receive && b.may_send);
+    assert_eq!(b.rtp, Some("198.51.100.2:5200".parse().unwrap()));
+}
+
+#[test]
+fn an_offer_may_come_with_the_answer_of_an_invitation() {
+    // An INVITE without a description: the callee offers in its 200, the caller answers in its ACK. The proxy names both tags.
+    let mut bench = Bench::default();
+    let of_bob = [("call-id", "c"), ("from-tag", "b"), ("to-tag", "a")];
+    let offer = sdp(BOB, BOB_PCMU);
+    ok(bench.ask(&with(&of_bob, &[("command", "offer"), ("sdp", &offer)])));
+    ok(bench.ask(&with(
+        &of_bob,
+        &[("command", "answer"), ("sdp", &sdp(ALICE, PCMU))],
+    )));
+    assert_eq!(
+        bench.only().spec.sides[0].rtp,
+        Some("198.51.100.2:5000".parse().unwrap())
+    );
+    // Either may offer from now on.
+    let to_bob = sdp_of(bench.offer(&sdp(ALICE, PCMU), &[("to-tag", "b")]));
+    assert!(to_bob.contains("m=audio 30000 "), "{to_bob}");
+    ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
+    assert_eq!(bench.ports.open().len(), 2);
 }

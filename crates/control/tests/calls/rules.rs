@@ -211,6 +211,7 @@ fn payload_numbers_belong_to_each_side() {
         "{to_alice}"
     );
     let [a, b] = &bench.only().spec.sides;
+    assert_eq!(b.codec.as_deref(), Some("AMR/8000"));
     assert_eq!(numbers(&a.takes), [98, 101]);
     assert_eq!(numbers(&b.takes), [120, 96]);
     // An answerer may send with the numbers of the offer, as well.
