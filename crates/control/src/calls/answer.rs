@@ -270,7 +270,7 @@ fn specified<P>(
     Some(Box::new(StreamSpec {
         kind,
         sides,
-        tos: dialog.tos,
+        tos: options.tos.after(dialog.tos),
     }))
 }
 

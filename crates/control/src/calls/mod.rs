@@ -10,6 +10,48 @@
 //! A *call* (Call-ID) has *dialogs*. A dialog joins a party that offered, side A, and one that answers, side B. Each `m=` line of a dialog
 //! is a *stream*. Ports of both sides are opened with the offer; the stream begins with the answer. A later offer changes nothing of
 //! what runs until its answer comes, and ports stay as long as nothing asks for others.
+//!
+//! ```
+//! use threadbare_control::calls::*;
+//! use threadbare_control::ng::{Dictionary, Reply, Request};
+//!
+//! /// Ports that are numbers only.
+//! struct Numbers(Vec<Interface>, u16);
+//!
+//! impl PortSource<u16> for Numbers {
+//!     fn interfaces(&self) -> &[Interface] {
+//!         &self.0
+//!     }
+//!
+//!     fn open(&mut self, _request: &PortRequest) -> Result<Opened<u16>, NoPorts> {
+//!         self.1 += 2;
+//!         let address = |port| ([203, 0, 113, 7], port).into();
+//!         Ok(Opened { ports: self.1, rtp: address(self.1), rtcp: Some(address(self.1 + 1)) })
+//!     }
+//! }
+//!
+//! let any = Interface { name: InterfaceName("any".into()), families: vec![Family::V4] };
+//! let mut ports = Numbers(vec![any], 30_000);
+//! let mut calls = Calls::new(Settings::default());
+//! let mut ask = |command: &str, host: &str| {
+//!     let mut keys = Dictionary::new();
+//!     let sdp = format!("v=0\r\nc=IN IP4 {host}\r\nm=audio 4000 RTP/AVP 0\r\n");
+//!     for (key, value) in [("call-id", "1"), ("from-tag", "a"), ("to-tag", "b"), ("sdp", &sdp), ("command", command)] {
+//!         keys.push(key, value);
+//!     }
+//!     let request = Request::new(keys)?;
+//!     let outcome = calls.handle_request(0, &request, &mut ports, &mut |bytes| bytes.fill(0));
+//!     assert!(matches!(outcome, Outcome::Reply(Reply::Ok(_))));
+//!     Ok::<_, threadbare_control::ng::Refusal>(calls.poll_action())
+//! };
+//! assert!(ask("offer", "198.51.100.1")?.is_none());
+//! let Some(Action::Create { ports, spec, .. }) = ask("answer", "198.51.100.2")? else {
+//!     panic!("the stream begins with the answer");
+//! };
+//! assert_eq!(ports, [30_002, 30_004]);
+//! assert_eq!(spec.sides[1].rtp, Some("198.51.100.2:4000".parse()?));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod action;
 mod answer;

@@ -123,6 +123,17 @@ pub(super) enum Tos {
     To(u8),
 }
 
+impl Tos {
+    /// Behind what was used before.
+    pub(super) fn after(self, before: Option<u8>) -> Option<u8> {
+        match self {
+            Tos::Usual => None,
+            Tos::Unchanged => before,
+            Tos::To(tos) => Some(tos),
+        }
+    }
+}
+
 /// `SDES`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SdesOptions {

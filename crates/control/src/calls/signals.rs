@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::live::{DIALOGS_MAX, Found, Live};
 use super::names::{Names, Tags};
 use super::offer::{self, Desk, Place};
-use super::options::{Options, Tos};
+use super::options::Options;
 use super::{
     Action, CallId, Calls, Outcome, PortSource, Random, Recording, StreamCommand, StreamSpec,
 };
@@ -242,11 +242,7 @@ impl<P> Dialog<P> {
     fn note(&mut self, author: Side, options: &Options) {
         // Whoever signals is not gone.
         self.delete_ns = None;
-        match options.tos {
-            Tos::Usual => self.tos = None,
-            Tos::Unchanged => {}
-            Tos::To(tos) => self.tos = Some(tos),
-        }
+        self.tos = options.tos.after(self.tos);
         let party = &mut self.parties[author as usize];
         if let Some(label) = &options.label {
             party.label = Some(label.clone());

@@ -382,4 +382,7 @@ fn attributes_are_added_and_left_out_by_request() {
     let spec = &bench.only().spec;
     assert_eq!(spec.tos, Some(96));
     assert!(spec.sides.iter().all(|side| side.waits_for_nat));
+    // "If this key is not present or its value is too large (256 or more), then the TOS value is reverted to the default".
+    ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
+    assert_eq!(bench.only().spec.tos, None);
 }
