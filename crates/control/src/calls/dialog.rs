@@ -43,10 +43,16 @@ pub(super) struct Party {
     pub(super) earlier_tags: Vec<Tag>,
     pub(super) label: Option<String>,
     pub(super) created_ns: u64,
-    pub(super) interface: InterfaceName,
-    pub(super) family: Family,
+    pub(super) place: Place,
     pub(super) origin: Origin,
     pub(super) mutes: Mutes,
+}
+
+/// A side's interface and family.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) interface: InterfaceName,
+    pub(super) family: Family,
 }
 
 /// What commands have taken from a party.
@@ -113,6 +119,8 @@ pub(super) struct Exchange<P> {
     pub(super) media: Vec<Offered>,
     /// By `m=` line: ports that take the place of the slot's when the answer comes.
     pub(super) fresh: Vec<Option<Slot<P>>>,
+    /// Of side A and side B, from the answer on.
+    pub(super) places: [Place; 2],
     pub(super) is_answered: bool,
 }
 
@@ -199,6 +207,12 @@ impl Party {
 const EARLIER_TAGS_MAX: usize = 16;
 
 impl<P> Dialog<P> {
+    pub(super) fn move_to(&mut self, places: &[Place; 2]) {
+        for (party, place) in self.parties.iter_mut().zip(places) {
+            party.place.clone_from(place);
+        }
+    }
+
     pub(super) fn party(&self, side: Side) -> &Party {
         &self.parties[side as usize]
     }

@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use threadbare_rtp::call::Side;
 
 use super::Random;
-use super::dialog::{AudioOffer, Dialog, Exchange, Local, Offered, Party, Plan, Remote, Slot};
+use super::dialog::{
+    AudioOffer, Dialog, Exchange, Local, Offered, Party, Place, Plan, Remote, Slot,
+};
 use super::failure::Failure;
 use super::id::StreamId;
 use super::options::Options;
@@ -42,13 +44,6 @@ pub(super) enum Ports<P> {
     /// Those that the offer before has opened.
     Opened,
     New(Box<Slot<P>>),
-}
-
-/// A side's interface and family.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) interface: InterfaceName,
-    pub(super) family: Family,
 }
 
 /// What an offer is prepared with.
@@ -313,7 +308,7 @@ fn place(
     before: Option<&Party>,
     families: [Option<Family>; 2],
 ) -> Result<Place, Failure> {
-    let name = wanted.or(before.map(|party| &party.interface));
+    let name = wanted.or(before.map(|party| &party.place.interface));
     let found = match name {
         None => interfaces.first(),
         Some(name) => interfaces.iter().find(|one| one.name == *name),
@@ -340,7 +335,7 @@ fn place(
         return Err(Refusal::value("address-family", &value, allowed).into());
     }
     // What the party has used so far counts as long as nothing else is said.
-    let used = before.map(|party| party.family);
+    let used = before.map(|party| party.place.family);
     let family = asked
         .or(used)
         .or(likely)
@@ -499,9 +494,8 @@ impl<P> Prepared<P> {
                 Ports::None | Ports::Running => None,
             });
         }
-        for (party, place) in dialog.parties.iter_mut().zip(self.places) {
-            party.interface = place.interface;
-            party.family = place.family;
+        if !dialog.is_answered {
+            dialog.move_to(&self.places);
         }
         dialog.parties[author.other() as usize].origin = self.origin;
         dialog.offer = Some(Exchange {
@@ -510,6 +504,7 @@ impl<P> Prepared<P> {
             options,
             media: self.media,
             fresh,
+            places: self.places,
             is_answered: false,
         });
         self.sdp

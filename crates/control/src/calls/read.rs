@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::dialog::Remote;
 use super::sdes;
+use super::transport::Transport;
 use crate::sdp::{Address, Sdp, SdpError};
 
 /// The author's place for the medium of number `index`, with another address if the request has one. And why its first unusable line
@@ -34,7 +35,9 @@ pub(super) fn remote(
     let rtp = ip.map(|ip| SocketAddr::new(ip, line.port));
     let has_mux = media.has_rtcp_mux();
     let of_rtcp = media.rtcp()?;
+    let has_rtcp = Transport::of(line.protocol).is_some();
     let rtcp = match (&of_rtcp, rtp) {
+        _ if !has_rtcp => None,
         _ if has_mux => rtp,
         (None, Some(rtp)) => rtp
             .port()

@@ -2,11 +2,11 @@
 
 use threadbare_rtp::call::Side;
 
-use super::dialog::{Dialog, Origin, Party, Slot};
+use super::dialog::{Dialog, Origin, Party, Place, Slot};
 use super::failure::Failure;
 use super::live::{DIALOGS_MAX, Found, Live};
 use super::names::{Names, Tags};
-use super::offer::{self, Desk, Place};
+use super::offer::{self, Desk};
 use super::options::Options;
 use super::{
     Action, CallId, Calls, Outcome, PortSource, Random, Recording, StreamCommand, StreamSpec,
@@ -121,6 +121,8 @@ impl<P> Calls<P> {
         dialog.is_answered = true;
         if let Some(exchange) = &mut dialog.offer {
             exchange.is_answered = true;
+            let places = exchange.places.clone();
+            dialog.move_to(&places);
         }
         let changed: Vec<Changed<P>> = prepared
             .specs
@@ -190,8 +192,7 @@ fn begun<P>(now_ns: u64, tags: &Tags<'_>, places: [Place; 2]) -> Dialog<P> {
         earlier_tags: Vec::new(),
         label: None,
         created_ns: now_ns,
-        interface: place.interface,
-        family: place.family,
+        place,
         origin: Origin::default(),
         mutes: super::dialog::Mutes::default(),
     };
