@@ -21,6 +21,7 @@ const TARGETS: &[Target] = &[
 
 /// Corpora of other crates, which replay them, and of what is not built.
 const ELSEWHERE: &[&str] = &[
+    "calls",
     "loudness",
     "sdp",
     "ng",
