@@ -76,7 +76,7 @@ pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
 pub use self::line::{LineEvent, LineEventHandler, MediaLine, MediaLineStats};
 pub use self::loudness::Loudness;
-pub use self::media::{EventHandler, MediaCall};
+pub use self::media::{EventHandler, MediaCall, MediaCallState, MediaCallStats};
 pub use self::orders::CallState;
 pub use self::ports::{
     LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,

@@ -176,7 +176,7 @@ impl crate::Call for MediaLine {
 
     #[inline]
     fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
-        if !self.unsent.stage_waiting(out) {
+        if !self.unsent.stage_waiting(&mut [], out) {
             return;
         }
         let (line, unsent) = (&mut self.line, &mut self.unsent);
@@ -186,7 +186,7 @@ impl crate::Call for MediaLine {
                     Channel::Rtp => PortId::rtp(datagram.leg),
                     Channel::Rtcp => PortId::rtcp(datagram.leg),
                 };
-                unsent.stage(port, datagram.to, datagram.bytes, out);
+                unsent.stage(port, datagram.to, datagram.bytes, &mut [], out);
             });
         });
         self.measure(TAPPED_SAMPLES_MIN);

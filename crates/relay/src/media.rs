@@ -2,7 +2,13 @@
 
 use std::time::Duration;
 
-use threadbare_rtp::call::{Call, CallEvent, Channel, Side};
+use threadbare_rtp::call::{Call, CallEvent, CallState, CallStats, Channel, Side};
+use threadbare_rtp::id::SeqNum;
+use threadbare_rtp::leg::{LegState, Outage};
+use threadbare_rtp::srtp::{
+    Keys, PacketIndex, Protection, ProtectionState, ProtectionStats, RestoreError, Rollover,
+    SourceState, Unsaved,
+};
 use threadbare_runtime::prefetch;
 
 use crate::call::{Datagram, Outbox};
@@ -11,8 +17,11 @@ use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN, measure};
 use crate::unsent::{Unsent, with_scratch};
 
 /// Two parties that hear each other. Leg 0 of its ports is side A's, leg 1 is B's.
+///
+/// Each side is plain RTP, or SRTP once it has keys ([`set_keys`](MediaCall::set_keys)).
 pub struct MediaCall {
     call: Call,
+    protections: [Option<Box<Protection>>; 2],
     /// Of what each side sends.
     meters: Option<Box<[LineMeter; 2]>>,
     on_event: Option<EventHandler>,
@@ -23,6 +32,24 @@ pub struct MediaCall {
 /// Takes a call's events, on the shard's thread: it must not block.
 pub type EventHandler = Box<dyn FnMut(CallEvent) + Send>;
 
+/// Counters and gauges of a call, A's first.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MediaCallStats {
+    /// Its packets.
+    pub call: CallStats,
+    /// Their protection; `None`: the side is plain RTP.
+    pub protections: [Option<ProtectionStats>; 2],
+}
+
+/// What a call keeps over a restart of the process, A's first. Holds keys: as secret as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaCallState {
+    /// Its packets.
+    pub call: CallState,
+    /// Their protection; `None`: the side is plain RTP.
+    pub protections: [Option<ProtectionState>; 2],
+}
+
 impl MediaCall {
     /// Carries a call in slices of this length: [`Settings::threads`](crate::Settings::threads).
     #[must_use]
@@ -30,6 +57,7 @@ impl MediaCall {
         call.set_ahead_ns(slice.as_nanos() as u64 / 2);
         MediaCall {
             call,
+            protections: [None, None],
             meters: None,
             on_event: None,
             unsent: Unsent::default(),
@@ -44,6 +72,60 @@ impl MediaCall {
         }
         self.meters = Some(Box::default());
         self
+    }
+
+    /// A side is SRTP with these keys from `now_ns` on, or plain RTP with `None`. Keys that stay go on where they are; packets of a key that was
+    /// replaced are taken for a while, see [`Protection`]. `rollover` is about what we send.
+    pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
+        set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
+    }
+
+    /// Counters and gauges.
+    #[must_use]
+    pub fn stats(&self) -> MediaCallStats {
+        MediaCallStats {
+            call: self.call.stats(),
+            protections: each(&self.protections, Protection::stats),
+        }
+    }
+
+    /// What another process needs to go on with this call. Settings are not among it.
+    #[must_use]
+    pub fn snapshot(&self, now_ns: u64) -> MediaCallState {
+        MediaCallState {
+            call: self.call.snapshot(now_ns),
+            protections: each(&self.protections, Protection::snapshot),
+        }
+    }
+
+    /// Goes on with a call that another process carried: with its SSRCs, its keys, and numbers and timestamps that continue, so that the parties
+    /// notice no more than a gap. For a call that has neither sent nor received.
+    ///
+    /// # Errors
+    /// A state of a key is none that [`snapshot`](Self::snapshot) gives. The call is as it was.
+    pub fn restore(
+        &mut self,
+        now_ns: u64,
+        state: &MediaCallState,
+        outage: Outage,
+    ) -> Result<(), RestoreError> {
+        let mut protections = [None, None];
+        for side in Side::BOTH {
+            let at = side as usize;
+            if let Some(protection) = &state.protections[at] {
+                let packet_ns = state.call.directions[side.other() as usize].packet_ns;
+                let unsaved = Unsaved {
+                    rtp_packets: outage.skipped_packets(packet_ns),
+                    rtcp_packets: outage.rtcp_packets(),
+                };
+                let protection = with_sender(protection, &state.call.legs[at]);
+                let protection = Protection::restore(&protection, unsaved)?;
+                protections[at] = Some(Box::new(protection));
+            }
+        }
+        self.call.restore(now_ns, &state.call, outage);
+        self.protections = protections;
+        Ok(())
     }
 
     /// The loudness of what each side sends, A's first; what is being gathered is measured first. `None`: not measured, or nothing was heard
@@ -108,25 +190,35 @@ impl crate::Call for MediaCall {
             PortKind::Rtp => Channel::Rtp,
             PortKind::Rtcp => Channel::Rtcp,
         };
-        let (at_ns, from) = (datagram.received_ns, datagram.from);
+        let (at_ns, from, mut bytes) = (datagram.received_ns, datagram.from, datagram.bytes);
+        if let Some(protection) = &mut self.protections[side as usize] {
+            // What is refused is counted there.
+            let Ok(len) = protection.unprotect(now_ns, bytes) else {
+                return;
+            };
+            bytes = &mut bytes[..len];
+        }
         self.call
-            .handle_datagram(now_ns, at_ns, side, channel, from, datagram.bytes);
+            .handle_datagram(now_ns, at_ns, side, channel, from, bytes);
     }
 
     #[inline]
     fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
-        if !self.unsent.stage_waiting(out) {
+        if !self.unsent.stage_waiting(&mut self.protections, out) {
             return;
         }
         let (call, unsent) = (&mut self.call, &mut self.unsent);
+        let protections = &mut self.protections;
+        let mux = Side::BOTH.map(|side| call.leg(side).is_mux());
         with_scratch(out, |scratch, out| {
             call.poll_transmit(now_ns, true, scratch, &mut |outgoing| {
                 let leg = outgoing.side as u8;
                 let port = match outgoing.channel {
-                    Channel::Rtp => PortId::rtp(leg),
-                    Channel::Rtcp => PortId::rtcp(leg),
+                    // RFC 5761: RTCP leaves from the port that RTP leaves from.
+                    Channel::Rtcp if !mux[usize::from(leg)] => PortId::rtcp(leg),
+                    _ => PortId::rtp(leg),
                 };
-                unsent.stage(port, outgoing.to, outgoing.bytes, out);
+                unsent.stage(port, outgoing.to, outgoing.bytes, protections, out);
             });
         });
         self.measure(TAPPED_SAMPLES_MIN);
@@ -143,6 +235,44 @@ impl crate::Call for MediaCall {
             prefetch(*address as *const u8, PACKET_LINES);
         }
     }
+}
+
+/// Other keys for a side, its first ones, or none.
+pub(crate) fn set_keys(
+    protection: &mut Option<Box<Protection>>,
+    now_ns: u64,
+    keys: Option<Keys>,
+    rollover: Rollover,
+) {
+    match (protection.as_mut(), keys) {
+        (Some(protection), Some(keys)) => protection.set_keys(now_ns, keys, rollover),
+        (None, Some(keys)) => *protection = Some(Box::new(Protection::new(keys))),
+        (_, None) => *protection = None,
+    }
+}
+
+/// Something of each side's protection.
+pub(crate) fn each<T>(
+    protections: &[Option<Box<Protection>>; 2],
+    of: impl Fn(&Protection) -> T,
+) -> [Option<T>; 2] {
+    [0, 1].map(|at: usize| protections[at].as_deref().map(&of))
+}
+
+/// The state, with our own stream among what was sent: packets that left behind the snapshot may have been its first.
+fn with_sender(state: &ProtectionState, leg: &LegState) -> ProtectionState {
+    let mut state = state.clone();
+    let first = PacketIndex::new(0, SeqNum(leg.next_seq.0.saturating_sub(1)));
+    let own = state.sent.iter_mut().find(|own| own.ssrc == leg.ssrc);
+    match own {
+        Some(own) => own.rtp = own.rtp.or(Some(first)),
+        None => state.sent.push(SourceState {
+            ssrc: leg.ssrc,
+            rtp: Some(first),
+            rtcp: None,
+        }),
+    }
+    state
 }
 
 /// Cache lines of 20 ms of G.711.

@@ -5,12 +5,14 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use threadbare_rtp::call::Scratch;
+use threadbare_rtp::srtp::Protection;
 
 use crate::call::{Outbox, Refused};
 use crate::id::PortId;
 use crate::io::DATAGRAM_BYTES_MAX;
 
-/// Datagrams that wait for the next turn, in order. Keeps its memory: senders of very short packets need it over and over.
+/// Datagrams that wait for the next turn, in order and in the clear: each is protected once, when there is room for it. Keeps its memory: senders
+/// of very short packets need it over and over.
 #[derive(Debug, Default)]
 pub(crate) struct Unsent {
     items: VecDeque<(PortId, SocketAddr, u16)>,
@@ -22,10 +24,15 @@ pub(crate) struct Unsent {
 impl Unsent {
     /// Stages what waits. `false`: there is no room for all of it.
     #[inline]
-    pub(crate) fn stage_waiting(&mut self, out: &mut dyn Outbox) -> bool {
+    pub(crate) fn stage_waiting(
+        &mut self,
+        protections: &mut Protections,
+        out: &mut dyn Outbox,
+    ) -> bool {
         while let Some((port, to, len)) = self.items.front() {
             let end = self.first + usize::from(*len);
-            if out.stage(*port, *to, &self.bytes[self.first..end]) == Err(Refused::Full) {
+            let bytes = &self.bytes[self.first..end];
+            if put(*port, *to, bytes, protections, out) == Err(Refused::Full) {
                 return false;
             }
             self.first = end;
@@ -45,18 +52,22 @@ impl Unsent {
         port: PortId,
         to: SocketAddr,
         bytes: &[u8],
+        protections: &mut Protections,
         out: &mut dyn Outbox,
     ) {
-        let is_full = !self.items.is_empty() || out.stage(port, to, bytes) == Err(Refused::Full);
+        let is_full =
+            !self.items.is_empty() || put(port, to, bytes, protections, out) == Err(Refused::Full);
         if is_full {
             self.keep(port, to, bytes);
         }
     }
 
+    /// Keeps a datagram for the next turn. `false`: too many wait.
     #[cold]
-    fn keep(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) {
+    pub(crate) fn keep(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> bool {
         // A turn's worth at most: a party causes no more than it sends, but for a bounded tail. Longer ones would be refused anyway.
-        if self.items.len() < UNSENT_MAX && bytes.len() <= DATAGRAM_BYTES_MAX {
+        let has_room = self.items.len() < UNSENT_MAX && bytes.len() <= DATAGRAM_BYTES_MAX;
+        if has_room {
             if self.first > 0 {
                 self.bytes.drain(..self.first);
                 self.first = 0;
@@ -64,7 +75,43 @@ impl Unsent {
             self.items.push_back((port, to, bytes.len() as u16));
             self.bytes.extend_from_slice(bytes);
         }
+        has_room
     }
+}
+
+/// What protects the datagrams of the first legs.
+pub(crate) type Protections = [Option<Box<Protection>>];
+
+/// Stages a datagram, protected if its leg is.
+#[inline]
+fn put(
+    port: PortId,
+    to: SocketAddr,
+    bytes: &[u8],
+    protections: &mut Protections,
+    out: &mut dyn Outbox,
+) -> Result<(), Refused> {
+    match protections.get_mut(usize::from(port.leg)) {
+        Some(Some(protection)) => put_protected(port, to, bytes, protection, out),
+        _ => out.stage(port, to, bytes),
+    }
+}
+
+fn put_protected(
+    port: PortId,
+    to: SocketAddr,
+    bytes: &[u8],
+    protection: &mut Protection,
+    out: &mut dyn Outbox,
+) -> Result<(), Refused> {
+    out.stage_with(port, to, &mut |room| {
+        let Some(place) = room.get_mut(..bytes.len()) else {
+            return 0;
+        };
+        place.copy_from_slice(bytes);
+        // What cannot be protected does not leave; the protection counts it.
+        protection.protect(room, bytes.len()).unwrap_or(0)
+    })
 }
 
 /// With the memory that all state machines of a shard work in, and with what of the slice's spare time is left.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use common::media::{party_keys, protected};
 use common::{engine, peer, range};
 use threadbare_relay::{
     Call, Datagram, Engine, LegPorts, MediaCall, Outbox, PortId, PortUse, SharedSettings,
@@ -19,6 +20,7 @@ use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter;
 use threadbare_rtp::leg::{AdmissionConfig, Destination, LegConfig, Payload, PayloadMap};
 use threadbare_rtp::session::Profile;
+use threadbare_rtp::srtp::{Rollover, Suite};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
@@ -214,6 +216,16 @@ fn media_packet(number: u16, payload_type: u8) -> Option<Vec<u8>> {
 
 #[test]
 fn losses_keys_noise_mute_and_hold_allocate_nothing() {
+    carried_without_allocations(None);
+}
+
+#[test]
+fn srtp_allocates_nothing() {
+    carried_without_allocations(Some(Suite::AesCm128HmacSha1_80));
+    carried_without_allocations(Some(Suite::AeadAes256Gcm));
+}
+
+fn carried_without_allocations(suite: Option<Suite>) {
     let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
     let engine: Engine<MediaCall> = engine(10, -1);
     let ranges = range(PortUse::Mux);
@@ -225,7 +237,12 @@ fn losses_keys_noise_mute_and_hold_allocate_nothing() {
             directions: [DirectionConfig::default(); 2],
         };
         let call = threadbare_rtp::call::Call::new(0, config).unwrap();
-        let call = MediaCall::new(call, Duration::from_millis(10));
+        let mut call = MediaCall::new(call, Duration::from_millis(10));
+        if let Some(suite) = suite {
+            for side in Side::BOTH {
+                call.set_keys(0, side, Some(party_keys(suite, 1).0), Rollover::Kept);
+            }
+        }
         let legs = vec![ranges.lease().unwrap(), ranges.lease().unwrap()];
         for ((payload_type, _), leg) in sides.iter().zip(&legs) {
             parties.push((peer(), leg.rtp_address(), *payload_type));
@@ -235,8 +252,13 @@ fn losses_keys_noise_mute_and_hold_allocate_nothing() {
     // Made before: what the test allocates would be counted.
     let packets: Vec<Vec<_>> = (0..=8)
         .map(|payload_type| {
+            let mut sender = suite.map(|suite| party_keys(suite, 1).1);
             (0..180)
                 .map(|number| media_packet(number, payload_type))
+                .map(|packet| match &mut sender {
+                    Some(sender) => packet.map(|packet| protected(sender, &packet)),
+                    None => packet,
+                })
                 .collect()
         })
         .collect();

@@ -1,6 +1,8 @@
 //! What the tests of the relay share: a call that forwards, its peers, and ways to wait.
 #![allow(dead_code, reason = "each test binary uses its part of it")]
 
+pub(crate) mod media;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

@@ -23,6 +23,7 @@ mod line;
 mod line_tests;
 mod menders;
 mod out;
+mod state;
 #[cfg(test)]
 mod tests;
 mod time_map;
@@ -41,6 +42,8 @@ pub use inputs::{Fallback, FallbackInput};
 pub use keys::{KeyEvent, KeyPhase};
 pub use line::{Line, LineDatagram, LineStats, Target};
 pub use out::{SPARE_UNIT_NS, Scratch};
+pub use state::{CallState, DirectionState};
+pub use time_map::TimeState;
 pub use transcoder::{Transcoded, Transcoder, TranscoderConfig};
 
 use direction::Direction;

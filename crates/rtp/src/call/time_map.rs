@@ -111,6 +111,44 @@ impl TimeMap {
     }
 }
 
+/// Where a direction's timestamps are, for another process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TimeState {
+    /// The timestamp behind what was sent last.
+    pub end: RtpTime,
+    /// When that is played, from the snapshot on, ns.
+    pub end_in_ns: i64,
+    /// Units per second.
+    pub clock_rate_hz: u32,
+}
+
+impl TimeMap {
+    /// `None`: nothing was sent yet.
+    pub(super) fn snapshot(&self, now_ns: u64) -> Option<TimeState> {
+        self.has_sent.then(|| TimeState {
+            end: self.end,
+            end_in_ns: self.end_play_ns.wrapping_sub(now_ns).cast_signed(),
+            clock_rate_hz: self.to_hz,
+        })
+    }
+
+    /// Goes on after `elapsed_ns`, which the timestamps count as a pause.
+    pub(super) fn restore(&mut self, now_ns: u64, state: TimeState, elapsed_ns: u64) {
+        let elapsed_ns = elapsed_ns.min(PAUSE_NS_MAX).cast_signed();
+        let end_in_ns = state
+            .end_in_ns
+            .clamp(-PAUSE_NS_MAX.cast_signed(), PAUSE_NS_MAX.cast_signed());
+        let passed_ns = elapsed_ns.saturating_sub(end_in_ns).max(0).unsigned_abs();
+        let left_ns = end_in_ns.saturating_sub(elapsed_ns).max(0).unsigned_abs();
+        let units = u128::from(passed_ns) * u128::from(state.clock_rate_hz) / u128::from(NS_PER_S);
+        self.end = state.end.plus(units as u32);
+        self.end_play_ns = now_ns.saturating_add(left_ns);
+        self.to_hz = state.clock_rate_hz.max(1);
+        self.has_sent = true;
+        self.is_anchored = false;
+    }
+}
+
 /// A longer pause says nothing: an hour at 90 kHz is far from half the range of timestamps.
 const PAUSE_NS_MAX: u64 = 3600 * NS_PER_S;
 

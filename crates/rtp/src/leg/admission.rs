@@ -267,6 +267,34 @@ impl Admission {
         &self.config
     }
 
+    /// The current source, with the number of its last packet.
+    pub(super) fn source(&self) -> Option<(SocketAddr, Ssrc, SeqNum)> {
+        let current = self.current?;
+        Some((current.address, current.ssrc, current.last))
+    }
+
+    /// Whether the time for learning addresses is over.
+    pub(super) fn is_fixed(&self, now_ns: u64) -> bool {
+        self.fixed_ns.is_some_and(|fixed_ns| fixed_ns <= now_ns)
+    }
+
+    /// Goes on with a source that another process has admitted.
+    pub(super) fn restore(
+        &mut self,
+        now_ns: u64,
+        source: Option<(SocketAddr, Ssrc, SeqNum)>,
+        is_fixed: bool,
+    ) {
+        self.current = source.map(|(address, ssrc, last)| Current {
+            address,
+            ssrc,
+            heard_ns: now_ns,
+            spacing_ns: 0,
+            last,
+        });
+        self.fixed_ns = is_fixed.then_some(now_ns);
+    }
+
     /// Judges an RTP packet. `is_known`: its payload type was agreed on.
     #[inline]
     pub(super) fn judge(

@@ -20,6 +20,7 @@ mod control;
 mod payloads;
 mod receive;
 mod send;
+mod state;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ pub use control::Receiving;
 pub use payloads::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
 pub use receive::{Due, DuePacket, Fields};
 pub use send::{HEADER_BYTES, Stamp};
+pub use state::{LegState, Outage, SKIPPED_PACKETS_MAX};
 pub use store::{Keep, Store};
 
 use admission::Admission;
@@ -417,6 +419,13 @@ impl<K: Keep> Leg<K> {
     #[must_use]
     pub fn ssrc(&self) -> Ssrc {
         self.session.ssrc()
+    }
+
+    /// Whether RTP and RTCP have one port (RFC 5761).
+    #[inline]
+    #[must_use]
+    pub fn is_mux(&self) -> bool {
+        self.mux
     }
 
     /// The delay of received packets, ns.

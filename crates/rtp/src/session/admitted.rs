@@ -64,6 +64,12 @@ impl Session {
         self.sources.current.reception.set_clock_rate(clock_rate_hz);
     }
 
+    /// Goes on with the counts of a stream that another process has sent.
+    pub(crate) fn restore_sent(&mut self, packets: u64, octets: u64) {
+        (self.sent.packets, self.sent.octets) = (packets, octets);
+        self.sent.has_any |= packets > 0;
+    }
+
     /// How the current source's packets arrive.
     pub(crate) fn current_reception(&self) -> &Reception {
         &self.sources.current.reception

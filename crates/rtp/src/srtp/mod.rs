@@ -12,6 +12,8 @@
 //! | AEAD_AES_128_GCM | AES-128, GCM | 16, 16 bytes | RFC 7714 |
 //! | AEAD_AES_256_GCM | AES-256, GCM | 16, 16 bytes | RFC 7714 |
 //!
+//! A [`Protection`] is both of one party, with keys that change while the call runs.
+//!
 //! One key for each direction: no key identifiers (MKI), no re-keying by a key derivation rate. Nothing is allocated per
 //! packet, only for a new SSRC. Randomness is a parameter ([`MasterKey::from_random`]).
 
@@ -22,6 +24,7 @@ mod header;
 mod index;
 mod key;
 mod keystream;
+mod protection;
 mod receiver;
 mod sdes;
 mod sender;
@@ -33,6 +36,10 @@ mod vectors;
 
 pub use index::PacketIndex;
 pub use key::{KeyError, MASTER_KEY_BYTES_MAX, MasterKey};
+pub use protection::{
+    Keys, OLD_KEY_NS, OLD_KEY_NS_MAX, Protection, ProtectionState, ProtectionStats, Rollover,
+    Unsaved,
+};
 pub use receiver::{Receiver, UnprotectError};
 pub use sdes::{Crypto, CryptoError};
 pub use sender::{ProtectError, Sender};

@@ -90,6 +90,14 @@ impl Receiver {
         Ok(packet.len() - trailer)
     }
 
+    /// For another key, with the rollover counters of this one.
+    pub(super) fn continued(&self, key: &MasterKey) -> Receiver {
+        Receiver {
+            sources: self.sources.continued(),
+            ..Receiver::new(key)
+        }
+    }
+
     /// The sources so far, with the indices of their newest packets.
     pub fn sources(&self) -> impl Iterator<Item = SourceState> + '_ {
         self.sources.states()

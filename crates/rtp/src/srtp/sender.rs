@@ -87,6 +87,14 @@ impl Sender {
         Ok(buffer.len())
     }
 
+    /// For another key, with the rollover counters of this one.
+    pub(super) fn continued(&self, key: &MasterKey) -> Sender {
+        Sender {
+            sources: self.sources.continued(),
+            ..Sender::new(key)
+        }
+    }
+
     /// The sources so far, with the indices of their newest packets.
     pub fn sources(&self) -> impl Iterator<Item = SourceState> + '_ {
         self.sources.states()

@@ -267,6 +267,22 @@ impl Sources {
         self.list.iter().map(Source::state)
     }
 
+    /// For another key, with rollover counters that go on: "it MUST NOT be reset to zero" (RFC 3711, section 3.3.1). Packets of the old key prove
+    /// nothing under the new one, so none counts as seen.
+    pub(super) fn continued(&self) -> Sources {
+        let list = self.list.iter().map(|source| Source {
+            rtp: Window {
+                seen: 0,
+                ..source.rtp
+            },
+            ..Source::new(source.ssrc)
+        });
+        Sources {
+            list: list.collect(),
+            recent: self.recent,
+        }
+    }
+
     pub(super) fn restore(&mut self, state: SourceState) -> Result<(), RestoreError> {
         let ssrc = state.ssrc;
         if let Some(index) = state.rtcp.filter(|&index| index > RTCP_INDEX_MAX) {

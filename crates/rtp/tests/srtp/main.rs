@@ -1,6 +1,7 @@
 //! SRTP both ways: what a link may do to packets, and what an attacker may.
 #![cfg(feature = "srtp")]
 
+mod change;
 mod forged;
 mod link;
 mod restart;

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use super::keys::{Key, KeyEvent};
 use super::menders::History;
 use super::out::{Out, Work};
-use super::time_map::TimeMap;
+use super::time_map::{TimeMap, TimeState};
 use super::voice::{PACKET_NS_DEFAULT, PAYLOAD_BYTES_MAX, Voice};
 use super::{CallError, DirectionConfig, Filter, Mode, TAIL_NS_MAX};
 use crate::codec::{Decoder, Encoding, Format, Gaps};
@@ -552,6 +552,26 @@ impl Direction {
         self.map.restart();
         self.stats = old.stats;
         self.budget_ns = old.budget_ns;
+    }
+
+    /// Where the outgoing timestamps are.
+    pub(super) fn time_state(&self, now_ns: u64) -> Option<TimeState> {
+        self.map.snapshot(now_ns)
+    }
+
+    /// Goes on with the timestamps of another process.
+    pub(super) fn restore_time(&mut self, now_ns: u64, time: TimeState, elapsed_ns: u64) {
+        self.map.restore(now_ns, time, elapsed_ns);
+    }
+
+    /// Audio in a packet that leaves, ns.
+    pub(super) fn sent_packet_ns(&self) -> u64 {
+        let made_ns = self.voice.as_ref().map(|voice| voice.packet_ns());
+        let made_ns = made_ns.unwrap_or(u64::MAX).min(self.packet_ns);
+        match self.config.packet_ns {
+            0 => made_ns,
+            packet_ns => packet_ns.min(made_ns),
+        }
     }
 
     /// When what has the outgoing timestamp `time` is played.

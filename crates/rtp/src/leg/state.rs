@@ -1,0 +1,94 @@
+//! What a leg keeps over a restart of the process, so that its peer notices no more than a gap.
+
+use std::net::SocketAddr;
+
+use super::{Keep, Leg};
+use crate::id::{NS_PER_S, SeqNum, Ssrc};
+use crate::jitter::ResyncCause;
+
+/// How long nobody carried a party, between a snapshot and its restoration.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Outage {
+    /// From the snapshot to the restoration, ns.
+    pub elapsed_ns: u64,
+    /// How long after the snapshot packets may have left, ns: the distance of two snapshots, and what it takes to store one. Their numbers are
+    /// not used again.
+    pub unsaved_ns: u64,
+}
+
+impl Outage {
+    /// How many sequence numbers to leave out for packets of `packet_ns`.
+    ///
+    /// Twice as many as that makes, for keys and their repeated ends, and a slice's worth; at most [`SKIPPED_PACKETS_MAX`].
+    #[must_use]
+    pub fn skipped_packets(&self, packet_ns: u64) -> u16 {
+        let packets = 2 * (self.unsaved_ns / packet_ns.max(1)) + SLICE_PACKETS;
+        packets.min(u64::from(SKIPPED_PACKETS_MAX)) as u16
+    }
+
+    /// How many RTCP packets may have left.
+    #[must_use]
+    pub fn rtcp_packets(&self) -> u32 {
+        let packets = self.unsaved_ns / NS_PER_S * RTCP_PER_S + RTCP_PER_S;
+        u32::try_from(packets).unwrap_or(u32::MAX)
+    }
+}
+
+/// The state of a [`Leg`]: our own stream, and where the peer is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LegState {
+    /// Our SSRC.
+    pub ssrc: Ssrc,
+    /// The number of the next packet.
+    pub next_seq: SeqNum,
+    /// RTP packets sent, for sender reports.
+    pub packets_sent: u64,
+    /// Bytes of payload in them.
+    pub octets_sent: u64,
+    /// The current source, with the number of its last packet.
+    pub source: Option<(SocketAddr, Ssrc, SeqNum)>,
+    /// Where its RTCP comes from.
+    pub rtcp_from: Option<SocketAddr>,
+    /// The time for learning addresses is over.
+    pub is_fixed: bool,
+}
+
+impl<K: Keep> Leg<K> {
+    /// What another process needs to go on.
+    #[must_use]
+    pub fn snapshot(&self, now_ns: u64) -> LegState {
+        let sent = self.session.stats();
+        LegState {
+            ssrc: sent.ssrc,
+            next_seq: self.seq,
+            packets_sent: sent.packets_sent,
+            octets_sent: sent.octets_sent,
+            source: self.admission.source(),
+            rtcp_from: self.rtcp_from.map(|(address, _)| address),
+            is_fixed: self.admission.is_fixed(now_ns),
+        }
+    }
+
+    /// Goes on where another process stopped, `skipped_packets` later: [`Outage::skipped_packets`]. For a leg that has neither sent nor received.
+    pub fn restore(&mut self, now_ns: u64, state: &LegState, skipped_packets: u16) {
+        self.session.set_ssrc(state.ssrc);
+        self.session
+            .restore_sent(state.packets_sent, state.octets_sent);
+        self.seq = state.next_seq.plus(skipped_packets);
+        self.admission.restore(now_ns, state.source, state.is_fixed);
+        if let Some((address, ssrc, _)) = state.source {
+            self.session
+                .adopt(now_ns, ssrc, address, self.clock_rate_hz);
+            self.jitter.announce_source(ResyncCause::NewSource);
+            self.has_moved = true;
+        }
+        self.rtcp_from = state.rtcp_from.map(|address| (address, now_ns));
+    }
+}
+
+/// The most sequence numbers that are left out: half of what SRTP's receivers can tell from a packet that is late (RFC 3711, section 3.3.1).
+pub const SKIPPED_PACKETS_MAX: u16 = 1 << 14;
+/// Packets that leave at once.
+const SLICE_PACKETS: u64 = 16;
+/// Early feedback included; a party that speaks sends one in some seconds. SRTCP has 2^31 indices.
+const RTCP_PER_S: u64 = 100;
