@@ -56,11 +56,13 @@
 
 mod call;
 mod engine;
+mod forward;
 mod id;
 mod io;
 mod line;
 mod loudness;
 mod media;
+mod medium;
 mod orders;
 mod plane;
 mod ports;
@@ -72,11 +74,13 @@ mod unsent;
 
 pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};
+pub use self::forward::{Forward, ForwardSide, ForwardSideStats, ForwardState, Traffic};
 pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
 pub use self::line::{LineEvent, LineEventHandler, MediaLine, MediaLineStats};
 pub use self::loudness::Loudness;
 pub use self::media::{EventHandler, MediaCall, MediaCallState, MediaCallStats};
+pub use self::medium::Medium;
 pub use self::orders::CallState;
 pub use self::ports::{
     LegPorts, PortError, PortRange, PortUse, RangeSettings, SharedPort, SharedSettings,

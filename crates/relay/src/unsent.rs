@@ -63,7 +63,6 @@ impl Unsent {
     }
 
     /// Keeps a datagram for the next turn. `false`: too many wait.
-    #[cold]
     pub(crate) fn keep(&mut self, port: PortId, to: SocketAddr, bytes: &[u8]) -> bool {
         // A turn's worth at most: a party causes no more than it sends, but for a bounded tail. Longer ones would be refused anyway.
         let has_room = self.items.len() < UNSENT_MAX && bytes.len() <= DATAGRAM_BYTES_MAX;

@@ -116,6 +116,27 @@ pub struct AdmissionConfig {
     pub learn: Learn,
 }
 
+impl Learn {
+    /// Whether an address may be learned now. `fixed_ns`: the end of the window, once that began.
+    pub(super) fn is_open(self, fixed_ns: &mut Option<u64>, at_ns: u64) -> bool {
+        match self {
+            Learn::Never => false,
+            Learn::Once { window_ns } => {
+                at_ns < *fixed_ns.get_or_insert(at_ns.saturating_add(window_ns))
+            }
+            Learn::Follow | Learn::Anyone => true,
+        }
+    }
+}
+
+impl AdmissionConfig {
+    /// Whether [`sources`](Self::sources) have this address.
+    pub(super) fn allows(&self, from: SocketAddr) -> bool {
+        let networks = &self.sources;
+        networks.is_empty() || networks.iter().any(|network| network.contains(from.ip()))
+    }
+}
+
 impl Default for AdmissionConfig {
     fn default() -> Self {
         AdmissionConfig {
@@ -328,8 +349,7 @@ impl Admission {
         header: &RtpHeader,
         is_known: bool,
     ) -> Decision {
-        let sources = &self.config.sources;
-        if !sources.is_empty() && !sources.iter().any(|network| network.contains(from.ip())) {
+        if !self.config.allows(from) {
             return Decision::Refuse(Refusal::NotAllowed);
         }
         let Some(rule) = self.rule(at_ns, from, header) else {
@@ -396,14 +416,7 @@ impl Admission {
     /// | any other | 5 | 3 s |
     fn rule(&mut self, at_ns: u64, from: SocketAddr, header: &RtpHeader) -> Option<Rule> {
         let is_signalled = self.config.peer == Some(from);
-        let may_learn = match self.config.learn {
-            Learn::Never => false,
-            Learn::Once { window_ns } => {
-                let fixed_ns = *self.fixed_ns.get_or_insert(at_ns.saturating_add(window_ns));
-                at_ns < fixed_ns
-            }
-            Learn::Follow | Learn::Anyone => true,
-        };
+        let may_learn = self.config.learn.is_open(&mut self.fixed_ns, at_ns);
         let Some(current) = self.current else {
             let is_expected = is_signalled || self.config.peer.is_none();
             return (may_learn || is_signalled).then_some(Rule {
@@ -503,7 +516,7 @@ impl Current {
 }
 
 /// Required silence before packets with another SSRC from another host count as the peer's.
-const OTHER_HOST_SILENCE_NS: u64 = 3_000_000_000;
+pub(super) const OTHER_HOST_SILENCE_NS: u64 = 3_000_000_000;
 /// A sender that goes on elsewhere has sent no more packets on the way there than this: a minute's (RFC 3550, A.1:
 /// MAX_DROPOUT).
 const CONTINUES_PACKETS_MAX: i32 = 3000;

@@ -17,6 +17,7 @@
 mod admission;
 mod config;
 mod control;
+mod gate;
 mod payloads;
 mod receive;
 mod send;
@@ -31,6 +32,7 @@ use std::sync::Arc;
 pub use admission::{AdmissionConfig, Beginning, Learn, Network, NetworkError, Refusal, Refusals};
 pub use config::{Destination, LegConfig, LegError};
 pub use control::Receiving;
+pub use gate::{Gate, GateState};
 pub use payloads::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
 pub use receive::{Due, DuePacket, Fields};
 pub use send::{HEADER_BYTES, Stamp};

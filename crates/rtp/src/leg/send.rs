@@ -144,7 +144,7 @@ impl<K: Keep> Leg<K> {
 }
 
 /// RFC 3550, section 11: RTCP has the next port.
-fn after(rtp: SocketAddr) -> Option<SocketAddr> {
+pub(super) fn after(rtp: SocketAddr) -> Option<SocketAddr> {
     Some(SocketAddr::new(rtp.ip(), rtp.port().checked_add(1)?))
 }
 

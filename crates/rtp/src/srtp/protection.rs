@@ -36,7 +36,9 @@ pub struct ProtectionStats {
     pub too_many_sources: u64,
     /// Packets sent.
     pub sent: u64,
-    /// Packets that could not be protected, and were not sent.
+    /// Packets that were to be sent a second time, and were not: to encrypt other data with their number would reveal both.
+    pub repeated: u64,
+    /// Packets that could not be protected for another reason, and were not sent.
     pub unsent: u64,
 }
 
@@ -213,10 +215,13 @@ impl Protection {
             true => self.sender.protect_rtcp(buffer, bytes),
             false => self.sender.protect_rtp(buffer, bytes),
         };
-        match result {
-            Ok(_) => self.stats.sent += 1,
-            Err(_) => self.stats.unsent += 1,
-        }
+        *match result {
+            Ok(_) => &mut self.stats.sent,
+            Err(ProtectError::Source(SourceError::Repeated { .. } | SourceError::Old { .. })) => {
+                &mut self.stats.repeated
+            }
+            Err(_) => &mut self.stats.unsent,
+        } += 1;
         result
     }
 

@@ -1,0 +1,241 @@
+//! Media that nobody here understands: T.38, video, other applications. Datagrams pass between the ports of two legs.
+
+use std::net::SocketAddr;
+
+use threadbare_rtp::call::Side;
+use threadbare_rtp::leg::{AdmissionConfig, Gate, GateState, Outage, Refusals};
+use threadbare_rtp::packet::is_rtcp;
+use threadbare_rtp::srtp::{
+    Keys, Protection, ProtectionState, ProtectionStats, RestoreError, Rollover, Unsaved,
+};
+
+use crate::call::{Datagram, Outbox};
+use crate::id::{PortId, PortKind};
+use crate::media::{each, set_keys};
+use crate::unsent::Unsent;
+
+/// Settings of one side of a [`Forward`].
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ForwardSide {
+    /// Who may send, and how its address is learned. Where the party sends from is where it is sent to; with
+    /// [`Learn::Anyone`](threadbare_rtp::leg::Learn::Anyone), where it was signalled to be.
+    pub admission: AdmissionConfig,
+    /// Where its RTCP was signalled to be; `None`: at the port after RTP's.
+    pub rtcp: Option<SocketAddr>,
+    /// RTP and RTCP have one port (RFC 5761).
+    pub mux: bool,
+}
+
+/// Counters of one side of a [`Forward`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ForwardSideStats {
+    /// What came, of RTP's port and of RTCP's.
+    pub received: [Traffic; 2],
+    /// What went on to the party.
+    pub sent: [Traffic; 2],
+    /// Datagrams that did not belong.
+    pub refused: Refusals,
+    /// Datagrams for this party that had nowhere to go, because it is held or not known yet.
+    pub no_destination: u64,
+    /// Datagrams for this party that found no room.
+    pub no_room: u64,
+    /// Where it is sent to.
+    pub to: Option<SocketAddr>,
+    /// Where its RTCP is sent to.
+    pub rtcp_to: Option<SocketAddr>,
+    /// Its protection; `None`: it is sent what comes, as it comes.
+    pub protection: Option<ProtectionStats>,
+}
+
+/// What went through a port.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Datagrams.
+    pub packets: u64,
+    /// Their bytes, without what protects them.
+    pub bytes: u64,
+    /// When the last one came or went, ns.
+    pub last_ns: Option<u64>,
+}
+
+/// What a [`Forward`] keeps over a restart of the process, A's first. Holds keys: as secret as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForwardState {
+    /// Where the parties are.
+    pub gates: [GateState; 2],
+    /// Their protection.
+    pub protections: [Option<ProtectionState>; 2],
+}
+
+/// Two parties that send each other datagrams. Leg 0 of its ports is side A's, leg 1 is B's; each datagram causes one at most.
+///
+/// Their contents count only where a side is SRTP, or where RTP and RTCP have one port on one side and two on the other. What is SRTP has to be RTP
+/// whose numbers go on: a packet that comes twice is sent once.
+#[derive(Debug)]
+pub struct Forward {
+    sides: [ForwardingSide; 2],
+    protections: [Option<Box<Protection>>; 2],
+    unsent: Unsent,
+}
+
+#[derive(Debug)]
+struct ForwardingSide {
+    gate: Gate,
+    mux: bool,
+    is_held: bool,
+    stats: ForwardSideStats,
+}
+
+impl Forward {
+    /// Passes datagrams between these two.
+    #[must_use]
+    pub fn new(sides: [ForwardSide; 2]) -> Forward {
+        Forward {
+            sides: sides.map(|side| ForwardingSide {
+                gate: Gate::new(side.admission, side.rtcp),
+                mux: side.mux,
+                is_held: false,
+                stats: ForwardSideStats::default(),
+            }),
+            protections: [None, None],
+            unsent: Unsent::default(),
+        }
+    }
+
+    /// A party is another one, or elsewhere, as signalled: learns its address anew.
+    pub fn set_side(&mut self, side: Side, settings: ForwardSide) {
+        let forwarding = &mut self.sides[side as usize];
+        forwarding.gate.relearn(settings.admission, settings.rtcp);
+        forwarding.mux = settings.mux;
+    }
+
+    /// A party that is held is sent RTCP alone.
+    pub fn set_held(&mut self, side: Side, is_held: bool) {
+        self.sides[side as usize].is_held = is_held;
+    }
+
+    /// As [`MediaCall::set_keys`](crate::MediaCall::set_keys).
+    pub fn set_keys(&mut self, now_ns: u64, side: Side, keys: Option<Keys>, rollover: Rollover) {
+        set_keys(&mut self.protections[side as usize], now_ns, keys, rollover);
+    }
+
+    /// Counters, A's first.
+    #[must_use]
+    pub fn stats(&self) -> [ForwardSideStats; 2] {
+        Side::BOTH.map(|side| {
+            let ForwardingSide { gate, stats, .. } = &self.sides[side as usize];
+            let protection = self.protections[side as usize].as_deref();
+            ForwardSideStats {
+                refused: gate.refused(),
+                to: gate.to(),
+                rtcp_to: gate.rtcp_to(),
+                protection: protection.map(Protection::stats),
+                ..*stats
+            }
+        })
+    }
+
+    /// What another process needs to go on. Settings are not among it.
+    #[must_use]
+    pub fn snapshot(&self, now_ns: u64) -> ForwardState {
+        ForwardState {
+            gates: [0, 1].map(|at: usize| self.sides[at].gate.snapshot(now_ns)),
+            protections: each(&self.protections, Protection::snapshot),
+        }
+    }
+
+    /// Goes on where another process stopped.
+    ///
+    /// # Errors
+    /// A state of a key is none that [`snapshot`](Self::snapshot) gives; nothing has changed then.
+    pub fn restore(
+        &mut self,
+        now_ns: u64,
+        state: &ForwardState,
+        outage: Outage,
+    ) -> Result<(), RestoreError> {
+        // The parties number their packets, and have gone on.
+        let unsaved = Unsaved {
+            rtp_packets: 0,
+            rtcp_packets: outage.rtcp_packets(),
+        };
+        let mut protections = [None, None];
+        for (new, old) in protections.iter_mut().zip(&state.protections) {
+            if let Some(old) = old {
+                *new = Some(Box::new(Protection::restore(old, unsaved)?));
+            }
+        }
+        self.protections = protections;
+        for (side, gate) in self.sides.iter_mut().zip(state.gates) {
+            side.gate.restore(now_ns, gate);
+        }
+        Ok(())
+    }
+}
+
+impl crate::Call for Forward {
+    #[inline]
+    fn handle_datagram(&mut self, now_ns: u64, datagram: Datagram<'_>) {
+        let [a, b] = &mut self.sides;
+        let (from, to) = match datagram.port.leg {
+            0 => (a, b),
+            _ => (b, a),
+        };
+        let mut bytes = datagram.bytes;
+        let protection = self.protections.get_mut(usize::from(datagram.port.leg));
+        if let Some(Some(protection)) = protection {
+            // What is refused is counted there.
+            let Ok(len) = protection.unprotect(now_ns, bytes) else {
+                return;
+            };
+            bytes = &mut bytes[..len];
+        }
+        let at_ns = datagram.received_ns;
+        let is_of_rtp_port = datagram.port.kind == PortKind::Rtp;
+        let judged = match is_of_rtp_port {
+            true => from.gate.judge(at_ns, datagram.from),
+            false => from.gate.judge_rtcp(at_ns, datagram.from),
+        };
+        if judged.is_err() {
+            return;
+        }
+        let is_rtcp = !is_of_rtp_port || from.mux && is_rtcp(bytes);
+        let kind = usize::from(is_rtcp);
+        from.stats.received[kind].count(at_ns, bytes);
+        let destination = match is_rtcp && !to.mux {
+            true => to.gate.rtcp_to(),
+            false => to.gate.to(),
+        };
+        let Some(destination) = destination.filter(|_| is_rtcp || !to.is_held) else {
+            to.stats.no_destination += 1;
+            return;
+        };
+        let leg = u8::from(datagram.port.leg == 0);
+        let port = match is_rtcp && !to.mux {
+            true => PortId::rtcp(leg),
+            false => PortId::rtp(leg),
+        };
+        match self.unsent.keep(port, destination, bytes) {
+            true => to.stats.sent[kind].count(now_ns, bytes),
+            false => to.stats.no_room += 1,
+        }
+    }
+
+    #[inline]
+    fn poll_transmit(&mut self, _now_ns: u64, out: &mut dyn Outbox) {
+        self.unsent.stage_waiting(&mut self.protections, out);
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl Traffic {
+    #[inline]
+    fn count(&mut self, at_ns: u64, bytes: &[u8]) {
+        self.packets += 1;
+        self.bytes += bytes.len() as u64;
+        self.last_ns = Some(at_ns);
+    }
+}
