@@ -11,6 +11,9 @@
 //!
 //! However few packets a party sends, it cannot cause more audio than it sent, but for a tail of [`TAIL_NS_MAX`].
 
+#[cfg(test)]
+mod command_tests;
+mod commands;
 mod direction;
 #[cfg(test)]
 mod fallback_tests;
@@ -37,6 +40,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 
+pub use commands::{KeyPress, PRESS_NS_MAX, PRESS_NS_MIN, PRESSES_MAX, PressError};
 pub use direction::DirectionStats;
 pub use inputs::{Fallback, FallbackInput};
 pub use keys::{KeyEvent, KeyPhase};
@@ -304,6 +308,7 @@ impl Call {
             }
             direction.expire_key(work, &mut out);
             direction.fill_pause(work, &mut out);
+            direction.press_on(media_ns, work, &mut out);
             direction.play(media_ns, work, &mut out);
         }
         for side in Side::BOTH {
@@ -356,9 +361,14 @@ impl Call {
     pub fn next_timeout(&self) -> Option<u64> {
         let reports = self.legs.iter().filter_map(Leg::next_report);
         let media = self.legs.iter().filter_map(Leg::next_media);
-        let plays = self.directions.iter().filter_map(Direction::next_play);
+        let plays = self
+            .directions
+            .iter()
+            .filter_map(Direction::next_unpressed_play);
+        let presses = self.directions.iter().filter_map(Direction::next_press);
         let media = media
             .chain(plays)
+            .chain(presses)
             .map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
         let unasked = self.directions.iter().filter_map(Direction::next_unasked);
         reports.chain(media).chain(unasked).min()
@@ -414,9 +424,10 @@ impl Call {
         &mut self.legs[side as usize]
     }
 
-    /// This party sends and takes other payload types from now on.
+    /// This party sends and takes other payload types from now on: numbers and timestamps continue.
     pub fn set_payloads(&mut self, side: Side, sends: Arc<PayloadMap>, takes: Arc<PayloadMap>) {
         self.directions[side as usize].set_sender(&sends);
+        self.directions[side.other() as usize].set_receiver(&takes);
         self.leg_mut(side).set_payloads(sends, takes);
     }
 

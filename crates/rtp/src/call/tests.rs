@@ -183,6 +183,7 @@ impl Bed {
 
     pub(super) fn wait_ms(&mut self, ms: u64) {
         let until_ns = self.now_ns + ms * MS;
+        let mut turns_left = 100 + 10 * ms;
         while let Some(due_ns) = self
             .call
             .next_timeout()
@@ -190,6 +191,8 @@ impl Bed {
         {
             self.now_ns = self.now_ns.max(due_ns);
             self.poll();
+            turns_left -= 1;
+            assert!(turns_left > 0, "the same is due again and again");
         }
         self.now_ns = until_ns;
     }

@@ -71,6 +71,23 @@ impl TimeMap {
         self.to.plus((units * to_rate).div_euclid(from_rate) as u32)
     }
 
+    /// The outgoing timestamp of what is made here to be played at `play_ns`, not before the end of what was sent. What comes in begins anew
+    /// behind it.
+    pub(super) fn at(&mut self, play_ns: u64, to_hz: u32) -> RtpTime {
+        self.restart();
+        self.map(RtpTime(0), play_ns, to_hz, to_hz)
+    }
+
+    /// When the end of what was sent is played.
+    pub(super) fn end_play_ns(&self) -> u64 {
+        self.end_play_ns
+    }
+
+    /// Outgoing units per second.
+    pub(super) fn rate_hz(&self) -> u32 {
+        self.to_hz
+    }
+
     /// `time`, or the end of what was sent, if that is later: what is made anew may be longer than what came, by part of a packet.
     pub(super) fn not_before_end(&self, time: RtpTime) -> RtpTime {
         let is_behind = self.has_sent && time.distance_from(self.end) < 0;

@@ -11,6 +11,8 @@ use crate::leg::Payload;
 pub(super) struct Voice {
     pub(super) payload: Payload,
     pub(super) format: Format,
+    /// The packet time of the settings that it was made for, ns.
+    pub(super) asked_ns: u64,
     encoder: Encoder,
     /// Frames of a packet.
     frames: usize,
@@ -33,6 +35,7 @@ impl Voice {
         Ok(Voice {
             payload,
             format,
+            asked_ns: packet_ns,
             encoder: Encoder::new(format, settings)?,
             frames: packet_frames(format, packet_ns),
             pcm: Vec::new(),
@@ -71,6 +74,12 @@ impl Voice {
             sent += samples;
         }
         self.pcm.drain(..sent);
+    }
+
+    /// Drops what is gathered. A pause follows.
+    pub(super) fn clear(&mut self) {
+        self.pcm.clear();
+        self.marker = true;
     }
 
     /// Sends what is gathered, filled up with silence. A pause follows, or the end.

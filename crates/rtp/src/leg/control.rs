@@ -111,6 +111,11 @@ impl<K: Keep> Leg<K> {
         self.mux = mux;
     }
 
+    /// Sends no RTP. RTCP goes on.
+    pub fn set_held(&mut self, is_held: bool) {
+        self.is_held = is_held;
+    }
+
     /// Sends no RTCP.
     pub fn set_silent(&mut self, is_silent: bool) {
         self.is_silent = is_silent;

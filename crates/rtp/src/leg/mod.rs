@@ -182,6 +182,8 @@ pub struct Leg<K: Keep = Store> {
     mux: bool,
     /// No RTCP is sent.
     is_silent: bool,
+    /// No RTP is sent.
+    is_held: bool,
     has_moved: bool,
     /// Given out last; its place is free with the next call.
     given: Option<K::Kept>,
@@ -287,6 +289,7 @@ impl<K: Keep> Leg<K> {
             payloads: config.payloads,
             mux: config.mux,
             is_silent: config.bandwidth_bps == 0,
+            is_held: false,
             destination: config.destination,
             rtcp_from: None,
             seq: config.first_seq,
@@ -409,6 +412,12 @@ impl<K: Keep> Leg<K> {
         (self.payloads, self.takes) = (sends, takes);
         // Looked up again with the next packet.
         self.payload_type = NO_TYPE;
+    }
+
+    /// What the peer sends.
+    #[must_use]
+    pub fn payloads(&self) -> &Arc<PayloadMap> {
+        &self.payloads
     }
 
     /// What the peer takes.

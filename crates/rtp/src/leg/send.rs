@@ -97,24 +97,33 @@ impl<K: Keep> Leg<K> {
         }
     }
 
-    /// Where RTP goes.
+    /// Where RTP goes; `None`: nowhere, as no address is known or the peer is held.
+    #[inline]
     #[must_use]
     pub fn rtp_to(&self) -> Option<SocketAddr> {
-        match self.destination {
+        self.peer_address().filter(|_| !self.is_held)
+    }
+
+    /// Where the peer is. An old way to hold it signals an address that is none (RFC 3264, section 8.4): nothing is sent there, least of all to
+    /// this machine, which is what the system takes it for.
+    #[inline]
+    fn peer_address(&self) -> Option<SocketAddr> {
+        let to = match self.destination {
             Destination::Fixed { rtp, .. } => Some(rtp),
             Destination::Peer if self.admission.config().learn == Learn::Anyone => None,
             Destination::Peer => {
                 let current = self.admission.current().map(|(address, _)| address);
                 current.or(self.admission.config().peer)
             }
-        }
+        };
+        to.filter(|to| !to.ip().is_unspecified() && to.port() != 0)
     }
 
     /// Where RTCP goes: where it comes from; until that is known, the port after RTP's (RFC 3550, section 11). With mux, where
     /// RTP goes.
     #[must_use]
     pub fn rtcp_to(&self) -> Option<SocketAddr> {
-        let rtp = self.rtp_to()?;
+        let rtp = self.peer_address()?;
         let heard = self.rtcp_from.map(|(address, _)| address);
         match self.destination {
             Destination::Fixed {
@@ -131,7 +140,7 @@ impl<K: Keep> Leg<K> {
     #[must_use]
     pub fn rtcp_to_source(&self) -> Option<SocketAddr> {
         let (source, _) = self.admission.current()?;
-        let rtp = self.rtp_to()?;
+        let rtp = self.peer_address()?;
         if rtp.ip() == source.ip() || self.admission.config().learn == Learn::Anyone {
             return None;
         }

@@ -25,7 +25,13 @@ pub(super) struct Anew {
 impl Direction {
     /// The encoder for the far side, as it is or a new one.
     pub(super) fn set_voice(&mut self, to: Payload, format: Format) -> Option<()> {
-        let fits = |voice: &Voice| voice.payload == to && voice.format == format;
+        let asked_ns = self.config.packet_ns;
+        // What is played goes on in the packets in which it began.
+        let is_playing = self.playing.is_some();
+        let fits = |voice: &Voice| {
+            let is_as_asked = voice.asked_ns == asked_ns || is_playing;
+            voice.payload == to && voice.format == format && is_as_asked
+        };
         if !self.voice.as_deref().is_some_and(fits) {
             let packet_ns = match self.config.packet_ns {
                 0 => self.packet_ns,
@@ -39,7 +45,8 @@ impl Direction {
                 let bits = samples * BITS_PER_SAMPLE + packets * BITS_PER_PACKET;
                 settings.bitrate_bps = settings.bitrate_bps.or(Some(bits));
             }
-            let voice = Voice::new(to, format, &settings, packet_ns).ok()?;
+            let mut voice = Voice::new(to, format, &settings, packet_ns).ok()?;
+            voice.asked_ns = asked_ns;
             self.voice = Some(Box::new(voice));
         }
         Some(())

@@ -72,6 +72,12 @@ impl Ear {
         self.pressed.is_some()
     }
 
+    /// The key that is pressed, and for how many ms so far.
+    pub(super) fn pressed_key(&self) -> Option<(u8, u32)> {
+        let key = self.pressed?.key;
+        Some((key.event, (key.ns() / 1_000_000) as u32))
+    }
+
     fn feed(&mut self, format: Format, audio: &[f32], at: Stretch) {
         let rate_hz = format.sample_rate_hz;
         if self
@@ -155,7 +161,7 @@ impl Direction {
 
     /// Whether audio is decoded for the far side, and so need not be for the ear.
     pub(super) fn is_decoding(&self) -> bool {
-        matches!(self.route, Route::Anew(_)) && self.playing.is_none() && self.mode != Mode::Hold
+        matches!(self.route, Route::Anew(_)) && self.playing.is_none() && self.mode() != Mode::Hold
     }
 
     /// Hears what was decoded. Returns whether the far side has an event in its place.
@@ -194,8 +200,10 @@ impl Direction {
     fn note_down(&mut self, event: u8, at_frame: u64, volume: u8, at: Stretch, out: &mut Out<'_>) {
         self.tell_key(event, KeyPhase::Pressed);
         let mut key = Key::begin(at.time, at.rate_hz, event);
-        let is_told =
-            self.playing.is_none() && self.mode == Mode::Pass && self.event_payload(out).is_some();
+        let is_told = self.playing.is_none()
+            && self.mode() == Mode::Pass
+            && !self.blocks_keys
+            && self.event_payload(out).is_some();
         if is_told {
             self.flush(out);
             let audio_hz = self.routed_rate(out).unwrap_or(at.rate_hz);
@@ -254,7 +262,8 @@ impl Direction {
             return false;
         };
         if pressed.key.time.is_none() {
-            return false;
+            // Nothing stands in its place.
+            return self.blocks_keys;
         }
         let end = at.time.plus(at.units);
         let units = end.distance_from(pressed.key.own_time).max(0) as u64;

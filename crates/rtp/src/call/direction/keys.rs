@@ -23,12 +23,18 @@ impl Direction {
             return;
         };
         let is_new = self.note_key(payload, packet, told);
-        if self.playing.is_some() || self.mode != Mode::Pass {
+        if self.has_pressed() {
+            return;
+        }
+        if self.playing.is_some() || self.mode() != Mode::Pass {
             self.is_sounding = false;
             return;
         }
         if is_new {
             self.end_tone(work, out);
+        }
+        if self.blocks_keys && self.key.is_none_or(|key| key.time.is_none()) {
+            return;
         }
         let audio = *out.leg.takes().audio();
         match out.leg.takes().telephone_event(audio.clock_rate_hz) {

@@ -11,6 +11,8 @@ mod hush;
 mod keys;
 mod mend;
 mod play;
+mod press;
+mod receiver;
 mod tap;
 mod tone;
 
@@ -20,7 +22,7 @@ use super::keys::{Key, KeyEvent};
 use super::menders::History;
 use super::out::{Out, Work};
 use super::time_map::{TimeMap, TimeState};
-use super::voice::{PACKET_NS_DEFAULT, PAYLOAD_BYTES_MAX, Voice};
+use super::voice::{PACKET_NS_DEFAULT, Voice};
 use super::{CallError, DirectionConfig, Filter, Mode, TAIL_NS_MAX};
 use crate::codec::{Decoder, Encoding, Format, Gaps};
 use crate::id::{NS_PER_S, PayloadType, RtpTime};
@@ -33,6 +35,8 @@ use ear::{Ear, Stretch};
 use held::Held;
 use hush::Hush;
 use play::Playing;
+use press::Pressing;
+use receiver::check_packet_ns;
 use tap::Tap;
 use tone::Sounding;
 
@@ -134,6 +138,13 @@ pub(super) struct Direction {
     /// When a key's packet has last paid for its tone.
     key_paid_ns: u64,
     playing: Option<Box<Playing>>,
+    pressing: Option<Box<Pressing>>,
+    /// How long before its play time the last packet came out of the jitter buffer.
+    lead_ns: u64,
+    /// The party's keys are not passed on.
+    blocks_keys: bool,
+    /// The far side is sent nothing.
+    is_held: bool,
     has_play_ended: bool,
     tap: Option<Box<Tap>>,
     /// Listens for keys in the audio.
@@ -148,19 +159,7 @@ pub(super) struct Direction {
 impl Direction {
     /// To a side with these payload types.
     pub(super) fn new(config: DirectionConfig, to: &PayloadMap) -> Result<Direction, CallError> {
-        if config.packet_ns > 0
-            && let Carries::Audio(format) = to.audio().carries
-        {
-            let frames = format.frames_per_packet((config.packet_ns / 1000) as u32)?;
-            let most = format.max_frames_for(PAYLOAD_BYTES_MAX);
-            if let Some(most) = most.filter(|most| frames > *most) {
-                return Err(CallError::TooLong {
-                    format,
-                    packet_us: config.packet_ns / 1000,
-                    us_max: ns_of_frames(most, format) / 1000,
-                });
-            }
-        }
+        check_packet_ns(config.packet_ns, to)?;
         Ok(Direction {
             mode: config.mode,
             routed: None,
@@ -185,6 +184,10 @@ impl Direction {
             key_over_ns: 0,
             key_paid_ns: 0,
             playing: None,
+            pressing: None,
+            lead_ns: 0,
+            blocks_keys: false,
+            is_held: false,
             has_play_ended: false,
             tap: None,
             ear: config.detect_keys.then(|| Box::new(Ear::new())),
@@ -239,16 +242,21 @@ impl Direction {
         out: &mut Out<'_>,
     ) {
         self.stats.packets += 1;
-        if self.routed != Some(payload.payload_type) {
+        if self.routed != Some(payload.payload_type) && !self.has_pressed() {
             self.choose(payload, out);
         }
         self.earn(payload, packet.bytes);
-        let is_quiet = self.playing.is_some() || self.mode == Mode::Hold;
+        self.lead_ns = packet.play_ns.saturating_sub(out.now_ns);
+        let is_pressing = self.pressing.is_some() && self.is_pressing(packet.play_ns);
+        let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_pressing;
         if self.tap.is_some() && (is_quiet || !matches!(self.route, Route::Anew(_))) {
             self.note_tapped(payload, packet.bytes);
         }
         if self.is_pressed && self.is_sounded_over(payload, packet, work, out) {
             return;
+        }
+        if is_pressing {
+            return self.cut();
         }
         if self.ear.is_some() && self.is_heard_as_key(payload, packet, work, out) {
             return;
@@ -379,13 +387,17 @@ impl Direction {
 
     /// Sends what is gathered: a pause, another route or the end follows.
     fn flush(&mut self, out: &mut Out<'_>) {
+        self.flush_bytes(out);
+        self.flush_voice(out);
+    }
+
+    fn flush_bytes(&mut self, out: &mut Out<'_>) {
         if let Route::Repack { to, unit_bytes, .. } = self.route
             && !self.bytes.is_empty()
         {
             self.send_bytes(0..self.bytes.len(), &to, unit_bytes, out);
             self.bytes.clear();
         }
-        self.flush_voice(out);
     }
 
     /// The same of what is encoded, unless a filter holds what goes on from there.
@@ -399,7 +411,8 @@ impl Direction {
     fn handle_loss(&mut self, loss: &Loss<'_>, work: &mut Work, out: &mut Out<'_>) {
         self.stats.lost += u64::from(loss.packets);
         let made_ns = loss.duration_ns.min(TAIL_NS_MAX).min(self.budget_ns);
-        let is_quiet = self.playing.is_some() || self.mode == Mode::Hold;
+        let is_pressing = self.is_pressing(loss.play_ns);
+        let is_quiet = self.playing.is_some() || self.mode() == Mode::Hold || is_pressing;
         let units = self.loss_units(is_quiet);
         if units > 0 && !work.spend(units) {
             return self.leave_to_far_side(loss, made_ns, is_quiet, work, out);
@@ -438,7 +451,9 @@ impl Direction {
         self.end_tone(work, out);
         self.release_key();
         self.release_heard(out);
-        self.flush(out);
+        if !self.has_pressed() {
+            self.flush(out);
+        }
         self.map.restart();
         self.history.clear();
         self.gaps = None;
@@ -465,7 +480,8 @@ impl Direction {
     /// Passed on to a side that has comfort noise; others fill a pause themselves.
     fn handle_noise(&mut self, payload: &Payload, packet: &MediaPacket<'_>, out: &mut Out<'_>) {
         self.stats.noise_packets += 1;
-        if self.playing.is_some() || self.mode != Mode::Pass {
+        let is_pressing = self.is_pressing(packet.play_ns);
+        if self.playing.is_some() || self.mode() != Mode::Pass || is_pressing {
             return;
         }
         self.flush(out);
@@ -524,6 +540,12 @@ impl Direction {
             self.mode = mode;
             self.reroute();
         }
+    }
+
+    /// What is done with what comes, as things are.
+    #[inline]
+    fn mode(&self) -> Mode {
+        if self.is_held { Mode::Hold } else { self.mode }
     }
 
     /// The route is chosen again with the next packet.

@@ -7,6 +7,7 @@ use super::{BUDGET_NS_MAX, Direction};
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;
 use crate::call::{PlayError, Sound};
+use crate::codec::Format;
 use crate::convert::Converter;
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, PayloadMap};
@@ -16,6 +17,8 @@ use crate::tone::ToneGenerator;
 pub(super) struct Playing {
     source: Source,
     converter: Converter,
+    /// What the converter makes.
+    to: Format,
     /// Frames per second of the source.
     rate_hz: u32,
     channels: u8,
@@ -120,12 +123,16 @@ impl Direction {
         let (source, rate_hz, channels) = source_of(sound, format.sample_rate_hz)?;
         let converter = Converter::new(rate_hz, channels, format.sample_rate_hz, format.channels)
             .map_err(|_| PlayError::Format { rate_hz, channels })?;
-        self.set_voice(to, format).ok_or(PlayError::NoFormat)?;
-        self.map.restart();
+        // A key that is pressed has the encoder until it ends.
+        if !self.has_pressed() {
+            self.set_voice(to, format).ok_or(PlayError::NoFormat)?;
+            self.map.restart();
+        }
         self.is_sounding = false;
         self.playing = Some(Box::new(Playing {
             source,
             converter,
+            to: format,
             rate_hz,
             channels,
             next_ns: now_ns,
@@ -150,10 +157,47 @@ impl Direction {
         self.playing.as_ref().map(|playing| playing.next_ns)
     }
 
+    /// When to play on, if no key is pressed meanwhile.
+    pub(in crate::call) fn next_unpressed_play(&self) -> Option<u64> {
+        self.next_play().filter(|_| !self.has_pressed())
+    }
+
+    /// What is played goes on behind something else, or for a side that takes something else: it begins anew with its next packet.
+    pub(super) fn resume_play(&mut self, now_ns: u64) {
+        if let Some(playing) = &mut self.playing {
+            playing.next_ns = playing.next_ns.max(now_ns);
+            playing.has_begun = false;
+            self.map.restart();
+        }
+    }
+
+    /// Readies the encoder, and the converter to it. `None`: the far side takes no audio that can be made.
+    fn ready_play(&mut self, playing: &mut Playing, out: &mut Out<'_>) -> Option<()> {
+        self.flush_bytes(out);
+        let to = *out.leg.takes().audio();
+        let Carries::Audio(format) = to.carries else {
+            return None;
+        };
+        if !self.is_heard_at_output || self.filter.is_none() {
+            self.flush_voice(out);
+        }
+        self.set_voice(to, format)?;
+        if playing.to != format {
+            let (rate_hz, channels) = (playing.rate_hz, playing.channels);
+            playing.converter =
+                Converter::new(rate_hz, channels, format.sample_rate_hz, format.channels).ok()?;
+            playing.to = format;
+        }
+        Some(())
+    }
+
     /// Sends what of the clip is due.
     #[inline]
     pub(in crate::call) fn play(&mut self, now_ns: u64, work: &mut Work, out: &mut Out<'_>) {
         if self.next_play().is_none_or(|next_ns| next_ns > now_ns) {
+            return;
+        }
+        if self.has_pressed() {
             return;
         }
         self.play_on(now_ns, work, out);
@@ -182,8 +226,11 @@ impl Direction {
         out: &mut Out<'_>,
     ) -> bool {
         let is_filtered = self.is_heard_at_output && self.filter.is_some();
+        if !playing.has_begun && self.ready_play(playing, out).is_none() {
+            return true;
+        }
         let Some(voice) = &mut self.voice else {
-            return false;
+            return true;
         };
         let (format, rate_hz) = (voice.format, voice.payload.clock_rate_hz);
         out.leg.set_sent_clock_rate(rate_hz);
@@ -192,9 +239,6 @@ impl Direction {
         }
         if !std::mem::replace(&mut playing.has_begun, true) {
             let play_ns = playing.next_ns;
-            if !is_filtered {
-                voice.flush(&mut self.map, out);
-            }
             let time = self.map.map(RtpTime(0), play_ns, rate_hz, rate_hz);
             match is_filtered {
                 // Behind what the filter holds.

@@ -8,7 +8,7 @@ use crate::call::TAIL_NS_MAX;
 use crate::call::keys::KeyPayload;
 use crate::call::out::{Out, Work};
 use crate::dtmf;
-use crate::id::NS_PER_S;
+use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, MediaPacket, Payload};
 use crate::tone::{Tone, ToneGenerator};
 
@@ -67,11 +67,28 @@ impl Direction {
         out: &mut Out<'_>,
     ) -> Option<()> {
         let tone = Tone::key(dtmf::Key::new(told.event)?, told.volume, 0);
+        let to_hz = out.leg.takes().audio().clock_rate_hz;
+        self.flush(out);
+        let time = self.map.map(packet.time, packet.play_ns, from_hz, to_hz);
+        let time = self.map.not_before_end(time);
+        self.begin_sounding(tone, time, packet.play_ns, out)?;
+        self.key.as_mut()?.time = Some(time);
+        self.is_sounding = true;
+        Some(())
+    }
+
+    /// A tone begins at `time`. `None`: there is no codec for it.
+    pub(super) fn begin_sounding(
+        &mut self,
+        tone: Tone,
+        time: RtpTime,
+        play_ns: u64,
+        out: &mut Out<'_>,
+    ) -> Option<()> {
         let to = *out.leg.takes().audio();
         let Carries::Audio(format) = to.carries else {
             return None;
         };
-        self.flush(out);
         // The encoder that is there, whatever its rate.
         let known = self.voice.as_ref().filter(|voice| voice.payload == to);
         let format = known.map_or(format, |voice| voice.format);
@@ -91,19 +108,13 @@ impl Direction {
         sounding.generator.start(tone);
         sounding.channels = usize::from(format.channels);
         (sounding.made_ns, sounding.made_frames) = (0, 0);
-        let time = self
-            .map
-            .map(packet.time, packet.play_ns, from_hz, to.clock_rate_hz);
-        let time = self.map.not_before_end(time);
         out.leg.set_sent_clock_rate(to.clock_rate_hz);
-        self.voice.as_mut()?.begin(time, packet.play_ns);
-        self.key.as_mut()?.time = Some(time);
+        self.voice.as_mut()?.begin(time, play_ns);
         self.sounding = Some(sounding);
-        self.is_sounding = true;
         Some(())
     }
 
-    fn make_tone(&mut self, ns: u64, work: &mut Work, out: &mut Out<'_>) {
+    pub(super) fn make_tone(&mut self, ns: u64, work: &mut Work, out: &mut Out<'_>) {
         let (Some(sounding), Some(voice)) = (&mut self.sounding, &mut self.voice) else {
             return;
         };
@@ -122,9 +133,12 @@ impl Direction {
 
     /// Makes the end of the tone, if there is one, and sends what is left of it.
     pub(super) fn end_tone(&mut self, work: &mut Work, out: &mut Out<'_>) {
-        if !std::mem::take(&mut self.is_sounding) {
-            return;
+        if std::mem::take(&mut self.is_sounding) {
+            self.finish_tone(work, out);
         }
+    }
+
+    pub(super) fn finish_tone(&mut self, work: &mut Work, out: &mut Out<'_>) {
         if let Some(sounding) = &mut self.sounding {
             sounding.generator.stop();
         }
@@ -142,4 +156,4 @@ impl Direction {
 /// Tone that one packet of an event pays for: a little more than the 50 ms at which they usually come.
 const KEY_NS_MAX: u64 = 60_000_000;
 /// As long as the generator takes.
-const FADE_NS: u64 = 5_000_000;
+pub(super) const FADE_NS: u64 = 5_000_000;

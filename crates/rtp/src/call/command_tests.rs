@@ -1,0 +1,757 @@
+//! What the owner changes while a call runs: keys that it presses or keeps back, settings, other codecs, hold.
+
+use proptest::prelude::*;
+
+use super::tests::{Bed, Heard, MS, address, format, with_keys};
+use super::*;
+use crate::codec::{Decoder, Encoder, Encoding};
+use crate::dtmf::Key;
+use crate::leg::{AdmissionConfig, Destination, Payload};
+use crate::tone::{self, DtmfDetector};
+
+fn press(number: u8) -> KeyPress {
+    KeyPress {
+        key: Key::new(number).unwrap(),
+        duration_ns: 100 * MS,
+        pause_ns: 100 * MS,
+        volume: 8,
+    }
+}
+
+/// Sides that hear keys, by what they are sent.
+fn listeners() -> Vec<Format> {
+    vec![
+        format(Encoding::Pcmu, 8000, 1),
+        format(Encoding::Pcma, 8000, 1),
+        format(Encoding::G722, 16_000, 1),
+        format(Encoding::L16, 44_100, 2),
+        format(Encoding::Opus, 48_000, 2),
+    ]
+}
+
+/// Those whose packets of 20 ms fit a datagram.
+fn speakers() -> Vec<Format> {
+    listeners()
+        .into_iter()
+        .map(|one| match one.encoding {
+            Encoding::L16 => format(Encoding::L16, 16_000, 1),
+            _ => one,
+        })
+        .collect()
+}
+
+fn pcmu() -> Format {
+    format(Encoding::Pcmu, 8000, 1)
+}
+
+/// An event packet, as RFC 4733, section 2.3, has it: number, end, volume, duration.
+fn event(heard: &Heard) -> (u8, bool, u8, u16) {
+    let [number, flags, high, low] = heard.payload[..].try_into().expect("four bytes");
+    let duration = u16::from_be_bytes([high, low]);
+    (number, flags & 0x80 != 0, flags & 0x3f, duration)
+}
+
+/// Whatever is sent, the numbers go on by one, and the time does not go back.
+fn assert_one_stream(bed: &Bed, name: &str) {
+    for pair in bed.heard.windows(2) {
+        assert_eq!(pair[1].seq, pair[0].seq.plus(1), "{name}");
+        let step = pair[1].time.distance_from(pair[0].time);
+        assert!(step >= 0, "{name}: {step}");
+    }
+}
+
+/// Keys in audio, and for how many ms each.
+fn detect(pcm: &[f32], to: Format) -> Vec<(u8, u64)> {
+    let mono: Vec<f32> = pcm
+        .iter()
+        .step_by(usize::from(to.channels))
+        .copied()
+        .chain(std::iter::repeat_n(0.0, 4800))
+        .collect();
+    let mut detector = DtmfDetector::new(to.sample_rate_hz).unwrap();
+    let mut events = Vec::new();
+    detector.feed(&mono, &mut events);
+    let mut began = 0;
+    let mut keys = Vec::new();
+    for event in events {
+        match event {
+            tone::KeyEvent::Down { at_frame, .. } => began = at_frame,
+            tone::KeyEvent::Up { key, at_frame, .. } => {
+                let ms = (at_frame - began) * 1000 / u64::from(to.sample_rate_hz);
+                keys.push((key.number(), ms));
+            }
+        }
+    }
+    keys
+}
+
+/// A party that speaks, and one that is silent: the keys come in any case.
+#[test]
+fn keys_are_events_in_the_stream_for_a_side_that_takes_them() {
+    for to in listeners() {
+        for speaks in [true, false] {
+            let name = format!("{to} {speaks}");
+            let b = with_keys(to, 110, to.clock_rate_hz);
+            let mut bed = Bed::new(
+                &[Payload::audio(96, pcmu())],
+                &b,
+                DirectionConfig::default(),
+            );
+            bed.tone(pcmu(), 20, 300, |_| false);
+            let began_ns = bed.now_ns;
+            for number in [5, 11] {
+                bed.call.press(bed.now_ns, Side::A, press(number)).unwrap();
+            }
+            match speaks {
+                true => bed.tone(pcmu(), 20, 600, |_| false),
+                false => bed.wait_ms(600),
+            }
+            assert_one_stream(&bed, &name);
+            let events: Vec<&Heard> = bed
+                .heard
+                .iter()
+                .filter(|heard| heard.payload_type == 110)
+                .collect();
+            // Two updates, and the end three times (RFC 4733, sections 2.5.1.2 and 2.5.1.4), each.
+            assert_eq!(events.len(), 10, "{name}");
+            let unit = to.clock_rate_hz / 20;
+            for (half, number) in [(0, 5), (5, 11)] {
+                let key = &events[half..half + 5];
+                let told: Vec<_> = key.iter().map(|heard| event(heard)).collect();
+                let full = 2 * unit as u16;
+                let expected = [
+                    (number, false, 8, unit as u16),
+                    (number, false, 8, full),
+                    (number, true, 8, full),
+                    (number, true, 8, full),
+                    (number, true, 8, full),
+                ];
+                assert_eq!(told, expected, "{name}");
+                assert!(key.iter().all(|heard| heard.time == key[0].time), "{name}");
+                let markers: Vec<bool> = key.iter().map(|heard| heard.marker).collect();
+                assert_eq!(markers, [true, false, false, false, false], "{name}");
+            }
+            let apart = events[5].time.distance_from(events[0].time) as f64;
+            let apart_ms = apart * 1000.0 / f64::from(to.clock_rate_hz);
+            assert!((200.0..=222.0).contains(&apart_ms), "{name}: {apart_ms}");
+            assert!(events[0].at_ns - began_ns <= 20 * MS, "{name}");
+            // The audio is where it was on the time line, between and behind.
+            if speaks {
+                let last = bed.heard.last().unwrap();
+                let ms = last.time.distance_from(bed.heard[0].time) as f64 * 1000.0
+                    / f64::from(to.clock_rate_hz);
+                assert!((840.0..=897.0).contains(&ms), "{name}: {ms}");
+                let between = bed
+                    .heard
+                    .iter()
+                    .filter(|heard| heard.payload_type != 110 && heard.at_ns > began_ns + 120 * MS);
+                assert!(between.count() >= 15, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_tones_for_a_side_without_events() {
+    for to in listeners() {
+        for speaks in [true, false] {
+            let name = format!("{to} {speaks}");
+            let mut bed = Bed::between(pcmu(), to);
+            bed.tone(pcmu(), 20, 200, |_| false);
+            for number in [1, 9, 15] {
+                bed.call.press(bed.now_ns, Side::A, press(number)).unwrap();
+            }
+            for _ in 0..40 {
+                if speaks {
+                    // Silence: speech would be heard between the keys.
+                    bed.speak(96, &[0xff; 160]);
+                    bed.time = bed.time.wrapping_add(160);
+                }
+                bed.wait_ms(20);
+            }
+            assert_one_stream(&bed, &name);
+            let keys = detect(&bed.decoded(to), to);
+            let numbers: Vec<u8> = keys.iter().map(|(number, _)| *number).collect();
+            assert_eq!(numbers, [1, 9, 15], "{name}");
+            for (_, ms) in keys {
+                assert!((85..=115).contains(&ms), "{name}: {ms} ms");
+            }
+        }
+    }
+}
+
+/// A key longer than the duration field: RFC 4733, section 2.5.1.3.
+#[test]
+fn a_long_key_is_told_in_segments() {
+    let to = format(Encoding::L16, 48_000, 1);
+    let b = with_keys(to, 110, 48_000);
+    let mut bed = Bed::new(
+        &[Payload::audio(96, pcmu())],
+        &b,
+        DirectionConfig::default(),
+    );
+    let long = KeyPress {
+        duration_ns: PRESS_NS_MAX,
+        ..press(7)
+    };
+    bed.call.press(0, Side::A, long).unwrap();
+    bed.wait_ms(6000);
+    assert_one_stream(&bed, "long");
+    let first = bed.heard[0].time;
+    let mut end = first;
+    for pair in bed.heard.windows(2) {
+        let (_, is_end, _, duration) = event(&pair[0]);
+        assert!(!is_end || event(&pair[1]).1);
+        if pair[1].time != pair[0].time {
+            assert_eq!(
+                (duration, pair[1].time),
+                (u16::MAX, pair[0].time.plus(0xffff))
+            );
+        }
+        end = pair[1].time.plus(u32::from(event(&pair[1]).3));
+    }
+    assert_eq!(end.distance_from(first), 240_000);
+}
+
+#[test]
+fn keys_wait_for_the_partys_own_and_are_bounded_and_checked() {
+    let both = |audio| with_keys(audio, 101, 8000);
+    let mut bed = Bed::new(&both(pcmu()), &both(pcmu()), DirectionConfig::default());
+    bed.tone(pcmu(), 20, 100, |_| false);
+    // A presses a key itself, of which the end comes later.
+    bed.speak(101, &[3, 10, 1, 0x90]);
+    bed.call.press(bed.now_ns, Side::A, press(5)).unwrap();
+    bed.wait_ms(100);
+    let of = |bed: &Bed, number: u8| {
+        let keys = bed.heard.iter().filter(|heard| heard.payload_type == 101);
+        keys.filter(|heard| event(heard).0 == number).count()
+    };
+    assert_eq!((of(&bed, 3), of(&bed, 5)), (1, 0));
+    bed.speak(101, &[3, 0x80 | 10, 3, 0x20]);
+    bed.wait_ms(300);
+    assert_eq!((of(&bed, 3), of(&bed, 5)), (2, 5));
+    assert_one_stream(&bed, "wait");
+    for _ in 0..PRESSES_MAX {
+        bed.call.press(bed.now_ns, Side::A, press(1)).unwrap();
+    }
+    let refused = bed.call.press(bed.now_ns, Side::A, press(1)).unwrap_err();
+    assert_eq!(refused, PressError::TooMany);
+    let wrong = KeyPress {
+        duration_ns: 1,
+        ..press(1)
+    };
+    let refused = bed.call.press(0, Side::A, wrong).unwrap_err().to_string();
+    assert!(
+        refused.contains("duration_ns of a key: 1 ns, allowed are 40000000"),
+        "{refused}"
+    );
+    let loud = KeyPress {
+        volume: 64,
+        ..press(1)
+    };
+    let refused = bed.call.press(0, Side::A, loud).unwrap_err();
+    assert_eq!(refused, PressError::Volume(64));
+}
+
+#[test]
+fn a_clip_goes_on_behind_a_key() {
+    for to in listeners() {
+        let mut bed = Bed::between(pcmu(), to);
+        let clip = Clip {
+            pcm: vec![0.0; 8000].into(),
+            rate_hz: 8000,
+            channels: 1,
+            times: 1,
+        };
+        bed.call.play(0, Side::B, clip).unwrap();
+        bed.wait_ms(200);
+        bed.call.press(bed.now_ns, Side::A, press(4)).unwrap();
+        bed.wait_ms(2000);
+        assert!(bed.events.contains(&CallEvent::PlayEnded(Side::B)));
+        assert_one_stream(&bed, &to.to_string());
+        let keys = detect(&bed.decoded(to), to);
+        assert_eq!(keys.len(), 1, "{to}");
+        assert_eq!(keys[0].0, 4, "{to}");
+        let ms = bed.heard_ms(to);
+        assert!((1090.0..=1145.0).contains(&ms), "{to}: {ms}");
+    }
+}
+
+#[test]
+fn blocked_keys_are_told_and_not_heard() {
+    let (from, to) = (pcmu(), format(Encoding::L16, 16_000, 1));
+    let events = with_keys(from, 101, 8000);
+    for b in [with_keys(to, 110, 16_000), vec![Payload::audio(97, to)]] {
+        let mut bed = Bed::new(&events, &b, DirectionConfig::default());
+        bed.call.block_keys(Side::A, true);
+        let key = |bed: &mut Bed, number: u8| {
+            for (flags, duration) in [(10, 400_u16), (10, 800), (0x8a, 800), (0x8a, 800)] {
+                let [high, low] = duration.to_be_bytes();
+                bed.speak(101, &[number, flags, high, low]);
+                bed.wait_ms(50);
+            }
+            bed.time = bed.time.wrapping_add(1600);
+        };
+        bed.tone(from, 20, 100, |_| false);
+        key(&mut bed, 3);
+        bed.tone(from, 20, 100, |_| false);
+        assert!(bed.heard.iter().all(|heard| heard.payload_type != 110));
+        assert_eq!(detect(&bed.decoded(to), to), []);
+        let told = bed
+            .events
+            .iter()
+            .filter(|event| matches!(event, CallEvent::Key(Side::A, _)));
+        assert_eq!(told.count(), 2, "pressed and released");
+        // The owner's own are heard.
+        bed.heard.clear();
+        bed.call.press(bed.now_ns, Side::A, press(8)).unwrap();
+        bed.wait_ms(400);
+        match b.len() {
+            1 => assert_eq!(detect(&bed.decoded(to), to)[0].0, 8),
+            _ => assert_eq!(event(&bed.heard[0]).0, 8),
+        }
+        bed.call.block_keys(Side::A, false);
+        bed.heard.clear();
+        key(&mut bed, 6);
+        bed.wait_ms(300);
+        match b.len() {
+            1 => assert_eq!(detect(&bed.decoded(to), to)[0].0, 6),
+            _ => assert_eq!(event(&bed.heard[0]).0, 6),
+        }
+        assert_one_stream(&bed, "blocked");
+    }
+}
+
+/// A key in the audio, of a party without events.
+fn speak_key(bed: &mut Bed, from: Format, number: u8) {
+    let mut generator = tone::ToneGenerator::new(from.sample_rate_hz).unwrap();
+    let mut encoder = Encoder::new(from, &EncoderSettings::default()).unwrap();
+    let frames = from.sample_rate_hz as usize / 50;
+    for packet in 0..30 {
+        if packet == 5 {
+            generator.start(tone::Tone::key(Key::new(number).unwrap(), 10, 200));
+        }
+        let (mut pcm, mut payload) = (Vec::new(), Vec::new());
+        generator.generate(frames, &mut pcm);
+        encoder.encode(&pcm, &mut payload).unwrap();
+        bed.speak(96, &payload);
+        bed.time = bed.time.wrapping_add(from.clock_units(frames as u32));
+        bed.wait_ms(20);
+    }
+}
+
+#[test]
+fn tones_are_blocked_where_keys_are_detected() {
+    for to in listeners() {
+        let direction = DirectionConfig {
+            detect_keys: true,
+            ..DirectionConfig::default()
+        };
+        for (detects_later, blocks) in [(false, true), (true, true), (false, false)] {
+            let mut bed = Bed::new(
+                &[Payload::audio(96, pcmu())],
+                &[Payload::audio(97, to)],
+                DirectionConfig {
+                    detect_keys: !detects_later,
+                    ..direction
+                },
+            );
+            bed.call.block_keys(Side::A, blocks);
+            bed.call.set_detect_keys(Side::A, true);
+            speak_key(&mut bed, pcmu(), 5);
+            let told = bed
+                .events
+                .iter()
+                .filter(|event| matches!(event, CallEvent::Key(..)));
+            assert_eq!(told.count(), 2, "{to}");
+            let pcm = bed.decoded_with_silence(to);
+            let heard: u64 = detect(&pcm, to).iter().map(|(_, ms)| ms).sum();
+            // Of 200 ms, 40 and a packet until the key is known.
+            match blocks {
+                true => assert!(heard <= 60, "{to}: {heard} ms"),
+                false => assert!(heard >= 180, "{to}: {heard} ms"),
+            }
+            // Not any more.
+            bed.events.clear();
+            bed.call.set_detect_keys(Side::A, false);
+            speak_key(&mut bed, pcmu(), 5);
+            assert!(
+                !bed.events
+                    .iter()
+                    .any(|event| matches!(event, CallEvent::Key(..)))
+            );
+        }
+    }
+}
+
+impl Bed {
+    /// What B hears, with silence where nothing came.
+    fn decoded_with_silence(&self, to: Format) -> Vec<f32> {
+        let mut decoder = Decoder::new(to).unwrap();
+        let mut pcm = Vec::new();
+        let first = self.heard[0].time;
+        for heard in &self.heard {
+            let units = heard.time.distance_from(first) as u32;
+            let at = to.frames_of_units(units) as usize * usize::from(to.channels);
+            pcm.resize(at.max(pcm.len()), 0.0);
+            decoder.decode(&heard.payload, &mut pcm).unwrap();
+        }
+        pcm
+    }
+}
+
+#[test]
+fn the_packet_time_changes_live() {
+    for to in [
+        pcmu(),
+        format(Encoding::Pcma, 8000, 1),
+        format(Encoding::Opus, 48_000, 2),
+    ] {
+        let mut bed = Bed::between(pcmu(), to);
+        bed.tone(pcmu(), 20, 200, |_| false);
+        for (packet_ns, ms) in [(40 * MS, 40), (10 * MS, 10), (0, 20)] {
+            bed.call.set_packet_ns(Side::A, packet_ns).unwrap();
+            let before = bed.heard.len();
+            bed.tone(pcmu(), 20, 400, |_| false);
+            // Whatever was gathered leaves once; then all have the new length.
+            let new = &bed.heard[before + 2..];
+            let unit = i64::from(to.clock_rate_hz) / 1000;
+            assert!(new.len() >= 6, "{to} {ms}: {}", new.len());
+            for pair in new.windows(2) {
+                assert_eq!(
+                    pair[1].time.distance_from(pair[0].time),
+                    ms * unit,
+                    "{to} {ms}"
+                );
+            }
+            assert_one_stream(&bed, &to.to_string());
+        }
+    }
+    let mut bed = Bed::between(pcmu(), format(Encoding::L16, 44_100, 2));
+    let refused = bed
+        .call
+        .set_packet_ns(Side::A, 20 * MS)
+        .unwrap_err()
+        .to_string();
+    assert!(refused.contains("20000 µs"), "{refused}");
+}
+
+/// A re-INVITE: B takes other codecs from now on. What it hears before and after is one stream.
+#[test]
+fn another_codec_goes_on_in_the_same_stream() {
+    for from in speakers() {
+        for first in listeners() {
+            for second in listeners() {
+                let name = format!("{from} to {first}, then {second}");
+                let mut bed = Bed::between(from, first);
+                bed.tone(from, 20, 410, |_| false);
+                let before = bed.heard.len();
+                let end = bed.heard[before - 1].time;
+                let takes = Arc::new(PayloadMap::new(&[Payload::audio(111, second)]).unwrap());
+                bed.call.set_payloads(Side::B, takes.clone(), takes);
+                bed.tone(from, 20, 400, |_| false);
+                assert_one_stream(&bed, &name);
+                let after = &bed.heard[before..];
+                assert!(
+                    after.iter().all(|heard| heard.payload_type == 111),
+                    "{name}"
+                );
+                assert!(after.len() >= 18, "{name}: {}", after.len());
+                assert!(after[0].marker, "{name}");
+                // A packet's time later, and what was gathered for the old codec.
+                let step = after[0].time.distance_from(end);
+                let first_ms = step as f64 * 1000.0 / f64::from(first.clock_rate_hz);
+                let second_ms = step as f64 * 1000.0 / f64::from(second.clock_rate_hz);
+                assert!(
+                    first_ms.min(second_ms) <= 45.0,
+                    "{name}: {first_ms} {second_ms}"
+                );
+                let span = after[after.len() - 1].time.distance_from(after[0].time) as f64;
+                let span_ms = span * 1000.0 / f64::from(second.clock_rate_hz);
+                assert!((339.0..=400.0).contains(&span_ms), "{name}: {span_ms} ms");
+            }
+        }
+    }
+}
+
+/// The same of the party that speaks.
+#[test]
+fn another_codec_of_the_speaker_goes_on_in_the_same_stream() {
+    for first in speakers() {
+        for second in speakers() {
+            for to in listeners() {
+                let name = format!("{first}, then {second}, to {to}");
+                let mut bed = Bed::between(first, to);
+                bed.tone(first, 20, 400, |_| false);
+                let sends = Arc::new(PayloadMap::new(&[Payload::audio(96, second)]).unwrap());
+                bed.call.set_payloads(Side::A, sends.clone(), sends);
+                bed.tone(second, 20, 400, |_| false);
+                assert_one_stream(&bed, &name);
+                let ms = bed.heard_ms(to);
+                assert!((740.0..=822.0).contains(&ms), "{name}: {ms} ms");
+                assert!(
+                    bed.heard.iter().all(|heard| heard.payload_type == 97),
+                    "{name}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_played_goes_on_in_another_codec() {
+    for first in listeners() {
+        for second in listeners() {
+            let name = format!("{first}, then {second}");
+            let mut bed = Bed::between(pcmu(), first);
+            let clip = Clip {
+                pcm: vec![0.1; 16_000].into(),
+                rate_hz: 8000,
+                channels: 1,
+                times: 1,
+            };
+            bed.call.play(0, Side::B, clip).unwrap();
+            bed.wait_ms(500);
+            let before = bed.heard.len();
+            let takes = Arc::new(PayloadMap::new(&[Payload::audio(111, second)]).unwrap());
+            bed.call.set_payloads(Side::B, takes.clone(), takes);
+            bed.wait_ms(3000);
+            assert!(
+                bed.events.contains(&CallEvent::PlayEnded(Side::B)),
+                "{name}"
+            );
+            assert_one_stream(&bed, &name);
+            let after = &bed.heard[before..];
+            assert!(
+                after.iter().all(|heard| heard.payload_type == 111),
+                "{name}"
+            );
+            assert!(after.len() >= 72, "{name}: {}", after.len());
+        }
+    }
+}
+
+/// Hold and resume, for as long as a cup of tea takes: nothing but reports is sent meanwhile, and nothing is made.
+#[test]
+fn a_held_party_gets_reports_alone_and_is_one_stream_when_it_is_back() {
+    for to in listeners() {
+        for speaks in [true, false] {
+            let name = format!("{to} {speaks}");
+            let mut bed = Bed::between(pcmu(), to);
+            bed.tone(pcmu(), 20, 400, |_| false);
+            let before = bed.heard.len();
+            bed.call.set_held(Side::B, true);
+            let reports = bed.call.leg(Side::B).stats().session.rtcp_sent;
+            bed.call.press(bed.now_ns, Side::A, press(1)).unwrap();
+            match speaks {
+                true => bed.tone(pcmu(), 20, 60_000, |_| false),
+                false => {
+                    bed.wait_ms(60_000);
+                    bed.time = bed.time.wrapping_add(60_000 * 8);
+                }
+            }
+            assert_eq!(bed.heard.len(), before, "{name}");
+            let stats = bed.call.leg(Side::B).stats();
+            assert!(stats.session.rtcp_sent >= reports + 5, "{name}");
+            assert_eq!(stats.rtp_to, None);
+            bed.call.set_held(Side::B, false);
+            bed.tone(pcmu(), 20, 400, |_| false);
+            assert_one_stream(&bed, &name);
+            let after = &bed.heard[before..];
+            assert!(
+                after.len() >= 18 && after[0].marker,
+                "{name}: {}",
+                after.len()
+            );
+            let pause = after[0].time.distance_from(bed.heard[before - 1].time) as f64;
+            let pause_ms = pause * 1000.0 / f64::from(to.clock_rate_hz);
+            assert!(
+                (59_960.0..=60_060.0).contains(&pause_ms),
+                "{name}: {pause_ms}"
+            );
+        }
+    }
+}
+
+/// The old way to hold: `c=IN IP4 0.0.0.0` (RFC 3264, section 8.4). The system would take it for this machine.
+#[test]
+fn nothing_is_sent_to_an_address_that_is_none() {
+    let nowhere: SocketAddr = "0.0.0.0:6000".parse().unwrap();
+    let mut bed = Bed::between(pcmu(), pcmu());
+    bed.tone(pcmu(), 20, 200, |_| false);
+    let before = bed.heard.len();
+    for destination in [
+        Destination::Peer,
+        Destination::Fixed {
+            rtp: nowhere,
+            rtcp: None,
+        },
+    ] {
+        let admission = AdmissionConfig {
+            peer: Some(nowhere),
+            ..AdmissionConfig::default()
+        };
+        bed.call.leg_mut(Side::B).relearn(admission, destination);
+        bed.tone(pcmu(), 20, 200, |_| false);
+        assert_eq!(bed.heard.len(), before);
+        assert_eq!(bed.call.leg(Side::B).rtcp_to(), None);
+    }
+    let admission = AdmissionConfig {
+        peer: Some(address(Side::B)),
+        ..AdmissionConfig::default()
+    };
+    bed.call
+        .leg_mut(Side::B)
+        .relearn(admission, Destination::Peer);
+    bed.tone(pcmu(), 20, 200, |_| false);
+    assert_one_stream(&bed, "back");
+    assert!(bed.heard.len() >= before + 8);
+}
+
+/// What an owner does.
+#[derive(Debug, Clone)]
+enum Step {
+    /// A speaks, this long, in a format of its own.
+    Speak(u8),
+    /// As many packets of A are lost.
+    Lose(u8),
+    /// A is silent.
+    Wait(u16),
+    /// A begins anew, as another source.
+    Restart,
+    Press(u8, u8),
+    Block(bool),
+    Detect(bool),
+    Hold(bool),
+    Mode(u8),
+    PacketTime(u8),
+    Codec(u8),
+    Play(u16),
+    Stop,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (1..20_u8).prop_map(Step::Speak),
+        1 => (1..4_u8).prop_map(Step::Lose),
+        2 => (0..400_u16).prop_map(Step::Wait),
+        1 => Just(Step::Restart),
+        3 => (0..16_u8, 0..200_u8).prop_map(|(key, ms)| Step::Press(key, ms)),
+        1 => any::<bool>().prop_map(Step::Block),
+        1 => any::<bool>().prop_map(Step::Detect),
+        2 => any::<bool>().prop_map(Step::Hold),
+        1 => (0..3_u8).prop_map(Step::Mode),
+        1 => (0..5_u8).prop_map(Step::PacketTime),
+        2 => (0..5_u8).prop_map(Step::Codec),
+        1 => (1..4000_u16).prop_map(Step::Play),
+        1 => Just(Step::Stop),
+    ]
+}
+
+impl Bed {
+    fn take_step(&mut self, step: &Step, events: bool) {
+        let now_ns = self.now_ns;
+        match *step {
+            Step::Speak(packets) => {
+                for _ in 0..packets {
+                    self.speak(96, &[0x23; 160]);
+                    self.time = self.time.wrapping_add(160);
+                    self.wait_ms(20);
+                }
+            }
+            Step::Lose(packets) => {
+                self.seq = self.seq.wrapping_add(u16::from(packets));
+                self.time = self.time.wrapping_add(160 * u32::from(packets));
+                self.wait_ms(20 * u64::from(packets));
+            }
+            Step::Wait(ms) => {
+                self.time = self.time.wrapping_add(8 * u32::from(ms));
+                self.wait_ms(ms.into());
+            }
+            Step::Restart => {
+                (self.seq, self.time) = (self.seq.wrapping_mul(77), self.time.wrapping_mul(99));
+                self.ssrc = self.ssrc.wrapping_add(1);
+            }
+            Step::Press(key, ms) => {
+                let press = KeyPress {
+                    duration_ns: (40 + u64::from(ms)) * MS,
+                    pause_ns: 40 * MS,
+                    ..press(key)
+                };
+                let _ = self.call.press(now_ns, Side::A, press);
+            }
+            Step::Block(blocks) => self.call.block_keys(Side::A, blocks),
+            Step::Detect(detects) => self.call.set_detect_keys(Side::A, detects),
+            Step::Hold(is_held) => self.call.set_held(Side::B, is_held),
+            Step::Mode(mode) => {
+                let modes = [Mode::Pass, Mode::Mute, Mode::Hold];
+                self.call.set_mode(Side::A, modes[usize::from(mode)]);
+            }
+            Step::PacketTime(tens) => {
+                let _ = self.call.set_packet_ns(Side::A, u64::from(tens) * 10 * MS);
+            }
+            Step::Codec(codec) => {
+                let format = listeners()[usize::from(codec)];
+                let takes = with_payload(100 + codec, format, events);
+                self.call.set_payloads(Side::B, takes.clone(), takes);
+            }
+            Step::Play(samples) => {
+                let clip = Clip {
+                    pcm: vec![0.1; samples.into()].into(),
+                    rate_hz: 8000,
+                    channels: 1,
+                    times: 1,
+                };
+                self.call.play(now_ns, Side::B, clip).unwrap();
+            }
+            Step::Stop => self.call.stop_play(Side::B),
+        }
+    }
+}
+
+fn with_payload(number: u8, audio: Format, events: bool) -> Arc<PayloadMap> {
+    let mut payloads = vec![Payload::audio(number, audio)];
+    if events {
+        payloads.push(Payload::telephone_event(120, audio.clock_rate_hz));
+    }
+    Arc::new(PayloadMap::new(&payloads).unwrap())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever the owner does in between, the far side has one stream: no number comes twice, no time goes back, and what it gets is of a
+    /// codec that it takes.
+    #[test]
+    fn whatever_the_owner_does_the_far_side_has_one_stream(
+        events in any::<bool>(),
+        steps in prop::collection::vec(step(), 1..60),
+    ) {
+        let a = [Payload::audio(96, pcmu())];
+        let b = with_payload(97, pcmu(), events);
+        let b: Vec<Payload> = b.iter().copied().collect();
+        let mut bed = Bed::new(&a, &b, DirectionConfig::default());
+        let mut is_held = false;
+        for step in &steps {
+            let before = bed.heard.len();
+            bed.take_step(step, events);
+            let takes = bed.call.leg(Side::B).takes().clone();
+            for heard in &bed.heard[before..] {
+                prop_assert!(takes.get(crate::id::PayloadType(heard.payload_type)).is_some());
+            }
+            if is_held {
+                prop_assert_eq!(bed.heard.len(), before);
+            }
+            if let Step::Hold(held) = step {
+                is_held = *held;
+            }
+        }
+        bed.call.set_held(Side::B, false);
+        bed.wait_ms(2000);
+        for (at, pair) in bed.heard.windows(2).enumerate() {
+            prop_assert!(pair[1].seq.distance_from(pair[0].seq) >= 1, "{at}");
+            let step = pair[1].time.distance_from(pair[0].time);
+            prop_assert!(step >= 0, "{}: {}", at, step);
+        }
+    }
+}
