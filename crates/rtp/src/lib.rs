@@ -10,6 +10,7 @@
 //! - [`comfort`]: comfort noise.
 //! - [`conceal`]: packet-loss concealment.
 //! - [`convert`]: sample rates and channels.
+//! - [`quality`]: how good a call sounds, by the E-model.
 //! - [`reception`]: loss, jitter and validity of one source.
 //! - [`session`]: RTCP, both directions.
 //! - [`srtp`]: encrypted and authenticated packets, keys from SDP.
@@ -42,6 +43,7 @@ pub mod missing;
 pub mod opus;
 pub mod packet;
 pub mod payload;
+pub mod quality;
 pub mod reception;
 mod rng;
 pub mod session;

@@ -489,6 +489,12 @@ impl<T> JitterBuffer<T> {
         span_ns.max(0) as u64
     }
 
+    /// Time from packet to packet of the source, ns; 0 while it is unknown.
+    #[must_use]
+    pub fn spacing_ns(&self) -> u64 {
+        self.spacing_ns.max(0).unsigned_abs()
+    }
+
     /// The latency now, in ns: as set, or as adapted.
     #[must_use]
     pub fn latency_ns(&self) -> u64 {

@@ -25,6 +25,9 @@ mod state;
 mod store;
 #[cfg(test)]
 mod tests;
+mod watch;
+#[cfg(test)]
+mod watch_tests;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -41,11 +44,13 @@ pub use store::{Keep, Store};
 
 use admission::Admission;
 use receive::{Held, WAITING_MAX, Waiting};
+use watch::Watch;
 
 use crate::id::{PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::jitter::{self, JitterBuffer};
 use crate::packet::is_rtcp;
-use crate::session::{self, ClockRates, Event, RTCP_ADDRESS_SILENCE_NS, Session};
+use crate::quality::Quality;
+use crate::session::{self, ClockRates, Event, Extended, RTCP_ADDRESS_SILENCE_NS, Session};
 
 /// What became of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,6 +162,10 @@ pub struct LegStats {
     pub rtp_to: Option<SocketAddr>,
     /// The current source.
     pub source: Option<(SocketAddr, Ssrc)>,
+    /// How the peer was heard, sampled with each report.
+    pub quality: Quality,
+    /// What the peer says of how we are heard, if it sends extended reports.
+    pub extended: Option<Extended>,
 }
 
 /// See the module. `K` keeps the packets that are held; by default the leg itself does.
@@ -198,6 +207,7 @@ pub struct Leg<K: Keep = Store> {
     no_room: u64,
     no_destination: u64,
     refused: Refusals,
+    watch: Box<Watch>,
 }
 
 impl Leg {
@@ -300,6 +310,7 @@ impl<K: Keep> Leg<K> {
             no_room: 0,
             no_destination: 0,
             refused: Refusals::default(),
+            watch: Box::default(),
         })
     }
 
@@ -459,6 +470,8 @@ impl<K: Keep> Leg<K> {
             session: self.session.stats(),
             rtp_to: self.rtp_to(),
             source: self.admission.current(),
+            quality: self.watch.quality,
+            extended: self.session.extended(),
         }
     }
 

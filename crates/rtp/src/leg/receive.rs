@@ -455,6 +455,8 @@ impl<K: Keep> Leg<K> {
                     play_ns,
                     duration_ns,
                 } => {
+                    let delivered = self.jitter.stats().delivered;
+                    self.watch.note_lost(delivered, packets);
                     return Some(Due::Lost {
                         first,
                         packets,

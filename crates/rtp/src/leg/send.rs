@@ -86,8 +86,12 @@ impl<K: Keep> Leg<K> {
 
     /// Writes the next RTCP packet that is due to `out` (1500 bytes are always enough). Returns its length and where to send it.
     pub fn poll_rtcp(&mut self, now_ns: u64, out: &mut [u8]) -> Option<(usize, SocketAddr)> {
+        if self.next_report().is_some_and(|due_ns| due_ns <= now_ns) {
+            self.watch(now_ns);
+        }
         loop {
             let len = self.session.poll_transmit(now_ns, out)?;
+            self.note_reported();
             // A report that has nowhere to go is made up for by the next one.
             if let Some(to) = self.rtcp_to()
                 && !self.is_silent

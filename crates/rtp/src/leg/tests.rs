@@ -7,7 +7,7 @@ use crate::codec::{Encoding, Format};
 use crate::id::NtpTime;
 use crate::jitter::Release;
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 const PEER: &str = "192.0.2.1:5000";
 const ELSEWHERE: &str = "198.51.100.9:4000";
 const OURS: Ssrc = Ssrc(0x0507);
@@ -45,7 +45,7 @@ fn config(payloads: &[Payload]) -> LegConfig {
     }
 }
 
-fn telephony() -> LegConfig {
+pub(super) fn telephony() -> LegConfig {
     config(&[
         pcmu(),
         Payload::comfort_noise(13, 8000),

@@ -6,7 +6,7 @@ use crate::id::{RtpTime, SeqNum, Ssrc};
 use crate::reception::{Receipt, Reception};
 
 use super::source::{Source, flag};
-use super::{BYE_LINGER_NS, Session};
+use super::{BYE_LINGER_NS, Extended, Session};
 
 impl Session {
     /// A packet of the current source. It is judged by its number alone (RFC 3550, A.1).
@@ -62,6 +62,25 @@ impl Session {
     /// Units per second of the current source's timestamps.
     pub(crate) fn set_current_clock_rate(&mut self, clock_rate_hz: u32) {
         self.sources.current.reception.set_clock_rate(clock_rate_hz);
+    }
+
+    /// Sends this with the next report.
+    pub(crate) fn offer_extended(&mut self, extended: Extended) {
+        self.has_extended_left = false;
+        match &mut self.extended_out {
+            Some(out) => **out = extended,
+            none => *none = Some(Box::new(extended)),
+        }
+    }
+
+    /// Whether what was offered has left. Says so once.
+    pub(crate) fn has_taken_extended(&mut self) -> bool {
+        std::mem::take(&mut self.has_extended_left)
+    }
+
+    /// The peer's extended reports about us.
+    pub(crate) fn extended(&self) -> Option<Extended> {
+        self.extended_in.as_deref().copied()
     }
 
     /// Goes on with the counts of a stream that another process has sent.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 
 use crate::id::{NS_PER_S, Ssrc};
 
+use super::extended::{MalformedBlock, XrBlock, XrBlocks};
 use super::source::{LastReport, Place, RemoteView, flag};
 use super::wire::{self, Block, Packet, RtcpError};
 use super::{BYE_LINGER_NS, Event, LOWER_LAYERS_BYTES, Phase, RTCP_ADDRESS_SILENCE_NS, Session};
@@ -63,7 +64,8 @@ impl Session {
             }
             wire::BYE => self.handle_bye(now_ns, from, packet),
             wire::RTPFB | wire::PSFB => self.handle_feedback(now_ns, from, packet),
-            // APP, XR and future types.
+            wire::XR => self.handle_extended(now_ns, from, packet),
+            // APP and future types.
             _ => {}
         }
     }
@@ -164,6 +166,26 @@ impl Session {
         let rtt_ns = u64::from(units.max(0).unsigned_abs()) * NS_PER_S / UNITS_PER_S;
         self.counts.rtt_ns = Some(rtt_ns);
         Some(rtt_ns)
+    }
+
+    /// Keeps the last blocks of each kind that are about us.
+    fn handle_extended(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet<'_>) {
+        if self.heard(now_ns, from, packet.sender()).is_none() {
+            return;
+        }
+        let ours = self.ssrc;
+        for block in XrBlocks::new(packet.extended_blocks()) {
+            match block {
+                Ok(XrBlock::Summary(summary)) if summary.ssrc == ours => {
+                    self.extended_in.get_or_insert_default().summary = Some(summary);
+                }
+                Ok(XrBlock::Metrics(metrics)) if metrics.ssrc == ours => {
+                    self.extended_in.get_or_insert_default().metrics = Some(metrics);
+                }
+                Ok(_) => {}
+                Err(MalformedBlock) => self.counts.extended_malformed += 1,
+            }
+        }
     }
 
     fn handle_cname(&mut self, now_ns: u64, from: SocketAddr, ssrc: Ssrc, cname: &[u8]) {

@@ -9,6 +9,7 @@
 
 mod admitted;
 mod conflict;
+mod extended;
 mod feedback;
 mod incoming;
 mod interval;
@@ -26,6 +27,7 @@ use crate::id::{NtpTime, PayloadType, RtpTime, SeqNum, Ssrc};
 use crate::packet::Packet;
 use crate::reception::Receipt;
 
+pub use extended::{Extended, JitterSummary, StatisticsSummary, VoipMetrics};
 pub use feedback::{NACKS_MAX, PLIS_MAX};
 pub use source::{ClockRates, LastReport, RemoteView, SOURCES_MAX};
 pub use stats::{FeedbackCounts, RtcpErrors, SessionStats, SourceStats};
@@ -355,6 +357,12 @@ pub struct Session {
     feedback: Feedback,
     events: VecDeque<Event>,
     counts: stats::Counts,
+    /// To be sent with the next report.
+    extended_out: Option<Box<Extended>>,
+    /// The peer's, about us.
+    extended_in: Option<Box<Extended>>,
+    /// What was to be sent has left.
+    has_extended_left: bool,
 }
 
 impl Session {
@@ -404,6 +412,9 @@ impl Session {
             feedback: Feedback::new(),
             events: VecDeque::new(),
             counts: stats::Counts::default(),
+            extended_out: None,
+            extended_in: None,
+            has_extended_left: false,
         }
     }
 

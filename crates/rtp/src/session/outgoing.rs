@@ -2,6 +2,7 @@
 
 use crate::id::{NS_PER_S, SeqNum, Ssrc};
 
+use super::extended::{Extended, XR_BYTES};
 use super::feedback::FEEDBACK_BYTES_MAX;
 use super::source::{Source, flag};
 use super::wire::{self, Block, SenderInfo, Writer};
@@ -208,13 +209,19 @@ impl Session {
         } else {
             FEEDBACK_BYTES_MAX
         };
-        let reserved = wire::SR_BYTES + wire::cname_bytes(&self.cname) + feedback_bytes;
+        let extended = self.extended_out.take();
+        let extended_bytes = extended.as_ref().map_or(0, |_| XR_BYTES);
+        let reserved =
+            wire::SR_BYTES + wire::cname_bytes(&self.cname) + feedback_bytes + extended_bytes;
         let count = writer.blocks_room(reserved);
         let places = self.sources.report_places(count);
         let sources = &mut self.sources;
         let blocks = places.map(|place| report_block(now_ns, sources.get_mut(place)));
         let is_whole =
             writer.report(self.ssrc, info, blocks) && writer.cname(self.ssrc, &self.cname);
+        if let Some(extended) = extended {
+            self.has_extended_left = write_extended(&mut writer, self.ssrc, &extended);
+        }
         self.feedback
             .write(self.ssrc, &mut writer, &mut self.counts.feedback_sent);
         self.feedback.regular_passed(now_ns, is_whole);
@@ -267,6 +274,14 @@ impl Session {
         self.counts.rtcp_sent += u64::from(is_sent);
         is_sent.then_some(bytes)
     }
+}
+
+fn write_extended(writer: &mut Writer<'_>, ssrc: Ssrc, extended: &Extended) -> bool {
+    let summary = extended.summary.map(|summary| summary.bytes());
+    let metrics = extended.metrics.map(|metrics| metrics.bytes());
+    let summary = summary.as_ref().map_or(&[][..], |bytes| bytes);
+    let metrics = metrics.as_ref().map_or(&[][..], |bytes| bytes);
+    writer.extended(ssrc, &[summary, metrics])
 }
 
 fn report_block(now_ns: u64, source: &mut Source) -> Block {

@@ -67,6 +67,7 @@ pub(super) struct Counts {
     pub(super) feedback_sent: FeedbackCounts,
     pub(super) feedback_received: FeedbackCounts,
     pub(super) rtt_ns: Option<u64>,
+    pub(super) extended_malformed: u64,
     /// The loop reported last.
     pub(super) loop_told: Option<(Ssrc, SocketAddr)>,
 }
@@ -96,6 +97,8 @@ pub struct SessionStats {
     pub rtt_refused: u64,
     /// Packets dropped because their source currently sends from another address.
     pub conflicts: u64,
+    /// Extended reports with a block that ends early or has a wrong length. What was before it counts.
+    pub extended_malformed: u64,
     /// Times that another sender used our SSRC.
     pub collisions: u64,
     /// Packets of our own that came back.
@@ -166,6 +169,7 @@ impl Session {
             rtt_ns: counts.rtt_ns,
             rtt_refused: counts.rtt_refused,
             conflicts: counts.conflicts,
+            extended_malformed: counts.extended_malformed,
             collisions: counts.collisions,
             looped: counts.looped,
             evictions: self.sources.evictions,
@@ -197,6 +201,9 @@ impl Session {
             + cnames
             + self.cname.len()
             + self.bye_reason.len()
+            + size_of::<super::Extended>()
+                * (usize::from(self.extended_in.is_some())
+                    + usize::from(self.extended_out.is_some()))
             + self.events.capacity() * size_of::<super::Event>()
             + self.feedback.heap_bytes()
             + self.conflicts.heap_bytes()

@@ -16,6 +16,8 @@ pub(crate) const SDES: u8 = 202;
 pub(crate) const BYE: u8 = 203;
 pub(crate) const RTPFB: u8 = 205;
 pub(crate) const PSFB: u8 = 206;
+/// Extended report (RFC 3611, section 2).
+pub(crate) const XR: u8 = 207;
 
 /// Generic negative acknowledgement (RFC 4585, section 6.2.1), of [`RTPFB`].
 pub(crate) const FMT_NACK: u8 = 1;
@@ -180,6 +182,7 @@ fn check_body(packet: &Packet<'_>) -> Result<(), RtcpError> {
         RR => 4 + entries * BLOCK_BYTES,
         BYE => entries * 4,
         RTPFB | PSFB => 8,
+        XR => 4,
         _ => 0,
     };
     if body.len() < bytes_min {
@@ -243,6 +246,11 @@ impl<'a> Packet<'a> {
             Some((&length, text)) => text.get(..usize::from(length)).unwrap_or_default(),
             None => &[],
         }
+    }
+
+    /// The blocks of an extended report, as bytes.
+    pub(crate) fn extended_blocks(&self) -> &'a [u8] {
+        self.body.get(4..).unwrap_or_default()
     }
 
     /// The CNAMEs of an SDES packet. An unreadable chunk ends the list.
@@ -481,6 +489,16 @@ impl<'a> Writer<'a> {
             self.put_u32(u32::from(first.0) << 16 | u32::from(following));
         }
         self.end(FMT_NACK)
+    }
+
+    /// An extended report of these blocks, which are whole words.
+    pub(crate) fn extended(&mut self, ssrc: Ssrc, blocks: &[&[u8]]) -> bool {
+        self.begin(XR);
+        self.put_u32(ssrc.0);
+        for block in blocks {
+            self.put(block);
+        }
+        self.end(0)
     }
 
     /// A picture loss indication.

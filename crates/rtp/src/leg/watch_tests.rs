@@ -1,0 +1,225 @@
+//! Two legs that talk to each other over a link that loses: what each knows of the other's quality.
+
+use super::tests::{MS, telephony};
+use super::*;
+use crate::quality::{Impairment, mos, rating};
+
+/// A's packets go to B, and all reports both ways, 30 ms each way.
+struct Link {
+    legs: [Leg; 2],
+    now_ns: u64,
+    /// Datagrams under way: when they arrive, at whom, whether they are RTCP.
+    flying: Vec<(u64, usize, bool, Vec<u8>)>,
+    time: u32,
+}
+
+const DELAY_NS: u64 = 30 * MS;
+
+fn address(side: usize) -> SocketAddr {
+    SocketAddr::from(([192, 0, 2, side as u8 + 1], 5000))
+}
+
+impl Link {
+    fn new() -> Link {
+        let legs = [0, 1].map(|side: usize| {
+            let peer = address(1 - side);
+            let mut config = telephony();
+            config.ssrc = Ssrc(0x100 + side as u32);
+            config.seed = 5 + side as u64;
+            config.mux = true;
+            config.admission = AdmissionConfig {
+                peer: Some(peer),
+                ..AdmissionConfig::default()
+            };
+            config.destination = Destination::Peer;
+            let mut leg = Leg::new(0, config).expect("settings in range");
+            leg.send_extended_reports(true);
+            leg
+        });
+        Link {
+            legs,
+            now_ns: 0,
+            flying: Vec::new(),
+            time: 0,
+        }
+    }
+
+    /// Each side sends a packet every 20 ms; A's are lost or not.
+    fn run(&mut self, packets: u32, is_lost: impl Fn(u32) -> bool) {
+        for number in 0..packets {
+            for side in [0, 1] {
+                let mut packet = [0x55; 172];
+                let stamp = Stamp {
+                    payload_type: PayloadType(0),
+                    time: RtpTime(self.time),
+                    marker: false,
+                    elapsed: 0,
+                };
+                let header = packet.first_chunk_mut().expect("a header");
+                let leg = &mut self.legs[side];
+                leg.packetize(self.now_ns, stamp, 160, header)
+                    .expect("an address");
+                if side == 1 || !is_lost(number) {
+                    let at_ns = self.now_ns + DELAY_NS;
+                    self.flying.push((at_ns, 1 - side, false, packet.to_vec()));
+                }
+            }
+            self.time = self.time.wrapping_add(160);
+            for _ in 0..20 {
+                self.now_ns += MS;
+                self.step();
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let now_ns = self.now_ns;
+        let (due, rest) = std::mem::take(&mut self.flying)
+            .into_iter()
+            .partition(|(at_ns, ..)| *at_ns <= now_ns);
+        self.flying = rest;
+        let due: Vec<_> = due;
+        for (at_ns, to, is_rtcp, bytes) in due {
+            let from = address(1 - to);
+            match is_rtcp {
+                true => self.legs[to].handle_rtcp(at_ns, from, &bytes),
+                false => self.legs[to].handle_datagram(now_ns, at_ns, from, &bytes),
+            };
+        }
+        for side in [0, 1] {
+            let leg = &mut self.legs[side];
+            while leg.poll_media(now_ns, true).is_some() {}
+            let mut out = [0; 1500];
+            if leg.next_report().is_some_and(|due_ns| due_ns <= now_ns) {
+                while let Some((len, _)) = leg.poll_rtcp(now_ns, &mut out) {
+                    let packet = out[..len].to_vec();
+                    self.flying
+                        .push((now_ns + DELAY_NS, 1 - side, true, packet));
+                }
+            }
+            while leg.poll_event().is_some() {}
+        }
+    }
+}
+
+#[test]
+fn a_clean_link_has_the_best_score_of_its_delay() {
+    let mut link = Link::new();
+    link.run(3000, |_| false);
+    let quality = link.legs[1].stats().quality;
+    let score = quality.mos.expect("samples");
+    assert!(score.samples >= 8, "{score:?}");
+    // Before the first round trip is known, the jitter buffer's delay alone.
+    let latency_ms = link.legs[1].latency_ns() as f64 / 1e6;
+    let with_trip = mos(rating(30.0 + latency_ms, 0.0));
+    assert!((score.lowest.value - with_trip).abs() < 0.01, "{score:?}");
+    assert!(score.highest.value <= mos(rating(latency_ms, 0.0)) + 1e-9);
+    let trip = quality.round_trip_ms.expect("round trips");
+    assert!((59.0..=63.0).contains(&trip.average), "{trip:?}");
+    let loss = quality.loss_percent.expect("samples");
+    assert_eq!((loss.lowest.value, loss.highest.value), (0.0, 0.0));
+}
+
+#[test]
+fn losses_are_in_the_score_and_in_the_peers_extended_report() {
+    let mut link = Link::new();
+    link.run(1500, |_| false);
+    let clean_ns = link.now_ns;
+    // One in twenty, always alone: 19 packets between two end what might be a burst.
+    link.run(1500, |number| number % 20 == 7);
+    let quality = link.legs[1].stats().quality;
+    let score = quality.mos.expect("samples");
+    assert!(
+        score.lowest.at_ns > clean_ns && score.highest.at_ns <= clean_ns,
+        "{score:?}"
+    );
+    let loss = quality.loss_percent.expect("samples");
+    assert!((4.0..=6.0).contains(&loss.highest.value), "{loss:?}");
+    let equipment = Impairment::G711_CONCEALED.with_loss(loss.highest.value, 1.0);
+    let latency_ms = link.legs[1].latency_ns() as f64 / 1e6;
+    let expected = mos(rating(30.0 + latency_ms, equipment));
+    assert!(
+        (score.lowest.value - expected).abs() < 0.05,
+        "{score:?} {expected}"
+    );
+
+    // B's report about A, as A read it.
+    let extended = link.legs[0].stats().extended.expect("a report");
+    let metrics = extended.metrics.expect("metrics");
+    assert_eq!(metrics.ssrc, link.legs[0].ssrc());
+    // 75 of 3000 packets, in gaps all of them: 19 come between two.
+    assert!((5..=7).contains(&metrics.loss_rate), "{metrics:?}");
+    assert_eq!(
+        (
+            metrics.discard_rate,
+            metrics.burst_density,
+            metrics.burst_ms
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(metrics.gap_density, metrics.loss_rate);
+    assert!((59..=63).contains(&metrics.round_trip_ms), "{metrics:?}");
+    assert!(metrics.mos_listening >= metrics.mos_conversation);
+    assert!(
+        (80..=93).contains(&metrics.rating.expect("R")),
+        "{metrics:?}"
+    );
+    let summary = extended.summary.expect("statistics");
+    let packets = summary.end.distance_from(summary.begin);
+    assert!((50..500).contains(&packets), "{summary:?}");
+    let lost = f64::from(summary.lost.expect("told"));
+    assert!(
+        (lost - f64::from(packets) / 20.0).abs() <= 1.0,
+        "{summary:?}"
+    );
+    assert_eq!(summary.duplicates, Some(0));
+    assert_eq!(link.legs[0].stats().session.extended_malformed, 0);
+}
+
+#[test]
+fn without_being_asked_none_is_sent() {
+    let mut link = Link::new();
+    link.legs[1].send_extended_reports(false);
+    link.run(1000, |_| false);
+    assert_eq!(link.legs[0].stats().extended, None);
+    assert!(link.legs[1].stats().extended.is_some());
+}
+
+#[test]
+fn a_malformed_block_is_counted_and_what_is_before_it_counts() {
+    let mut link = Link::new();
+    link.run(100, |_| false);
+    let ssrc = link.legs[0].ssrc().0.to_be_bytes();
+    // An empty receiver report, then a whole summary, then a block that promises more than there is.
+    let mut packet = vec![0x80, 201, 0, 1, 0, 0, 1, 1, 0x80, 207, 0, 12, 0, 0, 1, 1];
+    packet.extend([6, 0x80, 0, 9]);
+    packet.extend(ssrc);
+    packet.extend([0, 1, 0, 9, 0, 0, 0, 3]);
+    packet.extend([0; 24]);
+    packet.extend([7, 0, 0, 8]);
+    assert_eq!(packet.len(), 8 + 13 * 4);
+    let now_ns = link.now_ns;
+    assert_eq!(
+        link.legs[0].handle_rtcp(now_ns, address(1), &packet),
+        Verdict::Rtcp
+    );
+    let stats = link.legs[0].stats();
+    assert_eq!(stats.session.extended_malformed, 1);
+    let summary = stats
+        .extended
+        .expect("a report")
+        .summary
+        .expect("statistics");
+    assert_eq!(
+        (summary.begin, summary.end, summary.lost),
+        (SeqNum(1), SeqNum(9), Some(3))
+    );
+    assert_eq!((summary.duplicates, summary.jitter), (None, None));
+    // Without its sender, it is refused as a whole.
+    let refused = link.legs[0].handle_rtcp(
+        now_ns,
+        address(1),
+        &[0x80, 201, 0, 1, 0, 0, 1, 1, 0x80, 207, 0, 0],
+    );
+    assert_eq!(refused, Verdict::MalformedRtcp);
+}

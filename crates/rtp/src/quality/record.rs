@@ -1,0 +1,109 @@
+//! What quality was over a call: the lowest, the average, the highest, and when. Of bounded size, however long it lasts.
+
+/// One measurement of what a party sends, as it is heard.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sample {
+    /// Mean opinion score: [`mos`](super::mos).
+    pub mos: f64,
+    /// Interarrival jitter, ms.
+    pub jitter_ms: f64,
+    /// Round trip, ms; `None`: unknown.
+    pub round_trip_ms: Option<f64>,
+    /// Packets lost or too late since the sample before, percent.
+    pub loss_percent: f64,
+}
+
+/// A value, and when it was measured.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Extreme {
+    /// The value.
+    pub value: f64,
+    /// When, ns.
+    pub at_ns: u64,
+}
+
+/// A value over time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Range {
+    /// The lowest one; of equal ones, the first.
+    pub lowest: Extreme,
+    /// The highest one; of equal ones, the first.
+    pub highest: Extreme,
+    /// The mean of all.
+    pub average: f64,
+    /// How many there were.
+    pub samples: u64,
+}
+
+/// A call's samples, summed up. `None`: there were none.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Quality {
+    /// Mean opinion score.
+    pub mos: Option<Range>,
+    /// Interarrival jitter, ms.
+    pub jitter_ms: Option<Range>,
+    /// Round trip, ms.
+    pub round_trip_ms: Option<Range>,
+    /// Packets lost or too late, percent.
+    pub loss_percent: Option<Range>,
+}
+
+impl Quality {
+    /// Adds a sample.
+    pub fn add(&mut self, at_ns: u64, sample: &Sample) {
+        add(&mut self.mos, at_ns, sample.mos);
+        add(&mut self.jitter_ms, at_ns, sample.jitter_ms);
+        add(&mut self.loss_percent, at_ns, sample.loss_percent);
+        if let Some(round_trip_ms) = sample.round_trip_ms {
+            add(&mut self.round_trip_ms, at_ns, round_trip_ms);
+        }
+    }
+}
+
+fn add(range: &mut Option<Range>, at_ns: u64, value: f64) {
+    let here = Extreme { value, at_ns };
+    let range = range.get_or_insert(Range {
+        lowest: here,
+        highest: here,
+        average: 0.0,
+        samples: 0,
+    });
+    if value < range.lowest.value {
+        range.lowest = here;
+    }
+    if value > range.highest.value {
+        range.highest = here;
+    }
+    range.samples += 1;
+    range.average += (value - range.average) / range.samples as f64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_record_has_extremes_with_their_times_and_the_mean() {
+        let mut quality = Quality::default();
+        for (at_ns, mos, round_trip_ms) in [
+            (10, 4.0, None),
+            (20, 3.0, Some(80.0)),
+            (30, 4.4, Some(40.0)),
+            (40, 3.0, None),
+        ] {
+            let sample = Sample {
+                mos,
+                jitter_ms: 1.0,
+                round_trip_ms,
+                loss_percent: 0.0,
+            };
+            quality.add(at_ns, &sample);
+        }
+        let mos = quality.mos.unwrap();
+        assert_eq!((mos.lowest.value, mos.lowest.at_ns), (3.0, 20));
+        assert_eq!((mos.highest.value, mos.highest.at_ns), (4.4, 30));
+        assert!((mos.average - 3.6).abs() < 1e-12);
+        let trip = quality.round_trip_ms.unwrap();
+        assert_eq!((trip.samples, trip.average), (2, 60.0));
+    }
+}
