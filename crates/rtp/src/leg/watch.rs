@@ -3,6 +3,7 @@
 
 use super::{Carries, Keep, Leg};
 use crate::id::{NS_PER_S, SeqNum};
+use crate::payload::static_payload;
 use crate::quality::{Bursts, GMIN, Impairment, Quality, Sample, mos, rating};
 use crate::session::{Extended, StatisticsSummary, VoipMetrics};
 
@@ -102,8 +103,13 @@ impl<K: Keep> Leg<K> {
 
     fn impairment(&self) -> Impairment {
         let payload = self.payloads.get(self.payload_type);
-        match payload.unwrap_or(self.payloads.audio()).carries {
-            Carries::Opaque(name) => Impairment::of(name),
+        let payload = payload.unwrap_or(self.payloads.audio());
+        match payload.carries {
+            // Of codecs that are only passed on, those of static numbers are known.
+            Carries::Opaque(_) => {
+                let known = static_payload(payload.payload_type);
+                Impairment::of(known.map_or("", |known| known.encoding_name))
+            }
             _ => Impairment::G711_CONCEALED,
         }
     }
