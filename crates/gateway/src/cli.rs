@@ -14,6 +14,7 @@ use crate::inspect::Inspect;
 #[cfg(feature = "gstreamer")]
 use crate::loudness::LoudnessArgs;
 use crate::run::RunArgs;
+use crate::serve::ServeArgs;
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
 #[derive(Debug, Parser)]
@@ -29,6 +30,8 @@ pub struct Cli {
 pub enum Command {
     /// Run the gateway of a configuration file until SIGTERM or SIGINT
     Run(RunArgs),
+    /// Relay the media of calls for a SIP proxy, in place of rtpengine, until SIGTERM or SIGINT
+    Serve(Box<ServeArgs>),
     /// Carry real RTP streams over loopback, check every packet, and show the cost
     Demo(DemoArgs),
     /// Measure the cost of receiving
@@ -71,6 +74,7 @@ impl Cli {
     pub fn execute(self) -> miette::Result<ExitCode> {
         match self.command {
             Command::Run(args) => args.execute(),
+            Command::Serve(args) => args.execute(),
             Command::Demo(args) => args.execute(),
             Command::DemoPeer(args) => Ok(args.execute()),
             #[cfg(feature = "gstreamer")]
@@ -118,6 +122,7 @@ Examples:
   threadbare demo --streams 10 --json   The same with 10 streams, and one line of JSON at the end
   threadbare run gateway.toml --check   List the mistakes in a configuration
   threadbare run gateway.toml           Run it
+  threadbare serve --address 192.0.2.1  Relay calls for Kamailio or OpenSIPS
   threadbare inspect contexts           Show the load of a running gateway's threads
   threadbare doctor                     Check that the system has what Threadbare needs
   threadbare loudness *.flac            Measure the loudness of files

@@ -38,5 +38,6 @@ pub mod process;
 #[cfg(feature = "gstreamer")]
 mod reason;
 pub mod run;
+pub mod serve;
 pub mod stats;
 pub mod subprocess;

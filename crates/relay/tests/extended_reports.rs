@@ -108,7 +108,11 @@ fn tshark_reads_statistics_and_metrics() {
         (3..=25).contains(&lost.parse::<u32>().expect("a number")),
         "{said}"
     );
-    let stats = bed.call.stats().call.legs[0].quality.mos.expect("samples");
+    let stats = bed.call.stats().call.legs[0]
+        .quality
+        .expect("a record")
+        .mos
+        .expect("samples");
     let rating: f64 = rating.parse().expect("a number");
     assert!((70.0..93.0).contains(&rating), "{said}");
     assert!(!mos.is_empty() && stats.lowest.value < 4.4, "{said}");

@@ -247,8 +247,12 @@ impl Call {
         ];
         directions[0].set_sender(&a.payloads);
         directions[1].set_sender(&b.payloads);
+        let mut legs = [Leg::new(now_ns, a)?, Leg::new(now_ns, b)?];
+        for leg in &mut legs {
+            leg.record_quality();
+        }
         Ok(Call {
-            legs: [Leg::new(now_ns, a)?, Leg::new(now_ns, b)?],
+            legs,
             directions,
             ahead_ns: 0,
         })

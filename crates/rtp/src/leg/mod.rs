@@ -162,8 +162,8 @@ pub struct LegStats {
     pub rtp_to: Option<SocketAddr>,
     /// The current source.
     pub source: Option<(SocketAddr, Ssrc)>,
-    /// How the peer was heard, sampled with each report.
-    pub quality: Quality,
+    /// How the peer was heard, sampled with each report; `None`: not recorded.
+    pub quality: Option<Quality>,
     /// What the peer says of how we are heard, if it sends extended reports.
     pub extended: Option<Extended>,
 }
@@ -207,7 +207,8 @@ pub struct Leg<K: Keep = Store> {
     no_room: u64,
     no_destination: u64,
     refused: Refusals,
-    watch: Box<Watch>,
+    /// If quality is recorded.
+    watch: Option<Box<Watch>>,
 }
 
 impl Leg {
@@ -310,7 +311,7 @@ impl<K: Keep> Leg<K> {
             no_room: 0,
             no_destination: 0,
             refused: Refusals::default(),
-            watch: Box::default(),
+            watch: None,
         })
     }
 
@@ -470,7 +471,7 @@ impl<K: Keep> Leg<K> {
             session: self.session.stats(),
             rtp_to: self.rtp_to(),
             source: self.admission.current(),
-            quality: self.watch.quality,
+            quality: self.watch.as_ref().map(|watch| watch.quality),
             extended: self.session.extended(),
         }
     }

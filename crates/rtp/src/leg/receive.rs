@@ -455,8 +455,9 @@ impl<K: Keep> Leg<K> {
                     play_ns,
                     duration_ns,
                 } => {
-                    let delivered = self.jitter.stats().delivered;
-                    self.watch.note_lost(delivered, packets);
+                    if let Some(watch) = &mut self.watch {
+                        watch.note_lost(self.jitter.stats().delivered, packets);
+                    }
                     return Some(Due::Lost {
                         first,
                         packets,

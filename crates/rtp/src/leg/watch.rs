@@ -57,41 +57,49 @@ impl Watch {
 }
 
 impl<K: Keep> Leg<K> {
-    /// Sends extended reports (RFC 3611) with the others: statistics and VoIP metrics of what the peer sends, as agreed on with it.
+    /// Records quality from now on: [`LegStats::quality`](super::LegStats::quality). Takes some hundred bytes; calls do it by themselves.
+    pub fn record_quality(&mut self) {
+        self.watch.get_or_insert_default();
+    }
+
+    /// Sends extended reports (RFC 3611) with the others: statistics and VoIP metrics of what the peer sends, as agreed on with it. Records
+    /// quality, too.
     pub fn send_extended_reports(&mut self, sends: bool) {
-        self.watch.sends_extended = sends;
+        self.watch.get_or_insert_default().sends_extended = sends;
     }
 
     /// Reports are due.
     pub(super) fn watch(&mut self, now_ns: u64) {
-        let since_ns = self
-            .watch
-            .sampled
-            .at_ns
-            .map(|at_ns| now_ns.saturating_sub(at_ns));
-        if since_ns.is_some_and(|since_ns| since_ns < SAMPLE_NS_MIN) {
+        let Some(mut watch) = self.watch.take() else {
             return;
+        };
+        let sampled_ns = watch.sampled.at_ns;
+        if sampled_ns.is_none_or(|at_ns| now_ns.saturating_sub(at_ns) >= SAMPLE_NS_MIN) {
+            watch.count_received(self.jitter.stats().delivered);
+            self.take_sample(now_ns, &mut watch);
+            if watch.sends_extended
+                && let Some((summary, _)) = self.summary(&watch)
+            {
+                let metrics = Some(self.metrics(&watch));
+                let summary = Some(summary);
+                self.session.offer_extended(Extended { summary, metrics });
+            }
         }
-        let delivered = self.jitter.stats().delivered;
-        self.watch.count_received(delivered);
-        self.take_sample(now_ns);
-        if self.watch.sends_extended
-            && let Some((summary, _)) = self.summary()
-        {
-            let metrics = Some(self.metrics());
-            let summary = Some(summary);
-            self.session.offer_extended(Extended { summary, metrics });
-        }
+        self.watch = Some(watch);
     }
 
     /// Reports have left, or not.
     pub(super) fn note_reported(&mut self) {
-        if self.watch.sends_extended
+        let Some(mut watch) = self.watch.take() else {
+            return;
+        };
+        if watch.sends_extended
             && self.session.has_taken_extended()
-            && let Some((_, reported)) = self.summary()
+            && let Some((_, reported)) = self.summary(&watch)
         {
-            self.watch.reported = reported;
+            watch.reported = reported;
         }
+        self.watch = Some(watch);
     }
 
     /// Ie,eff of a share of packets that is lost, in so many runs.
@@ -120,15 +128,16 @@ impl<K: Keep> Leg<K> {
         ms_of(one_way_ns + self.jitter.latency_ns())
     }
 
-    fn take_sample(&mut self, now_ns: u64) {
+    fn take_sample(&self, now_ns: u64, watch: &mut Watch) {
         let stats = self.jitter.stats();
+        let loss_runs = watch.loss_runs;
         let before = std::mem::replace(
-            &mut self.watch.sampled,
+            &mut watch.sampled,
             Sampled {
                 at_ns: Some(now_ns),
                 delivered: stats.delivered,
                 lost: stats.lost,
-                loss_runs: self.watch.loss_runs,
+                loss_runs,
             },
         );
         let lost = stats.lost.saturating_sub(before.lost) as f64;
@@ -137,7 +146,7 @@ impl<K: Keep> Leg<K> {
             return; // It is silent.
         }
         let share = lost / all;
-        let runs = self.watch.loss_runs.saturating_sub(before.loss_runs);
+        let runs = watch.loss_runs.saturating_sub(before.loss_runs);
         let equipment = self.equipment(share, lost, runs);
         let sample = Sample {
             mos: mos(rating(self.delay_ms(), equipment)),
@@ -145,11 +154,11 @@ impl<K: Keep> Leg<K> {
             round_trip_ms: self.session.stats().rtt_ns.map(ms_of),
             loss_percent: 100.0 * share,
         };
-        self.watch.quality.add(now_ns, &sample);
+        watch.quality.add(now_ns, &sample);
     }
 
     /// What came since the last summary, and what that will be counted from then on. `None`: nothing.
-    fn summary(&self) -> Option<(StatisticsSummary, Reported)> {
+    fn summary(&self, watch: &Watch) -> Option<(StatisticsSummary, Reported)> {
         let ssrc = self.session.current_ssrc()?;
         let reception = self.session.current_reception();
         let end = reception.highest().seq().plus(1);
@@ -159,7 +168,7 @@ impl<K: Keep> Leg<K> {
             received: reception.received(),
             duplicates: self.jitter.stats().duplicates,
         };
-        let mut before = self.watch.reported;
+        let mut before = watch.reported;
         if before.expected > now.expected || before.end.is_none() {
             // Another source, or its numbers began anew.
             before = Reported {
@@ -187,14 +196,14 @@ impl<K: Keep> Leg<K> {
         (expected > 0).then_some((summary, now))
     }
 
-    fn metrics(&self) -> VoipMetrics {
+    fn metrics(&self, watch: &Watch) -> VoipMetrics {
         let stats = self.jitter.stats();
-        let bursts = self.watch.bursts.metrics();
+        let bursts = watch.bursts.metrics();
         let packet_ms = ms_of(self.jitter.spacing_ns());
         let all = (stats.delivered + stats.lost).max(1) as f64;
         let late = stats.late.min(stats.lost) as f64;
         let lost = stats.lost as f64;
-        let equipment = self.equipment(lost / all, lost, self.watch.loss_runs);
+        let equipment = self.equipment(lost / all, lost, watch.loss_runs);
         let tenths = |delay_ms: f64| Some((10.0 * mos(rating(delay_ms, equipment))).round() as u8);
         let latency_ms = whole_ms(ms_of(self.jitter.latency_ns()));
         let config = self.jitter.config();

@@ -33,6 +33,7 @@ impl Link {
             };
             config.destination = Destination::Peer;
             let mut leg = Leg::new(0, config).expect("settings in range");
+            leg.record_quality();
             leg.send_extended_reports(true);
             leg
         });
@@ -106,7 +107,7 @@ impl Link {
 fn a_clean_link_has_the_best_score_of_its_delay() {
     let mut link = Link::new();
     link.run(3000, |_| false);
-    let quality = link.legs[1].stats().quality;
+    let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
     assert!(score.samples >= 8, "{score:?}");
     // Before the first round trip is known, the jitter buffer's delay alone.
@@ -127,7 +128,7 @@ fn losses_are_in_the_score_and_in_the_peers_extended_report() {
     let clean_ns = link.now_ns;
     // One in twenty, always alone: 19 packets between two end what might be a burst.
     link.run(1500, |number| number % 20 == 7);
-    let quality = link.legs[1].stats().quality;
+    let quality = link.legs[1].stats().quality.expect("a record");
     let score = quality.mos.expect("samples");
     assert!(
         score.lowest.at_ns > clean_ns && score.highest.at_ns <= clean_ns,

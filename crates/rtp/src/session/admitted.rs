@@ -66,21 +66,19 @@ impl Session {
 
     /// Sends this with the next report.
     pub(crate) fn offer_extended(&mut self, extended: Extended) {
-        self.has_extended_left = false;
-        match &mut self.extended_out {
-            Some(out) => **out = extended,
-            none => *none = Some(Box::new(extended)),
-        }
+        let reports = self.extended.get_or_insert_default();
+        (reports.offered, reports.has_left) = (Some(extended), false);
     }
 
     /// Whether what was offered has left. Says so once.
     pub(crate) fn has_taken_extended(&mut self) -> bool {
-        std::mem::take(&mut self.has_extended_left)
+        let reports = self.extended.as_mut();
+        reports.is_some_and(|reports| std::mem::take(&mut reports.has_left))
     }
 
     /// The peer's extended reports about us.
     pub(crate) fn extended(&self) -> Option<Extended> {
-        self.extended_in.as_deref().copied()
+        self.extended.as_ref()?.heard
     }
 
     /// Goes on with the counts of a stream that another process has sent.

@@ -88,6 +88,19 @@ pub struct Extended {
     pub metrics: Option<VoipMetrics>,
 }
 
+/// A session's extended reports.
+#[derive(Debug, Default)]
+pub(super) struct ExtendedReports {
+    /// To be sent with the next report.
+    pub(super) offered: Option<Extended>,
+    /// What was offered has left.
+    pub(super) has_left: bool,
+    /// The peer's, about us.
+    pub(super) heard: Option<Extended>,
+    /// Those with a malformed block.
+    pub(super) malformed: u64,
+}
+
 /// A block of an extended report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum XrBlock {

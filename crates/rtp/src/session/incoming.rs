@@ -177,13 +177,15 @@ impl Session {
         for block in XrBlocks::new(packet.extended_blocks()) {
             match block {
                 Ok(XrBlock::Summary(summary)) if summary.ssrc == ours => {
-                    self.extended_in.get_or_insert_default().summary = Some(summary);
+                    let extended = self.extended.get_or_insert_default();
+                    extended.heard.get_or_insert_default().summary = Some(summary);
                 }
                 Ok(XrBlock::Metrics(metrics)) if metrics.ssrc == ours => {
-                    self.extended_in.get_or_insert_default().metrics = Some(metrics);
+                    let extended = self.extended.get_or_insert_default();
+                    extended.heard.get_or_insert_default().metrics = Some(metrics);
                 }
                 Ok(_) => {}
-                Err(MalformedBlock) => self.counts.extended_malformed += 1,
+                Err(MalformedBlock) => self.extended.get_or_insert_default().malformed += 1,
             }
         }
     }

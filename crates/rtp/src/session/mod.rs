@@ -34,6 +34,7 @@ pub use stats::{FeedbackCounts, RtcpErrors, SessionStats, SourceStats};
 pub use wire::RtcpError;
 
 use conflict::Conflicts;
+use extended::ExtendedReports;
 use feedback::Feedback;
 use interval::Timing;
 use source::{Place, Source, Sources, flag};
@@ -357,12 +358,8 @@ pub struct Session {
     feedback: Feedback,
     events: VecDeque<Event>,
     counts: stats::Counts,
-    /// To be sent with the next report.
-    extended_out: Option<Box<Extended>>,
-    /// The peer's, about us.
-    extended_in: Option<Box<Extended>>,
-    /// What was to be sent has left.
-    has_extended_left: bool,
+    /// Once there are any.
+    extended: Option<Box<ExtendedReports>>,
 }
 
 impl Session {
@@ -412,9 +409,7 @@ impl Session {
             feedback: Feedback::new(),
             events: VecDeque::new(),
             counts: stats::Counts::default(),
-            extended_out: None,
-            extended_in: None,
-            has_extended_left: false,
+            extended: None,
         }
     }
 

@@ -209,7 +209,8 @@ impl Session {
         } else {
             FEEDBACK_BYTES_MAX
         };
-        let extended = self.extended_out.take();
+        let extended = self.extended.as_mut();
+        let extended = extended.and_then(|extended| extended.offered.take());
         let extended_bytes = extended.as_ref().map_or(0, |_| XR_BYTES);
         let reserved =
             wire::SR_BYTES + wire::cname_bytes(&self.cname) + feedback_bytes + extended_bytes;
@@ -220,7 +221,8 @@ impl Session {
         let is_whole =
             writer.report(self.ssrc, info, blocks) && writer.cname(self.ssrc, &self.cname);
         if let Some(extended) = extended {
-            self.has_extended_left = write_extended(&mut writer, self.ssrc, &extended);
+            let has_left = write_extended(&mut writer, self.ssrc, &extended);
+            self.extended.get_or_insert_default().has_left = has_left;
         }
         self.feedback
             .write(self.ssrc, &mut writer, &mut self.counts.feedback_sent);

@@ -67,7 +67,6 @@ pub(super) struct Counts {
     pub(super) feedback_sent: FeedbackCounts,
     pub(super) feedback_received: FeedbackCounts,
     pub(super) rtt_ns: Option<u64>,
-    pub(super) extended_malformed: u64,
     /// The loop reported last.
     pub(super) loop_told: Option<(Ssrc, SocketAddr)>,
 }
@@ -169,7 +168,10 @@ impl Session {
             rtt_ns: counts.rtt_ns,
             rtt_refused: counts.rtt_refused,
             conflicts: counts.conflicts,
-            extended_malformed: counts.extended_malformed,
+            extended_malformed: self
+                .extended
+                .as_ref()
+                .map_or(0, |extended| extended.malformed),
             collisions: counts.collisions,
             looped: counts.looped,
             evictions: self.sources.evictions,
@@ -201,9 +203,7 @@ impl Session {
             + cnames
             + self.cname.len()
             + self.bye_reason.len()
-            + size_of::<super::Extended>()
-                * (usize::from(self.extended_in.is_some())
-                    + usize::from(self.extended_out.is_some()))
+            + size_of::<super::ExtendedReports>() * usize::from(self.extended.is_some())
             + self.events.capacity() * size_of::<super::Event>()
             + self.feedback.heap_bytes()
             + self.conflicts.heap_bytes()

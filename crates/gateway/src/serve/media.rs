@@ -1,0 +1,421 @@
+//! Carries out on the relay what the registry of calls says.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use threadbare_control::calls::{
+    Action, CallId, Counts, Media, Quality, SideSpec, SideStats, SourceStats, StreamCommand,
+    StreamId, StreamKind, StreamSpec, StreamStats,
+};
+use threadbare_relay::{
+    CallHandle, CreateError, Engine, EngineError, Forward, ForwardSideStats, LegPorts, MediaCall,
+    Medium, Reply, Settings,
+};
+use threadbare_rtp::call::{Call, CallError, KeyPress, Side};
+use threadbare_rtp::dtmf::Key;
+use threadbare_rtp::leg::{LegStats, PayloadMapError, Refusals};
+use threadbare_rtp::srtp::Rollover;
+use threadbare_runtime::clock_now_ns;
+
+use super::spec::{self, Common};
+
+/// The streams that run.
+#[derive(Debug)]
+pub(super) struct MediaPlane {
+    engine: Engine<Medium>,
+    slice: Duration,
+    common: Common,
+    streams: HashMap<StreamId, Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    handle: CallHandle<Medium>,
+    spec: Box<StreamSpec>,
+    /// For the log.
+    call: CallId,
+}
+
+/// A stream that is not carried.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StreamError {
+    #[error(transparent)]
+    Payloads(#[from] PayloadMapError),
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Create(#[from] CreateError),
+}
+
+impl MediaPlane {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub(super) fn new(threads: u32, calls_max: u64, common: Common) -> Result<Self, EngineError> {
+        let mut settings = Settings::new("calls");
+        settings.threads.threads = threads as i32;
+        settings.calls_max = calls_max;
+        let slice = settings.threads.wait;
+        Ok(MediaPlane {
+            engine: Engine::new(settings)?,
+            slice,
+            common,
+            streams: HashMap::new(),
+        })
+    }
+
+    /// How late the best of the threads is.
+    pub(super) fn lateness(&self) -> Duration {
+        let shards = self.engine.shard_stats();
+        let best = shards.iter().map(|shard| shard.lateness_ns).min();
+        match self.streams.is_empty() {
+            true => Duration::ZERO,
+            false => Duration::from_nanos(best.unwrap_or(0)),
+        }
+    }
+
+    /// How many threads carry them.
+    pub(super) fn threads(&self) -> usize {
+        self.engine.shard_stats().len()
+    }
+
+    /// How many streams run.
+    pub(super) fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Does what the registry wants.
+    pub(super) fn carry_out(&mut self, action: Action<LegPorts>) {
+        match action {
+            Action::Create {
+                stream,
+                call,
+                spec,
+                ports,
+            } => {
+                let name = call.to_string();
+                if let Err(error) = self.create(stream, call, spec, ports) {
+                    tracing::error!(call = name, %error, "a stream of the call is not carried");
+                }
+            }
+            Action::Update { stream, spec } => self.update(stream, spec),
+            Action::Remove { stream } => {
+                if let Some(running) = self.streams.remove(&stream) {
+                    say_bye(&running.handle);
+                }
+            }
+            Action::Command { stream, command } => self.command(stream, command),
+            Action::Ended { record } => {
+                let seconds = record.ended_ns.saturating_sub(record.created_ns) as f64 / 1e9;
+                tracing::info!(
+                    call = %record.call,
+                    reason = %record.reason,
+                    seconds,
+                    streams = record.streams.len(),
+                    "the call has ended"
+                );
+            }
+        }
+    }
+
+    fn create(
+        &mut self,
+        stream: StreamId,
+        call: CallId,
+        spec: Box<StreamSpec>,
+        ports: [LegPorts; 2],
+    ) -> Result<(), StreamError> {
+        let medium = self.medium(&spec)?;
+        let handle = self.engine.create(call.to_string(), ports.into(), medium)?;
+        if spec.tos.is_some() {
+            tracing::debug!(%call, "the TOS of requests is not set on packets");
+        }
+        let running = Running { handle, spec, call };
+        self.streams.insert(stream, running);
+        Ok(())
+    }
+
+    /// A stream from its beginning.
+    fn medium(&self, spec: &StreamSpec) -> Result<Medium, StreamError> {
+        let now_ns = clock_now_ns();
+        let mut medium = match spec.kind {
+            StreamKind::Audio => {
+                let mut random = super::random_number;
+                let config = spec::call_config(spec, &self.common, &mut random)?;
+                let call = Call::new(now_ns, config)?;
+                Medium::from(MediaCall::new(call, self.slice))
+            }
+            StreamKind::Packets => {
+                let [a, b] = &spec.sides;
+                let sides = [spec::forward_side(a), spec::forward_side(b)];
+                Medium::from(Forward::new(sides))
+            }
+        };
+        for side in Side::BOTH {
+            settle(&mut medium, now_ns, side, spec);
+        }
+        Ok(medium)
+    }
+
+    fn update(&mut self, stream: StreamId, spec: Box<StreamSpec>) {
+        let other_kind = match self.streams.get(&stream) {
+            Some(running) if running.spec.kind != spec.kind => Some(self.medium(&spec)),
+            _ => None,
+        };
+        let Some(running) = self.streams.get_mut(&stream) else {
+            return;
+        };
+        let call = running.call.to_string();
+        let before = std::mem::replace(&mut running.spec, spec.clone());
+        let told = match other_kind {
+            Some(Err(error)) => {
+                return tracing::error!(call, %error, "the stream stays as it was");
+            }
+            Some(Ok(other)) => running.handle.command(move |medium, _| *medium = other),
+            None => running.handle.command(move |medium, now_ns| {
+                for side in Side::BOTH {
+                    if let Err(error) = change(medium, now_ns, side, &before, &spec) {
+                        tracing::error!(call, ?side, %error, "the stream stays as it was");
+                    }
+                }
+            }),
+        };
+        if told.is_err() {
+            tracing::error!(call = %running.call, "the stream is gone");
+        }
+    }
+
+    fn command(&mut self, stream: StreamId, command: StreamCommand) {
+        let Some(running) = self.streams.get(&stream) else {
+            return;
+        };
+        let call = running.call.to_string();
+        let StreamCommand::PlayKey {
+            of,
+            key,
+            duration_ms,
+            volume_dbm0,
+            pause_ms,
+        } = command
+        else {
+            // The service refuses the requests that would lead here.
+            return tracing::error!(call, ?command, "not carried out");
+        };
+        let Some(key) = Key::new(key) else {
+            return;
+        };
+        let press = KeyPress {
+            key,
+            duration_ns: u64::from(duration_ms) * 1_000_000,
+            pause_ns: u64::from(pause_ms) * 1_000_000,
+            volume: volume_dbm0.unsigned_abs().min(63),
+        };
+        let _ = running.handle.command(move |medium, now_ns| {
+            if let Some(media) = medium.audio_mut()
+                && let Err(error) = media.call_mut().press(now_ns, of, press)
+            {
+                tracing::warn!(call, %error, "a key is not played");
+            }
+        });
+    }
+
+    /// The counters of some streams, in this order. Waits for the streams' threads.
+    pub(super) fn stats(&self, streams: &[StreamId]) -> Vec<(StreamId, StreamStats)> {
+        let known = streams
+            .iter()
+            .filter_map(|id| Some((*id, self.streams.get(id)?)));
+        let asked: Vec<(StreamId, Reply<StreamStats>)> = known
+            .map(|(id, running)| (id, running.handle.with(|medium, _| stats_of(medium))))
+            .collect();
+        let told = asked.into_iter();
+        told.filter_map(|(id, reply)| Some((id, reply.wait().ok()?)))
+            .collect()
+    }
+
+    /// When media came last, of all streams.
+    pub(super) fn heard(&self) -> Vec<(StreamId, Media)> {
+        let streams: Vec<StreamId> = self.streams.keys().copied().collect();
+        let media = |stats: StreamStats| Media {
+            heard_ns: stats.sides.map(|side| side.heard_ns),
+        };
+        let stats = self.stats(&streams).into_iter();
+        stats.map(|(id, stats)| (id, media(stats))).collect()
+    }
+}
+
+/// Both parties are told that the session is over (RFC 3550, section 6.6). The handle removes the call behind that.
+fn say_bye(handle: &CallHandle<Medium>) {
+    let _ = handle.command(|medium, now_ns| {
+        if let Some(media) = medium.audio_mut() {
+            media.call_mut().leave(now_ns, "the call has ended");
+        }
+    });
+}
+
+/// What holds from the beginning on, and is no part of the settings.
+fn settle(medium: &mut Medium, now_ns: u64, side: Side, spec: &StreamSpec) {
+    let own = spec::of(spec, side);
+    let keys = spec::keys(&own.srtp);
+    match medium {
+        Medium::Audio(media) => {
+            let call = media.call_mut();
+            call.set_held(side, !own.may_receive);
+            call.block_keys(side, own.blocks_keys);
+            media.set_keys(now_ns, side, keys, Rollover::Kept);
+        }
+        Medium::Forward(forward) => {
+            forward.set_held(
+                side,
+                !own.may_receive || is_cut(spec::of(spec, side.other())),
+            );
+            forward.set_keys(now_ns, side, keys, Rollover::Kept);
+        }
+    }
+}
+
+/// Whether nothing of this party passes.
+fn is_cut(side: &SideSpec) -> bool {
+    side.is_blocked || side.is_silenced || !side.may_send
+}
+
+/// A side as it is signalled now.
+fn change(
+    medium: &mut Medium,
+    now_ns: u64,
+    side: Side,
+    before: &StreamSpec,
+    after: &StreamSpec,
+) -> Result<(), StreamError> {
+    let (old, new) = (spec::of(before, side), spec::of(after, side));
+    let moved = (old.rtp, old.rtcp, old.learn, old.waits_for_nat)
+        != (new.rtp, new.rtcp, new.learn, new.waits_for_nat);
+    match medium {
+        Medium::Audio(media) => {
+            let call = media.call_mut();
+            if (&old.sends, &old.takes) != (&new.sends, &new.takes) {
+                let (sends, takes) = spec::payloads(new)?;
+                call.set_payloads(side, sends, takes);
+            }
+            if moved {
+                let leg = call.leg_mut(side);
+                leg.relearn(spec::admission(new), spec::destination(new));
+            }
+            if old.mux != new.mux {
+                call.leg_mut(side).set_mux(new.mux);
+            }
+            if old.has_feedback != new.has_feedback {
+                let profile = spec::profile(new);
+                call.leg_mut(side).set_profile(now_ns, profile, false);
+            }
+            if old.packet_ms != new.packet_ms {
+                call.set_packet_ns(side.other(), spec::packet_ns(new))?;
+            }
+            if old.detects_keys != new.detects_keys {
+                call.set_detect_keys(side, new.detects_keys);
+            }
+            if spec::mode(old) != spec::mode(new) {
+                call.set_mode(side, spec::mode(new));
+            }
+        }
+        Medium::Forward(forward) if moved || old.mux != new.mux => {
+            forward.set_side(side, spec::forward_side(new));
+        }
+        Medium::Forward(_) => {}
+    }
+    settle(medium, now_ns, side, after);
+    Ok(())
+}
+
+fn stats_of(medium: &mut Medium) -> StreamStats {
+    match medium {
+        Medium::Audio(media) => {
+            let stats = media.stats();
+            let [a, b] = stats.call.legs;
+            StreamStats {
+                sides: [leg_stats(&a), leg_stats(&b)],
+            }
+        }
+        Medium::Forward(forward) => StreamStats {
+            sides: forward.stats().map(|side| forward_stats(&side)),
+        },
+    }
+}
+
+fn refused(refused: &Refusals) -> u64 {
+    refused.malformed
+        + refused.not_allowed
+        + refused.strangers
+        + refused.other_sources
+        + refused.payload_types
+        + refused.out_of_range
+        + refused.own_ssrc
+}
+
+fn leg_stats(leg: &LegStats) -> SideStats {
+    SideStats {
+        rtp: Counts {
+            packets: leg.packets,
+            bytes: leg.bytes,
+            errors: refused(&leg.refused),
+        },
+        rtcp: Counts {
+            packets: leg.session.rtcp_received,
+            ..Counts::default()
+        },
+        heard_ns: leg.heard_ns,
+        rtp_to: leg.rtp_to,
+        sources: source(leg).into_iter().collect(),
+    }
+}
+
+fn source(leg: &LegStats) -> Option<SourceStats> {
+    let (_, ssrc) = leg.source?;
+    let quality = leg.quality.unwrap_or_default();
+    let measured = quality.mos.map(|mos| {
+        let of = |pick: fn(&threadbare_rtp::quality::Range) -> f64| Quality {
+            mos_tenths: (pick(&mos) * 10.0).round() as u32,
+            jitter_ms: quality.jitter_ms.as_ref().map_or(0.0, pick).round() as u32,
+            round_trip_us: (quality.round_trip_ms.as_ref().map_or(0.0, pick) * 1e3) as u32,
+            loss_percent: quality.loss_percent.as_ref().map_or(0.0, pick).round() as u32,
+        };
+        (
+            mos,
+            of(|range| range.average),
+            of(|range| range.lowest.value),
+            of(|range| range.highest.value),
+        )
+    });
+    Some(match measured {
+        Some((mos, average, lowest, highest)) => SourceStats {
+            ssrc: ssrc.0,
+            samples: mos.samples.min(u64::from(u32::MAX)) as u32,
+            average: Some(average),
+            lowest: Some((mos.lowest.at_ns, lowest)),
+            highest: Some((mos.highest.at_ns, highest)),
+        },
+        None => SourceStats {
+            ssrc: ssrc.0,
+            ..SourceStats::default()
+        },
+    })
+}
+
+fn forward_stats(side: &ForwardSideStats) -> SideStats {
+    let [rtp, rtcp] = side.received;
+    SideStats {
+        rtp: Counts {
+            packets: rtp.packets,
+            bytes: rtp.bytes,
+            errors: refused(&side.refused),
+        },
+        rtcp: Counts {
+            packets: rtcp.packets,
+            bytes: rtcp.bytes,
+            errors: 0,
+        },
+        heard_ns: rtp.last_ns,
+        rtp_to: side.to,
+        sources: Vec::new(),
+    }
+}

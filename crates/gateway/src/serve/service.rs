@@ -1,0 +1,233 @@
+//! The control thread: requests of SIP proxies in, replies out, streams begun and ended in between.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use threadbare_control::calls::{Calls, EndReason, Outcome};
+use threadbare_control::ng::{Command, Desk, Incoming, Reply, Request};
+use threadbare_relay::LegPorts;
+use threadbare_rtp::leg::Network;
+use threadbare_runtime::clock_now_ns;
+
+use super::interfaces::Interfaces;
+use super::media::MediaPlane;
+use crate::limit::{LineLimit, Verdict};
+
+/// Answers requests until it is told to stop.
+pub(super) struct Service {
+    pub(super) calls: Calls<LegPorts>,
+    pub(super) media: MediaPlane,
+    pub(super) interfaces: Interfaces,
+    pub(super) socket: UdpSocket,
+    /// Who may ask. Empty: anybody who reaches the socket.
+    pub(super) allow: Vec<Network>,
+    /// Readable when the process is to stop.
+    pub(super) stop: UnixStream,
+    /// New calls are refused while all threads start their slices later than this.
+    pub(super) lateness_max: Duration,
+    desk: Desk<SocketAddr>,
+    refused: LineLimit,
+    unreadable: LineLimit,
+    looks_ns: u64,
+}
+
+impl Service {
+    /// Has answered nothing yet.
+    pub(super) fn new(
+        calls: Calls<LegPorts>,
+        media: MediaPlane,
+        interfaces: Interfaces,
+        socket: UdpSocket,
+        allow: Vec<Network>,
+        stop: UnixStream,
+        lateness_max: Duration,
+    ) -> Service {
+        Service {
+            calls,
+            media,
+            interfaces,
+            socket,
+            allow,
+            stop,
+            lateness_max,
+            desk: Desk::new(),
+            refused: LineLimit::new(LINES_PER_SECOND),
+            unreadable: LineLimit::new(LINES_PER_SECOND),
+            looks_ns: 0,
+        }
+    }
+
+    /// Runs until `stop` is readable.
+    ///
+    /// # Errors
+    /// The socket fails.
+    pub(super) fn run(&mut self) -> io::Result<()> {
+        self.socket.set_nonblocking(true)?;
+        let mut room = vec![0; MESSAGE_BYTES_MAX];
+        loop {
+            if self.wait()? {
+                return Ok(());
+            }
+            for _ in 0..BURST {
+                match self.socket.recv_from(&mut room) {
+                    Ok((len, from)) => self.handle(from, &room[..len]),
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                    // An ICMP answer to an earlier reply, or a signal.
+                    Err(error) => tracing::debug!(%error, "the ng socket"),
+                }
+            }
+            self.keep_time();
+        }
+    }
+
+    /// Ends all calls: their parties are told.
+    pub(super) fn end_all(&mut self) {
+        let ids: Vec<_> = self.calls.ids(None).cloned().collect();
+        for id in ids {
+            self.calls.end(clock_now_ns(), &id, EndReason::Operator);
+        }
+        self.carry_out();
+    }
+
+    /// Waits for something to do. `true`: it is to stop.
+    fn wait(&self) -> io::Result<bool> {
+        let now_ns = clock_now_ns();
+        let due_ns = self.calls.next_timeout();
+        let look_ns = (self.media.len() > 0).then_some(self.looks_ns);
+        let wait_ns = due_ns.into_iter().chain(look_ns).min();
+        let wait = wait_ns.map(|at_ns| {
+            let wait = Duration::from_nanos(at_ns.saturating_sub(now_ns));
+            Timespec {
+                tv_sec: wait.as_secs() as i64,
+                tv_nsec: i64::from(wait.subsec_nanos()),
+            }
+        });
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+        ];
+        match poll(&mut fds, wait.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!fds[1].revents().is_empty()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn handle(&mut self, from: SocketAddr, bytes: &[u8]) {
+        let may = |network: &Network| network.contains(from.ip());
+        if !self.allow.is_empty() && !self.allow.iter().any(may) {
+            if let Verdict::Write { .. } = self.refused.check(std::time::Instant::now()) {
+                tracing::warn!(%from, "a request of an address that is not allowed (--allow)");
+            }
+            return;
+        }
+        let reply = match self.desk.handle_message(clock_now_ns(), from, bytes) {
+            Incoming::Request(request, ticket) => {
+                let reply = self.answer(&request);
+                self.desk.finish(ticket, reply)
+            }
+            Incoming::Send(bytes) => bytes,
+            Incoming::InHand => return,
+            Incoming::NoMessage(why) => {
+                if let Verdict::Write { .. } = self.unreadable.check(std::time::Instant::now()) {
+                    tracing::warn!(%from, ?why, "a datagram that is no request");
+                }
+                return;
+            }
+        };
+        if let Err(error) = self.socket.send_to(&reply, from) {
+            tracing::warn!(to = %from, %error, bytes = reply.len(), "a reply is not sent");
+        }
+    }
+
+    fn answer(&mut self, request: &Request) -> Reply {
+        if let Some(refused) = not_carried(request) {
+            return refused;
+        }
+        let now_ns = clock_now_ns();
+        self.look_at_load();
+        let outcome = self.calls.handle_request(
+            now_ns,
+            request,
+            &mut self.interfaces,
+            &mut super::random_bytes,
+        );
+        let reply = match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Stats(pending) => {
+                let stats = self.media.stats(pending.streams());
+                pending.finish(&stats.into_iter().collect::<BTreeMap<_, _>>())
+            }
+        };
+        while let Some(unknown) = self.calls.poll_unknown() {
+            tracing::warn!(?unknown, "unknown in requests, and ignored");
+        }
+        self.carry_out();
+        reply
+    }
+
+    /// Calls are refused before those that run are late.
+    fn look_at_load(&mut self) {
+        let lateness = self.media.lateness();
+        let reason = (lateness > self.lateness_max).then(|| {
+            let (now, max) = (lateness.as_millis(), self.lateness_max.as_millis());
+            format!("the media threads are {now} ms late; allowed are {max} ms")
+        });
+        self.calls.set_load_limit(reason);
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.calls.poll_action() {
+            self.media.carry_out(action);
+        }
+    }
+
+    /// Time-outs, and what they are about.
+    fn keep_time(&mut self) {
+        let now_ns = clock_now_ns();
+        if now_ns >= self.looks_ns {
+            for (stream, media) in self.media.heard() {
+                self.calls.handle_media(now_ns, stream, media);
+            }
+            self.looks_ns = clock_now_ns() + self.look_interval_ns();
+        }
+        self.calls.handle_timeout(now_ns);
+        self.carry_out();
+    }
+
+    /// Often enough for the shortest time-out.
+    fn look_interval_ns(&self) -> u64 {
+        let timeouts = &self.calls.settings().timeouts;
+        let shortest = [timeouts.media_ns, timeouts.silent_ns];
+        let shortest = shortest.into_iter().flatten().min();
+        shortest.map_or(LOOK_NS_MAX, |ns| (ns / 4).clamp(LOOK_NS_MIN, LOOK_NS_MAX))
+    }
+}
+
+/// What the registry knows, and the media do not do.
+fn not_carried(request: &Request) -> Option<Reply> {
+    let command = request.command();
+    let is_refused = matches!(
+        command,
+        Command::PlayMedia
+            | Command::StopMedia
+            | Command::StartRecording
+            | Command::StopRecording
+            | Command::PauseRecording
+    );
+    is_refused.then(|| Reply::Error(format!("{}: not supported", command.name())))
+}
+
+/// Datagrams in a row, before time-outs are looked at.
+const BURST: usize = 64;
+/// The largest datagram.
+const MESSAGE_BYTES_MAX: usize = 65_536;
+/// Of one kind.
+const LINES_PER_SECOND: u32 = 5;
+/// "Some times a minute".
+const LOOK_NS_MAX: u64 = 10_000_000_000;
+const LOOK_NS_MIN: u64 = 250_000_000;

@@ -1,0 +1,175 @@
+//! From what the registry says of a stream to the settings of the relay. Pure.
+
+use std::sync::Arc;
+
+use threadbare_control::calls::{SideSpec, SrtpKeys, StreamSpec};
+use threadbare_relay::ForwardSide;
+use threadbare_rtp::call::{CallConfig, DirectionConfig, Mode, Side};
+use threadbare_rtp::codec::EncoderSettings;
+use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
+use threadbare_rtp::jitter;
+use threadbare_rtp::leg::{
+    AdmissionConfig, Destination, Learn, LegConfig, PayloadMap, PayloadMapError,
+};
+use threadbare_rtp::session::Profile;
+use threadbare_rtp::srtp::Keys;
+
+/// The same for all streams.
+#[derive(Debug, Clone)]
+pub(super) struct Common {
+    /// In RTCP (RFC 7022).
+    pub(super) cname: Arc<str>,
+    /// The wall clock at time 0 of the monotonic one.
+    pub(super) ntp_at_zero: NtpTime,
+    /// Of the jitter buffers.
+    pub(super) latency_ns: u64,
+}
+
+/// A stream of audio.
+pub(super) fn call_config(
+    spec: &StreamSpec,
+    common: &Common,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<CallConfig, PayloadMapError> {
+    let [a, b] = &spec.sides;
+    Ok(CallConfig {
+        legs: [leg(a, common, random)?, leg(b, common, random)?],
+        directions: [direction(a, b, random), direction(b, a, random)],
+    })
+}
+
+fn leg(
+    side: &SideSpec,
+    common: &Common,
+    random: &mut dyn FnMut() -> u64,
+) -> Result<LegConfig, PayloadMapError> {
+    let (payloads, takes) = payloads(side)?;
+    Ok(LegConfig {
+        ssrc: Ssrc(random() as u32),
+        // RFC 3711, section 3.3.1: far from the first wrap, so that who joins late guesses the rollover counter right.
+        first_seq: SeqNum(random() as u16 & FIRST_SEQ_MASK),
+        cname: common.cname.clone(),
+        seed: random(),
+        ntp_at_zero: common.ntp_at_zero,
+        jitter: jitter::Config::new(payloads.audio().clock_rate_hz, common.latency_ns),
+        payloads,
+        takes: Some(takes),
+        admission: admission(side),
+        destination: destination(side),
+        mux: side.mux,
+        bandwidth_bps: BANDWIDTH_BPS,
+        profile: profile(side),
+    })
+}
+
+/// What a party sends and takes.
+pub(super) fn payloads(
+    side: &SideSpec,
+) -> Result<(Arc<PayloadMap>, Arc<PayloadMap>), PayloadMapError> {
+    match (&side.sends, &side.takes) {
+        (Some(sends), Some(takes)) => Ok((sends.clone(), takes.clone())),
+        // Nothing was agreed on: the static ones are understood.
+        (sends, takes) => {
+            let any = PayloadMap::any(None)?.shared();
+            let or_any = |map: &Option<Arc<PayloadMap>>| map.clone().unwrap_or_else(|| any.clone());
+            Ok((or_any(sends), or_any(takes)))
+        }
+    }
+}
+
+/// Who may send as this party.
+pub(super) fn admission(side: &SideSpec) -> AdmissionConfig {
+    AdmissionConfig {
+        sources: Vec::new(),
+        // A party behind a NAT is sent nothing before its address is known.
+        peer: side.rtp.filter(|_| !side.waits_for_nat),
+        learn: side.learn,
+    }
+}
+
+/// Where this party is sent to.
+pub(super) fn destination(side: &SideSpec) -> Destination {
+    match (side.rtp, side.learn) {
+        (Some(rtp), Learn::Anyone | Learn::Never) => Destination::Fixed {
+            rtp,
+            rtcp: side.rtcp,
+        },
+        _ => Destination::Peer,
+    }
+}
+
+/// What it sends of RTCP.
+pub(super) fn profile(side: &SideSpec) -> Profile {
+    match side.has_feedback {
+        true => Profile::Avpf {
+            regular_interval_ns: REGULAR_INTERVAL_NS,
+            feedback_delay_ns_max: FEEDBACK_DELAY_NS_MAX,
+        },
+        false => Profile::Avp,
+    }
+}
+
+fn direction(from: &SideSpec, to: &SideSpec, random: &mut dyn FnMut() -> u64) -> DirectionConfig {
+    DirectionConfig {
+        packet_ns: packet_ns(to),
+        encoder: EncoderSettings {
+            bitrate_bps: to.bitrate_bps,
+            ..EncoderSettings::default()
+        },
+        first_time: RtpTime(random() as u32),
+        mode: mode(from),
+        detect_keys: from.detects_keys,
+    }
+}
+
+/// Of packets to a party; 0: as they come.
+pub(super) fn packet_ns(to: &SideSpec) -> u64 {
+    u64::from(to.packet_ms.unwrap_or(0)) * 1_000_000
+}
+
+/// What becomes of a party's media.
+pub(super) fn mode(side: &SideSpec) -> Mode {
+    match side {
+        SideSpec {
+            may_send: false, ..
+        } => Mode::Hold,
+        SideSpec {
+            is_blocked: true, ..
+        } => Mode::Hold,
+        SideSpec {
+            is_silenced: true, ..
+        } => Mode::Mute,
+        _ => Mode::Pass,
+    }
+}
+
+/// Keys of SRTP as the relay has them.
+pub(super) fn keys(keys: &Option<SrtpKeys>) -> Option<Keys> {
+    keys.as_ref().map(|keys| Keys {
+        receive: keys.receive.clone(),
+        send: keys.send.clone(),
+    })
+}
+
+/// A side of media that is only passed on.
+pub(super) fn forward_side(side: &SideSpec) -> ForwardSide {
+    ForwardSide {
+        admission: admission(side),
+        rtcp: side.rtcp,
+        mux: side.mux,
+    }
+}
+
+/// The number of a side's leg.
+pub(super) fn of(spec: &StreamSpec, side: Side) -> &SideSpec {
+    &spec.sides[side as usize]
+}
+
+/// Reports without feedback are as rare as in AVP.
+const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
+/// Feedback that comes later is of no use to speech.
+const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
+/// Below 2^15.
+const FIRST_SEQ_MASK: u16 = 0x7fff;
+/// Of a call.
+const BANDWIDTH_BPS: u64 = 80_000;
