@@ -147,6 +147,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "threadbare",
         internal: &[
+            "threadbare-control",
             "gst-plugin-threadbare",
             "threadbare-demux",
             "threadbare-loudness",

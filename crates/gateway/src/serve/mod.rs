@@ -133,6 +133,13 @@ impl ServeArgs {
             ));
         }
         for (at, one) in self.addresses.iter().enumerate() {
+            if let Err(error) = UdpSocket::bind((one.address, 0)) {
+                return Err(miette!(
+                    help = "behind a NAT, give the local address and the one that parties are told: 10.0.0.1!203.0.113.7",
+                    "--address {}: this machine cannot receive there: {error}",
+                    one.address
+                ));
+            }
             let same = |other: &InterfaceArg| {
                 other.name == one.name && other.address.is_ipv4() == one.address.is_ipv4()
             };

@@ -206,17 +206,20 @@ impl Running {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("gateway.toml");
         std::fs::write(&path, config).expect("written");
-        let mut child = threadbare()
-            .arg("run")
-            .arg(path)
-            .args(["--log-format", "json"])
-            .args(arguments)
-            .envs(environment.iter().copied())
+        let mut command = threadbare();
+        command.arg("run").arg(path).args(["--log-format", "json"]);
+        command.args(arguments).envs(environment.iter().copied());
+        (Running::of(command), directory)
+    }
+
+    /// Runs the program with a log in JSON.
+    pub fn of(mut command: Command) -> Running {
+        let mut child = command
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");
         let log = BufReader::new(child.stderr.take().expect("piped"));
-        (Running { child, log }, directory)
+        Running { child, log }
     }
 
     /// The next log line with this message.
