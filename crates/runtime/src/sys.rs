@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::mem::{MaybeUninit, size_of};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::cpus::CpuSet;
@@ -577,9 +578,10 @@ impl Epoll {
         let epoll = self.0.as_raw_fd();
         let max = events.len() as i32;
         let out = events.as_mut_ptr().cast::<Event>();
-        let n = if timeout == Some(Duration::ZERO) {
+        let is_coarse = HAS_NO_PWAIT2.load(Ordering::Relaxed);
+        let n = if is_coarse || timeout == Some(Duration::ZERO) {
             // SAFETY: `out` has room for `max` events, exclusively borrowed.
-            unsafe { libc::epoll_wait(epoll, out, max, 0) }
+            unsafe { libc::epoll_wait(epoll, out, max, millis(timeout)) }
         } else {
             let time = timeout.map(timespec);
             let time = time
@@ -601,6 +603,12 @@ impl Epoll {
         };
         if n < 0 {
             let error = io::Error::last_os_error();
+            let is_unknown = matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM));
+            if is_unknown && !is_coarse {
+                HAS_NO_PWAIT2.store(true, Ordering::Relaxed);
+                // The next wait is a coarse one.
+                return Ok(&[]);
+            }
             return if error.kind() == io::ErrorKind::Interrupted {
                 Ok(&[])
             } else {
@@ -609,6 +617,30 @@ impl Epoll {
         }
         // SAFETY: the kernel wrote the first `n <= max` events.
         Ok(unsafe { std::slice::from_raw_parts(out, n as usize) })
+    }
+}
+
+/// Linux before 5.11, and containers that filter system calls, have no `epoll_pwait2`: time-outs are whole milliseconds then.
+static HAS_NO_PWAIT2: AtomicBool = AtomicBool::new(false);
+
+/// For `epoll_wait`: never earlier than asked for; -1 without limit.
+fn millis(timeout: Option<Duration>) -> i32 {
+    let rounded = |timeout: Duration| timeout.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128);
+    timeout.map_or(-1, |timeout| rounded(timeout) as i32)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// epoll_wait(2): -1 "causes epoll_wait() to block indefinitely".
+    #[test]
+    fn coarse_waits_are_never_early() {
+        assert_eq!(millis(None), -1);
+        assert_eq!(millis(Some(Duration::ZERO)), 0);
+        assert_eq!(millis(Some(Duration::from_nanos(1))), 1);
+        assert_eq!(millis(Some(Duration::from_millis(20))), 20);
+        assert_eq!(millis(Some(Duration::MAX)), i32::MAX);
     }
 }
 
