@@ -262,6 +262,7 @@ fn settle(medium: &mut Medium, now_ns: u64, side: Side, spec: &StreamSpec) {
             let call = media.call_mut();
             call.set_held(side, !own.may_receive);
             call.block_keys(side, own.blocks_keys);
+            call.pass_keys(side, own.may_send);
             media.set_keys(now_ns, side, keys, Rollover::Kept);
         }
         Medium::Forward(forward) => {

@@ -323,6 +323,48 @@ fn blocked_keys_are_told_and_not_heard() {
 }
 
 /// A key in the audio, of a party without events.
+/// The ng protocol, `block media` and `silence media`: "DTMF packets can still pass through when media blocking is enabled".
+#[test]
+fn keys_pass_where_audio_is_kept_back() {
+    let (from, to) = (pcmu(), format(Encoding::Pcma, 8000, 1));
+    let (a, b) = (with_keys(from, 101, 8000), with_keys(to, 110, 8000));
+    for (mode, passes) in [(Mode::Hold, true), (Mode::Mute, true), (Mode::Hold, false)] {
+        let mut bed = Bed::new(&a, &b, DirectionConfig::default());
+        bed.tone(from, 20, 100, |_| false);
+        bed.wait_ms(100);
+        bed.call.set_mode(Side::A, mode);
+        bed.call.pass_keys(Side::A, passes);
+        bed.heard.clear();
+        bed.tone(from, 20, 100, |_| false);
+        for (flags, duration) in [(10, 400_u16), (10, 800), (0x8a, 800), (0x8a, 800)] {
+            let [high, low] = duration.to_be_bytes();
+            bed.speak(101, &[7, flags, high, low]);
+            bed.wait_ms(50);
+        }
+        bed.wait_ms(200);
+        let keys: Vec<_> = bed
+            .heard
+            .iter()
+            .filter(|heard| heard.payload_type == 110)
+            .collect();
+        match passes {
+            true => assert!(keys.iter().all(|key| event(key).0 == 7) && keys.len() >= 4),
+            false => assert_eq!(keys.len(), 0),
+        }
+        let audio = bed.heard.iter().filter(|heard| heard.payload_type != 110);
+        let mut codes = audio.flat_map(|heard| &heard.payload);
+        // ITU-T G.711: the codes of A-law for the smallest values, even bits inverted.
+        assert!(codes.all(|code| matches!(code, 0x55 | 0xd5)), "{mode:?}");
+        assert_one_stream(&bed, "kept back");
+        // A party that is held gets none.
+        bed.call.set_held(Side::B, true);
+        bed.heard.clear();
+        bed.speak(101, &[8, 10, 1, 0x90]);
+        bed.wait_ms(200);
+        assert_eq!(bed.heard.len(), 0);
+    }
+}
+
 fn speak_key(bed: &mut Bed, from: Format, number: u8) {
     let mut generator = tone::ToneGenerator::new(from.sample_rate_hz).unwrap();
     let mut encoder = Encoder::new(from, &EncoderSettings::default()).unwrap();

@@ -85,6 +85,11 @@ impl Call {
         self.directions[side as usize].block_keys(blocks);
     }
 
+    /// Whether this party's telephone events reach the other one also while its audio does not ([`Mode::Mute`](super::Mode), `Hold`).
+    pub fn pass_keys(&mut self, side: Side, passes: bool) {
+        self.directions[side as usize].pass_keys(passes);
+    }
+
     /// Whether keys are detected in this party's audio from now on, as [`DirectionConfig::detect_keys`](super::DirectionConfig) has it.
     pub fn set_detect_keys(&mut self, side: Side, detects: bool) {
         let payloads = self.legs[side as usize].payloads().clone();

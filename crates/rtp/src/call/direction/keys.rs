@@ -26,7 +26,8 @@ impl Direction {
         if self.has_pressed() {
             return;
         }
-        if self.playing.is_some() || self.mode() != Mode::Pass {
+        let is_kept_back = self.mode != Mode::Pass && !self.passes_keys;
+        if self.playing.is_some() || self.is_held || is_kept_back {
             self.is_sounding = false;
             return;
         }

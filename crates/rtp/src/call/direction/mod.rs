@@ -143,6 +143,8 @@ pub(super) struct Direction {
     lead_ns: u64,
     /// The party's keys are not passed on.
     blocks_keys: bool,
+    /// Whatever the mode is.
+    passes_keys: bool,
     /// The far side is sent nothing.
     is_held: bool,
     has_play_ended: bool,
@@ -187,6 +189,7 @@ impl Direction {
             pressing: None,
             lead_ns: 0,
             blocks_keys: false,
+            passes_keys: false,
             is_held: false,
             has_play_ended: false,
             tap: None,

@@ -65,6 +65,11 @@ impl Direction {
         self.blocks_keys = blocks;
     }
 
+    /// Keys reach the far side where audio does not, or do not either.
+    pub(in crate::call) fn pass_keys(&mut self, passes: bool) {
+        self.passes_keys = passes;
+    }
+
     /// The far side is sent nothing, or is sent something again.
     pub(in crate::call) fn set_held(&mut self, is_held: bool) {
         if is_held != self.is_held {
