@@ -145,6 +145,14 @@ bench-media: setup-demo ## measures the media plane into bench/results, then ben
 	mv $(TARGET_DIR)/media.jsonl bench/results/media.jsonl
 	$(MAKE) --no-print-directory bench-render
 
+# Calls beside Debian's rtpengine, which it installs.
+.PHONY: bench-calls
+bench-calls: setup-bench ## measures calls of a SIP proxy beside rtpengine into bench/results (6 minutes)
+	$(CARGO) build --release -p threadbare
+	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin calls
+	$(TARGET_DIR)/bench/release/calls --threadbare $(TARGET_DIR)/release/threadbare $(BENCH_CALLS_ARGS) >$(TARGET_DIR)/calls.jsonl
+	mv $(TARGET_DIR)/calls.jsonl bench/results/calls.jsonl
+
 .PHONY: bench-render
 bench-render: setup-demo ## README, docs, plots and drawings from the newest results files
 	$(CARGO) run -q --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin bench-render

@@ -1,0 +1,209 @@
+//! Calls of a SIP proxy: `threadbare serve` beside Debian's rtpengine, in one run. Prints the lines of `bench/results/calls.jsonl`.
+//!
+//! Each measurement starts the relay anew and asks it by the ng protocol, as a proxy would. CPU time is that of the relay's process,
+//! with all its threads, over the packets that the parties have sent in the window. rtpengine runs in user space (`--table=-1`).
+
+mod parties;
+mod relay;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use clap::{Parser, ValueEnum};
+use serde::{Deserialize, Serialize};
+use threadbare_bench::libraries::Head;
+use threadbare_bench::measure;
+
+use parties::{Parties, Sides};
+use relay::{Kind, Relay};
+
+/// Calls through a relay.
+#[derive(Parser)]
+struct Options {
+    /// The program `threadbare`.
+    #[arg(long)]
+    threadbare: PathBuf,
+    /// Measurements of each kind.
+    #[arg(long, default_value_t = 3)]
+    rounds: u32,
+    /// Seconds from the first packet to the window.
+    #[arg(long, default_value_t = 6.0)]
+    warmup: f64,
+    /// Seconds of the window.
+    #[arg(long, default_value_t = 4.0)]
+    seconds: f64,
+    /// Only this.
+    #[arg(long)]
+    only: Option<What>,
+}
+
+/// What is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum What {
+    /// 500 calls, PCMU on one side, PCMA on the other.
+    Transcoded500,
+    /// 1000 of them.
+    Transcoded1000,
+    /// 1000 calls, PCMU on both sides.
+    Passed1000,
+    /// 500 calls, SRTP on one side (AES_CM_128_HMAC_SHA1_80).
+    Srtp500,
+    /// Offer, answer and delete, one call after another.
+    Signalling,
+    /// Memory of a call, and how long offers take beside 1000 calls.
+    Idle1000,
+}
+
+/// A measurement.
+#[derive(Debug, Serialize)]
+struct Row {
+    what: What,
+    relay: Kind,
+    round: u32,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+#[derive(Debug, Default, Serialize)]
+struct Figures {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    us_per_packet: Option<f64>,
+    /// Packets that the far side did not get.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sent: Option<u64>,
+    /// Of the relay, for offer, answer and delete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    us_per_call: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kib_per_call: Option<f64>,
+    /// 99 % of offers are answered within.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offer_ms_p99: Option<f64>,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    measure::raise_descriptor_limit();
+    println!("{}", serde_json::to_string(&Head::now(String::new())?)?);
+    for round in 0..options.rounds.max(1) {
+        for what in What::value_variants() {
+            if options.only.is_some_and(|only| only != *what) {
+                continue;
+            }
+            for kind in [Kind::Rtpengine, Kind::Threadbare] {
+                eprintln!("round {round}: {what:?}, {kind:?}");
+                let figures = measure_one(&options, *what, kind)?;
+                let row = Row {
+                    what: *what,
+                    relay: kind,
+                    round,
+                    figures,
+                };
+                println!("{}", serde_json::to_string(&row)?);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
+    let mut relay = Relay::start(kind, &options.threadbare)?;
+    match what {
+        What::Transcoded500 => carry(options, &mut relay, 500, Sides::Transcoded),
+        What::Transcoded1000 => carry(options, &mut relay, 1000, Sides::Transcoded),
+        What::Passed1000 => carry(options, &mut relay, 1000, Sides::Passed),
+        What::Srtp500 => carry(options, &mut relay, 500, Sides::Srtp),
+        What::Signalling => signal(&mut relay),
+        What::Idle1000 => idle(&mut relay),
+    }
+}
+
+/// What carrying media costs.
+fn carry(options: &Options, relay: &mut Relay, calls: u32, sides: Sides) -> Result<Figures> {
+    let parties = Parties::new()?;
+    let ways = (0..calls)
+        .map(|call| relay.call(call, &parties, sides))
+        .collect::<Result<Vec<_>>>()?;
+    let duration = Duration::from_secs_f64(options.warmup + options.seconds) + SETTLE;
+    let talk = parties.talk(ways, duration)?;
+    std::thread::sleep(Duration::from_secs_f64(options.warmup));
+    let (sent_before, cpu_before) = (talk.sent(), relay.cpu()?);
+    std::thread::sleep(Duration::from_secs_f64(options.seconds));
+    let (sent_after, cpu_after) = (talk.sent(), relay.cpu()?);
+    let sent = talk.join()?;
+    std::thread::sleep(SETTLE);
+    let packets = (sent_after - sent_before).max(1);
+    Ok(Figures {
+        us_per_packet: Some((cpu_after - cpu_before).as_secs_f64() * 1e6 / packets as f64),
+        lost: Some(sent as i64 - parties.heard() as i64),
+        sent: Some(sent),
+        ..Figures::default()
+    })
+}
+
+/// What calls cost that come and go.
+fn signal(relay: &mut Relay) -> Result<Figures> {
+    let parties = Parties::new()?;
+    let run = |relay: &mut Relay, calls: std::ops::Range<u32>| -> Result<()> {
+        for call in calls {
+            relay.call(call, &parties, Sides::Passed)?;
+            relay.delete(call)?;
+        }
+        Ok(())
+    };
+    run(relay, 0..200)?;
+    let before = relay.cpu()?;
+    run(relay, 200..200 + SIGNALLED)?;
+    let cpu = relay.cpu()? - before;
+    Ok(Figures {
+        us_per_call: Some(cpu.as_secs_f64() * 1e6 / f64::from(SIGNALLED)),
+        ..Figures::default()
+    })
+}
+
+/// Memory of calls without media; then offers at 200 a second beside 1000 that talk.
+fn idle(relay: &mut Relay) -> Result<Figures> {
+    let parties = Parties::new()?;
+    let before = relay.resident_kib()?;
+    let ways = (0..1000)
+        .map(|call| relay.call(call, &parties, Sides::Passed))
+        .collect::<Result<Vec<_>>>()?;
+    let after = relay.resident_kib()?;
+    let talk = parties.talk(ways, OFFERING + SETTLE)?;
+    std::thread::sleep(SETTLE);
+    let begin = Instant::now();
+    let mut took = Vec::new();
+    for number in 0.. {
+        let due = begin + OFFER_INTERVAL * number;
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        if begin.elapsed() > OFFERING - SETTLE {
+            break;
+        }
+        let asked = Instant::now();
+        relay.offer(1000 + number, &parties, Sides::Passed)?;
+        took.push(asked.elapsed());
+        relay.delete(1000 + number)?;
+    }
+    let sent = talk.join()?;
+    std::thread::sleep(SETTLE);
+    took.sort_unstable();
+    let p99 = took.get(took.len() * 99 / 100).context("no offer")?;
+    ensure!(after >= before, "less memory with calls");
+    Ok(Figures {
+        kib_per_call: Some((after - before) as f64 / 1000.0),
+        offer_ms_p99: Some(p99.as_secs_f64() * 1e3),
+        lost: Some(sent as i64 - parties.heard() as i64),
+        sent: Some(sent),
+        ..Figures::default()
+    })
+}
+
+/// What has been sent has arrived after this.
+const SETTLE: Duration = Duration::from_millis(500);
+const SIGNALLED: u32 = 2000;
+const OFFERING: Duration = Duration::from_secs(6);
+const OFFER_INTERVAL: Duration = Duration::from_millis(5);

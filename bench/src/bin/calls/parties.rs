@@ -1,0 +1,243 @@
+//! The telephones: some sockets for all of them, a sender and a drain.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use threadbare_bench::{PACKET_BYTES, ports, rtp};
+use threadbare_rtp::srtp::{RTP_TRAILER_BYTES_MAX, Sender};
+use threadbare_runtime::{RECV_BATCH, RawAddr, RecvBatch, SEND_BATCH_MAX, SendBatch};
+
+/// What the two sides of a call are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sides {
+    /// PCMU on both.
+    Passed,
+    /// PCMU, and PCMA.
+    Transcoded,
+    /// PCMU in RTP, and in SRTP.
+    Srtp,
+}
+
+/// Where a call's packets go, A's first.
+pub(crate) struct Way {
+    pub(crate) call: u32,
+    pub(crate) to: [u16; 2],
+    pub(crate) payload_types: [u8; 2],
+    /// Protects what B sends.
+    pub(crate) srtp: Option<Sender>,
+}
+
+/// All parties.
+pub(crate) struct Parties {
+    /// Of the sides A and of the sides B.
+    sockets: [Vec<Arc<UdpSocket>>; 2],
+    /// Where reports go: nobody reads them.
+    _reports: Vec<UdpSocket>,
+    heard: Arc<AtomicU64>,
+}
+
+impl Parties {
+    pub(crate) fn new() -> Result<Parties> {
+        let mut reports = Vec::new();
+        let mut side = || -> Result<Vec<Arc<UdpSocket>>> {
+            let mut sockets = Vec::new();
+            for _ in 0..SOCKETS {
+                let (rtp, rtcp) = pair()?;
+                ports::enlarge_buffer(&rtp);
+                sockets.push(Arc::new(rtp));
+                reports.push(rtcp);
+            }
+            Ok(sockets)
+        };
+        let sockets = [side()?, side()?];
+        let heard = Arc::<AtomicU64>::default();
+        let (all, of_thread) = (sockets.concat(), Arc::downgrade(&heard));
+        std::thread::Builder::new()
+            .name("drain".into())
+            .spawn(move || {
+                let mut batch = RecvBatch::new(RECV_BATCH);
+                while let Some(heard) = of_thread.upgrade() {
+                    for socket in &all {
+                        heard.fetch_add(take_all(socket, &mut batch), Relaxed);
+                    }
+                    drop(heard);
+                    std::thread::sleep(DRAIN_INTERVAL);
+                }
+            })?;
+        Ok(Parties {
+            sockets,
+            _reports: reports,
+            heard,
+        })
+    }
+
+    /// The port of a call's side A.
+    pub(crate) fn a(&self, call: u32) -> u16 {
+        self.port(0, call)
+    }
+
+    /// The port of its side B.
+    pub(crate) fn b(&self, call: u32) -> u16 {
+        self.port(1, call)
+    }
+
+    fn port(&self, side: usize, call: u32) -> u16 {
+        let socket = &self.sockets[side][call as usize % SOCKETS];
+        socket.local_addr().map_or(0, |address| address.port())
+    }
+
+    /// Packets that have arrived.
+    pub(crate) fn heard(&self) -> u64 {
+        self.heard.load(Relaxed)
+    }
+
+    /// Everybody sends for so long, at the pace of a call.
+    pub(crate) fn talk(&self, ways: Vec<Way>, duration: Duration) -> Result<Talk> {
+        let sent = Arc::<AtomicU64>::default();
+        let (of_thread, sockets) = (sent.clone(), self.sockets.clone());
+        let thread = std::thread::Builder::new()
+            .name("sender".into())
+            .spawn(move || send(ways, &sockets, duration, &of_thread))?;
+        Ok(Talk { thread, sent })
+    }
+}
+
+/// Packets on their way.
+pub(crate) struct Talk {
+    thread: JoinHandle<Result<()>>,
+    sent: Arc<AtomicU64>,
+}
+
+impl Talk {
+    pub(crate) fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    pub(crate) fn join(self) -> Result<u64> {
+        let ended = self.thread.join();
+        ended.map_err(|_| anyhow!("the sender has panicked"))??;
+        Ok(self.sent.load(Relaxed))
+    }
+}
+
+/// What one party sends.
+struct Speech {
+    to: RawAddr,
+    packet: [u8; PACKET_BYTES],
+    number: u32,
+    srtp: Option<Sender>,
+}
+
+fn send(
+    ways: Vec<Way>,
+    sockets: &[Vec<Arc<UdpSocket>>; 2],
+    duration: Duration,
+    sent: &AtomicU64,
+) -> Result<()> {
+    // By the socket that they leave from.
+    let mut speeches: Vec<Vec<Speech>> = (0..2 * SOCKETS).map(|_| Vec::new()).collect();
+    for way in ways {
+        let mut srtp = way.srtp;
+        for side in [0, 1] {
+            let mut packet = rtp::first_packet(2 * way.call + side as u32);
+            packet[1] = packet[1] & 0x80 | way.payload_types[side];
+            let to = SocketAddr::from((Ipv4Addr::LOCALHOST, way.to[side]));
+            speeches[side * SOCKETS + way.call as usize % SOCKETS].push(Speech {
+                to: RawAddr::from(to),
+                packet,
+                number: 0,
+                srtp: if side == 1 { srtp.take() } else { None },
+            });
+        }
+    }
+    let begin = Instant::now();
+    for slice in 0.. {
+        let due = begin + SEND_INTERVAL * slice;
+        if due >= begin + duration {
+            return Ok(());
+        }
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        // A part of all in each of them.
+        let part = slice as usize % PARTS;
+        for (at, speeches) in speeches.iter_mut().enumerate() {
+            let socket = &sockets[at / SOCKETS][at % SOCKETS];
+            let own = speeches.iter_mut().skip(part).step_by(PARTS);
+            sent.fetch_add(send_part(socket, own)?, Relaxed);
+        }
+    }
+    Ok(())
+}
+
+fn send_part<'s>(
+    socket: &UdpSocket,
+    speeches: impl Iterator<Item = &'s mut Speech>,
+) -> Result<u64> {
+    let mut out: Vec<([u8; PACKET_BYTES + RTP_TRAILER_BYTES_MAX], usize, &RawAddr)> = Vec::new();
+    for speech in speeches {
+        rtp::set_number(&mut speech.packet, speech.number);
+        speech.number += 1;
+        let (mut packet, mut len) = ([0; PACKET_BYTES + RTP_TRAILER_BYTES_MAX], PACKET_BYTES);
+        packet[..PACKET_BYTES].copy_from_slice(&speech.packet);
+        if let Some(srtp) = &mut speech.srtp {
+            len = srtp.protect_rtp(&mut packet, len).context("protected")?;
+        }
+        out.push((packet, len, &speech.to));
+    }
+    for chunk in out.chunks(SEND_BATCH_MAX) {
+        let pieces: Vec<[IoSlice<'_>; 1]> = chunk
+            .iter()
+            .map(|(packet, len, _)| [IoSlice::new(&packet[..*len])])
+            .collect();
+        let mut batch = SendBatch::default();
+        for (pieces, (_, _, to)) in pieces.iter().zip(chunk) {
+            ensure!(batch.push(pieces, to), "a chunk is a batch");
+        }
+        while !batch.is_empty() {
+            batch.send(socket.as_fd())?;
+        }
+    }
+    Ok(out.len() as u64)
+}
+
+fn take_all(socket: &UdpSocket, batch: &mut RecvBatch) -> u64 {
+    let mut space = [[0_u8; ROOM_BYTES]; RECV_BATCH];
+    let mut taken = 0;
+    loop {
+        let mut pieces = space.each_mut().map(|packet| IoSliceMut::new(packet));
+        let got = batch.recv(socket.as_fd(), &mut pieces).unwrap_or(0);
+        taken += got as u64;
+        if got < RECV_BATCH {
+            return taken;
+        }
+    }
+}
+
+/// An even port and the next one.
+fn pair() -> Result<(UdpSocket, UdpSocket)> {
+    let bind = |port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port));
+    for _ in 0..1000 {
+        let rtp = bind(0)?;
+        let port = rtp.local_addr()?.port();
+        if port % 2 == 0
+            && let Ok(rtcp) = bind(port + 1)
+        {
+            rtp.set_nonblocking(true)?;
+            return Ok((rtp, rtcp));
+        }
+    }
+    Err(anyhow!("no two free ports in a row"))
+}
+
+/// Of each side.
+const SOCKETS: usize = 8;
+const ROOM_BYTES: usize = 256;
+const DRAIN_INTERVAL: Duration = Duration::from_millis(2);
+/// Parts of 20 ms.
+const PARTS: usize = 10;
+const SEND_INTERVAL: Duration = Duration::from_millis(2);
