@@ -1,0 +1,269 @@
+#!/usr/bin/env bash
+# The relay behind Kamailio, with programs that nobody here wrote: sipp and baresip call each other, Kamailio's rtpengine module
+# steers the relay, dumpcap sees every packet. sip/check.py says what must be on the wire. Needs root, or user namespaces.
+#
+#   RELAY=rtpengine tests/sip.sh    the same with Debian's relay: are the calls themselves right?
+. "$(dirname "$0")/common.bash"
+
+relay=${RELAY:-threadbare}
+
+# A network and processes of its own: ports are fixed, but not for this machine, and all ends with the script.
+if [ -z "${SIP_NAMESPACE:-}" ]; then
+    [ "$relay" != threadbare ] || use_build
+    options=(--net --pid --fork --kill-child --mount-proc)
+    [ "$(id -u)" -eq 0 ] || options+=(--map-root-user)
+    SIP_NAMESPACE=yes unshare "${options[@]}" bash "$0"
+    exit
+fi
+
+here=$PWD/tests/sip
+proxy=127.0.0.1:5060
+caller=127.0.1.1
+callee=127.0.2.1
+ng_port=2223
+ports_min=30000 ports_max=31999
+# Only for what hangs: everything here waits for an event.
+seconds_max=60
+# Where the package has them, by architecture.
+baresip_modules=$(dirname "$(dpkg -L baresip-core | grep '/g711\.so$')")
+# A call without media ends after so many seconds.
+timeout_s=3
+logs=$work/logs
+mkdir "$logs"
+
+show_logs() {
+    local status=$?
+    if [ "$status" -ne 0 ]; then
+        tail -n 25 "$logs"/* >&2
+        [ -z "${KEEP:-}" ] || cp -r "$work" "$KEEP"
+    fi
+    clean_up
+}
+trap show_logs EXIT
+
+# wait_for WHAT COMMAND...: until the command succeeds.
+wait_for() {
+    local what=$1 end=$((SECONDS + seconds_max))
+    shift
+    until "$@" >/dev/null 2>&1; do
+        [ "$SECONDS" -lt "$end" ] || die "waited $seconds_max s for: $what"
+        sleep 0.05
+    done
+}
+
+bound() { grep -q "$(printf ':%04X 00000000:0000' "$1")" /proc/net/udp; }
+
+ng() { python3 "$here/ng.py" "$ng_port" "$1"; }
+
+start_relay() {
+    case $relay in
+        rtpengine)
+            rtpengine --config-file=none --table=-1 --foreground --log-stderr --log-level=5 --interface=127.0.0.1 \
+                --listen-ng=127.0.0.1:$ng_port --port-min=$ports_min --port-max=$ports_max --timeout=$timeout_s --num-threads=1 \
+                --silent-timeout=60 >"$logs/relay" 2>&1 &
+            ;;
+        threadbare)
+            cat >"$work/relay.toml" <<EOF
+[timeouts]
+timeout = $timeout_s
+EOF
+            "$target_dir/threadbare" serve --ng 127.0.0.1:$ng_port --address 127.0.0.1 --ports $ports_min-$ports_max \
+                "$work/relay.toml" >"$logs/relay" 2>&1 &
+            ;;
+        *) die "RELAY=$relay: expected threadbare or rtpengine" ;;
+    esac
+    relay_pid=$!
+    started+=("$relay_pid")
+    wait_for "a relay that answers" ng ping
+}
+
+start_proxy() {
+    sed "s/@NG@/127.0.0.1:$ng_port/" "$here/kamailio.cfg" >"$work/kamailio.cfg"
+    # -DD: in the foreground. 32 MiB of shared memory are plenty.
+    kamailio -DD -E -m 32 -Y "$work" -f "$work/kamailio.cfg" >"$logs/kamailio" 2>&1 &
+    started+=($!)
+    wait_for 'a proxy that listens' bound 5060
+}
+
+start_capture() {
+    dumpcap -q -i lo -f udp -P -B 64 -w "$work/calls.pcap" >"$logs/dumpcap" 2>&1 &
+    capture_pid=$!
+    started+=("$capture_pid")
+    wait_for 'a capture that runs' marked begin
+}
+
+# Sends a word to a port where nobody listens, and looks whether the file has it.
+marked() {
+    echo "mark: $1" >/dev/udp/127.0.0.1/9 || true
+    grep -qa "mark: $1" "$work/calls.pcap"
+}
+
+stop_capture() {
+    wait_for 'the last packet in the capture' marked end
+    kill -INT "$capture_pid"
+    wait "$capture_pid" || die 'dumpcap failed'
+    grep -q '/0 (pcap:0/dumpcap:0' "$logs/dumpcap" || die "dumpcap lost packets: $(cat "$logs/dumpcap")"
+}
+
+# What sipp plays: a tone for each side, in folders by codec, and the same in two halves.
+make_speech() {
+    local folder side hz codec pt
+    for folder in caller/500/mulaw/0 callee/1250/mulaw/0 callee-alaw/1250/alaw/8; do
+        IFS=/ read -r side hz codec pt <<<"$folder"
+        mkdir "$work/$side"
+        ffmpeg -nostdin -v error -f lavfi -i "sine=frequency=$hz:duration=3" -ar 8000 -ac 1 -f "$codec" "$work/$side/speech"
+        # An SSRC of its own, as each source has.
+        python3 "$here/speech.py" "$work/$side/speech" "$pt" "$hz" "$work/$side/speech.pcap"
+        python3 "$here/speech.py" "$work/$side/speech" "$pt" "$hz" "$work/$side/speech-1.pcap" 0 50
+        python3 "$here/speech.py" "$work/$side/speech" "$pt" "$hz" "$work/$side/speech-2.pcap" 50 50
+    done
+}
+
+# hold_ports ADDRESS FIRST COUNT: see ports.py. sipp takes every fourth port.
+hold_ports() {
+    mkfifo "$work/hold-$1-$2"
+    python3 "$here/ports.py" "$1" "$2" 4 "$3" <"$work/hold-$1-$2" >"$logs/ports-$1-$2" 2>&1 &
+    started+=($!)
+    # Open as long as this script runs.
+    exec {holding}>"$work/hold-$1-$2"
+    wait_for "ports $2 and on" grep -q ready "$logs/ports-$1-$2"
+}
+
+# become_sipp SCENARIO FOLDER ADDRESS MEDIA_PORT ARGUMENTS...
+become_sipp() {
+    local scenario=$1 folder=$2 address=$3 media_port=$4
+    shift 4
+    cd "$work/$folder"
+    # It binds the port of -mp itself, for all calls; the scenarios use those behind it.
+    exec sipp -sf "$here/$scenario.xml" -i "$address" -p 5060 -mi "$address" -mp $((media_port - 4)) -nostdin -trace_err \
+        -error_file "$logs/errors-$scenario-$media_port" -timeout $seconds_max -timeout_error "$@" \
+        >"$logs/sipp-$scenario-$media_port" 2>&1
+}
+
+# calls USER CALLS RATE MEDIA_PORT CALLER CALLEE [CALLEE_FOLDER]: sipp calls sipp, both must be content.
+calls() {
+    local user=$1 calls=$2 rate=$3 port=$4 from=$5 to=$6 folder=${7:-callee} codec=(0 PCMU)
+    [ "$folder" != callee-alaw ] || codec=(8 PCMA)
+    become_sipp "$to" "$folder" $callee "$port" -m "$calls" -key codec "${codec[0]}" -key encoding "${codec[1]}" &
+    local callee_pid=$!
+    wait_for "a callee of $user" listens_or_gone "$callee_pid" "$callee" 5060
+    kill -0 "$callee_pid" 2>/dev/null || die "$user: the callee did not start"
+    (become_sipp "$from" caller $caller "$port" -m "$calls" -r "$rate" -s "$user" -key callee $callee:5060 $proxy) ||
+        die "$user: the caller failed"
+    if [ "$user" = lost ]; then
+        # Nobody tells it that the call is over.
+        { kill -KILL "$callee_pid"; wait "$callee_pid"; } 2>/dev/null || true
+    else
+        wait "$callee_pid" || die "$user: the callee failed"
+    fi
+    say "$user: $calls calls"
+}
+
+# listens_or_gone PID ADDRESS PORT
+listens_or_gone() { ! kill -0 "$1" || [ -n "$(ss -Hanu "src = $2:$3")" ]; }
+
+# start_phone NAME INTERFACE ADDRESS TONE_HZ ACCOUNT_PARAMETERS ARGUMENTS...: leaves its process in phone_pid.
+start_phone() {
+    local name=$1 interface=$2 address=$3 hz=$4 parameters=$5 folder=$work/$1
+    shift 5
+    mkdir "$folder"
+    ffmpeg -nostdin -v error -f lavfi -i "sine=frequency=$hz:duration=$seconds_max" -ar 8000 -ac 1 -c:a pcm_s16le "$folder/tone.wav"
+    sed -e "s|@ADDRESS@|$address|; s|@INTERFACE@|$interface|; s|@FOLDER@|$folder|; s|@MODULES@|$baresip_modules|" \
+        "$here/baresip.config" >"$folder/config"
+    echo "<sip:$name@$address>;regint=0;audio_codecs=PCMU/8000/1;$parameters" >"$folder/accounts"
+    : >"$folder/contacts"
+    baresip -f "$folder" -v "$@" </dev/null >"$logs/$name" 2>&1 &
+    phone_pid=$!
+    started+=("$phone_pid")
+    wait_for "the phone $name" grep -q 'baresip is ready' "$logs/$name"
+}
+
+# end_phone PID: hangs up and ends.
+end_phone() {
+    kill -INT "$1"
+    wait "$1" || die "a phone failed: status $?"
+}
+
+# heard NAME SECONDS: has the phone written down so much of 16 bits at 8 kHz?
+heard() {
+    local file
+    file=$(echo "$work/$1"/dump-*-dec.wav)
+    [ "$(stat -c %s "$file")" -gt $((44 + $2 * 16000)) ]
+}
+
+# expect_tone NAME HZ: what the phone has heard.
+expect_tone() {
+    local file
+    file=$(echo "$work/$1"/dump-*-dec.wav)
+    python3 "$here/tone.py" "$file" "$2" || die "$1: not the tone of $2 Hz in what it heard"
+}
+
+# sipp, which knows no SRTP, calls a phone that takes nothing else.
+call_srtp() {
+    local pid
+    start_phone srtp v1 192.0.2.2 1250 'answermode=auto;mediaenc=srtp-mand'
+    pid=$phone_pid
+    (become_sipp caller caller $caller 9500 -m 1 -s srtp -key callee 192.0.2.2:5060 $proxy) || die 'srtp: the caller failed'
+    end_phone "$pid"
+    grep -q 'SRTP is Enabled' "$logs/srtp" || die 'srtp: the phone has no SRTP'
+    expect_tone srtp 500
+    say 'srtp: 1 call'
+}
+
+call_tone() {
+    local from to
+    start_phone tone v1 192.0.2.2 1250 answermode=auto
+    to=$phone_pid
+    start_phone caller-tone v0 192.0.2.1 700 "outbound=\"sip:$proxy\"" -e '/dial sip:tone@192.0.2.2:5060'
+    from=$phone_pid
+    wait_for 'three seconds of tone at the callee' heard tone 3
+    wait_for 'three seconds of tone at the caller' heard caller-tone 3
+    end_phone "$from"
+    end_phone "$to"
+    expect_tone tone 700
+    expect_tone caller-tone 1250
+    say 'tone: 1 call'
+}
+
+# No call, by `list` and by `statistics`, and no port of the relay's range.
+nothing_left() {
+    ng list | python3 -c 'import json, sys; sys.exit(json.load(sys.stdin)["calls"] != [])' || return 1
+    ng statistics | python3 -c '
+import json, sys
+sys.exit(int(json.load(sys.stdin)["statistics"]["currentstatistics"]["sessionstotal"]) != 0)' || return 1
+    [ -z "$(ss -Hanu "src = 127.0.0.1 and sport >= :$ports_min and sport <= :$ports_max")" ]
+}
+
+resident_kib() { awk '/^VmRSS:/ { print $2 }' "/proc/$relay_pid/status"; }
+
+ip link set lo up
+# Phones do not like the loopback interface. What they send does not leave it, as all addresses are this machine's.
+ip link add v0 type veth peer name v1
+ip address add 192.0.2.1/24 dev v0
+ip address add 192.0.2.2/24 dev v1
+ip link set v0 up
+ip link set v1 up
+make_speech
+start_relay
+start_proxy
+start_capture
+
+for address in $caller $callee; do
+    hold_ports $address 6000 50
+    hold_ports $address 7000 50
+    hold_ports $address 8000 5
+    hold_ports $address 9000 5
+done
+hold_ports $caller 9500 1
+calls plain 50 10 6000 caller callee
+calls alaw 50 10 7000 caller callee callee-alaw
+calls hold 5 5 8000 caller-hold callee-hold
+calls cancel 5 5 20000 caller-cancel callee-cancel
+calls lost 5 5 9000 caller-lost callee
+call_srtp
+call_tone
+wait_for 'the end of calls without BYE' nothing_left
+
+stop_capture
+python3 "$here/check.py" "$work/calls.pcap" || die 'not what was expected on the wire'
+say 'ok'

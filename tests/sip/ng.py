@@ -1,0 +1,56 @@
+"""Asks a relay by the ng protocol, and prints the reply as JSON.
+
+    ng.py PORT COMMAND
+"""
+
+import json
+import os
+import socket
+import sys
+
+
+def encode(value):
+    """Bencode of a dictionary of words."""
+    if isinstance(value, dict):
+        return b"d" + b"".join(encode(key) + encode(one) for key, one in value.items()) + b"e"
+    data = value.encode()
+    return b"%d:%s" % (len(data), data)
+
+
+def decode(data, at=0):
+    """One value of bencode, and where it ends."""
+    kind = data[at : at + 1]
+    if kind == b"i":
+        end = data.index(b"e", at)
+        return int(data[at + 1 : end]), end + 1
+    if kind in (b"l", b"d"):
+        at, items = at + 1, []
+        while data[at : at + 1] != b"e":
+            item, at = decode(data, at)
+            items.append(item)
+        return (items if kind == b"l" else dict(zip(items[::2], items[1::2]))), at + 1
+    colon = data.index(b":", at)
+    end = colon + 1 + int(data[at:colon])
+    return data[colon + 1 : end].decode(errors="replace"), end
+
+
+def main(port, command):
+    link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    link.connect(("127.0.0.1", int(port)))
+    link.settimeout(1)
+    cookie = os.urandom(8).hex().encode()
+    request = cookie + b" " + encode({"command": command})
+    # As clients do: the same cookie again after a second without a reply.
+    for _ in range(5):
+        link.send(request)
+        try:
+            reply = link.recv(65536)
+        except OSError:
+            continue
+        if reply.startswith(cookie + b" "):
+            print(json.dumps(decode(reply, len(cookie) + 1)[0]))
+            return
+    sys.exit(f"ng.py: no reply to {command} on port {port}")
+
+
+main(*sys.argv[1:])
