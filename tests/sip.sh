@@ -24,6 +24,8 @@ ng_port=2223
 ports_min=30000 ports_max=31999
 # Only for what hangs: everything here waits for an event.
 seconds_max=60
+# Of 600 calls that have ended: 2 KiB each would be a leak. Allocators may keep some pages more.
+grown_kib_max=1200
 # Where the package has them, by architecture.
 baresip_modules=$(dirname "$(dpkg -L baresip-core | grep '/g711\.so$')")
 # A call without media ends after so many seconds.
@@ -236,6 +238,19 @@ sys.exit(int(json.load(sys.stdin)["statistics"]["currentstatistics"]["sessionsto
 
 resident_kib() { awk '/^VmRSS:/ { print $2 }' "/proc/$relay_pid/status"; }
 
+# Three times as many calls take no more memory than the first have taken.
+calls_leave_no_memory() {
+    local before grown
+    calls short 200 100 20000 caller-short callee-short
+    wait_for 'the end of short calls' nothing_left
+    before=$(resident_kib)
+    calls short 600 100 20000 caller-short callee-short
+    wait_for 'the end of more short calls' nothing_left
+    grown=$(($(resident_kib) - before))
+    say "memory of the relay: $before KiB, after 600 more calls $grown KiB more"
+    [ "$grown" -le $grown_kib_max ] || die "the relay has grown by $grown KiB, at most $grown_kib_max are expected"
+}
+
 ip link set lo up
 # Phones do not like the loopback interface. What they send does not leave it, as all addresses are this machine's.
 ip link add v0 type veth peer name v1
@@ -266,4 +281,5 @@ wait_for 'the end of calls without BYE' nothing_left
 
 stop_capture
 python3 "$here/check.py" "$work/calls.pcap" || die 'not what was expected on the wire'
+calls_leave_no_memory
 say 'ok'

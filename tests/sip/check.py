@@ -12,12 +12,16 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict, namedtuple
+from pathlib import Path
 
 import capture
 
 PROXY = ("127.0.0.1", 5060)
 RELAY_ADDRESS = "127.0.0.1"
 CALLER_ADDRESSES = ("127.0.1.1", "192.0.2.1")
+# Phones bind their ports to all addresses. On one machine, what they send to the relay comes from the relay's own address, and the
+# relay answers there: a phone is known by its port.
+PHONES = ("192.0.2.1", "192.0.2.2")
 
 # What tests/sip.sh calls, by the user that is called. `packets`: how many each side sends; None: as long as the call lasts.
 # `caller_hz`, `callee_hz`: the tone that the side sends.
@@ -78,6 +82,9 @@ class Call:
         if not known or vars(known[-1]) != vars(sdp):
             known.append(sdp)
 
+    def own_sdps(self):
+        return self.sdps["caller", "own"] + self.sdps["callee", "own"]
+
     def last(self, side, author):
         return self.sdps[side, author][-1]
 
@@ -102,7 +109,7 @@ def sip_calls(packets):
             calls[identity] = Call(find(r"^INVITE sip:([^@]+)@", first))
         if identity in calls:
             calls[identity].note(packet, first, Sdp(body) if body.startswith("v=0") else None)
-    return calls.values()
+    return list(calls.values())
 
 
 def law_table(law):
@@ -130,9 +137,11 @@ class Judge:
         self.path = path
         packets = list(capture.read(path))
         self.calls = sip_calls(packets)
+        phones = {sdp.port: sdp.endpoint for call in self.calls for sdp in call.own_sdps() if sdp.address in PHONES}
         self.flows = defaultdict(list)
         for packet in packets:
-            self.flows[packet.source, packet.target].append(packet.data)
+            source, target = (phones.get(end[1], end) for end in (packet.source, packet.target))
+            self.flows[source, target].append(packet.data)
         self.complaints = Counter()
         self.counts = Counter()
 
@@ -235,13 +244,18 @@ class Judge:
         cipher = "cipher=aes-128-icm", "auth=hmac-sha1-80"
         caps = f"application/x-srtp,media=audio,clock-rate=8000,encoding-name=PCMU,payload=0,ssrc=(uint){packets[0].ssrc}"
         caps += f",srtp-key=(buffer){key}" + "".join(f",{part}-{one}" for part in ("srtp", "srtcp") for one in cipher)
-        with tempfile.NamedTemporaryFile() as audio:
-            command = ["gst-launch-1.0", "-q", "filesrc", f"location={self.path}", "!"]
-            command += ["pcapparse", f"src-ip={source.address}", f"src-port={source.port}"]
-            command += [f"dst-ip={target.address}", f"dst-port={target.port}", f"caps={caps}", "!"]
-            command += ["srtpdec", "!", "rtppcmudepay", "!", "filesink", f"location={audio.name}"]
+        with tempfile.TemporaryDirectory() as folder:
+            # A file for each packet, as multifilesrc makes a buffer of a file.
+            datagrams = [data for data in self.flows[source.endpoint, target.endpoint] if capture.rtp(data)]
+            for number, datagram in enumerate(datagrams):
+                Path(folder, f"{number:05}").write_bytes(datagram)
+            command = ["gst-launch-1.0", "-q", "multifilesrc", f"location={folder}/%05d", f"caps={caps}", "!"]
+            command += ["srtpdec", "!", "multifilesink", f"location={folder}/plain-%05d"]
             subprocess.run(command, check=True, timeout=60, stdin=subprocess.DEVNULL)
-            return audio.read()
+            plain = [capture.rtp(path.read_bytes()) for path in sorted(Path(folder).glob("plain-*"))]
+        if len(plain) != len(datagrams):
+            self.complain(call, f"{way}: {len(plain)} packets of {len(datagrams)} could be decrypted")
+        return b"".join(packet.payload for packet in plain)
 
 
 def main(path):
