@@ -54,7 +54,22 @@ wait_for() {
     done
 }
 
-bound() { grep -q "$(printf ':%04X 00000000:0000' "$1")" /proc/net/udp; }
+gone_or() {
+    local pid=$1
+    shift
+    ! kill -0 "$pid" || "$@"
+}
+
+# wait_for_program PID WHAT COMMAND...: the same, but not for a program that has ended.
+wait_for_program() {
+    local pid=$1 what=$2
+    shift 2
+    wait_for "$what" gone_or "$pid" "$@"
+    kill -0 "$pid" 2>/dev/null || die "not there: $what"
+}
+
+# listens ADDRESS PORT
+listens() { [ -n "$(ss -Hanu "src = $1:$2")" ]; }
 
 ng() { python3 "$here/ng.py" "$ng_port" "$1"; }
 
@@ -74,7 +89,7 @@ start_relay() {
     esac
     relay_pid=$!
     started+=("$relay_pid")
-    wait_for "a relay that answers" ng ping
+    wait_for_program "$relay_pid" 'a relay that answers' ng ping
 }
 
 start_proxy() {
@@ -82,14 +97,14 @@ start_proxy() {
     # -DD: in the foreground. 32 MiB of shared memory are plenty.
     kamailio -DD -E -m 32 -Y "$work" -f "$work/kamailio.cfg" >"$logs/kamailio" 2>&1 &
     started+=($!)
-    wait_for 'a proxy that listens' bound 5060
+    wait_for_program $! 'a proxy that listens' listens 127.0.0.1 5060
 }
 
 start_capture() {
     dumpcap -q -i lo -f udp -P -B 64 -w "$work/calls.pcap" >"$logs/dumpcap" 2>&1 &
     capture_pid=$!
     started+=("$capture_pid")
-    wait_for 'a capture that runs' marked begin
+    wait_for_program "$capture_pid" 'a capture that runs' marked begin
 }
 
 # Sends a word to a port where nobody listens, and looks whether the file has it.
@@ -146,8 +161,7 @@ calls() {
     [ "$folder" != callee-alaw ] || codec=(8 PCMA)
     become_sipp "$to" "$folder" $callee "$port" -m "$calls" -key codec "${codec[0]}" -key encoding "${codec[1]}" &
     local callee_pid=$!
-    wait_for "a callee of $user" listens_or_gone "$callee_pid" "$callee" 5060
-    kill -0 "$callee_pid" 2>/dev/null || die "$user: the callee did not start"
+    wait_for_program "$callee_pid" "a callee of $user" listens $callee 5060
     (become_sipp "$from" caller $caller "$port" -m "$calls" -r "$rate" -s "$user" -key callee $callee:5060 $proxy) ||
         die "$user: the caller failed"
     if [ "$user" = lost ]; then
@@ -158,9 +172,6 @@ calls() {
     fi
     say "$user: $calls calls"
 }
-
-# listens_or_gone PID ADDRESS PORT
-listens_or_gone() { ! kill -0 "$1" || [ -n "$(ss -Hanu "src = $2:$3")" ]; }
 
 # start_phone NAME INTERFACE ADDRESS TONE_HZ ACCOUNT_PARAMETERS ARGUMENTS...: leaves its process in phone_pid.
 start_phone() {
@@ -175,7 +186,7 @@ start_phone() {
     baresip -f "$folder" -v "$@" </dev/null >"$logs/$name" 2>&1 &
     phone_pid=$!
     started+=("$phone_pid")
-    wait_for "the phone $name" grep -q 'baresip is ready' "$logs/$name"
+    wait_for_program "$phone_pid" "the phone $name" grep -q 'baresip is ready' "$logs/$name"
 }
 
 # end_phone PID: hangs up and ends.
