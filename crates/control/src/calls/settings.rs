@@ -9,6 +9,8 @@ pub struct Settings {
     pub sessions_max: usize,
     /// The wall clock at time 0 of the registry's clock, ns since 1970.
     pub unix_at_zero_ns: u64,
+    /// When this process began, ns on the registry's clock.
+    pub started_ns: u64,
     /// Distinguishes this process: `loop protect` knows its own by it.
     pub instance: String,
 }
@@ -49,6 +51,7 @@ impl Default for Settings {
             timeouts: Timeouts::default(),
             sessions_max: SESSIONS_MAX,
             unix_at_zero_ns: 0,
+            started_ns: 0,
             instance: "0".to_owned(),
         }
     }

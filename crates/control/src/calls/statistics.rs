@@ -108,7 +108,8 @@ impl<P> Calls<P> {
         current.push("transcodedmedia", number(self.streams()[1] as u64));
         let totals = &self.totals;
         let mut all = Dictionary::new();
-        all.push("uptime", (now_ns / NS_PER_S).to_string().as_str());
+        let uptime_ns = now_ns.saturating_sub(self.settings.started_ns);
+        all.push("uptime", (uptime_ns / NS_PER_S).to_string().as_str());
         all.push("managedsessions", number(totals.calls));
         all.push("rejectedsessions", number(totals.refused));
         for (name, reason) in [

@@ -318,3 +318,15 @@ fn calls_are_listed_and_counted() {
     assert_eq!(told["controlstatistics"]["totaloffercount"], 40);
     assert_eq!(told["controlstatistics"]["totalerrorcount"], 1);
 }
+
+/// Of the process, not of the machine, whose clock the registry is given.
+#[test]
+fn the_uptime_counts_from_the_start() {
+    let mut bench = Bench::new(Settings {
+        started_ns: 86_400 * S,
+        ..Settings::default()
+    });
+    bench.now_ns = 86_407 * S;
+    let told = read(bench.ask(&[("command", "statistics")]));
+    assert_eq!(told["statistics"]["totalstatistics"]["uptime"], "7");
+}

@@ -167,6 +167,7 @@ impl ServeArgs {
             },
             sessions_max: self.max_sessions as usize,
             unix_at_zero_ns: unix_at_zero_ns(),
+            started_ns: clock_now_ns(),
             instance: format!("{:016x}", random_number()),
         }
     }
