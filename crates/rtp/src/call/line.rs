@@ -6,7 +6,7 @@ use super::direction::{Direction, DirectionStats};
 use super::inputs::{Active, Fallback, Inputs};
 use super::keys::KeyEvent;
 use super::out::{Out, Scratch, Sending, Work};
-use super::{CallError, Channel, DirectionConfig, Filter, Outgoing, RTCP_BYTES_MAX, Side};
+use super::{CallError, Channel, DirectionConfig, Filter, Outgoing, Part, RTCP_BYTES_MAX, Side};
 use crate::codec::Format;
 use crate::fallback::Switch;
 use crate::id::Ssrc;
@@ -285,7 +285,7 @@ impl Line {
                 if let Some(sound) = sound {
                     let payloads = out.leg.takes().clone();
                     // It was checked.
-                    let _ = direction.begin_play(now_ns, sound, &payloads);
+                    let _ = direction.begin_play(now_ns, sound, Part::default(), &payloads);
                 }
             });
         }

@@ -211,6 +211,15 @@ pub struct Clip {
     pub times: u32,
 }
 
+/// Which part of a clip is played. The default: all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Part {
+    /// The first time begins with this frame. Behind the last one, that time is over at once.
+    pub start_frame: u64,
+    /// The longest that all times together last, ns.
+    pub duration_ns: Option<u64>,
+}
+
 /// What a party hears instead of another one.
 #[derive(Debug, Clone)]
 pub enum Sound {
@@ -388,8 +397,23 @@ impl Call {
     /// # Errors
     /// The clip's rate or channels are not supported, or this party takes no audio that can be made.
     pub fn play(&mut self, now_ns: u64, to: Side, clip: Clip) -> Result<(), PlayError> {
+        self.play_part(now_ns, to, clip, Part::default())
+    }
+
+    /// Plays a part of a clip to this party.
+    ///
+    /// # Errors
+    /// As [`play`](Self::play).
+    pub fn play_part(
+        &mut self,
+        now_ns: u64,
+        to: Side,
+        clip: Clip,
+        part: Part,
+    ) -> Result<(), PlayError> {
         let payloads = self.legs[to as usize].takes().clone();
-        self.directions[to.other() as usize].begin_play(now_ns, Sound::Clip(clip), &payloads)
+        let sound = Sound::Clip(clip);
+        self.directions[to.other() as usize].begin_play(now_ns, sound, part, &payloads)
     }
 
     /// Ends what is being played to this party.

@@ -811,6 +811,63 @@ fn a_clip_is_played_in_its_time_and_then_the_party_is_heard_again() {
     }
 }
 
+/// The expectation is the clip itself, repeated and cut.
+#[test]
+fn a_part_of_a_clip_is_played() {
+    let l16 = format(Encoding::L16, 8000, 1);
+    let pcm: Vec<f32> = (0..1000).map(|n| n as f32 / 2048.0).collect();
+    let clip = |times| Clip {
+        pcm: pcm.clone().into(),
+        rate_hz: 8000,
+        channels: 1,
+        times,
+    };
+    let part = |start_frame, duration_ms: Option<u64>| Part {
+        start_frame,
+        duration_ns: duration_ms.map(|ms| ms * MS),
+    };
+    // 8 frames a millisecond.
+    for (times, part, frames) in [
+        (2, part(0, None), 2000),
+        (2, part(300, None), 1700),
+        (0, part(300, Some(200)), 1600),
+        (3, part(0, Some(100)), 800),
+        (1, part(0, Some(1000)), 1000),
+        (2, part(5000, None), 1000),
+        (1, part(u64::MAX, Some(10_000)), 0),
+        (1, part(0, Some(0)), 0),
+    ] {
+        let mut bed = Bed::between(l16, l16);
+        bed.call
+            .play_part(bed.now_ns, Side::B, clip(times), part)
+            .unwrap();
+        bed.wait_ms(2000);
+        assert!(bed.events.contains(&CallEvent::PlayEnded(Side::B)));
+        let start = part.start_frame.min(1000) as usize;
+        let repeated = pcm[start..].iter().chain(pcm.iter().cycle());
+        let expected: Vec<f32> = repeated.take(frames).copied().collect();
+        let heard = if bed.heard.is_empty() {
+            Vec::new()
+        } else {
+            bed.decoded(l16)
+        };
+        // The last packet is filled up with silence.
+        let (begin, rest) = heard.split_at(frames);
+        assert!(
+            begin
+                .iter()
+                .zip(&expected)
+                .all(|(heard, sent)| (heard - sent).abs() < 1e-3),
+            "{part:?}"
+        );
+        assert!(
+            rest.len() < 160 && rest.iter().all(|sample| *sample == 0.0),
+            "{part:?}: {}",
+            heard.len()
+        );
+    }
+}
+
 #[test]
 fn a_tap_hears_what_the_party_says_losses_filled_in() {
     for from in formats() {

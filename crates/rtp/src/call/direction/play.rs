@@ -6,7 +6,7 @@ use super::held::Begin;
 use super::{BUDGET_NS_MAX, Direction};
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;
-use crate::call::{PlayError, Sound};
+use crate::call::{Part, PlayError, Sound};
 use crate::codec::Format;
 use crate::convert::Converter;
 use crate::id::{NS_PER_S, RtpTime};
@@ -35,6 +35,8 @@ enum Source {
         at: usize,
         /// 0: it does not end by itself.
         times_left: u32,
+        /// Of all times.
+        samples_left: u64,
     },
     Tone(Box<ToneGenerator>),
     Silence,
@@ -48,15 +50,18 @@ impl Source {
                 pcm: clip,
                 at,
                 times_left,
+                samples_left,
             } => {
-                let end = (*at + samples).min(clip.len());
+                let wanted = usize::try_from(*samples_left).unwrap_or(samples);
+                let end = (*at + samples.min(wanted)).min(clip.len());
                 pcm.extend_from_slice(&clip[*at..end]);
+                *samples_left -= (end - *at) as u64;
                 *at = end;
                 if end < clip.len() {
-                    return false;
+                    return *samples_left == 0;
                 }
                 *at = 0;
-                let is_over = *times_left == 1;
+                let is_over = *times_left == 1 || *samples_left == 0;
                 *times_left = times_left.saturating_sub(1);
                 is_over
             }
@@ -73,7 +78,7 @@ impl Source {
 }
 
 /// The source of a sound for audio of this rate, its own rate, and its channels.
-fn source_of(sound: Sound, to_rate_hz: u32) -> Result<(Source, u32, u8), PlayError> {
+fn source_of(sound: Sound, part: Part, to_rate_hz: u32) -> Result<(Source, u32, u8), PlayError> {
     let clip = match sound {
         Sound::Clip(clip) => clip,
         Sound::Tone(tone) => {
@@ -87,10 +92,17 @@ fn source_of(sound: Sound, to_rate_hz: u32) -> Result<(Source, u32, u8), PlayErr
     if clip.pcm.is_empty() || !clip.pcm.len().is_multiple_of(channels) {
         return Err(PlayError::Length(clip.pcm.len()));
     }
+    let frames = clip.pcm.len() / channels;
+    let begin = usize::try_from(part.start_frame).unwrap_or(frames);
+    let samples_left = part.duration_ns.map_or(u64::MAX, |ns| {
+        let frames = u128::from(ns) * u128::from(clip.rate_hz) / u128::from(NS_PER_S);
+        u64::try_from(frames * channels as u128).unwrap_or(u64::MAX)
+    });
     let source = Source::Clip {
+        at: begin.min(frames) * channels,
         pcm: clip.pcm,
-        at: 0,
         times_left: clip.times,
+        samples_left,
     };
     Ok((source, clip.rate_hz, clip.channels))
 }
@@ -104,7 +116,7 @@ impl Direction {
         let Carries::Audio(to) = payloads.audio().carries else {
             return Err(PlayError::NoFormat);
         };
-        let (_, rate_hz, channels) = source_of(sound.clone(), to.sample_rate_hz)?;
+        let (_, rate_hz, channels) = source_of(sound.clone(), Part::default(), to.sample_rate_hz)?;
         Converter::new(rate_hz, channels, to.sample_rate_hz, to.channels)
             .map_err(|_| PlayError::Format { rate_hz, channels })?;
         Ok(())
@@ -114,13 +126,14 @@ impl Direction {
         &mut self,
         now_ns: u64,
         sound: Sound,
+        part: Part,
         payloads: &Arc<PayloadMap>,
     ) -> Result<(), PlayError> {
         let to = *payloads.audio();
         let Carries::Audio(format) = to.carries else {
             return Err(PlayError::NoFormat);
         };
-        let (source, rate_hz, channels) = source_of(sound, format.sample_rate_hz)?;
+        let (source, rate_hz, channels) = source_of(sound, part, format.sample_rate_hz)?;
         let converter = Converter::new(rate_hz, channels, format.sample_rate_hz, format.channels)
             .map_err(|_| PlayError::Format { rate_hz, channels })?;
         // A key that is pressed has the encoder until it ends.
