@@ -26,9 +26,9 @@ impl Relay {
         let mut command = threadbare();
         // The range is looked through for free ports.
         command.args(["serve", "--ng", "127.0.0.1:0", "--ports", "20000-59999"]);
-        command.args(["--log-format", "json", "--delete-delay", "0"]);
+        command.args(["--delete-delay", "0"]);
         command.args(arguments);
-        let mut running = Running::of(command);
+        let mut running = Running::spawn(command);
         let serving = running.wait_for("serving");
         let ng: SocketAddr = serving["ng"]
             .as_str()

@@ -11,12 +11,13 @@ use threadbare_relay::{
     CallHandle, CreateError, Engine, EngineError, Forward, ForwardSideStats, LegPorts, MediaCall,
     Medium, Reply, Settings,
 };
-use threadbare_rtp::call::{Call, CallError, KeyPress, Side};
+use threadbare_rtp::call::{Call, CallError, Clip, KeyPress, Part, Side};
 use threadbare_rtp::dtmf::Key;
 use threadbare_rtp::leg::{LegStats, PayloadMapError, Refusals};
 use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
 
+use super::plays::Play;
 use super::spec::{self, Common};
 
 /// The streams that run.
@@ -34,6 +35,8 @@ struct Running {
     spec: Box<StreamSpec>,
     /// For the log.
     call: CallId,
+    /// What was last played to each party, or the end of that.
+    plays: [u64; 2],
 }
 
 /// A stream that is not carried.
@@ -131,7 +134,12 @@ impl MediaPlane {
         if spec.tos.is_some() {
             tracing::debug!(%call, "the TOS of requests is not set on packets");
         }
-        let running = Running { handle, spec, call };
+        let running = Running {
+            handle,
+            spec,
+            call,
+            plays: [0; 2],
+        };
         self.streams.insert(stream, running);
         Ok(())
     }
@@ -187,30 +195,97 @@ impl MediaPlane {
     }
 
     fn command(&mut self, stream: StreamId, command: StreamCommand) {
+        match command {
+            StreamCommand::PlayKey {
+                of,
+                key,
+                duration_ms,
+                volume_dbm0,
+                pause_ms,
+            } => {
+                let Some(key) = Key::new(key) else {
+                    return;
+                };
+                let press = KeyPress {
+                    key,
+                    duration_ns: u64::from(duration_ms) * 1_000_000,
+                    pause_ns: u64::from(pause_ms) * 1_000_000,
+                    volume: volume_dbm0.unsigned_abs().min(63),
+                };
+                self.press(stream, of, press);
+            }
+            StreamCommand::StopPlay { to } => self.stop_play(stream, to),
+            // The service refuses the requests that would lead here.
+            other => {
+                let call = self.call_of(stream).map(ToString::to_string);
+                tracing::error!(call, command = ?other, "not carried out");
+            }
+        }
+    }
+
+    /// A play that takes the place of an earlier one, once its samples are there. `None`: the stream is gone.
+    pub(super) fn new_play(
+        &mut self,
+        stream: StreamId,
+        to: Side,
+        times: u32,
+        part: Part,
+    ) -> Option<Play> {
+        let number = &mut self.streams.get_mut(&stream)?.plays[to as usize];
+        *number += 1;
+        Some(Play {
+            stream,
+            to,
+            number: *number,
+            times,
+            part,
+        })
+    }
+
+    /// The samples of a play are there.
+    pub(super) fn play(&self, play: Play, clip: Clip) {
+        let running = self.streams.get(&play.stream);
+        let is_latest = |running: &&Running| running.plays[play.to as usize] == play.number;
+        let Some(running) = running.filter(is_latest) else {
+            return;
+        };
+        let call = running.call.to_string();
+        let clip = Clip {
+            times: play.times,
+            ..clip
+        };
+        let _ = running.handle.command(move |medium, now_ns| {
+            if let Some(media) = medium.audio_mut() {
+                let played = media.call_mut().play_part(now_ns, play.to, clip, play.part);
+                if let Err(error) = played {
+                    tracing::warn!(call, %error, "a file is not played");
+                }
+            }
+        });
+    }
+
+    fn stop_play(&mut self, stream: StreamId, to: Side) {
+        let Some(running) = self.streams.get_mut(&stream) else {
+            return;
+        };
+        running.plays[to as usize] += 1;
+        let _ = running.handle.command(move |medium, _| {
+            if let Some(media) = medium.audio_mut() {
+                media.call_mut().stop_play(to);
+            }
+        });
+    }
+
+    /// For the log.
+    pub(super) fn call_of(&self, stream: StreamId) -> Option<&CallId> {
+        Some(&self.streams.get(&stream)?.call)
+    }
+
+    fn press(&self, stream: StreamId, of: Side, press: KeyPress) {
         let Some(running) = self.streams.get(&stream) else {
             return;
         };
         let call = running.call.to_string();
-        let StreamCommand::PlayKey {
-            of,
-            key,
-            duration_ms,
-            volume_dbm0,
-            pause_ms,
-        } = command
-        else {
-            // The service refuses the requests that would lead here.
-            return tracing::error!(call, ?command, "not carried out");
-        };
-        let Some(key) = Key::new(key) else {
-            return;
-        };
-        let press = KeyPress {
-            key,
-            duration_ns: u64::from(duration_ms) * 1_000_000,
-            pause_ns: u64::from(pause_ms) * 1_000_000,
-            volume: volume_dbm0.unsigned_abs().min(63),
-        };
         let _ = running.handle.command(move |medium, now_ns| {
             if let Some(media) = medium.audio_mut()
                 && let Err(error) = media.call_mut().press(now_ns, of, press)

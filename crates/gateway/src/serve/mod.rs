@@ -1,7 +1,10 @@
 //! `threadbare serve`: a media relay for SIP proxies. Calls are made, changed and ended by the ng protocol.
 
+mod audio_file;
+mod clips;
 mod interfaces;
 mod media;
+mod plays;
 mod service;
 mod spec;
 
@@ -19,6 +22,7 @@ use threadbare_runtime::clock_now_ns;
 use self::interfaces::Interfaces;
 pub use self::interfaces::{InterfaceArg, InterfaceError, PortSpan, PortSpanError};
 use self::media::MediaPlane;
+use self::plays::Plays;
 use self::service::Service;
 use self::spec::Common;
 use crate::logging::{self, LogFormat};
@@ -111,12 +115,13 @@ impl ServeArgs {
             .wrap_err_with(|| format!("--ng {}: cannot be bound", self.ng))?;
         let ng = socket.local_addr().into_diagnostic()?;
         let calls = Calls::new(self.settings());
-        let lateness_max = Duration::from_millis(self.lateness_limit.into());
-        let allow = self.allow.clone();
-        let mut service = Service::new(calls, media, interfaces, socket, allow, stop, lateness_max);
+        let plays = Plays::new().into_diagnostic()?;
+        let mut service = Service::new(calls, media, plays, interfaces, socket);
+        service.allow_only(self.allow.clone());
+        service.set_lateness_max(Duration::from_millis(self.lateness_limit.into()));
         let threads = service.media.threads();
         tracing::info!(%ng, threads, "serving");
-        service.run().into_diagnostic()?;
+        service.run(&stop).into_diagnostic()?;
         let calls = service.calls.len();
         tracing::info!(calls, "stopping");
         service.end_all();

@@ -8,28 +8,27 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use threadbare_control::calls::{Calls, EndReason, Outcome};
+use threadbare_control::calls::{Action, Calls, EndReason, MediaSource, Outcome, StreamCommand};
 use threadbare_control::ng::{Command, Desk, Incoming, Reply, Request};
 use threadbare_relay::LegPorts;
+use threadbare_rtp::call::Part;
 use threadbare_rtp::leg::Network;
 use threadbare_runtime::clock_now_ns;
 
 use super::interfaces::Interfaces;
 use super::media::MediaPlane;
+use super::plays::{Play, Plays, Step, Unanswered};
 use crate::limit::{LineLimit, Verdict};
 
 /// Answers requests until it is told to stop.
 pub(super) struct Service {
     pub(super) calls: Calls<LegPorts>,
     pub(super) media: MediaPlane,
-    pub(super) interfaces: Interfaces,
-    pub(super) socket: UdpSocket,
-    /// Who may ask. Empty: anybody who reaches the socket.
-    pub(super) allow: Vec<Network>,
-    /// Readable when the process is to stop.
-    pub(super) stop: UnixStream,
-    /// New calls are refused while all threads start their slices later than this.
-    pub(super) lateness_max: Duration,
+    plays: Plays,
+    interfaces: Interfaces,
+    socket: UdpSocket,
+    allow: Vec<Network>,
+    lateness_max: Duration,
     desk: Desk<SocketAddr>,
     refused: LineLimit,
     unreadable: LineLimit,
@@ -41,20 +40,18 @@ impl Service {
     pub(super) fn new(
         calls: Calls<LegPorts>,
         media: MediaPlane,
+        plays: Plays,
         interfaces: Interfaces,
         socket: UdpSocket,
-        allow: Vec<Network>,
-        stop: UnixStream,
-        lateness_max: Duration,
     ) -> Service {
         Service {
             calls,
             media,
+            plays,
             interfaces,
             socket,
-            allow,
-            stop,
-            lateness_max,
+            allow: Vec::new(),
+            lateness_max: Duration::MAX,
             desk: Desk::new(),
             refused: LineLimit::new(LINES_PER_SECOND),
             unreadable: LineLimit::new(LINES_PER_SECOND),
@@ -62,15 +59,25 @@ impl Service {
         }
     }
 
+    /// Who may ask. Empty: anybody who reaches the socket.
+    pub(super) fn allow_only(&mut self, allow: Vec<Network>) {
+        self.allow = allow;
+    }
+
+    /// New calls are refused while all threads start their slices later than this.
+    pub(super) fn set_lateness_max(&mut self, lateness_max: Duration) {
+        self.lateness_max = lateness_max;
+    }
+
     /// Runs until `stop` is readable.
     ///
     /// # Errors
     /// The socket fails.
-    pub(super) fn run(&mut self) -> io::Result<()> {
+    pub(super) fn run(&mut self, stop: &UnixStream) -> io::Result<()> {
         self.socket.set_nonblocking(true)?;
         let mut room = vec![0; MESSAGE_BYTES_MAX];
         loop {
-            if self.wait()? {
+            if self.wait(stop)? {
                 return Ok(());
             }
             for _ in 0..BURST {
@@ -81,6 +88,7 @@ impl Service {
                     Err(error) => tracing::debug!(%error, "the ng socket"),
                 }
             }
+            self.go_on_with_files();
             self.keep_time();
         }
     }
@@ -95,11 +103,12 @@ impl Service {
     }
 
     /// Waits for something to do. `true`: it is to stop.
-    fn wait(&self) -> io::Result<bool> {
+    fn wait(&self, stop: &UnixStream) -> io::Result<bool> {
         let now_ns = clock_now_ns();
         let due_ns = self.calls.next_timeout();
         let look_ns = (self.media.len() > 0).then_some(self.looks_ns);
-        let wait_ns = due_ns.into_iter().chain(look_ns).min();
+        let file_ns = self.plays.next_timeout();
+        let wait_ns = due_ns.into_iter().chain(look_ns).chain(file_ns).min();
         let wait = wait_ns.map(|at_ns| {
             let wait = Duration::from_nanos(at_ns.saturating_sub(now_ns));
             Timespec {
@@ -109,7 +118,8 @@ impl Service {
         });
         let mut fds = [
             PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.stop.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.plays.wake().as_fd(), PollFlags::IN),
         ];
         match poll(&mut fds, wait.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!fds[1].revents().is_empty()),
@@ -128,7 +138,15 @@ impl Service {
         let reply = match self.desk.handle_message(clock_now_ns(), from, bytes) {
             Incoming::Request(request, ticket) => {
                 let reply = self.answer(&request);
-                self.desk.finish(ticket, reply)
+                let unanswered = Unanswered {
+                    ticket,
+                    from,
+                    reply,
+                };
+                return match self.carry_out() {
+                    Some((source, plays)) => self.fetch(source, plays, unanswered),
+                    None => self.send(unanswered),
+                };
             }
             Incoming::Send(bytes) => bytes,
             Incoming::InHand => return,
@@ -139,8 +157,44 @@ impl Service {
                 return;
             }
         };
-        if let Err(error) = self.socket.send_to(&reply, from) {
-            tracing::warn!(to = %from, %error, bytes = reply.len(), "a reply is not sent");
+        self.send_to(&reply, from);
+    }
+
+    fn send(&mut self, answered: Unanswered) {
+        let Unanswered {
+            ticket,
+            from,
+            reply,
+        } = answered;
+        let reply = self.desk.finish(ticket, reply);
+        self.send_to(&reply, from);
+    }
+
+    fn send_to(&self, reply: &[u8], to: SocketAddr) {
+        if let Err(error) = self.socket.send_to(reply, to) {
+            tracing::warn!(%to, %error, bytes = reply.len(), "a reply is not sent");
+        }
+    }
+
+    /// The request is answered when the file is known to be playable.
+    fn fetch(&mut self, source: MediaSource, plays: Vec<Play>, unanswered: Unanswered) {
+        let now_ns = clock_now_ns();
+        if let Some(refused) = self.plays.begin(now_ns, source, plays, unanswered) {
+            self.send(refused);
+        }
+    }
+
+    /// Answers and plays what has been read meanwhile.
+    fn go_on_with_files(&mut self) {
+        for step in self.plays.poll(clock_now_ns()) {
+            match step {
+                Step::Answer(answered) => self.send(answered),
+                Step::Play(play, clip) => self.media.play(play, clip),
+                Step::Failed(stream, reason) => {
+                    let call = self.media.call_of(stream).map(ToString::to_string);
+                    tracing::warn!(call, reason, "a file is not played");
+                }
+            }
         }
     }
 
@@ -166,7 +220,6 @@ impl Service {
         while let Some(unknown) = self.calls.poll_unknown() {
             tracing::warn!(?unknown, "unknown in requests, and ignored");
         }
-        self.carry_out();
         reply
     }
 
@@ -180,10 +233,38 @@ impl Service {
         self.calls.set_load_limit(reason);
     }
 
-    fn carry_out(&mut self) {
+    /// Does what the registry wants, but for what needs a file first.
+    fn carry_out(&mut self) -> Option<(MediaSource, Vec<Play>)> {
+        let mut wanted: Option<(MediaSource, Vec<Play>)> = None;
         while let Some(action) = self.calls.poll_action() {
-            self.media.carry_out(action);
+            let (stream, command) = match action {
+                Action::Command { stream, command } => (stream, command),
+                other => {
+                    self.media.carry_out(other);
+                    continue;
+                }
+            };
+            match command {
+                StreamCommand::Play {
+                    to,
+                    source,
+                    times,
+                    duration_ms,
+                    start_frame,
+                } => {
+                    let part = Part {
+                        start_frame,
+                        duration_ns: duration_ms.map(|ms| ms.saturating_mul(1_000_000)),
+                    };
+                    let play = self.media.new_play(stream, to, times, part);
+                    // All parties of a request hear the same.
+                    let (_, plays) = wanted.get_or_insert_with(|| (source, Vec::new()));
+                    plays.extend(play);
+                }
+                command => self.media.carry_out(Action::Command { stream, command }),
+            }
         }
+        wanted
     }
 
     /// Time-outs, and what they are about.
@@ -213,11 +294,7 @@ fn not_carried(request: &Request) -> Option<Reply> {
     let command = request.command();
     let is_refused = matches!(
         command,
-        Command::PlayMedia
-            | Command::StopMedia
-            | Command::StartRecording
-            | Command::StopRecording
-            | Command::PauseRecording
+        Command::StartRecording | Command::StopRecording | Command::PauseRecording
     );
     is_refused.then(|| Reply::Error(format!("{}: not supported", command.name())))
 }

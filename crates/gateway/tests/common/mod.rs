@@ -207,14 +207,18 @@ impl Running {
         let path = directory.path().join("gateway.toml");
         std::fs::write(&path, config).expect("written");
         let mut command = threadbare();
-        command.arg("run").arg(path).args(["--log-format", "json"]);
-        command.args(arguments).envs(environment.iter().copied());
-        (Running::of(command), directory)
+        command
+            .arg("run")
+            .arg(path)
+            .args(arguments)
+            .envs(environment.iter().copied());
+        (Running::spawn(command), directory)
     }
 
-    /// Runs the program with a log in JSON.
-    pub fn of(mut command: Command) -> Running {
+    /// Runs the program as it is called.
+    pub fn spawn(mut command: Command) -> Running {
         let mut child = command
+            .args(["--log-format", "json"])
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");

@@ -1,0 +1,278 @@
+//! What `play media` plays: files are opened on one thread and decoded on another, so that no request waits for a disk or a decoder. Decoded files
+//! stay in memory, the least recently used go first.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{BufReader, Cursor, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use threadbare_control::calls::MediaSource;
+use threadbare_rtp::call::Clip;
+
+use super::audio_file::{FILE_BYTES_MAX, FileError, Opened, open};
+
+/// A file on its way; numbers are not used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct JobId(u64);
+
+/// What became of a file.
+#[derive(Debug)]
+pub(super) enum News {
+    /// It is of a known format.
+    Opened,
+    /// Its samples, to be played once.
+    Decoded(Clip),
+    /// It is not played, and why.
+    Failed(String),
+}
+
+/// The threads, from outside.
+#[derive(Debug)]
+pub(super) struct Clips {
+    jobs: SyncSender<(JobId, MediaSource)>,
+    news: Receiver<(JobId, News)>,
+    /// Readable when there are news.
+    wake: UnixStream,
+    next: u64,
+}
+
+impl Clips {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub(super) fn new() -> std::io::Result<Clips> {
+        let (jobs, jobs_taken) = sync_channel(JOBS_MAX);
+        let (opened, opened_taken) = sync_channel(OPEN_MAX);
+        let (news, news_taken) = channel();
+        let (wake, waker) = UnixStream::pair()?;
+        wake.set_nonblocking(true)?;
+        waker.set_nonblocking(true)?;
+        let teller = Teller { news, waker };
+        let other = teller.try_clone()?;
+        let cache = Arc::new(Mutex::new(Cache::default()));
+        let known = cache.clone();
+        std::thread::Builder::new()
+            .name("files".to_owned())
+            .spawn(move || open_all(&jobs_taken, &opened, &known, &teller))?;
+        std::thread::Builder::new()
+            .name("decoder".to_owned())
+            .spawn(move || decode_all(&opened_taken, &cache, &other))?;
+        Ok(Clips {
+            jobs,
+            news: news_taken,
+            wake,
+            next: 0,
+        })
+    }
+
+    /// Fetches a source. There will be [`News`] of it. `None`: too many are on their way.
+    pub(super) fn fetch(&mut self, source: MediaSource) -> Option<JobId> {
+        let id = JobId(self.next);
+        match self.jobs.try_send((id, source)) {
+            Ok(()) => {
+                self.next += 1;
+                Some(id)
+            }
+            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => None,
+        }
+    }
+
+    /// Readable when there are news.
+    pub(super) fn wake(&self) -> &UnixStream {
+        &self.wake
+    }
+
+    /// What is new since the last call.
+    pub(super) fn poll(&mut self) -> Vec<(JobId, News)> {
+        let mut room = [0; 64];
+        while (&self.wake).read(&mut room).is_ok_and(|read| read > 0) {}
+        self.news.try_iter().collect()
+    }
+}
+
+#[derive(Debug)]
+struct Teller {
+    news: Sender<(JobId, News)>,
+    waker: UnixStream,
+}
+
+impl Teller {
+    fn try_clone(&self) -> std::io::Result<Teller> {
+        Ok(Teller {
+            news: self.news.clone(),
+            waker: self.waker.try_clone()?,
+        })
+    }
+
+    fn tell(&self, id: JobId, news: News) {
+        // Without a listener the process ends.
+        let _ = self.news.send((id, news));
+        // A full socket wakes as well.
+        let _ = (&self.waker).write(&[0]);
+    }
+}
+
+/// A file on its way from one thread to the other.
+struct Job {
+    id: JobId,
+    name: String,
+    key: Option<Key>,
+    opened: Opened,
+}
+
+fn open_all(
+    jobs: &Receiver<(JobId, MediaSource)>,
+    opened: &SyncSender<Job>,
+    cache: &Mutex<Cache>,
+    teller: &Teller,
+) {
+    for (id, source) in jobs {
+        let name = match &source {
+            MediaSource::File(name) => name.clone(),
+            MediaSource::Bytes(_) => "blob".to_owned(),
+        };
+        match guarded(|| find(source, cache)) {
+            Ok(Found::Known(clip)) => teller.tell(id, News::Decoded(clip)),
+            Ok(Found::New(key, new)) => {
+                teller.tell(id, News::Opened);
+                let job = Job {
+                    id,
+                    name,
+                    key,
+                    opened: new,
+                };
+                if opened.send(job).is_err() {
+                    return;
+                }
+            }
+            Err(error) => teller.tell(id, News::Failed(format!("{name}: {error}"))),
+        }
+    }
+}
+
+fn decode_all(opened: &Receiver<Job>, cache: &Mutex<Cache>, teller: &Teller) {
+    for job in opened {
+        let known = job.key.as_ref().and_then(|key| locked(cache).get(key));
+        let clip = match known {
+            Some(clip) => Ok(clip),
+            None => guarded(|| job.opened.decode()),
+        };
+        let news = match clip {
+            Ok(clip) => {
+                if let Some(key) = job.key {
+                    locked(cache).insert(key, clip.clone());
+                }
+                News::Decoded(clip)
+            }
+            Err(error) => News::Failed(format!("{}: {error}", job.name)),
+        };
+        teller.tell(job.id, news);
+    }
+}
+
+/// A decoder that panics spoils its own file only.
+fn guarded<T>(work: impl FnOnce() -> Result<T, FileError>) -> Result<T, FileError> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| {
+        Err(FileError::Damaged {
+            format: "audio",
+            reason: "the decoder failed".to_owned(),
+        })
+    })
+}
+
+enum Found {
+    Known(Clip),
+    New(Option<Key>, Opened),
+}
+
+fn find(source: MediaSource, cache: &Mutex<Cache>) -> Result<Found, FileError> {
+    let path = match source {
+        MediaSource::Bytes(bytes) => {
+            return Ok(Found::New(None, open(Box::new(Cursor::new(bytes)))?));
+        }
+        MediaSource::File(path) => path,
+    };
+    let mut options = File::options();
+    // A pipe without a writer must not hold up the others.
+    let nonblocking = rustix::fs::OFlags::NONBLOCK.bits() as i32;
+    let file = options.read(true).custom_flags(nonblocking).open(&path)?;
+    let data = file.metadata()?;
+    if !data.is_file() {
+        return Err(std::io::Error::other("not a regular file").into());
+    }
+    if data.len() > FILE_BYTES_MAX {
+        let reason = format!("{} bytes; allowed are {FILE_BYTES_MAX}", data.len());
+        return Err(std::io::Error::other(reason).into());
+    }
+    let key = Key {
+        device: data.dev(),
+        inode: data.ino(),
+        bytes: data.len(),
+        modified: (data.mtime(), data.mtime_nsec()),
+    };
+    if let Some(clip) = locked(cache).get(&key) {
+        return Ok(Found::Known(clip));
+    }
+    let opened = open(Box::new(BufReader::new(file)))?;
+    Ok(Found::New(Some(key), opened))
+}
+
+/// A file as it was: another one of the same name has another key.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct Key {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    modified: (i64, i64),
+}
+
+/// Decoded files.
+#[derive(Debug, Default)]
+struct Cache {
+    /// With the turn of the last use.
+    clips: HashMap<Key, (Clip, u64)>,
+    samples: usize,
+    turn: u64,
+}
+
+impl Cache {
+    fn get(&mut self, key: &Key) -> Option<Clip> {
+        self.turn += 1;
+        let (clip, used) = self.clips.get_mut(key)?;
+        *used = self.turn;
+        Some(clip.clone())
+    }
+
+    fn insert(&mut self, key: Key, clip: Clip) {
+        self.turn += 1;
+        self.samples += clip.pcm.len();
+        if let Some((old, _)) = self.clips.insert(key, (clip, self.turn)) {
+            self.samples -= old.pcm.len();
+        }
+        while self.samples > CACHED_SAMPLES_MAX {
+            let oldest = self.clips.iter().min_by_key(|(_, (_, used))| *used);
+            let Some(oldest) = oldest.map(|(key, _)| key.clone()) else {
+                return;
+            };
+            if let Some((clip, _)) = self.clips.remove(&oldest) {
+                self.samples -= clip.pcm.len();
+            }
+        }
+    }
+}
+
+fn locked(cache: &Mutex<Cache>) -> std::sync::MutexGuard<'_, Cache> {
+    cache.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sources that wait to be opened: a burst of calls that all begin with an announcement.
+const JOBS_MAX: usize = 1024;
+/// Open files that wait to be decoded.
+const OPEN_MAX: usize = 64;
+/// 256 MiB. What plays stays in memory beside that.
+const CACHED_SAMPLES_MAX: usize = 64 << 20;

@@ -1,0 +1,162 @@
+//! Requests to play that wait for their file: answered once its format is known, played once it is decoded.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
+
+use threadbare_control::calls::{MediaSource, StreamId};
+use threadbare_control::ng::{Reply, Ticket};
+use threadbare_rtp::call::{Clip, Part, Side};
+
+use super::clips::{Clips, JobId, News};
+
+/// What a party is to hear.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Play {
+    pub(super) stream: StreamId,
+    pub(super) to: Side,
+    /// Of the plays to this party: a later one, or an end, takes its place.
+    pub(super) number: u64,
+    /// How often.
+    pub(super) times: u32,
+    pub(super) part: Part,
+}
+
+/// A request without a reply.
+#[derive(Debug)]
+pub(super) struct Unanswered {
+    pub(super) ticket: Ticket<SocketAddr>,
+    pub(super) from: SocketAddr,
+    /// If all goes well.
+    pub(super) reply: Reply,
+}
+
+/// What is to be done now.
+#[derive(Debug)]
+pub(super) enum Step {
+    Answer(Unanswered),
+    Play(Play, Clip),
+    /// Behind the reply: for the log.
+    Failed(StreamId, String),
+}
+
+/// Files on their way.
+#[derive(Debug)]
+pub(super) struct Plays {
+    clips: Clips,
+    waiting: BTreeMap<JobId, Waiting>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    /// With the time of the reply at the latest.
+    unanswered: Option<(Unanswered, u64)>,
+    plays: Vec<Play>,
+    name: String,
+}
+
+impl Plays {
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub(super) fn new() -> std::io::Result<Plays> {
+        Ok(Plays {
+            clips: Clips::new()?,
+            waiting: BTreeMap::new(),
+        })
+    }
+
+    /// Readable when [`poll`](Self::poll) has something.
+    pub(super) fn wake(&self) -> &UnixStream {
+        self.clips.wake()
+    }
+
+    /// When to poll without that.
+    pub(super) fn next_timeout(&self) -> Option<u64> {
+        let waiting = self.waiting.values();
+        let due = waiting.filter_map(|one| one.unanswered.as_ref().map(|(_, due_ns)| *due_ns));
+        due.min()
+    }
+
+    /// Fetches a source, and answers the request. At once, if there are too many.
+    pub(super) fn begin(
+        &mut self,
+        now_ns: u64,
+        source: MediaSource,
+        plays: Vec<Play>,
+        mut unanswered: Unanswered,
+    ) -> Option<Unanswered> {
+        let name = match &source {
+            MediaSource::File(name) => name.clone(),
+            MediaSource::Bytes(_) => "blob".to_owned(),
+        };
+        let Some(id) = self.clips.fetch(source) else {
+            let reason = format!("{name}: too many files are being read");
+            unanswered.reply = Reply::Error(reason);
+            return Some(unanswered);
+        };
+        let waiting = Waiting {
+            unanswered: Some((unanswered, now_ns + OPEN_NS_MAX)),
+            plays,
+            name,
+        };
+        self.waiting.insert(id, waiting);
+        None
+    }
+
+    /// What is to be done.
+    pub(super) fn poll(&mut self, now_ns: u64) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for (id, news) in self.clips.poll() {
+            let Some(waiting) = self.waiting.get_mut(&id) else {
+                continue; // It came too late.
+            };
+            let unanswered = waiting.unanswered.take().map(|(one, _)| one);
+            match news {
+                News::Opened => steps.extend(unanswered.map(Step::Answer)),
+                News::Decoded(clip) => {
+                    steps.extend(unanswered.map(Step::Answer));
+                    let plays = waiting.plays.drain(..);
+                    steps.extend(plays.map(|play| Step::Play(play, clip.clone())));
+                    self.waiting.remove(&id);
+                }
+                News::Failed(reason) => {
+                    match unanswered {
+                        Some(mut unanswered) => {
+                            unanswered.reply = Reply::Error(reason);
+                            steps.push(Step::Answer(unanswered));
+                        }
+                        None => {
+                            let failed = |play: &Play| Step::Failed(play.stream, reason.clone());
+                            steps.extend(waiting.plays.iter().map(failed));
+                        }
+                    }
+                    self.waiting.remove(&id);
+                }
+            }
+        }
+        steps.extend(self.give_up(now_ns));
+        steps
+    }
+
+    /// Answers the requests whose files are not there in time.
+    fn give_up(&mut self, now_ns: u64) -> Vec<Step> {
+        let is_late = |_: &JobId, waiting: &mut Waiting| {
+            let unanswered = waiting.unanswered.as_ref();
+            unanswered.is_some_and(|(_, due_ns)| *due_ns <= now_ns)
+        };
+        let late = self.waiting.extract_if(.., is_late);
+        let answer = |(_, waiting): (JobId, Waiting)| {
+            let (mut unanswered, _) = waiting.unanswered?;
+            let ms = OPEN_NS_MAX / 1_000_000;
+            let reason = format!("{}: not read within {ms} ms", waiting.name);
+            unanswered.reply = Reply::Error(reason);
+            Some(Step::Answer(unanswered))
+        };
+        late.filter_map(answer).collect()
+    }
+}
+
+/// A proxy asks again after half a second, and takes a relay for dead after some of those.
+const OPEN_NS_MAX: u64 = 1_000_000_000;

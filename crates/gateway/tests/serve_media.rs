@@ -1,0 +1,360 @@
+//! `threadbare serve`: what is played to a party of a call, as that party hears it.
+//!
+//! The files are made by another encoder (ffmpeg) of a tone; the oracle is the definition of a tone: what is heard is projected on its sine and cosine.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::f64::consts::TAU;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use common::{LIMIT, Running, free_port, receive, rtp, socket, threadbare};
+use hound::{SampleFormat, WavSpec, WavWriter};
+use threadbare_rtp::g711;
+
+const TONE_HZ: f64 = 997.0;
+/// -12 dB.
+const LEVEL: f64 = 0.251_188_6;
+
+/// A relay, and a proxy that asks it.
+struct Relay {
+    _running: Running,
+    ng: SocketAddr,
+    proxy: UdpSocket,
+    cookie: u32,
+}
+
+impl Relay {
+    fn start(arguments: &[&str]) -> Relay {
+        let mut command = threadbare();
+        command.args(["serve", "--ng", "127.0.0.1:0"]);
+        command.args(arguments);
+        let mut running = Running::spawn(command);
+        let line = running.wait_for("serving");
+        let ng = line["ng"].as_str().expect("an address");
+        Relay {
+            _running: running,
+            ng: ng.parse().expect("an address"),
+            proxy: socket(),
+            cookie: 0,
+        }
+    }
+
+    fn send(&mut self, command: &str, keys: &[(&str, &[u8])]) -> String {
+        self.cookie += 1;
+        let mut all: BTreeMap<&str, &[u8]> = keys.iter().copied().collect();
+        all.insert("command", command.as_bytes());
+        let mut bytes = format!("c{} d", self.cookie).into_bytes();
+        for (key, value) in all {
+            bytes.extend(format!("{}:{key}{}:", key.len(), value.len()).bytes());
+            bytes.extend(value);
+        }
+        bytes.push(b'e');
+        self.proxy.send_to(&bytes, self.ng).expect("sent");
+        format!("c{} ", self.cookie)
+    }
+
+    /// The next reply, without its cookie.
+    fn reply(&mut self, cookie: &str) -> String {
+        let mut room = [0; 65_536];
+        let len = self.proxy.recv(&mut room).expect("a reply");
+        let reply = String::from_utf8_lossy(&room[..len]).into_owned();
+        let rest = reply.strip_prefix(cookie);
+        rest.unwrap_or_else(|| panic!("{cookie}: {reply}"))
+            .to_owned()
+    }
+
+    fn ask(&mut self, command: &str, keys: &[(&str, &[u8])]) -> String {
+        let cookie = self.send(command, keys);
+        self.reply(&cookie)
+    }
+
+    fn ask_ok(&mut self, command: &str, keys: &[(&str, &[u8])]) -> String {
+        let reply = self.ask(command, keys);
+        assert!(reply.contains("6:result2:ok"), "{command}: {reply}");
+        reply
+    }
+
+    /// Two parties, A and B.
+    fn call(&mut self, id: &str) -> [Party; 2] {
+        let parties = ["a", "b"].map(Party::new);
+        let keys = |sdp: &'_ String| sdp.clone().into_bytes();
+        let [a, b] = [&parties[0], &parties[1]].map(|party| keys(&party.sdp()));
+        let id = id.as_bytes();
+        let to_b = self.ask_ok("offer", &[("call-id", id), ("from-tag", b"a"), ("sdp", &a)]);
+        let to_a = self.ask_ok(
+            "answer",
+            &[
+                ("call-id", id),
+                ("from-tag", b"a"),
+                ("to-tag", b"b"),
+                ("sdp", &b),
+            ],
+        );
+        let [mut a, mut b] = parties;
+        (a.relay, b.relay) = (Some(port_of(&to_a)), Some(port_of(&to_b)));
+        [a, b]
+    }
+}
+
+/// Where the relay takes a party's media.
+fn port_of(reply: &str) -> SocketAddr {
+    let rest = reply.split("m=audio ").nth(1).expect("audio");
+    let port = rest.split(' ').next().expect("a port");
+    SocketAddr::from(([127, 0, 0, 1], port.parse().expect("a port")))
+}
+
+/// Speaks PCMU.
+struct Party {
+    name: &'static str,
+    socket: UdpSocket,
+    relay: Option<SocketAddr>,
+    sent: u16,
+}
+
+impl Party {
+    fn new(name: &'static str) -> Party {
+        let socket = UdpSocket::bind(("127.0.0.1", free_port())).expect("free");
+        socket
+            .set_read_timeout(Some(LIMIT))
+            .expect("a valid time-out");
+        Party {
+            name,
+            socket,
+            relay: None,
+            sent: 0,
+        }
+    }
+
+    fn sdp(&self) -> String {
+        let port = self.socket.local_addr().expect("bound").port();
+        format!(
+            "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns={}\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\nm=audio {port} RTP/AVP 0\r\n",
+            self.name
+        )
+    }
+
+    fn send(&mut self, payload: &[u8]) {
+        let relay = self.relay.expect("a call");
+        let packet = rtp(0, self.sent, payload);
+        self.socket.send_to(&packet, relay).expect("sent");
+        self.sent += 1;
+    }
+
+    /// The samples of so many packets of 20 ms.
+    fn hear(&self, packets: usize) -> Vec<f64> {
+        let mut heard = Vec::new();
+        for _ in 0..packets {
+            let packet = receive(&self.socket);
+            assert_eq!(packet.payload_type, 0);
+            let sample = |code: &u8| f64::from(g711::ULAW_TO_LINEAR[usize::from(*code)]) / 32768.0;
+            heard.extend(packet.payload.iter().map(sample));
+        }
+        heard
+    }
+}
+
+/// A tone of so many frames.
+fn tone(rate_hz: u32, frames: usize) -> impl Iterator<Item = i16> {
+    (0..frames).map(move |frame| {
+        let angle = TAU * TONE_HZ * frame as f64 / f64::from(rate_hz);
+        (LEVEL * 32768.0 * angle.sin()).round() as i16
+    })
+}
+
+fn write_tone(path: &Path, rate_hz: u32, channels: u16, seconds: usize) {
+    let spec = WavSpec {
+        channels,
+        sample_rate: rate_hz,
+        bits_per_sample: 16,
+        sample_format: SampleFormat::Int,
+    };
+    let mut writer = WavWriter::create(path, spec).expect("created");
+    for sample in tone(rate_hz, seconds * rate_hz as usize) {
+        for _ in 0..channels {
+            writer.write_sample(sample).expect("written");
+        }
+    }
+    writer.finalize().expect("finished");
+}
+
+/// The level of a frequency, 1 for that of [`tone`], and what is left beside it.
+fn level(samples: &[f64], rate_hz: f64) -> (f64, f64) {
+    let angle = |n: usize| TAU * TONE_HZ * n as f64 / rate_hz;
+    let each = || samples.iter().enumerate();
+    let half = samples.len() as f64 / 2.0;
+    let sine: f64 = each().map(|(n, s)| s * angle(n).sin()).sum::<f64>() / half;
+    let cosine: f64 = each().map(|(n, s)| s * angle(n).cos()).sum::<f64>() / half;
+    let rest = |(n, s): (usize, &f64)| s - sine * angle(n).sin() - cosine * angle(n).cos();
+    let noise: f64 = each().map(rest).map(|rest| rest * rest).sum();
+    let noise = (noise / samples.len() as f64).sqrt();
+    (sine.hypot(cosine) / LEVEL, noise / LEVEL)
+}
+
+#[test]
+fn files_of_each_format_are_heard() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name);
+    let made = [
+        ("tone.wav", 44_100, 2),
+        ("tone.flac", 16_000, 1),
+        ("tone.opus", 48_000, 2),
+        ("tone.mp3", 32_000, 2),
+    ];
+    for (name, rate_hz, channels) in made {
+        write_tone(&path("in.wav"), rate_hz, channels, 2);
+        let done = Command::new("ffmpeg")
+            .args(["-v", "error", "-y", "-i"])
+            .arg(path("in.wav"))
+            .args(["-b:a", "128k"])
+            .arg(path(name))
+            .status();
+        assert!(done.expect("ffmpeg").success(), "{name}");
+    }
+    let mut relay = Relay::start(&[]);
+    for (name, ..) in made {
+        let parties = relay.call(name);
+        let file = path(name).display().to_string();
+        let keys: [(&str, &[u8]); 3] = [
+            ("call-id", name.as_bytes()),
+            ("from-tag", b"b"),
+            ("file", file.as_bytes()),
+        ];
+        relay.ask_ok("play media", &keys);
+        let heard = parties[1].hear(90);
+        // Without what encoders begin with.
+        let (level, noise) = level(&heard[2400..14_400], 8000.0);
+        // 0.5 dB, and the noise of µ-law.
+        assert!((0.94..1.06).contains(&level), "{name}: {level}");
+        assert!(noise < 0.05, "{name}: {noise}");
+    }
+}
+
+/// Bytes of the request itself, from a frame on, as often as is said, no longer than is said.
+#[test]
+fn a_part_of_a_blob_is_heard_as_often_as_asked_and_not_longer() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("tone.wav");
+    write_tone(&path, 8000, 1, 1);
+    let blob = std::fs::read(&path).expect("written");
+    let mut relay = Relay::start(&[]);
+    let parties = relay.call("blob");
+    let keys: [(&str, &[u8]); 6] = [
+        ("call-id", b"blob"),
+        ("from-tag", b"b"),
+        ("blob", &blob),
+        ("repeat-times", b"9"),
+        ("repeat-duration", b"1400"),
+        ("start-pos", b"4000"),
+    ];
+    relay.ask_ok("play media", &keys);
+    // Half a second of the first time, 0.9 s of the second one, and no more.
+    let heard = parties[1].hear(70);
+    let expected = tone(8000, 8000).skip(4000).chain(tone(8000, 7200));
+    for (at, (heard, sent)) in heard.iter().zip(expected).enumerate() {
+        // A step of µ-law at this level.
+        assert!(
+            (heard * 32768.0 - f64::from(sent)).abs() < 260.0,
+            "{at}: {heard} {sent}"
+        );
+    }
+    let [mut a, b] = parties;
+    // After its end, the other party is heard.
+    assert!(is_heard(&mut a, &b) == 0, "more than was asked for");
+}
+
+/// Speaks until the other party hears that. Returns how many packets of something else came before.
+fn is_heard(from: &mut Party, to: &Party) -> usize {
+    const SPOKEN: [u8; 160] = [0x2a; 160];
+    let started = Instant::now();
+    let wait = |wait| {
+        let set = to.socket.set_read_timeout(Some(wait));
+        set.expect("a valid time-out");
+    };
+    let mut others = 0;
+    let mut room = [0; 2048];
+    wait(Duration::from_millis(20));
+    loop {
+        assert!(started.elapsed() < LIMIT, "the other party is not heard");
+        from.send(&SPOKEN);
+        match to.socket.recv(&mut room) {
+            // RTCP comes to another port.
+            Ok(len) if room[12..len] == SPOKEN => break,
+            Ok(_) => others += 1,
+            Err(_) => {}
+        }
+    }
+    wait(LIMIT);
+    others
+}
+
+#[test]
+fn what_cannot_be_played_is_refused_with_its_name_and_the_reason() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    std::fs::write(path("text.wav"), "no audio, but long enough".repeat(99)).expect("written");
+    std::fs::write(path("empty.wav"), "").expect("written");
+    std::fs::write(path("cut.flac"), "fLaC").expect("written");
+    std::fs::write(path("cut.opus"), "OggS").expect("written");
+    std::fs::write(path("cut.wav"), "RIFF").expect("written");
+    let made = Command::new("mkfifo").arg(path("pipe")).status();
+    assert!(made.expect("mkfifo").success());
+    let mut relay = Relay::start(&[]);
+    relay.call("refused");
+    for (name, reason) in [
+        ("none.wav", "No such file"),
+        ("text.wav", "known format"),
+        ("empty.wav", "known format"),
+        ("cut.flac", "FLAC"),
+        ("cut.opus", "Opus"),
+        ("cut.wav", "WAV"),
+        ("pipe", "regular file"),
+        ("", "regular file"),
+    ] {
+        let file = path(name);
+        let keys: [(&str, &[u8]); 3] = [
+            ("call-id", b"refused"),
+            ("from-tag", b"b"),
+            ("file", file.as_bytes()),
+        ];
+        let reply = relay.ask("play media", &keys);
+        assert!(reply.contains("6:result5:error"), "{name}: {reply}");
+        assert!(
+            reply.contains(&file) && reply.contains(reason),
+            "{name}: {reply}"
+        );
+    }
+    let keys: [(&str, &[u8]); 3] = [
+        ("call-id", b"refused"),
+        ("from-tag", b"b"),
+        ("blob", b"nothing"),
+    ];
+    let reply = relay.ask("play media", &keys);
+    assert!(reply.contains("blob: ") && reply.contains("known format"));
+}
+
+#[test]
+fn what_is_played_ends_by_request_or_for_something_else() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("tone.wav");
+    write_tone(&path, 8000, 1, 1);
+    let file = path.display().to_string();
+    let mut relay = Relay::start(&[]);
+    let [mut a, b] = relay.call("ends");
+    let keys: [(&str, &[u8]); 4] = [
+        ("call-id", b"ends"),
+        ("from-tag", b"b"),
+        ("file", file.as_bytes()),
+        ("repeat-times", b"1000000"),
+    ];
+    for _ in 0..3 {
+        relay.ask_ok("play media", &keys);
+        b.hear(5);
+    }
+    relay.ask_ok("stop media", &keys[..2]);
+    // The other party is heard again, in the place of the tone, which would last for days.
+    is_heard(&mut a, &b);
+}
