@@ -1,4 +1,4 @@
-//! `threadbare serve`: what is played to a party of a call, as that party hears it.
+//! `threadbare serve`: what is played to a party of a call, as that party hears it; recordings, as other programs read them.
 //!
 //! The files are made by another encoder (ffmpeg) of a tone; the oracle is the definition of a tone: what is heard is projected on its sine and cosine.
 
@@ -11,8 +11,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, Running, free_port, receive, rtp, socket, threadbare};
+use common::{LIMIT, Running, free_port, receive, socket, threadbare};
 use hound::{SampleFormat, WavSpec, WavWriter};
+use rtp_types::RtpPacketBuilder;
 use threadbare_rtp::g711;
 
 const TONE_HZ: f64 = 997.0;
@@ -21,7 +22,7 @@ const LEVEL: f64 = 0.251_188_6;
 
 /// A relay, and a proxy that asks it.
 struct Relay {
-    _running: Running,
+    running: Running,
     ng: SocketAddr,
     proxy: UdpSocket,
     cookie: u32,
@@ -29,14 +30,17 @@ struct Relay {
 
 impl Relay {
     fn start(arguments: &[&str]) -> Relay {
-        let mut command = threadbare();
+        Relay::start_as(threadbare(), arguments)
+    }
+
+    fn start_as(mut command: Command, arguments: &[&str]) -> Relay {
         command.args(["serve", "--ng", "127.0.0.1:0"]);
         command.args(arguments);
         let mut running = Running::spawn(command);
         let line = running.wait_for("serving");
         let ng = line["ng"].as_str().expect("an address");
         Relay {
-            _running: running,
+            running,
             ng: ng.parse().expect("an address"),
             proxy: socket(),
             cookie: 0,
@@ -113,6 +117,7 @@ struct Party {
     socket: UdpSocket,
     relay: Option<SocketAddr>,
     sent: u16,
+    time: u32,
 }
 
 impl Party {
@@ -126,6 +131,7 @@ impl Party {
             socket,
             relay: None,
             sent: 0,
+            time: 0,
         }
     }
 
@@ -139,9 +145,17 @@ impl Party {
 
     fn send(&mut self, payload: &[u8]) {
         let relay = self.relay.expect("a call");
-        let packet = rtp(0, self.sent, payload);
+        let packet = RtpPacketBuilder::<&[u8], &[u8]>::new()
+            .payload_type(0)
+            .sequence_number(self.sent)
+            .timestamp(self.time)
+            .ssrc(0x1234)
+            .payload(payload)
+            .write_vec()
+            .expect("a valid packet");
         self.socket.send_to(&packet, relay).expect("sent");
         self.sent += 1;
+        self.time += payload.len() as u32;
     }
 
     /// The samples of so many packets of 20 ms.
@@ -357,4 +371,226 @@ fn what_is_played_ends_by_request_or_for_something_else() {
     relay.ask_ok("stop media", &keys[..2]);
     // The other party is heard again, in the place of the tone, which would last for days.
     is_heard(&mut a, &b);
+}
+
+/// Both parties speak, for so many packets; `speaks` says whether B does.
+fn talk([a, b]: &mut [Party; 2], packets: std::ops::Range<usize>, speaks: impl Fn(usize) -> bool) {
+    let codes: Vec<u8> = tone(8000, packets.end * 160)
+        .map(g711::linear_to_ulaw)
+        .collect();
+    let start = Instant::now();
+    for (at, number) in packets.enumerate() {
+        let payload = &codes[number * 160..(number + 1) * 160];
+        // The pace of a call.
+        let due = start + Duration::from_millis(20 * at as u64);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        a.send(payload);
+        match speaks(number) {
+            true => b.send(payload),
+            // Time goes on.
+            false => b.time += 160,
+        }
+    }
+}
+
+/// Left and right.
+fn recorded(path: &Path) -> [Vec<f64>; 2] {
+    let mut file = hound::WavReader::open(path).expect("a WAV file");
+    assert_eq!(file.spec().channels, 2);
+    assert_eq!(file.spec().sample_rate, 8000);
+    let samples: Result<Vec<i16>, _> = file.samples::<i16>().collect();
+    let samples = samples.expect("whole");
+    let channel = |at: usize| {
+        let own = samples.iter().skip(at).step_by(2);
+        own.map(|sample| f64::from(*sample) / 32768.0).collect()
+    };
+    [channel(0), channel(1)]
+}
+
+/// Where a channel is loud: the first and the last frame of each stretch without 100 ms of silence in it.
+fn stretches(samples: &[f64]) -> Vec<(usize, usize)> {
+    let mut found: Vec<(usize, usize)> = Vec::new();
+    for (at, _) in samples.iter().enumerate().filter(|(_, s)| s.abs() > 0.1) {
+        match found.last_mut() {
+            Some((_, end)) if at - *end < 800 => *end = at,
+            _ => found.push((at, at)),
+        }
+    }
+    found
+}
+
+fn only_file(folder: &Path) -> std::path::PathBuf {
+    let entries = std::fs::read_dir(folder).expect("a folder");
+    let paths: Vec<_> = entries.map(|entry| entry.expect("a file").path()).collect();
+    let [path] = &paths[..] else {
+        panic!("{paths:?}");
+    };
+    path.clone()
+}
+
+#[test]
+fn both_sides_are_recorded_at_their_time() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().display().to_string();
+    let mut relay = Relay::start(&["--recording-dir", &folder]);
+    let mut parties = relay.call("both");
+    let id: (&str, &[u8]) = ("call-id", b"both");
+    relay.ask_ok("start recording", &[id, ("recording-file", b"two.wav")]);
+    // B is silent for the third and the fourth half of a second.
+    talk(&mut parties, 0..150, |number| !(50..100).contains(&number));
+    relay.ask_ok("stop recording", &[id]);
+    relay.running.wait_for("the recording has ended");
+    let [left, right] = recorded(&directory.path().join("two.wav"));
+    let (a, b) = (stretches(&left), stretches(&right));
+    assert_eq!((a.len(), b.len()), (1, 2), "{a:?} {b:?}");
+    // A tenth of a second: a slice, and what a channel may be off before it is moved.
+    let near = |one: usize, other: usize| one.abs_diff(other) <= 800;
+    assert!(near(a[0].0, b[0].0), "{a:?} {b:?}");
+    assert!(near(a[0].1, b[1].1), "{a:?} {b:?}");
+    assert!(near(b[1].0 - b[0].1, 8000), "{b:?}");
+    assert!(near(a[0].1 - a[0].0, 24_000 - 320), "{a:?}");
+    for (samples, at) in [(&left, a[0].0 + 12_000), (&right, b[1].0 + 1600)] {
+        let (level, noise) = level(&samples[at..at + 4000], 8000.0);
+        assert!((0.94..1.06).contains(&level), "{level}");
+        assert!(noise < 0.05, "{noise}");
+    }
+}
+
+#[test]
+fn recordings_pause_end_with_the_call_and_are_discarded() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().display().to_string();
+    let mut relay = Relay::start(&["--recording-dir", &folder]);
+    let mut parties = relay.call("a/../b");
+    let id: (&str, &[u8]) = ("call-id", b"a/../b");
+    relay.ask_ok("start recording", &[id]);
+    talk(&mut parties, 0..50, |_| true);
+    relay.ask_ok("pause recording", &[id]);
+    talk(&mut parties, 50..100, |_| true);
+    relay.ask_ok("start recording", &[id]);
+    talk(&mut parties, 100..125, |_| true);
+    let end: [(&str, &[u8]); 3] = [id, ("from-tag", b"a"), ("delete-delay", b"0")];
+    relay.ask_ok("delete", &end);
+    relay.running.wait_for("the recording has ended");
+    let path = only_file(directory.path());
+    let name = path.file_name().and_then(|name| name.to_str());
+    assert!(name.is_some_and(|name| name.starts_with("a____b-") && name.ends_with(".wav")));
+    let [left, _] = recorded(&path);
+    // A second and a half, without the pause.
+    assert!((11_000..=13_500).contains(&left.len()), "{}", left.len());
+    std::fs::remove_file(&path).expect("there");
+
+    let mut parties = relay.call("gone");
+    let id: (&str, &[u8]) = ("call-id", b"gone");
+    relay.ask_ok("start recording", &[id, ("metadata", b"of the call")]);
+    relay.running.wait_for("recording");
+    talk(&mut parties, 0..5, |_| true);
+    relay.ask_ok("stop recording", &[id, ("flags", b"discard-recording")]);
+    relay.running.wait_for("the recording has ended");
+    let left = std::fs::read_dir(directory.path())
+        .expect("a folder")
+        .count();
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn a_killed_relay_leaves_a_file_that_others_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().display().to_string();
+    let mut relay = Relay::start(&["--recording-dir", &folder]);
+    let mut parties = relay.call("killed");
+    relay.ask_ok("start recording", &[("call-id", b"killed")]);
+    talk(&mut parties, 0..150, |_| true);
+    relay.running.signal(nix::sys::signal::Signal::SIGKILL);
+    relay.running.child.wait().expect("it ends");
+    let path = only_file(directory.path());
+    let [left, right] = recorded(&path);
+    // Of three seconds, all but the last one.
+    assert!(left.len() >= 16_000, "{}", left.len());
+    for samples in [left, right] {
+        let (level, _) = level(&samples[8000..12_000], 8000.0);
+        assert!((0.94..1.06).contains(&level), "{level}");
+    }
+    let read = Command::new("ffmpeg")
+        .args(["-v", "error", "-i"])
+        .arg(&path)
+        .args(["-f", "null", "-"])
+        .output()
+        .expect("ffmpeg");
+    assert!(read.status.success() && read.stderr.is_empty(), "{read:?}");
+}
+
+/// A limit of the size of files takes the place of a full disk.
+#[test]
+fn a_full_disk_ends_the_recording_and_not_the_call() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().display().to_string();
+    let mut command = Command::new("bash");
+    let limited = "trap '' XFSZ; ulimit -f 24; exec \"$0\" \"$@\"";
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_threadbare")]);
+    let mut relay = Relay::start_as(command, &["--recording-dir", &folder]);
+    let mut parties = relay.call("full");
+    relay.ask_ok("start recording", &[("call-id", b"full")]);
+    talk(&mut parties, 0..100, |_| true);
+    let line = relay.running.wait_for("the recording has ended");
+    assert_eq!(
+        (&line["call"], &line["level"]),
+        (&"full".into(), &"ERROR".into())
+    );
+    let [mut a, b] = parties;
+    is_heard(&mut a, &b);
+    relay.ask_ok("stop recording", &[("call-id", b"full")]);
+}
+
+#[test]
+fn recordings_without_a_folder_or_out_of_it_are_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().display().to_string();
+    let mut without = Relay::start(&[]);
+    without.call("none");
+    let reply = without.ask("start recording", &[("call-id", b"none")]);
+    assert!(reply.contains("--recording-dir"), "{reply}");
+    let sdp = Party::new("c").sdp();
+    let offer: [(&str, &[u8]); 4] = [
+        ("call-id", b"other"),
+        ("from-tag", b"c"),
+        ("record-call", b"yes"),
+        ("sdp", sdp.as_bytes()),
+    ];
+    let reply = without.ask("offer", &offer);
+    assert!(reply.contains("--recording-dir"), "{reply}");
+
+    let mut relay = Relay::start(&["--recording-dir", &folder]);
+    relay.call("names");
+    let id: (&str, &[u8]) = ("call-id", b"names");
+    for (key, value) in [
+        ("recording-file", "../out.wav"),
+        ("output-destination", "/tmp/out.wav"),
+        ("recording-file", "out.pcap"),
+        ("recording-dir", "/tmp"),
+    ] {
+        let reply = relay.ask("start recording", &[id, (key, value.as_bytes())]);
+        assert!(
+            reply.contains("5:error") && reply.contains(value) && reply.contains("allowed"),
+            "{reply}"
+        );
+    }
+    let mut parties = relay.call("offered");
+    let sdp = parties[0].sdp();
+    let again: [(&str, &[u8]); 5] = [
+        ("call-id", b"offered"),
+        ("from-tag", b"a"),
+        ("to-tag", b"b"),
+        ("record-call", b"yes"),
+        ("sdp", sdp.as_bytes()),
+    ];
+    relay.ask_ok("offer", &again);
+    relay.running.wait_for("recording");
+    talk(&mut parties, 0..1, |_| true);
+    // The end of the process is the end of its recordings.
+    relay.running.signal(nix::sys::signal::Signal::SIGTERM);
+    assert!(relay.running.child.wait().expect("it ends").success());
+    let path = only_file(directory.path());
+    assert_eq!(path.extension(), Some("wav".as_ref()));
+    recorded(&path);
 }

@@ -79,7 +79,7 @@ pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
 pub use self::line::{LineEvent, LineEventHandler, MediaLine, MediaLineStats};
 pub use self::loudness::Loudness;
-pub use self::media::{EventHandler, MediaCall, MediaCallState, MediaCallStats};
+pub use self::media::{EventHandler, Listener, MediaCall, MediaCallState, MediaCallStats};
 pub use self::medium::Medium;
 pub use self::orders::CallState;
 pub use self::ports::{

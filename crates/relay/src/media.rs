@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use threadbare_rtp::call::{Call, CallEvent, CallState, CallStats, Channel, Side};
+use threadbare_rtp::call::{Call, CallEvent, CallState, CallStats, Channel, Mode, Side};
+use threadbare_rtp::codec::Format;
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage};
 use threadbare_rtp::srtp::{
@@ -25,12 +26,17 @@ pub struct MediaCall {
     /// Of what each side sends.
     meters: Option<Box<[LineMeter; 2]>>,
     on_event: Option<EventHandler>,
+    listener: Option<Listener>,
     /// What did not fit the last turn.
     unsent: Unsent,
 }
 
 /// Takes a call's events, on the shard's thread: it must not block.
 pub type EventHandler = Box<dyn FnMut(CallEvent) + Send>;
+
+/// Takes what a side says, on the shard's thread, each time something came: it must not block. Until when on CLOCK_MONOTONIC, ns; interleaved samples of
+/// full scale 1 in this format.
+pub type Listener = Box<dyn FnMut(u64, Side, Format, &[f32]) + Send>;
 
 /// Counters and gauges of a call, A's first.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +66,7 @@ impl MediaCall {
             protections: [None, None],
             meters: None,
             on_event: None,
+            listener: None,
             unsent: Unsent::default(),
         }
     }
@@ -72,6 +79,15 @@ impl MediaCall {
         }
         self.meters = Some(Box::default());
         self
+    }
+
+    /// Gives what both sides say to a listener, in order, losses filled in, as the other one is to hear it: silence of a side that is muted or held.
+    pub fn set_listener(&mut self, listener: Option<Listener>) {
+        for side in Side::BOTH {
+            let is_on = listener.is_some() || self.meters.is_some();
+            self.call.tap(side, is_on);
+        }
+        self.listener = listener;
     }
 
     /// A side is SRTP with these keys from `now_ns` on, or plain RTP with `None`. Keys that stay go on where they are; packets of a key that was
@@ -170,6 +186,38 @@ impl MediaCall {
         &mut self.call
     }
 
+    /// Tells the listener at once: it knows by that when a side was silent.
+    #[inline]
+    fn tell_heard(&mut self, now_ns: u64) {
+        if self.listener.is_some() {
+            self.tell_tapped(now_ns);
+        }
+    }
+
+    #[cold]
+    fn tell_tapped(&mut self, now_ns: u64) {
+        let Some(listener) = &mut self.listener else {
+            return;
+        };
+        let mut pcm = Vec::new();
+        for side in Side::BOTH {
+            pcm.clear();
+            let Some(format) = self.call.take_tapped(side, &mut pcm) else {
+                continue;
+            };
+            if pcm.is_empty() {
+                continue;
+            }
+            if let Some(meters) = &mut self.meters {
+                meters[side as usize].add(format, &pcm);
+            }
+            if self.call.mode(side) != Mode::Pass {
+                pcm.fill(0.0);
+            }
+            listener(now_ns, side, format, &pcm);
+        }
+    }
+
     fn tell_events(&mut self) {
         while let Some(event) = self.call.poll_event() {
             if let Some(handler) = &mut self.on_event {
@@ -221,6 +269,7 @@ impl crate::Call for MediaCall {
                 unsent.stage(port, outgoing.to, outgoing.bytes, protections, out);
             });
         });
+        self.tell_heard(now_ns);
         self.measure(TAPPED_SAMPLES_MIN);
         self.tell_events();
     }

@@ -276,3 +276,38 @@ const JOBS_MAX: usize = 1024;
 const OPEN_MAX: usize = 64;
 /// 256 MiB. What plays stays in memory beside that.
 const CACHED_SAMPLES_MAX: usize = 64 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_clip_goes_first() {
+        let mut cache = Cache::default();
+        let key = |inode| Key {
+            device: 0,
+            inode,
+            bytes: 0,
+            modified: (0, 0),
+        };
+        let third = CACHED_SAMPLES_MAX / 3;
+        let clip = |samples: usize| Clip {
+            pcm: vec![0.0; samples].into(),
+            rate_hz: 8000,
+            channels: 1,
+            times: 1,
+        };
+        for inode in 0..3 {
+            cache.insert(key(inode), clip(third));
+        }
+        assert!(cache.get(&key(0)).is_some());
+        cache.insert(key(3), clip(third));
+        let held: Vec<bool> = (0..4)
+            .map(|inode| cache.get(&key(inode)).is_some())
+            .collect();
+        assert_eq!(held, [true, false, true, true]);
+        // The same file again counts once.
+        cache.insert(key(3), clip(third));
+        assert_eq!(cache.samples, 3 * third);
+    }
+}

@@ -1,11 +1,12 @@
 //! Carries out on the relay what the registry of calls says.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use threadbare_control::calls::{
-    Action, CallId, Counts, Media, Quality, SideSpec, SideStats, SourceStats, StreamCommand,
-    StreamId, StreamKind, StreamSpec, StreamStats,
+    Action, CallId, Counts, Media, Quality, Recording, SideSpec, SideStats, SourceStats,
+    StreamCommand, StreamId, StreamKind, StreamSpec, StreamStats,
 };
 use threadbare_relay::{
     CallHandle, CreateError, Engine, EngineError, Forward, ForwardSideStats, LegPorts, MediaCall,
@@ -17,7 +18,9 @@ use threadbare_rtp::leg::{LegStats, PayloadMapError, Refusals};
 use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
 
+use super::names;
 use super::plays::Play;
+use super::recorder::{NewRecording, Recorder, RecordingId};
 use super::spec::{self, Common};
 
 /// The streams that run.
@@ -27,6 +30,14 @@ pub(super) struct MediaPlane {
     slice: Duration,
     common: Common,
     streams: HashMap<StreamId, Running>,
+    recordings: Option<Recordings>,
+}
+
+/// Where calls are recorded.
+#[derive(Debug)]
+struct Recordings {
+    recorder: Recorder,
+    folder: PathBuf,
 }
 
 #[derive(Debug)]
@@ -37,6 +48,7 @@ struct Running {
     call: CallId,
     /// What was last played to each party, or the end of that.
     plays: [u64; 2],
+    recording: Option<RecordingId>,
 }
 
 /// A stream that is not carried.
@@ -65,7 +77,24 @@ impl MediaPlane {
             slice,
             common,
             streams: HashMap::new(),
+            recordings: None,
         })
+    }
+
+    /// Calls may be recorded to files of this folder.
+    ///
+    /// # Errors
+    /// Threads run out.
+    pub(super) fn record_to(&mut self, folder: PathBuf) -> std::io::Result<()> {
+        let recorder = Recorder::new()?;
+        self.recordings = Some(Recordings { recorder, folder });
+        Ok(())
+    }
+
+    /// Where calls are recorded.
+    pub(super) fn recording_folder(&self) -> Option<&Path> {
+        let recordings = self.recordings.as_ref();
+        recordings.map(|recordings| recordings.folder.as_path())
     }
 
     /// How late the best of the threads is.
@@ -104,6 +133,7 @@ impl MediaPlane {
             }
             Action::Update { stream, spec } => self.update(stream, spec),
             Action::Remove { stream } => {
+                self.stop_recording(stream, false);
                 if let Some(running) = self.streams.remove(&stream) {
                     say_bye(&running.handle);
                 }
@@ -139,6 +169,7 @@ impl MediaPlane {
             spec,
             call,
             plays: [0; 2],
+            recording: None,
         };
         self.streams.insert(stream, running);
         Ok(())
@@ -215,11 +246,79 @@ impl MediaPlane {
                 self.press(stream, of, press);
             }
             StreamCommand::StopPlay { to } => self.stop_play(stream, to),
-            // The service refuses the requests that would lead here.
-            other => {
-                let call = self.call_of(stream).map(ToString::to_string);
-                tracing::error!(call, command = ?other, "not carried out");
+            StreamCommand::StartRecording(recording) => self.record(stream, recording),
+            StreamCommand::PauseRecording => {
+                if let Some((recorder, id)) = self.recording_of(stream) {
+                    recorder.pause(id);
+                }
             }
+            StreamCommand::StopRecording { discard } => self.stop_recording(stream, discard),
+            // Its file comes first: see the service.
+            StreamCommand::Play { .. } => {}
+        }
+    }
+
+    fn recording_of(&self, stream: StreamId) -> Option<(&Recorder, RecordingId)> {
+        let id = self.streams.get(&stream)?.recording?;
+        Some((&self.recordings.as_ref()?.recorder, id))
+    }
+
+    /// Begins a recording, or goes on with one.
+    fn record(&mut self, stream: StreamId, recording: Recording) {
+        if let Some((recorder, id)) = self.recording_of(stream) {
+            return recorder.resume(id);
+        }
+        let Some(running) = self.streams.get(&stream) else {
+            return;
+        };
+        let call = running.call.to_string();
+        if running.spec.kind != StreamKind::Audio {
+            return;
+        }
+        let Some(recordings) = &mut self.recordings else {
+            // The service refuses such requests.
+            return tracing::error!(
+                call,
+                "the call is not recorded: there is no --recording-dir"
+            );
+        };
+        let asked = recording.destination.as_deref();
+        let name = match names::file_name(asked, &call, super::random_number()) {
+            Ok(name) => name,
+            Err(error) => return tracing::error!(call, %error, "the call is not recorded"),
+        };
+        let new = NewRecording {
+            path: recordings.folder.join(name),
+            rate_hz: spec::rate_hz(&running.spec),
+            metadata: recording.metadata,
+            call,
+        };
+        let (id, ear) = recordings.recorder.start(new);
+        let _ = running.handle.command(move |medium, _| {
+            if let Some(media) = medium.audio_mut() {
+                let listener = move |now_ns, side, format, pcm: &[f32]| {
+                    ear.hear(now_ns, side, format, pcm);
+                };
+                media.set_listener(Some(Box::new(listener)));
+            }
+        });
+        if let Some(running) = self.streams.get_mut(&stream) {
+            running.recording = Some(id);
+        }
+    }
+
+    fn stop_recording(&mut self, stream: StreamId, discard: bool) {
+        let Some((recorder, id)) = self.recording_of(stream) else {
+            return;
+        };
+        recorder.stop(id, discard);
+        if let Some(running) = self.streams.get_mut(&stream) {
+            running.recording = None;
+            let _ = running.handle.command(|medium, _| {
+                if let Some(media) = medium.audio_mut() {
+                    media.set_listener(None);
+                }
+            });
         }
     }
 

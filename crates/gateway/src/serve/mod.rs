@@ -4,12 +4,16 @@ mod audio_file;
 mod clips;
 mod interfaces;
 mod media;
+mod names;
 mod plays;
+mod recorder;
 mod service;
 mod spec;
+mod tracks;
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -75,6 +79,9 @@ pub struct ServeArgs {
     /// New calls are refused while the media threads are later than this, ms
     #[arg(long, default_value_t = 40, value_name = "MS")]
     pub lateness_limit: u32,
+    /// Folder of recordings; without it, calls cannot be recorded
+    #[arg(long, value_name = "FOLDER")]
+    pub recording_dir: Option<PathBuf>,
     /// Format of the log
     #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
     pub log_format: LogFormat,
@@ -108,7 +115,10 @@ impl ServeArgs {
         };
         // A call may have several streams.
         let streams_max = u64::from(self.max_sessions) * 4;
-        let media = MediaPlane::new(self.threads, streams_max, common).into_diagnostic()?;
+        let mut media = MediaPlane::new(self.threads, streams_max, common).into_diagnostic()?;
+        if let Some(folder) = &self.recording_dir {
+            media.record_to(folder.clone()).into_diagnostic()?;
+        }
         let interfaces = Interfaces::new(&self.addresses, self.ports).into_diagnostic()?;
         let socket = UdpSocket::bind(self.ng)
             .into_diagnostic()
@@ -135,6 +145,17 @@ impl ServeArgs {
                 help = "name the proxies, such as --allow 192.0.2.10 or --allow 10.0.0.0/8",
                 "--ng {}: who reaches this address could redirect all calls, and --allow is missing",
                 self.ng
+            ));
+        }
+        if let Some(folder) = self
+            .recording_dir
+            .as_ref()
+            .filter(|folder| !folder.is_dir())
+        {
+            return Err(miette!(
+                help = "make it, such as with mkdir --mode=700",
+                "--recording-dir {}: no folder",
+                folder.display()
             ));
         }
         for (at, one) in self.addresses.iter().enumerate() {

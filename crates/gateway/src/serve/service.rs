@@ -5,6 +5,7 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -17,6 +18,7 @@ use threadbare_runtime::clock_now_ns;
 
 use super::interfaces::Interfaces;
 use super::media::MediaPlane;
+use super::names;
 use super::plays::{Play, Plays, Step, Unanswered};
 use crate::limit::{LineLimit, Verdict};
 
@@ -199,7 +201,7 @@ impl Service {
     }
 
     fn answer(&mut self, request: &Request) -> Reply {
-        if let Some(refused) = not_carried(request) {
+        if let Some(refused) = not_recorded(request, self.media.recording_folder()) {
             return refused;
         }
         let now_ns = clock_now_ns();
@@ -289,14 +291,26 @@ impl Service {
     }
 }
 
-/// What the registry knows, and the media do not do.
-fn not_carried(request: &Request) -> Option<Reply> {
+/// Why a recording that is asked for is not made; `None`: none is, or it can be.
+fn not_recorded(request: &Request, folder: Option<&Path>) -> Option<Reply> {
     let command = request.command();
-    let is_refused = matches!(
-        command,
-        Command::StartRecording | Command::StopRecording | Command::PauseRecording
-    );
-    is_refused.then(|| Reply::Error(format!("{}: not supported", command.name())))
+    let is_asked = request.one_of("record-call", &[("on", ()), ("yes", ())]);
+    if command != Command::StartRecording && !matches!(is_asked, Ok(Some(()))) {
+        return None;
+    }
+    let error = |reason: String| Some(Reply::Error(reason));
+    let Some(folder) = folder else {
+        return error("no recordings are made here: threadbare needs --recording-dir".to_owned());
+    };
+    // What is no text is refused by the registry.
+    let text = |key: &'static str| request.text(key).ok().flatten();
+    if let Some(other) = text("recording-dir").filter(|other| Path::new(other) != folder) {
+        let allowed = folder.display();
+        return error(format!("recording-dir {other:?}; allowed is {allowed}"));
+    }
+    let asked = text("recording-file").or(text("output-destination"));
+    let name = names::file_name(asked, "", 0);
+    name.err().and_then(|reason| error(reason.to_string()))
 }
 
 /// Datagrams in a row, before time-outs are looked at.

@@ -9,7 +9,7 @@ use threadbare_rtp::codec::EncoderSettings;
 use threadbare_rtp::id::{NtpTime, RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::jitter;
 use threadbare_rtp::leg::{
-    AdmissionConfig, Destination, Learn, LegConfig, PayloadMap, PayloadMapError,
+    AdmissionConfig, Carries, Destination, Learn, LegConfig, PayloadMap, PayloadMapError,
 };
 use threadbare_rtp::session::Profile;
 use threadbare_rtp::srtp::Keys;
@@ -75,6 +75,19 @@ pub(super) fn payloads(
             Ok((or_any(sends), or_any(takes)))
         }
     }
+}
+
+/// Of a recording of both sides, Hz: the higher rate of their audio.
+pub(super) fn rate_hz(spec: &StreamSpec) -> u32 {
+    let maps = spec
+        .sides
+        .iter()
+        .flat_map(|side| [&side.sends, &side.takes]);
+    let rates = maps.flatten().filter_map(|map| match map.audio().carries {
+        Carries::Audio(format) => Some(format.sample_rate_hz),
+        _ => None,
+    });
+    rates.max().unwrap_or(TELEPHONE_HZ)
 }
 
 /// Who may send as this party.
@@ -165,6 +178,8 @@ pub(super) fn of(spec: &StreamSpec, side: Side) -> &SideSpec {
     &spec.sides[side as usize]
 }
 
+/// Where nothing is agreed on.
+const TELEPHONE_HZ: u32 = 8_000;
 /// Reports without feedback are as rare as in AVP.
 const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
 /// Feedback that comes later is of no use to speech.

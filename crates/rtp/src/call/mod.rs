@@ -392,6 +392,12 @@ impl Call {
         self.directions[side as usize].set_mode(mode);
     }
 
+    /// What is done with what this party sends, as things are.
+    #[must_use]
+    pub fn mode(&self, side: Side) -> Mode {
+        self.directions[side as usize].mode()
+    }
+
     /// Plays to this party, instead of what the other one sends. What was played before ends.
     ///
     /// # Errors

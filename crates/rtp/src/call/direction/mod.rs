@@ -547,7 +547,7 @@ impl Direction {
 
     /// What is done with what comes, as things are.
     #[inline]
-    fn mode(&self) -> Mode {
+    pub(super) fn mode(&self) -> Mode {
         if self.is_held { Mode::Hold } else { self.mode }
     }
 
