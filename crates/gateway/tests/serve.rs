@@ -8,7 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, Running, rtp, socket, threadbare, wait_until};
+use common::{LIMIT, Running, free_port, rtp, socket, threadbare, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use threadbare_rtp::g711;
@@ -71,6 +71,8 @@ impl Relay {
 /// A telephone: a socket for RTP, what it heard, and what protects it.
 struct Party {
     socket: UdpSocket,
+    /// For reports: the port behind that.
+    reports: UdpSocket,
     to: Option<SocketAddr>,
     number: u16,
     payload_type: u8,
@@ -82,10 +84,16 @@ struct Party {
 
 impl Party {
     fn new(payload_type: u8, hz: f64) -> Party {
-        let socket = socket();
+        let port = free_port();
+        let [socket, reports] =
+            [port, port + 1].map(|port| UdpSocket::bind(("127.0.0.1", port)).expect("a free port"));
         socket.set_nonblocking(true).expect("non-blocking");
+        reports
+            .set_read_timeout(Some(LIMIT))
+            .expect("a valid time-out");
         Party {
             socket,
+            reports,
             to: None,
             number: 0,
             payload_type,
@@ -178,6 +186,21 @@ impl Party {
             2.0 * sum / pcm.len().max(1) as f64
         };
         part(f64::sin).hypot(part(f64::cos)) / LEVEL
+    }
+
+    /// RFC 3550, section 6.6: who leaves says so.
+    fn await_bye(&self) {
+        let mut room = [0; 2048];
+        let is_bye = |packet: Result<rtcp_types::Packet<'_>, _>| {
+            matches!(packet.expect("RTCP"), rtcp_types::Packet::Bye(_))
+        };
+        loop {
+            let len = self.reports.recv(&mut room).expect("a BYE in time");
+            let mut packets = rtcp_types::Compound::parse(&room[..len]).expect("RTCP");
+            if packets.any(is_bye) {
+                return;
+            }
+        }
     }
 
     fn forget(&mut self) {
@@ -279,6 +302,7 @@ fn two_parties_hear_each_other_until_the_call_is_deleted() {
     let ended = relay.running.wait_for("the call has ended");
     assert_eq!(ended["reason"], "deleted", "{ended}");
     for party in [&a, &b] {
+        party.await_bye();
         let port = party.to.expect("a port");
         wait_until(|| is_closed(port));
     }
@@ -400,7 +424,6 @@ fn a_call_without_media_ends() {
     wait_until(|| is_closed(port));
 }
 
-/// RFC 3550, section 6.6: who leaves says BYE.
 #[test]
 fn the_end_of_the_relay_ends_the_calls() {
     let mut relay = Relay::start(&[]);
@@ -409,6 +432,8 @@ fn the_end_of_the_relay_ends_the_calls() {
     relay.running.signal(Signal::SIGTERM);
     let ended = relay.running.wait_for("the call has ended");
     assert_eq!(ended["reason"], "operator", "{ended}");
+    a.await_bye();
+    b.await_bye();
     assert!(relay.running.child.wait().expect("it ends").success());
 }
 
@@ -433,6 +458,25 @@ fn sessions_are_bounded_and_errors_name_the_value() {
         .expect("a reason")
         .to_owned();
     assert!(reason.contains("v=1"), "{reason}");
+}
+
+/// No thread is on time to the nanosecond.
+#[test]
+fn new_calls_are_refused_while_the_threads_are_late() {
+    let mut relay = Relay::start(&["--lateness-limit", "0"]);
+    let (mut a, mut b) = plain_call(&mut relay);
+    hear_each_other(&mut a, &mut b);
+    let offer =
+        json!({"command": "offer", "call-id": "2", "from-tag": "a", "sdp": a.sdp(PCMU, "")});
+    let refused = relay.ask(offer);
+    assert_eq!(refused["result"], "error", "{refused}");
+    let reason = refused["error-reason"].as_str().expect("a reason");
+    assert!(
+        reason.contains("late") && reason.contains("0 ms"),
+        "{reason}"
+    );
+    // The one that is up goes on.
+    hear_each_other(&mut a, &mut b);
 }
 
 #[test]
