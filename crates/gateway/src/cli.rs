@@ -122,7 +122,7 @@ Examples:
   threadbare demo --streams 10 --json   The same with 10 streams, and one line of JSON at the end
   threadbare run gateway.toml --check   List the mistakes in a configuration
   threadbare run gateway.toml           Run it
-  threadbare serve --address 192.0.2.1  Relay calls for Kamailio or OpenSIPS
+  threadbare serve --address 192.0.2.1  Relay the calls of a Kamailio
   threadbare inspect contexts           Show the load of a running gateway's threads
   threadbare doctor                     Check that the system has what Threadbare needs
   threadbare loudness *.flac            Measure the loudness of files

@@ -211,6 +211,14 @@ impl Udp {
         joined.map_err(|source| SocketError::Open { address, source })
     }
 
+    /// Packets that are sent have this in their IP header: the type of service, or the traffic class of IPv6.
+    pub(crate) fn set_tos(&self, tos: u8) -> io::Result<()> {
+        match self.local {
+            SocketAddr::V4(_) => self.socket.set_tos_v4(tos.into()),
+            SocketAddr::V6(_) => self.socket.set_tclass_v6(tos.into()),
+        }
+    }
+
     /// The socket without its address, for places where memory is dear.
     pub(crate) fn into_socket(self) -> Socket {
         self.socket

@@ -633,6 +633,25 @@ fn millis(timeout: Option<Duration>) -> i32 {
 mod tests {
     use super::*;
 
+    /// As on a kernel without `epoll_pwait2`. Other tests of this process may meet coarse waits meanwhile, which are right, too.
+    #[test]
+    fn coarse_waits_end_with_events_and_with_their_time() {
+        let epoll = Epoll::new().expect("a descriptor");
+        let event = EventFd::new().expect("a descriptor");
+        let mut room = [MaybeUninit::uninit(); 2];
+        HAS_NO_PWAIT2.store(true, Ordering::Relaxed);
+        let moment = Some(Duration::from_nanos(1));
+        epoll
+            .add(event.raw(), libc::EPOLLIN as u32, 7)
+            .expect("watched");
+        assert_eq!(epoll.wait(&mut room, moment).expect("waited").len(), 0);
+        event.notify();
+        let events = epoll.wait(&mut room, None).expect("waited");
+        let data = events.first().map(|event| event.u64);
+        HAS_NO_PWAIT2.store(false, Ordering::Relaxed);
+        assert_eq!(data, Some(7));
+    }
+
     /// epoll_wait(2): -1 "causes epoll_wait() to block indefinitely".
     #[test]
     fn coarse_waits_are_never_early() {

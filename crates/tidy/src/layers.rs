@@ -86,7 +86,7 @@ pub const RULES: &[Rule] = &[
         package: "threadbare-control",
         internal: &["threadbare-rtp"],
         // Parsers and errors.
-        external: External::Only(&["base64", "serde", "serde_json", "thiserror"]),
+        external: External::Only(&["serde", "serde_json", "thiserror"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     // Layer 1: the operating system, still without GStreamer.

@@ -56,7 +56,7 @@ pub(super) fn read(section: &Section) -> (Vec<Crypto>, Option<String>) {
     let mut usable = Vec::new();
     let mut refused = None;
     let values = section.attributes().filter(|(name, _)| *name == "crypto");
-    for (_, value) in values.take(crate::sdp::CRYPTOS_MAX) {
+    for (_, value) in values.take(CRYPTOS_MAX) {
         match Crypto::parse(value) {
             Ok(crypto) => usable.push(crypto),
             // An answerer takes one of those that it supports (section 5.1.2).
@@ -145,3 +145,6 @@ pub(super) fn answered(own: &[Own], answer: &[Crypto]) -> Option<SrtpKeys> {
         })
     })
 }
+
+/// `a=crypto` lines of a medium. There are some 20 suites.
+const CRYPTOS_MAX: usize = 64;

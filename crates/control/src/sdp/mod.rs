@@ -4,11 +4,9 @@
 //! that they are for. Unknown lines and attributes pass in order.
 
 mod codecs;
-mod crypto;
 mod document;
 mod media;
 
 pub use codecs::Codec;
-pub use crypto::{CRYPTOS_MAX, Crypto, CryptoKey};
 pub use document::{LINES_MAX, Line, MEDIA_MAX, SDP_BYTES_MAX, Sdp, SdpError, Section};
 pub use media::{Address, Direction, MediaLine, RtcpAttribute};

@@ -14,7 +14,7 @@ use threadbare_relay::{
 };
 use threadbare_rtp::call::{Call, CallError, Clip, KeyPress, Part, Side};
 use threadbare_rtp::dtmf::Key;
-use threadbare_rtp::leg::{LegStats, PayloadMapError, Refusals};
+use threadbare_rtp::leg::{LegStats, PayloadMapError};
 use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
 
@@ -160,10 +160,14 @@ impl MediaPlane {
         ports: [LegPorts; 2],
     ) -> Result<(), StreamError> {
         let medium = self.medium(&spec)?;
-        let handle = self.engine.create(call.to_string(), ports.into(), medium)?;
-        if spec.tos.is_some() {
-            tracing::debug!(%call, "the TOS of requests is not set on packets");
+        if let Some(tos) = spec.tos {
+            for leg in &ports {
+                if let Err(error) = leg.set_tos(tos) {
+                    tracing::warn!(%call, tos, %error, "the TOS is not set");
+                }
+            }
         }
+        let handle = self.engine.create(call.to_string(), ports.into(), medium)?;
         let running = Running {
             handle,
             spec,
@@ -198,20 +202,24 @@ impl MediaPlane {
     }
 
     fn update(&mut self, stream: StreamId, spec: Box<StreamSpec>) {
-        let other_kind = match self.streams.get(&stream) {
-            Some(running) if running.spec.kind != spec.kind => Some(self.medium(&spec)),
-            _ => None,
+        let Some(running) = self.streams.get(&stream) else {
+            return;
+        };
+        let call = running.call.to_string();
+        let other_kind = (running.spec.kind != spec.kind).then(|| self.medium(&spec));
+        let other_kind = match other_kind.transpose() {
+            Ok(other_kind) => other_kind,
+            Err(error) => return tracing::error!(call, %error, "the stream stays as it was"),
         };
         let Some(running) = self.streams.get_mut(&stream) else {
             return;
         };
-        let call = running.call.to_string();
+        if running.spec.tos != spec.tos {
+            tracing::warn!(call, "the TOS of a stream that has begun stays as it is");
+        }
         let before = std::mem::replace(&mut running.spec, spec.clone());
         let told = match other_kind {
-            Some(Err(error)) => {
-                return tracing::error!(call, %error, "the stream stays as it was");
-            }
-            Some(Ok(other)) => running.handle.command(move |medium, _| *medium = other),
+            Some(other) => running.handle.command(move |medium, _| *medium = other),
             None => running.handle.command(move |medium, now_ns| {
                 for side in Side::BOTH {
                     if let Err(error) = change(medium, now_ns, side, &before, &spec) {
@@ -489,6 +497,9 @@ fn change(
             if old.detects_keys != new.detects_keys {
                 call.set_detect_keys(side, new.detects_keys);
             }
+            if old.makes_anew != new.makes_anew {
+                call.set_makes_anew(side, new.makes_anew);
+            }
             if spec::mode(old) != spec::mode(new) {
                 call.set_mode(side, spec::mode(new));
             }
@@ -517,22 +528,12 @@ fn stats_of(medium: &mut Medium) -> StreamStats {
     }
 }
 
-fn refused(refused: &Refusals) -> u64 {
-    refused.malformed
-        + refused.not_allowed
-        + refused.strangers
-        + refused.other_sources
-        + refused.payload_types
-        + refused.out_of_range
-        + refused.own_ssrc
-}
-
 fn leg_stats(leg: &LegStats) -> SideStats {
     SideStats {
         rtp: Counts {
             packets: leg.packets,
             bytes: leg.bytes,
-            errors: refused(&leg.refused),
+            errors: leg.refused.total(),
         },
         rtcp: Counts {
             packets: leg.session.rtcp_received,
@@ -582,7 +583,7 @@ fn forward_stats(side: &ForwardSideStats) -> SideStats {
         rtp: Counts {
             packets: rtp.packets,
             bytes: rtp.bytes,
-            errors: refused(&side.refused),
+            errors: side.refused.total(),
         },
         rtcp: Counts {
             packets: rtcp.packets,

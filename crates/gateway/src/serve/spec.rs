@@ -132,6 +132,7 @@ fn direction(from: &SideSpec, to: &SideSpec, random: &mut dyn FnMut() -> u64) ->
         first_time: RtpTime(random() as u32),
         mode: mode(from),
         detect_keys: from.detects_keys,
+        makes_anew: from.makes_anew,
     }
 }
 

@@ -122,6 +122,19 @@ impl LegPorts {
         rtcp.map(Udp::local)
     }
 
+    /// What is sent from these ports has this in its IP header: the type of service (RFC 2474), or the traffic class of IPv6. A
+    /// shared port keeps its own.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn set_tos(&self, tos: u8) -> std::io::Result<()> {
+        let LegKind::Own(own) = &self.0 else {
+            return Ok(());
+        };
+        let mut sockets = std::iter::once(&own.rtp).chain(&own.rtcp);
+        sockets.try_for_each(|udp| udp.set_tos(tos))
+    }
+
     /// [`check_destination`](crate::check_destination) for these ports.
     ///
     /// # Errors

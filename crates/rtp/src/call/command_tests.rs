@@ -323,6 +323,39 @@ fn blocked_keys_are_told_and_not_heard() {
 }
 
 /// A key in the audio, of a party without events.
+/// Packets of G.722 that pass have the bytes that were sent; those of a second encoder differ.
+#[test]
+fn audio_is_made_anew_where_it_could_pass() {
+    let both = format(Encoding::G722, 16_000, 1);
+    let (a, b) = (
+        vec![Payload::audio(96, both)],
+        vec![Payload::audio(97, both)],
+    );
+    let payloads = |bed: &mut Bed| -> Vec<Vec<u8>> {
+        bed.heard.clear();
+        bed.tone(both, 20, 200, |_| false);
+        bed.wait_ms(200);
+        assert_one_stream(bed, "made anew");
+        bed.heard
+            .iter()
+            .map(|heard| heard.payload.clone())
+            .collect()
+    };
+    let passed = payloads(&mut Bed::new(&a, &b, DirectionConfig::default()));
+    assert_eq!(passed.len(), 10);
+    for (first, later) in [(false, true), (true, false)] {
+        let config = DirectionConfig {
+            makes_anew: first,
+            ..DirectionConfig::default()
+        };
+        let mut bed = Bed::new(&a, &b, config);
+        for makes_anew in [first, later] {
+            bed.call.set_makes_anew(Side::A, makes_anew);
+            assert_eq!(payloads(&mut bed) != passed, makes_anew);
+        }
+    }
+}
+
 /// The ng protocol, `block media` and `silence media`: "DTMF packets can still pass through when media blocking is enabled".
 #[test]
 fn keys_pass_where_audio_is_kept_back() {

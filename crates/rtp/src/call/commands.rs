@@ -96,6 +96,12 @@ impl Call {
         self.directions[side as usize].set_detect_keys(detects, &payloads);
     }
 
+    /// Whether what this party sends is decoded and encoded even where it could pass, from now on, as
+    /// [`DirectionConfig::makes_anew`](super::DirectionConfig) has it.
+    pub fn set_makes_anew(&mut self, side: Side, makes_anew: bool) {
+        self.directions[side as usize].set_makes_anew(makes_anew);
+    }
+
     /// Audio in a packet of what this party sends to the other one, from now on, as [`DirectionConfig::packet_ns`](super::DirectionConfig) has it.
     ///
     /// # Errors

@@ -129,6 +129,8 @@ pub struct DirectionConfig {
     /// Listens for keys in the audio of a party without telephone events. They are told as [`CallEvent::Key`], and the far side gets
     /// telephone events in place of the tone, if it has those.
     pub detect_keys: bool,
+    /// Audio is decoded and encoded even where the sides have a format in common.
+    pub makes_anew: bool,
 }
 
 impl Default for DirectionConfig {
@@ -139,6 +141,7 @@ impl Default for DirectionConfig {
             first_time: RtpTime(0),
             mode: Mode::Pass,
             detect_keys: false,
+            makes_anew: false,
         }
     }
 }

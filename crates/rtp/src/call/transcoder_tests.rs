@@ -294,3 +294,18 @@ fn linear_audio_is_exact_both_ways() {
     let decoded: Vec<u8> = coded.iter().flat_map(decode).collect();
     assert_eq!(widens.made[0].4, decoded);
 }
+
+/// What one stream left in a thread's scratch is not another's.
+#[test]
+fn streams_that_share_a_scratch_get_their_own_packets() {
+    let mut one = Bed::new(config(pcmu(), pcma(), 0));
+    let mut other = Bed::new(config(pcmu(), pcma(), 0));
+    let packet = packet(1, 0, 0, &[0x55; 160]);
+    one.transcoder
+        .handle_packet(&packet, Some(0), false, &mut one.scratch);
+    assert_eq!(one.scratch.made(), 1);
+    std::mem::swap(&mut one.scratch, &mut other.scratch);
+    other.handle(b"no RTP", None);
+    other.lose(20);
+    assert_eq!(other.made, []);
+}

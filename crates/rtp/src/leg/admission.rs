@@ -186,6 +186,27 @@ pub struct Refusals {
 }
 
 impl Refusals {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let Refusals {
+            malformed,
+            not_allowed,
+            strangers,
+            other_sources,
+            payload_types,
+            out_of_range,
+            own_ssrc,
+        } = self;
+        malformed
+            + not_allowed
+            + strangers
+            + other_sources
+            + payload_types
+            + out_of_range
+            + own_ssrc
+    }
+
     pub(super) fn count(&mut self, refusal: Refusal) {
         *match refusal {
             Refusal::Malformed => &mut self.malformed,

@@ -810,3 +810,21 @@ fn the_delay_since_a_report_counts_from_its_arrival() {
         word(28)
     );
 }
+
+/// Equal maps are one, for as long as somebody has it.
+#[test]
+fn equal_payload_maps_are_shared() {
+    let map = |number| {
+        let format = Format::new(Encoding::L16, 44_100, 2).unwrap();
+        PayloadMap::new(&[Payload::audio(number, format)])
+            .unwrap()
+            .shared()
+    };
+    let (first, same, other) = (map(110), map(110), map(111));
+    assert!(Arc::ptr_eq(&first, &same) && !Arc::ptr_eq(&first, &other));
+    assert_eq!(first, same);
+    let gone = Arc::downgrade(&first);
+    drop((first, same));
+    assert!(gone.upgrade().is_none(), "the table keeps none alive");
+    assert_eq!(map(110).audio().payload_type.0, 110);
+}

@@ -99,7 +99,7 @@ pub const WORDS: &[Word] = &[
     done(Key, "to-interface", ""),
     done(Key, "to-label", ""),
     done(Key, "to-tag", ""),
-    done(Key, "TOS", ""),
+    done(Key, "TOS", "for streams that begin; those that run keep theirs"),
     done(Key, "transport-protocol", "of audio; other media that would change their encryption are rejected"),
     refused(Key, "trigger", "blocking that keys switch on and off is not supported"),
     refused(Key, "trigger-end", "blocking that keys switch on and off is not supported"),

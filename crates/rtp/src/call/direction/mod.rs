@@ -361,6 +361,7 @@ impl Direction {
         // Opus cannot be cut into packets of another length.
         let is_cut = self.config.packet_ns > 0 && from.encoding == Encoding::Opus;
         let is_made_anew = is_cut
+            || self.config.makes_anew
             || self.filter.is_some()
             || self.mode == Mode::Mute && silence_of(from.encoding).is_none();
         if let Some(same) = same.filter(|_| !is_made_anew) {

@@ -65,6 +65,12 @@ impl Direction {
         self.blocks_keys = blocks;
     }
 
+    /// As [`DirectionConfig::makes_anew`](crate::call::DirectionConfig) has it.
+    pub(in crate::call) fn set_makes_anew(&mut self, makes_anew: bool) {
+        self.config.makes_anew = makes_anew;
+        self.reroute();
+    }
+
     /// Keys reach the far side where audio does not, or do not either.
     pub(in crate::call) fn pass_keys(&mut self, passes: bool) {
         self.passes_keys = passes;
