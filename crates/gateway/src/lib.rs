@@ -41,3 +41,4 @@ pub mod run;
 pub mod serve;
 pub mod stats;
 pub mod subprocess;
+mod system;

@@ -241,6 +241,24 @@ impl Udp {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+
+    /// getsockopt(2) tells what the kernel has.
+    #[test]
+    fn the_type_of_service_is_set_for_both_families() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(udp) = super::Udp::bind(address.parse().unwrap(), None) else {
+                assert!(address.starts_with('['), "a machine without IPv6");
+                continue;
+            };
+            udp.set_tos(184).unwrap();
+            let told = match udp.local {
+                std::net::SocketAddr::V4(_) => udp.socket.tos_v4().unwrap(),
+                std::net::SocketAddr::V6(_) => udp.socket.tclass_v6().unwrap(),
+            };
+            assert_eq!(told, 184);
+        }
+    }
+
     use super::*;
 
     fn address(text: &str) -> SocketAddr {

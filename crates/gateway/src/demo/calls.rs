@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use miette::{IntoDiagnostic, miette};
 use threadbare_relay::{CallHandle, Engine, LegPorts, MediaCall, Settings};
@@ -13,6 +13,8 @@ use threadbare_rtp::jitter;
 use threadbare_rtp::leg::{AdmissionConfig, Destination, Learn, LegConfig, Payload, PayloadMap};
 use threadbare_rtp::session::Profile;
 use threadbare_runtime::clock_now_ns;
+
+use crate::system::{random_number, unix_at_zero_ns};
 
 use super::caller::PCMU;
 use super::parties::{PARTIES_PER_SOCKET, other_party, parties_of};
@@ -107,16 +109,15 @@ impl Maker<'_> {
             let map = PayloadMap::new(&[Payload::audio(number, format)]);
             map.map(Arc::new).into_diagnostic()
         });
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH);
-        let wall_ns = wall.unwrap_or_default().as_nanos() as u64;
+        let seed = random_number();
         Ok(Maker {
             ports,
             party_ports,
             latency_ns: u64::from(args.latency_ms()) * 1_000_000,
             payloads: [a?, b?],
-            cname: format!("{wall_ns:016x}").into(),
-            ntp_at_zero: NtpTime::at_unix_ns(wall_ns.saturating_sub(clock_now_ns())),
-            seed: wall_ns,
+            cname: format!("{seed:016x}").into(),
+            ntp_at_zero: NtpTime::at_unix_ns(unix_at_zero_ns()),
+            seed,
         })
     }
 

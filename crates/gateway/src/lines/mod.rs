@@ -5,7 +5,7 @@ mod spec;
 
 use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use threadbare_relay::{
     CallHandle, CreateError, Engine, EngineError, LegPorts, LineEvent, MediaLine, Settings,
@@ -24,6 +24,7 @@ use crate::description::{self, DescriptionError};
 use crate::event::{Event, Prepared, RunId};
 use crate::limit::{LineLimit, Verdict};
 use crate::stats::StreamStats;
+use crate::system::{random_number, unix_at_zero_ns};
 
 /// Why a stream does not start.
 #[derive(Debug, thiserror::Error)]
@@ -82,8 +83,8 @@ impl Lines {
             engines: engines.collect::<Result<_, _>>()?,
             slice,
             common: Common {
-                cname: format!("{:016x}", random()).into(),
-                ntp_at_zero: ntp_at_zero(),
+                cname: format!("{:016x}", random_number()).into(),
+                ntp_at_zero: NtpTime::at_unix_ns(unix_at_zero_ns()),
             },
             events,
         })
@@ -103,10 +104,10 @@ impl Lines {
         if let (Some(to), Some(own)) = (prepared.to, ports.first()) {
             own.check_destination(to)?;
         }
-        let (source, target, direction) = legs(spec, &self.common, prepared.to, random)?;
+        let (source, target, direction) = legs(spec, &self.common, prepared.to, random_number)?;
         let mut line = Line::new(clock_now_ns(), source, target, direction)?;
         if !spec.fallbacks.is_empty() {
-            let all = fallbacks(spec, &self.common, prepared.clips, random)?;
+            let all = fallbacks(spec, &self.common, prepared.clips, random_number)?;
             line.set_fallbacks(clock_now_ns(), all)?;
         }
         if let Some(description) = &spec.pipeline {
@@ -249,20 +250,3 @@ impl RunningLine {
 
 /// Of a stream, in the log.
 const CHANGES_PER_SECOND: u32 = 4;
-
-/// Numbers that others cannot guess.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    std::collections::hash_map::RandomState::new()
-        .build_hasher()
-        .finish()
-}
-
-fn ntp_at_zero() -> NtpTime {
-    let monotonic_ns = clock_now_ns();
-    let wall = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    let at_zero_ns = (wall.as_nanos() as u64).saturating_sub(monotonic_ns);
-    NtpTime::at_unix_ns(at_zero_ns)
-}

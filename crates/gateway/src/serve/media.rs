@@ -184,7 +184,7 @@ impl MediaPlane {
         let now_ns = clock_now_ns();
         let mut medium = match spec.kind {
             StreamKind::Audio => {
-                let mut random = super::random_number;
+                let mut random = crate::system::random_number;
                 let config = spec::call_config(spec, &self.common, &mut random)?;
                 let call = Call::new(now_ns, config)?;
                 Medium::from(MediaCall::new(call, self.slice))
@@ -291,7 +291,7 @@ impl MediaPlane {
             );
         };
         let asked = recording.destination.as_deref();
-        let name = match names::file_name(asked, &call, super::random_number()) {
+        let name = match names::file_name(asked, &call, crate::system::random_number()) {
             Ok(name) => name,
             Err(error) => return tracing::error!(call, %error, "the call is not recorded"),
         };

@@ -31,6 +31,7 @@ use self::service::Service;
 use self::spec::Common;
 use crate::logging::{self, LogFormat};
 use crate::process;
+use crate::system::{random_number, unix_at_zero_ns};
 
 /// Relays the media of calls for a SIP proxy, in place of rtpengine, until SIGTERM or SIGINT
 #[derive(Debug, clap::Args)]
@@ -210,30 +211,6 @@ fn stop_on_signals() -> miette::Result<UnixStream> {
             .wrap_err("cannot listen for signals")?;
     }
     Ok(stop)
-}
-
-fn unix_at_zero_ns() -> u64 {
-    let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-    (wall.unwrap_or_default().as_nanos() as u64).saturating_sub(clock_now_ns())
-}
-
-/// Of the system's random generator: keys are made of them.
-fn random_bytes(room: &mut [u8]) {
-    let mut filled = 0;
-    while filled < room.len() {
-        match rustix::rand::getrandom(&mut room[filled..], rustix::rand::GetRandomFlags::empty()) {
-            Ok(more) => filled += more,
-            Err(rustix::io::Errno::INTR) => {}
-            // Since Linux 3.17 there is no other error. A key must never be guessable.
-            Err(error) => panic!("no random numbers: {error}"),
-        }
-    }
-}
-
-fn random_number() -> u64 {
-    let mut bytes = [0; 8];
-    random_bytes(&mut bytes);
-    u64::from_ne_bytes(bytes)
 }
 
 const NS_PER_S: u64 = 1_000_000_000;

@@ -210,7 +210,7 @@ impl Service {
             now_ns,
             request,
             &mut self.interfaces,
-            &mut super::random_bytes,
+            &mut crate::system::random_bytes,
         );
         let reply = match outcome {
             Outcome::Reply(reply) => reply,

@@ -1,0 +1,34 @@
+//! What the system alone has: the wall clock, and numbers that nobody can guess.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use threadbare_runtime::clock_now_ns;
+
+/// The wall clock at time 0 of the monotonic one, ns since 1970.
+pub(crate) fn unix_at_zero_ns() -> u64 {
+    let monotonic_ns = clock_now_ns();
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH);
+    (wall.unwrap_or_default().as_nanos() as u64).saturating_sub(monotonic_ns)
+}
+
+/// Fills `room` from the system's random generator: keys are made of them.
+///
+/// # Panics
+/// The system has none, which no Linux since 3.17 says: a key must never be guessable.
+pub(crate) fn random_bytes(room: &mut [u8]) {
+    let mut filled = 0;
+    while filled < room.len() {
+        match rustix::rand::getrandom(&mut room[filled..], rustix::rand::GetRandomFlags::empty()) {
+            Ok(more) => filled += more,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => panic!("no random numbers: {error}"),
+        }
+    }
+}
+
+/// Eight of these.
+pub(crate) fn random_number() -> u64 {
+    let mut bytes = [0; 8];
+    random_bytes(&mut bytes);
+    u64::from_ne_bytes(bytes)
+}
