@@ -13,8 +13,7 @@ use crate::doctor::LoadArgs;
 use crate::inspect::Inspect;
 #[cfg(feature = "gstreamer")]
 use crate::loudness::LoudnessArgs;
-use crate::run::RunArgs;
-use crate::serve::ServeArgs;
+use crate::run::{RunArgs, ServeArgs};
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
 #[derive(Debug, Parser)]
@@ -28,8 +27,8 @@ pub struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the gateway of a configuration file until SIGTERM or SIGINT
-    Run(RunArgs),
+    /// Run the streams and calls of a configuration file until SIGTERM or SIGINT
+    Run(Box<RunArgs>),
     /// Relay the media of calls for a SIP proxy, in place of rtpengine, until SIGTERM or SIGINT
     Serve(Box<ServeArgs>),
     /// Carry real RTP streams over loopback, check every packet, and show the cost
@@ -123,6 +122,7 @@ Examples:
   threadbare run gateway.toml --check   List the mistakes in a configuration
   threadbare run gateway.toml           Run it
   threadbare serve --address 192.0.2.1  Relay the calls of a Kamailio
+  threadbare serve calls.toml           The same with a configuration file
   threadbare inspect contexts           Show the load of a running gateway's threads
   threadbare doctor                     Check that the system has what Threadbare needs
   threadbare loudness *.flac            Measure the loudness of files

@@ -7,7 +7,7 @@ use threadbare_rtp::call::Clip;
 /// One run of a stream, from a start to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunId {
-    /// The stream's place in the configuration.
+    /// The stream's number, which no other one gets.
     pub stream: usize,
     /// Counts its starts.
     pub number: u64,
@@ -51,6 +51,8 @@ pub enum Event {
     },
     /// The user requests statistics.
     Report,
+    /// The user has changed the configuration.
+    Reload,
     /// The user stops the gateway.
     Stop {
         /// The cause, such as "SIGTERM".

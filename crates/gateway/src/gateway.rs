@@ -4,12 +4,12 @@
 //! comparison, they are pipelines. Both tell of their ends by [`Event`]s. A stream that fails is stopped, reported, and started
 //! again after its back-off; the others are not affected.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::backoff::Backoff;
-use crate::config::{Config, Restart};
+use crate::config::{Config, Contexts, Restart, StreamSpec};
 use crate::event::{Event, Prepared, RunId};
 use crate::lines::{Lines, Preparer, RunningLine};
 use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
@@ -18,12 +18,15 @@ use crate::stats::StreamStats;
 /// The running streams of a configuration.
 #[derive(Debug)]
 pub struct Gateway {
-    config: Config,
+    contexts: Contexts,
+    restart: Restart,
     carrier: Carrier,
     preparer: Preparer,
     /// Streams that wait for a name server, or a file.
     questions: usize,
-    streams: Vec<Stream>,
+    /// By the number in [`RunId`], which no other stream gets.
+    streams: BTreeMap<usize, Stream>,
+    next_stream: usize,
     /// Restart times of the stopped streams.
     restarts: BTreeSet<(Instant, usize)>,
     events: Receiver<Event>,
@@ -55,10 +58,24 @@ pub enum Handled {
     TimeOut,
     /// A request to stop, by this cause.
     Stop(&'static str),
+    /// A request to read the configuration again.
+    Reload,
+}
+
+/// What a new configuration has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Streams that have begun.
+    pub added: usize,
+    /// Streams that have ended.
+    pub removed: usize,
+    /// Streams that have begun anew, as their settings differ.
+    pub restarted: usize,
 }
 
 #[derive(Debug)]
 struct Stream {
+    spec: StreamSpec,
     running: Running,
     /// Counts starts.
     run: u64,
@@ -82,28 +99,84 @@ impl Gateway {
     pub fn start(config: Config, elements: Elements) -> Result<Gateway, StartError> {
         let (sender, events) = channel();
         let carrier = match elements {
-            Elements::Threadbare => Carrier::Lines(Lines::new(&config.contexts, sender.clone())?),
+            Elements::Threadbare => Carrier::Lines(Lines::new(&config.contexts, sender.clone())),
             Elements::Stock => Carrier::Stock(Stock::new(&config.streams, sender.clone())?),
         };
-        let streams = config
-            .streams
-            .iter()
-            .map(|_| Stream::new(config.restart))
-            .collect();
         let mut gateway = Gateway {
-            config,
+            contexts: config.contexts,
+            restart: config.restart,
             carrier,
             preparer: Preparer::new(sender.clone()),
             questions: 0,
-            streams,
+            streams: BTreeMap::new(),
+            next_stream: 0,
             restarts: BTreeSet::new(),
             events,
             sender,
         };
-        for index in 0..gateway.streams.len() {
-            gateway.start_stream(index);
-        }
+        gateway.add(config.streams)?;
         Ok(gateway)
+    }
+
+    /// Begins, ends and changes streams until they are those of the list, by name. What stays as it is goes on untouched.
+    ///
+    /// # Errors
+    /// The contexts do not start.
+    pub fn reload(
+        &mut self,
+        streams: Vec<StreamSpec>,
+        restart: Restart,
+    ) -> Result<Changed, StartError> {
+        self.restart = restart;
+        let mut wanted: HashMap<String, StreamSpec> = HashMap::new();
+        let names: Vec<String> = streams.iter().map(|spec| spec.name.clone()).collect();
+        wanted.extend(streams.into_iter().map(|spec| (spec.name.clone(), spec)));
+        let mut changed = Changed {
+            added: 0,
+            removed: 0,
+            restarted: 0,
+        };
+        // First of all, as others may want their ports.
+        self.streams.retain(|_, stream| {
+            let stays = match wanted.get(&stream.spec.name) {
+                Some(spec) if *spec == stream.spec => true,
+                Some(_) => {
+                    changed.restarted += 1;
+                    false
+                }
+                None => {
+                    changed.removed += 1;
+                    false
+                }
+            };
+            match stays {
+                true => drop(wanted.remove(&stream.spec.name)),
+                false => stream.stop(),
+            }
+            stays
+        });
+        let new: Vec<StreamSpec> = names
+            .iter()
+            .filter_map(|name| wanted.remove(name))
+            .collect();
+        changed.added = new.len() - changed.restarted;
+        self.add(new)?;
+        Ok(changed)
+    }
+
+    fn add(&mut self, streams: Vec<StreamSpec>) -> Result<(), StartError> {
+        if let Carrier::Lines(lines) = &mut self.carrier
+            && !streams.is_empty()
+        {
+            lines.start_contexts()?;
+        }
+        for spec in streams {
+            let number = self.next_stream;
+            self.next_stream += 1;
+            self.streams.insert(number, Stream::new(spec, self.restart));
+            self.start_stream(number);
+        }
+        Ok(())
     }
 
     /// Sends events to the gateway.
@@ -115,17 +188,26 @@ impl Gateway {
     pub fn streams_running(&self) -> usize {
         let runs =
             |stream: &&Stream| matches!(stream.running, Running::Line(_) | Running::Pipeline(_));
-        self.streams.iter().filter(runs).count()
+        self.streams.values().filter(runs).count()
+    }
+
+    /// Number of streams.
+    pub fn len(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.streams.is_empty()
     }
 
     /// The counters of the running streams, by name.
     pub fn stats(&self) -> impl Iterator<Item = (&str, StreamStats)> {
-        let streams = self.streams.iter().zip(&self.config.streams);
-        streams.filter_map(|(stream, spec)| {
+        self.streams.values().filter_map(|stream| {
             let Running::Line(line) = &stream.running else {
                 return None;
             };
-            Some((spec.name.as_str(), line.stats(spec)?))
+            Some((stream.spec.name.as_str(), line.stats(&stream.spec)?))
         })
     }
 
@@ -134,9 +216,10 @@ impl Gateway {
         for (name, stats) in self.stats() {
             stats.log(name);
         }
-        for (stream, spec) in self.streams.iter().zip(&self.config.streams) {
+        for stream in self.streams.values() {
             if matches!(stream.running, Running::No | Running::Asking) {
-                tracing::info!(stream = spec.name, "not running, waits to be started again");
+                let stream = &stream.spec.name;
+                tracing::info!(stream, "not running, waits to be started again");
             }
         }
     }
@@ -152,25 +235,37 @@ impl Gateway {
             let Ok(event) = self.events.recv_timeout(wait) else {
                 return;
             };
-            if let Some(cause) = self.handle(event) {
-                // For whoever runs the gateway: this is not the place to stop.
-                let _ = self.sender.send(Event::Stop { cause });
+            if let Some(handled) = self.handle(event) {
+                // For whoever runs the gateway: this is not the place to stop, or to read files.
+                let _ = self.sender.send(match handled {
+                    Handled::Stop(cause) => Event::Stop { cause },
+                    Handled::Reload | Handled::TimeOut => Event::Reload,
+                });
                 return;
             }
         }
     }
 
-    /// Handles an event. `Some`: stop, for this cause.
-    fn handle(&mut self, event: Event) -> Option<&'static str> {
+    /// Handles an event. `Some`: it is for whoever runs the gateway.
+    fn handle(&mut self, event: Event) -> Option<Handled> {
+        let running = |gateway: &Gateway, run: RunId| match gateway.streams.get(&run.stream) {
+            Some(stream) if stream.run == run.number => match &stream.running {
+                Running::Line(_) => Some(true),
+                Running::Pipeline(_) => Some(false),
+                Running::No | Running::Asking => None,
+            },
+            _ => None,
+        };
         match event {
             Event::LineEnded { run } => {
-                if matches!(self.streams[run.stream].running, Running::Line(_)) {
+                if running(self, run) == Some(true) {
                     self.fail(run, "its state machine failed; the log has the place");
                 }
             }
             Event::Prepared { run, answer } => {
                 self.questions -= 1;
-                if self.streams[run.stream].run == run.number {
+                let asks = |stream: &Stream| stream.run == run.number;
+                if self.streams.get(&run.stream).is_some_and(asks) {
                     match answer {
                         Ok(prepared) => self.start_line(run.stream, prepared),
                         Err(reason) => self.retry_later(run.stream, &reason),
@@ -180,12 +275,13 @@ impl Gateway {
             Event::Failed { run, reason } => self.fail(run, &reason),
             Event::Ended { run } => {
                 // A sink inside a stream's `pipeline` may have an end, too.
-                if matches!(self.streams[run.stream].running, Running::Pipeline(_)) {
+                if running(self, run) == Some(false) {
                     self.fail(run, "the stream ended");
                 }
             }
             Event::Report => self.log_stats(),
-            Event::Stop { cause } => return Some(cause),
+            Event::Reload => return Some(Handled::Reload),
+            Event::Stop { cause } => return Some(Handled::Stop(cause)),
         }
         None
     }
@@ -210,8 +306,8 @@ impl Gateway {
             };
             match event {
                 Ok(event) => {
-                    if let Some(cause) = self.handle(event) {
-                        return Handled::Stop(cause);
+                    if let Some(handled) = self.handle(event) {
+                        return handled;
                     }
                 }
                 // We hold a sender ourselves, so the channel stays open.
@@ -228,20 +324,19 @@ impl Gateway {
     /// Returns the number of streams that did not finish in time.
     pub fn drain_and_stop(mut self, limit: Duration) -> usize {
         let end = Instant::now() + limit;
-        let slice = Duration::from_millis(self.config.contexts.wait_ms.into());
-        let latencies = self
-            .config
-            .streams
-            .iter()
-            .map(|spec| spec.jitter.latency_ms);
-        let latency = Duration::from_millis(latencies.max().unwrap_or(0).into());
-        self.handle_for(Some(limit.min(2 * slice + latency + DRAIN_SPARE)));
+        let slice = Duration::from_millis(self.contexts.wait_ms.into());
+        let streams = self.streams.values();
+        let latencies = streams.map(|stream| stream.spec.jitter.latency_ms);
+        if let Some(latency_ms) = latencies.max() {
+            let latency = Duration::from_millis(latency_ms.into());
+            self.handle_for(Some(limit.min(2 * slice + latency + DRAIN_SPARE)));
+        }
         let mut draining = HashSet::new();
-        for (index, stream) in self.streams.iter().enumerate() {
+        for (number, stream) in &self.streams {
             match &stream.running {
                 Running::Line(line) => line.finish(),
                 Running::Pipeline(pipeline) if pipeline.drain() => {
-                    draining.insert(index);
+                    draining.insert(*number);
                 }
                 _ => {}
             }
@@ -254,7 +349,12 @@ impl Gateway {
                 Ok(Event::Failed { run, .. } | Event::Ended { run }) => {
                     draining.remove(&run.stream);
                 }
-                Ok(Event::Report | Event::LineEnded { .. } | Event::Prepared { .. }) => {}
+                Ok(
+                    Event::Report
+                    | Event::Reload
+                    | Event::LineEnded { .. }
+                    | Event::Prepared { .. },
+                ) => {}
                 Ok(Event::Stop { cause }) => {
                     tracing::warn!(cause, "stopping at once");
                     break;
@@ -264,70 +364,76 @@ impl Gateway {
         }
         let undone = draining.len();
         self.log_stats();
-        for stream in &mut self.streams {
+        for stream in self.streams.values_mut() {
             stream.stop();
         }
         undone
     }
 
-    fn start_stream(&mut self, index: usize) {
-        let spec = &self.config.streams[index];
-        let stream = &mut self.streams[index];
+    fn start_stream(&mut self, number: usize) {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
         stream.run += 1;
         if let Carrier::Stock(_) = &self.carrier {
-            return self.start_pipeline(index);
+            return self.start_pipeline(number);
         }
-        match self.preparer.prepare(spec, stream.id(index)) {
-            Ok(Some(prepared)) => self.start_line(index, prepared),
+        match self.preparer.prepare(&stream.spec, stream.id(number)) {
+            Ok(Some(prepared)) => self.start_line(number, prepared),
             Ok(None) => {
                 stream.running = Running::Asking;
                 self.questions += 1;
             }
             Err(error) => {
                 let reason = format!("no thread to look up its destination: {error}");
-                self.retry_later(index, &reason);
+                self.retry_later(number, &reason);
             }
         }
     }
 
-    fn start_line(&mut self, index: usize, prepared: Prepared) {
-        let Carrier::Lines(lines) = &self.carrier else {
+    fn start_line(&mut self, number: usize, prepared: Prepared) {
+        let (Carrier::Lines(lines), Some(stream)) =
+            (&mut self.carrier, self.streams.get_mut(&number))
+        else {
             return;
         };
-        let stream = &mut self.streams[index];
-        match lines.start(&self.config.streams[index], stream.id(index), prepared) {
+        match lines.start(&stream.spec, stream.id(number), prepared) {
             Ok(line) => stream.runs(Running::Line(line)),
-            Err(error) => self.retry_later(index, &error.to_string()),
+            Err(error) => self.retry_later(number, &error.to_string()),
         }
     }
 
-    fn start_pipeline(&mut self, index: usize) {
-        let Carrier::Stock(stock) = &self.carrier else {
+    fn start_pipeline(&mut self, number: usize) {
+        let (Carrier::Stock(stock), Some(stream)) = (&self.carrier, self.streams.get_mut(&number))
+        else {
             return;
         };
-        let stream = &mut self.streams[index];
-        match stock.start(&self.config.streams[index], stream.id(index)) {
+        match stock.start(&stream.spec, stream.id(number)) {
             Ok(pipeline) => stream.runs(Running::Pipeline(pipeline)),
-            Err(error) => self.retry_later(index, &error.to_string()),
+            Err(error) => self.retry_later(number, &error.to_string()),
         }
     }
 
     /// A run failed; if it is not over already, it is now.
     fn fail(&mut self, run: RunId, reason: &str) {
-        let stream = &self.streams[run.stream];
+        let Some(stream) = self.streams.get(&run.stream) else {
+            return;
+        };
         let is_running = matches!(stream.running, Running::Line(_) | Running::Pipeline(_));
         if stream.run == run.number && is_running {
             self.retry_later(run.stream, reason);
         }
     }
 
-    fn retry_later(&mut self, index: usize, reason: &str) {
-        let stream = &mut self.streams[index];
+    fn retry_later(&mut self, number: usize, reason: &str) {
+        let Some(stream) = self.streams.get_mut(&number) else {
+            return;
+        };
         stream.stop();
         let now = Instant::now();
         let wait = stream.backoff.note_failure(now);
-        self.restarts.insert((now + wait, index));
-        let name = &self.config.streams[index].name;
+        self.restarts.insert((now + wait, number));
+        let name = &stream.spec.name;
         tracing::error!(
             stream = name,
             reason,
@@ -337,32 +443,33 @@ impl Gateway {
     }
 
     fn restart_due(&mut self, now: Instant) {
-        while let Some(&(at, index)) = self.restarts.first() {
+        while let Some(&(at, number)) = self.restarts.first() {
             if at > now {
                 return;
             }
             self.restarts.pop_first();
-            tracing::info!(
-                stream = self.config.streams[index].name,
-                "starting the stream again"
-            );
-            self.start_stream(index);
+            // A reload may have removed it.
+            if let Some(stream) = self.streams.get(&number) {
+                tracing::info!(stream = stream.spec.name, "starting the stream again");
+                self.start_stream(number);
+            }
         }
     }
 }
 
 impl Stream {
-    fn new(restart: Restart) -> Stream {
+    fn new(spec: StreamSpec, restart: Restart) -> Stream {
         Stream {
+            spec,
             running: Running::No,
             run: 0,
             backoff: Backoff::new(restart),
         }
     }
 
-    fn id(&self, index: usize) -> RunId {
+    fn id(&self, number: usize) -> RunId {
         RunId {
-            stream: index,
+            stream: number,
             number: self.run,
         }
     }
@@ -384,7 +491,7 @@ impl Stream {
 /// Sockets are free, and pipelines stopped, when this returns.
 impl Drop for Gateway {
     fn drop(&mut self) {
-        for stream in &mut self.streams {
+        for stream in self.streams.values_mut() {
             stream.stop();
         }
     }

@@ -697,25 +697,6 @@ fn a_running_gateway_is_looked_into() {
     running.wait_for("stopped");
 }
 
-/// A terminal that is closed ends the gateway as SIGTERM does: what has arrived is still sent.
-#[test]
-fn sighup_drains_and_stops() {
-    let answer = socket();
-    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
-    let (mut running, _directory) = Running::start(
-        &format!(
-            "[[stream]]\nname = \"a\"\nlisten = \"{listen}\"\ndestination = \"{}\"\n",
-            answer.local_addr().expect("bound")
-        ),
-        &[],
-    );
-    running.wait_for("running");
-    running.signal(Signal::SIGHUP);
-    assert_eq!(running.wait_for("draining")["cause"], "SIGHUP");
-    running.wait_for("stopped");
-    assert!(running.child.wait().expect("ends").success());
-}
-
 /// What is wrong with what comes is counted by cause; how old the readings are is said with them.
 #[test]
 fn statistics_tell_garbage_and_strangers_from_packets() {

@@ -34,11 +34,12 @@ pub(super) fn check(
     }
     checker.runs_in_no_circle();
     checker.meters_something(&raw.defaults, &streams);
-    if raw.stream.is_empty() {
+    let serving = raw.serving.as_ref().map(|raw| checker.serving(raw));
+    if raw.stream.is_empty() && serving.is_none() {
         let end = text.len();
         checker.problems.add_missing(
-            "there is no [[stream]]",
-            "add at least one: [[stream]] with name and listen",
+            "there is no [[stream]], and no [ng]: nothing to do",
+            "add a [[stream]] with name and listen, or [ng] for calls of a SIP proxy",
             end..end,
         );
     }
@@ -46,6 +47,7 @@ pub(super) fn check(
         contexts,
         restart,
         streams,
+        serving,
     })
 }
 

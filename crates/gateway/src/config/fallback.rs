@@ -253,6 +253,10 @@ mod tests {
                 false => Err(format!("{}: not there", path.display())),
             }
         }
+
+        fn has_folder(&self, _path: &Path) -> bool {
+            true
+        }
     }
 
     const STREAM: &str =

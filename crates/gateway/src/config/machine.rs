@@ -16,6 +16,8 @@ pub trait Machine {
     fn check_pipeline(&self, description: &str) -> Result<(), String>;
     /// Reads an audio file, and tells why it cannot be played.
     fn read_audio(&self, path: &Path) -> Result<(), String>;
+    /// Whether there is a folder of this name.
+    fn has_folder(&self, path: &Path) -> bool;
 }
 
 /// The machine that this process runs on.
@@ -39,5 +41,9 @@ impl Machine for ThisMachine {
     fn read_audio(&self, path: &Path) -> Result<(), String> {
         let read = Clips::default().get(path);
         read.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn has_folder(&self, path: &Path) -> bool {
+        path.is_dir()
     }
 }

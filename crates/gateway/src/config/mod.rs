@@ -13,6 +13,8 @@ mod print;
 mod problem;
 mod raw;
 mod route;
+mod serving;
+mod tables;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,6 +23,10 @@ use std::time::Duration;
 
 pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
+pub(crate) use self::serving::DEFAULT_NAME;
+pub use self::serving::{
+    InterfaceSpec, Limits, PortSpan, PortSpanError, Refusal, Serving, Setting, Timeouts,
+};
 use threadbare_rtp::leg::Network;
 use threadbare_rtp::tone::Tone;
 
@@ -33,8 +39,10 @@ pub struct Config {
     pub contexts: Contexts,
     /// Restarts of a failed stream.
     pub restart: Restart,
-    /// At least one; names and listening ports differ.
+    /// Names and listening ports differ.
     pub streams: Vec<StreamSpec>,
+    /// Calls that come and go. `None`: there are none, but at least one stream.
+    pub serving: Option<Serving>,
 }
 
 /// The contexts (threads) that carry the streams.
@@ -252,6 +260,16 @@ impl StreamSpec {
             && self.ptime_ms.is_none()
             && self.payload_type.is_none()
             && self.ssrc.is_none()
+    }
+}
+
+impl Default for Contexts {
+    fn default() -> Self {
+        Contexts {
+            prefix: "gateway".to_owned(),
+            count: 1,
+            wait_ms: 20,
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{Config, Destination, FallbackSpec, InputSpec, Rtcp, StreamSpec};
+use super::{Config, Destination, FallbackSpec, InputSpec, Rtcp, Serving, StreamSpec};
 
 impl Config {
     /// The configuration as TOML. [`Config::from_toml`] turns it into the same configuration.
@@ -26,13 +26,74 @@ impl Config {
             .map(stream)
             .map(Value::from)
             .collect::<Vec<_>>();
-        Table::from_iter([
+        let mut file = Table::from_iter([
             ("contexts".to_owned(), Value::from(contexts)),
             ("restart".to_owned(), Value::from(restart)),
             ("stream".to_owned(), Value::from(streams)),
-        ])
-        .to_string()
+        ]);
+        file.extend(self.serving.iter().flat_map(serving));
+        file.to_string()
     }
+}
+
+/// The tables of calls.
+fn serving(serving: &Serving) -> [(String, Value); 5] {
+    let table = |keys: Vec<(&str, Value)>| {
+        let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value));
+        Value::from(keys.collect::<Table>())
+    };
+    let number = |value: u32| Value::from(i64::from(value));
+    let text = |value: &dyn ToString| Value::from(value.to_string());
+    let mut ng = vec![("listen", text(&serving.ng))];
+    if !serving.allow.is_empty() {
+        let allow: Vec<String> = serving.allow.iter().map(ToString::to_string).collect();
+        ng.push(("allow", Value::from(allow)));
+    }
+    let mut interfaces = Table::new();
+    for one in &serving.interfaces {
+        let entry = interfaces.entry(one.name.clone());
+        let entry = entry.or_insert_with(|| Value::from(Table::new()));
+        let Value::Table(interface) = entry else {
+            continue;
+        };
+        let [address, advertised] = match interface.is_empty() {
+            true => ["address", "advertised"],
+            false => ["address-v6", "advertised-v6"],
+        };
+        interface.insert(address.to_owned(), text(&one.address));
+        interface.insert(advertised.to_owned(), text(&one.advertised));
+        interface.insert("ports".to_owned(), text(&one.ports));
+    }
+    let times = &serving.timeouts;
+    let mut calls = vec![
+        ("threads", number(serving.threads)),
+        ("latency", number(serving.latency_ms)),
+    ];
+    if let Some(dir) = &serving.recording_dir {
+        calls.push(("recording-dir", text(&dir.display())));
+    }
+    [
+        ("ng".to_owned(), table(ng)),
+        ("interfaces".to_owned(), Value::from(interfaces)),
+        (
+            "limits".to_owned(),
+            table(vec![
+                ("max-sessions", number(serving.limits.max_sessions)),
+                ("lateness-limit", number(serving.limits.lateness_ms)),
+            ]),
+        ),
+        (
+            "timeouts".to_owned(),
+            table(vec![
+                ("timeout", number(times.media_s)),
+                ("silent-timeout", number(times.silent_s)),
+                ("final-timeout", number(times.final_s)),
+                ("offer-timeout", number(times.offer_s)),
+                ("delete-delay", number(times.delete_delay_s)),
+            ]),
+        ),
+        ("calls".to_owned(), table(calls)),
+    ]
 }
 
 fn stream(spec: &StreamSpec) -> Table {

@@ -154,22 +154,90 @@ table!(
     }
 );
 
+table!(#[derive(Default)] RawNg {
+    required {}
+    optional {
+        listen: String,
+        allow: Vec<String>,
+    }
+});
+
+table!(RawInterface {
+    required {}
+    optional {
+        address: String,
+        advertised: String,
+        address_v6: String,
+        advertised_v6: String,
+        ports: String,
+    }
+});
+
+table!(#[derive(Default)] RawLimits {
+    required {}
+    optional {
+        max_sessions: i64,
+        lateness_limit: i64,
+    }
+});
+
+table!(#[derive(Default)] RawTimeouts {
+    required {}
+    optional {
+        timeout: i64,
+        silent_timeout: i64,
+        final_timeout: i64,
+        offer_timeout: i64,
+        delete_delay: i64,
+    }
+});
+
+table!(#[derive(Default)] RawCalls {
+    required {}
+    optional {
+        threads: i64,
+        latency: i64,
+        recording_dir: String,
+    }
+});
+
+/// The tables of calls.
+#[derive(Debug)]
+pub(super) struct RawServing {
+    pub(super) ng: RawNg,
+    /// In the order of the file.
+    pub(super) interfaces: Vec<(String, Spanned<RawInterface>)>,
+    pub(super) limits: RawLimits,
+    pub(super) timeouts: RawTimeouts,
+    pub(super) calls: RawCalls,
+}
+
 #[derive(Debug)]
 pub(super) struct RawConfig {
     pub(super) contexts: RawContexts,
     pub(super) restart: RawRestart,
     pub(super) defaults: RawDefaults,
     pub(super) stream: Vec<Spanned<RawStream>>,
+    /// `None`: the file has no table of calls.
+    pub(super) serving: Option<RawServing>,
 }
 
 /// The tables of the file, each with its keys.
-const TABLES: [(&str, &[&str]); 5] = [
+const TABLES: [(&str, &[&str]); 10] = [
     ("[contexts]", RawContexts::KEYS),
     ("[restart]", RawRestart::KEYS),
     ("[defaults]", RawDefaults::KEYS),
     ("[[stream]]", RawStream::KEYS),
     ("[[stream.fallback]]", RawFallback::KEYS),
+    ("[ng]", RawNg::KEYS),
+    ("[interfaces.NAME]", RawInterface::KEYS),
+    ("[limits]", RawLimits::KEYS),
+    ("[timeouts]", RawTimeouts::KEYS),
+    ("[calls]", RawCalls::KEYS),
 ];
+
+/// Those of calls, in the file.
+const SERVING: [&str; 5] = ["ng", "interfaces", "limits", "timeouts", "calls"];
 
 impl RawConfig {
     /// Reads all readable text, and notes the rest in `problems`.
@@ -179,7 +247,7 @@ impl RawConfig {
             problems.add_syntax(error.message(), error.span().unwrap_or(0..0));
         }
         let table = table.get_ref();
-        let keys = ["contexts", "restart", "defaults", "stream"];
+        let keys = [&["contexts", "restart", "defaults", "stream"][..], &SERVING].concat();
         Reader::new(table, 0..0, "this file", problems).refuse_unknown(&keys);
         let streams =
             Reader::new(table, 0..0, "this file", problems).tables("stream", "[[stream]]");
@@ -188,8 +256,52 @@ impl RawConfig {
             restart: read(table, "restart", RawRestart::read, problems),
             defaults: read(table, "defaults", RawDefaults::read, problems),
             stream: read_all(streams, "[[stream]]", RawStream::read, problems),
+            serving: RawServing::read(table, problems),
         }
     }
+}
+
+impl RawServing {
+    fn read(table: &DeTable<'_>, problems: &mut Problems) -> Option<RawServing> {
+        let is_there = SERVING.iter().any(|key| table.get(*key).is_some());
+        is_there.then(|| RawServing {
+            ng: read(table, "ng", RawNg::read, problems),
+            interfaces: read_interfaces(table, problems),
+            limits: read(table, "limits", RawLimits::read, problems),
+            timeouts: read(table, "timeouts", RawTimeouts::read, problems),
+            calls: read(table, "calls", RawCalls::read, problems),
+        })
+    }
+}
+
+/// The tables in `[interfaces]`, in the order of the file: the first one is the default.
+fn read_interfaces(
+    file: &DeTable<'_>,
+    problems: &mut Problems,
+) -> Vec<(String, Spanned<RawInterface>)> {
+    let mut reader = Reader::new(file, 0..0, "this file", problems);
+    let Some((tables, _)) = reader.table("interfaces") else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for (name, value) in tables {
+        let name = name.get_ref().as_ref();
+        let title = format!("[interfaces.{name}]");
+        match value.get_ref() {
+            DeValue::Table(table) => {
+                let place = value.span();
+                let raw = RawInterface::read(table, place.clone(), &title, problems);
+                all.push((name.to_owned(), Spanned::new(place, raw)));
+            }
+            _ => Reader::new(tables, 0..0, "[interfaces]", problems).refuse_type(
+                name,
+                value,
+                &format!("a table, {title}"),
+            ),
+        }
+    }
+    all.sort_by_key(|(_, raw)| raw.span().start);
+    all
 }
 
 /// A list of tables with this header.

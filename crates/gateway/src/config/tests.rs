@@ -21,9 +21,83 @@ const REFUSED: &[Refused] = &[
         text: "colour = 1",
         says: &[
             "`colour` is no key of this file",
-            "contexts, restart, defaults, stream",
+            "contexts, restart, defaults, stream, ng, interfaces, limits, timeouts, calls",
         ],
         lines: &[1],
+    },
+    Refused {
+        text: "[ng]\nlisten = \"192.0.2.1:2223\"",
+        says: &[
+            "`listen` cannot be \"192.0.2.1:2223\"",
+            "could redirect all calls",
+            "`allow` is missing",
+        ],
+        lines: &[2],
+    },
+    Refused {
+        text: "[ng]\nallow = [\"10.0.0.0/33\"]",
+        says: &["`allow` cannot be", "10.0.0.0/33"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[ng]\nlisten = 2223",
+        says: &["`listen` cannot be 2223"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[interfaces.outside]\nadvertised = \"203.0.113.7\"",
+        says: &["[interfaces.outside] without `address`"],
+        lines: &[1],
+    },
+    Refused {
+        text: "[interfaces]\noutside = \"10.0.0.1\"",
+        says: &["`outside` cannot be \"10.0.0.1\"", "[interfaces.outside]"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[interfaces.a]\naddress = \"10.0.0.1\"\nports = \"40000-30000\"",
+        says: &["`ports` cannot be \"40000-30000\"", "FIRST-LAST"],
+        lines: &[3],
+    },
+    Refused {
+        text: "[interfaces.a]\naddress = \"0.0.0.0\"",
+        says: &["`address` cannot be \"0.0.0.0\"", "a party can be told"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[interfaces.a]\naddress = \"10.0.0.1\"\nadvertised = \"2001:db8::1\"",
+        says: &["`advertised` cannot be \"2001:db8::1\"", "an IPv4 address"],
+        lines: &[3],
+    },
+    Refused {
+        text: "[interfaces.a]\naddress = \"10.0.0.1\"\naddress-v6 = \"10.0.0.2\"",
+        says: &["`address-v6` cannot be \"10.0.0.2\"", "an IPv6 address"],
+        lines: &[3],
+    },
+    Refused {
+        text: "[interfaces.a]\naddress = \"10.0.0.1\"\nadvertised-v6 = \"2001:db8::1\"",
+        says: &["`advertised-v6` without `address-v6`"],
+        lines: &[3],
+    },
+    Refused {
+        text: "[limits]\nmax-sessions = 0",
+        says: &["`max-sessions` cannot be 0", "1 to 1000000"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[limits]\ntimeout = 60",
+        says: &["`timeout` is no key of [limits]"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[timeouts]\noffer-timeout = -1",
+        says: &["`offer-timeout` cannot be -1", "0 to"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[calls]\nlatency = 10001",
+        says: &["`latency` cannot be 10001", "0 to 10000"],
+        lines: &[2],
     },
     Refused {
         text: "[contexts]\nwait = 1001",
@@ -577,6 +651,54 @@ fn the_shortest_configuration_has_the_documented_defaults() {
     assert_eq!(stream.destination.to_string(), "127.0.0.1:6004");
 }
 
+/// The defaults are those of `threadbare serve` without arguments; what is written in one table leaves the others as they are.
+#[test]
+fn calls_need_one_table_only() {
+    let serving = |text: &str| {
+        let config = Config::from_toml("calls.toml", text).expect(text);
+        assert_eq!(config.streams, []);
+        config.serving.expect("calls")
+    };
+    assert_eq!(serving("[ng]\n"), Serving::default());
+    // Its comments say that the values are the defaults.
+    let example = include_str!("../../../../examples/calls.toml");
+    assert_eq!(serving(example), Serving::default());
+    let text = "[interfaces.outside]\naddress = \"10.0.0.1\"\nadvertised = \"203.0.113.7\"\nports = \"20000-20100\"\n\
+                [interfaces.inside]\naddress = \"10.1.0.1\"\naddress-v6 = \"2001:db8::1\"\n\
+                [timeouts]\nfinal-timeout = 0\n";
+    let serving = serving(text);
+    let told = |at: usize| {
+        let one: &InterfaceSpec = &serving.interfaces[at];
+        format!(
+            "{}/{}!{}:{}",
+            one.name, one.address, one.advertised, one.ports
+        )
+    };
+    // In the order of the file, not of the names: the first one is the default.
+    assert_eq!(told(0), "outside/10.0.0.1!203.0.113.7:20000-20100");
+    assert_eq!(told(1), "inside/10.1.0.1!10.1.0.1:30000-40000");
+    assert_eq!(told(2), "inside/2001:db8::1!2001:db8::1:30000-40000");
+    assert_eq!(serving.timeouts.final_s, 0);
+    assert_eq!(serving.timeouts.media_s, 60);
+}
+
+#[test]
+fn calls_are_refused_what_the_machine_has_not() {
+    let text =
+        "[interfaces.a]\naddress = \"198.51.100.9\"\n[calls]\nrecording-dir = \"not-there\"\n";
+    let error = Config::from_toml_for("calls.toml", text, &ThisMachine).expect_err("elsewhere");
+    let said: Vec<&str> = error
+        .problems
+        .iter()
+        .map(|one| one.message.as_str())
+        .collect();
+    assert!(
+        said[0].contains("\"198.51.100.9\": this machine cannot"),
+        "{said:?}"
+    );
+    assert!(said[1].contains("\"not-there\": no folder"), "{said:?}");
+}
+
 #[test]
 fn ranges_count_out_names_ports_and_ssrcs() {
     let text = "
@@ -716,7 +838,40 @@ fn a_configuration_survives_being_printed_and_read_again() {
         latency = 0
         clock-rate = 48000
     ";
-    for text in [EXAMPLE, GOOD_STREAM, more] {
+    let calls = "
+        [ng]
+        listen = \"192.0.2.1:2223\"
+        allow = [\"192.0.2.0/24\", \"2001:db8::1\"]
+        [interfaces.b]
+        address = \"192.0.2.1\"
+        advertised = \"203.0.113.7\"
+        ports = \"1024-2048\"
+        [interfaces.a]
+        address-v6 = \"2001:db8::1\"
+        [interfaces.d]
+        address = \"192.0.2.2\"
+        address-v6 = \"2001:db8::2\"
+        [limits]
+        max-sessions = 7
+        lateness-limit = 8
+        [timeouts]
+        timeout = 1
+        silent-timeout = 2
+        final-timeout = 0
+        offer-timeout = 3
+        delete-delay = 4
+        [calls]
+        threads = 5
+        latency = 6
+        recording-dir = \"/a b\"
+    ";
+    // Its `pipeline` needs GStreamer.
+    let example = match cfg!(feature = "gstreamer") {
+        true => EXAMPLE,
+        false => GOOD_STREAM,
+    };
+    let example_of_calls = include_str!("../../../../examples/calls.toml");
+    for text in [example, GOOD_STREAM, more, calls, example_of_calls] {
         let config = Config::from_toml("first", text).expect("good");
         let printed = config.to_toml();
         assert_eq!(
@@ -772,6 +927,10 @@ impl Machine for Elsewhere {
 
     fn read_audio(&self, _path: &std::path::Path) -> Result<(), String> {
         Ok(())
+    }
+
+    fn has_folder(&self, _path: &std::path::Path) -> bool {
+        true
     }
 }
 
@@ -877,5 +1036,9 @@ impl Machine for Loopback {
 
     fn read_audio(&self, _path: &std::path::Path) -> Result<(), String> {
         Ok(())
+    }
+
+    fn has_folder(&self, _path: &std::path::Path) -> bool {
+        true
     }
 }

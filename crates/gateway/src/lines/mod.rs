@@ -47,6 +47,9 @@ pub enum LineError {
     /// Its elements.
     #[error("pipeline: {0}")]
     Description(#[from] DescriptionError),
+    /// The contexts.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
     /// The engine is full, or late.
     #[error(transparent)]
     Create(#[from] CreateError),
@@ -55,6 +58,8 @@ pub enum LineError {
 /// Starts streams on the contexts of a configuration.
 #[derive(Debug)]
 pub struct Lines {
+    contexts: Contexts,
+    /// None before the first stream.
     engines: Vec<Engine<MediaLine>>,
     slice: Duration,
     common: Common,
@@ -68,26 +73,34 @@ pub struct RunningLine {
 }
 
 impl Lines {
-    /// Starts the contexts. Failures of streams go to `events`.
-    ///
-    /// # Errors
-    /// Threads or descriptors run out.
-    pub fn new(contexts: &Contexts, events: Sender<Event>) -> Result<Lines, EngineError> {
-        let slice = Duration::from_millis(contexts.wait_ms.into());
-        let engines = (0..contexts.count.max(1)).map(|index| {
-            let mut settings = Settings::new(&contexts.name_for(index as usize));
-            settings.threads.wait = slice;
-            Engine::new(settings)
-        });
-        Ok(Lines {
-            engines: engines.collect::<Result<_, _>>()?,
-            slice,
+    /// Starts nothing yet. Failures of streams go to `events`.
+    pub fn new(contexts: &Contexts, events: Sender<Event>) -> Lines {
+        Lines {
+            contexts: contexts.clone(),
+            engines: Vec::new(),
+            slice: Duration::from_millis(contexts.wait_ms.into()),
             common: Common {
                 cname: format!("{:016x}", random_number()).into(),
                 ntp_at_zero: NtpTime::at_unix_ns(unix_at_zero_ns()),
             },
             events,
-        })
+        }
+    }
+
+    /// Starts the contexts, if they do not run. The first stream does, too; who calls this knows of a failure at once.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub fn start_contexts(&mut self) -> Result<(), EngineError> {
+        if self.engines.is_empty() {
+            let engines = (0..self.contexts.count.max(1)).map(|index| {
+                let mut settings = Settings::new(&self.contexts.name_for(index as usize));
+                settings.threads.wait = self.slice;
+                Engine::new(settings)
+            });
+            self.engines = engines.collect::<Result<_, _>>()?;
+        }
+        Ok(())
     }
 
     /// Starts a run of a stream.
@@ -95,11 +108,12 @@ impl Lines {
     /// # Errors
     /// Its addresses cannot be bound, or its settings do not fit together.
     pub fn start(
-        &self,
+        &mut self,
         spec: &StreamSpec,
         run: RunId,
         prepared: Prepared,
     ) -> Result<RunningLine, LineError> {
+        self.start_contexts()?;
         let ports = open(spec)?;
         if let (Some(to), Some(own)) = (prepared.to, ports.first()) {
             own.check_destination(to)?;

@@ -219,6 +219,8 @@ impl Running {
     pub fn spawn(mut command: Command) -> Running {
         let mut child = command
             .args(["--log-format", "json"])
+            // No terminal: SIGHUP is a request to read the configuration again.
+            .stdin(Stdio::null())
             .stderr(Stdio::piped())
             .spawn()
             .expect("the program starts");

@@ -1,5 +1,9 @@
-//! `threadbare run`: the gateway with a user's configuration.
+//! `threadbare run` and `threadbare serve`: the streams of a configuration, and calls that come and go.
 
+mod args;
+mod reload;
+
+use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::mpsc::Sender;
@@ -7,88 +11,54 @@ use std::time::Duration;
 
 use miette::{Context, IntoDiagnostic};
 
-use crate::config::{Config, Machine, ThisMachine};
+pub use self::args::{RunArgs, ServeArgs};
+use crate::config::{Config, Machine};
 use crate::event::Event;
 use crate::gateway::{Gateway, Handled};
 use crate::logging::{self, LogFormat};
 use crate::pipeline::Elements;
 use crate::process;
+use crate::serve::Server;
 
-/// Runs the gateway of a configuration file until SIGTERM, SIGINT or SIGHUP.
-#[derive(Debug, clap::Args)]
-pub struct RunArgs {
-    /// The configuration file (TOML)
-    pub config: PathBuf,
-    /// List all mistakes in the configuration, and start nothing
-    #[arg(long)]
-    pub check: bool,
-    /// With --check: print the configuration as understood, with defaults filled in and ranges counted out
-    #[arg(long, requires = "check")]
-    pub print: bool,
-    /// Format of the log
-    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
-    pub log_format: LogFormat,
-    /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison
-    #[arg(long)]
-    pub stock: bool,
+/// What is run.
+struct Job {
+    config: Config,
+    /// Where the configuration is from; `None`: from arguments.
+    file: Option<PathBuf>,
+    elements: Elements,
+    log_format: LogFormat,
 }
 
-impl RunArgs {
-    /// Runs the command.
-    pub fn execute(&self) -> miette::Result<ExitCode> {
-        let config = match self.check {
-            true => read_config_for(&self.config, &ThisMachine)?,
-            false => read_config(&self.config)?,
-        };
-        if self.print {
-            print!("{}", config.to_toml());
-            return Ok(ExitCode::SUCCESS);
-        }
-        if self.check {
-            println!(
-                "{}: fine. {} streams on {} contexts.",
-                self.config.display(),
-                config.streams.len(),
-                config.contexts.count
-            );
-            return Ok(ExitCode::SUCCESS);
-        }
+impl Job {
+    /// Runs until SIGTERM or SIGINT.
+    fn run(mut self) -> miette::Result<ExitCode> {
         logging::init(self.log_format, "info");
         init_gstreamer()?;
         if let Err(error) = threadbare_runtime::inspect::serve() {
             tracing::warn!(%error, "`threadbare inspect` will not reach this process");
         }
-        warn_about_descriptors(config.streams.len());
-        let count = config.streams.len();
-        let contexts = config.contexts.count;
-        let elements = if self.stock {
-            Elements::Stock
-        } else {
-            Elements::Threadbare
+        look_at_descriptors(&self.config);
+        let contexts = self.config.contexts.count;
+        let mut gateway = Gateway::start(self.config.clone(), self.elements).into_diagnostic()?;
+        let hang_up = match self.file.is_some() && !std::io::stdin().is_terminal() {
+            true => Event::Reload,
+            false => Event::Stop { cause: "SIGHUP" },
         };
-        let mut gateway = Gateway::start(config, elements).into_diagnostic()?;
-        stop_on_signals(gateway.sender())?;
+        listen_to_signals(gateway.sender(), hang_up)?;
         gateway.handle_pending();
-        match (gateway.streams_running(), count) {
-            (0, _) => tracing::error!(
-                streams = count,
-                "no stream could be started; they are tried again"
-            ),
-            (running, all) if running < all => {
-                tracing::warn!(
-                    streams = running,
-                    failed = all - running,
-                    contexts,
-                    "running"
-                );
+        say_running(&gateway, contexts);
+        let serving = self.config.serving.as_ref();
+        let server = serving.map(|serving| Server::start(serving, gateway.sender()));
+        let server = server.transpose()?;
+        let stopped_by = loop {
+            match gateway.handle_for(None) {
+                Handled::Stop(cause) => break cause,
+                Handled::TimeOut => break "time",
+                Handled::Reload => self.reload(&mut gateway),
             }
-            (running, _) => tracing::info!(streams = running, contexts, "running"),
-        }
-        let stopped_by = match gateway.handle_for(None) {
-            Handled::Stop(cause) => cause,
-            Handled::TimeOut => "time",
         };
         tracing::info!(cause = stopped_by, "draining");
+        drop(server);
         let undone = gateway.drain_and_stop(DRAIN_LIMIT);
         if undone > 0 {
             tracing::warn!(
@@ -98,6 +68,21 @@ impl RunArgs {
         }
         tracing::info!("stopped");
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn say_running(gateway: &Gateway, contexts: u32) {
+    match (gateway.streams_running(), gateway.len()) {
+        (_, 0) => {}
+        (0, all) => tracing::error!(
+            streams = all,
+            "no stream could be started; they are tried again"
+        ),
+        (running, all) if running < all => {
+            let failed = all - running;
+            tracing::warn!(streams = running, failed, contexts, "running");
+        }
+        (running, _) => tracing::info!(streams = running, contexts, "running"),
     }
 }
 
@@ -141,8 +126,17 @@ pub fn init_gstreamer() -> miette::Result<()> {
         .wrap_err("Threadbare's elements cannot be registered")
 }
 
-/// Sends [`Event::Stop`] on SIGTERM, SIGINT or SIGHUP (a closed terminal), and [`Event::Report`] on SIGUSR1.
+/// Sends [`Event::Stop`] on SIGTERM, SIGINT or SIGHUP, and [`Event::Report`] on SIGUSR1.
+///
+/// # Errors
+/// The process cannot listen for signals.
 pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
+    listen_to_signals(events, Event::Stop { cause: "SIGHUP" })
+}
+
+/// Sends [`Event::Stop`] on SIGTERM and SIGINT, [`Event::Report`] on SIGUSR1, and `hang_up` on SIGHUP: a closed terminal, or a service manager
+/// that has the configuration read again.
+fn listen_to_signals(events: Sender<Event>, hang_up: Event) -> miette::Result<()> {
     use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
     let mut signals = signal_hook::iterator::Signals::new([SIGTERM, SIGINT, SIGHUP, SIGUSR1])
         .into_diagnostic()
@@ -154,7 +148,10 @@ pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
                 let event = match signal {
                     SIGUSR1 => Event::Report,
                     SIGINT => Event::Stop { cause: "SIGINT" },
-                    SIGHUP => Event::Stop { cause: "SIGHUP" },
+                    SIGHUP => match &hang_up {
+                        Event::Stop { cause } => Event::Stop { cause },
+                        _ => Event::Reload,
+                    },
                     _ => Event::Stop { cause: "SIGTERM" },
                 };
                 if events.send(event).is_err() {
@@ -167,13 +164,27 @@ pub fn stop_on_signals(events: Sender<Event>) -> miette::Result<()> {
     Ok(())
 }
 
-fn warn_about_descriptors(streams: usize) {
-    let needed = (streams * DESCRIPTORS_PER_STREAM + DESCRIPTORS_SPARE) as u64;
-    if let Some(limit) = process::raise_descriptor_limit().filter(|limit| *limit < needed) {
+fn look_at_descriptors(config: &Config) {
+    let Some(limit) = process::raise_descriptor_limit() else {
+        return;
+    };
+    let needed = (config.streams.len() * DESCRIPTORS_PER_STREAM + DESCRIPTORS_SPARE) as u64;
+    if limit < needed {
         tracing::warn!(
             limit,
             needed,
             "the limit of open files is too low for these streams: raise it with `ulimit -n` or LimitNOFILE="
+        );
+    }
+    let calls = config.serving.as_ref().map_or(0, |serving| {
+        u64::from(serving.limits.max_sessions) * DESCRIPTORS_PER_CALL
+    });
+    if calls > 0 && limit < needed + calls {
+        let needed = needed + calls;
+        tracing::info!(
+            limit,
+            needed,
+            "open files: fewer calls than max-sessions fit"
         );
     }
 }
@@ -183,6 +194,9 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
 /// Sockets for RTP and RTCP; a stream that is sent on unchanged has a pair on each side.
 const DESCRIPTORS_PER_STREAM: usize = 4;
+
+/// Two legs with a port for RTP and one for RTCP.
+const DESCRIPTORS_PER_CALL: u64 = 4;
 
 /// For standard streams, epoll, libraries.
 const DESCRIPTORS_SPARE: usize = 64;

@@ -1,0 +1,278 @@
+//! What carries the calls of SIP proxies and programs: interfaces, limits, time-outs, and who may ask.
+//!
+//! A file's tables and the arguments of `threadbare serve` come to the same [`Serving`], and the same rules hold for both.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use threadbare_rtp::leg::Network;
+
+use super::machine::Machine;
+
+/// Settings of the calls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Serving {
+    /// Where proxies' requests come (UDP, the ng protocol).
+    pub ng: SocketAddr,
+    /// Who may send them; empty: anybody who reaches the address.
+    pub allow: Vec<Network>,
+    /// Local addresses of the media, the default interface first. At least one.
+    pub interfaces: Vec<InterfaceSpec>,
+    /// Limits.
+    pub limits: Limits,
+    /// Time-outs.
+    pub timeouts: Timeouts,
+    /// Threads that carry media; 0: one for each processor.
+    pub threads: u32,
+    /// Delay of the jitter buffers, ms.
+    pub latency_ms: u32,
+    /// Folder of recordings; `None`: calls cannot be recorded.
+    pub recording_dir: Option<PathBuf>,
+}
+
+/// A local address for media.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterfaceSpec {
+    /// For `direction` and `interface` of requests.
+    pub name: String,
+    /// Where ports are opened.
+    pub address: IpAddr,
+    /// What parties are told.
+    pub advertised: IpAddr,
+    /// Its ports.
+    pub ports: PortSpan,
+}
+
+/// When new calls are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Calls at a time.
+    pub max_sessions: u32,
+    /// All media threads start their slices later than this, ms.
+    pub lateness_ms: u32,
+}
+
+/// Seconds; 0: never (but for the delay).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// Without media.
+    pub media_s: u32,
+    /// Without media, of a call that is held or muted.
+    pub silent_s: u32,
+    /// Of any call.
+    pub final_s: u32,
+    /// Of an offer without an answer.
+    pub offer_s: u32,
+    /// From the request to end a call to its end.
+    pub delete_delay_s: u32,
+}
+
+impl Default for Serving {
+    fn default() -> Self {
+        Serving {
+            ng: SocketAddr::from((Ipv4Addr::LOCALHOST, NG_PORT)),
+            allow: Vec::new(),
+            interfaces: vec![InterfaceSpec::default()],
+            limits: Limits::default(),
+            timeouts: Timeouts::default(),
+            threads: 0,
+            latency_ms: 40,
+            recording_dir: None,
+        }
+    }
+}
+
+impl Default for InterfaceSpec {
+    fn default() -> Self {
+        InterfaceSpec {
+            name: DEFAULT_NAME.to_owned(),
+            address: Ipv4Addr::LOCALHOST.into(),
+            advertised: Ipv4Addr::LOCALHOST.into(),
+            ports: PortSpan::default(),
+        }
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_sessions: 16_384,
+            lateness_ms: 40,
+        }
+    }
+}
+
+/// As rtpengine has them.
+impl Default for Timeouts {
+    fn default() -> Self {
+        Timeouts {
+            media_s: 60,
+            silent_s: 3600,
+            final_s: 10_800,
+            offer_s: 3600,
+            delete_delay_s: 30,
+        }
+    }
+}
+
+/// A value of [`Serving`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// [`Serving::ng`].
+    Ng,
+    /// One of [`Serving::interfaces`].
+    Interface(usize),
+    /// [`Serving::recording_dir`].
+    RecordingDir,
+}
+
+/// Why settings cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which one.
+    pub setting: Setting,
+    /// Its value, as an operator writes it.
+    pub value: String,
+    /// Why.
+    pub reason: String,
+    /// What to do.
+    pub help: &'static str,
+}
+
+impl Serving {
+    /// What is refused whatever the machine is.
+    #[must_use]
+    pub fn refused(&self) -> Vec<Refusal> {
+        let mut refused = Vec::new();
+        if !self.ng.ip().is_loopback() && self.allow.is_empty() {
+            refused.push(Refusal {
+                setting: Setting::Ng,
+                value: self.ng.to_string(),
+                reason: "who reaches this address could redirect all calls, and `allow` is missing"
+                    .to_owned(),
+                help: "name the proxies that may ask, such as --allow 192.0.2.10, or allow = [\"10.0.0.0/8\"] in a file",
+            });
+        }
+        for (at, one) in self.interfaces.iter().enumerate() {
+            let same = |other: &InterfaceSpec| {
+                other.name == one.name && other.address.is_ipv4() == one.address.is_ipv4()
+            };
+            if self.interfaces[..at].iter().any(same) {
+                refused.push(Refusal {
+                    setting: Setting::Interface(at),
+                    value: one.address.to_string(),
+                    reason: format!("interface {} has an address of this family", one.name),
+                    help: "an interface has one IPv4 and one IPv6 address; give the other one a name, such as inside/10.0.0.1",
+                });
+            }
+        }
+        refused
+    }
+
+    /// What this machine cannot do.
+    #[must_use]
+    pub fn refused_by(&self, machine: &dyn Machine) -> Vec<Refusal> {
+        let mut refused = Vec::new();
+        for (at, one) in self.interfaces.iter().enumerate() {
+            if !machine.has_address(one.address) {
+                refused.push(Refusal {
+                    setting: Setting::Interface(at),
+                    value: one.address.to_string(),
+                    reason: "this machine cannot receive there".to_owned(),
+                    help: "behind a NAT, give the local address, and the one that parties are told beside it: 10.0.0.1!203.0.113.7, or \
+                           `advertised` in a file",
+                });
+            }
+        }
+        if let Some(dir) = &self.recording_dir
+            && !machine.has_folder(dir)
+        {
+            refused.push(Refusal {
+                setting: Setting::RecordingDir,
+                value: dir.display().to_string(),
+                reason: "no folder".to_owned(),
+                help: "make it, such as with mkdir --mode=700",
+            });
+        }
+        refused
+    }
+}
+
+/// `FIRST-LAST`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PortSpan {
+    /// The first port.
+    pub first: u16,
+    /// The last one.
+    pub last: u16,
+}
+
+impl Default for PortSpan {
+    fn default() -> Self {
+        PortSpan {
+            first: 30_000,
+            last: 40_000,
+        }
+    }
+}
+
+/// Not a range of ports.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}: expected {PORTS_ALLOWED}")]
+pub struct PortSpanError(String);
+
+impl FromStr for PortSpan {
+    type Err = PortSpanError;
+
+    fn from_str(text: &str) -> Result<PortSpan, PortSpanError> {
+        let span = text.split_once('-').and_then(|(first, last)| {
+            let (first, last) = (first.parse::<u16>().ok()?, last.parse::<u16>().ok()?);
+            let has_pair = u32::from(first) + u32::from(first % 2) < u32::from(last);
+            (first > 0 && has_pair).then_some(PortSpan { first, last })
+        });
+        span.ok_or_else(|| PortSpanError(text.to_owned()))
+    }
+}
+
+impl fmt::Display for PortSpan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.first, self.last)
+    }
+}
+
+/// What a range of ports is.
+pub(super) const PORTS_ALLOWED: &str =
+    "FIRST-LAST, from 1 to 65535, with room for a pair of an even port and the next one";
+/// Of an interface without a name.
+pub(crate) const DEFAULT_NAME: &str = "default";
+/// As in the examples of Kamailio's module.
+const NG_PORT: u16 = 2223;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_has_room_for_a_pair() {
+        let read = |text: &str| {
+            text.parse::<PortSpan>()
+                .ok()
+                .map(|span| (span.first, span.last))
+        };
+        assert_eq!(read("30000-40000"), Some((30_000, 40_000)));
+        assert_eq!(read("30000-30001"), Some((30_000, 30_001)));
+        for text in [
+            "",
+            "1",
+            "30001-30002",
+            "30000-30000",
+            "0-9",
+            "2-1",
+            "1-65536",
+        ] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Checks the tables of calls: `[ng]`, `[interfaces.NAME]`, `[limits]`, `[timeouts]`, `[calls]`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::{Range, RangeInclusive};
+use std::path::PathBuf;
+
+use threadbare_rtp::leg::Network;
+use toml::Spanned;
+
+use super::checker::Checker;
+use super::raw::{RawInterface, RawServing, RawTimeouts};
+use super::serving::{
+    InterfaceSpec, Limits, PORTS_ALLOWED, PortSpan, Refusal, Serving, Setting, Timeouts,
+};
+
+impl Checker<'_> {
+    pub(super) fn serving(&mut self, raw: &RawServing) -> Serving {
+        let default = Serving::default();
+        let mut interfaces = Vec::new();
+        let mut places = Vec::new();
+        for (name, raw) in &raw.interfaces {
+            let before = interfaces.len();
+            self.interface(name, raw, &mut interfaces);
+            places.extend((before..interfaces.len()).map(|_| raw.span()));
+        }
+        if raw.interfaces.is_empty() {
+            interfaces = default.interfaces;
+        }
+        let limits = Limits::default();
+        let max_sessions = raw.limits.max_sessions.as_ref();
+        let lateness = raw.limits.lateness_limit.as_ref();
+        let serving = Serving {
+            ng: self.ng_address(raw.ng.listen.as_ref(), default.ng),
+            allow: self.allow(raw.ng.allow.as_ref()),
+            interfaces,
+            limits: Limits {
+                max_sessions: self.or(max_sessions, "max-sessions", SESSIONS, limits.max_sessions),
+                lateness_ms: self.or(lateness, "lateness-limit", LATENESS_MS, limits.lateness_ms),
+            },
+            timeouts: self.timeouts(&raw.timeouts),
+            threads: self.or(raw.calls.threads.as_ref(), "threads", THREADS, 0),
+            latency_ms: self.or(
+                raw.calls.latency.as_ref(),
+                "latency",
+                LATENCY_MS,
+                default.latency_ms,
+            ),
+            recording_dir: raw
+                .calls
+                .recording_dir
+                .as_ref()
+                .map(|dir| PathBuf::from(dir.get_ref())),
+        };
+        let mut refused = serving.refused();
+        if let Some(machine) = self.machine {
+            refused.extend(serving.refused_by(machine));
+        }
+        for one in refused {
+            self.refuse_setting(raw, &places, &one);
+        }
+        serving
+    }
+
+    fn refuse_setting(&mut self, raw: &RawServing, places: &[Range<usize>], refused: &Refusal) {
+        let of = |key: Option<&Spanned<String>>| key.map_or(0..0, Spanned::span);
+        let (key, place) = match refused.setting {
+            Setting::Ng => ("listen", of(raw.ng.listen.as_ref())),
+            Setting::Interface(at) => ("address", places.get(at).cloned().unwrap_or(0..0)),
+            Setting::RecordingDir => ("recording-dir", of(raw.calls.recording_dir.as_ref())),
+        };
+        let message = format!("`{key}` cannot be {:?}: {}", refused.value, refused.reason);
+        self.problems
+            .add(message, refused.help, &[(place, "this value")]);
+    }
+
+    fn or(
+        &mut self,
+        raw: Option<&Spanned<i64>>,
+        key: &str,
+        allowed: RangeInclusive<i64>,
+        default: u32,
+    ) -> u32 {
+        let value = self.number(raw, key, allowed);
+        value.map_or(default, |value| value as u32)
+    }
+
+    fn ng_address(&mut self, raw: Option<&Spanned<String>>, default: SocketAddr) -> SocketAddr {
+        let Some(listen) = raw else {
+            return default;
+        };
+        // Port 0: any free one, which the log tells.
+        listen.get_ref().parse().unwrap_or_else(|_| {
+            let allowed = "ADDRESS:PORT, for example \"127.0.0.1:2223\" or \"[::1]:2223\"";
+            self.refuse(raw, "listen", allowed);
+            default
+        })
+    }
+
+    fn allow(&mut self, raw: Option<&Spanned<Vec<String>>>) -> Vec<Network> {
+        let texts = raw.map(Spanned::get_ref);
+        let networks = texts.into_iter().flatten().map(|text| text.parse());
+        networks.collect::<Result<_, _>>().unwrap_or_else(|error| {
+            self.refuse(raw, "allow", &format!("networks and addresses; {error}"));
+            Vec::new()
+        })
+    }
+
+    fn timeouts(&mut self, raw: &RawTimeouts) -> Timeouts {
+        let default = Timeouts::default();
+        let mut seconds = |raw: &Option<Spanned<i64>>, key: &str, default: u32| {
+            self.or(raw.as_ref(), key, SECONDS, default)
+        };
+        Timeouts {
+            media_s: seconds(&raw.timeout, "timeout", default.media_s),
+            silent_s: seconds(&raw.silent_timeout, "silent-timeout", default.silent_s),
+            final_s: seconds(&raw.final_timeout, "final-timeout", default.final_s),
+            offer_s: seconds(&raw.offer_timeout, "offer-timeout", default.offer_s),
+            delete_delay_s: seconds(&raw.delete_delay, "delete-delay", default.delete_delay_s),
+        }
+    }
+
+    /// An interface has an address, or one of each family.
+    fn interface(
+        &mut self,
+        name: &str,
+        raw: &Spanned<RawInterface>,
+        interfaces: &mut Vec<InterfaceSpec>,
+    ) {
+        let place = raw.span();
+        let raw = raw.get_ref();
+        if name.is_empty() {
+            let help = "give the interface a name, such as [interfaces.outside]";
+            self.problems.add(
+                "an interface without a name",
+                help,
+                &[(place, "this table")],
+            );
+            return;
+        }
+        if raw.address.is_none() && raw.address_v6.is_none() && !raw.is_partial {
+            self.problems.add_missing(
+                format!("[interfaces.{name}] without `address`"),
+                "every interface needs an address of this machine",
+                place,
+            );
+        }
+        let ports = match &raw.ports {
+            None => PortSpan::default(),
+            Some(text) => text.get_ref().parse().unwrap_or_else(|_| {
+                self.refuse(Some(text), "ports", PORTS_ALLOWED);
+                PortSpan::default()
+            }),
+        };
+        let pairs = [
+            (["address", "advertised"], &raw.address, &raw.advertised),
+            (
+                ["address-v6", "advertised-v6"],
+                &raw.address_v6,
+                &raw.advertised_v6,
+            ),
+        ];
+        for (keys, address, advertised) in pairs {
+            let [own, told] = keys;
+            if let (None, Some(alone)) = (address, advertised) {
+                let help = format!("add `{own}`: where this machine receives");
+                self.problems.add(
+                    format!("`{told}` without `{own}`"),
+                    &help,
+                    &[(alone.span(), "told, but not received at")],
+                );
+            }
+            let Some(address) = self.ip(address.as_ref(), own) else {
+                continue;
+            };
+            let advertised = match advertised {
+                None => Some(address),
+                Some(_) => self.ip(advertised.as_ref(), told),
+            };
+            let Some(advertised) = advertised else {
+                continue;
+            };
+            interfaces.push(InterfaceSpec {
+                name: name.to_owned(),
+                address,
+                advertised,
+                ports,
+            });
+        }
+        self.of_one_family(raw);
+    }
+
+    /// What a party of one family is told must reach a socket of the same.
+    fn of_one_family(&mut self, raw: &RawInterface) {
+        let is_v6 = |key: &Option<Spanned<String>>| {
+            let ip = key.as_ref()?.get_ref().parse::<IpAddr>().ok()?;
+            Some(ip.is_ipv6())
+        };
+        let checks = [
+            (&raw.advertised, "advertised", is_v6(&raw.address)),
+            (&raw.advertised_v6, "advertised-v6", Some(true)),
+            (&raw.address_v6, "address-v6", Some(true)),
+        ];
+        for (key, name, expected) in checks {
+            let (Some(found), Some(expected)) = (is_v6(key), expected) else {
+                continue;
+            };
+            if found != expected {
+                let allowed = match expected {
+                    true => "an IPv6 address",
+                    false => "an IPv4 address, as `address` is one",
+                };
+                self.refuse(key.as_ref(), name, allowed);
+            }
+        }
+    }
+
+    fn ip(&mut self, raw: Option<&Spanned<String>>, key: &str) -> Option<IpAddr> {
+        let ip = raw?.get_ref().parse::<IpAddr>().ok();
+        let ip = ip.filter(|ip| !ip.is_unspecified());
+        if ip.is_none() {
+            let allowed = "an address that a party can be told, such as \"192.0.2.1\"";
+            self.refuse(raw, key, allowed);
+        }
+        ip
+    }
+}
+
+const SESSIONS: RangeInclusive<i64> = 1..=1_000_000;
+const LATENESS_MS: RangeInclusive<i64> = 0..=60_000;
+const THREADS: RangeInclusive<i64> = 0..=1024;
+const LATENCY_MS: RangeInclusive<i64> = 0..=10_000;
+/// About a month.
+const SECONDS: RangeInclusive<i64> = 0..=2_678_400;

@@ -1,0 +1,317 @@
+//! The arguments of `threadbare run` and `threadbare serve`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+use miette::miette;
+use threadbare_rtp::leg::Network;
+
+use super::{Job, read_config, read_config_for};
+use crate::config::{
+    Config, Contexts, DEFAULT_NAME, InterfaceSpec, Limits, PortSpan, Refusal, Restart, Serving,
+    Setting, ThisMachine, Timeouts,
+};
+use crate::logging::LogFormat;
+use crate::pipeline::Elements;
+
+/// Runs the gateway of a configuration file until SIGTERM or SIGINT.
+#[derive(Debug, clap::Args)]
+pub struct RunArgs {
+    /// The configuration file (TOML)
+    pub config: PathBuf,
+    #[command(flatten)]
+    file: FileArgs,
+    /// Use GStreamer's own udpsrc and udpsink, with a thread per stream, for comparison
+    #[arg(long)]
+    pub stock: bool,
+}
+
+/// What is done with a configuration file.
+#[derive(Debug, clap::Args)]
+#[group(skip)]
+struct FileArgs {
+    /// List all mistakes in the configuration, and start nothing
+    #[arg(long)]
+    check: bool,
+    /// With --check: print the configuration as understood, with defaults filled in and ranges counted out
+    #[arg(long, requires = "check")]
+    print: bool,
+    /// Format of the log
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    log_format: LogFormat,
+}
+
+impl RunArgs {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// The file has mistakes, or a part cannot be started.
+    pub fn execute(&self) -> miette::Result<ExitCode> {
+        let elements = match self.stock {
+            true => Elements::Stock,
+            false => Elements::Threadbare,
+        };
+        self.file.run(&self.config, elements)
+    }
+}
+
+impl FileArgs {
+    fn run(&self, path: &Path, elements: Elements) -> miette::Result<ExitCode> {
+        let config = match self.check {
+            true => read_config_for(path, &ThisMachine)?,
+            false => read_config(path)?,
+        };
+        if self.print {
+            print!("{}", config.to_toml());
+            return Ok(ExitCode::SUCCESS);
+        }
+        if self.check {
+            let calls = match &config.serving {
+                Some(serving) => format!(" Calls by {}.", serving.ng),
+                None => String::new(),
+            };
+            println!(
+                "{}: fine. {} streams on {} contexts.{calls}",
+                path.display(),
+                config.streams.len(),
+                config.contexts.count
+            );
+            return Ok(ExitCode::SUCCESS);
+        }
+        Job {
+            config,
+            file: Some(path.to_owned()),
+            elements,
+            log_format: self.log_format,
+        }
+        .run()
+    }
+}
+
+/// Relays the media of calls for a SIP proxy, in place of rtpengine, until SIGTERM or SIGINT
+#[derive(Debug, clap::Args)]
+pub struct ServeArgs {
+    /// A configuration file (TOML), in place of the options: the same as `threadbare run FILE`
+    #[arg(conflicts_with = "CallArgs", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    #[command(flatten)]
+    file: FileArgs,
+    #[command(flatten)]
+    calls: CallArgs,
+}
+
+/// Settings of calls.
+#[derive(Debug, clap::Args)]
+struct CallArgs {
+    /// Where the proxy's requests come: UDP, the ng protocol
+    #[arg(long, default_value_t = Serving::default().ng, value_name = "ADDRESS:PORT")]
+    ng: SocketAddr,
+    /// Who may send requests; needed if --ng is not on this machine alone
+    #[arg(long, value_name = "NETWORK")]
+    allow: Vec<Network>,
+    /// Local address of the media, with a name for `direction`, and with another address for the parties if there is a NAT; the first is the
+    /// default
+    #[arg(
+        long = "address",
+        default_value = "127.0.0.1",
+        value_name = "[NAME/]ADDRESS[!ADVERTISED]"
+    )]
+    addresses: Vec<InterfaceArg>,
+    /// Ports of the media, on each address
+    #[arg(long, default_value_t, value_name = "FIRST-LAST")]
+    ports: PortSpan,
+    /// Calls at a time
+    #[arg(long, default_value_t = Limits::default().max_sessions, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_sessions: u32,
+    /// A call without media ends after so many seconds; 0: never
+    #[arg(long, default_value_t = Timeouts::default().media_s, value_name = "SECONDS")]
+    timeout: u32,
+    /// The same of a call that is held or muted
+    #[arg(long, default_value_t = Timeouts::default().silent_s, value_name = "SECONDS")]
+    silent_timeout: u32,
+    /// Any call ends after so many seconds; 0: never
+    #[arg(long, default_value_t = Timeouts::default().final_s, value_name = "SECONDS")]
+    final_timeout: u32,
+    /// An offer without an answer ends after so many seconds; 0: never
+    #[arg(long, default_value_t = Timeouts::default().offer_s, value_name = "SECONDS")]
+    offer_timeout: u32,
+    /// From the request to end a call to its end
+    #[arg(long, default_value_t = Timeouts::default().delete_delay_s, value_name = "SECONDS")]
+    delete_delay: u32,
+    /// Threads that carry media; 0: one for each processor
+    #[arg(long, default_value_t = 0, value_name = "THREADS", value_parser = clap::value_parser!(u32).range(0..=1024))]
+    threads: u32,
+    /// Delay of the jitter buffers, ms
+    #[arg(long, default_value_t = Serving::default().latency_ms, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    latency: u32,
+    /// New calls are refused while the media threads are later than this, ms
+    #[arg(long, default_value_t = Limits::default().lateness_ms, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=60_000))]
+    lateness_limit: u32,
+    /// Folder of recordings; without it, calls cannot be recorded
+    #[arg(long, value_name = "FOLDER")]
+    recording_dir: Option<PathBuf>,
+}
+
+impl ServeArgs {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// An argument does not fit, the file has mistakes, or a part cannot be started.
+    pub fn execute(&self) -> miette::Result<ExitCode> {
+        if let Some(path) = &self.config {
+            return self.file.run(path, Elements::Threadbare);
+        }
+        let serving = self.calls.serving();
+        let refused = [serving.refused(), serving.refused_by(&ThisMachine)].concat();
+        if let Some(first) = refused.first() {
+            return Err(refused_argument(first));
+        }
+        let config = Config {
+            contexts: Contexts::default(),
+            restart: Restart::default(),
+            streams: Vec::new(),
+            serving: Some(serving),
+        };
+        if self.file.print {
+            print!("{}", config.to_toml());
+        }
+        if self.file.check {
+            return Ok(ExitCode::SUCCESS);
+        }
+        Job {
+            config,
+            file: None,
+            elements: Elements::Threadbare,
+            log_format: self.file.log_format,
+        }
+        .run()
+    }
+}
+
+impl CallArgs {
+    fn serving(&self) -> Serving {
+        let interface = |arg: &InterfaceArg| InterfaceSpec {
+            name: arg.name.clone(),
+            address: arg.address,
+            advertised: arg.advertised,
+            ports: self.ports,
+        };
+        Serving {
+            ng: self.ng,
+            allow: self.allow.clone(),
+            interfaces: self.addresses.iter().map(interface).collect(),
+            limits: Limits {
+                max_sessions: self.max_sessions,
+                lateness_ms: self.lateness_limit,
+            },
+            timeouts: Timeouts {
+                media_s: self.timeout,
+                silent_s: self.silent_timeout,
+                final_s: self.final_timeout,
+                offer_s: self.offer_timeout,
+                delete_delay_s: self.delete_delay,
+            },
+            threads: self.threads,
+            latency_ms: self.latency,
+            recording_dir: self.recording_dir.clone(),
+        }
+    }
+}
+
+fn refused_argument(refused: &Refusal) -> miette::Report {
+    let Refusal {
+        setting,
+        value,
+        reason,
+        help,
+    } = refused;
+    let name = match setting {
+        Setting::Ng => "--ng",
+        Setting::Interface(_) => "--address",
+        Setting::RecordingDir => "--recording-dir",
+    };
+    miette!(help = *help, "{name} {value}: {reason}")
+}
+
+/// `[NAME/]ADDRESS[!ADVERTISED]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct InterfaceArg {
+    name: String,
+    address: IpAddr,
+    advertised: IpAddr,
+}
+
+/// Not an interface.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{text}: {reason}; expected [NAME/]ADDRESS[!ADVERTISED], such as 192.0.2.1 or outside/10.0.0.1!203.0.113.7"
+)]
+struct InterfaceError {
+    text: String,
+    reason: &'static str,
+}
+
+impl FromStr for InterfaceArg {
+    type Err = InterfaceError;
+
+    fn from_str(text: &str) -> Result<InterfaceArg, InterfaceError> {
+        let error = |reason| InterfaceError {
+            text: text.to_owned(),
+            reason,
+        };
+        let (name, rest) = text.split_once('/').unwrap_or((DEFAULT_NAME, text));
+        let (address, advertised) = rest.split_once('!').unwrap_or((rest, rest));
+        let ip = |text: &str, reason| text.parse::<IpAddr>().map_err(|_| error(reason));
+        let address = ip(address, "the address is none")?;
+        let advertised = ip(advertised, "the advertised address is none")?;
+        if name.is_empty() {
+            return Err(error("the name is empty"));
+        }
+        if address.is_unspecified() || advertised.is_unspecified() {
+            return Err(error("an unspecified address cannot be told to a party"));
+        }
+        if address.is_ipv4() != advertised.is_ipv4() {
+            return Err(error("the addresses are of different families"));
+        }
+        Ok(InterfaceArg {
+            name: name.to_owned(),
+            address,
+            advertised,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interfaces_are_read_as_operators_write_them() {
+        let read = |text: &str| text.parse::<InterfaceArg>();
+        let plain = read("192.0.2.1").expect("an address");
+        assert_eq!(
+            (plain.name.as_str(), plain.address),
+            ("default", plain.advertised)
+        );
+        let full = read("outside/10.0.0.1!203.0.113.7").expect("an interface");
+        assert_eq!(full.name, "outside");
+        assert_eq!(full.address.to_string(), "10.0.0.1");
+        assert_eq!(full.advertised.to_string(), "203.0.113.7");
+        for text in [
+            "",
+            "/192.0.2.1",
+            "192.0.2.1!",
+            "host",
+            "0.0.0.0",
+            "::1!192.0.2.1",
+        ] {
+            let error = read(text).expect_err(text).to_string();
+            assert!(
+                error.starts_with(text) && error.contains("expected"),
+                "{error}"
+            );
+        }
+    }
+}
