@@ -107,6 +107,49 @@ fn offer(call: &str) -> Value {
     json!({"command": "offer", "call-id": call, "from-tag": "a", "sdp": sdp, "direction": ["inside", "outside"]})
 }
 
+/// Limits and time-outs of calls hold from the reload on, for calls that are up as well; a call keeps its ports.
+#[test]
+fn settings_of_calls_are_applied_to_calls_that_are_up() {
+    let mut gateway = Gateway::start(CALLS);
+    let ng = gateway.ng();
+    let proxy = socket();
+    let first = ask(&proxy, ng, "1", &offer("x"));
+    assert_eq!(first["result"], "ok", "{first}");
+    let tighter = format!("{CALLS}[limits]\nmax-sessions = 1\n");
+    gateway.reload(&tighter, "the calls' settings are applied");
+    let refused = ask(&proxy, ng, "2", &offer("y"));
+    assert_eq!(refused["result"], "error", "{refused}");
+    assert!(
+        refused["error-reason"]
+            .as_str()
+            .is_some_and(|why| why.contains("at most 1"))
+    );
+    // The same offer again: the ports that it has.
+    let again = ask(&proxy, ng, "3", &offer("x"));
+    let port = |reply: &Value| {
+        let sdp = reply["sdp"].as_str().expect("an SDP").to_owned();
+        sdp.lines()
+            .find(|line| line.starts_with("m="))
+            .map(str::to_owned)
+    };
+    assert_eq!(port(&again), port(&first));
+    let impatient = format!("{CALLS}[timeouts]\noffer-timeout = 1\n");
+    gateway.reload(&impatient, "the calls' settings are applied");
+    let ended = gateway.running.wait_for("the call has ended");
+    assert_eq!(ended["reason"], "offer-timeout");
+    // The proxy is not allowed any more: it gets no reply.
+    let closed = CALLS.replace("127.0.0.1:0\"", "127.0.0.1:0\"\nallow = [\"192.0.2.1\"]");
+    gateway.reload(&closed, "the calls' settings are applied");
+    proxy
+        .send_to(b"4 {\"command\":\"ping\"}", ng)
+        .expect("sent");
+    gateway
+        .running
+        .wait_for("a request of an address that is not allowed (--allow)");
+    gateway.running.signal(Signal::SIGTERM);
+    gateway.running.wait_for("stopped");
+}
+
 const CALLS: &str = "[ng]\nlisten = \"127.0.0.1:0\"\n\
     [interfaces.outside]\naddress = \"127.0.0.1\"\nadvertised = \"203.0.113.7\"\nports = \"20000-59999\"\n\
     [interfaces.inside]\naddress = \"127.0.0.2\"\nports = \"20000-59999\"\n";

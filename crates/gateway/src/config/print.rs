@@ -37,7 +37,7 @@ impl Config {
 }
 
 /// The tables of calls.
-fn serving(serving: &Serving) -> [(String, Value); 5] {
+fn serving(serving: &Serving) -> Vec<(String, Value)> {
     let table = |keys: Vec<(&str, Value)>| {
         let keys = keys.into_iter().map(|(key, value)| (key.to_owned(), value));
         Value::from(keys.collect::<Table>())
@@ -72,7 +72,14 @@ fn serving(serving: &Serving) -> [(String, Value); 5] {
     if let Some(dir) = &serving.recording_dir {
         calls.push(("recording-dir", text(&dir.display())));
     }
-    [
+    let http = serving.http.as_ref().map(|http| {
+        let mut keys = vec![("listen", text(&http.listen))];
+        if let Some(file) = &http.token_file {
+            keys.push(("token-file", text(&file.display())));
+        }
+        ("http".to_owned(), table(keys))
+    });
+    let others = [
         ("ng".to_owned(), table(ng)),
         ("interfaces".to_owned(), Value::from(interfaces)),
         (
@@ -93,7 +100,8 @@ fn serving(serving: &Serving) -> [(String, Value); 5] {
             ]),
         ),
         ("calls".to_owned(), table(calls)),
-    ]
+    ];
+    others.into_iter().chain(http).collect()
 }
 
 fn stream(spec: &StreamSpec) -> Table {

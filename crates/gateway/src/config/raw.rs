@@ -162,6 +162,14 @@ table!(#[derive(Default)] RawNg {
     }
 });
 
+table!(#[derive(Default)] RawHttp {
+    required {}
+    optional {
+        listen: String,
+        token_file: String,
+    }
+});
+
 table!(RawInterface {
     required {}
     optional {
@@ -205,6 +213,8 @@ table!(#[derive(Default)] RawCalls {
 #[derive(Debug)]
 pub(super) struct RawServing {
     pub(super) ng: RawNg,
+    /// With the place of its table; `None`: there is none.
+    pub(super) http: Option<Spanned<RawHttp>>,
     /// In the order of the file.
     pub(super) interfaces: Vec<(String, Spanned<RawInterface>)>,
     pub(super) limits: RawLimits,
@@ -223,13 +233,14 @@ pub(super) struct RawConfig {
 }
 
 /// The tables of the file, each with its keys.
-const TABLES: [(&str, &[&str]); 10] = [
+const TABLES: [(&str, &[&str]); 11] = [
     ("[contexts]", RawContexts::KEYS),
     ("[restart]", RawRestart::KEYS),
     ("[defaults]", RawDefaults::KEYS),
     ("[[stream]]", RawStream::KEYS),
     ("[[stream.fallback]]", RawFallback::KEYS),
     ("[ng]", RawNg::KEYS),
+    ("[http]", RawHttp::KEYS),
     ("[interfaces.NAME]", RawInterface::KEYS),
     ("[limits]", RawLimits::KEYS),
     ("[timeouts]", RawTimeouts::KEYS),
@@ -237,7 +248,7 @@ const TABLES: [(&str, &[&str]); 10] = [
 ];
 
 /// Those of calls, in the file.
-const SERVING: [&str; 5] = ["ng", "interfaces", "limits", "timeouts", "calls"];
+const SERVING: [&str; 6] = ["ng", "http", "interfaces", "limits", "timeouts", "calls"];
 
 impl RawConfig {
     /// Reads all readable text, and notes the rest in `problems`.
@@ -266,12 +277,19 @@ impl RawServing {
         let is_there = SERVING.iter().any(|key| table.get(*key).is_some());
         is_there.then(|| RawServing {
             ng: read(table, "ng", RawNg::read, problems),
+            http: read_http(table, problems),
             interfaces: read_interfaces(table, problems),
             limits: read(table, "limits", RawLimits::read, problems),
             timeouts: read(table, "timeouts", RawTimeouts::read, problems),
             calls: read(table, "calls", RawCalls::read, problems),
         })
     }
+}
+
+fn read_http(file: &DeTable<'_>, problems: &mut Problems) -> Option<Spanned<RawHttp>> {
+    let (table, place) = Reader::new(file, 0..0, "this file", problems).table("http")?;
+    let raw = RawHttp::read(table, place.clone(), "[http]", problems);
+    Some(Spanned::new(place, raw))
 }
 
 /// The tables in `[interfaces]`, in the order of the file: the first one is the default.

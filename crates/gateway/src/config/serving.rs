@@ -18,6 +18,8 @@ pub struct Serving {
     pub ng: SocketAddr,
     /// Who may send them; empty: anybody who reaches the address.
     pub allow: Vec<Network>,
+    /// HTTP; `None`: nowhere.
+    pub http: Option<HttpSpec>,
     /// Local addresses of the media, the default interface first. At least one.
     pub interfaces: Vec<InterfaceSpec>,
     /// Limits.
@@ -30,6 +32,15 @@ pub struct Serving {
     pub latency_ms: u32,
     /// Folder of recordings; `None`: calls cannot be recorded.
     pub recording_dir: Option<PathBuf>,
+}
+
+/// Where HTTP is spoken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HttpSpec {
+    /// Its address.
+    pub listen: SocketAddr,
+    /// File with the token that requests have to have; `None`: none, but a `Host` of this machine.
+    pub token_file: Option<PathBuf>,
 }
 
 /// A local address for media.
@@ -74,6 +85,7 @@ impl Default for Serving {
         Serving {
             ng: SocketAddr::from((Ipv4Addr::LOCALHOST, NG_PORT)),
             allow: Vec::new(),
+            http: None,
             interfaces: vec![InterfaceSpec::default()],
             limits: Limits::default(),
             timeouts: Timeouts::default(),
@@ -122,6 +134,8 @@ impl Default for Timeouts {
 pub enum Setting {
     /// [`Serving::ng`].
     Ng,
+    /// [`Serving::http`].
+    Http,
     /// One of [`Serving::interfaces`].
     Interface(usize),
     /// [`Serving::recording_dir`].
@@ -153,6 +167,17 @@ impl Serving {
                 reason: "who reaches this address could redirect all calls, and `allow` is missing"
                     .to_owned(),
                 help: "name the proxies that may ask, such as --allow 192.0.2.10, or allow = [\"10.0.0.0/8\"] in a file",
+            });
+        }
+        if let Some(http) = &self.http
+            && !http.listen.ip().is_loopback()
+            && http.token_file.is_none()
+        {
+            refused.push(Refusal {
+                setting: Setting::Http,
+                value: http.listen.to_string(),
+                reason: "who reaches this address could end all calls, and the token file is missing".to_owned(),
+                help: "make one, such as with openssl rand -hex 32 > FILE, and give it with --http-token-file FILE, or as `token-file` in a file",
             });
         }
         for (at, one) in self.interfaces.iter().enumerate() {

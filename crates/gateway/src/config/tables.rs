@@ -1,4 +1,4 @@
-//! Checks the tables of calls: `[ng]`, `[interfaces.NAME]`, `[limits]`, `[timeouts]`, `[calls]`.
+//! Checks the tables of calls: `[ng]`, `[http]`, `[interfaces.NAME]`, `[limits]`, `[timeouts]`, `[calls]`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::{Range, RangeInclusive};
@@ -8,9 +8,9 @@ use threadbare_rtp::leg::Network;
 use toml::Spanned;
 
 use super::checker::Checker;
-use super::raw::{RawInterface, RawServing, RawTimeouts};
+use super::raw::{RawHttp, RawInterface, RawServing, RawTimeouts};
 use super::serving::{
-    InterfaceSpec, Limits, PORTS_ALLOWED, PortSpan, Refusal, Serving, Setting, Timeouts,
+    HttpSpec, InterfaceSpec, Limits, PORTS_ALLOWED, PortSpan, Refusal, Serving, Setting, Timeouts,
 };
 
 impl Checker<'_> {
@@ -30,8 +30,11 @@ impl Checker<'_> {
         let max_sessions = raw.limits.max_sessions.as_ref();
         let lateness = raw.limits.lateness_limit.as_ref();
         let serving = Serving {
-            ng: self.ng_address(raw.ng.listen.as_ref(), default.ng),
+            ng: self
+                .address(raw.ng.listen.as_ref(), "2223")
+                .unwrap_or(default.ng),
             allow: self.allow(raw.ng.allow.as_ref()),
+            http: raw.http.as_ref().and_then(|raw| self.http(raw)),
             interfaces,
             limits: Limits {
                 max_sessions: self.or(max_sessions, "max-sessions", SESSIONS, limits.max_sessions),
@@ -65,6 +68,10 @@ impl Checker<'_> {
         let of = |key: Option<&Spanned<String>>| key.map_or(0..0, Spanned::span);
         let (key, place) = match refused.setting {
             Setting::Ng => ("listen", of(raw.ng.listen.as_ref())),
+            Setting::Http => {
+                let raw = raw.http.as_ref().map(Spanned::get_ref);
+                ("listen", of(raw.and_then(|raw| raw.listen.as_ref())))
+            }
             Setting::Interface(at) => ("address", places.get(at).cloned().unwrap_or(0..0)),
             Setting::RecordingDir => ("recording-dir", of(raw.calls.recording_dir.as_ref())),
         };
@@ -84,15 +91,29 @@ impl Checker<'_> {
         value.map_or(default, |value| value as u32)
     }
 
-    fn ng_address(&mut self, raw: Option<&Spanned<String>>, default: SocketAddr) -> SocketAddr {
-        let Some(listen) = raw else {
-            return default;
-        };
-        // Port 0: any free one, which the log tells.
-        listen.get_ref().parse().unwrap_or_else(|_| {
-            let allowed = "ADDRESS:PORT, for example \"127.0.0.1:2223\" or \"[::1]:2223\"";
-            self.refuse(raw, "listen", allowed);
-            default
+    /// Port 0: any free one, which the log tells.
+    fn address(&mut self, raw: Option<&Spanned<String>>, port: &str) -> Option<SocketAddr> {
+        let address = raw?.get_ref().parse();
+        if address.is_err() {
+            let allowed =
+                format!("ADDRESS:PORT, for example \"127.0.0.1:{port}\" or \"[::1]:{port}\"");
+            self.refuse(raw, "listen", &allowed);
+        }
+        address.ok()
+    }
+
+    fn http(&mut self, raw: &Spanned<RawHttp>) -> Option<HttpSpec> {
+        let place = raw.span();
+        let raw = raw.get_ref();
+        if raw.listen.is_none() && !raw.is_partial {
+            let help = "add where HTTP is to be spoken, such as listen = \"127.0.0.1:8080\"";
+            self.problems
+                .add_missing("[http] without `listen`", help, place);
+        }
+        let token_file = raw.token_file.as_ref();
+        Some(HttpSpec {
+            listen: self.address(raw.listen.as_ref(), "8080")?,
+            token_file: token_file.map(|path| PathBuf::from(path.get_ref())),
         })
     }
 

@@ -21,7 +21,7 @@ const REFUSED: &[Refused] = &[
         text: "colour = 1",
         says: &[
             "`colour` is no key of this file",
-            "contexts, restart, defaults, stream, ng, interfaces, limits, timeouts, calls",
+            "contexts, restart, defaults, stream, ng, http, interfaces, limits, timeouts, calls",
         ],
         lines: &[1],
     },
@@ -38,6 +38,19 @@ const REFUSED: &[Refused] = &[
         text: "[ng]\nallow = [\"10.0.0.0/33\"]",
         says: &["`allow` cannot be", "10.0.0.0/33"],
         lines: &[2],
+    },
+    Refused {
+        text: "[http]\nlisten = \"192.0.2.1:8080\"",
+        says: &[
+            "`listen` cannot be \"192.0.2.1:8080\"",
+            "the token file is missing",
+        ],
+        lines: &[2],
+    },
+    Refused {
+        text: "[http]\ntoken-file = \"t\"",
+        says: &["[http] without `listen`"],
+        lines: &[1],
     },
     Refused {
         text: "[ng]\nlisten = 2223",
@@ -842,6 +855,9 @@ fn a_configuration_survives_being_printed_and_read_again() {
         [ng]
         listen = \"192.0.2.1:2223\"
         allow = [\"192.0.2.0/24\", \"2001:db8::1\"]
+        [http]
+        listen = \"192.0.2.1:80\"
+        token-file = \"a b\"
         [interfaces.b]
         address = \"192.0.2.1\"
         advertised = \"203.0.113.7\"

@@ -10,8 +10,8 @@ use threadbare_rtp::leg::Network;
 
 use super::{Job, read_config, read_config_for};
 use crate::config::{
-    Config, Contexts, DEFAULT_NAME, InterfaceSpec, Limits, PortSpan, Refusal, Restart, Serving,
-    Setting, ThisMachine, Timeouts,
+    Config, Contexts, DEFAULT_NAME, HttpSpec, InterfaceSpec, Limits, PortSpan, Refusal, Restart,
+    Serving, Setting, ThisMachine, Timeouts,
 };
 use crate::logging::LogFormat;
 use crate::pipeline::Elements;
@@ -111,6 +111,12 @@ struct CallArgs {
     /// Who may send requests; needed if --ng is not on this machine alone
     #[arg(long, value_name = "NETWORK")]
     allow: Vec<Network>,
+    /// Where HTTP requests come; without it, nowhere. An address that other machines reach needs --http-token-file
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    http: Option<SocketAddr>,
+    /// File with the token that requests have to have (Authorization: Bearer)
+    #[arg(long, value_name = "FILE", requires = "http")]
+    http_token_file: Option<PathBuf>,
     /// Local address of the media, with a name for `direction`, and with another address for the parties if there is a NAT; the first is the
     /// default
     #[arg(
@@ -201,6 +207,10 @@ impl CallArgs {
         Serving {
             ng: self.ng,
             allow: self.allow.clone(),
+            http: self.http.map(|listen| HttpSpec {
+                listen,
+                token_file: self.http_token_file.clone(),
+            }),
             interfaces: self.addresses.iter().map(interface).collect(),
             limits: Limits {
                 max_sessions: self.max_sessions,
@@ -229,6 +239,7 @@ fn refused_argument(refused: &Refusal) -> miette::Report {
     } = refused;
     let name = match setting {
         Setting::Ng => "--ng",
+        Setting::Http => "--http",
         Setting::Interface(_) => "--address",
         Setting::RecordingDir => "--recording-dir",
     };

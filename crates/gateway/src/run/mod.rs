@@ -54,7 +54,7 @@ impl Job {
             match gateway.handle_for(None) {
                 Handled::Stop(cause) => break cause,
                 Handled::TimeOut => break "time",
-                Handled::Reload => self.reload(&mut gateway),
+                Handled::Reload => self.reload(&mut gateway, server.as_ref()),
             }
         };
         tracing::info!(cause = stopped_by, "draining");

@@ -1,13 +1,14 @@
 //! A configuration that is read again while it runs: what has changed is applied, and nothing else is touched.
 
 use super::{Job, read_config_for};
-use crate::config::{Config, Serving, ThisMachine};
+use crate::config::{Config, HttpSpec, Serving, ThisMachine};
 use crate::gateway::Gateway;
 use crate::pipeline::Elements;
+use crate::serve::Server;
 
 impl Job {
     /// Reads the file again. One that has mistakes, or changes what cannot be changed in a running process, changes nothing.
-    pub(super) fn reload(&mut self, gateway: &mut Gateway) {
+    pub(super) fn reload(&mut self, gateway: &mut Gateway, server: Option<&Server>) {
         let Some(path) = &self.file else {
             return;
         };
@@ -26,6 +27,14 @@ impl Job {
         if !fixed.is_empty() {
             let keys = fixed.join("; ");
             return tracing::error!(%file, keys, "nothing is changed: these need a restart");
+        }
+        if let (Some(server), Some(serving)) = (server, &config.serving)
+            && self.config.serving.as_ref() != Some(serving)
+        {
+            match server.reload(serving) {
+                Ok(()) => tracing::info!(%file, "the calls' settings are applied"),
+                Err(error) => return tracing::error!(%file, %error, "nothing is changed"),
+            }
         }
         match gateway.reload(config.streams.clone(), config.restart) {
             Ok(changed) => tracing::info!(
@@ -61,6 +70,14 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
                 dir.map_or("none".to_owned(), |dir| dir.display().to_string())
             };
             differs("[ng] listen", &old.ng, &new.ng);
+            let http = |serving: &Serving| match &serving.http {
+                None => "none".to_owned(),
+                Some(HttpSpec { listen, token_file }) => {
+                    let token = token_file.as_ref().map(|file| file.display().to_string());
+                    format!("{listen} {}", token.unwrap_or_default())
+                }
+            };
+            differs("[http]", &http(old), &http(new));
             differs("[calls] threads", &old.threads, &new.threads);
             differs("[calls] recording-dir", &dir(old), &dir(new));
         }

@@ -21,6 +21,7 @@ pub(super) struct Interfaces {
 /// The ports of one address.
 #[derive(Debug)]
 struct Range {
+    spec: InterfaceSpec,
     name: InterfaceName,
     advertised: IpAddr,
     pairs: PortRange,
@@ -37,27 +38,48 @@ impl Interfaces {
             told: Vec::new(),
             ranges: Vec::new(),
         };
+        interfaces.change(specs)?;
+        Ok(interfaces)
+    }
+
+    /// These from now on. Ranges that stay know on which ports are resting; ports that are open stay open.
+    ///
+    /// # Errors
+    /// A range is none: nothing is changed.
+    pub(super) fn change(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
+        let stays = |spec: &InterfaceSpec| self.ranges.iter().position(|one| one.spec == *spec);
+        let new = specs.iter().filter(|spec| stays(spec).is_none());
+        let mut new: Vec<Range> = new.map(Range::new).collect::<Result<_, _>>()?;
+        self.ranges.retain(|one| specs.contains(&one.spec));
+        self.ranges.append(&mut new);
+        self.told.clear();
         for spec in specs {
             let name = InterfaceName(Arc::from(spec.name.as_str()));
-            let pairs = RangeSettings::new(spec.address, spec.ports.first, spec.ports.last);
-            let mut singles = pairs.clone();
-            singles.port_use = threadbare_relay::PortUse::Mux;
-            interfaces.ranges.push(Range {
-                name: name.clone(),
-                advertised: spec.advertised,
-                pairs: PortRange::new(pairs)?,
-                singles: PortRange::new(singles)?,
-            });
             let family = Family::of(spec.advertised);
-            match interfaces.told.iter_mut().find(|one| one.name == name) {
+            match self.told.iter_mut().find(|one| one.name == name) {
                 Some(known) => known.families.push(family),
-                None => interfaces.told.push(Interface {
+                None => self.told.push(Interface {
                     name,
                     families: vec![family],
                 }),
             }
         }
-        Ok(interfaces)
+        Ok(())
+    }
+}
+
+impl Range {
+    fn new(spec: &InterfaceSpec) -> Result<Range, PortError> {
+        let pairs = RangeSettings::new(spec.address, spec.ports.first, spec.ports.last);
+        let mut singles = pairs.clone();
+        singles.port_use = threadbare_relay::PortUse::Mux;
+        Ok(Range {
+            name: InterfaceName(Arc::from(spec.name.as_str())),
+            advertised: spec.advertised,
+            pairs: PortRange::new(pairs)?,
+            singles: PortRange::new(singles)?,
+            spec: spec.clone(),
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use threadbare_control::calls::{
 };
 use threadbare_relay::{
     CallHandle, CreateError, Engine, EngineError, Forward, ForwardSideStats, LegPorts, MediaCall,
-    Medium, Reply, Settings,
+    Medium, Reply, Settings, ShardStats,
 };
 use threadbare_rtp::call::{Call, CallError, Clip, KeyPress, Part, Side};
 use threadbare_rtp::dtmf::Key;
@@ -18,10 +18,14 @@ use threadbare_rtp::leg::{LegStats, PayloadMapError};
 use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
 
+use super::endings::{EndedCall, Endings};
+use super::metrics::ThreadSnapshot;
 use super::names;
 use super::plays::Play;
+use super::reading::{Reading, SideCounts};
 use super::recorder::{NewRecording, Recorder, RecordingId};
 use super::spec::{self, Common};
+use super::wake::Wake;
 
 /// The streams that run.
 #[derive(Debug)]
@@ -31,6 +35,7 @@ pub(super) struct MediaPlane {
     common: Common,
     streams: HashMap<StreamId, Running>,
     recordings: Option<Recordings>,
+    endings: Endings,
 }
 
 /// Where calls are recorded.
@@ -49,6 +54,8 @@ struct Running {
     /// What was last played to each party, or the end of that.
     plays: [u64; 2],
     recording: Option<RecordingId>,
+    /// Of each side, when it was looked at last.
+    counted: [SideCounts; 2],
 }
 
 /// A stream that is not carried.
@@ -67,7 +74,12 @@ impl MediaPlane {
     ///
     /// # Errors
     /// Threads or descriptors run out.
-    pub(super) fn new(threads: u32, calls_max: u64, common: Common) -> Result<Self, EngineError> {
+    pub(super) fn new(
+        threads: u32,
+        calls_max: u64,
+        common: Common,
+        wake: Wake,
+    ) -> Result<Self, EngineError> {
         let mut settings = Settings::new("calls");
         settings.threads.threads = threads as i32;
         settings.calls_max = calls_max;
@@ -78,7 +90,13 @@ impl MediaPlane {
             common,
             streams: HashMap::new(),
             recordings: None,
+            endings: Endings::new(wake),
         })
+    }
+
+    /// Of the jitter buffers of streams that begin from now on.
+    pub(super) fn set_latency_ns(&mut self, latency_ns: u64) {
+        self.common.latency_ns = latency_ns;
     }
 
     /// Calls may be recorded to files of this folder.
@@ -135,6 +153,8 @@ impl MediaPlane {
             Action::Remove { stream } => {
                 self.stop_recording(stream, false);
                 if let Some(running) = self.streams.remove(&stream) {
+                    self.endings
+                        .begin(stream, running.call, running.counted, &running.handle);
                     say_bye(&running.handle);
                 }
             }
@@ -148,6 +168,7 @@ impl MediaPlane {
                     streams = record.streams.len(),
                     "the call has ended"
                 );
+                self.endings.end(record);
             }
         }
     }
@@ -174,6 +195,7 @@ impl MediaPlane {
             call,
             plays: [0; 2],
             recording: None,
+            counted: Default::default(),
         };
         self.streams.insert(stream, running);
         Ok(())
@@ -415,14 +437,62 @@ impl MediaPlane {
             .collect()
     }
 
-    /// When media came last, of all streams.
-    pub(super) fn heard(&self) -> Vec<(StreamId, Media)> {
-        let streams: Vec<StreamId> = self.streams.keys().copied().collect();
-        let media = |stats: StreamStats| Media {
-            heard_ns: stats.sides.map(|side| side.heard_ns),
+    /// When media came last, of all streams, and what was added since this was asked before. Waits for the streams' threads.
+    pub(super) fn heard(&mut self) -> Vec<(StreamId, Media, [SideCounts; 2])> {
+        let asked: Vec<_> = self.ask(self.streams.keys().copied()).collect();
+        let mut heard = Vec::new();
+        for (id, reply) in asked {
+            let (Ok(reading), Some(running)) = (reply.wait(), self.streams.get_mut(&id)) else {
+                continue;
+            };
+            let media = Media {
+                heard_ns: reading.sides.map(|side| side.heard_ns),
+            };
+            let counted = reading.sides.map(|side| side.counts);
+            let before = std::mem::replace(&mut running.counted, counted);
+            let added = [0, 1].map(|side: usize| counted[side].since(&before[side]));
+            heard.push((id, media, added));
+        }
+        heard
+    }
+
+    /// Has some streams measured, on their threads.
+    pub(super) fn ask(
+        &self,
+        streams: impl IntoIterator<Item = StreamId>,
+    ) -> impl Iterator<Item = (StreamId, Reply<Reading>)> {
+        let known = streams.into_iter();
+        known.filter_map(|id| {
+            let handle = &self.streams.get(&id)?.handle;
+            Some((id, handle.with(|medium, _| Reading::of(medium))))
+        })
+    }
+
+    /// A call that has ended, with the last readings of its streams.
+    pub(super) fn poll_ended(&mut self) -> Option<EndedCall> {
+        self.endings.poll()
+    }
+
+    /// The threads that carry media.
+    pub(super) fn snapshots(&self) -> Vec<ThreadSnapshot> {
+        let contexts = threadbare_runtime::contexts();
+        let mut own = contexts.iter().flat_map(|context| &context.threads);
+        let now_ns = clock_now_ns();
+        let of = |shard: ShardStats| {
+            let runtime = own.find(|one| one.name() == shard.thread);
+            ThreadSnapshot {
+                alive_ns: runtime.map_or(0, |one| now_ns.saturating_sub(one.started_ns())),
+                busy_ns: runtime.map_or(0, |one| one.counters_snapshot().busy_ns),
+                name: shard.thread,
+                lateness_ns: shard.lateness_ns,
+                streams: shard.stats.calls,
+                packets_received: shard.stats.packets_received,
+                packets_sent: shard.stats.packets_sent,
+                send_errors: shard.stats.send_errors + shard.stats.send_full,
+                kernel_drops: shard.stats.kernel_drops,
+            }
         };
-        let stats = self.stats(&streams).into_iter();
-        stats.map(|(id, stats)| (id, media(stats))).collect()
+        self.engine.shard_stats().into_iter().map(of).collect()
     }
 }
 

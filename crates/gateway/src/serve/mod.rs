@@ -1,40 +1,50 @@
 //! A media relay for SIP proxies. Calls are made, changed and ended by the ng protocol.
 
+mod asker;
 mod audio_file;
 mod clips;
+mod endings;
+mod http;
 mod interfaces;
 mod media;
+mod metrics;
 mod names;
+mod orders;
 mod plays;
+mod reading;
 mod recorder;
 mod service;
 mod spec;
 mod tracks;
+mod wake;
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use miette::{Context, IntoDiagnostic};
+use miette::{Context, IntoDiagnostic, miette};
 use threadbare_control::calls::{Calls, Settings, Timeouts};
 use threadbare_rtp::id::NtpTime;
 use threadbare_runtime::clock_now_ns;
 
+use self::http::Http;
 use self::interfaces::Interfaces;
 use self::media::MediaPlane;
+use self::orders::Control;
 use self::plays::Plays;
 use self::service::Service;
 use self::spec::Common;
+use self::wake::Wake;
 use crate::config::Serving;
 use crate::event::Event;
 use crate::system::{random_number, unix_at_zero_ns};
 
 /// The control thread. Dropped, it ends all calls.
-#[derive(Debug)]
 pub struct Server {
     stop: UnixStream,
+    control: Control<Service>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -47,11 +57,13 @@ impl Server {
         let common = Common {
             cname: format!("{:016x}", random_number()).into(),
             ntp_at_zero: NtpTime::at_unix_ns(unix_at_zero_ns()),
-            latency_ns: u64::from(serving.latency_ms) * 1_000_000,
+            latency_ns: latency_ns(serving),
         };
         // A call may have several streams.
         let streams_max = u64::from(serving.limits.max_sessions) * 4;
-        let mut media = MediaPlane::new(serving.threads, streams_max, common).into_diagnostic()?;
+        let wake = Wake::new().into_diagnostic()?;
+        let media = MediaPlane::new(serving.threads, streams_max, common, wake.clone());
+        let mut media = media.into_diagnostic()?;
         if let Some(folder) = &serving.recording_dir {
             media.record_to(folder.clone()).into_diagnostic()?;
         }
@@ -60,30 +72,82 @@ impl Server {
             .into_diagnostic()
             .wrap_err_with(|| format!("requests of SIP proxies at {}", serving.ng))?;
         let ng = socket.local_addr().into_diagnostic()?;
+        let http = serving.http.as_ref().map(Http::open).transpose()?;
         let calls = Calls::new(settings(serving));
         let plays = Plays::new().into_diagnostic()?;
-        let mut service = Service::new(calls, media, plays, interfaces, socket);
+        let mut service = Service::new(calls, media, plays, interfaces, socket, wake);
         service.allow_only(serving.allow.clone());
-        service.set_lateness_max(Duration::from_millis(serving.limits.lateness_ms.into()));
+        service.set_lateness_max(lateness_max(serving));
         let threads = service.media.threads();
+        let control = service.control();
+        let http = http.map(|http| http.start(&service)).transpose();
+        let http = http.into_diagnostic()?;
+        let http_address = http.as_ref().map(|http| http.address);
         let (stop, told) = UnixStream::pair().into_diagnostic()?;
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || {
-                if let Err(error) = service.run(&told) {
-                    tracing::error!(%error, "requests cannot be received any more");
-                    let cause = "a failed socket";
-                    let _ = events.send(Event::Stop { cause });
-                }
+                let cause = match service.run(&told) {
+                    Ok(()) => "the last call of a drain",
+                    Err(error) => {
+                        tracing::error!(%error, "requests cannot be received any more");
+                        "a failed socket"
+                    }
+                };
                 let calls = service.calls.len();
                 tracing::info!(calls, "stopping");
                 service.end_all();
+                drop(service);
+                if let Some(http) = http {
+                    http.stop();
+                }
+                // Who has stopped it does not listen any more.
+                let _ = events.send(Event::Stop { cause });
             });
-        tracing::info!(%ng, threads, "serving");
+        let http = http_address.map(tracing::field::display);
+        tracing::info!(%ng, http, threads, "serving");
         Ok(Server {
             stop,
+            control,
             thread: Some(thread.into_diagnostic()?),
         })
+    }
+
+    /// Applies limits, time-outs, who may ask, interfaces and the delay of jitter buffers. Calls that are up keep their ports and their delay.
+    ///
+    /// # Errors
+    /// A range of ports is none, or the control thread does not answer.
+    pub fn reload(&self, serving: &Serving) -> miette::Result<()> {
+        let interfaces = serving.interfaces.clone();
+        let settings = settings(serving);
+        let (allow, lateness_max) = (serving.allow.clone(), lateness_max(serving));
+        let latency_ns = latency_ns(serving);
+        let (tell, told) = channel();
+        let order = move |service: &mut Service| {
+            if let Err(error) = service.set_interfaces(&interfaces) {
+                let _ = tell.send(Err(error));
+                return;
+            }
+            service.allow_only(allow);
+            service.set_lateness_max(lateness_max);
+            service.media.set_latency_ns(latency_ns);
+            let before = service.calls.settings();
+            let settings = Settings {
+                started_ns: before.started_ns,
+                unix_at_zero_ns: before.unix_at_zero_ns,
+                instance: before.instance.clone(),
+                ..settings
+            };
+            service.calls.set_settings(settings);
+            let _ = tell.send(Ok(()));
+        };
+        self.control.order(order).into_diagnostic()?;
+        match told.recv_timeout(RELOAD_TIME_MAX) {
+            Ok(changed) => changed.into_diagnostic(),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                Err(miette!("the control thread does not answer"))
+            }
+        }
     }
 }
 
@@ -97,6 +161,14 @@ impl Drop for Server {
             tracing::error!("the control thread has failed");
         }
     }
+}
+
+fn lateness_max(serving: &Serving) -> Duration {
+    Duration::from_millis(serving.limits.lateness_ms.into())
+}
+
+fn latency_ns(serving: &Serving) -> u64 {
+    u64::from(serving.latency_ms) * 1_000_000
 }
 
 fn settings(serving: &Serving) -> Settings {
@@ -118,3 +190,5 @@ fn settings(serving: &Serving) -> Settings {
 }
 
 const NS_PER_S: u64 = 1_000_000_000;
+/// Of the control thread, on an overloaded machine.
+const RELOAD_TIME_MAX: Duration = Duration::from_secs(5);

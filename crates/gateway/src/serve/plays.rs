@@ -1,13 +1,13 @@
 //! Requests to play that wait for their file: answered once its format is known, played once it is decoded.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 
 use threadbare_control::calls::{MediaSource, StreamId};
-use threadbare_control::ng::{Reply, Ticket};
+use threadbare_control::ng::Reply;
 use threadbare_rtp::call::{Clip, Part, Side};
 
+use super::asker::Owed;
 use super::clips::{Clips, JobId, News};
 
 /// What a party is to hear.
@@ -25,8 +25,7 @@ pub(super) struct Play {
 /// A request without a reply.
 #[derive(Debug)]
 pub(super) struct Unanswered {
-    pub(super) ticket: Ticket<SocketAddr>,
-    pub(super) from: SocketAddr,
+    pub(super) owed: Owed,
     /// If all goes well.
     pub(super) reply: Reply,
 }

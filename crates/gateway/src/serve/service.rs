@@ -6,20 +6,28 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use threadbare_control::calls::{Action, Calls, EndReason, MediaSource, Outcome, StreamCommand};
+use threadbare_control::calls::{
+    Action, CallId, Calls, EndReason, MediaSource, Outcome, StreamCommand,
+};
 use threadbare_control::ng::{Command, Desk, Incoming, Reply, Request};
-use threadbare_relay::LegPorts;
+use threadbare_relay::{LegPorts, PortError};
 use threadbare_rtp::call::Part;
 use threadbare_rtp::leg::Network;
 use threadbare_runtime::clock_now_ns;
 
+use super::asker::{Asker, Owed, ReplyTo, Unreplied};
 use super::interfaces::Interfaces;
 use super::media::MediaPlane;
+use super::metrics::{Metrics, ThreadSnapshot};
 use super::names;
+use super::orders::{Control, Orders, orders};
 use super::plays::{Play, Plays, Step, Unanswered};
+use super::wake::Wake;
+use crate::config::InterfaceSpec;
 use crate::limit::{LineLimit, Verdict};
 
 /// Answers requests until it is told to stop.
@@ -31,10 +39,15 @@ pub(super) struct Service {
     socket: UdpSocket,
     allow: Vec<Network>,
     lateness_max: Duration,
-    desk: Desk<SocketAddr>,
+    desk: Desk<Asker>,
     refused: LineLimit,
     unreadable: LineLimit,
     looks_ns: u64,
+    control: Control<Service>,
+    orders: Orders<Service>,
+    wake: Wake,
+    metrics: Arc<Metrics>,
+    ends_when_empty: bool,
 }
 
 impl Service {
@@ -45,7 +58,9 @@ impl Service {
         plays: Plays,
         interfaces: Interfaces,
         socket: UdpSocket,
+        wake: Wake,
     ) -> Service {
+        let (control, orders) = orders(wake.clone());
         Service {
             calls,
             media,
@@ -58,7 +73,22 @@ impl Service {
             refused: LineLimit::new(LINES_PER_SECOND),
             unreadable: LineLimit::new(LINES_PER_SECOND),
             looks_ns: 0,
+            control,
+            orders,
+            wake,
+            metrics: Arc::new(Metrics::new()),
+            ends_when_empty: false,
         }
+    }
+
+    /// By which other threads reach this one.
+    pub(super) fn control(&self) -> Control<Service> {
+        self.control.clone()
+    }
+
+    /// Counts on.
+    pub(super) fn metrics(&self) -> Arc<Metrics> {
+        self.metrics.clone()
     }
 
     /// Who may ask. Empty: anybody who reaches the socket.
@@ -71,7 +101,41 @@ impl Service {
         self.lateness_max = lateness_max;
     }
 
-    /// Runs until `stop` is readable.
+    /// Where ports are opened from now on.
+    ///
+    /// # Errors
+    /// A range is none: nothing is changed.
+    pub(super) fn set_interfaces(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
+        self.interfaces.change(specs)
+    }
+
+    /// While draining, new calls are refused. With `ends`, [`run`](Self::run) ends behind the last call.
+    pub(super) fn drain(&mut self, is_draining: bool, ends: bool) {
+        self.calls.set_draining(is_draining);
+        self.ends_when_empty = is_draining && ends;
+    }
+
+    /// Why no new calls are taken.
+    pub(super) fn not_ready(&self) -> Option<String> {
+        match self.calls.is_draining() {
+            true => Some("the relay is being drained".to_owned()),
+            false => self.late(),
+        }
+    }
+
+    /// The threads that carry media.
+    pub(super) fn threads(&self) -> Vec<ThreadSnapshot> {
+        self.media.snapshots()
+    }
+
+    /// Ends a call. `false`: there is no such call.
+    pub(super) fn end(&mut self, id: &CallId) -> bool {
+        let is_known = self.calls.end(clock_now_ns(), id, EndReason::Operator);
+        self.carry_out();
+        is_known
+    }
+
+    /// Runs until `stop` is readable, or the last call of a drain has ended.
     ///
     /// # Errors
     /// The socket fails.
@@ -90,8 +154,15 @@ impl Service {
                     Err(error) => tracing::debug!(%error, "the ng socket"),
                 }
             }
+            for order in self.orders.take() {
+                order(self);
+            }
             self.go_on_with_files();
             self.keep_time();
+            self.count_ended();
+            if self.ends_when_empty && self.calls.is_empty() {
+                return Ok(());
+            }
         }
     }
 
@@ -122,9 +193,15 @@ impl Service {
             PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.plays.wake().as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN),
         ];
-        match poll(&mut fds, wait.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(!fds[1].revents().is_empty()),
+        let polled = poll(&mut fds, wait.as_ref());
+        let stops = !fds[1].revents().is_empty();
+        if !fds[3].revents().is_empty() {
+            self.wake.clear();
+        }
+        match polled {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(stops),
             Err(error) => Err(error.into()),
         }
     }
@@ -137,44 +214,61 @@ impl Service {
             }
             return;
         }
-        let reply = match self.desk.handle_message(clock_now_ns(), from, bytes) {
+        self.handle_message(Asker::Udp(from), ReplyTo::Udp(from), bytes);
+    }
+
+    /// A message of the ng protocol, of somebody who may ask.
+    pub(super) fn handle_message(&mut self, asker: Asker, to: ReplyTo, bytes: &[u8]) {
+        let begun_ns = clock_now_ns();
+        match self.desk.handle_message(begun_ns, asker, bytes) {
             Incoming::Request(request, ticket) => {
                 let reply = self.answer(&request);
-                let unanswered = Unanswered {
+                let owed = Owed {
                     ticket,
-                    from,
-                    reply,
+                    to,
+                    command: request.command(),
+                    begun_ns,
                 };
-                return match self.carry_out() {
+                let unanswered = Unanswered { owed, reply };
+                match self.carry_out() {
                     Some((source, plays)) => self.fetch(source, plays, unanswered),
                     None => self.send(unanswered),
-                };
+                }
             }
-            Incoming::Send(bytes) => bytes,
-            Incoming::InHand => return,
+            Incoming::Send(bytes) => {
+                self.metrics.count_direct();
+                self.send_to(Ok(bytes), to);
+            }
+            Incoming::InHand => self.send_to(Err(Unreplied::InHand), to),
             Incoming::NoMessage(why) => {
                 if let Verdict::Write { .. } = self.unreadable.check(std::time::Instant::now()) {
-                    tracing::warn!(%from, ?why, "a datagram that is no request");
+                    tracing::warn!(from = ?asker, ?why, "a message that is no request");
                 }
-                return;
+                self.send_to(Err(why.into()), to);
             }
-        };
-        self.send_to(&reply, from);
+        }
     }
 
     fn send(&mut self, answered: Unanswered) {
-        let Unanswered {
-            ticket,
-            from,
-            reply,
-        } = answered;
-        let reply = self.desk.finish(ticket, reply);
-        self.send_to(&reply, from);
+        let Unanswered { owed, reply } = answered;
+        let took_ns = clock_now_ns().saturating_sub(owed.begun_ns);
+        self.metrics.count_reply(owed.command, &reply, took_ns);
+        let reply = self.desk.finish(owed.ticket, reply);
+        self.send_to(Ok(reply), owed.to);
     }
 
-    fn send_to(&self, reply: &[u8], to: SocketAddr) {
-        if let Err(error) = self.socket.send_to(reply, to) {
-            tracing::warn!(%to, %error, bytes = reply.len(), "a reply is not sent");
+    fn send_to(&self, reply: Result<Vec<u8>, Unreplied>, to: ReplyTo) {
+        match (reply, to) {
+            (Ok(reply), ReplyTo::Udp(to)) => {
+                if let Err(error) = self.socket.send_to(&reply, to) {
+                    tracing::warn!(%to, %error, bytes = reply.len(), "a reply is not sent");
+                }
+            }
+            (Err(_), ReplyTo::Udp(_)) => {}
+            (reply, ReplyTo::Http(waiting)) => {
+                // Who asked may have given up.
+                let _ = waiting.send(reply);
+            }
         }
     }
 
@@ -227,12 +321,15 @@ impl Service {
 
     /// Calls are refused before those that run are late.
     fn look_at_load(&mut self) {
+        self.calls.set_load_limit(self.late());
+    }
+
+    fn late(&self) -> Option<String> {
         let lateness = self.media.lateness();
-        let reason = (lateness > self.lateness_max).then(|| {
+        (lateness > self.lateness_max).then(|| {
             let (now, max) = (lateness.as_millis(), self.lateness_max.as_millis());
             format!("the media threads are {now} ms late; allowed are {max} ms")
-        });
-        self.calls.set_load_limit(reason);
+        })
     }
 
     /// Does what the registry wants, but for what needs a file first.
@@ -273,13 +370,32 @@ impl Service {
     fn keep_time(&mut self) {
         let now_ns = clock_now_ns();
         if now_ns >= self.looks_ns {
-            for (stream, media) in self.media.heard() {
+            for (stream, media, added) in self.media.heard() {
                 self.calls.handle_media(now_ns, stream, media);
+                added.iter().for_each(|side| self.metrics.count_media(side));
             }
             self.looks_ns = clock_now_ns() + self.look_interval_ns();
         }
         self.calls.handle_timeout(now_ns);
         self.carry_out();
+    }
+
+    fn count_ended(&mut self) {
+        while let Some(ended) = self.media.poll_ended() {
+            let record = &ended.record;
+            let lasted_ns = record.ended_ns.saturating_sub(record.created_ns);
+            self.metrics.observe_call(lasted_ns);
+            for stream in ended.streams.values() {
+                stream
+                    .added
+                    .iter()
+                    .for_each(|side| self.metrics.count_media(side));
+                let sides = &stream.reading.sides;
+                sides
+                    .iter()
+                    .for_each(|side| self.metrics.observe_quality(&side.mean));
+            }
+        }
     }
 
     /// Often enough for the shortest time-out.

@@ -1,0 +1,45 @@
+//! Who sends requests of the ng protocol, and where the replies go.
+
+use std::net::{IpAddr, SocketAddr};
+
+use threadbare_control::ng::{Command, NoMessage, Ticket};
+use tokio::sync::oneshot;
+
+/// Tells senders apart: a cookie is one sender's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Asker {
+    /// A datagram's address.
+    Udp(SocketAddr),
+    /// A host: who asks again by HTTP may do so on another connection.
+    Http(IpAddr),
+}
+
+/// Where a reply goes.
+#[derive(Debug)]
+pub(super) enum ReplyTo {
+    /// In a datagram.
+    Udp(SocketAddr),
+    /// To who waits for it.
+    Http(oneshot::Sender<Result<Vec<u8>, Unreplied>>),
+}
+
+/// A message without a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Unreplied {
+    /// The same request is being carried out.
+    #[error("the request with this cookie is in hand")]
+    InHand,
+    /// It is no request.
+    #[error(transparent)]
+    NoMessage(#[from] NoMessage),
+}
+
+/// A request that is owed a reply.
+#[derive(Debug)]
+pub(super) struct Owed {
+    pub(super) ticket: Ticket<Asker>,
+    pub(super) to: ReplyTo,
+    pub(super) command: Command,
+    /// When it came.
+    pub(super) begun_ns: u64,
+}

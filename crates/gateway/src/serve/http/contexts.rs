@@ -1,0 +1,53 @@
+//! `/v1/contexts`: the threads of media.
+
+use axum::extract::State;
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use super::app::App;
+use super::problem::Problem;
+use crate::serve::metrics::ThreadSnapshot;
+use crate::serve::service::Service;
+
+/// The threads that carry media.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct Contexts {
+    contexts: Vec<ContextThread>,
+}
+
+/// A thread that carries media.
+#[derive(Debug, Clone, Serialize, ToSchema)]
+pub(super) struct ContextThread {
+    /// Of the thread.
+    name: String,
+    /// Streams that it carries.
+    streams: u64,
+    /// Share of the time since its start that it was not asleep.
+    busy_percent: f64,
+    /// How late its slices have begun lately.
+    lateness_ms: f64,
+    packets_received: u64,
+    packets_sent: u64,
+    /// Datagrams that the system refused to send.
+    send_errors: u64,
+    /// Datagrams that the system dropped because a socket's buffer was full.
+    kernel_drops: u64,
+}
+
+/// Load and lateness of the media threads
+#[utoipa::path(get, path = "/v1/contexts", tag = "relay", responses((status = 200, body = Contexts)))]
+pub(super) async fn list(State(app): State<App>) -> Result<axum::Json<Contexts>, Problem> {
+    let threads = app.ask(|service: &mut Service| service.threads()).await?;
+    let shown = |thread: ThreadSnapshot| ContextThread {
+        busy_percent: thread.busy_ns as f64 / thread.alive_ns.max(1) as f64 * 100.0,
+        lateness_ms: thread.lateness_ns as f64 / 1e6,
+        name: thread.name,
+        streams: thread.streams,
+        packets_received: thread.packets_received,
+        packets_sent: thread.packets_sent,
+        send_errors: thread.send_errors,
+        kernel_drops: thread.kernel_drops,
+    };
+    let contexts = threads.into_iter().map(shown).collect();
+    Ok(axum::Json(Contexts { contexts }))
+}

@@ -1,0 +1,78 @@
+//! HTTP: what a program or an operator asks of live calls. Its thread owns nothing: it asks the control thread.
+
+mod app;
+mod calls;
+mod contexts;
+mod drain;
+mod guard;
+mod health;
+mod id;
+mod metrics;
+mod ng;
+mod page;
+mod problem;
+mod routes;
+mod server;
+
+use std::net::{SocketAddr, TcpListener};
+
+use miette::{Context, IntoDiagnostic};
+
+use self::app::App;
+use self::guard::Guard;
+use self::server::Server;
+use super::service::Service;
+use crate::config::HttpSpec;
+
+/// A socket that listens, and who may ask there.
+pub(super) struct Http {
+    listener: TcpListener,
+    guard: Guard,
+}
+
+/// HTTP that is answered.
+pub(super) struct Running {
+    /// Where.
+    pub(super) address: SocketAddr,
+    server: Server,
+}
+
+impl Running {
+    /// Answers what is in hand, and nothing more. To be called when the service is gone.
+    pub(super) fn stop(self) {
+        self.server.stop();
+    }
+}
+
+impl Http {
+    /// Listens, and answers nobody yet.
+    ///
+    /// # Errors
+    /// The token cannot be read, or the address not be bound.
+    pub(super) fn open(spec: &HttpSpec) -> miette::Result<Http> {
+        let guard = match &spec.token_file {
+            Some(path) => Guard::read(path)
+                .into_diagnostic()
+                .wrap_err_with(|| format!("--http-token-file (token-file) {}", path.display()))?,
+            None => Guard::Local,
+        };
+        let listener = TcpListener::bind(spec.listen)
+            .into_diagnostic()
+            .wrap_err_with(|| format!("HTTP at {}: cannot be bound", spec.listen))?;
+        Ok(Http { listener, guard })
+    }
+
+    /// Answers on a thread of its own.
+    ///
+    /// # Errors
+    /// Threads or descriptors run out.
+    pub(super) fn start(self, service: &Service) -> std::io::Result<Running> {
+        let address = self.listener.local_addr()?;
+        let app = App {
+            control: service.control(),
+            metrics: service.metrics(),
+        };
+        let server = Server::start(self.listener, routes::router(app, self.guard))?;
+        Ok(Running { address, server })
+    }
+}

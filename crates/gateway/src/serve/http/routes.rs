@@ -1,0 +1,72 @@
+//! Which path leads where, and the description of all of that in OpenAPI.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::DefaultBodyLimit;
+use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderValue, Method, StatusCode, Uri};
+use axum::middleware;
+use axum::response::Response;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::app::{App, BODY_BYTES_MAX};
+use super::guard::Guard;
+use super::problem::Problem;
+use super::{calls, contexts, drain, guard, health, metrics, ng, page};
+
+/// The head of the description.
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Threadbare", description = "Live calls of a media relay. Errors are `application/problem+json` (RFC 9457)."),
+    tags((name = "calls"), (name = "relay"), (name = "health"), (name = "ng")))]
+struct Description;
+
+/// All routes.
+pub(super) fn router(app: App, guard: Guard) -> Router {
+    let (routes, description) = described().split_for_parts();
+    let description = description.to_json().unwrap_or_default();
+    let guard = middleware::from_fn_with_state(Arc::new(guard), guard::stand);
+    routes
+        .merge(page::routes(description))
+        .fallback(no_path)
+        .method_not_allowed_fallback(no_method)
+        .layer(guard)
+        .layer(middleware::map_response(with_headers))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(app)
+}
+
+/// Those for programs.
+fn described() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Description::openapi())
+        .routes(routes!(calls::list))
+        .routes(routes!(calls::show, calls::end))
+        .routes(routes!(contexts::list))
+        .routes(routes!(drain::begin, drain::end))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(metrics::show))
+        .routes(routes!(ng::ask))
+}
+
+async fn no_path(uri: Uri) -> Problem {
+    let problem = Problem::value("path", uri.path(), "those of /openapi.json");
+    problem.with_status(StatusCode::NOT_FOUND)
+}
+
+async fn no_method(method: Method, uri: Uri) -> Problem {
+    let detail = format!("{method} {}", uri.path());
+    let problem = Problem::value("method", &detail, "those of /openapi.json");
+    problem.with_status(StatusCode::METHOD_NOT_ALLOWED)
+}
+
+/// Nothing is kept, and nothing taken for something else.
+async fn with_headers(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    response
+}

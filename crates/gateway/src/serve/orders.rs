@@ -1,0 +1,171 @@
+//! What other threads want of the control thread, which owns the calls: closures, run between its requests.
+
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+
+use tokio::sync::oneshot;
+
+use super::wake::Wake;
+
+/// Runs on the control thread, which owns an `S`.
+type Order<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+/// Why nothing was done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NotDone {
+    /// The queue is full.
+    #[error("{ORDERS_MAX} orders are waiting, and no more are taken")]
+    Busy,
+    /// The control thread has ended.
+    #[error("the relay is about to end")]
+    Gone,
+}
+
+/// The end of the queue that orders are put in.
+pub(super) struct Control<S> {
+    queue: SyncSender<Order<S>>,
+    wake: Wake,
+}
+
+/// The control thread's end.
+pub(super) struct Orders<S> {
+    queue: Receiver<Order<S>>,
+    wake: Wake,
+}
+
+/// An empty queue, which rings the bell.
+pub(super) fn orders<S>(wake: Wake) -> (Control<S>, Orders<S>) {
+    let (put, taken) = sync_channel(ORDERS_MAX);
+    let control = Control {
+        queue: put,
+        wake: wake.clone(),
+    };
+    (control, Orders { queue: taken, wake })
+}
+
+impl<S> Clone for Control<S> {
+    fn clone(&self) -> Control<S> {
+        Control {
+            queue: self.queue.clone(),
+            wake: self.wake.clone(),
+        }
+    }
+}
+
+impl<S> Control<S> {
+    /// Has something done, and does not wait for it.
+    ///
+    /// # Errors
+    /// The queue is full, or the control thread has ended.
+    pub(super) fn order(&self, order: impl FnOnce(&mut S) + Send + 'static) -> Result<(), NotDone> {
+        match self.queue.try_send(Box::new(order)) {
+            Ok(()) => {
+                self.wake.ring();
+                Ok(())
+            }
+            Err(TrySendError::Full(_)) => Err(NotDone::Busy),
+            Err(TrySendError::Disconnected(_)) => Err(NotDone::Gone),
+        }
+    }
+
+    /// Has something done, and gives the result. Nothing is done if nobody waits for it any more.
+    ///
+    /// # Errors
+    /// The queue is full, or the control thread has ended.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        order: impl FnOnce(&mut S) -> T + Send + 'static,
+    ) -> Result<T, NotDone> {
+        let (tell, told) = oneshot::channel();
+        self.order(move |owner| {
+            if !tell.is_closed() {
+                let _ = tell.send(order(owner));
+            }
+        })?;
+        told.await.map_err(|_| NotDone::Gone)
+    }
+}
+
+impl<S> Orders<S> {
+    /// The orders that wait, up to a number of them. The bell is to be cleared before, and rings if there are more.
+    pub(super) fn take(&self) -> Vec<Order<S>> {
+        let taken: Vec<Order<S>> = self.queue.try_iter().take(BURST).collect();
+        if taken.len() == BURST {
+            self.wake.ring();
+        }
+        taken
+    }
+}
+
+/// One for each HTTP connection, and as many again whose clients have given up.
+const ORDERS_MAX: usize = 512;
+/// Orders in a row, before requests of proxies are looked at.
+const BURST: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    fn poll<T>(future: impl Future<Output = T>) -> Poll<T> {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    fn run(orders: &Orders<Vec<u32>>, done: &mut Vec<u32>) -> usize {
+        let taken = orders.take();
+        let number = taken.len();
+        taken.into_iter().for_each(|order| order(done));
+        number
+    }
+
+    #[test]
+    fn orders_are_done_in_order_and_give_their_results() {
+        let (control, orders) = orders::<Vec<u32>>(Wake::new().expect("a bell"));
+        let mut done = Vec::new();
+        control.order(|done| done.push(1)).expect("room");
+        let mut asked = pin!(control.ask(|done: &mut Vec<u32>| {
+            done.push(2);
+            done.len()
+        }));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(asked.as_mut().poll(&mut cx), Poll::Pending);
+        assert_eq!(run(&orders, &mut done), 2);
+        assert_eq!(asked.as_mut().poll(&mut cx), Poll::Ready(Ok(2)));
+        assert_eq!(done, [1, 2]);
+    }
+
+    #[test]
+    fn a_full_queue_and_one_that_is_gone_say_so() {
+        let (control, orders) = orders::<Vec<u32>>(Wake::new().expect("a bell"));
+        let mut done = Vec::new();
+        for _ in 0..ORDERS_MAX {
+            control.order(|done| done.push(0)).expect("room");
+        }
+        assert_eq!(control.order(|_| ()), Err(NotDone::Busy));
+        assert_eq!(poll(control.ask(|_| ())), Poll::Ready(Err(NotDone::Busy)));
+        // In turns: the rest waits.
+        assert_eq!(run(&orders, &mut done), BURST);
+        while run(&orders, &mut done) > 0 {}
+        assert_eq!(done.len(), ORDERS_MAX);
+        let mut asked = pin!(control.ask(|_| ()));
+        let mut cx = Context::from_waker(Waker::noop());
+        assert_eq!(asked.as_mut().poll(&mut cx), Poll::Pending);
+        drop(orders);
+        assert_eq!(
+            asked.as_mut().poll(&mut cx),
+            Poll::Ready(Err(NotDone::Gone))
+        );
+        assert_eq!(control.order(|_| ()), Err(NotDone::Gone));
+    }
+
+    /// Who has given up must not end a call later.
+    #[test]
+    fn what_nobody_waits_for_is_not_done() {
+        let (control, orders) = orders::<Vec<u32>>(Wake::new().expect("a bell"));
+        let mut done = Vec::new();
+        assert_eq!(poll(control.ask(|done| done.push(1))), Poll::Pending);
+        assert_eq!(run(&orders, &mut done), 1);
+        assert!(done.is_empty());
+    }
+}
