@@ -6,9 +6,11 @@
 mod bench;
 mod calls;
 mod ng;
+mod saved;
 mod sdp;
 
 pub use bench::{Bench, Carried, FakePorts, Ports};
 pub use calls::calls;
 pub use ng::ng;
+pub use saved::saved;
 pub use sdp::sdp;

@@ -11,6 +11,7 @@ pub mod calls;
 pub mod codec;
 #[doc(hidden)]
 pub mod fuzzing;
+mod mirror;
 pub mod ng;
 pub mod sdp;
 mod text;

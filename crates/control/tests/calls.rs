@@ -17,3 +17,5 @@ mod media;
 mod plain;
 #[path = "calls/rules.rs"]
 mod rules;
+#[path = "calls/saved.rs"]
+mod saved;

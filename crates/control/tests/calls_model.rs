@@ -1,5 +1,6 @@
 //! Random sequences of offers, answers, deletes and re-offers, with retransmissions, forks and ports that run out: the registry never leaks a
-//! port, nor crosses two calls. A naive twin says how many ports each dialog has.
+//! port, nor crosses two calls. A naive twin says how many ports each dialog has; another registry, whose process is never started again, says what each
+//! reply is and what each stream is to do.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +56,8 @@ struct Step {
     again: usize,
     /// No port is free.
     is_full: bool,
+    /// The process is started again before.
+    is_restarted: bool,
 }
 
 /// The twin of a dialog. Of each line: what is agreed on, and what the last offer has opened.
@@ -124,6 +127,8 @@ impl Twin {
 
 struct Model {
     bench: Bench,
+    /// Its process runs through.
+    still: Bench,
     desk: Desk<u8>,
     twins: BTreeMap<(usize, usize), Twin>,
     /// Which call a port was opened for.
@@ -163,11 +168,13 @@ impl Model {
             final_ns: None,
             delete_delay_ns: DELAY_NS,
         };
+        let settings = Settings {
+            timeouts,
+            ..Settings::default()
+        };
         Model {
-            bench: Bench::new(Settings {
-                timeouts,
-                ..Settings::default()
-            }),
+            bench: Bench::new(settings.clone()),
+            still: Bench::new(settings),
             desk: Desk::new(),
             twins: BTreeMap::new(),
             owners: BTreeMap::new(),
@@ -190,6 +197,7 @@ impl Model {
             panic!("a request");
         };
         let reply = self.bench.request(&request);
+        assert_eq!(reply, self.still.request(&request));
         let bytes = self.desk.finish(ticket, reply);
         let open = self.bench.ports.open();
         for _ in 0..again {
@@ -204,6 +212,10 @@ impl Model {
 
     fn step(&mut self, step: &Step) {
         self.bench.advance(step.wait_s * S);
+        self.still.advance(step.wait_s * S);
+        if step.is_restarted {
+            self.bench.restart(0);
+        }
         let now_ns = self.bench.now_ns;
         self.twins.retain(|_, twin| !twin.is_over(now_ns));
         self.check();
@@ -214,6 +226,7 @@ impl Model {
         } else {
             usize::MAX
         };
+        self.still.ports.most = self.bench.ports.most;
         let done = self.ask(step);
         let after = self.bench.ports.open();
         for port in after.difference(&before) {
@@ -231,6 +244,8 @@ impl Model {
             assert_eq!(before, after, "{step:?} was refused");
         }
         let _ = branch;
+        let query = [("command", "query"), ("call-id", &format!("call-{call}"))];
+        assert_eq!(self.bench.ask(&query), self.still.ask(&query));
         self.check();
     }
 
@@ -367,6 +382,13 @@ impl Model {
     }
 
     fn check(&self) {
+        // Numbers of streams begin anew where no call is left that knows them; their order stays.
+        let carried = |bench: &Bench| {
+            let all = bench.carried().into_iter();
+            let all = all.map(|(_, call, spec, ports)| (call, spec, ports));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(carried(&self.bench), carried(&self.still));
         let calls: BTreeSet<usize> = self.twins.keys().map(|key| key.0).collect();
         let known: BTreeSet<CallId> = self.bench.calls.ids(None).cloned().collect();
         let expected = calls
@@ -446,15 +468,19 @@ fn step() -> impl Strategy<Value = Step> {
         wait_s,
         0..3_usize,
         prop::bool::weighted(0.1),
+        prop::bool::weighted(0.2),
     )
-        .prop_map(|(call, branch, ask, wait_s, again, is_full)| Step {
-            call,
-            branch,
-            ask,
-            wait_s,
-            again,
-            is_full,
-        })
+        .prop_map(
+            |(call, branch, ask, wait_s, again, is_full, is_restarted)| Step {
+                call,
+                branch,
+                ask,
+                wait_s,
+                again,
+                is_full,
+                is_restarted,
+            },
+        )
 }
 
 proptest! {

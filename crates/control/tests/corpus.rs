@@ -10,6 +10,7 @@ type Target = (&'static str, fn(&[u8]));
 const TARGETS: &[Target] = &[
     ("calls", fuzzing::calls),
     ("ng", fuzzing::ng),
+    ("saved", fuzzing::saved),
     ("sdp", fuzzing::sdp),
 ];
 

@@ -85,8 +85,8 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "threadbare-control",
         internal: &["threadbare-rtp"],
-        // Parsers and errors.
-        external: External::Only(&["serde", "serde_json", "thiserror"]),
+        // Parsers, writers and errors.
+        external: External::Only(&["postcard", "serde", "serde_json", "thiserror"]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     // Layer 1: the operating system, still without GStreamer.

@@ -104,7 +104,7 @@ pub enum MediaSource {
 }
 
 /// How a call is recorded.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Recording {
     /// The file's name as the request has it; `None`: one of the recorder's choice.
     pub destination: Option<String>,

@@ -4,21 +4,21 @@ use crate::ng::{Dictionary, Refusal, Request, Value};
 use crate::sdp::{Sdp, Section};
 
 /// The edits of a request, in order.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Edits(Vec<(Level, Edit)>);
 
 /// Of a request: scripts have some five.
 const EDITS_MAX: usize = 256;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Level {
     Session,
     /// Of this kind.
-    Media(&'static str),
+    Media(#[serde(with = "crate::mirror")] crate::mirror::Word),
 }
 
 /// Attributes are those behind `a=`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 enum Edit {
     Add(String),
     Remove(String),

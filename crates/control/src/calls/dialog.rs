@@ -18,7 +18,8 @@ use crate::sdp::Direction;
 pub(super) type Tag = Box<[u8]>;
 
 /// Two parties of a call: one that offered first, side A, and one that answers.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[serde(bound = "")]
 pub(super) struct Dialog<P> {
     pub(super) branch: Option<Tag>,
     pub(super) parties: [Party; 2],
@@ -35,7 +36,7 @@ pub(super) struct Dialog<P> {
 }
 
 /// One of the parties.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Party {
     /// `None`: not known yet.
     pub(super) tag: Option<Tag>,
@@ -49,14 +50,14 @@ pub(super) struct Party {
 }
 
 /// A side's interface and family.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Place {
     pub(super) interface: InterfaceName,
     pub(super) family: Family,
 }
 
 /// What commands have taken from a party.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Mutes {
     pub(super) is_blocked: bool,
     pub(super) is_silenced: bool,
@@ -64,7 +65,7 @@ pub(super) struct Mutes {
 }
 
 /// What the descriptions that a party gets have in common.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Origin {
     /// The first one's `o=`.
     pub(super) line: Option<String>,
@@ -76,7 +77,8 @@ pub(super) struct Origin {
 }
 
 /// The ports for one `m=` line.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[serde(bound = "")]
 pub(super) struct Slot<P> {
     pub(super) stream: StreamId,
     pub(super) kind: StreamKind,
@@ -84,8 +86,10 @@ pub(super) struct Slot<P> {
     pub(super) media: String,
     pub(super) local: [Local; 2],
     /// Until the stream begins.
+    #[serde(skip)]
     pub(super) ports: Option<[P; 2]>,
     /// Of the stream, once it has begun.
+    #[serde(with = "crate::mirror")]
     pub(super) running: Option<Box<StreamSpec>>,
 }
 
@@ -103,7 +107,7 @@ impl<P> Slot<P> {
 }
 
 /// What a party is told of its ports.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Local {
     pub(super) request: PortRequest,
     pub(super) rtp: SocketAddr,
@@ -111,8 +115,10 @@ pub(super) struct Local {
 }
 
 /// An offer, and what its answer needs of it.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[serde(bound = "")]
 pub(super) struct Exchange<P> {
+    #[serde(with = "crate::mirror")]
     pub(super) author: Side,
     pub(super) branch: Option<Tag>,
     pub(super) options: Options,
@@ -125,7 +131,7 @@ pub(super) struct Exchange<P> {
 }
 
 /// An `m=` line of an offer.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct Offered {
     /// Such as `RTP/AVP`, as the author wrote it.
     pub(super) protocol: String,
@@ -134,7 +140,7 @@ pub(super) struct Offered {
 }
 
 /// What is done with it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) enum Plan {
     /// By its author, or because it is not carried.
     Rejected,
@@ -145,7 +151,7 @@ pub(super) enum Plan {
 }
 
 /// An offer of audio.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub(super) struct AudioOffer {
     pub(super) codecs: codec::Offer,
     /// Of the author, and of what went out.
@@ -159,7 +165,7 @@ pub(super) struct AudioOffer {
 }
 
 /// What a description says of where its author is.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Remote {
     pub(super) rtp: Option<SocketAddr>,
     pub(super) rtcp: Option<SocketAddr>,
@@ -169,6 +175,7 @@ pub(super) struct Remote {
     pub(super) is_zero: bool,
     pub(super) has_mux: bool,
     pub(super) ptime_ms: Option<u32>,
+    #[serde(with = "crate::mirror")]
     pub(super) cryptos: Vec<Crypto>,
 }
 

@@ -4,11 +4,13 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A stream of the media plane. Never used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct StreamId(pub u64);
 
 /// A SIP Call-ID, or what a program uses as one. Any bytes.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
 pub struct CallId(pub Arc<[u8]>);
 
 impl CallId {

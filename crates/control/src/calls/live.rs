@@ -8,7 +8,8 @@ use super::record::{EndReason, StreamRecord};
 use super::settings::Timeouts;
 
 /// A call that lives.
-#[derive(Debug)]
+#[derive(Debug, serde::Serialize, serde::Deserialize)]
+#[serde(bound = "")]
 pub(super) struct Live<P> {
     pub(super) id: CallId,
     pub(super) created_ns: u64,
@@ -26,6 +27,7 @@ pub(super) struct Live<P> {
     pub(super) is_paused: bool,
     pub(super) metadata: Option<String>,
     /// When the timer is set to.
+    #[serde(skip)]
     pub(super) timer_ns: Option<u64>,
     /// Streams that have ended.
     pub(super) past: Vec<StreamRecord>,

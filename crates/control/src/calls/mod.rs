@@ -71,6 +71,7 @@ mod query;
 mod read;
 mod record;
 mod rewrite;
+mod saved;
 mod sdes;
 mod settings;
 mod signals;
@@ -91,6 +92,7 @@ pub use ports::{
 };
 pub use query::Pending;
 pub use record::{CallRecord, CallView, EndReason, SideRecord, StreamRecord};
+pub use saved::SavedError;
 pub use settings::{Settings, Timeouts};
 pub use spec::{SideSpec, SrtpKeys, StreamKind, StreamSpec};
 
@@ -137,6 +139,8 @@ pub struct Calls<P> {
     told: BTreeSet<Unknown>,
     unknown_words: u64,
     totals: Totals,
+    /// Of these calls, the store of another process knows less than is so; `None`: nobody asks.
+    changed: Option<BTreeSet<CallId>>,
 }
 
 /// Unknown words that are told: more are the work of a fuzzer.
@@ -159,6 +163,7 @@ impl<P> Calls<P> {
             told: BTreeSet::new(),
             unknown_words: 0,
             totals: Totals::default(),
+            changed: None,
         }
     }
 
@@ -208,6 +213,9 @@ impl<P> Calls<P> {
             Err(refusal) => Err(refusal.into()),
             Ok(()) => self.dispatch(now_ns, request, ports, random),
         };
+        if done.is_ok() {
+            self.note_request(request);
+        }
         done.unwrap_or_else(|failure| {
             self.totals.count_failure(&failure);
             Outcome::Reply(failure.into_reply(supports_load_limit))
@@ -256,6 +264,25 @@ impl<P> Calls<P> {
         }
     }
 
+    /// A request that was done may have changed its call.
+    fn note_request(&mut self, request: &Request) {
+        use Command::{List, Ping, Query, Statistics};
+        let is_question = matches!(request.command(), Ping | Query | List | Statistics);
+        if self.changed.is_some()
+            && !is_question
+            && let Ok(Some(name)) = request.bytes("call-id")
+        {
+            self.note_change(&CallId::new(name));
+        }
+    }
+
+    /// For [`poll_changed`](Self::poll_changed).
+    fn note_change(&mut self, id: &CallId) {
+        if let Some(changed) = &mut self.changed {
+            changed.insert(id.clone());
+        }
+    }
+
     /// Media of a stream arrived last then. To be told some times a minute.
     pub fn handle_media(&mut self, now_ns: u64, stream: StreamId, media: Media) {
         let call = self
@@ -300,6 +327,7 @@ impl<P> Calls<P> {
         if let Some(due_ns) = call.timer_ns {
             self.timers.remove(&(due_ns, id.clone()));
         }
+        self.note_change(id);
         self.finish(now_ns, call, reason);
         true
     }
@@ -416,6 +444,7 @@ impl<P> Calls<P> {
         let records = close(&mut self.actions, &mut self.streams, dialog);
         let room = PAST_MAX.saturating_sub(call.past.len());
         call.past.extend(records.into_iter().take(room));
+        self.note_change(id);
     }
 
     fn finish(&mut self, now_ns: u64, call: Live<P>, reason: EndReason) {

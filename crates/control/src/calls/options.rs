@@ -13,7 +13,7 @@ use crate::codec::Rules;
 use crate::ng::{Refusal, Request, Value};
 
 /// What a request says of the media, read once.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Options {
     pub(super) rules: Rules,
     /// Of what goes out: `transport-protocol`.
@@ -50,7 +50,7 @@ pub(super) struct Options {
 }
 
 /// `rtcp-mux`.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct MuxOptions {
     pub(super) offer: bool,
     pub(super) require: bool,
@@ -59,7 +59,7 @@ pub(super) struct MuxOptions {
 }
 
 /// `replace`.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Replace {
     pub(super) origin: bool,
     /// The whole line.
@@ -72,7 +72,7 @@ pub(super) struct Replace {
 }
 
 /// How the places are learned that packets come from.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct Learning {
     /// The author sends from elsewhere than it receives at.
     pub(super) is_asymmetric: bool,
@@ -113,7 +113,7 @@ impl Learning {
 const LEARN_WINDOW_NS: u64 = 3_000_000_000;
 
 /// `TOS`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub(super) enum Tos {
     /// "If this key is not present or its value is too large".
     #[default]
@@ -135,17 +135,21 @@ impl Tos {
 }
 
 /// `SDES`.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
 pub(super) struct SdesOptions {
     pub(super) is_off: bool,
     pub(super) pads: bool,
     pub(super) has_lifetime: bool,
     pub(super) is_static: bool,
     pub(super) adds_none: bool,
+    #[serde(with = "crate::mirror")]
     pub(super) without: Vec<Suite>,
     /// `None`: all. Those that are not there leave none.
+    #[serde(with = "crate::mirror")]
     pub(super) only: Option<Vec<Suite>>,
+    #[serde(with = "crate::mirror")]
     pub(super) order: Vec<Suite>,
+    #[serde(with = "crate::mirror")]
     pub(super) preferred: Vec<Suite>,
 }
 

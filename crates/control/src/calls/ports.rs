@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// The name of a local interface, as requests have it in `direction` and `interface`.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct InterfaceName(pub Arc<str>);
 
 impl fmt::Display for InterfaceName {
@@ -15,7 +17,9 @@ impl fmt::Display for InterfaceName {
 }
 
 /// A version of the Internet Protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub enum Family {
     /// `IP4`.
     V4,
@@ -53,7 +57,7 @@ pub struct Interface {
 }
 
 /// How many ports a leg needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum PortUse {
     /// An even port for RTP and the next one for RTCP (RFC 3550, section 11).
     Pair,
@@ -62,7 +66,7 @@ pub enum PortUse {
 }
 
 /// What is to be opened.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct PortRequest {
     /// Where.
     pub interface: InterfaceName,
@@ -98,4 +102,18 @@ pub trait PortSource<P> {
     /// # Errors
     /// The interface has no such address, or no port is free.
     fn open(&mut self, request: &PortRequest) -> Result<Opened<P>, NoPorts>;
+
+    /// Opens the ports of a leg again that another process had: the same numbers, for a party that was told `rtp` and `rtcp`.
+    ///
+    /// # Errors
+    /// The interface is not there any more or is told otherwise, or another process has the ports.
+    fn reopen(
+        &mut self,
+        request: &PortRequest,
+        rtp: SocketAddr,
+        rtcp: Option<SocketAddr>,
+    ) -> Result<P, NoPorts> {
+        let _ = (request, rtcp);
+        Err(NoPorts(format!("ports cannot be opened again here: {rtp}")))
+    }
 }

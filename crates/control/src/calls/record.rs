@@ -94,7 +94,7 @@ pub struct CallView {
 }
 
 /// A stream of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct StreamRecord {
     /// Its name in actions.
     pub stream: StreamId,
@@ -105,7 +105,7 @@ pub struct StreamRecord {
 }
 
 /// A party of it.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct SideRecord {
     /// Its SIP tag, as far as it is UTF-8.
     pub tag: String,
@@ -116,7 +116,8 @@ pub struct SideRecord {
     /// What it was told.
     pub advertised: Option<SocketAddr>,
     /// The suite of its SRTP.
-    pub crypto_suite: Option<&'static str>,
+    #[serde(with = "crate::mirror")]
+    pub crypto_suite: Option<crate::mirror::Word>,
     /// Its label.
     pub label: Option<String>,
 }

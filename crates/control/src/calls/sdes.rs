@@ -8,9 +8,10 @@ use super::spec::SrtpKeys;
 use crate::sdp::Section;
 
 /// A line of an offer that was taken, with our key for it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Accepted {
     pub(super) tag: u32,
+    #[serde(with = "crate::mirror")]
     pub(super) keys: SrtpKeys,
 }
 
@@ -22,9 +23,10 @@ impl Accepted {
 }
 
 /// A line that we offer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Own {
     pub(super) tag: u32,
+    #[serde(with = "crate::mirror")]
     pub(super) key: MasterKey,
 }
 

@@ -3,8 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
 use threadbare_rtp::leg::{Learn, PayloadMap};
 use threadbare_rtp::srtp::MasterKey;
+
+use crate::mirror::Mirror;
 
 /// All that the media plane needs to know of a stream. It is told anew, whole, when anything changes.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,7 +21,7 @@ pub struct StreamSpec {
 }
 
 /// How much of a stream's packets is understood.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum StreamKind {
     /// RTP audio: a [`Call`](threadbare_rtp::call::Call) of two legs.
     Audio,
@@ -105,4 +108,87 @@ pub struct SrtpKeys {
     pub receive: MasterKey,
     /// Of what is sent to it.
     pub send: MasterKey,
+}
+
+/// As it is saved: beside the public type, so that keys have no public serialisation.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SavedSpec(#[serde(with = "SpecFields")] StreamSpec);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "StreamSpec")]
+struct SpecFields {
+    kind: StreamKind,
+    #[serde(with = "crate::mirror")]
+    sides: [SideSpec; 2],
+    tos: Option<u8>,
+}
+
+impl Mirror for StreamSpec {
+    type Saved = SavedSpec;
+
+    fn save(&self) -> SavedSpec {
+        SavedSpec(self.clone())
+    }
+
+    fn load(saved: SavedSpec) -> Result<StreamSpec, &'static str> {
+        Ok(saved.0)
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) struct SavedSide(#[serde(with = "SideFields")] SideSpec);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "SideSpec")]
+struct SideFields {
+    rtp: Option<SocketAddr>,
+    rtcp: Option<SocketAddr>,
+    #[serde(with = "crate::mirror")]
+    learn: Learn,
+    mux: bool,
+    has_feedback: bool,
+    #[serde(with = "crate::mirror")]
+    srtp: Option<SrtpKeys>,
+    codec: Option<Arc<str>>,
+    #[serde(with = "crate::mirror")]
+    sends: Option<Arc<PayloadMap>>,
+    #[serde(with = "crate::mirror")]
+    takes: Option<Arc<PayloadMap>>,
+    packet_ms: Option<u32>,
+    bitrate_bps: Option<u32>,
+    detects_keys: bool,
+    makes_anew: bool,
+    may_send: bool,
+    may_receive: bool,
+    waits_for_nat: bool,
+    is_blocked: bool,
+    is_silenced: bool,
+    blocks_keys: bool,
+}
+
+impl Mirror for SideSpec {
+    type Saved = SavedSide;
+
+    fn save(&self) -> SavedSide {
+        SavedSide(self.clone())
+    }
+
+    fn load(saved: SavedSide) -> Result<SideSpec, &'static str> {
+        Ok(saved.0)
+    }
+}
+
+impl Mirror for SrtpKeys {
+    type Saved = [<MasterKey as Mirror>::Saved; 2];
+
+    fn save(&self) -> Self::Saved {
+        [self.receive.save(), self.send.save()]
+    }
+
+    fn load([receive, send]: Self::Saved) -> Result<SrtpKeys, &'static str> {
+        Ok(SrtpKeys {
+            receive: MasterKey::load(receive)?,
+            send: MasterKey::load(send)?,
+        })
+    }
 }

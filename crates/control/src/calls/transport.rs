@@ -1,7 +1,7 @@
 //! The profiles of RTP: with or without encryption, with or without feedback.
 
 /// A profile, as the protocol field of an `m=` line has it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Transport {
     /// SRTP (RFC 3711).
     pub(super) is_secure: bool,

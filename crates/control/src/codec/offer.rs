@@ -10,7 +10,7 @@ use super::rules::{Everything, Rules, is_listed};
 use super::spec::Spec;
 
 /// A codec in the list for the other side.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Offered {
     /// As the other side sees it.
     pub codec: Codec,
@@ -19,9 +19,10 @@ pub struct Offered {
 }
 
 /// What goes to the other side, and what is kept for its answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Offer {
     /// The offerer's numbers, in its order.
+    #[serde(with = "crate::mirror")]
     offered: Vec<PayloadType>,
     /// In order of preference. Those of the offerer keep their numbers.
     pub outgoing: Vec<Offered>,

@@ -6,7 +6,7 @@ use crate::sdp::Codec;
 use super::spec::Spec;
 
 /// "As a special keyword, `all` can be used to remove all codecs, except the ones that should explicitly offered."
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Everything {
     /// A codec that is to be transcoded to stays, if it was offered.
     All,
@@ -15,7 +15,7 @@ pub enum Everything {
 }
 
 /// Codecs by name, or all of them.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Selection {
     /// With exceptions.
     pub everything: Option<Everything>,
@@ -42,7 +42,7 @@ pub(crate) fn is_listed(specs: &[Spec], codec: &Codec) -> bool {
 }
 
 /// The rules of an offer.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Rules {
     /// Taken out, as if it had never been there.
     pub strip: Selection,

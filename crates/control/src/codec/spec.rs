@@ -7,7 +7,7 @@ use crate::sdp::Codec;
 /// `NAME[/RATE[/CHANNELS[/BITRATE[/PTIME[/FMTP[/OPTIONS]]]]]]`, or the number of a payload type. An empty part is one that is not there.
 ///
 /// Case does not count in names, as in SDP (RFC 4855, section 3); the protocol's documentation lets it count.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub struct Spec {
     /// Such as "PCMU".
     pub name: String,

@@ -91,6 +91,22 @@ impl PortSource<Ports> for FakePorts {
             rtcp: (request.port_use == PortUse::Pair).then(|| SocketAddr::new(ip, number + 1)),
         })
     }
+
+    fn reopen(
+        &mut self,
+        _request: &PortRequest,
+        rtp: SocketAddr,
+        _rtcp: Option<SocketAddr>,
+    ) -> Result<Ports, NoPorts> {
+        let number = rtp.port();
+        match self.open.borrow_mut().insert(number) {
+            true => Ok(Ports {
+                number,
+                open: self.open.clone(),
+            }),
+            false => Err(NoPorts(format!("port {number} is in use"))),
+        }
+    }
 }
 
 /// A stream that the plane carries.
@@ -198,6 +214,42 @@ impl Bench {
             );
         }
         self.now_ns = end_ns;
+    }
+
+    /// Another process goes on, whose clock has begun this much later: the streams are the same, on the same ports.
+    ///
+    /// # Panics
+    /// They are not.
+    pub fn restart(&mut self, later_ns: u64) {
+        let ids = self.calls.ids(None);
+        let saved: Vec<Vec<u8>> = ids.filter_map(|id| self.calls.export(id)).collect();
+        assert_eq!(saved.len(), self.calls.len());
+        let mut settings = self.calls.settings().clone();
+        settings.unix_at_zero_ns += later_ns;
+        self.now_ns = self.now_ns.saturating_sub(later_ns);
+        let before = self.carried();
+        let open = self.ports.open();
+        self.calls = Calls::new(settings);
+        self.streams.clear();
+        assert!(self.ports.open().is_empty(), "a port is left");
+        for bytes in saved {
+            let restored = self.calls.restore(self.now_ns, &bytes, &mut self.ports);
+            let id = restored.expect("what was exported");
+            assert!(self.calls.export(&id).is_some());
+        }
+        self.act();
+        assert_eq!(self.carried(), before, "a stream is another one");
+        assert_eq!(self.ports.open(), open, "ports are others");
+    }
+
+    /// All streams, with the numbers of their ports.
+    #[must_use]
+    pub fn carried(&self) -> Vec<(StreamId, CallId, StreamSpec, [u16; 2])> {
+        let all = self.streams.iter().map(|(stream, one)| {
+            let numbers = [one.ports[0].number, one.ports[1].number];
+            (*stream, one.call.clone(), one.spec.clone(), numbers)
+        });
+        all.collect()
     }
 
     /// Does what the registry wants to have done.

@@ -6,7 +6,7 @@ use crate::ng::{Desk, Incoming, MESSAGE_BYTES_MAX, Reply};
 
 use super::bench::Bench;
 
-/// An input is messages with a byte of 0 between them. A message of one byte lets so many seconds pass.
+/// An input is messages with a byte of 0 between them. A message of one byte lets so many seconds pass, or has another process go on.
 pub fn calls(data: &[u8]) {
     let mut desk = Desk::new();
     let mut bench = Bench::new(Settings {
@@ -14,6 +14,10 @@ pub fn calls(data: &[u8]) {
         ..Settings::default()
     });
     for message in data.split(|byte| *byte == 0).take(MESSAGES_MAX) {
+        if let [RESTART] = message {
+            bench.restart(0);
+            continue;
+        }
         if let [seconds] = message {
             bench.advance(u64::from(*seconds) * 1_000_000_000);
             continue;
@@ -62,6 +66,8 @@ fn handle(desk: &mut Desk<u8>, bench: &mut Bench, message: &[u8]) {
     );
 }
 
+/// A message of one byte.
+const RESTART: u8 = 255;
 /// So that the limit is met.
 const SESSIONS_MAX: usize = 8;
 /// Longer inputs find nothing that shorter ones do not.

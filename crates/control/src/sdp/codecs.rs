@@ -6,9 +6,10 @@ use threadbare_rtp::payload::static_payload;
 use super::document::{Line, SdpError, Section};
 
 /// A payload type and what its packets carry.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Codec {
     /// The number in the packets. It belongs to the description that it stands in (RFC 3264, section 5.1).
+    #[serde(with = "crate::mirror")]
     pub payload_type: PayloadType,
     /// As in `rtpmap`, such as "PCMU"; empty if the description does not say.
     pub name: String,

@@ -47,7 +47,7 @@ impl Address {
 }
 
 /// Who sends media, as the description's author sees it (RFC 8866, section 6.7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum Direction {
     /// "If none of the attributes [...] is present, "sendrecv" SHOULD be assumed".
     #[default]

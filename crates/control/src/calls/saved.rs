@@ -1,0 +1,241 @@
+//! Calls that outlive the process: as bytes for a store, and back, on the same ports and with the same streams.
+//!
+//! ```text
+//!  handle_* ─→ poll_changed ─→ export: bytes to be stored, or nothing: the call has ended
+//!  next process:  restore ─→ poll_action: Create for each stream, as if its answer had come now
+//! ```
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use super::dialog::{Dialog, Slot};
+use super::live::{DIALOGS_MAX, Live, PAST_MAX};
+use super::{Action, CallId, Calls, NoPorts, PortSource, Recording, StreamCommand};
+
+/// Why a saved call is not brought back. The registry is as it was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SavedError {
+    /// Another program, or another version of this one, has saved it.
+    #[error("the call was saved in version {found}, this program reads version {VERSION}")]
+    Version {
+        /// Its version.
+        found: u8,
+    },
+    /// The bytes are not those that were saved.
+    #[error("the saved call is damaged: {0}")]
+    Damaged(String),
+    /// There is a call or a stream of this name.
+    #[error("call {0:?} is there already")]
+    Known(CallId),
+    /// One of its ports cannot be opened again.
+    #[error("call {call:?}: {reason}")]
+    Ports {
+        /// Which call.
+        call: CallId,
+        /// Why.
+        reason: NoPorts,
+    },
+}
+
+/// Of the bytes. To be counted up whenever a saved type changes.
+const VERSION: u8 = 1;
+
+/// What is saved beside a call.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    /// The wall clock at time 0 of the clock of its times: the next process may have another one.
+    unix_at_zero_ns: u64,
+    /// Numbers of streams up to this one were given.
+    last_stream: u64,
+}
+
+impl<P> Calls<P> {
+    /// Tells from now on which calls change: [`poll_changed`](Self::poll_changed).
+    pub fn track_changes(&mut self) {
+        self.changed.get_or_insert_default();
+    }
+
+    /// A call that has changed since this was asked last, or has ended. To be asked after each `handle_*`, if changes are
+    /// [tracked](Self::track_changes). When media came last is no change.
+    pub fn poll_changed(&mut self) -> Option<CallId> {
+        self.changed.as_mut()?.pop_first()
+    }
+
+    /// All that another process needs to go on with a call: as secret as the keys in it. `None`: there is no such call.
+    ///
+    /// What is being played is not in it.
+    #[must_use]
+    pub fn export(&self, id: &CallId) -> Option<Vec<u8>> {
+        let call = self.calls.get(id)?;
+        let head = Head {
+            unix_at_zero_ns: self.settings.unix_at_zero_ns,
+            last_stream: self.next_stream,
+        };
+        // To memory, it cannot fail: all lengths are known.
+        postcard::to_allocvec(&(VERSION, head, call)).ok()
+    }
+
+    /// Goes on with a call that another process [exported](Self::export), as it was: its streams are created anew. A recording goes on in
+    /// another file. Time-outs have gone on by the wall clock, but for those that began before this machine did; call
+    /// [`handle_timeout`](Self::handle_timeout) behind the last call.
+    ///
+    /// # Errors
+    /// See [`SavedError`].
+    pub fn restore(
+        &mut self,
+        now_ns: u64,
+        bytes: &[u8],
+        ports: &mut dyn PortSource<P>,
+    ) -> Result<CallId, SavedError> {
+        let (head, mut call) = read::<P>(bytes)?;
+        call.check(head.last_stream).map_err(damaged)?;
+        let is_known = |slot: &Slot<P>| self.streams.contains_key(&slot.stream);
+        if self.calls.contains_key(&call.id) || call.slots().any(is_known) {
+            return Err(SavedError::Known(call.id));
+        }
+        call.set_clock(now_ns, head.unix_at_zero_ns, self.settings.unix_at_zero_ns);
+        call.reopen(ports).map_err(|reason| SavedError::Ports {
+            call: call.id.clone(),
+            reason,
+        })?;
+        self.next_stream = self.next_stream.max(head.last_stream);
+        let id = call.id.clone();
+        for slot in call.slots_mut() {
+            let running = slot.running.clone();
+            if let Some((spec, ports)) = running.and_then(|spec| Some((spec, slot.ports.take()?))) {
+                self.streams.insert(slot.stream, id.clone());
+                self.actions.push_back(Action::Create {
+                    stream: slot.stream,
+                    call: id.clone(),
+                    spec,
+                    ports,
+                });
+            }
+        }
+        self.actions.extend(call.record_on());
+        self.calls.insert(id.clone(), call);
+        self.schedule(&id);
+        Ok(id)
+    }
+}
+
+/// From bytes that anybody may have written.
+fn read<P>(bytes: &[u8]) -> Result<(Head, Live<P>), SavedError> {
+    let (&found, bytes) = bytes.split_first().ok_or_else(|| damaged("it is empty"))?;
+    if found != VERSION {
+        return Err(SavedError::Version { found });
+    }
+    match postcard::take_from_bytes(bytes) {
+        Ok((saved, [])) => Ok(saved),
+        Ok(_) => Err(damaged("bytes are left over")),
+        Err(error) => Err(damaged(error)),
+    }
+}
+
+fn damaged(reason: impl ToString) -> SavedError {
+    SavedError::Damaged(reason.to_string())
+}
+
+impl<P> Live<P> {
+    /// Those of streams that run, and those that wait for an answer.
+    fn slots(&self) -> impl Iterator<Item = &Slot<P>> {
+        self.dialogs.iter().flat_map(|dialog| {
+            let fresh = dialog.offer.iter().flat_map(|offer| &offer.fresh);
+            dialog.slots.iter().chain(fresh).flatten()
+        })
+    }
+
+    fn slots_mut(&mut self) -> impl Iterator<Item = &mut Slot<P>> {
+        self.dialogs.iter_mut().flat_map(|dialog| {
+            let fresh = dialog.offer.iter_mut().flat_map(|offer| &mut offer.fresh);
+            dialog.slots.iter_mut().chain(fresh).flatten()
+        })
+    }
+
+    /// What the rest of the registry relies on. `Err`: what is wrong.
+    fn check(&self, last_stream: u64) -> Result<(), &'static str> {
+        if last_stream > LAST_STREAM_MAX {
+            return Err("the number of streams is out of range");
+        }
+        if !(1..=DIALOGS_MAX).contains(&self.dialogs.len()) || self.past.len() > PAST_MAX {
+            return Err("the number of dialogs is out of range");
+        }
+        let mut streams = BTreeSet::new();
+        for slot in self.slots() {
+            if slot.stream.0 > last_stream || !streams.insert(slot.stream) {
+                return Err("a stream has a number of another one");
+            }
+        }
+        let of_offer = |dialog: &Dialog<P>| {
+            let fresh = dialog.offer.iter().flat_map(|offer| &offer.fresh);
+            fresh.flatten().all(|slot| slot.running.is_none())
+        };
+        let is_begun = |dialog: &Dialog<P>| {
+            dialog
+                .slots
+                .iter()
+                .flatten()
+                .all(|slot| slot.running.is_some())
+        };
+        match self
+            .dialogs
+            .iter()
+            .all(|one| of_offer(one) && is_begun(one))
+        {
+            true => Ok(()),
+            false => Err("a stream runs before its answer, or does not behind it"),
+        }
+    }
+
+    /// Times of a clock whose time 0 was at `from_ns` by the wall clock become those of one whose was at `to_ns`. What began before that, began
+    /// at 0; what has been, is not in the future.
+    fn set_clock(&mut self, now_ns: u64, from_ns: u64, to_ns: u64) {
+        let due = |at_ns: &mut u64| {
+            let unix_ns = u128::from(*at_ns) + u128::from(from_ns);
+            let at = unix_ns.saturating_sub(u128::from(to_ns));
+            *at_ns = u64::try_from(at).unwrap_or(u64::MAX);
+        };
+        let been = |at_ns: &mut u64| {
+            due(at_ns);
+            *at_ns = (*at_ns).min(now_ns);
+        };
+        been(&mut self.created_ns);
+        been(&mut self.signalled_ns);
+        self.answered_ns.iter_mut().for_each(been);
+        self.heard_ns.iter_mut().for_each(been);
+        for dialog in &mut self.dialogs {
+            been(&mut dialog.offered_ns);
+            dialog.delete_ns.iter_mut().for_each(due);
+            let parties = dialog.parties.iter_mut();
+            parties.for_each(|party| been(&mut party.created_ns));
+        }
+    }
+
+    /// Opens all ports.
+    fn reopen(&mut self, ports: &mut dyn PortSource<P>) -> Result<(), NoPorts> {
+        for slot in self.slots_mut() {
+            let [a, b] = &slot.local;
+            slot.ports = Some([
+                ports.reopen(&a.request, a.rtp, a.rtcp)?,
+                ports.reopen(&b.request, b.rtp, b.rtcp)?,
+            ]);
+        }
+        Ok(())
+    }
+
+    /// Goes on with a recording: the file of the other process is as that left it, so its name is taken.
+    fn record_on(&self) -> Vec<Action<P>> {
+        let recording = self.recording.as_ref().filter(|_| !self.is_paused);
+        let recording = recording.map(|recording| Recording {
+            destination: None,
+            ..recording.clone()
+        });
+        recording.map_or_else(Vec::new, |recording| {
+            self.to_all(&StreamCommand::StartRecording(recording))
+        })
+    }
+}
+
+/// No machine gives as many, and what is added to it does not overflow.
+const LAST_STREAM_MAX: u64 = 1 << 62;

@@ -1,0 +1,349 @@
+//! How values are saved whose types belong to another crate, or hold keys: those have no serialisation of their own, so that no log and no
+//! reply has them by accident.
+//!
+//! On a field: `#[serde(with = "crate::mirror")]`.
+
+use std::sync::Arc;
+
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use threadbare_rtp::call::Side;
+use threadbare_rtp::codec::{Encoding, Format};
+use threadbare_rtp::id::PayloadType;
+use threadbare_rtp::leg::{Carries, Learn, OpaqueCodec, Payload, PayloadMap};
+use threadbare_rtp::srtp::{Crypto, MasterKey, Suite};
+
+/// Has a form to be saved in.
+pub(crate) trait Mirror: Sized {
+    type Saved: Serialize + DeserializeOwned;
+
+    fn save(&self) -> Self::Saved;
+
+    /// `Err`: what is wrong with it.
+    fn load(saved: Self::Saved) -> Result<Self, &'static str>;
+}
+
+pub(crate) fn serialize<T: Mirror, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+    value.save().serialize(to)
+}
+
+pub(crate) fn deserialize<'de, T: Mirror, D: Deserializer<'de>>(from: D) -> Result<T, D::Error> {
+    T::load(T::Saved::deserialize(from)?).map_err(D::Error::custom)
+}
+
+impl<T: Mirror> Mirror for Option<T> {
+    type Saved = Option<T::Saved>;
+
+    fn save(&self) -> Self::Saved {
+        self.as_ref().map(T::save)
+    }
+
+    fn load(saved: Self::Saved) -> Result<Self, &'static str> {
+        saved.map(T::load).transpose()
+    }
+}
+
+impl<T: Mirror> Mirror for Vec<T> {
+    type Saved = Vec<T::Saved>;
+
+    fn save(&self) -> Self::Saved {
+        self.iter().map(T::save).collect()
+    }
+
+    fn load(saved: Self::Saved) -> Result<Self, &'static str> {
+        saved.into_iter().map(T::load).collect()
+    }
+}
+
+impl<T: Mirror> Mirror for [T; 2] {
+    type Saved = [T::Saved; 2];
+
+    fn save(&self) -> Self::Saved {
+        [self[0].save(), self[1].save()]
+    }
+
+    fn load([a, b]: Self::Saved) -> Result<Self, &'static str> {
+        Ok([T::load(a)?, T::load(b)?])
+    }
+}
+
+impl<T: Mirror> Mirror for Box<T> {
+    type Saved = T::Saved;
+
+    fn save(&self) -> Self::Saved {
+        T::save(self)
+    }
+
+    fn load(saved: Self::Saved) -> Result<Self, &'static str> {
+        T::load(saved).map(Box::new)
+    }
+}
+
+impl<T: Mirror> Mirror for Arc<T> {
+    type Saved = T::Saved;
+
+    fn save(&self) -> Self::Saved {
+        T::save(self)
+    }
+
+    fn load(saved: Self::Saved) -> Result<Self, &'static str> {
+        T::load(saved).map(Arc::new)
+    }
+}
+
+impl Mirror for Side {
+    type Saved = u8;
+
+    fn save(&self) -> u8 {
+        *self as u8
+    }
+
+    fn load(saved: u8) -> Result<Side, &'static str> {
+        let side = Side::BOTH.into_iter().find(|side| *side as u8 == saved);
+        side.ok_or("a side that is neither A nor B")
+    }
+}
+
+impl Mirror for PayloadType {
+    type Saved = u8;
+
+    fn save(&self) -> u8 {
+        self.0
+    }
+
+    fn load(saved: u8) -> Result<PayloadType, &'static str> {
+        match saved {
+            ..128 => Ok(PayloadType(saved)),
+            _ => Err("a payload type above 127"),
+        }
+    }
+}
+
+impl Mirror for Suite {
+    type Saved = String;
+
+    fn save(&self) -> String {
+        self.name().to_owned()
+    }
+
+    fn load(saved: String) -> Result<Suite, &'static str> {
+        Suite::from_name(&saved).ok_or("an unknown crypto suite")
+    }
+}
+
+/// A word of a table: a kind of media, or the name of a suite. The other name keeps serde from borrowing it.
+pub(crate) type Word = &'static str;
+
+impl Mirror for Word {
+    type Saved = String;
+
+    fn save(&self) -> String {
+        (*self).to_owned()
+    }
+
+    fn load(saved: String) -> Result<Word, &'static str> {
+        let suites = Suite::ALL.into_iter().map(Suite::name);
+        let mut known = ["audio", "video"].into_iter().chain(suites);
+        known
+            .find(|word| *word == saved)
+            .ok_or("a word that is in no table")
+    }
+}
+
+impl Mirror for MasterKey {
+    type Saved = (String, Vec<u8>);
+
+    fn save(&self) -> Self::Saved {
+        (self.suite().save(), self.expose_secret().to_vec())
+    }
+
+    fn load((suite, bytes): Self::Saved) -> Result<MasterKey, &'static str> {
+        MasterKey::new(Suite::load(suite)?, &bytes).map_err(|_| "a key of another length")
+    }
+}
+
+impl Mirror for Crypto {
+    type Saved = (u32, <MasterKey as Mirror>::Saved, Option<u64>);
+
+    fn save(&self) -> Self::Saved {
+        (self.tag, self.key.save(), self.lifetime_packets)
+    }
+
+    fn load((tag, key, lifetime_packets): Self::Saved) -> Result<Crypto, &'static str> {
+        Ok(Crypto {
+            tag,
+            key: MasterKey::load(key)?,
+            lifetime_packets,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) enum SavedLearn {
+    Never,
+    Once(u64),
+    Follow,
+    Anyone,
+}
+
+impl Mirror for Learn {
+    type Saved = SavedLearn;
+
+    fn save(&self) -> SavedLearn {
+        match *self {
+            Learn::Never => SavedLearn::Never,
+            Learn::Once { window_ns } => SavedLearn::Once(window_ns),
+            Learn::Follow => SavedLearn::Follow,
+            Learn::Anyone => SavedLearn::Anyone,
+        }
+    }
+
+    fn load(saved: SavedLearn) -> Result<Learn, &'static str> {
+        Ok(match saved {
+            SavedLearn::Never => Learn::Never,
+            SavedLearn::Once(window_ns) => Learn::Once { window_ns },
+            SavedLearn::Follow => Learn::Follow,
+            SavedLearn::Anyone => Learn::Anyone,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+pub(crate) enum SavedCarries {
+    /// Name, sample rate, channels.
+    Audio(String, u32, u8),
+    Opaque(u32),
+    TelephoneEvent,
+    ComfortNoise,
+}
+
+impl Mirror for Carries {
+    type Saved = SavedCarries;
+
+    fn save(&self) -> SavedCarries {
+        match self {
+            Carries::Audio(format) => SavedCarries::Audio(
+                format.encoding.name().to_owned(),
+                format.sample_rate_hz,
+                format.channels,
+            ),
+            Carries::Opaque(codec) => SavedCarries::Opaque(codec.0),
+            Carries::TelephoneEvent => SavedCarries::TelephoneEvent,
+            Carries::ComfortNoise => SavedCarries::ComfortNoise,
+        }
+    }
+
+    fn load(saved: SavedCarries) -> Result<Carries, &'static str> {
+        Ok(match saved {
+            SavedCarries::Audio(name, sample_rate_hz, channels) => {
+                let encoding: Result<Encoding, _> = name.parse();
+                let format =
+                    encoding.and_then(|encoding| Format::new(encoding, sample_rate_hz, channels));
+                Carries::Audio(format.map_err(|_| "an audio format that there is not")?)
+            }
+            SavedCarries::Opaque(codec) => Carries::Opaque(OpaqueCodec(codec)),
+            SavedCarries::TelephoneEvent => Carries::TelephoneEvent,
+            SavedCarries::ComfortNoise => Carries::ComfortNoise,
+        })
+    }
+}
+
+impl Mirror for PayloadMap {
+    type Saved = Vec<(u8, SavedCarries, u32)>;
+
+    fn save(&self) -> Self::Saved {
+        let one = |payload: &Payload| {
+            let number = payload.payload_type.save();
+            (number, payload.carries.save(), payload.clock_rate_hz)
+        };
+        self.iter().map(one).collect()
+    }
+
+    fn load(saved: Self::Saved) -> Result<PayloadMap, &'static str> {
+        let one = |(number, carries, clock_rate_hz)| {
+            Ok(Payload {
+                payload_type: PayloadType::load(number)?,
+                carries: Carries::load(carries)?,
+                clock_rate_hz,
+            })
+        };
+        let entries: Result<Vec<Payload>, &'static str> = saved.into_iter().map(one).collect();
+        PayloadMap::new(&entries?).map_err(|_| "payload types that are no map")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// The definition: what was saved is what it was.
+    fn stays<T: Mirror + PartialEq + std::fmt::Debug>(value: &T) {
+        let bytes = postcard::to_allocvec(&value.save()).unwrap();
+        let loaded = T::load(postcard::from_bytes(&bytes).unwrap());
+        assert_eq!(loaded.as_ref(), Ok(value));
+    }
+
+    #[test]
+    fn what_is_saved_stays() {
+        stays(&[Side::A, Side::B]);
+        for suite in Suite::ALL {
+            stays(&suite);
+            stays(&suite.name());
+            let key = MasterKey::from_random(suite, &std::array::from_fn(|at| at as u8 + 1));
+            stays(&key);
+            for lifetime_packets in [None, Some(1 << 20)] {
+                let key = key.clone();
+                stays(&vec![Crypto {
+                    tag: 7,
+                    key,
+                    lifetime_packets,
+                }]);
+            }
+        }
+        for learn in [
+            Learn::Never,
+            Learn::Once { window_ns: 3 },
+            Learn::Follow,
+            Learn::Anyone,
+        ] {
+            stays(&learn);
+        }
+        let formats = [
+            "PCMU/8000",
+            "PCMA/16000",
+            "G722/8000",
+            "L16/44100/2",
+            "L24/48000",
+            "opus/48000/2",
+        ];
+        let audio = formats
+            .iter()
+            .enumerate()
+            .map(|(at, text)| Payload::audio(96 + at as u8, Format::from_rtpmap(text).unwrap()));
+        let opaque = Payload {
+            payload_type: PayloadType(18),
+            carries: Carries::Opaque(OpaqueCodec(300)),
+            clock_rate_hz: 8000,
+        };
+        let others = [
+            Payload::telephone_event(110, 8000),
+            Payload::comfort_noise(13, 8000),
+            opaque,
+        ];
+        let entries: Vec<Payload> = audio.chain(others).collect();
+        stays(&Some(Arc::new(PayloadMap::new(&entries).unwrap())));
+    }
+
+    #[test]
+    fn what_cannot_be_is_named() {
+        assert_eq!(Side::load(2), Err("a side that is neither A nor B"));
+        assert_eq!(PayloadType::load(128), Err("a payload type above 127"));
+        let short = ("AES_CM_128_HMAC_SHA1_80".to_owned(), vec![1; 29]);
+        assert_eq!(MasterKey::load(short), Err("a key of another length"));
+        let twice = || (0, SavedCarries::Audio("PCMU".to_owned(), 8000, 1), 8000);
+        let map = PayloadMap::load(vec![twice(), twice()]);
+        assert_eq!(map, Err("payload types that are no map"));
+    }
+}
