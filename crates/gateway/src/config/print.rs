@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use super::{Config, Destination, FallbackSpec, InputSpec, Rtcp, Serving, StreamSpec};
+use super::{Config, Destination, FallbackSpec, InputSpec, Rtcp, Serving, State, StreamSpec};
 
 impl Config {
     /// The configuration as TOML. [`Config::from_toml`] turns it into the same configuration.
@@ -71,6 +71,11 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
     ];
     if let Some(dir) = &serving.recording_dir {
         calls.push(("recording-dir", text(&dir.display())));
+    }
+    match &serving.state {
+        State::OfSystemd => {}
+        State::File(path) => calls.push(("state", text(&path.display()))),
+        State::Off => calls.push(("state", Value::from(false))),
     }
     let http = serving.http.as_ref().map(|http| {
         let mut keys = vec![("listen", text(&http.listen))];

@@ -206,6 +206,8 @@ table!(#[derive(Default)] RawCalls {
         threads: i64,
         latency: i64,
         recording_dir: String,
+        /// A file, or `false`.
+        state: toml::Value,
     }
 });
 

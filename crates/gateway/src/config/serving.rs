@@ -32,6 +32,20 @@ pub struct Serving {
     pub latency_ms: u32,
     /// Folder of recordings; `None`: calls cannot be recorded.
     pub recording_dir: Option<PathBuf>,
+    /// Where calls outlive the process.
+    pub state: State,
+}
+
+/// Where calls outlive the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// In systemd's `StateDirectory=`, if it is set; else nowhere.
+    #[default]
+    OfSystemd,
+    /// In this file.
+    File(PathBuf),
+    /// They end with the process.
+    Off,
 }
 
 /// Where HTTP is spoken.
@@ -92,6 +106,7 @@ impl Default for Serving {
             threads: 0,
             latency_ms: 40,
             recording_dir: None,
+            state: State::default(),
         }
     }
 }

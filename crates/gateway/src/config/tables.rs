@@ -10,7 +10,8 @@ use toml::Spanned;
 use super::checker::Checker;
 use super::raw::{RawHttp, RawInterface, RawServing, RawTimeouts};
 use super::serving::{
-    HttpSpec, InterfaceSpec, Limits, PORTS_ALLOWED, PortSpan, Refusal, Serving, Setting, Timeouts,
+    HttpSpec, InterfaceSpec, Limits, PORTS_ALLOWED, PortSpan, Refusal, Serving, Setting, State,
+    Timeouts,
 };
 
 impl Checker<'_> {
@@ -53,6 +54,7 @@ impl Checker<'_> {
                 .recording_dir
                 .as_ref()
                 .map(|dir| PathBuf::from(dir.get_ref())),
+            state: self.state(raw.calls.state.as_ref()),
         };
         let mut refused = serving.refused();
         if let Some(machine) = self.machine {
@@ -124,6 +126,18 @@ impl Checker<'_> {
             self.refuse(raw, "allow", &format!("networks and addresses; {error}"));
             Vec::new()
         })
+    }
+
+    fn state(&mut self, raw: Option<&Spanned<toml::Value>>) -> State {
+        match raw.map(Spanned::get_ref) {
+            None => State::OfSystemd,
+            Some(toml::Value::Boolean(false)) => State::Off,
+            Some(toml::Value::String(path)) if !path.is_empty() => State::File(path.into()),
+            Some(_) => {
+                self.refuse(raw, "state", "the name of a file, or false");
+                State::OfSystemd
+            }
+        }
     }
 
     fn timeouts(&mut self, raw: &RawTimeouts) -> Timeouts {

@@ -113,6 +113,11 @@ const REFUSED: &[Refused] = &[
         lines: &[2],
     },
     Refused {
+        text: "[calls]\nstate = true",
+        says: &["`state` cannot be true", "the name of a file, or false"],
+        lines: &[2],
+    },
+    Refused {
         text: "[contexts]\nwait = 1001",
         says: &["`wait` cannot be 1001", "0 to 1000"],
         lines: &[2],
@@ -880,6 +885,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
         threads = 5
         latency = 6
         recording-dir = \"/a b\"
+        state = \"/c d\"
     ";
     // Its `pipeline` needs GStreamer.
     let example = match cfg!(feature = "gstreamer") {

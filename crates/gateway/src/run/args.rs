@@ -11,7 +11,7 @@ use threadbare_rtp::leg::Network;
 use super::{Job, read_config, read_config_for};
 use crate::config::{
     Config, Contexts, DEFAULT_NAME, HttpSpec, InterfaceSpec, Limits, PortSpan, Refusal, Restart,
-    Serving, Setting, ThisMachine, Timeouts,
+    Serving, Setting, State, ThisMachine, Timeouts,
 };
 use crate::logging::LogFormat;
 use crate::pipeline::Elements;
@@ -158,6 +158,12 @@ struct CallArgs {
     /// Folder of recordings; without it, calls cannot be recorded
     #[arg(long, value_name = "FOLDER")]
     recording_dir: Option<PathBuf>,
+    /// File in which calls outlive the process; without it, systemd's StateDirectory= has one if it is set
+    #[arg(long, value_name = "FILE")]
+    state: Option<PathBuf>,
+    /// Calls end with the process
+    #[arg(long, conflicts_with = "state")]
+    no_state: bool,
 }
 
 impl ServeArgs {
@@ -226,6 +232,11 @@ impl CallArgs {
             threads: self.threads,
             latency_ms: self.latency,
             recording_dir: self.recording_dir.clone(),
+            state: match (&self.state, self.no_state) {
+                (_, true) => State::Off,
+                (Some(path), false) => State::File(path.clone()),
+                (None, false) => State::OfSystemd,
+            },
         }
     }
 }

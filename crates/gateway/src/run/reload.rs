@@ -80,6 +80,8 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
             differs("[http]", &http(old), &http(new));
             differs("[calls] threads", &old.threads, &new.threads);
             differs("[calls] recording-dir", &dir(old), &dir(new));
+            let state = |serving: &Serving| format!("{:?}", serving.state);
+            differs("[calls] state", &state(old), &state(new));
         }
         (old, new) => {
             let calls = |serving: &Option<Serving>| {

@@ -89,13 +89,7 @@ impl PortSource<LegPorts> for Interfaces {
     }
 
     fn open(&mut self, request: &PortRequest) -> Result<Opened<LegPorts>, NoPorts> {
-        let is_meant = |range: &&Range| {
-            range.name == request.interface && Family::of(range.advertised) == request.family
-        };
-        let range = self.ranges.iter().find(is_meant).ok_or_else(|| {
-            let (name, family) = (&request.interface, request.family.name());
-            NoPorts(format!("interface {name} has no address of {family}"))
-        })?;
+        let range = self.range(request)?;
         let ports = match request.port_use {
             PortUse::Pair => range.pairs.lease(),
             PortUse::Single => range.singles.lease(),
@@ -108,11 +102,52 @@ impl PortSource<LegPorts> for Interfaces {
             ports,
         })
     }
+
+    fn reopen(
+        &mut self,
+        request: &PortRequest,
+        rtp: SocketAddr,
+        rtcp: Option<SocketAddr>,
+    ) -> Result<LegPorts, NoPorts> {
+        let range = self.range(request)?;
+        let (name, now, then) = (&range.name, range.advertised, rtp.ip());
+        if now != then {
+            let reason = format!(
+                "interface {name} was advertised as {then}, and is as {now} now (--address)"
+            );
+            return Err(NoPorts(reason));
+        }
+        let ports = match request.port_use {
+            PortUse::Pair => range.pairs.lease_at(rtp.port()),
+            PortUse::Single => range.singles.lease_at(rtp.port()),
+        };
+        let ports = ports.map_err(|error| NoPorts(error.to_string()))?;
+        let opened = ports.rtcp_address().map(|local| local.port());
+        match opened == rtcp.map(|rtcp| rtcp.port()) {
+            true => Ok(ports),
+            false => Err(NoPorts(format!(
+                "{rtp}: RTCP cannot be at another port than before"
+            ))),
+        }
+    }
+}
+
+impl Interfaces {
+    fn range(&self, request: &PortRequest) -> Result<&Range, NoPorts> {
+        let is_meant = |range: &&Range| {
+            range.name == request.interface && Family::of(range.advertised) == request.family
+        };
+        self.ranges.iter().find(is_meant).ok_or_else(|| {
+            let (name, family) = (&request.interface, request.family.name());
+            NoPorts(format!("interface {name} has no address of {family}"))
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::PortSpan;
 
     #[test]
     fn parties_are_told_the_advertised_address() {

@@ -1,5 +1,8 @@
 //! Carries out on the relay what the registry of calls says.
 
+mod keep;
+mod state;
+
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +21,7 @@ use threadbare_rtp::leg::{LegStats, PayloadMapError};
 use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
 
+use self::keep::Keeper;
 use super::endings::{EndedCall, Endings};
 use super::metrics::ThreadSnapshot;
 use super::names;
@@ -36,6 +40,8 @@ pub(super) struct MediaPlane {
     streams: HashMap<StreamId, Running>,
     recordings: Option<Recordings>,
     endings: Endings,
+    /// `None`: streams end with the process.
+    keeper: Option<Keeper>,
 }
 
 /// Where calls are recorded.
@@ -91,6 +97,7 @@ impl MediaPlane {
             streams: HashMap::new(),
             recordings: None,
             endings: Endings::new(wake),
+            keeper: None,
         })
     }
 
@@ -152,6 +159,9 @@ impl MediaPlane {
             Action::Update { stream, spec } => self.update(stream, spec),
             Action::Remove { stream } => {
                 self.stop_recording(stream, false);
+                if let Some(keeper) = &self.keeper {
+                    keeper.end(stream);
+                }
                 if let Some(running) = self.streams.remove(&stream) {
                     self.endings
                         .begin(stream, running.call, running.counted, &running.handle);
@@ -180,7 +190,10 @@ impl MediaPlane {
         spec: Box<StreamSpec>,
         ports: [LegPorts; 2],
     ) -> Result<(), StreamError> {
-        let medium = self.medium(&spec)?;
+        let mut medium = self.medium(&spec)?;
+        if let Some(keeper) = &mut self.keeper {
+            keeper.begin(stream, &spec, &mut medium);
+        }
         if let Some(tos) = spec.tos {
             for leg in &ports {
                 if let Err(error) = leg.set_tos(tos) {
@@ -253,6 +266,7 @@ impl MediaPlane {
         if told.is_err() {
             tracing::error!(call = %running.call, "the stream is gone");
         }
+        self.take_state(stream);
     }
 
     fn command(&mut self, stream: StreamId, command: StreamCommand) {

@@ -15,6 +15,7 @@ mod reading;
 mod recorder;
 mod service;
 mod spec;
+mod store;
 mod tracks;
 mod wake;
 
@@ -36,10 +37,11 @@ use self::orders::Control;
 use self::plays::Plays;
 use self::service::Service;
 use self::spec::Common;
+use self::store::{Identity, Saved, Store};
 use self::wake::Wake;
-use crate::config::Serving;
+use crate::config::{Serving, State};
 use crate::event::Event;
-use crate::system::{random_number, unix_at_zero_ns};
+use crate::system::unix_at_zero_ns;
 
 /// The control thread. Dropped, it ends all calls.
 pub struct Server {
@@ -54,8 +56,11 @@ impl Server {
     /// # Errors
     /// A socket cannot be opened, or threads run out.
     pub fn start(serving: &Serving, events: Sender<Event>) -> miette::Result<Server> {
+        let store = open_store(&serving.state)?;
+        let identity = store.as_ref().map(|(_, saved)| saved.identity);
+        let identity = identity.unwrap_or_else(Identity::new);
         let common = Common {
-            cname: format!("{:016x}", random_number()).into(),
+            cname: format!("{:016x}", identity.cname).into(),
             ntp_at_zero: NtpTime::at_unix_ns(unix_at_zero_ns()),
             latency_ns: latency_ns(serving),
         };
@@ -73,12 +78,15 @@ impl Server {
             .wrap_err_with(|| format!("requests of SIP proxies at {}", serving.ng))?;
         let ng = socket.local_addr().into_diagnostic()?;
         let http = serving.http.as_ref().map(Http::open).transpose()?;
-        let calls = Calls::new(settings(serving));
+        let calls = Calls::new(settings(serving, identity));
         let plays = Plays::new().into_diagnostic()?;
         let mut service = Service::new(calls, media, plays, interfaces, socket, wake);
         service.allow_only(serving.allow.clone());
         service.set_lateness_max(lateness_max(serving));
         let threads = service.media.threads();
+        if let Some((store, saved)) = store {
+            service.keep_in(store, saved);
+        }
         let control = service.control();
         let http = http.map(|http| http.start(&service)).transpose();
         let http = http.into_diagnostic()?;
@@ -96,7 +104,7 @@ impl Server {
                 };
                 let calls = service.calls.len();
                 tracing::info!(calls, "stopping");
-                service.end_all();
+                service.leave_all();
                 drop(service);
                 if let Some(http) = http {
                     http.stop();
@@ -118,25 +126,22 @@ impl Server {
     /// # Errors
     /// A range of ports is none, or the control thread does not answer.
     pub fn reload(&self, serving: &Serving) -> miette::Result<()> {
-        let interfaces = serving.interfaces.clone();
-        let settings = settings(serving);
-        let (allow, lateness_max) = (serving.allow.clone(), lateness_max(serving));
-        let latency_ns = latency_ns(serving);
+        let serving = serving.clone();
+        let (allow, lateness_max) = (serving.allow.clone(), lateness_max(&serving));
+        let latency_ns = latency_ns(&serving);
         let (tell, told) = channel();
         let order = move |service: &mut Service| {
-            if let Err(error) = service.set_interfaces(&interfaces) {
+            if let Err(error) = service.set_interfaces(&serving.interfaces) {
                 let _ = tell.send(Err(error));
                 return;
             }
             service.allow_only(allow);
             service.set_lateness_max(lateness_max);
             service.media.set_latency_ns(latency_ns);
-            let before = service.calls.settings();
             let settings = Settings {
-                started_ns: before.started_ns,
-                unix_at_zero_ns: before.unix_at_zero_ns,
-                instance: before.instance.clone(),
-                ..settings
+                timeouts: timeouts(&serving),
+                sessions_max: serving.limits.max_sessions as usize,
+                ..service.calls.settings().clone()
             };
             service.calls.set_settings(settings);
             let _ = tell.send(Ok(()));
@@ -171,24 +176,47 @@ fn latency_ns(serving: &Serving) -> u64 {
     u64::from(serving.latency_ms) * 1_000_000
 }
 
-fn settings(serving: &Serving) -> Settings {
+/// The file of the state, if there is to be one.
+fn open_store(state: &State) -> miette::Result<Option<(Store, Saved)>> {
+    // Systemd may give several.
+    let of_systemd = || {
+        let folders = std::env::var_os("STATE_DIRECTORY")?;
+        let folder = std::env::split_paths(&folders).next()?;
+        Some(folder.join(STATE_FILE))
+    };
+    let path = match state {
+        State::Off => None,
+        State::File(path) => Some(path.clone()),
+        State::OfSystemd => of_systemd(),
+    };
+    let opened = path.map(|path| Store::open(&path)).transpose();
+    opened.map_err(|error| miette!(help = error.help(), "{error}"))
+}
+
+fn timeouts(serving: &Serving) -> Timeouts {
     let times = &serving.timeouts;
     let seconds = |seconds: u32| (seconds > 0).then_some(u64::from(seconds) * NS_PER_S);
-    Settings {
-        timeouts: Timeouts {
-            offer_ns: seconds(times.offer_s),
-            media_ns: seconds(times.media_s),
-            silent_ns: seconds(times.silent_s),
-            final_ns: seconds(times.final_s),
-            delete_delay_ns: u64::from(times.delete_delay_s) * NS_PER_S,
-        },
-        sessions_max: serving.limits.max_sessions as usize,
-        unix_at_zero_ns: unix_at_zero_ns(),
-        started_ns: clock_now_ns(),
-        instance: format!("{:016x}", random_number()),
+    Timeouts {
+        offer_ns: seconds(times.offer_s),
+        media_ns: seconds(times.media_s),
+        silent_ns: seconds(times.silent_s),
+        final_ns: seconds(times.final_s),
+        delete_delay_ns: u64::from(times.delete_delay_s) * NS_PER_S,
     }
 }
 
+fn settings(serving: &Serving, identity: Identity) -> Settings {
+    Settings {
+        timeouts: timeouts(serving),
+        sessions_max: serving.limits.max_sessions as usize,
+        unix_at_zero_ns: unix_at_zero_ns(),
+        started_ns: clock_now_ns(),
+        instance: format!("{:016x}", identity.instance),
+    }
+}
+
+/// In systemd's folder.
+const STATE_FILE: &str = "calls.redb";
 const NS_PER_S: u64 = 1_000_000_000;
 /// Of the control thread, on an overloaded machine.
 const RELOAD_TIME_MAX: Duration = Duration::from_secs(5);

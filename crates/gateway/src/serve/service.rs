@@ -1,5 +1,7 @@
 //! The control thread: requests of SIP proxies in, replies out, streams begun and ended in between.
 
+mod keep;
+
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -26,6 +28,7 @@ use super::metrics::{Metrics, ThreadSnapshot};
 use super::names;
 use super::orders::{Control, Orders, orders};
 use super::plays::{Play, Plays, Step, Unanswered};
+use super::store::Store;
 use super::wake::Wake;
 use crate::config::InterfaceSpec;
 use crate::limit::{LineLimit, Verdict};
@@ -48,6 +51,8 @@ pub(super) struct Service {
     wake: Wake,
     metrics: Arc<Metrics>,
     ends_when_empty: bool,
+    /// `None`: calls end with the process.
+    store: Option<Store>,
 }
 
 impl Service {
@@ -78,6 +83,7 @@ impl Service {
             wake,
             metrics: Arc::new(Metrics::new()),
             ends_when_empty: false,
+            store: None,
         }
     }
 
@@ -160,6 +166,7 @@ impl Service {
             self.go_on_with_files();
             self.keep_time();
             self.count_ended();
+            self.keep_states();
             if self.ends_when_empty && self.calls.is_empty() {
                 return Ok(());
             }
@@ -181,7 +188,8 @@ impl Service {
         let due_ns = self.calls.next_timeout();
         let look_ns = (self.media.len() > 0).then_some(self.looks_ns);
         let file_ns = self.plays.next_timeout();
-        let wait_ns = due_ns.into_iter().chain(look_ns).chain(file_ns).min();
+        let times = [due_ns, look_ns, file_ns, self.media.next_states()];
+        let wait_ns = times.into_iter().flatten().min();
         let wait = wait_ns.map(|at_ns| {
             let wait = Duration::from_nanos(at_ns.saturating_sub(now_ns));
             Timespec {

@@ -186,6 +186,6 @@ const REGULAR_INTERVAL_NS: u64 = 5_000_000_000;
 /// Feedback that comes later is of no use to speech.
 const FEEDBACK_DELAY_NS_MAX: u64 = 1_000_000_000;
 /// Below 2^15.
-const FIRST_SEQ_MASK: u16 = 0x7fff;
+pub(super) const FIRST_SEQ_MASK: u16 = 0x7fff;
 /// Of a call.
 const BANDWIDTH_BPS: u64 = 80_000;

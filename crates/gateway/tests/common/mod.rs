@@ -5,6 +5,8 @@
     reason = "each test program uses its own part"
 )]
 
+pub mod phones;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

@@ -36,12 +36,7 @@ impl Numbers {
 
     /// The next free number.
     pub(super) fn take(&mut self, now_ns: u64) -> Option<u16> {
-        while let Some(&(free_ns, unit)) = self.quarantined.front()
-            && free_ns <= now_ns
-        {
-            self.quarantined.pop_front();
-            self.clear(unit);
-        }
+        self.end_quarantines(now_ns);
         let unit = self
             .free_from(self.next, self.units)
             .or_else(|| self.free_from(0, self.next))?;
@@ -49,6 +44,34 @@ impl Numbers {
         self.in_use += 1;
         self.next = (unit + 1) % self.units;
         Some(self.first + unit as u16 * self.step)
+    }
+
+    /// This number, if it is one of the range's and free.
+    pub(super) fn take_at(&mut self, now_ns: u64, number: u16) -> Option<u16> {
+        self.end_quarantines(now_ns);
+        let above = number.checked_sub(self.first)?;
+        let unit = u32::from(above / self.step);
+        if above % self.step != 0 || unit >= self.units {
+            return None;
+        }
+        let word = &mut self.taken[unit as usize / 64];
+        let bit = 1 << (unit % 64);
+        if *word & bit != 0 {
+            return None;
+        }
+        *word |= bit;
+        self.in_use += 1;
+        Some(number)
+    }
+
+    /// Frees what nobody sends to any more.
+    fn end_quarantines(&mut self, now_ns: u64) {
+        while let Some(&(free_ns, unit)) = self.quarantined.front()
+            && free_ns <= now_ns
+        {
+            self.quarantined.pop_front();
+            self.clear(unit);
+        }
     }
 
     /// The user of a number has gone: free again after the quarantine.
@@ -131,18 +154,32 @@ mod tests {
         assert_eq!(numbers.take(7 * S), Some(7));
     }
 
+    #[test]
+    fn a_number_is_taken_by_name_once_and_only_if_it_is_one() {
+        let mut numbers = Numbers::new(10_000, 10_007, 2, 0, 5 * S);
+        for other in [9_998, 10_003, 10_008, 0, u16::MAX] {
+            assert_eq!(numbers.take_at(0, other), None, "{other}");
+        }
+        assert_eq!(numbers.take_at(0, 10_006), Some(10_006));
+        assert_eq!(numbers.take_at(0, 10_006), None);
+        numbers.release(0, 10_006);
+        assert_eq!(numbers.take_at(5 * S - 1, 10_006), None);
+        assert_eq!(numbers.take_at(5 * S, 10_006), Some(10_006));
+    }
+
     proptest! {
         /// Whatever comes and goes: a number is given once at a time, never in its quarantine, and always if one is free.
         #[test]
         fn equals_the_definition(
             first in 1000_u16..1010, count in 1_u16..150, seed: u64,
             steps in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), 0..3 * S), 1..400),
+            named in prop::collection::vec(prop::option::weighted(0.3, 990_u16..1170), 400),
         ) {
             let mut numbers = Numbers::new(first, first + count - 1, 1, seed, 4 * S);
             // Number -> when it was released, or in use.
             let mut known: BTreeMap<u16, Option<u64>> = BTreeMap::new();
             let mut now_ns = 0;
-            for (takes, index, pause_ns) in steps {
+            for ((takes, index, pause_ns), named) in steps.into_iter().zip(named) {
                 now_ns += pause_ns;
                 let used: Vec<u16> = known.iter().filter(|(_, at)| at.is_none()).map(|(n, _)| *n).collect();
                 if !takes && !used.is_empty() {
@@ -153,6 +190,14 @@ mod tests {
                 }
                 let is_free = |n: &u16| known.get(n).is_none_or(|at| at.is_some_and(|at| at + 4 * S <= now_ns));
                 let free = (first..first + count).filter(is_free).count();
+                if let Some(number) = named {
+                    let is_one = (first..first + count).contains(&number) && is_free(&number);
+                    prop_assert_eq!(numbers.take_at(now_ns, number), is_one.then_some(number));
+                    if is_one {
+                        known.insert(number, None);
+                    }
+                    continue;
+                }
                 match numbers.take(now_ns) {
                     Some(number) => {
                         prop_assert!(is_free(&number));

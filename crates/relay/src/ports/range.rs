@@ -106,15 +106,7 @@ impl PortRange {
                 break;
             };
             match range.open(number) {
-                Ok((rtp, rtcp)) => {
-                    let lease = NumberLease {
-                        range: range.clone(),
-                        number,
-                    };
-                    let lease = Some(lease);
-                    let own = OwnPorts { rtp, rtcp, lease };
-                    return Ok(LegPorts(LegKind::Own(own)));
-                }
+                Ok(sockets) => return Ok(self.leased(sockets, Some(number))),
                 // Not tried again before the quarantine is over.
                 Err(error) if error.is_in_use() => {
                     lock(&range.numbers).release(clock_now_ns(), number);
@@ -127,6 +119,34 @@ impl PortRange {
         }
         Err(range.exhausted())
     }
+
+    /// Opens the ports of a leg whose peer was told this number: by another process, before this one. Of a number that is no longer in the range,
+    /// the ports are opened all the same.
+    ///
+    /// # Errors
+    /// The number is in use, or the system gives no socket.
+    pub fn lease_at(&self, number: u16) -> Result<LegPorts, PortError> {
+        let range = &self.0;
+        let taken = lock(&range.numbers).take_at(clock_now_ns(), number);
+        match range.open(number) {
+            Ok(sockets) => Ok(self.leased(sockets, taken)),
+            Err(error) => {
+                if let Some(taken) = taken {
+                    lock(&range.numbers).put_back(taken);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    fn leased(&self, sockets: (Udp, Option<Udp>), number: Option<u16>) -> LegPorts {
+        let lease = number.map(|number| NumberLease {
+            range: self.0.clone(),
+            number,
+        });
+        let (rtp, rtcp) = sockets;
+        LegPorts(LegKind::Own(OwnPorts { rtp, rtcp, lease }))
+    }
 }
 
 impl Range {
@@ -138,7 +158,7 @@ impl Range {
         };
         let rtp = bind(number)?;
         let rtcp = match settings.port_use {
-            PortUse::Pair => Some(bind(number + 1)?),
+            PortUse::Pair => Some(bind(number.wrapping_add(1))?),
             PortUse::Mux => None,
         };
         Ok((rtp, rtcp))

@@ -463,7 +463,7 @@ impl<K: Keep> Leg<K> {
         LegStats {
             packets: self.packets,
             bytes: self.bytes,
-            heard_ns: self.admission.heard_ns(),
+            heard_ns: self.heard_ns(),
             refused: self.refused,
             no_room: self.no_room,
             no_destination: self.no_destination,
@@ -474,6 +474,12 @@ impl<K: Keep> Leg<K> {
             quality: self.watch.as_ref().map(|watch| watch.quality),
             extended: self.session.extended(),
         }
+    }
+
+    /// When the last packet of the current source came, ns. A source that another process knew has to be heard here first.
+    #[must_use]
+    pub fn heard_ns(&self) -> Option<u64> {
+        self.admission.heard_ns().filter(|_| self.packets > 0)
     }
 
     /// The reports' view of the sources, the current one first.

@@ -1,0 +1,299 @@
+//! Streams that outlive the process: their states to the store, and back.
+//!
+//! A state says which packets have left, by number. Those that leave behind it have to be reckoned with: no number is used twice under one key (RFC 3711,
+//! section 9.1), and no receiver is to hear the numbers go back. So numbers go on as far behind the state as packets can have left since.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use threadbare_control::calls::{Media, StreamId, StreamSpec};
+use threadbare_relay::{MediaCallState, Medium};
+use threadbare_rtp::call::Side;
+use threadbare_rtp::id::{SeqNum, Ssrc};
+use threadbare_rtp::leg::{Outage, SKIPPED_PACKETS_MAX};
+use threadbare_rtp::srtp::ProtectionState;
+use threadbare_runtime::clock_now_ns;
+
+use super::state::{MediumState, StreamState};
+use super::{MediaPlane, settle};
+use crate::serve::spec::{self, FIRST_SEQ_MASK};
+use crate::serve::store::{Before, Shelf};
+use crate::system::{random_number, unix_at_zero_ns};
+
+/// What a plane needs for that.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    shelf: Arc<Shelf>,
+    /// Streams in the order in which their states are taken.
+    turns: VecDeque<StreamId>,
+    due_ns: u64,
+    /// Of the process before, until their calls are there again.
+    saved: HashMap<StreamId, Vec<u8>>,
+    before: Before,
+    /// When media came last, as the process before knew it.
+    heard: Vec<(StreamId, Media)>,
+}
+
+/// How long ago a state was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Age {
+    elapsed_ns: u64,
+    /// For so long, packets may have left since; `None`: nobody knows.
+    unsaved_ns: Option<u64>,
+}
+
+impl MediaPlane {
+    /// Keeps the states of all streams in a store from now on. `saved`: those of the process before, for streams of the same numbers.
+    pub(in crate::serve) fn keep_states(
+        &mut self,
+        shelf: Arc<Shelf>,
+        before: Before,
+        saved: HashMap<StreamId, Vec<u8>>,
+    ) {
+        self.keeper = Some(Keeper {
+            shelf,
+            turns: VecDeque::new(),
+            due_ns: 0,
+            saved,
+            before,
+            heard: Vec::new(),
+        });
+    }
+
+    /// When media came last from the streams that were brought back. No others are brought back behind this.
+    pub(in crate::serve) fn take_heard(&mut self) -> Vec<(StreamId, Media)> {
+        let Some(keeper) = &mut self.keeper else {
+            return Vec::new();
+        };
+        keeper.saved = HashMap::new();
+        std::mem::take(&mut keeper.heard)
+    }
+
+    /// When states are to be taken next.
+    pub(in crate::serve) fn next_states(&self) -> Option<u64> {
+        let keeper = self.keeper.as_ref()?;
+        (!keeper.turns.is_empty()).then_some(keeper.due_ns)
+    }
+
+    /// Orders the states of some streams, so that each has its turn once in [`INTERVAL_NS`].
+    pub(in crate::serve) fn take_states(&mut self, now_ns: u64) {
+        let Some(keeper) = &mut self.keeper else {
+            return;
+        };
+        if now_ns < keeper.due_ns {
+            return;
+        }
+        keeper.due_ns = now_ns + TICK_NS;
+        let turns = keeper
+            .turns
+            .len()
+            .div_ceil((INTERVAL_NS / TICK_NS) as usize);
+        let mut due = Vec::with_capacity(turns);
+        while due.len() < turns
+            && let Some(stream) = keeper.turns.pop_front()
+        {
+            // Those that have ended leave here.
+            if self.streams.contains_key(&stream) {
+                keeper.turns.push_back(stream);
+                due.push(stream);
+            }
+        }
+        for stream in due {
+            self.take_state(stream);
+        }
+    }
+
+    /// Orders the state of a stream. What was ordered before is in it.
+    pub(super) fn take_state(&self, stream: StreamId) {
+        let (Some(keeper), Some(running)) = (&self.keeper, self.streams.get(&stream)) else {
+            return;
+        };
+        let shelf = keeper.shelf.clone();
+        // A stream that is gone has none.
+        let _ = running.handle.command(move |medium, now_ns| {
+            shelf.put_stream(stream, state_of(medium, now_ns).to_bytes());
+        });
+    }
+
+    /// Ends all streams without a word to their parties, for the next process to go on with them.
+    pub(in crate::serve) fn leave(&mut self) {
+        let Some(keeper) = &self.keeper else {
+            return;
+        };
+        for (stream, running) in self.streams.drain() {
+            match running.handle.remove() {
+                Some(mut medium) => {
+                    let state = state_of(&mut medium, clock_now_ns());
+                    keeper.shelf.put_stream(stream, state.to_bytes());
+                }
+                // An older state does not say all that has left.
+                None => keeper.shelf.end_stream(stream),
+            }
+        }
+    }
+}
+
+impl Keeper {
+    /// A stream begins, or goes on if the process before had it.
+    pub(super) fn begin(&mut self, stream: StreamId, spec: &StreamSpec, medium: &mut Medium) {
+        let now_ns = clock_now_ns();
+        if let Some(bytes) = self.saved.remove(&stream) {
+            match StreamState::from_bytes(&bytes) {
+                Ok(state) => self.go_on(now_ns, stream, spec, medium, state),
+                Err(error) => {
+                    tracing::warn!(stream = stream.0, %error, "the state of a stream is not taken: it begins anew");
+                }
+            }
+        }
+        self.shelf.begin(stream);
+        self.shelf
+            .put_stream(stream, state_of(medium, now_ns).to_bytes());
+        self.turns.push_back(stream);
+    }
+
+    /// A stream has ended.
+    pub(super) fn end(&self, stream: StreamId) {
+        self.shelf.end_stream(stream);
+    }
+
+    fn go_on(
+        &mut self,
+        now_ns: u64,
+        stream: StreamId,
+        spec: &StreamSpec,
+        medium: &mut Medium,
+        state: StreamState,
+    ) {
+        let unix_at_zero_ns = unix_at_zero_ns();
+        let age = Age::of(&state, self.before, now_ns, unix_at_zero_ns);
+        let zero_then_ns = state.taken_unix_ns.saturating_sub(state.taken_ns);
+        let heard = |at_ns: u64| {
+            let unix_ns = at_ns.saturating_add(zero_then_ns);
+            unix_ns.saturating_sub(unix_at_zero_ns).min(now_ns)
+        };
+        let heard_ns = state.heard_ns.map(|at_ns| at_ns.map(heard));
+        self.heard.push((stream, Media { heard_ns }));
+        let restored = match (&mut *medium, state.medium) {
+            (Medium::Audio(media), MediumState::Audio(mut state)) => {
+                let outage = reckon(&mut state, age, spec, &mut random_number);
+                media.restore(now_ns, &state, outage)
+            }
+            (Medium::Forward(forward), MediumState::Forward(mut state)) => {
+                for side in Side::BOTH {
+                    carry_key(&mut state.protections[side as usize], spec, side);
+                }
+                let outage = Outage {
+                    elapsed_ns: age.elapsed_ns,
+                    unsaved_ns: age.unsaved_ns.unwrap_or(age.elapsed_ns),
+                };
+                forward.restore(now_ns, &state, outage)
+            }
+            // It has become another medium since.
+            _ => Ok(()),
+        };
+        if let Err(error) = restored {
+            tracing::warn!(stream = stream.0, %error, "the state of a stream is not taken: it begins anew");
+        }
+        // Keys may be others since, and are in no state of audio that was plain.
+        for side in Side::BOTH {
+            settle(medium, now_ns, side, spec);
+        }
+    }
+}
+
+impl Age {
+    fn of(state: &StreamState, before: Before, now_ns: u64, unix_at_zero_ns: u64) -> Age {
+        let by_clock_ns = now_ns.checked_sub(state.taken_ns);
+        let unix_ns = now_ns.saturating_add(unix_at_zero_ns);
+        let by_wall_ns = unix_ns.saturating_sub(state.taken_unix_ns);
+        match (before, by_clock_ns) {
+            // Wall clocks are set: only the monotonic one proves anything, and only until the machine starts anew.
+            (Before::Died { is_same_boot: true }, Some(elapsed_ns)) => Age {
+                elapsed_ns,
+                unsaved_ns: Some(elapsed_ns),
+            },
+            (Before::Stopped, _) => Age {
+                elapsed_ns: by_wall_ns,
+                unsaved_ns: Some(0),
+            },
+            (Before::Died { .. }, _) => Age {
+                elapsed_ns: by_wall_ns,
+                unsaved_ns: None,
+            },
+        }
+    }
+}
+
+/// How far the numbers go on. Where they cannot go on so far that none is used twice, our stream gets another SSRC, whose numbers are all unused.
+fn reckon(
+    state: &mut MediaCallState,
+    age: Age,
+    spec: &StreamSpec,
+    random: &mut dyn FnMut() -> u64,
+) -> Outage {
+    let unsaved_ns = age.unsaved_ns.unwrap_or(0);
+    let outage = Outage {
+        elapsed_ns: age.elapsed_ns,
+        unsaved_ns,
+    };
+    for side in Side::BOTH {
+        let direction = &mut state.call.directions[side.other() as usize];
+        if direction.time.is_none() {
+            // Nothing has left yet that would tell how long the packets are.
+            direction.packet_ns = direction.packet_ns.min(PACKET_NS_MIN);
+        }
+        let is_known = age.unsaved_ns.is_some();
+        if !is_known || outage.skipped_packets(direction.packet_ns) == SKIPPED_PACKETS_MAX {
+            let leg = &mut state.call.legs[side as usize];
+            leg.ssrc = Ssrc(random() as u32);
+            leg.next_seq = SeqNum(random() as u16 & FIRST_SEQ_MASK);
+            (leg.packets_sent, leg.octets_sent) = (0, 0);
+        }
+        carry_key(&mut state.protections[side as usize], spec, side);
+    }
+    outage
+}
+
+/// The key that we send with may be newer than the state: indices go on behind those of the old one, so that none of the new one is used twice.
+/// What the party sends with, the state may be behind of, too: [`settle`] takes both.
+fn carry_key(protection: &mut Option<ProtectionState>, spec: &StreamSpec, side: Side) {
+    let keys = spec::keys(&spec::of(spec, side).srtp);
+    *protection = keys.map(|keys| match protection.take() {
+        Some(mut state) => {
+            state.keys.send = keys.send;
+            state
+        }
+        None => ProtectionState {
+            keys,
+            received: Vec::new(),
+            sent: Vec::new(),
+        },
+    });
+}
+
+fn state_of(medium: &mut Medium, now_ns: u64) -> StreamState {
+    let (heard_ns, medium) = match medium {
+        Medium::Audio(media) => {
+            let call = media.call();
+            let heard_ns = Side::BOTH.map(|side| call.leg(side).heard_ns());
+            (heard_ns, MediumState::Audio(media.snapshot(now_ns)))
+        }
+        Medium::Forward(forward) => {
+            let heard_ns = forward.stats().map(|side| side.received[0].last_ns);
+            (heard_ns, MediumState::Forward(forward.snapshot(now_ns)))
+        }
+    };
+    StreamState {
+        taken_ns: now_ns,
+        taken_unix_ns: now_ns.saturating_add(unix_at_zero_ns()),
+        heard_ns,
+        medium,
+    }
+}
+
+/// The state of each stream is taken so often. What it costs: some microseconds. What it brings: numbers that go on by little.
+const INTERVAL_NS: u64 = 1_000_000_000;
+/// The states of a tenth of all streams at a time, so that no slice gets late by them.
+const TICK_NS: u64 = 100_000_000;
+/// AES67, section 7.2.
+const PACKET_NS_MIN: u64 = 1_000_000;

@@ -1,0 +1,403 @@
+//! The states of streams as bytes for the store. Keys are in them.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use threadbare_relay::{ForwardState, MediaCallState};
+use threadbare_rtp::call::{CallState, DirectionState, TimeState};
+use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
+use threadbare_rtp::leg::{GateState, LegState};
+use threadbare_rtp::srtp::{Keys, MasterKey, PacketIndex, ProtectionState, SourceState, Suite};
+
+/// A stream as a media thread left it.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct StreamState {
+    /// When, on the monotonic clock.
+    pub(super) taken_ns: u64,
+    /// And since 1970.
+    pub(super) taken_unix_ns: u64,
+    /// When media came last from side A and B, on the monotonic clock.
+    pub(super) heard_ns: [Option<u64>; 2],
+    pub(super) medium: MediumState,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum MediumState {
+    Audio(MediaCallState),
+    Forward(ForwardState),
+}
+
+/// Bytes that are no state.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum StateError {
+    #[error("saved in version {found}, this program reads version {VERSION}")]
+    Version { found: u8 },
+    #[error("damaged: {0}")]
+    Damaged(String),
+}
+
+/// To be counted up whenever a type below changes.
+const VERSION: u8 = 1;
+
+impl StreamState {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let medium = match &self.medium {
+            MediumState::Audio(state) => SavedMedium::Audio {
+                legs: [0, 1].map(|at: usize| SavedLeg::of(&state.call.legs[at])),
+                directions: state.call.directions.map(SavedDirection::of),
+                protections: [0, 1].map(|at: usize| {
+                    let protection = state.protections[at].as_ref();
+                    protection.map(SavedProtection::of)
+                }),
+            },
+            MediumState::Forward(state) => SavedMedium::Forward {
+                gates: state.gates.map(SavedGate::of),
+                protections: [0, 1].map(|at: usize| {
+                    let protection = state.protections[at].as_ref();
+                    protection.map(SavedProtection::of)
+                }),
+            },
+        };
+        let head = (self.taken_ns, self.taken_unix_ns, self.heard_ns);
+        // To memory, it cannot fail: all lengths are known.
+        postcard::to_allocvec(&(VERSION, head, medium)).unwrap_or_default()
+    }
+
+    /// From bytes that anybody may have written.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Result<StreamState, StateError> {
+        let damaged = |reason: &dyn ToString| StateError::Damaged(reason.to_string());
+        let (&found, bytes) = bytes.split_first().ok_or_else(|| damaged(&"it is empty"))?;
+        if found != VERSION {
+            return Err(StateError::Version { found });
+        }
+        type Head = (u64, u64, [Option<u64>; 2]);
+        let read: Result<((Head, SavedMedium), &[u8]), _> = postcard::take_from_bytes(bytes);
+        let ((head, medium), left) = read.map_err(|error| damaged(&error))?;
+        if !left.is_empty() {
+            return Err(damaged(&"bytes are left over"));
+        }
+        let (taken_ns, taken_unix_ns, heard_ns) = head;
+        let medium = medium.load().map_err(|reason| damaged(&reason))?;
+        Ok(StreamState {
+            taken_ns,
+            taken_unix_ns,
+            heard_ns,
+            medium,
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+enum SavedMedium {
+    Audio {
+        legs: [SavedLeg; 2],
+        directions: [SavedDirection; 2],
+        protections: [Option<SavedProtection>; 2],
+    },
+    Forward {
+        gates: [SavedGate; 2],
+        protections: [Option<SavedProtection>; 2],
+    },
+}
+
+impl SavedMedium {
+    fn load(self) -> Result<MediumState, &'static str> {
+        let protections = |[a, b]: [Option<SavedProtection>; 2]| {
+            let one = |saved: Option<SavedProtection>| saved.map(SavedProtection::load).transpose();
+            Ok::<_, &'static str>([one(a)?, one(b)?])
+        };
+        Ok(match self {
+            SavedMedium::Audio {
+                legs,
+                directions,
+                protections: saved,
+            } => MediumState::Audio(MediaCallState {
+                call: CallState {
+                    legs: legs.map(SavedLeg::load),
+                    directions: directions.map(SavedDirection::load),
+                },
+                protections: protections(saved)?,
+            }),
+            SavedMedium::Forward {
+                gates,
+                protections: saved,
+            } => MediumState::Forward(ForwardState {
+                gates: gates.map(SavedGate::load),
+                protections: protections(saved)?,
+            }),
+        })
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedLeg {
+    ssrc: u32,
+    next_seq: u16,
+    packets_sent: u64,
+    octets_sent: u64,
+    source: Option<(SocketAddr, u32, u16)>,
+    rtcp_from: Option<SocketAddr>,
+    is_fixed: bool,
+}
+
+impl SavedLeg {
+    fn of(state: &LegState) -> SavedLeg {
+        SavedLeg {
+            ssrc: state.ssrc.0,
+            next_seq: state.next_seq.0,
+            packets_sent: state.packets_sent,
+            octets_sent: state.octets_sent,
+            source: state.source.map(|(from, ssrc, seq)| (from, ssrc.0, seq.0)),
+            rtcp_from: state.rtcp_from,
+            is_fixed: state.is_fixed,
+        }
+    }
+
+    fn load(self) -> LegState {
+        let source = self.source;
+        LegState {
+            ssrc: Ssrc(self.ssrc),
+            next_seq: SeqNum(self.next_seq),
+            packets_sent: self.packets_sent,
+            octets_sent: self.octets_sent,
+            source: source.map(|(from, ssrc, seq)| (from, Ssrc(ssrc), SeqNum(seq))),
+            rtcp_from: self.rtcp_from,
+            is_fixed: self.is_fixed,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedDirection {
+    /// Timestamp, when it is played, units per second.
+    time: Option<(u32, i64, u32)>,
+    packet_ns: u64,
+}
+
+impl SavedDirection {
+    fn of(state: DirectionState) -> SavedDirection {
+        let time = state.time;
+        SavedDirection {
+            time: time.map(|time| (time.end.0, time.end_in_ns, time.clock_rate_hz)),
+            packet_ns: state.packet_ns,
+        }
+    }
+
+    fn load(self) -> DirectionState {
+        let time = self.time;
+        DirectionState {
+            time: time.map(|(end, end_in_ns, clock_rate_hz)| TimeState {
+                end: RtpTime(end),
+                end_in_ns,
+                clock_rate_hz,
+            }),
+            packet_ns: self.packet_ns,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedGate {
+    address: Option<SocketAddr>,
+    rtcp_from: Option<SocketAddr>,
+    is_fixed: bool,
+}
+
+impl SavedGate {
+    fn of(state: GateState) -> SavedGate {
+        SavedGate {
+            address: state.address,
+            rtcp_from: state.rtcp_from,
+            is_fixed: state.is_fixed,
+        }
+    }
+
+    fn load(self) -> GateState {
+        GateState {
+            address: self.address,
+            rtcp_from: self.rtcp_from,
+            is_fixed: self.is_fixed,
+        }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
+struct SavedProtection {
+    receive: SavedKey,
+    send: SavedKey,
+    /// SSRC, the last packet's index, and the last report's.
+    received: Vec<SavedSource>,
+    sent: Vec<SavedSource>,
+}
+
+/// Suite, and key with salt.
+type SavedKey = (String, Vec<u8>);
+
+/// SSRC, rollover counter and number of the last packet, index of the last report.
+type SavedSource = (u32, Option<(u32, u16)>, Option<u32>);
+
+impl SavedProtection {
+    fn of(state: &ProtectionState) -> SavedProtection {
+        let key = |key: &MasterKey| {
+            let suite = key.suite().name().to_owned();
+            (suite, key.expose_secret().to_vec())
+        };
+        let sources = |sources: &[SourceState]| {
+            let one = |source: &SourceState| {
+                let rtp = source.rtp.map(|rtp| (rtp.rollover(), rtp.seq().0));
+                (source.ssrc.0, rtp, source.rtcp)
+            };
+            sources.iter().map(one).collect()
+        };
+        SavedProtection {
+            receive: key(&state.keys.receive),
+            send: key(&state.keys.send),
+            received: sources(&state.received),
+            sent: sources(&state.sent),
+        }
+    }
+
+    fn load(self) -> Result<ProtectionState, &'static str> {
+        let key = |(suite, bytes): SavedKey| {
+            let suite = Suite::from_name(&suite).ok_or("an unknown crypto suite")?;
+            MasterKey::new(suite, &bytes).map_err(|_| "a key of another length")
+        };
+        let sources = |saved: Vec<SavedSource>| {
+            let one = |(ssrc, rtp, rtcp): SavedSource| SourceState {
+                ssrc: Ssrc(ssrc),
+                rtp: rtp.map(|(rollover, seq)| PacketIndex::new(rollover, SeqNum(seq))),
+                rtcp,
+            };
+            saved.into_iter().map(one).collect()
+        };
+        Ok(ProtectionState {
+            keys: Keys {
+                receive: key(self.receive)?,
+                send: key(self.send)?,
+            },
+            received: sources(self.received),
+            sent: sources(self.sent),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use threadbare_rtp::srtp::MASTER_KEY_BYTES_MAX;
+
+    use super::*;
+
+    fn protection(suite: Suite) -> ProtectionState {
+        let key = |first: u8| {
+            let bytes: [u8; MASTER_KEY_BYTES_MAX] = std::array::from_fn(|at| at as u8 + first);
+            MasterKey::from_random(suite, &bytes)
+        };
+        let source = |ssrc: u32| SourceState {
+            ssrc: Ssrc(ssrc),
+            rtp: Some(PacketIndex::new(3, SeqNum(65_535))),
+            rtcp: Some(77),
+        };
+        ProtectionState {
+            keys: Keys {
+                receive: key(1),
+                send: key(2),
+            },
+            received: vec![
+                source(5),
+                SourceState {
+                    rtp: None,
+                    ..source(6)
+                },
+            ],
+            sent: vec![SourceState {
+                rtcp: None,
+                ..source(7)
+            }],
+        }
+    }
+
+    fn audio(suite: Suite) -> StreamState {
+        let from = Some("[2001:db8::1]:4000".parse().expect("an address"));
+        let leg = |ssrc: u32| LegState {
+            ssrc: Ssrc(ssrc),
+            next_seq: SeqNum(9),
+            packets_sent: 1 << 40,
+            octets_sent: 5,
+            source: from.map(|from| (from, Ssrc(8), SeqNum(3))),
+            rtcp_from: from,
+            is_fixed: ssrc == 1,
+        };
+        let time = TimeState {
+            end: RtpTime(u32::MAX),
+            end_in_ns: -5,
+            clock_rate_hz: 48_000,
+        };
+        let direction = |time| DirectionState {
+            time,
+            packet_ns: 20_000_000,
+        };
+        StreamState {
+            taken_ns: 1 << 50,
+            taken_unix_ns: 1 << 60,
+            heard_ns: [None, Some(5)],
+            medium: MediumState::Audio(MediaCallState {
+                call: CallState {
+                    legs: [leg(1), leg(2)],
+                    directions: [direction(None), direction(Some(time))],
+                },
+                protections: [None, Some(protection(suite))],
+            }),
+        }
+    }
+
+    fn examples() -> Vec<StreamState> {
+        let gate = GateState {
+            address: "192.0.2.1:5".parse().ok(),
+            rtcp_from: None,
+            is_fixed: true,
+        };
+        let forward = StreamState {
+            medium: MediumState::Forward(ForwardState {
+                gates: [gate, GateState::default()],
+                protections: [Some(protection(Suite::AeadAes256Gcm)), None],
+            }),
+            ..audio(Suite::AeadAes128Gcm)
+        };
+        Suite::ALL.into_iter().map(audio).chain([forward]).collect()
+    }
+
+    /// The definition: what was saved is what it was.
+    #[test]
+    fn what_is_saved_stays() {
+        for state in examples() {
+            let bytes = state.to_bytes();
+            assert_eq!(StreamState::from_bytes(&bytes), Ok(state));
+            for len in 0..bytes.len() {
+                let error = StreamState::from_bytes(&bytes[..len]);
+                assert!(error.is_err(), "{len} bytes");
+            }
+        }
+        let mut newer = examples()[0].to_bytes();
+        newer[0] += 1;
+        let error = StreamState::from_bytes(&newer).expect_err("another version");
+        assert_eq!(
+            error.to_string(),
+            "saved in version 2, this program reads version 1"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read(
+            example in 0..6_usize, changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+        ) {
+            let mut bytes = examples()[example].to_bytes();
+            for (at, byte) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            let _ = StreamState::from_bytes(&bytes);
+        }
+    }
+}

@@ -1,0 +1,331 @@
+//! Calls of `threadbare serve` that go on in another process, as their parties meet it. Receivers are those of RFC 3550, appendix A.1, which take a jump
+//! of up to 3000 numbers as a gap, and of RFC 3711, which know a rollover counter and what they have had.
+
+mod common;
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use common::phones::{Party, Relay, Seen, hear_each_other, port_of, talk};
+use common::{LIMIT, Running, wait_until};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use threadbare_rtp::srtp::{Crypto, MASTER_KEY_BYTES_MAX, MasterKey, Receiver, Sender, Suite};
+
+const PCMU: &str = "m=audio PORT RTP/AVP 0";
+const A_HZ: f64 = 437.0;
+const B_HZ: f64 = 1013.0;
+/// RFC 3550, appendix A.1: MAX_DROPOUT.
+const DROPOUT_MAX: u16 = 3000;
+
+fn state(folder: &tempfile::TempDir) -> String {
+    let path = folder.path().join("calls.redb");
+    path.to_str().expect("a text").to_owned()
+}
+
+fn with_state() -> (Relay, tempfile::TempDir) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let relay = Relay::start(&["--state", &state(&folder)]);
+    (relay, folder)
+}
+
+/// A call of PCMU on both sides. Also the ports that each party was told.
+fn call(relay: &mut Relay, name: &str) -> (Party, Party, [u16; 2]) {
+    let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
+    let ports = set_up(relay, name, &mut a, &mut b);
+    (a, b, ports)
+}
+
+fn set_up(relay: &mut Relay, name: &str, a: &mut Party, b: &mut Party) -> [u16; 2] {
+    let none = json!({});
+    let to_b = relay.pass("offer", name, &none, &a.sdp(PCMU));
+    let to_a = relay.pass("answer", name, &none, &b.sdp(PCMU));
+    a.call(&to_a);
+    b.call(&to_b);
+    [port_of(&to_a), port_of(&to_b)]
+}
+
+/// The streams go on: the same sources, numbers and times forward, by no more than a gap.
+fn go_on(before: Seen, after: &[Seen]) {
+    let mut last = before;
+    for next in after {
+        assert_eq!(next.ssrc, before.ssrc);
+        let step = next.number.wrapping_sub(last.number);
+        assert!((1..DROPOUT_MAX).contains(&step), "{last:?} and {next:?}");
+        let units = next.time.wrapping_sub(last.time);
+        assert!(
+            (1..8000 * LIMIT.as_secs() as u32).contains(&units),
+            "{last:?} and {next:?}"
+        );
+        last = *next;
+    }
+}
+
+/// What both have seen so far; what they see then goes on there.
+fn over_restart(relay: &mut Relay, signal: Signal, a: &mut Party, b: &mut Party) -> String {
+    hear_each_other(a, b);
+    let log = relay.restart(signal);
+    // What left before.
+    a.listen();
+    b.listen();
+    let before = [&*a, &*b].map(|party| *party.seen.last().expect("packets"));
+    a.seen.clear();
+    b.seen.clear();
+    hear_each_other(a, b);
+    go_on(before[0], &a.seen);
+    go_on(before[1], &b.seen);
+    log
+}
+
+#[test]
+fn calls_survive_kill_9() {
+    let (mut relay, folder) = with_state();
+    let (mut a, mut b, ports) = call(&mut relay, "1");
+    let log = over_restart(&mut relay, Signal::SIGKILL, &mut a, &mut b);
+    assert!(log.contains("calls were brought back"), "{log}");
+    let mode = std::fs::metadata(state(&folder))
+        .expect("the file")
+        .permissions()
+        .mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // And again: what was brought back is kept.
+    over_restart(&mut relay, Signal::SIGKILL, &mut a, &mut b);
+    assert_eq!(
+        set_up(&mut relay, "1", &mut a, &mut b),
+        ports,
+        "a re-offer keeps its ports"
+    );
+    over_restart(&mut relay, Signal::SIGTERM, &mut a, &mut b);
+    let reply = relay.ask(json!({"command": "query", "call-id": "1"}));
+    assert_eq!(reply["tags"]["a"]["in dialogue with"], "b", "{reply}");
+    let reply = relay.ask(json!({"command": "delete", "call-id": "1", "from-tag": "a"}));
+    assert_eq!(reply["result"], "ok", "{reply}");
+    wait_until(|| a.has_bye());
+    let log = relay.restart(Signal::SIGKILL);
+    assert!(!log.contains("brought back"), "{log}");
+}
+
+/// An orderly end keeps the calls: no party is told BYE, and numbers go on where they were.
+#[test]
+fn an_orderly_restart_leaves_out_few_numbers() {
+    let (mut relay, _folder) = with_state();
+    let (mut a, mut b, _) = call(&mut relay, "1");
+    hear_each_other(&mut a, &mut b);
+    relay.stop(Signal::SIGTERM);
+    a.listen();
+    let before = *a.seen.last().expect("packets");
+    a.seen.clear();
+    assert!(!a.has_bye() && !b.has_bye());
+    relay.start_again();
+    hear_each_other(&mut a, &mut b);
+    // A slice's worth: crates/rtp/src/leg/state.rs.
+    let step = a.seen[0].number.wrapping_sub(before.number);
+    assert!((1..32).contains(&step), "{step}");
+}
+
+fn crypto(tag: u32, suite: Suite, first: u8) -> Crypto {
+    let bytes: [u8; MASTER_KEY_BYTES_MAX] = std::array::from_fn(|at| at as u8 ^ first);
+    Crypto {
+        tag,
+        key: MasterKey::from_random(suite, &bytes),
+        lifetime_packets: None,
+    }
+}
+
+fn line(crypto: &Crypto) -> String {
+    format!("\r\na=crypto:{}", &*crypto.to_value())
+}
+
+/// The key that the relay sends with, of the line that has this suite.
+fn key_in(sdp: &str, suite: Suite) -> Crypto {
+    let lines = sdp
+        .lines()
+        .filter_map(|line| line.strip_prefix("a=crypto:"));
+    let mut cryptos = lines.map(|line| Crypto::parse(line).expect(line));
+    cryptos
+        .find(|crypto| crypto.key.suite() == suite)
+        .expect("the suite")
+}
+
+#[test]
+fn srtp_goes_on_under_the_same_keys() {
+    const SAVP: &str = "m=audio PORT RTP/SAVP 0";
+    let (mut relay, _folder) = with_state();
+    for (suite, signal) in [
+        (Suite::AesCm128HmacSha1_80, Signal::SIGKILL),
+        (Suite::AeadAes256Gcm, Signal::SIGTERM),
+    ] {
+        let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
+        let name = suite.name();
+        let (none, of_a) = (json!({}), crypto(1, suite, 1));
+        let offer = a.sdp(&format!("{SAVP}{}", line(&of_a)));
+        let to_b = relay.pass("offer", name, &none, &offer);
+        let for_b = key_in(&to_b, suite);
+        let of_b = crypto(for_b.tag, suite, 2);
+        let to_a = relay.pass(
+            "answer",
+            name,
+            &none,
+            &b.sdp(&format!("{SAVP}{}", line(&of_b))),
+        );
+        let for_a = key_in(&to_a, suite);
+        a.call(&to_a);
+        b.call(&to_b);
+        for (party, own, relays) in [(&mut a, &of_a, &for_a), (&mut b, &of_b, &for_b)] {
+            let (sender, receiver) = (Sender::new(&own.key), Receiver::new(&relays.key));
+            party.srtp = Some((sender, receiver));
+        }
+        over_restart(&mut relay, signal, &mut a, &mut b);
+        over_restart(&mut relay, signal, &mut a, &mut b);
+        let reply = relay.ask(json!({"command": "query", "call-id": name}));
+        assert!(reply.to_string().contains(name), "{reply}");
+    }
+}
+
+#[test]
+fn transcoding_goes_on() {
+    let (mut relay, _folder) = with_state();
+    let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(8, B_HZ));
+    let rules = json!({"codec": {"mask": ["PCMU"], "transcode": ["PCMA"]}});
+    let to_b = relay.pass("offer", "1", &rules, &a.sdp(PCMU));
+    let to_a = relay.pass("answer", "1", &json!({}), &b.sdp("m=audio PORT RTP/AVP 8"));
+    a.call(&to_a);
+    b.call(&to_b);
+    over_restart(&mut relay, Signal::SIGKILL, &mut a, &mut b);
+}
+
+#[test]
+fn who_is_held_stays_held_and_a_pending_offer_is_answered() {
+    let (mut relay, _folder) = with_state();
+    let (mut a, mut b, ports) = call(&mut relay, "1");
+    hear_each_other(&mut a, &mut b);
+    let hold = json!({});
+    let held = format!("{PCMU}\r\na=sendonly");
+    relay.pass("offer", "1", &hold, &a.sdp(&held));
+    relay.pass(
+        "answer",
+        "1",
+        &hold,
+        &b.sdp(&format!("{PCMU}\r\na=recvonly")),
+    );
+    // The end of the hold is offered; the answer comes to the next process.
+    let to_b = relay.pass("offer", "1", &hold, &a.sdp(PCMU));
+    assert_eq!(port_of(&to_b), ports[1]);
+    talk(&mut a, &mut b, |_, b| b.heard.len() > 24_000);
+    relay.restart(Signal::SIGKILL);
+    a.listen();
+    a.heard.clear();
+    b.heard.clear();
+    talk(&mut a, &mut b, |_, b| b.heard.len() > 8_000);
+    assert!(a.heard.is_empty(), "who holds hears nothing");
+    let to_a = relay.pass("answer", "1", &hold, &b.sdp(PCMU));
+    assert_eq!(port_of(&to_a), ports[0]);
+    hear_each_other(&mut a, &mut b);
+}
+
+#[test]
+fn time_outs_go_on_counting() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut relay = Relay::start(&["--state", &state(&folder), "--timeout", "2"]);
+    let (mut a, mut b, _) = call(&mut relay, "1");
+    hear_each_other(&mut a, &mut b);
+    let silent = Instant::now();
+    relay.stop(Signal::SIGKILL);
+    // The time-out itself: no event tells of it.
+    std::thread::sleep(Duration::from_millis(2100).saturating_sub(silent.elapsed()));
+    let log = relay.start_again();
+    let ended = log.lines().find(|line| line.contains("the call has ended"));
+    let ended: Value = serde_json::from_str(ended.expect(&log)).expect("JSON");
+    assert_eq!(ended["reason"], "timeout");
+    let reply = relay.ask(json!({"command": "list"}));
+    assert_eq!(reply["calls"], json!([]));
+}
+
+#[test]
+fn a_call_whose_port_is_taken_is_dropped_alone() {
+    let (mut relay, _folder) = with_state();
+    let (mut a, mut b, ports) = call(&mut relay, "1");
+    let (mut c, mut d, _) = call(&mut relay, "2");
+    hear_each_other(&mut a, &mut b);
+    hear_each_other(&mut c, &mut d);
+    relay.stop(Signal::SIGKILL);
+    let _taken = std::net::UdpSocket::bind(("127.0.0.1", ports[0])).expect("the port is free");
+    let log = relay.start_again();
+    let lost = log
+        .lines()
+        .find(|line| line.contains("a call is not brought back"));
+    let lost: Value = serde_json::from_str(lost.expect(&log)).expect("JSON");
+    assert_eq!(lost["call"], "1");
+    let reason = lost["error"].as_str().expect("a reason");
+    assert!(reason.contains(&ports[0].to_string()), "{reason}");
+    hear_each_other(&mut c, &mut d);
+    assert_eq!(relay.ask(json!({"command": "list"}))["calls"], json!(["2"]));
+}
+
+#[test]
+fn without_state_calls_end_with_the_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Relay::command(&["--no-state".to_owned()]);
+    command.env("STATE_DIRECTORY", folder.path());
+    let mut running = Running::spawn(command);
+    running.wait_for("serving");
+    let empty = std::fs::read_dir(folder.path())
+        .expect("a folder")
+        .next()
+        .is_none();
+    assert!(empty, "--no-state counts more than systemd's folder");
+    drop(running);
+    let mut relay = Relay::start(&[]);
+    let (mut a, mut b, _) = call(&mut relay, "1");
+    hear_each_other(&mut a, &mut b);
+    relay.stop(Signal::SIGTERM);
+    wait_until(|| a.has_bye());
+    relay.start_again();
+    assert_eq!(relay.ask(json!({"command": "list"}))["calls"], json!([]));
+}
+
+/// The end of a process that refuses to start, and what it says.
+fn refused(path: &Path) -> String {
+    let path = path.to_str().expect("a text").to_owned();
+    let output = Relay::command(&["--state".to_owned(), path])
+        .output()
+        .expect("the program");
+    assert!(!output.status.success());
+    // Messages are wrapped to the width of a terminal.
+    let said = String::from_utf8(output.stderr).expect("a text");
+    said.replace(['\n', '│'], " ")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[test]
+fn systemd_names_the_folder_and_a_file_has_one_process() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Relay::command(&[]);
+    let two = format!("{}:/nowhere", folder.path().display());
+    command.env("STATE_DIRECTORY", two);
+    let mut running = Running::spawn(command);
+    running.wait_for("serving");
+    let path = folder.path().join("calls.redb");
+    assert!(path.is_file());
+    let said = refused(&path);
+    assert!(said.contains("another process has it open"), "{said}");
+}
+
+#[test]
+fn a_file_that_is_damaged_or_of_others_is_refused_and_stays() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("calls.redb");
+    let text = b"the notes of somebody";
+    std::fs::write(&path, text).expect("written");
+    let said = refused(&path);
+    assert!(
+        said.contains("calls.redb") && said.contains("move the file away"),
+        "{said}"
+    );
+    assert_eq!(std::fs::read(&path).expect("the file"), text);
+    let said = refused(&folder.path().join("missing/calls.redb"));
+    assert!(said.contains("--no-state"), "{said}");
+}
