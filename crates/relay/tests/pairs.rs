@@ -249,6 +249,44 @@ fn a_range_without_a_free_port_says_so_with_its_values() {
 }
 
 #[test]
+fn a_leg_takes_the_ports_of_another_process() {
+    let all = range_settings(LOCALHOST, PortUse::Pair);
+    let first = PortRange::new(all.clone()).unwrap();
+    let leg = first.lease().unwrap();
+    let port = leg.rtp_address().port();
+    let range = PortRange::new(all.clone()).unwrap();
+    let error = range.lease_at(port).unwrap_err().to_string();
+    assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");
+    drop(leg);
+    let leg = range.lease_at(port).unwrap();
+    assert_eq!(leg.rtp_address().port(), port);
+    assert_eq!(leg.rtcp_address().unwrap().port(), port + 1);
+    // The number is in use: it comes back by the quarantine only.
+    let one = RangeSettings {
+        first: port,
+        last: port + 1,
+        quarantine: Duration::from_secs(3600),
+        ..all.clone()
+    };
+    drop(leg);
+    let range = PortRange::new(one).unwrap();
+    drop(range.lease_at(port).unwrap());
+    assert!(matches!(
+        range.lease().unwrap_err(),
+        PortError::Exhausted { quarantined: 1, .. }
+    ));
+    // Outside of the range.
+    let other = if port > 30_000 { 20_000 } else { 40_000 };
+    let other = RangeSettings {
+        first: other,
+        last: other + 1,
+        ..all
+    };
+    let leg = PortRange::new(other).unwrap().lease_at(port).unwrap();
+    assert_eq!(leg.rtp_address().port(), port);
+}
+
+#[test]
 fn ports_of_other_programs_are_skipped() {
     let all = range_settings(LOCALHOST, PortUse::Pair);
     let free = {

@@ -175,4 +175,49 @@ mod tests {
             assert!(error.to_string().contains(name), "{error}");
         }
     }
+
+    #[test]
+    fn the_ports_of_another_process_are_opened_again() {
+        let request = PortRequest {
+            interface: InterfaceName("a".into()),
+            family: Family::V4,
+            port_use: PortUse::Pair,
+        };
+        let of = |text: &str, first, last| {
+            let arg = text.parse().expect("an interface");
+            Interfaces::new(&[arg], PortSpan { first, last }).expect("ranges")
+        };
+        let mut before = of("a/127.0.0.1!203.0.113.7", 20_000, 29_999);
+        let opened = before.open(&request).expect("ports");
+        let (rtp, rtcp) = (opened.rtp, opened.rtcp);
+        let error = before.reopen(&request, rtp, rtcp).expect_err("in use");
+        assert!(
+            error.to_string().contains(&rtp.port().to_string()),
+            "{error}"
+        );
+        drop(opened);
+        // Also where the range is another one now.
+        for (first, last) in [(20_000, 29_999), (40_000, 40_001)] {
+            let mut after = of("a/127.0.0.1!203.0.113.7", first, last);
+            let ports = after.reopen(&request, rtp, rtcp).expect("the same ports");
+            assert_eq!(ports.rtp_address().port(), rtp.port());
+            assert_eq!(
+                ports.rtcp_address().map(|one| one.port()),
+                Some(rtp.port() + 1)
+            );
+        }
+        let mut moved = of("a/127.0.0.1!203.0.113.8", 20_000, 29_999);
+        let error = moved
+            .reopen(&request, rtp, rtcp)
+            .expect_err("another address");
+        assert!(
+            error.to_string().contains("203.0.113.7") && error.to_string().contains("203.0.113.8"),
+            "{error}"
+        );
+        let mut renamed = of("b/127.0.0.1", 20_000, 29_999);
+        let error = renamed
+            .reopen(&request, rtp, rtcp)
+            .expect_err("no interface");
+        assert!(error.to_string().contains("interface a"), "{error}");
+    }
 }
