@@ -36,6 +36,9 @@ struct Options {
     /// Only this.
     #[arg(long)]
     only: Option<What>,
+    /// File in which threadbare keeps its calls; without it, they end with the process.
+    #[arg(long)]
+    state: Option<PathBuf>,
 }
 
 /// What is measured.
@@ -54,6 +57,8 @@ enum What {
     Signalling,
     /// Memory of a call, and how long offers take beside 1000 calls.
     Idle1000,
+    /// 1000 calls, PCMU on both sides, whose process is killed and started again: threadbare alone.
+    Restarted1000,
 }
 
 /// A measurement.
@@ -83,6 +88,12 @@ struct Figures {
     /// 99 % of offers are answered within.
     #[serde(skip_serializing_if = "Option::is_none")]
     offer_ms_p99: Option<f64>,
+    /// The longest time without a packet, of all parties and of half of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gap_ms: Option<[f64; 2]>,
+    /// From the end of the process to the first answer of the next one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    back_ms: Option<f64>,
 }
 
 fn main() -> Result<()> {
@@ -95,6 +106,9 @@ fn main() -> Result<()> {
                 continue;
             }
             for kind in [Kind::Rtpengine, Kind::Threadbare] {
+                if *what == What::Restarted1000 && kind == Kind::Rtpengine {
+                    continue;
+                }
                 eprintln!("round {round}: {what:?}, {kind:?}");
                 let figures = measure_one(&options, *what, kind)?;
                 let row = Row {
@@ -111,7 +125,20 @@ fn main() -> Result<()> {
 }
 
 fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
-    let mut relay = Relay::start(kind, &options.threadbare)?;
+    let state = match what {
+        What::Restarted1000 => Some(options.state.clone().unwrap_or_else(|| {
+            let name = format!("threadbare-calls-{}.redb", std::process::id());
+            std::env::temp_dir().join(name)
+        })),
+        _ => options.state.clone(),
+    };
+    // Calls of the measurement before.
+    if let Some(state) = &state
+        && state.exists()
+    {
+        std::fs::remove_file(state)?;
+    }
+    let mut relay = Relay::start(kind, &options.threadbare, state.as_deref())?;
     match what {
         What::Transcoded500 => carry(options, &mut relay, 500, Sides::Transcoded),
         What::Transcoded1000 => carry(options, &mut relay, 1000, Sides::Transcoded),
@@ -119,7 +146,35 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
         What::Srtp500 => carry(options, &mut relay, 500, Sides::Srtp),
         What::Signalling => signal(&mut relay),
         What::Idle1000 => idle(&mut relay),
+        What::Restarted1000 => restart(options, &mut relay),
     }
+}
+
+/// What parties hear of a process that is killed.
+fn restart(options: &Options, relay: &mut Relay) -> Result<Figures> {
+    let parties = Parties::new()?;
+    let ways = (0..1000)
+        .map(|call| relay.call(call, &parties, Sides::Passed))
+        .collect::<Result<Vec<_>>>()?;
+    let duration = Duration::from_secs_f64(options.warmup + options.seconds) + SETTLE;
+    let talk = parties.talk(ways, duration)?;
+    std::thread::sleep(Duration::from_secs_f64(options.warmup));
+    parties.watch();
+    std::thread::sleep(SETTLE);
+    let begin = Instant::now();
+    relay.restart()?;
+    let back = begin.elapsed();
+    talk.join()?;
+    let mut gaps = parties.gaps();
+    gaps.sort_unstable();
+    // Two parties a call; each is heard of again under the SSRC that it knows.
+    ensure!(gaps.len() == 2000, "{} sources", gaps.len());
+    let ms = |gap: Option<&Duration>| gap.map_or(0.0, |gap| gap.as_secs_f64() * 1e3);
+    Ok(Figures {
+        gap_ms: Some([ms(gaps.last()), ms(gaps.get(1000))]),
+        back_ms: Some(back.as_secs_f64() * 1e3),
+        ..Figures::default()
+    })
 }
 
 /// What carrying media costs.

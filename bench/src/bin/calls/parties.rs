@@ -1,10 +1,11 @@
 //! The telephones: some sockets for all of them, a sender and a drain.
 
+use std::collections::HashMap;
 use std::io::{IoSlice, IoSliceMut};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,11 @@ pub(crate) struct Parties {
     /// Where reports go: nobody reads them.
     _reports: Vec<UdpSocket>,
     heard: Arc<AtomicU64>,
+    sources: Arc<Mutex<Option<Sources>>>,
 }
+
+/// When a packet of each SSRC came last, and the longest time between two.
+type Sources = HashMap<u32, (Instant, Duration)>;
 
 impl Parties {
     pub(crate) fn new() -> Result<Parties> {
@@ -57,15 +62,19 @@ impl Parties {
         };
         let sockets = [side()?, side()?];
         let heard = Arc::<AtomicU64>::default();
+        let sources = Arc::<Mutex<Option<Sources>>>::default();
         let (all, of_thread) = (sockets.concat(), Arc::downgrade(&heard));
+        let watched = sources.clone();
         std::thread::Builder::new()
             .name("drain".into())
             .spawn(move || {
                 let mut batch = RecvBatch::new(RECV_BATCH);
                 while let Some(heard) = of_thread.upgrade() {
+                    let mut sources = watched.lock().unwrap_or_else(PoisonError::into_inner);
                     for socket in &all {
-                        heard.fetch_add(take_all(socket, &mut batch), Relaxed);
+                        heard.fetch_add(take_all(socket, &mut batch, sources.as_mut()), Relaxed);
                     }
+                    drop(sources);
                     drop(heard);
                     std::thread::sleep(DRAIN_INTERVAL);
                 }
@@ -74,7 +83,21 @@ impl Parties {
             sockets,
             _reports: reports,
             heard,
+            sources,
         })
+    }
+
+    /// Notes when packets come, from now on.
+    pub(crate) fn watch(&self) {
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        *sources = Some(Sources::new());
+    }
+
+    /// The longest time between two packets of each source.
+    pub(crate) fn gaps(&self) -> Vec<Duration> {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = sources.iter().flat_map(HashMap::values);
+        all.map(|(_, gap)| *gap).collect()
     }
 
     /// The port of a call's side A.
@@ -205,13 +228,22 @@ fn send_part<'s>(
     Ok(out.len() as u64)
 }
 
-fn take_all(socket: &UdpSocket, batch: &mut RecvBatch) -> u64 {
+fn take_all(socket: &UdpSocket, batch: &mut RecvBatch, mut sources: Option<&mut Sources>) -> u64 {
     let mut space = [[0_u8; ROOM_BYTES]; RECV_BATCH];
     let mut taken = 0;
     loop {
         let mut pieces = space.each_mut().map(|packet| IoSliceMut::new(packet));
         let got = batch.recv(socket.as_fd(), &mut pieces).unwrap_or(0);
         taken += got as u64;
+        if let Some(sources) = &mut sources {
+            let now = Instant::now();
+            for packet in &space[..got] {
+                let ssrc = u32::from_be_bytes([packet[8], packet[9], packet[10], packet[11]]);
+                let (last, gap) = sources.entry(ssrc).or_insert((now, Duration::ZERO));
+                *gap = (*gap).max(now - *last);
+                *last = now;
+            }
+        }
         if got < RECV_BATCH {
             return taken;
         }

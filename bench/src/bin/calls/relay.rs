@@ -24,18 +24,22 @@ pub(crate) enum Kind {
 /// A running relay. Killed when dropped.
 pub(crate) struct Relay {
     child: Child,
+    command: Command,
     proxy: UdpSocket,
     asked: u32,
 }
 
 impl Relay {
-    pub(crate) fn start(kind: Kind, threadbare: &Path) -> Result<Relay> {
+    pub(crate) fn start(kind: Kind, threadbare: &Path, state: Option<&Path>) -> Result<Relay> {
         let ng = SocketAddr::from((Ipv4Addr::LOCALHOST, ports::free_range(1)?));
         let mut command = match kind {
             Kind::Threadbare => {
                 let mut command = Command::new(threadbare);
                 command.args(["serve", "--ng", &ng.to_string()]);
                 command.args(["--address", "127.0.0.1", "--ports", "40000-59999"]);
+                if let Some(state) = state {
+                    command.arg("--state").arg(state);
+                }
                 command
             }
             Kind::Rtpengine => {
@@ -65,11 +69,20 @@ impl Relay {
         proxy.connect(ng)?;
         let mut relay = Relay {
             child,
+            command,
             proxy,
             asked: 0,
         };
         relay.await_ping()?;
         Ok(relay)
+    }
+
+    /// Kills the process, starts another one, and waits until that answers.
+    pub(crate) fn restart(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        self.child = self.command.spawn()?;
+        self.await_ping()
     }
 
     fn await_ping(&mut self) -> Result<()> {

@@ -77,6 +77,11 @@ fn write(file: &StateFile, shelf: &Shelf) {
     while let Some(batch) = shelf.take(GATHER) {
         let written = file.write(&batch);
         let late = batch.since.elapsed();
+        tracing::trace!(
+            changes = batch.changes.len(),
+            us = late.as_micros() as u64,
+            "written"
+        );
         match &written {
             Ok(()) if late <= LATE => {
                 if !is_well {

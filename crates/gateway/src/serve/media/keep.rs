@@ -297,3 +297,150 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 const TICK_NS: u64 = 100_000_000;
 /// AES67, section 7.2.
 const PACKET_NS_MIN: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use threadbare_control::calls::{SideSpec, SrtpKeys, StreamKind};
+    use threadbare_rtp::leg::Learn;
+    use threadbare_rtp::srtp::{MASTER_KEY_BYTES_MAX, MasterKey, Suite};
+
+    use super::super::state::tests::audio;
+    use super::*;
+
+    const S: u64 = 1_000_000_000;
+    const SUITE: Suite = Suite::AeadAes128Gcm;
+
+    fn key(first: u8) -> MasterKey {
+        MasterKey::from_random(SUITE, &[first; MASTER_KEY_BYTES_MAX])
+    }
+
+    /// With these keys for A and B.
+    fn spec(keys: [Option<SrtpKeys>; 2]) -> StreamSpec {
+        let sides = keys.map(|srtp| SideSpec {
+            srtp,
+            ..SideSpec::unknown(Learn::Follow)
+        });
+        StreamSpec {
+            kind: StreamKind::Audio,
+            sides,
+            tos: None,
+        }
+    }
+
+    fn media(state: StreamState) -> MediaCallState {
+        match state.medium {
+            MediumState::Audio(state) => state,
+            MediumState::Forward(_) => panic!("audio"),
+        }
+    }
+
+    #[test]
+    fn only_this_machines_clock_since_its_start_proves_an_age() {
+        let zero_ns = 1_000_000 * S;
+        let taken = |taken_ns: u64, taken_unix_ns: u64| StreamState {
+            taken_ns,
+            taken_unix_ns,
+            ..audio(SUITE)
+        };
+        let age = |state: &StreamState, before| Age::of(state, before, 50 * S, zero_ns);
+        let same = taken(47 * S, zero_ns + 47 * S);
+        let known = |elapsed_ns, unsaved_ns| Age {
+            elapsed_ns,
+            unsaved_ns,
+        };
+        let died = |is_same_boot| Before::Died { is_same_boot };
+        assert_eq!(age(&same, died(true)), known(3 * S, Some(3 * S)));
+        assert_eq!(age(&same, Before::Stopped), known(3 * S, Some(0)));
+        assert_eq!(age(&same, died(false)), known(3 * S, None));
+        // The wall clock was put back by an hour since.
+        let put_back = taken(47 * S, zero_ns + 3647 * S);
+        assert_eq!(age(&put_back, died(true)), known(3 * S, Some(3 * S)));
+        assert_eq!(age(&put_back, died(false)), known(0, None));
+        // A clock that is behind is not the same one.
+        let ahead = taken(51 * S, zero_ns + 40 * S);
+        assert_eq!(age(&ahead, died(true)), known(10 * S, None));
+    }
+
+    proptest! {
+        /// RFC 3711, section 9.1: "the same SRTP key stream" is not used twice. All that can have left since the state has been reckoned with, or
+        /// the SSRC, which is part of the key stream's seed, is another one.
+        #[test]
+        fn no_number_is_used_twice(
+            packet_ms in 1..200_u64, elapsed_ms in 0..400_000_u64, kind in 0..3_u8, has_sent: bool,
+        ) {
+            let mut state = media(audio(SUITE));
+            for direction in &mut state.call.directions {
+                direction.packet_ns = packet_ms * 1_000_000;
+                if !has_sent {
+                    direction.time = None;
+                }
+            }
+            let before = state.clone();
+            let elapsed_ns = elapsed_ms * 1_000_000;
+            let unsaved_ns = [Some(elapsed_ns), Some(0), None][usize::from(kind)];
+            let mut next = 1000;
+            let mut random = || {
+                next += 1;
+                next
+            };
+            let age = Age { elapsed_ns, unsaved_ns };
+            let outage = reckon(&mut state, age, &spec([None, None]), &mut random);
+            prop_assert_eq!(outage.elapsed_ns, elapsed_ns);
+            for side in Side::BOTH {
+                let (old, new) = (&before.call.legs[side as usize], &state.call.legs[side as usize]);
+                let direction = &state.call.directions[side.other() as usize];
+                // Before a packet has left, nobody knows how short they are.
+                let shortest_ns = if before.call.directions[side.other() as usize].time.is_some() { packet_ms * 1_000_000 } else { PACKET_NS_MIN };
+                let may_have_left = unsaved_ns.map(|ns| ns / shortest_ns);
+                let skipped = u64::from(outage.skipped_packets(direction.packet_ns));
+                let is_new = old.ssrc != new.ssrc;
+                prop_assert!(is_new || may_have_left.is_some_and(|packets| skipped >= packets));
+                // RFC 3550, appendix A.1: some seconds are a gap.
+                let is_short = elapsed_ms < 20_000 && packet_ms >= 20 && unsaved_ns.is_some();
+                if is_short && direction.time.is_some() {
+                    prop_assert!(!is_new && skipped < 3000, "{}", skipped);
+                }
+            }
+        }
+    }
+
+    /// A re-INVITE, and the end of the process before the state behind it was taken.
+    #[test]
+    fn indices_of_a_newer_key_go_on_behind_those_of_the_older() {
+        let mut state = media(audio(SUITE));
+        let before = state.clone();
+        let newer = SrtpKeys {
+            receive: key(7),
+            send: key(8),
+        };
+        let first = SrtpKeys {
+            receive: key(9),
+            send: key(10),
+        };
+        let age = Age {
+            elapsed_ns: S,
+            unsaved_ns: Some(S),
+        };
+        // A was plain, B had other keys.
+        reckon(
+            &mut state,
+            age,
+            &spec([Some(first.clone()), Some(newer)]),
+            &mut || 0,
+        );
+        let [a, b] = state.protections.map(|one| one.expect("SRTP"));
+        assert_eq!((a.keys.send, a.keys.receive), (first.send, first.receive));
+        assert!(a.sent.is_empty() && a.received.is_empty());
+        let old = before.protections[1].as_ref().expect("SRTP");
+        assert_eq!((b.keys.send, &b.keys.receive), (key(8), &old.keys.receive));
+        assert_eq!(
+            (b.sent, b.received),
+            (old.sent.clone(), old.received.clone())
+        );
+        // SRTP that has ended leaves nothing.
+        let mut state = before;
+        reckon(&mut state, age, &spec([None, None]), &mut || 0);
+        assert_eq!(state.protections, [None, None]);
+    }
+}

@@ -282,7 +282,7 @@ impl SavedProtection {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
     use threadbare_rtp::srtp::MASTER_KEY_BYTES_MAX;
 
@@ -317,7 +317,8 @@ mod tests {
         }
     }
 
-    fn audio(suite: Suite) -> StreamState {
+    /// A stream of audio; B has SRTP.
+    pub(in super::super) fn audio(suite: Suite) -> StreamState {
         let from = Some("[2001:db8::1]:4000".parse().expect("an address"));
         let leg = |ssrc: u32| LegState {
             ssrc: Ssrc(ssrc),
