@@ -183,11 +183,16 @@ mod tests {
             family: Family::V4,
             port_use: PortUse::Pair,
         };
-        let of = |text: &str, first, last| {
-            let arg = text.parse().expect("an interface");
-            Interfaces::new(&[arg], PortSpan { first, last }).expect("ranges")
+        let of = |name: &str, advertised: [u8; 4], first, last| {
+            let spec = InterfaceSpec {
+                name: name.to_owned(),
+                advertised: advertised.into(),
+                ports: PortSpan { first, last },
+                ..InterfaceSpec::default()
+            };
+            Interfaces::new(&[spec]).expect("ranges")
         };
-        let mut before = of("a/127.0.0.1!203.0.113.7", 20_000, 29_999);
+        let mut before = of("a", [203, 0, 113, 7], 20_000, 29_999);
         let opened = before.open(&request).expect("ports");
         let (rtp, rtcp) = (opened.rtp, opened.rtcp);
         let error = before.reopen(&request, rtp, rtcp).expect_err("in use");
@@ -198,7 +203,7 @@ mod tests {
         drop(opened);
         // Also where the range is another one now.
         for (first, last) in [(20_000, 29_999), (40_000, 40_001)] {
-            let mut after = of("a/127.0.0.1!203.0.113.7", first, last);
+            let mut after = of("a", [203, 0, 113, 7], first, last);
             let ports = after.reopen(&request, rtp, rtcp).expect("the same ports");
             assert_eq!(ports.rtp_address().port(), rtp.port());
             assert_eq!(
@@ -206,7 +211,7 @@ mod tests {
                 Some(rtp.port() + 1)
             );
         }
-        let mut moved = of("a/127.0.0.1!203.0.113.8", 20_000, 29_999);
+        let mut moved = of("a", [203, 0, 113, 8], 20_000, 29_999);
         let error = moved
             .reopen(&request, rtp, rtcp)
             .expect_err("another address");
@@ -214,7 +219,7 @@ mod tests {
             error.to_string().contains("203.0.113.7") && error.to_string().contains("203.0.113.8"),
             "{error}"
         );
-        let mut renamed = of("b/127.0.0.1", 20_000, 29_999);
+        let mut renamed = of("b", [127, 0, 0, 1], 20_000, 29_999);
         let error = renamed
             .reopen(&request, rtp, rtcp)
             .expect_err("no interface");
