@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::net::{SocketAddr, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -224,6 +225,79 @@ fn who_is_held_stays_held_and_a_pending_offer_is_answered() {
     hear_each_other(&mut a, &mut b);
 }
 
+/// Media that are only passed on, and what a command has taken from a party.
+#[test]
+fn other_media_and_mutes_go_on() {
+    const LINES: &str =
+        "m=audio PORT RTP/AVP 0\r\nm=video VIDEO RTP/AVP 96\r\na=rtpmap:96 VP8/90000";
+    let (mut relay, _folder) = with_state();
+    let (mut a, mut b) = (Party::new(0, A_HZ), Party::new(0, B_HZ));
+    let [video_a, video_b] = [common::socket(), common::socket()];
+    let lines = |socket: &UdpSocket| {
+        let port = socket.local_addr().expect("bound").port();
+        LINES.replace("VIDEO", &port.to_string())
+    };
+    let none = json!({});
+    let to_b = relay.pass("offer", "1", &none, &a.sdp(&lines(&video_a)));
+    let to_a = relay.pass("answer", "1", &none, &b.sdp(&lines(&video_b)));
+    a.call(&to_a);
+    b.call(&to_b);
+    let video_port =
+        |sdp: &str| port_of(&sdp.replace("m=audio", "m=").replace("m=video", "m=audio"));
+    let to = [&to_a, &to_b].map(|sdp| SocketAddr::from(([127, 0, 0, 1], video_port(sdp))));
+    let pass = |text: &[u8]| {
+        let mut room = [0; 100];
+        for (from, to, far) in [(&video_a, to[0], &video_b), (&video_b, to[1], &video_a)] {
+            from.send_to(text, to).expect("sent");
+            let len = far.recv(&mut room).expect("in time");
+            assert_eq!(&room[..len], text);
+        }
+    };
+    pass(b"before");
+    hear_each_other(&mut a, &mut b);
+    let block = json!({"command": "block media", "call-id": "1", "from-tag": "a"});
+    assert_eq!(relay.ask(block.clone())["result"], "ok");
+    a.heard.clear();
+    talk(&mut a, &mut b, |a, _| a.heard.len() > 8000);
+    relay.restart(Signal::SIGKILL);
+    b.listen();
+    b.heard.clear();
+    a.heard.clear();
+    talk(&mut a, &mut b, |a, _| a.heard.len() > 8000);
+    assert!(b.heard.is_empty(), "what A says is blocked");
+    let block = json!({"command": "unblock media", "call-id": "1", "from-tag": "a"});
+    assert_eq!(relay.ask(block)["result"], "ok");
+    hear_each_other(&mut a, &mut b);
+    // A is blocked, and so was its video; both go on from where they were.
+    pass(b"after");
+}
+
+#[test]
+fn a_recording_goes_on_in_another_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let recordings = tempfile::tempdir().expect("a folder");
+    let path = recordings.path().to_str().expect("a text");
+    let mut relay = Relay::start(&["--state", &state(&folder), "--recording-dir", path]);
+    let (mut a, mut b, _) = call(&mut relay, "1");
+    let start =
+        json!({"command": "start recording", "call-id": "1", "recording-file": "asked.wav"});
+    assert_eq!(relay.ask(start)["result"], "ok");
+    hear_each_other(&mut a, &mut b);
+    relay.restart(Signal::SIGKILL);
+    hear_each_other(&mut a, &mut b);
+    relay.ask(json!({"command": "delete", "call-id": "1"}));
+    relay.stop(Signal::SIGTERM);
+    let files = std::fs::read_dir(recordings.path()).expect("a folder");
+    let lengths: Vec<u64> = files
+        .map(|file| file.expect("a file").metadata().expect("a file").len())
+        .collect();
+    // At least a quarter of a second: two channels of 16 bits at 8 kHz. What the first process had not written is lost.
+    assert!(
+        lengths.len() == 2 && lengths.iter().all(|len| *len > 8000),
+        "{lengths:?}"
+    );
+}
+
 #[test]
 fn time_outs_go_on_counting() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -250,7 +324,7 @@ fn a_call_whose_port_is_taken_is_dropped_alone() {
     hear_each_other(&mut a, &mut b);
     hear_each_other(&mut c, &mut d);
     relay.stop(Signal::SIGKILL);
-    let _taken = std::net::UdpSocket::bind(("127.0.0.1", ports[0])).expect("the port is free");
+    let _taken = UdpSocket::bind(("127.0.0.1", ports[0])).expect("the port is free");
     let log = relay.start_again();
     let lost = log
         .lines()

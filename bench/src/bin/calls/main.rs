@@ -36,6 +36,9 @@ struct Options {
     /// Only this.
     #[arg(long)]
     only: Option<What>,
+    /// Without rtpengine.
+    #[arg(long)]
+    alone: bool,
     /// File in which threadbare keeps its calls; without it, they end with the process.
     #[arg(long)]
     state: Option<PathBuf>,
@@ -106,7 +109,8 @@ fn main() -> Result<()> {
                 continue;
             }
             for kind in [Kind::Rtpengine, Kind::Threadbare] {
-                if *what == What::Restarted1000 && kind == Kind::Rtpengine {
+                let is_alone = options.alone || *what == What::Restarted1000;
+                if is_alone && kind == Kind::Rtpengine {
                     continue;
                 }
                 eprintln!("round {round}: {what:?}, {kind:?}");
