@@ -337,6 +337,40 @@ fn a_call_whose_port_is_taken_is_dropped_alone() {
     assert_eq!(relay.ask(json!({"command": "list"}))["calls"], json!(["2"]));
 }
 
+/// Calls go on, and are in the file when the disk has room again.
+#[test]
+fn a_full_disk_is_told_and_made_up_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = state(&folder);
+    let mut relay = Relay::start_limited(&["--state", &path]);
+    let (mut a, mut b, _) = call(&mut relay, "1");
+    hear_each_other(&mut a, &mut b);
+    let bytes = std::fs::metadata(&path).expect("the file").len();
+    relay.limit_files(&bytes.to_string());
+    let sdp = a.sdp(PCMU);
+    let mut calls = 0;
+    // None is answered: nothing is heard of them.
+    while calls < 1500 {
+        relay.pass("offer", &format!("waiting-{calls}"), &json!({}), &sdp);
+        calls += 1;
+    }
+    let line = relay
+        .running
+        .wait_for("the state of calls is not written, and would be lost with this process");
+    assert_eq!(line["level"], "ERROR");
+    hear_each_other(&mut a, &mut b);
+    relay.limit_files("unlimited");
+    relay
+        .running
+        .wait_for("the state of calls is written in time again");
+    let log = relay.restart(Signal::SIGKILL);
+    let back = log
+        .lines()
+        .find(|line| line.contains("calls were brought back"));
+    let back: Value = serde_json::from_str(back.expect(&log)).expect("JSON");
+    assert_eq!(back["calls"], calls + 1);
+}
+
 #[test]
 fn without_state_calls_end_with_the_process() {
     let folder = tempfile::tempdir().expect("a folder");

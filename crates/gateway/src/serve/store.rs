@@ -39,7 +39,7 @@ impl Store {
         let taken = shelf.clone();
         let thread = std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write(&file, &taken));
+            .spawn(move || write(file, &taken));
         let thread = thread.map_err(|error| FileError::open(path, error))?;
         let thread = Some(thread);
         Ok((Store { shelf, thread }, saved))
@@ -72,7 +72,7 @@ impl Drop for Store {
 }
 
 /// Until the end.
-fn write(file: &StateFile, shelf: &Shelf) {
+fn write(mut file: StateFile, shelf: &Shelf) {
     let mut is_well = true;
     while let Some(batch) = shelf.take(GATHER) {
         let written = file.write(&batch);
@@ -169,6 +169,25 @@ mod tests {
         let (_store, saved) = Store::open(&path).expect("the file");
         assert!(saved.streams.is_empty());
         assert_eq!((saved.calls.len(), saved.before), (1, Before::Stopped));
+    }
+
+    /// A power cut tears what the kernel had not written: the machine has started since the file was changed.
+    #[test]
+    fn what_a_power_cut_has_torn_is_set_aside() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("calls.redb");
+        let (store, _) = Store::open(&path).expect("a new file");
+        store.shelf().put_call(call("a"), Some(vec![1]));
+        store.close(false);
+        let file = std::fs::File::options().write(true).open(&path);
+        let file = file.expect("the file");
+        let long_ago = std::time::UNIX_EPOCH + Duration::from_secs(1);
+        file.set_len(70_000).expect("torn");
+        file.set_modified(long_ago).expect("its time");
+        let (_store, saved) = Store::open(&path).expect("a new file");
+        assert!(saved.calls.is_empty());
+        let aside = folder.path().join("calls.redb.damaged");
+        assert_eq!(aside.metadata().expect("the old one").len(), 70_000);
     }
 
     #[test]

@@ -31,8 +31,32 @@ impl Relay {
     }
 
     pub fn start(arguments: &[&str]) -> Relay {
+        Relay::start_as(arguments, |command| command)
+    }
+
+    /// One whose files may be [limited](Self::limit_files).
+    pub fn start_limited(arguments: &[&str]) -> Relay {
+        Relay::start_as(arguments, |command| {
+            let mut patient = Command::new("bash");
+            patient.args(["-c", "trap '' XFSZ; exec \"$0\" \"$@\""]);
+            patient.arg(command.get_program()).args(command.get_args());
+            patient
+        })
+    }
+
+    /// No file of the process gets longer than this, in bytes: as on a full disk.
+    pub fn limit_files(&self, bytes: &str) {
+        let pid = self.running.child.id().to_string();
+        let limit = format!("--fsize={bytes}:unlimited");
+        let limited = Command::new("prlimit")
+            .args(["--pid", &pid, &limit])
+            .status();
+        assert!(limited.expect("util-linux").success());
+    }
+
+    fn start_as(arguments: &[&str], with: impl Fn(Command) -> Command) -> Relay {
         let arguments: Vec<String> = arguments.iter().map(ToString::to_string).collect();
-        let mut running = Running::spawn(Relay::command(&arguments));
+        let mut running = Running::spawn(with(Relay::command(&arguments)));
         let proxy = connected(&mut running).0;
         Relay {
             running,

@@ -12,9 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
 use redb::backends::FileBackend;
-use redb::{
-    BackendError, Builder, Database, DatabaseError, ReadableTable, StorageBackend, TableDefinition,
-};
+use redb::{BackendError, Builder, Database, ReadableTable, StorageBackend, TableDefinition};
 use serde::{Deserialize, Serialize};
 use threadbare_control::calls::{CallId, StreamId};
 
@@ -95,10 +93,17 @@ impl FileError {
         FileError::Open { path, error }
     }
 
-    fn damaged(path: &Path, reason: impl ToString) -> FileError {
-        FileError::Damaged {
-            path: path.to_owned(),
-            reason: reason.to_string(),
+    fn of_database(path: &Path, error: redb::Error) -> FileError {
+        use io::ErrorKind::{InvalidData, UnexpectedEof};
+        let is_of_content = |error: &io::Error| matches!(error.kind(), InvalidData | UnexpectedEof);
+        let path = path.to_owned();
+        match error {
+            redb::Error::DatabaseAlreadyOpen => FileError::InUse { path },
+            redb::Error::Io(error) if !is_of_content(&error) => FileError::Open { path, error },
+            other => FileError::Damaged {
+                path,
+                reason: other.to_string(),
+            },
         }
     }
 
@@ -116,11 +121,20 @@ impl FileError {
     }
 }
 
-/// Open.
+/// Open, but for the time after a failure.
 #[derive(Debug)]
 pub(super) struct StateFile {
-    database: Database,
+    database: Option<Database>,
     path: PathBuf,
+}
+
+/// Why something is not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum WriteError {
+    #[error(transparent)]
+    Write(#[from] redb::Error),
+    #[error(transparent)]
+    Open(#[from] FileError),
 }
 
 impl StateFile {
@@ -137,9 +151,13 @@ impl StateFile {
             opened => opened?,
         };
         let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let saved = begin(&database, &boot).map_err(|error| FileError::damaged(path, error))?;
-        let path = path.to_owned();
-        Ok((StateFile { database, path }, saved))
+        let saved = begin(&database, &boot);
+        let saved = saved.map_err(|error| FileError::of_database(path, error))?;
+        let file = StateFile {
+            database: Some(database),
+            path: path.to_owned(),
+        };
+        Ok((file, saved))
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -147,27 +165,38 @@ impl StateFile {
     }
 
     /// All of it, or nothing.
-    pub(super) fn write(&self, batch: &Batch) -> Result<(), redb::Error> {
-        let transaction = self.database.begin_write()?;
-        {
-            let mut calls = transaction.open_table(CALLS)?;
-            let mut streams = transaction.open_table(STREAMS)?;
-            for (key, state) in &batch.changes {
-                match (key, state.as_deref()) {
-                    (Key::Call(id), Some(state)) => calls.insert(&*id.0, state).map(drop)?,
-                    (Key::Call(id), None) => calls.remove(&*id.0).map(drop)?,
-                    (Key::Stream(id), Some(state)) => streams.insert(id.0, state).map(drop)?,
-                    (Key::Stream(id), None) => streams.remove(id.0).map(drop)?,
-                }
-            }
-            if batch.is_last {
-                let mut about = transaction.open_table(ABOUT)?;
-                about.insert(STOPPED, &[][..])?;
-            }
-        }
-        transaction.commit()?;
+    pub(super) fn write(&mut self, batch: &Batch) -> Result<(), WriteError> {
+        // A database does nothing more after a failure of the file: it is opened again.
+        let database = match self.database.take() {
+            Some(database) => database,
+            None => open(&self.path)?,
+        };
+        write(&database, batch)?;
+        self.database = Some(database);
         Ok(())
     }
+}
+
+fn write(database: &Database, batch: &Batch) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut calls = transaction.open_table(CALLS)?;
+        let mut streams = transaction.open_table(STREAMS)?;
+        for (key, state) in &batch.changes {
+            match (key, state.as_deref()) {
+                (Key::Call(id), Some(state)) => calls.insert(&*id.0, state).map(drop)?,
+                (Key::Call(id), None) => calls.remove(&*id.0).map(drop)?,
+                (Key::Stream(id), Some(state)) => streams.insert(id.0, state).map(drop)?,
+                (Key::Stream(id), None) => streams.remove(id.0).map(drop)?,
+            }
+        }
+        if batch.is_last {
+            let mut about = transaction.open_table(ABOUT)?;
+            about.insert(STOPPED, &[][..])?;
+        }
+    }
+    transaction.commit()?;
+    Ok(())
 }
 
 fn open(path: &Path) -> Result<Database, FileError> {
@@ -183,23 +212,12 @@ fn open(path: &Path) -> Result<Database, FileError> {
         file.try_clone()
             .map_err(|error| FileError::open(path, error))?,
     );
-    let backend = backend.map_err(|error| FileError::damaged(path, error))?;
+    let backend = backend.map_err(|error| FileError::of_database(path, error.into()))?;
     let opened = Builder::new()
         .set_cache_size(CACHE_BYTES)
         .set_check_integrity_on_open(true)
         .create_with_backend(KernelOnly(backend));
-    let database = opened.map_err(|error| match error {
-        DatabaseError::DatabaseAlreadyOpen => FileError::InUse {
-            path: path.to_owned(),
-        },
-        DatabaseError::Storage(redb::StorageError::Io(error))
-            if error.kind() != io::ErrorKind::InvalidData
-                && error.kind() != io::ErrorKind::UnexpectedEof =>
-        {
-            FileError::open(path, error)
-        }
-        other => FileError::damaged(path, other),
-    })?;
+    let database = opened.map_err(|error| FileError::of_database(path, error.into()))?;
     // One that was made otherwise.
     let private = Permissions::from_mode(0o600);
     let made = file.set_permissions(private);
