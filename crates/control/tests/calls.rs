@@ -19,3 +19,5 @@ mod plain;
 mod rules;
 #[path = "calls/saved.rs"]
 mod saved;
+#[path = "calls/subscriptions.rs"]
+mod subscriptions;

@@ -55,6 +55,7 @@
 #![warn(clippy::unwrap_used)]
 
 mod call;
+mod copies;
 mod engine;
 mod forward;
 mod id;

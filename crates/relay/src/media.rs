@@ -1,11 +1,12 @@
 //! Calls of RTP: [`threadbare_rtp::call::Call`] on the engine.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use threadbare_rtp::call::{Call, CallEvent, CallState, CallStats, Channel, Mode, Side};
 use threadbare_rtp::codec::Format;
 use threadbare_rtp::id::SeqNum;
-use threadbare_rtp::leg::{LegState, Outage};
+use threadbare_rtp::leg::{LegState, Outage, Verdict};
 use threadbare_rtp::srtp::{
     Keys, PacketIndex, Protection, ProtectionState, ProtectionStats, RestoreError, Rollover,
     SourceState, Unsaved,
@@ -13,6 +14,7 @@ use threadbare_rtp::srtp::{
 use threadbare_runtime::prefetch;
 
 use crate::call::{Datagram, Outbox};
+use crate::copies::Copies;
 use crate::id::{PortId, PortKind};
 use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN, measure};
 use crate::unsent::{Unsent, with_scratch};
@@ -27,6 +29,7 @@ pub struct MediaCall {
     meters: Option<Box<[LineMeter; 2]>>,
     on_event: Option<EventHandler>,
     listener: Option<Listener>,
+    copies: Option<Box<Copies>>,
     /// What did not fit the last turn.
     unsent: Unsent,
 }
@@ -67,6 +70,7 @@ impl MediaCall {
             meters: None,
             on_event: None,
             listener: None,
+            copies: None,
             unsent: Unsent::default(),
         }
     }
@@ -88,6 +92,13 @@ impl MediaCall {
             self.call.tap(side, is_on);
         }
         self.listener = listener;
+    }
+
+    /// Sends a copy of each RTP packet that a side sends, in the clear and at once, to these addresses of this machine, from the port that the party
+    /// sends to. Packets that do not belong are not copied.
+    pub fn set_copies(&mut self, side: Side, to: &[SocketAddr]) {
+        let mut copies = self.copies.take().unwrap_or_default();
+        self.copies = copies.set(side, to).then_some(copies);
     }
 
     /// A side is SRTP with these keys from `now_ns` on, or plain RTP with `None`. Keys that stay go on where they are; packets of a key that was
@@ -246,13 +257,24 @@ impl crate::Call for MediaCall {
             };
             bytes = &mut bytes[..len];
         }
-        self.call
+        let verdict = self
+            .call
             .handle_datagram(now_ns, at_ns, side, channel, from, bytes);
+        if let Some(copies) = &mut self.copies
+            && verdict == Verdict::Media
+        {
+            copies.add(side, bytes);
+        }
     }
 
     #[inline]
     fn poll_transmit(&mut self, now_ns: u64, out: &mut dyn Outbox) {
         if !self.unsent.stage_waiting(&mut self.protections, out) {
+            return;
+        }
+        if let Some(copies) = &mut self.copies
+            && !copies.stage(out)
+        {
             return;
         }
         let (call, unsent) = (&mut self.call, &mut self.unsent);

@@ -271,6 +271,7 @@ fn specified<P>(
         kind,
         sides,
         tos: options.tos.after(dialog.tos),
+        copies: None,
     }))
 }
 

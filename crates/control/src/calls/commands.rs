@@ -330,7 +330,8 @@ fn record<P>(call: &mut Live<P>, request: &Request) -> Result<Vec<Action<P>>, Fa
 impl<P> Live<P> {
     /// A command for each stream.
     pub(super) fn to_all(&self, command: &StreamCommand) -> Vec<Action<P>> {
-        let streams = self.dialogs.iter().flat_map(Dialog::streams);
+        let originals = self.dialogs.iter().filter(|one| !one.is_copy());
+        let streams = originals.flat_map(Dialog::streams);
         let all = streams.map(|slot| Action::Command {
             stream: slot.stream,
             command: command.clone(),

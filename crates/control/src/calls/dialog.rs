@@ -9,7 +9,7 @@ use super::id::StreamId;
 use super::options::Options;
 use super::ports::{Family, InterfaceName, PortRequest, PortUse};
 use super::sdes::{Accepted, Own};
-use super::spec::{StreamKind, StreamSpec};
+use super::spec::{Copied, StreamKind, StreamSpec};
 use super::transport::Transport;
 use crate::codec;
 use crate::sdp::Direction;
@@ -33,6 +33,10 @@ pub(super) struct Dialog<P> {
     /// When the dialog ends as `delete` asked for.
     pub(super) delete_ns: Option<u64>,
     pub(super) tos: Option<u8>,
+    /// By `m=` line: what a subscription copies. None of a dialog between two parties.
+    pub(super) copies: Vec<Copied>,
+    /// Side A sends to whoever subscribes, and nobody is side B.
+    pub(super) is_publication: bool,
 }
 
 /// One of the parties.

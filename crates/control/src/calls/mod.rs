@@ -77,6 +77,7 @@ mod settings;
 mod signals;
 mod spec;
 mod statistics;
+mod subscribe;
 mod transport;
 pub mod words;
 
@@ -94,7 +95,7 @@ pub use query::Pending;
 pub use record::{CallRecord, CallView, EndReason, SideRecord, StreamRecord};
 pub use saved::SavedError;
 pub use settings::{Settings, Timeouts};
-pub use spec::{SideSpec, SrtpKeys, StreamKind, StreamSpec};
+pub use spec::{Copied, SideSpec, SrtpKeys, StreamKind, StreamSpec};
 
 pub use statistics::Totals;
 pub use words::Unknown;
@@ -260,6 +261,12 @@ impl<P> Calls<P> {
             Command::List => self.handle_list(request),
             Command::Ping => Ok(Outcome::Reply(Reply::Pong)),
             Command::Statistics => Ok(self.handle_statistics(now_ns)),
+            Command::SubscribeRequest => {
+                self.handle_subscribe_request(now_ns, request, ports, random)
+            }
+            Command::SubscribeAnswer => self.handle_subscribe_answer(now_ns, request),
+            Command::Unsubscribe => self.handle_unsubscribe(now_ns, request),
+            Command::Publish => self.handle_publish(now_ns, request, ports, random),
             _ => self.handle_media_command(request),
         }
     }
@@ -436,15 +443,24 @@ impl<P> Calls<P> {
         let Some(call) = self.calls.get_mut(id) else {
             return;
         };
-        if call.dialogs.len() == 1 {
+        // Copies are nothing without what they copy.
+        let others = call.dialogs.iter().enumerate();
+        if others
+            .filter(|(other, _)| *other != at)
+            .all(|(_, one)| one.is_copy())
+        {
             self.end(now_ns, id, reason);
             return;
         }
         let dialog = call.dialogs.remove(at);
+        let is_copy = dialog.is_copy();
         let records = close(&mut self.actions, &mut self.streams, dialog);
         let room = PAST_MAX.saturating_sub(call.past.len());
         call.past.extend(records.into_iter().take(room));
         self.note_change(id);
+        if !is_copy {
+            self.follow(now_ns, id);
+        }
     }
 
     fn finish(&mut self, now_ns: u64, call: Live<P>, reason: EndReason) {

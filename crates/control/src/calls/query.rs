@@ -59,8 +59,12 @@ impl Pending {
         let mut parties: Vec<PartyReport> = Vec::new();
         let dialogs = call.dialogs.iter().enumerate();
         for (_, dialog) in dialogs.filter(|(at, _)| is_meant(*at)) {
-            for side in Side::BOTH {
-                let new = report(dialog, side);
+            let parties_of = match dialog.is_copy() {
+                false => &Side::BOTH[..],
+                true => &[Side::B],
+            };
+            for side in parties_of {
+                let new = report(dialog, *side);
                 // A party that was forked has one tag in several dialogs.
                 match parties.iter_mut().find(|one| one.tag == new.tag) {
                     Some(known) => {

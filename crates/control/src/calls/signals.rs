@@ -67,7 +67,8 @@ impl<P> Calls<P> {
             .entry(id.clone())
             .or_insert_with(|| Live::new(id.clone(), now_ns));
         let at = at.unwrap_or_else(|| {
-            call.dialogs.push(begun(now_ns, &names.tags, places));
+            call.dialogs
+                .push(Dialog::begun(now_ns, &names.tags, places));
             call.dialogs.len() - 1
         });
         let loop_protect = options.loop_protect;
@@ -101,23 +102,45 @@ impl<P> Calls<P> {
             return Ok(with_sdp(&sdp));
         }
         let id = CallId::new(names.call);
-        let call = self.calls.get_mut(&id);
+        let call = self.calls.get(&id);
         let call = call.ok_or_else(|| Failure::NoCall(shown(names.call)))?;
         let no_offer = || Failure::NoOffer(shown(names.tags.from));
         let Found::Dialog(at, author) = call.find_answer(&names.tags) else {
             return Err(no_offer());
         };
+        let mut sdp =
+            self.finish_answer(now_ns, &id, (at, author), names.tags.to, &options, sdp)?;
+        if options.loop_protect {
+            sdp.session
+                .set_attribute(LOOP_ATTRIBUTE, &self.settings.instance);
+        }
+        Ok(with_sdp(&sdp))
+    }
+
+    /// Carries out the answer to the last offer of the dialog at this place, whose author this is. `tag`: of who answers. Gives the author's
+    /// description.
+    pub(super) fn finish_answer(
+        &mut self,
+        now_ns: u64,
+        id: &CallId,
+        (at, author): (usize, Side),
+        tag: Option<&[u8]>,
+        options: &Options,
+        sdp: Sdp,
+    ) -> Result<Sdp, Failure> {
+        let no_offer = || Failure::NoOffer(shown(tag.unwrap_or_default()));
+        let call = self.calls.get_mut(id).ok_or_else(no_offer)?;
         let mutes = call.mutes_of_all();
-        let dialog = &mut call.dialogs[at];
+        let dialog = call.dialogs.get_mut(at).ok_or_else(no_offer)?;
         let exchange = dialog.offer.as_ref().ok_or_else(no_offer)?;
-        let prepared = answer::prepare(dialog, exchange, &options, sdp)?;
-        let mut sdp = prepared.sdp;
+        let prepared = answer::prepare(dialog, exchange, options, sdp)?;
+        let sdp = prepared.sdp;
         dialog.parties[author as usize].origin = prepared.origin;
         let answerer = author.other();
-        if let Some(tag) = names.tags.to {
+        if let Some(tag) = tag {
             dialog.parties[answerer as usize].set_tag(tag);
         }
-        dialog.note(answerer, &options);
+        dialog.note(answerer, options);
         dialog.is_answered = true;
         if let Some(exchange) = &mut dialog.offer {
             exchange.is_answered = true;
@@ -130,34 +153,42 @@ impl<P> Calls<P> {
             .enumerate()
             .map(|(index, mut spec)| {
                 if let Some(spec) = &mut spec {
+                    dialog.finish_spec(index, spec);
                     mutes.apply(&dialog.parties, spec);
                 }
                 take_over(dialog, index, spec)
             })
             .collect();
-        let recording = call.recording.clone().filter(|_| !call.is_paused);
+        // A copy is no party's.
+        let records = !call.is_paused && !call.dialogs[at].is_copy();
+        let recording = call.recording.clone().filter(|_| records);
         for changed in changed {
+            if let Changed::Created {
+                before: Some(before),
+                stream,
+                ..
+            } = &changed
+            {
+                call.replaced(before.stream, *stream);
+            }
             carry_out(
                 &mut self.actions,
                 &mut self.streams,
-                &id,
+                id,
                 changed,
                 recording.as_ref(),
             );
         }
-        self.actions.extend(call.note(&options));
+        self.actions.extend(call.note(options));
         call.answered_ns.get_or_insert(now_ns);
         call.signalled_ns = now_ns;
-        self.schedule(&id);
-        if options.loop_protect {
-            sdp.session
-                .set_attribute(LOOP_ATTRIBUTE, &self.settings.instance);
-        }
-        Ok(with_sdp(&sdp))
+        self.follow(now_ns, id);
+        self.schedule(id);
+        Ok(sdp)
     }
 
     /// Whether another call is taken.
-    fn admit(&self) -> Result<(), Failure> {
+    pub(super) fn admit(&self) -> Result<(), Failure> {
         let calls = self.calls.len();
         let allowed = self.settings.sessions_max;
         if calls >= allowed {
@@ -183,30 +214,6 @@ fn with_sdp(sdp: &Sdp) -> Outcome {
     let mut keys = Dictionary::new();
     keys.push("sdp", Value::Bytes(sdp.to_bytes()));
     Outcome::Reply(Reply::Ok(keys))
-}
-
-/// A new dialog.
-fn begun<P>(now_ns: u64, tags: &Tags<'_>, places: [Place; 2]) -> Dialog<P> {
-    let party = |tag: Option<&[u8]>, place: Place| Party {
-        tag: tag.map(Into::into),
-        earlier_tags: Vec::new(),
-        label: None,
-        created_ns: now_ns,
-        place,
-        origin: Origin::default(),
-        mutes: super::dialog::Mutes::default(),
-    };
-    let [a, b] = places;
-    Dialog {
-        branch: tags.branch.map(Into::into),
-        parties: [party(Some(tags.from), a), party(tags.to, b)],
-        slots: Vec::new(),
-        offer: None,
-        is_answered: false,
-        offered_ns: now_ns,
-        delete_ns: None,
-        tos: None,
-    }
 }
 
 impl<P> Live<P> {
@@ -239,6 +246,32 @@ impl<P> Live<P> {
 }
 
 impl<P> Dialog<P> {
+    /// A new dialog.
+    pub(super) fn begun(now_ns: u64, tags: &Tags<'_>, places: [Place; 2]) -> Dialog<P> {
+        let party = |tag: Option<&[u8]>, place: Place| Party {
+            tag: tag.map(Into::into),
+            earlier_tags: Vec::new(),
+            label: None,
+            created_ns: now_ns,
+            place,
+            origin: Origin::default(),
+            mutes: super::dialog::Mutes::default(),
+        };
+        let [a, b] = places;
+        Dialog {
+            branch: tags.branch.map(Into::into),
+            parties: [party(Some(tags.from), a), party(tags.to, b)],
+            slots: Vec::new(),
+            offer: None,
+            is_answered: false,
+            offered_ns: now_ns,
+            delete_ns: None,
+            tos: None,
+            copies: Vec::new(),
+            is_publication: false,
+        }
+    }
+
     /// What an offer or answer of `author` says beside its SDP.
     fn note(&mut self, author: Side, options: &Options) {
         // Whoever signals is not gone.

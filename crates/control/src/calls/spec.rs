@@ -4,9 +4,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use threadbare_rtp::call::Side;
 use threadbare_rtp::leg::{Learn, PayloadMap};
 use threadbare_rtp::srtp::MasterKey;
 
+use super::id::StreamId;
 use crate::mirror::Mirror;
 
 /// All that the media plane needs to know of a stream. It is told anew, whole, when anything changes.
@@ -18,6 +20,18 @@ pub struct StreamSpec {
     pub sides: [SideSpec; 2],
     /// The IP header's field of what is sent to either party, 0 to 255; `None`: the usual one.
     pub tos: Option<u8>,
+    /// Side A is no party: what it sends is a copy of what another stream's side sends.
+    pub copies: Option<Copied>,
+}
+
+/// What is copied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copied {
+    /// Of this stream.
+    pub stream: StreamId,
+    /// What this side sends.
+    #[serde(with = "crate::mirror")]
+    pub side: Side,
 }
 
 /// How much of a stream's packets is understood.
@@ -121,6 +135,7 @@ struct SpecFields {
     #[serde(with = "crate::mirror")]
     sides: [SideSpec; 2],
     tos: Option<u8>,
+    copies: Option<Copied>,
 }
 
 impl Mirror for StreamSpec {

@@ -82,6 +82,18 @@ fn life(bench: &mut Bench, mut pause: impl FnMut(&mut Bench)) -> Vec<String> {
     ));
     ok(ask(bench, &of_call("block media", &[of_a])));
     ok(ask(bench, &of_call("block DTMF", &[("label", "caller")])));
+    // A recording server listens to Alice.
+    let of_rec = ("to-tag", "rec");
+    ok(ask(bench, &of_call("subscribe request", &[of_a, of_rec])));
+    let listens = sdp("198.51.100.9", "m=audio 7000 RTP/AVP 0\na=recvonly\n");
+    ok(ask(
+        bench,
+        &[
+            &of_call("subscribe answer", &[of_rec]),
+            &[("sdp", &*listens)] as &[_],
+        ]
+        .concat(),
+    ));
     // Bob holds; Alice has not answered yet.
     let hold = rich_answer(&to_bob)
         .replace("m=video", "a=sendonly\r\nm=video")

@@ -1,0 +1,472 @@
+//! Subscriptions: a third party gets a copy of what parties of a call send. And publications: a party that sends to whoever subscribes.
+//!
+//! A subscription is a dialog of its own. Side A stands for the copied media, with an offer that is written here; side B is the subscriber. So it has
+//! codecs, keys, ports, re-offers and an end like any other dialog.
+
+use std::fmt::Write;
+
+use threadbare_rtp::call::Side;
+use threadbare_rtp::leg::{Carries, Learn, Payload};
+
+use super::dialog::{Dialog, Offered, Plan, Slot};
+use super::failure::Failure;
+use super::live::{DIALOGS_MAX, Live};
+use super::names::{Names, Tags, bounded, optional};
+use super::offer::{self, Desk};
+use super::options::Options;
+use super::ports::PortSource;
+use super::spec::{Copied, SideSpec, StreamKind, StreamSpec};
+use super::transport::Transport;
+use super::{Action, CallId, Calls, EndReason, Outcome, Random, answer};
+use crate::codec::{Everything, is_supported};
+use crate::ng::{Dictionary, Refusal, Reply, Request, Value};
+use crate::sdp::Sdp;
+use crate::text::shown;
+
+/// Media that are to be copied: an `m=` line of the subscription.
+struct Source<'a, P> {
+    tag: &'a [u8],
+    slot: &'a Slot<P>,
+    side: Side,
+}
+
+impl<P> Calls<P> {
+    /// "request subscription (i.e. receiving a copy of the media) to an existing call participant".
+    pub(super) fn handle_subscribe_request(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+        ports: &mut dyn PortSource<P>,
+        random: Random<'_>,
+    ) -> Result<Outcome, Failure> {
+        let name = bounded("call-id", request.required("call-id")?)?;
+        let id = CallId::new(name);
+        let call = self.calls.get(&id);
+        let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
+        let found = call.dialogs.len();
+        if found >= DIALOGS_MAX {
+            return Err(Failure::TooMany {
+                what: "dialogs of the call",
+                found,
+                allowed: DIALOGS_MAX,
+            });
+        }
+        let mut options = Options::of_request(request)?;
+        let subscriber: Vec<u8> = match optional(request, "to-tag")? {
+            Some(tag) => tag.to_vec(),
+            None => {
+                let mut bytes = [0; 8];
+                random(&mut bytes);
+                format!("{:016x}", u64::from_be_bytes(bytes)).into_bytes()
+            }
+        };
+        let sources = sources(call, request)?;
+        let first = sources.first().ok_or(Failure::NoMedia)?;
+        let [own, others] = options.interfaces;
+        let place = &first.slot.local[first.side as usize].request;
+        options.interfaces = [Some(place.interface.clone()), others.or(own)];
+        // What the subscriber does not take is converted for it.
+        options
+            .rules
+            .accept
+            .everything
+            .get_or_insert(Everything::All);
+        let sdp = Sdp::parse(description(&sources).as_bytes())?;
+        let mut tags: Vec<Vec<u8>> = sources.iter().map(|one| one.tag.to_vec()).collect();
+        tags.dedup();
+        let copied = sources.iter().map(|one| Copied {
+            stream: one.slot.stream,
+            side: one.side,
+        });
+        let copies: Vec<Copied> = copied.collect();
+        let before = call.subscription(&subscriber);
+        let mut desk = Desk {
+            ports,
+            random,
+            next_stream: &mut self.next_stream,
+        };
+        let prepared = offer::prepare(&mut desk, None, Side::A, &options, sdp)?;
+        // One that is asked for again begins anew.
+        if let Some(before) = before {
+            self.end_dialog(now_ns, &id, before, EndReason::Deleted);
+        }
+        let call = self.calls.get_mut(&id);
+        let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
+        let tags_of_both = Tags {
+            from: &[],
+            to: Some(&subscriber),
+            branch: None,
+        };
+        let mut dialog = Dialog::begun(now_ns, &tags_of_both, prepared.places.clone());
+        // Requests about the copied party are not about its copy.
+        dialog.parties[0].tag = None;
+        dialog.copies = copies;
+        dialog.parties[1].label = request.text("set-label")?.map(str::to_owned);
+        let sdp = prepared.commit(&mut dialog, Side::A, None, options);
+        call.dialogs.push(dialog);
+        call.signalled_ns = now_ns;
+        self.schedule(&id);
+        let mut keys = Dictionary::new();
+        keys.push("sdp", Value::Bytes(sdp.to_bytes()));
+        if let [one] = &tags[..] {
+            keys.push("from-tag", Value::Bytes(one.clone()));
+        }
+        let tags = tags.into_iter().map(Value::Bytes).collect();
+        keys.push("from-tags", Value::List(tags));
+        keys.push("to-tag", Value::Bytes(subscriber));
+        Ok(Outcome::Reply(Reply::Ok(keys)))
+    }
+
+    /// The subscriber's answer: the copy begins.
+    pub(super) fn handle_subscribe_answer(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+    ) -> Result<Outcome, Failure> {
+        let (id, at) = self.subscription(request)?;
+        let options = Options::of_request(request)?;
+        let sdp = Sdp::parse(request.required("sdp")?)?;
+        self.finish_answer(now_ns, &id, (at, Side::A), None, &options, sdp)?;
+        Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
+    }
+
+    /// The copy ends.
+    pub(super) fn handle_unsubscribe(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+    ) -> Result<Outcome, Failure> {
+        let (id, at) = self.subscription(request)?;
+        self.end_dialog(now_ns, &id, at, EndReason::Deleted);
+        self.schedule(&id);
+        Ok(Outcome::Reply(Reply::Ok(Dictionary::new())))
+    }
+
+    /// Media "described by the SDP is published to rtpengine directly, and other peer can then subscribe".
+    pub(super) fn handle_publish(
+        &mut self,
+        now_ns: u64,
+        request: &Request,
+        ports: &mut dyn PortSource<P>,
+        random: Random<'_>,
+    ) -> Result<Outcome, Failure> {
+        let names = Names::of(request)?;
+        let mut options = Options::of_request(request)?;
+        let sdp = Sdp::parse(request.required("sdp")?)?;
+        let id = CallId::new(names.call);
+        let is_publisher =
+            |one: &Dialog<P>| one.is_publication && one.parties[0].has_tag(names.tags.from);
+        let call = self.calls.get(&id);
+        match call {
+            None => self.admit()?,
+            Some(call) if call.dialogs.len() >= DIALOGS_MAX => {
+                return Err(Failure::TooMany {
+                    what: "dialogs of the call",
+                    found: call.dialogs.len(),
+                    allowed: DIALOGS_MAX,
+                });
+            }
+            Some(_) => {}
+        }
+        let at = call.and_then(|call| call.dialogs.iter().position(is_publisher));
+        let dialog = at.and_then(|at| call?.dialogs.get(at));
+        // Nobody is on the other side.
+        options.transport = Transport::of("RTP/AVP");
+        options.replace.origin = true;
+        let mut desk = Desk {
+            ports,
+            random,
+            next_stream: &mut self.next_stream,
+        };
+        let prepared = offer::prepare(&mut desk, dialog, Side::A, &options, sdp)?;
+        let reply = taken(&prepared.media, &options).ok_or(Failure::NoAudio { line: 1 })?;
+        let reply = Sdp::parse(reply.as_bytes())?;
+        let places = prepared.places.clone();
+        // What cannot be answered leaves nothing behind.
+        let mut tried = Dialog::begun(now_ns, &names.tags, places.clone());
+        let is_new = call.is_none();
+        let dialog = match at {
+            Some(at) => self
+                .calls
+                .get_mut(&id)
+                .and_then(|call| call.dialogs.get_mut(at)),
+            None => Some(&mut tried),
+        };
+        let Some(dialog) = dialog else {
+            return Err(Failure::NoCall(shown(names.call)));
+        };
+        dialog.is_publication = true;
+        let _ = prepared.commit(dialog, Side::A, None, options.clone());
+        if let Some(exchange) = &dialog.offer {
+            answer::prepare(dialog, exchange, &options, reply.clone())?;
+        }
+        let at = match at {
+            Some(at) => at,
+            None => {
+                self.totals.calls += u64::from(is_new);
+                let call = self.calls.entry(id.clone());
+                let call = call.or_insert_with(|| Live::new(id.clone(), now_ns));
+                call.dialogs.push(tried);
+                call.dialogs.len() - 1
+            }
+        };
+        let sdp = self.finish_answer(now_ns, &id, (at, Side::A), None, &options, reply)?;
+        let mut keys = Dictionary::new();
+        keys.push("sdp", Value::Bytes(sdp.to_bytes()));
+        Ok(Outcome::Reply(Reply::Ok(keys)))
+    }
+
+    /// The subscription that a request names.
+    fn subscription(&self, request: &Request) -> Result<(CallId, usize), Failure> {
+        let name = bounded("call-id", request.required("call-id")?)?;
+        let id = CallId::new(name);
+        let call = self.calls.get(&id);
+        let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
+        let tag = bounded("to-tag", request.required("to-tag")?)?;
+        let at = call.subscription(tag).ok_or_else(|| Failure::NoParty {
+            key: "to-tag",
+            value: shown(tag),
+        })?;
+        Ok((id, at))
+    }
+
+    /// Copies follow what they copy: other payload types, another stream in its place, its end.
+    pub(super) fn follow(&mut self, now_ns: u64, id: &CallId) {
+        let Some(call) = self.calls.get_mut(id) else {
+            return;
+        };
+        self.actions.extend(call.update_copies());
+        // From behind: the places before stay.
+        for at in (0..call.dialogs.len()).rev() {
+            if self.calls.get(id).is_some_and(|call| call.is_orphan(at)) {
+                self.end_dialog(now_ns, id, at, EndReason::Deleted);
+            }
+        }
+    }
+}
+
+impl<P> Live<P> {
+    /// The place of the subscription of this subscriber.
+    fn subscription(&self, tag: &[u8]) -> Option<usize> {
+        let is_it = |one: &Dialog<P>| one.is_copy() && one.parties[1].has_tag(tag);
+        self.dialogs.iter().position(is_it)
+    }
+
+    /// A stream that is no copy.
+    fn original(&self, copied: Copied) -> Option<&StreamSpec> {
+        let originals = self.dialogs.iter().filter(|one| !one.is_copy());
+        let mut slots = originals.flat_map(Dialog::streams);
+        slots
+            .find(|slot| slot.stream == copied.stream)?
+            .running
+            .as_deref()
+    }
+
+    fn is_orphan(&self, at: usize) -> bool {
+        let copies = &self.dialogs[at].copies;
+        !copies.is_empty() && copies.iter().all(|one| self.original(*one).is_none())
+    }
+
+    fn update_copies(&mut self) -> Vec<Action<P>> {
+        let mut changed = Vec::new();
+        for (at, dialog) in self.dialogs.iter().enumerate() {
+            for (index, copied) in dialog.copies.iter().enumerate() {
+                let slot = dialog.slots.get(index).and_then(Option::as_ref);
+                let spec = slot.and_then(|slot| slot.running.as_deref());
+                let (Some(spec), Some(original)) = (spec, self.original(*copied)) else {
+                    continue;
+                };
+                let sends = &original.sides[copied.side as usize].sends;
+                if spec.sides[0].sends != *sends || spec.copies != Some(*copied) {
+                    changed.push((at, index, *copied, sends.clone()));
+                }
+            }
+        }
+        let mut actions = Vec::new();
+        for (at, index, copied, sends) in changed {
+            let Some(slot) = &mut self.dialogs[at].slots[index] else {
+                continue;
+            };
+            let stream = slot.stream;
+            if let Some(spec) = &mut slot.running {
+                spec.sides[0].sends = sends;
+                spec.copies = Some(copied);
+                let spec = spec.clone();
+                actions.push(Action::Update { stream, spec });
+            }
+        }
+        actions
+    }
+
+    /// A stream has taken the place of another one.
+    pub(super) fn replaced(&mut self, before: super::StreamId, now: super::StreamId) {
+        let copies = self.dialogs.iter_mut().flat_map(|one| &mut one.copies);
+        for copied in copies.filter(|copied| copied.stream == before) {
+            copied.stream = now;
+        }
+    }
+}
+
+impl<P> Dialog<P> {
+    /// Whether it is a subscription.
+    pub(super) fn is_copy(&self) -> bool {
+        !self.copies.is_empty()
+    }
+
+    /// What is special about the stream of an `m=` line that is a copy, or is published.
+    pub(super) fn finish_spec(&self, index: usize, spec: &mut StreamSpec) {
+        let nobody = |side: &mut SideSpec| {
+            side.rtp = None;
+            side.rtcp = None;
+            side.learn = Learn::Never;
+            side.waits_for_nat = false;
+        };
+        if let Some(copied) = self.copies.get(index) {
+            spec.copies = Some(*copied);
+            nobody(&mut spec.sides[0]);
+        }
+        if self.is_publication {
+            nobody(&mut spec.sides[1]);
+        }
+    }
+}
+
+/// The streams that a request asks for a copy of: of one party, some, or all.
+fn sources<'a, P>(call: &'a Live<P>, request: &'a Request) -> Result<Vec<Source<'a, P>>, Failure> {
+    let originals = || call.dialogs.iter().filter(|one| !one.is_copy());
+    let streams = |dialog: &'a Dialog<P>, side: Side| {
+        let tag = dialog.party(side).tag.as_deref().unwrap_or_default();
+        let slots = dialog
+            .streams()
+            .filter(|slot| slot.kind == StreamKind::Audio);
+        slots.map(move |slot| Source { tag, slot, side })
+    };
+    let of = |is_meant: &dyn Fn(&Dialog<P>, Side) -> bool| {
+        let sides = originals().flat_map(|one| Side::BOTH.map(|side| (one, side)));
+        let meant = sides.filter(|(one, side)| is_meant(one, *side));
+        // One that was forked has streams where it was answered.
+        meant
+            .map(|(one, side)| streams(one, side).collect::<Vec<_>>())
+            .find(|found| !found.is_empty())
+    };
+    let no_party = |key: &'static str, value: String| Failure::NoParty { key, value };
+    let all = request.one_of(
+        "all",
+        &[("none", false), ("all", true), ("offer-answer", true)],
+    )?;
+    if all == Some(true) || request.has_flag("all") {
+        let sides = originals().flat_map(|one| Side::BOTH.map(|side| (one, side)));
+        let is_publication = |one: &Dialog<P>, side: Side| one.is_publication && side == Side::B;
+        let sides = sides.filter(|(one, side)| !is_publication(one, *side));
+        return Ok(sides.flat_map(|(one, side)| streams(one, side)).collect());
+    }
+    let mut tags: Vec<&[u8]> = match request.keys().get("from-tags") {
+        Some(Value::List(_)) => {
+            let texts = request.texts("from-tags")?;
+            texts.into_iter().map(str::as_bytes).collect()
+        }
+        _ => Vec::new(),
+    };
+    tags.truncate(DIALOGS_MAX);
+    if tags.is_empty() {
+        tags.extend(optional(request, "from-tag")?);
+    }
+    if !tags.is_empty() {
+        let mut found = Vec::new();
+        for tag in tags {
+            let meant = of(&|one, side| one.party(side).has_tag(tag));
+            found.extend(meant.ok_or_else(|| no_party("from-tag", shown(tag)))?);
+        }
+        return Ok(found);
+    }
+    let Some(label) = request.text("label")?.or(request.text("from-label")?) else {
+        let key = "from-tag";
+        let allowed = "one of from-tag, from-tags or label, or the flag all".to_owned();
+        return Err(Refusal::Missing { key, allowed }.into());
+    };
+    let meant = of(&|one, side| one.party(side).label.as_deref() == Some(label));
+    meant.ok_or_else(|| no_party("label", shown(label.as_bytes())))
+}
+
+/// "The reply message will contain a sendonly offer SDP in `sdp` which by default will mirror the SDP of the call participant being subscribed to."
+fn description<P>(sources: &[Source<'_, P>]) -> String {
+    let mut sdp = String::new();
+    for (index, source) in sources.iter().enumerate() {
+        let at = source.slot.local[source.side as usize].rtp;
+        let family = super::Family::of(at.ip()).name();
+        if index == 0 {
+            // Writing to a text does not fail.
+            let _ = write!(
+                sdp,
+                "v=0\r\no=- {} 1 IN {family} {}\r\ns=-\r\nt=0 0\r\n",
+                source.slot.stream.0,
+                at.ip()
+            );
+        }
+        let spec = source.slot.running.as_deref();
+        let sends = spec.and_then(|spec| spec.sides[source.side as usize].sends.as_deref());
+        let named: Vec<(&Payload, String)> = sends
+            .into_iter()
+            .flat_map(|map| map.iter())
+            .filter_map(|payload| Some((payload, rtpmap(payload)?)))
+            .collect();
+        let _ = write!(sdp, "m=audio {} RTP/AVP", at.port());
+        for (payload, _) in &named {
+            let _ = write!(sdp, " {}", payload.payload_type.0);
+        }
+        let _ = write!(sdp, "\r\nc=IN {family} {}\r\n", at.ip());
+        for (payload, rtpmap) in &named {
+            let number = payload.payload_type.0;
+            let _ = write!(sdp, "a=rtpmap:{number} {rtpmap}\r\n");
+            if payload.carries == Carries::TelephoneEvent {
+                let _ = write!(sdp, "a=fmtp:{number} 0-15\r\n");
+            }
+        }
+        sdp.push_str("a=sendonly\r\n");
+    }
+    sdp
+}
+
+/// `None`: a codec that is only passed on has no name here.
+fn rtpmap(payload: &Payload) -> Option<String> {
+    match payload.carries {
+        Carries::Audio(format) => Some(format.to_string()),
+        Carries::TelephoneEvent => Some(format!("telephone-event/{}", payload.clock_rate_hz)),
+        Carries::ComfortNoise => Some(format!("CN/{}", payload.clock_rate_hz)),
+        Carries::Opaque(_) => None,
+    }
+}
+
+/// "Only one codec for each media section will be listed, and by default this will be the first supported codec from the published media."
+///
+/// What stands for the other party is nobody; the addresses here take the place of those that are written later. `None`: nothing can be taken.
+fn taken(media: &[Offered], options: &Options) -> Option<String> {
+    let mut sdp =
+        "v=0\r\no=- 1 1 IN IP4 127.0.0.1\r\ns=-\r\nc=IN IP4 127.0.0.1\r\nt=0 0\r\n".to_owned();
+    let mut takes_any = false;
+    for one in media {
+        let codec = match &one.plan {
+            Plan::Audio(audio) => {
+                let wanted = &options.rules.accept.named;
+                let codecs = || audio.codecs.codecs().filter(|codec| codec.is_audio());
+                let preferred = wanted
+                    .iter()
+                    .find_map(|spec| codecs().find(|codec| spec.matches(codec)));
+                preferred.or_else(|| codecs().find(|codec| is_supported(codec)))
+            }
+            _ => None,
+        };
+        takes_any |= codec.is_some();
+        // Writing to a text does not fail.
+        let _ = match codec {
+            Some(codec) => write!(
+                sdp,
+                "m=audio 9 RTP/AVP {0}\r\na=rtpmap:{0} {1}\r\na=recvonly\r\n",
+                codec.payload_type.0,
+                codec.rtpmap()
+            ),
+            None => write!(sdp, "m=audio 0 RTP/AVP 0\r\n"),
+        };
+    }
+    takes_any.then_some(sdp)
+}
