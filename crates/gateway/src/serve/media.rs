@@ -1,9 +1,11 @@
 //! Carries out on the relay what the registry of calls says.
 
+mod copies;
 mod keep;
 mod state;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,6 +23,7 @@ use threadbare_rtp::leg::{LegStats, PayloadMapError};
 use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
 
+use self::copies::CopiesTo;
 use self::keep::Keeper;
 use super::endings::{EndedCall, Endings};
 use super::metrics::ThreadSnapshot;
@@ -62,6 +65,9 @@ struct Running {
     recording: Option<RecordingId>,
     /// Of each side, when it was looked at last.
     counted: [SideCounts; 2],
+    /// The RTP port of each leg.
+    local: [SocketAddr; 2],
+    copies_to: CopiesTo,
 }
 
 /// A stream that is not carried.
@@ -162,6 +168,8 @@ impl MediaPlane {
                 if let Some(keeper) = &self.keeper {
                     keeper.end(stream);
                 }
+                let copied = self.streams.get(&stream).and_then(|one| one.spec.copies);
+                self.link(stream, copied, None);
                 if let Some(running) = self.streams.remove(&stream) {
                     self.endings
                         .begin(stream, running.call, running.counted, &running.handle);
@@ -187,9 +195,12 @@ impl MediaPlane {
         &mut self,
         stream: StreamId,
         call: CallId,
-        spec: Box<StreamSpec>,
+        mut spec: Box<StreamSpec>,
         ports: [LegPorts; 2],
     ) -> Result<(), StreamError> {
+        self.locate(&mut spec);
+        let copied = spec.copies;
+        let local = ports.each_ref().map(LegPorts::rtp_address);
         let mut medium = self.medium(&spec)?;
         if let Some(keeper) = &mut self.keeper {
             keeper.begin(stream, &spec, &mut medium);
@@ -209,8 +220,11 @@ impl MediaPlane {
             plays: [0; 2],
             recording: None,
             counted: Default::default(),
+            local,
+            copies_to: CopiesTo::default(),
         };
         self.streams.insert(stream, running);
+        self.link(stream, None, copied);
         Ok(())
     }
 
@@ -236,7 +250,9 @@ impl MediaPlane {
         Ok(medium)
     }
 
-    fn update(&mut self, stream: StreamId, spec: Box<StreamSpec>) {
+    fn update(&mut self, stream: StreamId, mut spec: Box<StreamSpec>) {
+        self.locate(&mut spec);
+        let copied = spec.copies;
         let Some(running) = self.streams.get(&stream) else {
             return;
         };
@@ -253,6 +269,8 @@ impl MediaPlane {
             tracing::warn!(call, "the TOS of a stream that has begun stays as it is");
         }
         let before = std::mem::replace(&mut running.spec, spec.clone());
+        let copied_before = before.copies;
+        let is_other_kind = other_kind.is_some();
         let told = match other_kind {
             Some(other) => running.handle.command(move |medium, _| *medium = other),
             None => running.handle.command(move |medium, now_ns| {
@@ -265,6 +283,11 @@ impl MediaPlane {
         };
         if told.is_err() {
             tracing::error!(call = %running.call, "the stream is gone");
+        }
+        self.link(stream, copied_before, copied);
+        if is_other_kind {
+            // Another medium knows of nobody.
+            self.tell_copies(stream);
         }
         self.take_state(stream);
     }

@@ -32,8 +32,13 @@ pub(super) fn call_config(
     random: &mut dyn FnMut() -> u64,
 ) -> Result<CallConfig, PayloadMapError> {
     let [a, b] = &spec.sides;
+    let mut legs = [leg(a, common, random)?, leg(b, common, random)?];
+    if spec.copies.is_some() {
+        // What sends the copies listens to no reports.
+        legs[0].bandwidth_bps = 0;
+    }
     Ok(CallConfig {
-        legs: [leg(a, common, random)?, leg(b, common, random)?],
+        legs,
         directions: [direction(a, b, random), direction(b, a, random)],
     })
 }
