@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use threadbare_control::ng::{Command, NoMessage, Ticket};
+use threadbare_control::ng::{Command, NoMessage, Reply, Ticket};
 use tokio::sync::oneshot;
 
 /// Tells senders apart: a cookie is one sender's.
@@ -37,9 +37,17 @@ pub(super) enum Unreplied {
 /// A request that is owed a reply.
 #[derive(Debug)]
 pub(super) struct Owed {
-    pub(super) ticket: Ticket<Asker>,
-    pub(super) to: ReplyTo,
+    pub(super) to: OwedTo,
     pub(super) command: Command,
     /// When it came.
     pub(super) begun_ns: u64,
+}
+
+/// Who is owed it.
+#[derive(Debug)]
+pub(super) enum OwedTo {
+    /// Who sent a message.
+    Message(Ticket<Asker>, ReplyTo),
+    /// Another thread of this program.
+    Program(oneshot::Sender<Reply>),
 }

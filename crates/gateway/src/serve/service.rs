@@ -20,8 +20,9 @@ use threadbare_relay::{LegPorts, PortError};
 use threadbare_rtp::call::Part;
 use threadbare_rtp::leg::Network;
 use threadbare_runtime::clock_now_ns;
+use tokio::sync::oneshot;
 
-use super::asker::{Asker, Owed, ReplyTo, Unreplied};
+use super::asker::{Asker, Owed, OwedTo, ReplyTo, Unreplied};
 use super::interfaces::Interfaces;
 use super::media::MediaPlane;
 use super::metrics::{Metrics, ThreadSnapshot};
@@ -230,18 +231,12 @@ impl Service {
         let begun_ns = clock_now_ns();
         match self.desk.handle_message(begun_ns, asker, bytes) {
             Incoming::Request(request, ticket) => {
-                let reply = self.answer(&request);
                 let owed = Owed {
-                    ticket,
-                    to,
+                    to: OwedTo::Message(ticket, to),
                     command: request.command(),
                     begun_ns,
                 };
-                let unanswered = Unanswered { owed, reply };
-                match self.carry_out() {
-                    Some((source, plays)) => self.fetch(source, plays, unanswered),
-                    None => self.send(unanswered),
-                }
+                self.handle_request(&request, owed);
             }
             Incoming::Send(bytes) => {
                 self.metrics.count_direct();
@@ -257,12 +252,52 @@ impl Service {
         }
     }
 
+    /// A request of another thread of this program.
+    pub(super) fn handle_program(&mut self, request: &Request, tell: oneshot::Sender<Reply>) {
+        let owed = Owed {
+            to: OwedTo::Program(tell),
+            command: request.command(),
+            begun_ns: clock_now_ns(),
+        };
+        self.handle_request(request, owed);
+    }
+
+    /// The same for one that needs no file, answered at once.
+    pub(super) fn answer_program(&mut self, request: &Request) -> Reply {
+        let begun_ns = clock_now_ns();
+        let reply = self.answer(request);
+        self.carry_out();
+        self.count_reply(request.command(), &reply, begun_ns);
+        reply
+    }
+
+    fn handle_request(&mut self, request: &Request, owed: Owed) {
+        let reply = self.answer(request);
+        let unanswered = Unanswered { owed, reply };
+        match self.carry_out() {
+            Some((source, plays)) => self.fetch(source, plays, unanswered),
+            None => self.send(unanswered),
+        }
+    }
+
     fn send(&mut self, answered: Unanswered) {
         let Unanswered { owed, reply } = answered;
-        let took_ns = clock_now_ns().saturating_sub(owed.begun_ns);
-        self.metrics.count_reply(owed.command, &reply, took_ns);
-        let reply = self.desk.finish(owed.ticket, reply);
-        self.send_to(Ok(reply), owed.to);
+        self.count_reply(owed.command, &reply, owed.begun_ns);
+        match owed.to {
+            OwedTo::Message(ticket, to) => {
+                let reply = self.desk.finish(ticket, reply);
+                self.send_to(Ok(reply), to);
+            }
+            OwedTo::Program(tell) => {
+                // Who asked may have given up.
+                let _ = tell.send(reply);
+            }
+        }
+    }
+
+    fn count_reply(&self, command: Command, reply: &Reply, begun_ns: u64) {
+        let took_ns = clock_now_ns().saturating_sub(begun_ns);
+        self.metrics.count_reply(command, reply, took_ns);
     }
 
     fn send_to(&self, reply: Result<Vec<u8>, Unreplied>, to: ReplyTo) {

@@ -5,6 +5,7 @@
     reason = "each test program uses its own part"
 )]
 
+pub mod http;
 pub mod phones;
 
 use std::collections::BTreeSet;

@@ -12,7 +12,7 @@ use threadbare_runtime::clock_now_ns;
 use utoipa::ToSchema;
 
 use super::app::{App, within};
-use super::id::{CALLS, Id, decode, encode};
+use super::id::{CALLS, CallPath, Id, decode, encode};
 use super::problem::Problem;
 use crate::serve::reading::{Reading, SideReading};
 use crate::serve::service::Service;
@@ -235,7 +235,7 @@ pub(super) async fn list(
 }
 
 /// A call with its media
-#[utoipa::path(get, path = "/v1/calls/{id}", tag = "calls", params(("id" = String, Path, description = "The Call-ID, in percent-encoding")),
+#[utoipa::path(get, path = "/v1/calls/{id}", tag = "calls", params(CallPath),
     responses((status = 200, body = CallDetail),
     (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn show(
@@ -268,7 +268,7 @@ pub(super) async fn show(
 }
 
 /// End a call
-#[utoipa::path(delete, path = "/v1/calls/{id}", tag = "calls", params(("id" = String, Path, description = "The Call-ID, in percent-encoding")),
+#[utoipa::path(delete, path = "/v1/calls/{id}", tag = "calls", params(CallPath),
     responses((status = 204, description = "It has ended"),
     (status = 404, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn end(State(app): State<App>, Id(id): Id) -> Result<StatusCode, Problem> {

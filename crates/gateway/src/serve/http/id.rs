@@ -10,6 +10,15 @@ use super::problem::Problem;
 /// Below this, each call is a resource.
 pub(super) const CALLS: &str = "/v1/calls";
 
+/// The same for the description.
+#[derive(utoipa::IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "the description has its name")]
+pub(super) struct CallPath {
+    /// The Call-ID, in percent-encoding.
+    id: String,
+}
+
 /// The call of a path.
 pub(super) struct Id(pub(super) CallId);
 

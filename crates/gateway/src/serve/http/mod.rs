@@ -1,16 +1,20 @@
 //! HTTP: what a program or an operator asks of live calls. Its thread owns nothing: it asks the control thread.
 
+mod actions;
 mod app;
 mod calls;
 mod contexts;
+mod describe;
 mod drain;
 mod guard;
 mod health;
 mod id;
+mod make;
 mod metrics;
 mod ng;
 mod page;
 mod problem;
+mod requests;
 mod routes;
 mod server;
 

@@ -15,13 +15,13 @@ use utoipa_axum::routes;
 use super::app::{App, BODY_BYTES_MAX};
 use super::guard::Guard;
 use super::problem::Problem;
-use super::{calls, contexts, drain, guard, health, metrics, ng, page};
+use super::{actions, calls, contexts, drain, guard, health, make, metrics, ng, page};
 
 /// The head of the description.
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Threadbare", description = "Live calls of a media relay. Errors are `application/problem+json` (RFC 9457)."),
-    tags((name = "calls"), (name = "relay"), (name = "health"), (name = "ng")))]
+    tags((name = "calls"), (name = "actions"), (name = "relay"), (name = "health"), (name = "ng")))]
 struct Description;
 
 /// All routes.
@@ -42,8 +42,18 @@ pub(super) fn router(app: App, guard: Guard) -> Router {
 /// Those for programs.
 fn described() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Description::openapi())
-        .routes(routes!(calls::list))
-        .routes(routes!(calls::show, calls::end))
+        .routes(routes!(calls::list, make::make))
+        .routes(routes!(calls::show, calls::end, make::change))
+        .routes(routes!(actions::hold))
+        .routes(routes!(actions::resume))
+        .routes(routes!(actions::silence))
+        .routes(routes!(actions::unsilence))
+        .routes(routes!(actions::play))
+        .routes(routes!(actions::stop_play))
+        .routes(routes!(actions::record))
+        .routes(routes!(actions::pause_record))
+        .routes(routes!(actions::stop_record))
+        .routes(routes!(actions::dtmf))
         .routes(routes!(contexts::list))
         .routes(routes!(drain::begin, drain::end))
         .routes(routes!(health::healthz))

@@ -1,0 +1,86 @@
+//! Requests of the ng protocol made here: a call is changed in one way, whoever asks for it.
+
+use axum::http::StatusCode;
+use threadbare_control::calls::CallId;
+use threadbare_control::ng::{Command, Dictionary, Refusal, Reply, Request, Value};
+use tokio::sync::oneshot;
+
+use super::app::{App, within};
+use super::calls::unknown;
+use super::problem::Problem;
+use crate::serve::orders::NotDone;
+use crate::serve::service::Service;
+
+/// The keys of a request about a call.
+pub(super) fn keys(command: Command, id: &CallId) -> Dictionary {
+    let mut keys = Dictionary::new();
+    keys.push("command", command.name());
+    keys.push("call-id", Value::Bytes(id.0.to_vec()));
+    // More calls than allowed are told from other errors by this.
+    keys.push("supports", Value::List(vec![Value::text("load limit")]));
+    keys
+}
+
+/// The request of its keys.
+pub(super) fn request(keys: Dictionary) -> Result<Request, Problem> {
+    Request::new(keys).map_err(|refusal: Refusal| refused(&refusal.to_string()))
+}
+
+/// Has a request about a call carried out.
+pub(super) async fn carry_out(app: &App, id: &CallId, keys: Dictionary) -> Result<(), Problem> {
+    let request = request(keys)?;
+    let (tell, told) = oneshot::channel();
+    let name = id.clone();
+    let is_known = app.ask(move |service: &mut Service| {
+        let is_known = service.calls.view(&name).is_some();
+        if is_known {
+            service.handle_program(&request, tell);
+        }
+        is_known
+    });
+    if !is_known.await? {
+        return Err(unknown(id));
+    }
+    let reply = within(told).await?.map_err(|_| NotDone::Gone)?;
+    done(reply).map(|_| ())
+}
+
+/// What a reply says.
+pub(super) fn done(reply: Reply) -> Result<Dictionary, Problem> {
+    match reply {
+        Reply::Ok(keys) => Ok(keys),
+        Reply::Pong => Ok(Dictionary::new()),
+        Reply::Error(reason) => Err(refused(&reason)),
+        Reply::LoadLimit(reason) => {
+            let problem = Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason);
+            Err(problem.retry_after(BUSY_S))
+        }
+    }
+}
+
+/// The protocol's texts are `KEY...: VALUE...: expected WHAT`.
+fn refused(reason: &str) -> Problem {
+    let mut problem = Problem::new(StatusCode::UNPROCESSABLE_ENTITY, reason);
+    let (_, allowed) = reason.split_once(": expected ").unzip();
+    let key = reason.split([':', ' ']).next().unwrap_or_default();
+    let member = MEMBERS.iter().find(|(theirs, _)| *theirs == key);
+    if let (Some(allowed), Some((_, member))) = (allowed, member) {
+        problem = problem.about(member, allowed);
+    }
+    problem
+}
+
+/// Keys of the protocol, and what they are called here.
+const MEMBERS: &[(&str, &str)] = &[
+    ("from-tag", "tag"),
+    ("file", "file"),
+    ("repeat-times", "times"),
+    ("repeat-duration", "duration_ms"),
+    ("start-pos", "start_frame"),
+    ("recording-file", "file"),
+    ("codec", "codec"),
+    ("direction", "interface"),
+    ("interface", "interface"),
+];
+/// Load goes away with calls.
+const BUSY_S: u32 = 5;
