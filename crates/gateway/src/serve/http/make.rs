@@ -8,7 +8,7 @@ use axum::http::header::LOCATION;
 use axum::http::{HeaderName, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as JsonValue};
-use threadbare_control::calls::CallId;
+use threadbare_control::calls::{CallId, StreamRecord};
 use threadbare_control::ng::{Command, Dictionary, Value, json};
 use utoipa::ToSchema;
 
@@ -253,7 +253,12 @@ fn tags(service: &Service, id: &CallId) -> Result<[String; 2], Problem> {
 /// `None`: nobody has answered, or more than one.
 fn tags_of(service: &Service, id: &CallId) -> Option<[String; 2]> {
     let streams = service.calls.view(id)?.streams.into_iter();
-    let running = streams.filter(|one| service.calls.stream(one.stream).is_some());
+    // Copies for subscribers are no party's.
+    let runs = |one: &StreamRecord| {
+        let stream = service.calls.stream(one.stream);
+        stream.is_some_and(|(_, spec)| spec.copies.is_none())
+    };
+    let running = streams.filter(runs);
     let mut tags = running.map(|one| one.sides.map(|side| side.tag));
     let first = tags.next()?;
     tags.all(|one| one == first).then_some(first)
