@@ -11,6 +11,12 @@ pub(crate) fn unix_at_zero_ns() -> u64 {
     (wall.unwrap_or_default().as_nanos() as u64).saturating_sub(monotonic_ns)
 }
 
+/// Distinguishes this start of the machine, and with it the monotonic clock, from others; `None`: the kernel does not say.
+pub(crate) fn boot_id() -> Option<u128> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    u128::from_str_radix(&text.trim().replace('-', ""), 16).ok()
+}
+
 /// Fills `room` from the system's random generator: keys are made of them.
 ///
 /// # Panics

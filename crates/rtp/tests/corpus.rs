@@ -23,6 +23,7 @@ const TARGETS: &[Target] = &[
 const ELSEWHERE: &[&str] = &[
     "calls",
     "loudness",
+    "saved",
     "sdp",
     "ng",
     #[cfg(not(feature = "srtp"))]

@@ -161,7 +161,7 @@ mod tests {
             saved.streams.into_iter().collect::<Vec<_>>(),
             [(StreamId(7), vec![4])]
         );
-        assert_eq!(saved.before, Before::Died { is_same_boot: true });
+        assert_eq!(saved.before, Before::Died);
         assert_eq!(saved.identity, identity);
         // Nobody goes on with the stream.
         store.shelf().sweep();

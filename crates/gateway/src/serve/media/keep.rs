@@ -18,7 +18,7 @@ use super::state::{MediumState, StreamState};
 use super::{MediaPlane, settle};
 use crate::serve::spec::{self, FIRST_SEQ_MASK};
 use crate::serve::store::{Before, Shelf};
-use crate::system::{random_number, unix_at_zero_ns};
+use crate::system::{boot_id, random_number, unix_at_zero_ns};
 
 /// What a plane needs for that.
 #[derive(Debug)]
@@ -30,6 +30,7 @@ pub(super) struct Keeper {
     /// Of the process before, until their calls are there again.
     saved: HashMap<StreamId, Vec<u8>>,
     before: Before,
+    boot: Option<u128>,
     /// When media came last, as the process before knew it.
     heard: Vec<(StreamId, Media)>,
 }
@@ -56,6 +57,7 @@ impl MediaPlane {
             due_ns: 0,
             saved,
             before,
+            boot: boot_id(),
             heard: Vec::new(),
         });
     }
@@ -108,10 +110,10 @@ impl MediaPlane {
         let (Some(keeper), Some(running)) = (&self.keeper, self.streams.get(&stream)) else {
             return;
         };
-        let shelf = keeper.shelf.clone();
+        let (shelf, boot) = (keeper.shelf.clone(), keeper.boot);
         // A stream that is gone has none.
         let _ = running.handle.command(move |medium, now_ns| {
-            shelf.put_stream(stream, state_of(medium, now_ns).to_bytes());
+            shelf.put_stream(stream, state_of(medium, now_ns, boot).to_bytes());
         });
     }
 
@@ -123,7 +125,7 @@ impl MediaPlane {
         for (stream, running) in self.streams.drain() {
             match running.handle.remove() {
                 Some(mut medium) => {
-                    let state = state_of(&mut medium, clock_now_ns());
+                    let state = state_of(&mut medium, clock_now_ns(), keeper.boot);
                     keeper.shelf.put_stream(stream, state.to_bytes());
                 }
                 // An older state does not say all that has left.
@@ -147,7 +149,7 @@ impl Keeper {
         }
         self.shelf.begin(stream);
         self.shelf
-            .put_stream(stream, state_of(medium, now_ns).to_bytes());
+            .put_stream(stream, state_of(medium, now_ns, self.boot).to_bytes());
         self.turns.push_back(stream);
     }
 
@@ -165,8 +167,11 @@ impl Keeper {
         state: StreamState,
     ) {
         let unix_at_zero_ns = unix_at_zero_ns();
-        let age = Age::of(&state, self.before, now_ns, unix_at_zero_ns);
-        let zero_then_ns = state.taken_unix_ns.saturating_sub(state.taken_ns);
+        let age = Age::of(&state, self.before, self.boot, now_ns, unix_at_zero_ns);
+        let zero_then_ns = match self.boot.is_some() && self.boot == state.boot {
+            true => unix_at_zero_ns,
+            false => state.taken_unix_ns.saturating_sub(state.taken_ns),
+        };
         let heard = |at_ns: u64| {
             let unix_ns = at_ns.saturating_add(zero_then_ns);
             unix_ns.saturating_sub(unix_at_zero_ns).min(now_ns)
@@ -202,21 +207,29 @@ impl Keeper {
 }
 
 impl Age {
-    fn of(state: &StreamState, before: Before, now_ns: u64, unix_at_zero_ns: u64) -> Age {
-        let by_clock_ns = now_ns.checked_sub(state.taken_ns);
+    fn of(
+        state: &StreamState,
+        before: Before,
+        boot: Option<u128>,
+        now_ns: u64,
+        unix_at_zero_ns: u64,
+    ) -> Age {
+        let is_same_clock = boot.is_some() && boot == state.boot;
+        let passed_ns = now_ns.checked_sub(state.taken_ns);
+        let by_clock_ns = passed_ns.filter(|_| is_same_clock);
         let unix_ns = now_ns.saturating_add(unix_at_zero_ns);
         let by_wall_ns = unix_ns.saturating_sub(state.taken_unix_ns);
         match (before, by_clock_ns) {
             // Wall clocks are set: only the monotonic one proves anything, and only until the machine starts anew.
-            (Before::Died { is_same_boot: true }, Some(elapsed_ns)) => Age {
+            (Before::Died, Some(elapsed_ns)) => Age {
                 elapsed_ns,
                 unsaved_ns: Some(elapsed_ns),
             },
-            (Before::Stopped, _) => Age {
-                elapsed_ns: by_wall_ns,
+            (Before::Stopped, by_clock_ns) => Age {
+                elapsed_ns: by_clock_ns.unwrap_or(by_wall_ns),
                 unsaved_ns: Some(0),
             },
-            (Before::Died { .. }, _) => Age {
+            (Before::Died, None) => Age {
                 elapsed_ns: by_wall_ns,
                 unsaved_ns: None,
             },
@@ -271,7 +284,7 @@ fn carry_key(protection: &mut Option<ProtectionState>, spec: &StreamSpec, side: 
     });
 }
 
-fn state_of(medium: &mut Medium, now_ns: u64) -> StreamState {
+fn state_of(medium: &mut Medium, now_ns: u64, boot: Option<u128>) -> StreamState {
     let (heard_ns, medium) = match medium {
         Medium::Audio(media) => {
             let call = media.call();
@@ -284,6 +297,7 @@ fn state_of(medium: &mut Medium, now_ns: u64) -> StreamState {
         }
     };
     StreamState {
+        boot,
         taken_ns: now_ns,
         taken_unix_ns: now_ns.saturating_add(unix_at_zero_ns()),
         heard_ns,
@@ -343,23 +357,26 @@ mod tests {
             taken_unix_ns,
             ..audio(SUITE)
         };
-        let age = |state: &StreamState, before| Age::of(state, before, 50 * S, zero_ns);
+        let age = |state: &StreamState, before, boot| Age::of(state, before, boot, 50 * S, zero_ns);
         let same = taken(47 * S, zero_ns + 47 * S);
         let known = |elapsed_ns, unsaved_ns| Age {
             elapsed_ns,
             unsaved_ns,
         };
-        let died = |is_same_boot| Before::Died { is_same_boot };
-        assert_eq!(age(&same, died(true)), known(3 * S, Some(3 * S)));
-        assert_eq!(age(&same, Before::Stopped), known(3 * S, Some(0)));
-        assert_eq!(age(&same, died(false)), known(3 * S, None));
+        let (here, other) = (same.boot, Some(5));
+        assert_eq!(age(&same, Before::Died, here), known(3 * S, Some(3 * S)));
+        assert_eq!(age(&same, Before::Stopped, other), known(3 * S, Some(0)));
+        assert_eq!(age(&same, Before::Died, other), known(3 * S, None));
         // The wall clock was put back by an hour since.
         let put_back = taken(47 * S, zero_ns + 3647 * S);
-        assert_eq!(age(&put_back, died(true)), known(3 * S, Some(3 * S)));
-        assert_eq!(age(&put_back, died(false)), known(0, None));
+        assert_eq!(
+            age(&put_back, Before::Died, here),
+            known(3 * S, Some(3 * S))
+        );
+        assert_eq!(age(&put_back, Before::Died, other), known(0, None));
         // A clock that is behind is not the same one.
         let ahead = taken(51 * S, zero_ns + 40 * S);
-        assert_eq!(age(&ahead, died(true)), known(10 * S, None));
+        assert_eq!(age(&ahead, Before::Died, here), known(10 * S, None));
     }
 
     proptest! {

@@ -12,7 +12,9 @@ use threadbare_rtp::srtp::{Keys, MasterKey, PacketIndex, ProtectionState, Source
 /// A stream as a media thread left it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StreamState {
-    /// When, on the monotonic clock.
+    /// Since which start of the machine its monotonic clock runs; `None`: nobody knows.
+    pub(super) boot: Option<u128>,
+    /// When, on that clock.
     pub(super) taken_ns: u64,
     /// And since 1970.
     pub(super) taken_unix_ns: u64,
@@ -58,7 +60,7 @@ impl StreamState {
                 }),
             },
         };
-        let head = (self.taken_ns, self.taken_unix_ns, self.heard_ns);
+        let head = (self.boot, self.taken_ns, self.taken_unix_ns, self.heard_ns);
         // To memory, it cannot fail: all lengths are known.
         postcard::to_allocvec(&(VERSION, head, medium)).unwrap_or_default()
     }
@@ -70,15 +72,16 @@ impl StreamState {
         if found != VERSION {
             return Err(StateError::Version { found });
         }
-        type Head = (u64, u64, [Option<u64>; 2]);
+        type Head = (Option<u128>, u64, u64, [Option<u64>; 2]);
         let read: Result<((Head, SavedMedium), &[u8]), _> = postcard::take_from_bytes(bytes);
         let ((head, medium), left) = read.map_err(|error| damaged(&error))?;
         if !left.is_empty() {
             return Err(damaged(&"bytes are left over"));
         }
-        let (taken_ns, taken_unix_ns, heard_ns) = head;
+        let (boot, taken_ns, taken_unix_ns, heard_ns) = head;
         let medium = medium.load().map_err(|reason| damaged(&reason))?;
         Ok(StreamState {
+            boot,
             taken_ns,
             taken_unix_ns,
             heard_ns,
@@ -339,6 +342,7 @@ pub(super) mod tests {
             packet_ns: 20_000_000,
         };
         StreamState {
+            boot: Some(u128::MAX),
             taken_ns: 1 << 50,
             taken_unix_ns: 1 << 60,
             heard_ns: [None, Some(5)],

@@ -25,8 +25,6 @@ const ABOUT: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("about");
 
 /// In `ABOUT`.
 const IDENTITY: &str = "identity";
-/// In `ABOUT`: since this start of the machine, the file has been written.
-const BOOT: &str = "boot";
 /// In `ABOUT`: nothing has left after what is in the file.
 const STOPPED: &str = "stopped";
 
@@ -54,10 +52,7 @@ pub(in crate::serve) enum Before {
     /// In order, or there was none: the states of streams say all that was sent.
     Stopped,
     /// It may have sent since.
-    Died {
-        /// Its clock was this one.
-        is_same_boot: bool,
-    },
+    Died,
 }
 
 /// What is in the file.
@@ -150,8 +145,7 @@ impl StateFile {
             }
             opened => opened?,
         };
-        let boot = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        let saved = begin(&database, &boot);
+        let saved = begin(&database);
         let saved = saved.map_err(|error| FileError::of_database(path, error))?;
         let file = StateFile {
             database: Some(database),
@@ -238,26 +232,22 @@ fn is_of_other_boot(path: &Path) -> bool {
 const MAGIC: &[u8; 4] = b"redb";
 
 /// Reads everything, and notes that there is a process again: before that sends anything, as nothing may be sent twice under one key.
-fn begin(database: &Database, boot: &[u8]) -> Result<Saved, redb::Error> {
+fn begin(database: &Database) -> Result<Saved, redb::Error> {
     let transaction = database.begin_write()?;
     let saved = {
         let mut about = transaction.open_table(ABOUT)?;
         let known = |key: &str| -> Result<Option<Vec<u8>>, redb::Error> {
             Ok(about.get(key)?.map(|value| value.value().to_vec()))
         };
-        let (identity, last_boot) = (known(IDENTITY)?, known(BOOT)?);
-        let is_new = last_boot.is_none();
-        let before = match is_new || known(STOPPED)?.is_some() {
+        let identity = known(IDENTITY)?;
+        let before = match identity.is_none() || known(STOPPED)?.is_some() {
             true => Before::Stopped,
-            false => Before::Died {
-                is_same_boot: !boot.is_empty() && last_boot.as_deref() == Some(boot),
-            },
+            false => Before::Died,
         };
         let identity = identity.and_then(|bytes| postcard::from_bytes(&bytes).ok());
         let identity = identity.unwrap_or_else(Identity::new);
         let bytes = postcard::to_allocvec(&identity).unwrap_or_default();
         about.insert(IDENTITY, &*bytes)?;
-        about.insert(BOOT, boot)?;
         about.remove(STOPPED)?;
         let calls = transaction.open_table(CALLS)?;
         let streams = transaction.open_table(STREAMS)?;
