@@ -339,6 +339,7 @@ mod tests {
             kind: StreamKind::Audio,
             sides,
             tos: None,
+            copies: None,
         }
     }
 
