@@ -136,14 +136,8 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
         })),
         _ => options.state.clone(),
     };
-    // Calls of the measurement before.
-    if let Some(state) = &state
-        && state.exists()
-    {
-        std::fs::remove_file(state)?;
-    }
     let mut relay = Relay::start(kind, &options.threadbare, state.as_deref())?;
-    match what {
+    let figures = match what {
         What::Transcoded500 => carry(options, &mut relay, 500, Sides::Transcoded),
         What::Transcoded1000 => carry(options, &mut relay, 1000, Sides::Transcoded),
         What::Passed1000 => carry(options, &mut relay, 1000, Sides::Passed),
@@ -151,7 +145,14 @@ fn measure_one(options: &Options, what: What, kind: Kind) -> Result<Figures> {
         What::Signalling => signal(&mut relay),
         What::Idle1000 => idle(&mut relay),
         What::Restarted1000 => restart(options, &mut relay),
+    };
+    drop(relay);
+    // The next measurement begins without calls.
+    match &state {
+        Some(state) if state.exists() => std::fs::remove_file(state)?,
+        _ => {}
     }
+    figures
 }
 
 /// What parties hear of a process that is killed.
