@@ -74,7 +74,7 @@ wait_for_program() {
 # listens ADDRESS PORT
 listens() { [ -n "$(ss -Hanu "src = $1:$2")" ]; }
 
-ng() { python3 "$here/ng.py" "$ng_port" "$1"; }
+ng() { python3 "$here/ng.py" "$ng_port" "$@"; }
 
 start_relay() {
     case $relay in
@@ -86,7 +86,7 @@ start_relay() {
             ;;
         threadbare)
             "$target_dir/threadbare" serve --ng 127.0.0.1:$ng_port --address 127.0.0.1 --ports $ports_min-$ports_max \
-                --timeout $timeout_s --silent-timeout 60 >"$logs/relay" 2>&1 &
+                --timeout $timeout_s --silent-timeout 60 --state "$work/calls.redb" >>"$logs/relay" 2>&1 &
             ;;
         *) die "RELAY=$relay: expected threadbare or rtpengine" ;;
     esac
@@ -212,6 +212,31 @@ expect_tone() {
     python3 "$here/tone.py" "$file" "$2" || die "$1: not the tone of $2 Hz in what it heard"
 }
 
+# Are so many calls up, and has each a second of audio from both sides?
+all_talk() {
+    ng list | python3 -c '
+import json, subprocess, sys
+calls = json.load(sys.stdin)["calls"]
+def heard(call):
+    reply = json.loads(subprocess.check_output([sys.executable, sys.argv[1], sys.argv[2], "query", "call-id=" + call]))
+    tags = reply["tags"].values()
+    return min(tag["medias"][0]["streams"][0]["stats"]["packets"] for tag in tags)
+sys.exit(len(calls) != int(sys.argv[3]) or min(map(heard, calls)) < 50)' "$here/ng.py" "$ng_port" "$1"
+}
+
+# The relay is killed in the middle of calls and started again: the calls go on, and their BYE reaches it.
+calls_over_restart() {
+    local callers
+    calls restart 5 20 9700 caller callee &
+    callers=$!
+    wait_for 'calls in the middle of their audio' all_talk 5
+    kill -KILL "$relay_pid"
+    { wait "$relay_pid"; } 2>/dev/null || true
+    start_relay
+    grep -q 'calls were brought back.* calls=5' "$logs/relay" || die 'the calls were not brought back'
+    wait "$callers" || die 'restart: a call has failed'
+}
+
 # sipp, which knows no SRTP, calls a phone that takes nothing else.
 call_srtp() {
     local pid
@@ -282,6 +307,7 @@ for address in $caller $callee; do
     hold_ports $address 9000 5
 done
 hold_ports $caller 9500 1
+[ "$relay" != threadbare ] || for address in $caller $callee; do hold_ports $address 9700 5; done
 calls plain 50 10 6000 caller callee
 calls alaw 50 10 7000 caller callee callee-alaw
 calls hold 5 5 8000 caller-hold callee-hold
@@ -289,9 +315,12 @@ calls cancel 5 5 12000 caller-cancel callee-cancel
 calls lost 5 5 9000 caller-lost callee
 call_srtp
 call_tone
+if [ "$relay" = threadbare ]; then
+    calls_over_restart
+fi
 wait_for 'the end of calls without BYE' nothing_left
 
 stop_capture
-python3 "$here/check.py" "$work/calls.pcap" || die 'not what was expected on the wire'
+python3 "$here/check.py" "$work/calls.pcap" "$relay" || die 'not what was expected on the wire'
 calls_leave_no_memory
 say 'ok'

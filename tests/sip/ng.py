@@ -1,6 +1,6 @@
 """Asks a relay by the ng protocol, and prints the reply as JSON.
 
-    ng.py PORT COMMAND
+    ng.py PORT COMMAND [KEY=TEXT]...
 """
 
 import json
@@ -34,12 +34,12 @@ def decode(data, at=0):
     return data[colon + 1 : end].decode(errors="replace"), end
 
 
-def main(port, command):
+def main(port, command, *more):
     link = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     link.connect(("127.0.0.1", int(port)))
     link.settimeout(1)
     cookie = os.urandom(8).hex().encode()
-    request = cookie + b" " + encode({"command": command})
+    request = cookie + b" " + encode({"command": command} | dict(one.split("=", 1) for one in more))
     # As clients do: the same cookie again after a second without a reply.
     for _ in range(5):
         link.send(request)
