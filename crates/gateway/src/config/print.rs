@@ -77,6 +77,9 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
         State::File(path) => calls.push(("state", text(&path.display()))),
         State::Off => calls.push(("state", Value::from(false))),
     }
+    if let Some(path) = &serving.records {
+        calls.push(("records", text(&path.display())));
+    }
     let http = serving.http.as_ref().map(|http| {
         let mut keys = vec![("listen", text(&http.listen))];
         if let Some(file) = &http.token_file {

@@ -208,6 +208,7 @@ table!(#[derive(Default)] RawCalls {
         recording_dir: String,
         /// A file, or `false`.
         state: toml::Value,
+        records: String,
     }
 });
 

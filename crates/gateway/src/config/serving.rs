@@ -34,6 +34,8 @@ pub struct Serving {
     pub recording_dir: Option<PathBuf>,
     /// Where calls outlive the process.
     pub state: State,
+    /// File that records of ended calls are added to; `None`: they are in the log only.
+    pub records: Option<PathBuf>,
 }
 
 /// Where calls outlive the process.
@@ -107,6 +109,7 @@ impl Default for Serving {
             latency_ms: 40,
             recording_dir: None,
             state: State::default(),
+            records: None,
         }
     }
 }

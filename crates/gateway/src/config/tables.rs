@@ -55,6 +55,11 @@ impl Checker<'_> {
                 .as_ref()
                 .map(|dir| PathBuf::from(dir.get_ref())),
             state: self.state(raw.calls.state.as_ref()),
+            records: raw
+                .calls
+                .records
+                .as_ref()
+                .map(|path| PathBuf::from(path.get_ref())),
         };
         let mut refused = serving.refused();
         if let Some(machine) = self.machine {

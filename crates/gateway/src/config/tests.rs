@@ -886,6 +886,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
         latency = 6
         recording-dir = \"/a b\"
         state = \"/c d\"
+        records = \"/e\"
     ";
     // Its `pipeline` needs GStreamer.
     let example = match cfg!(feature = "gstreamer") {

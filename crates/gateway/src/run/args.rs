@@ -161,6 +161,9 @@ struct CallArgs {
     /// File in which calls outlive the process; without it, systemd's StateDirectory= has one if it is set
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
+    /// File that a line of JSON is added to for each call that has ended
+    #[arg(long, value_name = "FILE")]
+    records: Option<PathBuf>,
     /// Calls end with the process
     #[arg(long, conflicts_with = "state")]
     no_state: bool,
@@ -237,6 +240,7 @@ impl CallArgs {
                 (Some(path), false) => State::File(path.clone()),
                 (None, false) => State::OfSystemd,
             },
+            records: self.records.clone(),
         }
     }
 }

@@ -28,6 +28,9 @@ impl Job {
             let keys = fixed.join("; ");
             return tracing::error!(%file, keys, "nothing is changed: these need a restart");
         }
+        if let Some(server) = server {
+            server.reopen_records();
+        }
         if let (Some(server), Some(serving)) = (server, &config.serving)
             && self.config.serving.as_ref() != Some(serving)
         {
@@ -82,6 +85,8 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
             differs("[calls] recording-dir", &dir(old), &dir(new));
             let state = |serving: &Serving| format!("{:?}", serving.state);
             differs("[calls] state", &state(old), &state(new));
+            let records = |serving: &Serving| format!("{:?}", serving.records);
+            differs("[calls] records", &records(old), &records(new));
         }
         (old, new) => {
             let calls = |serving: &Option<Serving>| {

@@ -13,7 +13,9 @@ mod orders;
 mod plays;
 mod reading;
 mod recorder;
+mod records;
 mod service;
+mod shown;
 mod spec;
 mod store;
 mod tracks;
@@ -35,6 +37,7 @@ use self::interfaces::Interfaces;
 use self::media::MediaPlane;
 use self::orders::Control;
 use self::plays::Plays;
+use self::records::Records;
 use self::service::Service;
 use self::spec::Common;
 use self::store::{Identity, Saved, Store};
@@ -84,6 +87,12 @@ impl Server {
         service.allow_only(serving.allow.clone());
         service.set_lateness_max(lateness_max(serving));
         let threads = service.media.threads();
+        if let Some(path) = &serving.records {
+            let records = Records::open(path).into_diagnostic();
+            let records =
+                records.wrap_err_with(|| format!("records of calls in {}", path.display()))?;
+            service.records = Some(records);
+        }
         if let Some((store, saved)) = store {
             service.keep_in(store, saved);
         }
@@ -119,6 +128,18 @@ impl Server {
             control,
             thread: Some(thread.into_diagnostic()?),
         })
+    }
+
+    /// The file of records was moved away: another one of its name is begun.
+    pub fn reopen_records(&self) {
+        let order = |service: &mut Service| {
+            if let Some(records) = &mut service.records {
+                records.reopen();
+            }
+        };
+        if let Err(error) = self.control.order(order) {
+            tracing::error!(%error, "records of calls go on in the file that was moved away");
+        }
     }
 
     /// Applies limits, time-outs, who may ask, interfaces and the delay of jitter buffers. Calls that are up keep their ports and their delay.

@@ -29,6 +29,8 @@ use super::metrics::{Metrics, ThreadSnapshot};
 use super::names;
 use super::orders::{Control, Orders, orders};
 use super::plays::{Play, Plays, Step, Unanswered};
+use super::records::Records;
+use super::shown::Wall;
 use super::store::Store;
 use super::wake::Wake;
 use crate::config::InterfaceSpec;
@@ -54,6 +56,8 @@ pub(super) struct Service {
     ends_when_empty: bool,
     /// `None`: calls end with the process.
     store: Option<Store>,
+    /// `None`: ended calls leave a line in the log only.
+    pub(super) records: Option<Records>,
 }
 
 impl Service {
@@ -85,6 +89,7 @@ impl Service {
             metrics: Arc::new(Metrics::new()),
             ends_when_empty: false,
             store: None,
+            records: None,
         }
     }
 
@@ -437,6 +442,13 @@ impl Service {
                 sides
                     .iter()
                     .for_each(|side| self.metrics.observe_quality(&side.mean));
+            }
+            if let Some(records) = &mut self.records {
+                let wall = Wall {
+                    unix_at_zero_ns: self.calls.settings().unix_at_zero_ns,
+                    now_ns: clock_now_ns(),
+                };
+                records.put(ended, wall);
             }
         }
     }

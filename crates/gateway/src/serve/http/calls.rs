@@ -1,12 +1,11 @@
 //! `/v1/calls`: what is up, page by page; one call with its media; its end.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use serde::Serialize;
-use threadbare_control::calls::{CallId, CallView, SideRecord, StreamId, StreamRecord};
+use threadbare_control::calls::{CallId, CallView, StreamId};
 use threadbare_relay::Reply;
 use threadbare_runtime::clock_now_ns;
 use utoipa::ToSchema;
@@ -14,8 +13,9 @@ use utoipa::ToSchema;
 use super::app::{App, within};
 use super::id::{CALLS, CallPath, Id, decode, encode};
 use super::problem::Problem;
-use crate::serve::reading::{Reading, SideReading};
+use crate::serve::reading::Reading;
 use crate::serve::service::Service;
+use crate::serve::shown::{Stream, Wall};
 
 /// A page of calls, by their ids.
 #[derive(Debug, Serialize, ToSchema)]
@@ -67,104 +67,6 @@ pub(super) struct CallDetail {
     end_reason: Option<&'static str>,
     /// Those that have ended included.
     streams: Vec<Stream>,
-}
-
-/// An `m=` line between two parties.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct Stream {
-    /// Such as `audio`.
-    media: String,
-    /// It is carried now.
-    running: bool,
-    /// The party that offered first, and the one that answers.
-    #[schema(inline, min_items = 2, max_items = 2)]
-    sides: Vec<StreamSide>,
-}
-
-/// A party of a stream.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct StreamSide {
-    /// Its SIP tag, as far as it is UTF-8.
-    tag: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<String>,
-    /// The audio codec that it is sent, such as `PCMU/8000`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    codec: Option<String>,
-    /// Where it said that it receives.
-    #[schema(value_type = Option<String>)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signalled_address: Option<SocketAddr>,
-    /// Where it was told to send.
-    #[schema(value_type = Option<String>)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    local_address: Option<SocketAddr>,
-    /// The suite of its SRTP.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    crypto_suite: Option<&'static str>,
-    /// Absent: the stream does not run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    media: Option<SideMedia>,
-}
-
-/// The media of a party.
-#[derive(Debug, Serialize, ToSchema)]
-pub(super) struct SideMedia {
-    /// Where it is sent to: as learned, or as signalled.
-    #[schema(value_type = Option<String>)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    remote_address: Option<SocketAddr>,
-    /// Of its media.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    ssrc: Option<u32>,
-    packets_received: u64,
-    bytes_received: u64,
-    packets_sent: u64,
-    rtcp_packets_received: u64,
-    /// Datagrams that did not belong.
-    datagrams_refused: u64,
-    packets_lost: u64,
-    packets_late: u64,
-    /// Audio made up for its losses.
-    concealed_ms: u64,
-    /// When the last RTP packet came, ms since 1970.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    last_packet_unix_ms: Option<u64>,
-    /// Interarrival jitter now (RFC 3550).
-    jitter_ms: f64,
-    /// The last round trip.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    round_trip_ms: Option<f64>,
-    /// Mean opinion score (G.107), of all reports; absent: there was none yet.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mos: Option<f64>,
-    /// Of all reports.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss_percent: Option<f64>,
-}
-
-/// From the monotonic clock to the wall.
-#[derive(Debug, Clone, Copy)]
-struct Wall {
-    unix_at_zero_ns: u64,
-    now_ns: u64,
-}
-
-impl Wall {
-    fn of(service: &Service) -> Wall {
-        Wall {
-            unix_at_zero_ns: service.calls.settings().unix_at_zero_ns,
-            now_ns: clock_now_ns(),
-        }
-    }
-
-    fn unix_ms(self, at_ns: u64) -> u64 {
-        self.unix_at_zero_ns.saturating_add(at_ns) / NS_PER_MS
-    }
-
-    fn since_ms(self, at_ns: u64) -> u64 {
-        self.now_ns.saturating_sub(at_ns) / NS_PER_MS
-    }
 }
 
 /// Which page.
@@ -219,7 +121,7 @@ pub(super) async fn list(
             .map(|last| format!("{CALLS}?after={}&limit={}", encode(last), page.limit));
         let view = |id: CallId| Some((service.calls.view(&id)?, id));
         let views: Vec<(CallView, CallId)> = ids.into_iter().filter_map(view).collect();
-        (views, next, Wall::of(service))
+        (views, next, wall(service))
     });
     let (views, next, wall) = found.await?;
     let summary = |(view, id): (CallView, CallId)| CallSummary {
@@ -263,7 +165,7 @@ pub(super) async fn show(
         duration_ms: wall.since_ms(view.created_ns),
         ends_unix_ms: ends.map(|at_ns| wall.unix_ms(at_ns)),
         end_reason: reason.map(|reason| reason.name()),
-        streams: streams.map(|one| shown(wall, one, &read)).collect(),
+        streams: streams.map(|one| Stream::of(wall, one, &read)).collect(),
     }))
 }
 
@@ -297,55 +199,22 @@ pub(super) fn path(id: &CallId) -> String {
     format!("{CALLS}/{}", encode(id))
 }
 
+fn wall(service: &Service) -> Wall {
+    Wall {
+        unix_at_zero_ns: service.calls.settings().unix_at_zero_ns,
+        now_ns: clock_now_ns(),
+    }
+}
+
 type Looked = (CallView, Vec<(StreamId, Reply<Reading>)>, Wall);
 
 fn look(service: &mut Service, id: &CallId) -> Option<Looked> {
     let view = service.calls.view(id)?;
     let streams = view.streams.iter().map(|one| one.stream);
     let readings = service.media.ask(streams).collect();
-    Some((view, readings, Wall::of(service)))
+    Some((view, readings, wall(service)))
 }
 
-fn shown(wall: Wall, stream: StreamRecord, read: &BTreeMap<StreamId, Reading>) -> Stream {
-    let reading = read.get(&stream.stream);
-    let side = |(place, side): (usize, SideRecord)| StreamSide {
-        tag: side.tag,
-        label: side.label,
-        codec: side.codec,
-        signalled_address: side.rtp,
-        local_address: side.advertised,
-        crypto_suite: side.crypto_suite,
-        media: reading.map(|reading| media(wall, &reading.sides[place])),
-    };
-    Stream {
-        media: stream.media,
-        running: reading.is_some(),
-        sides: stream.sides.into_iter().enumerate().map(side).collect(),
-    }
-}
-
-fn media(wall: Wall, side: &SideReading) -> SideMedia {
-    let counts = side.counts;
-    SideMedia {
-        remote_address: side.rtp_to,
-        ssrc: side.ssrc,
-        packets_received: counts.packets,
-        bytes_received: counts.bytes,
-        packets_sent: counts.packets_sent,
-        rtcp_packets_received: counts.rtcp_packets,
-        datagrams_refused: counts.refused,
-        packets_lost: counts.lost,
-        packets_late: counts.late,
-        concealed_ms: counts.concealed_ns / NS_PER_MS,
-        last_packet_unix_ms: side.heard_ns.map(|at_ns| wall.unix_ms(at_ns)),
-        jitter_ms: side.jitter_ms,
-        round_trip_ms: side.round_trip_ms,
-        mos: side.mean.mos,
-        loss_percent: side.mean.loss_percent,
-    }
-}
-
-const NS_PER_MS: u64 = 1_000_000;
 const LIMIT_USUAL: usize = 50;
 /// A page is made by the thread that answers proxies: some 2 ms.
 const LIMIT_MAX: usize = 200;

@@ -1,0 +1,158 @@
+//! Calls as programs and people are told of them: in the field's words, with units in the names. Keys are never among it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use serde::Serialize;
+use threadbare_control::calls::{SideRecord, StreamId, StreamRecord};
+use utoipa::ToSchema;
+
+use super::reading::{Reading, SideReading};
+
+/// An `m=` line between two parties.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Stream {
+    /// Such as `audio`.
+    media: String,
+    /// It is carried now.
+    running: bool,
+    /// The party that offered first, and the one that answers.
+    #[schema(inline, min_items = 2, max_items = 2)]
+    sides: Vec<StreamSide>,
+}
+
+/// A party of a stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StreamSide {
+    /// Its SIP tag, as far as it is UTF-8.
+    tag: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    /// The audio codec that it is sent, such as `PCMU/8000`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec: Option<String>,
+    /// Where it said that it receives.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signalled_address: Option<SocketAddr>,
+    /// Where it was told to send.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    local_address: Option<SocketAddr>,
+    /// The suite of its SRTP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    crypto_suite: Option<&'static str>,
+    /// Absent: the stream has not begun.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    media: Option<SideMedia>,
+}
+
+/// The media of a party.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct SideMedia {
+    /// Where it is sent to: as learned, or as signalled.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote_address: Option<SocketAddr>,
+    /// Of its media.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ssrc: Option<u32>,
+    packets_received: u64,
+    bytes_received: u64,
+    packets_sent: u64,
+    rtcp_packets_received: u64,
+    /// Datagrams that did not belong.
+    datagrams_refused: u64,
+    packets_lost: u64,
+    packets_late: u64,
+    /// Audio made up for its losses.
+    concealed_ms: u64,
+    /// When the last RTP packet came, ms since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_packet_unix_ms: Option<u64>,
+    /// Interarrival jitter now (RFC 3550).
+    jitter_ms: f64,
+    /// The last round trip.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip_ms: Option<f64>,
+    /// Mean opinion score (G.107), of all reports; absent: there was none yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mos: Option<f64>,
+    /// Of all reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_percent: Option<f64>,
+}
+
+/// From the monotonic clock to the wall.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Wall {
+    pub(super) unix_at_zero_ns: u64,
+    pub(super) now_ns: u64,
+}
+
+impl Wall {
+    pub(super) fn unix_ms(self, at_ns: u64) -> u64 {
+        self.unix_at_zero_ns.saturating_add(at_ns) / NS_PER_MS
+    }
+
+    pub(super) fn since_ms(self, at_ns: u64) -> u64 {
+        self.now_ns.saturating_sub(at_ns) / NS_PER_MS
+    }
+}
+
+impl Stream {
+    /// `read`: those of streams that run.
+    pub(super) fn of(
+        wall: Wall,
+        stream: StreamRecord,
+        read: &BTreeMap<StreamId, Reading>,
+    ) -> Stream {
+        let reading = read.get(&stream.stream);
+        Stream {
+            running: reading.is_some(),
+            sides: sides(wall, stream.sides, reading),
+            media: stream.media,
+        }
+    }
+}
+
+/// Both parties of a stream.
+pub(super) fn sides(
+    wall: Wall,
+    sides: [SideRecord; 2],
+    reading: Option<&Reading>,
+) -> Vec<StreamSide> {
+    let side = |(place, side): (usize, SideRecord)| StreamSide {
+        tag: side.tag,
+        label: side.label,
+        codec: side.codec,
+        signalled_address: side.rtp,
+        local_address: side.advertised,
+        crypto_suite: side.crypto_suite,
+        media: reading.map(|reading| media(wall, &reading.sides[place])),
+    };
+    sides.into_iter().enumerate().map(side).collect()
+}
+
+fn media(wall: Wall, side: &SideReading) -> SideMedia {
+    let counts = side.counts;
+    SideMedia {
+        remote_address: side.rtp_to,
+        ssrc: side.ssrc,
+        packets_received: counts.packets,
+        bytes_received: counts.bytes,
+        packets_sent: counts.packets_sent,
+        rtcp_packets_received: counts.rtcp_packets,
+        datagrams_refused: counts.refused,
+        packets_lost: counts.lost,
+        packets_late: counts.late,
+        concealed_ms: counts.concealed_ns / NS_PER_MS,
+        last_packet_unix_ms: side.heard_ns.map(|at_ns| wall.unix_ms(at_ns)),
+        jitter_ms: side.jitter_ms,
+        round_trip_ms: side.round_trip_ms,
+        mos: side.mean.mos,
+        loss_percent: side.mean.loss_percent,
+    }
+}
+
+const NS_PER_MS: u64 = 1_000_000;
