@@ -541,7 +541,11 @@ fn every_route_is_described() {
         for (method, operation) in operations.as_object().expect("operations") {
             assert!(operation["responses"].is_object(), "{method} {path}");
             let filled = path.replace("{id}", "nobody");
-            let method = method.to_uppercase();
+            let method = match path.as_str() {
+                // Its answer does not end.
+                "/v1/events" => "HEAD".to_owned(),
+                _ => method.to_uppercase(),
+            };
             let answer = relay.request(&method, &filled, "", b"");
             assert_ne!(answer.status, 405, "{method} {path}");
             let is_unknown = answer.status == 404 && !path.contains("{id}");

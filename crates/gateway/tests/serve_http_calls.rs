@@ -441,3 +441,136 @@ fn parties_are_described_anew_while_they_talk() {
         .request("PATCH", "/v1/calls/rings", "", body.to_string().as_bytes())
         .problem(409);
 }
+
+/// Reads events (WHATWG HTML, section 9.2) one by one.
+struct Events {
+    lines: std::io::Lines<std::io::BufReader<std::net::TcpStream>>,
+}
+
+impl Events {
+    fn listen(relay: &Relay) -> Events {
+        use std::io::{BufRead, BufReader, Write};
+        let mut stream = std::net::TcpStream::connect(relay.http).expect("it listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("valid");
+        let head = format!("GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", relay.http);
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut events = Events {
+            lines: BufReader::new(stream).lines(),
+        };
+        let status = events.line();
+        assert!(status.starts_with("HTTP/1.1 200 "), "{status}");
+        while !events.line().is_empty() {}
+        events
+    }
+
+    fn line(&mut self) -> String {
+        let line = self.lines.next().expect("more");
+        line.expect("a line in time").trim_end().to_owned()
+    }
+
+    /// Its name and data.
+    fn next(&mut self) -> (String, Value) {
+        let mut name = String::new();
+        let begin = Instant::now();
+        loop {
+            // The relay says something every 15 s.
+            assert!(begin.elapsed() < LIMIT, "no event");
+            let line = self.line();
+            if let Some(text) = line.strip_prefix("event: ") {
+                name = text.to_owned();
+            } else if let Some(text) = line.strip_prefix("data: ") {
+                return (name, serde_json::from_str(text).expect("JSON"));
+            }
+        }
+    }
+
+    /// The next of this name.
+    fn wait_for(&mut self, name: &str) -> Value {
+        loop {
+            let (found, data) = self.next();
+            if found == name {
+                return data;
+            }
+        }
+    }
+}
+
+#[test]
+fn who_listens_is_told_what_happens() {
+    let relay = Relay::start(&[]);
+    let mut events = Events::listen(&relay);
+    let mut other = Events::listen(&relay);
+    let [a, b] = parties();
+    let mut from = side(&a, "PCMU/8000");
+    from["telephone_events"] = json!(true);
+    let body = json!({"id": "one", "sides": [from, side(&b, "PCMU/8000")]});
+    let made = made(&relay.post("/v1/calls", &body));
+    let up = events.wait_for("up");
+    assert_eq!((&up["id"], &up["path"]), (&json!("one"), &made["path"]));
+    let (mut a, b) = (
+        Party::new(a, &made["sides"][0]),
+        Party::new(b, &made["sides"][1]),
+    );
+    hear(&mut a, &b, LOUD, |one| one.payload == [LOUD; 160]);
+    let media = events.wait_for("media");
+    let own = a.socket.local_addr().expect("bound");
+    assert_eq!(media["remote_address"], own.to_string(), "{media}");
+    assert_eq!(media["tag"], made["sides"][0]["tag"], "{media}");
+    assert_eq!(media["ssrc"], 0x1234, "{media}");
+    // RFC 4733, section 2.3: event 11, its end, 50 ms.
+    let begun = u32::from(a.number) * 160;
+    for end in [0x0a, 0x8a, 0x8a, 0x8a] {
+        let packet = rtp_types::RtpPacketBuilder::<&[u8], &[u8]>::new()
+            .payload_type(101)
+            .sequence_number(a.number)
+            .timestamp(begun)
+            .ssrc(0x1234)
+            .payload(&[11, end, 0x01, 0x90][..])
+            .write_vec();
+        let packet = packet.expect("a valid packet");
+        a.number += 1;
+        a.socket.send_to(&packet, a.to).expect("sent");
+    }
+    let key = events.wait_for("dtmf");
+    assert_eq!(
+        (&key["key"], &key["tag"]),
+        (&json!("#"), &made["sides"][0]["tag"])
+    );
+    let path = made["path"].as_str().expect("a path");
+    assert_eq!(relay.request("DELETE", path, "", b"").status, 204);
+    for listener in [&mut events, &mut other] {
+        let down = listener.wait_for("down");
+        assert_eq!(
+            (&down["id"], &down["reason"]),
+            (&json!("one"), &json!("operator"))
+        );
+        assert!(down["duration_ms"].is_u64(), "{down}");
+    }
+}
+
+#[test]
+fn calls_that_fall_silent_are_told_of_until_they_time_out() {
+    let relay = Relay::start(&["--timeout", "12"]);
+    let mut events = Events::listen(&relay);
+    let (_, [mut a, b]) = call(&relay, ["PCMU/8000", "PCMU/8000"]);
+    hear(&mut a, &b, LOUD, |one| one.payload == [LOUD; 160]);
+    let names: Vec<String> = std::iter::from_fn(|| {
+        let (name, _) = events.next();
+        (name != "down").then_some(name)
+    })
+    .collect();
+    assert_eq!(names, ["up", "media", "lost", "timeout"]);
+}
+
+#[test]
+fn readers_of_events_are_bounded_and_end_with_the_relay() {
+    let relay = Relay::start(&[]);
+    let mut all: Vec<Events> = (0..32).map(|_| Events::listen(&relay)).collect();
+    relay.get("/v1/events").problem(503);
+    assert_eq!(relay.get("/healthz").status, 200);
+    assert_eq!(relay.post("/v1/drain", &json!({"exit": true})).status, 200);
+    for one in &mut all {
+        // The last chunk (RFC 9112, section 7.1), and the end.
+        while one.lines.next().is_some_and(|line| line.is_ok()) {}
+    }
+}

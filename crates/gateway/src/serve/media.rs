@@ -26,6 +26,7 @@ use threadbare_runtime::clock_now_ns;
 use self::copies::CopiesTo;
 use self::keep::Keeper;
 use super::endings::{EndedCall, Endings};
+use super::events::{News, Reports};
 use super::metrics::ThreadSnapshot;
 use super::names;
 use super::plays::Play;
@@ -45,6 +46,7 @@ pub(super) struct MediaPlane {
     endings: Endings,
     /// `None`: streams end with the process.
     keeper: Option<Keeper>,
+    reports: Reports,
 }
 
 /// Where calls are recorded.
@@ -102,8 +104,9 @@ impl MediaPlane {
             common,
             streams: HashMap::new(),
             recordings: None,
-            endings: Endings::new(wake),
             keeper: None,
+            endings: Endings::new(wake.clone()),
+            reports: Reports::new(wake),
         })
     }
 
@@ -201,7 +204,7 @@ impl MediaPlane {
         self.locate(&mut spec);
         let copied = spec.copies;
         let local = ports.each_ref().map(LegPorts::rtp_address);
-        let mut medium = self.medium(&spec)?;
+        let mut medium = self.medium(stream, &spec)?;
         if let Some(keeper) = &mut self.keeper {
             keeper.begin(stream, &spec, &mut medium);
         }
@@ -229,14 +232,15 @@ impl MediaPlane {
     }
 
     /// A stream from its beginning.
-    fn medium(&self, spec: &StreamSpec) -> Result<Medium, StreamError> {
+    fn medium(&self, stream: StreamId, spec: &StreamSpec) -> Result<Medium, StreamError> {
         let now_ns = clock_now_ns();
         let mut medium = match spec.kind {
             StreamKind::Audio => {
                 let mut random = crate::system::random_number;
                 let config = spec::call_config(spec, &self.common, &mut random)?;
                 let call = Call::new(now_ns, config)?;
-                Medium::from(MediaCall::new(call, self.slice))
+                let media = MediaCall::new(call, self.slice);
+                Medium::from(media.on_event(self.reports.handler(stream)))
             }
             StreamKind::Packets => {
                 let [a, b] = &spec.sides;
@@ -257,7 +261,7 @@ impl MediaPlane {
             return;
         };
         let call = running.call.to_string();
-        let other_kind = (running.spec.kind != spec.kind).then(|| self.medium(&spec));
+        let other_kind = (running.spec.kind != spec.kind).then(|| self.medium(stream, &spec));
         let other_kind = match other_kind.transpose() {
             Ok(other_kind) => other_kind,
             Err(error) => return tracing::error!(call, %error, "the stream stays as it was"),
@@ -508,6 +512,16 @@ impl MediaPlane {
     /// A call that has ended, with the last readings of its streams.
     pub(super) fn poll_ended(&mut self) -> Option<EndedCall> {
         self.endings.poll()
+    }
+
+    /// What the threads have seen, with its call. Of streams that have ended, nothing is told.
+    pub(super) fn poll_news(&self) -> Option<(CallId, News)> {
+        loop {
+            let news = self.reports.poll()?;
+            if let Some(call) = self.call_of(news.stream) {
+                return Some((call.clone(), news));
+            }
+        }
     }
 
     /// The threads that carry media.

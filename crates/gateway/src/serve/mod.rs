@@ -4,6 +4,7 @@ mod asker;
 mod audio_file;
 mod clips;
 mod endings;
+mod events;
 mod http;
 mod interfaces;
 mod media;

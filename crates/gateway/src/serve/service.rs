@@ -13,16 +13,17 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use threadbare_control::calls::{
-    Action, CallId, Calls, EndReason, MediaSource, Outcome, StreamCommand,
+    Action, CallId, Calls, EndReason, Media, MediaSource, Outcome, StreamCommand, StreamId,
 };
 use threadbare_control::ng::{Command, Desk, Incoming, Reply, Request};
 use threadbare_relay::{LegPorts, PortError};
-use threadbare_rtp::call::Part;
+use threadbare_rtp::call::{Part, Side};
 use threadbare_rtp::leg::Network;
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::oneshot;
 
 use super::asker::{Asker, Owed, OwedTo, ReplyTo, Unreplied};
+use super::events::Events;
 use super::interfaces::Interfaces;
 use super::media::MediaPlane;
 use super::metrics::{Metrics, ThreadSnapshot};
@@ -53,6 +54,7 @@ pub(super) struct Service {
     orders: Orders<Service>,
     wake: Wake,
     metrics: Arc<Metrics>,
+    pub(super) events: Events,
     ends_when_empty: bool,
     /// `None`: calls end with the process.
     store: Option<Store>,
@@ -87,6 +89,7 @@ impl Service {
             orders,
             wake,
             metrics: Arc::new(Metrics::new()),
+            events: Events::new(),
             ends_when_empty: false,
             store: None,
             records: None,
@@ -170,6 +173,7 @@ impl Service {
                 order(self);
             }
             self.go_on_with_files();
+            self.tell_news();
             self.keep_time();
             self.count_ended();
             self.keep_states();
@@ -387,6 +391,7 @@ impl Service {
             let (stream, command) = match action {
                 Action::Command { stream, command } => (stream, command),
                 other => {
+                    self.tell(&other);
                     self.media.carry_out(other);
                     continue;
                 }
@@ -420,12 +425,41 @@ impl Service {
         if now_ns >= self.looks_ns {
             for (stream, media, added) in self.media.heard() {
                 self.calls.handle_media(now_ns, stream, media);
+                self.look_for_losses(now_ns, stream, media);
                 added.iter().for_each(|side| self.metrics.count_media(side));
             }
             self.looks_ns = clock_now_ns() + self.look_interval_ns();
         }
         self.calls.handle_timeout(now_ns);
         self.carry_out();
+    }
+
+    /// Tells listeners of it.
+    fn tell(&mut self, action: &Action<LegPorts>) {
+        match action {
+            Action::Create { call, .. } => self.events.begin(clock_now_ns(), call),
+            Action::Remove { stream } => self.events.forget(*stream),
+            Action::Ended { record } => self.events.end(record),
+            Action::Update { .. } | Action::Command { .. } => {}
+        }
+    }
+
+    fn tell_news(&mut self) {
+        while let Some((call, news)) = self.media.poll_news() {
+            self.events.seen(&call, &news);
+        }
+    }
+
+    fn look_for_losses(&mut self, now_ns: u64, stream: StreamId, media: Media) {
+        let Some((call, spec)) = self.calls.stream(stream) else {
+            return;
+        };
+        for side in Side::BOTH {
+            let heard_ns = media.heard_ns[side as usize];
+            if let Some(heard_ns) = heard_ns.filter(|_| spec.sides[side as usize].may_send) {
+                self.events.heard(now_ns, call, stream, side, heard_ns);
+            }
+        }
     }
 
     fn count_ended(&mut self) {
@@ -458,7 +492,11 @@ impl Service {
         let timeouts = &self.calls.settings().timeouts;
         let shortest = [timeouts.media_ns, timeouts.silent_ns];
         let shortest = shortest.into_iter().flatten().min();
-        shortest.map_or(LOOK_NS_MAX, |ns| (ns / 4).clamp(LOOK_NS_MIN, LOOK_NS_MAX))
+        let longest = match self.events.has_listeners() {
+            true => LOOK_NS_HEARD,
+            false => LOOK_NS_MAX,
+        };
+        shortest.map_or(longest, |ns| (ns / 4).clamp(LOOK_NS_MIN, longest))
     }
 }
 
@@ -492,4 +530,6 @@ const MESSAGE_BYTES_MAX: usize = 65_536;
 const LINES_PER_SECOND: u32 = 5;
 /// "Some times a minute".
 const LOOK_NS_MAX: u64 = 10_000_000_000;
+/// While somebody waits for news of losses.
+const LOOK_NS_HEARD: u64 = 2_000_000_000;
 const LOOK_NS_MIN: u64 = 250_000_000;

@@ -355,10 +355,16 @@ fn plain_options([a, b]: &[Side; 2]) -> Dictionary {
     if b.has_telephone_events() && !a.has_telephone_events() {
         added.push(Value::text("telephone-event"));
     }
-    let mut options = Dictionary::new();
+    let mut codec = Dictionary::new();
     if !added.is_empty() {
-        let mut codec = Dictionary::new();
         codec.push("transcode", Value::List(added));
+    }
+    if a.has_telephone_events() && !b.has_telephone_events() {
+        // The second side hears tones.
+        codec.push("accept", Value::List(vec![Value::text("telephone-event")]));
+    }
+    let mut options = Dictionary::new();
+    if !codec.is_empty() {
         options.push("codec", codec);
     }
     if let (Some(a), Some(b)) = (&a.interface, &b.interface) {

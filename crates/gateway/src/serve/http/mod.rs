@@ -6,6 +6,7 @@ mod calls;
 mod contexts;
 mod describe;
 mod drain;
+mod events;
 mod guard;
 mod health;
 mod id;

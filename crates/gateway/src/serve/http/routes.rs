@@ -15,7 +15,7 @@ use utoipa_axum::routes;
 use super::app::{App, BODY_BYTES_MAX};
 use super::guard::Guard;
 use super::problem::Problem;
-use super::{actions, calls, contexts, drain, guard, health, make, metrics, ng, page};
+use super::{actions, calls, contexts, drain, events, guard, health, make, metrics, ng, page};
 
 /// The head of the description.
 #[derive(OpenApi)]
@@ -56,6 +56,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(actions::dtmf))
         .routes(routes!(contexts::list))
         .routes(routes!(drain::begin, drain::end))
+        .routes(routes!(events::listen))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::show))

@@ -1,0 +1,269 @@
+//! What happens to calls, for who listens: told by the control thread, which never waits for a listener.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use threadbare_control::calls::{CallId, CallRecord, EndReason, StreamId};
+use threadbare_rtp::call::{CallEvent, KeyPhase, Side};
+use threadbare_rtp::leg::LegEvent;
+use tokio::sync::broadcast;
+
+use super::wake::Wake;
+
+/// Something that happened.
+#[derive(Debug, Clone)]
+pub(super) struct Event {
+    pub(super) call: CallId,
+    /// On the monotonic clock.
+    pub(super) at_ns: u64,
+    pub(super) what: What,
+}
+
+/// What happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum What {
+    /// The call's first stream runs.
+    Up,
+    /// A source sends from here now, as this party.
+    Media {
+        stream: StreamId,
+        side: Side,
+        from: SocketAddr,
+        ssrc: u32,
+    },
+    /// This party has sent no media for some seconds, and is not on hold.
+    Lost { stream: StreamId, side: Side },
+    /// This party has pressed a key.
+    Key {
+        stream: StreamId,
+        side: Side,
+        key: char,
+    },
+    /// The call is about to end, and nobody has asked for it.
+    Timeout { reason: EndReason },
+    /// The call has ended.
+    Down { reason: EndReason, lasted_ns: u64 },
+}
+
+/// The listeners, and what they are told.
+#[derive(Debug)]
+pub(super) struct Events {
+    listeners: broadcast::Sender<Event>,
+    up: BTreeSet<CallId>,
+    /// Parties that have fallen silent, and were told of.
+    lost: BTreeSet<(StreamId, usize)>,
+}
+
+impl Events {
+    /// Without listeners.
+    pub(super) fn new() -> Events {
+        Events {
+            listeners: broadcast::Sender::new(EVENTS_MAX),
+            up: BTreeSet::new(),
+            lost: BTreeSet::new(),
+        }
+    }
+
+    /// Events from now on. `None`: there are enough listeners.
+    pub(super) fn listen(&self) -> Option<broadcast::Receiver<Event>> {
+        let has_room = self.listeners.receiver_count() < LISTENERS_MAX;
+        has_room.then(|| self.listeners.subscribe())
+    }
+
+    /// Whether anybody listens.
+    pub(super) fn has_listeners(&self) -> bool {
+        self.listeners.receiver_count() > 0
+    }
+
+    /// A stream of the call begins.
+    pub(super) fn begin(&mut self, at_ns: u64, call: &CallId) {
+        if self.up.insert(call.clone()) {
+            self.tell(at_ns, call, What::Up);
+        }
+    }
+
+    /// A thread of media has seen something.
+    pub(super) fn seen(&mut self, call: &CallId, news: &News) {
+        if let What::Media { stream, side, .. } = news.what {
+            self.lost.remove(&(stream, side as usize));
+        }
+        self.tell(news.at_ns, call, news.what);
+    }
+
+    /// When a party was heard last that is to send.
+    pub(super) fn heard(
+        &mut self,
+        now_ns: u64,
+        call: &CallId,
+        stream: StreamId,
+        side: Side,
+        heard_ns: u64,
+    ) {
+        let place = (stream, side as usize);
+        match now_ns.saturating_sub(heard_ns) >= LOST_NS {
+            true if self.lost.insert(place) => {
+                self.tell(now_ns, call, What::Lost { stream, side });
+            }
+            true => {}
+            false => {
+                self.lost.remove(&place);
+            }
+        }
+    }
+
+    /// The stream has ended.
+    pub(super) fn forget(&mut self, stream: StreamId) {
+        for side in Side::BOTH {
+            self.lost.remove(&(stream, side as usize));
+        }
+    }
+
+    /// The call has ended.
+    pub(super) fn end(&mut self, record: &CallRecord) {
+        self.up.remove(&record.call);
+        let reason = record.reason;
+        if reason.is_timeout() {
+            self.tell(record.ended_ns, &record.call, What::Timeout { reason });
+        }
+        let lasted_ns = record.ended_ns.saturating_sub(record.created_ns);
+        self.tell(
+            record.ended_ns,
+            &record.call,
+            What::Down { reason, lasted_ns },
+        );
+    }
+
+    fn tell(&self, at_ns: u64, call: &CallId, what: What) {
+        let call = call.clone();
+        // Fails if nobody listens.
+        let _ = self.listeners.send(Event { call, at_ns, what });
+    }
+}
+
+/// What a thread of media has seen.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct News {
+    pub(super) stream: StreamId,
+    at_ns: u64,
+    what: What,
+}
+
+/// From the threads of media to the control thread. Full, news are left out: nothing waits there.
+#[derive(Debug)]
+pub(super) struct Reports {
+    tell: SyncSender<News>,
+    told: Receiver<News>,
+    wake: Wake,
+}
+
+impl Reports {
+    /// None. The bell rings when there are some.
+    pub(super) fn new(wake: Wake) -> Reports {
+        let (tell, told) = sync_channel(NEWS_MAX);
+        Reports { tell, told, wake }
+    }
+
+    /// Reports on a stream, on its thread.
+    pub(super) fn handler(&self, stream: StreamId) -> impl FnMut(CallEvent) + Send + use<> {
+        let (tell, wake) = (self.tell.clone(), self.wake.clone());
+        move |event| {
+            if let Some(what) = what(stream, event) {
+                let at_ns = threadbare_runtime::clock_now_ns();
+                let news = News {
+                    stream,
+                    at_ns,
+                    what,
+                };
+                if tell.try_send(news).is_ok() {
+                    wake.ring();
+                }
+            }
+        }
+    }
+
+    /// The next one.
+    pub(super) fn poll(&self) -> Option<News> {
+        self.told.try_recv().ok()
+    }
+}
+
+fn what(stream: StreamId, event: CallEvent) -> Option<What> {
+    match event {
+        CallEvent::Leg(side, LegEvent::Source { address, ssrc, .. }) => Some(What::Media {
+            stream,
+            side,
+            from: address,
+            ssrc: ssrc.0,
+        }),
+        CallEvent::Key(side, key) if key.phase == KeyPhase::Pressed => {
+            let key = KEYS.chars().nth(usize::from(key.event))?;
+            Some(What::Key { stream, side, key })
+        }
+        _ => None,
+    }
+}
+
+/// In the order of their events (RFC 4733, section 3.2).
+const KEYS: &str = "0123456789*#ABCD";
+/// A program that falls behind by more has to look at the calls anew: some seconds of 200 calls/s.
+const EVENTS_MAX: usize = 4096;
+/// Programs that look at one relay; each costs a connection.
+const LISTENERS_MAX: usize = 32;
+/// Of a slice in which the sources of some hundred calls begin.
+const NEWS_MAX: usize = 4096;
+/// Long for speech, and short for a proxy's time-outs. Senders that pause for comfort noise send some of it (RFC 3389) every few seconds.
+const LOST_NS: u64 = 10_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(listener: &mut broadcast::Receiver<Event>) -> Vec<What> {
+        std::iter::from_fn(|| listener.try_recv().ok())
+            .map(|event| event.what)
+            .collect()
+    }
+
+    #[test]
+    fn each_change_is_told_once() {
+        let mut events = Events::new();
+        let call = CallId::new(b"1");
+        let mut listener = events.listen().expect("room");
+        events.begin(0, &call);
+        events.begin(1, &call);
+        assert_eq!(told(&mut listener), [What::Up]);
+        let (stream, side) = (StreamId(7), Side::B);
+        events.heard(LOST_NS - 1, &call, stream, side, 0);
+        assert!(told(&mut listener).is_empty());
+        events.heard(LOST_NS, &call, stream, side, 0);
+        events.heard(LOST_NS + 1, &call, stream, side, 0);
+        assert_eq!(told(&mut listener), [What::Lost { stream, side }]);
+        // It is back, and lost again.
+        events.heard(LOST_NS + 2, &call, stream, side, LOST_NS);
+        events.heard(2 * LOST_NS, &call, stream, side, LOST_NS);
+        assert_eq!(told(&mut listener), [What::Lost { stream, side }]);
+        events.forget(stream);
+        assert!(events.lost.is_empty());
+    }
+
+    #[test]
+    fn listeners_are_bounded_and_slow_ones_miss_the_oldest() {
+        let mut events = Events::new();
+        let all: Vec<_> = (0..LISTENERS_MAX)
+            .map(|_| events.listen().expect("room"))
+            .collect();
+        assert!(events.listen().is_none());
+        drop(all);
+        assert!(!events.has_listeners());
+        let mut slow = events.listen().expect("room");
+        for n in 0..=EVENTS_MAX {
+            events.begin(0, &CallId::new(n.to_string().as_bytes()));
+        }
+        assert!(matches!(
+            slow.try_recv(),
+            Err(broadcast::error::TryRecvError::Lagged(1))
+        ));
+        assert_eq!(slow.try_recv().expect("the second").call, CallId::new(b"1"));
+    }
+}

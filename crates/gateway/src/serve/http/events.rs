@@ -1,0 +1,154 @@
+//! `/v1/events`: what happens to calls, as server-sent events.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::sse::{Event as Line, KeepAlive, Sse};
+use futures_util::stream::{Stream, unfold};
+use serde::Serialize;
+use threadbare_control::calls::CallId;
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa::ToSchema;
+
+use super::app::App;
+use super::calls::path;
+use super::problem::Problem;
+use crate::serve::events::{Event, What};
+use crate::serve::service::Service;
+
+/// What happened to a call; its kind is the name of the event.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct CallEvent {
+    /// Its Call-ID, as far as it is UTF-8.
+    id: String,
+    path: String,
+    /// ms since 1970.
+    unix_ms: u64,
+    /// The tag of the party that it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag: Option<String>,
+    /// Of `media`: where the party sends from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remote_address: Option<String>,
+    /// Of `media`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ssrc: Option<u32>,
+    /// Of `dtmf`: 0 to 9, *, #, A to D.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<char>,
+    /// Of `timeout` and `down`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    /// Of `down`: since the offer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+}
+
+/// What happens to calls, as server-sent events
+///
+/// `up`: the call's first stream runs. `media`: a party sends, from here. `lost`: a party has sent nothing for 10 s and is not on hold. `dtmf`: a
+/// party has pressed a key. `timeout`: the call ends, and nobody has asked for it. `down`: it has ended. The data are JSON. A reader that falls
+/// behind by 4096 events gets `lagged` with the number of those that it has missed. 32 readers at a time.
+#[utoipa::path(get, path = "/v1/events", tag = "calls", responses(
+    (status = 200, body = CallEvent, content_type = "text/event-stream"),
+    (status = 503, body = Problem, content_type = "application/problem+json", description = "There are enough readers")))]
+pub(super) async fn listen(
+    State(app): State<App>,
+) -> Result<Sse<impl Stream<Item = Result<Line, Infallible>>>, Problem> {
+    let begun = app.ask(|service: &mut Service| {
+        let unix_at_zero_ns = service.calls.settings().unix_at_zero_ns;
+        (service.events.listen(), unix_at_zero_ns)
+    });
+    let (events, unix_at_zero_ns) = begun.await?;
+    let events = events.ok_or_else(|| {
+        let detail = "there are enough readers of events";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(READERS_S)
+    })?;
+    let lines = unfold((app, events), move |(app, mut events)| async move {
+        let line = next(&app, &mut events, unix_at_zero_ns).await?;
+        Some((Ok(line), (app, events)))
+    });
+    Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(QUIET_MAX)))
+}
+
+/// `None`: the relay ends.
+async fn next(app: &App, events: &mut Receiver<Event>, unix_at_zero_ns: u64) -> Option<Line> {
+    match events.recv().await {
+        Ok(event) => {
+            let tag = tag(app, &event).await;
+            let data = shown(&event, tag, unix_at_zero_ns);
+            let text = serde_json::to_string(&data).unwrap_or_default();
+            Some(Line::default().event(name(event.what)).data(text))
+        }
+        Err(RecvError::Lagged(missed)) => {
+            let text = serde_json::json!({ "missed": missed }).to_string();
+            Some(Line::default().event("lagged").data(text))
+        }
+        Err(RecvError::Closed) => None,
+    }
+}
+
+/// Of the party that an event is about, if its stream still runs.
+async fn tag(app: &App, event: &Event) -> Option<String> {
+    let (stream, side) = match event.what {
+        What::Media { stream, side, .. }
+        | What::Lost { stream, side }
+        | What::Key { stream, side, .. } => (stream, side),
+        What::Up | What::Timeout { .. } | What::Down { .. } => return None,
+    };
+    let call: CallId = event.call.clone();
+    let found = app.ask(move |service: &mut Service| {
+        let streams = service.calls.view(&call)?.streams;
+        let mut own = streams.into_iter().filter(|one| one.stream == stream);
+        Some(own.next()?.sides[side as usize].tag.clone())
+    });
+    found.await.ok().flatten()
+}
+
+fn name(what: What) -> &'static str {
+    match what {
+        What::Up => "up",
+        What::Media { .. } => "media",
+        What::Lost { .. } => "lost",
+        What::Key { .. } => "dtmf",
+        What::Timeout { .. } => "timeout",
+        What::Down { .. } => "down",
+    }
+}
+
+fn shown(event: &Event, tag: Option<String>, unix_at_zero_ns: u64) -> CallEvent {
+    let mut shown = CallEvent {
+        id: event.call.to_string(),
+        path: path(&event.call),
+        unix_ms: unix_at_zero_ns.saturating_add(event.at_ns) / NS_PER_MS,
+        tag,
+        remote_address: None,
+        ssrc: None,
+        key: None,
+        reason: None,
+        duration_ms: None,
+    };
+    match event.what {
+        What::Media { from, ssrc, .. } => {
+            shown.remote_address = Some(from.to_string());
+            shown.ssrc = Some(ssrc);
+        }
+        What::Key { key, .. } => shown.key = Some(key),
+        What::Timeout { reason } => shown.reason = Some(reason.name()),
+        What::Down { reason, lasted_ns } => {
+            shown.reason = Some(reason.name());
+            shown.duration_ms = Some(lasted_ns / NS_PER_MS);
+        }
+        What::Up | What::Lost { .. } => {}
+    }
+    shown
+}
+
+const NS_PER_MS: u64 = 1_000_000;
+/// A reader goes when its program does.
+const READERS_S: u32 = 10;
+/// Proxies in between take a connection for dead after a minute of silence.
+const QUIET_MAX: Duration = Duration::from_secs(15);
