@@ -13,6 +13,7 @@ use crate::doctor::LoadArgs;
 use crate::inspect::Inspect;
 #[cfg(feature = "gstreamer")]
 use crate::loudness::LoudnessArgs;
+use crate::remote::RemoteCalls;
 use crate::run::{RunArgs, ServeArgs};
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
@@ -31,6 +32,9 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Relay the media of calls for a SIP proxy, in place of rtpengine, until SIGTERM or SIGINT
     Serve(Box<ServeArgs>),
+    /// List, show and end the calls of a running `threadbare serve --http`
+    #[command(subcommand)]
+    Calls(RemoteCalls),
     /// Carry real RTP streams over loopback, check every packet, and show the cost
     Demo(DemoArgs),
     /// Measure the cost of receiving
@@ -74,6 +78,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => args.execute(),
             Command::Serve(args) => args.execute(),
+            Command::Calls(calls) => calls.execute(),
             Command::Demo(args) => args.execute(),
             Command::DemoPeer(args) => Ok(args.execute()),
             #[cfg(feature = "gstreamer")]
@@ -123,6 +128,7 @@ Examples:
   threadbare run gateway.toml           Run it
   threadbare serve --address 192.0.2.1  Relay the calls of a Kamailio
   threadbare serve calls.toml           The same with a configuration file
+  threadbare calls list                 List its calls, if it has --http 127.0.0.1:8080
   threadbare inspect contexts           Show the load of a running gateway's threads
   threadbare doctor                     Check that the system has what Threadbare needs
   threadbare loudness *.flac            Measure the loudness of files

@@ -27,6 +27,10 @@ fn with_a_token_only_health_is_open() {
     for path in ["/healthz", "/readyz"] {
         assert_eq!(relay.get(path).status, 200, "{path}");
     }
+    // What a browser has to have before somebody can type the token in.
+    for path in ["/", "/page.js", "/page.css"] {
+        assert_eq!(relay.get(path).status, 200, "{path}");
+    }
     let closed = [
         "/v1/calls",
         "/v1/contexts",
@@ -551,5 +555,87 @@ fn every_route_is_described() {
             let is_unknown = answer.status == 404 && !path.contains("{id}");
             assert!(!is_unknown, "{method} {path}");
         }
+    }
+}
+
+#[test]
+fn calls_are_seen_and_ended_from_a_shell() {
+    let (_folder, path) = token_file("0123456789abcdef");
+    let token = path.to_str().expect("UTF-8").to_owned();
+    let mut relay = Relay::start(&["--http-token-file", &token]);
+    relay.token = Some("0123456789abcdef".to_owned());
+    relay.call("up/and away", &parties());
+    assert_eq!(relay.offer("rings", &socket())["result"], "ok");
+    let url = format!("http://{}/", relay.http);
+    let run = |arguments: &[&str]| {
+        let mut command = threadbare();
+        // No proxy stands between.
+        command.env("http_proxy", "http://127.0.0.1:9");
+        command.arg("calls").args(arguments).args(["--http", &url]);
+        let output = command.stdin(Stdio::null()).output().expect("runs");
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (
+            output.status.success(),
+            text(&output.stdout),
+            text(&output.stderr),
+        )
+    };
+    let with_token = ["--token-file", token.as_str()];
+    let (done, list, said) = run(&[&["list"], &with_token[..]].concat());
+    assert!(done, "{said}");
+    let rows: Vec<Vec<&str>> = list
+        .lines()
+        .map(|line| {
+            line.split("  ")
+                .filter(|cell| !cell.is_empty())
+                .map(str::trim)
+                .collect()
+        })
+        .collect();
+    assert_eq!(rows[0], ["CALL", "STATE", "SECONDS", "STREAMS"]);
+    assert_eq!(rows[1][..2], ["rings", "rings"]);
+    assert_eq!(rows[2][..2], ["up/and away", "up"]);
+    let (done, list, _) = run(&[&["list", "--json"], &with_token[..]].concat());
+    let list: Value = serde_json::from_str(&list).expect("JSON");
+    assert!(done && list[1]["id"] == "up/and away", "{list}");
+    let show = [&["show", "up/and away"], &with_token[..]].concat();
+    let (done, shown, _) = run(&show);
+    assert!(
+        done && shown.contains("PCMU/8000") && shown.contains("audio"),
+        "{shown}"
+    );
+    let (done, ended, _) = run(&[&["end", "up/and away"], &with_token[..]].concat());
+    assert!(done && ended.contains("has ended"), "{ended}");
+    let (done, _, said) = run(&show);
+    assert!(!done && said.contains("there is no such call"), "{said}");
+    let (done, _, said) = run(&["list"]);
+    assert!(!done && said.contains("--token-file"), "{said}");
+    drop(relay);
+    let (done, _, said) = run(&["list"]);
+    assert!(!done && said.contains("does not answer"), "{said}");
+}
+
+#[test]
+fn the_page_loads_nothing_from_elsewhere() {
+    let relay = Relay::start(&[]);
+    let page = relay.get("/");
+    assert!(page.headers["content-type"].starts_with("text/html"));
+    let policy = &page.headers["content-security-policy"];
+    assert!(policy.starts_with("default-src 'none'"), "{policy}");
+    for part in page.text().split(['"', ' ', '\n']) {
+        assert!(!part.contains("//"), "{part}");
+    }
+    let named = page
+        .text()
+        .split("=\"")
+        .filter_map(|part| part.split_once('"'));
+    let files = named
+        .map(|(file, _)| file)
+        .filter(|file| file.ends_with(".js") || file.ends_with(".css"));
+    let files: Vec<&str> = files.collect();
+    assert_eq!(files, ["page.css", "page.js"]);
+    for file in files {
+        let answer = relay.get(&format!("/{file}"));
+        assert_eq!((answer.status, answer.body.is_empty()), (200, false));
     }
 }

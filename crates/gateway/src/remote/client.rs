@@ -1,0 +1,120 @@
+//! Requests to a relay, and its refusals in its own words.
+
+use std::path::Path;
+use std::time::Duration;
+
+use miette::{Context, IntoDiagnostic, miette};
+use serde_json::Value;
+use ureq::Agent;
+use ureq::http::Response;
+
+/// One relay.
+pub(super) struct Client {
+    agent: Agent,
+    base: String,
+    token: Option<String>,
+}
+
+impl Client {
+    /// Asks nothing yet.
+    ///
+    /// # Errors
+    /// The URL is none of HTTP, or the token cannot be read.
+    pub(super) fn new(base: &str, token_file: Option<&Path>) -> miette::Result<Client> {
+        let host = base
+            .strip_prefix("http://")
+            .map(|rest| rest.trim_end_matches('/'));
+        let is_plain = |host: &&str| !host.is_empty() && !host.contains(['/', '?', '#', '@']);
+        let Some(host) = host.filter(is_plain) else {
+            return Err(miette!(
+                help = "a relay speaks HTTP without TLS, such as at http://127.0.0.1:8080",
+                "--http {base}: expected http://ADDRESS:PORT"
+            ));
+        };
+        let token = token_file.map(|path| {
+            let text = std::fs::read_to_string(path);
+            let text = text.into_diagnostic();
+            text.wrap_err_with(|| format!("--token-file {}", path.display()))
+        });
+        let agent = Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .max_redirects(0)
+            .timeout_global(Some(PATIENCE))
+            .build();
+        Ok(Client {
+            agent: agent.new_agent(),
+            base: format!("http://{host}"),
+            token: token.transpose()?.map(|text| text.trim().to_owned()),
+        })
+    }
+
+    /// An answer of JSON.
+    ///
+    /// # Errors
+    /// The relay does not answer, or refuses.
+    pub(super) fn get(&self, path: &str) -> miette::Result<Value> {
+        let request = self.agent.get(format!("{}{path}", self.base));
+        self.read(self.with_token(request).call())
+    }
+
+    /// No answer but that it is done.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(super) fn delete(&self, path: &str) -> miette::Result<()> {
+        let request = self.agent.delete(format!("{}{path}", self.base));
+        self.read(self.with_token(request).call()).map(|_| ())
+    }
+
+    fn with_token<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
+        match &self.token {
+            Some(token) => request.header("Authorization", format!("Bearer {token}")),
+            None => request,
+        }
+    }
+
+    fn read(&self, answer: Result<Response<ureq::Body>, ureq::Error>) -> miette::Result<Value> {
+        let base = &self.base;
+        let mut answer = answer.map_err(|error| {
+            miette!(
+                help = "is it threadbare serve --http that listens there?",
+                "{base} does not answer: {error}"
+            )
+        })?;
+        let status = answer.status();
+        let text = answer.body_mut().read_to_string();
+        let text = text
+            .into_diagnostic()
+            .wrap_err_with(|| format!("{base}: the answer"))?;
+        let value: Option<Value> = match text.is_empty() {
+            true => Some(Value::Null),
+            false => serde_json::from_str(&text).ok(),
+        };
+        match (status.is_success(), value) {
+            (true, Some(value)) => Ok(value),
+            (false, Some(problem)) if problem["detail"].is_string() => Err(refusal(&problem)),
+            _ => Err(miette!(
+                help = "is it threadbare serve --http that listens there?",
+                "{base} gave an unknown answer, with status {status}"
+            )),
+        }
+    }
+}
+
+/// RFC 9457.
+fn refusal(problem: &Value) -> miette::Report {
+    let detail = problem["detail"].as_str().unwrap_or_default();
+    let field = problem["field"].as_str();
+    match (field, problem["allowed"].as_str()) {
+        (Some("Authorization"), _) => miette!(
+            help = "give the file of the relay's --http-token-file with --token-file",
+            "{detail}"
+        ),
+        (Some(field), Some(allowed)) => miette!("{detail}; allowed for {field}: {allowed}"),
+        _ => miette!("{detail}"),
+    }
+}
+
+/// Longer than the relay takes for any answer.
+const PATIENCE: Duration = Duration::from_secs(15);

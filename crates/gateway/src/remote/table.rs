@@ -1,0 +1,142 @@
+//! Answers of a relay as tables.
+
+use std::fmt::Write;
+
+use serde_json::Value;
+
+/// A line for each call.
+pub(super) fn calls(calls: &[Value]) -> String {
+    let mut rows = vec![["CALL", "STATE", "SECONDS", "STREAMS"].map(str::to_owned)];
+    for call in calls {
+        let state = match call["answered_unix_ms"].is_null() {
+            true => "rings",
+            false => "up",
+        };
+        rows.push([
+            text(&call["id"]),
+            state.to_owned(),
+            seconds(&call["duration_ms"]),
+            text(&call["streams"]),
+        ]);
+    }
+    aligned(&rows)
+}
+
+/// A call, and a line for each party of each stream.
+pub(super) fn call(call: &Value) -> String {
+    let mut out = String::new();
+    // Writing to a String goes well.
+    let _ = writeln!(out, "call      {}", text(&call["id"]));
+    let state = match call["answered_unix_ms"].is_null() {
+        true => "rings",
+        false => "up",
+    };
+    let _ = writeln!(
+        out,
+        "state     {state} for {} s",
+        seconds(&call["duration_ms"])
+    );
+    let mut rows = vec![
+        [
+            "MEDIA",
+            "TAG",
+            "CODEC",
+            "REMOTE",
+            "LOCAL",
+            "RECEIVED",
+            "LOST",
+            "JITTER MS",
+            "MOS",
+        ]
+        .map(str::to_owned),
+    ];
+    for stream in call["streams"].as_array().into_iter().flatten() {
+        for side in stream["sides"].as_array().into_iter().flatten() {
+            let media = &side["media"];
+            let remote = match media["remote_address"].is_null() {
+                true => &side["signalled_address"],
+                false => &media["remote_address"],
+            };
+            rows.push([
+                text(&stream["media"]),
+                text(&side["tag"]),
+                text(&side["codec"]),
+                text(remote),
+                text(&side["local_address"]),
+                text(&media["packets_received"]),
+                text(&media["packets_lost"]),
+                tenths(&media["jitter_ms"]),
+                tenths(&media["mos"]),
+            ]);
+        }
+    }
+    out.push('\n');
+    out.push_str(&aligned(&rows));
+    out
+}
+
+/// What comes from the network has no control characters for a terminal.
+pub(super) fn plain(text: &str) -> String {
+    let odd = |letter: char| {
+        if letter.is_control() {
+            '\u{fffd}'
+        } else {
+            letter
+        }
+    };
+    text.chars().map(odd).collect()
+}
+
+fn text(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => plain(text),
+        other => other.to_string(),
+    }
+}
+
+fn seconds(ms: &Value) -> String {
+    ms.as_u64()
+        .map_or("-".to_owned(), |ms| (ms / 1000).to_string())
+}
+
+fn tenths(value: &Value) -> String {
+    value
+        .as_f64()
+        .map_or("-".to_owned(), |value| format!("{value:.1}"))
+}
+
+/// Columns as wide as their longest text.
+fn aligned<const N: usize>(rows: &[[String; N]]) -> String {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    let widths: [usize; N] = std::array::from_fn(|column| width(column).unwrap_or(0));
+    let mut out = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            let _ = write!(line, "{cell:width$}  ");
+        }
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn columns_stand_below_each_other_and_nothing_reaches_the_terminal_but_text() {
+        let rows = [
+            json!({"id": "a\u{1b}[2J", "duration_ms": 61_999, "streams": 1, "answered_unix_ms": 5}),
+            json!({"id": "a-longer-id", "duration_ms": 0, "streams": 12}),
+        ];
+        let expected = "CALL         STATE  SECONDS  STREAMS\n\
+                        a\u{fffd}[2J        up     61       1\n\
+                        a-longer-id  rings  0        12\n";
+        assert_eq!(calls(&rows), expected);
+    }
+}
