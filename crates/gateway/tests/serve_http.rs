@@ -541,6 +541,22 @@ fn every_route_is_described() {
     let version = described["openapi"].as_str().expect("a version");
     assert!(version.starts_with("3."), "{version}");
     let paths = described["paths"].as_object().expect("paths");
+    // RFC 6901: what is referred to is there.
+    let text = described.to_string();
+    for reference in text.split("\"$ref\":\"#").skip(1) {
+        let pointer = reference.split('"').next().expect("a pointer");
+        assert!(described.pointer(pointer).is_some(), "{pointer}");
+    }
+    for one in [
+        "/v1/calls",
+        "/v1/calls/{id}",
+        "/v1/events",
+        "/v1/drain",
+        "/metrics",
+        "/ng",
+    ] {
+        assert!(paths.contains_key(one), "{one}");
+    }
     for (path, operations) in paths {
         for (method, operation) in operations.as_object().expect("operations") {
             assert!(operation["responses"].is_object(), "{method} {path}");

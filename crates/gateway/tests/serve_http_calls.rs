@@ -276,6 +276,8 @@ fn a_call_is_held_muted_and_goes_on() {
     hear(&mut a, &b, LOUD, is_loud);
     let problem = act(&relay, &made, "hold", &json!({"tag": "nobody"})).problem(422);
     assert_eq!(problem["field"], "tag", "{problem}");
+    let problem = act(&relay, &made, "hold", &json!({"tag": ""})).problem(400);
+    assert_eq!(problem["field"], "tag", "{problem}");
     relay.post("/v1/calls/none/hold", &json!({})).problem(404);
 }
 
@@ -313,6 +315,7 @@ fn keys_are_pressed_in_the_name_of_a_party() {
     }
     let tag = &made["sides"][0]["tag"];
     for (body, field) in [
+        (json!({"tag": "", "digits": "5"}), "tag"),
         (json!({"tag": tag, "digits": ""}), "digits"),
         (json!({"tag": tag, "digits": "5x"}), "digits"),
         (json!({"tag": tag, "digits": "5".repeat(33)}), "digits"),

@@ -17,6 +17,7 @@ use crate::serve::service::Service;
 /// Whose media.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({}))]
 pub(super) struct Party {
     /// The SIP tag of a party; without it, all parties are meant.
     tag: Option<String>,
@@ -42,6 +43,7 @@ pub(super) struct Play {
 /// How to record.
 #[derive(Debug, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"file": "call.wav"}))]
 pub(super) struct Record {
     /// Name of a WAV file in the folder of recordings; without it, one of the relay's choice.
     file: Option<String>,
@@ -111,7 +113,7 @@ pub(super) async fn unsilence(
     responses((status = 204, description = "The file is known to be playable"), (status = "4XX", body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn play(State(app): State<App>, Id(id): Id, Json(play): Json<Play>) -> Done {
     let mut keys = keys(Command::PlayMedia, &id);
-    choose(&mut keys, play.tag);
+    choose(&mut keys, play.tag)?;
     keys.push("file", play.file.as_str());
     for (key, number) in [
         ("repeat-times", play.times),
@@ -134,7 +136,7 @@ pub(super) async fn stop_play(
     Json(party): Json<Party>,
 ) -> Done {
     let mut keys = keys(Command::StopMedia, &id);
-    choose(&mut keys, party.tag);
+    choose(&mut keys, party.tag)?;
     finish(&app, &id, keys).await
 }
 
@@ -196,6 +198,9 @@ pub(super) async fn dtmf(State(app): State<App>, Id(id): Id, Json(dtmf): Json<Dt
             return Err(Problem::value(field, &ms.to_string(), "100 to 5000"));
         }
     }
+    if dtmf.tag.is_empty() {
+        return Err(Problem::value("tag", "", "the tag of a party"));
+    }
     let press = |digit: char| {
         let mut keys = keys(Command::PlayDtmf, &id);
         keys.push("from-tag", dtmf.tag.as_str());
@@ -222,16 +227,25 @@ type Done = Result<StatusCode, Problem>;
 
 async fn mute(app: &App, id: &CallId, command: Command, party: Party) -> Done {
     let mut keys = keys(command, id);
-    choose(&mut keys, party.tag);
+    choose(&mut keys, party.tag)?;
     finish(app, id, keys).await
 }
 
 /// One party, or all of them.
-fn choose(keys: &mut Dictionary, tag: Option<String>) {
-    match tag {
-        Some(tag) => keys.push("from-tag", tag.as_str()),
+fn choose(keys: &mut Dictionary, tag: Option<String>) -> Result<(), Problem> {
+    match tag.as_deref() {
+        // It would be taken for none.
+        Some("") => {
+            return Err(Problem::value(
+                "tag",
+                "",
+                "the tag of a party, or no such member",
+            ));
+        }
+        Some(tag) => keys.push("from-tag", tag),
         None => keys.push("all", "all"),
     }
+    Ok(())
 }
 
 async fn finish(app: &App, id: &CallId, keys: Dictionary) -> Done {

@@ -23,6 +23,7 @@ use crate::serve::service::Service;
 /// A call: `sides`, or `offer` and `answer`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"sides": [{"address": "192.0.2.1:4000", "codec": "PCMU/8000"}, {"address": "192.0.2.2:4000", "codec": "PCMA/8000"}]}))]
 pub(super) struct NewCall {
     /// Its Call-ID; one of the relay's choice without it.
     id: Option<String>,
@@ -41,6 +42,7 @@ pub(super) struct NewCall {
 /// Its parties described anew: `sides`, or `offer` and `answer`.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
+#[schema(example = json!({"sides": [{"address": "192.0.2.1:4000", "codec": "PCMU/8000"}, {"address": "192.0.2.2:4000", "codec": "PCMA/8000"}]}))]
 pub(super) struct CallChange {
     /// The two parties, in the same order as before.
     #[schema(min_items = 2, max_items = 2)]

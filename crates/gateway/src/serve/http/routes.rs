@@ -8,7 +8,8 @@ use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Method, StatusCode, Uri};
 use axum::middleware;
 use axum::response::Response;
-use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::{Modify, OpenApi};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -21,8 +22,21 @@ use super::{actions, calls, contexts, drain, events, guard, health, make, metric
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Threadbare", description = "Live calls of a media relay. Errors are `application/problem+json` (RFC 9457)."),
+    modifiers(&Token),
+    security((), ("token" = [])),
     tags((name = "calls"), (name = "actions"), (name = "relay"), (name = "health"), (name = "ng")))]
 struct Description;
+
+/// What a relay with a token needs.
+struct Token;
+
+impl Modify for Token {
+    fn modify(&self, description: &mut utoipa::openapi::OpenApi) {
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        let components = description.components.get_or_insert_default();
+        components.add_security_scheme("token", scheme);
+    }
+}
 
 /// All routes.
 pub(super) fn router(app: App, guard: Guard) -> Router {
