@@ -577,3 +577,33 @@ fn readers_of_events_are_bounded_and_end_with_the_relay() {
         while one.lines.next().is_some_and(|line| line.is_ok()) {}
     }
 }
+
+/// RFC 4568: a key stands in the descriptions, which only the parties are told.
+#[test]
+fn keys_of_srtp_are_told_to_nobody_else() {
+    let relay = Relay::start(&[]);
+    let [a, b] = parties();
+    // 30 bytes: a key of 16, and a salt of 14.
+    let key = "WVNfX19zZW1jdGwgKCkgewkyMjA7fQp9CnVubGVz";
+    let crypto = format!("RTP/SAVP 0\r\na=crypto:1 AES_CM_128_HMAC_SHA1_80 inline:{key}");
+    let offer = sdp(&a).replace("RTP/AVP 0", &crypto);
+    let options = json!({"transport-protocol": "RTP/AVP"});
+    let call = made(&relay.post(
+        "/v1/calls",
+        &json!({"offer": offer, "answer": sdp(&b), "options": options}),
+    ));
+    let told = call["sides"][0]["sdp"].as_str().expect("an SDP");
+    let own = told.split("inline:").nth(1).expect("a key of the relay's");
+    let own = own.split(['|', '\r']).next().expect("a key");
+    let path = call["path"].as_str().expect("a path");
+    let detail = relay.get(path);
+    let suite = &detail.json()["streams"][0]["sides"][0]["crypto_suite"];
+    assert_eq!(suite, "AES_CM_128_HMAC_SHA1_80");
+    for place in [path, "/v1/calls", "/metrics", "/v1/contexts"] {
+        let answer = relay.get(place);
+        let text = answer.text();
+        for secret in [key, own, "inline"] {
+            assert!(!text.contains(secret), "{place}: {text}");
+        }
+    }
+}
