@@ -37,6 +37,7 @@ pub mod pipeline;
 pub mod process;
 #[cfg(feature = "gstreamer")]
 mod reason;
+pub mod reload;
 mod remote;
 pub mod run;
 pub mod serve;

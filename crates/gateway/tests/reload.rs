@@ -116,7 +116,7 @@ fn settings_of_calls_are_applied_to_calls_that_are_up() {
     let first = ask(&proxy, ng, "1", &offer("x"));
     assert_eq!(first["result"], "ok", "{first}");
     let tighter = format!("{CALLS}[limits]\nmax-sessions = 1\n");
-    gateway.reload(&tighter, "the calls' settings are applied");
+    gateway.reload(&tighter, "read again");
     let refused = ask(&proxy, ng, "2", &offer("y"));
     assert_eq!(refused["result"], "error", "{refused}");
     assert!(
@@ -134,12 +134,12 @@ fn settings_of_calls_are_applied_to_calls_that_are_up() {
     };
     assert_eq!(port(&again), port(&first));
     let impatient = format!("{CALLS}[timeouts]\noffer-timeout = 1\n");
-    gateway.reload(&impatient, "the calls' settings are applied");
+    gateway.reload(&impatient, "read again");
     let ended = gateway.running.wait_for("the call has ended");
     assert_eq!(ended["reason"], "offer-timeout");
     // The proxy is not allowed any more: it gets no reply.
     let closed = CALLS.replace("127.0.0.1:0\"", "127.0.0.1:0\"\nallow = [\"192.0.2.1\"]");
-    gateway.reload(&closed, "the calls' settings are applied");
+    gateway.reload(&closed, "read again");
     proxy
         .send_to(b"4 {\"command\":\"ping\"}", ng)
         .expect("sent");
@@ -213,19 +213,19 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
     line.runs();
     let (ssrc, sequence) = line.pass();
     let mistaken = config.replace("PCMA", "PCMB");
-    let told = gateway.reload(&mistaken, "nothing is changed: the file has mistakes");
+    let told = gateway.reload(&mistaken, "nothing is changed");
     assert!(
-        told["report"]
+        told["reason"]
             .as_str()
-            .is_some_and(|report| report.contains("PCMB")),
+            .is_some_and(|reason| reason.contains("line 6: ") && reason.contains("PCMB")),
         "{told}"
     );
     let slower = format!(
         "[contexts]\nwait = 40\n[ng]\n{}",
         config.replace("name = \"a\"", "name = \"b\"")
     );
-    let told = gateway.reload(&slower, "nothing is changed: these need a restart");
-    let keys = told["keys"].as_str().expect("the keys");
+    let told = gateway.reload(&slower, "nothing is changed");
+    let keys = told["reason"].as_str().expect("the keys");
     assert!(
         keys.contains("[contexts] wait: 20 runs, 40 is written"),
         "{keys}"
@@ -235,6 +235,54 @@ fn a_file_that_cannot_be_applied_changes_nothing() {
         "{keys}"
     );
     assert_eq!(line.pass(), (ssrc, sequence.wrapping_add(1)));
+    gateway.running.signal(Signal::SIGTERM);
+    gateway.running.wait_for("stopped");
+}
+
+/// By HTTP, who asks is told what was applied, or why nothing was.
+#[test]
+fn a_reload_by_http_tells_what_it_did() {
+    let line = Line::new("a");
+    let file = format!("{CALLS}[http]\nlisten = \"127.0.0.1:0\"\n");
+    let mut gateway = Gateway::start(&file);
+    let http = gateway.running.wait_for("serving")["http"].clone();
+    let http: SocketAddr = http
+        .as_str()
+        .expect("an address")
+        .parse()
+        .expect("an address");
+    let reload = |file: &str| {
+        std::fs::write(&gateway.path, file).expect("written");
+        let request = format!(
+            "POST /v1/reload HTTP/1.1\r\nHost: {http}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+        );
+        let answer = common::http::exchange(http, request.as_bytes());
+        let told: Value = serde_json::from_slice(&answer.body).expect("JSON");
+        (answer.status, told)
+    };
+    let more = format!("{file}[limits]\nmax-sessions = 5\n{}", line.toml(""));
+    let (status, told) = reload(&more);
+    assert_eq!(
+        (status, &told["streams_added"], &told["calls_changed"]),
+        (200, &json!(1), &json!(true))
+    );
+    let (status, told) = reload(&more);
+    assert_eq!(
+        (status, &told["streams_added"], &told["calls_changed"]),
+        (200, &json!(0), &json!(false))
+    );
+    let (status, told) = reload(&more.replace("max-sessions = 5", "max-sessions = 0"));
+    let detail = told["detail"].as_str().expect("why");
+    assert!(
+        status == 422 && detail.contains("`max-sessions` cannot be 0"),
+        "{told}"
+    );
+    let (status, told) = reload(&format!("[contexts]\ncount = 2\n{more}"));
+    let detail = told["detail"].as_str().expect("why");
+    assert!(
+        status == 409 && detail.contains("[contexts] count: 1 runs, 2 is written"),
+        "{told}"
+    );
     gateway.running.signal(Signal::SIGTERM);
     gateway.running.wait_for("stopped");
 }

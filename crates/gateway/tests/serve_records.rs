@@ -102,6 +102,29 @@ fn an_ended_call_leaves_what_it_was() {
     assert!(second.get("answered_unix_ms").is_none(), "{second}");
 }
 
+/// Calls that end with the process are recorded, too, with what their streams read last.
+#[test]
+fn calls_that_are_up_at_the_end_are_recorded() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("calls.jsonl");
+    let mut relay = Relay::start(&["--records", path.to_str().expect("a text")]);
+    let (mut a, mut b) = (Party::new(0, 437.0), Party::new(0, 1013.0));
+    a.call(&relay.pass("offer", "1", &json!({}), &b.sdp(PCMU)));
+    b.call(&relay.pass("answer", "1", &json!({}), &a.sdp(PCMU)));
+    hear_each_other(&mut a, &mut b);
+    relay.stop(nix::sys::signal::Signal::SIGTERM);
+    let lines = lines(&path);
+    assert_eq!(lines.len(), 1);
+    assert_eq!(lines[0]["end_reason"], "operator");
+    let media = &lines[0]["streams"][0]["sides"][0]["media"];
+    assert!(
+        media["packets_received"]
+            .as_u64()
+            .is_some_and(|packets| packets >= 50),
+        "{media}"
+    );
+}
+
 /// As logrotate does: the file is moved away, and the process told.
 #[test]
 fn a_file_that_was_moved_away_is_begun_anew() {

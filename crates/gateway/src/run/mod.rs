@@ -6,6 +6,7 @@ mod reload;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -18,6 +19,7 @@ use crate::gateway::{Gateway, Handled};
 use crate::logging::{self, LogFormat};
 use crate::pipeline::Elements;
 use crate::process;
+use crate::reload::Reloads;
 use crate::serve::Server;
 
 /// What is run.
@@ -48,13 +50,17 @@ impl Job {
         gateway.handle_pending();
         say_running(&gateway, contexts);
         let serving = self.config.serving.as_ref();
-        let server = serving.map(|serving| Server::start(serving, gateway.sender()));
+        let reloads = Arc::new(Reloads::new(gateway.sender()));
+        let start = |serving| Server::start(serving, gateway.sender(), reloads.clone());
+        let server = serving.map(start);
         let server = server.transpose()?;
         let stopped_by = loop {
             match gateway.handle_for(None) {
                 Handled::Stop(cause) => break cause,
                 Handled::TimeOut => break "time",
-                Handled::Reload => self.reload(&mut gateway, server.as_ref()),
+                Handled::Reload => {
+                    reloads.answer(&self.reload(&mut gateway, server.as_ref()));
+                }
             }
         };
         tracing::info!(cause = stopped_by, "draining");

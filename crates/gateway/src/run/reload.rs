@@ -1,56 +1,85 @@
 //! A configuration that is read again while it runs: what has changed is applied, and nothing else is touched.
 
+use std::path::Path;
+
 use super::{Job, read_config_for};
-use crate::config::{Config, HttpSpec, Serving, ThisMachine};
+use crate::config::{Config, ConfigError, HttpSpec, Problem, Serving, ThisMachine};
 use crate::gateway::Gateway;
 use crate::pipeline::Elements;
+use crate::reload::{NotReloaded, Reloaded};
 use crate::serve::Server;
 
 impl Job {
     /// Reads the file again. One that has mistakes, or changes what cannot be changed in a running process, changes nothing.
-    pub(super) fn reload(&mut self, gateway: &mut Gateway, server: Option<&Server>) {
-        let Some(path) = &self.file else {
-            return;
+    pub(super) fn reload(
+        &mut self,
+        gateway: &mut Gateway,
+        server: Option<&Server>,
+    ) -> Result<Reloaded, NotReloaded> {
+        let Some(path) = self.file.clone() else {
+            return Err(NotReloaded::NoFile);
         };
         let file = path.display();
-        let config = match read_config_for(path, &ThisMachine) {
-            Ok(config) => config,
-            Err(report) => {
-                let report = format!("{report:?}");
-                return tracing::error!(%file, report, "nothing is changed: the file has mistakes");
-            }
-        };
+        let done = self.apply(&path, gateway, server);
+        match &done {
+            Ok(changed) => tracing::info!(
+                %file,
+                added = changed.streams_added,
+                removed = changed.streams_removed,
+                restarted = changed.streams_restarted,
+                calls = changed.calls_changed,
+                "read again"
+            ),
+            Err(refused) => tracing::error!(%file, reason = %refused, "nothing is changed"),
+        }
+        done
+    }
+
+    fn apply(
+        &mut self,
+        path: &Path,
+        gateway: &mut Gateway,
+        server: Option<&Server>,
+    ) -> Result<Reloaded, NotReloaded> {
+        let config = read_config_for(path, &ThisMachine).map_err(mistakes)?;
         let mut fixed = fixed(&self.config, &config);
         if matches!(self.elements, Elements::Stock) && self.config.streams != config.streams {
             fixed.push("[[stream]]: streams of --stock stay as they began".to_owned());
         }
         if !fixed.is_empty() {
-            let keys = fixed.join("; ");
-            return tracing::error!(%file, keys, "nothing is changed: these need a restart");
+            return Err(NotReloaded::NeedsRestart(fixed));
         }
+        let failed = |error: &dyn std::fmt::Display| NotReloaded::Failed(error.to_string());
+        let calls_changed = self.config.serving != config.serving;
         if let Some(server) = server {
             server.reopen_records();
-        }
-        if let (Some(server), Some(serving)) = (server, &config.serving)
-            && self.config.serving.as_ref() != Some(serving)
-        {
-            match server.reload(serving) {
-                Ok(()) => tracing::info!(%file, "the calls' settings are applied"),
-                Err(error) => return tracing::error!(%file, %error, "nothing is changed"),
+            if let Some(serving) = config.serving.as_ref().filter(|_| calls_changed) {
+                server.reload(serving).map_err(|error| failed(&error))?;
             }
         }
-        match gateway.reload(config.streams.clone(), config.restart) {
-            Ok(changed) => tracing::info!(
-                %file,
-                added = changed.added,
-                removed = changed.removed,
-                restarted = changed.restarted,
-                "read again"
-            ),
-            Err(error) => tracing::error!(%file, %error, "streams cannot be started"),
-        }
+        let changed = gateway.reload(config.streams.clone(), config.restart);
+        let changed = changed.map_err(|error| failed(&error))?;
         self.config = config;
+        Ok(Reloaded {
+            streams_added: changed.added,
+            streams_removed: changed.removed,
+            streams_restarted: changed.restarted,
+            calls_changed,
+        })
     }
+}
+
+/// Each with its line; without one, if the file cannot be read.
+fn mistakes(report: miette::Report) -> NotReloaded {
+    let Some(error) = report.downcast_ref::<ConfigError>() else {
+        return NotReloaded::Mistakes(vec![format!("{report:#}")]);
+    };
+    let problem = |one: &Problem| {
+        let line = one.lines().first().copied().unwrap_or(1);
+        let help = one.help.iter().map(|help| format!(" ({help})"));
+        format!("line {line}: {}{}", one.message, help.collect::<String>())
+    };
+    NotReloaded::Mistakes(error.problems.iter().map(problem).collect())
 }
 
 /// What differs, and cannot be changed in a running process: each with both values.

@@ -79,6 +79,11 @@ impl Endings {
         self.wake.ring();
     }
 
+    /// Whether calls wait for readings of their streams.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.records.is_empty()
+    }
+
     /// A call whose readings are all there.
     pub(super) fn poll(&mut self) -> Option<EndedCall> {
         for (stream, reading) in self.told.try_iter() {

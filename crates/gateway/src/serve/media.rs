@@ -110,6 +110,11 @@ impl MediaPlane {
         })
     }
 
+    /// Whether calls have ended that wait for readings of their streams.
+    pub(super) fn has_ended(&self) -> bool {
+        self.endings.is_waiting()
+    }
+
     /// Of the jitter buffers of streams that begin from now on.
     pub(super) fn set_latency_ns(&mut self, latency_ns: u64) {
         self.common.latency_ns = latency_ns;

@@ -24,6 +24,7 @@ mod wake;
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -45,6 +46,7 @@ use self::store::{Identity, Saved, Store};
 use self::wake::Wake;
 use crate::config::{Serving, State};
 use crate::event::Event;
+use crate::reload::Reloads;
 use crate::system::unix_at_zero_ns;
 
 /// The control thread. Dropped, it ends all calls.
@@ -59,7 +61,11 @@ impl Server {
     ///
     /// # Errors
     /// A socket cannot be opened, or threads run out.
-    pub fn start(serving: &Serving, events: Sender<Event>) -> miette::Result<Server> {
+    pub fn start(
+        serving: &Serving,
+        events: Sender<Event>,
+        reloads: Arc<Reloads>,
+    ) -> miette::Result<Server> {
         let store = open_store(&serving.state)?;
         let identity = store.as_ref().map(|(_, saved)| saved.identity);
         let identity = identity.unwrap_or_else(Identity::new);
@@ -98,7 +104,7 @@ impl Server {
             service.keep_in(store, saved);
         }
         let control = service.control();
-        let http = http.map(|http| http.start(&service)).transpose();
+        let http = http.map(|http| http.start(&service, reloads)).transpose();
         let http = http.into_diagnostic()?;
         let http_address = http.as_ref().map(|http| http.address);
         let (stop, told) = UnixStream::pair().into_diagnostic()?;

@@ -190,6 +190,28 @@ impl Service {
             self.calls.end(clock_now_ns(), &id, EndReason::Operator);
         }
         self.carry_out();
+        self.wait_for_ended();
+    }
+
+    /// Calls that have just ended are counted and recorded, if their threads tell soon what they have read last.
+    fn wait_for_ended(&mut self) {
+        let end_ns = clock_now_ns() + ENDED_WAIT_NS;
+        loop {
+            self.wake.clear();
+            self.count_ended();
+            let left_ns = end_ns.saturating_sub(clock_now_ns());
+            if !self.media.has_ended() || left_ns == 0 {
+                return;
+            }
+            let left = Timespec {
+                tv_sec: (left_ns / 1_000_000_000) as i64,
+                tv_nsec: (left_ns % 1_000_000_000) as i64,
+            };
+            let mut fds = [PollFd::from_borrowed_fd(self.wake.as_fd(), PollFlags::IN)];
+            if let Err(error) = poll(&mut fds, Some(&left)) {
+                tracing::debug!(%error, "waiting for the last readings");
+            }
+        }
     }
 
     /// Waits for something to do. `true`: it is to stop.
@@ -526,6 +548,8 @@ fn not_recorded(request: &Request, folder: Option<&Path>) -> Option<Reply> {
 const BURST: usize = 64;
 /// The largest datagram.
 const MESSAGE_BYTES_MAX: usize = 65_536;
+/// A media thread answers within a slice, unless the machine is overloaded.
+const ENDED_WAIT_NS: u64 = 1_000_000_000;
 /// Of one kind.
 const LINES_PER_SECOND: u32 = 5;
 /// "Some times a minute".

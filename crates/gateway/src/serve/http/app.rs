@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::problem::Problem;
+use crate::reload::Reloads;
 use crate::serve::metrics::Metrics;
 use crate::serve::orders::Control;
 use crate::serve::service::Service;
@@ -19,6 +20,7 @@ use crate::serve::service::Service;
 pub(super) struct App {
     pub(super) control: Control<Service>,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) reloads: Arc<Reloads>,
 }
 
 impl App {

@@ -15,11 +15,13 @@ mod metrics;
 mod ng;
 mod page;
 mod problem;
+mod reload;
 mod requests;
 mod routes;
 mod server;
 
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 
 use miette::{Context, IntoDiagnostic};
 
@@ -28,6 +30,7 @@ use self::guard::Guard;
 use self::server::Server;
 use super::service::Service;
 use crate::config::HttpSpec;
+use crate::reload::Reloads;
 
 /// A socket that listens, and who may ask there.
 pub(super) struct Http {
@@ -71,11 +74,16 @@ impl Http {
     ///
     /// # Errors
     /// Threads or descriptors run out.
-    pub(super) fn start(self, service: &Service) -> std::io::Result<Running> {
+    pub(super) fn start(
+        self,
+        service: &Service,
+        reloads: Arc<Reloads>,
+    ) -> std::io::Result<Running> {
         let address = self.listener.local_addr()?;
         let app = App {
             control: service.control(),
             metrics: service.metrics(),
+            reloads,
         };
         let server = Server::start(self.listener, routes::router(app, self.guard))?;
         Ok(Running { address, server })

@@ -16,7 +16,9 @@ use utoipa_axum::routes;
 use super::app::{App, BODY_BYTES_MAX};
 use super::guard::Guard;
 use super::problem::Problem;
-use super::{actions, calls, contexts, drain, events, guard, health, make, metrics, ng, page};
+use super::{
+    actions, calls, contexts, drain, events, guard, health, make, metrics, ng, page, reload,
+};
 
 /// The head of the description.
 #[derive(OpenApi)]
@@ -75,6 +77,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::show))
         .routes(routes!(ng::ask))
+        .routes(routes!(reload::reload))
 }
 
 async fn no_path(uri: Uri) -> Problem {
