@@ -121,20 +121,20 @@ impl Shelf {
     /// Waits for changes, and then for more of them, for this long. `None`: all have been taken, and nothing comes any more.
     pub(super) fn take(&self, gather: Duration) -> Option<Batch> {
         let mut waiting = self.lock();
-        while waiting.changes.is_empty() && waiting.end.is_none() {
-            waiting = self
-                .told
-                .wait(waiting)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        let begun = Instant::now();
+        let mut begun = Instant::now();
+        // What came may be over before it is taken: then there is nothing to write, and more may come.
         while waiting.end.is_none() {
             let left = gather.saturating_sub(begun.elapsed());
-            if left.is_zero() {
+            if waiting.changes.is_empty() {
+                let waited = self.told.wait(waiting);
+                waiting = waited.unwrap_or_else(PoisonError::into_inner);
+                begun = Instant::now();
+            } else if left.is_zero() {
                 break;
+            } else {
+                let waited = self.told.wait_timeout(waiting, left);
+                waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
-            let waited = self.told.wait_timeout(waiting, left);
-            waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let is_last = waiting.end == Some(true);
         if waiting.is_over || waiting.changes.is_empty() && !is_last {
@@ -185,6 +185,9 @@ impl Waiting {
         if state.is_none() && !self.kept.contains(&key) {
             // The file does not have it.
             self.changes.remove(&key);
+            if self.changes.is_empty() {
+                self.since = None;
+            }
             return;
         }
         self.since.get_or_insert_with(Instant::now);
@@ -221,6 +224,33 @@ mod tests {
         let expected = BTreeMap::from([(Key::Call(call("old")), None)]);
         assert_eq!(batch.changes, expected);
         assert!(shelf.lock().streams.is_empty() && shelf.lock().kept.is_empty());
+    }
+
+    /// A call that is over before it is written leaves nothing to write, and is no end: what comes behind it is taken.
+    #[test]
+    fn what_comes_and_goes_at_once_is_no_end() {
+        let shelf = Shelf::new([]);
+        std::thread::scope(|scope| {
+            let taker = scope.spawn(|| shelf.take(Duration::from_micros(100)));
+            for _ in 0..20_000 {
+                shelf.put_call(call("short"), Some(vec![1]));
+                shelf.put_call(call("short"), None);
+                if taker.is_finished() {
+                    break;
+                }
+            }
+            shelf.put_call(call("long"), Some(vec![2]));
+            let batch = taker.join().expect("no panic");
+            let batch = batch.expect("nobody has told the end");
+            let has_long = |batch: &Batch| batch.changes.contains_key(&Key::Call(call("long")));
+            // It may have been quick enough to see the short one.
+            assert!(
+                has_long(&batch)
+                    || shelf
+                        .take(Duration::ZERO)
+                        .is_some_and(|more| has_long(&more))
+            );
+        });
     }
 
     #[test]
