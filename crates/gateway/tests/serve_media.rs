@@ -521,6 +521,117 @@ fn a_killed_relay_leaves_a_file_that_others_read() {
 }
 
 /// A limit of the size of files takes the place of a full disk.
+/// What a party sent is in the file as Wireshark's own program reads it: addresses, numbers and payloads. It checks the headers' checksums, too.
+#[test]
+fn packets_are_recorded_as_wireshark_reads_them() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().display().to_string();
+    let mut relay = Relay::start(&["--recording-dir", &folder, "--recording-format", "pcap"]);
+    let mut parties = relay.call("packets");
+    // Who they are is known when the recording begins.
+    talk(&mut parties, 0..10, |_| true);
+    relay.ask_ok("start recording", &[("call-id", b"packets")]);
+    let first = parties[0].sent;
+    talk(&mut parties, 10..60, |_| true);
+    // Without an orderly end.
+    let file = only_file(directory.path());
+    let count = || {
+        read_packets(&file, &parties)
+            .iter()
+            .filter(|one| one.side == 0)
+            .count()
+    };
+    let begin = Instant::now();
+    while count() < 45 {
+        assert!(begin.elapsed() < LIMIT, "{} packets", count());
+    }
+    relay.running.signal(nix::sys::signal::Signal::SIGKILL);
+    assert!(file.extension().is_some_and(|ending| ending == "pcap"));
+    for side in 0..2 {
+        let own: Vec<Packet> = read_packets(&file, &parties)
+            .into_iter()
+            .filter(|one| one.side == side)
+            .collect();
+        let numbers: Vec<u16> = own.iter().map(|one| one.number).collect();
+        // From the moment of the request on.
+        assert!(numbers[0].abs_diff(first) <= 3, "{numbers:?}");
+        assert!(
+            numbers.windows(2).all(|pair| pair[1] == pair[0] + 1),
+            "{numbers:?}"
+        );
+        let gaps = own.windows(2).map(|pair| pair[1].at_s - pair[0].at_s);
+        assert!(
+            gaps.clone().all(|gap| gap >= 0.0),
+            "{:?}",
+            gaps.collect::<Vec<_>>()
+        );
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let age = now.expect("after 1970").as_secs_f64() - own[0].at_s;
+        assert!((0.0..LIMIT.as_secs_f64()).contains(&age), "{age} s ago");
+    }
+}
+
+/// A packet of RTP in a file.
+#[derive(Debug)]
+struct Packet {
+    at_s: f64,
+    side: usize,
+    number: u16,
+}
+
+fn read_packets(file: &Path, parties: &[Party; 2]) -> Vec<Packet> {
+    let fields = [
+        "frame.time_epoch",
+        "udp.srcport",
+        "udp.dstport",
+        "rtp.seq",
+        "rtp.p_type",
+        "ip.src",
+        "ip.checksum.status",
+    ];
+    let mut command = Command::new("tshark");
+    command
+        .arg("-r")
+        .arg(file)
+        .args(["-o", "ip.check_checksum:TRUE", "-T", "fields"]);
+    command.args(fields.iter().flat_map(|field| ["-e", field]));
+    let relay = parties
+        .each_ref()
+        .map(|party| party.relay.expect("a call").port());
+    command.args(
+        relay
+            .iter()
+            .flat_map(|port| ["-d".to_owned(), format!("udp.port=={port},rtp")]),
+    );
+    let output = command.output().expect("tshark");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout).expect("a text");
+    let ports = parties
+        .each_ref()
+        .map(|party| party.socket.local_addr().expect("bound").port());
+    let line = |line: &str| {
+        let values: Vec<&str> = line.split('\t').collect();
+        let port = |at: usize| values[at].parse::<u16>().expect("a port");
+        let side = ports
+            .iter()
+            .position(|own| *own == port(1))
+            .expect("a party");
+        assert_eq!(port(2), relay[side]);
+        // PCMU; "Good".
+        assert_eq!(values[4..], ["0", "127.0.0.1", "1"]);
+        Packet {
+            at_s: values[0].parse().expect("a time"),
+            side,
+            number: values[3].parse().expect("a number"),
+        }
+    };
+    text.lines().map(line).collect()
+}
+
 #[test]
 fn a_full_disk_ends_the_recording_and_not_the_call() {
     let directory = tempfile::tempdir().expect("a directory");
@@ -566,7 +677,7 @@ fn recordings_without_a_folder_or_out_of_it_are_refused() {
     for (key, value) in [
         ("recording-file", "../out.wav"),
         ("output-destination", "/tmp/out.wav"),
-        ("recording-file", "out.pcap"),
+        ("recording-file", "out.mp3"),
         ("recording-dir", "/tmp"),
     ] {
         let reply = relay.ask("start recording", &[id, (key, value.as_bytes())]);

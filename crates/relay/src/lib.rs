@@ -74,6 +74,7 @@ mod sync;
 mod unsent;
 
 pub use self::call::{Call, Datagram, Outbox, Refused};
+pub use self::copies::PacketListener;
 pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};
 pub use self::forward::{Forward, ForwardSide, ForwardSideStats, ForwardState, Traffic};
 pub use self::id::{LEGS_MAX, PortId, PortKind};

@@ -14,7 +14,7 @@ use threadbare_rtp::srtp::{
 use threadbare_runtime::prefetch;
 
 use crate::call::{Datagram, Outbox};
-use crate::copies::Copies;
+use crate::copies::{Copies, PacketListener};
 use crate::id::{PortId, PortKind};
 use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN, measure};
 use crate::unsent::{Unsent, with_scratch};
@@ -97,8 +97,18 @@ impl MediaCall {
     /// Sends a copy of each RTP packet that a side sends, in the clear and at once, to these addresses of this machine, from the port that the party
     /// sends to. Packets that do not belong are not copied.
     pub fn set_copies(&mut self, side: Side, to: &[SocketAddr]) {
+        self.change_copies(|copies| copies.set(side, to));
+    }
+
+    /// Gives each RTP packet that a side sends, in the clear and at once, to a listener. Packets that do not belong are not given.
+    pub fn set_packet_listener(&mut self, listener: Option<PacketListener>) {
+        self.change_copies(|copies| copies.set_listener(listener));
+    }
+
+    fn change_copies(&mut self, change: impl FnOnce(&mut Copies)) {
         let mut copies = self.copies.take().unwrap_or_default();
-        self.copies = copies.set(side, to).then_some(copies);
+        change(&mut copies);
+        self.copies = Some(copies).filter(|copies| copies.is_wanted());
     }
 
     /// A side is SRTP with these keys from `now_ns` on, or plain RTP with `None`. Keys that stay go on where they are; packets of a key that was
@@ -263,7 +273,7 @@ impl crate::Call for MediaCall {
         if let Some(copies) = &mut self.copies
             && verdict == Verdict::Media
         {
-            copies.add(side, bytes);
+            copies.add(at_ns, side, from, bytes);
         }
     }
 

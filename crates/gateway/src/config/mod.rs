@@ -25,8 +25,8 @@ pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
 pub(crate) use self::serving::DEFAULT_NAME;
 pub use self::serving::{
-    HttpSpec, InterfaceSpec, Limits, PortSpan, PortSpanError, Refusal, Serving, Setting, State,
-    Timeouts,
+    HttpSpec, InterfaceSpec, Limits, PortSpan, PortSpanError, RecordingFormat, Refusal, Serving,
+    Setting, State, Timeouts,
 };
 use threadbare_rtp::leg::Network;
 use threadbare_rtp::tone::Tone;

@@ -72,6 +72,7 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
     if let Some(dir) = &serving.recording_dir {
         calls.push(("recording-dir", text(&dir.display())));
     }
+    calls.push(("recording-format", text(&serving.recording_format.ending())));
     match &serving.state {
         State::OfSystemd => {}
         State::File(path) => calls.push(("state", text(&path.display()))),

@@ -206,6 +206,7 @@ table!(#[derive(Default)] RawCalls {
         threads: i64,
         latency: i64,
         recording_dir: String,
+        recording_format: String,
         /// A file, or `false`.
         state: toml::Value,
         records: String,

@@ -32,10 +32,33 @@ pub struct Serving {
     pub latency_ms: u32,
     /// Folder of recordings; `None`: calls cannot be recorded.
     pub recording_dir: Option<PathBuf>,
+    /// Of recordings whose name does not tell it.
+    pub recording_format: RecordingFormat,
     /// Where calls outlive the process.
     pub state: State,
     /// File that records of ended calls are added to; `None`: they are in the log only.
     pub records: Option<PathBuf>,
+}
+
+/// How calls are recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum RecordingFormat {
+    /// Audio: a channel for each party
+    #[default]
+    Wav,
+    /// Packets, as they came from the parties
+    Pcap,
+}
+
+impl RecordingFormat {
+    /// Of a file's name.
+    #[must_use]
+    pub fn ending(self) -> &'static str {
+        match self {
+            RecordingFormat::Wav => "wav",
+            RecordingFormat::Pcap => "pcap",
+        }
+    }
 }
 
 /// Where calls outlive the process.
@@ -108,6 +131,7 @@ impl Default for Serving {
             threads: 0,
             latency_ms: 40,
             recording_dir: None,
+            recording_format: RecordingFormat::default(),
             state: State::default(),
             records: None,
         }

@@ -10,8 +10,8 @@ use toml::Spanned;
 use super::checker::Checker;
 use super::raw::{RawHttp, RawInterface, RawServing, RawTimeouts};
 use super::serving::{
-    HttpSpec, InterfaceSpec, Limits, PORTS_ALLOWED, PortSpan, Refusal, Serving, Setting, State,
-    Timeouts,
+    HttpSpec, InterfaceSpec, Limits, PORTS_ALLOWED, PortSpan, RecordingFormat, Refusal, Serving,
+    Setting, State, Timeouts,
 };
 
 impl Checker<'_> {
@@ -54,6 +54,7 @@ impl Checker<'_> {
                 .recording_dir
                 .as_ref()
                 .map(|dir| PathBuf::from(dir.get_ref())),
+            recording_format: self.recording_format(raw.calls.recording_format.as_ref()),
             state: self.state(raw.calls.state.as_ref()),
             records: raw
                 .calls
@@ -131,6 +132,17 @@ impl Checker<'_> {
             self.refuse(raw, "allow", &format!("networks and addresses; {error}"));
             Vec::new()
         })
+    }
+
+    fn recording_format(&mut self, raw: Option<&Spanned<String>>) -> RecordingFormat {
+        match raw.map(|raw| raw.get_ref().as_str()) {
+            None | Some("wav") => RecordingFormat::Wav,
+            Some("pcap") => RecordingFormat::Pcap,
+            Some(_) => {
+                self.refuse(raw, "recording-format", "\"wav\" or \"pcap\"");
+                RecordingFormat::default()
+            }
+        }
     }
 
     fn state(&mut self, raw: Option<&Spanned<toml::Value>>) -> State {

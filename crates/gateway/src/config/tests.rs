@@ -113,6 +113,11 @@ const REFUSED: &[Refused] = &[
         lines: &[2],
     },
     Refused {
+        text: "[calls]\nrecording-format = \"mp3\"",
+        says: &["`recording-format` cannot be \"mp3\"", "\"pcap\""],
+        lines: &[2],
+    },
+    Refused {
         text: "[calls]\nstate = true",
         says: &["`state` cannot be true", "the name of a file, or false"],
         lines: &[2],
@@ -885,6 +890,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
         threads = 5
         latency = 6
         recording-dir = \"/a b\"
+        recording-format = \"pcap\"
         state = \"/c d\"
         records = \"/e\"
     ";

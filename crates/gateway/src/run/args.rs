@@ -10,8 +10,8 @@ use threadbare_rtp::leg::Network;
 
 use super::{Job, read_config, read_config_for};
 use crate::config::{
-    Config, Contexts, DEFAULT_NAME, HttpSpec, InterfaceSpec, Limits, PortSpan, Refusal, Restart,
-    Serving, Setting, State, ThisMachine, Timeouts,
+    Config, Contexts, DEFAULT_NAME, HttpSpec, InterfaceSpec, Limits, PortSpan, RecordingFormat,
+    Refusal, Restart, Serving, Setting, State, ThisMachine, Timeouts,
 };
 use crate::logging::LogFormat;
 use crate::pipeline::Elements;
@@ -158,6 +158,9 @@ struct CallArgs {
     /// Folder of recordings; without it, calls cannot be recorded
     #[arg(long, value_name = "FOLDER")]
     recording_dir: Option<PathBuf>,
+    /// Format of recordings whose name does not tell it
+    #[arg(long, value_enum, default_value_t, value_name = "FORMAT")]
+    recording_format: RecordingFormat,
     /// File in which calls outlive the process; without it, systemd's StateDirectory= has one if it is set
     #[arg(long, value_name = "FILE")]
     state: Option<PathBuf>,
@@ -235,6 +238,7 @@ impl CallArgs {
             threads: self.threads,
             latency_ms: self.latency,
             recording_dir: self.recording_dir.clone(),
+            recording_format: self.recording_format,
             state: match (&self.state, self.no_state) {
                 (_, true) => State::Off,
                 (Some(path), false) => State::File(path.clone()),

@@ -112,6 +112,8 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
             differs("[http]", &http(old), &http(new));
             differs("[calls] threads", &old.threads, &new.threads);
             differs("[calls] recording-dir", &dir(old), &dir(new));
+            let format = |serving: &Serving| serving.recording_format.ending();
+            differs("[calls] recording-format", &format(old), &format(new));
             let state = |serving: &Serving| format!("{:?}", serving.state);
             differs("[calls] state", &state(old), &state(new));
             let records = |serving: &Serving| format!("{:?}", serving.records);

@@ -31,9 +31,10 @@ use super::metrics::ThreadSnapshot;
 use super::names;
 use super::plays::Play;
 use super::reading::{Reading, SideCounts};
-use super::recorder::{NewRecording, Recorder, RecordingId};
+use super::recorder::{Content, Ear, NewRecording, Recorder, RecordingId};
 use super::spec::{self, Common};
 use super::wake::Wake;
+use crate::config::RecordingFormat;
 
 /// The streams that run.
 #[derive(Debug)]
@@ -54,6 +55,7 @@ pub(super) struct MediaPlane {
 struct Recordings {
     recorder: Recorder,
     folder: PathBuf,
+    usual: RecordingFormat,
 }
 
 #[derive(Debug)]
@@ -64,7 +66,7 @@ struct Running {
     call: CallId,
     /// What was last played to each party, or the end of that.
     plays: [u64; 2],
-    recording: Option<RecordingId>,
+    recording: Option<(RecordingId, Ear, RecordingFormat)>,
     /// Of each side, when it was looked at last.
     counted: [SideCounts; 2],
     /// The RTP port of each leg.
@@ -124,9 +126,16 @@ impl MediaPlane {
     ///
     /// # Errors
     /// Threads run out.
-    pub(super) fn record_to(&mut self, folder: PathBuf) -> std::io::Result<()> {
-        let recorder = Recorder::new()?;
-        self.recordings = Some(Recordings { recorder, folder });
+    pub(super) fn record_to(
+        &mut self,
+        folder: PathBuf,
+        usual: RecordingFormat,
+    ) -> std::io::Result<()> {
+        self.recordings = Some(Recordings {
+            recorder: Recorder::new()?,
+            folder,
+            usual,
+        });
         Ok(())
     }
 
@@ -297,6 +306,7 @@ impl MediaPlane {
         if is_other_kind {
             // Another medium knows of nobody.
             self.tell_copies(stream);
+            self.listen(stream);
         }
         self.take_state(stream);
     }
@@ -335,8 +345,8 @@ impl MediaPlane {
     }
 
     fn recording_of(&self, stream: StreamId) -> Option<(&Recorder, RecordingId)> {
-        let id = self.streams.get(&stream)?.recording?;
-        Some((&self.recordings.as_ref()?.recorder, id))
+        let (id, _, _) = self.streams.get(&stream)?.recording.as_ref()?;
+        Some((&self.recordings.as_ref()?.recorder, *id))
     }
 
     /// Begins a recording, or goes on with one.
@@ -359,28 +369,59 @@ impl MediaPlane {
             );
         };
         let asked = recording.destination.as_deref();
-        let name = match names::file_name(asked, &call, crate::system::random_number()) {
-            Ok(name) => name,
+        let random = crate::system::random_number();
+        let name = names::file_name(asked, &call, random, recordings.usual);
+        let (name, format) = match name {
+            Ok(found) => found,
             Err(error) => return tracing::error!(call, %error, "the call is not recorded"),
         };
         let new = NewRecording {
             path: recordings.folder.join(name),
-            rate_hz: spec::rate_hz(&running.spec),
+            content: match format {
+                RecordingFormat::Wav => Content::Audio {
+                    rate_hz: spec::rate_hz(&running.spec),
+                },
+                RecordingFormat::Pcap => Content::Packets {
+                    local: running.local,
+                },
+            },
             metadata: recording.metadata,
             call,
         };
         let (id, ear) = recordings.recorder.start(new);
+        if let Some(running) = self.streams.get_mut(&stream) {
+            running.recording = Some((id, ear, format));
+        }
+        self.listen(stream);
+    }
+
+    /// The medium of a stream that is recorded is heard.
+    fn listen(&self, stream: StreamId) {
+        let Some(running) = self.streams.get(&stream) else {
+            return;
+        };
+        let Some((_, ear, format)) = running.recording.clone() else {
+            return;
+        };
         let _ = running.handle.command(move |medium, _| {
-            if let Some(media) = medium.audio_mut() {
-                let listener = move |now_ns, side, format, pcm: &[f32]| {
-                    ear.hear(now_ns, side, format, pcm);
-                };
-                media.set_listener(Some(Box::new(listener)));
+            let Some(media) = medium.audio_mut() else {
+                return;
+            };
+            match format {
+                RecordingFormat::Wav => {
+                    let listener = move |now_ns, side, format, pcm: &[f32]| {
+                        ear.hear(now_ns, side, format, pcm);
+                    };
+                    media.set_listener(Some(Box::new(listener)));
+                }
+                RecordingFormat::Pcap => {
+                    let listener = move |at_ns, side, from, packet: &[u8]| {
+                        ear.hear_packet(at_ns, side, from, packet);
+                    };
+                    media.set_packet_listener(Some(Box::new(listener)));
+                }
             }
         });
-        if let Some(running) = self.streams.get_mut(&stream) {
-            running.recording = Some(id);
-        }
     }
 
     fn stop_recording(&mut self, stream: StreamId, discard: bool) {
@@ -393,6 +434,7 @@ impl MediaPlane {
             let _ = running.handle.command(|medium, _| {
                 if let Some(media) = medium.audio_mut() {
                     media.set_listener(None);
+                    media.set_packet_listener(None);
                 }
             });
         }

@@ -11,6 +11,7 @@ mod media;
 mod metrics;
 mod names;
 mod orders;
+mod pcap;
 mod plays;
 mod reading;
 mod recorder;
@@ -80,7 +81,8 @@ impl Server {
         let media = MediaPlane::new(serving.threads, streams_max, common, wake.clone());
         let mut media = media.into_diagnostic()?;
         if let Some(folder) = &serving.recording_dir {
-            media.record_to(folder.clone()).into_diagnostic()?;
+            let recorded = media.record_to(folder.clone(), serving.recording_format);
+            recorded.into_diagnostic()?;
         }
         let interfaces = Interfaces::new(&serving.interfaces).into_diagnostic()?;
         let socket = UdpSocket::bind(serving.ng)

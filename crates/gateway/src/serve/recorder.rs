@@ -1,9 +1,10 @@
-//! Recordings of calls, written by one thread that may block: WAV files of 16 bits with two channels, side A on the left.
+//! Recordings of calls, written by one thread that may block: WAV files of 16 bits with two channels, side A on the left; or pcap files of both sides' packets.
 //!
 //! The media threads hand over what they hear, never wait, and leave out what the disk is too slow for. Both channels have the time of their arrival:
 //! where a side is silent, so is its channel.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -14,7 +15,9 @@ use threadbare_rtp::call::Side;
 use threadbare_rtp::codec::Format;
 use threadbare_runtime::clock_now_ns;
 
+use super::pcap::Pcap;
 use super::tracks::{Tracks, WriteError};
+use crate::system::unix_at_zero_ns;
 
 /// A recording; numbers are not used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -32,17 +35,27 @@ pub(super) struct Recorder {
 #[derive(Debug)]
 pub(super) struct NewRecording {
     pub(super) path: PathBuf,
-    pub(super) rate_hz: u32,
+    pub(super) content: Content,
     /// Beside it.
     pub(super) metadata: Option<String>,
     /// For the log.
     pub(super) call: String,
 }
 
+/// What is recorded.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Content {
+    /// Audio, with this rate.
+    Audio { rate_hz: u32 },
+    /// Packets to these ports, of each side.
+    Packets { local: [SocketAddr; 2] },
+}
+
 #[derive(Debug)]
 enum Order {
     Start(Box<NewRecording>, Arc<Mouth>, u64),
     Audio(u64, Side, Format, Box<[f32]>),
+    Packet(u64, Side, SocketAddr, Box<[u8]>),
     Pause(u64),
     Resume(u64),
     Stop {
@@ -61,8 +74,8 @@ struct Mouth {
     has_failed: AtomicBool,
 }
 
-/// Takes the audio of one call, on its media thread.
-#[derive(Debug)]
+/// Takes the audio or the packets of one call, on its media thread.
+#[derive(Debug, Clone)]
 pub(super) struct Ear {
     id: RecordingId,
     mouth: Arc<Mouth>,
@@ -72,6 +85,15 @@ pub(super) struct Ear {
 impl Ear {
     /// What a side said until now. Does not block.
     pub(super) fn hear(&self, now_ns: u64, side: Side, format: Format, pcm: &[f32]) {
+        self.put(|| Order::Audio(now_ns, side, format, pcm.into()));
+    }
+
+    /// A packet that a side has sent. Does not block.
+    pub(super) fn hear_packet(&self, at_ns: u64, side: Side, from: SocketAddr, packet: &[u8]) {
+        self.put(|| Order::Packet(at_ns, side, from, packet.into()));
+    }
+
+    fn put(&self, order: impl FnOnce() -> Order) {
         if self.mouth.has_failed.load(Ordering::Relaxed) {
             return;
         }
@@ -80,9 +102,8 @@ impl Ear {
             return;
         }
         self.mouth.waiting.fetch_add(1, Ordering::Relaxed);
-        let audio = Order::Audio(now_ns, side, format, pcm.into());
         // Without a writer the process ends.
-        let _ = self.orders.send((self.id, audio));
+        let _ = self.orders.send((self.id, order()));
     }
 }
 
@@ -153,10 +174,87 @@ struct Writer {
 
 #[derive(Debug)]
 struct Running {
-    tracks: Tracks,
+    tape: Tape,
     mouth: Arc<Mouth>,
     path: PathBuf,
     call: String,
+}
+
+/// A file that grows.
+#[derive(Debug)]
+enum Tape {
+    Audio(Box<Tracks>),
+    Packets {
+        pcap: Pcap,
+        local: [SocketAddr; 2],
+        unix_at_zero_ns: u64,
+    },
+}
+
+impl Tape {
+    fn new(path: &Path, content: Content, now_ns: u64) -> Result<Tape, WriteError> {
+        Ok(match content {
+            Content::Audio { rate_hz } => {
+                Tape::Audio(Box::new(Tracks::new(path, rate_hz, now_ns)?))
+            }
+            Content::Packets { local } => Tape::Packets {
+                pcap: Pcap::new(path)?,
+                local,
+                unix_at_zero_ns: unix_at_zero_ns(),
+            },
+        })
+    }
+
+    fn add(&mut self, order: Order) {
+        match (self, order) {
+            (Tape::Audio(tracks), Order::Audio(now_ns, side, format, pcm)) => {
+                tracks.add(now_ns, side, format, &pcm);
+            }
+            (
+                Tape::Packets {
+                    pcap,
+                    local,
+                    unix_at_zero_ns,
+                },
+                Order::Packet(at_ns, side, from, packet),
+            ) => {
+                let unix_ns = unix_at_zero_ns.saturating_add(at_ns);
+                pcap.add(unix_ns, from, local[side as usize], &packet);
+            }
+            _ => {}
+        }
+    }
+
+    fn pause(&mut self, now_ns: u64) -> Result<(), WriteError> {
+        match self {
+            Tape::Audio(tracks) => tracks.pause(now_ns),
+            Tape::Packets { pcap, .. } => {
+                pcap.set_paused(true);
+                Ok(())
+            }
+        }
+    }
+
+    fn resume(&mut self, now_ns: u64) {
+        match self {
+            Tape::Audio(tracks) => tracks.resume(now_ns),
+            Tape::Packets { pcap, .. } => pcap.set_paused(false),
+        }
+    }
+
+    fn write(&mut self, now_ns: u64) -> Result<(), WriteError> {
+        match self {
+            Tape::Audio(tracks) => tracks.write(now_ns),
+            Tape::Packets { pcap, .. } => Ok(pcap.write()?),
+        }
+    }
+
+    fn finish(&mut self, now_ns: u64) -> Result<(), WriteError> {
+        match self {
+            Tape::Audio(tracks) => tracks.finish(now_ns),
+            Tape::Packets { pcap, .. } => Ok(pcap.write()?),
+        }
+    }
 }
 
 impl Writer {
@@ -192,16 +290,16 @@ impl Writer {
         match order {
             Order::Start(new, mouth, now_ns) => self.start(id, *new, mouth, now_ns),
             Order::Stop { discard, now_ns } => self.stop(id, discard, now_ns),
-            Order::Audio(now_ns, side, format, pcm) => {
+            order @ (Order::Audio(..) | Order::Packet(..)) => {
                 if let Some(running) = self.running.get_mut(&id) {
                     running.mouth.waiting.fetch_sub(1, Ordering::Relaxed);
-                    running.tracks.add(now_ns, side, format, &pcm);
+                    running.tape.add(order);
                 }
             }
             Order::End => {}
-            Order::Pause(now_ns) => self.change(id, |tracks| tracks.pause(now_ns)),
-            Order::Resume(now_ns) => self.change(id, |tracks| {
-                tracks.resume(now_ns);
+            Order::Pause(now_ns) => self.change(id, |tape| tape.pause(now_ns)),
+            Order::Resume(now_ns) => self.change(id, |tape| {
+                tape.resume(now_ns);
                 Ok(())
             }),
         }
@@ -210,21 +308,21 @@ impl Writer {
     fn start(&mut self, id: RecordingId, new: NewRecording, mouth: Arc<Mouth>, now_ns: u64) {
         let NewRecording {
             path,
-            rate_hz,
+            content,
             metadata,
             call,
         } = new;
-        let tracks = Tracks::new(&path, rate_hz, now_ns).and_then(|tracks| {
+        let tape = Tape::new(&path, content, now_ns).and_then(|tape| {
             if let Some(text) = metadata {
                 std::fs::write(beside(&path), text)?;
             }
-            Ok(tracks)
+            Ok(tape)
         });
-        match tracks {
-            Ok(tracks) => {
+        match tape {
+            Ok(tape) => {
                 tracing::info!(call, path = %path.display(), "recording");
                 let running = Running {
-                    tracks,
+                    tape,
                     mouth,
                     path,
                     call,
@@ -242,12 +340,12 @@ impl Writer {
     fn change(
         &mut self,
         id: RecordingId,
-        change: impl FnOnce(&mut Tracks) -> Result<(), WriteError>,
+        change: impl FnOnce(&mut Tape) -> Result<(), WriteError>,
     ) {
         let Some(running) = self.running.get_mut(&id) else {
             return;
         };
-        if let Err(error) = change(&mut running.tracks) {
+        if let Err(error) = change(&mut running.tape) {
             self.fail(id, &error);
         }
     }
@@ -264,12 +362,12 @@ impl Writer {
     fn write_all(&mut self, now_ns: u64) {
         let ids: Vec<RecordingId> = self.running.keys().copied().collect();
         for id in ids {
-            self.change(id, |tracks| tracks.write(now_ns));
+            self.change(id, |tape| tape.write(now_ns));
         }
     }
 
     fn stop(&mut self, id: RecordingId, discard: bool, now_ns: u64) {
-        self.change(id, |tracks| tracks.finish(now_ns));
+        self.change(id, |tape| tape.finish(now_ns));
         let Some(running) = self.running.remove(&id) else {
             return;
         };

@@ -34,7 +34,7 @@ use super::records::Records;
 use super::shown::Wall;
 use super::store::Store;
 use super::wake::Wake;
-use crate::config::InterfaceSpec;
+use crate::config::{InterfaceSpec, RecordingFormat};
 use crate::limit::{LineLimit, Verdict};
 
 /// Answers requests until it is told to stop.
@@ -540,7 +540,7 @@ fn not_recorded(request: &Request, folder: Option<&Path>) -> Option<Reply> {
         return error(format!("recording-dir {other:?}; allowed is {allowed}"));
     }
     let asked = text("recording-file").or(text("output-destination"));
-    let name = names::file_name(asked, "", 0);
+    let name = names::file_name(asked, "", 0, RecordingFormat::default());
     name.err().and_then(|reason| error(reason.to_string()))
 }
 
