@@ -534,6 +534,63 @@ fn a_hundred_requests_at_a_time_are_answered() {
     });
 }
 
+/// RFC 6455: the handshake's answer for the key of its section 1.3, frames of section 5.2. A client masks what it sends.
+#[test]
+fn the_ng_protocol_is_spoken_by_websocket() {
+    let relay = Relay::start(&[]);
+    let mut stream = std::net::TcpStream::connect(relay.http).expect("it listens");
+    stream.set_read_timeout(Some(LIMIT)).expect("valid");
+    let request = format!(
+        "GET /ng HTTP/1.1\r\nHost: {}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: ng.rtpengine.com\r\n\r\n",
+        relay.http
+    );
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a header in time");
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).expect("ASCII").to_ascii_lowercase();
+    assert!(head.starts_with("http/1.1 101 "), "{head}");
+    let accepts = "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=".to_ascii_lowercase();
+    assert!(
+        head.contains(&accepts) && head.contains("ng.rtpengine.com"),
+        "{head}"
+    );
+    // Text in JSON, binary in bencode; the second one again.
+    for (opcode, message, says) in [
+        (
+            1_u8,
+            "a1 {\"command\":\"ping\"}",
+            "a1 {\"result\":\"pong\"}",
+        ),
+        (2, "a2 d7:command4:pinge", "a2 d6:result4:ponge"),
+        (2, "a2 d7:command4:pinge", "a2 d6:result4:ponge"),
+    ] {
+        let mask = [1, 2, 3, 4];
+        let len = u8::try_from(message.len()).expect("short");
+        let mut frame = vec![0x80 | opcode, 0x80 | len];
+        frame.extend(mask);
+        frame.extend(
+            message
+                .bytes()
+                .enumerate()
+                .map(|(at, byte)| byte ^ mask[at % 4]),
+        );
+        stream.write_all(&frame).expect("sent");
+        let mut head = [0; 2];
+        stream.read_exact(&mut head).expect("a frame in time");
+        assert_eq!(head, [0x80 | opcode, says.len() as u8]);
+        let mut reply = vec![0; says.len()];
+        stream.read_exact(&mut reply).expect("the rest");
+        assert_eq!(String::from_utf8_lossy(&reply), says);
+    }
+    // No request of WebSocket.
+    relay.get("/ng").problem(426);
+}
+
 #[test]
 fn every_route_is_described() {
     let relay = Relay::start(&[]);

@@ -7,6 +7,7 @@ use axum::body::HttpBody;
 use axum::extract::{FromRequest, Request};
 use axum::http::StatusCode;
 use serde::de::DeserializeOwned;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::problem::Problem;
@@ -21,6 +22,8 @@ pub(super) struct App {
     pub(super) control: Control<Service>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) reloads: Arc<Reloads>,
+    /// Places of WebSocket connections.
+    pub(super) sockets: Arc<Semaphore>,
 }
 
 impl App {

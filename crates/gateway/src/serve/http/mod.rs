@@ -31,6 +31,7 @@ use self::server::Server;
 use super::service::Service;
 use crate::config::HttpSpec;
 use crate::reload::Reloads;
+use tokio::sync::Semaphore;
 
 /// A socket that listens, and who may ask there.
 pub(super) struct Http {
@@ -84,8 +85,12 @@ impl Http {
             control: service.control(),
             metrics: service.metrics(),
             reloads,
+            sockets: Arc::new(Semaphore::new(SOCKETS_MAX)),
         };
         let server = Server::start(self.listener, routes::router(app, self.guard))?;
         Ok(Running { address, server })
     }
 }
+
+/// Proxies that keep a WebSocket connection open, each.
+const SOCKETS_MAX: usize = 64;

@@ -1,13 +1,20 @@
-//! `/ng`: messages of the ng protocol, as by UDP.
+//! `/ng`: messages of the ng protocol, as by UDP, in requests or on a WebSocket connection.
+
+use std::net::SocketAddr;
+use std::time::Duration;
 
 use axum::Extension;
+use axum::body::Bytes;
 use axum::extract::State;
+use axum::extract::ws::rejection::WebSocketUpgradeRejection;
+use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
-use super::app::{App, Body, within};
+use super::app::{App, BODY_BYTES_MAX, Body, within};
 use super::problem::Problem;
 use super::server::Peer;
 use crate::serve::asker::{Asker, ReplyTo, Unreplied};
@@ -28,12 +35,7 @@ pub(super) async fn ask(
     headers: HeaderMap,
     Body(message): Body,
 ) -> Result<impl IntoResponse, Problem> {
-    let (tell, told) = oneshot::channel();
-    let asker = Asker::Http(peer.ip());
-    app.control.order(move |service: &mut Service| {
-        service.handle_message(asker, ReplyTo::Http(tell), &message);
-    })?;
-    let reply = within(told).await?.map_err(|_| NotDone::Gone)?;
+    let reply = exchange(&app, peer, message).await?;
     let reply = reply.map_err(|why| match why {
         Unreplied::InHand => Problem::new(StatusCode::CONFLICT, why.to_string()).retry_after(1),
         Unreplied::NoMessage(_) => Problem::new(StatusCode::BAD_REQUEST, why.to_string()).about(
@@ -45,3 +47,78 @@ pub(super) async fn ask(
     let kind = headers.get(CONTENT_TYPE).cloned().unwrap_or(usual);
     Ok(([(CONTENT_TYPE, kind)], reply))
 }
+
+/// The ng protocol by WebSocket
+///
+/// Each text or binary message is a message of the protocol, and so is each reply. Subprotocol `ng.rtpengine.com`. 64 connections at a time.
+#[utoipa::path(get, path = "/ng", tag = "ng",
+    responses((status = 101, description = "The connection is one of WebSocket now"),
+    (status = "4XX", description = "No request of WebSocket", body = Problem, content_type = "application/problem+json"),
+    (status = 503, body = Problem, content_type = "application/problem+json", description = "There are enough connections")))]
+pub(super) async fn socket(
+    State(app): State<App>,
+    Extension(Peer(peer)): Extension<Peer>,
+    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+) -> Result<Response, Problem> {
+    let upgrade = upgrade.map_err(|rejected| {
+        let problem = Problem::new(StatusCode::UPGRADE_REQUIRED, rejected.body_text());
+        problem.about("Upgrade", "websocket (RFC 6455)")
+    })?;
+    let place = app.sockets.clone().try_acquire_owned().map_err(|_| {
+        let detail = "there are enough WebSocket connections";
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(1)
+    })?;
+    let upgrade = upgrade
+        .protocols([PROTOCOL])
+        .max_message_size(BODY_BYTES_MAX);
+    Ok(upgrade.on_upgrade(move |socket| async move {
+        talk(&app, peer, socket).await;
+        drop(place);
+    }))
+}
+
+/// One message after another, until somebody closes.
+async fn talk(app: &App, peer: SocketAddr, mut socket: WebSocket) {
+    while let Some(Ok(message)) = socket.recv().await {
+        let (bytes, is_text) = match message {
+            Message::Text(text) => (text.into(), true),
+            Message::Binary(bytes) => (bytes, false),
+            Message::Close(_) => return,
+            // Answered by the library.
+            Message::Ping(_) | Message::Pong(_) => continue,
+        };
+        let reply = match exchange(app, peer, bytes).await {
+            Ok(Ok(reply)) => reply,
+            // The reply to the first one comes.
+            Ok(Err(Unreplied::InHand)) => continue,
+            Ok(Err(Unreplied::NoMessage(_))) | Err(_) => return,
+        };
+        let reply = match String::from_utf8(reply) {
+            Ok(text) if is_text => Message::Text(text.into()),
+            Ok(text) => Message::Binary(text.into_bytes().into()),
+            Err(bytes) => Message::Binary(bytes.into_bytes().into()),
+        };
+        // Who takes no replies makes room for others.
+        if !matches!(timeout(SEND_TIME_MAX, socket.send(reply)).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+/// A message to the control thread, and what comes back.
+async fn exchange(
+    app: &App,
+    peer: SocketAddr,
+    message: Bytes,
+) -> Result<Result<Vec<u8>, Unreplied>, Problem> {
+    let (tell, told) = oneshot::channel();
+    let asker = Asker::Http(peer.ip());
+    app.control.order(move |service: &mut Service| {
+        service.handle_message(asker, ReplyTo::Http(tell), &message);
+    })?;
+    Ok(within(told).await?.map_err(|_| NotDone::Gone)?)
+}
+
+/// As rtpengine's clients name it.
+const PROTOCOL: &str = "ng.rtpengine.com";
+const SEND_TIME_MAX: Duration = Duration::from_secs(10);

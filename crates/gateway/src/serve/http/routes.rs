@@ -76,7 +76,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(metrics::show))
-        .routes(routes!(ng::ask))
+        .routes(routes!(ng::ask, ng::socket))
         .routes(routes!(reload::reload))
 }
 
