@@ -84,6 +84,11 @@ impl Relay {
         log
     }
 
+    /// Where it is asked.
+    pub fn ng(&self) -> SocketAddr {
+        self.proxy.peer_addr().expect("connected")
+    }
+
     /// The reply to a request, in JSON.
     pub fn ask(&mut self, request: Value) -> Value {
         self.asked += 1;
