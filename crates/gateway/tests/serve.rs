@@ -480,6 +480,40 @@ fn new_calls_are_refused_while_the_threads_are_late() {
 }
 
 #[test]
+fn new_calls_are_refused_while_the_threads_are_busy() {
+    let mut relay = Relay::start(&[
+        "--cpu-limit",
+        "0",
+        "--threads",
+        "1",
+        "--lateness-limit",
+        "60000",
+    ]);
+    let (a, _b) = plain_call(&mut relay);
+    let offer =
+        json!({"command": "offer", "call-id": "2", "from-tag": "a", "sdp": a.sdp(PCMU, "")});
+    let begin = Instant::now();
+    // The same one again and again: refused, and work all the same.
+    let (packet, to) = (rtp(0, 1, &[0xff; 160]), a.to.expect("called"));
+    let refused = loop {
+        assert!(begin.elapsed() < LIMIT, "never busy");
+        for _ in 0..2000 {
+            a.socket.send_to(&packet, to).expect("sent");
+        }
+        let reply = relay.ask(offer.clone());
+        if reply["result"] == "error" {
+            break reply;
+        }
+        relay.ask(json!({"command": "delete", "call-id": "2", "from-tag": "a"}));
+    };
+    let reason = refused["error-reason"].as_str().expect("a reason");
+    assert!(
+        reason.contains("busy") && reason.contains("allowed are 0 %"),
+        "{reason}"
+    );
+}
+
+#[test]
 fn who_is_not_allowed_gets_no_reply() {
     let mut relay = Relay::start(&["--allow", "192.0.2.0/24"]);
     relay.proxy.send(b"1 d7:command4:pinge").expect("sent");

@@ -368,7 +368,16 @@ fn a_full_disk_is_told_and_made_up_for() {
         .lines()
         .find(|line| line.contains("calls were brought back"));
     let back: Value = serde_json::from_str(back.expect(&log)).expect("JSON");
-    assert_eq!(back["calls"], calls + 1);
+    // Of some thousand ports, another program of this machine may take one meanwhile.
+    let taken = log
+        .lines()
+        .filter(|line| line.contains("a call is not brought back"));
+    let lost = taken.clone().count();
+    assert_eq!(back["calls"], calls + 1 - lost);
+    assert!(
+        lost < 10 && taken.clone().all(|line| line.contains("in use")),
+        "{log}"
+    );
 }
 
 #[test]

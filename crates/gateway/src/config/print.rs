@@ -96,6 +96,7 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
             table(vec![
                 ("max-sessions", number(serving.limits.max_sessions)),
                 ("lateness-limit", number(serving.limits.lateness_ms)),
+                ("cpu-limit", number(serving.limits.cpu_percent)),
             ]),
         ),
         (

@@ -186,6 +186,7 @@ table!(#[derive(Default)] RawLimits {
     optional {
         max_sessions: i64,
         lateness_limit: i64,
+        cpu_limit: i64,
     }
 });
 

@@ -102,6 +102,8 @@ pub struct Limits {
     pub max_sessions: u32,
     /// All media threads start their slices later than this, ms.
     pub lateness_ms: u32,
+    /// All media threads are busy for more of the time than this, percent.
+    pub cpu_percent: u32,
 }
 
 /// Seconds; 0: never (but for the delay).
@@ -154,6 +156,7 @@ impl Default for Limits {
         Limits {
             max_sessions: 16_384,
             lateness_ms: 40,
+            cpu_percent: 100,
         }
     }
 }

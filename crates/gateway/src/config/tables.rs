@@ -40,6 +40,12 @@ impl Checker<'_> {
             limits: Limits {
                 max_sessions: self.or(max_sessions, "max-sessions", SESSIONS, limits.max_sessions),
                 lateness_ms: self.or(lateness, "lateness-limit", LATENESS_MS, limits.lateness_ms),
+                cpu_percent: self.or(
+                    raw.limits.cpu_limit.as_ref(),
+                    "cpu-limit",
+                    PERCENT,
+                    limits.cpu_percent,
+                ),
             },
             timeouts: self.timeouts(&raw.timeouts),
             threads: self.or(raw.calls.threads.as_ref(), "threads", THREADS, 0),
@@ -279,6 +285,7 @@ impl Checker<'_> {
 
 const SESSIONS: RangeInclusive<i64> = 1..=1_000_000;
 const LATENESS_MS: RangeInclusive<i64> = 0..=60_000;
+const PERCENT: RangeInclusive<i64> = 0..=100;
 const THREADS: RangeInclusive<i64> = 0..=1024;
 const LATENCY_MS: RangeInclusive<i64> = 0..=10_000;
 /// About a month.

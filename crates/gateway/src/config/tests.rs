@@ -98,6 +98,11 @@ const REFUSED: &[Refused] = &[
         lines: &[2],
     },
     Refused {
+        text: "[limits]\ncpu-limit = 101",
+        says: &["`cpu-limit` cannot be 101", "0 to 100"],
+        lines: &[2],
+    },
+    Refused {
         text: "[limits]\ntimeout = 60",
         says: &["`timeout` is no key of [limits]"],
         lines: &[2],
@@ -880,6 +885,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
         [limits]
         max-sessions = 7
         lateness-limit = 8
+        cpu-limit = 90
         [timeouts]
         timeout = 1
         silent-timeout = 2

@@ -155,6 +155,9 @@ struct CallArgs {
     /// New calls are refused while the media threads are later than this, ms
     #[arg(long, default_value_t = Limits::default().lateness_ms, value_name = "MS", value_parser = clap::value_parser!(u32).range(0..=60_000))]
     lateness_limit: u32,
+    /// New calls are refused while the media threads are busy for more of the time than this, percent
+    #[arg(long, default_value_t = Limits::default().cpu_percent, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    cpu_limit: u32,
     /// Folder of recordings; without it, calls cannot be recorded
     #[arg(long, value_name = "FOLDER")]
     recording_dir: Option<PathBuf>,
@@ -227,6 +230,7 @@ impl CallArgs {
             limits: Limits {
                 max_sessions: self.max_sessions,
                 lateness_ms: self.lateness_limit,
+                cpu_percent: self.cpu_limit,
             },
             timeouts: Timeouts {
                 media_s: self.timeout,

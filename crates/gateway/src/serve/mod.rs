@@ -7,6 +7,7 @@ mod endings;
 mod events;
 mod http;
 mod interfaces;
+mod load;
 mod media;
 mod metrics;
 mod names;
@@ -95,6 +96,7 @@ impl Server {
         let mut service = Service::new(calls, media, plays, interfaces, socket, wake);
         service.allow_only(serving.allow.clone());
         service.set_lateness_max(lateness_max(serving));
+        service.set_cpu_percent_max(serving.limits.cpu_percent);
         let threads = service.media.threads();
         if let Some(path) = &serving.records {
             let records = Records::open(path).into_diagnostic();
@@ -167,6 +169,7 @@ impl Server {
             }
             service.allow_only(allow);
             service.set_lateness_max(lateness_max);
+            service.set_cpu_percent_max(serving.limits.cpu_percent);
             service.media.set_latency_ns(latency_ns);
             let settings = Settings {
                 timeouts: timeouts(&serving),

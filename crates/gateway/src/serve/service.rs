@@ -25,6 +25,7 @@ use tokio::sync::oneshot;
 use super::asker::{Asker, Owed, OwedTo, ReplyTo, Unreplied};
 use super::events::Events;
 use super::interfaces::Interfaces;
+use super::load::Load;
 use super::media::MediaPlane;
 use super::metrics::{Metrics, ThreadSnapshot};
 use super::names;
@@ -46,6 +47,8 @@ pub(super) struct Service {
     socket: UdpSocket,
     allow: Vec<Network>,
     lateness_max: Duration,
+    cpu_percent_max: u32,
+    load: Load,
     desk: Desk<Asker>,
     refused: LineLimit,
     unreadable: LineLimit,
@@ -81,6 +84,8 @@ impl Service {
             socket,
             allow: Vec::new(),
             lateness_max: Duration::MAX,
+            cpu_percent_max: 100,
+            load: Load::default(),
             desk: Desk::new(),
             refused: LineLimit::new(LINES_PER_SECOND),
             unreadable: LineLimit::new(LINES_PER_SECOND),
@@ -114,6 +119,11 @@ impl Service {
     /// New calls are refused while all threads start their slices later than this.
     pub(super) fn set_lateness_max(&mut self, lateness_max: Duration) {
         self.lateness_max = lateness_max;
+    }
+
+    /// New calls are refused while all threads are busy for more of the time than this.
+    pub(super) fn set_cpu_percent_max(&mut self, cpu_percent_max: u32) {
+        self.cpu_percent_max = cpu_percent_max;
     }
 
     /// Where ports are opened from now on.
@@ -395,10 +405,23 @@ impl Service {
 
     /// Calls are refused before those that run are late.
     fn look_at_load(&mut self) {
+        let now_ns = clock_now_ns();
+        if self.load.is_due(now_ns) {
+            let threads = self.media.snapshots();
+            let busy_ns = threads.iter().map(|thread| thread.busy_ns).collect();
+            self.load.look(now_ns, busy_ns);
+        }
         self.calls.set_load_limit(self.late());
     }
 
     fn late(&self) -> Option<String> {
+        let percent = self.load.percent();
+        if percent > self.cpu_percent_max {
+            let max = self.cpu_percent_max;
+            return Some(format!(
+                "the media threads are busy for {percent} % of the time; allowed are {max} %"
+            ));
+        }
         let lateness = self.media.lateness();
         (lateness > self.lateness_max).then(|| {
             let (now, max) = (lateness.as_millis(), self.lateness_max.as_millis());
@@ -445,6 +468,7 @@ impl Service {
     fn keep_time(&mut self) {
         let now_ns = clock_now_ns();
         if now_ns >= self.looks_ns {
+            self.look_at_load();
             for (stream, media, added) in self.media.heard() {
                 self.calls.handle_media(now_ns, stream, media);
                 self.look_for_losses(now_ns, stream, media);
