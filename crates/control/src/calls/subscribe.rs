@@ -43,23 +43,9 @@ impl<P> Calls<P> {
         let id = CallId::new(name);
         let call = self.calls.get(&id);
         let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
-        let found = call.dialogs.len();
-        if found >= DIALOGS_MAX {
-            return Err(Failure::TooMany {
-                what: "dialogs of the call",
-                found,
-                allowed: DIALOGS_MAX,
-            });
-        }
+        room_for_dialog(call)?;
         let mut options = Options::of_request(request)?;
-        let subscriber: Vec<u8> = match optional(request, "to-tag")? {
-            Some(tag) => tag.to_vec(),
-            None => {
-                let mut bytes = [0; 8];
-                random(&mut bytes);
-                format!("{:016x}", u64::from_be_bytes(bytes)).into_bytes()
-            }
-        };
+        let subscriber = subscriber(request, random)?;
         let sources = sources(call, request)?;
         let first = sources.first().ok_or(Failure::NoMedia)?;
         let [own, others] = options.interfaces;
@@ -106,15 +92,7 @@ impl<P> Calls<P> {
         call.dialogs.push(dialog);
         call.signalled_ns = now_ns;
         self.schedule(&id);
-        let mut keys = Dictionary::new();
-        keys.push("sdp", Value::Bytes(sdp.to_bytes()));
-        if let [one] = &tags[..] {
-            keys.push("from-tag", Value::Bytes(one.clone()));
-        }
-        let tags = tags.into_iter().map(Value::Bytes).collect();
-        keys.push("from-tags", Value::List(tags));
-        keys.push("to-tag", Value::Bytes(subscriber));
-        Ok(Outcome::Reply(Reply::Ok(keys)))
+        Ok(offered(&sdp, tags, subscriber))
     }
 
     /// The subscriber's answer: the copy begins.
@@ -159,14 +137,7 @@ impl<P> Calls<P> {
         let call = self.calls.get(&id);
         match call {
             None => self.admit()?,
-            Some(call) if call.dialogs.len() >= DIALOGS_MAX => {
-                return Err(Failure::TooMany {
-                    what: "dialogs of the call",
-                    found: call.dialogs.len(),
-                    allowed: DIALOGS_MAX,
-                });
-            }
-            Some(_) => {}
+            Some(call) => room_for_dialog(call)?,
         }
         let at = call.and_then(|call| call.dialogs.iter().position(is_publisher));
         let dialog = at.and_then(|at| call?.dialogs.get(at));
@@ -328,6 +299,44 @@ impl<P> Dialog<P> {
         if self.is_publication {
             nobody(&mut spec.sides[1]);
         }
+    }
+}
+
+/// The tag of a request, or a new one.
+fn subscriber(request: &Request, random: Random<'_>) -> Result<Vec<u8>, Refusal> {
+    Ok(match optional(request, "to-tag")? {
+        Some(tag) => tag.to_vec(),
+        None => {
+            let mut bytes = [0; 8];
+            random(&mut bytes);
+            format!("{:016x}", u64::from_be_bytes(bytes)).into_bytes()
+        }
+    })
+}
+
+/// The reply to a request for a subscription to these.
+fn offered(sdp: &Sdp, tags: Vec<Vec<u8>>, subscriber: Vec<u8>) -> Outcome {
+    let mut keys = Dictionary::new();
+    keys.push("sdp", Value::Bytes(sdp.to_bytes()));
+    if let [one] = &tags[..] {
+        keys.push("from-tag", Value::Bytes(one.clone()));
+    }
+    let tags = tags.into_iter().map(Value::Bytes).collect();
+    keys.push("from-tags", Value::List(tags));
+    keys.push("to-tag", Value::Bytes(subscriber));
+    Outcome::Reply(Reply::Ok(keys))
+}
+
+/// A dialog more than the call has.
+fn room_for_dialog<P>(call: &Live<P>) -> Result<(), Failure> {
+    let found = call.dialogs.len();
+    match found >= DIALOGS_MAX {
+        true => Err(Failure::TooMany {
+            what: "dialogs of the call",
+            found,
+            allowed: DIALOGS_MAX,
+        }),
+        false => Ok(()),
     }
 }
 

@@ -81,13 +81,6 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
     if let Some(path) = &serving.records {
         calls.push(("records", text(&path.display())));
     }
-    let http = serving.http.as_ref().map(|http| {
-        let mut keys = vec![("listen", text(&http.listen))];
-        if let Some(file) = &http.token_file {
-            keys.push(("token-file", text(&file.display())));
-        }
-        ("http".to_owned(), table(keys))
-    });
     let others = [
         ("ng".to_owned(), table(ng)),
         ("interfaces".to_owned(), Value::from(interfaces)),
@@ -111,7 +104,17 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
         ),
         ("calls".to_owned(), table(calls)),
     ];
-    others.into_iter().chain(http).collect()
+    others.into_iter().chain(http(serving)).collect()
+}
+
+fn http(serving: &Serving) -> Option<(String, Value)> {
+    let http = serving.http.as_ref()?;
+    let mut keys = Table::new();
+    keys.insert("listen".to_owned(), http.listen.to_string().into());
+    if let Some(file) = &http.token_file {
+        keys.insert("token-file".to_owned(), file.display().to_string().into());
+    }
+    Some(("http".to_owned(), keys.into()))
 }
 
 fn stream(spec: &StreamSpec) -> Table {

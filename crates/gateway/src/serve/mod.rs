@@ -114,24 +114,7 @@ impl Server {
         let (stop, told) = UnixStream::pair().into_diagnostic()?;
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || {
-                let cause = match service.run(&told) {
-                    Ok(()) => "the last call of a drain",
-                    Err(error) => {
-                        tracing::error!(%error, "requests cannot be received any more");
-                        "a failed socket"
-                    }
-                };
-                let calls = service.calls.len();
-                tracing::info!(calls, "stopping");
-                service.leave_all();
-                drop(service);
-                if let Some(http) = http {
-                    http.stop();
-                }
-                // Who has stopped it does not listen any more.
-                let _ = events.send(Event::Stop { cause });
-            });
+            .spawn(move || control_calls(service, &told, http, &events));
         let http = http_address.map(tracing::field::display);
         tracing::info!(%ng, http, threads, "serving");
         Ok(Server {
@@ -207,6 +190,31 @@ fn lateness_max(serving: &Serving) -> Duration {
 
 fn latency_ns(serving: &Serving) -> u64 {
     u64::from(serving.latency_ms) * 1_000_000
+}
+
+/// The control thread, from beginning to end.
+fn control_calls(
+    mut service: Service,
+    told: &UnixStream,
+    http: Option<http::Running>,
+    events: &Sender<Event>,
+) {
+    let cause = match service.run(told) {
+        Ok(()) => "the last call of a drain",
+        Err(error) => {
+            tracing::error!(%error, "requests cannot be received any more");
+            "a failed socket"
+        }
+    };
+    let calls = service.calls.len();
+    tracing::info!(calls, "stopping");
+    service.leave_all();
+    drop(service);
+    if let Some(http) = http {
+        http.stop();
+    }
+    // Who has stopped it does not listen any more.
+    let _ = events.send(Event::Stop { cause });
 }
 
 /// The file of the state, if there is to be one.
