@@ -35,7 +35,8 @@ pub(super) fn prepare<P>(
     mut sdp: Sdp,
 ) -> Result<Prepared, Failure> {
     let (found, allowed) = (sdp.media.len(), exchange.media.len());
-    if found > allowed {
+    // Phones leave lines out that they refuse. All of them: no answer, and no reason to end what runs.
+    if found > allowed || found == 0 && allowed > 0 {
         return Err(Failure::Lines { found, allowed });
     }
     let mut answered = Vec::new();

@@ -128,3 +128,18 @@ fn attributes_are_edited_by_request() {
         );
     }
 }
+
+/// RFC 3264, section 6: "The answer to an offer MUST contain exactly the same number of m-lines". One without any would end media that nobody has refused.
+#[test]
+fn an_answer_without_lines_is_refused() {
+    let two = format!("{PCMU}m=audio 4002 RTP/AVP 0\n");
+    for lines in ["", &format!("{two}{PCMU}")] {
+        let mut bench = Bench::default();
+        ok(bench.offer(&sdp(ALICE, &two), &[]));
+        let reason = error(bench.answer(&sdp(BOB, lines), &[]));
+        assert!(reason.contains("RFC 3264"), "{reason}");
+        assert!(bench.streams.is_empty());
+        ok(bench.answer(&sdp(BOB, &two), &[]));
+        assert_eq!(bench.streams.len(), 2);
+    }
+}
