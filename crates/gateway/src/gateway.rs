@@ -114,8 +114,22 @@ impl Gateway {
             events,
             sender,
         };
-        gateway.add(config.streams)?;
+        gateway.prepare(&config.streams)?;
+        gateway.add(config.streams);
         Ok(gateway)
+    }
+
+    /// Starts what streams run on, if there are any. Nothing else fails in [`reload`](Self::reload).
+    ///
+    /// # Errors
+    /// The contexts do not start.
+    pub fn prepare(&mut self, streams: &[StreamSpec]) -> Result<(), StartError> {
+        if let Carrier::Lines(lines) = &mut self.carrier
+            && !streams.is_empty()
+        {
+            lines.start_contexts()?;
+        }
+        Ok(())
     }
 
     /// Begins, ends and changes streams until they are those of the list, by name. What stays as it is goes on untouched.
@@ -127,6 +141,7 @@ impl Gateway {
         streams: Vec<StreamSpec>,
         restart: Restart,
     ) -> Result<Changed, StartError> {
+        self.prepare(&streams)?;
         self.restart = restart;
         let mut wanted: HashMap<String, StreamSpec> = HashMap::new();
         let names: Vec<String> = streams.iter().map(|spec| spec.name.clone()).collect();
@@ -160,23 +175,17 @@ impl Gateway {
             .filter_map(|name| wanted.remove(name))
             .collect();
         changed.added = new.len() - changed.restarted;
-        self.add(new)?;
+        self.add(new);
         Ok(changed)
     }
 
-    fn add(&mut self, streams: Vec<StreamSpec>) -> Result<(), StartError> {
-        if let Carrier::Lines(lines) = &mut self.carrier
-            && !streams.is_empty()
-        {
-            lines.start_contexts()?;
-        }
+    fn add(&mut self, streams: Vec<StreamSpec>) {
         for spec in streams {
             let number = self.next_stream;
             self.next_stream += 1;
             self.streams.insert(number, Stream::new(spec, self.restart));
             self.start_stream(number);
         }
-        Ok(())
     }
 
     /// Sends events to the gateway.

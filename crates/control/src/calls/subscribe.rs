@@ -43,9 +43,12 @@ impl<P> Calls<P> {
         let id = CallId::new(name);
         let call = self.calls.get(&id);
         let call = call.ok_or_else(|| Failure::NoCall(shown(name)))?;
-        room_for_dialog(call)?;
         let mut options = Options::of_request(request)?;
         let subscriber = subscriber(request, random)?;
+        let before = call.subscription(&subscriber);
+        if before.is_none() {
+            room_for_dialog(call)?;
+        }
         let sources = sources(call, request)?;
         let first = sources.first().ok_or(Failure::NoMedia)?;
         let [own, others] = options.interfaces;
@@ -65,7 +68,6 @@ impl<P> Calls<P> {
             side: one.side,
         });
         let copies: Vec<Copied> = copied.collect();
-        let before = call.subscription(&subscriber);
         let mut desk = Desk {
             ports,
             random,
@@ -135,11 +137,12 @@ impl<P> Calls<P> {
         let is_publisher =
             |one: &Dialog<P>| one.is_publication && one.parties[0].has_tag(names.tags.from);
         let call = self.calls.get(&id);
-        match call {
-            None => self.admit()?,
-            Some(call) => room_for_dialog(call)?,
-        }
         let at = call.and_then(|call| call.dialogs.iter().position(is_publisher));
+        match (call, at) {
+            (None, _) => self.admit()?,
+            (Some(call), None) => room_for_dialog(call)?,
+            (Some(_), Some(_)) => {}
+        }
         let dialog = at.and_then(|at| call?.dialogs.get(at));
         // Nobody is on the other side.
         options.transport = Transport::of("RTP/AVP");

@@ -340,3 +340,28 @@ fn what_cannot_be_decoded_is_not_published() {
     ));
     assert!(bench.ports.open().is_empty() && bench.calls.is_empty());
 }
+
+/// A call has 32 dialogs at most. Who asks again in a full one needs no further one.
+#[test]
+fn a_full_call_changes_what_it_has() {
+    let mut bench = Bench::default();
+    let published = sdp(ALICE, "m=audio 4000 RTP/AVP 8\na=sendonly\n");
+    let publish = [("from-tag", "studio"), ("sdp", &*published)];
+    ok(ask(&mut bench, "publish", &publish));
+    let subscribe = |bench: &mut Bench, to: &str| {
+        ask(
+            bench,
+            "subscribe request",
+            &[("from-tag", "studio"), ("to-tag", to)],
+        )
+    };
+    for n in 1..32 {
+        ok(subscribe(&mut bench, &format!("l{n}")));
+    }
+    assert!(error(subscribe(&mut bench, "one more")).contains("32"));
+    ok(subscribe(&mut bench, "l7"));
+    ok(ask(&mut bench, "publish", &publish));
+    let other = [("from-tag", "other"), ("sdp", &*published)];
+    assert!(error(ask(&mut bench, "publish", &other)).contains("32"));
+    assert_eq!(bench.ports.open().len(), 64);
+}

@@ -51,11 +51,15 @@ impl Job {
         }
         let failed = |error: &dyn std::fmt::Display| NotReloaded::Failed(error.to_string());
         let calls_changed = self.config.serving != config.serving;
+        // What may fail comes first: then nothing is changed.
+        gateway
+            .prepare(&config.streams)
+            .map_err(|error| failed(&error))?;
         if let Some(server) = server {
-            server.reopen_records();
             if let Some(serving) = config.serving.as_ref().filter(|_| calls_changed) {
                 server.reload(serving).map_err(|error| failed(&error))?;
             }
+            server.reopen_records();
         }
         let changed = gateway.reload(config.streams.clone(), config.restart);
         let changed = changed.map_err(|error| failed(&error))?;
