@@ -56,6 +56,12 @@ impl<S: Ord + Clone> Desk<S> {
             Ok(message) => message,
             Err(why) => return Incoming::NoMessage(why),
         };
+        // A reply leaves no trace: its cookie is free for a request.
+        let request = match read(&message) {
+            Ok(None) => return Incoming::NoMessage(NoMessage::Reply),
+            Ok(Some(request)) => Ok(request),
+            Err(refusal) => Err(refusal),
+        };
         match self.replies.begin(now_ns, sender.clone(), message.cookie) {
             Seen::Replied(reply) => return Incoming::Send(reply.to_vec()),
             Seen::InHand => return Incoming::InHand,
@@ -66,12 +72,11 @@ impl<S: Ord + Clone> Desk<S> {
             cookie: message.cookie.into(),
             encoding: message.encoding,
         };
-        match read(&message) {
-            Ok(Some(request)) if request.command() == Command::Ping => {
+        match request {
+            Ok(request) if request.command() == Command::Ping => {
                 Incoming::Send(self.finish(ticket, Reply::Pong))
             }
-            Ok(Some(request)) => Incoming::Request(request, ticket),
-            Ok(None) => Incoming::NoMessage(NoMessage::Reply),
+            Ok(request) => Incoming::Request(request, ticket),
             Err(refusal) => Incoming::Send(self.finish(ticket, refusal.into())),
         }
     }
@@ -169,15 +174,17 @@ mod tests {
     }
 
     #[test]
-    fn replies_are_not_replied_to() {
+    fn replies_are_not_replied_to_and_take_no_cookie() {
         let mut desk = Desk::new();
         for text in [
             "a d6:result5:error12:error-reason1:xe",
-            "b {\"result\":\"ok\"}",
+            "a {\"result\":\"ok\"}",
         ] {
             let incoming = desk.handle_message(0, 0, text.as_bytes());
             assert!(matches!(incoming, Incoming::NoMessage(NoMessage::Reply)));
         }
+        let ping = desk.handle_message(0, 0, b"a d7:command4:pinge");
+        assert_eq!(sent(ping), "a d6:result4:ponge");
     }
 
     #[test]
