@@ -2,7 +2,10 @@
 
 use proptest::prelude::*;
 use threadbare_control::fuzzing;
-use threadbare_control::ng::{Dictionary, Encoding, Message, Value, write};
+use threadbare_control::ng::{
+    COOKIE_BYTES_MAX, Dictionary, Encoding, FrameError, Framer, MESSAGE_BYTES_MAX, Message,
+    NoMessage, Value, write,
+};
 
 /// Values whose strings are made by `string`.
 fn value(string: BoxedStrategy<Vec<u8>>) -> impl Strategy<Value = Value> {
@@ -92,6 +95,39 @@ proptest! {
         prop_assert_eq!(plain(&Value::Dictionary(dictionary)), other);
     }
 
+    /// The messages of a connection are those that were written, wherever the stream is cut.
+    #[test]
+    fn messages_are_found_in_a_stream(
+        said in prop::collection::vec((dictionary(text()), any::<bool>(), "[ \r\n]{0,2}"), 1..5),
+        cuts in prop::collection::vec(1usize..40, 1..20),
+    ) {
+        let mut stream = Vec::new();
+        let mut written = Vec::new();
+        for (dictionary, is_json, between) in said {
+            let encoding = if is_json { Encoding::Json } else { Encoding::Bencode };
+            let message = write(b"cookie", encoding, &dictionary);
+            stream.extend_from_slice(&message);
+            stream.extend_from_slice(between.as_bytes());
+            written.push(message);
+        }
+        let mut framer = Framer::default();
+        let mut found = Vec::new();
+        let mut rest = stream.as_slice();
+        for cut in cuts.iter().cycle() {
+            let (piece, behind) = rest.split_at((*cut).min(rest.len()));
+            framer.handle_bytes(piece);
+            while let Some(message) = framer.poll_message().unwrap() {
+                found.push(message);
+            }
+            rest = behind;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert!(!framer.is_within());
+        prop_assert_eq!(found, written);
+    }
+
     #[test]
     fn any_bytes_are_dealt_with(data in prop::collection::vec(any::<u8>(), 0..200)) {
         fuzzing::ng(&data);
@@ -111,6 +147,23 @@ proptest! {
     fn strings_of_flags_are_dealt_with(flags in "[a=\\[\\] -]{0,20}") {
         fuzzing::ng(format!("c d7:command5:offer10:rtpp-flags{}:{flags}e", flags.len()).as_bytes());
     }
+}
+
+#[test]
+fn a_stream_without_messages_is_told_by_the_byte_that_shows_it() {
+    let refused = |bytes: &[u8]| {
+        let mut framer = Framer::default();
+        framer.handle_bytes(bytes);
+        framer.poll_message().unwrap_err()
+    };
+    let cookie = vec![b'c'; COOKIE_BYTES_MAX + 1];
+    assert_eq!(refused(&cookie), NoMessage::Cookie.into());
+    assert_eq!(refused(b"GET / HTTP/1.1"), NoMessage::Dictionary.into());
+    assert_eq!(refused(b"c dx"), FrameError::Bencode(b'x'));
+    let long = format!("c d1:a{}:", MESSAGE_BYTES_MAX + 1);
+    assert_eq!(refused(long.as_bytes()), FrameError::TooLong);
+    let endless = [b"c {\"".as_slice(), &vec![b'a'; 2 * MESSAGE_BYTES_MAX]].concat();
+    assert_eq!(refused(&endless), FrameError::TooLong);
 }
 
 fn plain(value: &Value) -> serde_json::Value {

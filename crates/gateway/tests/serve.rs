@@ -529,6 +529,10 @@ fn who_is_not_allowed_gets_no_reply() {
 fn arguments_that_do_not_fit_are_refused_with_what_is_allowed() {
     for (arguments, words) in [
         (&["--ng", "0.0.0.0:2223"][..], ["0.0.0.0:2223", "--allow"]),
+        (
+            &["--ng-tcp", "0.0.0.0:2223"],
+            ["--ng-tcp 0.0.0.0:2223", "--allow"],
+        ),
         (&["--address", "0.0.0.0"], ["0.0.0.0", "expected"]),
         (
             &["--address", "a/127.0.0.1", "--address", "a/127.0.0.2"],

@@ -1,12 +1,13 @@
 //! Target `ng`: every request gets one reply, in its encoding and with its cookie; nothing grows.
 
 use crate::ng::{
-    Command, DecodeError, Desk, Dictionary, Encoding, Incoming, MESSAGE_BYTES_MAX, Message,
-    NoMessage, Reply, unfold, write,
+    Command, DecodeError, Desk, Dictionary, Encoding, FRAME_BYTES_MAX, FrameError, Framer,
+    Incoming, MESSAGE_BYTES_MAX, Message, NoMessage, Reply, unfold, write,
 };
 
 /// An input is one message. It comes twice, and once more from another sender.
 pub fn ng(data: &[u8]) {
+    framed(data);
     let mut desk = Desk::new();
     let first = handled(&mut desk, 1, data);
     let Ok(message) = Message::split(data) else {
@@ -37,6 +38,41 @@ pub fn ng(data: &[u8]) {
         matches!(back, Incoming::NoMessage(NoMessage::Reply)),
         "{back:?} to a reply"
     );
+}
+
+/// The same messages are found in a stream of bytes, whatever its pieces are, and none is lost that a datagram could be.
+fn framed(data: &[u8]) {
+    let whole = frames(data, data.len().max(1));
+    let piece = usize::from(data.first().copied().unwrap_or(0) % 7) + 1;
+    assert_eq!(whole, frames(data, piece), "by pieces of {piece}");
+    let (messages, _) = whole;
+    for message in &messages {
+        assert!(message.len() <= FRAME_BYTES_MAX, "{} bytes", message.len());
+        assert!(Message::split(message).is_ok(), "a frame without a message");
+    }
+    if let Ok(message) = Message::split(data)
+        && message.decode().is_ok()
+        && !message.cookie[0].is_ascii_whitespace()
+    {
+        assert_eq!(messages.len(), 1, "a message is not found");
+        assert_eq!(messages[0].as_slice(), data.trim_ascii_end());
+    }
+}
+
+fn frames(data: &[u8], piece: usize) -> (Vec<Vec<u8>>, Option<FrameError>) {
+    let mut framer = Framer::default();
+    let mut found = Vec::new();
+    for piece in data.chunks(piece) {
+        framer.handle_bytes(piece);
+        loop {
+            match framer.poll_message() {
+                Ok(Some(message)) => found.push(message),
+                Ok(None) => break,
+                Err(error) => return (found, Some(error)),
+            }
+        }
+    }
+    (found, None)
 }
 
 /// The reply, with the request's own keys as its own.

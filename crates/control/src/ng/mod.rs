@@ -6,6 +6,7 @@
 pub mod bencode;
 mod desk;
 mod flags;
+mod framing;
 pub mod json;
 mod message;
 mod replies;
@@ -15,6 +16,7 @@ mod value;
 
 pub use desk::{Desk, Incoming, Ticket};
 pub use flags::{FlagsError, unfold};
+pub use framing::{FRAME_BYTES_MAX, FrameError, Framer};
 pub use message::{COOKIE_BYTES_MAX, Encoding, Message, NoMessage, write};
 pub use reply::Reply;
 pub use request::{Command, Refusal, Request};

@@ -43,26 +43,13 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
         Value::from(keys.collect::<Table>())
     };
     let number = |value: u32| Value::from(i64::from(value));
-    let text = |value: &dyn ToString| Value::from(value.to_string());
     let mut ng = vec![("listen", text(&serving.ng))];
+    if let Some(tcp) = &serving.ng_tcp {
+        ng.push(("tcp", text(tcp)));
+    }
     if !serving.allow.is_empty() {
         let allow: Vec<String> = serving.allow.iter().map(ToString::to_string).collect();
         ng.push(("allow", Value::from(allow)));
-    }
-    let mut interfaces = Table::new();
-    for one in &serving.interfaces {
-        let entry = interfaces.entry(one.name.clone());
-        let entry = entry.or_insert_with(|| Value::from(Table::new()));
-        let Value::Table(interface) = entry else {
-            continue;
-        };
-        let [address, advertised] = match interface.is_empty() {
-            true => ["address", "advertised"],
-            false => ["address-v6", "advertised-v6"],
-        };
-        interface.insert(address.to_owned(), text(&one.address));
-        interface.insert(advertised.to_owned(), text(&one.advertised));
-        interface.insert("ports".to_owned(), text(&one.ports));
     }
     let times = &serving.timeouts;
     let mut calls = vec![
@@ -83,7 +70,7 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
     }
     let others = [
         ("ng".to_owned(), table(ng)),
-        ("interfaces".to_owned(), Value::from(interfaces)),
+        ("interfaces".to_owned(), interfaces(serving)),
         (
             "limits".to_owned(),
             table(vec![
@@ -105,6 +92,29 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
         ("calls".to_owned(), table(calls)),
     ];
     others.into_iter().chain(http(serving)).collect()
+}
+
+fn interfaces(serving: &Serving) -> Value {
+    let mut interfaces = Table::new();
+    for one in &serving.interfaces {
+        let entry = interfaces.entry(one.name.clone());
+        let entry = entry.or_insert_with(|| Value::from(Table::new()));
+        let Value::Table(interface) = entry else {
+            continue;
+        };
+        let [address, advertised] = match interface.is_empty() {
+            true => ["address", "advertised"],
+            false => ["address-v6", "advertised-v6"],
+        };
+        interface.insert(address.to_owned(), text(&one.address));
+        interface.insert(advertised.to_owned(), text(&one.advertised));
+        interface.insert("ports".to_owned(), text(&one.ports));
+    }
+    Value::from(interfaces)
+}
+
+fn text(value: &dyn ToString) -> Value {
+    Value::from(value.to_string())
 }
 
 fn http(serving: &Serving) -> Option<(String, Value)> {

@@ -158,6 +158,7 @@ table!(#[derive(Default)] RawNg {
     required {}
     optional {
         listen: String,
+        tcp: String,
         allow: Vec<String>,
     }
 });

@@ -16,6 +16,8 @@ use super::machine::Machine;
 pub struct Serving {
     /// Where proxies' requests come (UDP, the ng protocol).
     pub ng: SocketAddr,
+    /// The same by TCP; `None`: nowhere.
+    pub ng_tcp: Option<SocketAddr>,
     /// Who may send them; empty: anybody who reaches the address.
     pub allow: Vec<Network>,
     /// HTTP; `None`: nowhere.
@@ -125,6 +127,7 @@ impl Default for Serving {
     fn default() -> Self {
         Serving {
             ng: SocketAddr::from((Ipv4Addr::LOCALHOST, NG_PORT)),
+            ng_tcp: None,
             allow: Vec::new(),
             http: None,
             interfaces: vec![InterfaceSpec::default()],
@@ -179,6 +182,8 @@ impl Default for Timeouts {
 pub enum Setting {
     /// [`Serving::ng`].
     Ng,
+    /// [`Serving::ng_tcp`].
+    NgTcp,
     /// [`Serving::http`].
     Http,
     /// One of [`Serving::interfaces`].
@@ -205,10 +210,15 @@ impl Serving {
     #[must_use]
     pub fn refused(&self) -> Vec<Refusal> {
         let mut refused = Vec::new();
-        if !self.ng.ip().is_loopback() && self.allow.is_empty() {
+        let by_udp = Some((Setting::Ng, self.ng));
+        let by_tcp = self.ng_tcp.map(|address| (Setting::NgTcp, address));
+        for (setting, address) in by_udp.into_iter().chain(by_tcp) {
+            if address.ip().is_loopback() || !self.allow.is_empty() {
+                continue;
+            }
             refused.push(Refusal {
-                setting: Setting::Ng,
-                value: self.ng.to_string(),
+                setting,
+                value: address.to_string(),
                 reason: "who reaches this address could redirect all calls, and `allow` is missing"
                     .to_owned(),
                 help: "name the proxies that may ask, such as --allow 192.0.2.10, or allow = [\"10.0.0.0/8\"] in a file",

@@ -32,8 +32,9 @@ impl Checker<'_> {
         let lateness = raw.limits.lateness_limit.as_ref();
         let serving = Serving {
             ng: self
-                .address(raw.ng.listen.as_ref(), "2223")
+                .address(raw.ng.listen.as_ref(), "listen", "2223")
                 .unwrap_or(default.ng),
+            ng_tcp: self.address(raw.ng.tcp.as_ref(), "tcp", "2223"),
             allow: self.allow(raw.ng.allow.as_ref()),
             http: raw.http.as_ref().and_then(|raw| self.http(raw)),
             interfaces,
@@ -82,6 +83,7 @@ impl Checker<'_> {
         let of = |key: Option<&Spanned<String>>| key.map_or(0..0, Spanned::span);
         let (key, place) = match refused.setting {
             Setting::Ng => ("listen", of(raw.ng.listen.as_ref())),
+            Setting::NgTcp => ("tcp", of(raw.ng.tcp.as_ref())),
             Setting::Http => {
                 let raw = raw.http.as_ref().map(Spanned::get_ref);
                 ("listen", of(raw.and_then(|raw| raw.listen.as_ref())))
@@ -106,12 +108,17 @@ impl Checker<'_> {
     }
 
     /// Port 0: any free one, which the log tells.
-    fn address(&mut self, raw: Option<&Spanned<String>>, port: &str) -> Option<SocketAddr> {
+    fn address(
+        &mut self,
+        raw: Option<&Spanned<String>>,
+        key: &str,
+        port: &str,
+    ) -> Option<SocketAddr> {
         let address = raw?.get_ref().parse();
         if address.is_err() {
             let allowed =
                 format!("ADDRESS:PORT, for example \"127.0.0.1:{port}\" or \"[::1]:{port}\"");
-            self.refuse(raw, "listen", &allowed);
+            self.refuse(raw, key, &allowed);
         }
         address.ok()
     }
@@ -126,7 +133,7 @@ impl Checker<'_> {
         }
         let token_file = raw.token_file.as_ref();
         Some(HttpSpec {
-            listen: self.address(raw.listen.as_ref(), "8080")?,
+            listen: self.address(raw.listen.as_ref(), "listen", "8080")?,
             token_file: token_file.map(|path| PathBuf::from(path.get_ref())),
         })
     }

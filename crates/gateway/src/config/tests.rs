@@ -35,6 +35,20 @@ const REFUSED: &[Refused] = &[
         lines: &[2],
     },
     Refused {
+        text: "[ng]\ntcp = \"192.0.2.1:2223\"",
+        says: &[
+            "`tcp` cannot be \"192.0.2.1:2223\"",
+            "could redirect all calls",
+            "`allow` is missing",
+        ],
+        lines: &[2],
+    },
+    Refused {
+        text: "[ng]\ntcp = \"2223\"",
+        says: &["`tcp` cannot be \"2223\"", "127.0.0.1:2223"],
+        lines: &[2],
+    },
+    Refused {
         text: "[ng]\nallow = [\"10.0.0.0/33\"]",
         says: &["`allow` cannot be", "10.0.0.0/33"],
         lines: &[2],
@@ -869,6 +883,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
     let calls = "
         [ng]
         listen = \"192.0.2.1:2223\"
+        tcp = \"192.0.2.1:2224\"
         allow = [\"192.0.2.0/24\", \"2001:db8::1\"]
         [http]
         listen = \"192.0.2.1:80\"

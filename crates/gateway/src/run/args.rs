@@ -108,7 +108,10 @@ struct CallArgs {
     /// Where the proxy's requests come: UDP, the ng protocol
     #[arg(long, default_value_t = Serving::default().ng, value_name = "ADDRESS:PORT")]
     ng: SocketAddr,
-    /// Who may send requests; needed if --ng is not on this machine alone
+    /// The same by TCP; without it, nowhere
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    ng_tcp: Option<SocketAddr>,
+    /// Who may send requests; needed if --ng or --ng-tcp is not on this machine alone
     #[arg(long, value_name = "NETWORK")]
     allow: Vec<Network>,
     /// Where HTTP requests come; without it, nowhere. An address that other machines reach needs --http-token-file
@@ -221,6 +224,7 @@ impl CallArgs {
         };
         Serving {
             ng: self.ng,
+            ng_tcp: self.ng_tcp,
             allow: self.allow.clone(),
             http: self.http.map(|listen| HttpSpec {
                 listen,
@@ -262,6 +266,7 @@ fn refused_argument(refused: &Refusal) -> miette::Report {
     } = refused;
     let name = match setting {
         Setting::Ng => "--ng",
+        Setting::NgTcp => "--ng-tcp",
         Setting::Http => "--http",
         Setting::Interface(_) => "--address",
         Setting::RecordingDir => "--recording-dir",

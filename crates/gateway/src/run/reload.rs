@@ -106,6 +106,11 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
                 dir.map_or("none".to_owned(), |dir| dir.display().to_string())
             };
             differs("[ng] listen", &old.ng, &new.ng);
+            let tcp = |serving: &Serving| {
+                let tcp = serving.ng_tcp.as_ref();
+                tcp.map_or("none".to_owned(), ToString::to_string)
+            };
+            differs("[ng] tcp", &tcp(old), &tcp(new));
             let http = |serving: &Serving| match &serving.http {
                 None => "none".to_owned(),
                 Some(HttpSpec { listen, token_file }) => {

@@ -10,8 +10,8 @@ use tokio::sync::oneshot;
 pub(super) enum Asker {
     /// A datagram's address.
     Udp(SocketAddr),
-    /// A host: who asks again by HTTP may do so on another connection.
-    Http(IpAddr),
+    /// A host: who asks again by TCP or HTTP may do so on another connection.
+    Host(IpAddr),
 }
 
 /// Where a reply goes.
@@ -20,7 +20,7 @@ pub(super) enum ReplyTo {
     /// In a datagram.
     Udp(SocketAddr),
     /// To who waits for it.
-    Http(oneshot::Sender<Result<Vec<u8>, Unreplied>>),
+    Waiting(oneshot::Sender<Result<Vec<u8>, Unreplied>>),
 }
 
 /// A message without a reply.

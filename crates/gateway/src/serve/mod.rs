@@ -1,5 +1,6 @@
 //! A media relay for SIP proxies. Calls are made, changed and ended by the ng protocol.
 
+mod acceptor;
 mod asker;
 mod audio_file;
 mod clips;
@@ -11,6 +12,7 @@ mod load;
 mod media;
 mod metrics;
 mod names;
+mod ng_tcp;
 mod orders;
 mod pcap;
 mod plays;
@@ -36,6 +38,7 @@ use threadbare_control::calls::{Calls, Settings, Timeouts};
 use threadbare_rtp::id::NtpTime;
 use threadbare_runtime::clock_now_ns;
 
+use self::acceptor::Acceptor;
 use self::http::Http;
 use self::interfaces::Interfaces;
 use self::media::MediaPlane;
@@ -90,6 +93,7 @@ impl Server {
             .into_diagnostic()
             .wrap_err_with(|| format!("requests of SIP proxies at {}", serving.ng))?;
         let ng = socket.local_addr().into_diagnostic()?;
+        let ng_tcp = serving.ng_tcp.map(ng_tcp::open).transpose()?;
         let http = serving.http.as_ref().map(Http::open).transpose()?;
         let calls = Calls::new(settings(serving, identity));
         let plays = Plays::new().into_diagnostic()?;
@@ -111,12 +115,17 @@ impl Server {
         let http = http.map(|http| http.start(&service, reloads)).transpose();
         let http = http.into_diagnostic()?;
         let http_address = http.as_ref().map(|http| http.address);
+        let ng_tcp_address = ng_tcp.as_ref().and_then(|one| one.local_addr().ok());
+        let start = |listener| ng_tcp::start(listener, service.control());
+        let ng_tcp = ng_tcp.map(start).transpose().into_diagnostic()?;
+        let connections = Connections { http, ng_tcp };
         let (stop, told) = UnixStream::pair().into_diagnostic()?;
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || control_calls(service, &told, http, &events));
+            .spawn(move || control_calls(service, &told, connections, &events));
         let http = http_address.map(tracing::field::display);
-        tracing::info!(%ng, http, threads, "serving");
+        let ng_tcp = ng_tcp_address.map(tracing::field::display);
+        tracing::info!(%ng, ng_tcp, http, threads, "serving");
         Ok(Server {
             stop,
             control,
@@ -192,11 +201,29 @@ fn latency_ns(serving: &Serving) -> u64 {
     u64::from(serving.latency_ms) * 1_000_000
 }
 
+/// Threads that answer connections.
+struct Connections {
+    http: Option<http::Running>,
+    ng_tcp: Option<Acceptor>,
+}
+
+impl Connections {
+    /// To be called when the service is gone.
+    fn stop(self) {
+        if let Some(http) = self.http {
+            http.stop();
+        }
+        if let Some(ng_tcp) = self.ng_tcp {
+            ng_tcp.stop();
+        }
+    }
+}
+
 /// The control thread, from beginning to end.
 fn control_calls(
     mut service: Service,
     told: &UnixStream,
-    http: Option<http::Running>,
+    connections: Connections,
     events: &Sender<Event>,
 ) {
     let cause = match service.run(told) {
@@ -210,9 +237,7 @@ fn control_calls(
     tracing::info!(calls, "stopping");
     service.leave_all();
     drop(service);
-    if let Some(http) = http {
-        http.stop();
-    }
+    connections.stop();
     // Who has stopped it does not listen any more.
     let _ = events.send(Event::Stop { cause });
 }

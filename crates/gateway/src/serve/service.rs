@@ -257,14 +257,19 @@ impl Service {
     }
 
     fn handle(&mut self, from: SocketAddr, bytes: &[u8]) {
-        let may = |network: &Network| network.contains(from.ip());
-        if !self.allow.is_empty() && !self.allow.iter().any(may) {
-            if let Verdict::Write { .. } = self.refused.check(std::time::Instant::now()) {
-                tracing::warn!(%from, "a request of an address that is not allowed (--allow)");
-            }
-            return;
+        if self.allows(from) {
+            self.handle_message(Asker::Udp(from), ReplyTo::Udp(from), bytes);
         }
-        self.handle_message(Asker::Udp(from), ReplyTo::Udp(from), bytes);
+    }
+
+    /// Whether requests may come from there, by UDP or TCP. Who may not is told in the log.
+    pub(super) fn allows(&mut self, from: SocketAddr) -> bool {
+        let ip = from.ip().to_canonical();
+        let allows = self.allow.is_empty() || self.allow.iter().any(|network| network.contains(ip));
+        if !allows && let Verdict::Write { .. } = self.refused.check(std::time::Instant::now()) {
+            tracing::warn!(%from, "a request of an address that is not allowed (--allow)");
+        }
+        allows
     }
 
     /// A message of the ng protocol, of somebody who may ask.
@@ -349,7 +354,7 @@ impl Service {
                 }
             }
             (Err(_), ReplyTo::Udp(_)) => {}
-            (reply, ReplyTo::Http(waiting)) => {
+            (reply, ReplyTo::Waiting(waiting)) => {
                 // Who asked may have given up.
                 let _ = waiting.send(reply);
             }

@@ -27,7 +27,7 @@ use miette::{Context, IntoDiagnostic};
 
 use self::app::App;
 use self::guard::Guard;
-use self::server::Server;
+use super::acceptor::Acceptor;
 use super::service::Service;
 use crate::config::HttpSpec;
 use crate::reload::Reloads;
@@ -43,13 +43,13 @@ pub(super) struct Http {
 pub(super) struct Running {
     /// Where.
     pub(super) address: SocketAddr,
-    server: Server,
+    acceptor: Acceptor,
 }
 
 impl Running {
     /// Answers what is in hand, and nothing more. To be called when the service is gone.
     pub(super) fn stop(self) {
-        self.server.stop();
+        self.acceptor.stop();
     }
 }
 
@@ -87,8 +87,8 @@ impl Http {
             reloads,
             sockets: Arc::new(Semaphore::new(SOCKETS_MAX)),
         };
-        let server = Server::start(self.listener, routes::router(app, self.guard))?;
-        Ok(Running { address, server })
+        let acceptor = server::start(self.listener, routes::router(app, self.guard))?;
+        Ok(Running { address, acceptor })
     }
 }
 

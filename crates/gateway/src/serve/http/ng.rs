@@ -112,9 +112,9 @@ async fn exchange(
     message: Bytes,
 ) -> Result<Result<Vec<u8>, Unreplied>, Problem> {
     let (tell, told) = oneshot::channel();
-    let asker = Asker::Http(peer.ip());
+    let asker = Asker::Host(peer.ip());
     app.control.order(move |service: &mut Service| {
-        service.handle_message(asker, ReplyTo::Http(tell), &message);
+        service.handle_message(asker, ReplyTo::Waiting(tell), &message);
     })?;
     Ok(within(told).await?.map_err(|_| NotDone::Gone)?)
 }
