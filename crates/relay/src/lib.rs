@@ -54,6 +54,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 
+mod board;
 mod call;
 mod copies;
 mod engine;
@@ -73,6 +74,7 @@ mod stats;
 mod sync;
 mod unsent;
 
+pub use self::board::{Board, Pace, Shown};
 pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::copies::PacketListener;
 pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};

@@ -10,6 +10,7 @@ use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
 use threadbare_runtime::prefetch;
 
+use crate::board::{Board, Pace, Shown};
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
 use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN, measure};
@@ -38,6 +39,7 @@ pub struct MediaLine {
     meter: Metering,
     on_event: Option<LineEventHandler>,
     has_told_payload_type: bool,
+    shows: Option<Showing>,
     /// What did not fit the last turn.
     unsent: Unsent,
 }
@@ -48,6 +50,15 @@ enum Metering {
     Incoming(Box<LineMeter>),
     /// Of what a loudness target makes of it.
     Target(Arc<Mutex<LineMeter>>),
+}
+
+/// How a line shows itself.
+struct Showing {
+    board: Board,
+    pace: Pace,
+    next_ns: u64,
+    /// When to read what takes long.
+    next_whole_ns: u64,
 }
 
 /// Counters, gauges and readings of a line.
@@ -69,6 +80,7 @@ impl MediaLine {
             meter: Metering::Off,
             on_event: None,
             has_told_payload_type: false,
+            shows: None,
             unsent: Unsent::default(),
         }
     }
@@ -94,6 +106,18 @@ impl MediaLine {
         Ok(self)
     }
 
+    /// Shows the line's values on a board, at this pace as long as something happens: its values are those of then.
+    #[must_use]
+    pub fn shown_on(mut self, board: Board, pace: Pace) -> MediaLine {
+        self.shows = Some(Showing {
+            board,
+            pace,
+            next_ns: 0,
+            next_whole_ns: 0,
+        });
+        self
+    }
+
     /// Gives the line's events to `handler`. Without one, they are dropped.
     #[must_use]
     pub fn on_event(mut self, handler: impl FnMut(LineEvent) + Send + 'static) -> MediaLine {
@@ -111,11 +135,61 @@ impl MediaLine {
         self.measure(1);
         MediaLineStats {
             line: self.line.stats(),
-            loudness: match &self.meter {
-                Metering::Off => None,
-                Metering::Incoming(meter) => meter.readings(),
-                Metering::Target(meter) => lock(meter).readings(),
-            },
+            loudness: self.with_meter(LineMeter::readings).flatten(),
+        }
+    }
+
+    fn with_meter<T>(&mut self, read: impl FnOnce(&mut LineMeter) -> T) -> Option<T> {
+        match &mut self.meter {
+            Metering::Off => None,
+            Metering::Incoming(meter) => Some(read(meter)),
+            Metering::Target(meter) => Some(read(&mut lock(meter))),
+        }
+    }
+
+    fn show(&mut self, now_ns: u64) {
+        let Some(shows) = &self.shows else { return };
+        if now_ns < shows.next_ns {
+            return;
+        }
+        let board = shows.board.clone();
+        let is_whole = now_ns >= shows.next_whole_ns;
+        // Somebody looks: the next turn will do.
+        let Some(mut shown) = board.try_write() else {
+            return;
+        };
+        self.measure(1);
+        let read = |meter: &mut LineMeter| match is_whole {
+            true => (meter.readings(), meter.take_peak()),
+            false => (meter.quick_readings(), meter.take_peak()),
+        };
+        let (loudness, peak) = self.with_meter(read).unwrap_or_default();
+        let (source, direction) = (self.line.source().stats(), self.line.direction_stats());
+        let (active, switches) = self.line.input();
+        *shown = Shown {
+            shown_ns: Some(now_ns),
+            heard_ns: source.heard_ns,
+            packets: source.packets,
+            lost: direction.lost,
+            late: source.jitter.late,
+            concealed_ns: direction.concealed_ns,
+            refused: source.refused.total(),
+            switches,
+            active,
+            skew_ns: source.jitter.skew_ns,
+            jitter_ns: source.jitter.jitter_ns,
+            held_packets: source.jitter.held_packets,
+            latency_ns: source.jitter.latency_ns,
+            round_trip_ns: source.session.rtt_ns,
+            loudness,
+            peak: shown.peak.max(peak),
+        };
+        drop(shown);
+        if let Some(shows) = &mut self.shows {
+            shows.next_ns = now_ns + shows.pace.period_ns();
+            if is_whole {
+                shows.next_whole_ns = now_ns + WHOLE_NS;
+            }
         }
     }
 
@@ -190,6 +264,7 @@ impl crate::Call for MediaLine {
             });
         });
         self.measure(TAPPED_SAMPLES_MIN);
+        self.show(now_ns);
         self.tell_events();
     }
 
@@ -205,5 +280,7 @@ impl crate::Call for MediaLine {
     }
 }
 
+/// Integrated loudness and range: nobody sees them move.
+const WHOLE_NS: u64 = 1_000_000_000;
 /// Cache lines of 20 ms of G.711.
 const PACKET_LINES: usize = 3;

@@ -28,43 +28,68 @@ pub struct Loudness {
 
 /// A meter for whatever format comes; another format begins anew.
 #[derive(Debug, Default)]
-pub(crate) struct LineMeter(Option<Meter>);
+pub(crate) struct LineMeter {
+    meter: Option<Meter>,
+    /// See [`take_peak`](LineMeter::take_peak).
+    peak: f64,
+    /// What changes slowly and takes long, as it was read last.
+    since_begin: Option<(f64, f64)>,
+}
 
 impl LineMeter {
     pub(crate) fn add(&mut self, format: Format, pcm: &[f32]) {
         if self.fit(format).is_ok()
-            && let Some(meter) = &mut self.0
+            && let Some(meter) = &mut self.meter
         {
             // Whole frames: a decoder's.
             let _ = meter.add_interleaved(pcm);
+            let peaks = (0..meter.channels()).filter_map(|one| meter.last_true_peak(one).ok());
+            self.peak = peaks.fold(self.peak, f64::max);
         }
     }
 
     fn fit(&mut self, format: Format) -> Result<(), BuildError> {
         let (rate_hz, channels) = (format.sample_rate_hz, usize::from(format.channels));
         let fits = |meter: &Meter| meter.rate_hz() == rate_hz && meter.channels() == channels;
-        if !self.0.as_ref().is_some_and(fits) {
+        if !self.meter.as_ref().is_some_and(fits) {
             let everything = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK | Mode::HISTOGRAM;
             let meter = Meter::builder(rate_hz, channels)
                 .mode(everything)
                 .resolution(Resolution::Block)
                 .build()?;
-            self.0 = Some(meter);
+            self.meter = Some(meter);
+            self.since_begin = None;
         }
         Ok(())
     }
 
     /// `None`: nothing was heard yet.
-    pub(crate) fn readings(&self) -> Option<Loudness> {
-        let meter = self.0.as_ref()?;
+    pub(crate) fn readings(&mut self) -> Option<Loudness> {
+        self.since_begin = None;
+        self.quick_readings()
+    }
+
+    /// The same; integrated loudness and range are those of the last [`readings`](LineMeter::readings), as they take as long as all the rest together.
+    pub(crate) fn quick_readings(&mut self) -> Option<Loudness> {
+        let meter = self.meter.as_ref()?;
+        let (integrated_lufs, range_lu) = match self.since_begin {
+            Some(known) => known,
+            None => (meter.integrated().ok()?, meter.range().ok()?.lu),
+        };
+        self.since_begin = Some((integrated_lufs, range_lu));
         let peaks = (0..meter.channels()).filter_map(|channel| meter.true_peak(channel).ok());
         Some(Loudness {
             momentary_lufs: meter.momentary(),
             short_term_lufs: meter.short_term().ok()?,
-            integrated_lufs: meter.integrated().ok()?,
-            range_lu: meter.range().ok()?.lu,
+            integrated_lufs,
+            range_lu,
             true_peak_dbtp: 20.0 * peaks.fold(0.0, f64::max).log10(),
         })
+    }
+
+    /// The highest true peak since the last call, full scale 1.
+    pub(crate) fn take_peak(&mut self) -> f64 {
+        std::mem::take(&mut self.peak)
     }
 }
 

@@ -169,7 +169,7 @@ impl MediaCall {
     /// yet.
     pub fn loudness(&mut self) -> [Option<Loudness>; 2] {
         self.measure(1);
-        match &self.meters {
+        match &mut self.meters {
             Some(meters) => [meters[0].readings(), meters[1].readings()],
             None => [None, None],
         }

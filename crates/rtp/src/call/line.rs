@@ -520,24 +520,32 @@ impl Line {
     /// Counters and gauges.
     #[must_use]
     pub fn stats(&self) -> LineStats {
+        let (active, switches) = self.input();
         LineStats {
             source: self.source.stats(),
             target: self.target.as_ref().map(Leg::stats),
             direction: self.direction.stats(),
-            active: self
-                .inputs
-                .as_ref()
-                .map_or(0, |inputs| inputs.choice().active()),
-            switches: self
-                .inputs
-                .as_ref()
-                .map_or(0, |inputs| inputs.choice().switches()),
+            active,
+            switches,
             fallbacks: self
                 .inputs
                 .iter()
                 .flat_map(|inputs| inputs.legs().map(Leg::stats))
                 .collect(),
         }
+    }
+
+    /// Of what goes from one party to the other.
+    #[must_use]
+    pub fn direction_stats(&self) -> DirectionStats {
+        self.direction.stats()
+    }
+
+    /// The input that is heard (0 is the party that sends, then its fallbacks), and how often it has changed.
+    #[must_use]
+    pub fn input(&self) -> (usize, u64) {
+        let choice = self.inputs.as_ref().map(|inputs| inputs.choice());
+        choice.map_or((0, 0), |choice| (choice.active(), choice.switches()))
     }
 
     /// The leg of the party that sends.
