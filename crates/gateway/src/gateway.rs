@@ -8,12 +8,15 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
+use threadbare_relay::Board;
+
 use crate::backoff::Backoff;
 use crate::config::{Config, Contexts, Restart, StreamSpec};
 use crate::event::{Event, Prepared, RunId};
 use crate::lines::{Lines, Preparer, RunningLine};
 use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
 use crate::stats::StreamStats;
+use crate::watch::{Directory, Watched};
 
 /// The running streams of a configuration.
 #[derive(Debug)]
@@ -21,6 +24,7 @@ pub struct Gateway {
     contexts: Contexts,
     restart: Restart,
     carrier: Carrier,
+    directory: Directory,
     preparer: Preparer,
     /// Streams that wait for a name server, or a file.
     questions: usize,
@@ -98,6 +102,7 @@ impl Gateway {
     /// The contexts do not start, or elements are missing.
     pub fn start(config: Config, elements: Elements) -> Result<Gateway, StartError> {
         let (sender, events) = channel();
+        let directory = Directory::default();
         let carrier = match elements {
             Elements::Threadbare => Carrier::Lines(Lines::new(&config.contexts, sender.clone())),
             Elements::Stock => Carrier::Stock(Stock::new(&config.streams, sender.clone())?),
@@ -106,6 +111,7 @@ impl Gateway {
             contexts: config.contexts,
             restart: config.restart,
             carrier,
+            directory,
             preparer: Preparer::new(sender.clone()),
             questions: 0,
             streams: BTreeMap::new(),
@@ -152,7 +158,7 @@ impl Gateway {
             restarted: 0,
         };
         // First of all, as others may want their ports.
-        self.streams.retain(|_, stream| {
+        self.streams.retain(|number, stream| {
             let stays = match wanted.get(&stream.spec.name) {
                 Some(spec) if *spec == stream.spec => true,
                 Some(_) => {
@@ -166,7 +172,10 @@ impl Gateway {
             };
             match stays {
                 true => drop(wanted.remove(&stream.spec.name)),
-                false => stream.stop(),
+                false => {
+                    stream.stop();
+                    self.directory.remove(*number);
+                }
             }
             stays
         });
@@ -183,6 +192,7 @@ impl Gateway {
         for spec in streams {
             let number = self.next_stream;
             self.next_stream += 1;
+            self.directory.add(number, watched(&spec));
             self.streams.insert(number, Stream::new(spec, self.restart));
             self.start_stream(number);
         }
@@ -191,6 +201,11 @@ impl Gateway {
     /// Sends events to the gateway.
     pub fn sender(&self) -> Sender<Event> {
         self.sender.clone()
+    }
+
+    /// The streams, for those who look.
+    pub fn directory(&self) -> Directory {
+        self.directory.clone()
     }
 
     /// Number of streams that run.
@@ -406,8 +421,12 @@ impl Gateway {
         else {
             return;
         };
-        match lines.start(&stream.spec, stream.id(number), prepared) {
-            Ok(line) => stream.runs(Running::Line(line)),
+        let (board, pace) = (self.directory.board(number), self.directory.pace().clone());
+        match lines.start(&stream.spec, stream.id(number), prepared, (board, pace)) {
+            Ok(line) => {
+                stream.runs(Running::Line(line));
+                self.directory.set_stopped(number, None);
+            }
             Err(error) => self.retry_later(number, &error.to_string()),
         }
     }
@@ -439,6 +458,7 @@ impl Gateway {
             return;
         };
         stream.stop();
+        self.directory.set_stopped(number, Some(reason));
         let now = Instant::now();
         let wait = stream.backoff.note_failure(now);
         self.restarts.insert((now + wait, number));
@@ -463,6 +483,17 @@ impl Gateway {
                 self.start_stream(number);
             }
         }
+    }
+}
+
+fn watched(spec: &StreamSpec) -> Watched {
+    let inputs = (0..=spec.fallbacks.len()).map(|input| spec.input_name(input));
+    Watched {
+        name: spec.name.as_str().into(),
+        target_lufs: spec.loudness_target_lufs,
+        inputs: inputs.collect(),
+        stopped: Some("it is about to start".into()),
+        board: Board::default(),
     }
 }
 

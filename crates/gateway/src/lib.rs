@@ -44,3 +44,4 @@ pub mod serve;
 pub mod stats;
 pub mod subprocess;
 mod system;
+pub mod watch;

@@ -34,6 +34,7 @@ pub(super) fn check(
     }
     checker.runs_in_no_circle();
     checker.meters_something(&raw.defaults, &streams);
+    let alarms = checker.alarms(&raw.alarms);
     let serving = raw.serving.as_ref().map(|raw| checker.serving(raw));
     if raw.stream.is_empty() && serving.is_none() {
         let end = text.len();
@@ -47,6 +48,7 @@ pub(super) fn check(
         contexts,
         restart,
         streams,
+        alarms,
         serving,
     })
 }

@@ -3,6 +3,7 @@
 //! [`Config::from_toml`] is the only constructor. It refuses unknown keys, so that a misspelt key never silently means
 //! its default. `[[stream]]` tables with a `count` are ranges and expand to that many [`StreamSpec`]s.
 
+mod alarms;
 mod check;
 mod checker;
 mod fallback;
@@ -21,6 +22,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use self::alarms::AlarmSpec;
 pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
 pub(crate) use self::serving::DEFAULT_NAME;
@@ -42,6 +44,8 @@ pub struct Config {
     pub restart: Restart,
     /// Names and listening ports differ.
     pub streams: Vec<StreamSpec>,
+    /// When streams raise alarms.
+    pub alarms: AlarmSpec,
     /// Calls that come and go. `None`: there are none, but at least one stream.
     pub serving: Option<Serving>,
 }

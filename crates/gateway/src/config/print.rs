@@ -2,7 +2,10 @@
 
 use toml::{Table, Value};
 
-use super::{Config, Destination, FallbackSpec, InputSpec, Rtcp, Serving, State, StreamSpec};
+use super::{
+    AlarmSpec, Config, Destination, FallbackSpec, InputSpec, Rtcp, Serving, State, StreamSpec,
+};
+use crate::watch::{AlarmKind, Rules};
 
 impl Config {
     /// The configuration as TOML. [`Config::from_toml`] turns it into the same configuration.
@@ -31,9 +34,38 @@ impl Config {
             ("restart".to_owned(), Value::from(restart)),
             ("stream".to_owned(), Value::from(streams)),
         ]);
+        file.extend(alarms(&self.alarms));
         file.extend(self.serving.iter().flat_map(serving));
         file.to_string()
     }
+}
+
+/// What differs from the defaults.
+fn alarms(spec: &AlarmSpec) -> Option<(String, Value)> {
+    let mut all = Table::new();
+    if let Some(webhook) = &spec.webhook {
+        all.insert("webhook".to_owned(), webhook.clone().into());
+    }
+    for kind in AlarmKind::ALL {
+        let (rule, default) = (spec.rules.get(kind), Rules::default().get(kind));
+        if rule == default {
+            continue;
+        }
+        let mut table = Table::new();
+        match rule {
+            None => drop(table.insert("enabled".to_owned(), false.into())),
+            Some(rule) => {
+                if kind != AlarmKind::NoPackets {
+                    table.insert("threshold".to_owned(), rule.threshold.into());
+                }
+                table.insert("hysteresis".to_owned(), rule.hysteresis.into());
+                table.insert("hold".to_owned(), rule.hold_s.into());
+                table.insert("clear".to_owned(), rule.clear_s.into());
+            }
+        }
+        all.insert(kind.name().to_owned(), table.into());
+    }
+    (!all.is_empty()).then(|| ("alarms".to_owned(), all.into()))
 }
 
 /// The tables of calls.

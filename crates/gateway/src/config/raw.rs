@@ -9,6 +9,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::Problems;
+use crate::watch::AlarmKind;
 
 /// Declares a table of the file: a struct with a field for each key, and its reader.
 macro_rules! table {
@@ -228,23 +229,46 @@ pub(super) struct RawServing {
     pub(super) calls: RawCalls,
 }
 
+table!(RawAlarm {
+    required {}
+    optional {
+        enabled: bool,
+        /// A number.
+        threshold: toml::Value,
+        /// A number.
+        hysteresis: toml::Value,
+        hold: i64,
+        clear: i64,
+    }
+});
+
+/// `[alarms]`, and the tables in it.
+#[derive(Debug, Default)]
+pub(super) struct RawAlarms {
+    pub(super) webhook: Option<Spanned<String>>,
+    pub(super) rules: Vec<(AlarmKind, Spanned<RawAlarm>)>,
+}
+
 #[derive(Debug)]
 pub(super) struct RawConfig {
     pub(super) contexts: RawContexts,
     pub(super) restart: RawRestart,
     pub(super) defaults: RawDefaults,
     pub(super) stream: Vec<Spanned<RawStream>>,
+    pub(super) alarms: RawAlarms,
     /// `None`: the file has no table of calls.
     pub(super) serving: Option<RawServing>,
 }
 
 /// The tables of the file, each with its keys.
-const TABLES: [(&str, &[&str]); 11] = [
+const TABLES: [(&str, &[&str]); 13] = [
     ("[contexts]", RawContexts::KEYS),
     ("[restart]", RawRestart::KEYS),
     ("[defaults]", RawDefaults::KEYS),
     ("[[stream]]", RawStream::KEYS),
     ("[[stream.fallback]]", RawFallback::KEYS),
+    ("[alarms]", ALARMS),
+    ("[alarms.KIND]", RawAlarm::KEYS),
     ("[ng]", RawNg::KEYS),
     ("[http]", RawHttp::KEYS),
     ("[interfaces.NAME]", RawInterface::KEYS),
@@ -253,6 +277,8 @@ const TABLES: [(&str, &[&str]); 11] = [
     ("[calls]", RawCalls::KEYS),
 ];
 
+/// Beside the tables in it.
+const ALARMS: &[&str] = &["webhook"];
 /// Those of calls, in the file.
 const SERVING: [&str; 6] = ["ng", "http", "interfaces", "limits", "timeouts", "calls"];
 
@@ -264,7 +290,11 @@ impl RawConfig {
             problems.add_syntax(error.message(), error.span().unwrap_or(0..0));
         }
         let table = table.get_ref();
-        let keys = [&["contexts", "restart", "defaults", "stream"][..], &SERVING].concat();
+        let keys = [
+            &["contexts", "restart", "defaults", "stream", "alarms"][..],
+            &SERVING,
+        ]
+        .concat();
         Reader::new(table, 0..0, "this file", problems).refuse_unknown(&keys);
         let streams =
             Reader::new(table, 0..0, "this file", problems).tables("stream", "[[stream]]");
@@ -273,6 +303,7 @@ impl RawConfig {
             restart: read(table, "restart", RawRestart::read, problems),
             defaults: read(table, "defaults", RawDefaults::read, problems),
             stream: read_all(streams, "[[stream]]", RawStream::read, problems),
+            alarms: read_alarms(table, problems),
             serving: RawServing::read(table, problems),
         }
     }
@@ -296,6 +327,27 @@ fn read_http(file: &DeTable<'_>, problems: &mut Problems) -> Option<Spanned<RawH
     let (table, place) = Reader::new(file, 0..0, "this file", problems).table("http")?;
     let raw = RawHttp::read(table, place.clone(), "[http]", problems);
     Some(Spanned::new(place, raw))
+}
+
+fn read_alarms(file: &DeTable<'_>, problems: &mut Problems) -> RawAlarms {
+    let mut reader = Reader::new(file, 0..0, "this file", problems);
+    let Some((tables, place)) = reader.table("alarms") else {
+        return RawAlarms::default();
+    };
+    let mut reader = Reader::new(tables, place, "[alarms]", problems);
+    let names = AlarmKind::ALL.map(AlarmKind::name);
+    reader.refuse_unknown(&[ALARMS, &names].concat());
+    let webhook = reader.optional("webhook");
+    let mut rules = Vec::new();
+    for kind in AlarmKind::ALL {
+        let reader = &mut Reader::new(tables, 0..0, "[alarms]", problems);
+        if let Some((table, place)) = reader.table(kind.name()) {
+            let title = format!("[alarms.{}]", kind.name());
+            let raw = RawAlarm::read(table, place.clone(), &title, problems);
+            rules.push((kind, Spanned::new(place, raw)));
+        }
+    }
+    RawAlarms { webhook, rules }
 }
 
 /// The tables in `[interfaces]`, in the order of the file: the first one is the default.

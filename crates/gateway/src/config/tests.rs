@@ -21,9 +21,45 @@ const REFUSED: &[Refused] = &[
         text: "colour = 1",
         says: &[
             "`colour` is no key of this file",
-            "contexts, restart, defaults, stream, ng, http, interfaces, limits, timeouts, calls",
+            "contexts, restart, defaults, stream, alarms, ng, http, interfaces, limits, timeouts, calls",
         ],
         lines: &[1],
+    },
+    Refused {
+        text: "[alarms.noise]\nhold = 1",
+        says: &["`noise` is no key of [alarms]", "silence"],
+        lines: &[1],
+    },
+    Refused {
+        text: "[alarms.loss]\nthreshold = 101",
+        says: &[
+            "`threshold` cannot be 101",
+            "0 to 100 (percent of the packets",
+        ],
+        lines: &[2],
+    },
+    Refused {
+        text: "[alarms.silence]\nthreshold = \"-60\"",
+        says: &["`threshold` cannot be \"-60\"", "-120 to 0 (LUFS"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[alarms.drift]\nhold = 301",
+        says: &["`hold` cannot be 301", "1 to 300"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[alarms.no-packets]\nthreshold = 3",
+        says: &[
+            "`threshold = 3` does not go with [alarms.no-packets]",
+            "`hold` is the time",
+        ],
+        lines: &[2],
+    },
+    Refused {
+        text: "[alarms]\nwebhook = \"https://example.com/\"",
+        says: &["`webhook` cannot be", "begins with http://"],
+        lines: &[2],
     },
     Refused {
         text: "[ng]\nlisten = \"192.0.2.1:2223\"",
@@ -915,13 +951,27 @@ fn a_configuration_survives_being_printed_and_read_again() {
         state = \"/c d\"
         records = \"/e\"
     ";
+    let alarms = &format!(
+        "{GOOD_STREAM}
+        [alarms]
+        webhook = \"http://127.0.0.1:1/a?b=c\"
+        [alarms.loss]
+        threshold = 2.5
+        hold = 30
+        [alarms.no-packets]
+        clear = 300
+        [alarms.drift]
+        enabled = false
+        hysteresis = 1
+    "
+    );
     // Its `pipeline` needs GStreamer.
     let example = match cfg!(feature = "gstreamer") {
         true => EXAMPLE,
         false => GOOD_STREAM,
     };
     let example_of_calls = include_str!("../../../../examples/calls.toml");
-    for text in [example, GOOD_STREAM, more, calls, example_of_calls] {
+    for text in [example, GOOD_STREAM, more, calls, alarms, example_of_calls] {
         let config = Config::from_toml("first", text).expect("good");
         let printed = config.to_toml();
         assert_eq!(

@@ -8,8 +8,8 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use threadbare_relay::{
-    CallHandle, CreateError, Engine, EngineError, LegPorts, LineEvent, MediaLine, Settings,
-    SocketError, Unreachable,
+    Board, CallHandle, CreateError, Engine, EngineError, LegPorts, LineEvent, MediaLine, Pace,
+    Settings, SocketError, Unreachable,
 };
 use threadbare_rtp::call::{CallError, Line};
 use threadbare_rtp::fallback::Switch;
@@ -112,6 +112,7 @@ impl Lines {
         spec: &StreamSpec,
         run: RunId,
         prepared: Prepared,
+        (board, pace): (Board, Pace),
     ) -> Result<RunningLine, LineError> {
         self.start_contexts()?;
         let ports = open(spec)?;
@@ -136,7 +137,7 @@ impl Lines {
                 events,
             )?);
         }
-        let mut line = MediaLine::new(line, self.slice);
+        let mut line = MediaLine::new(line, self.slice).shown_on(board, pace);
         if let Some(target_lufs) = spec.loudness_target_lufs {
             line = line.with_loudness_target(target_lufs)?;
         } else if spec.meter && !spec.is_passthrough() {

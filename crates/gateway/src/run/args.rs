@@ -10,8 +10,8 @@ use threadbare_rtp::leg::Network;
 
 use super::{Job, read_config, read_config_for};
 use crate::config::{
-    Config, Contexts, DEFAULT_NAME, HttpSpec, InterfaceSpec, Limits, PortSpan, RecordingFormat,
-    Refusal, Restart, Serving, Setting, State, ThisMachine, Timeouts,
+    AlarmSpec, Config, Contexts, DEFAULT_NAME, HttpSpec, InterfaceSpec, Limits, PortSpan,
+    RecordingFormat, Refusal, Restart, Serving, Setting, State, ThisMachine, Timeouts,
 };
 use crate::logging::LogFormat;
 use crate::pipeline::Elements;
@@ -196,6 +196,7 @@ impl ServeArgs {
             contexts: Contexts::default(),
             restart: Restart::default(),
             streams: Vec::new(),
+            alarms: AlarmSpec::default(),
             serving: Some(serving),
         };
         if self.file.print {

@@ -21,6 +21,7 @@ use crate::pipeline::Elements;
 use crate::process;
 use crate::reload::Reloads;
 use crate::serve::Server;
+use crate::watch::Watch;
 
 /// What is run.
 struct Job {
@@ -50,8 +51,12 @@ impl Job {
         gateway.handle_pending();
         say_running(&gateway, contexts);
         let serving = self.config.serving.as_ref();
+        let alarms = &self.config.alarms;
+        let alarms = (alarms.rules, alarms.webhook.as_deref());
+        let watch = Watch::start(gateway.directory(), alarms).into_diagnostic()?;
         let reloads = Arc::new(Reloads::new(gateway.sender()));
-        let start = |serving| Server::start(serving, gateway.sender(), reloads.clone());
+        let start =
+            |serving| Server::start(serving, gateway.sender(), reloads.clone(), watch.view());
         let server = serving.map(start);
         let server = server.transpose()?;
         let stopped_by = loop {
@@ -59,12 +64,13 @@ impl Job {
                 Handled::Stop(cause) => break cause,
                 Handled::TimeOut => break "time",
                 Handled::Reload => {
-                    reloads.answer(&self.reload(&mut gateway, server.as_ref()));
+                    reloads.answer(&self.reload(&mut gateway, server.as_ref(), &watch.view()));
                 }
             }
         };
         tracing::info!(cause = stopped_by, "draining");
         drop(server);
+        drop(watch);
         let undone = gateway.drain_and_stop(DRAIN_LIMIT);
         if undone > 0 {
             tracing::warn!(

@@ -8,6 +8,7 @@ use crate::gateway::Gateway;
 use crate::pipeline::Elements;
 use crate::reload::{NotReloaded, Reloaded};
 use crate::serve::Server;
+use crate::watch::View;
 
 impl Job {
     /// Reads the file again. One that has mistakes, or changes what cannot be changed in a running process, changes nothing.
@@ -15,12 +16,13 @@ impl Job {
         &mut self,
         gateway: &mut Gateway,
         server: Option<&Server>,
+        view: &View,
     ) -> Result<Reloaded, NotReloaded> {
         let Some(path) = self.file.clone() else {
             return Err(NotReloaded::NoFile);
         };
         let file = path.display();
-        let done = self.apply(&path, gateway, server);
+        let done = self.apply(&path, gateway, server, view);
         match &done {
             Ok(changed) => tracing::info!(
                 %file,
@@ -40,6 +42,7 @@ impl Job {
         path: &Path,
         gateway: &mut Gateway,
         server: Option<&Server>,
+        view: &View,
     ) -> Result<Reloaded, NotReloaded> {
         let config = read_config_for(path, &ThisMachine).map_err(mistakes)?;
         let mut fixed = fixed(&self.config, &config);
@@ -54,6 +57,9 @@ impl Job {
         // What may fail comes first: then nothing is changed.
         gateway
             .prepare(&config.streams)
+            .map_err(|error| failed(&error))?;
+        let alarms = &config.alarms;
+        view.set_alarms(alarms.rules, alarms.webhook.as_deref())
             .map_err(|error| failed(&error))?;
         if let Some(server) = server {
             if let Some(serving) = config.serving.as_ref().filter(|_| calls_changed) {

@@ -14,6 +14,7 @@ use threadbare_control::calls::EndReason;
 use threadbare_control::ng::{Command, Reply};
 
 use super::reading::{Means, SideCounts};
+use crate::watch::View;
 
 type Seconds = Counter<f64, AtomicU64>;
 type Ratio = Gauge<f64, AtomicU64>;
@@ -147,9 +148,10 @@ struct Contexts {
 }
 
 impl Metrics {
-    /// All at 0.
-    pub(super) fn new() -> Metrics {
+    /// All at 0, and what the streams of the file show.
+    pub(super) fn new(view: View) -> Metrics {
         let mut registry = Registry::with_prefix("threadbare");
+        registry.register_collector(Box::new(view));
         let ng = Ng {
             replies: Family::default(),
             direct: Counter::default(),

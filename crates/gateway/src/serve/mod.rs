@@ -42,6 +42,7 @@ use self::acceptor::Acceptor;
 use self::http::Http;
 use self::interfaces::Interfaces;
 use self::media::MediaPlane;
+use self::metrics::Metrics;
 use self::orders::Control;
 use self::plays::Plays;
 use self::records::Records;
@@ -53,6 +54,7 @@ use crate::config::{Serving, State};
 use crate::event::Event;
 use crate::reload::Reloads;
 use crate::system::unix_at_zero_ns;
+use crate::watch::View;
 
 /// The control thread. Dropped, it ends all calls.
 pub struct Server {
@@ -70,6 +72,7 @@ impl Server {
         serving: &Serving,
         events: Sender<Event>,
         reloads: Arc<Reloads>,
+        view: View,
     ) -> miette::Result<Server> {
         let store = open_store(&serving.state)?;
         let identity = store.as_ref().map(|(_, saved)| saved.identity);
@@ -97,7 +100,8 @@ impl Server {
         let http = serving.http.as_ref().map(Http::open).transpose()?;
         let calls = Calls::new(settings(serving, identity));
         let plays = Plays::new().into_diagnostic()?;
-        let mut service = Service::new(calls, media, plays, interfaces, socket, wake);
+        let metrics = Metrics::new(view.clone());
+        let mut service = Service::new(calls, media, plays, interfaces, socket, wake, metrics);
         service.allow_only(serving.allow.clone());
         service.set_lateness_max(lateness_max(serving));
         service.set_cpu_percent_max(serving.limits.cpu_percent);
@@ -112,7 +116,9 @@ impl Server {
             service.keep_in(store, saved);
         }
         let control = service.control();
-        let http = http.map(|http| http.start(&service, reloads)).transpose();
+        let http = http
+            .map(|http| http.start(&service, reloads, view))
+            .transpose();
         let http = http.into_diagnostic()?;
         let http_address = http.as_ref().map(|http| http.address);
         let ng_tcp_address = ng_tcp.as_ref().and_then(|one| one.local_addr().ok());

@@ -74,6 +74,7 @@ impl Service {
         interfaces: Interfaces,
         socket: UdpSocket,
         wake: Wake,
+        metrics: Metrics,
     ) -> Service {
         let (control, orders) = orders(wake.clone());
         Service {
@@ -93,7 +94,7 @@ impl Service {
             control,
             orders,
             wake,
-            metrics: Arc::new(Metrics::new()),
+            metrics: Arc::new(metrics),
             events: Events::new(),
             ends_when_empty: false,
             store: None,

@@ -88,7 +88,11 @@ impl Relay {
         command.args(["serve", "--ng", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
         command.args(["--ports", "20000-59999", "--delete-delay", "0"]);
         command.args(arguments);
-        let mut running = Running::spawn(command);
+        Relay::of(Running::spawn(command))
+    }
+
+    /// One that was started otherwise, with HTTP.
+    pub fn of(mut running: Running) -> Relay {
         let serving = running.wait_for("serving");
         let address = |name: &str| serving[name].as_str().and_then(|text| text.parse().ok());
         Relay {

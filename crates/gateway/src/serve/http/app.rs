@@ -15,6 +15,7 @@ use crate::reload::Reloads;
 use crate::serve::metrics::Metrics;
 use crate::serve::orders::Control;
 use crate::serve::service::Service;
+use crate::watch::View;
 
 /// Cloned for each request.
 #[derive(Clone)]
@@ -22,6 +23,8 @@ pub(super) struct App {
     pub(super) control: Control<Service>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) reloads: Arc<Reloads>,
+    /// The streams of the file.
+    pub(super) view: View,
     /// Places of WebSocket connections.
     pub(super) sockets: Arc<Semaphore>,
 }

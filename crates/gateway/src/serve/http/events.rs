@@ -1,4 +1,4 @@
-//! `/v1/events`: what happens to calls, as server-sent events.
+//! `/v1/events`: what happens to calls, and alarms of streams, as server-sent events.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use super::calls::path;
 use super::problem::Problem;
 use crate::serve::events::{Event, What};
 use crate::serve::service::Service;
+use crate::watch::{Change, Told};
 
 /// What happened to a call; its kind is the name of the event.
 #[derive(Debug, Serialize, ToSchema)]
@@ -47,13 +48,39 @@ pub(super) struct CallEvent {
     duration_ms: Option<u64>,
 }
 
-/// What happens to calls, as server-sent events
+/// The data of an event; its kind is the name of the event.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "for the description")]
+pub(super) enum EventData {
+    Call(CallEvent),
+    Alarm(AlarmEvent),
+}
+
+/// An alarm of a stream was raised (`alarm`), or has ended (`alarm-ended`).
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct AlarmEvent {
+    /// Its name in the file.
+    stream: String,
+    /// As in `/v1/alarms`.
+    alarm: &'static str,
+    /// ms since 1970.
+    unix_ms: u64,
+    /// When it was raised, s since 1970.
+    since_unix_s: u64,
+    /// The worst value so far; absent: silence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    worst: Option<f64>,
+    /// Of the value.
+    unit: &'static str,
+}
+
+/// What happens to calls, and alarms of streams, as server-sent events
 ///
 /// `up`: the call's first stream runs. `media`: a party sends, from here. `lost`: a party has sent nothing for 10 s and is not on hold. `dtmf`: a
-/// party has pressed a key. `timeout`: the call ends, and nobody has asked for it. `down`: it has ended. The data are JSON. A reader that falls
+/// party has pressed a key. `timeout`: the call ends, and nobody has asked for it. `down`: it has ended. `alarm`: a stream has raised one. `alarm-ended`. The data are JSON. A reader that falls
 /// behind by 4096 events gets `lagged` with the number of those that it has missed. 32 readers at a time.
 #[utoipa::path(get, path = "/v1/events", tag = "calls", responses(
-    (status = 200, body = CallEvent, content_type = "text/event-stream"),
+    (status = 200, body = EventData, content_type = "text/event-stream"),
     (status = 503, body = Problem, content_type = "application/problem+json", description = "There are enough readers")))]
 pub(super) async fn listen(
     State(app): State<App>,
@@ -67,11 +94,46 @@ pub(super) async fn listen(
         let detail = "there are enough readers of events";
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(READERS_S)
     })?;
-    let lines = unfold((app, events), move |(app, mut events)| async move {
-        let line = next(&app, &mut events, unix_at_zero_ns).await?;
-        Some((Ok(line), (app, events)))
-    });
+    let alarms = app.view.changes();
+    let lines = unfold(
+        (app, events, alarms),
+        move |(app, mut events, mut alarms)| async move {
+            let line = tokio::select! {
+                line = next(&app, &mut events, unix_at_zero_ns) => line?,
+                told = alarms.recv() => alarm(told)?,
+            };
+            Some((Ok(line), (app, events, alarms)))
+        },
+    );
     Ok(Sse::new(lines).keep_alive(KeepAlive::new().interval(QUIET_MAX)))
+}
+
+/// `None`: the gateway ends.
+fn alarm(told: Result<Told, RecvError>) -> Option<Line> {
+    let (unix_s, change) = match told {
+        Ok(told) => told,
+        Err(RecvError::Lagged(missed)) => return Some(lagged(missed)),
+        Err(RecvError::Closed) => return None,
+    };
+    let (name, alarm) = match change.change {
+        Change::Raised(alarm) => ("alarm", alarm),
+        Change::Cleared(alarm) => ("alarm-ended", alarm),
+    };
+    let data = AlarmEvent {
+        stream: change.name.to_string(),
+        alarm: alarm.kind.name(),
+        unix_ms: unix_s * 1000,
+        since_unix_s: alarm.since_unix_s,
+        worst: alarm.worst.is_finite().then_some(alarm.worst),
+        unit: alarm.kind.unit(),
+    };
+    let text = serde_json::to_string(&data).unwrap_or_default();
+    Some(Line::default().event(name).data(text))
+}
+
+fn lagged(missed: u64) -> Line {
+    let text = serde_json::json!({ "missed": missed }).to_string();
+    Line::default().event("lagged").data(text)
 }
 
 /// `None`: the relay ends.
@@ -83,10 +145,7 @@ async fn next(app: &App, events: &mut Receiver<Event>, unix_at_zero_ns: u64) -> 
             let text = serde_json::to_string(&data).unwrap_or_default();
             Some(Line::default().event(name(event.what)).data(text))
         }
-        Err(RecvError::Lagged(missed)) => {
-            let text = serde_json::json!({ "missed": missed }).to_string();
-            Some(Line::default().event("lagged").data(text))
-        }
+        Err(RecvError::Lagged(missed)) => Some(lagged(missed)),
         Err(RecvError::Closed) => None,
     }
 }

@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use subtle::ConstantTimeEq;
 
-use super::page::PAGE;
+use super::page::is_page;
 use super::problem::Problem;
 
 /// What a request has to show.
@@ -56,7 +56,7 @@ impl Guard {
     /// Whether a request may be carried out.
     fn check(&self, path: &str, headers: &HeaderMap) -> Result<(), Problem> {
         match self {
-            Guard::Token(_) if OPEN.contains(&path) || PAGE.contains(&path) => Ok(()),
+            Guard::Token(_) if OPEN.contains(&path) || is_page(path) => Ok(()),
             Guard::Token(token) => check_token(token, headers),
             Guard::Local => check_local(headers),
         }

@@ -1,6 +1,7 @@
 //! HTTP: what a program or an operator asks of live calls. Its thread owns nothing: it asks the control thread.
 
 mod actions;
+mod alarms;
 mod app;
 mod calls;
 mod contexts;
@@ -19,6 +20,8 @@ mod reload;
 mod requests;
 mod routes;
 mod server;
+mod streams;
+mod wall;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -31,6 +34,7 @@ use super::acceptor::Acceptor;
 use super::service::Service;
 use crate::config::HttpSpec;
 use crate::reload::Reloads;
+use crate::watch::View;
 use tokio::sync::Semaphore;
 
 /// A socket that listens, and who may ask there.
@@ -79,12 +83,14 @@ impl Http {
         self,
         service: &Service,
         reloads: Arc<Reloads>,
+        view: View,
     ) -> std::io::Result<Running> {
         let address = self.listener.local_addr()?;
         let app = App {
             control: service.control(),
             metrics: service.metrics(),
             reloads,
+            view,
             sockets: Arc::new(Semaphore::new(SOCKETS_MAX)),
         };
         let acceptor = server::start(self.listener, routes::router(app, self.guard))?;

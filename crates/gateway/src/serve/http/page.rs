@@ -1,4 +1,4 @@
-//! The description of the interface, and a page that lets people try it. Nothing of it comes from elsewhere.
+//! The pages: all streams at a glance, and the interface, to be tried. Nothing of them comes from elsewhere.
 
 use std::sync::Arc;
 
@@ -9,19 +9,45 @@ use axum::routing::get;
 
 use super::app::App;
 
-/// The page itself tells nothing of the relay, so that a browser gets it without a token: people type it in there.
-pub(super) const PAGE: [&str; 3] = ["/", "/page.js", "/page.css"];
+/// A file of the pages: path, kind, contents.
+type File = (&'static str, &'static str, &'static str);
 
-/// The description, as JSON, and the page.
+macro_rules! file {
+    ($path:literal, $kind:expr, $name:literal) => {
+        ($path, $kind, include_str!(concat!("page/", $name)))
+    };
+}
+
+/// They tell nothing of the relay, so that a browser gets them without a token: people type it in there.
+const FILES: [File; 11] = [
+    file!("/", HTML, "index.html"),
+    file!("/wall.css", STYLE, "wall.css"),
+    file!("/wall.js", SCRIPT, "wall.js"),
+    file!("/feed.js", SCRIPT, "feed.js"),
+    file!("/tiles.js", SCRIPT, "tiles.js"),
+    file!("/charts.js", SCRIPT, "charts.js"),
+    file!("/stream.js", SCRIPT, "stream.js"),
+    file!("/machine.js", SCRIPT, "machine.js"),
+    file!("/api", HTML, "api.html"),
+    file!("/api.css", STYLE, "api.css"),
+    file!("/api.js", SCRIPT, "api.js"),
+];
+
+/// Whether a path is one of a page's files.
+pub(super) fn is_page(path: &str) -> bool {
+    FILES.iter().any(|(own, ..)| *own == path)
+}
+
+/// The description, as JSON, and the pages.
 pub(super) fn routes(description: String) -> Router<App> {
     let description: Arc<str> = description.into();
     let show = move || async move { ([(CONTENT_TYPE, JSON)], description.to_string()) };
-    let [page, script, style] = PAGE;
-    Router::new()
-        .route("/openapi.json", get(show))
-        .route(page, get(file(HTML, include_str!("page/index.html"))))
-        .route(script, get(file(SCRIPT, include_str!("page/page.js"))))
-        .route(style, get(file(STYLE, include_str!("page/page.css"))))
+    let described = Router::new().route("/openapi.json", get(show));
+    FILES
+        .iter()
+        .fold(described, |router, (path, kind, contents)| {
+            router.route(path, get(file(kind, contents)))
+        })
 }
 
 fn file(kind: &'static str, text: &'static str) -> impl IntoResponse + Clone + Send + Sync {
@@ -34,5 +60,5 @@ const JSON: &str = "application/json";
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 const STYLE: &str = "text/css; charset=utf-8";
-/// Nothing is loaded but this page's own files, and nobody frames it.
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+/// Nothing is loaded but these pages' own files, and nobody frames them.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";

@@ -17,16 +17,17 @@ use super::app::{App, BODY_BYTES_MAX};
 use super::guard::Guard;
 use super::problem::Problem;
 use super::{
-    actions, calls, contexts, drain, events, guard, health, make, metrics, ng, page, reload,
+    actions, alarms, calls, contexts, drain, events, guard, health, make, metrics, ng, page,
+    reload, streams, wall,
 };
 
 /// The head of the description.
 #[derive(OpenApi)]
 #[openapi(
-    info(title = "Threadbare", description = "Live calls of a media relay. Errors are `application/problem+json` (RFC 9457)."),
+    info(title = "Threadbare", description = "Streams and live calls of a media gateway. Errors are `application/problem+json` (RFC 9457)."),
     modifiers(&Token),
     security((), ("token" = [])),
-    tags((name = "calls"), (name = "actions"), (name = "relay"), (name = "health"), (name = "ng")))]
+    tags((name = "streams"), (name = "calls"), (name = "actions"), (name = "relay"), (name = "health"), (name = "ng")))]
 struct Description;
 
 /// What a relay with a token needs.
@@ -78,6 +79,12 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(metrics::show))
         .routes(routes!(ng::ask, ng::socket))
         .routes(routes!(reload::reload))
+        .routes(routes!(alarms::list))
+        .routes(routes!(alarms::acknowledge))
+        .routes(routes!(streams::list))
+        .routes(routes!(streams::show))
+        .routes(routes!(streams::history))
+        .routes(routes!(wall::listen))
 }
 
 async fn no_path(uri: Uri) -> Problem {

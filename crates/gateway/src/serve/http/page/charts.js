@@ -1,0 +1,92 @@
+// Lines over time, and heat maps.
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+export const open = (canvas, height = canvas.clientHeight) => {
+  const [ratio, width] = [devicePixelRatio, canvas.clientWidth];
+  canvas.width = width * ratio;
+  canvas.height = height * ratio;
+  const context = canvas.getContext("2d");
+  context.setTransform(ratio, 0, 0, ratio, 0, 0);
+  return { context, width, height };
+};
+
+// `lines` are {values, colour, fill?, dash?}; null is a gap. `unix_s` are the times of the values.
+export const chart = (canvas, unix_s, lines, { low, high, unit, step }) => {
+  const { context, width, height } = open(canvas);
+  const [left, bottom] = [36, height - 16];
+  const [x, y] = [
+    (at) => left + ((width - left) * at) / Math.max(1, unix_s.length - 1),
+    (value) => bottom - ((Math.max(low, Math.min(high, value)) - low) / (high - low)) * (bottom - 6),
+  ];
+  context.font = "11px system-ui, sans-serif";
+  for (let value = low; value <= high + 1e-9; value += step) {
+    context.fillStyle = colour("--edge");
+    context.fillRect(left, Math.round(y(value)), width - left, 1);
+    context.fillStyle = colour("--dim");
+    context.textAlign = "right";
+    context.fillText(`${Math.round(value * 10) / 10}${unit || ""}`, left - 4, y(value) + 4);
+  }
+  context.textAlign = "center";
+  unix_s.forEach((time, at) => {
+    if (time % 60 === 0 && x(at) > left + 20 && x(at) < width - 20) {
+      context.fillText(new Date(time * 1000).toTimeString().slice(0, 5), x(at), height - 3);
+    }
+  });
+  for (const line of lines) {
+    context.strokeStyle = context.fillStyle = colour(line.colour);
+    context.lineWidth = line.width || 1.5;
+    context.setLineDash(line.dash || []);
+    if (line.bars) {
+      line.values.forEach((value, at) => {
+        if (value > 0) context.fillRect(x(at) - 1, y(value), 2, bottom - y(value));
+      });
+      continue;
+    }
+    context.beginPath();
+    let isDown = false;
+    line.values.forEach((value, at) => {
+      if (value === null) isDown = false;
+      else if (isDown) context.lineTo(x(at), y(value));
+      else { context.moveTo(x(at), y(value)); isDown = true; }
+    });
+    context.stroke();
+  }
+  context.setLineDash([]);
+};
+
+// From nothing to too much, also without telling red from green: it gets lighter or darker all the way.
+export const heat = (part) => {
+  const p = Math.max(0, Math.min(1, part));
+  const stops = [[26, 34, 70], [58, 82, 139], [32, 144, 140], [240, 190, 60], [230, 60, 40]];
+  const at = p * (stops.length - 1);
+  const [from, to] = [stops[Math.floor(at)], stops[Math.ceil(at)]];
+  return `rgb(${from.map((value, n) => Math.round(value + (to[n] - value) * (at % 1))).join(" ")})`;
+};
+
+// A row for each of `rows`: {name, parts}, newest last; `columns` seconds fit.
+export const heatMap = (canvas, rows, columns) => {
+  const row = 22;
+  canvas.style.height = `${Math.max(1, rows.length) * row}px`;
+  const { context, width } = open(canvas, Math.max(1, rows.length) * row);
+  const left = 130;
+  const cell = (width - left) / columns;
+  context.font = "12px system-ui, sans-serif";
+  rows.forEach(({ name, parts }, n) => {
+    context.fillStyle = colour("--text");
+    context.fillText(name, 0, n * row + 15);
+    parts.forEach((part, at) => {
+      context.fillStyle = heat(part);
+      const x = left + (columns - parts.length + at) * cell;
+      context.fillRect(x, n * row + 1, Math.ceil(cell), row - 2);
+    });
+  });
+};
+
+export const ramp = (canvas) => {
+  const context = canvas.getContext("2d");
+  for (let x = 0; x < canvas.width; x++) {
+    context.fillStyle = heat(x / canvas.width);
+    context.fillRect(x, 0, 1, canvas.height);
+  }
+};

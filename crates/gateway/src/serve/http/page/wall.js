@@ -1,0 +1,159 @@
+// The page. Texts are set as text, never as HTML: they come from the network.
+import { decode, events, setToken } from "./feed.js";
+import { MachinePanel } from "./machine.js";
+import { StreamPanel } from "./stream.js";
+import { STATES, Wall, badness } from "./tiles.js";
+
+const element = (id) => document.getElementById(id);
+const wall = new Wall(element("wall"), element("space"), element("tiles"));
+const machine = new MachinePanel(problem);
+const panel = new StreamPanel(problem);
+let streams = [];
+let tiles = null;
+let arranged = 0;
+
+function problem(error) {
+  const place = element("problem");
+  place.hidden = !error;
+  place.textContent = error ? error.message : "";
+  if (error?.status === 401 && !element("token-dialog").open) element("token-dialog").showModal();
+}
+
+// The part of a name before its number: "studio-4-left" is of "studio".
+const family = (name) => name.match(/^[^\d]*?(?=[-_. /:]*\d|[-_. /:]|$)/)?.[0] || name;
+
+const arrange = () => {
+  arranged = performance.now();
+  if (!tiles) return;
+  const wanted = element("filter").value.trim().toLowerCase();
+  const numbers = streams.map((_, n) => n).filter((n) => streams[n].name.toLowerCase().includes(wanted));
+  const byName = (a, b) => streams[a].name.localeCompare(streams[b].name, undefined, { numeric: true });
+  const worst = streams.map((stream, n) => badness(tiles, n, stream.target_lufs));
+  const orders = {
+    worst: (a, b) => worst[b] - worst[a] || a - b,
+    file: (a, b) => a - b,
+    name: byName,
+    loudest: (a, b) => tiles.short[b] - tiles.short[a] || a - b,
+    loss: (a, b) => tiles.loss[b] - tiles.loss[a] || a - b,
+  };
+  numbers.sort(orders[element("sort").value]);
+  const kinds = { none: () => null, name: (n) => family(streams[n].name), state: (n) => STATES[tiles.state[n]] };
+  const groups = new Map();
+  for (const n of numbers) {
+    const kind = kinds[element("group").value](n);
+    if (!groups.has(kind)) groups.set(kind, []);
+    groups.get(kind).push(n);
+  }
+  wall.arrange([...groups]);
+  const count = [0, 0, 0, 0];
+  tiles.state.forEach((state) => { count[state] += 1; });
+  const unknown = panel.alarms.filter((alarm) => !alarm.is_acknowledged).length;
+  const alarms = unknown ? `⚠ ${unknown} ${unknown === 1 ? "alarm" : "alarms"} · ` : "";
+  element("counts").textContent = alarms + STATES.map((state, n) => [count[n], state]).filter(([some]) => some).map((pair) => pair.join(" ")).join(" · ");
+  const empty = element("empty");
+  empty.hidden = numbers.length > 0;
+  empty.textContent = streams.length ? "No name has that in it." : "This gateway has no streams: calls come and go, see API.";
+};
+
+const take = ({ name, data }) => {
+  if (name === "streams") {
+    const selected = streams[wall.selected]?.name;
+    streams = data.streams;
+    tiles = null;
+    wall.streams = streams;
+    wall.tiles = null;
+    const again = streams.findIndex((stream) => stream.name === selected);
+    wall.selected = again < 0 ? null : again;
+    wall.generation = data.generation;
+  } else if (name === "tiles" && data.generation === wall.generation) {
+    const isFirst = !tiles;
+    tiles = decode(data.columns, streams.length);
+    wall.tiles = tiles;
+    wall.isDirty = true;
+    wall.frames = (wall.frames || 0) + 1;
+    // Tiles change places once in two seconds: slowly enough for a hand.
+    if (isFirst || performance.now() - arranged > 2000) arrange();
+  } else if (name === "alarms") {
+    panel.showAlarms(data.alarms);
+    if (tiles) arrange();
+  } else if (name === "threads") {
+    machine.add(data);
+    if (!element("machine").hidden) showMachine();
+  }
+};
+
+const showMachine = () => machine.show(tiles ? tiles.state.filter((state) => state >= 2).length : 0);
+
+const listen = async () => {
+  for (;;) {
+    try {
+      for await (const event of events("v1/wall")) {
+        problem(null);
+        take(event);
+      }
+      problem(new Error("The gateway has closed the connection; trying again."));
+    } catch (error) {
+      problem(error);
+      if (error.status === 401) await new Promise((resolve) => element("token-dialog").addEventListener("close", resolve, { once: true }));
+    }
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+};
+
+const view = (name) => {
+  element("wall").hidden = name !== "wall";
+  element("machine").hidden = name !== "machine";
+  element("show-wall").setAttribute("aria-pressed", name === "wall");
+  element("show-machine").setAttribute("aria-pressed", name === "machine");
+  if (name === "machine") showMachine();
+  else wall.place();
+};
+
+const setTheme = (theme) => {
+  document.documentElement.dataset.theme = theme;
+  localStorage.setItem("threadbare-theme", theme);
+  wall.restyle();
+  if (!element("machine").hidden) showMachine();
+};
+const otherTheme = () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+
+const open = (n) => {
+  if (n === null || !streams[n]) return;
+  wall.select(n);
+  panel.open(streams[n].name);
+  wall.place();
+};
+const close = () => { panel.close(); wall.place(); };
+const next = (id) => {
+  const select = element(id);
+  select.selectedIndex = (select.selectedIndex + 1) % select.options.length;
+  arrange();
+};
+
+const keys = {
+  ArrowLeft: () => wall.move(-1, 0), ArrowRight: () => wall.move(1, 0), ArrowUp: () => wall.move(0, -1), ArrowDown: () => wall.move(0, 1),
+  Enter: () => open(wall.selected), Escape: close, "/": () => element("filter").focus(),
+  s: () => next("sort"), g: () => next("group"), w: () => view("wall"), m: () => view("machine"), d: otherTheme, "?": () => element("help").showModal(),
+};
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.matches("input, select, button") || document.querySelector("dialog[open]");
+  if (event.key === "Escape") { event.target.blur?.(); close(); return; }
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !keys[event.key]) return;
+  event.preventDefault();
+  keys[event.key]();
+});
+element("wall").addEventListener("click", (event) => open(wall.streamAt(event.clientX, event.clientY)));
+element("filter").addEventListener("input", arrange);
+element("sort").addEventListener("change", arrange);
+element("group").addEventListener("change", arrange);
+element("show-wall").addEventListener("click", () => view("wall"));
+element("show-machine").addEventListener("click", () => view("machine"));
+element("stream-close").addEventListener("click", close);
+element("theme").addEventListener("click", otherTheme);
+element("help-open").addEventListener("click", () => element("help").showModal());
+element("token-dialog").addEventListener("close", () => setToken(element("token").value));
+// For tests and for who is curious in the console.
+window.threadbare = { wall, machine, panel };
+
+setTheme(localStorage.getItem("threadbare-theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
+listen();

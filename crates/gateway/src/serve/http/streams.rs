@@ -1,0 +1,239 @@
+//! `/v1/streams`: the streams of the file, what each is like, and its last minutes.
+
+use axum::extract::{Path, RawQuery, State};
+use axum::http::StatusCode;
+use serde::Serialize;
+use threadbare_relay::Loudness;
+use threadbare_runtime::clock_now_ns;
+use utoipa::ToSchema;
+
+use super::app::App;
+use super::problem::Problem;
+use crate::watch::{Level, RECENT_SECONDS, Second, Track};
+
+/// All streams, in the order of the file.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct Streams {
+    streams: Vec<StreamNow>,
+}
+
+/// What a stream is like.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StreamNow {
+    /// Its name in the file.
+    name: String,
+    /// `heard`, `fallback`: one is heard; `waiting`: no packet has come for 3 s; `stopped`: it has failed and is tried again.
+    state: &'static str,
+    /// Of `stopped`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    /// The input that is heard, where there are fallbacks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    active: Option<String>,
+    /// What its loudness is brought to, LUFS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target_lufs: Option<f64>,
+    /// Absent: not measured, or nothing was heard yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loudness: Option<StreamLoudness>,
+    /// RTP packets that came since it started.
+    packets: u64,
+    /// Packets that missed their time.
+    packets_lost: u64,
+    /// Packets that came after their time.
+    packets_late: u64,
+    /// Datagrams that did not belong.
+    packets_refused: u64,
+    /// Of the last 10 s.
+    loss_percent: f64,
+    /// Audio made up for losses.
+    concealed_ms: u64,
+    /// Interarrival jitter (RFC 3550, A.8).
+    jitter_ms: f64,
+    /// In the jitter buffer.
+    packets_held: u32,
+    /// Delay of the jitter buffer.
+    latency_ms: f64,
+    /// How far the sender's clock has fallen behind since the stream began; negative: it has got ahead.
+    skew_ms: f64,
+    /// By RTCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip_ms: Option<f64>,
+    /// Since the last packet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    since_packet_ms: Option<u64>,
+}
+
+/// Loudness and peak (EBU R128). `null`: silence.
+#[derive(Debug, Serialize, ToSchema)]
+struct StreamLoudness {
+    /// Of the last 400 ms.
+    momentary_lufs: Option<f64>,
+    /// Of the last 3 s.
+    short_term_lufs: Option<f64>,
+    /// Since it started.
+    integrated_lufs: Option<f64>,
+    /// Since it started.
+    range_lu: Option<f64>,
+    /// Since it started, of the loudest channel.
+    true_peak_dbtp: Option<f64>,
+}
+
+/// A stream's last seconds, oldest first: a value of each for every second. `null`: silence, or not measured.
+#[derive(Debug, Default, Serialize, ToSchema)]
+pub(super) struct History {
+    name: String,
+    /// When each second ended, s since 1970.
+    unix_s: Vec<u64>,
+    is_heard: Vec<bool>,
+    /// The loudest 400 ms of it.
+    momentary_lufs: Vec<Option<f64>>,
+    /// Of the 3 s that end with it.
+    short_term_lufs: Vec<Option<f64>>,
+    integrated_lufs: Vec<Option<f64>>,
+    range_lu: Vec<Option<f64>>,
+    true_peak_dbtp: Vec<Option<f64>>,
+    packets: Vec<u32>,
+    packets_lost: Vec<u32>,
+    jitter_ms: Vec<f64>,
+    packets_held: Vec<u32>,
+}
+
+/// All streams of the file
+#[utoipa::path(get, path = "/v1/streams", tag = "streams", responses((status = 200, body = Streams)))]
+pub(super) async fn list(State(app): State<App>) -> axum::Json<Streams> {
+    let now_ns = clock_now_ns();
+    let streams = app.view.read(|seen| {
+        let shown = seen.tracks().map(|track| StreamNow::new(track, now_ns));
+        shown.collect()
+    });
+    axum::Json(Streams { streams })
+}
+
+/// What a stream is like
+#[utoipa::path(get, path = "/v1/streams/{name}", tag = "streams", params(("name" = String, Path, description = "As in the file")),
+    responses((status = 200, body = StreamNow),
+    (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn show(
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<axum::Json<StreamNow>, Problem> {
+    let now_ns = clock_now_ns();
+    let shown = app.view.read(|seen| {
+        let track = seen.find(&name)?;
+        Some(StreamNow::new(track, now_ns))
+    });
+    shown.map(axum::Json).ok_or_else(|| unknown(&name))
+}
+
+/// A stream's last seconds
+#[utoipa::path(get, path = "/v1/streams/{name}/history", tag = "streams", params(
+    ("name" = String, Path, description = "As in the file"),
+    ("seconds" = Option<u32>, Query, minimum = 1, maximum = 600, description = "How many; 600 without it")),
+    responses((status = 200, body = History),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn history(
+    State(app): State<App>,
+    Path(name): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<axum::Json<History>, Problem> {
+    let seconds = seconds(query.as_deref().unwrap_or_default())?;
+    let last: Option<Vec<Second>> = app.view.read(|seen| {
+        let track = seen.find(&name)?;
+        Some(track.recent.last(seconds).copied().collect())
+    });
+    let last = last.ok_or_else(|| unknown(&name))?;
+    Ok(axum::Json(History::new(name, &last)))
+}
+
+fn seconds(query: &str) -> Result<usize, Problem> {
+    let mut seconds = RECENT_SECONDS;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name != "seconds" {
+            return Err(Problem::value("query", name, "seconds"));
+        }
+        let number = value.parse().ok();
+        let number = number.filter(|number| (1..=RECENT_SECONDS).contains(number));
+        let allowed = format!("a whole number from 1 to {RECENT_SECONDS}");
+        seconds = number.ok_or_else(|| Problem::value("seconds", value, allowed))?;
+    }
+    Ok(seconds)
+}
+
+fn unknown(name: &str) -> Problem {
+    let problem = Problem::value("name", name, "a stream of /v1/streams");
+    problem.with_status(StatusCode::NOT_FOUND)
+}
+
+impl StreamNow {
+    fn new(track: &Track, now_ns: u64) -> StreamNow {
+        let (shown, tile) = (&track.shown, &track.tile);
+        let ms = |ns: u64| tenths(ns as f64 / NS_PER_MS);
+        let since = |at_ns: u64| now_ns.saturating_sub(at_ns) / NS_PER_MS as u64;
+        StreamNow {
+            name: track.watched.name.to_string(),
+            state: tile.state.name(),
+            reason: track.watched.stopped.as_deref().map(str::to_owned),
+            active: track.active().map(str::to_owned),
+            target_lufs: track.watched.target_lufs,
+            loudness: shown.loudness.as_ref().map(StreamLoudness::from),
+            packets: shown.packets,
+            packets_lost: shown.lost,
+            packets_late: shown.late,
+            packets_refused: shown.refused,
+            loss_percent: f64::from(tile.lost_permille) / 10.0,
+            concealed_ms: shown.concealed_ns / NS_PER_MS as u64,
+            jitter_ms: ms(shown.jitter_ns),
+            packets_held: shown.held_packets,
+            latency_ms: ms(shown.latency_ns),
+            skew_ms: tenths(shown.skew_ns as f64 / NS_PER_MS),
+            round_trip_ms: shown.round_trip_ns.map(ms),
+            since_packet_ms: shown.heard_ns.map(since),
+        }
+    }
+}
+
+impl From<&Loudness> for StreamLoudness {
+    fn from(loudness: &Loudness) -> StreamLoudness {
+        let level = |db: f64| Level::new(db).db();
+        StreamLoudness {
+            momentary_lufs: level(loudness.momentary_lufs),
+            short_term_lufs: level(loudness.short_term_lufs),
+            integrated_lufs: level(loudness.integrated_lufs),
+            range_lu: level(loudness.range_lu),
+            true_peak_dbtp: level(loudness.true_peak_dbtp),
+        }
+    }
+}
+
+impl History {
+    fn new(name: String, seconds: &[Second]) -> History {
+        let levels = |of: fn(&Second) -> Level| seconds.iter().map(|one| of(one).db()).collect();
+        let counts = |of: fn(&Second) -> u32| seconds.iter().map(of).collect();
+        History {
+            name,
+            unix_s: seconds.iter().map(|one| one.unix_s).collect(),
+            is_heard: seconds.iter().map(|one| one.is_heard).collect(),
+            momentary_lufs: levels(|one| one.momentary_lufs),
+            short_term_lufs: levels(|one| one.short_term_lufs),
+            integrated_lufs: levels(|one| one.integrated_lufs),
+            range_lu: levels(|one| one.range_lu),
+            true_peak_dbtp: levels(|one| one.true_peak_dbtp),
+            packets: counts(|one| one.packets),
+            packets_lost: counts(|one| one.lost),
+            jitter_ms: seconds
+                .iter()
+                .map(|one| f64::from(one.jitter_us) / 1000.0)
+                .collect(),
+            packets_held: counts(|one| one.held_packets),
+        }
+    }
+}
+
+fn tenths(value: f64) -> f64 {
+    (value * 10.0).round() / 10.0
+}
+
+const NS_PER_MS: f64 = 1e6;

@@ -1,0 +1,469 @@
+//! Alarms: a value that is wrong for long enough raises one, and one that is right for long enough ends it. No clock: seconds are counted.
+
+use super::second::{Recent, Second};
+
+/// What may be wrong with a stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum AlarmKind {
+    /// It runs, and its sender is not heard; or it does not run. Value: 1.
+    NoPackets,
+    /// Momentary loudness is too low, LUFS.
+    Silence,
+    /// Short-term loudness is too far from the target on the whole, LU.
+    Loudness,
+    /// True peaks are too high, dBTP.
+    TruePeak,
+    /// Too many packets miss their time, percent.
+    Loss,
+    /// The sender's clock is too fast or too slow, ppm.
+    Drift,
+}
+
+impl AlarmKind {
+    /// All of them.
+    pub const ALL: [AlarmKind; 6] = [
+        AlarmKind::NoPackets,
+        AlarmKind::Silence,
+        AlarmKind::Loudness,
+        AlarmKind::TruePeak,
+        AlarmKind::Loss,
+        AlarmKind::Drift,
+    ];
+
+    /// In files, metrics and events.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            AlarmKind::NoPackets => "no-packets",
+            AlarmKind::Silence => "silence",
+            AlarmKind::Loudness => "loudness",
+            AlarmKind::TruePeak => "true-peak",
+            AlarmKind::Loss => "loss",
+            AlarmKind::Drift => "drift",
+        }
+    }
+}
+
+impl AlarmKind {
+    /// Those of [`Alarms::bits`].
+    pub fn of_bits(bits: u8) -> impl Iterator<Item = AlarmKind> {
+        let is_set = move |kind: &AlarmKind| bits & (1 << *kind as u8) != 0;
+        AlarmKind::ALL.into_iter().filter(is_set)
+    }
+
+    /// Whether [`Alarms::bits`] say that there are alarms that somebody knows of.
+    #[must_use]
+    pub fn is_acknowledged(bits: u8) -> bool {
+        bits & ACKNOWLEDGED != 0
+    }
+
+    /// Of its values.
+    #[must_use]
+    pub fn unit(self) -> &'static str {
+        match self {
+            AlarmKind::NoPackets => "",
+            AlarmKind::Silence => "LUFS",
+            AlarmKind::Loudness => "LU",
+            AlarmKind::TruePeak => "dBTP",
+            AlarmKind::Loss => "percent",
+            AlarmKind::Drift => "ppm",
+        }
+    }
+}
+
+/// When an alarm is raised, and when it ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rule {
+    /// A value beyond it is wrong.
+    pub threshold: f64,
+    /// Once the alarm is raised, a value has to be so much better than the threshold to be right again.
+    pub hysteresis: f64,
+    /// For so many seconds in a row it has to be wrong; at least 1.
+    pub hold_s: u32,
+    /// And right again.
+    pub clear_s: u32,
+}
+
+/// The rules of all streams; `None`: no such alarm.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rules([Option<Rule>; AlarmKind::ALL.len()]);
+
+impl Default for Rules {
+    /// Of what nobody can take for an accident of speech or of a network.
+    fn default() -> Rules {
+        let rule = |threshold, hysteresis, hold_s, clear_s| {
+            Some(Rule {
+                threshold,
+                hysteresis,
+                hold_s,
+                clear_s,
+            })
+        };
+        Rules([
+            rule(0.5, 0.0, 5, 2),
+            // EBU Tech 3341 gates at -70; -60 is what no programme is for longer than a pause.
+            rule(-60.0, 3.0, 15, 2),
+            // EBU R 128 allows 1 LU live, of a whole programme; here it is a minute.
+            rule(3.0, 1.0, 60, 10),
+            // EBU R 128: -1 dBTP.
+            rule(-1.0, 0.5, 1, 10),
+            // Speech suffers from 1 % on (ITU-T G.113).
+            rule(1.0, 0.5, 10, 10),
+            // Crystals are better than 100 ppm.
+            rule(200.0, 50.0, 60, 60),
+        ])
+    }
+}
+
+impl Rules {
+    /// Of a kind.
+    #[must_use]
+    pub fn get(&self, kind: AlarmKind) -> Option<Rule> {
+        self.0[kind as usize]
+    }
+
+    /// Changes one.
+    pub fn set(&mut self, kind: AlarmKind, rule: Option<Rule>) {
+        self.0[kind as usize] = rule;
+    }
+}
+
+/// An alarm of a stream.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Alarm {
+    /// What is wrong.
+    pub kind: AlarmKind,
+    /// Since when, s since 1970.
+    pub since_unix_s: u64,
+    /// The worst value so far.
+    pub worst: f64,
+    /// Somebody knows.
+    pub is_acknowledged: bool,
+}
+
+/// What a second has changed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Change {
+    /// It was raised.
+    Raised(Alarm),
+    /// It has ended.
+    Cleared(Alarm),
+}
+
+/// The alarms of one stream.
+#[derive(Debug, Clone, Default)]
+pub struct Alarms([Latch; AlarmKind::ALL.len()]);
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Latch {
+    /// Seconds in a row for which it was wrong, or, once raised, right.
+    seconds: u32,
+    raised: Option<Alarm>,
+}
+
+impl Alarms {
+    /// A second has ended; `recent` are the last ones with it. Gives what has changed.
+    pub fn end_second(
+        &mut self,
+        rules: &Rules,
+        target_lufs: Option<f64>,
+        recent: &Recent,
+        mut tell: impl FnMut(Change),
+    ) {
+        let Some(second) = recent.latest() else {
+            return;
+        };
+        for kind in AlarmKind::ALL {
+            let latch = &mut self.0[kind as usize];
+            let Some(rule) = rules.get(kind) else {
+                // The rule was taken away.
+                if let Some(alarm) = std::mem::take(latch).raised {
+                    tell(Change::Cleared(alarm));
+                }
+                continue;
+            };
+            let value = value(kind, &rule, target_lufs, second, recent);
+            // The value is that of the whole time already.
+            let hold_s = match kind {
+                AlarmKind::Loudness | AlarmKind::Drift => 1,
+                _ => rule.hold_s.max(1),
+            };
+            let rule = Rule { hold_s, ..rule };
+            if let Some(change) = latch.step(kind, &rule, second.unix_s, value) {
+                tell(change);
+            }
+        }
+    }
+
+    /// A bit for each that is raised and that nobody knows of, in the order of [`AlarmKind::ALL`]; the highest bit: there are some that somebody knows of.
+    #[must_use]
+    pub fn bits(&self) -> u8 {
+        let bit = |alarm: &Alarm| match alarm.is_acknowledged {
+            true => ACKNOWLEDGED,
+            false => 1 << alarm.kind as u8,
+        };
+        self.raised().map(bit).fold(0, |bits, bit| bits | bit)
+    }
+
+    /// Those that are raised.
+    pub fn raised(&self) -> impl Iterator<Item = &Alarm> {
+        self.0.iter().filter_map(|latch| latch.raised.as_ref())
+    }
+
+    /// Somebody knows of one. `false`: it is not raised.
+    pub fn acknowledge(&mut self, kind: AlarmKind) -> bool {
+        let raised = self.0[kind as usize].raised.as_mut();
+        raised.map(|alarm| alarm.is_acknowledged = true).is_some()
+    }
+}
+
+impl Latch {
+    /// `None`: there is nothing to judge by, which changes nothing.
+    fn step(
+        &mut self,
+        kind: AlarmKind,
+        rule: &Rule,
+        unix_s: u64,
+        value: Option<f64>,
+    ) -> Option<Change> {
+        let value = value?;
+        // How far beyond the threshold.
+        let excess = match kind {
+            AlarmKind::Silence => rule.threshold - value,
+            _ => value - rule.threshold,
+        };
+        match &mut self.raised {
+            None if excess > 0.0 => {
+                self.seconds += 1;
+                if self.seconds < rule.hold_s {
+                    return None;
+                }
+                let alarm = Alarm {
+                    kind,
+                    since_unix_s: unix_s,
+                    worst: value,
+                    is_acknowledged: false,
+                };
+                self.seconds = 0;
+                self.raised = Some(alarm);
+                Some(Change::Raised(alarm))
+            }
+            None => {
+                self.seconds = 0;
+                None
+            }
+            Some(alarm) => {
+                let is_worse = match kind {
+                    AlarmKind::Silence => value < alarm.worst,
+                    _ => value > alarm.worst,
+                };
+                if is_worse {
+                    alarm.worst = value;
+                }
+                match excess <= -rule.hysteresis {
+                    true => self.seconds += 1,
+                    false => self.seconds = 0,
+                }
+                if self.seconds < rule.clear_s.max(1) {
+                    return None;
+                }
+                self.seconds = 0;
+                self.raised.take().map(Change::Cleared)
+            }
+        }
+    }
+}
+
+const ACKNOWLEDGED: u8 = 0x80;
+
+fn value(
+    kind: AlarmKind,
+    rule: &Rule,
+    target_lufs: Option<f64>,
+    second: &Second,
+    recent: &Recent,
+) -> Option<f64> {
+    // Of a sender that is not heard, that is all there is to say.
+    if kind != AlarmKind::NoPackets && !second.is_heard {
+        return None;
+    }
+    match kind {
+        AlarmKind::NoPackets => Some(f64::from(u8::from(!second.is_heard))),
+        AlarmKind::Silence => {
+            let is_measured = second.is_measured;
+            is_measured.then(|| second.momentary_lufs.db().unwrap_or(f64::NEG_INFINITY))
+        }
+        AlarmKind::Loudness => {
+            let target_lufs = target_lufs?;
+            let window = recent.last(rule.hold_s.max(1) as usize);
+            let levels = window.filter_map(|one| one.short_term_lufs.db());
+            let sum = levels.fold((0.0, 0), |(sum, count), db| (sum + db, count + 1));
+            let (sum, count): (f64, u32) = sum;
+            // A minute with pauses says enough; its first seconds do not.
+            (count >= rule.hold_s.max(1).div_ceil(2))
+                .then(|| (sum / f64::from(count) - target_lufs).abs())
+        }
+        AlarmKind::TruePeak => second
+            .is_measured
+            .then(|| second.true_peak_dbtp.db().unwrap_or(f64::NEG_INFINITY)),
+        AlarmKind::Loss => Some(f64::from(second.lost_permille) / 10.0),
+        AlarmKind::Drift => drift_ppm(rule, recent),
+    }
+}
+
+/// Of the sender's clock, over as many seconds as the rule holds.
+fn drift_ppm(rule: &Rule, recent: &Recent) -> Option<f64> {
+    let seconds = rule.hold_s.max(1) as usize + 1;
+    let mut window = recent.last(seconds);
+    let (first, last) = (window.next()?, window.next_back()?);
+    let elapsed_s = last.unix_s.checked_sub(first.unix_s)?;
+    let is_whole = elapsed_s + 1 >= seconds as u64 && first.is_heard;
+    is_whole.then(|| ((last.skew_us - first.skew_us) as f64 / elapsed_s as f64).abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::second::Level;
+    use super::*;
+
+    /// What a stream that is well is like.
+    fn well(unix_s: u64) -> Second {
+        Second {
+            unix_s,
+            is_heard: true,
+            is_measured: true,
+            momentary_lufs: Level::new(-20.0),
+            short_term_lufs: Level::new(-23.0),
+            true_peak_dbtp: Level::new(-6.0),
+            packets: 50,
+            ..Second::default()
+        }
+    }
+
+    /// A stream of these seconds, each so many times; when alarms were raised and cleared.
+    fn run(rules: &Rules, parts: &[(u32, fn(&mut Second))]) -> Vec<(u64, &'static str, AlarmKind)> {
+        let (mut alarms, mut recent) = (Alarms::default(), Recent::default());
+        let mut told = Vec::new();
+        let mut unix_s = 0;
+        for (seconds, change) in parts {
+            for _ in 0..*seconds {
+                unix_s += 1;
+                let mut second = well(unix_s);
+                change(&mut second);
+                recent.push(second);
+                alarms.end_second(rules, Some(-23.0), &recent, |change| {
+                    told.push(match change {
+                        Change::Raised(alarm) => (unix_s, "raised", alarm.kind),
+                        Change::Cleared(alarm) => (unix_s, "cleared", alarm.kind),
+                    });
+                });
+            }
+        }
+        told
+    }
+
+    #[test]
+    fn a_stream_that_is_well_raises_nothing() {
+        assert_eq!(run(&Rules::default(), &[(1000, |_| ())]), []);
+    }
+
+    #[test]
+    fn each_alarm_holds_and_clears_as_its_rule_says() {
+        // (kind, what is wrong, seconds from the beginning to the alarm, from the end to its end)
+        let cases: [(AlarmKind, fn(&mut Second), u64, u64); 6] = [
+            (AlarmKind::NoPackets, |one| one.is_heard = false, 5, 2),
+            (
+                AlarmKind::Silence,
+                |one| one.momentary_lufs = Level::NONE,
+                15,
+                2,
+            ),
+            (
+                AlarmKind::TruePeak,
+                |one| one.true_peak_dbtp = Level::new(-0.5),
+                1,
+                10,
+            ),
+            (AlarmKind::Loss, |one| one.lost_permille = 11, 10, 10),
+            // 5 LU beside the target for 36 of 60 s are 3 LU on the whole: the next second is more. Back to 2 LU: 24 of 60 s. And 10 more.
+            (
+                AlarmKind::Loudness,
+                |one| one.short_term_lufs = Level::new(-18.0),
+                37,
+                36 + 9,
+            ),
+            // As for a rise from 0 to 300 us a second within 60 s: the 41st has more than 200 on the average. Back: below 150, and 60 more.
+            (
+                AlarmKind::Drift,
+                |one| one.skew_us = 300 * (one.unix_s as i64 - 100),
+                41,
+                30 + 59,
+            ),
+        ];
+        for (kind, wrong, raised, cleared) in cases {
+            let right: fn(&mut Second) = match kind {
+                AlarmKind::Drift => |one| one.skew_us = 300 * 100,
+                _ => |_| (),
+            };
+            let told = run(
+                &Rules::default(),
+                &[(100, |_| ()), (100, wrong), (200, right)],
+            );
+            let due = [
+                (100 + raised, "raised", kind),
+                (200 + cleared, "cleared", kind),
+            ];
+            assert_eq!(told, due, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_for_a_moment_only_raises_nothing() {
+        let parts: Vec<(u32, fn(&mut Second))> = (0..20)
+            .flat_map(|_| {
+                let wrong: fn(&mut Second) = |one| {
+                    one.lost_permille = 500;
+                    one.momentary_lufs = Level::NONE;
+                };
+                [(9, wrong), (1, |_: &mut Second| ())]
+            })
+            .collect();
+        assert_eq!(run(&Rules::default(), &parts), []);
+    }
+
+    #[test]
+    fn between_both_thresholds_nothing_changes() {
+        // 1 % and less than 0.5 % below it.
+        let told = run(
+            &Rules::default(),
+            &[
+                (20, |one| one.lost_permille = 20),
+                (100, |one| one.lost_permille = 8),
+            ],
+        );
+        assert_eq!(told, [(10, "raised", AlarmKind::Loss)]);
+    }
+
+    #[test]
+    fn a_rule_that_is_taken_away_ends_its_alarm() {
+        let (mut alarms, mut recent) = (Alarms::default(), Recent::default());
+        let mut rules = Rules::default();
+        let mut told = Vec::new();
+        for unix_s in 1..=5 {
+            recent.push(Second {
+                is_heard: false,
+                ..well(unix_s)
+            });
+            alarms.end_second(&rules, None, &recent, |change| told.push(change));
+        }
+        assert!(alarms.acknowledge(AlarmKind::NoPackets));
+        assert!(!alarms.acknowledge(AlarmKind::Loss));
+        assert!(alarms.raised().all(|alarm| alarm.is_acknowledged));
+        rules.set(AlarmKind::NoPackets, None);
+        alarms.end_second(&rules, None, &recent, |change| told.push(change));
+        assert!(
+            matches!(told[..], [Change::Raised(_), Change::Cleared(_)]),
+            "{told:?}"
+        );
+    }
+}

@@ -1,0 +1,314 @@
+//! What streams are like now, and what is kept of their seconds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use threadbare_relay::Shown;
+
+use super::alarm::{AlarmKind, Alarms, Change, Rules};
+use super::directory::{Listed, Watched};
+use super::second::{Level, Recent, Second};
+
+/// All streams, as far as they were looked at. `now` is a parameter: CLOCK_MONOTONIC, ns, and s since 1970.
+#[derive(Debug, Default)]
+pub struct Gatherer {
+    generation: u64,
+    tracks: BTreeMap<usize, Track>,
+    /// Of the last whole second.
+    unix_s: u64,
+    rules: Rules,
+    /// Counts changes of alarms.
+    changes: u64,
+}
+
+/// An alarm of a stream was raised, or has ended.
+#[derive(Debug, Clone)]
+pub struct StreamChange {
+    /// The stream.
+    pub name: Arc<str>,
+    /// What has changed.
+    pub change: Change,
+}
+
+/// One stream.
+#[derive(Debug)]
+pub struct Track {
+    /// Its name, its target, its inputs.
+    pub watched: Watched,
+    /// What it showed last.
+    pub shown: Shown,
+    /// What it is like.
+    pub tile: Tile,
+    /// Its last seconds.
+    pub recent: Recent,
+    /// What is wrong with it.
+    pub alarms: Alarms,
+    /// Counters at the end of the last whole second: packets, losses.
+    second_from: (u64, u64),
+    /// The highest levels of the current second.
+    momentary_max: Level,
+    peak_max: Level,
+}
+
+/// A stream at a glance.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Tile {
+    /// Whether it runs, and is heard.
+    pub state: TileState,
+    /// Of the last 400 ms, LUFS.
+    pub momentary_lufs: Level,
+    /// Of the last 3 s, LUFS.
+    pub short_term_lufs: Level,
+    /// The highest since the last look, dBTP.
+    pub true_peak_dbtp: Level,
+    /// Packets that missed their time in the last 10 s, a thousandth of those that were to come.
+    pub lost_permille: u16,
+}
+
+/// Whether a stream runs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum TileState {
+    /// It does not: it is tried again.
+    #[default]
+    Stopped = 0,
+    /// It does, and no packet comes.
+    Waiting = 1,
+    /// Its sender is heard.
+    Heard = 2,
+    /// A fallback is heard.
+    Fallback = 3,
+}
+
+impl TileState {
+    /// Of its number.
+    #[must_use]
+    pub fn of(number: u8) -> Option<TileState> {
+        let all = [
+            TileState::Stopped,
+            TileState::Waiting,
+            TileState::Heard,
+            TileState::Fallback,
+        ];
+        all.get(usize::from(number)).copied()
+    }
+
+    /// In `/v1/streams`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            TileState::Stopped => "stopped",
+            TileState::Waiting => "waiting",
+            TileState::Heard => "heard",
+            TileState::Fallback => "fallback",
+        }
+    }
+}
+
+impl Gatherer {
+    /// Alarms are raised by these from now on.
+    pub fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+    }
+
+    /// Changes whenever an alarm does.
+    #[must_use]
+    pub fn alarm_changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Somebody knows of an alarm. `false`: it is not raised.
+    pub fn acknowledge(&mut self, name: &str, kind: AlarmKind) -> bool {
+        let mut tracks = self.tracks.values_mut();
+        let track = tracks.find(|one| &*one.watched.name == name);
+        let is_raised = track.is_some_and(|track| track.alarms.acknowledge(kind));
+        self.changes += u64::from(is_raised);
+        is_raised
+    }
+
+    /// Looks at all streams. Whether a second has ended; then, alarms may have changed.
+    pub fn look(
+        &mut self,
+        now_ns: u64,
+        unix_s: u64,
+        listed: &Listed,
+        mut tell: impl FnMut(StreamChange),
+    ) -> bool {
+        let is_second = unix_s != self.unix_s;
+        self.unix_s = unix_s;
+        if listed.generation != self.generation {
+            self.generation = listed.generation;
+            let streams = &listed.streams;
+            let known = |number: &usize| streams.binary_search_by_key(number, |(one, _)| *one);
+            self.tracks.retain(|number, track| {
+                let stays = known(number).is_ok();
+                for alarm in track.alarms.raised().filter(|_| !stays) {
+                    let name = track.watched.name.clone();
+                    let change = Change::Cleared(*alarm);
+                    tell(StreamChange { name, change });
+                }
+                stays
+            });
+            self.changes += 1;
+        }
+        for (number, watched) in &listed.streams {
+            let track = self.tracks.entry(*number);
+            let track = track.or_insert_with(|| Track::new(watched.clone()));
+            track.watched.stopped.clone_from(&watched.stopped);
+            track.look(now_ns, watched.board.take());
+            if is_second {
+                track.end_second(unix_s);
+                let name = track.watched.name.clone();
+                let (target, recent) = (track.watched.target_lufs, &track.recent);
+                let changes = &mut self.changes;
+                track
+                    .alarms
+                    .end_second(&self.rules, target, recent, |change| {
+                        *changes += 1;
+                        let name = name.clone();
+                        tell(StreamChange { name, change });
+                    });
+            }
+        }
+        is_second
+    }
+
+    /// Another one has other streams.
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// All of them, in the order of the configuration.
+    pub fn tracks(&self) -> impl ExactSizeIterator<Item = &Track> {
+        self.tracks.values()
+    }
+
+    /// The stream of a name.
+    #[must_use]
+    pub fn find(&self, name: &str) -> Option<&Track> {
+        self.tracks.values().find(|one| &*one.watched.name == name)
+    }
+}
+
+impl Track {
+    fn new(watched: Watched) -> Track {
+        Track {
+            watched,
+            shown: Shown::default(),
+            tile: Tile::default(),
+            recent: Recent::default(),
+            alarms: Alarms::default(),
+            second_from: (0, 0),
+            momentary_max: Level::NONE,
+            peak_max: Level::NONE,
+        }
+    }
+
+    /// The input that is heard, for people, if there are fallbacks.
+    #[must_use]
+    pub fn active(&self) -> Option<&str> {
+        let inputs = &self.watched.inputs;
+        let active = inputs.get(self.shown.active).filter(|_| inputs.len() > 1);
+        active.map(String::as_str)
+    }
+
+    /// The name, to be kept.
+    #[must_use]
+    pub fn name(&self) -> Arc<str> {
+        self.watched.name.clone()
+    }
+
+    fn look(&mut self, now_ns: u64, shown: Shown) {
+        self.shown = shown;
+        let state = self.state(now_ns);
+        let levels = shown.loudness.filter(|_| state >= TileState::Heard);
+        let level = |of: fn(&threadbare_relay::Loudness) -> f64| {
+            levels
+                .as_ref()
+                .map_or(Level::NONE, |all| Level::new(of(all)))
+        };
+        let true_peak_dbtp = match levels {
+            Some(_) => Level::new(20.0 * shown.peak.log10()),
+            None => Level::NONE,
+        };
+        self.tile = Tile {
+            state,
+            momentary_lufs: level(|all| all.momentary_lufs),
+            short_term_lufs: level(|all| all.short_term_lufs),
+            true_peak_dbtp,
+            lost_permille: self.lost_permille(),
+        };
+        self.momentary_max = self.momentary_max.max(self.tile.momentary_lufs);
+        self.peak_max = self.peak_max.max(true_peak_dbtp);
+    }
+
+    fn state(&self, now_ns: u64) -> TileState {
+        let shown = &self.shown;
+        let is_recent = |at_ns: u64| now_ns.saturating_sub(at_ns) < SILENT_NS;
+        if self.watched.stopped.is_some() {
+            return TileState::Stopped;
+        }
+        if shown.active > 0 && shown.shown_ns.is_some_and(is_recent) {
+            return TileState::Fallback;
+        }
+        match shown.heard_ns.is_some_and(is_recent) {
+            true => TileState::Heard,
+            false => TileState::Waiting,
+        }
+    }
+
+    /// Packets and losses since the second began. A stream that has begun anew counts from 0.
+    fn since_second(&self) -> (u32, u32) {
+        let (packets, lost) = self.second_from;
+        let since = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
+        let (packets, lost) = (
+            since(self.shown.packets, packets),
+            since(self.shown.lost, lost),
+        );
+        (packets as u32, lost as u32)
+    }
+
+    fn lost_permille(&self) -> u16 {
+        let (mut packets, mut lost) = self.since_second();
+        for second in self.recent.last(LOSS_SECONDS - 1) {
+            packets += second.packets;
+            lost += second.lost;
+        }
+        match u64::from(packets) + u64::from(lost) {
+            0 => 0,
+            // Late packets are among both.
+            due => (u64::from(lost) * 1000 / due).min(1000) as u16,
+        }
+    }
+
+    fn end_second(&mut self, unix_s: u64) {
+        let (packets, lost) = self.since_second();
+        self.second_from = (self.shown.packets, self.shown.lost);
+        let loudness = self.shown.loudness.as_ref();
+        let level = |of: fn(&threadbare_relay::Loudness) -> f64| {
+            loudness.map_or(Level::NONE, |all| Level::new(of(all)))
+        };
+        self.recent.push(Second {
+            unix_s,
+            is_heard: self.tile.state >= TileState::Heard,
+            is_measured: loudness.is_some(),
+            momentary_lufs: std::mem::take(&mut self.momentary_max),
+            short_term_lufs: self.tile.short_term_lufs,
+            integrated_lufs: level(|all| all.integrated_lufs),
+            range_lu: level(|all| all.range_lu),
+            true_peak_dbtp: std::mem::take(&mut self.peak_max),
+            packets,
+            lost,
+            lost_permille: self.tile.lost_permille,
+            skew_us: self.shown.skew_ns / 1000,
+            jitter_us: (self.shown.jitter_ns / 1000) as u32,
+            held_packets: self.shown.held_packets,
+        });
+    }
+}
+
+/// Streams show themselves once a second when nobody looks, and sparse packets are no silence.
+const SILENT_NS: u64 = 3_000_000_000;
+/// Of [`Tile::lost_permille`].
+const LOSS_SECONDS: usize = 10;

@@ -1,0 +1,260 @@
+//! What streams are like, for those who look: the page, programs, metrics.
+//!
+//! | what | who |
+//! |---|---|
+//! | [`Directory`] | the thread that keeps streams running tells of them |
+//! | a stream's board | its shard writes, this module's thread reads |
+//! | [`Gatherer`] | this module's thread once a second, ten times while somebody looks; others read it under its lock |
+
+mod alarm;
+mod directory;
+mod frame;
+mod gather;
+mod machine;
+mod metrics;
+mod second;
+mod webhook;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use threadbare_runtime::clock_now_ns;
+use tokio::sync::{broadcast, watch};
+
+pub use self::alarm::{Alarm, AlarmKind, Alarms, Change, Rule, Rules};
+pub use self::directory::{Directory, Listed, Watched};
+pub use self::frame::{Frame, TileShown, Tiles};
+pub use self::gather::{Gatherer, StreamChange, Tile, TileState, Track};
+pub use self::machine::{Machine, ThreadSecond, ThreadSeen, ThreadTrack};
+pub use self::second::{Level, RECENT_SECONDS, Second};
+use self::webhook::Webhook;
+use crate::system::unix_at_zero_ns;
+
+/// The thread that looks. Dropped, it ends.
+#[derive(Debug)]
+pub struct Watch {
+    view: View,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What was seen. Clones are one.
+#[derive(Debug, Clone)]
+pub struct View(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    directory: Directory,
+    gatherer: Mutex<Gatherer>,
+    machine: Mutex<Machine>,
+    frames: watch::Sender<Frame>,
+    lookers: AtomicUsize,
+    changes: broadcast::Sender<Told>,
+    webhook: Mutex<Option<Webhook>>,
+    /// The thread is to end.
+    ends: Mutex<bool>,
+    /// Somebody begins to look, or the thread is to end.
+    bell: Condvar,
+}
+
+/// An alarm that was raised or has ended, and when: s since 1970.
+pub type Told = (u64, StreamChange);
+
+/// Frames come as long as this lives.
+#[derive(Debug)]
+pub struct Frames {
+    /// The latest.
+    pub frames: watch::Receiver<Frame>,
+    view: View,
+}
+
+impl Watch {
+    /// Looks at the streams of a directory. `alarms`: when they are raised, and the URL that is told of them.
+    ///
+    /// # Errors
+    /// Threads run out.
+    pub fn start(directory: Directory, alarms: (Rules, Option<&str>)) -> std::io::Result<Watch> {
+        let view = View(Arc::new(Shared {
+            directory,
+            gatherer: Mutex::default(),
+            machine: Mutex::default(),
+            frames: watch::Sender::new(Frame::default()),
+            lookers: AtomicUsize::new(0),
+            changes: broadcast::Sender::new(CHANGES_MAX),
+            webhook: Mutex::default(),
+            ends: Mutex::new(false),
+            bell: Condvar::new(),
+        }));
+        view.set_alarms(alarms.0, alarms.1)?;
+        let looking = view.clone();
+        let thread = std::thread::Builder::new()
+            .name("watch".to_owned())
+            .spawn(move || looking.0.run())?;
+        Ok(Watch {
+            view,
+            thread: Some(thread),
+        })
+    }
+
+    /// For others.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.view.clone()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        *lock(&self.view.0.ends) = true;
+        self.view.0.bell.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread 'watch' has panicked");
+        }
+    }
+}
+
+impl View {
+    /// When alarms are raised, and the URL that is told of them.
+    ///
+    /// # Errors
+    /// Threads run out.
+    pub fn set_alarms(&self, rules: Rules, webhook: Option<&str>) -> std::io::Result<()> {
+        lock(&self.0.gatherer).set_rules(rules);
+        let mut known = lock(&self.0.webhook);
+        if known.as_ref().map(Webhook::url) == webhook {
+            return Ok(());
+        }
+        let new = webhook.map(Webhook::start).transpose()?;
+        let old = std::mem::replace(&mut *known, new);
+        // Outside the lock: it may take a while to end.
+        drop(known);
+        drop(old);
+        Ok(())
+    }
+
+    /// Somebody knows of an alarm. `false`: it is not raised.
+    #[must_use]
+    pub fn acknowledge(&self, name: &str, kind: AlarmKind) -> bool {
+        lock(&self.0.gatherer).acknowledge(name, kind)
+    }
+
+    /// Changes of alarms from now on.
+    #[must_use]
+    pub fn changes(&self) -> broadcast::Receiver<Told> {
+        self.0.changes.subscribe()
+    }
+
+    /// What was seen last. Whoever holds it holds up the others.
+    pub fn read<T>(&self, read: impl FnOnce(&Gatherer) -> T) -> T {
+        read(&lock(&self.0.gatherer))
+    }
+
+    /// The threads, as they were seen last.
+    pub fn read_machine<T>(&self, read: impl FnOnce(&Machine) -> T) -> T {
+        read(&lock(&self.0.machine))
+    }
+
+    /// Frames from now on. `None`: there are enough who look.
+    #[must_use]
+    pub fn frames(&self) -> Option<Frames> {
+        let shared = &self.0;
+        if shared.lookers.fetch_add(1, Ordering::Relaxed) >= LOOKERS_MAX {
+            shared.lookers.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        let frames = Frames {
+            frames: shared.frames.subscribe(),
+            view: self.clone(),
+        };
+        // Under the lock: the thread waits, or sees it before it waits.
+        let _ends = lock(&shared.ends);
+        shared.bell.notify_all();
+        Some(frames)
+    }
+}
+
+impl Drop for Frames {
+    fn drop(&mut self) {
+        self.view.0.lookers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Shared {
+    fn run(&self) {
+        let unix_at_zero_ns = unix_at_zero_ns();
+        let mut ends = lock(&self.ends);
+        while !*ends {
+            drop(ends);
+            let now_ns = clock_now_ns();
+            let is_quick = self.lookers.load(Ordering::Relaxed) > 0;
+            let period = if is_quick { PERIOD_QUICK } else { PERIOD_SLOW };
+            self.directory.pace().set(period);
+            self.look(now_ns, (unix_at_zero_ns + now_ns) / NS_PER_S, is_quick);
+            ends = lock(&self.ends);
+            let waited = self.bell.wait_timeout_while(ends, period, |ends| {
+                let looked_at = self.lookers.load(Ordering::Relaxed) > 0;
+                !*ends && looked_at == is_quick
+            });
+            ends = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn look(&self, now_ns: u64, unix_s: u64, is_quick: bool) {
+        let listed = self.directory.list();
+        let mut gatherer = lock(&self.gatherer);
+        let mut changes = Vec::new();
+        let is_second = gatherer.look(now_ns, unix_s, &listed, |change| changes.push(change));
+        let frame = is_quick.then(|| Frame::new(unix_s, &gatherer));
+        drop(gatherer);
+        self.tell(unix_s, changes);
+        if is_second {
+            let seen = ThreadSeen::all();
+            lock(&self.machine).look(now_ns, seen);
+        }
+        if let Some(frame) = frame {
+            self.frames.send_replace(frame);
+        }
+    }
+}
+
+impl Shared {
+    fn tell(&self, unix_s: u64, changes: Vec<StreamChange>) {
+        let webhook = lock(&self.webhook);
+        for change in changes {
+            let stream = &*change.name;
+            match &change.change {
+                Change::Raised(alarm) => {
+                    let (alarm, value) = (alarm.kind.name(), alarm.worst);
+                    tracing::warn!(stream, alarm, value, "alarm");
+                }
+                Change::Cleared(alarm) => {
+                    let (seconds, worst) = (unix_s - alarm.since_unix_s, alarm.worst);
+                    let alarm = alarm.kind.name();
+                    tracing::info!(stream, alarm, seconds, worst, "the alarm has ended");
+                }
+            }
+            // Fails if nobody listens.
+            let _ = self.changes.send((unix_s, change.clone()));
+            if let Some(webhook) = &*webhook {
+                webhook.send(unix_s, change);
+            }
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Meters look alive.
+const PERIOD_QUICK: Duration = Duration::from_millis(100);
+/// Of what is kept.
+const PERIOD_SLOW: Duration = Duration::from_secs(1);
+const NS_PER_S: u64 = 1_000_000_000;
+/// As many as events of calls.
+const CHANGES_MAX: usize = 4096;
+/// Pages that are open.
+const LOOKERS_MAX: usize = 32;

@@ -1,0 +1,128 @@
+//! Changes of alarms, told to another program by HTTP, one after another.
+
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use serde_json::json;
+use ureq::Agent;
+
+use super::alarm::{Alarm, Change};
+use super::gather::StreamChange;
+
+/// Sends on a thread of its own. Dropped, it sends what waits, once each.
+#[derive(Debug)]
+pub(super) struct Webhook {
+    url: String,
+    queue: Option<SyncSender<Message>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug)]
+struct Message {
+    unix_s: u64,
+    change: StreamChange,
+}
+
+impl Webhook {
+    /// Sends nothing yet.
+    ///
+    /// # Errors
+    /// Threads run out.
+    pub(super) fn start(url: &str) -> std::io::Result<Webhook> {
+        let (queue, messages) = sync_channel(MESSAGES_MAX);
+        let to = url.to_owned();
+        let thread = std::thread::Builder::new()
+            .name("webhook".to_owned())
+            .spawn(move || send_all(&to, &messages))?;
+        Ok(Webhook {
+            url: url.to_owned(),
+            queue: Some(queue),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where to.
+    pub(super) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Does not wait.
+    pub(super) fn send(&self, unix_s: u64, change: StreamChange) {
+        let Some(queue) = &self.queue else { return };
+        if let Err(TrySendError::Full(lost)) = queue.try_send(Message { unix_s, change }) {
+            tracing::warn!(
+                stream = %lost.change.name,
+                url = self.url,
+                "the webhook is too slow: it is not told of an alarm"
+            );
+        }
+    }
+}
+
+impl Drop for Webhook {
+    fn drop(&mut self) {
+        drop(self.queue.take());
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread 'webhook' has panicked");
+        }
+    }
+}
+
+fn send_all(url: &str, messages: &Receiver<Message>) {
+    let agent = Agent::config_builder()
+        .proxy(None)
+        .max_redirects(0)
+        .timeout_global(Some(TIME_MAX))
+        .build()
+        .new_agent();
+    while let Ok(message) = messages.recv() {
+        let text = message.text();
+        let mut pause = PAUSE_FIRST;
+        for attempt in 1..=ATTEMPTS {
+            let request = agent.post(url).header("Content-Type", "application/json");
+            match request.send(text.as_bytes()) {
+                Ok(_) => break,
+                Err(error) if attempt == ATTEMPTS => {
+                    tracing::warn!(url, %error, "the webhook is not told of an alarm");
+                }
+                Err(_) => std::thread::sleep(pause),
+            }
+            pause *= 2;
+        }
+    }
+}
+
+impl Message {
+    fn text(&self) -> String {
+        let (state, alarm) = match &self.change.change {
+            Change::Raised(alarm) => ("raised", alarm),
+            Change::Cleared(alarm) => ("cleared", alarm),
+        };
+        let Alarm {
+            kind,
+            since_unix_s,
+            worst,
+            ..
+        } = *alarm;
+        json!({
+            "stream": &*self.change.name,
+            "alarm": kind.name(),
+            "state": state,
+            "unix_s": self.unix_s,
+            "since_unix_s": since_unix_s,
+            // Silence has no number in JSON.
+            "worst": worst.is_finite().then_some(worst),
+            "unit": kind.unit(),
+        })
+        .to_string()
+    }
+}
+
+/// A switch in a rack that fails raises one for each stream.
+const MESSAGES_MAX: usize = 8192;
+const TIME_MAX: Duration = Duration::from_secs(5);
+const ATTEMPTS: u32 = 3;
+const PAUSE_FIRST: Duration = Duration::from_millis(500);

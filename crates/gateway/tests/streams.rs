@@ -1,0 +1,350 @@
+//! The streams of a file as programs see them by HTTP: what each is like, its last seconds, and its alarms.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use common::http::Relay;
+use common::{LIMIT, Running, free_port, rtp, socket, wait_until};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+/// A file with HTTP, and what it has beside that.
+struct Gateway {
+    relay: Relay,
+    path: std::path::PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+const HTTP: &str = "[http]\nlisten = \"127.0.0.1:0\"\n[ng]\nlisten = \"127.0.0.1:0\"\n";
+
+impl Gateway {
+    fn start(rest: &str) -> Gateway {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("gateway.toml");
+        std::fs::write(&path, format!("{HTTP}{rest}")).expect("written");
+        let mut command = common::threadbare();
+        command.arg("run").arg(&path);
+        Gateway {
+            relay: Relay::of(Running::spawn(command)),
+            path,
+            _directory: directory,
+        }
+    }
+
+    fn stream(&self, name: &str) -> Value {
+        self.relay.get_json(&format!("/v1/streams/{name}"))
+    }
+
+    /// What is raised: stream, alarm, whether somebody knows.
+    fn alarms(&self) -> Vec<(String, String, bool)> {
+        let alarms = self.relay.get_json("/v1/alarms");
+        let text = |value: &Value| value.as_str().expect("a text").to_owned();
+        let all = alarms["alarms"].as_array().expect("a list").iter();
+        all.map(|one| {
+            let is_known = one["is_acknowledged"].as_bool().expect("a flag");
+            (text(&one["stream"]), text(&one["alarm"]), is_known)
+        })
+        .collect()
+    }
+}
+
+/// Sends 50 packets a second, as what `mode` says.
+struct Sender {
+    mode: Arc<AtomicU32>,
+}
+
+const TONE: u32 = 0;
+const NOTHING: u32 = 1;
+const HALF: u32 = 2;
+const SILENCE: u32 = 3;
+const END: u32 = 4;
+
+impl Sender {
+    fn start(to: SocketAddr) -> Sender {
+        let mode = Arc::new(AtomicU32::new(TONE));
+        let (told, from) = (mode.clone(), socket());
+        std::thread::spawn(move || send(&told, &from, to));
+        Sender { mode }
+    }
+
+    fn set(&self, mode: u32) {
+        self.mode.store(mode, Relaxed);
+    }
+}
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        self.set(END);
+    }
+}
+
+fn send(mode: &AtomicU32, from: &UdpSocket, to: SocketAddr) {
+    // 1000 Hz at 8000 Hz: mu-law for 0, 11,900, 16,764 of 32,768, and their negatives (ITU-T G.711, table 2a).
+    let period = [0xff, 0x98, 0x8f, 0x98, 0xff, 0x18, 0x0f, 0x18];
+    let tone: Vec<u8> = period.iter().copied().cycle().take(160).collect();
+    let begun = Instant::now();
+    for number in 0..u16::MAX {
+        let payload = match mode.load(Relaxed) {
+            TONE => Some(&tone[..]),
+            HALF if number % 2 == 0 => Some(&tone[..]),
+            SILENCE => Some(&[0xff; 160][..]),
+            END => return,
+            _ => None,
+        };
+        if let Some(payload) = payload {
+            let _ = from.send_to(&rtp(0, number, payload), to);
+        }
+        let due = begun + Duration::from_millis(20) * (u32::from(number) + 1);
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn stream(name: &str, listen: SocketAddr) -> String {
+    format!(
+        "[[stream]]\nname = \"{name}\"\nlisten = \"{listen}\"\ncodec = \"PCMU\"\nrtcp = false\n"
+    )
+}
+
+fn address() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], free_port()))
+}
+
+#[test]
+fn a_stream_is_told_with_its_last_seconds() {
+    let (heard, quiet) = (address(), address());
+    let file = format!("{}{}", stream("news / 1", heard), stream("quiet", quiet));
+    let gateway = Gateway::start(&file);
+    let _sender = Sender::start(heard);
+    wait_until(|| gateway.stream("news%20%2F%201")["loudness"]["short_term_lufs"].is_number());
+    wait_until(|| gateway.stream("news%20%2F%201")["packets"].as_u64() > Some(200));
+    let one = gateway.stream("news%20%2F%201");
+    assert_eq!(
+        (&one["name"], &one["state"]),
+        (&json!("news / 1"), &json!("heard"))
+    );
+    // EBU Tech 3341, 2.7: a sine of full scale at 1 kHz in one channel has -3.01 LUFS.
+    let due = 20.0 * (16_764.0_f64 / 32_768.0).log10() - 3.01;
+    let told = one["loudness"]["short_term_lufs"]
+        .as_f64()
+        .expect("a level");
+    assert!((told - due).abs() < 0.5, "{told} instead of {due}");
+    assert_eq!(one["packets_lost"], 0);
+    let other = gateway.stream("quiet");
+    assert_eq!(
+        (&other["state"], &other["packets"]),
+        (&json!("waiting"), &json!(0))
+    );
+    assert!(other.get("loudness").is_none());
+    let all = gateway.relay.get_json("/v1/streams");
+    let names: Vec<&Value> = all["streams"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|one| &one["name"])
+        .collect();
+    assert_eq!(names, ["news / 1", "quiet"]);
+
+    let history = gateway
+        .relay
+        .get_json("/v1/streams/news%20%2F%201/history?seconds=2");
+    let columns = history.as_object().expect("an object");
+    for (name, column) in columns.iter().filter(|(name, _)| *name != "name") {
+        assert_eq!(column.as_array().map(Vec::len), Some(2), "{name}");
+    }
+    let times: Vec<u64> = history["unix_s"]
+        .as_array()
+        .expect("times")
+        .iter()
+        .filter_map(Value::as_u64)
+        .collect();
+    assert!(times[0] < times[1], "{times:?}");
+    let metrics = gateway.relay.get("/metrics");
+    for line in [
+        "threadbare_stream_up{stream=\"news / 1\"} 1",
+        "threadbare_stream_up{stream=\"quiet\"} 0",
+        "threadbare_stream_lost_packets_total{stream=\"news / 1\"} 0",
+    ] {
+        assert!(metrics.text().contains(line), "{line}");
+    }
+
+    let get = |path: &str| gateway.relay.get(path);
+    assert_eq!(get("/v1/streams/nobody").problem(404)["field"], "name");
+    assert_eq!(
+        get("/v1/streams/quiet/history?seconds=0").problem(400)["field"],
+        "seconds"
+    );
+    assert_eq!(
+        get("/v1/streams/quiet/history?minutes=1").problem(400)["allowed"],
+        "seconds"
+    );
+}
+
+/// The next message of a webhook.
+fn told(hook: &TcpListener) -> Value {
+    let (stream, _) = hook.accept().expect("a connection");
+    stream.set_read_timeout(Some(LIMIT)).expect("valid");
+    let mut reader = BufReader::new(stream);
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a header");
+        if let Some(value) = line.to_ascii_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a number");
+        }
+        if line == "\r\n" {
+            break;
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("a body");
+    let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+    reader.into_inner().write_all(answer).expect("answered");
+    serde_json::from_slice(&body).expect("JSON")
+}
+
+#[test]
+fn alarms_are_raised_told_acknowledged_and_end() {
+    let listen = address();
+    let hook = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let url = format!("http://{}/alarms", hook.local_addr().expect("bound"));
+    let rules = "[alarms.no-packets]\nhold = 1\nclear = 1\n[alarms.loss]\nhold = 1\nclear = 1\n[alarms.silence]\nhold = 2\nclear = 1\n";
+    let file = format!(
+        "{}[alarms]\nwebhook = \"{url}\"\n{rules}",
+        stream("news", listen)
+    );
+    let mut gateway = Gateway::start(&file);
+    let next = |alarm: &str, state: &str| {
+        let said = told(&hook);
+        assert_eq!(
+            (&said["stream"], &said["alarm"], &said["state"]),
+            (&json!("news"), &json!(alarm), &json!(state)),
+            "{said}"
+        );
+        said
+    };
+    // Nobody sends yet.
+    next("no-packets", "raised");
+    let sender = Sender::start(listen);
+    next("no-packets", "cleared");
+    assert_eq!(gateway.alarms(), []);
+    sender.set(SILENCE);
+    let silence = next("silence", "raised");
+    assert_eq!(
+        (&silence["worst"], &silence["unit"]),
+        (&Value::Null, &json!("LUFS"))
+    );
+    sender.set(TONE);
+    next("silence", "cleared");
+    sender.set(HALF);
+    let loss = next("loss", "raised");
+    assert!(loss["worst"].as_f64() > Some(1.0), "{loss}");
+    assert_eq!(
+        gateway.alarms(),
+        [("news".to_owned(), "loss".to_owned(), false)]
+    );
+    let path = "/v1/streams/news/alarms/loss/acknowledge";
+    assert_eq!(gateway.relay.request("POST", path, "", b"").status, 204);
+    assert_eq!(
+        gateway.alarms(),
+        [("news".to_owned(), "loss".to_owned(), true)]
+    );
+    for path in [
+        "news/alarms/drift",
+        "news/alarms/noise",
+        "nobody/alarms/loss",
+    ] {
+        let path = format!("/v1/streams/{path}/acknowledge");
+        gateway.relay.request("POST", &path, "", b"").problem(404);
+    }
+    let metrics = gateway.relay.get("/metrics");
+    assert!(
+        metrics
+            .text()
+            .contains("threadbare_stream_alarm{stream=\"news\",alarm=\"loss\"} 1")
+    );
+    // A rule that is taken away while it runs takes its alarm with it.
+    std::fs::write(
+        &gateway.path,
+        format!("{HTTP}{file}[alarms.true-peak]\nenabled = false\n").replace(
+            "[alarms.loss]\nhold = 1\nclear = 1\n",
+            "[alarms.loss]\nenabled = false\n",
+        ),
+    )
+    .expect("written");
+    gateway.relay.running.signal(Signal::SIGHUP);
+    gateway.relay.running.wait_for("read again");
+    next("loss", "cleared");
+    assert_eq!(gateway.alarms(), []);
+    // The stream is gone, and so is what was wrong with it.
+    sender.set(NOTHING);
+    next("no-packets", "raised");
+    std::fs::write(
+        &gateway.path,
+        format!("{HTTP}[alarms]\nwebhook = \"{url}\"\n"),
+    )
+    .expect("written");
+    gateway.relay.running.signal(Signal::SIGHUP);
+    next("no-packets", "cleared");
+}
+
+#[test]
+fn the_wall_tells_streams_then_tiles_threads_and_alarms() {
+    let listen = address();
+    let gateway = Gateway::start(&format!(
+        "{}[alarms.no-packets]\nhold = 1\n",
+        stream("news", listen)
+    ));
+    let mut connection = TcpStream::connect(gateway.relay.http).expect("it listens");
+    connection.set_read_timeout(Some(LIMIT)).expect("valid");
+    let head = format!(
+        "GET /v1/wall HTTP/1.1\r\nHost: {}\r\n\r\n",
+        gateway.relay.http
+    );
+    connection.write_all(head.as_bytes()).expect("sent");
+    let mut lines = BufReader::new(connection)
+        .lines()
+        .map(|line| line.expect("a line in time"));
+    let mut event = || {
+        let name = lines.find_map(|line| line.strip_prefix("event: ").map(str::to_owned));
+        let data = lines.next().expect("data");
+        let data = data.strip_prefix("data: ").expect("data");
+        (
+            name.expect("an event"),
+            serde_json::from_str::<Value>(data).expect("JSON"),
+        )
+    };
+    let (name, streams) = event();
+    assert_eq!(
+        (&*name, &streams["streams"]),
+        ("streams", &json!([{"name": "news"}]))
+    );
+    let mut seen = std::collections::BTreeSet::new();
+    while !["tiles", "threads", "alarms"]
+        .iter()
+        .all(|name| seen.contains(*name))
+    {
+        let (name, data) = event();
+        match &*name {
+            "tiles" => {
+                assert_eq!(data["generation"], streams["generation"]);
+                // One stream of ten bytes: waiting, then nothing is measured, and no losses.
+                let columns = data["columns"].as_str().expect("base64");
+                assert_eq!(columns.len(), 16, "{columns}");
+            }
+            "threads" => assert!(
+                data["threads"]
+                    .as_array()
+                    .is_some_and(|all| !all.is_empty())
+            ),
+            "alarms" if data["alarms"] == json!([]) => continue,
+            "alarms" => assert_eq!(data["alarms"][0]["alarm"], "no-packets"),
+            other => panic!("{other}: {data}"),
+        }
+        seen.insert(name);
+    }
+}

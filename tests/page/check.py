@@ -1,0 +1,211 @@
+"""What somebody sees of 1000 streams in a browser: each has a tile, values move and are those of /v1/streams and /metrics, what goes wrong comes to the
+top. Prints frames and loads for people; asserts none of them."""
+
+import array
+import json
+import math
+import pathlib
+import re
+import socket
+import sys
+import threading
+import time
+import urllib.request
+
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+STREAMS = 1000
+PORT = 20000
+URL = "http://127.0.0.1:8080"
+# Only for what hangs.
+LIMIT_S = 90
+PACKET_MS = 60
+SAMPLES = 8 * PACKET_MS
+SILENT, LOSSY = 123, 777
+pictures = pathlib.Path(sys.argv[1])
+
+
+def mu_law(sample):
+    """G.711, of 16 bits."""
+    sign = 0x80 if sample < 0 else 0
+    level = min(abs(sample), 32635) + 132
+    exponent = level.bit_length() - 8
+    return ~(sign | exponent << 4 | level >> exponent + 3 & 15) & 0xFF
+
+
+def tone(peak):
+    """Whole periods of 1000 Hz."""
+    wave = [peak * math.sin(2 * math.pi * n / 8) for n in range(SAMPLES)]
+    return bytes(mu_law(round(sample)) for sample in wave)
+
+
+class Sender(threading.Thread):
+    """Sends every stream, some louder than others."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.tones = [tone(2000 * (1 + n % 8)) for n in range(16)]
+        self.silent, self.lossy = set(), set()
+
+    def run(self):
+        seq, begun = 0, time.monotonic()
+        while True:
+            for n in range(STREAMS):
+                if n in self.silent or n in self.lossy and seq % 5 == 0:
+                    continue
+                header = bytes([0x80, 0]) + (seq & 0xFFFF).to_bytes(2, "big") + (seq * SAMPLES & 0xFFFFFFFF).to_bytes(4, "big") + (n + 1).to_bytes(4, "big")
+                self.socket.sendto(header + self.tones[n % 16], ("127.0.0.1", PORT + 2 * n))
+            seq += 1
+            time.sleep(max(0, begun + seq * PACKET_MS / 1000 - time.monotonic()))
+
+
+def get(path):
+    with urllib.request.urlopen(URL + path, timeout=10) as answer:
+        return answer.read().decode()
+
+
+def until(what, condition):
+    end = time.monotonic() + LIMIT_S
+    while True:
+        found = condition()
+        if found:
+            return found
+        assert time.monotonic() < end, f"waited {LIMIT_S} s for: {what}"
+        time.sleep(0.1)
+
+
+def answers():
+    try:
+        return get("/healthz")
+    except OSError:
+        return None
+
+
+def browser():
+    options = webdriver.ChromeOptions()
+    for option in ["--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--window-size=1600,1000", "--force-color-profile=srgb"]:
+        options.add_argument(option)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return webdriver.Chrome(options=options)
+
+
+def main():
+    until("the gateway", answers)
+    sender = Sender()
+    sender.start()
+    page = browser()
+    try:
+        check(page, sender)
+    finally:
+        page.quit()
+
+
+def run(page, script, *arguments):
+    return page.execute_script(script, *arguments)
+
+
+def tile(page, n):
+    """What the wall shows of a stream: state, momentary loudness, true peak, short-term loudness, loss."""
+    return run(page, "const t = threadbare.wall.tiles; return t && ['state', 'momentary', 'peak', 'short', 'loss'].map((one) => t[one][arguments[0]])", n)
+
+
+def first(page):
+    return run(page, "return threadbare.wall.cells.find((cell) => cell.n !== undefined)?.n")
+
+
+def picture(page, name):
+    page.save_screenshot(str(pictures / f"{name}.png"))
+
+
+def check(page, sender):
+    page.get(URL)
+    until("tiles of all streams", lambda: run(page, "return threadbare.wall.tiles && threadbare.wall.streams.length") == STREAMS)
+    until("everybody is heard", lambda: page.find_element(By.ID, "counts").text == f"{STREAMS} heard")
+    until("three seconds of audio", lambda: all(tile(page, n)[3] > -600 for n in (0, 500, 999)))
+
+    # Values are those that programs get, which are settled as the tones do not change.
+    streams = {one["name"]: one for one in json.loads(get("/v1/streams"))["streams"]}
+    assert len(streams) == STREAMS
+    metrics = get("/metrics")
+    for n in range(0, STREAMS, 97):
+        name = run(page, "return threadbare.wall.streams[arguments[0]].name", n)
+        shown = tile(page, n)[3] / 10
+        told = streams[name]["loudness"]["short_term_lufs"]
+        metric = float(re.search(rf'^threadbare_stream_short_term_lufs{{stream="{name}"}} (\S+)', metrics, re.M)[1])
+        # By definition: EBU Tech 3341, section 2.7 has 0 dBFS, 997 Hz, one channel, at -3.01 LUFS. K-weighting at 1 kHz differs by less than 0.1 dB.
+        due = 20 * math.log10(2000 * (1 + n % 16 % 8) / 32768) - 3.01
+        assert abs(shown - told) < 0.3 and abs(shown - metric) < 0.3 and abs(shown - due) < 0.3, (name, shown, told, metric, due)
+
+    # Values move, and the page draws them.
+    frames = run(page, "return threadbare.wall.frames")
+    drawn = run(page, "return threadbare.wall.drawn")
+    until("more frames", lambda: run(page, "return threadbare.wall.frames") > frames + 20)
+    assert run(page, "return threadbare.wall.drawn") > drawn + 10
+    picture(page, "wall")
+
+    # What goes wrong comes to the top.
+    sender.lossy.add(LOSSY)
+    until("the stream that loses packets at the top", lambda: first(page) == LOSSY)
+    # One packet of five.
+    until("its losses", lambda: 150 < tile(page, LOSSY)[4] < 250)
+    sender.silent.add(SILENT)
+    until("the stream that is silent at the top", lambda: first(page) == SILENT)
+    assert tile(page, SILENT)[0] == 1
+    # Both are alarms, by the defaults; the silent one's is known of.
+    until("both are counted", lambda: page.find_element(By.ID, "counts").text == f"⚠ 2 alarms · 1 waiting · {STREAMS - 1} heard")
+    raised = {(one["stream"], one["alarm"]) for one in json.loads(get("/v1/alarms"))["alarms"]}
+    names = [run(page, "return threadbare.wall.streams[arguments[0]].name", n) for n in (SILENT, LOSSY)]
+    assert raised == {(names[0], "no-packets"), (names[1], "loss")}, raised
+    assert f'threadbare_stream_alarm{{stream="{names[1]}",alarm="loss"}} 1' in get("/metrics")
+
+    # Keys: the second tile, opened.
+    body = page.find_element(By.TAG_NAME, "body")
+    body.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ENTER)
+    panel = page.find_element(By.ID, "stream")
+    name = run(page, "return threadbare.wall.streams[arguments[0]].name", LOSSY)
+    until("its panel", lambda: panel.is_displayed() and page.find_element(By.ID, "stream-name").text == name)
+    until("its numbers", lambda: "lost" in panel.text and "LUFS" in panel.text)
+    until("its alarm", lambda: "loss since" in panel.text)
+    picture(page, "stream")
+    panel.find_element(By.CSS_SELECTOR, "#stream-alarms button").click()
+    until("the alarm is acknowledged", lambda: "acknowledged" in panel.text and "⚠ 1 alarm ·" in page.find_element(By.ID, "counts").text)
+    body.send_keys(Keys.ESCAPE)
+    assert not panel.is_displayed()
+
+    # A filter.
+    page.find_element(By.ID, "filter").send_keys("programme-12")
+    names = run(page, "return threadbare.wall.cells.map((cell) => threadbare.wall.streams[cell.n].name)")
+    assert names and all("programme-12" in name for name in names) and len(names) < STREAMS, names
+    page.find_element(By.ID, "filter").clear()
+    page.find_element(By.ID, "filter").send_keys(Keys.SPACE, Keys.BACKSPACE, Keys.ESCAPE)
+
+    # The machine.
+    body.send_keys("m")
+    until("threads that work", lambda: " %" in page.find_element(By.ID, "threads").text and "take" in page.find_element(By.ID, "room").text)
+    page.find_element(By.ID, "theme").click()
+    picture(page, "machine")
+    body.send_keys("w")
+    run(page, "threadbare.wall.section.scrollTop = 0")
+    picture(page, "wall-other")
+
+    # How smooth it is, for people.
+    rate = page.execute_async_script(
+        """const done = arguments[0]; let frames = 0; const begun = performance.now(); const height = threadbare.wall.space.offsetHeight;
+        const step = () => { frames += 1; threadbare.wall.section.scrollTop = (performance.now() - begun) / 2 % height;
+        if (performance.now() - begun < 3000) requestAnimationFrame(step); else done(frames / 3); }; requestAnimationFrame(step);""")
+    print(f"page: {rate:.0f} frames a second while it scrolls")
+
+    # Nothing comes from elsewhere, and nothing went wrong in the page.
+    for entry in page.get_log("performance"):
+        message = json.loads(entry["message"])["message"]
+        if message["method"] == "Network.requestWillBeSent":
+            url = message["params"]["request"]["url"]
+            assert url.startswith((URL, "data:", "chrome:", "about:")), url
+    wrong = [entry for entry in page.get_log("browser") if entry["level"] == "SEVERE" and "favicon" not in entry["message"]]
+    assert not wrong, wrong
+
+
+main()
