@@ -13,7 +13,7 @@ use crate::doctor::LoadArgs;
 use crate::inspect::Inspect;
 #[cfg(feature = "gstreamer")]
 use crate::loudness::LoudnessArgs;
-use crate::remote::RemoteCalls;
+use crate::remote::{EventsArgs, RemoteCalls, TopArgs};
 use crate::run::{RunArgs, ServeArgs};
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
@@ -35,6 +35,10 @@ pub enum Command {
     /// List, show and end the calls of a running `threadbare serve --http`
     #[command(subcommand)]
     Calls(RemoteCalls),
+    /// Show streams and threads of a running gateway with HTTP, in the terminal
+    Top(TopArgs),
+    /// Print what happens in a running gateway with HTTP, a line of JSON each
+    Events(EventsArgs),
     /// Carry real RTP streams over loopback, check every packet, and show the cost
     Demo(DemoArgs),
     /// Measure the cost of receiving
@@ -79,6 +83,8 @@ impl Cli {
             Command::Run(args) => args.execute(),
             Command::Serve(args) => args.execute(),
             Command::Calls(calls) => calls.execute(),
+            Command::Top(args) => args.execute(),
+            Command::Events(args) => args.execute(),
             Command::Demo(args) => args.execute(),
             Command::DemoPeer(args) => Ok(args.execute()),
             #[cfg(feature = "gstreamer")]
@@ -129,6 +135,7 @@ Examples:
   threadbare serve --address 192.0.2.1  Relay the calls of a Kamailio
   threadbare serve calls.toml           The same with a configuration file
   threadbare calls list                 List its calls, if it has --http 127.0.0.1:8080
+  threadbare top                        Show its streams in the terminal
   threadbare inspect contexts           Show the load of a running gateway's threads
   threadbare doctor                     Check that the system has what Threadbare needs
   threadbare loudness *.flac            Measure the loudness of files

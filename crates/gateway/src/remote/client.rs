@@ -8,7 +8,10 @@ use serde_json::Value;
 use ureq::Agent;
 use ureq::http::Response;
 
-/// One relay.
+use super::feed::{Event, Feed};
+
+/// One gateway.
+#[derive(Clone)]
 pub(super) struct Client {
     agent: Agent,
     base: String,
@@ -58,6 +61,35 @@ impl Client {
         self.read(self.with_token(request).call())
     }
 
+    /// Where it is.
+    pub(super) fn base(&self) -> &str {
+        &self.base
+    }
+
+    /// Events until the connection ends.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(super) fn events(
+        &self,
+        path: &str,
+    ) -> miette::Result<impl Iterator<Item = std::io::Result<Event>>> {
+        let request = self.agent.get(format!("{}{path}", self.base));
+        let request = self.with_token(request).config();
+        // They have no end, but something comes at least every 15 s.
+        let request = request
+            .timeout_global(None)
+            .timeout_recv_response(Some(PATIENCE))
+            .build();
+        let answer = request.call();
+        match answer {
+            Ok(answer) if answer.status().is_success() => {
+                Ok(Feed::new(answer.into_body().into_reader()))
+            }
+            other => Err(self.read(other).err().unwrap_or_else(|| self.unknown(200))),
+        }
+    }
+
     /// No answer but that it is done.
     ///
     /// # Errors
@@ -94,11 +126,16 @@ impl Client {
         match (status.is_success(), value) {
             (true, Some(value)) => Ok(value),
             (false, Some(problem)) if problem["detail"].is_string() => Err(refusal(&problem)),
-            _ => Err(miette!(
-                help = "is it threadbare serve --http that listens there?",
-                "{base} gave an unknown answer, with status {status}"
-            )),
+            _ => Err(self.unknown(status.as_u16())),
         }
+    }
+
+    fn unknown(&self, status: u16) -> miette::Report {
+        let base = &self.base;
+        miette!(
+            help = "is it threadbare serve --http that listens there?",
+            "{base} gave an unknown answer, with status {status}"
+        )
     }
 }
 

@@ -1,8 +1,11 @@
-//! `threadbare calls`: the calls of a running `threadbare serve --http`, from a shell.
+//! A running gateway with HTTP, from a shell: `threadbare calls`, `threadbare top`, `threadbare events`.
 
 mod client;
+mod feed;
 mod table;
+mod top;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,6 +14,7 @@ use miette::IntoDiagnostic;
 use serde_json::Value;
 
 use self::client::Client;
+pub(crate) use self::top::TopArgs;
 
 /// Looks at the calls of a running relay, and ends them.
 #[derive(Debug, Subcommand)]
@@ -23,18 +27,21 @@ pub enum RemoteCalls {
     End(CallArgs),
 }
 
-/// Where the relay is.
+/// Where the gateway is.
 #[derive(Debug, clap::Args)]
 struct RelayArgs {
-    /// What `threadbare serve --http` listens on
+    /// What `[http]` or `serve --http` listens on
     #[arg(long, default_value = "http://127.0.0.1:8080", value_name = "URL")]
     http: String,
     /// File with the relay's token
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+}
+
+impl RelayArgs {
+    fn client(&self) -> miette::Result<Client> {
+        Client::new(&self.http, self.token_file.as_deref())
+    }
 }
 
 /// Arguments of `calls list`.
@@ -42,6 +49,9 @@ struct RelayArgs {
 pub struct ListArgs {
     #[command(flatten)]
     relay: RelayArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
 /// Arguments of commands about one call.
@@ -51,6 +61,37 @@ pub struct CallArgs {
     id: String,
     #[command(flatten)]
     relay: RelayArgs,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Prints what happens in a running gateway.
+#[derive(Debug, clap::Args)]
+pub struct EventsArgs {
+    #[command(flatten)]
+    relay: RelayArgs,
+}
+
+impl EventsArgs {
+    /// Prints until the gateway ends, or the reader of the lines does.
+    ///
+    /// # Errors
+    /// The gateway cannot be reached, or refuses.
+    pub fn execute(&self) -> miette::Result<ExitCode> {
+        let mut out = std::io::stdout().lock();
+        for event in self.relay.client()?.events("/v1/events")? {
+            let (name, mut data) = event.into_diagnostic()?;
+            if let Value::Object(members) = &mut data {
+                members.insert("event".to_owned(), name.into());
+            }
+            // A closed pipe is the reader's end.
+            if writeln!(out, "{data}").and_then(|()| out.flush()).is_err() {
+                break;
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
 }
 
 impl RemoteCalls {
@@ -60,15 +101,15 @@ impl RemoteCalls {
     /// The relay cannot be reached, or refuses.
     pub fn execute(&self) -> miette::Result<ExitCode> {
         match self {
-            RemoteCalls::List(args) => list(&args.relay),
+            RemoteCalls::List(args) => list(args),
             RemoteCalls::Show(args) => show(args),
             RemoteCalls::End(args) => end(args),
         }
     }
 }
 
-fn list(relay: &RelayArgs) -> miette::Result<ExitCode> {
-    let client = Client::new(&relay.http, relay.token_file.as_deref())?;
+fn list(args: &ListArgs) -> miette::Result<ExitCode> {
+    let client = args.relay.client()?;
     let mut next = Some("/v1/calls?limit=200".to_owned());
     let mut all = Vec::new();
     while let Some(path) = next {
@@ -78,7 +119,7 @@ fn list(relay: &RelayArgs) -> miette::Result<ExitCode> {
             all.extend(calls);
         }
     }
-    match relay.json {
+    match args.json {
         true => show_json(&Value::Array(all))?,
         false => print!("{}", table::calls(&all)),
     }
@@ -86,9 +127,9 @@ fn list(relay: &RelayArgs) -> miette::Result<ExitCode> {
 }
 
 fn show(args: &CallArgs) -> miette::Result<ExitCode> {
-    let client = Client::new(&args.relay.http, args.relay.token_file.as_deref())?;
+    let client = args.relay.client()?;
     let call = client.get(&path(&args.id))?;
-    match args.relay.json {
+    match args.json {
         true => show_json(&call)?,
         false => print!("{}", table::call(&call)),
     }
@@ -96,9 +137,9 @@ fn show(args: &CallArgs) -> miette::Result<ExitCode> {
 }
 
 fn end(args: &CallArgs) -> miette::Result<ExitCode> {
-    let client = Client::new(&args.relay.http, args.relay.token_file.as_deref())?;
+    let client = args.relay.client()?;
     client.delete(&path(&args.id))?;
-    match args.relay.json {
+    match args.json {
         true => show_json(&serde_json::json!({"ended": args.id}))?,
         false => println!("{} has ended", table::plain(&args.id)),
     }
