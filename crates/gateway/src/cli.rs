@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 #[cfg(feature = "gstreamer")]
 use crate::bench::{Bench, ReceiverArgs, SenderArgs};
@@ -13,6 +13,7 @@ use crate::doctor::LoadArgs;
 use crate::inspect::Inspect;
 #[cfg(feature = "gstreamer")]
 use crate::loudness::LoudnessArgs;
+use crate::manual::{CompletionsArgs, ManArgs};
 use crate::remote::{EventsArgs, RemoteCalls, TopArgs};
 use crate::run::{RunArgs, ServeArgs};
 
@@ -59,6 +60,12 @@ pub enum Command {
     Inspect(Inspect),
     /// Check that the system has what Threadbare needs
     Doctor(DoctorArgs),
+    /// Write the manual pages to a folder
+    #[command(hide = true)]
+    Man(ManArgs),
+    /// Print what a shell needs to complete commands and options
+    #[command(hide = true)]
+    Completions(CompletionsArgs),
     /// The callers and listeners of the demo
     #[command(hide = true)]
     DemoPeer(PeerArgs),
@@ -99,6 +106,8 @@ impl Cli {
             Command::Bench(args) | Command::Loudness(args) => args.execute(),
             Command::Inspect(Inspect::Contexts(args)) => args.execute(),
             Command::Doctor(args) => args.execute(),
+            Command::Man(args) => args.execute(Cli::command()),
+            Command::Completions(args) => args.execute(&Cli::command()),
             #[cfg(feature = "gstreamer")]
             Command::DoctorLoad(args) => args.execute(),
         }

@@ -33,6 +33,7 @@ pub mod lines;
 pub mod logging;
 #[cfg(feature = "gstreamer")]
 mod loudness;
+mod manual;
 pub mod pipeline;
 pub mod process;
 #[cfg(feature = "gstreamer")]

@@ -25,6 +25,8 @@ use std::time::Duration;
 pub use self::alarms::AlarmSpec;
 pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
+#[cfg(test)]
+pub(crate) use self::raw::TABLES;
 pub(crate) use self::serving::DEFAULT_NAME;
 pub use self::serving::{
     HttpSpec, InterfaceSpec, Limits, PortSpan, PortSpanError, RecordingFormat, Refusal, Serving,

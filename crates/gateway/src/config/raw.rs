@@ -261,7 +261,7 @@ pub(super) struct RawConfig {
 }
 
 /// The tables of the file, each with its keys.
-const TABLES: [(&str, &[&str]); 13] = [
+pub(crate) const TABLES: [(&str, &[&str]); 13] = [
     ("[contexts]", RawContexts::KEYS),
     ("[restart]", RawRestart::KEYS),
     ("[defaults]", RawDefaults::KEYS),

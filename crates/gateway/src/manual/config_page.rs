@@ -1,0 +1,185 @@
+//! threadbare.toml(5), made from the annotated example configurations: a comment there is the text of the key below it.
+
+use clap_mangen::roff::{Roff, bold, roman};
+
+use super::{list_pages, literal, write_title};
+
+/// A part of an example.
+#[derive(Debug, PartialEq, Eq)]
+enum Part<'a> {
+    /// The header of a table, with the text above it.
+    Table { header: &'a str, text: Vec<&'a str> },
+    /// Keys with their values, with the text above them.
+    Keys {
+        lines: Vec<&'a str>,
+        text: Vec<&'a str>,
+    },
+}
+
+/// The page.
+pub(super) fn page(date: &str) -> Roff {
+    let mut roff = Roff::new();
+    write_title(&mut roff, "threadbare.toml", "5", date);
+    roff.control("SH", ["NAME"]);
+    roff.text([roman(
+        "threadbare.toml - streams and calls of the RTP gateway threadbare",
+    )]);
+    roff.control("SH", ["SYNOPSIS"]);
+    roff.text([bold("/etc/threadbare/threadbare.toml")]);
+    roff.control("SH", ["DESCRIPTION"]);
+    for (at, paragraph) in DESCRIPTION.iter().enumerate() {
+        if at > 0 {
+            roff.control("PP", []);
+        }
+        roff.text([roman(*paragraph)]);
+    }
+    for (title, example) in EXAMPLES {
+        roff.control("SH", [title]);
+        let mut is_at_header = true;
+        for part in parts(example) {
+            write_part(&mut roff, &part, is_at_header);
+            is_at_header = matches!(&part, Part::Table { text, .. } if text.is_empty());
+        }
+    }
+    roff.control("SH", ["SEE ALSO"]);
+    let commands = ["threadbare", "threadbare-run", "threadbare-serve"];
+    list_pages(&mut roff, commands.map(|name| (name, "1")).into_iter());
+    roff
+}
+
+/// A paragraph is begun by a header, too.
+fn write_part(roff: &mut Roff, part: &Part<'_>, is_at_header: bool) {
+    match part {
+        Part::Table { header, text } => {
+            roff.control("SS", [*header]);
+            if !text.is_empty() {
+                roff.text([roman(text.join(" "))]);
+            }
+        }
+        Part::Keys { lines, text } if text.is_empty() => {
+            if !is_at_header {
+                roff.control("PP", []);
+            }
+            literal(roff, lines.iter().copied());
+        }
+        Part::Keys { lines, text } => {
+            for (at, line) in lines.iter().enumerate() {
+                roff.control(if at == 0 { "TP" } else { "TQ" }, []);
+                roff.text([bold(*line)]);
+            }
+            roff.text([roman(text.join(" "))]);
+        }
+    }
+}
+
+/// All parts behind the comment at the top of the file.
+fn parts(example: &str) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    let mut text = Vec::new();
+    for line in example.lines() {
+        let bare = line.strip_prefix("# ").unwrap_or(line);
+        if line.is_empty() {
+            text.clear();
+        } else if is_header(bare) {
+            let text = std::mem::take(&mut text);
+            parts.push(Part::Table { header: bare, text });
+        } else if is_key(bare) {
+            match parts.last_mut() {
+                Some(Part::Keys { lines, .. }) if text.is_empty() => lines.push(bare),
+                _ => parts.push(Part::Keys {
+                    lines: vec![bare],
+                    text: std::mem::take(&mut text),
+                }),
+            }
+        } else {
+            text.push(bare);
+        }
+    }
+    parts
+}
+
+fn is_header(line: &str) -> bool {
+    line.starts_with('[') && line.ends_with(']') && !line.contains(' ')
+}
+
+fn is_key(line: &str) -> bool {
+    let name_end = line.find(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit() && c != '-');
+    name_end.is_some_and(|at| at > 0 && line[at..].starts_with(" = "))
+}
+
+const DESCRIPTION: [&str; 2] = [
+    "The file that threadbare run and threadbare serve read. It is TOML, lists streams, has tables for the calls of a SIP proxy, or both. Unknown keys are errors, \
+     so that misspelt ones are noticed; threadbare run FILE --check lists all mistakes.",
+    "Of a stream, only name and listen are required; of calls, one table is enough. The values below are the defaults, unless the text says otherwise. \
+     SIGHUP has the file read again: what has changed is applied, and nothing else is touched.",
+];
+
+const EXAMPLES: [(&str, &str); 2] = [
+    ("STREAMS", include_str!("gateway.toml")),
+    ("CALLS", include_str!("calls.toml")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TABLES;
+
+    #[test]
+    fn text_belongs_to_the_keys_below_it() {
+        let example = "# About the file.\n\n# Of the table.\n[a]\n# Both\n# lines.\nx-y = 1\n# z = 2\n\n# [[b]]\nname = \"n\"\n";
+        let keys = |lines, text| Part::Keys { lines, text };
+        let table = |header, text| Part::Table { header, text };
+        assert_eq!(
+            parts(example),
+            [
+                table("[a]", vec!["Of the table."]),
+                keys(vec!["x-y = 1", "z = 2"], vec!["Both", "lines."]),
+                table("[[b]]", vec![]),
+                keys(vec!["name = \"n\""], vec![]),
+            ]
+        );
+    }
+
+    /// A word of the text is no key, and no header.
+    #[test]
+    fn only_keys_and_headers_are_taken_for_them() {
+        for line in ["a = 1", "rtcp-port = 5100", "address-v6 = \"x\""] {
+            assert!(is_key(line), "{line}");
+        }
+        for line in ["Without it: a = 1", "", "= 1", "A = 1"] {
+            assert!(!is_key(line), "{line}");
+        }
+        assert!(is_header("[[stream.fallback]]") && !is_header("[1, 2]"));
+    }
+
+    /// The reader's own list of tables and keys is the page's measure.
+    #[test]
+    fn every_table_and_key_of_the_reader_is_in_the_page() {
+        let all: Vec<Part<'_>> = EXAMPLES.iter().flat_map(|(_, text)| parts(text)).collect();
+        for (title, keys) in TABLES {
+            let mut inside = false;
+            let mut found = Vec::new();
+            let wanted = title.replace("NAME", "default");
+            for part in &all {
+                match part {
+                    Part::Table { header, .. } => inside = *header == wanted,
+                    Part::Keys { lines, .. } if inside => {
+                        found.extend(lines.iter().filter_map(|line| line.split(' ').next()));
+                    }
+                    Part::Keys { .. } => {}
+                }
+            }
+            for key in keys {
+                let key = key.replace('_', "-");
+                // Every key of [defaults] is a key of a stream, and explained there.
+                let shown =
+                    title == "[[stream]]" && TABLES[2].1.contains(&key.replace('-', "_").as_str());
+                let is_list = key == "fallback";
+                assert!(
+                    shown || is_list || found.contains(&key.as_str()),
+                    "{title}: {key}"
+                );
+            }
+        }
+    }
+}
