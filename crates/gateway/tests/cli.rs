@@ -567,6 +567,52 @@ fn doctor_says_why_a_plugin_does_not_load() {
     );
 }
 
+/// For programs: the same findings, each with its check and its grade; the status tells whether all works.
+#[test]
+fn doctor_prints_json_and_checks_a_configuration() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let config = directory.path().join("gateway.toml");
+    let taken = socket();
+    let port = taken.local_addr().expect("bound").port();
+    let text = format!(
+        "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:{port}\"\ndestination = \"127.0.0.1:9\"\nrtcp = \"mux\"\n"
+    );
+    std::fs::write(&config, text).expect("written");
+    let output = threadbare()
+        .args(["doctor", "--json", "--config"])
+        .arg(&config)
+        .output()
+        .expect("runs");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["works"], output.status.success(), "{report}");
+    let findings = report["findings"].as_array().expect("a list");
+    let of = |check: &str| {
+        let mut of = findings.iter().filter(|one| one["check"] == check);
+        of.next().unwrap_or_else(|| panic!("{check} in {report}"))
+    };
+    for check in [
+        "net.core.rmem_max",
+        "net.core.wmem_max",
+        "net.core.somaxconn",
+        "net.ipv4.ip_local_port_range",
+        "open files",
+        "CPU governor",
+        "clock source",
+        "time",
+    ] {
+        let found = of(check);
+        assert_eq!(
+            found["mend"].is_string(),
+            found["grade"] != "good",
+            "{found}"
+        );
+    }
+    let ports = of("ports in use");
+    assert_eq!(ports["grade"], "note", "{ports}");
+    let what = ports["what"].as_str().expect("a text");
+    assert!(what.ends_with(&format!("has already: {port}")), "{what}");
+}
+
 /// The network loses, delays and reorders; the gateway sends something for every packet, and says the truth about it.
 #[test]
 fn demo_conceals_what_the_network_does() {

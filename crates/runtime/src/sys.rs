@@ -54,6 +54,18 @@ pub fn wall_clock_ahead_ns() -> u64 {
     best.1
 }
 
+/// Whether a program keeps the wall clock in step with those of other machines (adjtimex(2): TIME_ERROR means it does not).
+/// `None`: the kernel does not tell, as under some filters of system calls.
+pub fn wall_clock_is_synchronized() -> Option<bool> {
+    // SAFETY: a plain C structure of numbers, of which all zeros is a value: a request to change nothing.
+    let mut request: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: `request` is a valid timex for the call to read and to fill.
+    match unsafe { libc::adjtimex(&mut request) } {
+        -1 => None,
+        state => Some(state != libc::TIME_ERROR),
+    }
+}
+
 /// Two readings of clocks take some 50 ns.
 const READING_NS_MAX: u64 = 1_000;
 const READINGS_MAX: usize = 3;

@@ -5,7 +5,7 @@ use std::process::{Command, ExitCode};
 
 use miette::{IntoDiagnostic, miette};
 
-use super::{Finding, bad, good, note};
+use super::finding::{Finding, bad, good, note};
 
 /// Loads a plugin file; for the doctor, in a process of its own.
 #[derive(Debug, clap::Args)]
@@ -34,6 +34,7 @@ pub(super) fn findings() -> Vec<Finding> {
     let mut findings = Vec::new();
     match gst::init() {
         Err(error) => findings.push(bad(
+            CHECK,
             format!("GStreamer does not start: {error}"),
             "sudo apt install libgstreamer1.0-0".to_owned(),
         )),
@@ -51,8 +52,9 @@ fn version() -> Finding {
     let (major, minor, micro, _) = gst::version();
     let what = format!("GStreamer {major}.{minor}.{micro}");
     match (major, minor) >= GSTREAMER_LEAST {
-        true => good(what),
+        true => good(CHECK, what),
         false => bad(
+            CHECK,
             format!("{what} is too old"),
             format!(
                 "Threadbare needs {}.{}, which Debian 12 has",
@@ -70,8 +72,9 @@ fn elements() -> Vec<Finding> {
             .filter(|name| gst::ElementFactory::find(name).is_none());
         let missing = missing.copied().collect::<Vec<_>>();
         findings.push(match missing.is_empty() {
-            true => good(format!("{package}: {}", elements.join(", "))),
+            true => good("elements", format!("{package}: {}", elements.join(", "))),
             false => bad(
+                "elements",
                 format!("elements are missing: {}", missing.join(", ")),
                 format!("sudo apt install {package}"),
             ),
@@ -88,12 +91,14 @@ fn built_in() -> Finding {
         .filter(|name| gst::ElementFactory::find(name).is_none());
     let missing = missing.copied().collect::<Vec<_>>();
     match (registered, missing.is_empty()) {
-        (Ok(()), true) => good(format!("built in: {}", OWN_ELEMENTS.join(", "))),
+        (Ok(()), true) => good(BUILT_IN, format!("built in: {}", OWN_ELEMENTS.join(", "))),
         (Ok(()), false) => bad(
+            BUILT_IN,
             format!("this program was built without {}", missing.join(", ")),
             "build it again from a clean clone: make install".to_owned(),
         ),
         (Err(error), _) => bad(
+            BUILT_IN,
             format!("the built-in elements cannot be registered: {error}"),
             "please report this, with the output of gst-inspect-1.0 threadbare".to_owned(),
         ),
@@ -108,15 +113,17 @@ fn plugin_file() -> Finding {
         .find(|file| file.is_file())
     else {
         return note(
+            PLUGIN,
             format!(
                 "{PLUGIN_FILE} is not installed: gst-launch-1.0 does not know the ts- elements, the gateway does"
             ),
-            "make install, or set GST_PLUGIN_PATH to the directory that has it".to_owned(),
+            "sudo apt install gstreamer1.0-threadbare, make install, or set GST_PLUGIN_PATH to the directory that has it".to_owned(),
         );
     };
     match load(&plugin) {
-        Ok(name) => good(format!("plugin {name} at {}", plugin.display())),
+        Ok(name) => good(PLUGIN, format!("plugin {name} at {}", plugin.display())),
         Err(error) => bad(
+            PLUGIN,
             format!("the plugin {} cannot be loaded: {error}", plugin.display()),
             "install it again (make install); if it stays, delete ~/.cache/gstreamer-1.0"
                 .to_owned(),
@@ -215,5 +222,8 @@ const OWN_ELEMENTS: [&str; 5] = [
     "audioloudnorm",
 ];
 
+const CHECK: &str = "GStreamer";
+const BUILT_IN: &str = "built-in elements";
+const PLUGIN: &str = "plugin";
 const PLUGIN_FILE: &str = "libgstthreadbare.so";
 const GSTREAMER_LEAST: (u32, u32) = (1, 22);

@@ -1,145 +1,103 @@
 //! `threadbare doctor`: checks the requirements of Threadbare.
+//!
+//! `readings` looks at the machine, `needs` at the configuration, `checks` judges both without looking at anything.
 
+mod checks;
+mod finding;
 #[cfg(feature = "gstreamer")]
 mod gstreamer;
+mod needs;
+mod readings;
 
-use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use miette::IntoDiagnostic;
+use serde::Serialize;
+
+use self::finding::{Finding, Grade};
 #[cfg(feature = "gstreamer")]
 pub use self::gstreamer::LoadArgs;
-use crate::process;
+use self::needs::Needs;
+use self::readings::Readings;
+use crate::run::read_config;
 
 /// Looks for what Threadbare needs, and says how to get what is missing.
 #[derive(Debug, clap::Args)]
-pub struct DoctorArgs {}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grade {
-    Good,
-    /// Works, with a note for the user.
-    Note,
-    /// Does not work.
-    Bad,
+pub struct DoctorArgs {
+    /// Check for this configuration; without it, for the calls of `threadbare serve` without arguments
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
 }
 
-/// One line, with a remedy.
-#[derive(Debug)]
-struct Finding {
-    grade: Grade,
-    what: String,
-    advice: Option<String>,
+/// For programs.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    /// Nothing is bad; there may be notes.
+    works: bool,
+    findings: &'a [Finding],
 }
 
 impl DoctorArgs {
     /// Exit status 1 if something needed is missing.
+    ///
+    /// # Errors
+    /// The configuration cannot be read, or has mistakes.
     pub fn execute(&self) -> miette::Result<ExitCode> {
+        let needs = match &self.config {
+            Some(path) => Needs::of(&read_config(path)?),
+            None => Needs::default(),
+        };
         #[cfg(feature = "gstreamer")]
         let mut findings = gstreamer::findings();
         #[cfg(not(feature = "gstreamer"))]
-        let mut findings = vec![note(
+        let mut findings = vec![finding::note(
+            "GStreamer",
             crate::description::NO_GSTREAMER.to_owned(),
             "streams run without it; `pipeline`, --stock, bench and loudness need it".to_owned(),
         )];
-        findings.push(descriptors());
-        findings.push(buffers("rmem_max", "receive"));
-        findings.push(buffers("wmem_max", "send"));
-        for finding in &findings {
-            println!("{finding}");
-        }
+        findings.extend(checks::findings(&Readings::of(Path::new("/")), &needs));
         let bad = findings
             .iter()
-            .filter(|finding| finding.grade == Grade::Bad)
+            .filter(|one| one.grade == Grade::Bad)
             .count();
-        if bad > 0 {
-            println!("\n{bad} of these must be put right before Threadbare works.");
-            return Ok(ExitCode::FAILURE);
+        match self.json {
+            true => {
+                let report = Report {
+                    works: bad == 0,
+                    findings: &findings,
+                };
+                let text = serde_json::to_string_pretty(&report).into_diagnostic()?;
+                println!("{text}");
+            }
+            false => print(&findings, bad),
         }
-        println!("\nThreadbare has what it needs. Try: threadbare demo");
-        Ok(ExitCode::SUCCESS)
+        Ok(match bad {
+            0 => ExitCode::SUCCESS,
+            _ => ExitCode::FAILURE,
+        })
     }
 }
 
-fn descriptors() -> Finding {
-    let Some((soft, hard)) = process::descriptor_limits() else {
-        return note(
-            "the limit of open files is unknown".to_owned(),
-            "ulimit -n shows it".to_owned(),
+fn print(findings: &[Finding], bad: usize) {
+    for finding in findings {
+        println!("{finding}");
+    }
+    let has_sysctl = findings
+        .iter()
+        .any(|one| one.mend.iter().any(|mend| mend.contains(SYSCTL)));
+    if has_sysctl {
+        println!(
+            "\nWhat sysctl -w sets lasts until the machine is started again; NAME=VALUE as lines of /etc/sysctl.d/60-threadbare.conf stay."
         );
-    };
-    let what = format!("open files: {soft}, which Threadbare raises to {hard} for itself");
-    match hard >= DESCRIPTORS_GOOD {
-        true => good(what),
-        false => note(
-            what,
-            format!(
-                "{} streams are about the most with that; raise it with LimitNOFILE= or in /etc/security/limits.conf",
-                hard / 3
-            ),
-        ),
+    }
+    match bad {
+        0 => println!("\nThreadbare has what it needs. Try: threadbare demo"),
+        _ => println!("\n{bad} of these must be put right before Threadbare works."),
     }
 }
 
-fn buffers(setting: &str, direction: &str) -> Finding {
-    let Some(bytes) = process::sysctl(&format!("net/core/{setting}")) else {
-        return note(
-            format!("net.core.{setting} cannot be read"),
-            "in a container this is usual".to_owned(),
-        );
-    };
-    let what = format!(
-        "socket {direction} buffers: up to {} KiB (net.core.{setting})",
-        bytes / 1024
-    );
-    match bytes >= BUFFER_BYTES_GOOD {
-        true => good(what),
-        false => note(
-            format!("{what}; a burst on many streams may overflow them"),
-            format!("sudo sysctl -w net.core.{setting}={BUFFER_BYTES_GOOD}"),
-        ),
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let grade = match self.grade {
-            Grade::Good => "  ok    ",
-            Grade::Note => "  note  ",
-            Grade::Bad => "  BAD   ",
-        };
-        write!(f, "{grade}{}", self.what)?;
-        match &self.advice {
-            Some(advice) => write!(f, "\n          -> {advice}"),
-            None => Ok(()),
-        }
-    }
-}
-
-fn good(what: String) -> Finding {
-    Finding {
-        grade: Grade::Good,
-        what,
-        advice: None,
-    }
-}
-
-fn note(what: String, advice: String) -> Finding {
-    Finding {
-        grade: Grade::Note,
-        what,
-        advice: Some(advice),
-    }
-}
-
-#[cfg(feature = "gstreamer")]
-fn bad(what: String, advice: String) -> Finding {
-    Finding {
-        grade: Grade::Bad,
-        what,
-        advice: Some(advice),
-    }
-}
-
-/// 3000 streams, with some to spare.
-const DESCRIPTORS_GOOD: u64 = 10_000;
-const BUFFER_BYTES_GOOD: u64 = 4 << 20;
+const SYSCTL: &str = "sysctl -w ";

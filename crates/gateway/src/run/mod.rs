@@ -180,7 +180,7 @@ fn look_at_descriptors(config: &Config) {
     let Some(limit) = process::raise_descriptor_limit() else {
         return;
     };
-    let needed = (config.streams.len() * DESCRIPTORS_PER_STREAM + DESCRIPTORS_SPARE) as u64;
+    let (needed, calls) = descriptors_needed(config);
     if limit < needed {
         tracing::warn!(
             limit,
@@ -188,9 +188,6 @@ fn look_at_descriptors(config: &Config) {
             "the limit of open files is too low for these streams: raise it with `ulimit -n` or LimitNOFILE="
         );
     }
-    let calls = config.serving.as_ref().map_or(0, |serving| {
-        u64::from(serving.limits.max_sessions) * DESCRIPTORS_PER_CALL
-    });
     if calls > 0 && limit < needed + calls {
         let needed = needed + calls;
         tracing::info!(
@@ -199,6 +196,15 @@ fn look_at_descriptors(config: &Config) {
             "open files: fewer calls than max-sessions fit"
         );
     }
+}
+
+/// Open files: of the streams and the process itself, and of as many calls as there may be.
+pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
+    let streams = (config.streams.len() * DESCRIPTORS_PER_STREAM + DESCRIPTORS_SPARE) as u64;
+    let calls = config.serving.as_ref().map_or(0, |serving| {
+        u64::from(serving.limits.max_sessions) * DESCRIPTORS_PER_CALL
+    });
+    (streams, calls)
 }
 
 /// Longest time for streams to send their received packets after a stop request.

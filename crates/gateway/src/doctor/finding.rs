@@ -1,0 +1,67 @@
+//! What the doctor says: a line, a grade, and the line that mends it.
+
+use std::fmt;
+
+use serde::Serialize;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Grade {
+    Good,
+    /// Works, with a note for the user.
+    Note,
+    /// Does not work.
+    Bad,
+}
+
+/// One line, with a remedy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Finding {
+    /// What was looked at, always in the same words: for programs.
+    pub(super) check: &'static str,
+    pub(super) grade: Grade,
+    pub(super) what: String,
+    /// A command or a setting, if there is anything to mend.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) mend: Option<String>,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let grade = match self.grade {
+            Grade::Good => "  ok    ",
+            Grade::Note => "  note  ",
+            Grade::Bad => "  BAD   ",
+        };
+        write!(f, "{grade}{}", self.what)?;
+        match &self.mend {
+            Some(mend) => write!(f, "\n          -> {mend}"),
+            None => Ok(()),
+        }
+    }
+}
+
+pub(super) fn good(check: &'static str, what: String) -> Finding {
+    Finding {
+        check,
+        grade: Grade::Good,
+        what,
+        mend: None,
+    }
+}
+
+pub(super) fn note(check: &'static str, what: String, mend: String) -> Finding {
+    Finding {
+        check,
+        grade: Grade::Note,
+        what,
+        mend: Some(mend),
+    }
+}
+
+pub(super) fn bad(check: &'static str, what: String, mend: String) -> Finding {
+    Finding {
+        grade: Grade::Bad,
+        ..note(check, what, mend)
+    }
+}

@@ -1,0 +1,175 @@
+//! What the doctor reads of a machine. [`Readings::of`] is the only part that looks; what it finds is judged elsewhere.
+
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+
+use crate::config::PortSpan;
+use crate::process;
+
+/// A machine, as far as it matters here. `None` and empty: it does not tell, as in many containers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Readings {
+    /// Bytes: the most that a socket may have for receiving.
+    pub(super) rmem_max: Option<u64>,
+    /// The same for sending.
+    pub(super) wmem_max: Option<u64>,
+    /// Connections that may wait to be accepted.
+    pub(super) somaxconn: Option<u64>,
+    /// Open files: the present limit, and the one that a process may raise it to.
+    pub(super) descriptors: Option<(u64, u64)>,
+    /// Of each processor.
+    pub(super) governors: Vec<String>,
+    pub(super) clock_source: Option<String>,
+    pub(super) clock_sources: Vec<String>,
+    /// Whether the kernel's clock is kept in step with others.
+    pub(super) is_synchronized: Option<bool>,
+    /// Ports that the kernel hands out to who does not ask for one.
+    pub(super) handed_out: Option<PortSpan>,
+    /// Those among them that it keeps back.
+    pub(super) reserved: Vec<PortSpan>,
+    /// Where UDP sockets of this network namespace are bound.
+    pub(super) bound: Vec<SocketAddr>,
+}
+
+impl Readings {
+    /// Of the machine whose files are below `root`, which is `/` but in tests; the limits are those of this process.
+    pub(super) fn of(root: &Path) -> Readings {
+        let text = |path: &str| {
+            let text = fs::read_to_string(root.join(path)).ok()?;
+            Some(text.trim().to_owned())
+        };
+        let number = |path: &str| text(path)?.parse().ok();
+        let sockets = ["proc/net/udp", "proc/net/udp6"].map(|path| text(path).unwrap_or_default());
+        let clock = |name: &str| {
+            text(&format!(
+                "sys/devices/system/clocksource/clocksource0/{name}"
+            ))
+        };
+        Readings {
+            rmem_max: number("proc/sys/net/core/rmem_max"),
+            wmem_max: number("proc/sys/net/core/wmem_max"),
+            somaxconn: number("proc/sys/net/core/somaxconn"),
+            descriptors: process::descriptor_limits(),
+            governors: governors(&root.join("sys/devices/system/cpu")),
+            clock_source: clock("current_clocksource"),
+            clock_sources: words(clock("available_clocksource")),
+            is_synchronized: threadbare_runtime::wall_clock_is_synchronized(),
+            handed_out: text("proc/sys/net/ipv4/ip_local_port_range").and_then(|text| {
+                spans(&text.split_whitespace().collect::<Vec<_>>().join("-")).pop()
+            }),
+            reserved: spans(&text("proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default()),
+            bound: sockets.iter().flat_map(|table| bound(table)).collect(),
+        }
+    }
+}
+
+fn words(text: Option<String>) -> Vec<String> {
+    let text = text.unwrap_or_default();
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn governors(processors: &Path) -> Vec<String> {
+    let entries = fs::read_dir(processors).into_iter().flatten().flatten();
+    let governors = entries.filter_map(|entry| {
+        let text = fs::read_to_string(entry.path().join("cpufreq/scaling_governor")).ok()?;
+        Some(text.trim().to_owned())
+    });
+    governors.collect()
+}
+
+/// The kernel's lists of ports: `1-2,3`.
+fn spans(text: &str) -> Vec<PortSpan> {
+    let spans = text.split(',').filter_map(|one| {
+        let (first, last) = one.split_once('-').unwrap_or((one, one));
+        let (first, last) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        Some(PortSpan { first, last })
+    });
+    spans.collect()
+}
+
+/// The second column of /proc/net/udp and udp6 (proc(5)): the address as 32-bit words in the order of this machine, in hexadecimal digits, and the port.
+fn bound(table: &str) -> Vec<SocketAddr> {
+    let columns = table.lines().skip(1);
+    let addresses = columns.filter_map(|line| address(line.split_whitespace().nth(1)?));
+    addresses.collect()
+}
+
+fn address(column: &str) -> Option<SocketAddr> {
+    let (address, port) = column.split_once(':')?;
+    let port = u16::from_str_radix(port, 16).ok()?;
+    let mut bytes = Vec::new();
+    for at in (0..address.len()).step_by(8) {
+        let word = u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?;
+        bytes.extend(word.to_ne_bytes());
+    }
+    let ip = match bytes.len() {
+        4 => IpAddr::V4(Ipv4Addr::from(<[u8; 4]>::try_from(bytes).ok()?)),
+        _ => IpAddr::V6(Ipv6Addr::from(<[u8; 16]>::try_from(bytes).ok()?)),
+    };
+    Some(SocketAddr::new(ip, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernels_lists_of_ports_are_read() {
+        let read = |text: &str| {
+            let spans = spans(text).into_iter();
+            spans
+                .map(|span| (span.first, span.last))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(read(""), []);
+        assert_eq!(read("8080"), [(8080, 8080)]);
+        assert_eq!(read("8080,30000-40000"), [(8080, 8080), (30_000, 40_000)]);
+        assert_eq!(read("x,70000,1-2"), [(1, 2)]);
+    }
+
+    /// A socket of this process is found at its address, in both families.
+    #[test]
+    fn bound_sockets_are_found_where_they_are() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let socket = std::net::UdpSocket::bind(address).expect("a port");
+            let address = socket.local_addr().expect("bound");
+            let found = Readings::of(Path::new("/")).bound;
+            assert!(found.contains(&address), "{address} in {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_is_read_by_its_files() {
+        let root = tempfile::tempdir().expect("a folder");
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("below")).expect("made");
+            fs::write(path, text).expect("written");
+        };
+        assert_eq!(Readings::of(root.path()).rmem_max, None);
+        write("proc/sys/net/core/rmem_max", "212992\n");
+        write("proc/sys/net/ipv4/ip_local_port_range", "32768\t60999\n");
+        write("proc/sys/net/ipv4/ip_local_reserved_ports", "30000-40000\n");
+        write(
+            "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor",
+            "powersave\n",
+        );
+        write("sys/devices/system/cpu/online", "0\n");
+        let clock = "sys/devices/system/clocksource/clocksource0";
+        write(&format!("{clock}/current_clocksource"), "hpet\n");
+        write(
+            &format!("{clock}/available_clocksource"),
+            "tsc hpet acpi_pm\n",
+        );
+        let readings = Readings::of(root.path());
+        let span = |first, last| PortSpan { first, last };
+        assert_eq!(readings.rmem_max, Some(212_992));
+        assert_eq!(readings.handed_out, Some(span(32_768, 60_999)));
+        assert_eq!(readings.reserved, [span(30_000, 40_000)]);
+        assert_eq!(readings.governors, ["powersave"]);
+        assert_eq!(readings.clock_source.as_deref(), Some("hpet"));
+        assert_eq!(readings.clock_sources, ["tsc", "hpet", "acpi_pm"]);
+        assert_eq!(readings.bound, []);
+    }
+}
