@@ -1,6 +1,7 @@
 //! `threadbare run` and `threadbare serve`: the streams of a configuration, and calls that come and go.
 
 mod args;
+mod manager;
 mod reload;
 
 use std::io::IsTerminal;
@@ -13,6 +14,7 @@ use std::time::Duration;
 use miette::{Context, IntoDiagnostic};
 
 pub use self::args::{RunArgs, ServeArgs};
+use self::manager::{Manager, status};
 use crate::config::{Config, Machine};
 use crate::event::Event;
 use crate::gateway::{Gateway, Handled};
@@ -20,7 +22,7 @@ use crate::logging::{self, LogFormat};
 use crate::pipeline::Elements;
 use crate::process;
 use crate::reload::Reloads;
-use crate::serve::Server;
+use crate::serve::{Beat, Server};
 use crate::watch::Watch;
 
 /// What is run.
@@ -58,16 +60,23 @@ impl Job {
         let start =
             |serving| Server::start(serving, gateway.sender(), reloads.clone(), watch.view());
         let server = serving.map(start);
-        let server = server.transpose()?;
+        let mut server = server.transpose()?;
+        let mut manager = Manager::new();
+        manager.ready(&status(&gateway, &self.config, None));
         let stopped_by = loop {
-            match gateway.handle_for(None) {
+            match gateway.handle_for(manager.wait()) {
                 Handled::Stop(cause) => break cause,
-                Handled::TimeOut => break "time",
+                Handled::TimeOut => self.feed(&mut manager, &gateway, server.as_mut()),
                 Handled::Reload => {
-                    reloads.answer(&self.reload(&mut gateway, server.as_ref(), &watch.view()));
+                    manager.reloading();
+                    let outcome = self.reload(&mut gateway, server.as_ref(), &watch.view());
+                    manager.set_refused(&outcome);
+                    manager.ready(&status(&gateway, &self.config, None));
+                    reloads.answer(&outcome);
                 }
             }
         };
+        manager.stopping(stopped_by);
         tracing::info!(cause = stopped_by, "draining");
         drop(server);
         drop(watch);
@@ -80,6 +89,18 @@ impl Job {
         }
         tracing::info!("stopped");
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Job {
+    /// Feeds the watchdog, if the control thread works as this one does.
+    fn feed(&self, manager: &mut Manager, gateway: &Gateway, server: Option<&mut Server>) {
+        let calls = match server.map(Server::pulse) {
+            Some(Beat::None) => return manager.starve("control"),
+            Some(Beat::Answered(calls)) => Some(calls),
+            Some(Beat::Asked) | None => None,
+        };
+        manager.feed(&status(gateway, &self.config, calls));
     }
 }
 

@@ -16,6 +16,7 @@ mod ng_tcp;
 mod orders;
 mod pcap;
 mod plays;
+mod pulse;
 mod reading;
 mod recorder;
 mod records;
@@ -45,6 +46,8 @@ use self::media::MediaPlane;
 use self::metrics::Metrics;
 use self::orders::Control;
 use self::plays::Plays;
+pub use self::pulse::Beat;
+use self::pulse::Pulse;
 use self::records::Records;
 use self::service::Service;
 use self::spec::Common;
@@ -60,6 +63,7 @@ use crate::watch::View;
 pub struct Server {
     stop: UnixStream,
     control: Control<Service>,
+    pulse: Pulse<usize>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -135,6 +139,7 @@ impl Server {
         Ok(Server {
             stop,
             control,
+            pulse: Pulse::new(),
             thread: Some(thread.into_diagnostic()?),
         })
     }
@@ -149,6 +154,12 @@ impl Server {
         if let Err(error) = self.control.order(order) {
             tracing::error!(%error, "records of calls go on in the file that was moved away");
         }
+    }
+
+    /// Whether the control thread still works, and how many calls are up. Does not wait: it is told at the next look.
+    pub fn pulse(&mut self) -> Beat<usize> {
+        let calls = |service: &mut Service| service.calls.len();
+        self.pulse.look(&self.control, calls)
     }
 
     /// Applies limits, time-outs, who may ask, interfaces and the delay of jitter buffers. Calls that are up keep their ports and their delay.
