@@ -220,11 +220,15 @@ uninstall-ebur128: ## what `make install-ebur128` with the same variables put th
 	    '$(DESTDIR)$(EBUR128_LIBDIR)/libebur128.a' '$(DESTDIR)$(EBUR128_LIBDIR)/pkgconfig/libebur128.pc' \
 	    '$(DESTDIR)$(ebur128_include)/ebur128.h'
 
+.PHONY: deb
+deb: setup-deb build build-ebur128 ## Debian packages of program, plugin and drop-in library, in target/deb
+	scripts/deb $(TARGET_DIR)/release $(TARGET_DIR)/deb
+
 .PHONY: clean
 clean: ## remove what was built
 	$(CARGO) clean
 	rm -rf $(TARGET_DIR)/bench $(TARGET_DIR)/loom $(TARGET_DIR)/fuzz $(TARGET_DIR)/miri
 
-.PHONY: setup-demo setup-test setup-bench
-setup-demo setup-test setup-bench: setup-%:
+.PHONY: setup-demo setup-deb setup-test setup-bench
+setup-demo setup-deb setup-test setup-bench: setup-%:
 	@scripts/setup $*

@@ -37,6 +37,15 @@ check() {
     say "$what: ok"
 }
 
+# Manual pages and completions, as docs/install.md has them.
+mkdir "$work/home"
+awk '/^## / { here = $0 == "## From source" } /^```/ { pasted = here && $0 == "```sh"; next } pasted' docs/install.md >"$work/pasted"
+(cd "$work" && HOME=$work/home PATH=$target_dir:$PATH bash -e pasted) || die 'docs/install.md: the manual pages'
+for file in man/man1/threadbare-run.1 man/man5/threadbare.toml.5 bash-completion/completions/threadbare; do
+    [ -s "$work/home/.local/share/$file" ] || die "docs/install.md: no $file"
+done
+say 'manual pages and completions: ok'
+
 check 'below a prefix' PREFIX="$work/root/usr"
 check 'for packagers' DESTDIR="$work/root" PREFIX=/usr
 XDG_DATA_HOME=$work/root/data check 'for a user'
