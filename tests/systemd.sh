@@ -6,7 +6,7 @@ use_build
 unit=packaging/systemd/threadbare.service
 program=$(sed -n 's/^ExecStart=\([^ ]*\) .*/\1/p' "$unit")
 [ "$program" = /usr/bin/threadbare ] || die "the unit starts '$program'"
-sed "s,^ExecStart=$program,ExecStart=$target_dir/threadbare," "$unit" >"$work/threadbare.service"
+sed "s,^\(Exec[A-Za-z]*\)=$program,\1=$target_dir/threadbare," "$unit" >"$work/threadbare.service"
 SYSTEMD_LOG_LEVEL=warning systemd-analyze verify --man=no "$work/threadbare.service" >"$work/log" 2>&1 ||
     die "verify: $(cat "$work/log")"
 [ ! -s "$work/log" ] || die "verify: $(cat "$work/log")"
