@@ -116,6 +116,9 @@ impl<P> Calls<P> {
             Command::StartRecording | Command::PauseRecording | Command::StopRecording => {
                 self.actions.extend(record(call, request)?);
             }
+            forwarding @ (Command::StartForwarding | Command::StopForwarding) => {
+                return Err(Failure::NoForwarding(forwarding.name()));
+            }
             other => return Err(Failure::NotDone(other.name())),
         }
         self.actions.extend(call.refresh());

@@ -54,6 +54,11 @@ pub(super) enum Failure {
     NoMedia,
     #[error("{0:?} is not supported: expected one of the commands in docs/ng.md")]
     NotDone(&'static str),
+    /// Where to, and in which form, is a setting of that relay's recording daemon, and not of the request.
+    #[error(
+        "{0:?} is not supported: there is no daemon to forward PCM to: expected \"subscribe request\" for RTP as it comes, or \"start recording\" for a file"
+    )]
+    NoForwarding(&'static str),
     /// No more calls at present.
     #[error("{0}")]
     Limit(String),

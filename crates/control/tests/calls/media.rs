@@ -288,6 +288,9 @@ fn what_is_not_there_is_said() {
             reason.contains(command) && reason.contains("not supported"),
             "{reason}"
         );
+        for instead in ["subscribe request", "start recording"] {
+            assert!(reason.contains(instead), "{reason}");
+        }
     }
     assert!(error(bench.ask(&[("command", "block media"), ("call-id", "x")])).contains("\"x\""));
 }

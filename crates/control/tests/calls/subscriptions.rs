@@ -148,6 +148,22 @@ fn both_sides_are_copied_in_one_description() {
     assert_eq!(copies(&bench).len(), 0);
 }
 
+/// What `start forwarding` is refused in favour of: a party's audio in linear samples, whatever it sends itself.
+#[test]
+fn a_subscriber_may_be_offered_linear_samples_alone() {
+    let (_, keys) = offered(&[
+        ("from-tag", "a"),
+        ("rtpp-flags", "codec-mask-all codec-transcode-L16"),
+    ]);
+    let offer = text(&keys, "sdp");
+    let codecs: Vec<&str> = offer
+        .lines()
+        .filter_map(|line| line.strip_prefix("a=rtpmap:")?.split_once(' '))
+        .map(|(_, codec)| codec)
+        .collect();
+    assert_eq!(codecs, ["L16/8000"], "{offer}");
+}
+
 /// What the subscriber does not take is made anew for it: A keeps its codec.
 #[test]
 fn a_subscriber_may_take_another_codec() {
