@@ -426,6 +426,16 @@ impl<C: Call> CallHandle<C> {
         self.ask(|slot, now_ns| f(&mut slot.call, now_ns))
     }
 
+    /// What the call sends from now on has this in its IP header, as [`LegPorts::set_tos`] has it. From any thread.
+    ///
+    /// # Errors
+    /// The engine is gone.
+    pub fn set_tos(&self, tos: u8) -> Result<(), Gone> {
+        let at = self.at;
+        let order = Order::SetTos { at, tos };
+        self.seat.order(order).map_err(|Closed| Gone)
+    }
+
     /// The counters of the call.
     pub fn stats(&self) -> Reply<CallStats> {
         self.ask(|slot, _| slot.stats)

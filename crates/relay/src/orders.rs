@@ -119,6 +119,11 @@ pub(crate) enum Order<C> {
         at: CallRef,
         run: Run<C>,
     },
+    /// In the IP header of what the call sends.
+    SetTos {
+        at: CallRef,
+        tos: u8,
+    },
     Remove {
         at: CallRef,
         reply: Option<flume::Sender<Removed<C>>>,

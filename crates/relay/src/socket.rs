@@ -213,10 +213,7 @@ impl Udp {
 
     /// Packets that are sent have this in their IP header: the type of service, or the traffic class of IPv6.
     pub(crate) fn set_tos(&self, tos: u8) -> io::Result<()> {
-        match self.local {
-            SocketAddr::V4(_) => self.socket.set_tos_v4(tos.into()),
-            SocketAddr::V6(_) => self.socket.set_tclass_v6(tos.into()),
-        }
+        set_tos(&self.socket, reach_of(&self.local), tos)
     }
 
     /// The socket without its address, for places where memory is dear.
@@ -238,6 +235,17 @@ impl Udp {
     }
 }
 
+/// Packets that are sent have this in their IP header. A socket of IPv6 has one word for each family that it reaches.
+pub(crate) fn set_tos(socket: &Socket, reach: Reach, tos: u8) -> io::Result<()> {
+    if reach != Reach::V6 {
+        socket.set_tos_v4(tos.into())?;
+    }
+    match reach {
+        Reach::V4 => Ok(()),
+        Reach::V6 | Reach::Both => socket.set_tclass_v6(tos.into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -245,17 +253,18 @@ mod tests {
     /// getsockopt(2) tells what the kernel has.
     #[test]
     fn the_type_of_service_is_set_for_both_families() {
-        for address in ["127.0.0.1:0", "[::1]:0"] {
+        for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
             let Ok(udp) = super::Udp::bind(address.parse().unwrap(), None) else {
                 assert!(address.starts_with('['), "a machine without IPv6");
                 continue;
             };
             udp.set_tos(184).unwrap();
-            let told = match udp.local {
-                std::net::SocketAddr::V4(_) => udp.socket.tos_v4().unwrap(),
-                std::net::SocketAddr::V6(_) => udp.socket.tclass_v6().unwrap(),
-            };
-            assert_eq!(told, 184);
+            if reach_of(&udp.local) != Reach::V6 {
+                assert_eq!(udp.socket.tos_v4().unwrap(), 184, "{address}");
+            }
+            if reach_of(&udp.local) != Reach::V4 {
+                assert_eq!(udp.socket.tclass_v6().unwrap(), 184, "{address}");
+            }
         }
     }
 

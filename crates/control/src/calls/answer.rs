@@ -9,7 +9,7 @@ use super::dialog::{Dialog, Exchange, Local, Offered, Origin, Plan, Remote, Slot
 use super::failure::Failure;
 use super::maps::{Maps, maps};
 use super::options::Options;
-use super::read::remote;
+use super::read::{OPUS_BPS, remote};
 use super::rewrite::{AudioLine, Line, rewrite};
 use super::sdes;
 use super::spec::{SideSpec, SrtpKeys, StreamKind, StreamSpec};
@@ -323,6 +323,7 @@ fn audio_side(answered: &AnsweredAudio, role: usize, learn: Learn, rules: &Rules
             .flatten()
             .find(|ms| is_possible(*ms, &maps.takes)),
         bitrate_bps: to.and_then(|codec| bitrate(codec, rules)),
+        bitrate_bps_max: remote.opus_bps_max,
         takes: Some(maps.takes.clone()),
         detects_keys: answered.codecs.detects_keys[role],
         makes_anew: rules.force_transcoding,
@@ -348,6 +349,9 @@ const PAYLOAD_BYTES_MAX: usize = 1400;
 fn bitrate(codec: &Codec, rules: &Rules) -> Option<u32> {
     let set = rules.options_of(codec);
     let added = rules.transcode.iter().find(|spec| spec.matches(codec));
-    set.and_then(|spec| spec.bitrate_bps)
-        .or(added.and_then(|spec| spec.bitrate_bps))
+    let asked = set
+        .and_then(|spec| spec.bitrate_bps)
+        .or(added.and_then(|spec| spec.bitrate_bps))?;
+    let [least, most] = OPUS_BPS;
+    Some(asked.clamp(least, most))
 }

@@ -179,6 +179,8 @@ pub(super) struct Remote {
     pub(super) is_zero: bool,
     pub(super) has_mux: bool,
     pub(super) ptime_ms: Option<u32>,
+    /// The highest bit rate of Opus that it takes.
+    pub(super) opus_bps_max: Option<u32>,
     #[serde(with = "crate::mirror")]
     pub(super) cryptos: Vec<Crypto>,
 }

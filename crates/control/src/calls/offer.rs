@@ -460,6 +460,7 @@ impl Offered {
             is_zero: false,
             has_mux: false,
             ptime_ms: None,
+            opus_bps_max: None,
             cryptos: Vec::new(),
         };
         Offered {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::dialog::Remote;
 use super::sdes;
 use super::transport::Transport;
-use crate::sdp::{Address, Sdp, SdpError};
+use crate::sdp::{Address, Sdp, SdpError, Section};
 
 /// The author's place for the medium of number `index`, with another address if the request has one. And why its first unusable line
 /// `a=crypto` is not taken.
@@ -61,7 +61,28 @@ pub(super) fn remote(
         is_zero,
         has_mux,
         ptime_ms: media.packet_time_ms("ptime"),
+        opus_bps_max: opus_bps_max(media),
         cryptos,
     };
     Ok((remote, refused))
 }
+
+/// The highest bit rate of Opus that the author takes. "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per
+/// second (bit/s) [...] values outside the range of 6000 to 510000 SHOULD be ignored" (RFC 7587, section 6.1).
+fn opus_bps_max(media: &Section) -> Option<u32> {
+    let codecs = media.codecs().ok()?;
+    let opus = codecs
+        .iter()
+        .filter(|codec| codec.name.eq_ignore_ascii_case("opus"));
+    let parameters = opus.flat_map(|codec| codec.fmtp.as_deref().unwrap_or_default().split(';'));
+    let [least, most] = OPUS_BPS;
+    parameters
+        .filter_map(|parameter| parameter.split_once('='))
+        .filter(|(name, _)| name.trim().eq_ignore_ascii_case("maxaveragebitrate"))
+        .filter_map(|(_, bps)| bps.trim().parse().ok())
+        .filter(|bps| (least..=most).contains(bps))
+        .min()
+}
+
+/// The least and the highest (RFC 7587, section 6.1).
+pub(super) const OPUS_BPS: [u32; 2] = [6_000, 510_000];

@@ -39,7 +39,7 @@ pub enum SavedError {
 }
 
 /// Of the bytes. To be counted up whenever a saved type changes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// What is saved beside a call.
 #[derive(Debug, Serialize, Deserialize)]

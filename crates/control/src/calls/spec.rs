@@ -69,6 +69,8 @@ pub struct SideSpec {
     pub packet_ms: Option<u32>,
     /// Of an encoder for this party, bits per second; `None`: the encoder's choice.
     pub bitrate_bps: Option<u32>,
+    /// The party takes no more than this of Opus, bits per second.
+    pub bitrate_bps_max: Option<u32>,
     /// Keys in the audio that this party sends become telephone events for the other one.
     pub detects_keys: bool,
     /// What this party sends is decoded and encoded even where the other one takes the same codec.
@@ -103,6 +105,7 @@ impl SideSpec {
             takes: None,
             packet_ms: None,
             bitrate_bps: None,
+            bitrate_bps_max: None,
             detects_keys: false,
             makes_anew: false,
             may_send: true,
@@ -171,6 +174,7 @@ struct SideFields {
     takes: Option<Arc<PayloadMap>>,
     packet_ms: Option<u32>,
     bitrate_bps: Option<u32>,
+    bitrate_bps_max: Option<u32>,
     detects_keys: bool,
     makes_anew: bool,
     may_send: bool,

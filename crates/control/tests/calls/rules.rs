@@ -392,3 +392,37 @@ fn attributes_are_added_and_left_out_by_request() {
     ok(bench.answer(&sdp(BOB, BOB_PCMU), &[]));
     assert_eq!(bench.only().spec.tos, None);
 }
+
+/// RFC 7587, section 6.1: "maxaveragebitrate: Specifies the maximum average receive bitrate of a session in bits per second (bit/s) [...] Any positive
+/// integer is allowed, but values outside the range of 6000 to 510000 SHOULD be ignored".
+#[test]
+fn a_party_limits_the_bit_rate_that_it_is_sent() {
+    let opus = |port: u16, bps: &str| {
+        format!(
+            "m=audio {port} RTP/AVP 96\na=rtpmap:96 opus/48000/2\na=fmtp:96 useinbandfec=1; maxaveragebitrate={bps}\n"
+        )
+    };
+    for (of_a, of_b, expected) in [
+        ("20000", "510000", [Some(20_000), Some(510_000)]),
+        ("5999", "510001", [None, None]),
+        ("x", "", [None, None]),
+    ] {
+        let mut bench = Bench::default();
+        ok(bench.offer(&sdp(ALICE, &opus(4000, of_a)), &[]));
+        ok(bench.answer(&sdp(BOB, &opus(5000, of_b)), &[]));
+        let carried = bench.streams.values().next().expect("a stream");
+        let limits = carried
+            .spec
+            .sides
+            .each_ref()
+            .map(|side| side.bitrate_bps_max);
+        assert_eq!(limits, expected);
+    }
+    // What the proxy asks for is in the range of the codec.
+    let mut bench = Bench::default();
+    let set = [("flags", "codec-set-opus/48000/2/1000")];
+    ok(bench.offer(&sdp(ALICE, &opus(4000, "6000")), &set));
+    ok(bench.answer(&sdp(BOB, &opus(5000, "6000")), &[]));
+    let carried = bench.streams.values().next().expect("a stream");
+    assert_eq!(carried.spec.sides[1].bitrate_bps, Some(6_000));
+}

@@ -269,9 +269,10 @@ fn damage_is_named() {
     };
     let mut newer = bytes.clone();
     newer[0] += 1;
+    let (read, found) = (bytes[0], newer[0]);
     assert_eq!(
         refused(&newer),
-        "the call was saved in version 2, this program reads version 1"
+        format!("the call was saved in version {found}, this program reads version {read}")
     );
     for len in 0..bytes.len() {
         assert!(refused(&bytes[..len]).contains("damaged"), "{len} bytes");

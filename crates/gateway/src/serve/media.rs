@@ -18,6 +18,7 @@ use threadbare_relay::{
     Medium, Reply, Settings, ShardStats,
 };
 use threadbare_rtp::call::{Call, CallError, Clip, KeyPress, Part, Side};
+use threadbare_rtp::codec::CodecError;
 use threadbare_rtp::dtmf::Key;
 use threadbare_rtp::leg::{LegStats, PayloadMapError};
 use threadbare_rtp::srtp::Rollover;
@@ -81,6 +82,8 @@ pub(super) enum StreamError {
     Payloads(#[from] PayloadMapError),
     #[error(transparent)]
     Call(#[from] CallError),
+    #[error(transparent)]
+    Codec(#[from] CodecError),
     #[error(transparent)]
     Create(#[from] CreateError),
 }
@@ -284,7 +287,8 @@ impl MediaPlane {
             return;
         };
         if running.spec.tos != spec.tos {
-            tracing::warn!(call, "the TOS of a stream that has begun stays as it is");
+            // If it is gone, that is told below.
+            let _ = running.handle.set_tos(spec.tos.unwrap_or(TOS_USUAL));
         }
         let before = std::mem::replace(&mut running.spec, spec.clone());
         let copied_before = before.copies;
@@ -662,6 +666,10 @@ fn change(
             if old.packet_ms != new.packet_ms {
                 call.set_packet_ns(side.other(), spec::packet_ns(new))?;
             }
+            let bitrates = |side: &SideSpec| (side.bitrate_bps, side.bitrate_bps_max);
+            if bitrates(old) != bitrates(new) {
+                call.set_bitrate(side.other(), new.bitrate_bps, new.bitrate_bps_max)?;
+            }
             if old.detects_keys != new.detects_keys {
                 call.set_detect_keys(side, new.detects_keys);
             }
@@ -763,3 +771,6 @@ fn forward_stats(side: &ForwardSideStats) -> SideStats {
         sources: Vec::new(),
     }
 }
+
+/// The system's own.
+const TOS_USUAL: u8 = 0;

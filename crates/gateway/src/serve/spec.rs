@@ -132,6 +132,7 @@ fn direction(from: &SideSpec, to: &SideSpec, random: &mut dyn FnMut() -> u64) ->
         packet_ns: packet_ns(to),
         encoder: EncoderSettings {
             bitrate_bps: to.bitrate_bps,
+            bitrate_bps_max: to.bitrate_bps_max,
             ..EncoderSettings::default()
         },
         first_time: RtpTime(random() as u32),

@@ -38,6 +38,11 @@ pub(crate) trait PacketIo: Send {
     /// Gives the ports of a leg back. Nothing of them arrives any more.
     fn detach(&mut self, attached: Attached) -> Option<LegKind>;
 
+    /// What is sent from a leg's ports has this in its IP header from now on; ports of many legs keep theirs.
+    fn set_tos(&mut self, _attached: &Attached, _tos: u8) -> io::Result<()> {
+        Ok(())
+    }
+
     /// A run of the plane begins; `is_ready`: because something has arrived.
     fn begin(&mut self, is_ready: bool);
 

@@ -21,7 +21,7 @@ use super::{Arrival, Attached, Outcome, PacketIo, Pass, Target, reserve};
 use crate::call::Refused;
 use crate::id::PortId;
 use crate::ports::{LegKind, OwnPorts};
-use crate::socket::{Reach, Udp, canonical};
+use crate::socket::{Reach, Udp, canonical, set_tos};
 use crate::stats::Counters;
 
 pub(crate) struct Pairs {
@@ -326,6 +326,20 @@ impl PacketIo for Pairs {
             rtcp: rtcp_socket.and_then(|socket| Some(Udp::from_parts(socket, rtcp?))),
             lease,
         }))
+    }
+
+    fn set_tos(&mut self, attached: &Attached, tos: u8) -> io::Result<()> {
+        for place in std::iter::once(attached.rtp).chain(attached.rtcp) {
+            if let Some(Port {
+                socket: Some(socket),
+                reach,
+                ..
+            }) = self.ports.get(place as usize)
+            {
+                set_tos(socket, *reach, tos)?;
+            }
+        }
+        Ok(())
     }
 
     fn begin(&mut self, is_ready: bool) {

@@ -123,6 +123,11 @@ impl<C: Call> Plane<C> {
                     self.turn(at.index, now_ns, |slot, _| run(slot, now_ns));
                 }
             }
+            Order::SetTos { at, tos } => {
+                if self.is_there(at) {
+                    self.set_tos(at.index, tos);
+                }
+            }
             Order::Remove { at, reply } => {
                 if self.is_there(at)
                     && let Some(removed) = self.remove(at.index, CallState::Removed)
@@ -208,6 +213,21 @@ impl<C: Call> Plane<C> {
         self.calls[place] = Some(slot);
         // What it has to send without being asked, and its first timer.
         self.turn(at.index, now_ns, |_, _| ());
+    }
+
+    fn set_tos(&mut self, index: u32, tos: u8) {
+        // What is staged was sent before.
+        flush_all(&mut self.ios, &self.desk.counters);
+        let Some(Some(slot)) = self.calls.get(index as usize) else {
+            return;
+        };
+        for (io, attached) in slot.legs.iter().flatten() {
+            if let Some(Some(packets)) = self.ios.get_mut(*io as usize)
+                && let Err(error) = packets.set_tos(attached, tos)
+            {
+                tracing::warn!(call = slot.label, tos, %error, "the TOS is not set");
+            }
+        }
     }
 
     fn is_there(&self, at: CallRef) -> bool {

@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::{Call, CallError, Side};
+use crate::codec::CodecError;
 use crate::dtmf::Key;
 use crate::leg::Carries;
 
@@ -109,6 +110,20 @@ impl Call {
     pub fn set_packet_ns(&mut self, side: Side, packet_ns: u64) -> Result<(), CallError> {
         let takes = self.legs[side.other() as usize].takes().clone();
         self.directions[side as usize].set_packet_ns(packet_ns, &takes)
+    }
+
+    /// The bit rates of the encoder of what this party sends to the other one, from the next packet on, as
+    /// [`EncoderSettings`](crate::codec::EncoderSettings) has them. Nothing else changes. Without effect on audio that passes.
+    ///
+    /// # Errors
+    /// A value is out of range: nothing has changed then. Or the library refuses.
+    pub fn set_bitrate(
+        &mut self,
+        side: Side,
+        bitrate_bps: Option<u32>,
+        bitrate_bps_max: Option<u32>,
+    ) -> Result<(), CodecError> {
+        self.directions[side as usize].set_bitrate(bitrate_bps, bitrate_bps_max)
     }
 
     /// A party that is held is sent no RTP, whatever the other one sends and whatever is played; its reports go on. Numbers continue, and

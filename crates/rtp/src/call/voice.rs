@@ -45,6 +45,11 @@ impl Voice {
         })
     }
 
+    /// The bit rate of these settings from the next packet on.
+    pub(super) fn set_bitrate(&mut self, settings: &EncoderSettings) -> Result<(), CodecError> {
+        self.encoder.set_bitrate(settings)
+    }
+
     /// Packets of this length from now on, if there is no reason to prefer another one.
     pub(super) fn prefer_packet_ns(&mut self, packet_ns: u64) {
         if self.pcm.is_empty() {

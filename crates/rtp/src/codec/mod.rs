@@ -254,6 +254,8 @@ impl Decoder {
 pub struct EncoderSettings {
     /// 6000 to 510,000 (RFC 7587, section 6.1); `None` leaves the choice to the library.
     pub bitrate_bps: Option<u32>,
+    /// No more than this, whoever chooses: in the same range. A receiver says so by `maxaveragebitrate` (RFC 7587, section 6.1).
+    pub bitrate_bps_max: Option<u32>,
     /// 0 to 10: how much computing goes into quality.
     pub complexity: u8,
     /// Discontinuous transmission: silence is sent once in 400 ms.
@@ -282,6 +284,7 @@ impl Default for EncoderSettings {
     fn default() -> Self {
         EncoderSettings {
             bitrate_bps: None,
+            bitrate_bps_max: None,
             complexity: 5,
             dtx: false,
             fec: false,
@@ -293,9 +296,15 @@ impl Default for EncoderSettings {
 }
 
 impl EncoderSettings {
-    fn check(&self) -> Result<(), CodecError> {
+    pub(crate) fn check(&self) -> Result<(), CodecError> {
         let settings = [
             ("bitrate", self.bitrate_bps.unwrap_or(6_000), 6_000, 510_000),
+            (
+                "highest bitrate",
+                self.bitrate_bps_max.unwrap_or(6_000),
+                6_000,
+                510_000,
+            ),
             ("complexity", u32::from(self.complexity), 0, 10),
             (
                 "expected loss percent",
@@ -422,6 +431,19 @@ impl Encoder {
     pub(crate) fn reset(&mut self) {
         if let EncoderKind::G722(encoder) = &mut self.kind {
             **encoder = g722::Encoder::new();
+        }
+    }
+
+    /// Opus: the bit rate of these settings from the next packet on. Without effect on others.
+    ///
+    /// # Errors
+    /// A setting is out of range, or the library refuses.
+    pub fn set_bitrate(&mut self, settings: &EncoderSettings) -> Result<(), CodecError> {
+        settings.check()?;
+        match &mut self.kind {
+            #[cfg(feature = "opus")]
+            EncoderKind::Opus(encoder) => encoder.set_bitrate(settings),
+            _ => Ok(()),
         }
     }
 

@@ -181,10 +181,6 @@ impl Encoder {
         let library = |error: opus2::Error| CodecError::Library(error.description());
         let mut inner = opus2::Encoder::new(format.sample_rate_hz, channels(format), application)
             .map_err(library)?;
-        let bitrate = settings
-            .bitrate_bps
-            .map_or(Bitrate::Auto, |bps| Bitrate::Bits(bps as i32));
-        inner.set_bitrate(bitrate).map_err(library)?;
         inner
             .set_complexity(i32::from(settings.complexity))
             .map_err(library)?;
@@ -192,10 +188,30 @@ impl Encoder {
         inner.set_inband_fec(settings.fec).map_err(library)?;
         let loss = i32::from(settings.expected_loss_percent);
         inner.set_packet_loss_perc(loss).map_err(library)?;
-        Ok(Encoder {
+        let mut encoder = Encoder {
             inner,
             settings: *settings,
-        })
+        };
+        encoder.set_bitrate(settings)?;
+        Ok(encoder)
+    }
+
+    pub(super) fn set_bitrate(&mut self, settings: &EncoderSettings) -> Result<(), CodecError> {
+        let library = |error: opus2::Error| CodecError::Library(error.description());
+        let wanted = settings
+            .bitrate_bps
+            .map_or(Bitrate::Auto, |bps| Bitrate::Bits(bps as i32));
+        self.inner.set_bitrate(wanted).map_err(library)?;
+        if let Some(most) = settings.bitrate_bps_max.map(|bps| bps as i32) {
+            // The library tells what its own choice comes to.
+            let chosen = self.inner.get_bitrate().map_err(library)?;
+            if !matches!(chosen, Bitrate::Bits(bps) if bps <= most) {
+                self.inner
+                    .set_bitrate(Bitrate::Bits(most))
+                    .map_err(library)?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn set_expected_loss(&mut self, percent: u8) -> Result<(), CodecError> {

@@ -1,6 +1,6 @@
 //! Opus: levels, packet times, redundancy, settings.
 
-use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Purpose};
+use threadbare_rtp::codec::{CodecError, Encoder, EncoderSettings, Encoding, Purpose};
 
 use super::audio::{Spectrum, db, rms, tone};
 use super::{decode, decoder, encode, format};
@@ -230,5 +230,44 @@ fn the_bitrate_is_kept() {
         }
         let ratio = bytes as f64 * 8.0 / 2.0 / f64::from(bps);
         assert!((0.6..1.3).contains(&ratio), "{bps}: {ratio}");
+    }
+}
+
+/// The mean size of a packet says the rate (RFC 6716, section 2.1.1: the bit rate is a target of the encoder).
+#[test]
+fn the_bit_rate_changes_while_the_encoder_goes_on() {
+    let opus = format(Encoding::Opus, 48_000, 2);
+    let mut encoder = Encoder::new(opus, &EncoderSettings::default()).expect("an encoder");
+    let pcm = speech(48_000, 960 * 2 * 100);
+    let settings = |bitrate_bps, bitrate_bps_max| EncoderSettings {
+        bitrate_bps,
+        bitrate_bps_max,
+        ..EncoderSettings::default()
+    };
+    let mut asked = |bitrate_bps, bitrate_bps_max| {
+        encoder
+            .set_bitrate(&settings(bitrate_bps, bitrate_bps_max))
+            .expect("in range");
+        let mut bytes = 0;
+        for (number, pcm) in pcm.chunks_exact(960 * 2).enumerate() {
+            let mut payload = Vec::new();
+            encoder.encode(pcm, &mut payload).expect("it encodes");
+            bytes += if number < 50 { 0 } else { payload.len() };
+        }
+        bytes * 8
+    };
+    let own_choice = asked(None, None);
+    let around =
+        |bps: usize, expected: usize| (expected * 7 / 10..expected * 12 / 10).contains(&bps);
+    let slow = asked(Some(16_000), None);
+    assert!(around(slow, 16_000), "{slow}");
+    let limited = asked(None, Some(24_000));
+    assert!(around(limited, 24_000), "{limited}");
+    // A limit above its own choice changes nothing.
+    let free = asked(None, Some(510_000));
+    assert!(around(free, own_choice), "{free}, {own_choice}");
+    for (bps, most) in [(Some(5_999), None), (None, Some(510_001))] {
+        let refused = encoder.set_bitrate(&settings(bps, most));
+        assert!(matches!(refused, Err(CodecError::Setting { .. })));
     }
 }

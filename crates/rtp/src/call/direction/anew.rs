@@ -4,10 +4,10 @@ use super::ear::Stretch;
 use super::held::Begin;
 use super::hush::Hush;
 use super::{Direction, Loss, Route, ns_of_frames};
-use crate::call::Mode;
 use crate::call::out::{Out, Work};
 use crate::call::voice::Voice;
-use crate::codec::{Decoder, Format};
+use crate::call::{DirectionConfig, Mode};
+use crate::codec::{CodecError, Decoder, EncoderSettings, Format};
 use crate::convert::Converter;
 use crate::id::{NS_PER_S, RtpTime};
 use crate::leg::{Carries, MediaPacket, Payload};
@@ -37,19 +37,34 @@ impl Direction {
                 0 => self.packet_ns,
                 packet_ns => packet_ns,
             };
-            let mut settings = self.config.encoder;
-            if to.carries != Carries::Audio(format) {
-                // Left to the library, telephone audio gets 11 kbit/s, and loses what it had.
-                let samples = format.sample_rate_hz * u32::from(format.channels);
-                let packets = (NS_PER_S / packet_ns.max(PACKET_NS_SHORTEST)) as u32;
-                let bits = samples * BITS_PER_SAMPLE + packets * BITS_PER_PACKET;
-                settings.bitrate_bps = settings.bitrate_bps.or(Some(bits));
-            }
+            let settings = encoder_settings(&self.config, to, format, packet_ns);
             let mut voice = Voice::new(to, format, &settings, packet_ns).ok()?;
             voice.asked_ns = asked_ns;
             self.voice = Some(Box::new(voice));
         }
         Some(())
+    }
+
+    /// Other bit rates from the next packet on: the stream goes on as it is.
+    pub(in crate::call) fn set_bitrate(
+        &mut self,
+        bitrate_bps: Option<u32>,
+        bitrate_bps_max: Option<u32>,
+    ) -> Result<(), CodecError> {
+        let encoder = EncoderSettings {
+            bitrate_bps,
+            bitrate_bps_max,
+            ..self.config.encoder
+        };
+        encoder.check()?;
+        self.config.encoder = encoder;
+        match &mut self.voice {
+            Some(voice) => {
+                let (to, format, packet_ns) = (voice.payload, voice.format, voice.packet_ns());
+                voice.set_bitrate(&encoder_settings(&self.config, to, format, packet_ns))
+            }
+            None => Ok(()),
+        }
     }
 
     pub(super) fn make_anew(
@@ -252,6 +267,24 @@ impl Direction {
         self.stats.concealed_ns += made_ns;
         self.say(format, work, out);
     }
+}
+
+/// Of an encoder that makes `to` of audio in this format.
+fn encoder_settings(
+    config: &DirectionConfig,
+    to: Payload,
+    format: Format,
+    packet_ns: u64,
+) -> EncoderSettings {
+    let mut settings = config.encoder;
+    if to.carries != Carries::Audio(format) {
+        // Left to the library, telephone audio gets 11 kbit/s, and loses what it had.
+        let samples = format.sample_rate_hz * u32::from(format.channels);
+        let packets = (NS_PER_S / packet_ns.max(PACKET_NS_SHORTEST)) as u32;
+        let bits = samples * BITS_PER_SAMPLE + packets * BITS_PER_PACKET;
+        settings.bitrate_bps = settings.bitrate_bps.or(Some(bits));
+    }
+    settings
 }
 
 fn follows(next: RtpTime, time: RtpTime, format: Format) -> bool {
