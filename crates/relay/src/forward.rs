@@ -20,8 +20,6 @@ pub struct ForwardSide {
     /// Who may send, and how its address is learned. Where the party sends from is where it is sent to; with
     /// [`Learn::Anyone`](threadbare_rtp::leg::Learn::Anyone), where it was signalled to be.
     pub admission: AdmissionConfig,
-    /// Where its RTCP was signalled to be; `None`: at the port after RTP's.
-    pub rtcp: Option<SocketAddr>,
     /// RTP and RTCP have one port (RFC 5761).
     pub mux: bool,
 }
@@ -92,7 +90,7 @@ impl Forward {
     pub fn new(sides: [ForwardSide; 2]) -> Forward {
         Forward {
             sides: sides.map(|side| ForwardingSide {
-                gate: Gate::new(side.admission, side.rtcp),
+                gate: Gate::new(side.admission),
                 mux: side.mux,
                 is_held: false,
                 stats: ForwardSideStats::default(),
@@ -105,7 +103,7 @@ impl Forward {
     /// A party is another one, or elsewhere, as signalled: learns its address anew.
     pub fn set_side(&mut self, side: Side, settings: ForwardSide) {
         let forwarding = &mut self.sides[side as usize];
-        forwarding.gate.relearn(settings.admission, settings.rtcp);
+        forwarding.gate.relearn(settings.admission);
         forwarding.mux = settings.mux;
     }
 

@@ -108,10 +108,10 @@ fn an_address_is_learned_and_a_stranger_is_sent_nothing() {
     let settings = ForwardSide {
         admission: AdmissionConfig {
             peer: Some(stranger),
+            rtcp: Some(behind),
             learn: Learn::Never,
             ..AdmissionConfig::default()
         },
-        rtcp: Some(behind),
         mux: false,
     };
     bed.call.set_side(Side::A, settings);

@@ -148,7 +148,7 @@ fn leg(
                 },
                 None => Learn::Follow,
             },
-            peer: None,
+            ..AdmissionConfig::default()
         },
         destination: threadbare_rtp::leg::Destination::Peer,
         mux: spec.rtcp == Rtcp::Mux,

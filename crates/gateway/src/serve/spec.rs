@@ -101,6 +101,7 @@ pub(super) fn admission(side: &SideSpec) -> AdmissionConfig {
         sources: Vec::new(),
         // A party behind a NAT is sent nothing before its address is known.
         peer: side.rtp.filter(|_| !side.waits_for_nat),
+        rtcp: side.rtcp.filter(|_| !side.waits_for_nat),
         learn: side.learn,
     }
 }
@@ -175,7 +176,6 @@ pub(super) fn keys(keys: &Option<SrtpKeys>) -> Option<Keys> {
 pub(super) fn forward_side(side: &SideSpec) -> ForwardSide {
     ForwardSide {
         admission: admission(side),
-        rtcp: side.rtcp,
         mux: side.mux,
     }
 }

@@ -112,6 +112,8 @@ pub struct AdmissionConfig {
     pub sources: Vec<Network>,
     /// The peer's address as signalled. Other addresses are believed later than this one.
     pub peer: Option<SocketAddr>,
+    /// Where its RTCP was signalled to be (RFC 3605); `None`: at the port after RTP's.
+    pub rtcp: Option<SocketAddr>,
     /// Whether other addresses are believed.
     pub learn: Learn,
 }
@@ -142,6 +144,7 @@ impl Default for AdmissionConfig {
         AdmissionConfig {
             sources: Vec::new(),
             peer: None,
+            rtcp: None,
             learn: Learn::Follow,
         }
     }
@@ -498,13 +501,14 @@ impl Admission {
     }
 
     /// Whether RTCP from here may be the peer's. One forged packet must neither keep the true peer out nor draw anything to
-    /// a stranger, so RTCP is believed from the host that RTP comes from, or was signalled to come from.
+    /// a stranger, so RTCP is believed from the host that RTP comes from, or was signalled to come from, and from where it was signalled itself.
     pub(super) fn judge_rtcp(&self, from: SocketAddr, mux: bool) -> Result<(), Refusal> {
         let known = self.current.map(|current| current.address);
         match known.or(self.config.peer) {
             _ if self.config.learn == Learn::Anyone => Ok(()),
             Some(known) if mux && known == from => Ok(()),
             Some(known) if !mux && known.ip() == from.ip() => Ok(()),
+            _ if !mux && self.config.rtcp == Some(from) => Ok(()),
             _ => Err(Refusal::Stranger),
         }
     }

@@ -21,8 +21,6 @@ use crate::session::{ADDRESS_PACKETS, ADDRESS_SILENCE_NS, RTCP_ADDRESS_SILENCE_N
 #[derive(Debug, Clone)]
 pub struct Gate {
     config: AdmissionConfig,
-    /// Where its RTCP was signalled to be.
-    rtcp: Option<SocketAddr>,
     current: Option<Heard>,
     rtcp_from: Option<Heard>,
     /// A possible next one, and how many datagrams in a row came from there.
@@ -51,12 +49,11 @@ pub struct GateState {
 }
 
 impl Gate {
-    /// A party of which nothing was heard. `rtcp`: where its RTCP was signalled to be, if not at the port after RTP's.
+    /// A party of which nothing was heard.
     #[must_use]
-    pub fn new(config: AdmissionConfig, rtcp: Option<SocketAddr>) -> Gate {
+    pub fn new(config: AdmissionConfig) -> Gate {
         Gate {
             config,
-            rtcp,
             current: None,
             rtcp_from: None,
             candidate: None,
@@ -144,7 +141,7 @@ impl Gate {
         }
         let host = self.current.map(|current| current.address);
         let host = host.or(self.config.peer).map(|address| address.ip());
-        let is_known = host == Some(from.ip()) || self.rtcp == Some(from);
+        let is_known = host == Some(from.ip()) || self.config.rtcp == Some(from);
         match self.config.learn {
             Learn::Anyone => return Ok(()),
             _ if is_known => {}
@@ -185,18 +182,18 @@ impl Gate {
         }
         let to = self.to()?;
         let is_elsewhere = self.current.is_some() && self.config.peer != Some(to);
-        match self.rtcp {
+        match self.config.rtcp {
             Some(rtcp) if !is_elsewhere => Some(rtcp),
             _ => super::send::after(to),
         }
     }
 
     /// The party is another one, or elsewhere, as signalled: learns anew. Who sends from where it is said to be goes on.
-    pub fn relearn(&mut self, config: AdmissionConfig, rtcp: Option<SocketAddr>) {
+    pub fn relearn(&mut self, config: AdmissionConfig) {
         let stays = |current: &Heard| config.peer == Some(current.address);
         self.current = self.current.filter(stays);
         (self.rtcp_from, self.candidate, self.fixed_ns) = (None, None, None);
-        (self.config, self.rtcp) = (config, rtcp);
+        self.config = config;
     }
 
     /// Datagrams that did not belong.
@@ -247,7 +244,7 @@ mod tests {
             learn,
             ..AdmissionConfig::default()
         };
-        Gate::new(config, None)
+        Gate::new(config)
     }
 
     /// How many datagrams of an address, 20 ms apart, are refused before one is taken; `None`: all.
@@ -308,7 +305,10 @@ mod tests {
         assert_eq!(gate.rtcp_to(), Some(address(1, 9)));
         assert!(gate.judge_rtcp(16_000 * MS, address(1, 13)).is_ok());
         assert_eq!(gate.rtcp_to(), Some(address(1, 13)));
-        gate.relearn(AdmissionConfig::default(), Some(address(4, 4)));
+        gate.relearn(AdmissionConfig {
+            rtcp: Some(address(4, 4)),
+            ..AdmissionConfig::default()
+        });
         assert_eq!((gate.to(), gate.rtcp_to()), (None, None));
     }
 

@@ -123,8 +123,8 @@ impl<K: Keep> Leg<K> {
         to.filter(|to| !to.ip().is_unspecified() && to.port() != 0)
     }
 
-    /// Where RTCP goes: where it comes from; until that is known, the port after RTP's (RFC 3550, section 11). With mux, where
-    /// RTP goes.
+    /// Where RTCP goes: where it comes from; until that is known, where it was signalled to be, or the port after RTP's (RFC 3550, section 11). With
+    /// mux, where RTP goes.
     #[must_use]
     pub fn rtcp_to(&self) -> Option<SocketAddr> {
         let rtp = self.peer_address()?;
@@ -135,8 +135,17 @@ impl<K: Keep> Leg<K> {
             } => Some(rtcp),
             _ if self.mux => Some(rtp),
             Destination::Peer if heard.is_some() => heard,
+            Destination::Peer if self.admission.config().peer == Some(rtp) => {
+                self.signalled_rtcp().or_else(|| after(rtp))
+            }
             _ => after(rtp),
         }
+    }
+
+    /// Of a peer that is where it was signalled to be.
+    fn signalled_rtcp(&self) -> Option<SocketAddr> {
+        let signalled = self.admission.config().rtcp;
+        signalled.filter(|to| !to.ip().is_unspecified() && to.port() != 0)
     }
 
     /// Where the reports go besides, if RTP is sent to somebody else than it comes from: to the sender, which is told how its packets

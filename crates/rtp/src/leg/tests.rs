@@ -690,6 +690,52 @@ proptest! {
     }
 }
 
+/// RFC 3605: the port of RTCP "when that port is not the next higher (odd) port number following the RTP port", and its address if that is
+/// another one.
+#[test]
+fn reports_go_where_they_are_signalled_to_go() {
+    let elsewhere = SocketAddr::from(([192, 0, 2, 77], 9_000));
+    let stranger = SocketAddr::from(([192, 0, 2, 78], 9_000));
+    let peer = SocketAddr::from(([192, 0, 2, 1], 5_000));
+    let signalled = LegConfig {
+        admission: AdmissionConfig {
+            peer: Some(peer),
+            rtcp: Some(elsewhere),
+            ..AdmissionConfig::default()
+        },
+        mux: false,
+        ..telephony()
+    };
+    let mut bed = Bed::new(signalled.clone());
+    assert_eq!(bed.leg.rtcp_to(), Some(elsewhere));
+    // An empty receiver report (RFC 3550, section 6.4.2).
+    let report = [0x80, 201, 0, 1, 0, 0, 0, 9];
+    let refused = Verdict::Refused(Refusal::Stranger);
+    assert_eq!(bed.leg.handle_rtcp(0, stranger, &report), refused);
+    assert_eq!(bed.leg.handle_rtcp(0, elsewhere, &report), Verdict::Rtcp);
+    assert_eq!(bed.leg.rtcp_to(), Some(elsewhere));
+    // A party behind a NAT is where its media come from, and its reports are not where it says.
+    let behind = SocketAddr::from(([198, 51, 100, 4], 6_000));
+    let mut bed = Bed::new(signalled.clone());
+    for number in 0..20_u16 {
+        let mut bytes = vec![0x80, 0];
+        bytes.extend(number.to_be_bytes());
+        bytes.extend((u32::from(number) * 160).to_be_bytes());
+        bytes.extend([0, 0, 0, 9]);
+        bed.hand_in(behind, &bytes);
+        bed.wait_ms(20);
+    }
+    assert_eq!(bed.leg.rtp_to(), Some(behind));
+    assert_eq!(bed.leg.rtcp_to(), Some(SocketAddr::new(behind.ip(), 6_001)));
+    // With one port for both, that one (RFC 5761).
+    let mut bed = Bed::new(LegConfig {
+        mux: true,
+        ..signalled
+    });
+    assert_eq!(bed.leg.rtcp_to(), Some(peer));
+    assert_eq!(bed.leg.handle_rtcp(0, elsewhere, &report), refused);
+}
+
 /// A payloader's SSRC changes, or two of them send through one sink; the reports go with one that is sent.
 #[test]
 fn reports_go_with_the_packets_that_the_owner_numbers() {
