@@ -298,6 +298,118 @@ fn a_recording_goes_on_in_another_file() {
     );
 }
 
+/// The tones of a file: each lasts a second.
+const SCALE_HZ: [f64; 6] = [300.0, 500.0, 700.0, 1100.0, 1500.0, 1900.0];
+
+fn write_scale(path: &Path) {
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: 8000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut writer = hound::WavWriter::create(path, spec).expect("created");
+    for n in 0..SCALE_HZ.len() * 8000 {
+        let angle = std::f64::consts::TAU * SCALE_HZ[n / 8000] * n as f64 / 8000.0;
+        writer
+            .write_sample((angle.sin() * 8000.0) as i16)
+            .expect("written");
+    }
+    writer.finalize().expect("finished");
+}
+
+/// Which tones were heard, each 100 ms, and `None` for anything else.
+fn tones(heard: &[f64]) -> Vec<Option<usize>> {
+    let power = |pcm: &[f64], hz: f64| {
+        let angle = |n: usize| std::f64::consts::TAU * hz * n as f64 / 8000.0;
+        let part = |wave: fn(f64) -> f64| {
+            let all = pcm.iter().enumerate();
+            all.map(|(n, sample)| sample * wave(angle(n))).sum::<f64>()
+        };
+        2.0 * part(f64::sin).hypot(part(f64::cos)) / pcm.len() as f64
+    };
+    let tone = |pcm: &[f64]| SCALE_HZ.iter().position(|hz| power(pcm, *hz) > 6000.0);
+    heard.chunks_exact(800).map(tone).collect()
+}
+
+/// What a caller is told goes on where the last state had it, at most a second before, and is heard to its end.
+#[test]
+fn what_is_played_goes_on() {
+    let (mut relay, folder) = with_state();
+    let file = folder.path().join("scale.wav");
+    write_scale(&file);
+    let (mut a, mut b, _) = call(&mut relay, "1");
+    hear_each_other(&mut a, &mut b);
+    a.heard.clear();
+    let play = json!({"command": "play media", "call-id": "1", "from-tag": "a", "file": file, "repeat-times": 2});
+    assert_eq!(relay.ask(play)["result"], "ok");
+    let last = SCALE_HZ.len() - 1;
+    // Twice, and the process ends in the second time.
+    let is_again = |heard: &[f64]| {
+        let tones = tones(heard);
+        let end = tones.iter().position(|tone| *tone == Some(last));
+        end.is_some_and(|end| tones[end..].contains(&Some(2)))
+    };
+    talk(&mut a, &mut b, |a, _| is_again(&a.heard));
+    relay.restart(Signal::SIGKILL);
+    a.listen();
+    let before = *a.seen.last().expect("packets");
+    let reached = tones(&a.heard).into_iter().flatten().last();
+    let reached = reached.expect("a tone");
+    a.seen.clear();
+    a.heard.clear();
+    // To the end, and then B.
+    talk(&mut a, &mut b, |a, _| {
+        a.heard.len() > 9600 && (a.level(B_HZ) - 1.0).abs() < 0.03
+    });
+    go_on(before, &a.seen);
+    let heard: Vec<usize> = tones(&a.heard).into_iter().flatten().collect();
+    let first = *heard.first().expect("a tone");
+    assert!(
+        first + 1 >= reached && first <= reached,
+        "{reached}, then {heard:?}"
+    );
+    assert!(heard.is_sorted() && heard.contains(&last), "{heard:?}");
+    // What has ended is not played again, nor what was stopped.
+    for is_stopped in [false, true] {
+        if is_stopped {
+            let play = json!({"command": "play media", "call-id": "1", "from-tag": "a", "file": file, "repeat-times": 9});
+            assert_eq!(relay.ask(play)["result"], "ok");
+            a.heard.clear();
+            talk(&mut a, &mut b, |a, _| tones(&a.heard).contains(&Some(1)));
+            let stop = json!({"command": "stop media", "call-id": "1", "from-tag": "a"});
+            assert_eq!(relay.ask(stop)["result"], "ok");
+            hear_each_other(&mut a, &mut b);
+        }
+        relay.restart(Signal::SIGKILL);
+        a.listen();
+        hear_each_other(&mut a, &mut b);
+        assert!(tones(&a.heard).iter().all(Option::is_none));
+    }
+}
+
+/// A file that is gone is told, and the party hears the other one.
+#[test]
+fn what_cannot_be_played_on_is_told() {
+    let (mut relay, folder) = with_state();
+    let file = folder.path().join("scale.wav");
+    write_scale(&file);
+    let (mut a, mut b, _) = call(&mut relay, "1");
+    let play = json!({"command": "play media", "call-id": "1", "from-tag": "a", "file": file, "repeat-times": 100});
+    assert_eq!(relay.ask(play)["result"], "ok");
+    talk(&mut a, &mut b, |a, _| tones(&a.heard).contains(&Some(0)));
+    relay.stop(Signal::SIGTERM);
+    std::fs::remove_file(&file).expect("it was there");
+    let mut log = relay.start_again();
+    // The file is looked for while the service begins.
+    if !log.contains("a file is not played") {
+        log = relay.running.wait_for("a file is not played").to_string();
+    }
+    assert!(log.contains("scale.wav"), "{log}");
+    a.listen();
+    hear_each_other(&mut a, &mut b);
+}
+
 #[test]
 fn time_outs_go_on_counting() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -2,6 +2,7 @@
 
 mod copies;
 mod keep;
+mod plays;
 mod state;
 
 use std::collections::HashMap;
@@ -17,7 +18,7 @@ use threadbare_relay::{
     CallHandle, CreateError, Engine, EngineError, Forward, ForwardSideStats, LegPorts, MediaCall,
     Medium, Reply, Settings, ShardStats,
 };
-use threadbare_rtp::call::{Call, CallError, Clip, KeyPress, Part, Side};
+use threadbare_rtp::call::{Call, CallError, KeyPress, Side};
 use threadbare_rtp::codec::CodecError;
 use threadbare_rtp::dtmf::Key;
 use threadbare_rtp::leg::{LegStats, PayloadMapError};
@@ -26,11 +27,12 @@ use threadbare_runtime::clock_now_ns;
 
 use self::copies::CopiesTo;
 use self::keep::Keeper;
+use self::plays::Played;
+pub(super) use self::state::PlayState;
 use super::endings::{EndedCall, Endings};
 use super::events::{News, Reports};
 use super::metrics::ThreadSnapshot;
 use super::names;
-use super::plays::Play;
 use super::reading::{Reading, SideCounts};
 use super::recorder::{Content, Ear, NewRecording, Recorder, RecordingId};
 use super::spec::{self, Common};
@@ -65,8 +67,8 @@ struct Running {
     spec: Box<StreamSpec>,
     /// For the log.
     call: CallId,
-    /// What was last played to each party, or the end of that.
-    plays: [u64; 2],
+    /// What each party hears in place of the other one.
+    plays: [Played; 2],
     recording: Option<(RecordingId, Ear, RecordingFormat)>,
     /// Of each side, when it was looked at last.
     counted: [SideCounts; 2],
@@ -237,7 +239,7 @@ impl MediaPlane {
             handle,
             spec,
             call,
-            plays: [0; 2],
+            plays: Default::default(),
             recording: None,
             counted: Default::default(),
             local,
@@ -442,59 +444,6 @@ impl MediaPlane {
                 }
             });
         }
-    }
-
-    /// A play that takes the place of an earlier one, once its samples are there. `None`: the stream is gone.
-    pub(super) fn new_play(
-        &mut self,
-        stream: StreamId,
-        to: Side,
-        times: u32,
-        part: Part,
-    ) -> Option<Play> {
-        let number = &mut self.streams.get_mut(&stream)?.plays[to as usize];
-        *number += 1;
-        Some(Play {
-            stream,
-            to,
-            number: *number,
-            times,
-            part,
-        })
-    }
-
-    /// The samples of a play are there.
-    pub(super) fn play(&self, play: Play, clip: Clip) {
-        let running = self.streams.get(&play.stream);
-        let is_latest = |running: &&Running| running.plays[play.to as usize] == play.number;
-        let Some(running) = running.filter(is_latest) else {
-            return;
-        };
-        let call = running.call.to_string();
-        let clip = Clip {
-            times: play.times,
-            ..clip
-        };
-        let _ = running.handle.command(move |medium, now_ns| {
-            if let Some(media) = medium.audio_mut() {
-                let played = media.call_mut().play_part(now_ns, play.to, clip, play.part);
-                if let Err(error) = played {
-                    tracing::warn!(call, %error, "a file is not played");
-                }
-            }
-        });
-    }
-
-    fn stop_play(&mut self, stream: StreamId, to: Side) {
-        let Some(running) = self.streams.get_mut(&stream) else {
-            return;
-        };
-        running.plays[to as usize] += 1;
-        let _ = running.handle.command(move |medium, _| {
-            if let Some(media) = medium.audio_mut() {
-                media.call_mut().stop_play(to);
-            }
-        });
     }
 
     /// For the log.

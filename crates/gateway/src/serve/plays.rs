@@ -1,7 +1,8 @@
 //! Requests to play that wait for their file: answered once its format is known, played once it is decoded.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 
 use threadbare_control::calls::{MediaSource, StreamId};
 use threadbare_control::ng::Reply;
@@ -11,12 +12,14 @@ use super::asker::Owed;
 use super::clips::{Clips, JobId, News};
 
 /// What a party is to hear.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Play {
     pub(super) stream: StreamId,
     pub(super) to: Side,
     /// Of the plays to this party: a later one, or an end, takes its place.
     pub(super) number: u64,
+    /// By which the next process finds it.
+    pub(super) file: Option<Arc<str>>,
     /// How often.
     pub(super) times: u32,
     pub(super) part: Part,
@@ -35,8 +38,8 @@ pub(super) struct Unanswered {
 pub(super) enum Step {
     Answer(Unanswered),
     Play(Play, Clip),
-    /// Behind the reply: for the log.
-    Failed(StreamId, String),
+    /// For the log, with a reason, if that is behind the reply.
+    Failed(Play, Option<String>),
 }
 
 /// Files on their way.
@@ -44,6 +47,8 @@ pub(super) enum Step {
 pub(super) struct Plays {
     clips: Clips,
     waiting: BTreeMap<JobId, Waiting>,
+    /// Of the process before, for which there was no room yet.
+    later: VecDeque<(MediaSource, Vec<Play>)>,
 }
 
 #[derive(Debug)]
@@ -63,6 +68,7 @@ impl Plays {
         Ok(Plays {
             clips: Clips::new()?,
             waiting: BTreeMap::new(),
+            later: VecDeque::new(),
         })
     }
 
@@ -86,10 +92,7 @@ impl Plays {
         plays: Vec<Play>,
         mut unanswered: Unanswered,
     ) -> Option<Unanswered> {
-        let name = match &source {
-            MediaSource::File(name) => name.clone(),
-            MediaSource::Bytes(_) => "blob".to_owned(),
-        };
+        let name = name_of(&source);
         let Some(id) = self.clips.fetch(source) else {
             let reason = format!("{name}: too many files are being read");
             unanswered.reply = Reply::Error(reason);
@@ -102,6 +105,30 @@ impl Plays {
         };
         self.waiting.insert(id, waiting);
         None
+    }
+
+    /// Fetches what the process before was playing: nobody waits for an answer.
+    pub(super) fn resume(&mut self, file: &str, plays: Vec<Play>) {
+        let source = MediaSource::File(file.to_owned());
+        self.later.push_back((source, plays));
+        self.go_on();
+    }
+
+    fn go_on(&mut self) {
+        while let Some((source, plays)) = self.later.pop_front() {
+            let name = name_of(&source);
+            let Some(id) = self.clips.fetch(source.clone()) else {
+                // There is room behind the next news.
+                self.later.push_front((source, plays));
+                return;
+            };
+            let waiting = Waiting {
+                unanswered: None,
+                plays,
+                name,
+            };
+            self.waiting.insert(id, waiting);
+        }
     }
 
     /// What is to be done.
@@ -121,21 +148,19 @@ impl Plays {
                     self.waiting.remove(&id);
                 }
                 News::Failed(reason) => {
-                    match unanswered {
-                        Some(mut unanswered) => {
-                            unanswered.reply = Reply::Error(reason);
-                            steps.push(Step::Answer(unanswered));
-                        }
-                        None => {
-                            let failed = |play: &Play| Step::Failed(play.stream, reason.clone());
-                            steps.extend(waiting.plays.iter().map(failed));
-                        }
+                    let told = unanswered.is_none().then(|| reason.clone());
+                    let plays = waiting.plays.drain(..);
+                    steps.extend(plays.map(|play| Step::Failed(play, told.clone())));
+                    if let Some(mut unanswered) = unanswered {
+                        unanswered.reply = Reply::Error(reason);
+                        steps.push(Step::Answer(unanswered));
                     }
                     self.waiting.remove(&id);
                 }
             }
         }
         steps.extend(self.give_up(now_ns));
+        self.go_on();
         steps
     }
 
@@ -146,14 +171,24 @@ impl Plays {
             unanswered.is_some_and(|(_, due_ns)| *due_ns <= now_ns)
         };
         let late = self.waiting.extract_if(.., is_late);
-        let answer = |(_, waiting): (JobId, Waiting)| {
-            let (mut unanswered, _) = waiting.unanswered?;
-            let ms = OPEN_NS_MAX / 1_000_000;
-            let reason = format!("{}: not read within {ms} ms", waiting.name);
-            unanswered.reply = Reply::Error(reason);
-            Some(Step::Answer(unanswered))
+        let steps = |(_, waiting): (JobId, Waiting)| {
+            let answer = waiting.unanswered.map(|(mut unanswered, _)| {
+                let ms = OPEN_NS_MAX / 1_000_000;
+                let reason = format!("{}: not read within {ms} ms", waiting.name);
+                unanswered.reply = Reply::Error(reason);
+                Step::Answer(unanswered)
+            });
+            let plays = waiting.plays.into_iter();
+            plays.map(|play| Step::Failed(play, None)).chain(answer)
         };
-        late.filter_map(answer).collect()
+        late.flat_map(steps).collect()
+    }
+}
+
+fn name_of(source: &MediaSource) -> String {
+    match source {
+        MediaSource::File(name) => name.clone(),
+        MediaSource::Bytes(_) => "blob".to_owned(),
     }
 }
 

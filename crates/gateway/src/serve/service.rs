@@ -376,9 +376,12 @@ impl Service {
             match step {
                 Step::Answer(answered) => self.send(answered),
                 Step::Play(play, clip) => self.media.play(play, clip),
-                Step::Failed(stream, reason) => {
-                    let call = self.media.call_of(stream).map(ToString::to_string);
-                    tracing::warn!(call, reason, "a file is not played");
+                Step::Failed(play, reason) => {
+                    self.media.forget_play(&play);
+                    let call = self.media.call_of(play.stream).map(ToString::to_string);
+                    if let Some(reason) = reason {
+                        tracing::warn!(call, reason, "a file is not played");
+                    }
                 }
             }
         }
@@ -459,7 +462,11 @@ impl Service {
                         start_frame,
                         duration_ns: duration_ms.map(|ms| ms.saturating_mul(1_000_000)),
                     };
-                    let play = self.media.new_play(stream, to, times, part);
+                    let file = match &source {
+                        MediaSource::File(name) => Some(name.as_str().into()),
+                        MediaSource::Bytes(_) => None,
+                    };
+                    let play = self.media.new_play(stream, to, file, times, part);
                     // All parties of a request hear the same.
                     let (_, plays) = wanted.get_or_insert_with(|| (source, Vec::new()));
                     plays.extend(play);

@@ -223,6 +223,15 @@ pub struct Part {
     pub duration_ns: Option<u64>,
 }
 
+/// What of a clip has not been played yet: played so, it goes on where it was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PlayLeft {
+    /// How often, this time included, as [`Clip::times`] has it.
+    pub times: u32,
+    /// From where, and for how long.
+    pub part: Part,
+}
+
 /// What a party hears instead of another one.
 #[derive(Debug, Clone)]
 pub enum Sound {
@@ -423,6 +432,12 @@ impl Call {
         let payloads = self.legs[to as usize].takes().clone();
         let sound = Sound::Clip(clip);
         self.directions[to.other() as usize].begin_play(now_ns, sound, part, &payloads)
+    }
+
+    /// What of a clip is still to be played to this party; `None`: no clip is being played.
+    #[must_use]
+    pub fn play_left(&self, to: Side) -> Option<PlayLeft> {
+        self.directions[to.other() as usize].play_left()
     }
 
     /// Ends what is being played to this party.

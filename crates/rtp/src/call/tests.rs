@@ -811,6 +811,54 @@ fn a_clip_is_played_in_its_time_and_then_the_party_is_heard_again() {
     }
 }
 
+/// The definition: what was played and what was left are the whole, wherever it is cut.
+#[test]
+fn what_is_left_of_a_clip_goes_on_where_it_was() {
+    let l16 = format(Encoding::L16, 8000, 1);
+    let pcm: Vec<f32> = (0..960).map(|n| (n + 1) as f32 / 2048.0).collect();
+    let clip = |times| Clip {
+        pcm: pcm.clone().into(),
+        rate_hz: 8000,
+        channels: 1,
+        times,
+    };
+    // All times are of whole packets: what of one was gathered is not sent.
+    let part = Part {
+        start_frame: 320,
+        duration_ns: Some(250 * MS),
+    };
+    let heard = |bed: &Bed| {
+        let all = match bed.heard.is_empty() {
+            true => Vec::new(),
+            false => bed.decoded(l16),
+        };
+        // The last packet is filled up with silence.
+        all.into_iter().filter(|sample| *sample != 0.0).collect()
+    };
+    for cut_ms in [0, 40, 100, 200, 220] {
+        let mut bed = Bed::between(l16, l16);
+        assert_eq!(bed.call.play_left(Side::B), None);
+        bed.call
+            .play_part(bed.now_ns, Side::B, clip(3), part)
+            .unwrap();
+        bed.wait_ms(cut_ms);
+        let mut played: Vec<f32> = heard(&bed);
+        let left = bed.call.play_left(Side::B).unwrap();
+        let mut other = Bed::between(l16, l16);
+        other
+            .call
+            .play_part(other.now_ns, Side::B, clip(left.times), left.part)
+            .unwrap();
+        other.wait_ms(1000);
+        assert_eq!(other.call.play_left(Side::B), None);
+        played.extend::<Vec<f32>>(heard(&other));
+        let expected = pcm[320..].iter().chain(&pcm).chain(&pcm).take(2000);
+        assert_eq!(played.len(), 2000, "{cut_ms} ms, {left:?}");
+        let is_it = |(heard, sent): (&f32, &f32)| (heard - sent).abs() < 1e-3;
+        assert!(played.iter().zip(expected).all(is_it), "{cut_ms} ms");
+    }
+}
+
 /// The expectation is the clip itself, repeated and cut.
 #[test]
 fn a_part_of_a_clip_is_played() {

@@ -14,7 +14,8 @@ use threadbare_rtp::leg::{Outage, SKIPPED_PACKETS_MAX};
 use threadbare_rtp::srtp::ProtectionState;
 use threadbare_runtime::clock_now_ns;
 
-use super::state::{MediumState, StreamState};
+use super::plays::Played;
+use super::state::{MediumState, PlayState, StreamState};
 use super::{MediaPlane, settle};
 use crate::serve::spec::{self, FIRST_SEQ_MASK};
 use crate::serve::store::{Before, Shelf};
@@ -33,6 +34,8 @@ pub(super) struct Keeper {
     boot: Option<u128>,
     /// When media came last, as the process before knew it.
     heard: Vec<(StreamId, Media)>,
+    /// What it was playing.
+    pub(super) unplayed: Vec<(StreamId, Side, PlayState)>,
 }
 
 /// How long ago a state was taken.
@@ -59,6 +62,7 @@ impl MediaPlane {
             before,
             boot: boot_id(),
             heard: Vec::new(),
+            unplayed: Vec::new(),
         });
     }
 
@@ -111,9 +115,11 @@ impl MediaPlane {
             return;
         };
         let (shelf, boot) = (keeper.shelf.clone(), keeper.boot);
+        let played = running.plays.clone();
         // A stream that is gone has none.
         let _ = running.handle.command(move |medium, now_ns| {
-            shelf.put_stream(stream, state_of(medium, now_ns, boot).to_bytes());
+            let state = state_of(medium, &played, now_ns, boot);
+            shelf.put_stream(stream, state.to_bytes());
         });
     }
 
@@ -123,9 +129,11 @@ impl MediaPlane {
             return;
         };
         for (stream, running) in self.streams.drain() {
+            let played = running.plays;
             match running.handle.remove() {
                 Some(mut medium) => {
-                    let state = state_of(&mut medium, clock_now_ns(), keeper.boot);
+                    let (now_ns, boot) = (clock_now_ns(), keeper.boot);
+                    let state = state_of(&mut medium, &played, now_ns, boot);
                     keeper.shelf.put_stream(stream, state.to_bytes());
                 }
                 // An older state does not say all that has left.
@@ -139,17 +147,25 @@ impl Keeper {
     /// A stream begins, or goes on if the process before had it.
     pub(super) fn begin(&mut self, stream: StreamId, spec: &StreamSpec, medium: &mut Medium) {
         let now_ns = clock_now_ns();
+        let mut unplayed = [None, None];
         if let Some(bytes) = self.saved.remove(&stream) {
             match StreamState::from_bytes(&bytes) {
-                Ok(state) => self.go_on(now_ns, stream, spec, medium, state),
+                Ok(mut state) => {
+                    unplayed = std::mem::take(&mut state.plays);
+                    self.go_on(now_ns, stream, spec, medium, state);
+                }
                 Err(error) => {
                     tracing::warn!(stream = stream.0, %error, "the state of a stream is not taken: it begins anew");
                 }
             }
         }
         self.shelf.begin(stream);
-        self.shelf
-            .put_stream(stream, state_of(medium, now_ns, self.boot).to_bytes());
+        let mut state = state_of(medium, &<[Played; 2]>::default(), now_ns, self.boot);
+        state.plays.clone_from(&unplayed);
+        self.shelf.put_stream(stream, state.to_bytes());
+        for (side, play) in Side::BOTH.into_iter().zip(unplayed) {
+            self.unplayed.extend(play.map(|play| (stream, side, play)));
+        }
         self.turns.push_back(stream);
     }
 
@@ -284,7 +300,13 @@ fn carry_key(protection: &mut Option<ProtectionState>, spec: &StreamSpec, side: 
     });
 }
 
-fn state_of(medium: &mut Medium, now_ns: u64, boot: Option<u128>) -> StreamState {
+fn state_of(
+    medium: &mut Medium,
+    played: &[Played; 2],
+    now_ns: u64,
+    boot: Option<u128>,
+) -> StreamState {
+    let plays = Side::BOTH.map(|side| played[side as usize].state(medium, side));
     let (heard_ns, medium) = match medium {
         Medium::Audio(media) => {
             let call = media.call();
@@ -301,6 +323,7 @@ fn state_of(medium: &mut Medium, now_ns: u64, boot: Option<u128>) -> StreamState
         taken_ns: now_ns,
         taken_unix_ns: now_ns.saturating_add(unix_at_zero_ns()),
         heard_ns,
+        plays,
         medium,
     }
 }

@@ -1,10 +1,11 @@
 //! The states of streams as bytes for the store. Keys are in them.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use threadbare_relay::{ForwardState, MediaCallState};
-use threadbare_rtp::call::{CallState, DirectionState, TimeState};
+use threadbare_rtp::call::{CallState, DirectionState, Part, TimeState};
 use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::leg::{GateState, LegState};
 use threadbare_rtp::srtp::{Keys, MasterKey, PacketIndex, ProtectionState, SourceState, Suite};
@@ -20,7 +21,36 @@ pub(super) struct StreamState {
     pub(super) taken_unix_ns: u64,
     /// When media came last from side A and B, on the monotonic clock.
     pub(super) heard_ns: [Option<u64>; 2],
+    /// What side A and B heard in place of each other.
+    pub(super) plays: [Option<PlayState>; 2],
     pub(super) medium: MediumState,
+}
+
+/// What was left to be played of a file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::serve) struct PlayState {
+    pub(in crate::serve) file: Arc<str>,
+    pub(in crate::serve) times: u32,
+    pub(in crate::serve) start_frame: u64,
+    pub(in crate::serve) duration_ns: Option<u64>,
+}
+
+impl PlayState {
+    pub(in crate::serve) fn new(file: Arc<str>, times: u32, part: Part) -> PlayState {
+        PlayState {
+            file,
+            times,
+            start_frame: part.start_frame,
+            duration_ns: part.duration_ns,
+        }
+    }
+
+    pub(in crate::serve) fn part(&self) -> Part {
+        Part {
+            start_frame: self.start_frame,
+            duration_ns: self.duration_ns,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -39,7 +69,7 @@ pub(super) enum StateError {
 }
 
 /// To be counted up whenever a type below changes.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 impl StreamState {
     pub(super) fn to_bytes(&self) -> Vec<u8> {
@@ -60,7 +90,13 @@ impl StreamState {
                 }),
             },
         };
-        let head = (self.boot, self.taken_ns, self.taken_unix_ns, self.heard_ns);
+        let head = (
+            self.boot,
+            self.taken_ns,
+            self.taken_unix_ns,
+            self.heard_ns,
+            &self.plays,
+        );
         // To memory, it cannot fail: all lengths are known.
         postcard::to_allocvec(&(VERSION, head, medium)).unwrap_or_default()
     }
@@ -72,19 +108,26 @@ impl StreamState {
         if found != VERSION {
             return Err(StateError::Version { found });
         }
-        type Head = (Option<u128>, u64, u64, [Option<u64>; 2]);
+        type Head = (
+            Option<u128>,
+            u64,
+            u64,
+            [Option<u64>; 2],
+            [Option<PlayState>; 2],
+        );
         let read: Result<((Head, SavedMedium), &[u8]), _> = postcard::take_from_bytes(bytes);
         let ((head, medium), left) = read.map_err(|error| damaged(&error))?;
         if !left.is_empty() {
             return Err(damaged(&"bytes are left over"));
         }
-        let (boot, taken_ns, taken_unix_ns, heard_ns) = head;
+        let (boot, taken_ns, taken_unix_ns, heard_ns, plays) = head;
         let medium = medium.load().map_err(|reason| damaged(&reason))?;
         Ok(StreamState {
             boot,
             taken_ns,
             taken_unix_ns,
             heard_ns,
+            plays,
             medium,
         })
     }
@@ -346,6 +389,15 @@ pub(super) mod tests {
             taken_ns: 1 << 50,
             taken_unix_ns: 1 << 60,
             heard_ns: [None, Some(5)],
+            plays: [
+                None,
+                Some(PlayState {
+                    file: "/a.wav".into(),
+                    times: 3,
+                    start_frame: 1 << 40,
+                    duration_ns: Some(7),
+                }),
+            ],
             medium: MediumState::Audio(MediaCallState {
                 call: CallState {
                     legs: [leg(1), leg(2)],
@@ -388,7 +440,10 @@ pub(super) mod tests {
         let error = StreamState::from_bytes(&newer).expect_err("another version");
         assert_eq!(
             error.to_string(),
-            "saved in version 2, this program reads version 1"
+            format!(
+                "saved in version {}, this program reads version {VERSION}",
+                VERSION + 1
+            )
         );
     }
 

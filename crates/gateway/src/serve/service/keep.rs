@@ -1,8 +1,12 @@
 //! Calls that outlive the process.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use threadbare_runtime::clock_now_ns;
 
 use super::Service;
+use crate::serve::plays::Play;
 use crate::serve::store::{Saved, Store};
 
 impl Service {
@@ -38,11 +42,26 @@ impl Service {
         // Those whose time is over end now.
         self.calls.handle_timeout(now_ns);
         self.carry_out();
+        self.play_on();
         self.keep_states();
         let calls = restored.len();
         if calls + lost > 0 {
             let ms = clock_now_ns().saturating_sub(now_ns) / 1_000_000;
             tracing::info!(calls, lost, ms, "calls were brought back");
+        }
+    }
+
+    /// Goes on with what the process before was playing, from where its last states had it: nothing of an announcement is left out.
+    fn play_on(&mut self) {
+        let mut by_file: BTreeMap<Arc<str>, Vec<Play>> = BTreeMap::new();
+        for (stream, to, state) in self.media.take_unplayed() {
+            let (times, part) = (state.times, state.part());
+            let file = Some(state.file.clone());
+            let play = self.media.new_play(stream, to, file, times, part);
+            by_file.entry(state.file).or_default().extend(play);
+        }
+        for (file, plays) in by_file {
+            self.plays.resume(&file, plays);
         }
     }
 

@@ -6,7 +6,7 @@ use super::held::Begin;
 use super::{BUDGET_NS_MAX, Direction};
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;
-use crate::call::{Part, PlayError, Sound};
+use crate::call::{Part, PlayError, PlayLeft, Sound};
 use crate::codec::Format;
 use crate::convert::Converter;
 use crate::id::{NS_PER_S, RtpTime};
@@ -160,6 +160,33 @@ impl Direction {
             self.map.restart();
             self.reroute();
         }
+    }
+
+    pub(in crate::call) fn play_left(&self) -> Option<PlayLeft> {
+        let playing = self.playing.as_deref()?;
+        let Source::Clip {
+            at,
+            times_left,
+            samples_left,
+            ..
+        } = &playing.source
+        else {
+            return None;
+        };
+        let channels = usize::from(playing.channels.max(1));
+        let duration_ns = (*samples_left < u64::MAX).then(|| {
+            let frames = u128::from(*samples_left / channels as u64);
+            // Rounded up, so that as many frames come of it.
+            let ns = (frames * u128::from(NS_PER_S)).div_ceil(u128::from(playing.rate_hz.max(1)));
+            u64::try_from(ns).unwrap_or(u64::MAX)
+        });
+        Some(PlayLeft {
+            times: *times_left,
+            part: Part {
+                start_frame: (at / channels) as u64,
+                duration_ns,
+            },
+        })
     }
 
     pub(in crate::call) fn take_play_ended(&mut self) -> bool {
