@@ -88,7 +88,7 @@ fn slot_of<'a, P>(
 /// What the answer says of an `m=` line.
 enum Answered {
     Rejected,
-    Packets { remotes: [Remote; 2] },
+    Packets { remotes: Box<[Remote; 2]> },
     Audio(Box<AnsweredAudio>),
 }
 
@@ -122,7 +122,7 @@ fn answer<P>(
         Plan::Rejected => Ok(Answered::Rejected),
         Plan::Packets => {
             let (theirs, _) = remote(sdp, index, options.address)?;
-            let remotes = [offered.remote.clone(), theirs];
+            let remotes = Box::new([offered.remote.clone(), theirs]);
             Ok(Answered::Packets { remotes })
         }
         Plan::Audio(audio) => {

@@ -110,12 +110,7 @@ impl Server {
         service.set_lateness_max(lateness_max(serving));
         service.set_cpu_percent_max(serving.limits.cpu_percent);
         let threads = service.media.threads();
-        if let Some(path) = &serving.records {
-            let records = Records::open(path).into_diagnostic();
-            let records =
-                records.wrap_err_with(|| format!("records of calls in {}", path.display()))?;
-            service.records = Some(records);
-        }
+        service.records = open_records(serving)?;
         if let Some((store, saved)) = store {
             service.keep_in(store, saved);
         }
@@ -257,6 +252,15 @@ fn control_calls(
     connections.stop();
     // Who has stopped it does not listen any more.
     let _ = events.send(Event::Stop { cause });
+}
+
+/// The file that ended calls are added to, if there is to be one.
+fn open_records(serving: &Serving) -> miette::Result<Option<Records>> {
+    let open = |path: &std::path::PathBuf| {
+        let records = Records::open(path).into_diagnostic();
+        records.wrap_err_with(|| format!("records of calls in {}", path.display()))
+    };
+    serving.records.as_ref().map(open).transpose()
 }
 
 /// The file of the state, if there is to be one.

@@ -326,6 +326,9 @@ mod tests {
     use super::super::second::Level;
     use super::*;
 
+    /// Makes a second wrong.
+    type Wrong = fn(&mut Second);
+
     /// What a stream that is well is like.
     fn well(unix_s: u64) -> Second {
         Second {
@@ -341,7 +344,7 @@ mod tests {
     }
 
     /// A stream of these seconds, each so many times; when alarms were raised and cleared.
-    fn run(rules: &Rules, parts: &[(u32, fn(&mut Second))]) -> Vec<(u64, &'static str, AlarmKind)> {
+    fn run(rules: &Rules, parts: &[(u32, Wrong)]) -> Vec<(u64, &'static str, AlarmKind)> {
         let (mut alarms, mut recent) = (Alarms::default(), Recent::default());
         let mut told = Vec::new();
         let mut unix_s = 0;
@@ -370,7 +373,7 @@ mod tests {
     #[test]
     fn each_alarm_holds_and_clears_as_its_rule_says() {
         // (kind, what is wrong, seconds from the beginning to the alarm, from the end to its end)
-        let cases: [(AlarmKind, fn(&mut Second), u64, u64); 6] = [
+        let cases: [(AlarmKind, Wrong, u64, u64); 6] = [
             (AlarmKind::NoPackets, |one| one.is_heard = false, 5, 2),
             (
                 AlarmKind::Silence,
@@ -401,7 +404,7 @@ mod tests {
             ),
         ];
         for (kind, wrong, raised, cleared) in cases {
-            let right: fn(&mut Second) = match kind {
+            let right: Wrong = match kind {
                 AlarmKind::Drift => |one| one.skew_us = 300 * 100,
                 _ => |_| (),
             };
@@ -419,9 +422,9 @@ mod tests {
 
     #[test]
     fn what_is_wrong_for_a_moment_only_raises_nothing() {
-        let parts: Vec<(u32, fn(&mut Second))> = (0..20)
+        let parts: Vec<(u32, Wrong)> = (0..20)
             .flat_map(|_| {
-                let wrong: fn(&mut Second) = |one| {
+                let wrong: Wrong = |one| {
                     one.lost_permille = 500;
                     one.momentary_lufs = Level::NONE;
                 };
