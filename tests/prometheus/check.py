@@ -44,8 +44,8 @@ def make_a_call():
     """So that histograms and counters of calls have values."""
     side = {"address": "127.0.0.1:4000", "codecs": ["PCMU"]}
     body = json.dumps({"sides": [side, side]}).encode()
-    ping = b'1 {"command": "ping"}'
-    for path, data, kind in [("/v1/calls", body, "application/json"), ("/ng", ping, "application/x-rtpengine-ng")]:
+    question = b'1 {"command": "list"}'
+    for path, data, kind in [("/v1/calls", body, "application/json"), ("/ng", question, "application/x-rtpengine-ng")]:
         request = urllib.request.Request(GATEWAY + path, data=data, headers={"Content-Type": kind})
         try:
             urllib.request.urlopen(request, timeout=10).close()

@@ -4,9 +4,9 @@ use std::fmt::Error;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::metrics::{MetricType, TypedMetric};
 
 use super::View;
 use super::gather::{Gatherer, TileState, Track};
@@ -76,25 +76,19 @@ fn threads(encoder: &mut DescriptorEncoder<'_>, machine: &Machine) -> Result<(),
     Ok(())
 }
 
-fn encode<M: EncodeMetric>(
+fn encode<M: EncodeMetric + TypedMetric>(
     encoder: &mut DescriptorEncoder<'_>,
     seen: &Gatherer,
     name: &str,
     help: &str,
     metric: impl Fn(&Track) -> Option<M>,
 ) -> Result<(), Error> {
-    let mut all = seen
-        .tracks()
-        .filter_map(|track| Some((track, metric(track)?)))
-        .peekable();
-    let Some((_, first)) = all.peek() else {
-        return Ok(());
-    };
-    let kind = first.metric_type();
-    let mut family = encoder.encode_descriptor(name, help, None, kind)?;
-    for (track, metric) in all {
-        let labels = [("stream", &*track.watched.name)];
-        metric.encode(family.encode_family(&labels)?)?;
+    let mut family = encoder.encode_descriptor(name, help, None, M::TYPE)?;
+    for track in seen.tracks() {
+        if let Some(metric) = metric(track) {
+            let labels = [("stream", &*track.watched.name)];
+            metric.encode(family.encode_family(&labels)?)?;
+        }
     }
     Ok(())
 }

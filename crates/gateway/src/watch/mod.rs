@@ -18,7 +18,7 @@ mod webhook;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::{broadcast, watch};
@@ -30,6 +30,7 @@ pub use self::gather::{Gatherer, StreamChange, Tile, TileState, Track};
 pub use self::machine::{Machine, ThreadSecond, ThreadSeen, ThreadTrack};
 pub use self::second::{Level, RECENT_SECONDS, Second};
 use self::webhook::Webhook;
+use crate::limit::{LineLimit, Verdict};
 use crate::system::unix_at_zero_ns;
 
 /// The thread that looks. Dropped, it ends.
@@ -51,6 +52,7 @@ struct Shared {
     frames: watch::Sender<Frame>,
     lookers: AtomicUsize,
     changes: broadcast::Sender<Told>,
+    lines: LineLimit,
     webhook: Mutex<Option<Webhook>>,
     /// The thread is to end.
     ends: Mutex<bool>,
@@ -82,6 +84,7 @@ impl Watch {
             frames: watch::Sender::new(Frame::default()),
             lookers: AtomicUsize::new(0),
             changes: broadcast::Sender::new(CHANGES_MAX),
+            lines: LineLimit::new(LINES_PER_SECOND),
             webhook: Mutex::default(),
             ends: Mutex::new(false),
             bell: Condvar::new(),
@@ -225,15 +228,28 @@ impl Shared {
         let webhook = lock(&self.webhook);
         for change in changes {
             let stream = &*change.name;
+            // A switch that fails is a line for each stream behind it.
+            let suppressed = match self.lines.check(Instant::now()) {
+                Verdict::Write { suppressed } => Some(suppressed),
+                Verdict::Suppress => None,
+            };
             match &change.change {
+                _ if suppressed.is_none() => {}
                 Change::Raised(alarm) => {
                     let (alarm, value) = (alarm.kind.name(), alarm.worst);
-                    tracing::warn!(stream, alarm, value, "alarm");
+                    tracing::warn!(stream, alarm, value, suppressed, "alarm");
                 }
                 Change::Cleared(alarm) => {
                     let (seconds, worst) = (unix_s - alarm.since_unix_s, alarm.worst);
                     let alarm = alarm.kind.name();
-                    tracing::info!(stream, alarm, seconds, worst, "the alarm has ended");
+                    tracing::info!(
+                        stream,
+                        alarm,
+                        seconds,
+                        worst,
+                        suppressed,
+                        "the alarm has ended"
+                    );
                 }
             }
             // Fails if nobody listens.
@@ -254,6 +270,8 @@ const PERIOD_QUICK: Duration = Duration::from_millis(100);
 /// Of what is kept.
 const PERIOD_SLOW: Duration = Duration::from_secs(1);
 const NS_PER_S: u64 = 1_000_000_000;
+/// Of alarms, in the log.
+const LINES_PER_SECOND: u32 = 20;
 /// As many as events of calls.
 const CHANGES_MAX: usize = 4096;
 /// Pages that are open.
