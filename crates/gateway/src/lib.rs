@@ -26,6 +26,7 @@ pub mod demo;
 pub mod description;
 pub mod doctor;
 pub mod event;
+pub mod fuzzing;
 pub mod gateway;
 mod inspect;
 pub mod limit;

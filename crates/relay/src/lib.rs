@@ -59,6 +59,7 @@ mod call;
 mod copies;
 mod engine;
 mod forward;
+pub mod fuzzing;
 mod id;
 mod io;
 mod line;

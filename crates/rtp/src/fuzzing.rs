@@ -7,6 +7,8 @@ mod call;
 mod codec;
 mod jitter;
 mod packet;
+#[cfg(feature = "srtp")]
+mod protection;
 mod session;
 #[cfg(feature = "srtp")]
 mod srtp;
@@ -15,6 +17,8 @@ pub use call::{call, leg};
 pub use codec::codec;
 pub use jitter::{Watched, jitter};
 pub use packet::packet;
+#[cfg(feature = "srtp")]
+pub use protection::protection;
 pub use session::{rtcp, session};
 #[cfg(feature = "srtp")]
 pub use srtp::srtp;

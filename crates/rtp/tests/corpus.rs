@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+#[cfg(feature = "srtp")]
+use proptest::prelude::*;
 use threadbare_rtp::fuzzing;
 
 /// A target's name in `fuzz/`, and what it does with its bytes.
@@ -16,16 +18,22 @@ const TARGETS: &[Target] = &[
     ("rtcp", fuzzing::rtcp),
     ("session", fuzzing::session),
     #[cfg(feature = "srtp")]
+    ("protection", fuzzing::protection),
+    #[cfg(feature = "srtp")]
     ("srtp", fuzzing::srtp),
 ];
 
 /// Corpora of other crates, which replay them, and of what is not built.
 const ELSEWHERE: &[&str] = &[
+    "audio_file",
     "calls",
+    "forward",
     "loudness",
     "saved",
     "sdp",
     "ng",
+    #[cfg(not(feature = "srtp"))]
+    "protection",
     #[cfg(not(feature = "srtp"))]
     "srtp",
 ];
@@ -58,5 +66,32 @@ fn every_corpus_has_a_target() {
             "{} is replayed by nobody",
             name.display()
         );
+    }
+}
+
+#[cfg(feature = "srtp")]
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(300) })]
+
+    /// Random bytes are hardly ever a packet whose number follows another one's.
+    #[test]
+    fn random_calls_hold_what_fuzzing_does(
+        suite: u8,
+        steps in prop::collection::vec((any::<u8>(), 0..4_u8, 0..3_u32, 1..2000_u16, any::<bool>()), 0..60),
+    ) {
+        let mut data = vec![suite];
+        let mut number = 65_000_u16;
+        for (kind, argument, ssrc, step, is_rtcp) in steps {
+            number = number.wrapping_add(step);
+            let mut packet = match is_rtcp {
+                true => vec![0x80, 201, 0, 1],
+                false => [&[0x80, 0][..], &number.to_be_bytes(), &[0; 4]].concat(),
+            };
+            packet.extend(ssrc.to_be_bytes());
+            packet.extend([7; 20]);
+            data.extend([kind, argument, packet.len() as u8]);
+            data.extend(packet);
+        }
+        fuzzing::protection(&data);
     }
 }

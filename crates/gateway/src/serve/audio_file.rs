@@ -12,12 +12,12 @@ use threadbare_rtp::call::Clip;
 use threadbare_rtp::codec::{CHANNELS_MAX, Decoder, Encoding, Format, SAMPLE_RATES_HZ};
 
 /// The bytes of a file.
-pub(super) trait Input: Read + Seek + Send {}
+pub(crate) trait Input: Read + Seek + Send {}
 
 impl<I: Read + Seek + Send> Input for I {}
 
 /// A file whose headers are read.
-pub(super) struct Opened {
+pub(crate) struct Opened {
     kind: Kind,
     rate_hz: u32,
     channels: u8,
@@ -43,7 +43,7 @@ struct OggOpus {
 
 /// Why a file cannot be played. The name is told by the caller.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum FileError {
+pub(crate) enum FileError {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("no audio file of a known format; allowed are WAV, FLAC, Ogg Opus and MP3")]
@@ -71,7 +71,7 @@ fn damaged(format: &'static str) -> impl Fn(String) -> FileError {
 ///
 /// # Errors
 /// It is of no known format, or its headers are damaged.
-pub(super) fn open(mut bytes: Bytes) -> Result<Opened, FileError> {
+pub(crate) fn open(mut bytes: Bytes) -> Result<Opened, FileError> {
     let mut magic = [0; 4];
     let has_magic = bytes.read_exact(&mut magic);
     bytes.seek(SeekFrom::Start(0))?;
@@ -190,7 +190,7 @@ impl Opened {
     ///
     /// # Errors
     /// There are none, or too many.
-    pub(super) fn decode(self) -> Result<Clip, FileError> {
+    pub(crate) fn decode(self) -> Result<Clip, FileError> {
         let mut pcm = Samples::default();
         let channels = self.channels;
         let read = match self.kind {
@@ -330,6 +330,6 @@ fn decode_mp3(mut reader: nanomp3::Reader<Bytes>, pcm: &mut Samples) -> Result<(
 /// RFC 7845, section 3: positions count frames of 48 kHz.
 const OPUS_HZ: u32 = 48_000;
 /// Of a file in memory, 128 MiB: more than five minutes of 48 kHz stereo, over an hour of 8 kHz mono.
-pub(super) const SAMPLES_MAX: usize = 32 << 20;
+pub(crate) const SAMPLES_MAX: usize = 32 << 20;
 /// Of a file: no WAV file that may be played is longer, but for its headers.
 pub(super) const FILE_BYTES_MAX: u64 = 160 << 20;

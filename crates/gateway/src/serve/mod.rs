@@ -2,7 +2,7 @@
 
 mod acceptor;
 mod asker;
-mod audio_file;
+pub(crate) mod audio_file;
 mod clips;
 mod endings;
 mod events;
