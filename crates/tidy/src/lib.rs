@@ -8,6 +8,7 @@
 pub mod circles;
 pub mod dependencies;
 pub mod layers;
+pub mod links;
 pub mod size;
 pub mod strays;
 pub mod tokens;

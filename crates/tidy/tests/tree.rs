@@ -1,10 +1,11 @@
 //! The rules, applied to the tree that this file stands in.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use cargo_metadata::{DependencyKind, MetadataCommand, Package};
-use threadbare_tidy::{circles, dependencies, layers, size, strays, tokens, unsafety};
+use threadbare_tidy::{circles, dependencies, layers, links, size, strays, tokens, unsafety};
 
 /// Files and functions that are better long, each with the reason: (path, function or "" for the file).
 const OVERSIZE_PERMITTED: &[(&str, &str)] = &[];
@@ -268,24 +269,18 @@ const README_PARTS: &[&str] = &[
     "## More",
 ];
 
-/// Links of the documentation lead to files.
+/// Links of the documentation lead to files, and to headings that are there. The book has each page.
 #[test]
 fn links_lead_somewhere() {
-    let mut complaints = Vec::new();
-    for path in tracked_files().iter().filter(|path| path.ends_with(".md")) {
-        let text = read(path).expect("UTF-8");
-        let folder = root().join(path);
-        let folder = folder.parent().expect("a file is in a folder");
-        for link in text
-            .split("](")
-            .skip(1)
-            .filter_map(|rest| rest.split_once(')'))
-        {
-            let target = link.0.split('#').next().unwrap_or_default();
-            if !target.is_empty() && !target.contains("://") && !folder.join(target).exists() {
-                complaints.push(format!("{path}: {target} is not there"));
-            }
-        }
+    let files = tracked_files();
+    let markdown = files.iter().filter(|path| path.ends_with(".md"));
+    let pages: BTreeMap<String, links::Page> = markdown
+        .map(|path| (path.clone(), links::read(&read(path).expect("UTF-8"))))
+        .collect();
+    let exists = |path: &str| root().join(path).exists();
+    let mut complaints = links::check_summary(&pages);
+    for path in pages.keys() {
+        complaints.extend(links::check(path, &pages, exists));
     }
     assert_none(&complaints);
 }

@@ -1,0 +1,201 @@
+//! Links between the pages of the documentation: each leads to a file, and each `#anchor` to a heading of it.
+//! The book (`docs/SUMMARY.md`) has every page.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
+
+/// What other pages may lead to, and what this one leads to.
+#[derive(Debug, Default)]
+pub struct Page {
+    /// Targets as they are written, of links and of images.
+    pub targets: Vec<String>,
+    /// Headings as `#anchors`.
+    pub anchors: BTreeSet<String>,
+}
+
+/// Reads a page. Links in code are no links.
+pub fn read(text: &str) -> Page {
+    let mut page = Page::default();
+    let mut heading: Option<String> = None;
+    for event in Parser::new_ext(text, Options::ENABLE_TABLES) {
+        match event {
+            Event::Start(Tag::Link { dest_url, .. } | Tag::Image { dest_url, .. }) => {
+                page.targets.push(dest_url.into_string());
+            }
+            Event::Html(html) | Event::InlineHtml(html) => page.targets.extend(sources(&html)),
+            Event::Start(Tag::Heading { .. }) => heading = Some(String::new()),
+            Event::Text(text) | Event::Code(text) => {
+                if let Some(heading) = &mut heading {
+                    heading.push_str(&text);
+                }
+            }
+            Event::End(TagEnd::Heading(_)) => {
+                let anchor = anchor(&heading.take().unwrap_or_default());
+                let again = (1..).map(|number| format!("{anchor}-{number}"));
+                let free = std::iter::once(anchor.clone())
+                    .chain(again)
+                    .find(|one| !page.anchors.contains(one));
+                page.anchors.extend(free);
+            }
+            _ => {}
+        }
+    }
+    page
+}
+
+/// Complaints about the links of one page. `pages` has all pages by their paths from the root of the tree, `exists`
+/// tells of any other path.
+pub fn check(
+    path: &str,
+    pages: &BTreeMap<String, Page>,
+    exists: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for target in &pages[path].targets {
+        if target.contains("://") || target.starts_with("mailto:") {
+            continue;
+        }
+        let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
+        let Some(file) = resolve(path, file) else {
+            complaints.push(format!("{path}: {target} leaves the tree"));
+            continue;
+        };
+        // The book turns `.md` into `.html`, also where it has no such page.
+        let is_of_book = |path: &str| path.starts_with(BOOK);
+        if is_of_book(path) && !is_of_book(&file) && file.ends_with(".md") {
+            complaints.push(format!("{path}: {target} is no page of the book"));
+        }
+        match pages.get(&file) {
+            Some(page) if !anchor.is_empty() && !page.anchors.contains(anchor) => {
+                complaints.push(format!("{path}: {target}: {file} has no such heading"));
+            }
+            None if !exists(&file) => complaints.push(format!("{path}: {target} is not there")),
+            _ => {}
+        }
+    }
+    complaints
+}
+
+/// Complaints about pages that the book leaves out, or has twice.
+pub fn check_summary(pages: &BTreeMap<String, Page>) -> Vec<String> {
+    let mut listed: Vec<_> = pages.get(SUMMARY).map_or(Vec::new(), |summary| {
+        let targets = summary.targets.iter();
+        targets.filter_map(|one| resolve(SUMMARY, one)).collect()
+    });
+    listed.sort();
+    let twice = listed.windows(2).filter(|pair| pair[0] == pair[1]);
+    let mut complaints: Vec<_> = twice
+        .map(|pair| format!("{SUMMARY} has {} twice", pair[0]))
+        .collect();
+    let missing = pages
+        .keys()
+        .filter(|path| path.starts_with(BOOK) && *path != SUMMARY && !listed.contains(path));
+    complaints.extend(missing.map(|path| format!("{SUMMARY} does not have {path}")));
+    complaints
+}
+
+/// As GitHub and mdbook make them: letters, digits, `-` and `_` stay, spaces become `-`.
+fn anchor(heading: &str) -> String {
+    let kept = heading.trim().chars().filter_map(|c| match c {
+        ' ' => Some('-'),
+        c if c.is_alphanumeric() || c == '-' || c == '_' => Some(c),
+        _ => None,
+    });
+    kept.flat_map(char::to_lowercase).collect()
+}
+
+/// `src` and `href` of tags.
+fn sources(html: &str) -> Vec<String> {
+    let mut sources = Vec::new();
+    for attribute in ["src=\"", "href=\""] {
+        let after = html.split(attribute).skip(1);
+        sources.extend(after.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned())));
+    }
+    sources
+}
+
+/// The path from the root of the tree that `target` of the page `from` has. None: outside of the tree.
+fn resolve(from: &str, target: &str) -> Option<String> {
+    if target.is_empty() {
+        return Some(from.to_owned());
+    }
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()?),
+            part => parts.push(part),
+        }
+    }
+    Some(parts.join("/"))
+}
+
+const BOOK: &str = "docs/";
+const SUMMARY: &str = "docs/SUMMARY.md";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pages(texts: &[(&str, &str)]) -> BTreeMap<String, Page> {
+        let pages = texts.iter();
+        pages
+            .map(|(path, text)| ((*path).to_owned(), read(text)))
+            .collect()
+    }
+
+    #[test]
+    fn headings_have_the_anchors_that_github_and_mdbook_give_them() {
+        let page =
+            read("# Is it `ready`?\n\n## Against what you use: 2.0\n\n## again\n\n## Again\n");
+        let expected = ["again", "again-1", "against-what-you-use-20", "is-it-ready"];
+        assert_eq!(page.anchors.into_iter().collect::<Vec<_>>(), expected);
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_are_found() {
+        let pages = pages(&[
+            (
+                "docs/a.md",
+                "[good](b/c.md#one), ![good](../x.svg), [good](#here)\n\n# Here\n",
+            ),
+            (
+                "docs/b/c.md",
+                "# One\n\n[no](../gone.md) [no](../a.md#there) [no](#here) [no](../../../x) [no](../../CHANGELOG.md)\n\n\
+                 <img src=\"gone.svg\">\n\n```\n[code](gone.md)\n```\n\n`[code](gone.md)` [far](https://example.org/x#y)\n",
+            ),
+            ("CHANGELOG.md", "# Changelog\n"),
+        ]);
+        let exists = |path: &str| path == "x.svg";
+        assert_eq!(check("docs/a.md", &pages, exists), Vec::<String>::new());
+        let found = check("docs/b/c.md", &pages, exists);
+        assert_eq!(
+            found,
+            [
+                "docs/b/c.md: ../gone.md is not there",
+                "docs/b/c.md: ../a.md#there: docs/a.md has no such heading",
+                "docs/b/c.md: #here: docs/b/c.md has no such heading",
+                "docs/b/c.md: ../../../x leaves the tree",
+                "docs/b/c.md: ../../CHANGELOG.md is no page of the book",
+                "docs/b/c.md: gone.svg is not there",
+            ]
+        );
+    }
+
+    #[test]
+    fn pages_that_the_book_leaves_out_are_found() {
+        let pages = pages(&[
+            ("README.md", ""),
+            ("docs/SUMMARY.md", "- [A](a.md)\n- [A](./a.md)\n"),
+            ("docs/a.md", ""),
+            ("docs/b/c.md", ""),
+        ]);
+        let expected = [
+            "docs/SUMMARY.md has docs/a.md twice",
+            "docs/SUMMARY.md does not have docs/b/c.md",
+        ];
+        assert_eq!(check_summary(&pages), expected);
+    }
+}
