@@ -166,6 +166,16 @@ soak: setup-demo ## ten minutes of 1000 streams: nothing lost, memory flat
 doc: setup-demo ## API documentation of all crates
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps
 
+# mdbook as it is on PATH, or one for this tree only.
+MDBOOK ?= $(or $(shell command -v mdbook),$(TARGET_DIR)/tools/bin/mdbook)
+mdbook_version := 0.5.4
+
+.PHONY: docs
+docs: setup-docs ## the pages of docs/ as a site in target/book, each link checked
+	@[ -x '$(MDBOOK)' ] || \
+	    $(CARGO) install mdbook --locked --version $(mdbook_version) --no-default-features --features search --root $(TARGET_DIR)/tools
+	scripts/site '$(MDBOOK)' $(TARGET_DIR)/book
+
 .PHONY: element-docs
 element-docs: ## the pages docs/elements/ts-*.md anew, from the elements themselves
 	THREADBARE_WRITE_ELEMENT_PAGES=1 $(CARGO) test -p gst-plugin-threadbare --test element_pages pages
@@ -229,6 +239,6 @@ clean: ## remove what was built
 	$(CARGO) clean
 	rm -rf $(TARGET_DIR)/bench $(TARGET_DIR)/loom $(TARGET_DIR)/fuzz $(TARGET_DIR)/miri
 
-.PHONY: setup-demo setup-deb setup-test setup-bench
-setup-demo setup-deb setup-test setup-bench: setup-%:
+.PHONY: setup-demo setup-deb setup-docs setup-test setup-bench
+setup-demo setup-deb setup-docs setup-test setup-bench: setup-%:
 	@scripts/setup $*
