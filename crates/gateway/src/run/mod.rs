@@ -78,7 +78,7 @@ impl Job {
         };
         manager.stopping(stopped_by);
         tracing::info!(cause = stopped_by, "draining");
-        drop(server);
+        let is_well = server.is_none_or(Server::end);
         drop(watch);
         let undone = gateway.drain_and_stop(DRAIN_LIMIT);
         if undone > 0 {
@@ -88,7 +88,11 @@ impl Job {
             );
         }
         tracing::info!("stopped");
-        Ok(ExitCode::SUCCESS)
+        // Then a service manager begins anew.
+        Ok(match is_well {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
     }
 }
 

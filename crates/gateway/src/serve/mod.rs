@@ -64,7 +64,8 @@ pub struct Server {
     stop: UnixStream,
     control: Control<Service>,
     pulse: Pulse<usize>,
-    thread: Option<JoinHandle<()>>,
+    /// Whether it was well to its end.
+    thread: Option<JoinHandle<bool>>,
 }
 
 impl Server {
@@ -127,7 +128,7 @@ impl Server {
         let (stop, told) = UnixStream::pair().into_diagnostic()?;
         let thread = std::thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || control_calls(service, &told, connections, &events));
+            .spawn(move || control_calls(service, &told, connections, events));
         let http = http_address.map(tracing::field::display);
         let ng_tcp = ng_tcp_address.map(tracing::field::display);
         tracing::info!(%ng, ng_tcp, http, threads, "serving");
@@ -193,15 +194,45 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
+impl Server {
+    /// Ends all calls. Whether the control thread was well to its end.
+    #[must_use]
+    pub fn end(mut self) -> bool {
+        self.join()
+    }
+
+    fn join(&mut self) -> bool {
         // It ends when the other end is closed.
         let _ = self.stop.shutdown(std::net::Shutdown::Both);
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the control thread has failed");
+        let joined = self.thread.take().map(JoinHandle::join);
+        match joined {
+            Some(Ok(is_well)) => is_well,
+            Some(Err(_)) => {
+                tracing::error!("the control thread has panicked: the log has the place");
+                false
+            }
+            None => true,
         }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+/// Tells the main thread that the control thread has ended, also by a panic.
+struct TellsEnd {
+    events: Sender<Event>,
+    cause: &'static str,
+}
+
+impl Drop for TellsEnd {
+    fn drop(&mut self) {
+        let cause = self.cause;
+        // Who has stopped it does not listen any more.
+        let _ = self.events.send(Event::Stop { cause });
     }
 }
 
@@ -236,9 +267,14 @@ fn control_calls(
     mut service: Service,
     told: &UnixStream,
     connections: Connections,
-    events: &Sender<Event>,
-) {
-    let cause = match service.run(told) {
+    events: Sender<Event>,
+) -> bool {
+    let mut end = TellsEnd {
+        events,
+        cause: "a panic of the control thread",
+    };
+    let outcome = service.run(told);
+    let cause = match &outcome {
         Ok(()) => "the last call of a drain",
         Err(error) => {
             tracing::error!(%error, "requests cannot be received any more");
@@ -250,8 +286,8 @@ fn control_calls(
     service.leave_all();
     drop(service);
     connections.stop();
-    // Who has stopped it does not listen any more.
-    let _ = events.send(Event::Stop { cause });
+    end.cause = cause;
+    outcome.is_ok()
 }
 
 /// The file that ended calls are added to, if there is to be one.
@@ -307,3 +343,43 @@ const STATE_FILE: &str = "calls.redb";
 const NS_PER_S: u64 = 1_000_000_000;
 /// Of the control thread, on an overloaded machine.
 const RELOAD_TIME_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Without it, calls could not be reached any more, and nobody would notice.
+    #[test]
+    fn a_panic_of_the_control_thread_ends_the_process_as_a_failure() {
+        let (events, told) = channel();
+        let serving = Serving {
+            ng: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
+            state: State::Off,
+            ..Serving::default()
+        };
+        let watch = crate::watch::Watch::start(
+            crate::watch::Directory::default(),
+            (crate::watch::Rules::default(), None),
+        );
+        let watch = watch.expect("a thread");
+        let reloads = Arc::new(Reloads::new(events.clone()));
+        let start = || Server::start(&serving, events.clone(), reloads.clone(), watch.view());
+        let server = start().expect("it starts");
+        server
+            .control
+            .order(|_| panic!("as a test does"))
+            .expect("there is room");
+        let told_of = |event| match event {
+            Ok(Event::Stop { cause }) => cause,
+            other => panic!("{other:?}"),
+        };
+        let limit = Duration::from_secs(60);
+        assert_eq!(
+            told_of(told.recv_timeout(limit)),
+            "a panic of the control thread"
+        );
+        assert!(!server.end());
+        // One that is stopped is well.
+        assert!(start().expect("it starts again").end());
+    }
+}
