@@ -1,5 +1,7 @@
 //! Changes of alarms, told to another program by HTTP, one after another.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -10,11 +12,13 @@ use ureq::Agent;
 use super::alarm::{Alarm, Change};
 use super::gather::StreamChange;
 
-/// Sends on a thread of its own. Dropped, it sends what waits, once each.
+/// Sends on a thread of its own. Dropped, it ends with the attempt that it is at, and what waits is not sent.
 #[derive(Debug)]
 pub(super) struct Webhook {
     url: String,
     queue: Option<SyncSender<Message>>,
+    /// It is dropped.
+    ends: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -32,12 +36,15 @@ impl Webhook {
     pub(super) fn start(url: &str) -> std::io::Result<Webhook> {
         let (queue, messages) = sync_channel(MESSAGES_MAX);
         let to = url.to_owned();
+        let ends = Arc::new(AtomicBool::new(false));
+        let told = ends.clone();
         let thread = std::thread::Builder::new()
             .name("webhook".to_owned())
-            .spawn(move || send_all(&to, &messages))?;
+            .spawn(move || send_all(&to, &messages, &told))?;
         Ok(Webhook {
             url: url.to_owned(),
             queue: Some(queue),
+            ends,
             thread: Some(thread),
         })
     }
@@ -62,6 +69,7 @@ impl Webhook {
 
 impl Drop for Webhook {
     fn drop(&mut self) {
+        self.ends.store(true, Ordering::Relaxed);
         drop(self.queue.take());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
@@ -71,7 +79,7 @@ impl Drop for Webhook {
     }
 }
 
-fn send_all(url: &str, messages: &Receiver<Message>) {
+fn send_all(url: &str, messages: &Receiver<Message>, ends: &AtomicBool) {
     let agent = Agent::config_builder()
         .proxy(None)
         .max_redirects(0)
@@ -82,6 +90,9 @@ fn send_all(url: &str, messages: &Receiver<Message>) {
         let text = message.text();
         let mut pause = PAUSE_FIRST;
         for attempt in 1..=ATTEMPTS {
+            if ends.load(Ordering::Relaxed) {
+                return;
+            }
             let request = agent.post(url).header("Content-Type", "application/json");
             match request.send(text.as_bytes()) {
                 Ok(_) => break,
@@ -126,3 +137,48 @@ const MESSAGES_MAX: usize = 8192;
 const TIME_MAX: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 3;
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::super::alarm::AlarmKind;
+    use super::*;
+
+    /// A process that ends, or a file that names another URL, does not wait for attempts at a URL that is dead.
+    #[test]
+    fn the_end_waits_for_one_attempt_at_most() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+        let url = format!("http://{}/", listener.local_addr().expect("bound"));
+        let webhook = Webhook::start(&url).expect("a thread");
+        let alarm = Alarm {
+            kind: AlarmKind::Loss,
+            since_unix_s: 0,
+            worst: 2.0,
+            is_acknowledged: false,
+        };
+        for _ in 0..3 {
+            let change = Change::Raised(alarm);
+            let name = "news".into();
+            webhook.send(0, StreamChange { name, change });
+        }
+        // It is closed without an answer: an attempt that has failed.
+        drop(listener.accept().expect("a first attempt"));
+        let attempts = std::thread::spawn(move || {
+            listener
+                .incoming()
+                .take_while(Result::is_ok)
+                .take(8)
+                .inspect(drop_at_once)
+                .count()
+        });
+        drop(webhook);
+        // All that there would have been are nine.
+        assert!(!attempts.is_finished());
+    }
+
+    fn drop_at_once(attempt: &std::io::Result<std::net::TcpStream>) {
+        let attempt = attempt.as_ref().expect("only those that are");
+        let _ = attempt.shutdown(std::net::Shutdown::Both);
+    }
+}
