@@ -42,9 +42,7 @@ impl AlarmKind {
             AlarmKind::Drift => "drift",
         }
     }
-}
 
-impl AlarmKind {
     /// Those of [`Alarms::bits`].
     pub fn of_bits(bits: u8) -> impl Iterator<Item = AlarmKind> {
         let is_set = move |kind: &AlarmKind| bits & (1 << *kind as u8) != 0;
@@ -107,7 +105,7 @@ impl Default for Rules {
             rule(3.0, 1.0, 60, 10),
             // EBU R 128: -1 dBTP.
             rule(-1.0, 0.5, 1, 10),
-            // Speech suffers from 1 % on (ITU-T G.113).
+            // Listeners begin to notice.
             rule(1.0, 0.5, 10, 10),
             // Crystals are better than 100 ppm.
             rule(200.0, 50.0, 60, 60),

@@ -195,9 +195,13 @@ impl Shared {
             let is_quick = self.lookers.load(Ordering::Relaxed) > 0;
             let period = if is_quick { PERIOD_QUICK } else { PERIOD_SLOW };
             self.directory.pace().set(period);
-            self.look(now_ns, (unix_at_zero_ns + now_ns) / NS_PER_S, is_quick);
+            let unix_ns = unix_at_zero_ns + now_ns;
+            self.look(now_ns, unix_ns / NS_PER_S, is_quick);
+            // At the edges of seconds, so that none is left out.
+            let period_ns = period.as_nanos() as u64;
+            let wait = Duration::from_nanos(period_ns - unix_ns % period_ns);
             ends = lock(&self.ends);
-            let waited = self.bell.wait_timeout_while(ends, period, |ends| {
+            let waited = self.bell.wait_timeout_while(ends, wait, |ends| {
                 let looked_at = self.lookers.load(Ordering::Relaxed) > 0;
                 !*ends && looked_at == is_quick
             });
@@ -221,9 +225,7 @@ impl Shared {
             self.frames.send_replace(frame);
         }
     }
-}
 
-impl Shared {
     fn tell(&self, unix_s: u64, changes: Vec<StreamChange>) {
         let webhook = lock(&self.webhook);
         for change in changes {

@@ -128,7 +128,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// `None`: the relay ends.
+    /// It has no end but that of its connection.
     async fn next(&mut self) -> Option<Line> {
         if let Some(line) = self.pending.pop_front() {
             return Some(line);
@@ -153,9 +153,7 @@ impl Reader {
         self.generation = Some(streams.generation);
         Some(line("streams", &streams))
     }
-}
 
-impl Reader {
     /// `None`: it knows them.
     fn alarms(&mut self) -> Option<RaisedAlarms> {
         self.view.read(|seen| {
