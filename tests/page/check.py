@@ -131,7 +131,7 @@ def differing(page):
         metric = re.search(rf'^threadbare_stream_short_term_lufs{{stream="{name}"}} (\S+)', metrics, re.M)
         told = streams[name].get("loudness", {}).get("short_term_lufs")
         values = [tile(page, n)[3] / 10, told, metric and float(metric[1])]
-        # EBU Tech 3341, section 2.7: 1 kHz of full scale in one channel has -3.01 LUFS.
+        # ITU-R BS.1770-4, annex 1: 1 kHz of full scale in one channel has -3.01 LUFS.
         due = 20 * math.log10(2000 * (1 + n % 16 % 8) / 32768) - 3.01
         if any(value is None or abs(value - due) > 0.3 for value in values):
             differ.append((name, values, due))

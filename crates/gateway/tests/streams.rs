@@ -127,7 +127,7 @@ fn a_stream_is_told_with_its_last_seconds() {
         (&one["name"], &one["state"]),
         (&json!("news / 1"), &json!("heard"))
     );
-    // EBU Tech 3341, 2.7: a sine of full scale at 1 kHz in one channel has -3.01 LUFS.
+    // ITU-R BS.1770-4, annex 1: a sine of full scale at 1 kHz in one channel has -3.01 LUFS.
     let due = 20.0 * (16_764.0_f64 / 32_768.0).log10() - 3.01;
     let told = one["loudness"]["short_term_lufs"]
         .as_f64()
