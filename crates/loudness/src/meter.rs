@@ -49,6 +49,8 @@ pub struct Meter {
     /// One per channel, if channels are measured by themselves.
     alone: Vec<History>,
     peaks: Vec<Peaks>,
+    /// Where in the window the programme began; no block begins before it.
+    begun: u64,
 }
 
 /// Of one channel, relative to full scale.
@@ -153,6 +155,7 @@ impl Meter {
             ranging: config.history(Mode::RANGE, range_blocks),
             alone: (0..alone).filter_map(|_| gating()).collect(),
             peaks: vec![Peaks::default(); channels],
+            begun: 0,
             config,
         };
         meter.weigh();
@@ -228,7 +231,7 @@ impl Meter {
     /// 3 s for the loudness range.
     fn end_step(&mut self) {
         let (position, step) = (self.window.position(), self.config.step_frames());
-        let steps = position / step;
+        let steps = (position - self.begun) / step;
         if position <= self.config.lead_in_frames || steps < MOMENTARY_STEPS {
             return;
         }
@@ -401,6 +404,27 @@ impl Meter {
     /// Forgets all that was measured; what is to be measured stays.
     pub fn reset(&mut self) {
         self.restart();
+        self.begin_programme();
+    }
+
+    /// Another programme begins in the same audio: integrated loudness, loudness range and peaks are those of what follows; momentary and short-term
+    /// loudness go on.
+    ///
+    /// ```
+    /// # use threadbare_loudness::{Meter, Mode};
+    /// let mut meter = Meter::builder(48_000, 1).mode(Mode::INTEGRATED).build()?;
+    /// let tone = |level: f32| (0..240_000).map(|n| level * (n as f32 * 0.13).sin()).collect::<Vec<_>>();
+    /// meter.add_interleaved(&tone(0.5))?;
+    /// let loud = meter.integrated()?;
+    /// meter.begin_programme();
+    /// assert_eq!(meter.integrated()?, f64::NEG_INFINITY);
+    /// assert!((meter.momentary() - loud).abs() < 0.1);
+    /// meter.add_interleaved(&tone(0.05))?;
+    /// assert!((meter.integrated()? - (loud - 20.0)).abs() < 0.1);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn begin_programme(&mut self) {
+        self.begun = self.window.position();
         self.peaks.fill(Peaks::default());
         let histories = self
             .gating
@@ -532,6 +556,7 @@ impl Meter {
             (mine.sample_last, mine.true_peak_last) = (its.sample_last, its.true_peak_last);
         }
         (self.groups, self.window, self.config) = (later.groups, later.window, later.config);
+        self.begun = later.begun;
     }
 
     fn gating(&self) -> Result<&History, ReadError> {
@@ -582,6 +607,7 @@ impl Meter {
     fn restart(&mut self) {
         self.config.lead_in_frames = 0;
         self.window.clear();
+        self.begun = 0;
         self.groups.iter_mut().for_each(Group::clear);
     }
 }

@@ -188,6 +188,39 @@ fn a_reset_meter_is_a_new_one() {
     assert_same(&readings(&fresh), &readings(&used), 0.0);
 }
 
+/// What was before, and in whatever part of a step it ended, is in the windows alone.
+#[test]
+fn a_programme_measures_what_a_new_meter_does() {
+    let mut programme: Vec<f32> = noise(2 * 48_000 * 40, 2);
+    for (n, sample) in programme.iter_mut().enumerate() {
+        // A fifth of the seconds is 14 dB below the others.
+        *sample *= if n / 96_000 % 5 == 0 { 0.05 } else { 0.25 };
+    }
+    // Within a step, other blocks are the same audio: they begin up to 100 ms later.
+    for (mode, odd, tolerance) in [
+        (everything(), 0, 0.001),
+        (everything() | Mode::HISTOGRAM, 0, 0.2),
+        (everything(), 1234, 0.2),
+    ] {
+        let before = noise(2 * (48_000 * 7 + odd), 1);
+        let builder = Meter::builder(48_000, 2).mode(mode);
+        let (mut going, mut new) = (builder.build().unwrap(), builder.build().unwrap());
+        going.add_interleaved(&before).unwrap();
+        going.begin_programme();
+        assert_eq!(going.integrated().unwrap(), f64::NEG_INFINITY);
+        assert_eq!(going.range().unwrap().lu, 0.0);
+        assert_eq!(going.true_peak(0).unwrap(), 0.0);
+        // The peaks of what rings in the filters are over by then.
+        going.add_silence(4800);
+        new.add_silence(4800);
+        going.begin_programme();
+        for meter in [&mut going, &mut new] {
+            meter.add_interleaved(&programme).unwrap();
+        }
+        assert_same(&readings(&going), &readings(&new), tolerance);
+    }
+}
+
 #[test]
 fn a_longer_window_can_be_asked_for() {
     let mut meter = Meter::builder(48_000, 1)
