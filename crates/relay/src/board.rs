@@ -4,9 +4,10 @@
 //! |---|---|
 //! | `Board` | written by the thread of the line's shard, in the line's turn, unless somebody looks just then; read by any thread |
 //! | `Shown::peak` | as above, but taken out by the one thread that gathers |
+//! | a programme that is to begin | set by any thread, taken by the line's |
 //! | `Pace` | written by any thread, read by all shards |
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -38,7 +39,14 @@ impl Pace {
 
 /// The values of one line, for other threads.
 #[derive(Debug, Clone, Default)]
-pub struct Board(Arc<Mutex<Shown>>);
+pub struct Board(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    shown: Mutex<Shown>,
+    /// Somebody wants integrated loudness, range and the highest peak to begin anew.
+    is_programme_due: AtomicBool,
+}
 
 /// What a line shows.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -81,21 +89,32 @@ impl Board {
     /// What was shown last.
     #[must_use]
     pub fn look(&self) -> Shown {
-        *lock(&self.0)
+        *lock(&self.0.shown)
     }
 
     /// The same for the one thread that gathers: peaks begin anew.
     #[must_use]
     pub fn take(&self) -> Shown {
-        let mut shown = lock(&self.0);
+        let mut shown = lock(&self.0.shown);
         let taken = *shown;
         shown.peak = 0.0;
         taken
     }
 
+    /// Another programme begins with what is heard from now on: integrated loudness, range and true peak are its own.
+    pub fn begin_programme(&self) {
+        self.0.is_programme_due.store(true, Relaxed);
+    }
+
+    /// Whether it is to.
+    pub(crate) fn take_programme(&self) -> bool {
+        let due = &self.0.is_programme_due;
+        due.load(Relaxed) && due.swap(false, Relaxed)
+    }
+
     /// To write; does not wait for who looks just now.
     pub(crate) fn try_write(&self) -> Option<MutexGuard<'_, Shown>> {
-        match self.0.try_lock() {
+        match self.0.shown.try_lock() {
             Ok(shown) => Some(shown),
             Err(TryLockError::Poisoned(poisoned)) => Some(PoisonError::into_inner(poisoned)),
             Err(TryLockError::WouldBlock) => None,

@@ -148,6 +148,11 @@ impl MediaLine {
     }
 
     fn show(&mut self, now_ns: u64) {
+        let Some(shows) = &mut self.shows else { return };
+        if shows.board.take_programme() {
+            (shows.next_ns, shows.next_whole_ns) = (0, 0);
+            self.begin_programme();
+        }
         let Some(shows) = &self.shows else { return };
         if now_ns < shows.next_ns {
             return;
@@ -201,6 +206,12 @@ impl MediaLine {
         if let Metering::Incoming(meter) = &mut self.meter {
             measure(meter, |pcm| self.line.take_tapped(pcm));
         }
+    }
+
+    fn begin_programme(&mut self) {
+        // What was heard before belongs to the last one.
+        self.measure(1);
+        self.with_meter(LineMeter::begin_programme);
     }
 
     fn tell(&mut self, event: LineEvent) {

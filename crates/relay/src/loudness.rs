@@ -63,6 +63,13 @@ impl LineMeter {
         Ok(())
     }
 
+    pub(crate) fn begin_programme(&mut self) {
+        if let Some(meter) = &mut self.meter {
+            meter.begin_programme();
+        }
+        self.since_begin = None;
+    }
+
     /// `None`: nothing was heard yet.
     pub(crate) fn readings(&mut self) -> Option<Loudness> {
         self.since_begin = None;
