@@ -492,6 +492,7 @@ fn watched(spec: &StreamSpec) -> Watched {
         name: spec.name.as_str().into(),
         target_lufs: spec.loudness_target_lufs,
         inputs: inputs.collect(),
+        resets: spec.loudness_resets.as_slice().into(),
         stopped: Some("it is about to start".into()),
         board: Board::default(),
     }

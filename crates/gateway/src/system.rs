@@ -11,6 +11,13 @@ pub(crate) fn unix_at_zero_ns() -> u64 {
     (wall.unwrap_or_default().as_nanos() as u64).saturating_sub(monotonic_ns)
 }
 
+/// The minute of the day on the local clock, 0 to 1439; `None`: such a time is not on any calendar.
+pub(crate) fn local_minute(unix_s: u64) -> Option<u16> {
+    let time = jiff::Timestamp::from_second(i64::try_from(unix_s).ok()?).ok()?;
+    let local = time.to_zoned_datetime(jiff::tz::TimeZone::system());
+    u16::try_from(i32::from(local.hour()) * 60 + i32::from(local.minute())).ok()
+}
+
 /// Distinguishes this start of the machine, and with it the monotonic clock, from others; `None`: the kernel does not say.
 pub(crate) fn boot_id() -> Option<u128> {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;

@@ -180,8 +180,103 @@ fn a_stream_is_told_with_its_last_seconds() {
     );
     assert_eq!(
         get("/v1/streams/quiet/history?minutes=1").problem(400)["allowed"],
-        "seconds"
+        "seconds, until or step"
     );
+    assert_eq!(
+        get("/v1/streams/quiet/history?seconds=86401").problem(400)["allowed"],
+        "a whole number from 1 to 86400"
+    );
+}
+
+/// The columns of a history, without those that a step adds up.
+fn seconds_of(history: &Value) -> Vec<(u64, Value)> {
+    let column = |name: &str| history[name].as_array().expect("a column").clone();
+    let times = column("unix_s");
+    let names = ["momentary_lufs", "true_peak_dbtp", "packets", "is_heard"];
+    let columns: Vec<Vec<Value>> = names.into_iter().map(column).collect();
+    let at = |n: usize| columns.iter().map(|column| column[n].clone()).collect();
+    let times = times.iter().map(|time| time.as_u64().expect("a time"));
+    times.enumerate().map(|(n, time)| (time, at(n))).collect()
+}
+
+#[test]
+fn seconds_outlive_the_process_where_there_is_a_folder() {
+    let listen = address();
+    let folder = tempfile::tempdir().expect("a folder");
+    let dir = folder.path().join("history");
+    let file = format!(
+        "{}[history]\ndir = \"{}\"\n",
+        stream("news / 1", listen),
+        dir.display()
+    );
+    let path = "/v1/streams/news%20%2F%201/history";
+    let gateway = Gateway::start(&file);
+    let sender = Sender::start(listen);
+    let count = |gateway: &Gateway| seconds_of(&gateway.relay.get_json(path)).len();
+    wait_until(|| count(&gateway) > 3);
+    // A second process has it in vain, and says what is wrong.
+    let mut other = common::threadbare();
+    other.arg("run").arg(&gateway.path);
+    let refused = other.output().expect("it ends");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success());
+    for word in ["[history]", "dir", "another process"] {
+        assert!(said.contains(word), "{word}: {said}");
+    }
+    let before = seconds_of(&gateway.relay.get_json(path));
+    let mut gateway = gateway;
+    gateway.relay.running.signal(Signal::SIGTERM);
+    gateway.relay.running.wait_for("stopped");
+
+    // The same in another process; a step apart, of the first one's seconds alone.
+    drop(sender);
+    let gateway = Gateway::start(&file);
+    wait_until(|| count(&gateway) > before.len());
+    let after = seconds_of(&gateway.relay.get_json(&format!("{path}?seconds=86400")));
+    assert_eq!(after[..before.len()], before);
+    let last = before.last().expect("some").0;
+    let text = format!("{path}?until={last}&step=3600");
+    let steps = seconds_of(&gateway.relay.get_json(&text));
+    let packets = |seconds: &[(u64, Value)]| -> u64 {
+        let counts = seconds.iter().map(|(_, values)| values[2].as_u64());
+        counts.map(|count| count.expect("a count")).sum()
+    };
+    // An hour may have ended between.
+    assert!(steps.len() <= 2, "{steps:?}");
+    assert_eq!(packets(&steps), packets(&before));
+    assert_eq!(steps.last().expect("one").0, last);
+    // Nothing is kept any more.
+    let off = file.replace(&format!("\"{}\"", dir.display()), "false");
+    std::fs::write(&gateway.path, format!("{HTTP}{off}")).expect("written");
+    gateway.relay.running.signal(Signal::SIGHUP);
+    wait_until(|| std::fs::File::open(dir.join("lock")).is_ok_and(|lock| lock.try_lock().is_ok()));
+}
+
+#[test]
+fn integrated_loudness_begins_anew_by_hand() {
+    let listen = address();
+    let gateway = Gateway::start(&stream("news", listen));
+    let reset = |name: &str| {
+        let path = format!("/v1/streams/{name}/loudness/reset");
+        gateway.relay.request("POST", &path, "", b"")
+    };
+    reset("nobody").problem(404);
+    reset("news").problem(409);
+    let sender = Sender::start(listen);
+    let is_measured = || gateway.stream("news")["loudness"]["integrated_lufs"].is_number();
+    wait_until(is_measured);
+    let before = gateway.stream("news");
+    assert!(before["loudness"].get("programme_unix_s").is_none());
+    sender.set(SILENCE);
+    // What was loud has left the 400 ms of a block.
+    wait_until(|| gateway.stream("news")["loudness"]["momentary_lufs"].is_null());
+    assert_eq!(reset("news").status, 204);
+    wait_until(|| !is_measured());
+    let after = gateway.stream("news");
+    assert!(after["loudness"]["true_peak_dbtp"].is_null(), "{after}");
+    assert!(after["loudness"]["programme_unix_s"].is_number(), "{after}");
+    sender.set(TONE);
+    wait_until(is_measured);
 }
 
 /// The next message of a webhook.

@@ -35,6 +35,7 @@ pub(super) fn check(
     checker.runs_in_no_circle();
     checker.meters_something(&raw.defaults, &streams);
     let alarms = checker.alarms(&raw.alarms);
+    let history = checker.kept(raw.history.dir.as_ref(), "dir", "folder");
     let serving = raw.serving.as_ref().map(|raw| checker.serving(raw));
     if raw.stream.is_empty() && serving.is_none() {
         let end = text.len();
@@ -49,6 +50,7 @@ pub(super) fn check(
         restart,
         streams,
         alarms,
+        history,
         serving,
     })
 }
@@ -379,6 +381,7 @@ fn nth(
         clock_rate_hz: media.clock_rate_hz,
         loudness_target_lufs: media.loudness_target_lufs,
         meter: media.meter,
+        loudness_resets: media.loudness_resets.clone(),
         fallbacks: Vec::new(),
         pipeline: media.pipeline.clone(),
         ssrc: media.ssrc.map(|ssrc| ssrc.wrapping_add(u32::from(index))),

@@ -28,6 +28,7 @@ pub(super) struct Media {
     pub(super) clock_rate_hz: Option<u32>,
     pub(super) loudness_target_lufs: Option<f64>,
     pub(super) meter: bool,
+    pub(super) loudness_resets: Vec<u16>,
     pub(super) pipeline: Option<String>,
 }
 
@@ -82,6 +83,7 @@ impl Checker<'_> {
                 .map(|rate_hz| rate_hz as u32),
             loudness_target_lufs: self.loudness_target(raw, defaults),
             meter: either!(raw, defaults, meter).is_none_or(|meter| *meter.get_ref()),
+            loudness_resets: self.loudness_resets(either!(raw, defaults, loudness_reset)),
             pipeline: self.pipeline(raw.pipeline.as_ref()),
         };
         // A codec has its own rate; an unnamed codec cannot be converted.
@@ -127,6 +129,17 @@ impl Checker<'_> {
         Some(lufs)
     }
 
+    /// Times of day.
+    fn loudness_resets(&mut self, raw: Option<&Spanned<Vec<String>>>) -> Vec<u16> {
+        let texts = raw.map(Spanned::get_ref);
+        let minutes = texts.into_iter().flatten().map(|text| minute_of_day(text));
+        minutes.collect::<Option<_>>().unwrap_or_else(|| {
+            let allowed = "times of day, \"00:00\" to \"23:59\", such as [\"06:00\", \"20:15\"]";
+            self.refuse(raw, "loudness-reset", allowed);
+            Vec::new()
+        })
+    }
+
     /// A stream that is sent on unchanged is never decoded: its loudness cannot be changed or measured.
     pub(super) fn loudness_needs_audio(
         &mut self,
@@ -157,6 +170,8 @@ impl Checker<'_> {
         let is_metered = |meter: &&Spanned<bool>| *meter.get_ref();
         let help = format!("{make_it_decode}; or remove `meter`");
         self.conflict(raw.meter.as_ref().filter(is_metered), "meter", &with, &help);
+        let help = format!("{make_it_decode}; or remove `loudness-reset`");
+        self.conflict(raw.loudness_reset.as_ref(), "loudness-reset", &with, &help);
     }
 
     /// `meter = true` for all streams: some may be without a meter, but not all.
@@ -414,6 +429,17 @@ impl Checker<'_> {
         }
         allowed
     }
+}
+
+/// Of "06:30": 390.
+fn minute_of_day(text: &str) -> Option<u16> {
+    let two_digits = |text: &str, below: u16| {
+        let is_plain = text.len() == 2 && text.bytes().all(|one| one.is_ascii_digit());
+        let number = text.parse().ok().filter(|_| is_plain);
+        number.filter(|number: &u16| *number < below)
+    };
+    let (hour, minute) = text.split_once(':')?;
+    Some(two_digits(hour, 24)? * 60 + two_digits(minute, 60)?)
 }
 
 /// Two packets of 20 ms, and a slice's addition to the network's jitter.

@@ -29,8 +29,8 @@ pub use self::problem::{ConfigError, Problem};
 pub(crate) use self::raw::TABLES;
 pub(crate) use self::serving::DEFAULT_NAME;
 pub use self::serving::{
-    HttpSpec, InterfaceSpec, Limits, PortSpan, PortSpanError, RecordingFormat, Refusal, Serving,
-    Setting, State, Timeouts,
+    HttpSpec, InterfaceSpec, Kept, Limits, PortSpan, PortSpanError, RecordingFormat, Refusal,
+    Serving, Setting, Timeouts,
 };
 use threadbare_rtp::leg::Network;
 use threadbare_rtp::tone::Tone;
@@ -48,6 +48,8 @@ pub struct Config {
     pub streams: Vec<StreamSpec>,
     /// When streams raise alarms.
     pub alarms: AlarmSpec,
+    /// Where the last day of each stream is kept, a folder.
+    pub history: Kept,
     /// Calls that come and go. `None`: there are none, but at least one stream.
     pub serving: Option<Serving>,
 }
@@ -113,6 +115,8 @@ pub struct StreamSpec {
     pub loudness_target_lufs: Option<f64>,
     /// Measure loudness, if the audio is decoded.
     pub meter: bool,
+    /// When integrated loudness, range and true peak begin anew each day, by the local clock, in minutes after midnight.
+    pub loudness_resets: Vec<u16>,
     /// GStreamer elements between decoding and encoding, as for `gst-launch-1.0`; `None`: none.
     pub pipeline: Option<String>,
     /// Heard while the sender is silent, the first that is well.

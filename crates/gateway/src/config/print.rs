@@ -3,7 +3,7 @@
 use toml::{Table, Value};
 
 use super::{
-    AlarmSpec, Config, Destination, FallbackSpec, InputSpec, Rtcp, Serving, State, StreamSpec,
+    AlarmSpec, Config, Destination, FallbackSpec, InputSpec, Kept, Rtcp, Serving, StreamSpec,
 };
 use crate::watch::{AlarmKind, Rules};
 
@@ -35,6 +35,10 @@ impl Config {
             ("stream".to_owned(), Value::from(streams)),
         ]);
         file.extend(alarms(&self.alarms));
+        file.extend(kept(&self.history).map(|dir| {
+            let history = Table::from_iter([("dir".to_owned(), dir)]);
+            ("history".to_owned(), Value::from(history))
+        }));
         file.extend(self.serving.iter().flat_map(serving));
         file.to_string()
     }
@@ -68,6 +72,15 @@ fn alarms(spec: &AlarmSpec) -> Option<(String, Value)> {
     (!all.is_empty()).then(|| ("alarms".to_owned(), all.into()))
 }
 
+/// Unless it is the default.
+fn kept(kept: &Kept) -> Option<Value> {
+    match kept {
+        Kept::OfSystemd => None,
+        Kept::At(path) => Some(text(&path.display())),
+        Kept::Off => Some(Value::from(false)),
+    }
+}
+
 /// The tables of calls.
 fn serving(serving: &Serving) -> Vec<(String, Value)> {
     let table = |keys: Vec<(&str, Value)>| {
@@ -92,11 +105,7 @@ fn serving(serving: &Serving) -> Vec<(String, Value)> {
         calls.push(("recording-dir", text(&dir.display())));
     }
     calls.push(("recording-format", text(&serving.recording_format.ending())));
-    match &serving.state {
-        State::OfSystemd => {}
-        State::File(path) => calls.push(("state", text(&path.display()))),
-        State::Off => calls.push(("state", Value::from(false))),
-    }
+    calls.extend(kept(&serving.state).map(|value| ("state", value)));
     if let Some(path) = &serving.records {
         calls.push(("records", text(&path.display())));
     }
@@ -216,6 +225,7 @@ fn stream(spec: &StreamSpec) -> Table {
         ),
         ("pipeline", spec.pipeline.clone().map(Value::from)),
         ("fallback", fallbacks(spec)),
+        ("loudness-reset", resets(&spec.loudness_resets)),
         // Without decoding it may be switched off, but not on.
         (
             "meter",
@@ -225,6 +235,12 @@ fn stream(spec: &StreamSpec) -> Table {
     keys.into_iter()
         .filter_map(|(key, value)| Some((key.to_owned(), value?)))
         .collect()
+}
+
+fn resets(minutes: &[u16]) -> Option<Value> {
+    let time = |minute: &u16| Value::from(format!("{:02}:{:02}", minute / 60, minute % 60));
+    let times: Vec<Value> = minutes.iter().map(time).collect();
+    (!times.is_empty()).then(|| times.into())
 }
 
 fn fallbacks(spec: &StreamSpec) -> Option<Value> {

@@ -94,6 +94,7 @@ table!(
             /// A number, or `false`.
             loudness_target: toml::Value,
             meter: bool,
+            loudness_reset: Vec<String>,
         }
     }
 );
@@ -125,6 +126,7 @@ table!(RawStream {
         cname: String,
         loudness_target: toml::Value,
         meter: bool,
+        loudness_reset: Vec<String>,
         ssrc: i64,
         clock_rate: i64,
         pipeline: String,
@@ -249,6 +251,14 @@ pub(super) struct RawAlarms {
     pub(super) rules: Vec<(AlarmKind, Spanned<RawAlarm>)>,
 }
 
+table!(#[derive(Default)] RawHistory {
+    required {}
+    optional {
+        /// The name of a folder, or `false`.
+        dir: toml::Value,
+    }
+});
+
 #[derive(Debug)]
 pub(super) struct RawConfig {
     pub(super) contexts: RawContexts,
@@ -256,12 +266,13 @@ pub(super) struct RawConfig {
     pub(super) defaults: RawDefaults,
     pub(super) stream: Vec<Spanned<RawStream>>,
     pub(super) alarms: RawAlarms,
+    pub(super) history: RawHistory,
     /// `None`: the file has no table of calls.
     pub(super) serving: Option<RawServing>,
 }
 
 /// The tables of the file, each with its keys.
-pub(crate) const TABLES: [(&str, &[&str]); 13] = [
+pub(crate) const TABLES: [(&str, &[&str]); 14] = [
     ("[contexts]", RawContexts::KEYS),
     ("[restart]", RawRestart::KEYS),
     ("[defaults]", RawDefaults::KEYS),
@@ -269,6 +280,7 @@ pub(crate) const TABLES: [(&str, &[&str]); 13] = [
     ("[[stream.fallback]]", RawFallback::KEYS),
     ("[alarms]", ALARMS),
     ("[alarms.KIND]", RawAlarm::KEYS),
+    ("[history]", RawHistory::KEYS),
     ("[ng]", RawNg::KEYS),
     ("[http]", RawHttp::KEYS),
     ("[interfaces.NAME]", RawInterface::KEYS),
@@ -291,7 +303,9 @@ impl RawConfig {
         }
         let table = table.get_ref();
         let keys = [
-            &["contexts", "restart", "defaults", "stream", "alarms"][..],
+            &[
+                "contexts", "restart", "defaults", "stream", "alarms", "history",
+            ][..],
             &SERVING,
         ]
         .concat();
@@ -304,6 +318,7 @@ impl RawConfig {
             defaults: read(table, "defaults", RawDefaults::read, problems),
             stream: read_all(streams, "[[stream]]", RawStream::read, problems),
             alarms: read_alarms(table, problems),
+            history: read(table, "history", RawHistory::read, problems),
             serving: RawServing::read(table, problems),
         }
     }

@@ -37,7 +37,7 @@ pub struct Serving {
     /// Of recordings whose name does not tell it.
     pub recording_format: RecordingFormat,
     /// Where calls outlive the process.
-    pub state: State,
+    pub state: Kept,
     /// File that records of ended calls are added to; `None`: they are in the log only.
     pub records: Option<PathBuf>,
 }
@@ -63,16 +63,33 @@ impl RecordingFormat {
     }
 }
 
-/// Where calls outlive the process.
+/// Where something outlives the process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum Kept {
     /// In systemd's `StateDirectory=`, if it is set; else nowhere.
     #[default]
     OfSystemd,
-    /// In this file.
-    File(PathBuf),
-    /// They end with the process.
+    /// In this file or folder.
+    At(PathBuf),
+    /// It ends with the process.
     Off,
+}
+
+impl Kept {
+    /// The file or folder, if there is to be one; `name`: of that in systemd's.
+    #[must_use]
+    pub fn path(&self, name: &str) -> Option<PathBuf> {
+        match self {
+            Kept::Off => None,
+            Kept::At(path) => Some(path.clone()),
+            Kept::OfSystemd => {
+                let folders = std::env::var_os("STATE_DIRECTORY")?;
+                // Systemd may give several.
+                let folder = std::env::split_paths(&folders).next()?;
+                Some(folder.join(name))
+            }
+        }
+    }
 }
 
 /// Where HTTP is spoken.
@@ -137,7 +154,7 @@ impl Default for Serving {
             latency_ms: 40,
             recording_dir: None,
             recording_format: RecordingFormat::default(),
-            state: State::default(),
+            state: Kept::default(),
             records: None,
         }
     }

@@ -10,8 +10,8 @@ use toml::Spanned;
 use super::checker::Checker;
 use super::raw::{RawHttp, RawInterface, RawServing, RawTimeouts};
 use super::serving::{
-    HttpSpec, InterfaceSpec, Limits, PORTS_ALLOWED, PortSpan, RecordingFormat, Refusal, Serving,
-    Setting, State, Timeouts,
+    HttpSpec, InterfaceSpec, Kept, Limits, PORTS_ALLOWED, PortSpan, RecordingFormat, Refusal,
+    Serving, Setting, Timeouts,
 };
 
 impl Checker<'_> {
@@ -62,7 +62,7 @@ impl Checker<'_> {
                 .as_ref()
                 .map(|dir| PathBuf::from(dir.get_ref())),
             recording_format: self.recording_format(raw.calls.recording_format.as_ref()),
-            state: self.state(raw.calls.state.as_ref()),
+            state: self.kept(raw.calls.state.as_ref(), "state", "file"),
             records: raw
                 .calls
                 .records
@@ -158,14 +158,20 @@ impl Checker<'_> {
         }
     }
 
-    fn state(&mut self, raw: Option<&Spanned<toml::Value>>) -> State {
+    /// `what`: a file or a folder.
+    pub(super) fn kept(
+        &mut self,
+        raw: Option<&Spanned<toml::Value>>,
+        key: &str,
+        what: &str,
+    ) -> Kept {
         match raw.map(Spanned::get_ref) {
-            None => State::OfSystemd,
-            Some(toml::Value::Boolean(false)) => State::Off,
-            Some(toml::Value::String(path)) if !path.is_empty() => State::File(path.into()),
+            None => Kept::OfSystemd,
+            Some(toml::Value::Boolean(false)) => Kept::Off,
+            Some(toml::Value::String(path)) if !path.is_empty() => Kept::At(path.into()),
             Some(_) => {
-                self.refuse(raw, "state", "the name of a file, or false");
-                State::OfSystemd
+                self.refuse(raw, key, &format!("the name of a {what}, or false"));
+                Kept::OfSystemd
             }
         }
     }

@@ -21,7 +21,7 @@ const REFUSED: &[Refused] = &[
         text: "colour = 1",
         says: &[
             "`colour` is no key of this file",
-            "contexts, restart, defaults, stream, alarms, ng, http, interfaces, limits, timeouts, calls",
+            "contexts, restart, defaults, stream, alarms, history, ng, http, interfaces, limits, timeouts, calls",
         ],
         lines: &[1],
     },
@@ -59,6 +59,29 @@ const REFUSED: &[Refused] = &[
     Refused {
         text: "[alarms]\nwebhook = \"https://example.com/\"",
         says: &["`webhook` cannot be", "begins with http://"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:5000\"\nloudness-reset = [\"06:00\", \"6:00\"]",
+        says: &["`loudness-reset` cannot be", "\"00:00\" to \"23:59\""],
+        lines: &[4],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:5000\"\ndestination = \"127.0.0.1:7000\"\nloudness-reset = [\"24:00\"]",
+        says: &["`loudness-reset` cannot be"],
+        lines: &[5],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:5000\"\ndestination = \"127.0.0.1:7000\"\nloudness-reset = [\"06:00\"]",
+        says: &[
+            "`loudness-reset = [\"06:00\"]` does not go with",
+            "remove `loudness-reset`",
+        ],
+        lines: &[5],
+    },
+    Refused {
+        text: "[history]\ndir = true",
+        says: &["`dir` cannot be true", "the name of a folder, or false"],
         lines: &[2],
     },
     Refused {
@@ -860,6 +883,7 @@ fn loudness_is_a_default_that_streams_may_leave() {
         destination = \"127.0.0.1:7002\"
         loudness-target = -16.5
         meter = true
+        loudness-reset = [\"00:00\", \"23:59\"]
         [[stream]]
         name = \"c\"
         listen = \"127.0.0.1:5004\"
@@ -870,6 +894,9 @@ fn loudness_is_a_default_that_streams_may_leave() {
     let config = Config::from_toml("gateway.toml", text).expect("good");
     let loudness = |stream: &StreamSpec| (stream.loudness_target_lufs, stream.meter);
     let all: Vec<_> = config.streams.iter().map(loudness).collect();
+    let resets = config.streams.iter().map(|one| one.loudness_resets.len());
+    assert_eq!(resets.collect::<Vec<_>>(), [0, 2, 0]);
+    assert_eq!(config.streams[1].loudness_resets, [0, 24 * 60 - 1]);
     let expected = [(Some(-23.0), false), (Some(-16.5), true), (None, false)];
     assert_eq!(all, expected);
     let config = Config::from_toml("gateway.toml", GOOD_STREAM).expect("good");
@@ -963,6 +990,8 @@ fn a_configuration_survives_being_printed_and_read_again() {
         [alarms.drift]
         enabled = false
         hysteresis = 1
+        [history]
+        dir = \"/f g\"
     "
     );
     // Its `pipeline` needs GStreamer.

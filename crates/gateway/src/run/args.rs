@@ -10,8 +10,8 @@ use threadbare_rtp::leg::Network;
 
 use super::{Job, read_config, read_config_for};
 use crate::config::{
-    AlarmSpec, Config, Contexts, DEFAULT_NAME, HttpSpec, InterfaceSpec, Limits, PortSpan,
-    RecordingFormat, Refusal, Restart, Serving, Setting, State, ThisMachine, Timeouts,
+    AlarmSpec, Config, Contexts, DEFAULT_NAME, HttpSpec, InterfaceSpec, Kept, Limits, PortSpan,
+    RecordingFormat, Refusal, Restart, Serving, Setting, ThisMachine, Timeouts,
 };
 use crate::logging::LogFormat;
 use crate::pipeline::Elements;
@@ -197,6 +197,7 @@ impl ServeArgs {
             restart: Restart::default(),
             streams: Vec::new(),
             alarms: AlarmSpec::default(),
+            history: Kept::default(),
             serving: Some(serving),
         };
         if self.file.print {
@@ -249,9 +250,9 @@ impl CallArgs {
             recording_dir: self.recording_dir.clone(),
             recording_format: self.recording_format,
             state: match (&self.state, self.no_state) {
-                (_, true) => State::Off,
-                (Some(path), false) => State::File(path.clone()),
-                (None, false) => State::OfSystemd,
+                (_, true) => Kept::Off,
+                (Some(path), false) => Kept::At(path.clone()),
+                (None, false) => Kept::OfSystemd,
             },
             records: self.records.clone(),
         }

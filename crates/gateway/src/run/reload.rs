@@ -61,6 +61,9 @@ impl Job {
         let alarms = &config.alarms;
         view.set_alarms(alarms.rules, alarms.webhook.as_deref())
             .map_err(|error| failed(&error))?;
+        let history = config.history.path(super::HISTORY);
+        view.set_history(history.as_deref())
+            .map_err(|error| failed(&error))?;
         if let Some(server) = server {
             if let Some(serving) = config.serving.as_ref().filter(|_| calls_changed) {
                 server.reload(serving).map_err(|error| failed(&error))?;

@@ -44,6 +44,7 @@ impl Acceptor {
     {
         listener.set_nonblocking(true)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(READERS)
             .enable_io()
             .enable_time()
             .build()?;
@@ -129,4 +130,6 @@ const UNREAD_TIME_MAX: Duration = Duration::from_secs(20);
 const SILENCE: Duration = Duration::from_secs(60);
 /// Of the last answers, when the process ends.
 const END_TIME_MAX: Duration = Duration::from_secs(1);
+/// Threads that read files for answers.
+const READERS: usize = 2;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

@@ -53,7 +53,7 @@ use self::service::Service;
 use self::spec::Common;
 use self::store::{Identity, Saved, Store};
 use self::wake::Wake;
-use crate::config::{Serving, State};
+use crate::config::{Kept, Serving};
 use crate::event::Event;
 use crate::reload::Reloads;
 use crate::system::unix_at_zero_ns;
@@ -300,19 +300,11 @@ fn open_records(serving: &Serving) -> miette::Result<Option<Records>> {
 }
 
 /// The file of the state, if there is to be one.
-fn open_store(state: &State) -> miette::Result<Option<(Store, Saved)>> {
-    // Systemd may give several.
-    let of_systemd = || {
-        let folders = std::env::var_os("STATE_DIRECTORY")?;
-        let folder = std::env::split_paths(&folders).next()?;
-        Some(folder.join(STATE_FILE))
-    };
-    let path = match state {
-        State::Off => None,
-        State::File(path) => Some(path.clone()),
-        State::OfSystemd => of_systemd(),
-    };
-    let opened = path.map(|path| Store::open(&path)).transpose();
+fn open_store(state: &Kept) -> miette::Result<Option<(Store, Saved)>> {
+    let opened = state
+        .path(STATE_FILE)
+        .map(|path| Store::open(&path))
+        .transpose();
     opened.map_err(|error| miette!(help = error.help(), "{error}"))
 }
 
@@ -354,7 +346,7 @@ mod tests {
         let (events, told) = channel();
         let serving = Serving {
             ng: std::net::SocketAddr::from(([127, 0, 0, 1], 0)),
-            state: State::Off,
+            state: Kept::Off,
             ..Serving::default()
         };
         let watch = crate::watch::Watch::start(

@@ -30,6 +30,8 @@ pub struct Watched {
     pub target_lufs: Option<f64>,
     /// Its inputs, for people; one if there are no fallbacks.
     pub inputs: Arc<[String]>,
+    /// When its integrated loudness begins anew each day, minutes after local midnight.
+    pub resets: Arc<[u16]>,
     /// Why it does not run; `None`: it does.
     pub stopped: Option<Arc<str>>,
     /// What it shows.

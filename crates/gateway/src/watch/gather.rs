@@ -7,7 +7,8 @@ use threadbare_relay::Shown;
 
 use super::alarm::{AlarmKind, Alarms, Change, Rules};
 use super::directory::{Listed, Watched};
-use super::second::{Level, Recent, Second};
+use super::history::Batch;
+use super::second::{Level, RECENT_SECONDS, Recent, Second};
 
 /// All streams, as far as they were looked at. `now` is a parameter: CLOCK_MONOTONIC, ns, and s since 1970.
 #[derive(Debug, Default)]
@@ -19,6 +20,24 @@ pub struct Gatherer {
     rules: Rules,
     /// Counts changes of alarms.
     changes: u64,
+}
+
+/// Whose seconds are handed over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// A sixtieth of all, so that there is no burst once a minute.
+    Of(u64),
+    /// All of them.
+    All,
+}
+
+impl Turn {
+    fn is_of(self, number: usize) -> bool {
+        match self {
+            Turn::Of(unix_s) => number as u64 % TURNS == unix_s % TURNS,
+            Turn::All => true,
+        }
+    }
 }
 
 /// An alarm of a stream was raised, or has ended.
@@ -45,6 +64,10 @@ pub struct Track {
     pub alarms: Alarms,
     /// Counters at the end of the last whole second: packets, losses.
     second_from: (u64, u64),
+    /// When its programme began, s since 1970; `None`: with the stream.
+    pub programme_s: Option<u64>,
+    /// Up to here its seconds were handed over to be kept, s since 1970.
+    kept_s: u64,
     /// The highest levels of the current second.
     momentary_max: Level,
     peak_max: Level,
@@ -134,7 +157,8 @@ impl Gatherer {
         listed: &Listed,
         mut tell: impl FnMut(StreamChange),
     ) -> bool {
-        let is_second = unix_s != self.unix_s;
+        // The second that it begins in is no whole one.
+        let is_second = unix_s != self.unix_s && self.unix_s != 0;
         self.unix_s = unix_s;
         if listed.generation != self.generation {
             self.generation = listed.generation;
@@ -173,6 +197,52 @@ impl Gatherer {
         is_second
     }
 
+    /// Integrated loudness, range and true peak begin anew. `false`: there is no such stream, or it is not measured.
+    pub fn begin_programme(&mut self, name: &str) -> bool {
+        let unix_s = self.unix_s;
+        let mut tracks = self.tracks.values_mut();
+        let track = tracks.find(|one| &*one.watched.name == name);
+        track.is_some_and(|track| track.begin_programme(unix_s))
+    }
+
+    /// The same for all streams for which that is due at one of these times, minutes after local midnight.
+    pub fn begin_programmes(&mut self, minutes: &[u16]) {
+        for track in self.tracks.values_mut() {
+            if track.watched.resets.iter().any(|one| minutes.contains(one)) {
+                track.begin_programme(self.unix_s);
+            }
+        }
+    }
+
+    /// The seconds that were not handed over yet, of the streams whose turn it is.
+    #[must_use]
+    pub(super) fn unkept(&self, turn: Turn) -> Batch {
+        let due = self
+            .tracks
+            .iter()
+            .filter(|(number, _)| turn.is_of(**number));
+        let unkept = due.map(|(_, track)| {
+            let seconds = track.recent.last(RECENT_SECONDS);
+            let seconds = seconds.filter(|one| one.unix_s > track.kept_s).copied();
+            (track.watched.name.clone(), seconds.collect::<Vec<_>>())
+        });
+        unkept.filter(|(_, seconds)| !seconds.is_empty()).collect()
+    }
+
+    /// They are handed over.
+    pub(super) fn note_kept(&mut self, turn: Turn) {
+        let due = self.tracks.iter_mut();
+        for (_, track) in due.filter(|(number, _)| turn.is_of(**number)) {
+            track.kept_s = track.recent.latest().map_or(0, |one| one.unix_s);
+        }
+    }
+
+    /// The last whole second, s since 1970; 0: none yet.
+    #[must_use]
+    pub(super) fn unix_s(&self) -> u64 {
+        self.unix_s
+    }
+
     /// Another one has other streams.
     #[must_use]
     pub fn generation(&self) -> u64 {
@@ -200,6 +270,8 @@ impl Track {
             recent: Recent::default(),
             alarms: Alarms::default(),
             second_from: (0, 0),
+            programme_s: None,
+            kept_s: 0,
             momentary_max: Level::NONE,
             peak_max: Level::NONE,
         }
@@ -213,10 +285,13 @@ impl Track {
         active.map(String::as_str)
     }
 
-    /// The name, to be kept.
-    #[must_use]
-    pub fn name(&self) -> Arc<str> {
-        self.watched.name.clone()
+    fn begin_programme(&mut self, unix_s: u64) -> bool {
+        let is_measured = self.shown.loudness.is_some();
+        if is_measured {
+            self.watched.board.begin_programme();
+            self.programme_s = Some(unix_s);
+        }
+        is_measured
     }
 
     fn look(&mut self, now_ns: u64, shown: Shown) {
@@ -310,5 +385,64 @@ impl Track {
 
 /// Streams show themselves once a second when nobody looks, and sparse packets are no silence.
 const SILENT_NS: u64 = 3_000_000_000;
+/// Of [`Turn::Of`]: each stream has one a minute.
+const TURNS: u64 = 60;
 /// Of [`Tile::lost_permille`].
 const LOSS_SECONDS: usize = 10;
+
+#[cfg(test)]
+mod tests {
+    use threadbare_relay::{Board, Loudness};
+
+    use super::*;
+
+    #[test]
+    fn programmes_begin_at_their_times_where_something_is_measured() {
+        let watched = |name: &str, resets: &[u16]| Watched {
+            name: name.into(),
+            target_lufs: None,
+            inputs: [name.to_owned()].into(),
+            resets: resets.into(),
+            stopped: None,
+            board: Board::default(),
+        };
+        let streams = [
+            watched("morning", &[6 * 60, 22 * 60]),
+            watched("evening", &[22 * 60]),
+            watched("always", &[]),
+            watched("silent", &[6 * 60]),
+        ];
+        let listed = Listed {
+            generation: 1,
+            streams: streams.into_iter().enumerate().collect(),
+        };
+        let mut gatherer = Gatherer::default();
+        let look = |gatherer: &mut Gatherer, unix_s| {
+            gatherer.look(0, unix_s, &listed, |_| ());
+            // What the boards would show.
+            for track in gatherer.tracks.values_mut().take(3) {
+                track.shown.loudness = Some(Loudness {
+                    momentary_lufs: -23.0,
+                    short_term_lufs: -23.0,
+                    integrated_lufs: -23.0,
+                    range_lu: 0.0,
+                    true_peak_dbtp: -20.0,
+                });
+            }
+        };
+        let begun = |gatherer: &Gatherer| {
+            let tracks = gatherer.tracks();
+            tracks.map(|one| one.programme_s).collect::<Vec<_>>()
+        };
+        look(&mut gatherer, 1000);
+        gatherer.begin_programmes(&[6 * 60 - 1]);
+        assert_eq!(begun(&gatherer), [None; 4]);
+        gatherer.begin_programmes(&[6 * 60]);
+        assert_eq!(begun(&gatherer), [Some(1000), None, None, None]);
+        look(&mut gatherer, 2000);
+        gatherer.begin_programmes(&[22 * 60 - 1, 22 * 60]);
+        assert_eq!(begun(&gatherer), [Some(2000), Some(2000), None, None]);
+        assert!(gatherer.begin_programme("always") && !gatherer.begin_programme("silent"));
+        assert_eq!(begun(&gatherer)[2], Some(2000));
+    }
+}

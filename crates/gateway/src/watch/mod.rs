@@ -4,17 +4,20 @@
 //! |---|---|
 //! | [`Directory`] | the thread that keeps streams running tells of them |
 //! | a stream's board | its shard writes, this module's thread reads |
+//! | `History` | a thread of its own writes, any thread reads the files |
 //! | [`Gatherer`] | this module's thread once a second, ten times while somebody looks; others read it under its lock |
 
 mod alarm;
 mod directory;
 mod frame;
 mod gather;
+mod history;
 mod machine;
 mod metrics;
 mod second;
 mod webhook;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -26,12 +29,14 @@ use tokio::sync::{broadcast, watch};
 pub use self::alarm::{Alarm, AlarmKind, Alarms, Change, Rule, Rules};
 pub use self::directory::{Directory, Listed, Watched};
 pub use self::frame::{Frame, TileShown, Tiles};
+use self::gather::Turn;
 pub use self::gather::{Gatherer, StreamChange, Tile, TileState, Track};
+use self::history::History;
 pub use self::machine::{Machine, ThreadSecond, ThreadSeen, ThreadTrack};
-pub use self::second::{Level, RECENT_SECONDS, Second};
+pub use self::second::{Level, RECENT_SECONDS, Second, merged};
 use self::webhook::Webhook;
 use crate::limit::{LineLimit, Verdict};
-use crate::system::unix_at_zero_ns;
+use crate::system::{local_minute, unix_at_zero_ns};
 
 /// The thread that looks. Dropped, it ends.
 #[derive(Debug)]
@@ -54,6 +59,7 @@ struct Shared {
     changes: broadcast::Sender<Told>,
     lines: LineLimit,
     webhook: Mutex<Option<Webhook>>,
+    history: Mutex<Option<History>>,
     /// The thread is to end.
     ends: Mutex<bool>,
     /// Somebody begins to look, or the thread is to end.
@@ -86,6 +92,7 @@ impl Watch {
             changes: broadcast::Sender::new(CHANGES_MAX),
             lines: LineLimit::new(LINES_PER_SECOND),
             webhook: Mutex::default(),
+            history: Mutex::default(),
             ends: Mutex::new(false),
             bell: Condvar::new(),
         }));
@@ -116,6 +123,9 @@ impl Drop for Watch {
         {
             tracing::error!("the thread 'watch' has panicked");
         }
+        let history = lock(&self.view.0.history).take();
+        // It writes what waits.
+        drop(history);
     }
 }
 
@@ -136,6 +146,62 @@ impl View {
         drop(known);
         drop(old);
         Ok(())
+    }
+
+    /// The folder in which the last day of each stream is kept; `None`: nowhere.
+    ///
+    /// # Errors
+    /// It cannot be made or written to, another process has it, or threads run out.
+    pub fn set_history(&self, dir: Option<&Path>) -> std::io::Result<()> {
+        let mut known = lock(&self.0.history);
+        if known.as_ref().map(History::dir) == dir {
+            return Ok(());
+        }
+        let new = dir.map(History::open).transpose()?;
+        let old = std::mem::replace(&mut *known, new);
+        // Outside the lock: the disk may be slow.
+        drop(known);
+        drop(old);
+        Ok(())
+    }
+
+    /// The seconds of so much time, a day at most, up to this one, in order, as far as they are known; `until_s`: without it, the last one. Reads a
+    /// file. `None`: there is no such stream.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn seconds(
+        &self,
+        name: &str,
+        seconds: u64,
+        until_s: Option<u64>,
+    ) -> std::io::Result<Option<Vec<Second>>> {
+        let recent = self.read(|seen| {
+            let track = seen.find(name)?;
+            Some(track.recent.last(RECENT_SECONDS).copied().collect())
+        });
+        let Some(recent): Option<Vec<Second>> = recent else {
+            return Ok(None);
+        };
+        let last_s = recent.last().map_or(0, |one| one.unix_s);
+        let until_s = until_s.unwrap_or(last_s) + 1;
+        let from_s = until_s.saturating_sub(seconds);
+        let known_s = recent.first().map_or(u64::MAX, |one| one.unix_s);
+        let dir = lock(&self.0.history);
+        let dir = dir.as_ref().map(|one| one.dir().to_owned());
+        let mut seconds = match dir.filter(|_| from_s < known_s) {
+            Some(dir) => history::read(&dir, name, from_s, until_s.min(known_s))?,
+            None => Vec::new(),
+        };
+        let is_asked = |one: &Second| (from_s..until_s).contains(&one.unix_s);
+        seconds.extend(recent.into_iter().filter(is_asked));
+        Ok(Some(seconds))
+    }
+
+    /// Integrated loudness, range and true peak of a stream begin anew. `false`: there is no such stream, or it is not measured.
+    #[must_use]
+    pub fn begin_programme(&self, name: &str) -> bool {
+        lock(&self.0.gatherer).begin_programme(name)
     }
 
     /// Somebody knows of an alarm. `false`: it is not raised.
@@ -187,7 +253,6 @@ impl Drop for Frames {
 
 impl Shared {
     fn run(&self) {
-        let unix_at_zero_ns = unix_at_zero_ns();
         let mut ends = lock(&self.ends);
         while !*ends {
             drop(ends);
@@ -195,7 +260,8 @@ impl Shared {
             let is_quick = self.lookers.load(Ordering::Relaxed) > 0;
             let period = if is_quick { PERIOD_QUICK } else { PERIOD_SLOW };
             self.directory.pace().set(period);
-            let unix_ns = unix_at_zero_ns + now_ns;
+            // Somebody may set the clock.
+            let unix_ns = unix_at_zero_ns() + now_ns;
             self.look(now_ns, unix_ns / NS_PER_S, is_quick);
             // At the edges of seconds, so that none is left out.
             let period_ns = period.as_nanos() as u64;
@@ -207,13 +273,31 @@ impl Shared {
             });
             ends = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        self.keep(&mut lock(&self.gatherer), Turn::All);
+    }
+
+    fn keep(&self, gatherer: &mut Gatherer, turn: Turn) {
+        if let Some(history) = &*lock(&self.history)
+            && history.save(gatherer.unkept(turn))
+        {
+            gatherer.note_kept(turn);
+        }
     }
 
     fn look(&self, now_ns: u64, unix_s: u64, is_quick: bool) {
         let listed = self.directory.list();
         let mut gatherer = lock(&self.gatherer);
+        if listed.generation != gatherer.generation() {
+            // Some may be gone.
+            self.keep(&mut gatherer, Turn::All);
+        }
         let mut changes = Vec::new();
+        let before_s = gatherer.unix_s();
         let is_second = gatherer.look(now_ns, unix_s, &listed, |change| changes.push(change));
+        if is_second {
+            gatherer.begin_programmes(&minutes_begun(before_s, unix_s));
+            self.keep(&mut gatherer, Turn::Of(unix_s));
+        }
         let frame = is_quick.then(|| Frame::new(unix_s, &gatherer));
         drop(gatherer);
         self.tell(unix_s, changes);
@@ -263,6 +347,15 @@ impl Shared {
     }
 }
 
+/// Of the local day, within `before_s < time <= now_s`.
+fn minutes_begun(before_s: u64, now_s: u64) -> Vec<u16> {
+    // Nobody looked, or the clock was set: an hour is made up for.
+    let before_s = before_s.max(now_s.saturating_sub(3600));
+    let seconds = before_s + 1..=now_s;
+    let minutes = seconds.filter(|unix_s| unix_s.is_multiple_of(60));
+    minutes.filter_map(local_minute).collect()
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -278,3 +371,30 @@ const LINES_PER_SECOND: u32 = 20;
 const CHANGES_MAX: usize = 4096;
 /// Pages that are open.
 const LOOKERS_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    /// Another program's clock says the same, in whatever zone this machine is.
+    #[test]
+    fn minutes_are_those_of_the_local_day() {
+        // A winter's and a summer's night.
+        for unix_s in [1_767_225_600, 1_782_864_000] {
+            let date = Command::new("date")
+                .args(["+%H %M", "-d", &format!("@{unix_s}")])
+                .output();
+            let text = String::from_utf8(date.expect("coreutils").stdout).expect("digits");
+            let mut numbers = text.split_whitespace().map(|one| one.parse::<u16>());
+            let mut next = || numbers.next().expect("two").expect("a number");
+            let minute = next() * 60 + next();
+            assert_eq!(minutes_begun(unix_s - 1, unix_s), [minute]);
+            let two = minutes_begun(unix_s - 1, unix_s + 119);
+            assert_eq!(two, [minute, (minute + 1) % 1440]);
+            assert!(minutes_begun(unix_s, unix_s + 59).is_empty());
+            assert_eq!(minutes_begun(0, unix_s).len(), 60);
+        }
+    }
+}

@@ -35,6 +35,35 @@ pub struct Second {
     pub held_packets: u32,
 }
 
+/// Each `step_s` seconds as one, which ends with the last of them: the highest levels, jitter and packets held, the sums of packets and losses; heard if
+/// it was all the time. What counts from the beginning is as at the end.
+///
+/// # Panics
+/// `step_s` is 0.
+#[must_use]
+pub fn merged(seconds: &[Second], step_s: u64) -> Vec<Second> {
+    let step = |one: &Second| one.unix_s.div_ceil(step_s);
+    let steps = seconds.chunk_by(|before, after| step(before) == step(after));
+    let merge = |before: Second, after: &Second| Second {
+        is_heard: before.is_heard && after.is_heard,
+        is_measured: before.is_measured || after.is_measured,
+        momentary_lufs: before.momentary_lufs.max(after.momentary_lufs),
+        short_term_lufs: before.short_term_lufs.max(after.short_term_lufs),
+        true_peak_dbtp: before.true_peak_dbtp.max(after.true_peak_dbtp),
+        packets: before.packets.saturating_add(after.packets),
+        lost: before.lost.saturating_add(after.lost),
+        lost_permille: before.lost_permille.max(after.lost_permille),
+        jitter_us: before.jitter_us.max(after.jitter_us),
+        held_packets: before.held_packets.max(after.held_packets),
+        ..*after
+    };
+    let merge_all = |step: &[Second]| {
+        let (first, rest) = step.split_first()?;
+        Some(rest.iter().fold(*first, merge))
+    };
+    steps.filter_map(merge_all).collect()
+}
+
 /// Tenths of a decibel, as exact as people read them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Level(i16);
@@ -113,3 +142,45 @@ impl Recent {
 
 /// Ten minutes: some 25 KiB a stream.
 pub const RECENT_SECONDS: usize = 600;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_of_a_step_are_one() {
+        let at = |unix_s, level, count: u32| Second {
+            unix_s,
+            is_heard: count > 0,
+            momentary_lufs: Level::new(level),
+            integrated_lufs: Level::new(level),
+            packets: count,
+            jitter_us: 10 * count,
+            ..Second::default()
+        };
+        let seconds = [
+            at(60, -10.0, 50),
+            at(61, -20.0, 50),
+            at(62, -30.0, 40),
+            // The process was down.
+            at(119, -40.0, 0),
+            at(120, -50.0, 50),
+            at(121, -60.0, 50),
+        ];
+        assert_eq!(merged(&seconds, 1), seconds);
+        // By hand.
+        let due = [
+            at(60, -10.0, 50),
+            Second {
+                is_heard: false,
+                momentary_lufs: Level::new(-20.0),
+                packets: 140,
+                jitter_us: 500,
+                ..at(120, -50.0, 50)
+            },
+            at(121, -60.0, 50),
+        ];
+        assert_eq!(merged(&seconds, 60), due);
+        assert_eq!(merged(&[], 60), []);
+    }
+}

@@ -81,6 +81,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(reload::reload))
         .routes(routes!(alarms::list))
         .routes(routes!(alarms::acknowledge))
+        .routes(routes!(streams::reset_loudness))
         .routes(routes!(streams::list))
         .routes(routes!(streams::show))
         .routes(routes!(streams::history))

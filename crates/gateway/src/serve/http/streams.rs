@@ -1,4 +1,6 @@
-//! `/v1/streams`: the streams of the file, what each is like, and its last minutes.
+//! `/v1/streams`: the streams of the file, what each is like, and its last minutes or day.
+
+use std::ops::RangeInclusive;
 
 use axum::extract::{Path, RawQuery, State};
 use axum::http::StatusCode;
@@ -9,7 +11,7 @@ use utoipa::ToSchema;
 
 use super::app::App;
 use super::problem::Problem;
-use crate::watch::{Level, RECENT_SECONDS, Second, Track};
+use crate::watch::{Level, RECENT_SECONDS, Second, Track, merged};
 
 /// All streams, in the order of the file.
 #[derive(Debug, Serialize, ToSchema)]
@@ -71,12 +73,15 @@ struct StreamLoudness {
     momentary_lufs: Option<f64>,
     /// Of the last 3 s.
     short_term_lufs: Option<f64>,
-    /// Since it started.
+    /// Of the programme.
     integrated_lufs: Option<f64>,
-    /// Since it started.
+    /// Of the programme.
     range_lu: Option<f64>,
-    /// Since it started, of the loudest channel.
+    /// Of the programme, of the loudest channel.
     true_peak_dbtp: Option<f64>,
+    /// When the programme began (`loudness-reset`, `/loudness/reset`), s since 1970. Absent: with the stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    programme_unix_s: Option<u64>,
 }
 
 /// A stream's last seconds, oldest first: a value of each for every second. `null`: silence, or not measured.
@@ -129,37 +134,94 @@ pub(super) async fn show(
 /// A stream's last seconds
 #[utoipa::path(get, path = "/v1/streams/{name}/history", tag = "streams", params(
     ("name" = String, Path, description = "As in the file"),
-    ("seconds" = Option<u32>, Query, minimum = 1, maximum = 600, description = "How many; 600 without it")),
+    ("seconds" = Option<u32>, Query, minimum = 1, maximum = 86400, description = "How many; 600 without it. More than that only where `[history]` keeps them"),
+    ("until" = Option<u64>, Query, description = "Up to this time, s since 1970; now without it"),
+    ("step" = Option<u32>, Query, minimum = 1, maximum = 3600,
+        description = "So many seconds as one, with the highest levels and jitter and the sum of packets and losses; 1 without it")),
     responses((status = 200, body = History),
     (status = 400, body = Problem, content_type = "application/problem+json"),
-    (status = 404, body = Problem, content_type = "application/problem+json")))]
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 500, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn history(
     State(app): State<App>,
     Path(name): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<axum::Json<History>, Problem> {
-    let seconds = seconds(query.as_deref().unwrap_or_default())?;
-    let last: Option<Vec<Second>> = app.view.read(|seen| {
-        let track = seen.find(&name)?;
-        Some(track.recent.last(seconds).copied().collect())
+    let span = Span::of(query.as_deref().unwrap_or_default())?;
+    let known = tokio::task::spawn_blocking(move || {
+        let seconds = app.view.seconds(&name, span.seconds, span.until_s);
+        seconds.map(|seconds| match seconds {
+            Some(seconds) => Ok(History::new(name, &merged(&seconds, span.step_s))),
+            None => Err(unknown(&name)),
+        })
     });
-    let last = last.ok_or_else(|| unknown(&name))?;
-    Ok(axum::Json(History::new(name, &last)))
+    match known.await {
+        Ok(Ok(known)) => known.map(axum::Json),
+        Ok(Err(error)) => Err(unreadable(&error)),
+        Err(error) => Err(unreadable(&error)),
+    }
 }
 
-fn seconds(query: &str) -> Result<usize, Problem> {
-    let mut seconds = RECENT_SECONDS;
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        if name != "seconds" {
-            return Err(Problem::value("query", name, "seconds"));
-        }
-        let number = value.parse().ok();
-        let number = number.filter(|number| (1..=RECENT_SECONDS).contains(number));
-        let allowed = format!("a whole number from 1 to {RECENT_SECONDS}");
-        seconds = number.ok_or_else(|| Problem::value("seconds", value, allowed))?;
+/// Begins loudness anew
+///
+/// Integrated loudness, loudness range and the highest true peak are those of what is heard from now on: another programme begins. `loudness-reset` in the
+/// file does it at times of day.
+#[utoipa::path(post, path = "/v1/streams/{name}/loudness/reset", tag = "streams", params(("name" = String, Path, description = "As in the file")),
+    responses((status = 204),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "Nothing was measured yet")))]
+pub(super) async fn reset_loudness(
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    if app.view.begin_programme(&name) {
+        return Ok(StatusCode::NO_CONTENT);
     }
-    Ok(seconds)
+    if app.view.read(|seen| seen.find(&name).is_none()) {
+        return Err(unknown(&name));
+    }
+    let detail = format!("{name}: nothing was measured yet");
+    Err(Problem::new(StatusCode::CONFLICT, detail))
+}
+
+/// What is asked for.
+#[derive(Debug, Clone, Copy)]
+struct Span {
+    seconds: u64,
+    until_s: Option<u64>,
+    step_s: u64,
+}
+
+impl Span {
+    fn of(query: &str) -> Result<Span, Problem> {
+        let mut span = Span {
+            seconds: RECENT_SECONDS as u64,
+            until_s: None,
+            step_s: 1,
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let number = |allowed: RangeInclusive<u64>| {
+                let number = value.parse().ok();
+                let number = number.filter(|number| allowed.contains(number));
+                let (least, most) = (allowed.start(), allowed.end());
+                let allowed = format!("a whole number from {least} to {most}");
+                number.ok_or_else(|| Problem::value(name, value, allowed))
+            };
+            match name {
+                "seconds" => span.seconds = number(1..=86_400)?,
+                "until" => span.until_s = Some(number(0..=u64::from(u32::MAX))?),
+                "step" => span.step_s = number(1..=3600)?,
+                _ => return Err(Problem::value("query", name, "seconds, until or step")),
+            }
+        }
+        Ok(span)
+    }
+}
+
+fn unreadable(error: &dyn std::error::Error) -> Problem {
+    let detail = format!("the history cannot be read: {error}");
+    Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
 }
 
 fn unknown(name: &str) -> Problem {
@@ -178,7 +240,9 @@ impl StreamNow {
             reason: track.watched.stopped.as_deref().map(str::to_owned),
             active: track.active().map(str::to_owned),
             target_lufs: track.watched.target_lufs,
-            loudness: shown.loudness.as_ref().map(StreamLoudness::from),
+            loudness: shown
+                .loudness
+                .map(|loudness| StreamLoudness::new(&loudness, track.programme_s)),
             packets: shown.packets,
             packets_lost: shown.lost,
             packets_late: shown.late,
@@ -195,8 +259,8 @@ impl StreamNow {
     }
 }
 
-impl From<&Loudness> for StreamLoudness {
-    fn from(loudness: &Loudness) -> StreamLoudness {
+impl StreamLoudness {
+    fn new(loudness: &Loudness, programme_unix_s: Option<u64>) -> StreamLoudness {
         let level = |db: f64| Level::new(db).db();
         StreamLoudness {
             momentary_lufs: level(loudness.momentary_lufs),
@@ -204,6 +268,7 @@ impl From<&Loudness> for StreamLoudness {
             integrated_lufs: level(loudness.integrated_lufs),
             range_lu: level(loudness.range_lu),
             true_peak_dbtp: level(loudness.true_peak_dbtp),
+            programme_unix_s,
         }
     }
 }

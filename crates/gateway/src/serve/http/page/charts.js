@@ -11,12 +11,18 @@ export const open = (canvas, height = canvas.clientHeight) => {
   return { context, width, height };
 };
 
-// `lines` are {values, colour, fill?, dash?}; null is a gap. `unix_s` are the times of the values.
-export const chart = (canvas, unix_s, lines, { low, high, unit, step }) => {
+const MINUTE = 60;
+const TICKS = [1, 2, 5, 10, 30, 60, 120, 240].map((minutes) => minutes * MINUTE);
+
+// `lines` are {values, colour, width?, dash?, bars?}; null is a gap. `times` are {unix_s, span, step}: when each value is from, how many seconds are
+// shown, and how many there are from one value to the next.
+export const chart = (canvas, { unix_s, span, step: spacing }, lines, { low, high, unit, step }) => {
   const { context, width, height } = open(canvas);
   const [left, bottom] = [36, height - 16];
+  const begin = (unix_s.at(-1) ?? 0) - span;
+  const toX = (time) => left + ((width - left) * (time - begin)) / span;
   const [x, y] = [
-    (at) => left + ((width - left) * at) / Math.max(1, unix_s.length - 1),
+    (at) => toX(unix_s[at]),
     (value) => bottom - ((Math.max(low, Math.min(high, value)) - low) / (high - low)) * (bottom - 6),
   ];
   context.font = "11px system-ui, sans-serif";
@@ -28,11 +34,13 @@ export const chart = (canvas, unix_s, lines, { low, high, unit, step }) => {
     context.fillText(`${Math.round(value * 10) / 10}${unit || ""}`, left - 4, y(value) + 4);
   }
   context.textAlign = "center";
-  unix_s.forEach((time, at) => {
-    if (time % 60 === 0 && x(at) > left + 20 && x(at) < width - 20) {
-      context.fillText(new Date(time * 1000).toTimeString().slice(0, 5), x(at), height - 3);
+  const tick = TICKS.find((one) => (one / span) * (width - left) > 45) || TICKS.at(-1);
+  const zone = new Date().getTimezoneOffset() * MINUTE;
+  for (let time = Math.ceil((begin - zone) / tick) * tick + zone; time <= begin + span; time += tick) {
+    if (toX(time) > left + 20 && toX(time) < width - 20) {
+      context.fillText(new Date(time * 1000).toTimeString().slice(0, 5), toX(time), height - 3);
     }
-  });
+  }
   for (const line of lines) {
     context.strokeStyle = context.fillStyle = colour(line.colour);
     context.lineWidth = line.width || 1.5;
@@ -46,6 +54,8 @@ export const chart = (canvas, unix_s, lines, { low, high, unit, step }) => {
     context.beginPath();
     let isDown = false;
     line.values.forEach((value, at) => {
+      // Seconds may be missing: nobody looked.
+      if (isDown && unix_s[at] - unix_s[at - 1] > 2 * spacing) isDown = false;
       if (value === null) isDown = false;
       else if (isDown) context.lineTo(x(at), y(value));
       else { context.moveTo(x(at), y(value)); isDown = true; }

@@ -5,6 +5,11 @@ import { chart } from "./charts.js";
 const element = (id) => document.getElementById(id);
 const number = (value, unit, digits = 1) => (value === undefined || value === null ? "none" : `${value.toFixed(digits)} ${unit}`);
 const LEVELS = { low: -60, high: 0, step: 12 };
+// Seconds that are shown, and how many are one value then.
+const SPANS = { 600: 1, 3600: 5, 21600: 30, 86400: 120 };
+// So often at least, s, the history is asked for.
+const UPDATE_MAX = 10;
+const SLACK_MS = 100;
 
 export class StreamPanel {
   constructor(onProblem) {
@@ -12,11 +17,44 @@ export class StreamPanel {
     this.name = null;
     this.timer = null;
     this.alarms = [];
+    this.span = 600;
+    this.history = null;
+    this.historyDue = 0;
+    for (const button of this.spans()) {
+      button.addEventListener("click", () => this.setSpan(Number(button.value)));
+    }
+    element("loudness-reset").addEventListener("click", () => this.resetLoudness());
+  }
+
+  resetLoudness() {
+    const path = `v1/streams/${encodeURIComponent(this.name)}/loudness/reset`;
+    ask(path, { method: "POST" }).catch(this.onProblem);
+  }
+
+  spans() {
+    return element("stream-spans").querySelectorAll("button");
+  }
+
+  setSpan(span) {
+    this.span = span;
+    for (const button of this.spans()) {
+      button.setAttribute("aria-pressed", Number(button.value) === span);
+    }
+    clearTimeout(this.timer);
+    this.historyDue = 0;
+    if (this.name) this.update();
+  }
+
+  // The next one: longer, or the shortest again.
+  nextSpan() {
+    const spans = Object.keys(SPANS).map(Number);
+    this.setSpan(spans[(spans.indexOf(this.span) + 1) % spans.length]);
   }
 
   async open(name) {
     this.close();
     this.name = name;
+    this.historyDue = 0;
     element("stream").hidden = false;
     element("stream-name").textContent = name;
     this.showAlarms(this.alarms);
@@ -53,16 +91,24 @@ export class StreamPanel {
   }
 
   async update() {
-    const name = this.name;
+    const { name, span } = this;
+    const isAsked = () => this.name === name && this.span === span;
     const path = `v1/streams/${encodeURIComponent(name)}`;
     try {
-      const [now, history] = await Promise.all([get(path), get(`${path}/history`)]);
-      if (this.name !== name) return;
-      this.show(now, history);
+      const step = SPANS[span];
+      const isDue = performance.now() >= this.historyDue;
+      const asked = isDue ? get(`${path}/history?seconds=${span}&step=${step}`) : null;
+      const [now, history] = await Promise.all([get(path), asked]);
+      if (!isAsked()) return;
+      if (history) {
+        this.history = { ...history, span, step };
+        this.historyDue = performance.now() + 1000 * Math.min(step, UPDATE_MAX) - SLACK_MS;
+      }
+      this.show(now, this.history);
     } catch (error) {
       this.onProblem(error);
     }
-    if (this.name === name) this.timer = setTimeout(() => this.update(), 1000);
+    if (isAsked()) this.timer = setTimeout(() => this.update(), 1000);
   }
 
   show(now, history) {
@@ -71,6 +117,7 @@ export class StreamPanel {
       "momentary": number(loudness.momentary_lufs, "LUFS"),
       "short-term": number(loudness.short_term_lufs, "LUFS"),
       "integrated": number(loudness.integrated_lufs, "LUFS"),
+      "measured since": loudness.programme_unix_s === undefined ? "the stream began" : new Date(loudness.programme_unix_s * 1000).toLocaleTimeString(),
       "range": number(loudness.range_lu, "LU"),
       "true peak": number(loudness.true_peak_dbtp, "dBTP"),
       "target": number(now.target_lufs, "LUFS"),
@@ -90,20 +137,19 @@ export class StreamPanel {
       return [term, text];
     });
     element("stream-values").replaceChildren(...rows.flat());
-    const { unix_s } = history;
-    const target = now.target_lufs === undefined ? [] : [{ values: unix_s.map(() => now.target_lufs), colour: "--target", dash: [4, 4] }];
-    chart(element("loudness-chart"), unix_s, [
+    const target = now.target_lufs === undefined ? [] : [{ values: history.unix_s.map(() => now.target_lufs), colour: "--target", dash: [4, 4] }];
+    chart(element("loudness-chart"), history, [
       { values: history.momentary_lufs, colour: "--momentary" },
       { values: history.short_term_lufs, colour: "--short", width: 2 },
       { values: history.integrated_lufs, colour: "--integrated" },
       ...target,
     ], LEVELS);
     const high = Math.max(10, ...history.packets_lost, ...history.jitter_ms);
-    chart(element("loss-chart"), unix_s, [
+    chart(element("loss-chart"), history, [
       { values: history.packets_lost, colour: "--loss", bars: true },
       { values: history.jitter_ms, colour: "--jitter" },
     ], { low: 0, high, step: high / 2 });
     const held = Math.max(4, ...history.packets_held);
-    chart(element("held-chart"), unix_s, [{ values: history.packets_held, colour: "--short" }], { low: 0, high: held, step: held / 2 });
+    chart(element("held-chart"), history, [{ values: history.packets_held, colour: "--short" }], { low: 0, high: held, step: held / 2 });
   }
 }
