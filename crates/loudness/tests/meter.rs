@@ -210,9 +210,8 @@ fn a_programme_measures_what_a_new_meter_does() {
         assert_eq!(going.integrated().unwrap(), f64::NEG_INFINITY);
         assert_eq!(going.range().unwrap().lu, 0.0);
         assert_eq!(going.true_peak(0).unwrap(), 0.0);
-        // The peaks of what rings in the filters are over by then.
+        // What rings in the filters is over by then: a new meter has nothing of it.
         going.add_silence(4800);
-        new.add_silence(4800);
         going.begin_programme();
         for meter in [&mut going, &mut new] {
             meter.add_interleaved(&programme).unwrap();
