@@ -1,0 +1,260 @@
+//! What a cluster keeps in its store: a key for each node, for each stream that is declared, and for each that is carried.
+//!
+//! Keys are paths and values are JSON, so that an operator can read them with `etcdctl`:
+//!
+//! ```text
+//!  /threadbare/nodes/relay-3        {"incarnation":7,"beat":41,"weight":1.0,"labels":["rack-2"],"draining":false}
+//!  /threadbare/streams/programme-1  {"prefer":["rack-2"],"avoid":[],"on_isolation":"stop"}
+//!  /threadbare/claims/programme-1   {"node":"relay-3","incarnation":7,"epoch":2}
+//! ```
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+/// Name of a node, the same over restarts, unique in the cluster.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct NodeName(pub Arc<str>);
+
+/// Name of a stream in the cluster.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StreamName(pub Arc<str>);
+
+/// One life of a node: from one join to the end of its key. Random, so that no two lives have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation(pub u64);
+
+/// Counts the owners that a stream has had.
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Epoch(pub u64);
+
+/// A state of the whole store, as etcd counts them; of a key: that of its last change. 0: there is no such key.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+impl Revision {
+    /// Of a key that does not exist.
+    pub const ABSENT: Revision = Revision(0);
+}
+
+/// A key of the store.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Key {
+    /// That a node lives.
+    Node(NodeName),
+    /// That a stream is to be carried.
+    Stream(StreamName),
+    /// Who carries it.
+    Claim(StreamName),
+}
+
+/// The value of a key, of the same kind.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// Of [`Key::Node`].
+    Node(NodeRecord),
+    /// Of [`Key::Stream`].
+    Stream(Declaration),
+    /// Of [`Key::Claim`].
+    Claim(Claim),
+}
+
+/// A node that lives. Written anew with each beat.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeRecord {
+    /// This life of it.
+    pub incarnation: Incarnation,
+    /// Counts the renewals.
+    pub beat: u64,
+    /// Its share of the streams, against that of others. Above 0.
+    pub weight: f64,
+    /// Where it is: site, rack, network.
+    #[serde(default)]
+    pub labels: Vec<Arc<str>>,
+    /// It gives away what it carries, and takes nothing.
+    #[serde(default)]
+    pub draining: bool,
+}
+
+/// A stream that is to be carried by one node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Declaration {
+    /// Nodes with one of these labels come first.
+    #[serde(default)]
+    pub prefer: Vec<Arc<str>>,
+    /// Nodes with one of these labels come last.
+    #[serde(default)]
+    pub avoid: Vec<Arc<str>>,
+    /// What its node does when it cannot reach the store.
+    #[serde(default)]
+    pub on_isolation: OnIsolation,
+}
+
+/// What a node does with a stream while another one may take it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnIsolation {
+    /// Stops: there are never two senders.
+    #[default]
+    Stop,
+    /// Goes on: there may be two senders, and never none.
+    Continue,
+}
+
+/// Who carries a stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Claim {
+    /// The owner.
+    #[serde(flatten)]
+    pub owner: Life,
+    /// One more for each owner.
+    pub epoch: Epoch,
+    /// Who is to take it over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next: Option<Next>,
+    /// What the owner needs to go on where the one before it stopped; opaque here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub resume: Vec<u8>,
+}
+
+/// One life of one node.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Life {
+    /// Its name.
+    pub node: NodeName,
+    /// The life.
+    pub incarnation: Incarnation,
+}
+
+/// Who is to take a stream over from its owner.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Next {
+    /// The next owner.
+    #[serde(flatten)]
+    pub life: Life,
+    /// It hears the stream's input already, and can send with the next packet.
+    pub is_ready: bool,
+}
+
+/// Not one of ours, or of a version to come.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{key}: {reason}")]
+pub struct Unreadable {
+    /// The key, as text.
+    pub key: String,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl Key {
+    /// The path in the store. A name may have any character: the path ends with it.
+    #[must_use]
+    pub fn path(&self) -> String {
+        match self {
+            Key::Node(name) => format!("{NODES}{name}"),
+            Key::Stream(name) => format!("{STREAMS}{name}"),
+            Key::Claim(name) => format!("{CLAIMS}{name}"),
+        }
+    }
+
+    /// The key of a path; `None`: it is none of ours.
+    #[must_use]
+    pub fn of_path(path: &[u8]) -> Option<Key> {
+        let path = std::str::from_utf8(path).ok()?;
+        let name = |prefix| path.strip_prefix(prefix).filter(|name| !name.is_empty());
+        if let Some(name) = name(NODES) {
+            return Some(Key::Node(NodeName(name.into())));
+        }
+        if let Some(name) = name(STREAMS) {
+            return Some(Key::Stream(StreamName(name.into())));
+        }
+        name(CLAIMS).map(|name| Key::Claim(StreamName(name.into())))
+    }
+
+    /// The value of this key from its JSON.
+    ///
+    /// # Errors
+    /// It is too long, no such JSON, or a weight is not above 0.
+    pub fn read(&self, json: &[u8]) -> Result<Value, Unreadable> {
+        let unreadable = |reason: String| Unreadable {
+            key: self.path(),
+            reason,
+        };
+        if json.len() > VALUE_BYTES_MAX {
+            let reason = format!("{} bytes; allowed are {VALUE_BYTES_MAX}", json.len());
+            return Err(unreadable(reason));
+        }
+        let value = match self {
+            Key::Node(_) => serde_json::from_slice(json).map(Value::Node),
+            Key::Stream(_) => serde_json::from_slice(json).map(Value::Stream),
+            Key::Claim(_) => serde_json::from_slice(json).map(Value::Claim),
+        };
+        match value {
+            Ok(Value::Node(NodeRecord { weight, .. })) if !is_weight(weight) => {
+                let reason = format!("weight {weight}; allowed are {WEIGHT_MIN} to {WEIGHT_MAX}");
+                Err(unreadable(reason))
+            }
+            Ok(value) => Ok(value),
+            Err(error) => Err(unreadable(error.to_string())),
+        }
+    }
+}
+
+impl Value {
+    /// As JSON.
+    ///
+    /// # Errors
+    /// A weight that is no number.
+    pub fn json(&self) -> Result<Vec<u8>, serde_json::Error> {
+        match self {
+            Value::Node(record) => serde_json::to_vec(record),
+            Value::Stream(declaration) => serde_json::to_vec(declaration),
+            Value::Claim(claim) => serde_json::to_vec(claim),
+        }
+    }
+}
+
+/// Whether a node may have this weight.
+#[must_use]
+pub fn is_weight(weight: f64) -> bool {
+    (WEIGHT_MIN..=WEIGHT_MAX).contains(&weight)
+}
+
+macro_rules! named {
+    ($($name:ident)*) => {$(
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+
+        impl From<&str> for $name {
+            fn from(name: &str) -> $name {
+                $name(name.into())
+            }
+        }
+    )*};
+}
+
+named!(NodeName StreamName);
+
+/// What all keys begin with.
+pub const PREFIX: &str = "/threadbare/";
+const NODES: &str = "/threadbare/nodes/";
+const STREAMS: &str = "/threadbare/streams/";
+const CLAIMS: &str = "/threadbare/claims/";
+/// Of a node.
+pub const WEIGHT_MIN: f64 = 0.001;
+/// Of a node: a thousand times the usual.
+pub const WEIGHT_MAX: f64 = 1000.0;
+/// A claim with what its next owner needs; larger things do not belong into the store.
+pub const VALUE_BYTES_MAX: usize = 8192;

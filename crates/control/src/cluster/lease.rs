@@ -1,0 +1,254 @@
+//! This node's own key: that it lives, and until when it may send.
+
+use super::keys::{Incarnation, Key, NodeRecord, Revision, Value};
+use super::store::{Compare, Entry, Operation, Outcome, Reply, Request, RequestId, What};
+use super::{Action, Member};
+
+/// Whether this life has a key.
+#[derive(Debug)]
+pub(super) enum Standing {
+    /// It has none, and tries to get one at this time.
+    Out {
+        next_ns: u64,
+        asked: Option<RequestId>,
+    },
+    In(Lease),
+}
+
+#[derive(Debug)]
+pub(super) struct Lease {
+    pub(super) created: Revision,
+    /// By the last renewal that is known.
+    modified: Revision,
+    beat: u64,
+    /// When the last confirmed renewal was sent. 0: none is confirmed.
+    pub(super) confirmed_ns: u64,
+    next_ns: u64,
+    asked: Option<RequestId>,
+    /// The time to send has run out; what was carried has stopped.
+    has_lapsed: bool,
+}
+
+impl Member {
+    /// Whether what it carries may be sent.
+    pub(super) fn is_live(&self, now_ns: u64) -> bool {
+        matches!(&self.standing, Standing::In(lease) if !lease.has_lapsed)
+            && now_ns < self.send_until_ns()
+    }
+
+    /// The condition of all that it does to claims: this life was not ended by another node.
+    pub(super) fn lives(&self) -> Option<Compare> {
+        match &self.standing {
+            Standing::In(lease) => Some(Compare::Created(self.own_key(), lease.created)),
+            Standing::Out { .. } => None,
+        }
+    }
+
+    fn own_key(&self) -> Key {
+        Key::Node(self.settings.name.clone())
+    }
+
+    /// Another number than all lives before.
+    pub(super) fn begin_life(&mut self) {
+        self.nodes.own = Incarnation(self.draw());
+    }
+
+    pub(super) fn next_renewal(&self) -> Option<u64> {
+        match &self.standing {
+            Standing::Out { asked: Some(_), .. } => None,
+            Standing::Out { next_ns, .. } => Some(*next_ns),
+            Standing::In(lease) => {
+                let lapse_ns = self.send_until_ns();
+                let lapse = (!lease.has_lapsed).then_some(lapse_ns);
+                let renewal = lease.asked.is_none().then_some(lease.next_ns);
+                lapse.into_iter().chain(renewal).min()
+            }
+        }
+    }
+
+    /// What it says of itself has changed.
+    pub(super) fn renew_soon(&mut self, now_ns: u64) {
+        if let Standing::In(lease) = &mut self.standing {
+            lease.next_ns = now_ns;
+        }
+    }
+
+    pub(super) fn keep_lease(&mut self, now_ns: u64) {
+        let until_ns = self.send_until_ns();
+        let key = self.own_key();
+        match &mut self.standing {
+            Standing::Out { asked: Some(_), .. } => {}
+            Standing::Out { next_ns, .. } if *next_ns > now_ns => {}
+            Standing::Out { next_ns, .. } => {
+                // An earlier life of it, which is not yet buried.
+                if self.nodes.is_known(&self.settings.name) {
+                    *next_ns = now_ns + self.settings.timing.renew_ns;
+                    return;
+                }
+                let is_new = Compare::Modified(key, Revision::ABSENT);
+                self.write_record(now_ns, What::Join, is_new, 0);
+            }
+            Standing::In(lease) => {
+                let is_over = now_ns >= until_ns && !lease.has_lapsed;
+                let is_due = lease.asked.is_none() && now_ns >= lease.next_ns;
+                lease.has_lapsed |= is_over;
+                let (modified, beat) = (lease.modified, lease.beat + 1);
+                if is_over {
+                    self.stop_all(false);
+                }
+                if is_due {
+                    self.write_record(now_ns, What::Renew, Compare::Modified(key, modified), beat);
+                }
+            }
+        }
+    }
+
+    fn write_record(&mut self, now_ns: u64, what: What, condition: Compare, beat: u64) {
+        let record = NodeRecord {
+            incarnation: self.nodes.own,
+            beat,
+            weight: self.settings.weight,
+            labels: self.settings.labels.clone(),
+            draining: self.draining,
+        };
+        let put = Operation::Put(self.own_key(), Value::Node(record));
+        let id = self.commit(now_ns, what, vec![condition], vec![put]);
+        // There is time for another one.
+        let until_ns = now_ns + self.settings.timing.valid_ns / 3;
+        if let Some(request) = self.requests.get_mut(&id) {
+            request.until_ns = request.until_ns.min(until_ns);
+        }
+        match &mut self.standing {
+            Standing::Out { asked, .. } => *asked = Some(id),
+            Standing::In(lease) => (lease.asked, lease.beat) = (Some(id), beat),
+        }
+    }
+
+    /// An answer to a join or a renewal.
+    pub(super) fn renewed(&mut self, now_ns: u64, request: &Request, reply: &Reply) {
+        let asked = match &self.standing {
+            Standing::Out { asked, .. } => *asked,
+            Standing::In(lease) => lease.asked,
+        };
+        if asked != Some(reply.id) {
+            // Of an earlier life.
+            return;
+        }
+        match &reply.outcome {
+            Outcome::Committed(at) => self.confirm(now_ns, request, *at),
+            Outcome::Refused { now, .. } => {
+                let own = self.own_key();
+                let found = now.iter().find(|(key, _)| *key == own);
+                let entry = found.and_then(|(_, entry)| entry.as_ref());
+                let is_ours = |entry: &&Entry| match &entry.value {
+                    Value::Node(record) => record.incarnation == self.nodes.own,
+                    _ => false,
+                };
+                match entry.filter(is_ours) {
+                    // An earlier request was done, and its answer was lost.
+                    Some(entry) => self.adopt(now_ns, entry.created, entry.modified),
+                    None => self.end_life(now_ns),
+                }
+            }
+        }
+    }
+
+    fn confirm(&mut self, now_ns: u64, request: &Request, at: Revision) {
+        let sent_ns = request.sent_ns;
+        let next_ns = sent_ns + self.settings.timing.renew_ns;
+        let is_back = match &mut self.standing {
+            Standing::Out { .. } => {
+                self.standing = Standing::In(Lease {
+                    created: at,
+                    modified: at,
+                    beat: 0,
+                    confirmed_ns: sent_ns,
+                    next_ns,
+                    asked: None,
+                    has_lapsed: false,
+                });
+                true
+            }
+            Standing::In(lease) => {
+                (lease.modified, lease.asked) = (lease.modified.max(at), None);
+                (lease.confirmed_ns, lease.next_ns) = (sent_ns, next_ns);
+                std::mem::take(&mut lease.has_lapsed)
+            }
+        };
+        if is_back {
+            // While it could not reach the store, it saw nothing of the others either: that is no sign of their death.
+            self.nodes.see_all(now_ns);
+            self.look_at_all();
+        }
+    }
+
+    fn adopt(&mut self, now_ns: u64, created: Revision, modified: Revision) {
+        match &mut self.standing {
+            Standing::Out { .. } => {
+                self.standing = Standing::In(Lease {
+                    created,
+                    modified,
+                    beat: 0,
+                    confirmed_ns: 0,
+                    next_ns: now_ns,
+                    asked: None,
+                    has_lapsed: true,
+                });
+            }
+            Standing::In(lease) => {
+                lease.modified = lease.modified.max(modified);
+                (lease.next_ns, lease.asked) = (now_ns, None);
+            }
+        }
+    }
+
+    /// No answer has come to a join or a renewal: another one, with the same revision. If the first was done after all, the answer tells.
+    pub(super) fn renewal_is_late(&mut self, now_ns: u64, id: RequestId) {
+        match &mut self.standing {
+            Standing::Out { next_ns, asked } if *asked == Some(id) => {
+                (*next_ns, *asked) = (now_ns, None);
+            }
+            Standing::In(lease) if lease.asked == Some(id) => {
+                (lease.next_ns, lease.asked) = (now_ns, None);
+            }
+            _ => {}
+        }
+        self.keep_lease(now_ns);
+    }
+
+    /// Its own key as the store has it. `None`: it was deleted.
+    pub(super) fn note_own(&mut self, now_ns: u64, own: Option<&Entry>, at: Revision) {
+        let Standing::In(lease) = &mut self.standing else {
+            return;
+        };
+        match own {
+            Some(entry) => lease.modified = lease.modified.max(entry.modified),
+            None if at > lease.created => self.end_life(now_ns),
+            None => {}
+        }
+    }
+
+    /// Another node has ended this life, and others may carry what it had.
+    fn end_life(&mut self, now_ns: u64) {
+        self.stop_all(true);
+        self.standing = Standing::Out {
+            next_ns: now_ns,
+            asked: None,
+        };
+        let own = self.settings.name.clone();
+        self.nodes.forget(&own);
+        self.replan(&own);
+        self.begin_life();
+    }
+
+    /// `is_ended`: also what goes on when the store is away.
+    fn stop_all(&mut self, is_ended: bool) {
+        for (name, stream) in &mut self.streams {
+            if stream.stop(is_ended) {
+                self.actions.push_back(Action::Stop {
+                    stream: name.clone(),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The nodes of the cluster, as this one sees them.
+
+use std::collections::BTreeMap;
+
+use super::Member;
+use super::keys::{Declaration, Incarnation, Key, Life, NodeName, NodeRecord, Revision, Value};
+use super::place::{Fit, Point};
+use super::store::{Compare, Entry, Operation, RequestId, What};
+
+/// Nodes that have a key, this one too.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    /// This node's life.
+    pub(super) own: Incarnation,
+    seen: BTreeMap<NodeName, Seen>,
+    death_ns: u64,
+    /// No node is due before.
+    due_ns: u64,
+}
+
+#[derive(Debug)]
+struct Seen {
+    point: Point,
+    record: NodeRecord,
+    created: Revision,
+    modified: Revision,
+    /// When it is to be buried, unless it is seen again.
+    bury_ns: u64,
+    asked: Option<RequestId>,
+}
+
+impl Nodes {
+    pub(super) fn new(death_ns: u64) -> Nodes {
+        Nodes {
+            own: Incarnation(0),
+            seen: BTreeMap::new(),
+            death_ns,
+            due_ns: u64::MAX,
+        }
+    }
+
+    pub(super) fn names(&self) -> impl Iterator<Item = &NodeName> {
+        self.seen.keys()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (&NodeName, &NodeRecord)> {
+        self.seen.iter().map(|(name, seen)| (name, &seen.record))
+    }
+
+    pub(super) fn record(&self, name: &NodeName) -> Option<&NodeRecord> {
+        Some(&self.seen.get(name)?.record)
+    }
+
+    /// How good it is for a stream.
+    pub(super) fn fit(
+        &self,
+        stream: Point,
+        declaration: &Declaration,
+        name: &NodeName,
+    ) -> Option<Fit> {
+        let seen = self.seen.get(name)?;
+        Some(Fit::of(stream, declaration, seen.point, &seen.record))
+    }
+
+    /// The best one for a stream.
+    pub(super) fn best(&self, stream: Point, declaration: &Declaration) -> Option<(NodeName, Fit)> {
+        let fits = self.seen.iter().map(|(name, seen)| {
+            let fit = Fit::of(stream, declaration, seen.point, &seen.record);
+            (name, fit)
+        });
+        let best = fits.reduce(|best, other| if other.1 > best.1 { other } else { best });
+        best.map(|(name, fit)| (name.clone(), fit))
+    }
+
+    pub(super) fn is_known(&self, name: &NodeName) -> bool {
+        self.seen.contains_key(name)
+    }
+
+    /// Whether this life has a key.
+    pub(super) fn has(&self, life: &Life) -> bool {
+        let record = self.record(&life.node);
+        record.is_some_and(|record| record.incarnation == life.incarnation)
+    }
+
+    /// Since when a node has its key; [`Revision::ABSENT`]: it has none.
+    pub(super) fn created(&self, name: &NodeName) -> Revision {
+        self.seen
+            .get(name)
+            .map_or(Revision::ABSENT, |seen| seen.created)
+    }
+
+    /// The life of a node now.
+    pub(super) fn life(&self, name: &NodeName) -> Option<Life> {
+        let record = self.record(name)?;
+        Some(Life {
+            node: name.clone(),
+            incarnation: record.incarnation,
+        })
+    }
+
+    pub(super) fn forget(&mut self, name: &NodeName) {
+        self.seen.remove(name);
+    }
+
+    pub(super) fn next_ns(&self) -> u64 {
+        self.due_ns
+    }
+
+    /// Nobody is given up before a whole time from now on.
+    pub(super) fn see_all(&mut self, now_ns: u64) {
+        let bury_ns = now_ns + self.death_ns;
+        for seen in self.seen.values_mut() {
+            seen.bury_ns = bury_ns;
+        }
+        self.due_ns = self.due_ns.min(bury_ns);
+    }
+
+    /// What it knows of the others is old.
+    fn look_later(&mut self, now_ns: u64) {
+        if self.due_ns <= now_ns {
+            self.due_ns = now_ns + BURY_AGAIN_NS;
+        }
+    }
+
+    pub(super) fn expect_dead(&mut self, now_ns: u64, life: &Life) {
+        if let Some(seen) = self.seen.get_mut(&life.node)
+            && seen.record.incarnation == life.incarnation
+        {
+            seen.bury_ns = now_ns;
+            self.due_ns = self.due_ns.min(now_ns);
+        }
+    }
+
+    pub(super) fn is_asked(&mut self, name: &NodeName, asked: Option<RequestId>) {
+        if let Some(seen) = self.seen.get_mut(name) {
+            seen.asked = asked;
+        }
+    }
+
+    /// Notes a key of a node. `true`: something else than its beat has changed.
+    fn note(&mut self, now_ns: u64, name: &NodeName, record: NodeRecord, entry: &Entry) -> bool {
+        let modified = entry.modified;
+        let bury_ns = now_ns + self.death_ns;
+        self.due_ns = self.due_ns.min(bury_ns);
+        match self.seen.get_mut(name) {
+            Some(seen) if seen.modified >= modified => false,
+            Some(seen) => {
+                (seen.modified, seen.bury_ns, seen.asked) = (modified, bury_ns, None);
+                if entry.created != Revision::ABSENT {
+                    seen.created = entry.created;
+                }
+                let beat = record.beat;
+                let before = std::mem::replace(&mut seen.record, record);
+                NodeRecord { beat, ..before } != seen.record
+            }
+            None => {
+                let seen = Seen {
+                    point: Point::of(&name.0),
+                    record,
+                    created: entry.created,
+                    modified,
+                    bury_ns,
+                    asked: None,
+                };
+                self.seen.insert(name.clone(), seen);
+                true
+            }
+        }
+    }
+
+    /// Nodes whose time is over; `is_own`: of this name only.
+    fn take_due(&mut self, now_ns: u64, own: &NodeName, is_own: bool) -> Vec<(NodeName, Revision)> {
+        if now_ns < self.due_ns {
+            return Vec::new();
+        }
+        let mut due = Vec::new();
+        self.due_ns = u64::MAX;
+        for (name, seen) in &mut self.seen {
+            let is_self = name == own && seen.record.incarnation == self.own;
+            if is_self || (is_own && name != own) {
+                continue;
+            }
+            if seen.bury_ns <= now_ns {
+                seen.bury_ns = now_ns + BURY_AGAIN_NS;
+                if seen.asked.is_none() {
+                    due.push((name.clone(), seen.modified));
+                }
+            }
+            self.due_ns = self.due_ns.min(seen.bury_ns);
+        }
+        due
+    }
+}
+
+impl Member {
+    pub(super) fn note_node(
+        &mut self,
+        now_ns: u64,
+        name: NodeName,
+        entry: Option<Entry>,
+        at: Revision,
+    ) {
+        let is_own_name = name == self.settings.name;
+        let Some(entry) = entry else {
+            let is_old = |seen: &Seen| seen.modified > at;
+            if self.nodes.seen.get(&name).is_some_and(is_old) {
+                return;
+            }
+            self.nodes.forget(&name);
+            if is_own_name {
+                self.note_own(now_ns, None, at);
+            }
+            self.replan(&name);
+            return;
+        };
+        let Value::Node(record) = &entry.value else {
+            return;
+        };
+        if is_own_name {
+            match record.incarnation == self.nodes.own {
+                true => self.note_own(now_ns, Some(&entry), at),
+                // It has not this key any more, or not yet.
+                false => self.note_own(now_ns, None, at),
+            }
+        }
+        if self.nodes.note(now_ns, &name, record.clone(), &entry) {
+            self.replan(&name);
+        }
+    }
+
+    /// Ends the lives of nodes that have done nothing for too long, so that what they carry is free.
+    pub(super) fn bury_dead(&mut self, now_ns: u64) {
+        if !self.is_synced {
+            return self.nodes.look_later(now_ns);
+        }
+        let is_live = self.is_live(now_ns);
+        let lives = self.lives().filter(|_| is_live);
+        let due = self
+            .nodes
+            .take_due(now_ns, &self.settings.name, lives.is_none());
+        for (name, modified) in due {
+            let key = Key::Node(name.clone());
+            let mut when = vec![Compare::Modified(key.clone(), modified)];
+            when.extend(lives.clone());
+            let what = What::Bury(name.clone());
+            let id = self.commit(now_ns, what, when, vec![Operation::Delete(key)]);
+            self.nodes.is_asked(&name, Some(id));
+        }
+    }
+}
+
+/// After an attempt that was refused, or not answered.
+const BURY_AGAIN_NS: u64 = 100_000_000;

@@ -1,0 +1,136 @@
+//! Which node a stream is best on: weighted rendezvous hashing.
+//!
+//! Each node has a score for each stream, which depends on nothing but their names and the node's weight; the highest one wins.
+//! A node that comes or goes changes the place of its own streams only, and every node computes the same.
+
+use std::sync::Arc;
+
+use super::keys::{Declaration, NodeRecord};
+
+/// The hash of a name, the same on all nodes and in all versions.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Point(u64);
+
+impl Point {
+    /// FNV-1a.
+    pub(super) fn of(name: &str) -> Point {
+        Point(name.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        }))
+    }
+}
+
+/// How good a node is for a stream. The greater, the better.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd)]
+pub(super) struct Fit {
+    /// Whether it takes streams at all, and what its labels say.
+    tier: i8,
+    score: f64,
+}
+
+impl Fit {
+    pub(super) fn of(
+        stream: Point,
+        declaration: &Declaration,
+        node: Point,
+        record: &NodeRecord,
+    ) -> Fit {
+        Fit {
+            tier: tier(declaration, record),
+            score: score(stream, node, record.weight),
+        }
+    }
+
+    /// Whether a stream moves from `self`, where it is, to `other`: not for a difference so small that the next change may turn it round.
+    pub(super) fn is_worth_leaving_for(self, other: Fit) -> bool {
+        other.tier > self.tier
+            || other.tier == self.tier && other.score > self.score * OWNER_PREFERENCE
+    }
+}
+
+/// Draining last, avoided before that, preferred first.
+fn tier(declaration: &Declaration, record: &NodeRecord) -> i8 {
+    let has = |wanted: &[Arc<str>]| wanted.iter().any(|label| record.labels.contains(label));
+    if record.draining {
+        return -2;
+    }
+    if has(&declaration.avoid) {
+        return -1;
+    }
+    i8::from(has(&declaration.prefer))
+}
+
+/// -w / ln(u), with u uniform in (0, 1) by stream and node: the node with the highest is chosen with a probability of its weight's share
+/// (C. Schindelhauer, G. Schomaker, "Weighted distributed hash tables", SPAA 2005, the logarithmic method).
+fn score(stream: Point, node: Point, weight: f64) -> f64 {
+    let bits = mix(stream.0 ^ mix(node.0));
+    // 53 bits, never 0 or 1.
+    let u = ((bits >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+    -weight / u.ln()
+}
+
+/// Each bit of the input changes half of the output's (the finaliser of SplitMix64).
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+/// A node that comes takes a stream only where it is better by this.
+const OWNER_PREFERENCE: f64 = 1.02;
+
+#[cfg(test)]
+mod tests {
+    use super::super::keys::Incarnation;
+    use super::*;
+
+    fn node(weight: f64, labels: &[&str], draining: bool) -> NodeRecord {
+        NodeRecord {
+            incarnation: Incarnation(1),
+            beat: 0,
+            weight,
+            labels: labels.iter().map(|&label| label.into()).collect(),
+            draining,
+        }
+    }
+
+    /// By the definition of weighted rendezvous hashing: a share of the streams like that of the weight.
+    #[test]
+    fn streams_are_spread_by_weight() {
+        let nodes = [("a", 1.0), ("b", 2.0), ("c", 1.0)];
+        let mut counts = [0_u32; 3];
+        for n in 0..20_000 {
+            let stream = Point::of(&format!("stream-{n}"));
+            let fits = nodes.map(|(name, weight)| {
+                let record = node(weight, &[], false);
+                Fit::of(stream, &Declaration::default(), Point::of(name), &record)
+            });
+            let best = (0..3).max_by(|&a, &b| fits[a].partial_cmp(&fits[b]).expect("numbers"));
+            counts[best.expect("three")] += 1;
+        }
+        // Six standard deviations of a binomial count.
+        for (count, due) in counts.into_iter().zip([5000.0, 10_000.0, 5000.0]) {
+            assert!((f64::from(count) - due).abs() < 450.0, "{counts:?}");
+        }
+    }
+
+    #[test]
+    fn labels_come_before_the_hash() {
+        let stream = Declaration {
+            prefer: vec!["near".into()],
+            avoid: vec!["far".into()],
+            ..Declaration::default()
+        };
+        for n in 0..100 {
+            let name = Point::of(&format!("stream-{n}"));
+            let fit = |record| Fit::of(name, &stream, Point::of("a"), &record);
+            let in_order = [
+                fit(node(1000.0, &["near"], true)),
+                fit(node(1000.0, &["near", "far"], false)),
+                fit(node(1000.0, &[], false)),
+                fit(node(0.001, &["near"], false)),
+            ];
+            assert!(in_order.is_sorted(), "{in_order:?}");
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! A cluster's nodes, in virtual time: whoever sends a stream is alone, and somebody does.
+//!
+//! The expectations are the definition: a stream has never two senders, whatever fails; and one, within the time of a death and some round trips after
+//! the last fault.
+
+#[path = "cluster/world.rs"]
+mod world;
+
+use threadbare_control::cluster::{
+    Claim, Declaration, Epoch, Incarnation, Key, Life, Next, NodeRecord, StreamName, Timing, Value,
+};
+use world::{Link, MS, World};
+
+const SECOND: u64 = 1000 * MS;
+
+fn names(count: usize) -> Vec<StreamName> {
+    let name = |n| StreamName::from(format!("programme-{n}").as_str());
+    (0..count).map(name).collect()
+}
+
+/// Nodes that run, and streams that are carried.
+fn settled(seed: u64, nodes: usize, streams: &[StreamName]) -> World {
+    let mut world = World::new(seed, nodes);
+    (0..nodes).for_each(|node| world.start(node));
+    world.run_for(SECOND / 2);
+    for stream in streams {
+        world.declare(stream, Some(Declaration::default()));
+    }
+    world.run_for(2 * SECOND);
+    assert_eq!(world.silent(streams.iter()), 0);
+    world
+}
+
+/// Longest silence after now, of all streams.
+fn silence_ns(world: &mut World, streams: &[StreamName], most_ns: u64) -> u64 {
+    let begin_ns = world.now_ns;
+    let mut last_ns = begin_ns;
+    while world.now_ns < begin_ns + most_ns {
+        world.run_for(5 * MS);
+        if world.silent(streams.iter()) > 0 {
+            last_ns = world.now_ns;
+        }
+    }
+    last_ns - begin_ns
+}
+
+#[test]
+fn a_node_alone_carries_all() {
+    let streams = names(40);
+    let mut world = settled(1, 1, &streams);
+    assert_eq!(world.streams_of(0), 40);
+    world.declare(&streams[0], None);
+    world.run_for(SECOND);
+    assert_eq!(world.streams_of(0), 39);
+    assert_eq!(world.claims(), 39);
+    // An idle stream costs the store nothing.
+    let before = world.writes;
+    world.run_for(10 * SECOND);
+    assert_eq!(world.writes, before);
+}
+
+#[test]
+fn streams_of_a_dead_node_are_carried_by_others() {
+    let streams = names(300);
+    let mut world = settled(2, 3, &streams);
+    let before = [0, 1, 2].map(|node| world.streams_of(node));
+    assert!(before.iter().all(|&count| count > 60), "{before:?}");
+    world.moved.clear();
+    world.kill(1);
+    // 250 ms at most since its last renewal have passed for the others; then they wait, bury it and claim.
+    let silence = silence_ns(&mut world, &streams, 3 * SECOND);
+    let due = Timing::default().death_ns() + 100 * MS;
+    assert!(silence <= due, "{} ms", silence / MS);
+    // None of the others' streams has moved.
+    assert_eq!(world.moved.len(), before[1]);
+    // Alone again with what it is better for.
+    world.start(1);
+    world.run_for(5 * SECOND);
+    let after = [0, 1, 2].map(|node| world.streams_of(node));
+    let near = |(before, after): (&usize, &usize)| before.abs_diff(*after) <= 6;
+    assert!(before.iter().zip(&after).all(near), "{before:?} {after:?}");
+}
+
+#[test]
+fn a_drained_node_hands_over_where_it_stopped() {
+    let streams = names(100);
+    let mut world = settled(3, 3, &streams);
+    let count = world.streams_of(0);
+    world.resumed.clear();
+    world.drain(0, true);
+    let begin_ns = world.now_ns;
+    // From a stop to the start elsewhere: two ways to the store and back, of 2.2 ms at most each.
+    while world.streams_of(0) > 0 {
+        world.run_for(MS);
+        assert!(world.now_ns < begin_ns + 5 * SECOND);
+    }
+    world.run_for(SECOND);
+    assert_eq!(world.silent(streams.iter()), 0);
+    assert!(!world.is_preparing());
+    assert_eq!(world.resumed.len(), count);
+    for (stream, resume) in &world.resumed {
+        let resume = String::from_utf8_lossy(resume).into_owned();
+        assert!(resume.starts_with(&format!("{stream} at ")), "{resume}");
+    }
+    world.drain(0, false);
+    world.run_for(5 * SECOND);
+    assert!(world.streams_of(0) + 6 > count);
+}
+
+#[test]
+fn labels_say_where_streams_go() {
+    let streams = names(50);
+    let mut world = World::new(4, 4);
+    (0..4).for_each(|node| world.start(node));
+    world.run_for(SECOND);
+    for stream in &streams {
+        let declaration = Declaration {
+            prefer: vec!["rack-1".into()],
+            ..Declaration::default()
+        };
+        world.declare(stream, Some(declaration));
+    }
+    world.run_for(3 * SECOND);
+    // Nodes 1 and 3 are in that rack.
+    assert_eq!(world.streams_of(1) + world.streams_of(3), 50);
+    world.kill(1);
+    world.kill(3);
+    world.run_for(4 * SECOND);
+    assert_eq!(world.streams_of(0) + world.streams_of(2), 50);
+}
+
+#[test]
+fn without_the_store_everybody_stops_in_time_and_comes_back() {
+    let streams = names(60);
+    let mut world = settled(5, 3, &streams);
+    world.store_is_up = false;
+    world.run_for(900 * MS + 10 * MS);
+    assert_eq!(world.silent(streams.iter()), 60);
+    world.run_for(5 * SECOND);
+    world.moved.clear();
+    world.store_is_up = true;
+    world.run_for(2 * SECOND);
+    assert_eq!(world.silent(streams.iter()), 0);
+    // Nobody took the others' silence for death.
+    assert_eq!(world.moved.len(), 0);
+}
+
+#[test]
+fn a_frozen_node_sends_nothing_when_it_goes_on() {
+    let streams = names(60);
+    let mut world = settled(6, 3, &streams);
+    let now_ns = world.now_ns;
+    world.freeze(0, now_ns + 10 * SECOND);
+    world.run_for(2 * SECOND);
+    assert_eq!(world.silent(streams.iter()), 0);
+    // The world asserts that it is nobody's second sender.
+    world.run_for(12 * SECOND);
+    assert_eq!(world.silent(streams.iter()), 0);
+    assert!(world.streams_of(0) > 0);
+}
+
+#[test]
+fn a_node_that_is_cut_off_either_way_is_replaced() {
+    for (requests, answers) in [(true, false), (false, true), (true, true)] {
+        let streams = names(60);
+        let mut world = settled(7, 3, &streams);
+        let link = Link {
+            loses_requests: requests,
+            loses_answers: answers,
+            slow_ns: 0,
+        };
+        world.set_link(0, link);
+        let silence = silence_ns(&mut world, &streams, 4 * SECOND);
+        assert!(silence <= 1600 * MS, "{} ms", silence / MS);
+        world.set_link(0, Link::default());
+        world.run_for(5 * SECOND);
+        assert_eq!(world.silent(streams.iter()), 0);
+        assert!(world.streams_of(0) > 0);
+    }
+}
+
+/// Everything at once, for 20 s; then a time without faults.
+fn storm(seed: u64, nodes: usize, streams: usize) {
+    let streams = names(streams);
+    let mut world = settled(seed, nodes, &streams);
+    world.repeat_requests();
+    for _ in 0..100 {
+        let pause_ns = world.draw() % (400 * MS);
+        world.run_for(pause_ns);
+        let node = world.draw() as usize % world.len();
+        match world.draw() % 10 {
+            0 => world.kill(node),
+            1 | 2 if !world.is_up(node) => world.start(node),
+            1 => {
+                let until_ns = world.now_ns + world.draw() % (3 * SECOND);
+                world.freeze(node, until_ns);
+            }
+            2 | 3 => {
+                let bits = world.draw();
+                let link = Link {
+                    loses_requests: bits & 1 != 0,
+                    loses_answers: bits & 2 != 0,
+                    slow_ns: world.draw() % (800 * MS),
+                };
+                world.set_link(node, link);
+            }
+            4 | 5 => world.set_link(node, Link::default()),
+            6 => {
+                let draining = world.draw().is_multiple_of(2);
+                world.drain(node, draining);
+            }
+            7 => world.store_is_up = !world.draw().is_multiple_of(3),
+            8 => {
+                let stream = &streams[world.draw() as usize % streams.len()];
+                world.declare(stream, None);
+                world.run_for(3 * MS);
+                world.declare(stream, Some(Declaration::default()));
+            }
+            _ => world.store_is_up = true,
+        }
+    }
+    world.store_is_up = true;
+    for node in 0..world.len() {
+        world.set_link(node, Link::default());
+        if !world.is_up(node) {
+            world.start(node);
+        }
+    }
+    // The longest freeze may last for 3 s yet, and the slowest message.
+    world.run_for(8 * SECOND);
+    assert_eq!(world.silent(streams.iter()), 0, "seed {seed}");
+    assert_eq!(world.claims(), streams.len(), "seed {seed}");
+}
+
+/// Seeds that have found mistakes. 39: what was told late of a stream that was over brought its claim back.
+const FAILED: [u64; 1] = [39];
+
+#[test]
+fn a_stream_has_never_two_senders_and_always_one_in_the_end() {
+    for seed in FAILED.into_iter().chain(1..=100) {
+        storm(seed * 7919, 5, 40);
+    }
+}
+
+#[test]
+fn a_hundred_nodes_carry_twenty_thousand_streams() {
+    let streams = names(20_000);
+    let mut world = settled(8, 100, &streams);
+    let share = streams.len() / 100;
+    world.moved.clear();
+    world.kill(17);
+    let silence = silence_ns(&mut world, &streams, 2 * SECOND);
+    assert!(silence <= 1600 * MS, "{} ms", silence / MS);
+    assert!(
+        world.moved.len() <= share * 12 / 10,
+        "{}",
+        world.moved.len()
+    );
+    world.moved.clear();
+    world.start(17);
+    world.run_for(4 * SECOND);
+    assert_eq!(world.silent(streams.iter()), 0);
+    assert!(
+        world.moved.len() <= share * 12 / 10,
+        "{}",
+        world.moved.len()
+    );
+}
+
+/// An operator reads them, and other versions do.
+#[test]
+fn keys_and_values_are_paths_and_json() {
+    let stream = Key::Claim("news / 1".into());
+    assert_eq!(stream.path(), "/threadbare/claims/news / 1");
+    assert_eq!(Key::of_path(stream.path().as_bytes()), Some(stream.clone()));
+    assert_eq!(Key::of_path(b"/threadbare/claims/"), None);
+    assert_eq!(Key::of_path(b"/other/nodes/a"), None);
+    let life = |name: &str, number| Life {
+        node: name.into(),
+        incarnation: Incarnation(number),
+    };
+    let claim = Value::Claim(Claim {
+        owner: life("a", 1),
+        epoch: Epoch(3),
+        next: Some(Next {
+            life: life("b", 2),
+            is_ready: false,
+        }),
+        resume: vec![1, 2],
+    });
+    let json = claim.json().expect("numbers");
+    let text = r#"{"node":"a","incarnation":1,"epoch":3,"next":{"node":"b","incarnation":2,"is_ready":false},"resume":[1,2]}"#;
+    assert_eq!(String::from_utf8_lossy(&json), text);
+    assert_eq!(stream.read(&json), Ok(claim));
+    let node = Key::Node("a".into());
+    let record = node.read(br#"{"incarnation":1,"beat":0,"weight":2.5,"later":true}"#);
+    let due = NodeRecord {
+        incarnation: Incarnation(1),
+        beat: 0,
+        weight: 2.5,
+        labels: Vec::new(),
+        draining: false,
+    };
+    assert_eq!(record, Ok(Value::Node(due)));
+    let refused = node.read(br#"{"incarnation":1,"beat":0,"weight":0}"#);
+    let said = refused.expect_err("no share").to_string();
+    assert_eq!(
+        said,
+        "/threadbare/nodes/a: weight 0; allowed are 0.001 to 1000"
+    );
+    let long = vec![b' '; 10_000];
+    assert!(stream.read(&long).is_err());
+}

@@ -1,0 +1,577 @@
+//! A cluster in virtual time: a store as etcd is one, nodes with clocks that run apart, and a network that loses, delays and repeats.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
+
+use threadbare_control::cluster::{
+    Action, Compare, Declaration, Entry, Epoch, Key, Member, Operation, Outcome, Reply, Revision,
+    Settings, StreamName, Timing, Transaction, Value,
+};
+
+pub(crate) const MS: u64 = 1_000_000;
+
+/// Faults of the network between a node and the store.
+#[derive(Clone, Copy, Default, PartialEq)]
+pub(crate) struct Link {
+    pub(crate) loses_requests: bool,
+    pub(crate) loses_answers: bool,
+    /// Longest way.
+    pub(crate) slow_ns: u64,
+}
+
+struct Process {
+    member: Member,
+    tag: u64,
+    frozen_until: u64,
+    link: Link,
+    /// The latest delivery of a change, which are in order.
+    watch_ns: u64,
+    is_watching: bool,
+    /// The event that is for its next time-out, and that time.
+    timeout: (u64, u64),
+    until_ns: u64,
+    running: BTreeMap<StreamName, Epoch>,
+    preparing: BTreeSet<StreamName>,
+}
+
+struct Node {
+    settings: Settings,
+    /// Of its monotonic clock against true time: parts per million, and where it began.
+    ppm: i64,
+    offset_ns: u64,
+    process: Option<Process>,
+}
+
+impl Node {
+    fn local(&self, true_ns: u64) -> u64 {
+        let scaled = i128::from(true_ns) * i128::from(1_000_000 + self.ppm) / 1_000_000;
+        self.offset_ns + scaled as u64
+    }
+
+    /// The first true time at which the clock shows it.
+    fn true_time(&self, local_ns: u64) -> u64 {
+        let since = i128::from(local_ns.saturating_sub(self.offset_ns));
+        (since * 1_000_000 / i128::from(1_000_000 + self.ppm)) as u64 + 1
+    }
+}
+
+enum Event {
+    Request(Transaction),
+    Reply(Reply),
+    Change(Key, Option<Arc<Entry>>, Revision),
+    Snapshot(Revision, Arc<Vec<Entry>>),
+    Cut,
+    Timeout,
+    Prepared(StreamName),
+    HandedOver(StreamName),
+}
+
+struct Due {
+    at_ns: u64,
+    number: u64,
+    node: usize,
+    tag: u64,
+    event: Event,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Due) -> bool {
+        (self.at_ns, self.number) == (other.at_ns, other.number)
+    }
+}
+
+impl Eq for Due {}
+
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Due) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Due {
+    fn cmp(&self, other: &Due) -> std::cmp::Ordering {
+        (self.at_ns, self.number).cmp(&(other.at_ns, other.number))
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) now_ns: u64,
+    due: BinaryHeap<Reverse<Due>>,
+    number: u64,
+    random: u64,
+    revision: u64,
+    entries: BTreeMap<Key, Entry>,
+    pub(crate) store_is_up: bool,
+    nodes: Vec<Node>,
+    /// Nodes that were told to carry a stream and not to stop it. More than one, if the time of all but one is over.
+    holders: BTreeMap<StreamName, Vec<usize>>,
+    /// The node that began last.
+    pub(crate) last: BTreeMap<StreamName, usize>,
+    /// Streams that began on another node than before.
+    pub(crate) moved: BTreeSet<StreamName>,
+    /// Where a stream that was handed over went on.
+    pub(crate) resumed: BTreeMap<StreamName, Vec<u8>>,
+    /// Transactions that changed something, but renewals.
+    pub(crate) writes: u64,
+    repeats_requests: bool,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, nodes: usize) -> World {
+        let mut world = World {
+            now_ns: 1_000 * MS,
+            due: BinaryHeap::new(),
+            number: 0,
+            random: seed,
+            revision: 1,
+            entries: BTreeMap::new(),
+            store_is_up: true,
+            nodes: Vec::new(),
+            holders: BTreeMap::new(),
+            last: BTreeMap::new(),
+            moved: BTreeSet::new(),
+            resumed: BTreeMap::new(),
+            writes: 0,
+            repeats_requests: false,
+        };
+        for _ in 0..nodes {
+            world.add();
+        }
+        world
+    }
+
+    /// A node more, which is not started.
+    pub(crate) fn add(&mut self) -> usize {
+        let number = self.nodes.len();
+        let ppm = (self.draw() % 20_001) as i64 - 10_000;
+        let offset_ns = self.draw() % (1 << 40);
+        self.nodes.push(Node {
+            settings: Settings {
+                name: format!("node-{number}").as_str().into(),
+                weight: 1.0,
+                labels: vec![format!("rack-{}", number % 2).as_str().into()],
+                timing: Timing::default(),
+            },
+            ppm,
+            offset_ns,
+            process: None,
+        });
+        number
+    }
+
+    pub(crate) fn draw(&mut self) -> u64 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        self.random
+    }
+
+    pub(crate) fn repeat_requests(&mut self) {
+        self.repeats_requests = true;
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    pub(crate) fn is_up(&self, node: usize) -> bool {
+        self.nodes[node].process.is_some()
+    }
+
+    pub(crate) fn start(&mut self, node: usize) {
+        let (tag, seed) = (self.draw(), self.draw());
+        let local_ns = self.nodes[node].local(self.now_ns);
+        let member = Member::new(local_ns, self.nodes[node].settings.clone(), seed);
+        self.nodes[node].process = Some(Process {
+            member,
+            tag,
+            frozen_until: 0,
+            link: Link::default(),
+            watch_ns: 0,
+            is_watching: false,
+            timeout: (0, u64::MAX),
+            until_ns: 0,
+            running: BTreeMap::new(),
+            preparing: BTreeSet::new(),
+        });
+        self.watch(node);
+        self.serve(node);
+    }
+
+    pub(crate) fn kill(&mut self, node: usize) {
+        if let Some(process) = self.nodes[node].process.take() {
+            for stream in process.running.into_keys() {
+                self.let_go(node, &stream);
+            }
+        }
+    }
+
+    pub(crate) fn freeze(&mut self, node: usize, until_ns: u64) {
+        if let Some(process) = &mut self.nodes[node].process {
+            process.frozen_until = process.frozen_until.max(until_ns);
+        }
+    }
+
+    /// A connection is lost when the network is cut, and made again when it is well.
+    pub(crate) fn set_link(&mut self, node: usize, link: Link) {
+        let Some(process) = &mut self.nodes[node].process else {
+            return;
+        };
+        process.link = link;
+        let is_cut = link.loses_requests || link.loses_answers;
+        if is_cut && process.is_watching {
+            process.is_watching = false;
+            self.tell(node, Event::Cut);
+        } else if !is_cut && !process.is_watching {
+            self.watch(node);
+        }
+    }
+
+    pub(crate) fn drain(&mut self, node: usize, draining: bool) {
+        let local_ns = self.nodes[node].local(self.now_ns);
+        if let Some(process) = &mut self.nodes[node].process {
+            process.member.set_draining(local_ns, draining);
+            self.serve(node);
+        }
+    }
+
+    /// As an operator does, or a file.
+    pub(crate) fn declare(&mut self, stream: &StreamName, declaration: Option<Declaration>) {
+        let key = Key::Stream(stream.clone());
+        let operation = match declaration {
+            Some(declaration) => Operation::Put(key, Value::Stream(declaration)),
+            None => Operation::Delete(key),
+        };
+        self.revision += 1;
+        self.apply(operation);
+    }
+
+    pub(crate) fn streams_of(&self, node: usize) -> usize {
+        let process = self.nodes[node].process.as_ref();
+        process.map_or(0, |process| process.running.len())
+    }
+
+    pub(crate) fn is_preparing(&self) -> bool {
+        let processes = self.nodes.iter().flat_map(|node| &node.process);
+        processes
+            .into_iter()
+            .any(|process| !process.preparing.is_empty())
+    }
+
+    /// Streams that nobody sends just now.
+    pub(crate) fn silent<'s>(&self, streams: impl Iterator<Item = &'s StreamName>) -> usize {
+        streams.filter(|stream| !self.is_sent(stream)).count()
+    }
+
+    fn is_sent(&self, stream: &StreamName) -> bool {
+        let holders = self.holders.get(stream);
+        holders.is_some_and(|nodes| {
+            nodes
+                .iter()
+                .any(|&node| self.sends_until(node) > self.now_ns)
+        })
+    }
+
+    fn sends_until(&self, node: usize) -> u64 {
+        let of = &self.nodes[node];
+        let process = of.process.as_ref();
+        process.map_or(0, |process| of.true_time(process.until_ns))
+    }
+
+    /// Runs until this time.
+    pub(crate) fn run_until(&mut self, until_ns: u64) {
+        while self
+            .due
+            .peek()
+            .is_some_and(|Reverse(due)| due.at_ns <= until_ns)
+        {
+            let Some(Reverse(due)) = self.due.pop() else {
+                break;
+            };
+            self.now_ns = self.now_ns.max(due.at_ns);
+            self.happen(due);
+        }
+        self.now_ns = until_ns;
+    }
+
+    pub(crate) fn run_for(&mut self, duration_ns: u64) {
+        self.run_until(self.now_ns + duration_ns);
+    }
+
+    fn happen(&mut self, mut due: Due) {
+        let node = due.node;
+        let is_request = matches!(due.event, Event::Request(_));
+        let now_ns = self.now_ns;
+        let local_ns = self.nodes[node].local(now_ns);
+        if let (true, Event::Request(transaction)) = (is_request, &due.event) {
+            let transaction = transaction.clone();
+            return self.commit(node, due.tag, transaction);
+        }
+        let Some(process) = &mut self.nodes[node].process else {
+            return;
+        };
+        if process.tag != due.tag {
+            return;
+        }
+        if process.frozen_until > now_ns {
+            due.at_ns = process.frozen_until;
+            self.due.push(Reverse(due));
+            return;
+        }
+        let member = &mut process.member;
+        match due.event {
+            Event::Request(_) => {}
+            Event::Reply(reply) => member.handle_reply(local_ns, reply),
+            Event::Change(key, entry, at) => {
+                member.handle_change(local_ns, key, entry.map(|entry| (*entry).clone()), at);
+            }
+            Event::Snapshot(revision, entries) => {
+                member.handle_snapshot(local_ns, revision, (*entries).clone());
+            }
+            Event::Cut => member.handle_cut(),
+            Event::Timeout => {
+                if process.timeout.0 != due.number {
+                    return;
+                }
+                process.timeout = (0, u64::MAX);
+                member.handle_timeout(local_ns);
+            }
+            Event::Prepared(stream) => member.handle_prepared(local_ns, &stream),
+            Event::HandedOver(stream) => {
+                let resume = format!("{stream} at {now_ns}").into_bytes();
+                member.handle_handed_over(local_ns, &stream, resume);
+            }
+        }
+        self.serve(node);
+    }
+
+    /// Does what a node wants, and looks whether it may.
+    fn serve(&mut self, node: usize) {
+        loop {
+            let Some(process) = &mut self.nodes[node].process else {
+                return;
+            };
+            let Some(action) = process.member.poll_action() else {
+                break;
+            };
+            self.act(node, action);
+        }
+        let now_ns = self.now_ns;
+        let of = &mut self.nodes[node];
+        let Some(process) = &mut of.process else {
+            return;
+        };
+        let (until_ns, next_ns) = (
+            process.member.send_until_ns(),
+            process.member.next_timeout(),
+        );
+        let is_longer = until_ns > process.until_ns;
+        process.until_ns = until_ns;
+        if next_ns < process.timeout.1 {
+            process.timeout = (self.number + 1, next_ns);
+            let at_ns = of.true_time(next_ns).max(now_ns);
+            let tag = of.process.as_ref().map_or(0, |process| process.tag);
+            self.push(at_ns, node, tag, Event::Timeout);
+        }
+        if is_longer {
+            let process = self.nodes[node].process.as_ref().expect("as above");
+            let running: Vec<StreamName> = process.running.keys().cloned().collect();
+            for stream in running {
+                self.assert_alone(node, &stream);
+            }
+        }
+    }
+
+    fn act(&mut self, node: usize, action: Action) {
+        let process = self.nodes[node].process.as_mut().expect("it acts");
+        match action {
+            Action::Commit(transaction) => {
+                if !process.link.loses_requests {
+                    if self.repeats_requests && self.draw().is_multiple_of(10) {
+                        self.send(node, Event::Request(transaction.clone()), 400 * MS);
+                    }
+                    self.send(node, Event::Request(transaction), 0);
+                }
+            }
+            Action::Start {
+                stream,
+                epoch,
+                resume,
+            } => {
+                process.running.insert(stream.clone(), epoch);
+                process.preparing.remove(&stream);
+                let holders = self.holders.entry(stream.clone()).or_default();
+                if !holders.contains(&node) {
+                    holders.push(node);
+                }
+                self.assert_alone(node, &stream);
+                self.resumed.insert(stream.clone(), resume);
+                if self
+                    .last
+                    .insert(stream.clone(), node)
+                    .is_some_and(|last| last != node)
+                {
+                    self.moved.insert(stream);
+                }
+            }
+            Action::Prepare { stream } => {
+                process.preparing.insert(stream.clone());
+                self.send(node, Event::Prepared(stream), 20 * MS);
+            }
+            Action::HandOver { stream } => {
+                process.running.remove(&stream);
+                self.let_go(node, &stream);
+                self.send(node, Event::HandedOver(stream), MS);
+            }
+            Action::Stop { stream } => {
+                process.preparing.remove(&stream);
+                process.running.remove(&stream);
+                self.let_go(node, &stream);
+            }
+        }
+    }
+
+    fn let_go(&mut self, node: usize, stream: &StreamName) {
+        if let Some(holders) = self.holders.get_mut(stream) {
+            holders.retain(|&holder| holder != node);
+        }
+    }
+
+    /// Nobody else may send it now, nor will when it is thawed.
+    fn assert_alone(&self, node: usize, stream: &StreamName) {
+        let holders = self.holders.get(stream);
+        for &other in holders.into_iter().flatten() {
+            assert!(
+                other == node || self.sends_until(other) <= self.now_ns,
+                "{stream} at {} ns: node {node}, and node {other} until {}",
+                self.now_ns,
+                self.sends_until(other)
+            );
+        }
+    }
+
+    /// To a node, or from it to the store.
+    fn send(&mut self, node: usize, event: Event, extra_ns: u64) {
+        let Some(process) = &self.nodes[node].process else {
+            return;
+        };
+        let (tag, slow_ns) = (process.tag, process.link.slow_ns);
+        let way_ns = MS / 5 + self.draw() % (2 * MS + slow_ns + extra_ns);
+        self.push(self.now_ns + way_ns, node, tag, event);
+    }
+
+    fn push(&mut self, at_ns: u64, node: usize, tag: u64, event: Event) {
+        self.number += 1;
+        self.due.push(Reverse(Due {
+            at_ns,
+            number: self.number,
+            node,
+            tag,
+            event,
+        }));
+    }
+
+    /// A watch begins with all there is.
+    fn watch(&mut self, node: usize) {
+        let entries = Arc::new(self.entries.values().cloned().collect());
+        let event = Event::Snapshot(Revision(self.revision), entries);
+        if let Some(process) = &mut self.nodes[node].process {
+            process.is_watching = true;
+        }
+        self.tell(node, event);
+    }
+
+    /// In order with what was told before.
+    fn tell(&mut self, node: usize, event: Event) {
+        let Some(process) = &self.nodes[node].process else {
+            return;
+        };
+        let (tag, slow_ns, watch_ns) = (process.tag, process.link.slow_ns, process.watch_ns);
+        let way_ns = MS / 5 + self.draw() % (2 * MS + slow_ns);
+        let at_ns = (self.now_ns + way_ns).max(watch_ns);
+        if let Some(process) = &mut self.nodes[node].process {
+            process.watch_ns = at_ns;
+        }
+        self.push(at_ns, node, tag, event);
+    }
+
+    /// The store's part (etcd's `Txn`).
+    fn commit(&mut self, node: usize, tag: u64, transaction: Transaction) {
+        if !self.store_is_up {
+            return;
+        }
+        let holds = |compare: &Compare| match compare {
+            Compare::Modified(key, at) => {
+                let entry = self.entries.get(key);
+                entry.map_or(Revision::ABSENT, |entry| entry.modified) == *at
+            }
+            Compare::Created(key, at) => {
+                let entry = self.entries.get(key);
+                entry.map_or(Revision::ABSENT, |entry| entry.created) == *at
+            }
+        };
+        let outcome = if transaction.when.iter().all(holds) {
+            self.revision += 1;
+            for operation in transaction.then {
+                if !matches!(operation, Operation::Put(Key::Node(_), _)) {
+                    self.writes += 1;
+                }
+                self.apply(operation);
+            }
+            Outcome::Committed(Revision(self.revision))
+        } else {
+            let entry = |compare: &Compare| {
+                let key = compare.key().clone();
+                let entry = self.entries.get(&key).cloned();
+                (key, entry)
+            };
+            Outcome::Refused {
+                now: transaction.when.iter().map(entry).collect(),
+                at: Revision(self.revision),
+            }
+        };
+        let process = self.nodes[node].process.as_ref();
+        let is_there = |process: &&Process| process.tag == tag && !process.link.loses_answers;
+        if process.filter(is_there).is_some() {
+            let id = transaction.id;
+            self.send(node, Event::Reply(Reply { id, outcome }), 0);
+        }
+    }
+
+    fn apply(&mut self, operation: Operation) {
+        let at = Revision(self.revision);
+        let (key, entry) = match operation {
+            Operation::Put(key, value) => {
+                let created = self.entries.get(&key).map_or(at, |entry| entry.created);
+                let entry = Entry {
+                    key: key.clone(),
+                    value,
+                    created,
+                    modified: at,
+                };
+                self.entries.insert(key.clone(), entry.clone());
+                (key, Some(Arc::new(entry)))
+            }
+            Operation::Delete(key) => {
+                self.entries.remove(&key);
+                (key, None)
+            }
+        };
+        for node in 0..self.nodes.len() {
+            let process = self.nodes[node].process.as_ref();
+            if process.is_some_and(|process| process.is_watching) {
+                self.tell(node, Event::Change(key.clone(), entry.clone(), at));
+            }
+        }
+    }
+
+    /// Keys of claims whose owner has no key.
+    pub(crate) fn claims(&self) -> usize {
+        let claims = self
+            .entries
+            .keys()
+            .filter(|key| matches!(key, Key::Claim(_)));
+        claims.count()
+    }
+}
