@@ -244,6 +244,13 @@ fn a_file_that_cannot_be_written_stays_whole_and_stops_no_other() {
         let output = output.expect("runs");
         assert_eq!(output.status.code(), code, "{}", said(&output));
         assert_eq!(std::fs::read(&long).expect("read"), whole);
+        let entries = std::fs::read_dir(directory.path()).expect("listed");
+        let copies = entries.filter(|entry| {
+            let name = entry.as_ref().expect("read").file_name();
+            name.to_string_lossy().starts_with(".threadbare-tag-")
+        });
+        // It was killed while it wrote, and not before.
+        assert_eq!(copies.count(), usize::from(code.is_none()));
         if code.is_some() {
             let said = said(&output);
             assert!(

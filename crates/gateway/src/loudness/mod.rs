@@ -63,9 +63,9 @@ const EXAMPLES: &str = "\
 Examples:
   threadbare loudness song.flac                      Measure one file
   threadbare loudness --target -23 *.wav             Distance from EBU R128, for each and for all
-  threadbare loudness --target -23 --tolerance 0.5 *.wav && echo all are right
+  threadbare loudness --target -23 --tolerance 0.5 *.wav   Exit status 3: one is off
   threadbare loudness --plot loud.svg programme.mp3  Loudness over time
-  threadbare loudness --tag replaygain --album *.flac
+  threadbare loudness --tag replaygain --album *.flac   Gains of each and of all, as tags
   threadbare loudness --json *.flac | jq .total      For scripts
 
 Exit status:

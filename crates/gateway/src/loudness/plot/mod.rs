@@ -190,7 +190,7 @@ fn add_heading(picture: &mut String, title: &str, measured: &Measured, target_lu
     );
     add_text(
         picture,
-        (LEFT, 50.0),
+        (LEFT, 84.0),
         "fill=\"#666666\" font-size=\"12\"",
         &summary,
     );
