@@ -37,7 +37,13 @@ fn song(directory: &Path, name: &str, level: f64) -> PathBuf {
         "opus" => &["-c:a", "libopus"],
         _ => &[],
     };
-    let tone = |hz: u32| format!("{level}*(0.2+0.8*lt(mod(t\\,4)\\,3))*sin(2*PI*{hz}*t)");
+    // GStreamer's decoder of MP3 gives out the encoder's delay of some 25 ms, and loudgain's leaves it out. Blocks lie elsewhere
+    // then, so that no block may be close to the gate: 14 dB between parts in the other formats, 4 dB here.
+    let shape = match name.ends_with("mp3") {
+        true => "(0.8+0.2*sin(t))",
+        false => "(0.2+0.8*lt(mod(t\\,4)\\,3))",
+    };
+    let tone = |hz: u32| format!("{level}*{shape}*sin(2*PI*{hz}*t)");
     let source = format!("aevalsrc={}|{}:d=12:s=48000:c=stereo", tone(440), tone(650));
     let mut command = Command::new("ffmpeg");
     command.args(["-v", "error", "-y", "-f", "lavfi", "-i", &source]);
@@ -227,7 +233,7 @@ fn a_file_that_cannot_be_written_stays_whole_and_stops_no_other() {
         .arg(&short));
     let size = |path: &Path| std::fs::metadata(path).expect("there").len();
     assert!(
-        size(&short) < 16_000 && size(&long) > 40_000,
+        size(&short) < 16_000 && size(&long) > 200_000,
         "{} {}",
         size(&short),
         size(&long)
@@ -235,11 +241,13 @@ fn a_file_that_cannot_be_written_stays_whole_and_stops_no_other() {
     let whole = std::fs::read(&long).expect("read");
     // In blocks of 1024 bytes. With the signal ignored, writing fails; without, the program is killed in the middle of it.
     for (signal, code) in [("trap '' XFSZ;", Some(1)), ("", None)] {
-        let script = format!("{signal} ulimit -f 32; exec \"$@\"");
+        let script = format!("{signal} ulimit -f 128; exec \"$@\"");
         let mut command = Command::new("bash");
         command.args(["-c", &script, "bash"]);
         command.arg(env!("CARGO_BIN_EXE_threadbare"));
         command.args(["loudness", "--jobs", "1", "--tag", "replaygain"]);
+        // GStreamer's list of plugins does not fit. The 64 KB that its converters write programs into do.
+        command.env("GST_REGISTRY_UPDATE", "no");
         let output = command.args([&long, &short]).stdin(Stdio::null()).output();
         let output = output.expect("runs");
         assert_eq!(output.status.code(), code, "{}", said(&output));
