@@ -15,7 +15,7 @@
 //!     keys.push(key, value);
 //! }
 //! let request = Request::new(keys)?;
-//! assert_eq!(request.command, Command::Offer);
+//! assert_eq!(request.command(), Command::Offer);
 //!
 //! // What the other party is told: bytes that no edit is for stay as they are.
 //! let mut sdp = Sdp::parse(offer.as_bytes())?;
