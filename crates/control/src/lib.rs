@@ -1,5 +1,35 @@
 //! Control of live calls that never reads a clock, draws a random number or touches a socket.
 //!
+//! For programs that sit between a SIP proxy and media: they hand in requests and the time, and do what comes out. A media relay that
+//! puts its own address into an offer:
+//!
+//! ```
+//! use threadbare_control::ng::{Command, Dictionary, Request};
+//! use threadbare_control::sdp::Sdp;
+//!
+//! // What the proxy says.
+//! let offer = "v=0\r\no=- 1 1 IN IP4 198.51.100.1\r\ns=-\r\nt=0 0\r\n\
+//!              m=audio 4000 RTP/AVP 0 8\r\nc=IN IP4 198.51.100.1\r\na=x-unknown:stays\r\n";
+//! let mut keys = Dictionary::new();
+//! for (key, value) in [("command", "offer"), ("call-id", "1"), ("from-tag", "a"), ("sdp", offer)] {
+//!     keys.push(key, value);
+//! }
+//! let request = Request::new(keys)?;
+//! assert_eq!(request.command(), Command::Offer);
+//!
+//! // What the other party is told: bytes that no edit is for stay as they are.
+//! let mut sdp = Sdp::parse(offer.as_bytes())?;
+//! let codecs = sdp.media[0].codecs()?;
+//! assert_eq!(codecs[1].name, "PCMA");
+//! sdp.media[0].set_port(30_000);
+//! sdp.media[0].set_connection("203.0.113.7".parse()?);
+//! let told = String::from_utf8(sdp.to_bytes())?;
+//! assert_eq!(told, offer.replace("4000", "30000").replace("c=IN IP4 198.51.100.1", "c=IN IP4 203.0.113.7"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Where to look next: [`calls`] does that and all else for whole calls, and its page has an example with ports of its own.
+//!
 //! - [`calls`]: the registry of live calls, behind the protocol and before the media plane.
 //! - [`cluster`]: streams spread over nodes by a store that all of them see.
 //! - [`codec`]: which codecs are offered to whom, and what is transcoded.

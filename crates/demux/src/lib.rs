@@ -40,6 +40,9 @@
 //! The cost of a message: one poll of the input, one load of an atomic, the key (kept from the last message, or looked up), `poll_ready` and
 //! `start_send`. Sinks are flushed once for each batch of up to 256 messages, or when the input has nothing; they are polled only when they
 //! were woken, so that thousands of idle sinks cost nothing.
+//!
+//! Where to look next: [`Builder`] has all that can be set, [`Handle`] all that can be ordered, [`Route`] and [`Handler`] are what a program
+//! brings.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 

@@ -312,6 +312,15 @@ fn a_decoder_that_is_not_there_is_named() {
 fn arguments_that_make_no_sense_are_refused() {
     for (arguments, says) in [
         (&["--target", "-80", "a"][..], "-70 to 0 LUFS"),
+        (
+            &["--target", "-23", "--tolerance", "-1", "a"],
+            "'-1' for '--tolerance <LU>': allowed are 0 to 30 LU",
+        ),
+        (
+            &["--target", "-23", "--tolerance", "loud", "a"],
+            "0 to 30 LU",
+        ),
+        (&["--tolerance", "1", "a"], "--target <LUFS>"),
         (&["--jobs", "0", "a"], "--jobs"),
         (&[], "FILE"),
     ] {
@@ -329,6 +338,77 @@ fn arguments_that_make_no_sense_are_refused() {
         .output()
         .expect("runs");
     assert!(String::from_utf8_lossy(&help.stdout).contains("threadbare loudness --target -23"));
+}
+
+/// EBU Tech 3341, test 1: a stereo sine of 1 kHz at -23 dBFS has -23.0 LUFS; other levels shift it by as much.
+fn tone(directory: &Path, name: &str, dbfs: f64) -> PathBuf {
+    let path = directory.join(name);
+    let amplitude = 10_f64.powf(dbfs / 20.0);
+    let sine = format!("{amplitude}*sin(2*PI*1000*t)");
+    let source = format!("aevalsrc={sine}|{sine}:d=5:s=48000:c=stereo");
+    ffmpeg(&["-f", "lavfi", "-i", &source, "-c:a", "pcm_s24le"], &path);
+    path
+}
+
+#[test]
+fn the_exit_status_says_whether_all_files_are_within_the_tolerance() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let right = tone(directory.path(), "right.wav", -23.0);
+    let near = tone(directory.path(), "near.wav", -23.4);
+    let far = tone(directory.path(), "far.wav", -23.7);
+    let missing = directory.path().join("missing.wav");
+    let silence = directory.path().join("silence.wav");
+    ffmpeg(&["-f", "lavfi", "-i", "anullsrc=d=1"], &silence);
+    let status = |files: &[&PathBuf], tolerance: &str| {
+        let mut arguments: Vec<&dyn AsRef<std::ffi::OsStr>> =
+            vec![&"--target", &"-23", &"--tolerance"];
+        arguments.push(&tolerance);
+        files.iter().for_each(|file| arguments.push(*file));
+        loudness(&arguments)
+    };
+    for (files, tolerance, code) in [
+        (&[&right, &near][..], "0.5", 0),
+        (&[&right, &near, &far], "0.5", 3),
+        (&[&right, &near, &far], "1", 0),
+        (&[&silence], "30", 3),
+        // What could not be measured is known of no file: that comes first.
+        (&[&far, &missing], "0.5", 1),
+    ] {
+        let output = status(files, tolerance);
+        assert_eq!(output.status.code(), Some(code), "{files:?}, {tolerance}");
+    }
+    let output = status(&[&right, &far, &missing], "0.5");
+    let table = String::from_utf8(output.stdout).expect("text");
+    for (line, words) in [
+        (0, "to -23  within 0.5  file"),
+        (2, "yes  "),
+        (3, "no  "),
+        (4, "no such file  "),
+    ] {
+        let line = table.lines().nth(line).unwrap_or_default();
+        assert!(
+            line.contains(words),
+            "{words:?} is not in {line:?} of {table}"
+        );
+    }
+    let output = loudness(&[
+        &"--json",
+        &"--target",
+        &"-23",
+        &"--tolerance",
+        &"0.5",
+        &right,
+        &far,
+    ]);
+    assert_eq!(output.status.code(), Some(3));
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["tolerance_lu"], 0.5);
+    assert_eq!(report["files"][0]["is_within_tolerance"], true);
+    assert_eq!(report["files"][1]["is_within_tolerance"], false);
+    assert!(
+        report["total"].get("is_within_tolerance").is_none(),
+        "{report}"
+    );
 }
 
 /// A picture is refused under a name that says it is something else, before anything is measured.
@@ -401,4 +481,77 @@ fn pictures_are_well_formed_and_have_what_they_need() {
     let output = loudness(&[&two, &"--plot", &directory.path().join("no/such.svg")]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("such.svg"));
+}
+
+/// What lies at `id` in the picture: horizontal stretches of areas, or of bars, in seconds of a file of this length.
+fn stretches(picture: &str, id: &str, seconds: f64) -> Vec<(f64, f64)> {
+    let script = "
+import sys, re, xml.etree.ElementTree as tree
+root = tree.fromstring(sys.stdin.read())
+assert not re.search(r'href|url|@import', tree.tostring(root, 'unicode')), 'needs another file'
+for part in root.iter():
+    if part.get('id') == sys.argv[1]:
+        for area in [part, *part]:
+            if area.get('x'):
+                print(area.get('x'), float(area.get('x')) + float(area.get('width')))
+        for left, right in re.findall(r'M([0-9.]+) [0-9.]+V[-0-9.]+H([0-9.]+)V', part.get('d') or ''):
+            print(left, right)
+";
+    let mut python = Command::new("python3")
+        .args(["-c", script, id])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("python3");
+    let mut input = python.stdin.take().expect("piped");
+    std::io::Write::write_all(&mut input, picture.as_bytes()).expect("written");
+    drop(input);
+    let output = python.wait_with_output().expect("ends");
+    assert!(output.status.success());
+    // The picture's own frame: 70 at the left, 30 at the right of 1200.
+    let time = |x: &str| (x.parse::<f64>().expect("a number") - 70.0) / 1100.0 * seconds;
+    let text = String::from_utf8(output.stdout).expect("text");
+    let pairs = text.lines().filter_map(|line| line.split_once(' '));
+    pairs.map(|(from, to)| (time(from), time(to))).collect()
+}
+
+/// 4 s at -13 LUFS, 4 s at -48, 4 s of silence, and 4 s whose peaks are over -1 dBTP. The last are the loudest by far: the
+/// relative threshold is 10 LU below them, about -18.
+#[test]
+fn pictures_show_what_is_gated_which_peaks_are_over_and_what_the_tolerance_admits() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("parts.wav");
+    let level = "(lt(t\\,4)*0.3+between(t\\,4\\,8)*0.0056+gte(t\\,12)*0.95)";
+    let source = format!("aevalsrc={level}*sin(2*PI*1000*t):d=16:s=48000");
+    ffmpeg(&["-f", "lavfi", "-i", &source], &file);
+    let plot = directory.path().join("loud.svg");
+    loudness(&[
+        &file,
+        &"--plot",
+        &plot,
+        &"--target",
+        &"-10",
+        &"--tolerance",
+        &"2",
+    ]);
+    let picture = std::fs::read_to_string(&plot).expect("written");
+    let gated = stretches(&picture, "gated", 16.0);
+    // A block of 400 ms counts while a part of it is loud.
+    assert!(!gated.is_empty(), "{picture}");
+    for (from, to) in &gated {
+        assert!(*from >= 4.0 && *to <= 12.3, "{gated:?}");
+    }
+    for second in [5.0, 7.0, 9.0, 11.0] {
+        let is_grey = gated
+            .iter()
+            .any(|(from, to)| (*from..*to).contains(&second));
+        assert!(is_grey, "{second} s is not grey: {gated:?}");
+    }
+    let over = stretches(&picture, "peaks-over", 16.0);
+    assert!(over.len() >= 39, "{over:?}");
+    assert!(over.iter().all(|(from, _)| *from >= 11.85), "{over:?}");
+    let within = stretches(&picture, "peaks", 16.0);
+    assert!(within.iter().all(|(from, _)| *from < 4.1), "{within:?}");
+    assert_eq!(stretches(&picture, "tolerance", 16.0).len(), 1);
+    assert!(picture.contains("target -10 LUFS \u{b1} 2 LU"), "{picture}");
 }

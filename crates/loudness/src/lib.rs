@@ -5,7 +5,44 @@
 //! - [`Batch`]: hundreds or thousands of live streams.
 //! - [`Normalizer`]: brings one stream to a target loudness, live, under a true-peak limit.
 //!
-//! No clock, no threads, no I/O: samples in, readings out. Time is counted in frames (one sample of each channel).
+//! No clock, no threads, no I/O: samples in, readings out. Time is counted in frames (one sample of each channel). Samples are 16-bit
+//! or 32-bit integers, or floats; interleaved, or a slice for each channel.
+//!
+//! Two songs, measured one by one and as an album, and the gains that bring them to -23 LUFS:
+//!
+//! ```
+//! use threadbare_loudness::{Meter, Mode, integrated_of};
+//!
+//! /// Stereo at 48 kHz: a sine of 1 kHz, this many dB below full scale.
+//! fn song(seconds: usize, level_db: f32) -> Vec<f32> {
+//!     let peak = 10f32.powf(level_db / 20.0);
+//!     let sample = |frame: usize| peak * (frame as f32 * std::f32::consts::TAU / 48.0).sin();
+//!     (0..48_000 * seconds).flat_map(|frame| [sample(frame); 2]).collect()
+//! }
+//!
+//! let mut meters = Vec::new();
+//! for samples in [song(4, -26.0), song(4, -20.0)] {
+//!     let mode = Mode::INTEGRATED | Mode::RANGE | Mode::TRUE_PEAK;
+//!     let mut meter = Meter::builder(48_000, 2).mode(mode).build()?;
+//!     // As it comes: the size of the blocks does not matter.
+//!     for block in samples.chunks(2 * 1024) {
+//!         meter.add_interleaved(block)?;
+//!     }
+//!     meters.push(meter);
+//! }
+//! // EBU Tech 3341: such a sine at -23 dB measures -23 LUFS.
+//! let gain = |lufs: f64| -23.0 - lufs;
+//! assert!((gain(meters[0].integrated()?) - 3.0).abs() < 0.1);
+//! assert!((gain(meters[1].integrated()?) + 3.0).abs() < 0.1);
+//! // The mean of their energies: 10 log10((10^-2.6 + 10^-2) / 2) = -22.0.
+//! assert!((gain(integrated_of(&meters)?) + 1.0).abs() < 0.1);
+//! let true_peak_dbtp = 20.0 * meters[1].true_peak(0)?.log10();
+//! assert!((true_peak_dbtp + 20.0).abs() < 0.2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Where to look next: [`Meter`] for its readings and other inputs, [`Builder`] for channels and memory, [`Mode`] for what costs what,
+//! [`Normalizer`] for audio that is to be changed.
 #![warn(clippy::unwrap_used)]
 
 mod batch;

@@ -42,6 +42,8 @@
 //! # Ok::<(), threadbare_mainloop::AttachError>(())
 //! ```
 //!
+//! Where to look next: the table above; each of its items has an example.
+//!
 //! # Threads
 //!
 //! A closure or future that is not `Send` stays on the thread where it was attached or spawned. That has to be the thread that

@@ -51,6 +51,9 @@
 //! 4. *send*: the staged datagrams of the batch.
 //!
 //! Which sockets stand below, a pair for each leg or one for many, is the business of the packet I/O (`io/`) alone.
+//!
+//! Where to look next: [`MediaCall`] is a call of two parties with jitter buffers, codecs and RTCP, so that few programs need a [`Call`] of
+//! their own; [`Forward`] passes on what is not understood.
 #![forbid(unsafe_code)]
 #![warn(clippy::unwrap_used)]
 

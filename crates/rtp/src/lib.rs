@@ -1,5 +1,62 @@
 //! Building blocks for RTP audio that never read a clock, draw a random number or touch a socket.
 //!
+//! For programs that receive, send, join or judge RTP audio and have sockets and threads of their own: they hand in packets and the time,
+//! and take what is due.
+//!
+//! A receiver of PCMU. Datagrams come out of order, and one is lost:
+//!
+//! ```
+//! use threadbare_rtp::g711::ULAW_TO_LINEAR;
+//! use threadbare_rtp::jitter::{Arrival, Config, JitterBuffer, Output, Release};
+//! use threadbare_rtp::packet::Packet;
+//!
+//! /// 20 ms of silence in a packet of this number.
+//! fn datagram(number: u16) -> Vec<u8> {
+//!     let time = u32::from(number) * 160;
+//!     let mut bytes = vec![0x80, 0];
+//!     bytes.extend(number.to_be_bytes());
+//!     bytes.extend(time.to_be_bytes());
+//!     bytes.extend(7_u32.to_be_bytes());
+//!     bytes.extend([0xff; 160]);
+//!     bytes
+//! }
+//!
+//! const MS: u64 = 1_000_000;
+//! let latency_ns = 60 * MS;
+//! let mut buffer = JitterBuffer::new(Config { release: Release::InOrder, ..Config::new(8_000, latency_ns) })?;
+//! let mut heard: Vec<i16> = Vec::new();
+//! let mut lost = 0;
+//! let mut play = |output: Output<Vec<u8>>| match output {
+//!     Output::Packet { packet: codes, .. } => {
+//!         heard.extend(codes.iter().map(|code| ULAW_TO_LINEAR[usize::from(*code)]));
+//!     }
+//!     // `codec` has decoders that fill this with what it could have been.
+//!     Output::Lost { packets, .. } => lost += packets,
+//!     _ => {}
+//! };
+//! for (now_ms, number) in [(0, 0), (45, 2), (46, 1), (80, 4)] {
+//!     let now_ns = now_ms * MS;
+//!     let datagram = datagram(number);
+//!     let packet = Packet::parse(&datagram)?;
+//!     buffer.handle_packet(now_ns, Arrival {
+//!         ssrc: packet.ssrc(),
+//!         seq: packet.seq(),
+//!         time: packet.time(),
+//!         marker: packet.marker(),
+//!         arrival_ns: None,
+//!         packet: packet.payload().to_vec(),
+//!     });
+//!     std::iter::from_fn(|| buffer.poll_output(now_ns)).for_each(&mut play);
+//! }
+//! // The program sleeps until then, or until a packet comes.
+//! let due_ns = buffer.next_timeout().ok_or("packet 3 is waited for")?;
+//! std::iter::from_fn(|| buffer.poll_output(due_ns)).for_each(&mut play);
+//! assert_eq!((heard.len(), lost), (4 * 160, 1));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Where to look next: [`leg`] does all this for one party of a call, with its RTCP; [`call`] joins two.
+//!
 //! - [`id`]: sequence numbers, timestamps and their arithmetic.
 //! - [`packet`]: the header of a received packet.
 //! - [`tone`]: keys and call progress in the audio.

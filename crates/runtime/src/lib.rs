@@ -59,6 +59,9 @@
 //! ```
 //!
 //! This crate does not depend on GStreamer.
+//!
+//! Where to look next: [`Agent`] for state machines with sockets and timers of their own, which cost less than futures; [`Settings`] for
+//! threads, wait, CPUs and priority; [`Lateness`] for how late a thread is.
 
 #[cfg(not(loom))]
 mod ahead;

@@ -124,6 +124,74 @@ fn dependencies_keep_the_policy() {
     assert_none(&complaints);
 }
 
+/// What crates.io asks for, and what a stranger looks for there.
+#[test]
+fn crates_that_are_published_say_what_they_are() {
+    let mut complaints = Vec::new();
+    let versions: Vec<_> = workspace_packages()
+        .into_iter()
+        .filter(|package| package.publish.as_ref().is_none_or(|to| !to.is_empty()))
+        .collect();
+    assert!(versions.len() >= 9, "{}", versions.len());
+    for package in &versions {
+        let readme = package.readme();
+        for (what, is_there) in [
+            ("description", package.description.is_some()),
+            ("license", package.license.is_some()),
+            ("rust-version", package.rust_version.is_some()),
+            // crates.io takes five of each at most.
+            ("keywords", (1..=5).contains(&package.keywords.len())),
+            ("categories", (1..=5).contains(&package.categories.len())),
+            ("readme", readme.is_some_and(|path| path.is_file())),
+        ] {
+            if !is_there {
+                complaints.push(format!("{}: {what}", package.name));
+            }
+        }
+        // A dependency with a path alone could not be resolved from the registry.
+        let inside = package.dependencies.iter().filter(|one| one.path.is_some());
+        let unversioned = inside.filter(|one| {
+            one.kind != DependencyKind::Development && one.req.comparators.is_empty()
+        });
+        complaints.extend(unversioned.map(|one| {
+            format!(
+                "{}: no version of {} beside its path",
+                package.name, one.name
+            )
+        }));
+    }
+    assert_none(&complaints);
+}
+
+#[test]
+fn crates_that_are_published_can_be_packed() {
+    let output = Command::new(env!("CARGO"))
+        .args([
+            "package",
+            "--workspace",
+            "--no-verify",
+            "--offline",
+            "--allow-dirty",
+        ])
+        .args(["--target-dir", env!("CARGO_TARGET_TMPDIR")])
+        .args(
+            unpublished()
+                .iter()
+                .flat_map(|name| ["--exclude", name.as_str()]),
+        )
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+}
+
+fn unpublished() -> Vec<String> {
+    let packages = workspace_packages().into_iter();
+    let kept = packages.filter(|package| package.publish.as_ref().is_some_and(Vec::is_empty));
+    kept.map(|package| package.name.to_string()).collect()
+}
+
 #[test]
 fn unsafe_stands_where_the_table_allows_it() {
     let files = tracked_files();

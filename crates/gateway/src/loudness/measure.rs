@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use gstthreadbare::loudness::frames::{Format, Frames, Scratch};
-use threadbare_loudness::{BuildError, Meter, Mode, Resolution};
+use threadbare_loudness::{BuildError, Meter, Mode, ReadError, Resolution};
 
 /// A file under measurement.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ struct Running {
     frames: u64,
     /// Readings taken in it.
     polls: u64,
+    /// True peak since the last point of the curve.
+    recent_true_peak: f64,
 }
 
 /// The peak of all channels, full scale being 1.
@@ -45,6 +47,10 @@ pub(super) struct Point {
     pub(super) short_term: f64,
     /// Of everything so far.
     pub(super) integrated: f64,
+    /// Since the point before, of the loudest channel, full scale being 1.
+    pub(super) true_peak: f64,
+    /// Whether a gating block of BS.1770 ends here: 400 ms of audio have come.
+    pub(super) ends_block: bool,
 }
 
 /// A measured file.
@@ -87,6 +93,7 @@ impl Measurement {
         };
         let before = self.running.take();
         if let Some(running) = &before {
+            self.keep_recent_peak(running);
             self.peaks = self.peaks.with(&running.meter);
             self.seconds_before += running.seconds();
         }
@@ -97,6 +104,7 @@ impl Measurement {
                     meter,
                     frames: 0,
                     polls: 0,
+                    recent_true_peak: 0.0,
                 });
             }
             Err(error) => self.fail(error),
@@ -130,6 +138,10 @@ impl Measurement {
             if let Err(error) = frames.measure(&mut running.meter, range) {
                 return self.fail(error);
             }
+            if self.curve.is_some() {
+                let latest = largest(&running.meter, Meter::last_true_peak);
+                running.recent_true_peak = running.recent_true_peak.max(latest);
+            }
             if running.frames >= due {
                 running.polls += 1;
                 self.poll(running);
@@ -137,7 +149,7 @@ impl Measurement {
         }
     }
 
-    fn poll(&mut self, running: &Running) {
+    fn poll(&mut self, running: &mut Running) {
         let meter = &running.meter;
         let (momentary, short_term) = (
             meter.momentary(),
@@ -154,22 +166,34 @@ impl Measurement {
             Some(last) if !curve.len().is_multiple_of(1 + curve.len() / 1_000) => last.integrated,
             _ => meter.integrated().unwrap_or(f64::NEG_INFINITY),
         };
+        let seconds = self.seconds_before + running.seconds();
         curve.push(Point {
-            seconds: self.seconds_before + running.seconds(),
+            seconds,
             momentary,
             short_term,
             integrated,
+            true_peak: std::mem::take(&mut running.recent_true_peak),
+            // Half a reading less: the sum of two floats may fall short.
+            ends_block: seconds > BLOCK_S - 0.005,
         });
     }
 
+    /// What came after the last point is less than a step long, and belongs to that point.
+    fn keep_recent_peak(&mut self, running: &Running) {
+        if let Some(last) = self.curve.as_mut().and_then(|curve| curve.last_mut()) {
+            last.true_peak = last.true_peak.max(running.recent_true_peak);
+        }
+    }
+
     /// `None`: there was no audio.
-    pub(super) fn finish(self) -> Result<Option<Measured>, String> {
+    pub(super) fn finish(mut self) -> Result<Option<Measured>, String> {
         if let Some(problem) = self.problem {
             return Err(problem);
         }
-        let Some(running) = self.running else {
+        let Some(running) = self.running.take() else {
             return Ok(None);
         };
+        self.keep_recent_peak(&running);
         let seconds = self.seconds_before + running.seconds();
         if seconds == 0.0 {
             return Ok(None);
@@ -201,17 +225,17 @@ impl Running {
 
 impl Peaks {
     fn with(self, meter: &Meter) -> Peaks {
-        let largest =
-            |peak: &dyn Fn(usize) -> f64| (0..meter.layout().len()).map(peak).fold(0.0, f64::max);
         Peaks {
-            sample: self
-                .sample
-                .max(largest(&|c| meter.sample_peak(c).unwrap_or(0.0))),
-            true_peak: self
-                .true_peak
-                .max(largest(&|c| meter.true_peak(c).unwrap_or(0.0))),
+            sample: self.sample.max(largest(meter, Meter::sample_peak)),
+            true_peak: self.true_peak.max(largest(meter, Meter::true_peak)),
         }
     }
+}
+
+/// A peak of the loudest channel.
+fn largest(meter: &Meter, peak: fn(&Meter, usize) -> Result<f64, ReadError>) -> f64 {
+    let channels = 0..meter.layout().len();
+    channels.fold(0.0, |most, c| f64::max(most, peak(meter, c).unwrap_or(0.0)))
 }
 
 /// A new meter, or the present one for another format.
@@ -236,3 +260,5 @@ fn meter(before: Option<Meter>, format: &Format) -> Result<Meter, BuildError> {
 const POLLS_PER_SECOND: u64 = 100;
 /// A point each 100 ms.
 const POLLS_PER_POINT: u64 = 10;
+/// A gating block; another begins every 100 ms (BS.1770-4, annex 1: an overlap of 75 %), as the points do.
+const BLOCK_S: f64 = 0.4;

@@ -5,12 +5,14 @@
 //! - `problem`: why a file cannot be measured, with help.
 //! - `report`: the table, and the JSON.
 //! - `plot`: the curve as a picture.
+//! - `tag`: gains in the tags of the files.
 
 mod decode;
 mod measure;
 mod plot;
 mod problem;
 mod report;
+mod tag;
 
 use std::io::IsTerminal;
 use std::num::NonZero;
@@ -24,7 +26,8 @@ use miette::{Context, IntoDiagnostic};
 
 use self::measure::Measured;
 use self::problem::Problem;
-use self::report::Report;
+use self::report::{Goal, Report};
+use self::tag::{Format, Level, Scheme, Tags};
 
 /// Measures the loudness of files (EBU R128), one by one and together.
 #[derive(Debug, clap::Args)]
@@ -39,43 +42,133 @@ pub struct LoudnessArgs {
     /// Show the distance of each file from this loudness, in LUFS: -23 for EBU R128, -16 for podcasts
     #[arg(long, value_name = "LUFS", allow_negative_numbers = true, value_parser = parse_target)]
     target: Option<f64>,
+    /// Exit with status 3 if a file is farther from the target than this, in LU: 0.5 for EBU R128, 1 for live programmes
+    #[arg(long, value_name = "LU", requires = "target", allow_negative_numbers = true, value_parser = parse_tolerance)]
+    tolerance: Option<f64>,
     /// Number of files to measure at a time [default: number of cores]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZero<usize>>,
     /// Draw loudness over time as SVG; with several files: NAME-1.svg, NAME-2.svg and so on
     #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
     plot: Option<PathBuf>,
+    /// Write the gain of each file into its tags; other tags and the audio stay as they are
+    #[arg(long, value_enum, value_name = "KIND")]
+    tag: Option<Scheme>,
+    /// With --tag: write the gain of all files together, as one album, as well
+    #[arg(long, requires = "tag")]
+    album: bool,
 }
 
 const EXAMPLES: &str = "\
 Examples:
   threadbare loudness song.flac                      Measure one file
   threadbare loudness --target -23 *.wav             Distance from EBU R128, for each and for all
+  threadbare loudness --target -23 --tolerance 0.5 *.wav   Exit status 3: one is off
   threadbare loudness --plot loud.svg programme.mp3  Loudness over time
+  threadbare loudness --tag replaygain --album *.flac   Gains of each and of all, as tags
   threadbare loudness --json *.flac | jq .total      For scripts
 
-Exit status 1: a file could not be measured; the others are in the report.";
+Exit status:
+  0  all files were measured, and are within the tolerance if there is one
+  1  a file could not be measured or tagged; the others are in the report
+  2  an argument is wrong; nothing was measured
+  3  all files were measured, and one is off the target by more than the tolerance";
+
+/// Of files that were measured and are off target. Not clap's own 2.
+const OFF_TARGET: u8 = 3;
+/// As clap has it.
+const WRONG_ARGUMENT: u8 = 2;
 
 impl LoudnessArgs {
     /// Runs the command.
     pub fn execute(&self) -> miette::Result<ExitCode> {
+        if self.album && self.files.len() < 2 {
+            eprintln!("error: --album is for several files: allowed are 2 or more");
+            return Ok(ExitCode::from(WRONG_ARGUMENT));
+        }
         gst::init()
             .into_diagnostic()
             .wrap_err("GStreamer does not start")?;
+        let formats = match self.formats() {
+            Ok(formats) => formats,
+            Err(problems) => {
+                tell(problems);
+                return Ok(ExitCode::FAILURE);
+            }
+        };
         let results = self.measure_all();
-        let report = Report::new(&self.files, &results, self.target);
+        let mut report = Report::new(&self.files, &results, self.goal());
+        let mut tag_problems = Vec::new();
+        for (index, written) in self.write_tags(&formats, &results) {
+            report.add_tags(index, &written);
+            tag_problems.extend(written.err());
+        }
+        if self.is_album_broken(&results) {
+            tag_problems.push(Problem::Album);
+        }
         match self.json {
             true => println!("{}", report.to_json()),
             false => print!("{}", report.to_table()),
         }
-        let mut has_failed = false;
-        for problem in results.into_iter().filter_map(Result::err) {
-            has_failed = true;
-            eprintln!("{:?}", miette::Report::new(problem));
+        let problems = results.into_iter().filter_map(Result::err);
+        Ok(match tell(problems.chain(tag_problems)) {
+            true => ExitCode::FAILURE,
+            false if report.is_off_target() => ExitCode::from(OFF_TARGET),
+            false => ExitCode::SUCCESS,
+        })
+    }
+
+    /// Of each file, where tags are to be written. A file of a format that has no such tags stops all: nothing is half done.
+    fn formats(&self) -> Result<Vec<Option<Format>>, Vec<Problem>> {
+        let Some(scheme) = self.tag else {
+            return Ok(Vec::new());
+        };
+        let checked = self.files.iter().map(|file| scheme.check(file));
+        let (formats, problems): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
+        match problems.is_empty() {
+            true => Ok(formats.into_iter().flatten().collect()),
+            false => Err(problems.into_iter().filter_map(Result::err).collect()),
         }
-        match has_failed {
-            true => Ok(ExitCode::FAILURE),
-            false => Ok(ExitCode::SUCCESS),
+    }
+
+    fn is_album_broken(&self, results: &[Result<Measured, Problem>]) -> bool {
+        self.album && results.iter().any(Result::is_err)
+    }
+
+    /// Of each file that was measured, by its index.
+    fn write_tags(
+        &self,
+        formats: &[Option<Format>],
+        results: &[Result<Measured, Problem>],
+    ) -> Vec<(usize, Result<Tags, Problem>)> {
+        let Some(scheme) = self.tag.filter(|_| !self.is_album_broken(results)) else {
+            return Vec::new();
+        };
+        let album = self.album.then(|| Level::of_all(results)).flatten();
+        let files = self.files.iter().zip(formats).zip(results).enumerate();
+        let files = files.filter_map(|(index, ((file, format), result))| {
+            Some((index, file, (*format)?, result.as_ref().ok()?))
+        });
+        let written = files.map(|(index, file, format, measured)| {
+            let tags = match Level::of(measured) {
+                Some(track) => {
+                    let tags = scheme.tags(track, album);
+                    tag::write(file, format, &tags).map(|()| tags)
+                }
+                None => Err(Problem::Tag {
+                    path: file.clone(),
+                    reason: "it is silent, and no gain changes that".to_owned(),
+                }),
+            };
+            (index, tags)
+        });
+        written.collect()
+    }
+
+    fn goal(&self) -> Goal {
+        Goal {
+            target_lufs: self.target,
+            tolerance_lu: self.tolerance,
         }
     }
 
@@ -121,11 +214,21 @@ impl LoudnessArgs {
                 .file_name()
                 .unwrap_or(file.as_os_str())
                 .to_string_lossy();
-            let picture = plot::svg(&title, &measured, self.target);
+            let picture = plot::svg(&title, &measured, self.goal());
             std::fs::write(&path, picture).map_err(|error| Problem::Plot { path, error })?;
         }
         Ok(measured)
     }
+}
+
+/// On standard error. Returns whether there are any.
+fn tell(problems: impl IntoIterator<Item = Problem>) -> bool {
+    let mut has_any = false;
+    for problem in problems {
+        has_any = true;
+        eprintln!("{:?}", miette::Report::new(problem));
+    }
+    has_any
 }
 
 fn nth<T>(all: &[T], index: usize) -> Option<(usize, &T)> {
@@ -151,6 +254,14 @@ fn parse_target(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(lufs) if (-70.0..=0.0).contains(&lufs) => Ok(lufs),
         _ => Err("allowed are -70 to 0 LUFS".to_owned()),
+    }
+}
+
+/// A wider tolerance would admit everything that is heard.
+fn parse_tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(lu) if (0.0..=30.0).contains(&lu) => Ok(lu),
+        _ => Err("allowed are 0 to 30 LU".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Reasons why a file cannot be measured, with help.
+//! Reasons why a file cannot be measured or tagged, with help.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,17 @@ pub(super) enum Problem {
     #[error("{} cannot be decoded: {reason}", path.display())]
     #[diagnostic(help("the file may be damaged or incomplete"))]
     Broken { path: PathBuf, reason: String },
+    #[error("{} cannot be tagged: {reason}", path.display())]
+    #[diagnostic(help("no file has been written"))]
+    Untaggable { path: PathBuf, reason: String },
+    #[error("{} has not been tagged: {reason}", path.display())]
+    #[diagnostic(help("the file is as it was"))]
+    Tag { path: PathBuf, reason: String },
+    #[error(
+        "no file has been tagged: the album is not whole, as a file of it could not be measured"
+    )]
+    #[diagnostic(help("leave that file out, or leave out --album"))]
+    Album,
     #[error("the picture {} cannot be written: {error}", path.display())]
     Plot { path: PathBuf, error: io::Error },
 }
@@ -86,6 +97,7 @@ impl Problem {
             Problem::NoAudio { .. } => "no audio",
             Problem::NoDecoder { .. } => "no decoder",
             Problem::Broken { .. } => "damaged",
+            Problem::Untaggable { .. } | Problem::Tag { .. } | Problem::Album => "not tagged",
             Problem::Plot { .. } => "no picture",
         }
     }

@@ -1,5 +1,6 @@
 //! The measurements, as a table and as JSON.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
@@ -8,6 +9,7 @@ use threadbare_loudness::{integrated_of, range_of};
 
 use super::measure::Measured;
 use super::problem::Problem;
+use super::tag::Tags;
 
 /// Of all files. Its fields are the keys of `--json`; scripts rely on them.
 #[derive(Debug, Serialize)]
@@ -15,6 +17,9 @@ pub(super) struct Report {
     /// The value of `--target`.
     #[serde(skip_serializing_if = "Option::is_none")]
     target_lufs: Option<f64>,
+    /// The value of `--tolerance`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tolerance_lu: Option<f64>,
     files: Vec<Row>,
     /// All measured files, as one programme.
     total: Option<Readings>,
@@ -25,6 +30,11 @@ struct Row {
     file: String,
     #[serde(flatten)]
     outcome: Outcome,
+    /// What was written into the file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tags: Option<BTreeMap<&'static str, String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tag_error: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -53,20 +63,44 @@ struct Readings {
     /// The gain to reach the target.
     #[serde(skip_serializing_if = "Option::is_none")]
     to_target_lu: Option<f64>,
+    /// Of a file alone: the whole has no part in the exit status.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    is_within_tolerance: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rate_hz: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     channels: Option<usize>,
 }
 
+/// What the loudness of a file should be.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Goal {
+    pub(super) target_lufs: Option<f64>,
+    /// Only with a target.
+    pub(super) tolerance_lu: Option<f64>,
+}
+
+impl Goal {
+    /// Gain from the loudness of a file to the target.
+    fn to_target_lu(self, integrated_lufs: Option<f64>) -> Option<f64> {
+        Some(rounded(self.target_lufs? - integrated_lufs?))
+    }
+
+    /// Whether that is within the tolerance, if there is one. Silence never is.
+    fn admits(self, to_target_lu: Option<f64>) -> Option<bool> {
+        let tolerance_lu = self.tolerance_lu?;
+        Some(to_target_lu.is_some_and(|lu| lu.abs() <= tolerance_lu))
+    }
+}
+
 impl Report {
     pub(super) fn new(
         files: &[PathBuf],
         results: &[Result<Measured, Problem>],
-        target_lufs: Option<f64>,
+        goal: Goal,
     ) -> Report {
         let outcome = |result: &Result<Measured, Problem>| match result {
-            Ok(measured) => Outcome::Measured(Readings::of(measured, target_lufs)),
+            Ok(measured) => Outcome::Measured(Readings::of(measured, goal)),
             Err(problem) => Outcome::Failed {
                 error: problem.to_string(),
                 word: problem.word(),
@@ -75,13 +109,33 @@ impl Report {
         let rows = files.iter().zip(results).map(|(file, result)| Row {
             file: file.display().to_string(),
             outcome: outcome(result),
+            tags: None,
+            tag_error: None,
         });
         let measured: Vec<&Measured> = results.iter().flatten().collect();
         Report {
-            target_lufs,
+            target_lufs: goal.target_lufs,
+            tolerance_lu: goal.tolerance_lu,
             files: rows.collect(),
-            total: Readings::of_all(&measured, target_lufs),
+            total: Readings::of_all(&measured, goal),
         }
+    }
+
+    /// What became of the tags of the file of this index.
+    pub(super) fn add_tags(&mut self, index: usize, written: &Result<Tags, Problem>) {
+        let row = &mut self.files[index];
+        match written {
+            Ok(tags) => row.tags = Some(tags.iter().cloned().collect()),
+            Err(problem) => row.tag_error = Some(problem.to_string()),
+        }
+    }
+
+    /// Whether a measured file misses the target by more than the tolerance.
+    pub(super) fn is_off_target(&self) -> bool {
+        self.files.iter().any(|row| match &row.outcome {
+            Outcome::Measured(readings) => readings.is_within_tolerance == Some(false),
+            Outcome::Failed { .. } => false,
+        })
     }
 
     pub(super) fn to_json(&self) -> String {
@@ -91,13 +145,19 @@ impl Report {
 
     /// A line for each file, and one for all, under their headings.
     pub(super) fn to_table(&self) -> String {
-        let has_target = self.target_lufs.is_some();
-        let mut lines = vec![heading(self.target_lufs), units(has_target)];
+        let goal = Goal {
+            target_lufs: self.target_lufs,
+            tolerance_lu: self.tolerance_lu,
+        };
+        let columns = COLUMNS
+            + usize::from(goal.target_lufs.is_some())
+            + usize::from(goal.tolerance_lu.is_some());
+        let mut lines = vec![heading(goal), units(goal)];
         for row in &self.files {
             lines.push(match &row.outcome {
-                Outcome::Measured(readings) => readings.cells(&row.file, has_target),
+                Outcome::Measured(readings) => readings.cells(&row.file, goal),
                 Outcome::Failed { word, .. } => {
-                    let mut cells = vec![String::new(); COLUMNS + usize::from(has_target)];
+                    let mut cells = vec![String::new(); columns];
                     cells[COLUMNS - 1] = (*word).to_owned();
                     cells.push(row.file.clone());
                     cells
@@ -105,16 +165,16 @@ impl Report {
             });
         }
         if let Some(total) = self.total.as_ref().filter(|_| self.files.len() > 1) {
-            lines.push(total.cells("all together", has_target));
+            lines.push(total.cells("all together", goal));
         }
         aligned(&lines)
     }
 }
 
-/// Without the distance to the target, and without the file's name.
+/// Without those for a target, and without the file's name.
 const COLUMNS: usize = 8;
 
-fn heading(target_lufs: Option<f64>) -> Vec<String> {
+fn heading(goal: Goal) -> Vec<String> {
     let names = [
         "momentary",
         "short-term",
@@ -125,17 +185,20 @@ fn heading(target_lufs: Option<f64>) -> Vec<String> {
         "true peak",
         "duration",
     ];
-    let to_target = target_lufs.map(|target| format!("to {target}"));
-    let names = names.map(str::to_owned).into_iter().chain(to_target);
+    let to_target = goal.target_lufs.map(|target| format!("to {target}"));
+    let within = goal.tolerance_lu.map(|lu| format!("within {lu}"));
+    let names = names.map(str::to_owned).into_iter();
+    let names = names.chain(to_target).chain(within);
     names.chain(["file".to_owned()]).collect()
 }
 
-fn units(has_target: bool) -> Vec<String> {
+fn units(goal: Goal) -> Vec<String> {
     let units = [
         "max LUFS", "max LUFS", "LUFS", "LU", "LUFS", "dBFS", "dBTP", "",
     ];
-    let to_target = has_target.then_some("LU");
-    let units = units.into_iter().chain(to_target).chain([""]);
+    let to_target = goal.target_lufs.map(|_| "LU");
+    let within = goal.tolerance_lu.map(|_| "LU");
+    let units = units.into_iter().chain(to_target).chain(within).chain([""]);
     units.map(str::to_owned).collect()
 }
 
@@ -161,8 +224,9 @@ fn aligned(lines: &[Vec<String>]) -> String {
 }
 
 impl Readings {
-    fn of(measured: &Measured, target_lufs: Option<f64>) -> Readings {
+    fn of(measured: &Measured, goal: Goal) -> Readings {
         let integrated_lufs = measured.meter.integrated().ok().and_then(finite);
+        let to_target_lu = goal.to_target_lu(integrated_lufs);
         Readings {
             momentary_max_lufs: finite(measured.momentary_max_lufs),
             short_term_max_lufs: finite(measured.short_term_max_lufs),
@@ -172,14 +236,15 @@ impl Readings {
             sample_peak_dbfs: decibels(measured.sample_peak),
             true_peak_dbtp: decibels(measured.true_peak),
             duration_seconds: rounded(measured.seconds),
-            to_target_lu: to_target(target_lufs, integrated_lufs),
+            to_target_lu,
+            is_within_tolerance: goal.admits(to_target_lu),
             rate_hz: Some(measured.rate_hz),
             channels: Some(measured.channels),
         }
     }
 
     /// Gated together, as if they were one after the other.
-    fn of_all(all: &[&Measured], target_lufs: Option<f64>) -> Option<Readings> {
+    fn of_all(all: &[&Measured], goal: Goal) -> Option<Readings> {
         let largest = |of: fn(&Measured) -> f64| {
             all.iter()
                 .map(|measured| of(measured))
@@ -199,13 +264,14 @@ impl Readings {
             sample_peak_dbfs: decibels(largest(|m| m.sample_peak)),
             true_peak_dbtp: decibels(largest(|m| m.true_peak)),
             duration_seconds: rounded(all.iter().map(|measured| measured.seconds).sum()),
-            to_target_lu: to_target(target_lufs, integrated_lufs),
+            to_target_lu: goal.to_target_lu(integrated_lufs),
+            is_within_tolerance: None,
             rate_hz: None,
             channels: None,
         })
     }
 
-    fn cells(&self, name: &str, has_target: bool) -> Vec<String> {
+    fn cells(&self, name: &str, goal: Goal) -> Vec<String> {
         let level =
             |value: Option<f64>| value.map_or("-inf".to_owned(), |value| format!("{value:.1}"));
         let threshold = self.relative_threshold_lufs;
@@ -219,19 +285,23 @@ impl Readings {
             level(self.true_peak_dbtp),
             clock(self.duration_seconds),
         ];
-        if has_target {
+        if goal.target_lufs.is_some() {
             cells.push(
                 self.to_target_lu
                     .map_or(String::new(), |lu| format!("{lu:+.1}")),
             );
         }
+        if goal.tolerance_lu.is_some() {
+            let word = match self.is_within_tolerance {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "",
+            };
+            cells.push(word.to_owned());
+        }
         cells.push(name.to_owned());
         cells
     }
-}
-
-fn to_target(target_lufs: Option<f64>, integrated_lufs: Option<f64>) -> Option<f64> {
-    Some(rounded(target_lufs? - integrated_lufs?))
 }
 
 /// To a thousandth: more digits would exceed the standard's precision.
@@ -267,6 +337,25 @@ mod tests {
         assert_eq!(clock(0.04), "0:00.0");
         assert_eq!(clock(59.96), "1:00.0");
         assert_eq!(clock(3_725.5), "1:02:05.5");
+    }
+
+    #[test]
+    fn the_edge_of_the_tolerance_is_within_and_silence_is_not() {
+        let goal = Goal {
+            target_lufs: Some(-23.0),
+            tolerance_lu: Some(0.5),
+        };
+        let admits = |lufs| goal.admits(goal.to_target_lu(lufs));
+        assert_eq!(admits(Some(-22.5)), Some(true));
+        assert_eq!(admits(Some(-23.5)), Some(true));
+        assert_eq!(admits(Some(-22.499)), Some(false));
+        assert_eq!(admits(Some(-23.501)), Some(false));
+        assert_eq!(admits(None), Some(false));
+        let any = Goal {
+            tolerance_lu: None,
+            ..goal
+        };
+        assert_eq!(any.admits(any.to_target_lu(Some(0.0))), None);
     }
 
     #[test]

@@ -1,16 +1,30 @@
-//! Loudness over time as SVG: momentary, short-term, integrated, and the target.
+//! Loudness over time as SVG: momentary, short-term, integrated, and the target; what the gates leave out; true peaks
+//! below. The picture needs no other file: no style sheet, no font, no script.
+//!
+//! - `gate`: the blocks that do not count.
+//! - `peaks`: the lane of true peaks.
+//! - `pen`: lines, areas and text.
+
+mod gate;
+mod peaks;
+mod pen;
 
 use std::fmt::Write as _;
 
+use self::pen::{add_area, add_line, add_text, dashed, escaped, shortened};
 use super::measure::{Measured, Point};
-use super::report::clock;
+use super::report::{Goal, clock};
 
 const WIDTH: f64 = 1200.0;
-const HEIGHT: f64 = 520.0;
+const HEIGHT: f64 = 680.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 30.0;
-const TOP: f64 = 76.0;
-const BOTTOM: f64 = 62.0;
+const TOP: f64 = 98.0;
+/// Below the lane of loudness.
+const BASE: f64 = 470.0;
+const PEAKS_TOP: f64 = 492.0;
+/// Below the lane of true peaks: the axis of time.
+const AXIS: f64 = 618.0;
 /// More points than this are indistinguishable in this many pixels.
 const COLUMNS_MAX: usize = 1100;
 /// LU from the bottom to the top, at least.
@@ -51,6 +65,7 @@ const CURVES: [Curve; 3] = [
     },
 ];
 const TARGET_COLOUR: &str = "#238b45";
+const BAND_OPACITY: f64 = 0.18;
 
 /// From file to picture.
 struct Scale {
@@ -61,18 +76,21 @@ struct Scale {
 
 impl Scale {
     /// Whole tens around the loudest moment and the target, with the usual range below.
-    fn of(measured: &Measured, target_lufs: Option<f64>) -> Scale {
+    fn of(measured: &Measured, goal: Goal) -> Scale {
+        // Both edges of the band are to be seen.
+        let tolerance_lu = goal.tolerance_lu.unwrap_or(0.0);
+        let band = |edge: f64| goal.target_lufs.map(|target| target + edge * tolerance_lu);
         let levels =
             |of: fn(&Point) -> f64| measured.curve.iter().map(of).filter(|l| *l > FLOOR_LUFS);
         let loudest = levels(|point| point.momentary)
-            .chain(target_lufs)
+            .chain(band(1.0))
             .fold(FLOOR_LUFS, f64::max);
         // Not while its window fills.
         let full = measured.curve.iter().filter(|point| point.seconds >= 3.0);
         let softest = full
             .map(|point| point.short_term)
             .filter(|lufs| *lufs > FLOOR_LUFS)
-            .chain(target_lufs)
+            .chain(band(-1.0))
             .fold(0.0, f64::min);
         let high_lufs = ((loudest + 2.0) / 10.0).ceil() * 10.0;
         let low_lufs = ((softest - 2.0) / 10.0).floor() * 10.0;
@@ -89,13 +107,13 @@ impl Scale {
 
     fn y(&self, lufs: f64) -> f64 {
         let share = (self.high_lufs - lufs.max(self.low_lufs)) / (self.high_lufs - self.low_lufs);
-        TOP + (HEIGHT - TOP - BOTTOM) * share
+        TOP + (BASE - TOP) * share
     }
 }
 
 /// The picture of one file.
-pub(super) fn svg(title: &str, measured: &Measured, target_lufs: Option<f64>) -> String {
-    let scale = Scale::of(measured, target_lufs);
+pub(super) fn svg(title: &str, measured: &Measured, goal: Goal) -> String {
+    let scale = Scale::of(measured, goal);
     let mut picture = String::new();
     let _ = write!(
         picture,
@@ -105,10 +123,12 @@ pub(super) fn svg(title: &str, measured: &Measured, target_lufs: Option<f64>) ->
          <rect width=\"{WIDTH}\" height=\"{HEIGHT}\" fill=\"#ffffff\"/>\n",
         title = escaped(title)
     );
-    add_heading(&mut picture, title, measured, target_lufs);
+    add_heading(&mut picture, title, measured, goal.target_lufs);
+    let has_gated = gate::add_gated(&mut picture, measured, &scale);
     add_levels(&mut picture, &scale);
     add_times(&mut picture, &scale);
-    if let Some(target) = target_lufs {
+    if let Some(target) = goal.target_lufs {
+        add_band(&mut picture, &scale, target, goal.tolerance_lu);
         let y = scale.y(target);
         add_line(
             &mut picture,
@@ -126,9 +146,26 @@ pub(super) fn svg(title: &str, measured: &Measured, target_lufs: Option<f64>) ->
     if is_empty {
         add_notice(&mut picture, measured.curve.is_empty());
     }
-    add_legend(&mut picture, target_lufs);
+    peaks::add_lane(&mut picture, &measured.curve, &scale);
+    add_legend(&mut picture, goal, has_gated);
     picture.push_str("</svg>\n");
     picture
+}
+
+/// What the tolerance admits.
+fn add_band(picture: &mut String, scale: &Scale, target_lufs: f64, tolerance_lu: Option<f64>) {
+    let Some(tolerance_lu) = tolerance_lu else {
+        return;
+    };
+    let (top, bottom) = (target_lufs + tolerance_lu, target_lufs - tolerance_lu);
+    let attributes =
+        format!("id=\"tolerance\" fill=\"{TARGET_COLOUR}\" fill-opacity=\"{BAND_OPACITY}\"");
+    add_area(
+        picture,
+        (LEFT, scale.y(top)),
+        (WIDTH - RIGHT, scale.y(bottom)),
+        &attributes,
+    );
 }
 
 fn add_heading(picture: &mut String, title: &str, measured: &Measured, target_lufs: Option<f64>) {
@@ -153,7 +190,7 @@ fn add_heading(picture: &mut String, title: &str, measured: &Measured, target_lu
     );
     add_text(
         picture,
-        (LEFT, 50.0),
+        (LEFT, 84.0),
         "fill=\"#666666\" font-size=\"12\"",
         &summary,
     );
@@ -172,7 +209,7 @@ fn add_levels(picture: &mut String, scale: &Scale) {
             &level.to_string(),
         );
     }
-    let middle = (TOP + HEIGHT - BOTTOM) / 2.0;
+    let middle = (TOP + BASE) / 2.0;
     let turned = format!("text-anchor=\"middle\" transform=\"rotate(-90 20 {middle})\"");
     add_text(picture, (20.0, middle), &turned, "loudness (LUFS)");
 }
@@ -183,27 +220,26 @@ fn add_times(picture: &mut String, scale: &Scale) {
         .into_iter()
         .find(|step| scale.seconds / step <= MARKS_MAX);
     let step = step.unwrap_or_else(|| (scale.seconds / MARKS_MAX / 86_400.0).ceil() * 86_400.0);
-    let axis = HEIGHT - BOTTOM;
     let marks = (scale.seconds / step).floor() as u32;
     for seconds in (0..=marks).map(|mark| f64::from(mark) * step) {
         let x = scale.x(seconds);
-        add_line(picture, (x, axis), (x, axis + 6.0), "#333333", 1.0, "");
+        add_line(picture, (x, AXIS), (x, AXIS + 6.0), "#333333", 1.0, "");
         let time = clock(seconds);
         let time = match step < 1.0 {
             true => &time,
             false => time.trim_end_matches(".0"),
         };
-        add_text(picture, (x, axis + 22.0), "text-anchor=\"middle\"", time);
+        add_text(picture, (x, AXIS + 22.0), "text-anchor=\"middle\"", time);
     }
     add_line(
         picture,
-        (LEFT, axis),
-        (WIDTH - RIGHT, axis),
+        (LEFT, AXIS),
+        (WIDTH - RIGHT, AXIS),
         "#333333",
         1.0,
         "",
     );
-    add_line(picture, (LEFT, TOP), (LEFT, axis), "#333333", 1.0, "");
+    add_line(picture, (LEFT, TOP), (LEFT, BASE), "#333333", 1.0, "");
     let middle = (LEFT + WIDTH - RIGHT) / 2.0;
     let unit = if scale.seconds < 3_600.0 {
         "time (minutes:seconds)"
@@ -212,7 +248,7 @@ fn add_times(picture: &mut String, scale: &Scale) {
     };
     add_text(
         picture,
-        (middle, HEIGHT - 14.0),
+        (middle, HEIGHT - 16.0),
         "text-anchor=\"middle\"",
         unit,
     );
@@ -229,7 +265,7 @@ fn add_notice(picture: &mut String, is_short: bool) {
         true => "too short: a curve takes 100 ms of audio at least".to_owned(),
         false => format!("silence: nothing here is louder than {FLOOR_LUFS} LUFS"),
     };
-    let middle = ((LEFT + WIDTH - RIGHT) / 2.0, (TOP + HEIGHT - BOTTOM) / 2.0);
+    let middle = ((LEFT + WIDTH - RIGHT) / 2.0, (TOP + BASE) / 2.0);
     let attributes = "text-anchor=\"middle\" font-size=\"18\" fill=\"#666666\"";
     add_text(picture, middle, attributes, &text);
 }
@@ -278,89 +314,49 @@ fn add_curve(picture: &mut String, curve: &Curve, points: &[Point], scale: &Scal
     !path.is_empty()
 }
 
-/// On the right above the curves, from right to left, so that it ends with them.
-fn add_legend(picture: &mut String, target_lufs: Option<f64>) {
-    let curves = CURVES.iter().map(|curve| {
-        (
-            curve.name.to_owned(),
-            curve.colour,
-            curve.width,
-            curve.dashes,
-        )
-    });
-    let target = target_lufs.map(|lufs| (format!("target {lufs} LUFS"), TARGET_COLOUR, 1.6, "8 5"));
-    let entries: Vec<_> = curves.chain(target).collect();
-    let (height, y) = (18.0, 22.0);
-    // Two columns of two.
-    for (index, (name, colour, width, dashes)) in entries.iter().enumerate() {
-        let x = WIDTH - RIGHT - 350.0 + (index / 2) as f64 * 190.0;
-        let y = y + (index % 2) as f64 * (height + 4.0);
+/// On the right above the curves, in two columns, so that it ends with them.
+fn add_legend(picture: &mut String, goal: Goal, has_gated: bool) {
+    let (column, row) = (240.0, 22.0);
+    let place = |index: usize| {
+        let x = WIDTH - RIGHT - 2.0 * column + (index / 3) as f64 * column;
+        (x + 20.0, 22.0 + (index % 3) as f64 * row)
+    };
+    for (index, curve) in CURVES.iter().enumerate() {
+        let (x, y) = place(index);
+        let Curve {
+            name,
+            colour,
+            width,
+            dashes,
+            ..
+        } = curve;
         add_line(picture, (x, y), (x + 28.0, y), colour, *width, dashes);
         add_text(picture, (x + 36.0, y + 4.5), "", name);
     }
-}
-
-fn add_line(
-    picture: &mut String,
-    from: (f64, f64),
-    to: (f64, f64),
-    colour: &str,
-    width: f64,
-    dashes: &str,
-) {
-    let _ = writeln!(
-        picture,
-        "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" stroke-width=\"{width}\"{}/>",
-        from.0,
-        from.1,
-        to.0,
-        to.1,
-        dashed(dashes)
-    );
-}
-
-fn dashed(dashes: &str) -> String {
-    match dashes {
-        "" => String::new(),
-        dashes => format!(" stroke-dasharray=\"{dashes}\""),
-    }
-}
-
-fn add_text(picture: &mut String, at: (f64, f64), attributes: &str, text: &str) {
-    let space = if attributes.is_empty() { "" } else { " " };
-    let _ = writeln!(
-        picture,
-        "<text x=\"{:.1}\" y=\"{:.1}\"{space}{attributes}>{}</text>",
-        at.0,
-        at.1,
-        escaped(text)
-    );
-}
-
-/// Text width beside the legend.
-fn shortened(title: &str) -> String {
-    let mut characters = title.chars();
-    let mut start: String = characters.by_ref().take(TITLE_CHARACTERS_MAX).collect();
-    if characters.next().is_some() {
-        start.push('\u{2026}');
-    }
-    start
-}
-
-const TITLE_CHARACTERS_MAX: usize = 60;
-
-/// Escapes text for XML; characters that XML forbids become a space.
-fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for character in text.chars() {
-        match character {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '\u{fffe}' | '\u{ffff}' => safe.push(' '),
-            control if control.is_control() => safe.push(' '),
-            other => safe.push(other),
+    if let Some(target) = goal.target_lufs {
+        let (x, y) = place(3);
+        let mut name = format!("target {target} LUFS");
+        if let Some(lu) = goal.tolerance_lu {
+            let _ = write!(name, " \u{b1} {lu} LU");
+            let band = format!("fill=\"{TARGET_COLOUR}\" fill-opacity=\"{BAND_OPACITY}\"");
+            add_area(picture, (x, y - 6.0), (x + 28.0, y + 6.0), &band);
         }
+        add_line(picture, (x, y), (x + 28.0, y), TARGET_COLOUR, 1.6, "8 5");
+        add_text(picture, (x + 36.0, y + 4.5), "", &name);
     }
-    safe
+    if has_gated {
+        let (x, y) = place(4);
+        let grey = format!("fill=\"{}\"", gate::COLOUR);
+        add_area(picture, (x, y - 6.0), (x + 28.0, y + 6.0), &grey);
+        add_text(picture, (x + 36.0, y + 4.5), "", "gated: not in integrated");
+    }
+    let (x, y) = place(5);
+    add_area(
+        picture,
+        (x, y - 6.0),
+        (x + 28.0, y + 6.0),
+        &format!("fill=\"{}\"", peaks::OVER_COLOUR),
+    );
+    let name = format!("true peak over {} dBTP", peaks::LIMIT_DBTP);
+    add_text(picture, (x + 36.0, y + 4.5), "", &name);
 }
