@@ -16,7 +16,7 @@ use crate::event::{Event, Prepared, RunId};
 use crate::lines::{Lines, Preparer, RunningLine};
 use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
 use crate::stats::StreamStats;
-use crate::watch::{Directory, Watched};
+use crate::watch::{Directory, Watched, Way};
 
 /// The running streams of a configuration.
 #[derive(Debug)]
@@ -493,6 +493,7 @@ fn watched(spec: &StreamSpec) -> Watched {
         target_lufs: spec.loudness_target_lufs,
         inputs: inputs.collect(),
         resets: spec.loudness_resets.as_slice().into(),
+        way: Way::of(spec).into(),
         stopped: Some("it is about to start".into()),
         board: Board::default(),
     }

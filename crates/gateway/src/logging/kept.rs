@@ -139,8 +139,7 @@ impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
             "stream" => self.stream = Some(format!("{value:?}")),
-            // Writing to a text does not fail.
-            "message" => drop(write!(self.message, "{value:?}")),
+            "message" => self.message.push_str(&format!("{value:?}")),
             name => self.add(name, value),
         }
     }
@@ -148,8 +147,8 @@ impl Visit for Fields {
 
 impl Fields {
     fn add(&mut self, name: &str, value: &dyn Debug) {
-        // As above.
-        drop(write!(self.others, " {name}={value:?}"));
+        // Writing to a text does not fail.
+        let _ = write!(self.others, " {name}={value:?}");
     }
 }
 

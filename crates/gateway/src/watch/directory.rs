@@ -1,11 +1,14 @@
 //! Which streams there are, as the thread tells that keeps them running.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use threadbare_relay::{Board, Pace};
 
 use super::PERIOD_SLOW;
+use crate::codec::{Codec, CodecIn};
+use crate::config::{Destination, Rtcp, StreamSpec};
 
 /// The streams. Clones are one.
 #[derive(Debug, Clone)]
@@ -32,10 +35,64 @@ pub struct Watched {
     pub inputs: Arc<[String]>,
     /// When its integrated loudness begins anew each day, minutes after local midnight.
     pub resets: Arc<[u16]>,
+    /// Where it comes from and goes to.
+    pub way: Arc<Way>,
     /// Why it does not run; `None`: it does.
     pub stopped: Option<Arc<str>>,
     /// What it shows.
     pub board: Board,
+}
+
+/// Where a stream comes from and goes to, as the file has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Where its RTP is received.
+    pub listen: SocketAddr,
+    /// Where its RTCP is received; `None`: there is none.
+    pub listen_rtcp: Option<SocketAddr>,
+    /// For people.
+    pub destination: String,
+    /// What comes, for people.
+    pub codec_in: String,
+    /// What leaves, for people; `None`: nothing does.
+    pub codec_out: Option<String>,
+    /// RTP clock rate of what leaves; `None`: it depends on what comes.
+    pub clock_rate_out_hz: Option<u32>,
+    /// Whether its audio is known to somebody: it can be listened to.
+    pub is_decoded: bool,
+}
+
+impl Way {
+    /// Of a stream of the file.
+    #[must_use]
+    pub fn of(spec: &StreamSpec) -> Way {
+        let codec_in = match spec.codec_in {
+            CodecIn::Known(codec) => Some(codec),
+            CodecIn::Auto => None,
+        };
+        let codec_out = spec.codec_out.or(codec_in);
+        let is_heard = spec.destination != Destination::Nobody;
+        let of_any = spec.clock_rate_hz.filter(|_| spec.is_passthrough());
+        let listen_rtcp = match spec.rtcp {
+            Rtcp::Off => None,
+            Rtcp::Mux => Some(spec.listen),
+            Rtcp::Ports { .. } => spec
+                .rtcp_port()
+                .map(|port| SocketAddr::new(spec.listen.ip(), port)),
+        };
+        Way {
+            listen: spec.listen,
+            listen_rtcp,
+            destination: spec.destination.to_string(),
+            codec_in: spec.codec_in.to_string(),
+            codec_out: is_heard.then(|| match codec_out {
+                Some(codec) => codec.to_string(),
+                None => spec.codec_in.to_string(),
+            }),
+            clock_rate_out_hz: codec_out.map(Codec::clock_rate_hz).or(of_any),
+            is_decoded: codec_in.is_some() || !spec.is_passthrough(),
+        }
+    }
 }
 
 /// All streams of a moment.
