@@ -203,6 +203,8 @@ def check(page, sender):
     until("its addresses", lambda: all(text in panel.text for text in [f"127.0.0.1:{PORT + 2 * LOSSY}", f"127.0.0.1:{sender.port()}, SSRC 0x{LOSSY + 1:08x}", "PCMU"]))
     listens(page, panel, body)
     picture(page, "stream")
+    run(page, "arguments[0].scrollTop = arguments[0].scrollHeight", panel)
+    picture(page, "stream-log")
     panel.find_element(By.CSS_SELECTOR, "#stream-alarms button").click()
     until("the alarm is acknowledged", lambda: "acknowledged" in panel.text and "⚠ 1 alarm ·" in page.find_element(By.ID, "counts").text)
     body.send_keys(Keys.ESCAPE)

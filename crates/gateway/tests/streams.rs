@@ -483,10 +483,7 @@ impl Ear {
         let head = ear.take(44).expect("a head");
         // Multimedia Programming Interface and Data Specifications 1.0: PCM, 16 bits.
         assert_eq!(head[..20], *b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0");
-        assert_eq!(
-            (&head[20..22], &head[34..36]),
-            (&[1, 0][..], &[16, 0][..])
-        );
+        assert_eq!((&head[20..22], &head[34..36]), (&[1, 0][..], &[16, 0][..]));
         assert_eq!(head[36..], *b"data\xff\xff\xff\xff");
         ear.channels = u16::from_le_bytes([head[22], head[23]]);
         ear.rate_hz = u32::from_le_bytes([head[24], head[25], head[26], head[27]]);
@@ -513,7 +510,11 @@ impl Ear {
     fn samples(&mut self, count: usize) -> Option<Vec<i16>> {
         let bytes = self.take(2 * count)?;
         let pairs = bytes.chunks_exact(2);
-        Some(pairs.map(|two| i16::from_le_bytes([two[0], two[1]])).collect())
+        Some(
+            pairs
+                .map(|two| i16::from_le_bytes([two[0], two[1]]))
+                .collect(),
+        )
     }
 }
 
@@ -557,7 +558,6 @@ fn a_stream_is_listened_to() {
     }
     let mut ear = Ear::open(&gateway, "news");
     ear.samples(800).expect("some");
-    senders[0].set(SILENCE);
     senders[0].set(NOTHING);
     let mut is_silent = false;
     while !is_silent {
@@ -565,7 +565,12 @@ fn a_stream_is_listened_to() {
         is_silent = second.iter().all(|sample| *sample == 0);
     }
     senders[0].set(TONE);
-    while ear.samples(800).expect("it goes on").iter().all(|one| *one == 0) {}
+    while ear
+        .samples(800)
+        .expect("it goes on")
+        .iter()
+        .all(|one| *one == 0)
+    {}
     // Another stream of the same name.
     let changed = news.replace("PCMA", "PCMU");
     std::fs::write(&gateway.path, format!("{HTTP}{changed}{other}")).expect("written");
@@ -610,7 +615,9 @@ fn a_listener_who_does_not_read_holds_up_nothing() {
     drop(ear);
     let missed = || -> Option<u64> {
         let lines = log_of(&gateway, "news");
-        let line = lines.iter().find(|line| line.contains("a listener was too slow"))?;
+        let line = lines
+            .iter()
+            .find(|line| line.contains("a listener was too slow"))?;
         line.split("missed_ms=").nth(1)?.parse().ok()
     };
     wait_until(|| missed().is_some());
@@ -632,7 +639,10 @@ fn who_may_not_listen_is_told_why() {
     let _sender = Sender::start(heard);
     let refused = |name: &str, status: u16| {
         let answer = gateway.relay.get(&format!("/v1/streams/{name}/listen"));
-        answer.problem(status)["detail"].as_str().expect("a text").to_owned()
+        answer.problem(status)["detail"]
+            .as_str()
+            .expect("a text")
+            .to_owned()
     };
     wait_until(|| gateway.stream("news")["state"] == "heard");
     refused("nobody", 404);
@@ -659,7 +669,11 @@ fn who_may_not_listen_is_told_why() {
 fn a_stream_that_fails_and_starts_again_has_it_in_its_log() {
     let (listen, well) = (address(), address());
     let taken = UdpSocket::bind(listen).expect("free");
-    let gateway = Gateway::start(&format!("{}{}", stream("news", listen), stream("well", well)));
+    let gateway = Gateway::start(&format!(
+        "{}{}",
+        stream("news", listen),
+        stream("well", well)
+    ));
     wait_until(|| gateway.stream("news")["state"] == "stopped");
     wait_until(|| !log_of(&gateway, "news").is_empty());
     let first = log_of(&gateway, "news").pop().expect("a line");
@@ -725,7 +739,9 @@ fn a_streams_way_and_the_reports_of_both_sides_are_told() {
         packet
     };
     let told = |packet: &[u8]| {
-        reports.send_to(packet, next_port(listen)).expect("loopback");
+        reports
+            .send_to(packet, next_port(listen))
+            .expect("loopback");
     };
     told(&report(0, 0));
     let of_listener = || gateway.stream("news")["listener_report"].clone();

@@ -7,8 +7,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use threadbare_relay::{Board, Pace};
 
 use super::PERIOD_SLOW;
-use crate::codec::{Codec, CodecIn};
-use crate::config::{Destination, Rtcp, StreamSpec};
 
 /// The streams. Clones are one.
 #[derive(Debug, Clone)]
@@ -60,39 +58,6 @@ pub struct Way {
     pub clock_rate_out_hz: Option<u32>,
     /// Whether its audio is known to somebody: it can be listened to.
     pub is_decoded: bool,
-}
-
-impl Way {
-    /// Of a stream of the file.
-    #[must_use]
-    pub fn of(spec: &StreamSpec) -> Way {
-        let codec_in = match spec.codec_in {
-            CodecIn::Known(codec) => Some(codec),
-            CodecIn::Auto => None,
-        };
-        let codec_out = spec.codec_out.or(codec_in);
-        let is_heard = spec.destination != Destination::Nobody;
-        let of_any = spec.clock_rate_hz.filter(|_| spec.is_passthrough());
-        let listen_rtcp = match spec.rtcp {
-            Rtcp::Off => None,
-            Rtcp::Mux => Some(spec.listen),
-            Rtcp::Ports { .. } => spec
-                .rtcp_port()
-                .map(|port| SocketAddr::new(spec.listen.ip(), port)),
-        };
-        Way {
-            listen: spec.listen,
-            listen_rtcp,
-            destination: spec.destination.to_string(),
-            codec_in: spec.codec_in.to_string(),
-            codec_out: is_heard.then(|| match codec_out {
-                Some(codec) => codec.to_string(),
-                None => spec.codec_in.to_string(),
-            }),
-            clock_rate_out_hz: codec_out.map(Codec::clock_rate_hz).or(of_any),
-            is_decoded: codec_in.is_some() || !spec.is_passthrough(),
-        }
-    }
 }
 
 /// All streams of a moment.

@@ -11,10 +11,17 @@ use futures_util::stream::unfold;
 use threadbare_relay::{Heading, Listening};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, timeout};
+use utoipa::ToSchema;
 
 use super::app::App;
 use super::problem::Problem;
 use super::streams::unknown;
+
+/// RIFF WAVE.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "for the description")]
+pub(super) struct Wav(Vec<u8>);
 
 /// What a stream carries, to be listened to
 ///
@@ -22,7 +29,7 @@ use super::streams::unknown;
 /// While the stream is silent or does not run, silence comes, a second at a time. The file ends when the stream is gone from the configuration or has other settings, or
 /// its audio another format. Who reads too slowly misses some. 16 listeners at a time.
 #[utoipa::path(get, path = "/v1/streams/{name}/listen", tag = "streams", params(("name" = String, Path, description = "As in the file")),
-    responses((status = 200, body = Vec<u8>, content_type = "audio/wav"),
+    responses((status = 200, body = Wav, content_type = "audio/wav"),
     (status = 404, body = Problem, content_type = "application/problem+json"),
     (status = 409, body = Problem, content_type = "application/problem+json", description = "It is not decoded, or nothing is heard"),
     (status = 503, body = Problem, content_type = "application/problem+json", description = "There are enough listeners")))]
