@@ -648,6 +648,12 @@ fn who_may_not_listen_is_told_why() {
     refused("nobody", 404);
     assert!(refused("any", 409).contains("without decoding"));
     assert_eq!(gateway.stream("any")["is_decoded"], false);
+    // It has no RTCP, and goes nowhere.
+    let news = gateway.stream("news");
+    for absent in ["local_rtcp_address", "codec_out", "destination_address"] {
+        assert!(news.get(absent).is_none(), "{absent}: {news}");
+    }
+    assert_eq!(news["destination"], "nobody");
     assert!(refused("quiet", 409).contains("nothing was heard"));
     let mut ears: Vec<Ear> = (0..16).map(|_| Ear::open(&gateway, "news")).collect();
     assert!(refused("news", 503).contains("16 listeners"));
@@ -729,6 +735,7 @@ fn a_streams_way_and_the_reports_of_both_sides_are_told() {
     ] {
         assert_eq!(now[name], due, "{name}");
     }
+    assert!(now["sender_report"]["loss_percent"].is_number(), "{now}");
     let ssrc = common::receive(&heard).ssrc;
     // A quarter of the last packets, five in all, a jitter of 10 ms at 8000 Hz; about a sender report or about none.
     let report = |last: u32, delay: u32| {

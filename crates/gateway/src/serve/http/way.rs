@@ -66,8 +66,9 @@ struct StreamWay {
 struct SenderReport {
     /// Since it began; negative when duplicates outnumber losses.
     packets_lost: i64,
-    /// In the interval of our last report.
-    loss_percent: f64,
+    /// In the interval of our last report. Absent: there is no RTCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_percent: Option<f64>,
     jitter_ms: f64,
 }
 
@@ -150,11 +151,14 @@ impl StreamWay {
             remote_address: shown.source.map(|(address, _)| address),
             ssrc: shown.source.map(|(_, ssrc)| ssrc.0),
             destination: way.destination.clone(),
-            destination_address: shown.rtp_to,
+            destination_address: shown.rtp_to.filter(|_| way.codec_out.is_some()),
             codec_in: way.codec_in.clone(),
             codec_out: way.codec_out.clone(),
             is_decoded: way.is_decoded,
-            sender_report: shown.sender.as_ref().map(SenderReport::from),
+            sender_report: shown
+                .sender
+                .as_ref()
+                .map(|sender| SenderReport::new(sender, way.listen_rtcp.is_some())),
             listener_report: shown
                 .listener
                 .as_ref()
@@ -163,11 +167,11 @@ impl StreamWay {
     }
 }
 
-impl From<&SenderView> for SenderReport {
-    fn from(view: &SenderView) -> SenderReport {
+impl SenderReport {
+    fn new(view: &SenderView, has_reports: bool) -> SenderReport {
         SenderReport {
             packets_lost: view.lost,
-            loss_percent: percent(view.fraction_lost),
+            loss_percent: has_reports.then(|| percent(view.fraction_lost)),
             jitter_ms: tenths(view.jitter_ns as f64 / NS_PER_MS),
         }
     }

@@ -10,7 +10,7 @@ const hex = (ssrc) => `0x${ssrc.toString(16).padStart(8, "0")}`;
 const report = (one) => {
   if (!one) return "none";
   const rest = [one.jitter_ms === undefined ? "" : `jitter ${number(one.jitter_ms, "ms")}`, one.round_trip_ms === undefined ? "" : `round trip ${number(one.round_trip_ms, "ms")}`];
-  return [`${one.packets_lost} lost`, number(one.loss_percent, "%"), ...rest].filter(Boolean).join(", ");
+  return [`${one.packets_lost} lost`, one.loss_percent === undefined ? "" : number(one.loss_percent, "%"), ...rest].filter(Boolean).join(", ");
 };
 const LEVELS = { low: -60, high: 0, step: 12 };
 // Seconds that are shown, and how many are one value then.
@@ -137,7 +137,7 @@ export class StreamPanel {
   showLog(lines) {
     const shown = lines.map((line) => {
       const item = Object.assign(document.createElement("li"), { className: line.level });
-      item.textContent = `${new Date(line.unix_ms).toLocaleTimeString()} ${line.level} ${line.text}`;
+      item.textContent = `${new Date(line.unix_ms).toTimeString().slice(0, 8)} ${line.level} ${line.text}`;
       return item;
     });
     element("stream-log").replaceChildren(...shown);
