@@ -66,7 +66,7 @@ impl Ring {
         };
         for run in seconds.chunk_by(follows) {
             let Some(first) = run.first() else { continue };
-            let bytes: Vec<u8> = run.iter().flat_map(|one| row(one)).collect();
+            let bytes: Vec<u8> = run.iter().flat_map(row).collect();
             self.file.write_all_at(&bytes, offset(first.unix_s))?;
         }
         Ok(())
