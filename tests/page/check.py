@@ -50,6 +50,9 @@ class Sender(threading.Thread):
         self.tones = [tone(2000 * (1 + n % 8)) for n in range(16)]
         self.silent, self.lossy = set(), set()
 
+    def port(self):
+        return self.socket.getsockname()[1]
+
     def run(self):
         seq, begun = 0, time.monotonic()
         while True:
@@ -138,6 +141,27 @@ def differing(page):
     return differ
 
 
+def listens(page, panel, body):
+    """The key and the button; what is played is the tone that is sent."""
+    button = panel.find_element(By.ID, "listen")
+    is_on = lambda: run(page, "return threadbare.panel.player.isOn")
+    time_played = lambda: run(page, "return threadbare.panel.player.context?.currentTime ?? 0")
+    button.click()
+    until("it plays", lambda: time_played() > 1 and button.text == "Listening")
+    since = time_played()
+    # Losses are concealed, not louder.
+    due = 2000 * (1 + LOSSY % 16 % 8) / 32768
+    until("the level of the tone", lambda: abs(run(page, "return threadbare.panel.player.peak()") - due) < 0.1 * due)
+    until("it goes on", lambda: time_played() > since + 1)
+    assert run(page, "return threadbare.panel.player.context.sampleRate") == 8000
+    button.click()
+    assert not is_on() and button.text == "Listen"
+    # By key; it stops when the panel is closed.
+    run(page, "document.activeElement.blur()")
+    body.send_keys("l")
+    until("it plays again", lambda: time_played() > 0.5)
+
+
 def check(page, sender):
     page.get(URL)
     until("tiles of all streams", lambda: run(page, "return threadbare.wall.tiles && threadbare.wall.streams.length") == STREAMS)
@@ -175,11 +199,17 @@ def check(page, sender):
     until("its panel", lambda: panel.is_displayed() and page.find_element(By.ID, "stream-name").text == name)
     until("its numbers", lambda: "lost" in panel.text and "LUFS" in panel.text)
     until("its alarm", lambda: "loss since" in panel.text)
+    until("its alarm in the log", lambda: re.search(r"warn alarm .*loss", page.find_element(By.ID, "stream-log").text))
+    until("its addresses", lambda: all(text in panel.text for text in [f"127.0.0.1:{PORT + 2 * LOSSY}", f"127.0.0.1:{sender.port()}, SSRC 0x{LOSSY + 1:08x}", "PCMU"]))
+    listens(page, panel, body)
     picture(page, "stream")
+    run(page, "arguments[0].scrollTop = arguments[0].scrollHeight", panel)
+    picture(page, "stream-log")
     panel.find_element(By.CSS_SELECTOR, "#stream-alarms button").click()
     until("the alarm is acknowledged", lambda: "acknowledged" in panel.text and "⚠ 1 alarm ·" in page.find_element(By.ID, "counts").text)
     body.send_keys(Keys.ESCAPE)
     assert not panel.is_displayed()
+    assert not run(page, "return threadbare.panel.player.isOn"), "it is heard although the panel is closed"
 
     # A filter.
     page.find_element(By.ID, "filter").send_keys("programme-12")

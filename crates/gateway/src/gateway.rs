@@ -5,18 +5,20 @@
 //! again after its back-off; the others are not affected.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use threadbare_relay::Board;
 
 use crate::backoff::Backoff;
-use crate::config::{Config, Contexts, Restart, StreamSpec};
+use crate::codec::{Codec, CodecIn};
+use crate::config::{Config, Contexts, Destination, Restart, Rtcp, StreamSpec};
 use crate::event::{Event, Prepared, RunId};
 use crate::lines::{Lines, Preparer, RunningLine};
 use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
 use crate::stats::StreamStats;
-use crate::watch::{Directory, Watched};
+use crate::watch::{Directory, Watched, Way};
 
 /// The running streams of a configuration.
 #[derive(Debug)]
@@ -493,8 +495,39 @@ fn watched(spec: &StreamSpec) -> Watched {
         target_lufs: spec.loudness_target_lufs,
         inputs: inputs.collect(),
         resets: spec.loudness_resets.as_slice().into(),
+        way: way(spec).into(),
         stopped: Some("it is about to start".into()),
         board: Board::default(),
+    }
+}
+
+/// Where a stream comes from and goes to.
+fn way(spec: &StreamSpec) -> Way {
+    let codec_in = match spec.codec_in {
+        CodecIn::Known(codec) => Some(codec),
+        CodecIn::Auto => None,
+    };
+    let codec_out = spec.codec_out.or(codec_in);
+    let is_heard = spec.destination != Destination::Nobody;
+    let of_any = spec.clock_rate_hz.filter(|_| spec.is_passthrough());
+    let listen_rtcp = match spec.rtcp {
+        Rtcp::Off => None,
+        Rtcp::Mux => Some(spec.listen),
+        Rtcp::Ports { .. } => spec
+            .rtcp_port()
+            .map(|port| SocketAddr::new(spec.listen.ip(), port)),
+    };
+    Way {
+        listen: spec.listen,
+        listen_rtcp,
+        destination: spec.destination.to_string(),
+        codec_in: spec.codec_in.to_string(),
+        codec_out: is_heard.then(|| match codec_out {
+            Some(codec) => codec.to_string(),
+            None => spec.codec_in.to_string(),
+        }),
+        clock_rate_out_hz: codec_out.map(Codec::clock_rate_hz).or(of_any),
+        is_decoded: codec_in.is_some() || !spec.is_passthrough(),
     }
 }
 

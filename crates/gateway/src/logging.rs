@@ -1,10 +1,16 @@
 //! Logs: `tracing` on standard error, as text or as JSON, with GStreamer's own log included.
 
+mod kept;
+
 use std::io::IsTerminal;
 #[cfg(feature = "gstreamer")]
 use std::time::Instant;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer};
+
+pub use self::kept::{KeptLine, last_lines};
 
 #[cfg(feature = "gstreamer")]
 use crate::limit::{LineLimit, Verdict};
@@ -23,17 +29,21 @@ pub enum LogFormat {
 pub fn init(format: LogFormat, default: &str) {
     let filter =
         EnvFilter::try_from_env("THREADBARE_LOG").unwrap_or_else(|_| EnvFilter::new(default));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let log = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
         // It would report the error on standard error, where writing has just failed, and panic.
         .log_internal_errors(false)
         .with_ansi(std::io::stderr().is_terminal());
-    // Fails only if a log is already set up, which then stays.
-    let _ = match format {
-        LogFormat::Text => log.with_target(false).try_init(),
-        LogFormat::Json => log.json().flatten_event(true).try_init(),
+    let log = match format {
+        LogFormat::Text => log.with_target(false).boxed(),
+        LogFormat::Json => log.json().flatten_event(true).boxed(),
     };
+    let all = tracing_subscriber::registry()
+        .with(filter)
+        .with(log)
+        .with(kept::of_process().clone());
+    // Fails only if a log is already set up, which then stays.
+    let _ = all.try_init();
 }
 
 /// Sends GStreamer's log through ours. GST_DEBUG keeps its meaning; without it, errors are logged. Elements' warnings do not name the

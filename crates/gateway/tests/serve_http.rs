@@ -28,7 +28,14 @@ fn with_a_token_only_health_is_open() {
         assert_eq!(relay.get(path).status, 200, "{path}");
     }
     // What a browser has to have before somebody can type the token in.
-    for path in ["/", "/wall.js", "/wall.css", "/api", "/api.js"] {
+    for path in [
+        "/",
+        "/wall.js",
+        "/wall.css",
+        "/listen.js",
+        "/api",
+        "/api.js",
+    ] {
         assert_eq!(relay.get(path).status, 200, "{path}");
     }
     let closed = [
@@ -36,6 +43,8 @@ fn with_a_token_only_health_is_open() {
         "/v1/contexts",
         "/metrics",
         "/openapi.json",
+        "/v1/streams/news/listen",
+        "/v1/streams/news/log",
         "/ng",
         "/nothing",
     ];

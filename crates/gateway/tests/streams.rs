@@ -443,3 +443,344 @@ fn the_wall_tells_streams_then_tiles_threads_and_alarms() {
         seen.insert(name);
     }
 }
+
+/// A listener: what comes over HTTP in chunks (RFC 9112, section 7.1).
+struct Ear {
+    reader: BufReader<TcpStream>,
+    /// Of chunks that came.
+    bytes: Vec<u8>,
+    rate_hz: u32,
+    channels: u16,
+}
+
+impl Ear {
+    /// Begins to listen; has read the head of the WAV file, and no more.
+    fn open(gateway: &Gateway, name: &str) -> Ear {
+        let http = gateway.relay.http;
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
+        let socket = socket.expect("a socket");
+        // So that little waits there for who does not read.
+        socket.set_recv_buffer_size(4096).expect("valid");
+        socket.connect(&http.into()).expect("it listens");
+        let mut stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(LIMIT)).expect("valid");
+        let head = format!("GET /v1/streams/{name}/listen HTTP/1.1\r\nHost: {http}\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut ear = Ear {
+            reader: BufReader::with_capacity(512, stream),
+            bytes: Vec::new(),
+            rate_hz: 0,
+            channels: 0,
+        };
+        let mut lines = Vec::new();
+        while lines.last().is_none_or(|line| line != "\r\n") {
+            let mut line = String::new();
+            ear.reader.read_line(&mut line).expect("a header");
+            lines.push(line.to_ascii_lowercase());
+        }
+        assert_eq!(lines[0], "http/1.1 200 ok\r\n");
+        assert!(lines.contains(&"content-type: audio/wav\r\n".to_owned()));
+        let head = ear.take(44).expect("a head");
+        // Multimedia Programming Interface and Data Specifications 1.0: PCM, 16 bits.
+        assert_eq!(head[..20], *b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0");
+        assert_eq!((&head[20..22], &head[34..36]), (&[1, 0][..], &[16, 0][..]));
+        assert_eq!(head[36..], *b"data\xff\xff\xff\xff");
+        ear.channels = u16::from_le_bytes([head[22], head[23]]);
+        ear.rate_hz = u32::from_le_bytes([head[24], head[25], head[26], head[27]]);
+        ear
+    }
+
+    /// So many bytes. `None`: it has ended well before.
+    fn take(&mut self, count: usize) -> Option<Vec<u8>> {
+        while self.bytes.len() < count {
+            let mut line = String::new();
+            self.reader.read_line(&mut line).expect("a chunk");
+            let length = usize::from_str_radix(line.trim(), 16).expect("a length");
+            let mut chunk = vec![0; length + 2];
+            self.reader.read_exact(&mut chunk).expect("a whole chunk");
+            assert_eq!(chunk[length..], *b"\r\n");
+            if length == 0 {
+                return None;
+            }
+            self.bytes.extend(&chunk[..length]);
+        }
+        Some(self.bytes.drain(..count).collect())
+    }
+
+    fn samples(&mut self, count: usize) -> Option<Vec<i16>> {
+        let bytes = self.take(2 * count)?;
+        let pairs = bytes.chunks_exact(2);
+        Some(
+            pairs
+                .map(|two| i16::from_le_bytes([two[0], two[1]]))
+                .collect(),
+        )
+    }
+}
+
+/// The texts of a stream's lines in the log, newest first.
+fn log_of(gateway: &Gateway, name: &str) -> Vec<String> {
+    let log = gateway.relay.get_json(&format!("/v1/streams/{name}/log"));
+    assert_eq!(log["name"], name);
+    let lines = log["lines"].as_array().expect("a list").iter();
+    lines
+        .map(|line| {
+            let of = |key: &str| line[key].as_str().expect("a text").to_owned();
+            assert!(line["unix_ms"].as_u64() > Some(1_700_000_000_000), "{line}");
+            format!("{} {}", of("level"), of("text"))
+        })
+        .collect()
+}
+
+/// The tone without a gap, silence when it pauses, and the end when the stream has other settings.
+#[test]
+fn a_stream_is_listened_to() {
+    let (listen, destination) = (address(), socket());
+    let to = destination.local_addr().expect("bound");
+    // Its meter listens, too; `plain` is decoded for the listener alone.
+    let news = format!(
+        "{}latency = 200\ndestination = \"{to}\"\ncodec-out = \"PCMA\"\n",
+        stream("news", listen)
+    );
+    let plain = address();
+    let other = format!("{}latency = 200\nmeter = false\n", stream("plain", plain));
+    let gateway = Gateway::start(&format!("{news}{other}"));
+    let senders = [Sender::start(listen), Sender::start(plain)];
+    for name in ["news", "plain"] {
+        let mut ear = Ear::open(&gateway, name);
+        assert_eq!((ear.rate_hz, ear.channels), (8000, 1));
+        let heard = ear.samples(2 * 8000).expect("two seconds");
+        // G.711, table 2a: what the sender's codes are.
+        let period = [0, 11_900, 16_764, 11_900, 0, -11_900, -16_764, -11_900];
+        for (n, sample) in heard.iter().enumerate() {
+            assert_eq!(*sample, period[n % 8], "{name}: sample {n}");
+        }
+    }
+    let mut ear = Ear::open(&gateway, "news");
+    ear.samples(800).expect("some");
+    senders[0].set(NOTHING);
+    let mut is_silent = false;
+    while !is_silent {
+        let second = ear.samples(8000).expect("it goes on");
+        is_silent = second.iter().all(|sample| *sample == 0);
+    }
+    senders[0].set(TONE);
+    while ear
+        .samples(800)
+        .expect("it goes on")
+        .iter()
+        .all(|one| *one == 0)
+    {}
+    // Another stream of the same name.
+    let changed = news.replace("PCMA", "PCMU");
+    std::fs::write(&gateway.path, format!("{HTTP}{changed}{other}")).expect("written");
+    gateway.relay.running.signal(Signal::SIGHUP);
+    while ear.samples(800).is_some() {}
+}
+
+/// 48 kHz in stereo, which fills what there is for a listener who reads nothing. The destination gets each packet as it came.
+#[test]
+fn a_listener_who_does_not_read_holds_up_nothing() {
+    const PACKETS: u16 = 1200;
+    let (listen, destination, from) = (address(), socket(), socket());
+    let to = destination.local_addr().expect("bound");
+    let file = format!(
+        "[[stream]]\nname = \"news\"\nlisten = \"{listen}\"\ndestination = \"{to}\"\ncodec = \"L16/48000/2\"\npayload-type-in = 97\nrtcp = false\n"
+    );
+    let gateway = Gateway::start(&file);
+    wait_until(|| gateway.stream("news")["state"] == "waiting");
+    let sending = std::thread::spawn(move || {
+        let begun = Instant::now();
+        for number in 0..PACKETS {
+            let mut packet = rtp(97, number, &[0x11; 960]);
+            // 5 ms.
+            packet[4..8].copy_from_slice(&(u32::from(number) * 240).to_be_bytes());
+            from.send_to(&packet, listen).expect("loopback");
+            let due = begun + Duration::from_millis(5) * u32::from(number);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    });
+    let ear = Ear::open(&gateway, "news");
+    assert_eq!((ear.rate_hz, ear.channels), (48_000, 2));
+    let mut numbers = Vec::new();
+    while numbers.last() != Some(&(PACKETS - 1)) {
+        numbers.push(common::receive(&destination).sequence);
+    }
+    sending.join().expect("sent");
+    // Those before the sender was believed come with the first.
+    let first = numbers[0];
+    assert!(first < 3, "{first}");
+    assert!(numbers.iter().copied().eq(first..PACKETS));
+    assert_eq!(gateway.stream("news")["packets_lost"], 0);
+    drop(ear);
+    let missed = || -> Option<u64> {
+        let lines = log_of(&gateway, "news");
+        let line = lines
+            .iter()
+            .find(|line| line.contains("a listener was too slow"))?;
+        line.split("missed_ms=").nth(1)?.parse().ok()
+    };
+    wait_until(|| missed().is_some());
+    let kept_ms = u64::from(PACKETS) * 5 - missed().expect("told");
+    // It is in the ring, 1.4 s, in buffers of the kernel, and on its way.
+    assert!(kept_ms < 4000, "{kept_ms}");
+}
+
+#[test]
+fn who_may_not_listen_is_told_why() {
+    let (heard, quiet, any) = (address(), address(), address());
+    let to = socket().local_addr().expect("bound");
+    let file = format!(
+        "{}{}[[stream]]\nname = \"any\"\nlisten = \"{any}\"\ndestination = \"{to}\"\nrtcp = false\n",
+        stream("news", heard),
+        stream("quiet", quiet),
+    );
+    let gateway = Gateway::start(&file);
+    let _sender = Sender::start(heard);
+    let refused = |name: &str, status: u16| {
+        let answer = gateway.relay.get(&format!("/v1/streams/{name}/listen"));
+        answer.problem(status)["detail"]
+            .as_str()
+            .expect("a text")
+            .to_owned()
+    };
+    wait_until(|| gateway.stream("news")["state"] == "heard");
+    refused("nobody", 404);
+    assert!(refused("any", 409).contains("without decoding"));
+    assert_eq!(gateway.stream("any")["is_decoded"], false);
+    // It has no RTCP, and goes nowhere.
+    let news = gateway.stream("news");
+    for absent in ["local_rtcp_address", "codec_out", "destination_address"] {
+        assert!(news.get(absent).is_none(), "{absent}: {news}");
+    }
+    assert_eq!(news["destination"], "nobody");
+    assert!(refused("quiet", 409).contains("nothing was heard"));
+    let mut ears: Vec<Ear> = (0..16).map(|_| Ear::open(&gateway, "news")).collect();
+    assert!(refused("news", 503).contains("16 listeners"));
+    ears.pop();
+    let has_room = || {
+        let mut probe = TcpStream::connect(gateway.relay.http).expect("it listens");
+        probe.set_read_timeout(Some(LIMIT)).expect("valid");
+        let host = gateway.relay.http;
+        let head = format!("GET /v1/streams/news/listen HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        probe.write_all(head.as_bytes()).expect("sent");
+        let mut line = [0; 12];
+        probe.read_exact(&mut line).expect("a status");
+        line == *b"HTTP/1.1 200"
+    };
+    wait_until(has_room);
+}
+
+#[test]
+fn a_stream_that_fails_and_starts_again_has_it_in_its_log() {
+    let (listen, well) = (address(), address());
+    let taken = UdpSocket::bind(listen).expect("free");
+    let gateway = Gateway::start(&format!(
+        "{}{}",
+        stream("news", listen),
+        stream("well", well)
+    ));
+    wait_until(|| gateway.stream("news")["state"] == "stopped");
+    wait_until(|| !log_of(&gateway, "news").is_empty());
+    let first = log_of(&gateway, "news").pop().expect("a line");
+    assert!(first.starts_with("error the stream failed"), "{first}");
+    assert!(first.contains("retry_ms=500"), "{first}");
+    drop(taken);
+    wait_until(|| gateway.stream("news")["state"] == "waiting");
+    let last = log_of(&gateway, "news").swap_remove(0);
+    assert_eq!(last, "info starting the stream again");
+    assert_eq!(log_of(&gateway, "well"), [""; 0]);
+    let path = "/v1/streams/nobody/log";
+    assert_eq!(gateway.relay.get(path).problem(404)["field"], "name");
+}
+
+/// Both parties' RTCP: what is lost on the way from the sender, and what the listener's report (RFC 3550, section 6.4.2) says.
+#[test]
+fn a_streams_way_and_the_reports_of_both_sides_are_told() {
+    let (listen, to) = (address(), address());
+    let next_port = |address: SocketAddr| SocketAddr::new(address.ip(), address.port() + 1);
+    let heard = UdpSocket::bind(to).expect("free");
+    let reports = UdpSocket::bind(next_port(to)).expect("free");
+    for one in [&heard, &reports] {
+        one.set_read_timeout(Some(LIMIT)).expect("valid");
+    }
+    let gateway = Gateway::start(&format!(
+        "[[stream]]\nname = \"news\"\nlisten = \"{listen}\"\ndestination = \"{to}\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\n"
+    ));
+    wait_until(|| gateway.stream("news")["state"] == "waiting");
+    let before = gateway.stream("news");
+    for absent in ["remote_address", "ssrc", "sender_report", "listener_report"] {
+        assert!(before.get(absent).is_none(), "{before}");
+    }
+    let from = socket();
+    // 60 packets, of which ten are lost.
+    for number in (0..40).chain(50..60) {
+        let packet = rtp(0, number, &[0x98; 160]);
+        from.send_to(&packet, listen).expect("loopback");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    wait_until(|| gateway.stream("news")["sender_report"]["packets_lost"] == 10);
+    let now = gateway.stream("news");
+    let text = |address: SocketAddr| json!(address.to_string());
+    for (name, due) in [
+        ("local_address", text(listen)),
+        ("local_rtcp_address", text(next_port(listen))),
+        ("remote_address", text(from.local_addr().expect("bound"))),
+        ("ssrc", json!(0x1234)),
+        ("destination", text(to)),
+        ("destination_address", text(to)),
+        ("codec_in", json!("PCMU")),
+        ("codec_out", json!("PCMA")),
+        ("is_decoded", json!(true)),
+    ] {
+        assert_eq!(now[name], due, "{name}");
+    }
+    assert!(now["sender_report"]["loss_percent"].is_number(), "{now}");
+    let ssrc = common::receive(&heard).ssrc;
+    // A quarter of the last packets, five in all, a jitter of 10 ms at 8000 Hz; about a sender report or about none.
+    let report = |last: u32, delay: u32| {
+        let mut packet = vec![0x81, 201, 0, 7];
+        let words = [0x5678, ssrc, 64 << 24 | 5, 60, 80, last, delay];
+        packet.extend(words.iter().flat_map(|word: &u32| word.to_be_bytes()));
+        packet.extend([0x81, 202, 0, 2, 0, 0, 0x56, 0x78, 1, 1, b'a', 0]);
+        packet
+    };
+    let told = |packet: &[u8]| {
+        reports
+            .send_to(packet, next_port(listen))
+            .expect("loopback");
+    };
+    told(&report(0, 0));
+    let of_listener = || gateway.stream("news")["listener_report"].clone();
+    // What is shown is shown in the line's turns: the sender goes on.
+    let (begun, sent) = (Instant::now(), std::cell::Cell::new(0_u16));
+    let wait_sending = |condition: &dyn Fn() -> bool| {
+        wait_until(|| {
+            let number = sent.get();
+            if begun.elapsed() >= Duration::from_millis(20) * u32::from(number) {
+                let packet = rtp(0, 60 + number, &[0x98; 160]);
+                from.send_to(&packet, listen).expect("loopback");
+                sent.set(number + 1);
+            }
+            condition()
+        });
+    };
+    wait_sending(&|| !of_listener().is_null());
+    let due = json!({"ssrc": 0x5678, "packets_lost": 5, "loss_percent": 25.0, "jitter_ms": 10.0});
+    assert_eq!(of_listener(), due);
+    // The middle 32 bits of the NTP timestamp of a sender report (section 6.4.1), and no delay: it came 100 ms ago.
+    reports.set_nonblocking(true).expect("valid");
+    let last = std::cell::Cell::new(0);
+    wait_sending(&|| {
+        let mut room = [0; 2048];
+        if reports.recv(&mut room).is_ok() && room[1] == 200 {
+            last.set(u32::from_be_bytes([room[10], room[11], room[12], room[13]]));
+        }
+        last.get() != 0
+    });
+    std::thread::sleep(Duration::from_millis(100));
+    told(&report(last.get(), 0));
+    wait_sending(&|| of_listener()["round_trip_ms"].as_f64() >= Some(100.0));
+    let round_trip_ms = of_listener()["round_trip_ms"].as_f64().expect("a time");
+    assert!(round_trip_ms < 5000.0, "{round_trip_ms}");
+}

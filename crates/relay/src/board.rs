@@ -5,12 +5,18 @@
 //! | `Board` | written by the thread of the line's shard, in the line's turn, unless somebody looks just then; read by any thread |
 //! | `Shown::peak` | as above, but taken out by the one thread that gathers |
 //! | a programme that is to begin | set by any thread, taken by the line's |
+//! | listeners | come and go on any thread: see `listen.rs` |
 //! | `Pace` | written by any thread, read by all shards |
 
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
+use threadbare_rtp::id::Ssrc;
+use threadbare_rtp::session::RemoteView;
+
+use crate::listen::{Ears, Listening};
 use crate::loudness::Loudness;
 use crate::sync::lock;
 
@@ -46,6 +52,7 @@ struct Shared {
     shown: Mutex<Shown>,
     /// Somebody wants integrated loudness, range and the highest peak to begin anew.
     is_programme_due: AtomicBool,
+    ears: Arc<Ears>,
 }
 
 /// What a line shows.
@@ -79,10 +86,38 @@ pub struct Shown {
     pub latency_ns: u64,
     /// Round trip by RTCP, ns.
     pub round_trip_ns: Option<u64>,
+    /// Where the party that sends does so from, and its SSRC.
+    pub source: Option<(SocketAddr, Ssrc)>,
+    /// Where RTP is sent.
+    pub rtp_to: Option<SocketAddr>,
+    /// What our reports say of the party that sends; `None`: nothing was heard.
+    pub sender: Option<SenderView>,
+    /// What the party that hears last said of our packets.
+    pub listener: Option<ListenerView>,
     /// `None`: not measured, or nothing was heard yet.
     pub loudness: Option<Loudness>,
     /// The highest true peak since [`Board::take`], full scale 1.
     pub peak: f64,
+}
+
+/// How a party that sends is heard, as reports tell it (RFC 3550, section 6.4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SenderView {
+    /// RTP packets lost since it began; negative when duplicates outnumber losses.
+    pub lost: i64,
+    /// Lost in the interval of our last report, in 256ths.
+    pub fraction_lost: u8,
+    /// Interarrival jitter, ns.
+    pub jitter_ns: u64,
+}
+
+/// The last report about what a line sends (RFC 3550, section 6.4.1).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ListenerView {
+    /// Whose it is.
+    pub ssrc: Ssrc,
+    /// What it says.
+    pub report: RemoteView,
 }
 
 impl Board {
@@ -104,6 +139,17 @@ impl Board {
     /// Another programme begins with what is heard from now on: integrated loudness, range and true peak are its own.
     pub fn begin_programme(&self) {
         self.0.is_programme_due.store(true, Relaxed);
+    }
+
+    /// Listens to what the line carries from now on, decoded, as a meter hears it. Costs the line its decoding as long as somebody does; a line that passes
+    /// on what it cannot decode is silent.
+    #[must_use]
+    pub fn listen(&self) -> Listening {
+        self.0.ears.listen()
+    }
+
+    pub(crate) fn ears(&self) -> &Ears {
+        &self.0.ears
     }
 
     /// Whether it is to.

@@ -66,6 +66,7 @@ pub mod fuzzing;
 mod id;
 mod io;
 mod line;
+mod listen;
 mod loudness;
 mod media;
 mod medium;
@@ -78,7 +79,7 @@ mod stats;
 mod sync;
 mod unsent;
 
-pub use self::board::{Board, Pace, Shown};
+pub use self::board::{Board, ListenerView, Pace, SenderView, Shown};
 pub use self::call::{Call, Datagram, Outbox, Refused};
 pub use self::copies::PacketListener;
 pub use self::engine::{CallHandle, CreateError, Engine, EngineError, Settings};
@@ -86,6 +87,7 @@ pub use self::forward::{Forward, ForwardSide, ForwardSideStats, ForwardState, Tr
 pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
 pub use self::line::{LineEvent, LineEventHandler, MediaLine, MediaLineStats};
+pub use self::listen::{Heading, Listening};
 pub use self::loudness::Loudness;
 pub use self::media::{EventHandler, Listener, MediaCall, MediaCallState, MediaCallStats};
 pub use self::medium::Medium;

@@ -7,13 +7,14 @@ use threadbare_loudness::NormalizeError;
 use threadbare_rtp::call::{Channel, KeyEvent, Line, LineStats};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
+use threadbare_rtp::leg::{Leg, LegEvent, Refusal, Verdict};
 use threadbare_runtime::prefetch;
 
-use crate::board::{Board, Pace, Shown};
+use crate::board::{Board, ListenerView, Pace, SenderView, Shown};
 use crate::call::{Datagram, Outbox};
 use crate::id::{PortId, PortKind};
-use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN, measure};
+use crate::listen::Heard;
+use crate::loudness::{LineMeter, Loudness, LoudnessTarget, TAPPED_SAMPLES_MIN, with_tapped};
 use crate::sync::lock;
 use crate::unsent::{Unsent, with_scratch};
 
@@ -59,6 +60,8 @@ struct Showing {
     next_ns: u64,
     /// When to read what takes long.
     next_whole_ns: u64,
+    /// Who listens.
+    heard: Heard,
 }
 
 /// Counters, gauges and readings of a line.
@@ -114,6 +117,7 @@ impl MediaLine {
             pace,
             next_ns: 0,
             next_whole_ns: 0,
+            heard: Heard::default(),
         });
         self
     }
@@ -186,6 +190,10 @@ impl MediaLine {
             held_packets: source.jitter.held_packets,
             latency_ns: source.jitter.latency_ns,
             round_trip_ns: source.session.rtt_ns,
+            source: source.source,
+            rtp_to: self.line.hears().rtp_to(),
+            sender: sender_view(&self.line),
+            listener: listener_view(self.line.hears()),
             loudness,
             peak: shown.peak.max(peak),
         };
@@ -198,13 +206,33 @@ impl MediaLine {
         }
     }
 
-    /// Measures what was tapped, once it is this much.
+    /// Measures what was tapped, once it is this much, and hands it to those who listen.
     fn measure(&mut self, samples_min: usize) {
         if self.line.tapped() < samples_min {
             return;
         }
-        if let Metering::Incoming(meter) = &mut self.meter {
-            measure(meter, |pcm| self.line.take_tapped(pcm));
+        let (line, meter, shows) = (&mut self.line, &mut self.meter, &self.shows);
+        with_tapped(
+            |pcm| line.take_tapped(pcm),
+            |format, pcm| {
+                if let Metering::Incoming(meter) = meter {
+                    meter.add(format, pcm);
+                }
+                if let Some(shows) = shows {
+                    shows.heard.put(format, pcm);
+                }
+            },
+        );
+    }
+
+    /// Looks who listens. What nobody measures is decoded for them alone.
+    #[inline]
+    fn look_who_listens(&mut self) {
+        if let Some(shows) = &mut self.shows
+            && let Some(is_heard) = shows.heard.look(shows.board.ears())
+            && !matches!(self.meter, Metering::Incoming(_))
+        {
+            self.line.tap(is_heard);
         }
     }
 
@@ -274,6 +302,7 @@ impl crate::Call for MediaLine {
                 unsent.stage(port, datagram.to, datagram.bytes, &mut [], out);
             });
         });
+        self.look_who_listens();
         self.measure(TAPPED_SAMPLES_MIN);
         self.show(now_ns);
         self.tell_events();
@@ -289,6 +318,23 @@ impl crate::Call for MediaLine {
             prefetch(address as *const u8, PACKET_LINES);
         }
     }
+}
+
+fn sender_view(line: &Line) -> Option<SenderView> {
+    let (_, ssrc) = line.source().source()?;
+    let known = line.source().sources().find(|one| one.ssrc == ssrc)?;
+    Some(SenderView {
+        lost: known.lost,
+        fraction_lost: known.fraction_lost,
+        jitter_ns: known.jitter_ns,
+    })
+}
+
+fn listener_view(hears: &Leg) -> Option<ListenerView> {
+    let told = hears
+        .sources()
+        .find_map(|one| Some((one.ssrc, one.remote?)));
+    told.map(|(ssrc, report)| ListenerView { ssrc, report })
 }
 
 /// Integrated loudness and range: nobody sees them move.

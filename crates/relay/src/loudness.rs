@@ -103,13 +103,21 @@ impl LineMeter {
 /// Adds to a meter what `take` gives: what was tapped. A meter has left the cache by the next packet, so let
 /// [`TAPPED_SAMPLES_MIN`] come together before.
 pub(crate) fn measure(meter: &mut LineMeter, take: impl FnOnce(&mut Vec<f32>) -> Option<Format>) {
+    with_tapped(take, |format, pcm| meter.add(format, pcm));
+}
+
+/// Has what `take` gives heard.
+pub(crate) fn with_tapped(
+    take: impl FnOnce(&mut Vec<f32>) -> Option<Format>,
+    hear: impl FnOnce(Format, &[f32]),
+) {
     thread_local! {
         static TAPPED: RefCell<Vec<f32>> = RefCell::default();
     }
     TAPPED.with_borrow_mut(|pcm| {
         pcm.clear();
         if let Some(format) = take(pcm) {
-            meter.add(format, pcm);
+            hear(format, pcm);
         }
     });
 }

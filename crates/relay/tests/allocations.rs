@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use common::media::{party_keys, protected};
 use common::{engine, peer, range};
 use threadbare_relay::{
-    Call, Datagram, Engine, LegPorts, MediaCall, Outbox, PortId, PortUse, SharedSettings,
+    Board, Call, Datagram, Engine, LegPorts, MediaCall, MediaLine, Outbox, Pace, PortId, PortUse,
+    Refused, SharedSettings,
 };
-use threadbare_rtp::call::{CallConfig, DirectionConfig, Mode, Side};
+use threadbare_rtp::call::{CallConfig, DirectionConfig, Line, Mode, Side, Target};
 use threadbare_rtp::codec::{Encoding, Format};
 use threadbare_rtp::demux::Filter;
 use threadbare_rtp::id::{NtpTime, SeqNum, Ssrc};
@@ -306,4 +307,58 @@ fn carried_without_allocations(suite: Option<Suite>) {
             );
         }
     }
+}
+
+/// Nobody takes it.
+struct Nowhere;
+
+impl Outbox for Nowhere {
+    fn stage_with(
+        &mut self,
+        _port: PortId,
+        _to: SocketAddr,
+        _write: &mut dyn FnMut(&mut [u8]) -> usize,
+    ) -> Result<(), Refused> {
+        Ok(())
+    }
+}
+
+/// In virtual time: a line that nobody measures, and two who listen, of whom one takes nothing.
+#[test]
+fn listeners_cost_no_allocations() {
+    let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let leg = media_leg(0, Encoding::Pcmu, 1);
+    let line = Line::new(0, leg, Target::Nobody, DirectionConfig::default()).unwrap();
+    let (board, pace) = (Board::default(), Pace::new(Duration::from_millis(100)));
+    let mut line = MediaLine::new(line, Duration::from_millis(10)).shown_on(board.clone(), pace);
+    let [takes, _takes_nothing] = [board.listen(), board.listen()];
+    let mut packets: Vec<_> = (0..600).map(|number| media_packet(number, 0)).collect();
+    let from = SocketAddr::from(([192, 0, 2, 1], 5000));
+    let mut taken = Vec::with_capacity(600 * 160);
+    let mut before = 0;
+    for (number, packet) in (0_u64..).zip(&mut packets) {
+        // What happens has happened once, a report too.
+        if number == 300 {
+            before = ALLOCATIONS.load(Ordering::Relaxed);
+        }
+        let now_ns = number * INTERVAL_NS;
+        if let Some(bytes) = packet {
+            line.handle_datagram(
+                now_ns,
+                Datagram {
+                    port: PortId::rtp(0),
+                    from,
+                    bytes,
+                    received_ns: now_ns,
+                },
+            );
+        }
+        line.poll_transmit(now_ns, &mut Nowhere);
+        takes.take(&mut taken);
+    }
+    let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    assert_eq!(allocated, 0);
+    // All but what waits in the jitter buffer and for a whole portion.
+    assert!(taken.len() > 400 * 160, "{}", taken.len());
+    assert_eq!(takes.dropped(), 0);
 }

@@ -117,7 +117,9 @@ fn prepare(stream: &TcpStream) {
     let keepalive = socket2::TcpKeepalive::new().with_time(SILENCE);
     let set = socket
         .set_tcp_user_timeout(Some(UNREAD_TIME_MAX))
-        .and_then(|()| socket.set_tcp_keepalive(&keepalive));
+        .and_then(|()| socket.set_tcp_keepalive(&keepalive))
+        // What is told is of now: the kernel would keep megabytes for a client that reads slowly.
+        .and_then(|()| socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX));
     if let Err(error) = set {
         tracing::debug!(%error, "a connection without time-outs");
     }
@@ -126,6 +128,8 @@ fn prepare(stream: &TcpStream) {
 
 /// Of an answer that the client's machine does not take.
 const UNREAD_TIME_MAX: Duration = Duration::from_secs(20);
+/// Of a connection, in the kernel, beside what is under way: some turns of the widest answer there is.
+const UNSENT_BYTES_MAX: u32 = 64 * 1024;
 /// After it, the client's machine is asked whether it is there.
 const SILENCE: Duration = Duration::from_secs(60);
 /// Of the last answers, when the process ends.

@@ -1,6 +1,7 @@
 //! Which streams there are, as the thread tells that keeps them running.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use threadbare_relay::{Board, Pace};
@@ -32,10 +33,31 @@ pub struct Watched {
     pub inputs: Arc<[String]>,
     /// When its integrated loudness begins anew each day, minutes after local midnight.
     pub resets: Arc<[u16]>,
+    /// Where it comes from and goes to.
+    pub way: Arc<Way>,
     /// Why it does not run; `None`: it does.
     pub stopped: Option<Arc<str>>,
     /// What it shows.
     pub board: Board,
+}
+
+/// Where a stream comes from and goes to, as the file has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    /// Where its RTP is received.
+    pub listen: SocketAddr,
+    /// Where its RTCP is received; `None`: there is none.
+    pub listen_rtcp: Option<SocketAddr>,
+    /// For people.
+    pub destination: String,
+    /// What comes, for people.
+    pub codec_in: String,
+    /// What leaves, for people; `None`: nothing does.
+    pub codec_out: Option<String>,
+    /// RTP clock rate of what leaves; `None`: it depends on what comes.
+    pub clock_rate_out_hz: Option<u32>,
+    /// Whether its audio is known to somebody: it can be listened to.
+    pub is_decoded: bool,
 }
 
 /// All streams of a moment.

@@ -392,9 +392,12 @@ const LOSS_SECONDS: usize = 10;
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use threadbare_relay::{Board, Loudness};
 
     use super::*;
+    use crate::watch::Way;
 
     #[test]
     fn programmes_begin_at_their_times_where_something_is_measured() {
@@ -403,6 +406,15 @@ mod tests {
             target_lufs: None,
             inputs: [name.to_owned()].into(),
             resets: resets.into(),
+            way: Arc::new(Way {
+                listen: SocketAddr::from(([127, 0, 0, 1], 5004)),
+                listen_rtcp: None,
+                destination: "nobody".to_owned(),
+                codec_in: "PCMU".to_owned(),
+                codec_out: None,
+                clock_rate_out_hz: None,
+                is_decoded: true,
+            }),
             stopped: None,
             board: Board::default(),
         };

@@ -27,7 +27,7 @@ use threadbare_runtime::clock_now_ns;
 use tokio::sync::{broadcast, watch};
 
 pub use self::alarm::{Alarm, AlarmKind, Alarms, Change, Rule, Rules};
-pub use self::directory::{Directory, Listed, Watched};
+pub use self::directory::{Directory, Listed, Watched, Way};
 pub use self::frame::{Frame, TileShown, Tiles};
 use self::gather::Turn;
 pub use self::gather::{Gatherer, StreamChange, Tile, TileState, Track};

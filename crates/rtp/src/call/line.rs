@@ -553,6 +553,12 @@ impl Line {
     pub fn source(&self) -> &Leg {
         &self.source
     }
+
+    /// The leg of the party that hears: the same, where that is the one that sends, or nobody.
+    #[must_use]
+    pub fn hears(&self) -> &Leg {
+        self.target.as_ref().unwrap_or(&self.source)
+    }
 }
 
 /// The same, with its bytes in `bytes` and its description in `described`.

@@ -27,6 +27,8 @@ pub(super) struct App {
     pub(super) view: View,
     /// Places of WebSocket connections.
     pub(super) sockets: Arc<Semaphore>,
+    /// Places of those who listen to streams.
+    pub(super) listeners: Arc<Semaphore>,
 }
 
 impl App {

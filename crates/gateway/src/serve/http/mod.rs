@@ -11,6 +11,7 @@ mod events;
 mod guard;
 mod health;
 mod id;
+mod listen;
 mod make;
 mod metrics;
 mod ng;
@@ -22,6 +23,7 @@ mod routes;
 mod server;
 mod streams;
 mod wall;
+mod way;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -92,6 +94,7 @@ impl Http {
             reloads,
             view,
             sockets: Arc::new(Semaphore::new(SOCKETS_MAX)),
+            listeners: Arc::new(Semaphore::new(listen::LISTENERS_MAX)),
         };
         let acceptor = server::start(self.listener, routes::router(app, self.guard))?;
         Ok(Running { address, acceptor })

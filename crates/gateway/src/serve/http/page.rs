@@ -19,7 +19,7 @@ macro_rules! file {
 }
 
 /// They tell nothing of the relay, so that a browser gets them without a token: people type it in there.
-const FILES: [File; 11] = [
+const FILES: [File; 12] = [
     file!("/", HTML, "index.html"),
     file!("/wall.css", STYLE, "wall.css"),
     file!("/wall.js", SCRIPT, "wall.js"),
@@ -27,6 +27,7 @@ const FILES: [File; 11] = [
     file!("/tiles.js", SCRIPT, "tiles.js"),
     file!("/charts.js", SCRIPT, "charts.js"),
     file!("/stream.js", SCRIPT, "stream.js"),
+    file!("/listen.js", SCRIPT, "listen.js"),
     file!("/machine.js", SCRIPT, "machine.js"),
     file!("/api", HTML, "api.html"),
     file!("/api.css", STYLE, "api.css"),

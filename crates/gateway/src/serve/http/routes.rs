@@ -17,8 +17,8 @@ use super::app::{App, BODY_BYTES_MAX};
 use super::guard::Guard;
 use super::problem::Problem;
 use super::{
-    actions, alarms, calls, contexts, drain, events, guard, health, make, metrics, ng, page,
-    reload, streams, wall,
+    actions, alarms, calls, contexts, drain, events, guard, health, listen, make, metrics, ng,
+    page, reload, streams, wall, way,
 };
 
 /// The head of the description.
@@ -83,7 +83,9 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(alarms::acknowledge))
         .routes(routes!(streams::reset_loudness))
         .routes(routes!(streams::list))
-        .routes(routes!(streams::show))
+        .routes(routes!(way::show))
+        .routes(routes!(way::log))
+        .routes(routes!(listen::listen))
         .routes(routes!(streams::history))
         .routes(routes!(wall::listen))
 }

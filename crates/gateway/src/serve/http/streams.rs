@@ -1,4 +1,4 @@
-//! `/v1/streams`: the streams of the file, what each is like, and its last minutes or day.
+//! `/v1/streams`: the streams of the file, what they are like, and their last minutes or day.
 
 use std::ops::RangeInclusive;
 
@@ -115,22 +115,6 @@ pub(super) async fn list(State(app): State<App>) -> axum::Json<Streams> {
     axum::Json(Streams { streams })
 }
 
-/// What a stream is like
-#[utoipa::path(get, path = "/v1/streams/{name}", tag = "streams", params(("name" = String, Path, description = "As in the file")),
-    responses((status = 200, body = StreamNow),
-    (status = 404, body = Problem, content_type = "application/problem+json")))]
-pub(super) async fn show(
-    State(app): State<App>,
-    Path(name): Path<String>,
-) -> Result<axum::Json<StreamNow>, Problem> {
-    let now_ns = clock_now_ns();
-    let shown = app.view.read(|seen| {
-        let track = seen.find(&name)?;
-        Some(StreamNow::new(track, now_ns))
-    });
-    shown.map(axum::Json).ok_or_else(|| unknown(&name))
-}
-
 /// A stream's last seconds
 #[utoipa::path(get, path = "/v1/streams/{name}/history", tag = "streams", params(
     ("name" = String, Path, description = "As in the file"),
@@ -224,13 +208,13 @@ fn unreadable(error: &dyn std::error::Error) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
 }
 
-fn unknown(name: &str) -> Problem {
+pub(super) fn unknown(name: &str) -> Problem {
     let problem = Problem::value("name", name, "a stream of /v1/streams");
     problem.with_status(StatusCode::NOT_FOUND)
 }
 
 impl StreamNow {
-    fn new(track: &Track, now_ns: u64) -> StreamNow {
+    pub(super) fn new(track: &Track, now_ns: u64) -> StreamNow {
         let (shown, tile) = (&track.shown, &track.tile);
         let ms = |ns: u64| tenths(ns as f64 / NS_PER_MS);
         let since = |at_ns: u64| now_ns.saturating_sub(at_ns) / NS_PER_MS as u64;
@@ -297,7 +281,7 @@ impl History {
     }
 }
 
-fn tenths(value: f64) -> f64 {
+pub(super) fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 

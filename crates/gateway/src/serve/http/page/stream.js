@@ -1,9 +1,17 @@
 // One stream: its numbers, and its last minutes.
 import { ask, get } from "./feed.js";
 import { chart } from "./charts.js";
+import { Player } from "./listen.js";
 
 const element = (id) => document.getElementById(id);
 const number = (value, unit, digits = 1) => (value === undefined || value === null ? "none" : `${value.toFixed(digits)} ${unit}`);
+const hex = (ssrc) => `0x${ssrc.toString(16).padStart(8, "0")}`;
+// What RTCP says of one direction.
+const report = (one) => {
+  if (!one) return "none";
+  const rest = [one.jitter_ms === undefined ? "" : `jitter ${number(one.jitter_ms, "ms")}`, one.round_trip_ms === undefined ? "" : `round trip ${number(one.round_trip_ms, "ms")}`];
+  return [`${one.packets_lost} lost`, one.loss_percent === undefined ? "" : number(one.loss_percent, "%"), ...rest].filter(Boolean).join(", ");
+};
 const LEVELS = { low: -60, high: 0, step: 12 };
 // Seconds that are shown, and how many are one value then.
 const SPANS = { 600: 1, 3600: 5, 21600: 30, 86400: 120 };
@@ -20,6 +28,8 @@ export class StreamPanel {
     this.span = 600;
     this.history = null;
     this.historyDue = 0;
+    this.player = new Player(() => this.showListening(), onProblem);
+    element("listen").addEventListener("click", () => this.toggleListening());
     for (const button of this.spans()) {
       button.addEventListener("click", () => this.setSpan(Number(button.value)));
     }
@@ -29,6 +39,17 @@ export class StreamPanel {
   resetLoudness() {
     const path = `v1/streams/${encodeURIComponent(this.name)}/loudness/reset`;
     ask(path, { method: "POST" }).catch(this.onProblem);
+  }
+
+  toggleListening() {
+    if (this.player.isOn) this.player.stop();
+    else if (this.name) this.player.start(this.name);
+  }
+
+  showListening() {
+    const { isOn, context } = this.player;
+    element("listen").setAttribute("aria-pressed", isOn);
+    element("listen").textContent = isOn ? (context ? "Listening" : "Listening …") : "Listen";
   }
 
   spans() {
@@ -86,6 +107,7 @@ export class StreamPanel {
 
   close() {
     clearTimeout(this.timer);
+    this.player.stop();
     this.name = null;
     element("stream").hidden = true;
   }
@@ -98,17 +120,27 @@ export class StreamPanel {
       const step = SPANS[span];
       const isDue = performance.now() >= this.historyDue;
       const asked = isDue ? get(`${path}/history?seconds=${span}&step=${step}`) : null;
-      const [now, history] = await Promise.all([get(path), asked]);
+      const [now, history, log] = await Promise.all([get(path), asked, get(`${path}/log`)]);
       if (!isAsked()) return;
       if (history) {
         this.history = { ...history, span, step };
         this.historyDue = performance.now() + 1000 * Math.min(step, UPDATE_MAX) - SLACK_MS;
       }
       this.show(now, this.history);
+      this.showLog(log.lines);
     } catch (error) {
       this.onProblem(error);
     }
     if (isAsked()) this.timer = setTimeout(() => this.update(), 1000);
+  }
+
+  showLog(lines) {
+    const shown = lines.map((line) => {
+      const item = Object.assign(document.createElement("li"), { className: line.level });
+      item.textContent = `${new Date(line.unix_ms).toTimeString().slice(0, 8)} ${line.level} ${line.text}`;
+      return item;
+    });
+    element("stream-log").replaceChildren(...shown);
   }
 
   show(now, history) {
@@ -128,6 +160,12 @@ export class StreamPanel {
       "jitter buffer": `${now.packets_held} packets, ${number(now.latency_ms, "ms")}`,
       "clock against ours": number(now.skew_ms, "ms"),
       "round trip (RTCP)": number(now.round_trip_ms, "ms"),
+      "received at": [now.local_address, now.local_rtcp_address && `RTCP ${now.local_rtcp_address}`].filter(Boolean).join(", "),
+      "heard from": now.remote_address === undefined ? "nobody yet" : `${now.remote_address}, SSRC ${hex(now.ssrc)}`,
+      "sent to": now.destination_address === undefined || now.destination_address === now.destination ? now.destination : `${now.destination}: ${now.destination_address}`,
+      "codec": now.codec_out === undefined ? now.codec_in : `${now.codec_in} in, ${now.codec_out} out`,
+      "our report on the sender": report(now.sender_report),
+      "the listener's report": report(now.listener_report),
       "last packet": now.since_packet_ms === undefined ? "never" : `${now.since_packet_ms} ms ago`,
     };
     element("stream-state").textContent = [now.state, now.active, now.reason].filter(Boolean).join(": ");

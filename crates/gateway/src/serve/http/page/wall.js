@@ -132,7 +132,7 @@ const next = (id) => {
 
 const keys = {
   ArrowLeft: () => wall.move(-1, 0), ArrowRight: () => wall.move(1, 0), ArrowUp: () => wall.move(0, -1), ArrowDown: () => wall.move(0, 1),
-  Enter: () => open(wall.selected), t: () => panel.name && panel.nextSpan(), Escape: close, "/": () => element("filter").focus(),
+  Enter: () => open(wall.selected), l: () => panel.toggleListening(), t: () => panel.name && panel.nextSpan(), Escape: close, "/": () => element("filter").focus(),
   s: () => next("sort"), g: () => next("group"), w: () => view("wall"), m: () => view("machine"), d: otherTheme, "?": () => element("help").showModal(),
 };
 document.addEventListener("keydown", (event) => {

@@ -1,0 +1,209 @@
+//! The way of a stream: from where, to where, in which codecs, and what the reports of RTCP say of both sides.
+
+use std::net::SocketAddr;
+
+use axum::extract::{Path, State};
+use serde::Serialize;
+use threadbare_relay::{ListenerView, SenderView};
+use threadbare_runtime::clock_now_ns;
+use utoipa::ToSchema;
+
+use super::app::App;
+use super::problem::Problem;
+use super::streams::{StreamNow, tenths, unknown};
+use crate::logging::{KeptLine, last_lines};
+use crate::watch::{Track, Way};
+
+/// What a stream is like, with its way.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StreamWhole {
+    #[serde(flatten)]
+    now: StreamNow,
+    #[serde(flatten)]
+    way: StreamWay,
+}
+
+/// Where a stream comes from and goes to.
+#[derive(Debug, Serialize, ToSchema)]
+struct StreamWay {
+    /// Where its RTP is received.
+    #[schema(value_type = String)]
+    local_address: SocketAddr,
+    /// Where its RTCP is received; the same: on one port. Absent: no RTCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    local_rtcp_address: Option<SocketAddr>,
+    /// Who is heard. Absent: nobody yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    remote_address: Option<SocketAddr>,
+    /// The SSRC of who is heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ssrc: Option<u32>,
+    /// As in the file: an address, `latched` or `nobody`.
+    destination: String,
+    /// Where it is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    destination_address: Option<SocketAddr>,
+    /// The codec that comes, as in the file.
+    codec_in: String,
+    /// The codec that leaves. Absent: nothing does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec_out: Option<String>,
+    /// Whether it can be listened to.
+    is_decoded: bool,
+    /// What our reports say of who sends. Absent: nobody was heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sender_report: Option<SenderReport>,
+    /// What who hears it last said of it. Absent: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listener_report: Option<ListenerReport>,
+}
+
+/// How the sender is heard (RFC 3550, section 6.4.1). What was lost on the way; packets that came too late are in `packets_late`.
+#[derive(Debug, Serialize, ToSchema)]
+struct SenderReport {
+    /// Since it began; negative when duplicates outnumber losses.
+    packets_lost: i64,
+    /// In the interval of our last report. Absent: there is no RTCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_percent: Option<f64>,
+    jitter_ms: f64,
+}
+
+/// How a listener says that it hears the stream (RFC 3550, section 6.4.1).
+#[derive(Debug, Serialize, ToSchema)]
+struct ListenerReport {
+    /// Who says so.
+    ssrc: u32,
+    /// Since it began; negative when duplicates outnumber losses.
+    packets_lost: i32,
+    /// Since its report before.
+    loss_percent: f64,
+    /// Absent: the clock rate of what is sent is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    jitter_ms: Option<f64>,
+    /// Absent: it has not heard a report of ours.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    round_trip_ms: Option<f64>,
+}
+
+/// The last lines of the log about a stream, newest first.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StreamLog {
+    name: String,
+    lines: Vec<LogLine>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct LogLine {
+    /// ms since 1970.
+    unix_ms: u64,
+    /// `error`, `warn`, `info`; with `THREADBARE_LOG` also `debug`, `trace`.
+    level: String,
+    /// The message, and what belongs to it as `name=value`.
+    text: String,
+}
+
+/// What a stream is like, where it comes from and goes to
+#[utoipa::path(get, path = "/v1/streams/{name}", tag = "streams", params(("name" = String, Path, description = "As in the file")),
+    responses((status = 200, body = StreamWhole),
+    (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn show(
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<axum::Json<StreamWhole>, Problem> {
+    let now_ns = clock_now_ns();
+    let shown = app.view.read(|seen| {
+        let track = seen.find(&name)?;
+        Some(StreamWhole {
+            now: StreamNow::new(track, now_ns),
+            way: StreamWay::new(track),
+        })
+    });
+    shown.map(axum::Json).ok_or_else(|| unknown(&name))
+}
+
+/// The last lines of the log about a stream
+///
+/// Those that the log has, 50 at most, newest first, since the process began.
+#[utoipa::path(get, path = "/v1/streams/{name}/log", tag = "streams", params(("name" = String, Path, description = "As in the file")),
+    responses((status = 200, body = StreamLog),
+    (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn log(
+    State(app): State<App>,
+    Path(name): Path<String>,
+) -> Result<axum::Json<StreamLog>, Problem> {
+    if app.view.read(|seen| seen.find(&name).is_none()) {
+        return Err(unknown(&name));
+    }
+    let lines = last_lines(&name).into_iter().map(LogLine::from).collect();
+    Ok(axum::Json(StreamLog { name, lines }))
+}
+
+impl StreamWay {
+    fn new(track: &Track) -> StreamWay {
+        let (way, shown): (&Way, _) = (&track.watched.way, &track.shown);
+        StreamWay {
+            local_address: way.listen,
+            local_rtcp_address: way.listen_rtcp,
+            remote_address: shown.source.map(|(address, _)| address),
+            ssrc: shown.source.map(|(_, ssrc)| ssrc.0),
+            destination: way.destination.clone(),
+            destination_address: shown.rtp_to.filter(|_| way.codec_out.is_some()),
+            codec_in: way.codec_in.clone(),
+            codec_out: way.codec_out.clone(),
+            is_decoded: way.is_decoded,
+            sender_report: shown
+                .sender
+                .as_ref()
+                .map(|sender| SenderReport::new(sender, way.listen_rtcp.is_some())),
+            listener_report: shown
+                .listener
+                .as_ref()
+                .map(|listener| ListenerReport::new(listener, way.clock_rate_out_hz)),
+        }
+    }
+}
+
+impl SenderReport {
+    fn new(view: &SenderView, has_reports: bool) -> SenderReport {
+        SenderReport {
+            packets_lost: view.lost,
+            loss_percent: has_reports.then(|| percent(view.fraction_lost)),
+            jitter_ms: tenths(view.jitter_ns as f64 / NS_PER_MS),
+        }
+    }
+}
+
+impl ListenerReport {
+    fn new(listener: &ListenerView, clock_rate_hz: Option<u32>) -> ListenerReport {
+        let report = &listener.report;
+        let jitter_ms = |rate_hz: u32| f64::from(report.jitter_units) * 1000.0 / f64::from(rate_hz);
+        ListenerReport {
+            ssrc: listener.ssrc.0,
+            packets_lost: report.cumulative_lost,
+            loss_percent: percent(report.fraction_lost),
+            jitter_ms: clock_rate_hz.map(jitter_ms).map(tenths),
+            round_trip_ms: report.rtt_ns.map(|ns| tenths(ns as f64 / NS_PER_MS)),
+        }
+    }
+}
+
+impl From<KeptLine> for LogLine {
+    fn from(line: KeptLine) -> LogLine {
+        LogLine {
+            unix_ms: line.unix_ms,
+            level: line.level.as_str().to_ascii_lowercase(),
+            text: line.text,
+        }
+    }
+}
+
+/// RFC 3550, section 6.4.1: "expressed as a fixed point number with the binary point at the left edge of the field."
+fn percent(fraction_lost: u8) -> f64 {
+    tenths(f64::from(fraction_lost) * 100.0 / 256.0)
+}
+
+const NS_PER_MS: f64 = 1e6;
