@@ -31,6 +31,14 @@ pub struct Incarnation(pub u64);
 )]
 pub struct Epoch(pub u64);
 
+impl Epoch {
+    /// Of the next owner. Whoever writes the greatest number there is into the store ends the counting, and nothing else.
+    #[must_use]
+    pub fn next(self) -> Epoch {
+        Epoch(self.0.saturating_add(1))
+    }
+}
+
 /// A state of the whole store, as etcd counts them; of a key: that of its last change. 0: there is no such key.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Revision(pub u64);

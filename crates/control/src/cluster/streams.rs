@@ -140,7 +140,7 @@ impl Tracked {
                     name,
                     Claim {
                         owner: next.life.clone(),
-                        epoch: Epoch(claim.epoch.0 + 1),
+                        epoch: claim.epoch.next(),
                         next: None,
                         resume: resume.clone(),
                     },
@@ -235,7 +235,7 @@ impl Tracked {
             name,
             Claim {
                 owner: me.clone(),
-                epoch: Epoch(claim.map_or(0, |claim| claim.epoch.0) + 1),
+                epoch: claim.map_or(Epoch::default(), |claim| claim.epoch).next(),
                 next: None,
                 resume: claim.map_or(Vec::new(), |claim| claim.resume.clone()),
             },
