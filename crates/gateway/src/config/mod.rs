@@ -222,7 +222,17 @@ impl Config {
     ) -> Result<Config, ConfigError> {
         check::check(path, text, Some(machine))
     }
+
+    /// The folder of the streams' history; `None`: none is kept, or there are no streams.
+    #[must_use]
+    pub fn history_dir(&self) -> Option<PathBuf> {
+        let has_streams = !self.streams.is_empty();
+        has_streams.then(|| self.history.path(HISTORY)).flatten()
+    }
 }
+
+/// In systemd's folder.
+const HISTORY: &str = "history";
 
 impl Contexts {
     /// The context of stream number `index`: round-robin.

@@ -56,7 +56,7 @@ impl Job {
         let alarms = &self.config.alarms;
         let alarms = (alarms.rules, alarms.webhook.as_deref());
         let watch = Watch::start(gateway.directory(), alarms).into_diagnostic()?;
-        let history = self.config.history.path(HISTORY);
+        let history = self.config.history_dir();
         let kept = watch.view().set_history(history.as_deref());
         kept.into_diagnostic().wrap_err("`[history]`: `dir`")?;
         let reloads = Arc::new(Reloads::new(gateway.sender()));
@@ -234,9 +234,6 @@ pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
     });
     (streams, calls)
 }
-
-/// In systemd's folder.
-const HISTORY: &str = "history";
 
 /// Longest time for streams to send their received packets after a stop request.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);

@@ -61,7 +61,7 @@ impl Job {
         let alarms = &config.alarms;
         view.set_alarms(alarms.rules, alarms.webhook.as_deref())
             .map_err(|error| failed(&error))?;
-        let history = config.history.path(super::HISTORY);
+        let history = config.history_dir();
         view.set_history(history.as_deref())
             .map_err(|error| failed(&error))?;
         if let Some(server) = server {
