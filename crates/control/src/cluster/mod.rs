@@ -222,7 +222,7 @@ impl Member {
         };
         match &request.what {
             What::Join | What::Renew => self.renewed(now_ns, &request, &reply),
-            What::Bury(name) => self.nodes.is_asked(name, None),
+            What::Bury(name) => self.nodes.set_asked(name, false),
             What::Stream(name) => self.answered(name, &request),
         }
         match reply.outcome {
@@ -381,7 +381,7 @@ impl Member {
             };
             match what {
                 What::Join | What::Renew => self.renewal_is_late(now_ns, id),
-                What::Bury(name) => self.nodes.is_asked(&name, None),
+                What::Bury(name) => self.nodes.set_asked(&name, false),
                 What::Stream(name) => {
                     let Transaction { when, then, .. } = transaction;
                     let again = self.commit(now_ns, What::Stream(name.clone()), when, then);
@@ -394,9 +394,6 @@ impl Member {
     /// SplitMix64.
     fn draw(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.random;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
+        place::mix(self.random)
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Member;
 use super::keys::{Declaration, Incarnation, Key, Life, NodeName, NodeRecord, Revision, Value};
 use super::place::{Fit, Point};
-use super::store::{Compare, Entry, Operation, RequestId, What};
+use super::store::{Compare, Entry, Operation, What};
 
 /// Nodes that have a key, this one too.
 #[derive(Debug)]
@@ -26,7 +26,8 @@ struct Seen {
     modified: Revision,
     /// When it is to be buried, unless it is seen again.
     bury_ns: u64,
-    asked: Option<RequestId>,
+    /// That it be buried.
+    is_asked: bool,
 }
 
 impl Nodes {
@@ -131,9 +132,10 @@ impl Nodes {
         }
     }
 
-    pub(super) fn is_asked(&mut self, name: &NodeName, asked: Option<RequestId>) {
+    /// Whether the store was asked to bury a node, and has not answered.
+    pub(super) fn set_asked(&mut self, name: &NodeName, is_asked: bool) {
         if let Some(seen) = self.seen.get_mut(name) {
-            seen.asked = asked;
+            seen.is_asked = is_asked;
         }
     }
 
@@ -145,7 +147,7 @@ impl Nodes {
         match self.seen.get_mut(name) {
             Some(seen) if seen.modified >= modified => false,
             Some(seen) => {
-                (seen.modified, seen.bury_ns, seen.asked) = (modified, bury_ns, None);
+                (seen.modified, seen.bury_ns, seen.is_asked) = (modified, bury_ns, false);
                 if entry.created != Revision::ABSENT {
                     seen.created = entry.created;
                 }
@@ -160,7 +162,7 @@ impl Nodes {
                     created: entry.created,
                     modified,
                     bury_ns,
-                    asked: None,
+                    is_asked: false,
                 };
                 self.seen.insert(name.clone(), seen);
                 true
@@ -182,7 +184,7 @@ impl Nodes {
             }
             if seen.bury_ns <= now_ns {
                 seen.bury_ns = now_ns + BURY_AGAIN_NS;
-                if seen.asked.is_none() {
+                if !seen.is_asked {
                     due.push((name.clone(), seen.modified));
                 }
             }
@@ -243,8 +245,8 @@ impl Member {
             let mut when = vec![Compare::Modified(key.clone(), modified)];
             when.extend(lives.clone());
             let what = What::Bury(name.clone());
-            let id = self.commit(now_ns, what, when, vec![Operation::Delete(key)]);
-            self.nodes.is_asked(&name, Some(id));
+            self.commit(now_ns, what, when, vec![Operation::Delete(key)]);
+            self.nodes.set_asked(&name, true);
         }
     }
 }

@@ -70,7 +70,7 @@ fn score(stream: Point, node: Point, weight: f64) -> f64 {
 }
 
 /// Each bit of the input changes half of the output's (the finaliser of SplitMix64).
-fn mix(mut bits: u64) -> u64 {
+pub(super) fn mix(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
