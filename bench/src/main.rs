@@ -46,7 +46,7 @@ struct Options {
     /// The folder for the results file, whose name begins with the date.
     #[arg(long)]
     results: PathBuf,
-    /// Only cases whose name contains one of these; also `loudness`, `fallback` and `demo`.
+    /// Only cases of these names, or whose names contain what is no case's name; also `loudness`, `fallback` and `demo`.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
 }
@@ -250,6 +250,10 @@ fn late_sender(case: &Case, round: u32, measured: &Measured) -> Option<String> {
 
 impl Options {
     fn wants(&self, name: &str) -> bool {
-        self.only.is_empty() || self.only.iter().any(|part| name.contains(part.as_str()))
+        let is_wanted = |part: &String| match CASES.iter().any(|case| case.name == part) {
+            true => name == part,
+            false => name.contains(part.as_str()),
+        };
+        self.only.is_empty() || self.only.iter().any(is_wanted)
     }
 }

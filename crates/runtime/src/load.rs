@@ -4,6 +4,9 @@
 //! context is asked again only if another packet is likely to have come: if the one just read is older than the shortest
 //! recent time between two packets. A packet that follows sooner than that waits for the next slice, which finds it old
 //! and asks on.
+//!
+//! A socket that holds a packet in nearly every slice is *regular*: it can be tried in each one without asking whether it is ready
+//! ([`Cx::assume_ready`](crate::Cx::assume_ready)), which saves more than the tries that find nothing cost.
 
 /// What a socket is likely to hold after a packet was read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +29,9 @@ pub struct Load {
     streak: u16,
     unthrottled: bool,
     always: bool,
+    is_regular: bool,
+    /// Rises with each slice that had a packet, falls faster with the others.
+    regularity: u8,
     /// When the last packet arrived.
     last_ns: u64,
     /// The shortest recent time between two packets.
@@ -58,6 +64,7 @@ impl Load {
             return;
         }
         self.expected = self.in_slice;
+        self.note_regularity(slice);
         if self.unthrottled {
             // One pass of the loop is no measure: busy is a socket that is ready in pass after pass.
             self.streak = if slice == self.slice.wrapping_add(1) {
@@ -71,6 +78,35 @@ impl Load {
         }
         self.slice = slice;
         self.in_slice = 0;
+    }
+
+    /// A slice begins; the last one for this socket was `self.slice`.
+    #[inline]
+    fn note_regularity(&mut self, slice: u32) {
+        let skipped = slice.wrapping_sub(self.slice).wrapping_sub(1);
+        let missed = skipped.saturating_add(u32::from(self.in_slice == 0));
+        self.regularity = match missed {
+            0 => (self.regularity + 1).min(REGULAR_FROM),
+            _ if self.is_regular => self.regularity.saturating_sub(MISS),
+            _ => 0,
+        };
+        self.is_regular = match self.is_regular {
+            true => self.regularity >= REGULAR_FROM / 2,
+            false => self.regularity >= REGULAR_FROM,
+        } && !self.unthrottled;
+    }
+
+    /// Whether the socket holds a packet in nearly every slice, as far as [`Load::pass`] has been told.
+    #[inline]
+    pub fn is_regular(&self) -> bool {
+        self.is_regular
+    }
+
+    /// The socket has held more than was expected: it is watched, and its regularity shown anew.
+    #[inline]
+    pub fn has_burst(&mut self) {
+        self.is_regular = false;
+        self.regularity = 0;
     }
 
     /// Packets were read.
@@ -124,6 +160,11 @@ pub const RECV_BATCH: usize = 64;
 const BATCH_FROM: usize = 4;
 /// After this many passes in a row, a socket of a context without throttling counts as busy.
 const STREAK_BUSY: u16 = 8;
+/// Slices with a packet in a row that make a socket regular.
+const REGULAR_FROM: u8 = 64;
+/// A slice without a packet undoes so many with one. A try that finds nothing costs about three times what it saves to know without asking
+/// that a socket is ready.
+const MISS: u8 = 8;
 /// A shorter gap is forgotten over about this many packets.
 const GAPS: u32 = 64;
 /// A longer gap is a silence, and says nothing about the traffic.
@@ -175,7 +216,74 @@ mod tests {
         }
     }
 
+    /// A socket is told of in the slices that had a packet, or tried in each while it is regular. Returns whether it was, slice by slice, and
+    /// the tries that found nothing.
+    fn regular(has_packet: impl IntoIterator<Item = bool>) -> (Vec<bool>, usize) {
+        let (mut load, mut misses, mut was) = (Load::new(false), 0, Vec::new());
+        for (slice, has_packet) in (1..).zip(has_packet) {
+            if has_packet || load.is_regular() {
+                load.pass(slice);
+                load.received(usize::from(has_packet));
+                misses += usize::from(!has_packet);
+            }
+            was.push(load.is_regular());
+        }
+        (was, misses)
+    }
+
+    #[test]
+    fn a_stream_of_a_packet_a_slice_is_regular_until_it_ends() {
+        let (was, misses) = regular((0..1100).map(|slice| slice < 1000));
+        assert!(
+            was[..REGULAR_FROM.into()]
+                .iter()
+                .all(|is_regular| !is_regular)
+        );
+        assert!(
+            was[2 * usize::from(REGULAR_FROM)..1000]
+                .iter()
+                .all(|is_regular| *is_regular)
+        );
+        assert!(!was[1010] && misses <= 10, "{misses} tries for nothing");
+    }
+
+    #[test]
+    fn one_packet_in_two_slices_is_not_regular() {
+        let (was, misses) = regular((0..1000).map(|slice| slice % 2 == 0));
+        assert!(misses == 0 && was.iter().all(|is_regular| !is_regular));
+    }
+
+    /// It comes now just before the slice, now just behind it.
+    #[test]
+    fn few_missed_slices_change_nothing() {
+        let (was, misses) = regular((0..2000).map(|slice| slice % 20 != 19 || slice < 500));
+        assert!(was[500..].iter().all(|is_regular| *is_regular));
+        assert_eq!(misses, 75);
+    }
+
+    #[test]
+    fn without_throttling_nothing_is_regular() {
+        let mut load = Load::new(true);
+        for slice in 1..1000 {
+            load.pass(slice);
+            load.received(1);
+            assert!(!load.is_regular());
+        }
+    }
+
     proptest! {
+        /// However it goes on, at most one try in nine or so is for nothing, but for those that end a regular time.
+        #[test]
+        fn tries_for_nothing_are_few(runs in prop::collection::vec((0_usize..300, 0_usize..20), 1..30)) {
+            let slices: Vec<bool> = runs
+                .iter()
+                .flat_map(|(with, without)| [vec![true; *with], vec![false; *without]].concat())
+                .collect();
+            let packets = slices.iter().filter(|has_packet| **has_packet).count();
+            let (_, misses) = regular(slices);
+            prop_assert!(misses * usize::from(MISS) <= packets + usize::from(MISS), "{misses} of {packets}");
+        }
+
         /// Whatever comes: nothing waits for more than two slices, and nothing stays behind.
         #[test]
         fn no_packet_is_left_behind(gaps_us in prop::collection::vec(0_u64..60_000, 1..500)) {

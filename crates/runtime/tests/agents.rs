@@ -449,3 +449,110 @@ fn what_an_agent_did_not_expect_comes_in_the_next_slice() {
     let slices = slices_of_three(1000, true);
     assert_eq!(slices, [slices[0]; 3]);
 }
+
+/// What an agent does that takes its socket to be ready.
+enum Assumes {
+    Ready,
+    Watched,
+}
+
+/// An agent that reads its socket once a run, and tells the slice and whether there was a packet.
+fn assuming(
+    shard: &Shard,
+    socket: &Arc<UdpSocket>,
+) -> (AgentHandle<impl Agent>, Receiver<(u64, bool)>) {
+    let (tx, rx) = channel();
+    let of_agent = socket.clone();
+    let agent = add(shard, move |cx, ready| {
+        if ready == Ready::Io(7) {
+            let has_packet = receive(&of_agent, &mut [0; 16]).is_some();
+            let _ = tx.send((cx.local().slice(), has_packet));
+        }
+    });
+    let of_agent = socket.clone();
+    ask(&agent, move |_, cx| {
+        cx.register(of_agent.as_fd(), 7, Interest::Read).unwrap();
+        assert!(cx.assume_ready(of_agent.as_fd()));
+    });
+    (agent, rx)
+}
+
+fn set<A: Agent>(agent: &AgentHandle<A>, socket: &Arc<UdpSocket>, to: Assumes) {
+    let socket = socket.clone();
+    ask(agent, move |_, cx| match to {
+        Assumes::Ready => assert!(cx.assume_ready(socket.as_fd())),
+        Assumes::Watched => cx.await_ready(socket.as_fd()).unwrap(),
+    });
+}
+
+#[test]
+fn what_is_assumed_ready_is_tried_once_in_each_slice() {
+    let (_context, shard) = shard(2);
+    let (socket, sender) = (Arc::new(udp()), udp());
+    let (agent, rx) = assuming(&shard, &socket);
+    // Without a packet, too, and the slices go on without any event.
+    let (first, has_packet) = next(&rx);
+    assert!(!has_packet);
+    assert_eq!(next(&rx), (first + 1, false));
+    // Two packets: one a slice, though the kernel would tell of the second one at once.
+    for _ in 0..2 {
+        sender.send_to(b"x", port(&socket)).unwrap();
+    }
+    let mut slices = std::iter::from_fn(|| Some(next(&rx))).filter(|(_, has_packet)| *has_packet);
+    let (a, b) = (slices.next().unwrap().0, slices.next().unwrap().0);
+    assert_eq!(b, a + 1);
+    // Watched again, it runs for packets only, also for what came before.
+    sender.send_to(b"x", port(&socket)).unwrap();
+    set(&agent, &socket, Assumes::Watched);
+    while !next(&rx).1 {}
+    settle(&shard);
+    assert!(rx.try_recv().is_err());
+    // And deregistered, not at all.
+    set(&agent, &socket, Assumes::Ready);
+    next(&rx);
+    let of_agent = socket.clone();
+    ask(&agent, move |_, cx| cx.deregister(of_agent.as_fd()));
+    while rx.try_recv().is_ok() {}
+    sender.send_to(b"x", port(&socket)).unwrap();
+    settle(&shard);
+    assert!(rx.try_recv().is_err());
+}
+
+#[test]
+fn agents_that_leave_do_not_take_their_neighbours_turns() {
+    let (_context, shard) = shard(2);
+    let sockets: Vec<_> = (0..5).map(|_| Arc::new(udp())).collect();
+    let mut agents: Vec<_> = sockets
+        .iter()
+        .map(|socket| Some(assuming(&shard, socket)))
+        .collect();
+    for leaves in [0, 3] {
+        let (agent, rx) = agents[leaves].take().unwrap();
+        agent.remove();
+        // The sender is dropped with the agent.
+        while rx.recv_timeout(common::DEADLINE).is_ok() {}
+        for (_, rx) in agents.iter().flatten() {
+            while rx.try_recv().is_ok() {}
+            let first = next(rx).0;
+            assert_eq!(next(rx).0, first + 1);
+        }
+    }
+    let (agent, rx) = assuming(&shard, &sockets[0]);
+    next(&rx);
+    agent.remove();
+    drop(agents);
+    settle(&shard);
+}
+
+/// Its slices are passes: to try a socket in each would never end.
+#[test]
+fn a_context_without_a_wait_watches() {
+    let (_context, shard) = shard(0);
+    let socket = udp();
+    let agent = add(&shard, |_, _| ());
+    ask(&agent, move |_, cx| {
+        cx.register(socket.as_fd(), 0, Interest::Read).unwrap();
+        assert!(!cx.assume_ready(socket.as_fd()));
+        cx.deregister(socket.as_fd());
+    });
+}

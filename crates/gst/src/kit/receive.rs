@@ -1,14 +1,15 @@
 //! Receives datagrams from a socket into pooled buffers, for all elements with a socket.
 //!
 //! One receive call per ready socket and pass, and another one if the socket is likely to hold more (`Load`). A socket
-//! with several packets in one slice is read in batches from then on, until its traffic drops.
+//! with several packets in one slice is read in batches from then on, until its traffic drops. One that holds a packet in nearly every slice
+//! is tried in each one, and the kernel is not asked whether it is ready.
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind, IoSliceMut};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use threadbare_runtime::{
-    Cx, Expects, Load, RECV_BATCH, RawAddr, Ready, Received, RecvBatch, Shard, recv_from,
+    Cx, Expects, Interest, Load, RECV_BATCH, RawAddr, Ready, Received, RecvBatch, Shard, recv_from,
     recv_timestamped,
 };
 
@@ -59,6 +60,10 @@ pub(crate) struct Reader {
     may_receive: bool,
     /// What is in `read` is for the next pass.
     is_held: bool,
+    /// The socket is tried in each slice.
+    is_assumed: bool,
+    /// The context has the socket, under this key.
+    key: Option<u8>,
     wants: Wants,
     clock: Arc<SliceClock>,
     read: VecDeque<io::Result<Datagram>>,
@@ -84,6 +89,8 @@ impl Reader {
             mtu,
             may_receive: false,
             is_held: false,
+            is_assumed: false,
+            key: None,
             wants,
             clock: SliceClock::of(shard),
             // For one read ahead.
@@ -91,13 +98,29 @@ impl Reader {
         }
     }
 
-    pub(crate) fn udp(&self) -> &Udp {
-        &self.udp
+    /// The agent runs with [`Ready::Io`]`(key)` when the socket may hold something.
+    pub(crate) fn watch(&mut self, cx: &Cx<'_>, key: u8) -> io::Result<()> {
+        cx.register(self.udp.fd(), key, Interest::Read)?;
+        self.key = Some(key);
+        self.is_assumed = false;
+        Ok(())
+    }
+
+    pub(crate) fn unwatch(&mut self, cx: &Cx<'_>) {
+        if self.key.take().is_some() {
+            cx.deregister(self.udp.fd());
+        }
     }
 
     /// Reads this socket from now on, after what has been read.
-    pub(crate) fn change_socket(&mut self, udp: Udp) {
+    pub(crate) fn change_socket(&mut self, cx: &Cx<'_>, udp: Udp) -> io::Result<()> {
+        if let Some(key) = self.key {
+            cx.register(udp.fd(), key, Interest::Read)?;
+            cx.deregister(self.udp.fd());
+            self.is_assumed = false;
+        }
         self.udp = udp;
+        Ok(())
     }
 
     /// A pass begins for this reason.
@@ -107,10 +130,32 @@ impl Reader {
             Ready::Io(_) => {
                 self.may_receive = true;
                 self.load.pass(cx.local().slice());
+                if self.load.is_regular() != self.is_assumed {
+                    self.change_readiness(cx);
+                }
             }
             Ready::Woken | Ready::Timer => {}
         }
         self.is_held = false;
+    }
+
+    #[cold]
+    fn change_readiness(&mut self, cx: &Cx<'_>) {
+        self.is_assumed = if self.is_assumed {
+            // Where the kernel refuses, it is tried on.
+            cx.await_ready(self.udp.fd()).is_err()
+        } else {
+            cx.assume_ready(self.udp.fd())
+        };
+    }
+
+    /// The socket is likely to hold more than one read ahead: the kernel will say so in this slice.
+    fn expect_more(&mut self, cx: &Cx<'_>) {
+        self.load.has_burst();
+        if self.is_assumed {
+            self.change_readiness(cx);
+        }
+        cx.expect_more();
     }
 
     /// Allows one more receive in this pass.
@@ -154,7 +199,7 @@ impl Reader {
             match self.load.expects(cx.now_ns(), datagram.arrival_ns) {
                 Expects::Nothing => cx.expect_no_more(),
                 Expects::One => self.read_ahead(cx),
-                Expects::Many => cx.expect_more(),
+                Expects::Many => self.expect_more(cx),
             }
         }
         Read::Datagram(datagram)
@@ -166,10 +211,10 @@ impl Reader {
         match &read {
             Ok(datagram) => match self.load.expects(cx.now_ns(), datagram.arrival_ns) {
                 Expects::Nothing => cx.expect_no_more(),
-                Expects::One | Expects::Many => cx.expect_more(),
+                Expects::One | Expects::Many => self.expect_more(cx),
             },
             Err(error) if error.kind() == ErrorKind::WouldBlock => return cx.expect_no_more(),
-            Err(_) => cx.expect_more(),
+            Err(_) => self.expect_more(cx),
         }
         self.read.push_back(read);
         self.is_held = true;
@@ -251,6 +296,8 @@ impl Reader {
             Ok(count) => {
                 if count < size {
                     cx.expect_no_more();
+                } else {
+                    self.expect_more(cx);
                 }
                 Read::Again
             }

@@ -17,7 +17,7 @@ use slab::Slab;
 use threadbare_rtp::demux::{Demux, DemuxError, Filter, Lookup};
 use threadbare_rtp::id::{PayloadType, Ssrc};
 use threadbare_rtp::packet::{Packet, is_rtcp};
-use threadbare_runtime::{Agent, AgentHandle, Cx, Interest, Ready, Shard};
+use threadbare_runtime::{Agent, AgentHandle, Cx, Ready, Shard};
 
 use super::identity::{address_of, seed, sender_of};
 use super::session::{Readers, RtpSession, SocketSettings, Sockets};
@@ -282,10 +282,10 @@ impl PortAgent {
     }
 
     fn start(&mut self, cx: &mut Cx<'_>) {
-        let readers = [(RTP, Some(&self.rtp)), (RTCP, self.rtcp.as_ref())];
+        let readers = [(RTP, Some(&mut self.rtp)), (RTCP, self.rtcp.as_mut())];
         for (key, reader) in readers {
             if let Some(reader) = reader
-                && let Err(error) = cx.register(reader.udp().fd(), key, Interest::Read)
+                && let Err(error) = reader.watch(cx, key)
             {
                 gst::warning!(crate::kit::CAT, "cannot watch a shared port: {error}");
             }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use gst::glib;
 use gst::prelude::*;
-use threadbare_runtime::{Cx, Interest, Precision, RawAddr, Ready, Shard, prefetch};
+use threadbare_runtime::{Cx, Precision, RawAddr, Ready, Shard, prefetch};
 
 use super::settings::{Settings, SocketTimestamp};
 use crate::kit::lock;
@@ -34,8 +34,6 @@ pub struct Receiver {
     element: glib::WeakRef<gst::Element>,
     caps: Option<gst::Caps>,
     timeout_ns: u64,
-    /// The context watches the socket.
-    is_watching: bool,
 }
 
 impl Receiver {
@@ -68,7 +66,6 @@ impl Receiver {
             timeout_ns: settings.timeout_ns,
             last_packet_ns: 0,
             begins_to_play: true,
-            is_watching: false,
             stats,
         }
     }
@@ -161,25 +158,18 @@ impl Receiver {
 impl Receiver {
     /// Receives from another socket from now on. What was received before is still pushed.
     pub(super) fn change_socket(&mut self, cx: &Cx<'_>, udp: Udp) -> Result<(), std::io::Error> {
-        if self.is_watching {
-            cx.register(udp.fd(), 0, Interest::Read)?;
-            cx.deregister(self.reader.udp().fd());
-        }
-        self.reader.change_socket(udp);
-        Ok(())
+        self.reader.change_socket(cx, udp)
     }
 }
 
 impl Producer for Receiver {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        cx.register(self.reader.udp().fd(), 0, Interest::Read)
-            .map_err(|error| {
-                gst::error_msg!(
-                    gst::ResourceError::OpenRead,
-                    ["cannot watch the socket: {error} (is it used twice in one context?)"]
-                )
-            })?;
-        self.is_watching = true;
+        self.reader.watch(cx, 0).map_err(|error| {
+            gst::error_msg!(
+                gst::ResourceError::OpenRead,
+                ["cannot watch the socket: {error} (is it used twice in one context?)"]
+            )
+        })?;
         // Not after each hold-up: packets that waited in the kernel keep their times.
         if std::mem::take(&mut self.begins_to_play) {
             self.last_packet_ns = cx.now_ns();
@@ -194,8 +184,7 @@ impl Producer for Receiver {
     }
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
-        self.is_watching = false;
-        cx.deregister(self.reader.udp().fd());
+        self.reader.unwatch(cx);
         cx.clear_timer();
     }
 

@@ -8,7 +8,9 @@ use std::task::Waker;
 
 use slab::Slab;
 
-use super::{Agent, Cx, Interest, Local, Ready, Slot, TimerTarget, WakeAgent, drop_caught};
+use super::{
+    Agent, Cx, Descriptor, Interest, Local, Ready, Slot, TimerTarget, WakeAgent, drop_caught,
+};
 use crate::ahead::Footprint;
 use crate::sys::{self, clock_now_ns};
 use crate::token::{GENERATION_MASK, Token};
@@ -56,6 +58,21 @@ impl Cx<'_> {
         self.local.must_poll.set(true);
     }
 
+    /// Calls the agent for `fd` once in each slice from now on, ready or not, instead of watching it: where a descriptor is ready in nearly each
+    /// slice, to ask the kernel whether it is costs more than trying. `false`: it is watched as before, because the context has no wait, whose
+    /// slices are too short.
+    pub fn assume_ready(&self, fd: BorrowedFd<'_>) -> bool {
+        self.local.assume_ready(self.token, fd.as_raw_fd())
+    }
+
+    /// Watches `fd` again, after [`Cx::assume_ready`].
+    ///
+    /// # Errors
+    /// If the kernel refuses; then it is tried as before.
+    pub fn await_ready(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.local.await_ready(self.token, fd.as_raw_fd())
+    }
+
     /// Ends the calls for `fd`. One call that this pass has already fetched may still come: an agent with several
     /// descriptors must ignore a key that it deregistered in the same pass. No effect if `fd` is not registered.
     pub fn deregister(&self, fd: BorrowedFd<'_>) {
@@ -97,7 +114,7 @@ impl Local {
             generation,
             wake: wake.clone(),
             deferred: Vec::new(),
-            fds: Vec::new(),
+            descriptors: Vec::new(),
             timer: None,
             deadline: (0, Precision::About),
         });
@@ -137,8 +154,8 @@ impl Local {
             }
         };
         self.shard.0.watch.set_label(token.index as usize, None);
-        for fd in &slot.fds {
-            self.delete_fd(*fd);
+        for descriptor in &slot.descriptors {
+            self.forget(token, *descriptor);
         }
         if let Some(key) = slot.timer {
             self.wheel.borrow_mut().cancel(key);
@@ -289,30 +306,82 @@ impl Local {
     }
 
     fn register(&self, token: Token, fd: i32, key: u8, interest: Interest) -> io::Result<()> {
-        let events = match interest {
-            Interest::Read => sys::READABLE,
-            Interest::Write => sys::WRITABLE,
-        };
         let mut slots = self.slots.borrow_mut();
-        match slots.get_mut(token.index as usize) {
-            Some(slot) if slot.generation == token.generation => {
-                self.epoll.add(fd, events, token.to_event(key))?;
-                slot.fds.push(fd);
-                self.must_poll.set(true);
-                Ok(())
-            }
-            _ => Ok(()),
-        }
+        let Some(slot) = slot_of(&mut slots, token) else {
+            return Ok(());
+        };
+        let descriptor = Descriptor {
+            fd,
+            key,
+            interest,
+            is_assumed: false,
+        };
+        self.watch(token, descriptor)?;
+        slot.descriptors.push(descriptor);
+        Ok(())
     }
 
     fn deregister(&self, token: Token, fd: i32) {
         let mut slots = self.slots.borrow_mut();
-        if let Some(slot) = slots.get_mut(token.index as usize)
-            && slot.generation == token.generation
-            && let Some(i) = slot.fds.iter().position(|known| *known == fd)
+        if let Some(slot) = slot_of(&mut slots, token)
+            && let Some(i) = slot.descriptors.iter().position(|known| known.fd == fd)
         {
-            slot.fds.swap_remove(i);
+            let descriptor = slot.descriptors.swap_remove(i);
+            self.forget(token, descriptor);
+        }
+    }
+
+    fn assume_ready(&self, token: Token, fd: i32) -> bool {
+        if self.shard.0.wait_ns == 0 {
+            return false;
+        }
+        let mut slots = self.slots.borrow_mut();
+        if let Some(known) = descriptor_of(&mut slots, token, fd)
+            && !known.is_assumed
+        {
+            known.is_assumed = true;
             self.delete_fd(fd);
+            let mut assumed = self.assumed.borrow_mut();
+            assumed.push(token.to_event(known.key));
+        }
+        true
+    }
+
+    fn await_ready(&self, token: Token, fd: i32) -> io::Result<()> {
+        let mut slots = self.slots.borrow_mut();
+        if let Some(known) = descriptor_of(&mut slots, token, fd)
+            && known.is_assumed
+        {
+            self.watch(token, *known)?;
+            known.is_assumed = false;
+            self.assume_no_more(token.to_event(known.key));
+        }
+        Ok(())
+    }
+
+    fn watch(&self, token: Token, descriptor: Descriptor) -> io::Result<()> {
+        let events = match descriptor.interest {
+            Interest::Read => sys::READABLE,
+            Interest::Write => sys::WRITABLE,
+        };
+        let event = token.to_event(descriptor.key);
+        self.epoll.add(descriptor.fd, events, event)?;
+        self.must_poll.set(true);
+        Ok(())
+    }
+
+    fn forget(&self, token: Token, descriptor: Descriptor) {
+        if descriptor.is_assumed {
+            self.assume_no_more(token.to_event(descriptor.key));
+        } else {
+            self.delete_fd(descriptor.fd);
+        }
+    }
+
+    fn assume_no_more(&self, event: u64) {
+        let mut assumed = self.assumed.borrow_mut();
+        if let Some(i) = assumed.iter().position(|known| *known == event) {
+            assumed.swap_remove(i);
         }
     }
 
@@ -384,4 +453,14 @@ impl Local {
         }
         self.run_agent(token, Ready::Timer);
     }
+}
+
+fn slot_of(slots: &mut Slab<Slot>, token: Token) -> Option<&mut Slot> {
+    let slot = slots.get_mut(token.index as usize)?;
+    (slot.generation == token.generation).then_some(slot)
+}
+
+fn descriptor_of(slots: &mut Slab<Slot>, token: Token, fd: i32) -> Option<&mut Descriptor> {
+    let descriptors = &mut slot_of(slots, token)?.descriptors;
+    descriptors.iter_mut().find(|known| known.fd == fd)
 }

@@ -347,6 +347,8 @@ pub struct Local {
     wheel: RefCell<Wheel<TimerTarget>>,
     fired: RefCell<Vec<TimerTarget>>,
     epoll: Epoll,
+    /// The events of descriptors that are taken to be ready in each slice.
+    assumed: RefCell<Vec<u64>>,
     now_ns: Cell<u64>,
     /// The start of the next agent's run: one clock call between two runs.
     mark_ns: Cell<u64>,
@@ -434,10 +436,20 @@ struct Slot {
     deferred: Vec<Command>,
     generation: u32,
     wake: Arc<WakeAgent>,
-    fds: Vec<i32>,
+    descriptors: Vec<Descriptor>,
     timer: Option<TimerKey>,
     /// Of the timer, if there is one.
     deadline: (u64, Precision),
+}
+
+/// A descriptor that an agent has registered.
+#[derive(Debug, Clone, Copy)]
+struct Descriptor {
+    fd: i32,
+    key: u8,
+    interest: Interest,
+    /// Not watched: see [`Cx::assume_ready`].
+    is_assumed: bool,
 }
 
 enum TimerTarget {

@@ -84,6 +84,35 @@ impl Local {
         }
     }
 
+    /// Whether descriptors are taken to be ready in the next slice.
+    pub(super) fn assumes_ready(&self) -> bool {
+        !self.assumed.borrow().is_empty()
+    }
+
+    /// Runs the agents of descriptors that are taken to be ready. Once in a slice. Returns how many ran.
+    pub(super) fn run_assumed(&self) -> usize {
+        let count = self.assumed.borrow().len();
+        let mut next = 0;
+        for _ in 0..count {
+            let Some(event) = self.assumed.borrow().get(next).copied() else {
+                break;
+            };
+            {
+                let assumed = self.assumed.borrow();
+                self.look_ahead(WakenBy::Descriptor, |ahead| {
+                    Some(Token::from_event(*assumed.get(next + ahead)?).0)
+                });
+            }
+            let (token, key) = Token::from_event(event);
+            self.run_agent(token, Ready::Io(key));
+            // An agent that is watched again has left its place to another one.
+            if self.assumed.borrow().get(next) == Some(&event) {
+                next += 1;
+            }
+        }
+        count
+    }
+
     /// Waits for descriptors, then calls `awake`, then runs the agents of the ready ones. Returns the number of events.
     pub(super) fn poll_io(
         &self,

@@ -169,6 +169,7 @@ impl Local {
             wheel: RefCell::new(Wheel::new(origin_ns, tick_ns)),
             fired: RefCell::new(Vec::new()),
             epoll,
+            assumed: RefCell::new(Vec::new()),
             now_ns: Cell::new(clock_now_ns()),
             mark_ns: Cell::new(clock_now_ns()),
             coarse_ns: Cell::new(sys::clock_coarse_ns()),
@@ -285,7 +286,7 @@ impl Loop<'_> {
                 // Late: the next slice begins now, on the grid.
                 due = edge + wait_ns;
                 edge = origin_ns + since / wait_ns * wait_ns;
-            } else if worked || self.local.has_ready() {
+            } else if worked || self.local.has_ready() || self.local.assumes_ready() {
                 edge += wait_ns;
                 due = edge;
                 self.sleep_until(edge);
@@ -302,10 +303,15 @@ impl Loop<'_> {
     /// Handles all pending events, at most until `end_ns`. `true`: there were some.
     fn slice(&mut self, end_ns: u64) -> bool {
         let mut worked = false;
+        let mut is_first = true;
         loop {
             let now = self.local.read_clock();
             self.local.take_inbox();
             let timers = self.local.run_timers(now);
+            let assumed = match std::mem::take(&mut is_first) {
+                true => self.local.run_assumed(),
+                false => 0,
+            };
             // Where all agents have said so, the kernel need not go over thousands of sockets again.
             let events = if self.local.must_poll() {
                 self.local.poll_io(self.events, Some(Duration::ZERO), || ())
@@ -313,7 +319,7 @@ impl Loop<'_> {
                 0
             };
             let ready = self.local.run_ready();
-            if timers + events + ready == 0 || self.local.closing.get() {
+            if timers + assumed + events + ready == 0 || self.local.closing.get() {
                 return worked;
             }
             worked = true;
@@ -353,7 +359,8 @@ impl Loop<'_> {
                 return clock_now_ns();
             }
             let mut happened = true;
-            if !self.local.has_ready() && park.prepare(SleepKind::Idle) {
+            let assumes_ready = self.local.assumes_ready();
+            if !assumes_ready && !self.local.has_ready() && park.prepare(SleepKind::Idle) {
                 let ready = self.local.await_io(self.until_timer());
                 let notified = park.awake();
                 self.counters().wakeups.add(1);
@@ -368,7 +375,7 @@ impl Loop<'_> {
                 // Timers are due at edges: this is one.
                 return origin_ns + since / wait_ns * wait_ns;
             }
-            if happened && !self.only_control() {
+            if assumes_ready || happened && !self.only_control() {
                 let edge = origin_ns + since.div_ceil(wait_ns) * wait_ns;
                 self.sleep_until(edge);
                 return edge;

@@ -12,7 +12,7 @@ use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{Fields, Leg, Refusal, Verdict};
 use threadbare_rtp::missing::Missing;
 use threadbare_rtp::packet::is_rtcp;
-use threadbare_runtime::{CACHE_LINE, Cx, Interest, Precision, Ready, Shard, prefetch};
+use threadbare_runtime::{CACHE_LINE, Cx, Precision, Ready, Shard, prefetch};
 
 use crate::kit::receive::{Datagram, Read, Reader, Wants};
 use crate::kit::source::{self, Produced, Producer};
@@ -351,16 +351,13 @@ impl Receiver {
 
 impl Producer for Receiver {
     fn start(&mut self, cx: &mut Cx<'_>) -> Result<(), gst::ErrorMessage> {
-        match &self.input {
-            Input::Socket(reader) => {
-                cx.register(reader.udp().fd(), 0, Interest::Read)
-                    .map_err(|error| {
-                        gst::error_msg!(
-                            gst::ResourceError::OpenRead,
-                            ["cannot watch the socket: {error}"]
-                        )
-                    })
-            }
+        match &mut self.input {
+            Input::Socket(reader) => reader.watch(cx, 0).map_err(|error| {
+                gst::error_msg!(
+                    gst::ResourceError::OpenRead,
+                    ["cannot watch the socket: {error}"]
+                )
+            }),
             Input::Mailbox(mailbox, _) => {
                 mailbox.open(cx.waker());
                 Ok(())
@@ -370,7 +367,7 @@ impl Producer for Receiver {
 
     fn stop(&mut self, cx: &mut Cx<'_>) {
         match &mut self.input {
-            Input::Socket(reader) => cx.deregister(reader.udp().fd()),
+            Input::Socket(reader) => reader.unwatch(cx),
             Input::Mailbox(mailbox, datagrams) => {
                 mailbox.close();
                 datagrams.clear();
