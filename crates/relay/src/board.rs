@@ -52,7 +52,7 @@ struct Shared {
     shown: Mutex<Shown>,
     /// Somebody wants integrated loudness, range and the highest peak to begin anew.
     is_programme_due: AtomicBool,
-    ears: Arc<Ears>,
+    ears: Ears,
 }
 
 /// What a line shows.
@@ -120,6 +120,9 @@ pub struct ListenerView {
     pub report: RemoteView,
 }
 
+/// More than a second of Opus in stereo, of which a tap gives no more at a time. 256 KiB.
+const LISTENING_SAMPLES: usize = 1 << 17;
+
 impl Board {
     /// What was shown last.
     #[must_use]
@@ -145,7 +148,7 @@ impl Board {
     /// on what it cannot decode is silent.
     #[must_use]
     pub fn listen(&self) -> Listening {
-        self.0.ears.listen()
+        self.0.ears.listen(LISTENING_SAMPLES)
     }
 
     pub(crate) fn ears(&self) -> &Ears {
