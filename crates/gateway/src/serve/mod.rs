@@ -26,6 +26,7 @@ mod spec;
 mod store;
 mod tracks;
 mod wake;
+mod wav;
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;
