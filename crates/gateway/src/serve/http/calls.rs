@@ -13,6 +13,8 @@ use utoipa::ToSchema;
 use super::app::{App, within};
 use super::id::{CALLS, CallPath, Id, decode, encode};
 use super::problem::Problem;
+use super::way::{LogLine, log_lines};
+use crate::logging::Subject;
 use crate::serve::reading::Reading;
 use crate::serve::service::Service;
 use crate::serve::shown::{Stream, Wall};
@@ -167,6 +169,25 @@ pub(super) async fn show(
         end_reason: reason.map(|reason| reason.name()),
         streams: streams.map(|one| Stream::of(wall, one, &read)).collect(),
     }))
+}
+
+/// The last lines of the log about a call.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct CallLog {
+    /// Its Call-ID, as far as it is UTF-8.
+    id: String,
+    lines: Vec<LogLine>,
+}
+
+/// The last lines of the log about a call
+///
+/// Those that the log has, 50 at most, newest first. Keys that a party presses are not among them. Of calls that have ended, the lines are there until those of
+/// others take their room.
+#[utoipa::path(get, path = "/v1/calls/{id}/log", tag = "calls", operation_id = "log_of_call", params(CallPath), responses((status = 200, body = CallLog)))]
+pub(super) async fn log(Id(id): Id) -> axum::Json<CallLog> {
+    let id = id.to_string();
+    let lines = log_lines(Subject::Call, &id);
+    axum::Json(CallLog { id, lines })
 }
 
 /// End a call

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use super::app::App;
 use super::problem::Problem;
 use super::streams::{StreamNow, tenths, unknown};
-use crate::logging::{KeptLine, last_lines};
+use crate::logging::{KeptLine, Subject, last_lines};
 use crate::watch::{Track, Way};
 
 /// What a stream is like, with its way.
@@ -97,7 +97,7 @@ pub(super) struct StreamLog {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-struct LogLine {
+pub(super) struct LogLine {
     /// ms since 1970.
     unix_ms: u64,
     /// `error`, `warn`, `info`; with `THREADBARE_LOG` also `debug`, `trace`.
@@ -138,8 +138,14 @@ pub(super) async fn log(
     if app.view.read(|seen| seen.find(&name).is_none()) {
         return Err(unknown(&name));
     }
-    let lines = last_lines(&name).into_iter().map(LogLine::from).collect();
+    let lines = log_lines(Subject::Stream, &name);
     Ok(axum::Json(StreamLog { name, lines }))
+}
+
+/// Those that are kept of it.
+pub(super) fn log_lines(subject: Subject, name: &str) -> Vec<LogLine> {
+    let lines = last_lines(subject, name).into_iter();
+    lines.map(LogLine::from).collect()
 }
 
 impl StreamWay {

@@ -135,21 +135,27 @@ struct Both {
     missed_ns: u64,
 }
 
-impl Sound for Both {
-    fn format(&self) -> (u32, u16) {
-        (self.tracks.rate_hz(), 2)
-    }
-
-    fn take(&mut self, samples: &mut Vec<i16>) -> bool {
+impl Both {
+    /// What was said until then. Whether more may come.
+    fn take_until(&mut self, until_ns: u64, samples: &mut Vec<i16>) -> bool {
         // Before the samples: what came until then is still sent.
         let is_over = self.listening.is_over();
-        let until_ns = clock_now_ns() - DELAY_NS;
         self.missed_ns += self.tracks.skip(until_ns, LATE_NS_MAX);
         let tracks = &mut self.tracks;
         self.listening
             .take(|portion, heard| tracks.add(portion, heard));
         self.tracks.take(until_ns, samples);
         !is_over
+    }
+}
+
+impl Sound for Both {
+    fn format(&self) -> (u32, u16) {
+        (self.tracks.rate_hz(), 2)
+    }
+
+    fn take(&mut self, samples: &mut Vec<i16>) -> bool {
+        self.take_until(clock_now_ns() - DELAY_NS, samples)
     }
 
     fn end(&self) {
@@ -167,7 +173,36 @@ const LATE_NS_MAX: u64 = 2_000_000_000;
 
 #[cfg(test)]
 mod tests {
+    use threadbare_relay::Ears;
+
     use super::*;
+
+    /// The page of somebody whose machine slept.
+    #[test]
+    fn who_took_nothing_for_long_goes_on_with_now() {
+        const S: u64 = 1_000_000_000;
+        let ears = Ears::default();
+        let mut both = Both {
+            call: CallId::new(b"1"),
+            listening: ears.listen(1000),
+            tracks: Tracks::new(8000, S),
+            missed_ns: 0,
+        };
+        let mut samples = Vec::new();
+        let mut frames_until = |both: &mut Both, until_ns| {
+            samples.clear();
+            assert!(both.take_until(until_ns, &mut samples));
+            samples.len() / 2
+        };
+        // Two seconds late, all is made up; three, and it is left out.
+        assert_eq!(frames_until(&mut both, 2 * S), 8000);
+        assert_eq!(frames_until(&mut both, 4 * S), 16_000);
+        assert_eq!(frames_until(&mut both, 7 * S), 0);
+        assert_eq!(both.missed_ns, 3 * S);
+        assert_eq!(frames_until(&mut both, 7 * S + S / 2), 4000);
+        drop(ears);
+        assert!(!both.take_until(8 * S, &mut Vec::new()));
+    }
 
     #[test]
     fn a_stream_is_chosen_by_its_place() {

@@ -51,6 +51,7 @@ fn file(sound: impl Sound, place: OwnedSemaphorePermit) -> Response {
         sound,
         head: Some(wav_head(rate_hz, channels)),
         samples: Vec::new(),
+        is_over: false,
         _place: place,
     };
     let parts = unfold(player, |mut player| async move {
@@ -67,6 +68,8 @@ struct Player<S: Sound> {
     /// Of the file, until it was sent.
     head: Option<Bytes>,
     samples: Vec<i16>,
+    /// What was taken last was the last.
+    is_over: bool,
     _place: OwnedSemaphorePermit,
 }
 
@@ -76,18 +79,16 @@ impl<S: Sound> Player<S> {
         if let Some(head) = self.head.take() {
             return Some(head);
         }
-        loop {
+        while !self.is_over {
             sleep(TURN).await;
             self.samples.clear();
-            let goes_on = self.sound.take(&mut self.samples);
+            self.is_over = !self.sound.take(&mut self.samples);
             if !self.samples.is_empty() {
                 let bytes = self.samples.iter().flat_map(|one| one.to_le_bytes());
                 return Some(bytes.collect());
             }
-            if !goes_on {
-                return None;
-            }
         }
+        None
     }
 }
 
