@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use threadbare_rtp::id::Ssrc;
+use threadbare_rtp::leg::Leg;
 use threadbare_rtp::session::RemoteView;
 
 use crate::listen::{Ears, Listening};
@@ -111,7 +112,21 @@ pub struct SenderView {
     pub jitter_ns: u64,
 }
 
-/// The last report about what a line sends (RFC 3550, section 6.4.1).
+impl SenderView {
+    /// Of the party that a leg receives; `None`: nothing was heard.
+    #[must_use]
+    pub fn of(leg: &Leg) -> Option<SenderView> {
+        let (_, ssrc) = leg.source()?;
+        let known = leg.sources().find(|one| one.ssrc == ssrc)?;
+        Some(SenderView {
+            lost: known.lost,
+            fraction_lost: known.fraction_lost,
+            jitter_ns: known.jitter_ns,
+        })
+    }
+}
+
+/// The last report about what is sent (RFC 3550, section 6.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListenerView {
     /// Whose it is.
@@ -122,6 +137,15 @@ pub struct ListenerView {
 
 /// More than a second of Opus in stereo, of which a tap gives no more at a time. 256 KiB.
 const LISTENING_SAMPLES: usize = 1 << 17;
+
+impl ListenerView {
+    /// Of the party that a leg sends to; `None`: it has told nothing.
+    #[must_use]
+    pub fn of(leg: &Leg) -> Option<ListenerView> {
+        let told = leg.sources().find_map(|one| Some((one.ssrc, one.remote?)));
+        told.map(|(ssrc, report)| ListenerView { ssrc, report })
+    }
+}
 
 impl Board {
     /// What was shown last.

@@ -7,7 +7,7 @@ use threadbare_loudness::NormalizeError;
 use threadbare_rtp::call::{Channel, KeyEvent, Line, LineStats, Side};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::leg::{Leg, LegEvent, Refusal, Verdict};
+use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
 use threadbare_runtime::prefetch;
 
 use crate::board::{Board, ListenerView, Pace, SenderView, Shown};
@@ -196,8 +196,8 @@ impl MediaLine {
             round_trip_ns: source.session.rtt_ns,
             source: source.source,
             rtp_to: self.line.hears().rtp_to(),
-            sender: sender_view(&self.line),
-            listener: listener_view(self.line.hears()),
+            sender: SenderView::of(self.line.source()),
+            listener: ListenerView::of(self.line.hears()),
             loudness,
             peak: shown.peak.max(peak),
         };
@@ -324,23 +324,6 @@ impl crate::Call for MediaLine {
             prefetch(address as *const u8, PACKET_LINES);
         }
     }
-}
-
-fn sender_view(line: &Line) -> Option<SenderView> {
-    let (_, ssrc) = line.source().source()?;
-    let known = line.source().sources().find(|one| one.ssrc == ssrc)?;
-    Some(SenderView {
-        lost: known.lost,
-        fraction_lost: known.fraction_lost,
-        jitter_ns: known.jitter_ns,
-    })
-}
-
-fn listener_view(hears: &Leg) -> Option<ListenerView> {
-    let told = hears
-        .sources()
-        .find_map(|one| Some((one.ssrc, one.remote?)));
-    told.map(|(ssrc, report)| ListenerView { ssrc, report })
 }
 
 /// Integrated loudness and range: nobody sees them move.

@@ -3,6 +3,7 @@
 mod copies;
 mod ears;
 mod keep;
+mod now;
 mod plays;
 mod recordings;
 mod state;
@@ -29,6 +30,7 @@ use threadbare_runtime::clock_now_ns;
 use self::copies::CopiesTo;
 pub(super) use self::ears::Unheard;
 use self::keep::Keeper;
+pub(super) use self::now::StreamNow;
 use self::plays::Played;
 use self::recordings::{Recorded, Recordings};
 pub(super) use self::state::PlayState;
@@ -37,6 +39,7 @@ use super::events::{News, Reports};
 use super::metrics::ThreadSnapshot;
 use super::reading::{Reading, SideCounts};
 use super::spec::{self, Common};
+use super::trail::Trail;
 use super::wake::Wake;
 
 /// The streams that run.
@@ -62,6 +65,7 @@ struct Running {
     /// What each party hears in place of the other one.
     plays: [Played; 2],
     ears: Ears,
+    trail: Trail,
     recording: Option<Recorded>,
     /// Of each side, when it was looked at last.
     counted: [SideCounts; 2],
@@ -212,6 +216,7 @@ impl MediaPlane {
             call,
             plays: Default::default(),
             ears,
+            trail: Trail::default(),
             recording: None,
             counted: Default::default(),
             local,
@@ -371,6 +376,7 @@ impl MediaPlane {
             let media = Media {
                 heard_ns: reading.sides.map(|side| side.heard_ns),
             };
+            running.trail.note(clock_now_ns(), &reading);
             let counted = reading.sides.map(|side| side.counts);
             let before = std::mem::replace(&mut running.counted, counted);
             let added = [0, 1].map(|side: usize| counted[side].since(&before[side]));

@@ -20,11 +20,13 @@ mod pulse;
 mod reading;
 mod recorder;
 mod records;
+mod reports;
 mod service;
 mod shown;
 mod spec;
 mod store;
 mod tracks;
+mod trail;
 mod wake;
 mod wav;
 

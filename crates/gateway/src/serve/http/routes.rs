@@ -61,6 +61,7 @@ fn described() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(calls::list, make::make))
         .routes(routes!(calls::show, calls::end, make::change))
+        .routes(routes!(calls::history))
         .routes(routes!(calls::log))
         .routes(routes!(listen::call::listen))
         .routes(routes!(actions::hold))

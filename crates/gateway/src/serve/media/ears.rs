@@ -19,6 +19,11 @@ pub(in crate::serve) enum Unheard {
 }
 
 impl Running {
+    /// Whether there is anything to be heard.
+    pub(super) fn is_decoded(&self) -> bool {
+        check(&self.spec).is_ok()
+    }
+
     /// Both sides from now on, and the rate that all of it fits, Hz. The medium is to be told.
     pub(super) fn listen(&self) -> (u32, Listening) {
         let rate_hz = spec::rate_hz(&self.spec);
