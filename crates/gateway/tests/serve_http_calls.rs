@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::http::{Answer, Relay, parties, sdp};
+use common::http::{Relay, parties, sdp};
 use common::plain::{Party, act, call, done, made, side};
 use common::{LIMIT, Received, socket, wait_until};
 use serde_json::{Value, json};
