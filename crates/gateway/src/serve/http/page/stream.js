@@ -1,17 +1,10 @@
 // One stream: its numbers, and its last minutes.
 import { ask, get } from "./feed.js";
 import { chart } from "./charts.js";
+import { hex, number, report, showLines } from "./words.js";
 import { Player } from "./listen.js";
 
 const element = (id) => document.getElementById(id);
-const number = (value, unit, digits = 1) => (value === undefined || value === null ? "none" : `${value.toFixed(digits)} ${unit}`);
-const hex = (ssrc) => `0x${ssrc.toString(16).padStart(8, "0")}`;
-// What RTCP says of one direction.
-const report = (one) => {
-  if (!one) return "none";
-  const rest = [one.jitter_ms === undefined ? "" : `jitter ${number(one.jitter_ms, "ms")}`, one.round_trip_ms === undefined ? "" : `round trip ${number(one.round_trip_ms, "ms")}`];
-  return [`${one.packets_lost} lost`, one.loss_percent === undefined ? "" : number(one.loss_percent, "%"), ...rest].filter(Boolean).join(", ");
-};
 const LEVELS = { low: -60, high: 0, step: 12 };
 // Seconds that are shown, and how many are one value then.
 const SPANS = { 600: 1, 3600: 5, 21600: 30, 86400: 120 };
@@ -43,7 +36,7 @@ export class StreamPanel {
 
   toggleListening() {
     if (this.player.isOn) this.player.stop();
-    else if (this.name) this.player.start(this.name);
+    else if (this.name) this.player.start(`v1/streams/${encodeURIComponent(this.name)}/listen`);
   }
 
   showListening() {
@@ -127,20 +120,11 @@ export class StreamPanel {
         this.historyDue = performance.now() + 1000 * Math.min(step, UPDATE_MAX) - SLACK_MS;
       }
       this.show(now, this.history);
-      this.showLog(log.lines);
+      showLines(element("stream-log"), log.lines);
     } catch (error) {
       this.onProblem(error);
     }
     if (isAsked()) this.timer = setTimeout(() => this.update(), 1000);
-  }
-
-  showLog(lines) {
-    const shown = lines.map((line) => {
-      const item = Object.assign(document.createElement("li"), { className: line.level });
-      item.textContent = `${new Date(line.unix_ms).toTimeString().slice(0, 8)} ${line.level} ${line.text}`;
-      return item;
-    });
-    element("stream-log").replaceChildren(...shown);
   }
 
   show(now, history) {
