@@ -157,6 +157,7 @@ def check(page, sender):
     panel = page.find_element(By.ID, "stream")
     name = run(page, "return threadbare.wall.streams[arguments[0]].name", LOSSY)
     until("its panel", lambda: panel.is_displayed() and page.find_element(By.ID, "stream-name").text == name)
+    assert run(page, "return arguments[0].scrollTop", panel) == 0
     until("its numbers", lambda: "lost" in panel.text and "LUFS" in panel.text)
     until("its alarm", lambda: "loss since" in panel.text)
     until("its alarm in the log", lambda: re.search(r"warn alarm .*loss", page.find_element(By.ID, "stream-log").text))

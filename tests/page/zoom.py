@@ -22,17 +22,30 @@ for (const one of seen) {
   const cuts = one.children.length === 0 && one.textContent.trim() && !/SELECT|OPTION|INPUT/.test(one.tagName);
   if (cuts && one.scrollWidth > one.clientWidth + 1 && getComputedStyle(one).display !== "inline") wrong.push(`${name} is cut off`);
 }
-const controls = seen.filter((one) => /BUTTON|SELECT|INPUT/.test(one.tagName)).map((one) => [one, one.getBoundingClientRect()]);
+// What of it is in sight.
+const boxOf = (one) => {
+  const { left, right, top, bottom } = one.getBoundingClientRect();
+  const box = { left, right, top, bottom };
+  for (let place = one.parentElement; place; place = place.parentElement) {
+    if (getComputedStyle(place).overflowY === "visible") continue;
+    const edge = place.getBoundingClientRect();
+    [box.top, box.bottom] = [Math.max(box.top, edge.top), Math.min(box.bottom, edge.bottom)];
+  }
+  return box;
+};
+const controls = seen.filter((one) => /BUTTON|SELECT|INPUT/.test(one.tagName)).map((one) => [one, boxOf(one)]);
 controls.forEach(([one, a], n) => controls.slice(n + 1).forEach(([other, b]) => {
   if (a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1) wrong.push(`${one.id || one.textContent} lies on ${other.id || other.textContent}`);
 }));
 return [...new Set(wrong)];
 """
 
-# The texts of the tiles in sight, as they are drawn: each within its tile, none on another one.
+# The texts of the tiles in sight, as they are drawn: each within its tile, none on another one. They have all kinds of alarms, which somebody knows of.
 TILES = """
 const { wall } = threadbare;
 const texts = [];
+const tiles = wall.tiles;
+wall.tiles = { ...tiles, alarms: tiles.alarms.map((_, n) => 0x80 | 1 << n % 6), short: tiles.short.map(() => -377), state: tiles.state.map((_, n) => (n % 7 ? 2 : 3)), loss: tiles.loss.map(() => 1000) };
 const draw = wall.context.fillText;
 wall.context.fillText = function (text, x, y, ...rest) {
   const { width } = this.measureText(text);
@@ -42,6 +55,8 @@ wall.context.fillText = function (text, x, y, ...rest) {
 };
 wall.draw();
 delete wall.context.fillText;
+wall.tiles = tiles;
+wall.isDirty = true;
 const wrong = [];
 for (const cell of wall.cells.filter((one) => one.n !== undefined)) {
   const own = texts.filter((one) => one.y > cell.y && one.y < cell.y + wall.tileHeight && one.left >= cell.x - 1 && one.left < cell.x + wall.tileWidth);
@@ -62,14 +77,28 @@ def is_laid_out(page, view):
     assert not wrong, (view, wrong)
 
 
+def resize(page, width):
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": 500, "deviceScaleFactor": 2, "mobile": False})
+
+
+def order(page, name):
+    run(page, "const sort = document.getElementById('sort'); sort.value = arguments[0]; sort.dispatchEvent(new Event('change'))", name)
+
+
 def check(page, stream):
-    """`stream` has an alarm and losses, so that its tile has most to tell."""
+    """`stream` has most losses, an alarm, and that acknowledged: its tile has most to tell."""
     body = page.find_element(By.TAG_NAME, "body")
-    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": 800, "height": 500, "deviceScaleFactor": 2, "mobile": False})
     try:
         body.send_keys("w")
+        # Tiles that are as narrow as they get; then those of a window of 1600 by 1000.
+        resize(page, 694)
+        until("narrow tiles", lambda: run(page, "const w = threadbare.wall; return w.tileWidth < 10.2 * w.rem && w.tiles && w.columns === 4"))
+        texts, wrong = run(page, TILES)
+        assert texts > 20 and not wrong, wrong
+        resize(page, 800)
         until("it is drawn for that", lambda: run(page, "return devicePixelRatio === 2 && threadbare.wall.canvas.width === 2 * threadbare.wall.section.clientWidth"))
         run(page, "threadbare.wall.section.scrollTop = 0")
+        order(page, "loss")
         until("the tile with most to tell", lambda: run(page, "return threadbare.wall.cells.slice(0, 8).some((cell) => cell.n === arguments[0])", stream))
         texts, wrong = run(page, TILES)
         assert texts > 20 and not wrong, wrong
@@ -91,5 +120,6 @@ def check(page, stream):
         until("the threads", lambda: page.find_element(By.ID, "threads").text)
         is_laid_out(page, "machine")
         body.send_keys("w")
+        order(page, "worst")
     finally:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

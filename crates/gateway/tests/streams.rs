@@ -625,6 +625,35 @@ fn a_stream_that_fails_and_starts_again_has_it_in_its_log() {
     assert_eq!(gateway.relay.get(path).problem(404)["field"], "name");
 }
 
+/// RFC 3551, section 6: what numbers mean by themselves.
+#[test]
+fn what_a_sender_is_heard_to_send_is_told() {
+    let (listen, to, from) = (address(), address(), socket());
+    let gateway = Gateway::start(&format!(
+        "[[stream]]\nname = \"any\"\nlisten = \"{listen}\"\ndestination = \"{to}\"\nclock-rate = 90000\nrtcp = false\n"
+    ));
+    wait_until(|| gateway.stream("any")["state"] == "waiting");
+    let before = gateway.stream("any");
+    assert_eq!(
+        (&before["codec_in"], &before["codec_heard"]),
+        (&json!("auto"), &Value::Null)
+    );
+    let number = std::cell::Cell::new(0);
+    for (payload_type, due) in [
+        (8, "PCMA/8000"),
+        (18, "G729/8000"),
+        (10, "L16/44100/2"),
+        (97, "payload type 97"),
+    ] {
+        wait_until(|| {
+            number.set(number.get() + 1);
+            let packet = rtp(payload_type, number.get(), &[0x55; 160]);
+            from.send_to(&packet, listen).expect("loopback");
+            gateway.stream("any")["codec_heard"] == due
+        });
+    }
+}
+
 /// Both parties' RTCP: what is lost on the way from the sender, and what the listener's report (RFC 3550, section 6.4.2) says.
 #[test]
 fn a_streams_way_and_the_reports_of_both_sides_are_told() {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use threadbare_rtp::id::Ssrc;
-use threadbare_rtp::leg::Leg;
+use threadbare_rtp::leg::{Leg, Payload};
 use threadbare_rtp::session::RemoteView;
 
 use crate::listen::{Ears, Listening};
@@ -89,6 +89,8 @@ pub struct Shown {
     pub round_trip_ns: Option<u64>,
     /// Where the party that sends does so from, and its SSRC.
     pub source: Option<(SocketAddr, Ssrc)>,
+    /// What audio the party that sends has sent last.
+    pub payload: Option<Payload>,
     /// Where RTP is sent.
     pub rtp_to: Option<SocketAddr>,
     /// What our reports say of the party that sends; `None`: nothing was heard.

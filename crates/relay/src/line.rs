@@ -195,6 +195,7 @@ impl MediaLine {
             latency_ns: source.jitter.latency_ns,
             round_trip_ns: source.session.rtt_ns,
             source: source.source,
+            payload: self.line.source().heard_payload(),
             rtp_to: self.line.hears().rtp_to(),
             sender: SenderView::of(self.line.source()),
             listener: ListenerView::of(self.line.hears()),

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use axum::extract::{Path, State};
 use serde::Serialize;
+use threadbare_rtp::leg::{Carries, Payload};
+use threadbare_rtp::payload::static_payload;
 use threadbare_runtime::clock_now_ns;
 use utoipa::ToSchema;
 
@@ -48,7 +50,10 @@ struct StreamWay {
     destination_address: Option<SocketAddr>,
     /// The codec that comes, as in the file.
     codec_in: String,
-    /// The codec that leaves. Absent: nothing does.
+    /// The codec that came last, such as `PCMA/8000`; `payload type 97` where the number has no meaning of its own (RFC 3551, section 6). Absent: nobody is heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec_heard: Option<String>,
+    /// The codec that leaves; `auto`: as it comes. Absent: nothing does.
     #[serde(skip_serializing_if = "Option::is_none")]
     codec_out: Option<String>,
     /// Whether it can be listened to.
@@ -131,6 +136,7 @@ impl StreamWay {
             destination: way.destination.clone(),
             destination_address: shown.rtp_to.filter(|_| way.codec_out.is_some()),
             codec_in: way.codec_in.clone(),
+            codec_heard: shown.payload.as_ref().map(codec_of),
             codec_out: way.codec_out.clone(),
             is_decoded: way.is_decoded,
             sender_report: shown
@@ -142,6 +148,20 @@ impl StreamWay {
                 .as_ref()
                 .map(|listener| ListenerReport::new(listener, way.clock_rate_out_hz)),
         }
+    }
+}
+
+/// As in `rtpmap` (RFC 8866, section 6.6).
+fn codec_of(payload: &Payload) -> String {
+    let (rate_hz, number) = (payload.clock_rate_hz, payload.payload_type);
+    let (name, channels) = match (payload.carries, static_payload(number)) {
+        (Carries::Audio(format), _) => (format.encoding.name(), u32::from(format.channels)),
+        (_, Some(fixed)) => (fixed.encoding_name, fixed.channels),
+        (_, None) => return format!("payload type {}", number.0),
+    };
+    match channels {
+        0 | 1 => format!("{name}/{rate_hz}"),
+        more => format!("{name}/{rate_hz}/{more}"),
     }
 }
 

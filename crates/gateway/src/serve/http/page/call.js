@@ -6,8 +6,8 @@ import { hex, number, report, showLines } from "./words.js";
 import { Player } from "./listen.js";
 
 const element = (id) => document.getElementById(id);
-// Of /v1/calls/{id}/history: shown, and from one point to the next at most, s.
-const SPAN = 600;
+// Of /v1/calls/{id}/history: shown, as long as the call lasts, and from one point to the next at most, s.
+const SPANS = [60, 120, 300, 600];
 const STEP = 15;
 const HISTORY_MS = 5000;
 // So long the second press that ends a call is waited for.
@@ -115,6 +115,7 @@ export class CallPanel {
     this.close();
     Object.assign(this, { call, detail: null, history: null, historyDue: 0, place: null });
     element("call").hidden = false;
+    element("call").scrollTop = 0;
     element("call-name").textContent = call.id;
     for (const id of ["call-state", "call-sides", "call-log"]) element(id).replaceChildren();
     await this.update();
@@ -193,7 +194,8 @@ export class CallPanel {
   showHistory() {
     const known = this.history?.streams[this.shown];
     if (!known) return;
-    const times = { unix_s: known.unix_s, span: SPAN, step: STEP };
+    const span = SPANS.find((one) => one * 1000 >= this.detail.duration_ms) ?? SPANS.at(-1);
+    const times = { unix_s: known.unix_s, span, step: STEP };
     const lines = (name, more) => known.sides.map((side, n) => ({ values: side[name], colour: ["--side-a", "--side-b"][n], ...more }));
     chart(element("mos-chart"), times, lines("mos", { width: 2, dots: true }), { low: 1, high: 5, step: 1 });
     for (const [id, name, least] of [["call-loss-chart", "loss_percent", 10], ["call-jitter-chart", "jitter_ms", 20]]) {

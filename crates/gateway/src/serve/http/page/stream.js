@@ -5,6 +5,12 @@ import { hex, number, report, showLines } from "./words.js";
 import { Player } from "./listen.js";
 
 const element = (id) => document.getElementById(id);
+// Where the file leaves it to the sender: what was learned.
+const codec = ({ codec_in, codec_heard, codec_out }) => {
+  const learned = codec_heard ?? "auto: nothing heard yet";
+  const [comes, leaves] = [codec_in, codec_out].map((one) => (one === "auto" ? learned : one));
+  return leaves === undefined || leaves === comes ? comes : `${comes} in, ${leaves} out`;
+};
 const LEVELS = { low: -60, high: 0, step: 12 };
 // Seconds that are shown, and how many are one value then.
 const SPANS = { 600: 1, 3600: 5, 21600: 30, 86400: 120 };
@@ -70,6 +76,7 @@ export class StreamPanel {
     this.name = name;
     this.historyDue = 0;
     element("stream").hidden = false;
+    element("stream").scrollTop = 0;
     element("stream-name").textContent = name;
     this.showAlarms(this.alarms);
     await this.update();
@@ -147,7 +154,7 @@ export class StreamPanel {
       "received at": [now.local_address, now.local_rtcp_address && `RTCP ${now.local_rtcp_address}`].filter(Boolean).join(", "),
       "heard from": now.remote_address === undefined ? "nobody yet" : `${now.remote_address}, SSRC ${hex(now.ssrc)}`,
       "sent to": now.destination_address === undefined || now.destination_address === now.destination ? now.destination : `${now.destination}: ${now.destination_address}`,
-      "codec": now.codec_out === undefined ? now.codec_in : `${now.codec_in} in, ${now.codec_out} out`,
+      "codec": codec(now),
       "our report on the sender": report(now.sender_report),
       "the listener's report": report(now.listener_report),
       "last packet": now.since_packet_ms === undefined ? "never" : `${now.since_packet_ms} ms ago`,
