@@ -4,9 +4,10 @@ mod common;
 
 use std::time::Duration;
 
-use common::media::{Bed, MS, call, party, speech};
-use threadbare_relay::{Ears, Listening, MediaCall, Medium, PortId};
-use threadbare_rtp::call::{Mode, Side};
+use common::media::{Bed, MS, call, leg, party, speech};
+use threadbare_relay::{Board, Ears, Listening, MediaCall, MediaLine, Medium, Pace, PortId};
+use threadbare_rtp::call::{DirectionConfig, Line, Mode, Side, Target};
+use threadbare_rtp::codec::Encoding;
 use threadbare_rtp::g711;
 
 /// A packet of each side.
@@ -130,4 +131,33 @@ fn another_medium_goes_on_with_those_who_listen() {
     look(&mut second);
     (5..10).for_each(|number| talk(&mut second, number));
     assert_eq!(taken(&mut listening).0[1].len(), 10 * 160);
+}
+
+/// What nobody measures, so that it is decoded for listeners alone.
+#[test]
+fn who_comes_later_takes_nothing_from_who_listens_to_a_line() {
+    let board = Board::default();
+    let line = Line::new(
+        0,
+        leg(Side::A, 0, Encoding::Pcmu),
+        Target::Nobody,
+        DirectionConfig::default(),
+    );
+    let pace = Pace::new(Duration::from_millis(100));
+    let line = MediaLine::new(line.expect("a line"), Duration::ZERO).shown_on(board.clone(), pace);
+    let mut bed = Bed::new(0, line);
+    let mut first = board.listen();
+    let mut others = Vec::new();
+    for number in 0..60 {
+        bed.hand_in(PortId::rtp(0), party(Side::A), &speech(0, 7, number));
+        bed.wait_ms(20);
+        // While some wait to be a portion.
+        if number % 4 == 3 {
+            others.push(board.listen());
+        }
+    }
+    let (samples, _) = taken(&mut first);
+    let all = (0..60).flat_map(|number| [said(Side::A, number); 160]);
+    let all: Vec<i16> = all.take(samples[0].len()).collect();
+    assert!(samples[0] == all && all.len() > 50 * 160, "{}", all.len());
 }
