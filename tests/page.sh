@@ -2,7 +2,7 @@
 # The page in a real Chromium, with 1000 streams and some calls: page/check.py says what must be seen. Needs root, or user namespaces.
 #
 #   PICTURES=DIR tests/page.sh    keeps the screenshots
-#   STREAMS=3000 tests/page.sh    with more streams
+#   STREAMS=3000 tests/page.sh    how smooth the wall is with more streams, and no more
 . "$(dirname "$0")/common.bash"
 
 # A network and processes of its own: ports are fixed, but not for this machine, and all ends with the script.

@@ -14,13 +14,15 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 import calls
+import smooth
 import zoom
 from common import URL, answers, get, mu_law, picture, run, until
 
-STREAMS = int(os.environ.get("STREAMS", 1000))
+WHOLE = 1000
+STREAMS = int(os.environ.get("STREAMS", WHOLE))
 PORT = 20000
 # As many packets a second as Python sends.
-PACKET_MS = 60 * STREAMS // 1000
+PACKET_MS = 60 * STREAMS // WHOLE
 SAMPLES = 8 * PACKET_MS
 SILENT, LOSSY = 123, 777
 
@@ -69,7 +71,10 @@ def main():
     sender.start()
     page = browser()
     try:
-        check(page, sender)
+        if STREAMS == WHOLE:
+            check(page, sender)
+        else:
+            look(page)
     finally:
         page.quit()
 
@@ -120,6 +125,15 @@ def listens(page, panel, body):
     run(page, "document.activeElement.blur()")
     body.send_keys("l")
     until("it plays again", lambda: time_played() > 0.5)
+
+
+def look(page):
+    """Of other numbers of streams, how smooth it is: machines differ in how many they receive and show without a loss."""
+    page.get(URL)
+    until("tiles of all streams", lambda: run(page, "return threadbare.wall.tiles && threadbare.wall.streams.length") == STREAMS)
+    until("most are heard", lambda: run(page, "return threadbare.wall.tiles.state.filter((one) => one === 2).length") > 0.9 * STREAMS)
+    picture(page, "wall")
+    smooth.measure(page)
 
 
 def check(page, sender):
@@ -192,13 +206,7 @@ def check(page, sender):
     run(page, "threadbare.wall.section.scrollTop = 0")
     picture(page, "wall-other")
 
-    # How smooth it is, for people: while values come, and while it scrolls as well.
-    for what, script in [("while values come", ""), ("while it scrolls", "threadbare.wall.section.scrollTop = (performance.now() - begun) / 2 % height;")]:
-        frames, values = page.execute_async_script(
-            """const done = arguments[0]; let frames = 0; const begun = performance.now(); const height = threadbare.wall.space.offsetHeight; const told = threadbare.wall.frames;
-            const step = () => { frames += 1; %s
-            if (performance.now() - begun < 5000) requestAnimationFrame(step); else done([frames / 5, (threadbare.wall.frames - told) / 5]); }; requestAnimationFrame(step);""" % script)
-        print(f"page: {STREAMS} tiles: {frames:.0f} frames a second {what}, {values:.0f} times a second")
+    smooth.measure(page)
 
     # Nothing comes from elsewhere, and nothing went wrong in the page.
     for entry in page.get_log("performance"):
