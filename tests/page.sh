@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The page in a real Chromium, with 1000 streams: page/check.py says what must be seen. Needs root, or user namespaces.
+# The page in a real Chromium, with 1000 streams and some calls: page/check.py says what must be seen. Needs root, or user namespaces.
 #
 #   PICTURES=DIR tests/page.sh    keeps the screenshots
+#   STREAMS=3000 tests/page.sh    how smooth the wall is with more streams, and no more
 . "$(dirname "$0")/common.bash"
 
 # A network and processes of its own: ports are fixed, but not for this machine, and all ends with the script.
@@ -18,13 +19,24 @@ ip link set lo up
 pictures=${PICTURES:-$work/pictures}
 mkdir -p "$pictures"
 
-cat >"$work/gateway.toml" <<'TOML'
+mkdir "$work/recordings"
+cat >"$work/gateway.toml" <<TOML
 [http]
 listen = "127.0.0.1:8080"
 
+[ng]
+listen = "127.0.0.1:2223"
+
+[interfaces.default]
+address = "127.0.0.1"
+ports = "40000-50000"
+
+[calls]
+recording-dir = "$work/recordings"
+
 [[stream]]
 name = "programme"
-count = 1000
+count = ${STREAMS:-1000}
 listen = "127.0.0.1:20000"
 codec = "PCMU"
 rtcp = false

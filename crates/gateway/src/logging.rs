@@ -10,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer};
 
-pub use self::kept::{KeptLine, last_lines};
+pub use self::kept::{KeptLine, Subject, last_lines};
 
 #[cfg(feature = "gstreamer")]
 use crate::limit::{LineLimit, Verdict};

@@ -2,42 +2,15 @@
 
 mod common;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::http::{Answer, Relay, parties, sdp};
-use common::{LIMIT, Received, rtp, socket, wait_until};
+use common::http::{Relay, parties, sdp};
+use common::plain::{Party, act, call, done, made, side};
+use common::{LIMIT, Received, socket, wait_until};
 use serde_json::{Value, json};
 use threadbare_rtp::g711;
-
-/// A party: what it sends, where.
-struct Party {
-    socket: UdpSocket,
-    to: SocketAddr,
-    payload_type: u8,
-    number: u16,
-}
-
-impl Party {
-    fn new(socket: UdpSocket, made: &Value) -> Party {
-        let to = made["local_address"].as_str().expect("an address");
-        let payload_type = made["payload_type"].as_u64().expect("a number");
-        Party {
-            socket,
-            to: to.parse().expect("an address"),
-            payload_type: payload_type as u8,
-            number: 0,
-        }
-    }
-
-    /// A packet full of one code.
-    fn say(&mut self, code: u8) {
-        let packet = rtp(self.payload_type, self.number, &[code; 160]);
-        self.number += 1;
-        self.socket.send_to(&packet, self.to).expect("sent");
-    }
-}
 
 /// `from` says one code at the pace of a call until `to` hears what is wanted.
 fn hear(from: &mut Party, to: &Party, code: u8, is_wanted: impl Fn(&Received) -> bool) -> Received {
@@ -86,38 +59,6 @@ fn hears_nothing(from: &mut Party, to: &Party) -> bool {
 
 /// A code of both laws that is far from silence.
 const LOUD: u8 = 0x12;
-
-fn side(socket: &UdpSocket, codec: &str) -> Value {
-    json!({"address": socket.local_addr().expect("bound").to_string(), "codec": codec})
-}
-
-fn made(answer: &Answer) -> Value {
-    assert_eq!(answer.status, 201, "{}", answer.text());
-    let made = answer.json();
-    assert_eq!(&made["path"], answer.headers["location"].as_str());
-    made
-}
-
-/// Two parties of a new call.
-fn call(relay: &Relay, codecs: [&str; 2]) -> (Value, [Party; 2]) {
-    let [a, b] = parties();
-    let sides = [side(&a, codecs[0]), side(&b, codecs[1])];
-    let made = made(&relay.post("/v1/calls", &json!({"sides": sides})));
-    let parties = [
-        Party::new(a, &made["sides"][0]),
-        Party::new(b, &made["sides"][1]),
-    ];
-    (made, parties)
-}
-
-fn act(relay: &Relay, call: &Value, action: &str, body: &Value) -> Answer {
-    let path = call["path"].as_str().expect("a path");
-    relay.post(&format!("{path}/{action}"), body)
-}
-
-fn done(answer: &Answer) {
-    assert_eq!(answer.status, 204, "{}", answer.text());
-}
 
 /// By the tables of G.711 (ITU-T G.711, tables 1 and 2).
 fn as_alaw(code: u8) -> u8 {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use common::ear::Ear;
 use common::http::Relay;
 use common::{LIMIT, Running, free_port, rtp, socket, wait_until};
 use nix::sys::signal::Signal;
@@ -444,78 +445,8 @@ fn the_wall_tells_streams_then_tiles_threads_and_alarms() {
     }
 }
 
-/// A listener: what comes over HTTP in chunks (RFC 9112, section 7.1).
-struct Ear {
-    reader: BufReader<TcpStream>,
-    /// Of chunks that came.
-    bytes: Vec<u8>,
-    rate_hz: u32,
-    channels: u16,
-}
-
-impl Ear {
-    /// Begins to listen; has read the head of the WAV file, and no more.
-    fn open(gateway: &Gateway, name: &str) -> Ear {
-        let http = gateway.relay.http;
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
-        let socket = socket.expect("a socket");
-        // So that little waits there for who does not read.
-        socket.set_recv_buffer_size(4096).expect("valid");
-        socket.connect(&http.into()).expect("it listens");
-        let mut stream = TcpStream::from(socket);
-        stream.set_read_timeout(Some(LIMIT)).expect("valid");
-        let head = format!("GET /v1/streams/{name}/listen HTTP/1.1\r\nHost: {http}\r\n\r\n");
-        stream.write_all(head.as_bytes()).expect("sent");
-        let mut ear = Ear {
-            reader: BufReader::with_capacity(512, stream),
-            bytes: Vec::new(),
-            rate_hz: 0,
-            channels: 0,
-        };
-        let mut lines = Vec::new();
-        while lines.last().is_none_or(|line| line != "\r\n") {
-            let mut line = String::new();
-            ear.reader.read_line(&mut line).expect("a header");
-            lines.push(line.to_ascii_lowercase());
-        }
-        assert_eq!(lines[0], "http/1.1 200 ok\r\n");
-        assert!(lines.contains(&"content-type: audio/wav\r\n".to_owned()));
-        let head = ear.take(44).expect("a head");
-        // Multimedia Programming Interface and Data Specifications 1.0: PCM, 16 bits.
-        assert_eq!(head[..20], *b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0");
-        assert_eq!((&head[20..22], &head[34..36]), (&[1, 0][..], &[16, 0][..]));
-        assert_eq!(head[36..], *b"data\xff\xff\xff\xff");
-        ear.channels = u16::from_le_bytes([head[22], head[23]]);
-        ear.rate_hz = u32::from_le_bytes([head[24], head[25], head[26], head[27]]);
-        ear
-    }
-
-    /// So many bytes. `None`: it has ended well before.
-    fn take(&mut self, count: usize) -> Option<Vec<u8>> {
-        while self.bytes.len() < count {
-            let mut line = String::new();
-            self.reader.read_line(&mut line).expect("a chunk");
-            let length = usize::from_str_radix(line.trim(), 16).expect("a length");
-            let mut chunk = vec![0; length + 2];
-            self.reader.read_exact(&mut chunk).expect("a whole chunk");
-            assert_eq!(chunk[length..], *b"\r\n");
-            if length == 0 {
-                return None;
-            }
-            self.bytes.extend(&chunk[..length]);
-        }
-        Some(self.bytes.drain(..count).collect())
-    }
-
-    fn samples(&mut self, count: usize) -> Option<Vec<i16>> {
-        let bytes = self.take(2 * count)?;
-        let pairs = bytes.chunks_exact(2);
-        Some(
-            pairs
-                .map(|two| i16::from_le_bytes([two[0], two[1]]))
-                .collect(),
-        )
-    }
+fn open_ear(gateway: &Gateway, name: &str) -> Ear {
+    Ear::open(gateway.relay.http, &format!("/v1/streams/{name}/listen"))
 }
 
 /// The texts of a stream's lines in the log, newest first.
@@ -547,7 +478,7 @@ fn a_stream_is_listened_to() {
     let gateway = Gateway::start(&format!("{news}{other}"));
     let senders = [Sender::start(listen), Sender::start(plain)];
     for name in ["news", "plain"] {
-        let mut ear = Ear::open(&gateway, name);
+        let mut ear = open_ear(&gateway, name);
         assert_eq!((ear.rate_hz, ear.channels), (8000, 1));
         let heard = ear.samples(2 * 8000).expect("two seconds");
         // G.711, table 2a: what the sender's codes are.
@@ -556,7 +487,7 @@ fn a_stream_is_listened_to() {
             assert_eq!(*sample, period[n % 8], "{name}: sample {n}");
         }
     }
-    let mut ear = Ear::open(&gateway, "news");
+    let mut ear = open_ear(&gateway, "news");
     ear.samples(800).expect("some");
     senders[0].set(NOTHING);
     let mut is_silent = false;
@@ -600,7 +531,7 @@ fn a_listener_who_does_not_read_holds_up_nothing() {
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
     });
-    let ear = Ear::open(&gateway, "news");
+    let ear = open_ear(&gateway, "news");
     assert_eq!((ear.rate_hz, ear.channels), (48_000, 2));
     let mut numbers = Vec::new();
     while numbers.last() != Some(&(PACKETS - 1)) {
@@ -655,7 +586,7 @@ fn who_may_not_listen_is_told_why() {
     }
     assert_eq!(news["destination"], "nobody");
     assert!(refused("quiet", 409).contains("nothing was heard"));
-    let mut ears: Vec<Ear> = (0..16).map(|_| Ear::open(&gateway, "news")).collect();
+    let mut ears: Vec<Ear> = (0..16).map(|_| open_ear(&gateway, "news")).collect();
     assert!(refused("news", 503).contains("16 listeners"));
     ears.pop();
     let has_room = || {
@@ -692,6 +623,35 @@ fn a_stream_that_fails_and_starts_again_has_it_in_its_log() {
     assert_eq!(log_of(&gateway, "well"), [""; 0]);
     let path = "/v1/streams/nobody/log";
     assert_eq!(gateway.relay.get(path).problem(404)["field"], "name");
+}
+
+/// RFC 3551, section 6: what numbers mean by themselves.
+#[test]
+fn what_a_sender_is_heard_to_send_is_told() {
+    let (listen, to, from) = (address(), address(), socket());
+    let gateway = Gateway::start(&format!(
+        "[[stream]]\nname = \"any\"\nlisten = \"{listen}\"\ndestination = \"{to}\"\nclock-rate = 90000\nrtcp = false\n"
+    ));
+    wait_until(|| gateway.stream("any")["state"] == "waiting");
+    let before = gateway.stream("any");
+    assert_eq!(
+        (&before["codec_in"], &before["codec_heard"]),
+        (&json!("auto"), &Value::Null)
+    );
+    let number = std::cell::Cell::new(0);
+    for (payload_type, due) in [
+        (8, "PCMA/8000"),
+        (18, "G729/8000"),
+        (10, "L16/44100/2"),
+        (97, "payload type 97"),
+    ] {
+        wait_until(|| {
+            number.set(number.get() + 1);
+            let packet = rtp(payload_type, number.get(), &[0x55; 160]);
+            from.send_to(&packet, listen).expect("loopback");
+            gateway.stream("any")["codec_heard"] == due
+        });
+    }
 }
 
 /// Both parties' RTCP: what is lost on the way from the sender, and what the listener's report (RFC 3550, section 6.4.2) says.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use threadbare_rtp::id::Ssrc;
+use threadbare_rtp::leg::{Leg, Payload};
 use threadbare_rtp::session::RemoteView;
 
 use crate::listen::{Ears, Listening};
@@ -52,7 +53,7 @@ struct Shared {
     shown: Mutex<Shown>,
     /// Somebody wants integrated loudness, range and the highest peak to begin anew.
     is_programme_due: AtomicBool,
-    ears: Arc<Ears>,
+    ears: Ears,
 }
 
 /// What a line shows.
@@ -88,6 +89,8 @@ pub struct Shown {
     pub round_trip_ns: Option<u64>,
     /// Where the party that sends does so from, and its SSRC.
     pub source: Option<(SocketAddr, Ssrc)>,
+    /// What audio the party that sends has sent last.
+    pub payload: Option<Payload>,
     /// Where RTP is sent.
     pub rtp_to: Option<SocketAddr>,
     /// What our reports say of the party that sends; `None`: nothing was heard.
@@ -111,13 +114,39 @@ pub struct SenderView {
     pub jitter_ns: u64,
 }
 
-/// The last report about what a line sends (RFC 3550, section 6.4.1).
+impl SenderView {
+    /// Of the party that a leg receives; `None`: nothing was heard.
+    #[must_use]
+    pub fn of(leg: &Leg) -> Option<SenderView> {
+        let (_, ssrc) = leg.source()?;
+        let known = leg.sources().find(|one| one.ssrc == ssrc)?;
+        Some(SenderView {
+            lost: known.lost,
+            fraction_lost: known.fraction_lost,
+            jitter_ns: known.jitter_ns,
+        })
+    }
+}
+
+/// The last report about what is sent (RFC 3550, section 6.4.1).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListenerView {
     /// Whose it is.
     pub ssrc: Ssrc,
     /// What it says.
     pub report: RemoteView,
+}
+
+/// More than a second of Opus in stereo, of which a tap gives no more at a time. 256 KiB.
+const LISTENING_SAMPLES: usize = 1 << 17;
+
+impl ListenerView {
+    /// Of the party that a leg sends to; `None`: it has told nothing.
+    #[must_use]
+    pub fn of(leg: &Leg) -> Option<ListenerView> {
+        let told = leg.sources().find_map(|one| Some((one.ssrc, one.remote?)));
+        told.map(|(ssrc, report)| ListenerView { ssrc, report })
+    }
 }
 
 impl Board {
@@ -145,7 +174,7 @@ impl Board {
     /// on what it cannot decode is silent.
     #[must_use]
     pub fn listen(&self) -> Listening {
-        self.0.ears.listen()
+        self.0.ears.listen(LISTENING_SAMPLES)
     }
 
     pub(crate) fn ears(&self) -> &Ears {

@@ -87,9 +87,9 @@ pub use self::forward::{Forward, ForwardSide, ForwardSideStats, ForwardState, Tr
 pub use self::id::{LEGS_MAX, PortId, PortKind};
 pub use self::io::DATAGRAM_BYTES_MAX;
 pub use self::line::{LineEvent, LineEventHandler, MediaLine, MediaLineStats};
-pub use self::listen::{Heading, Listening};
+pub use self::listen::{Ears, Listening, Portion};
 pub use self::loudness::Loudness;
-pub use self::media::{EventHandler, Listener, MediaCall, MediaCallState, MediaCallStats};
+pub use self::media::{EventHandler, MediaCall, MediaCallState, MediaCallStats};
 pub use self::medium::Medium;
 pub use self::orders::CallState;
 pub use self::ports::{

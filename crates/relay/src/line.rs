@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
-use threadbare_rtp::call::{Channel, KeyEvent, Line, LineStats};
+use threadbare_rtp::call::{Channel, KeyEvent, Line, LineStats, Side};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::PayloadType;
-use threadbare_rtp::leg::{Leg, LegEvent, Refusal, Verdict};
+use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
 use threadbare_runtime::prefetch;
 
 use crate::board::{Board, ListenerView, Pace, SenderView, Shown};
@@ -62,6 +62,8 @@ struct Showing {
     next_whole_ns: u64,
     /// Who listens.
     heard: Heard,
+    /// Of this turn.
+    now_ns: u64,
 }
 
 /// Counters, gauges and readings of a line.
@@ -112,12 +114,14 @@ impl MediaLine {
     /// Shows the line's values on a board, at this pace as long as something happens: its values are those of then.
     #[must_use]
     pub fn shown_on(mut self, board: Board, pace: Pace) -> MediaLine {
+        let heard = Heard::new(board.ears().clone());
         self.shows = Some(Showing {
             board,
             pace,
             next_ns: 0,
             next_whole_ns: 0,
-            heard: Heard::default(),
+            heard,
+            now_ns: 0,
         });
         self
     }
@@ -191,9 +195,10 @@ impl MediaLine {
             latency_ns: source.jitter.latency_ns,
             round_trip_ns: source.session.rtt_ns,
             source: source.source,
+            payload: self.line.source().heard_payload(),
             rtp_to: self.line.hears().rtp_to(),
-            sender: sender_view(&self.line),
-            listener: listener_view(self.line.hears()),
+            sender: SenderView::of(self.line.source()),
+            listener: ListenerView::of(self.line.hears()),
             loudness,
             peak: shown.peak.max(peak),
         };
@@ -211,7 +216,7 @@ impl MediaLine {
         if self.line.tapped() < samples_min {
             return;
         }
-        let (line, meter, shows) = (&mut self.line, &mut self.meter, &self.shows);
+        let (line, meter, shows) = (&mut self.line, &mut self.meter, &mut self.shows);
         with_tapped(
             |pcm| line.take_tapped(pcm),
             |format, pcm| {
@@ -219,7 +224,7 @@ impl MediaLine {
                     meter.add(format, pcm);
                 }
                 if let Some(shows) = shows {
-                    shows.heard.put(format, pcm);
+                    shows.heard.put(shows.now_ns, Side::A, format, pcm);
                 }
             },
         );
@@ -227,12 +232,14 @@ impl MediaLine {
 
     /// Looks who listens. What nobody measures is decoded for them alone.
     #[inline]
-    fn look_who_listens(&mut self) {
-        if let Some(shows) = &mut self.shows
-            && let Some(is_heard) = shows.heard.look(shows.board.ears())
-            && !matches!(self.meter, Metering::Incoming(_))
-        {
-            self.line.tap(is_heard);
+    fn look_who_listens(&mut self, now_ns: u64) {
+        let Some(shows) = &mut self.shows else { return };
+        shows.now_ns = now_ns;
+        if shows.heard.has_news() {
+            shows.heard.look();
+        }
+        if !matches!(self.meter, Metering::Incoming(_)) {
+            self.line.tap(shows.heard.is_wanted());
         }
     }
 
@@ -302,7 +309,7 @@ impl crate::Call for MediaLine {
                 unsent.stage(port, datagram.to, datagram.bytes, &mut [], out);
             });
         });
-        self.look_who_listens();
+        self.look_who_listens(now_ns);
         self.measure(TAPPED_SAMPLES_MIN);
         self.show(now_ns);
         self.tell_events();
@@ -318,23 +325,6 @@ impl crate::Call for MediaLine {
             prefetch(address as *const u8, PACKET_LINES);
         }
     }
-}
-
-fn sender_view(line: &Line) -> Option<SenderView> {
-    let (_, ssrc) = line.source().source()?;
-    let known = line.source().sources().find(|one| one.ssrc == ssrc)?;
-    Some(SenderView {
-        lost: known.lost,
-        fraction_lost: known.fraction_lost,
-        jitter_ns: known.jitter_ns,
-    })
-}
-
-fn listener_view(hears: &Leg) -> Option<ListenerView> {
-    let told = hears
-        .sources()
-        .find_map(|one| Some((one.ssrc, one.remote?)));
-    told.map(|(ssrc, report)| ListenerView { ssrc, report })
 }
 
 /// Integrated loudness and range: nobody sees them move.

@@ -109,14 +109,16 @@ pub(crate) fn measure(meter: &mut LineMeter, take: impl FnOnce(&mut Vec<f32>) ->
 /// Has what `take` gives heard.
 pub(crate) fn with_tapped(
     take: impl FnOnce(&mut Vec<f32>) -> Option<Format>,
-    hear: impl FnOnce(Format, &[f32]),
+    hear: impl FnOnce(Format, &mut [f32]),
 ) {
     thread_local! {
         static TAPPED: RefCell<Vec<f32>> = RefCell::default();
     }
     TAPPED.with_borrow_mut(|pcm| {
         pcm.clear();
-        if let Some(format) = take(pcm) {
+        if let Some(format) = take(pcm)
+            && !pcm.is_empty()
+        {
             hear(format, pcm);
         }
     });

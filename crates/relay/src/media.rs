@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use threadbare_rtp::call::{Call, CallEvent, CallState, CallStats, Channel, Mode, Side};
-use threadbare_rtp::codec::Format;
 use threadbare_rtp::id::SeqNum;
 use threadbare_rtp::leg::{LegState, Outage, Verdict};
 use threadbare_rtp::srtp::{
@@ -16,7 +15,8 @@ use threadbare_runtime::prefetch;
 use crate::call::{Datagram, Outbox};
 use crate::copies::{Copies, PacketListener};
 use crate::id::{PortId, PortKind};
-use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN, measure};
+use crate::listen::{Ears, Heard};
+use crate::loudness::{LineMeter, Loudness, TAPPED_SAMPLES_MIN, measure, with_tapped};
 use crate::unsent::{Unsent, with_scratch};
 
 /// Two parties that hear each other. Leg 0 of its ports is side A's, leg 1 is B's.
@@ -28,7 +28,9 @@ pub struct MediaCall {
     /// Of what each side sends.
     meters: Option<Box<[LineMeter; 2]>>,
     on_event: Option<EventHandler>,
-    listener: Option<Listener>,
+    heard: Heard,
+    /// Others may listen.
+    is_to_look: bool,
     copies: Option<Box<Copies>>,
     /// What did not fit the last turn.
     unsent: Unsent,
@@ -36,10 +38,6 @@ pub struct MediaCall {
 
 /// Takes a call's events, on the shard's thread: it must not block.
 pub type EventHandler = Box<dyn FnMut(CallEvent) + Send>;
-
-/// Takes what a side says, on the shard's thread, each time something came: it must not block. Until when on CLOCK_MONOTONIC, ns; interleaved samples of
-/// full scale 1 in this format.
-pub type Listener = Box<dyn FnMut(u64, Side, Format, &[f32]) + Send>;
 
 /// Counters and gauges of a call, A's first.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,7 +67,8 @@ impl MediaCall {
             protections: [None, None],
             meters: None,
             on_event: None,
-            listener: None,
+            heard: Heard::new(Ears::default()),
+            is_to_look: false,
             copies: None,
             unsent: Unsent::default(),
         }
@@ -85,13 +84,17 @@ impl MediaCall {
         self
     }
 
-    /// Gives what both sides say to a listener, in order, losses filled in, as the other one is to hear it: silence of a side that is muted or held.
-    pub fn set_listener(&mut self, listener: Option<Listener>) {
-        for side in Side::BOTH {
-            let is_on = listener.is_some() || self.meters.is_some();
-            self.call.tap(side, is_on);
-        }
-        self.listener = listener;
+    /// Both sides are heard by those: what they say in order, losses filled in, as the other one is to hear it, so that a side that is muted or held is
+    /// silent. While nobody listens, nothing is decoded for it. Those who listen already are found by [`look_who_listens`](Self::look_who_listens).
+    #[must_use]
+    pub fn heard_by(mut self, ears: Ears) -> MediaCall {
+        self.heard = Heard::new(ears);
+        self
+    }
+
+    /// Others have come: looks for them in this turn, or in the first one that finds the list free.
+    pub fn look_who_listens(&mut self) {
+        self.is_to_look = true;
     }
 
     /// Sends a copy of each RTP packet that a side sends, in the clear and at once, to these addresses of this machine, from the port that the party
@@ -207,35 +210,36 @@ impl MediaCall {
         &mut self.call
     }
 
-    /// Tells the listener at once: it knows by that when a side was silent.
+    /// Tells those who listen at once: they know by that when a side was silent.
     #[inline]
     fn tell_heard(&mut self, now_ns: u64) {
-        if self.listener.is_some() {
+        if self.is_to_look || self.heard.is_wanted() {
             self.tell_tapped(now_ns);
         }
     }
 
     #[cold]
     fn tell_tapped(&mut self, now_ns: u64) {
-        let Some(listener) = &mut self.listener else {
-            return;
-        };
-        let mut pcm = Vec::new();
+        if self.is_to_look {
+            self.heard.look();
+            self.is_to_look = self.heard.has_news();
+        }
+        let (call, heard, meters) = (&mut self.call, &mut self.heard, &mut self.meters);
         for side in Side::BOTH {
-            pcm.clear();
-            let Some(format) = self.call.take_tapped(side, &mut pcm) else {
-                continue;
-            };
-            if pcm.is_empty() {
-                continue;
-            }
-            if let Some(meters) = &mut self.meters {
-                meters[side as usize].add(format, &pcm);
-            }
-            if self.call.mode(side) != Mode::Pass {
-                pcm.fill(0.0);
-            }
-            listener(now_ns, side, format, &pcm);
+            let is_silent = call.mode(side) != Mode::Pass;
+            with_tapped(
+                |pcm| call.take_tapped(side, pcm),
+                |format, pcm| {
+                    if let Some(meters) = meters {
+                        meters[side as usize].add(format, pcm);
+                    }
+                    if is_silent {
+                        pcm.fill(0.0);
+                    }
+                    heard.put(now_ns, side, format, pcm);
+                },
+            );
+            call.tap(side, heard.is_wanted() || meters.is_some());
         }
     }
 

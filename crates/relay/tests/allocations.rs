@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use common::media::{party_keys, protected};
 use common::{engine, peer, range};
 use threadbare_relay::{
-    Board, Call, Datagram, Engine, LegPorts, MediaCall, MediaLine, Outbox, Pace, PortId, PortUse,
-    Refused, SharedSettings,
+    Board, Call, Datagram, Ears, Engine, LegPorts, MediaCall, MediaLine, Outbox, Pace, PortId,
+    PortUse, Refused, SharedSettings,
 };
 use threadbare_rtp::call::{CallConfig, DirectionConfig, Line, Mode, Side, Target};
 use threadbare_rtp::codec::{Encoding, Format};
@@ -343,7 +343,7 @@ fn listeners_cost_no_allocations() {
     let line = Line::new(0, leg, Target::Nobody, DirectionConfig::default()).unwrap();
     let (board, pace) = (Board::default(), Pace::new(Duration::from_millis(100)));
     let mut line = MediaLine::new(line, Duration::from_millis(10)).shown_on(board.clone(), pace);
-    let [takes, _takes_nothing] = [board.listen(), board.listen()];
+    let [mut takes, _takes_nothing] = [board.listen(), board.listen()];
     let mut packets: Vec<_> = (0..600).map(|number| media_packet(number, 0)).collect();
     let from = SocketAddr::from(([192, 0, 2, 1], 5000));
     let mut taken = Vec::with_capacity(600 * 160);
@@ -366,11 +366,61 @@ fn listeners_cost_no_allocations() {
             );
         }
         line.poll_transmit(now_ns, &mut Nowhere);
-        takes.take(&mut taken);
+        takes.take(|_, samples| taken.extend_from_slice(samples));
     }
     let allocated = OWN_ALLOCATIONS.get() - before;
     assert_eq!(allocated, 0);
     // All but what waits in the jitter buffer and for a whole portion.
     assert!(taken.len() > 400 * 160, "{}", taken.len());
-    assert_eq!(takes.dropped(), 0);
+    assert_eq!(takes.missed_ns(), 0);
+}
+
+/// The same for a call, whose parties have other codecs.
+#[test]
+fn who_listens_to_a_call_costs_no_allocations() {
+    let _alone = COUNTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let sides = [(0, Encoding::Pcmu), (8, Encoding::Pcma)];
+    let config = CallConfig {
+        legs: sides.map(|(payload_type, encoding)| media_leg(payload_type, encoding, 1)),
+        directions: [DirectionConfig::default(); 2],
+    };
+    let call = threadbare_rtp::call::Call::new(0, config).unwrap();
+    let ears = Ears::default();
+    let mut call = MediaCall::new(call, Duration::from_millis(10)).heard_by(ears.clone());
+    let [mut takes, _takes_nothing] = [ears.listen(1 << 12), ears.listen(1 << 12)];
+    call.look_who_listens();
+    let mut packets = sides
+        .map(|(payload_type, _)| (0..600).map(move |number| media_packet(number, payload_type)))
+        .map(Iterator::collect::<Vec<_>>);
+    let mut taken = [0; 2];
+    let mut before = 0;
+    for number in 0..600 {
+        // What happens has happened once, a report too.
+        if number == 300 {
+            before = OWN_ALLOCATIONS.get();
+        }
+        let now_ns = number as u64 * INTERVAL_NS;
+        for (leg, packets) in (0_u8..).zip(&mut packets) {
+            if let Some(bytes) = &mut packets[number] {
+                call.handle_datagram(
+                    now_ns,
+                    Datagram {
+                        port: PortId::rtp(leg),
+                        from: SocketAddr::from(([192, 0, 2, 1 + leg], 5000)),
+                        bytes,
+                        received_ns: now_ns,
+                    },
+                );
+            }
+        }
+        call.poll_transmit(now_ns, &mut Nowhere);
+        takes.take(|portion, samples| taken[portion.side as usize] += samples.len());
+    }
+    let allocated = OWN_ALLOCATIONS.get() - before;
+    assert_eq!(allocated, 0);
+    assert!(
+        taken.iter().all(|samples| *samples > 400 * 160),
+        "{taken:?}"
+    );
+    assert_eq!(takes.missed_ns(), 0);
 }

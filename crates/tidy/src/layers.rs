@@ -133,7 +133,15 @@ pub const RULES: &[Rule] = &[
             "threadbare-rtp",
             "threadbare-runtime",
         ],
-        external: External::Only(&["flume", "nix", "slab", "socket2", "thiserror", "tracing"]),
+        external: External::Only(&[
+            "flume",
+            "nix",
+            "rtrb",
+            "slab",
+            "socket2",
+            "thiserror",
+            "tracing",
+        ]),
         unsafe_policy: UnsafePolicy::Forbid,
     },
     Rule {

@@ -1,11 +1,11 @@
-//! The last lines of the log that belong to a stream: those of events with its name in the field `stream`. Kept as the log has them, no line more, for
-//! who looks at the stream in a browser.
+//! The last lines of the log that belong to a stream or a call: those of events with its name in the field `stream` or `call`. Kept as the log has them, no
+//! line more, for who looks at it in a browser.
 //!
 //! Threads that carry media log, too: what they wait for here is a short lock, where standard error has one of its own.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fmt::{Debug, Write};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::field::{Field, Visit};
@@ -24,23 +24,32 @@ pub struct KeptLine {
     pub text: String,
 }
 
-/// The lines of all streams. Clones are one.
+/// What lines are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// A stream of the file.
+    Stream,
+    /// A call.
+    Call,
+}
+
+/// The lines of all streams and calls. Clones are one. Calls come and go: their lines take no room from those of streams.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Kept(Arc<Mutex<Lines>>);
+pub(super) struct Kept(Arc<[Mutex<Lines>; 2]>);
 
 #[derive(Debug, Default)]
 struct Lines {
     /// By numbers that grow.
     all: BTreeMap<u64, (Arc<str>, KeptLine)>,
-    /// Numbers of each stream, oldest first.
-    of_stream: HashMap<Arc<str>, VecDeque<u64>>,
+    /// Numbers of each subject, oldest first.
+    of_subject: HashMap<Arc<str>, VecDeque<u64>>,
     next: u64,
 }
 
-/// The lines that this process has kept of a stream, newest first.
+/// The lines that this process has kept of a stream or a call, newest first.
 #[must_use]
-pub fn last_lines(stream: &str) -> Vec<KeptLine> {
-    of_process().last(stream)
+pub fn last_lines(subject: Subject, name: &str) -> Vec<KeptLine> {
+    of_process().last(subject, name)
 }
 
 /// Those of this process: its log is one, too.
@@ -50,28 +59,32 @@ pub(super) fn of_process() -> &'static Kept {
 }
 
 impl Kept {
-    fn last(&self, stream: &str) -> Vec<KeptLine> {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let numbers = lines.of_stream.get(stream).into_iter().flatten().rev();
+    fn of(&self, subject: Subject) -> MutexGuard<'_, Lines> {
+        let lines = &self.0[subject as usize];
+        lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn last(&self, subject: Subject, name: &str) -> Vec<KeptLine> {
+        let lines = self.of(subject);
+        let numbers = lines.of_subject.get(name).into_iter().flatten().rev();
         let found = numbers.filter_map(|number| lines.all.get(number));
         found.map(|(_, line)| line.clone()).collect()
     }
 
-    fn add(&self, stream: &str, line: KeptLine) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        lines.add(stream, line);
+    fn add(&self, subject: Subject, name: &str, line: KeptLine) {
+        self.of(subject).add(name, line);
     }
 }
 
 impl Lines {
-    fn add(&mut self, stream: &str, line: KeptLine) {
-        let known = self.of_stream.get_key_value(stream);
-        let name = known.map_or_else(|| Arc::from(stream), |(name, _)| name.clone());
+    fn add(&mut self, name: &str, line: KeptLine) {
+        let known = self.of_subject.get_key_value(name);
+        let name = known.map_or_else(|| Arc::from(name), |(name, _)| name.clone());
         let number = self.next;
         self.next += 1;
-        let numbers = self.of_stream.entry(name.clone()).or_default();
+        let numbers = self.of_subject.entry(name.clone()).or_default();
         numbers.push_back(number);
-        let excess = (numbers.len() > LINES_PER_STREAM)
+        let excess = (numbers.len() > LINES_PER_SUBJECT)
             .then(|| numbers.pop_front())
             .flatten();
         if let Some(oldest) = excess {
@@ -87,11 +100,11 @@ impl Lines {
         let Some((_, (name, _))) = self.all.pop_first() else {
             return;
         };
-        if let Some(numbers) = self.of_stream.get_mut(&name) {
-            // The oldest of all is the oldest of its stream.
+        if let Some(numbers) = self.of_subject.get_mut(&name) {
+            // The oldest of all is the oldest of its subject.
             numbers.pop_front();
             if numbers.is_empty() {
-                self.of_stream.remove(&name);
+                self.of_subject.remove(&name);
             }
         }
     }
@@ -99,13 +112,14 @@ impl Lines {
 
 impl<S: Subscriber> Layer<S> for Kept {
     fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
-        let has_stream = event.metadata().fields().field("stream").is_some();
-        if !has_stream {
+        let names = event.metadata().fields();
+        let is_about = |(_, field): &(Subject, &str)| names.field(field).is_some();
+        let Some((subject, field)) = SUBJECTS.into_iter().find(is_about) else {
             return;
-        }
-        let mut fields = Fields::default();
+        };
+        let mut fields = Fields::of(field);
         event.record(&mut fields);
-        let Some(stream) = fields.stream else { return };
+        let Some(name) = fields.name else { return };
         let mut text = fields.message;
         text.push_str(&fields.others);
         truncate(&mut text);
@@ -115,14 +129,16 @@ impl<S: Subscriber> Layer<S> for Kept {
             level: *event.metadata().level(),
             text,
         };
-        self.add(&stream, line);
+        self.add(subject, &name, line);
     }
 }
 
 /// An event's fields, as texts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Fields {
-    stream: Option<String>,
+    /// The field with the subject's name.
+    field: &'static str,
+    name: Option<String>,
     message: String,
     others: String,
 }
@@ -130,7 +146,7 @@ struct Fields {
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
         match field.name() {
-            "stream" => self.stream = Some(value.to_owned()),
+            name if name == self.field => self.name = Some(value.to_owned()),
             "message" => self.message.push_str(value),
             name => self.add(name, &value),
         }
@@ -138,7 +154,7 @@ impl Visit for Fields {
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         match field.name() {
-            "stream" => self.stream = Some(format!("{value:?}")),
+            name if name == self.field => self.name = Some(format!("{value:?}")),
             "message" => self.message.push_str(&format!("{value:?}")),
             name => self.add(name, value),
         }
@@ -146,6 +162,15 @@ impl Visit for Fields {
 }
 
 impl Fields {
+    fn of(field: &'static str) -> Fields {
+        Fields {
+            field,
+            name: None,
+            message: String::new(),
+            others: String::new(),
+        }
+    }
+
     fn add(&mut self, name: &str, value: &dyn Debug) {
         // Writing to a text does not fail.
         let _ = write!(self.others, " {name}={value:?}");
@@ -159,9 +184,11 @@ fn truncate(text: &mut String) {
     }
 }
 
+/// The fields that name them.
+const SUBJECTS: [(Subject, &str); 2] = [(Subject::Stream, "stream"), (Subject::Call, "call")];
 /// A screen or two, and an hour of a stream that fails at the longest interval between restarts.
-const LINES_PER_STREAM: usize = 50;
-/// Of all streams: with the longest lines 20 MB, with usual ones 3.
+const LINES_PER_SUBJECT: usize = 50;
+/// Of all streams, and of all calls: with the longest lines 20 MB, with usual ones 3.
 const LINES_MAX: usize = 10_000;
 /// An error of an operating system or of an element with its place in the source has less.
 const LINE_CHARS: usize = 500;
@@ -173,19 +200,24 @@ mod tests {
     use super::*;
 
     fn texts(kept: &Kept, stream: &str) -> Vec<String> {
-        let lines = kept.last(stream).into_iter();
+        texts_of(kept, Subject::Stream, stream)
+    }
+
+    fn texts_of(kept: &Kept, subject: Subject, name: &str) -> Vec<String> {
+        let lines = kept.last(subject, name).into_iter();
         lines.map(|line| line.text).collect()
     }
 
     #[test]
-    fn lines_of_streams_are_kept_and_others_are_not() {
+    fn lines_of_subjects_are_kept_and_others_are_not() {
         let kept = Kept::default();
         let subscriber = tracing_subscriber::registry().with(kept.clone());
         tracing::subscriber::with_default(subscriber, || {
             let (stream, port) = ("news", 5000);
             tracing::warn!(stream, port, reason = "a \"wall\"", "it {}", "failed");
             tracing::info!(stream = %"news", suppressed = None::<u64>, "it is back");
-            tracing::info!(call = "7", "of no stream");
+            tracing::info!(call = "news", "of a call");
+            tracing::info!(port, "of nobody");
             tracing::error!(stream = "sports", "{}", "ä".repeat(2000));
         });
         assert_eq!(
@@ -195,13 +227,19 @@ mod tests {
                 "it failed port=5000 reason=\"a \\\"wall\\\"\""
             ]
         );
-        let levels: Vec<Level> = kept.last("news").iter().map(|line| line.level).collect();
+        let levels: Vec<Level> = kept
+            .last(Subject::Stream, "news")
+            .iter()
+            .map(|line| line.level)
+            .collect();
         assert_eq!(levels, [Level::INFO, Level::WARN]);
         assert_eq!(
             texts(&kept, "sports"),
             [format!("{}…", "ä".repeat(LINE_CHARS))]
         );
         assert_eq!(texts(&kept, "nobody"), [""; 0]);
+        assert_eq!(texts_of(&kept, Subject::Call, "news"), ["of a call"]);
+        assert_eq!(kept.of(Subject::Call).all.len(), 1);
     }
 
     #[test]
@@ -212,24 +250,24 @@ mod tests {
             level: Level::INFO,
             text,
         };
-        kept.add("first", line("0".to_owned()));
-        for n in 0..3 * LINES_PER_STREAM {
-            kept.add("chatty", line(n.to_string()));
+        kept.add(Subject::Stream, "first", line("0".to_owned()));
+        for n in 0..3 * LINES_PER_SUBJECT {
+            kept.add(Subject::Stream, "chatty", line(n.to_string()));
         }
-        let last = (2 * LINES_PER_STREAM..3 * LINES_PER_STREAM).rev();
+        let last = (2 * LINES_PER_SUBJECT..3 * LINES_PER_SUBJECT).rev();
         let last: Vec<String> = last.map(|n| n.to_string()).collect();
         assert_eq!(texts(&kept, "chatty"), last);
         assert_eq!(texts(&kept, "first"), ["0"]);
         // More streams than there is room for: what is oldest goes, and nothing of it stays.
         for n in 0..LINES_MAX {
-            kept.add(&format!("stream {n}"), line(String::new()));
+            kept.add(Subject::Stream, &format!("stream {n}"), line(String::new()));
         }
         for gone in ["first", "chatty"] {
             assert_eq!(texts(&kept, gone), [""; 0]);
         }
-        let lines = kept.0.lock().expect("nobody panicked");
+        let lines = kept.of(Subject::Stream);
         assert_eq!(
-            (lines.all.len(), lines.of_stream.len()),
+            (lines.all.len(), lines.of_subject.len()),
             (LINES_MAX, LINES_MAX)
         );
     }

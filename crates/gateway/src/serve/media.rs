@@ -1,22 +1,24 @@
 //! Carries out on the relay what the registry of calls says.
 
 mod copies;
+mod ears;
 mod keep;
+mod now;
 mod plays;
+mod recordings;
 mod state;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use threadbare_control::calls::{
-    Action, CallId, Counts, Media, Quality, Recording, SideSpec, SideStats, SourceStats,
-    StreamCommand, StreamId, StreamKind, StreamSpec, StreamStats,
+    Action, CallId, Counts, Media, Quality, SideSpec, SideStats, SourceStats, StreamCommand,
+    StreamId, StreamKind, StreamSpec, StreamStats,
 };
 use threadbare_relay::{
-    CallHandle, CreateError, Engine, EngineError, Forward, ForwardSideStats, LegPorts, MediaCall,
-    Medium, Reply, Settings, ShardStats,
+    CallHandle, CreateError, Ears, Engine, EngineError, Forward, ForwardSideStats, LegPorts,
+    MediaCall, Medium, Reply, Settings, ShardStats,
 };
 use threadbare_rtp::call::{Call, CallError, KeyPress, Side};
 use threadbare_rtp::codec::CodecError;
@@ -26,18 +28,19 @@ use threadbare_rtp::srtp::Rollover;
 use threadbare_runtime::clock_now_ns;
 
 use self::copies::CopiesTo;
+pub(super) use self::ears::Unheard;
 use self::keep::Keeper;
+pub(super) use self::now::StreamNow;
 use self::plays::Played;
+use self::recordings::{Recorded, Recordings};
 pub(super) use self::state::PlayState;
 use super::endings::{EndedCall, Endings};
 use super::events::{News, Reports};
 use super::metrics::ThreadSnapshot;
-use super::names;
 use super::reading::{Reading, SideCounts};
-use super::recorder::{Content, Ear, NewRecording, Recorder, RecordingId};
 use super::spec::{self, Common};
+use super::trail::Trail;
 use super::wake::Wake;
-use crate::config::RecordingFormat;
 
 /// The streams that run.
 #[derive(Debug)]
@@ -53,14 +56,6 @@ pub(super) struct MediaPlane {
     reports: Reports,
 }
 
-/// Where calls are recorded.
-#[derive(Debug)]
-struct Recordings {
-    recorder: Recorder,
-    folder: PathBuf,
-    usual: RecordingFormat,
-}
-
 #[derive(Debug)]
 struct Running {
     handle: CallHandle<Medium>,
@@ -69,7 +64,9 @@ struct Running {
     call: CallId,
     /// What each party hears in place of the other one.
     plays: [Played; 2],
-    recording: Option<(RecordingId, Ear, RecordingFormat)>,
+    ears: Ears,
+    trail: Trail,
+    recording: Option<Recorded>,
     /// Of each side, when it was looked at last.
     counted: [SideCounts; 2],
     /// The RTP port of each leg.
@@ -125,29 +122,6 @@ impl MediaPlane {
     /// Of the jitter buffers of streams that begin from now on.
     pub(super) fn set_latency_ns(&mut self, latency_ns: u64) {
         self.common.latency_ns = latency_ns;
-    }
-
-    /// Calls may be recorded to files of this folder.
-    ///
-    /// # Errors
-    /// Threads run out.
-    pub(super) fn record_to(
-        &mut self,
-        folder: PathBuf,
-        usual: RecordingFormat,
-    ) -> std::io::Result<()> {
-        self.recordings = Some(Recordings {
-            recorder: Recorder::new()?,
-            folder,
-            usual,
-        });
-        Ok(())
-    }
-
-    /// Where calls are recorded.
-    pub(super) fn recording_folder(&self) -> Option<&Path> {
-        let recordings = self.recordings.as_ref();
-        recordings.map(|recordings| recordings.folder.as_path())
     }
 
     /// How late the best of the threads is.
@@ -223,7 +197,8 @@ impl MediaPlane {
         self.locate(&mut spec);
         let copied = spec.copies;
         let local = ports.each_ref().map(LegPorts::rtp_address);
-        let mut medium = self.medium(stream, &spec)?;
+        let ears = Ears::default();
+        let mut medium = self.medium(stream, &spec, &ears)?;
         if let Some(keeper) = &mut self.keeper {
             keeper.begin(stream, &spec, &mut medium);
         }
@@ -240,6 +215,8 @@ impl MediaPlane {
             spec,
             call,
             plays: Default::default(),
+            ears,
+            trail: Trail::default(),
             recording: None,
             counted: Default::default(),
             local,
@@ -251,14 +228,19 @@ impl MediaPlane {
     }
 
     /// A stream from its beginning.
-    fn medium(&self, stream: StreamId, spec: &StreamSpec) -> Result<Medium, StreamError> {
+    fn medium(
+        &self,
+        stream: StreamId,
+        spec: &StreamSpec,
+        ears: &Ears,
+    ) -> Result<Medium, StreamError> {
         let now_ns = clock_now_ns();
         let mut medium = match spec.kind {
             StreamKind::Audio => {
                 let mut random = crate::system::random_number;
                 let config = spec::call_config(spec, &self.common, &mut random)?;
                 let call = Call::new(now_ns, config)?;
-                let media = MediaCall::new(call, self.slice);
+                let media = MediaCall::new(call, self.slice).heard_by(ears.clone());
                 Medium::from(media.on_event(self.reports.handler(stream)))
             }
             StreamKind::Packets => {
@@ -280,7 +262,8 @@ impl MediaPlane {
             return;
         };
         let call = running.call.to_string();
-        let other_kind = (running.spec.kind != spec.kind).then(|| self.medium(stream, &spec));
+        let is_other_kind = running.spec.kind != spec.kind;
+        let other_kind = is_other_kind.then(|| self.medium(stream, &spec, &running.ears));
         let other_kind = match other_kind.transpose() {
             Ok(other_kind) => other_kind,
             Err(error) => return tracing::error!(call, %error, "the stream stays as it was"),
@@ -294,7 +277,6 @@ impl MediaPlane {
         }
         let before = std::mem::replace(&mut running.spec, spec.clone());
         let copied_before = before.copies;
-        let is_other_kind = other_kind.is_some();
         let told = match other_kind {
             Some(other) => running.handle.command(move |medium, _| *medium = other),
             None => running.handle.command(move |medium, now_ns| {
@@ -312,7 +294,8 @@ impl MediaPlane {
         if is_other_kind {
             // Another medium knows of nobody.
             self.tell_copies(stream);
-            self.listen(stream);
+            self.tell_ears(stream);
+            self.tell_recording(stream);
         }
         self.take_state(stream);
     }
@@ -347,102 +330,6 @@ impl MediaPlane {
             StreamCommand::StopRecording { discard } => self.stop_recording(stream, discard),
             // Its file comes first: see the service.
             StreamCommand::Play { .. } => {}
-        }
-    }
-
-    fn recording_of(&self, stream: StreamId) -> Option<(&Recorder, RecordingId)> {
-        let (id, _, _) = self.streams.get(&stream)?.recording.as_ref()?;
-        Some((&self.recordings.as_ref()?.recorder, *id))
-    }
-
-    /// Begins a recording, or goes on with one.
-    fn record(&mut self, stream: StreamId, recording: Recording) {
-        if let Some((recorder, id)) = self.recording_of(stream) {
-            return recorder.resume(id);
-        }
-        let Some(running) = self.streams.get(&stream) else {
-            return;
-        };
-        let call = running.call.to_string();
-        if running.spec.kind != StreamKind::Audio {
-            return;
-        }
-        let Some(recordings) = &mut self.recordings else {
-            // The service refuses such requests.
-            return tracing::error!(
-                call,
-                "the call is not recorded: there is no --recording-dir"
-            );
-        };
-        let asked = recording.destination.as_deref();
-        let random = crate::system::random_number();
-        let name = names::file_name(asked, &call, random, recordings.usual);
-        let (name, format) = match name {
-            Ok(found) => found,
-            Err(error) => return tracing::error!(call, %error, "the call is not recorded"),
-        };
-        let new = NewRecording {
-            path: recordings.folder.join(name),
-            content: match format {
-                RecordingFormat::Wav => Content::Audio {
-                    rate_hz: spec::rate_hz(&running.spec),
-                },
-                RecordingFormat::Pcap => Content::Packets {
-                    local: running.local,
-                },
-            },
-            metadata: recording.metadata,
-            call,
-        };
-        let (id, ear) = recordings.recorder.start(new);
-        if let Some(running) = self.streams.get_mut(&stream) {
-            running.recording = Some((id, ear, format));
-        }
-        self.listen(stream);
-    }
-
-    /// The medium of a stream that is recorded is heard.
-    fn listen(&self, stream: StreamId) {
-        let Some(running) = self.streams.get(&stream) else {
-            return;
-        };
-        let Some((_, ear, format)) = running.recording.clone() else {
-            return;
-        };
-        let _ = running.handle.command(move |medium, _| {
-            let Some(media) = medium.audio_mut() else {
-                return;
-            };
-            match format {
-                RecordingFormat::Wav => {
-                    let listener = move |now_ns, side, format, pcm: &[f32]| {
-                        ear.hear(now_ns, side, format, pcm);
-                    };
-                    media.set_listener(Some(Box::new(listener)));
-                }
-                RecordingFormat::Pcap => {
-                    let listener = move |at_ns, side, from, packet: &[u8]| {
-                        ear.hear_packet(at_ns, side, from, packet);
-                    };
-                    media.set_packet_listener(Some(Box::new(listener)));
-                }
-            }
-        });
-    }
-
-    fn stop_recording(&mut self, stream: StreamId, discard: bool) {
-        let Some((recorder, id)) = self.recording_of(stream) else {
-            return;
-        };
-        recorder.stop(id, discard);
-        if let Some(running) = self.streams.get_mut(&stream) {
-            running.recording = None;
-            let _ = running.handle.command(|medium, _| {
-                if let Some(media) = medium.audio_mut() {
-                    media.set_listener(None);
-                    media.set_packet_listener(None);
-                }
-            });
         }
     }
 
@@ -489,6 +376,7 @@ impl MediaPlane {
             let media = Media {
                 heard_ns: reading.sides.map(|side| side.heard_ns),
             };
+            running.trail.note(clock_now_ns(), &reading);
             let counted = reading.sides.map(|side| side.counts);
             let before = std::mem::replace(&mut running.counted, counted);
             let added = [0, 1].map(|side: usize| counted[side].since(&before[side]));

@@ -20,12 +20,15 @@ mod pulse;
 mod reading;
 mod recorder;
 mod records;
+mod reports;
 mod service;
 mod shown;
 mod spec;
 mod store;
 mod tracks;
+mod trail;
 mod wake;
+mod wav;
 
 use std::net::UdpSocket;
 use std::os::unix::net::UnixStream;

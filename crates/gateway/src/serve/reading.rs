@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use threadbare_relay::{ForwardSideStats, Medium};
+use threadbare_relay::{ForwardSideStats, ListenerView, MediaCall, Medium, SenderView};
 use threadbare_rtp::call::{CallStats, Side};
 use threadbare_rtp::quality::{Quality, Range};
 
@@ -27,6 +27,14 @@ pub(super) struct SideReading {
     pub(super) round_trip_ms: Option<f64>,
     /// Means since the beginning.
     pub(super) mean: Means,
+    /// The sum of the scores that the mean is of, and their number.
+    pub(super) scores: (f64, u64),
+    /// What our reports say of it.
+    pub(super) sender: Option<SenderView>,
+    /// What it last said of what it is sent.
+    pub(super) listener: Option<ListenerView>,
+    /// Of what it is sent, Hz.
+    pub(super) clock_rate_hz: Option<u32>,
 }
 
 /// Means of a party's media since the beginning. `None`: there was no report yet.
@@ -82,7 +90,7 @@ impl Reading {
         let sides = match medium {
             Medium::Audio(media) => {
                 let stats = media.stats().call;
-                Side::BOTH.map(|side| audio(&stats, side))
+                Side::BOTH.map(|side| audio(media, &stats, side))
             }
             Medium::Forward(forward) => forward.stats().map(|side| forwarded(&side)),
         };
@@ -90,7 +98,8 @@ impl Reading {
     }
 }
 
-fn audio(stats: &CallStats, side: Side) -> SideReading {
+fn audio(media: &MediaCall, stats: &CallStats, side: Side) -> SideReading {
+    let own = media.call().leg(side);
     let leg = &stats.legs[side as usize];
     let direction = &stats.directions[side as usize];
     SideReading {
@@ -110,6 +119,10 @@ fn audio(stats: &CallStats, side: Side) -> SideReading {
         jitter_ms: leg.jitter.jitter_ns as f64 / NS_PER_MS,
         round_trip_ms: leg.session.rtt_ns.map(|ns| ns as f64 / NS_PER_MS),
         mean: leg.quality.as_ref().map(means).unwrap_or_default(),
+        scores: leg.quality.as_ref().map(scores).unwrap_or_default(),
+        sender: SenderView::of(own),
+        listener: ListenerView::of(own),
+        clock_rate_hz: Some(own.takes().audio().clock_rate_hz),
     }
 }
 
@@ -121,6 +134,11 @@ fn means(quality: &Quality) -> Means {
         round_trip_ms: mean(&quality.round_trip_ms),
         loss_percent: mean(&quality.loss_percent),
     }
+}
+
+fn scores(quality: &Quality) -> (f64, u64) {
+    let of = |mos: Range| (mos.average * mos.samples as f64, mos.samples);
+    quality.mos.map(of).unwrap_or_default()
 }
 
 fn forwarded(side: &ForwardSideStats) -> SideReading {

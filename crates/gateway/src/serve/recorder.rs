@@ -1,7 +1,7 @@
 //! Recordings of calls, written by one thread that may block: WAV files of 16 bits with two channels, side A on the left; or pcap files of both sides' packets.
 //!
-//! The media threads hand over what they hear, never wait, and leave out what the disk is too slow for. Both channels have the time of their arrival:
-//! where a side is silent, so is its channel.
+//! For the first it listens to the call, as anybody may; for the others, the media threads hand over packets. They never wait, and leave out what the disk is
+//! too slow for. Both channels have the time of their arrival: where a side is silent, so is its channel.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
+use threadbare_relay::Listening;
 use threadbare_rtp::call::Side;
-use threadbare_rtp::codec::Format;
 use threadbare_runtime::clock_now_ns;
 
 use super::pcap::Pcap;
-use super::tracks::{Tracks, WriteError};
+use super::wav::{Wav, WriteError};
 use crate::system::unix_at_zero_ns;
 
 /// A recording; numbers are not used again.
@@ -43,18 +43,20 @@ pub(super) struct NewRecording {
 }
 
 /// What is recorded.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub(super) enum Content {
     /// Audio, with this rate.
-    Audio { rate_hz: u32 },
-    /// Packets to these ports, of each side.
-    Packets { local: [SocketAddr; 2] },
+    Audio { rate_hz: u32, listening: Listening },
+    /// Packets to these ports, of each side, from an [`Ear`].
+    Packets {
+        local: [SocketAddr; 2],
+        mouth: Mouth,
+    },
 }
 
 #[derive(Debug)]
 enum Order {
-    Start(Box<NewRecording>, Arc<Mouth>, u64),
-    Audio(u64, Side, Format, Box<[f32]>),
+    Start(Box<NewRecording>, u64),
     Packet(u64, Side, SocketAddr, Box<[u8]>),
     Pause(u64),
     Resume(u64),
@@ -68,42 +70,44 @@ enum Order {
 
 /// Between a media thread and the writer.
 #[derive(Debug, Default)]
-struct Mouth {
+struct Way {
     waiting: AtomicUsize,
     dropped: AtomicU64,
-    has_failed: AtomicBool,
+    is_over: AtomicBool,
 }
 
-/// Takes the audio or the packets of one call, on its media thread.
+/// The writer's end of it. Dropped, nothing more comes.
+#[derive(Debug, Default)]
+pub(super) struct Mouth(Arc<Way>);
+
+impl Drop for Mouth {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Takes the packets of one call, on its media thread.
 #[derive(Debug, Clone)]
 pub(super) struct Ear {
     id: RecordingId,
-    mouth: Arc<Mouth>,
+    way: Arc<Way>,
     orders: Sender<(RecordingId, Order)>,
 }
 
 impl Ear {
-    /// What a side said until now. Does not block.
-    pub(super) fn hear(&self, now_ns: u64, side: Side, format: Format, pcm: &[f32]) {
-        self.put(|| Order::Audio(now_ns, side, format, pcm.into()));
-    }
-
     /// A packet that a side has sent. Does not block.
     pub(super) fn hear_packet(&self, at_ns: u64, side: Side, from: SocketAddr, packet: &[u8]) {
-        self.put(|| Order::Packet(at_ns, side, from, packet.into()));
-    }
-
-    fn put(&self, order: impl FnOnce() -> Order) {
-        if self.mouth.has_failed.load(Ordering::Relaxed) {
+        if self.way.is_over.load(Ordering::Relaxed) {
             return;
         }
-        if self.mouth.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
-            self.mouth.dropped.fetch_add(1, Ordering::Relaxed);
+        if self.way.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
+            self.way.dropped.fetch_add(1, Ordering::Relaxed);
             return;
         }
-        self.mouth.waiting.fetch_add(1, Ordering::Relaxed);
+        self.way.waiting.fetch_add(1, Ordering::Relaxed);
+        let order = Order::Packet(at_ns, side, from, packet.into());
         // Without a writer the process ends.
-        let _ = self.orders.send((self.id, order()));
+        let _ = self.orders.send((self.id, order));
     }
 }
 
@@ -124,15 +128,20 @@ impl Recorder {
         })
     }
 
-    /// Begins a recording.
-    pub(super) fn start(&mut self, new: NewRecording) -> (RecordingId, Ear) {
+    /// Begins a recording. One of packets gets them by the ear.
+    pub(super) fn start(&mut self, new: NewRecording) -> (RecordingId, Option<Ear>) {
         let id = RecordingId(self.next);
         self.next += 1;
-        let mouth = Arc::new(Mouth::default());
-        let start = Order::Start(Box::new(new), mouth.clone(), clock_now_ns());
-        self.order(id, start);
-        let orders = self.orders.clone();
-        (id, Ear { id, mouth, orders })
+        let ear = match &new.content {
+            Content::Audio { .. } => None,
+            Content::Packets { mouth, .. } => Some(Ear {
+                id,
+                way: mouth.0.clone(),
+                orders: self.orders.clone(),
+            }),
+        };
+        self.order(id, Order::Start(Box::new(new), clock_now_ns()));
+        (id, ear)
     }
 
     /// Leaves out what follows.
@@ -175,7 +184,6 @@ struct Writer {
 #[derive(Debug)]
 struct Running {
     tape: Tape,
-    mouth: Arc<Mouth>,
     path: PathBuf,
     call: String,
 }
@@ -183,10 +191,11 @@ struct Running {
 /// A file that grows.
 #[derive(Debug)]
 enum Tape {
-    Audio(Box<Tracks>),
+    Audio(Box<Wav>),
     Packets {
         pcap: Pcap,
         local: [SocketAddr; 2],
+        mouth: Mouth,
         unix_at_zero_ns: u64,
     },
 }
@@ -194,40 +203,43 @@ enum Tape {
 impl Tape {
     fn new(path: &Path, content: Content, now_ns: u64) -> Result<Tape, WriteError> {
         Ok(match content {
-            Content::Audio { rate_hz } => {
-                Tape::Audio(Box::new(Tracks::new(path, rate_hz, now_ns)?))
+            Content::Audio { rate_hz, listening } => {
+                Tape::Audio(Box::new(Wav::new(path, rate_hz, listening, now_ns)?))
             }
-            Content::Packets { local } => Tape::Packets {
+            Content::Packets { local, mouth } => Tape::Packets {
                 pcap: Pcap::new(path)?,
                 local,
+                mouth,
                 unix_at_zero_ns: unix_at_zero_ns(),
             },
         })
     }
 
-    fn add(&mut self, order: Order) {
-        match (self, order) {
-            (Tape::Audio(tracks), Order::Audio(now_ns, side, format, pcm)) => {
-                tracks.add(now_ns, side, format, &pcm);
-            }
-            (
-                Tape::Packets {
-                    pcap,
-                    local,
-                    unix_at_zero_ns,
-                },
-                Order::Packet(at_ns, side, from, packet),
-            ) => {
-                let unix_ns = unix_at_zero_ns.saturating_add(at_ns);
-                pcap.add(unix_ns, from, local[side as usize], &packet);
-            }
-            _ => {}
+    fn add_packet(&mut self, at_ns: u64, side: Side, from: SocketAddr, packet: &[u8]) {
+        if let Tape::Packets {
+            pcap,
+            local,
+            mouth,
+            unix_at_zero_ns,
+        } = self
+        {
+            mouth.0.waiting.fetch_sub(1, Ordering::Relaxed);
+            let unix_ns = unix_at_zero_ns.saturating_add(at_ns);
+            pcap.add(unix_ns, from, local[side as usize], packet);
+        }
+    }
+
+    /// What the disk was too slow for, and its unit.
+    fn missed(&self) -> (u64, &'static str) {
+        match self {
+            Tape::Audio(wav) => (wav.missed_ns() / NS_PER_MS, "ms"),
+            Tape::Packets { mouth, .. } => (mouth.0.dropped.load(Ordering::Relaxed), "packets"),
         }
     }
 
     fn pause(&mut self, now_ns: u64) -> Result<(), WriteError> {
         match self {
-            Tape::Audio(tracks) => tracks.pause(now_ns),
+            Tape::Audio(wav) => wav.pause(now_ns),
             Tape::Packets { pcap, .. } => {
                 pcap.set_paused(true);
                 Ok(())
@@ -237,21 +249,21 @@ impl Tape {
 
     fn resume(&mut self, now_ns: u64) {
         match self {
-            Tape::Audio(tracks) => tracks.resume(now_ns),
+            Tape::Audio(wav) => wav.resume(now_ns),
             Tape::Packets { pcap, .. } => pcap.set_paused(false),
         }
     }
 
     fn write(&mut self, now_ns: u64) -> Result<(), WriteError> {
         match self {
-            Tape::Audio(tracks) => tracks.write(now_ns),
+            Tape::Audio(wav) => wav.write(now_ns),
             Tape::Packets { pcap, .. } => Ok(pcap.write()?),
         }
     }
 
     fn finish(&mut self, now_ns: u64) -> Result<(), WriteError> {
         match self {
-            Tape::Audio(tracks) => tracks.finish(now_ns),
+            Tape::Audio(wav) => wav.pause(now_ns),
             Tape::Packets { pcap, .. } => Ok(pcap.write()?),
         }
     }
@@ -288,12 +300,11 @@ impl Writer {
 
     fn handle(&mut self, id: RecordingId, order: Order) {
         match order {
-            Order::Start(new, mouth, now_ns) => self.start(id, *new, mouth, now_ns),
+            Order::Start(new, now_ns) => self.start(id, *new, now_ns),
             Order::Stop { discard, now_ns } => self.stop(id, discard, now_ns),
-            order @ (Order::Audio(..) | Order::Packet(..)) => {
+            Order::Packet(at_ns, side, from, packet) => {
                 if let Some(running) = self.running.get_mut(&id) {
-                    running.mouth.waiting.fetch_sub(1, Ordering::Relaxed);
-                    running.tape.add(order);
+                    running.tape.add_packet(at_ns, side, from, &packet);
                 }
             }
             Order::End => {}
@@ -305,7 +316,7 @@ impl Writer {
         }
     }
 
-    fn start(&mut self, id: RecordingId, new: NewRecording, mouth: Arc<Mouth>, now_ns: u64) {
+    fn start(&mut self, id: RecordingId, new: NewRecording, now_ns: u64) {
         let NewRecording {
             path,
             content,
@@ -321,16 +332,9 @@ impl Writer {
         match tape {
             Ok(tape) => {
                 tracing::info!(call, path = %path.display(), "recording");
-                let running = Running {
-                    tape,
-                    mouth,
-                    path,
-                    call,
-                };
-                self.running.insert(id, running);
+                self.running.insert(id, Running { tape, path, call });
             }
             Err(error) => {
-                mouth.has_failed.store(true, Ordering::Relaxed);
                 tracing::error!(call, path = %path.display(), %error, "the call is not recorded");
             }
         }
@@ -353,7 +357,6 @@ impl Writer {
     /// The call goes on without its recording.
     fn fail(&mut self, id: RecordingId, error: &WriteError) {
         if let Some(running) = self.running.remove(&id) {
-            running.mouth.has_failed.store(true, Ordering::Relaxed);
             let (call, path) = (&running.call, running.path.display());
             tracing::error!(call, %path, %error, "the recording has ended");
         }
@@ -371,14 +374,13 @@ impl Writer {
         let Some(running) = self.running.remove(&id) else {
             return;
         };
-        let Running {
-            mouth, path, call, ..
-        } = running;
-        let dropped = mouth.dropped.load(Ordering::Relaxed);
+        let Running { tape, path, call } = running;
+        let (dropped, unit) = tape.missed();
         if dropped > 0 {
             tracing::warn!(
                 call,
                 dropped,
+                unit,
                 "the disk was too slow: the recording has gaps"
             );
         }
@@ -397,7 +399,8 @@ fn beside(path: &Path) -> PathBuf {
     path.with_extension("txt")
 }
 
-/// Four seconds of both sides in packets of 20 ms: longer than a disk pauses, and 3 MiB of 48 kHz.
+/// Four seconds of both sides in packets of 20 ms: longer than a disk pauses.
 const WAITING_MAX: usize = 400;
-/// Files are no further behind than this and [`tracks::DELAY_NS`](super::tracks).
+const NS_PER_MS: u64 = 1_000_000;
+/// Files are no further behind than this and [`wav::DELAY_NS`](super::wav). Of audio, 4 s wait meanwhile: see [`media`](super::media).
 const TICK_NS: u64 = 500_000_000;

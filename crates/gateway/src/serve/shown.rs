@@ -7,7 +7,9 @@ use serde::Serialize;
 use threadbare_control::calls::{SideRecord, StreamId, StreamRecord};
 use utoipa::ToSchema;
 
+use super::media::StreamNow;
 use super::reading::{Reading, SideReading};
+use super::reports::{ListenerReport, SenderReport};
 
 /// An `m=` line between two parties.
 #[derive(Debug, Serialize, ToSchema)]
@@ -16,6 +18,10 @@ pub(super) struct Stream {
     media: String,
     /// It is carried now.
     running: bool,
+    /// It is written to a file.
+    recorded: bool,
+    /// It can be listened to.
+    decoded: bool,
     /// The party that offered first, and the one that answers.
     #[schema(inline, min_items = 2, max_items = 2)]
     sides: Vec<StreamSide>,
@@ -42,6 +48,12 @@ pub(super) struct StreamSide {
     /// The suite of its SRTP.
     #[serde(skip_serializing_if = "Option::is_none")]
     crypto_suite: Option<&'static str>,
+    /// Nothing of it passes to the other party, by its description or by request. Absent: the stream does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<bool>,
+    /// The other party hears silence. Absent: the stream does not run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    muted: Option<bool>,
     /// Absent: the stream has not begun.
     #[serde(skip_serializing_if = "Option::is_none")]
     media: Option<SideMedia>,
@@ -81,6 +93,12 @@ pub(super) struct SideMedia {
     /// Of all reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss_percent: Option<f64>,
+    /// What our reports say of what it sends. Absent: nothing was heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sender_report: Option<SenderReport>,
+    /// What it last said of what it is sent. Absent: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    listener_report: Option<ListenerReport>,
 }
 
 /// From the monotonic clock to the wall.
@@ -101,16 +119,25 @@ impl Wall {
 }
 
 impl Stream {
-    /// `read`: those of streams that run.
+    /// `read`: those of streams that run. `now`: of this one.
     pub(super) fn of(
         wall: Wall,
         stream: StreamRecord,
         read: &BTreeMap<StreamId, Reading>,
+        now: Option<StreamNow>,
     ) -> Stream {
         let reading = read.get(&stream.stream);
+        let mut sides = sides(wall, stream.sides, reading);
+        if let Some(now) = now {
+            for (at, side) in sides.iter_mut().enumerate() {
+                (side.held, side.muted) = (Some(now.is_held[at]), Some(now.is_muted[at]));
+            }
+        }
         Stream {
             running: reading.is_some(),
-            sides: sides(wall, stream.sides, reading),
+            recorded: now.is_some_and(|now| now.is_recorded),
+            decoded: now.is_some_and(|now| now.is_decoded),
+            sides,
             media: stream.media,
         }
     }
@@ -129,6 +156,8 @@ pub(super) fn sides(
         signalled_address: side.rtp,
         local_address: side.advertised,
         crypto_suite: side.crypto_suite,
+        held: None,
+        muted: None,
         media: reading.map(|reading| media(wall, &reading.sides[place])),
     };
     sides.into_iter().enumerate().map(side).collect()
@@ -152,6 +181,14 @@ fn media(wall: Wall, side: &SideReading) -> SideMedia {
         round_trip_ms: side.round_trip_ms,
         mos: side.mean.mos,
         loss_percent: side.mean.loss_percent,
+        sender_report: side
+            .sender
+            .as_ref()
+            .map(|view| SenderReport::new(view, true)),
+        listener_report: side
+            .listener
+            .as_ref()
+            .map(|view| ListenerReport::new(view, side.clock_rate_hz)),
     }
 }
 

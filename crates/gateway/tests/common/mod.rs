@@ -5,8 +5,10 @@
     reason = "each test program uses its own part"
 )]
 
+pub mod ear;
 pub mod http;
 pub mod phones;
+pub mod plain;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};

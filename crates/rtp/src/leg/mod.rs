@@ -426,6 +426,13 @@ impl<K: Keep> Leg<K> {
         self.payload_type = NO_TYPE;
     }
 
+    /// The audio that came last, or of which so far nothing but keys or noise came. `None`: nobody is heard, or what is sent was signalled anew meanwhile.
+    #[must_use]
+    pub fn heard_payload(&self) -> Option<Payload> {
+        self.source()?;
+        self.payloads.get(self.payload_type).copied()
+    }
+
     /// What the peer sends.
     #[must_use]
     pub fn payloads(&self) -> &Arc<PayloadMap> {

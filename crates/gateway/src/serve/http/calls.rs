@@ -1,11 +1,12 @@
 //! `/v1/calls`: what is up, page by page; one call with its media; its end.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use serde::Serialize;
-use threadbare_control::calls::{CallId, CallView, StreamId};
+use threadbare_control::calls::{CallId, CallView, SideRecord, StreamId};
 use threadbare_relay::Reply;
 use threadbare_runtime::clock_now_ns;
 use utoipa::ToSchema;
@@ -13,9 +14,13 @@ use utoipa::ToSchema;
 use super::app::{App, within};
 use super::id::{CALLS, CallPath, Id, decode, encode};
 use super::problem::Problem;
+use super::way::{LogLine, log_lines};
+use crate::logging::Subject;
+use crate::serve::media::StreamNow;
 use crate::serve::reading::Reading;
 use crate::serve::service::Service;
 use crate::serve::shown::{Stream, Wall};
+use crate::serve::trail::Trail;
 
 /// A page of calls, by their ids.
 #[derive(Debug, Serialize, ToSchema)]
@@ -41,6 +46,63 @@ pub(super) struct CallSummary {
     /// Since the offer.
     duration_ms: u64,
     streams: usize,
+    /// A stream is written to a file.
+    recorded: bool,
+    /// A party of a stream that runs is on hold.
+    held: bool,
+    /// Both parties of the first stream that runs, or of the first one.
+    #[schema(max_items = 2)]
+    parties: Vec<PartySummary>,
+    /// The lower mean opinion score of both, of the last seconds; absent: there was no report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mos: Option<f64>,
+    /// The higher loss of both, of the last seconds; absent: nothing was heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loss_percent: Option<f64>,
+}
+
+/// A party in short.
+#[derive(Debug, Serialize, ToSchema)]
+struct PartySummary {
+    /// Its SIP tag, as far as it is UTF-8.
+    tag: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    label: Option<String>,
+    /// The audio codec that it is sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec: Option<String>,
+    /// Where it said that it receives.
+    #[schema(value_type = Option<String>)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signalled_address: Option<SocketAddr>,
+}
+
+/// The last ten minutes of a call's streams, in the order of its `streams`; of those that do not run, nothing.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct CallHistory {
+    id: String,
+    streams: Vec<StreamHistory>,
+}
+
+/// A value for each point in time, oldest first, 5 to 10 s apart.
+#[derive(Debug, Default, Serialize, ToSchema)]
+struct StreamHistory {
+    /// s since 1970.
+    unix_s: Vec<u64>,
+    /// The party that offered first, and the one that answers.
+    #[schema(inline, min_items = 2, max_items = 2)]
+    sides: [SideHistory; 2],
+}
+
+/// How a party was heard since the point before.
+#[derive(Debug, Default, Serialize, ToSchema)]
+struct SideHistory {
+    /// Mean opinion score (G.107); null: no report was due.
+    mos: Vec<Option<f64>>,
+    /// Lost or late; null: nothing came.
+    loss_percent: Vec<Option<f64>>,
+    /// Interarrival jitter (RFC 3550); null: nothing came.
+    jitter_ms: Vec<Option<f64>>,
 }
 
 /// A call.
@@ -119,21 +181,53 @@ pub(super) async fn list(
             .last()
             .filter(|_| has_more)
             .map(|last| format!("{CALLS}?after={}&limit={}", encode(last), page.limit));
-        let view = |id: CallId| Some((service.calls.view(&id)?, id));
-        let views: Vec<(CallView, CallId)> = ids.into_iter().filter_map(view).collect();
+        let view = |id: CallId| {
+            let view = service.calls.view(&id)?;
+            let streams = view.streams.iter();
+            let now = streams.map(|one| service.media.now(one.stream)).collect();
+            Some((id, view, now))
+        };
+        let views: Vec<_> = ids.into_iter().filter_map(view).collect();
         (views, next, wall(service))
     });
     let (views, next, wall) = found.await?;
-    let summary = |(view, id): (CallView, CallId)| CallSummary {
+    let summary = |(id, view, now): (CallId, CallView, Vec<_>)| summary(wall, &id, view, &now);
+    let calls = views.into_iter().map(summary).collect();
+    Ok(axum::Json(CallPage { calls, next }))
+}
+
+/// `now`: of each of its streams.
+fn summary(wall: Wall, id: &CallId, view: CallView, now: &[Option<StreamNow>]) -> CallSummary {
+    let running = || now.iter().flatten();
+    let heard = || {
+        running()
+            .filter_map(|one| one.last)
+            .flat_map(|one| one.sides)
+    };
+    let first = now.iter().position(Option::is_some).unwrap_or(0);
+    let streams = view.streams.len();
+    let sides = view.streams.into_iter().nth(first).map(|one| one.sides);
+    let party = |side: SideRecord| PartySummary {
+        tag: side.tag,
+        label: side.label,
+        codec: side.codec,
+        signalled_address: side.rtp,
+    };
+    CallSummary {
         id: id.to_string(),
-        path: path(&id),
+        path: path(id),
         created_unix_ms: wall.unix_ms(view.created_ns),
         answered_unix_ms: view.answered_ns.map(|at_ns| wall.unix_ms(at_ns)),
         duration_ms: wall.since_ms(view.created_ns),
-        streams: view.streams.len(),
-    };
-    let calls = views.into_iter().map(summary).collect();
-    Ok(axum::Json(CallPage { calls, next }))
+        streams,
+        recorded: running().any(|one| one.is_recorded),
+        held: running().any(|one| one.is_held.contains(&true)),
+        parties: sides.into_iter().flatten().map(party).collect(),
+        mos: heard().filter_map(|side| side.mos()).reduce(f64::min),
+        loss_percent: heard()
+            .filter_map(|side| side.loss_percent())
+            .reduce(f64::max),
+    }
 }
 
 /// A call with its media
@@ -146,7 +240,13 @@ pub(super) async fn show(
 ) -> Result<axum::Json<CallDetail>, Problem> {
     let name = id.clone();
     let found = app.ask(move |service: &mut Service| look(service, &name));
-    let (view, readings, wall) = found.await?.ok_or_else(|| unknown(&id))?;
+    let looked = found.await?.ok_or_else(|| unknown(&id))?;
+    let Looked {
+        view,
+        readings,
+        now,
+        wall,
+    } = looked;
     let mut read = BTreeMap::new();
     for (stream, reading) in readings {
         // A stream that ends meanwhile has no reading.
@@ -155,7 +255,7 @@ pub(super) async fn show(
         }
     }
     let (ends, reason) = view.end.unzip();
-    let streams = view.streams.into_iter();
+    let streams = view.streams.into_iter().zip(now);
     Ok(axum::Json(CallDetail {
         id: id.to_string(),
         path: path(&id),
@@ -165,8 +265,71 @@ pub(super) async fn show(
         duration_ms: wall.since_ms(view.created_ns),
         ends_unix_ms: ends.map(|at_ns| wall.unix_ms(at_ns)),
         end_reason: reason.map(|reason| reason.name()),
-        streams: streams.map(|one| Stream::of(wall, one, &read)).collect(),
+        streams: streams
+            .map(|(one, now)| Stream::of(wall, one, &read, now))
+            .collect(),
     }))
+}
+
+/// How the parties of a call were heard in the last ten minutes
+#[utoipa::path(get, path = "/v1/calls/{id}/history", tag = "calls", operation_id = "history_of_call", params(CallPath),
+    responses((status = 200, body = CallHistory),
+    (status = 404, body = Problem, content_type = "application/problem+json")))]
+pub(super) async fn history(
+    State(app): State<App>,
+    Id(id): Id,
+) -> Result<axum::Json<CallHistory>, Problem> {
+    let name = id.clone();
+    let found = app.ask(move |service: &mut Service| {
+        let view = service.calls.view(&name)?;
+        let wall = wall(service);
+        let of = |stream: StreamId| {
+            let trail = service.media.trail(stream);
+            trail.map_or_else(StreamHistory::default, |trail| {
+                StreamHistory::of(wall, trail)
+            })
+        };
+        let streams = view.streams.iter().map(|one| of(one.stream));
+        Some(streams.collect())
+    });
+    let streams = found.await?.ok_or_else(|| unknown(&id))?;
+    let id = id.to_string();
+    Ok(axum::Json(CallHistory { id, streams }))
+}
+
+impl StreamHistory {
+    fn of(wall: Wall, trail: &Trail) -> StreamHistory {
+        let mut history = StreamHistory::default();
+        for point in trail.points() {
+            let at_ns = u64::from(point.at_s) * 1_000_000_000;
+            history.unix_s.push(wall.unix_ms(at_ns) / 1000);
+            for (side, heard) in history.sides.iter_mut().zip(point.sides) {
+                side.mos.push(heard.mos());
+                side.loss_percent.push(heard.loss_percent());
+                side.jitter_ms.push(heard.jitter_ms());
+            }
+        }
+        history
+    }
+}
+
+/// The last lines of the log about a call.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct CallLog {
+    /// Its Call-ID, as far as it is UTF-8.
+    id: String,
+    lines: Vec<LogLine>,
+}
+
+/// The last lines of the log about a call
+///
+/// Those that the log has, 50 at most, newest first. Keys that a party presses are not among them. Of calls that have ended, the lines are there until those of
+/// others take their room.
+#[utoipa::path(get, path = "/v1/calls/{id}/log", tag = "calls", operation_id = "log_of_call", params(CallPath), responses((status = 200, body = CallLog)))]
+pub(super) async fn log(Id(id): Id) -> axum::Json<CallLog> {
+    let id = id.to_string();
+    let lines = log_lines(Subject::Call, &id);
+    axum::Json(CallLog { id, lines })
 }
 
 /// End a call
@@ -206,13 +369,25 @@ fn wall(service: &Service) -> Wall {
     }
 }
 
-type Looked = (CallView, Vec<(StreamId, Reply<Reading>)>, Wall);
+/// A call, before the threads of its streams have answered.
+struct Looked {
+    view: CallView,
+    readings: Vec<(StreamId, Reply<Reading>)>,
+    now: Vec<Option<StreamNow>>,
+    wall: Wall,
+}
 
 fn look(service: &mut Service, id: &CallId) -> Option<Looked> {
     let view = service.calls.view(id)?;
-    let streams = view.streams.iter().map(|one| one.stream);
-    let readings = service.media.ask(streams).collect();
-    Some((view, readings, wall(service)))
+    let streams = || view.streams.iter().map(|one| one.stream);
+    let readings = service.media.ask(streams()).collect();
+    let now = streams().map(|one| service.media.now(one)).collect();
+    Some(Looked {
+        view,
+        readings,
+        now,
+        wall: wall(service),
+    })
 }
 
 const LIMIT_USUAL: usize = 50;

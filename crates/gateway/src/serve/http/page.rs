@@ -19,13 +19,16 @@ macro_rules! file {
 }
 
 /// They tell nothing of the relay, so that a browser gets them without a token: people type it in there.
-const FILES: [File; 12] = [
+const FILES: [File; 15] = [
     file!("/", HTML, "index.html"),
     file!("/wall.css", STYLE, "wall.css"),
     file!("/wall.js", SCRIPT, "wall.js"),
     file!("/feed.js", SCRIPT, "feed.js"),
     file!("/tiles.js", SCRIPT, "tiles.js"),
     file!("/charts.js", SCRIPT, "charts.js"),
+    file!("/calls.js", SCRIPT, "calls.js"),
+    file!("/call.js", SCRIPT, "call.js"),
+    file!("/words.js", SCRIPT, "words.js"),
     file!("/stream.js", SCRIPT, "stream.js"),
     file!("/listen.js", SCRIPT, "listen.js"),
     file!("/machine.js", SCRIPT, "machine.js"),

@@ -61,6 +61,9 @@ fn described() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(calls::list, make::make))
         .routes(routes!(calls::show, calls::end, make::change))
+        .routes(routes!(calls::history))
+        .routes(routes!(calls::log))
+        .routes(routes!(listen::call::listen))
         .routes(routes!(actions::hold))
         .routes(routes!(actions::resume))
         .routes(routes!(actions::silence))
@@ -85,7 +88,7 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(streams::list))
         .routes(routes!(way::show))
         .routes(routes!(way::log))
-        .routes(routes!(listen::listen))
+        .routes(routes!(listen::stream::listen))
         .routes(routes!(streams::history))
         .routes(routes!(wall::listen))
 }

@@ -4,14 +4,16 @@ use std::net::SocketAddr;
 
 use axum::extract::{Path, State};
 use serde::Serialize;
-use threadbare_relay::{ListenerView, SenderView};
+use threadbare_rtp::leg::{Carries, Payload};
+use threadbare_rtp::payload::static_payload;
 use threadbare_runtime::clock_now_ns;
 use utoipa::ToSchema;
 
 use super::app::App;
 use super::problem::Problem;
-use super::streams::{StreamNow, tenths, unknown};
-use crate::logging::{KeptLine, last_lines};
+use super::streams::{StreamNow, unknown};
+use crate::logging::{KeptLine, Subject, last_lines};
+use crate::serve::reports::{ListenerReport, SenderReport};
 use crate::watch::{Track, Way};
 
 /// What a stream is like, with its way.
@@ -48,7 +50,10 @@ struct StreamWay {
     destination_address: Option<SocketAddr>,
     /// The codec that comes, as in the file.
     codec_in: String,
-    /// The codec that leaves. Absent: nothing does.
+    /// The codec that came last, such as `PCMA/8000`; `payload type 97` where the number has no meaning of its own (RFC 3551, section 6). Absent: nobody is heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec_heard: Option<String>,
+    /// The codec that leaves; `auto`: as it comes. Absent: nothing does.
     #[serde(skip_serializing_if = "Option::is_none")]
     codec_out: Option<String>,
     /// Whether it can be listened to.
@@ -61,34 +66,6 @@ struct StreamWay {
     listener_report: Option<ListenerReport>,
 }
 
-/// How the sender is heard (RFC 3550, section 6.4.1). What was lost on the way; packets that came too late are in `packets_late`.
-#[derive(Debug, Serialize, ToSchema)]
-struct SenderReport {
-    /// Since it began; negative when duplicates outnumber losses.
-    packets_lost: i64,
-    /// In the interval of our last report. Absent: there is no RTCP.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    loss_percent: Option<f64>,
-    jitter_ms: f64,
-}
-
-/// How a listener says that it hears the stream (RFC 3550, section 6.4.1).
-#[derive(Debug, Serialize, ToSchema)]
-struct ListenerReport {
-    /// Who says so.
-    ssrc: u32,
-    /// Since it began; negative when duplicates outnumber losses.
-    packets_lost: i32,
-    /// Since its report before.
-    loss_percent: f64,
-    /// Absent: the clock rate of what is sent is not known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    jitter_ms: Option<f64>,
-    /// Absent: it has not heard a report of ours.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    round_trip_ms: Option<f64>,
-}
-
 /// The last lines of the log about a stream, newest first.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct StreamLog {
@@ -97,7 +74,7 @@ pub(super) struct StreamLog {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-struct LogLine {
+pub(super) struct LogLine {
     /// ms since 1970.
     unix_ms: u64,
     /// `error`, `warn`, `info`; with `THREADBARE_LOG` also `debug`, `trace`.
@@ -138,8 +115,14 @@ pub(super) async fn log(
     if app.view.read(|seen| seen.find(&name).is_none()) {
         return Err(unknown(&name));
     }
-    let lines = last_lines(&name).into_iter().map(LogLine::from).collect();
+    let lines = log_lines(Subject::Stream, &name);
     Ok(axum::Json(StreamLog { name, lines }))
+}
+
+/// Those that are kept of it.
+pub(super) fn log_lines(subject: Subject, name: &str) -> Vec<LogLine> {
+    let lines = last_lines(subject, name).into_iter();
+    lines.map(LogLine::from).collect()
 }
 
 impl StreamWay {
@@ -153,6 +136,7 @@ impl StreamWay {
             destination: way.destination.clone(),
             destination_address: shown.rtp_to.filter(|_| way.codec_out.is_some()),
             codec_in: way.codec_in.clone(),
+            codec_heard: shown.payload.as_ref().map(codec_of),
             codec_out: way.codec_out.clone(),
             is_decoded: way.is_decoded,
             sender_report: shown
@@ -167,27 +151,17 @@ impl StreamWay {
     }
 }
 
-impl SenderReport {
-    fn new(view: &SenderView, has_reports: bool) -> SenderReport {
-        SenderReport {
-            packets_lost: view.lost,
-            loss_percent: has_reports.then(|| percent(view.fraction_lost)),
-            jitter_ms: tenths(view.jitter_ns as f64 / NS_PER_MS),
-        }
-    }
-}
-
-impl ListenerReport {
-    fn new(listener: &ListenerView, clock_rate_hz: Option<u32>) -> ListenerReport {
-        let report = &listener.report;
-        let jitter_ms = |rate_hz: u32| f64::from(report.jitter_units) * 1000.0 / f64::from(rate_hz);
-        ListenerReport {
-            ssrc: listener.ssrc.0,
-            packets_lost: report.cumulative_lost,
-            loss_percent: percent(report.fraction_lost),
-            jitter_ms: clock_rate_hz.map(jitter_ms).map(tenths),
-            round_trip_ms: report.rtt_ns.map(|ns| tenths(ns as f64 / NS_PER_MS)),
-        }
+/// As in `rtpmap` (RFC 8866, section 6.6).
+fn codec_of(payload: &Payload) -> String {
+    let (rate_hz, number) = (payload.clock_rate_hz, payload.payload_type);
+    let (name, channels) = match (payload.carries, static_payload(number)) {
+        (Carries::Audio(format), _) => (format.encoding.name(), u32::from(format.channels)),
+        (_, Some(fixed)) => (fixed.encoding_name, fixed.channels),
+        (_, None) => return format!("payload type {}", number.0),
+    };
+    match channels {
+        0 | 1 => format!("{name}/{rate_hz}"),
+        more => format!("{name}/{rate_hz}/{more}"),
     }
 }
 
@@ -200,10 +174,3 @@ impl From<KeptLine> for LogLine {
         }
     }
 }
-
-/// RFC 3550, section 6.4.1: "expressed as a fixed point number with the binary point at the left edge of the field."
-fn percent(fraction_lost: u8) -> f64 {
-    tenths(f64::from(fraction_lost) * 100.0 / 256.0)
-}
-
-const NS_PER_MS: f64 = 1e6;

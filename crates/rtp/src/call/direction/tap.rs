@@ -38,7 +38,12 @@ impl Tap {
 }
 
 impl Direction {
+    /// A tap that is on goes on with its decoder.
+    #[inline]
     pub(in crate::call) fn tap(&mut self, is_on: bool) {
+        if is_on == self.tap.is_some() {
+            return;
+        }
         self.tap = is_on.then(|| {
             Box::new(Tap {
                 decoder: None,

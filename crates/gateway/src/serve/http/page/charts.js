@@ -14,7 +14,7 @@ export const open = (canvas, height = canvas.clientHeight) => {
 const MINUTE = 60;
 const TICKS = [1, 2, 5, 10, 30, 60, 120, 240].map((minutes) => minutes * MINUTE);
 
-// `lines` are {values, colour, width?, dash?, bars?}; null is a gap. `times` are {unix_s, span, step}: when each value is from, how many seconds are
+// `lines` are {values, colour, width?, dash?, bars?, dots?}; null is a gap. With dots, a value alone is seen, too. `times` are {unix_s, span, step}: when each value is from, how many seconds are
 // shown, and how many there are from one value to the next.
 export const chart = (canvas, { unix_s, span, step: spacing }, lines, { low, high, unit, step }) => {
   const { context, width, height } = open(canvas);
@@ -50,6 +50,11 @@ export const chart = (canvas, { unix_s, span, step: spacing }, lines, { low, hig
         if (value > 0) context.fillRect(x(at) - 1, y(value), 2, bottom - y(value));
       });
       continue;
+    }
+    if (line.dots) {
+      line.values.forEach((value, at) => {
+        if (value !== null) context.fillRect(x(at) - 1.5, y(value) - 1.5, 3, 3);
+      });
     }
     context.beginPath();
     let isDown = false;

@@ -46,21 +46,18 @@ export async function* events(path, signal) {
 
 export const NONE = -32768;
 
-// The columns of /v1/wall, a value for each stream; see /openapi.json.
+// The columns of /v1/wall, a value for each stream; see /openapi.json. They are little-endian, as all machines with browsers are.
 export const decode = (base64, streams) => {
-  const bytes = Uint8Array.from(atob(base64), (one) => one.charCodeAt(0));
-  const view = new DataView(bytes.buffer);
-  const column = (index, Kind, read) => {
-    const values = new Kind(streams);
-    for (let n = 0; n < streams; n++) values[n] = read.call(view, 2 * (streams + index * streams + n), true);
-    return values;
-  };
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let n = 0; n < text.length; n++) bytes[n] = text.charCodeAt(n);
+  const column = (index, Kind) => new Kind(bytes.buffer, 2 * streams * (1 + index), streams);
   return {
     state: bytes.subarray(0, streams),
     alarms: bytes.subarray(streams, 2 * streams),
-    momentary: column(0, Int16Array, view.getInt16),
-    peak: column(1, Int16Array, view.getInt16),
-    short: column(2, Int16Array, view.getInt16),
-    loss: column(3, Uint16Array, view.getUint16),
+    momentary: column(0, Int16Array),
+    peak: column(1, Int16Array),
+    short: column(2, Int16Array),
+    loss: column(3, Uint16Array),
   };
 };

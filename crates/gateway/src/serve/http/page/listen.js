@@ -1,4 +1,4 @@
-// Plays a stream: /v1/streams/{name}/listen is read by fetch, which sends the token, and its samples are handed to an AudioContext of the same rate. Nothing
+// Plays a stream or a call: what its path for listeners gives is read by fetch, which sends the token, and its samples are handed to an AudioContext of the same rate. Nothing
 // decodes, and nothing is resampled between one portion and the next.
 import { ask } from "./feed.js";
 
@@ -29,13 +29,13 @@ export class Player {
     this.onChange();
   }
 
-  async start(name) {
+  async start(path) {
     this.stop();
     const stopper = new AbortController();
     this.stopper = stopper;
     this.onChange();
     try {
-      const response = await ask(`v1/streams/${encodeURIComponent(name)}/listen`, { signal: stopper.signal });
+      const response = await ask(path, { signal: stopper.signal });
       await this.play(response.body.getReader(), stopper);
     } catch (error) {
       if (this.stopper === stopper) this.onProblem(error);

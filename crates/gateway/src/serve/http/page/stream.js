@@ -1,16 +1,15 @@
 // One stream: its numbers, and its last minutes.
 import { ask, get } from "./feed.js";
 import { chart } from "./charts.js";
+import { hex, number, report, showLines } from "./words.js";
 import { Player } from "./listen.js";
 
 const element = (id) => document.getElementById(id);
-const number = (value, unit, digits = 1) => (value === undefined || value === null ? "none" : `${value.toFixed(digits)} ${unit}`);
-const hex = (ssrc) => `0x${ssrc.toString(16).padStart(8, "0")}`;
-// What RTCP says of one direction.
-const report = (one) => {
-  if (!one) return "none";
-  const rest = [one.jitter_ms === undefined ? "" : `jitter ${number(one.jitter_ms, "ms")}`, one.round_trip_ms === undefined ? "" : `round trip ${number(one.round_trip_ms, "ms")}`];
-  return [`${one.packets_lost} lost`, one.loss_percent === undefined ? "" : number(one.loss_percent, "%"), ...rest].filter(Boolean).join(", ");
+// Where the file leaves it to the sender: what was learned.
+const codec = ({ codec_in, codec_heard, codec_out }) => {
+  const learned = codec_heard ?? "auto: nothing heard yet";
+  const [comes, leaves] = [codec_in, codec_out].map((one) => (one === "auto" ? learned : one));
+  return leaves === undefined || leaves === comes ? comes : `${comes} in, ${leaves} out`;
 };
 const LEVELS = { low: -60, high: 0, step: 12 };
 // Seconds that are shown, and how many are one value then.
@@ -43,7 +42,7 @@ export class StreamPanel {
 
   toggleListening() {
     if (this.player.isOn) this.player.stop();
-    else if (this.name) this.player.start(this.name);
+    else if (this.name) this.player.start(`v1/streams/${encodeURIComponent(this.name)}/listen`);
   }
 
   showListening() {
@@ -77,6 +76,7 @@ export class StreamPanel {
     this.name = name;
     this.historyDue = 0;
     element("stream").hidden = false;
+    element("stream").scrollTop = 0;
     element("stream-name").textContent = name;
     this.showAlarms(this.alarms);
     await this.update();
@@ -127,20 +127,11 @@ export class StreamPanel {
         this.historyDue = performance.now() + 1000 * Math.min(step, UPDATE_MAX) - SLACK_MS;
       }
       this.show(now, this.history);
-      this.showLog(log.lines);
+      showLines(element("stream-log"), log.lines);
     } catch (error) {
       this.onProblem(error);
     }
     if (isAsked()) this.timer = setTimeout(() => this.update(), 1000);
-  }
-
-  showLog(lines) {
-    const shown = lines.map((line) => {
-      const item = Object.assign(document.createElement("li"), { className: line.level });
-      item.textContent = `${new Date(line.unix_ms).toTimeString().slice(0, 8)} ${line.level} ${line.text}`;
-      return item;
-    });
-    element("stream-log").replaceChildren(...shown);
   }
 
   show(now, history) {
@@ -163,7 +154,7 @@ export class StreamPanel {
       "received at": [now.local_address, now.local_rtcp_address && `RTCP ${now.local_rtcp_address}`].filter(Boolean).join(", "),
       "heard from": now.remote_address === undefined ? "nobody yet" : `${now.remote_address}, SSRC ${hex(now.ssrc)}`,
       "sent to": now.destination_address === undefined || now.destination_address === now.destination ? now.destination : `${now.destination}: ${now.destination_address}`,
-      "codec": now.codec_out === undefined ? now.codec_in : `${now.codec_in} in, ${now.codec_out} out`,
+      "codec": codec(now),
       "our report on the sender": report(now.sender_report),
       "the listener's report": report(now.listener_report),
       "last packet": now.since_packet_ms === undefined ? "never" : `${now.since_packet_ms} ms ago`,

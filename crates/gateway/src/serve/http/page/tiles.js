@@ -36,6 +36,7 @@ export class Wall {
     this.isDirty = true;
     // What fits of a name.
     this.names = new Map();
+    this.widths = new Map();
     const dirty = () => { this.isDirty = true; };
     section.addEventListener("scroll", dirty, { passive: true });
     new ResizeObserver(() => { this.place(); }).observe(section);
@@ -51,6 +52,7 @@ export class Wall {
     this.rem = parseFloat(style.fontSize);
     this.colours = new Proxy({}, { get: (known, name) => (known[name] ??= style.getPropertyValue(name).trim()) });
     this.names.clear();
+    this.widths.clear();
     this.place();
   }
 
@@ -155,12 +157,15 @@ export class Wall {
     }
     const short = level(tiles.short[n]);
     const off = stream.target_lufs === undefined || short === null ? 0 : Math.abs(short - stream.target_lufs);
-    context.fillStyle = off > 3 ? colours["--fair"] : colours["--dim"];
-    context.fillText(short === null ? "silent" : `${short.toFixed(1)} LUFS`, left, base);
     const loss = tiles.loss[n];
     const known = tiles.alarms[n] & ACKNOWLEDGED ? "✓ " : "";
     const right = known + (alarms.length && !(alarms.length === 1 && alarms[0] === "loss") ? `⚠ ${alarms[0]}`
       : state === 3 ? "⇄ fallback" : loss > 0 ? `▼ ${(loss / 10).toFixed(1)} %` : "");
+    // In a narrow tile there is no room for the unit beside an alarm.
+    const whole = short === null ? "silent" : `${short.toFixed(1)} LUFS`;
+    const fits = !right || this.widthOf(whole) + this.widthOf(right) + 0.4 * rem <= inner;
+    context.fillStyle = off > 3 ? colours["--fair"] : colours["--dim"];
+    context.fillText(fits || short === null ? whole : short.toFixed(1), left, base);
     if (right) {
       context.fillStyle = alarms.length || loss > 0 ? colours["--bad"] : colour;
       context.textAlign = "right";
@@ -189,6 +194,16 @@ export class Wall {
       context.fillStyle = peak > -1 ? colours["--bar-hot"] : colours["--mark"];
       context.fillRect(x + Math.min(at(peak), width - 2), y, 2, height);
     }
+  }
+
+  // Of a short text in the font of values. There are some thousands of them.
+  widthOf(text) {
+    let width = this.widths.get(text);
+    if (width === undefined) {
+      width = this.context.measureText(text).width;
+      this.widths.set(text, width);
+    }
+    return width;
   }
 
   fit(name, width) {

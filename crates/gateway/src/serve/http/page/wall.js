@@ -1,5 +1,7 @@
 // The page. Texts are set as text, never as HTML: they come from the network.
 import { decode, events, setToken } from "./feed.js";
+import { CallPanel } from "./call.js";
+import { CallList } from "./calls.js";
 import { MachinePanel } from "./machine.js";
 import { StreamPanel } from "./stream.js";
 import { STATES, Wall, badness } from "./tiles.js";
@@ -8,6 +10,10 @@ const element = (id) => document.getElementById(id);
 const wall = new Wall(element("wall"), element("space"), element("tiles"));
 const machine = new MachinePanel(problem);
 const panel = new StreamPanel(problem);
+const calls = new CallList((call) => openCall(call), problem);
+const callPanel = new CallPanel(calls, problem);
+let shown = "wall";
+let hasChosen = false;
 let streams = [];
 let tiles = null;
 let arranged = 0;
@@ -52,7 +58,7 @@ const arrange = () => {
   element("counts").textContent = alarms + STATES.map((state, n) => [count[n], state]).filter(([some]) => some).map((pair) => pair.join(" ")).join(" · ");
   const empty = element("empty");
   empty.hidden = numbers.length > 0;
-  empty.textContent = streams.length ? "No name has that in it." : "This gateway has no streams: calls come and go, see API.";
+  empty.textContent = streams.length ? "No name has that in it." : "This gateway has no streams.";
 };
 
 const take = ({ name, data }) => {
@@ -65,6 +71,8 @@ const take = ({ name, data }) => {
     const again = streams.findIndex((stream) => stream.name === selected);
     wall.selected = again < 0 ? null : again;
     wall.generation = data.generation;
+    // Who relays calls alone has come for them.
+    if (!streams.length && shown === "wall" && !hasChosen) view("calls", false);
   } else if (name === "tiles" && data.generation === wall.generation) {
     const isFirst = !tiles;
     tiles = decode(data.columns, streams.length);
@@ -100,13 +108,20 @@ const listen = async () => {
   }
 };
 
-const view = (name) => {
-  element("wall").hidden = name !== "wall";
-  element("machine").hidden = name !== "machine";
-  element("show-wall").setAttribute("aria-pressed", name === "wall");
-  element("show-machine").setAttribute("aria-pressed", name === "machine");
+const view = (name, isChosen = true) => {
+  shown = name;
+  hasChosen ||= isChosen;
+  for (const one of ["wall", "calls", "machine"]) {
+    element(one).hidden = name !== one;
+    element(`show-${one}`).setAttribute("aria-pressed", name === one);
+  }
+  // They are about what the wall shows.
+  element("wall-tools").hidden = name !== "wall";
+  if (name !== "wall") panel.close();
+  if (name !== "calls") callPanel.close();
+  calls.turn(name === "calls");
   if (name === "machine") showMachine();
-  else wall.place();
+  else if (name === "wall") wall.place();
 };
 
 const setTheme = (theme) => {
@@ -123,7 +138,9 @@ const open = (n) => {
   panel.open(streams[n].name);
   wall.place();
 };
-const close = () => { panel.close(); wall.place(); };
+const openCall = (call) => callPanel.open(call);
+const close = () => { panel.close(); callPanel.close(); wall.place(); };
+const move = (dx, dy) => (shown === "calls" ? calls.move(dy) : wall.move(dx, dy));
 const next = (id) => {
   const select = element(id);
   select.selectedIndex = (select.selectedIndex + 1) % select.options.length;
@@ -131,9 +148,9 @@ const next = (id) => {
 };
 
 const keys = {
-  ArrowLeft: () => wall.move(-1, 0), ArrowRight: () => wall.move(1, 0), ArrowUp: () => wall.move(0, -1), ArrowDown: () => wall.move(0, 1),
-  Enter: () => open(wall.selected), l: () => panel.toggleListening(), t: () => panel.name && panel.nextSpan(), Escape: close, "/": () => element("filter").focus(),
-  s: () => next("sort"), g: () => next("group"), w: () => view("wall"), m: () => view("machine"), d: otherTheme, "?": () => element("help").showModal(),
+  ArrowLeft: () => move(-1, 0), ArrowRight: () => move(1, 0), ArrowUp: () => move(0, -1), ArrowDown: () => move(0, 1),
+  Enter: () => (shown === "calls" ? calls.open() : open(wall.selected)), l: () => (shown === "calls" ? callPanel : panel).toggleListening(), t: () => panel.name && panel.nextSpan(), Escape: close, "/": () => element("filter").focus(),
+  s: () => next("sort"), g: () => next("group"), w: () => view("wall"), c: () => view("calls"), m: () => view("machine"), d: otherTheme, "?": () => element("help").showModal(),
 };
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.matches("input, select, button") || document.querySelector("dialog[open]");
@@ -143,17 +160,19 @@ document.addEventListener("keydown", (event) => {
   keys[event.key]();
 });
 element("wall").addEventListener("click", (event) => open(wall.streamAt(event.clientX, event.clientY)));
-element("filter").addEventListener("input", arrange);
+element("filter").addEventListener("input", () => (shown === "calls" ? calls.show() : arrange()));
 element("sort").addEventListener("change", arrange);
 element("group").addEventListener("change", arrange);
 element("show-wall").addEventListener("click", () => view("wall"));
+element("show-calls").addEventListener("click", () => view("calls"));
 element("show-machine").addEventListener("click", () => view("machine"));
 element("stream-close").addEventListener("click", close);
+element("call-close").addEventListener("click", close);
 element("theme").addEventListener("click", otherTheme);
 element("help-open").addEventListener("click", () => element("help").showModal());
 element("token-dialog").addEventListener("close", () => setToken(element("token").value));
 // For tests and for who is curious in the console.
-window.threadbare = { wall, machine, panel };
+window.threadbare = { wall, machine, panel, calls, callPanel };
 
 setTheme(localStorage.getItem("threadbare-theme") || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"));
 listen();

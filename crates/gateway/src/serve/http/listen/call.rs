@@ -1,0 +1,215 @@
+//! `/v1/calls/{id}/listen`: what both parties of a call say.
+
+use axum::extract::{RawQuery, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use threadbare_control::calls::{CallId, StreamId};
+use threadbare_relay::Listening;
+use threadbare_runtime::clock_now_ns;
+
+use super::{NS_PER_MS, Sound, Wav, file, place};
+use crate::serve::http::app::App;
+use crate::serve::http::calls::unknown;
+use crate::serve::http::id::{CallPath, Id};
+use crate::serve::http::problem::Problem;
+use crate::serve::media::Unheard;
+use crate::serve::service::Service;
+use crate::serve::tracks::Tracks;
+
+/// What both parties of a call say, to be listened to
+///
+/// A WAV file of 16 bits without an end, from now on: two channels, the party that offered first on the left, as in recordings. It is heard what the parties are
+/// to hear of each other: who is muted or on hold is silent, and files that are played to a party are not heard. The rate is the higher one of both parties' audio. It begins at
+/// once and goes on in silence while nobody speaks. Of a call with several streams (media, or dialogs of a forked one), the first one in its `streams` is heard
+/// that runs and is audio that is decoded here; `stream` chooses another one. The file ends with the stream. SRTP with keys in the SDP is heard; what is passed on without being understood is not.
+/// Who reads too slowly misses some. 16 listeners at a time, those of streams among them.
+#[utoipa::path(get, path = "/v1/calls/{id}/listen", tag = "calls", operation_id = "listen_to_call", params(CallPath,
+    ("stream" = Option<u32>, Query, description = "Place in the `streams` of the call, from 0")),
+    responses((status = 200, body = Wav, content_type = "audio/wav"),
+    (status = 400, body = Problem, content_type = "application/problem+json"),
+    (status = 404, body = Problem, content_type = "application/problem+json"),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "It is not decoded, or does not run"),
+    (status = 503, body = Problem, content_type = "application/problem+json", description = "There are enough listeners")))]
+pub(in crate::serve::http) async fn listen(
+    State(app): State<App>,
+    Id(id): Id,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Problem> {
+    let wanted = wanted(query.as_deref().unwrap_or_default())?;
+    let place = place(&app)?;
+    let call = id.clone();
+    let found = app.ask(move |service: &mut Service| find(service, &call, wanted));
+    let (rate_hz, listening) = found.await?.map_err(|refused| refused.told(&id))?;
+    tracing::debug!(call = %id, "somebody listens");
+    let both = Both {
+        call: id,
+        listening,
+        tracks: Tracks::new(rate_hz, clock_now_ns()),
+        missed_ns: 0,
+    };
+    Ok(file(both, place))
+}
+
+/// Which of the streams.
+fn wanted(query: &str) -> Result<Option<usize>, Problem> {
+    let mut wanted = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        if name != "stream" {
+            return Err(Problem::value("query", name, "stream"));
+        }
+        let place = value.parse().ok();
+        let allowed = "a place in the streams of the call, from 0";
+        wanted = Some(place.ok_or_else(|| Problem::value("stream", value, allowed))?);
+    }
+    Ok(wanted)
+}
+
+/// Why nothing is heard.
+#[derive(Debug, PartialEq, Eq)]
+enum Refused {
+    Unknown,
+    /// There are so many streams.
+    NoPlace(usize),
+    Unheard(Unheard),
+}
+
+/// The stream that was asked for, or the first that can be heard.
+fn find(
+    service: &mut Service,
+    id: &CallId,
+    wanted: Option<usize>,
+) -> Result<(u32, Listening), Refused> {
+    let view = service.calls.view(id).ok_or(Refused::Unknown)?;
+    let streams: Vec<StreamId> = view.streams.iter().map(|one| one.stream).collect();
+    let media = &service.media;
+    if let Some(place) = wanted {
+        let stream = streams.get(place).ok_or(Refused::NoPlace(streams.len()))?;
+        return media.listen(*stream).map_err(Refused::Unheard);
+    }
+    let mut why = Unheard::NotRunning;
+    for stream in streams {
+        match media.listen(stream) {
+            Ok(heard) => return Ok(heard),
+            Err(Unheard::NotRunning) => {}
+            Err(other) => why = other,
+        }
+    }
+    Err(Refused::Unheard(why))
+}
+
+impl Refused {
+    fn told(self, id: &CallId) -> Problem {
+        let why = match self {
+            Refused::Unknown => return unknown(id),
+            Refused::NoPlace(streams) => {
+                let problem = Problem::new(
+                    StatusCode::NOT_FOUND,
+                    format!("the call has {streams} streams"),
+                );
+                return problem.about("stream", "a place in the streams of the call, from 0");
+            }
+            Refused::Unheard(Unheard::NotRunning) => {
+                "none of its media run: nobody has answered, or they have ended".to_owned()
+            }
+            Refused::Unheard(Unheard::PassedOn) => {
+                "its media are only passed on: they are no audio, or encrypted between the parties"
+                    .to_owned()
+            }
+            Refused::Unheard(Unheard::NotDecoded { codecs }) => {
+                let names: Vec<String> = codecs.into_iter().flatten().collect();
+                format!("{} is passed on, and not decoded here", names.join(", "))
+            }
+        };
+        let detail = format!("the call cannot be listened to: {why}");
+        Problem::new(StatusCode::CONFLICT, detail)
+    }
+}
+
+/// Both parties.
+struct Both {
+    call: CallId,
+    listening: Listening,
+    tracks: Tracks,
+    /// While nobody took it.
+    missed_ns: u64,
+}
+
+impl Both {
+    /// What was said until then. Whether more may come.
+    fn take_until(&mut self, until_ns: u64, samples: &mut Vec<i16>) -> bool {
+        // Before the samples: what came until then is still sent.
+        let is_over = self.listening.is_over();
+        self.missed_ns += self.tracks.skip(until_ns, LATE_NS_MAX);
+        let tracks = &mut self.tracks;
+        self.listening
+            .take(|portion, heard| tracks.add(portion, heard));
+        self.tracks.take(until_ns, samples);
+        !is_over
+    }
+}
+
+impl Sound for Both {
+    fn format(&self) -> (u32, u16) {
+        (self.tracks.rate_hz(), 2)
+    }
+
+    fn take(&mut self, samples: &mut Vec<i16>) -> bool {
+        self.take_until(clock_now_ns() - DELAY_NS, samples)
+    }
+
+    fn end(&self) {
+        let missed_ms = self.missed_ns / NS_PER_MS;
+        if missed_ms > 0 {
+            tracing::info!(call = %self.call, missed_ms, "a listener was too slow");
+        }
+    }
+}
+
+/// Both sides of a moment are there by then: they are heard in slices of 20 ms, and may be off by [`Tracks`]' slack.
+const DELAY_NS: u64 = 100_000_000;
+/// Who has taken nothing for longer goes on with what is said now.
+const LATE_NS_MAX: u64 = 2_000_000_000;
+
+#[cfg(test)]
+mod tests {
+    use threadbare_relay::Ears;
+
+    use super::*;
+
+    /// The page of somebody whose machine slept.
+    #[test]
+    fn who_took_nothing_for_long_goes_on_with_now() {
+        const S: u64 = 1_000_000_000;
+        let ears = Ears::default();
+        let mut both = Both {
+            call: CallId::new(b"1"),
+            listening: ears.listen(1000),
+            tracks: Tracks::new(8000, S),
+            missed_ns: 0,
+        };
+        let mut samples = Vec::new();
+        let mut frames_until = |both: &mut Both, until_ns| {
+            samples.clear();
+            assert!(both.take_until(until_ns, &mut samples));
+            samples.len() / 2
+        };
+        // Two seconds late, all is made up; three, and it is left out.
+        assert_eq!(frames_until(&mut both, 2 * S), 8000);
+        assert_eq!(frames_until(&mut both, 4 * S), 16_000);
+        assert_eq!(frames_until(&mut both, 7 * S), 0);
+        assert_eq!(both.missed_ns, 3 * S);
+        assert_eq!(frames_until(&mut both, 7 * S + S / 2), 4000);
+        drop(ears);
+        assert!(!both.take_until(8 * S, &mut Vec::new()));
+    }
+
+    #[test]
+    fn a_stream_is_chosen_by_its_place() {
+        assert_eq!(wanted(""), Ok(None));
+        assert_eq!(wanted("stream=2"), Ok(Some(2)));
+        for odd in ["stream=", "stream=-1", "stream=x", "streams=1"] {
+            assert!(wanted(odd).is_err(), "{odd}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What streams and calls carry, to be listened to: WAV files without an end.
+
+pub(super) mod call;
+pub(super) mod stream;
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use futures_util::stream::unfold;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::sleep;
+use utoipa::ToSchema;
+
+use super::app::App;
+use super::problem::Problem;
+
+/// RIFF WAVE.
+#[derive(ToSchema)]
+#[schema(value_type = String, format = Binary)]
+#[expect(dead_code, reason = "for the description")]
+pub(super) struct Wav(Vec<u8>);
+
+/// What is listened to.
+trait Sound: Send + 'static {
+    /// Frames in a second, and samples in a frame.
+    fn format(&self) -> (u32, u16);
+
+    /// Appends what was heard since the last time. Whether more may come.
+    fn take(&mut self, samples: &mut Vec<i16>) -> bool;
+
+    /// The listener has gone.
+    fn end(&self);
+}
+
+/// A place for somebody who listens.
+fn place(app: &App) -> Result<OwnedSemaphorePermit, Problem> {
+    app.listeners.clone().try_acquire_owned().map_err(|_| {
+        let detail = format!("there are {LISTENERS_MAX} listeners, which is enough");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).retry_after(LISTENERS_S)
+    })
+}
+
+/// A file of what is heard from now on.
+fn file(sound: impl Sound, place: OwnedSemaphorePermit) -> Response {
+    let (rate_hz, channels) = sound.format();
+    let player = Player {
+        sound,
+        head: Some(wav_head(rate_hz, channels)),
+        samples: Vec::new(),
+        is_over: false,
+        _place: place,
+    };
+    let parts = unfold(player, |mut player| async move {
+        let part = player.next().await?;
+        Some((Ok::<_, Infallible>(part), player))
+    });
+    let kind = [(CONTENT_TYPE, "audio/wav")];
+    (kind, Body::from_stream(parts)).into_response()
+}
+
+/// Somebody who listens.
+struct Player<S: Sound> {
+    sound: S,
+    /// Of the file, until it was sent.
+    head: Option<Bytes>,
+    samples: Vec<i16>,
+    /// What was taken last was the last.
+    is_over: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+impl<S: Sound> Player<S> {
+    /// Asked for only when the client has taken what came before.
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(head) = self.head.take() {
+            return Some(head);
+        }
+        while !self.is_over {
+            sleep(TURN).await;
+            self.samples.clear();
+            self.is_over = !self.sound.take(&mut self.samples);
+            if !self.samples.is_empty() {
+                let bytes = self.samples.iter().flat_map(|one| one.to_le_bytes());
+                return Some(bytes.collect());
+            }
+        }
+        None
+    }
+}
+
+impl<S: Sound> Drop for Player<S> {
+    fn drop(&mut self) {
+        self.sound.end();
+    }
+}
+
+/// RIFF WAVE of 16 bits (Multimedia Programming Interface and Data Specifications 1.0, "WAVE" and "PCM format"). The lengths are the greatest there are: it
+/// has no end.
+fn wav_head(rate_hz: u32, channels: u16) -> Bytes {
+    let frame_bytes = channels * 2;
+    let mut head = Vec::with_capacity(44);
+    head.extend(b"RIFF");
+    head.extend(u32::MAX.to_le_bytes());
+    head.extend(b"WAVEfmt ");
+    head.extend(16_u32.to_le_bytes());
+    // PCM.
+    head.extend(1_u16.to_le_bytes());
+    head.extend(channels.to_le_bytes());
+    head.extend(rate_hz.to_le_bytes());
+    head.extend((rate_hz * u32::from(frame_bytes)).to_le_bytes());
+    head.extend(frame_bytes.to_le_bytes());
+    head.extend(16_u16.to_le_bytes());
+    head.extend(b"data");
+    head.extend(u32::MAX.to_le_bytes());
+    head.into()
+}
+
+/// Of the process: each costs the thread of its stream a decoder and a copy of the audio, and this one a turn.
+pub(super) const LISTENERS_MAX: usize = 16;
+/// A listener goes when somebody closes a page.
+const LISTENERS_S: u32 = 10;
+/// Between looks: audio comes 20 to 140 ms at a time.
+const TURN: Duration = Duration::from_millis(50);
+const NS_PER_MS: u64 = 1_000_000;
