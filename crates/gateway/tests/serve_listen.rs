@@ -170,7 +170,7 @@ fn a_call_that_is_recorded_is_listened_to_beside_it() {
     }
 }
 
-/// What becomes of him: see the tests of the route.
+/// What he misses himself is tested in `http/listen/call.rs`.
 #[test]
 fn who_does_not_read_holds_up_nobody() {
     let relay = Relay::start(&[]);

@@ -947,3 +947,68 @@ fn loop_changes_while_it_plays() {
         assert!(shown.is_multicast_loopback(), "{element}");
     }
 }
+
+/// Whether an epoll instance of this process watches the socket that is bound to this address, as the kernel has it (proc(5): net/udp, fdinfo).
+fn is_watched(bound: SocketAddr) -> bool {
+    let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
+    let port = format!(":{:04X}", bound.port());
+    let inode = sockets.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        fields[1].ends_with(&port).then(|| fields[9].to_owned())
+    });
+    let inode: u64 = inode.expect("it is bound").parse().unwrap();
+    let watched = format!("ino:{inode:x} ");
+    let files = std::fs::read_dir("/proc/self/fdinfo").unwrap();
+    files.flatten().any(|file| {
+        let info = std::fs::read_to_string(file.path()).unwrap_or_default();
+        (info.lines()).any(|line| line.starts_with("tfd:") && line.contains(&watched))
+    })
+}
+
+/// A socket that has a packet in each slice is not watched any more. What such a source does when its stream, its state or its place changes.
+#[test]
+fn a_regular_stream_may_end_burst_pause_and_move() {
+    let (pipe, seen, first) = playing("context-wait=20");
+    let (src, sender) = (pipe.get("src"), socket());
+    let sent = std::cell::Cell::new(0);
+    let send = |to: SocketAddr| {
+        sender.send_to(&packet(sent.get()), to).unwrap();
+        sent.set(sent.get() + 1);
+    };
+    // Each packet follows when the one before is seen: one a slice.
+    let until_regular = |to: SocketAddr| {
+        eventually("it is regular", || {
+            send(to);
+            assert_eq!(number(&next_buffer(&seen)) + 1, sent.get());
+            !is_watched(to)
+        });
+    };
+    let burst = |to: SocketAddr| {
+        let begin = sent.get();
+        (0..100).for_each(|_| send(to));
+        for due in begin..sent.get() {
+            assert_eq!(number(&next_buffer(&seen)), due);
+        }
+    };
+    assert!(is_watched(first));
+    until_regular(first);
+    // The end of the stream, and its next beginning.
+    eventually("it is watched", || is_watched(first));
+    until_regular(first);
+    burst(first);
+    until_regular(first);
+    pipe.to(gst::State::Paused);
+    pipe.play();
+    burst(first);
+    until_regular(first);
+    let free = socket().local_addr().unwrap().port();
+    src.set_property("port", i32::from(free));
+    let second = target(&src);
+    assert_eq!(second.port(), free);
+    burst(second);
+    until_regular(second);
+    pipe.to(gst::State::Null);
+    pipe.assert_no_error();
+    pipe.play();
+    burst(target(&src));
+}

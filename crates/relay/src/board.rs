@@ -137,9 +137,6 @@ pub struct ListenerView {
     pub report: RemoteView,
 }
 
-/// More than a second of Opus in stereo, of which a tap gives no more at a time. 256 KiB.
-const LISTENING_SAMPLES: usize = 1 << 17;
-
 impl ListenerView {
     /// Of the party that a leg sends to; `None`: it has told nothing.
     #[must_use]
@@ -196,3 +193,6 @@ impl Board {
         }
     }
 }
+
+/// More than a second of Opus in stereo, of which a tap gives no more at a time. 256 KiB.
+const LISTENING_SAMPLES: usize = 1 << 17;

@@ -162,8 +162,8 @@ const BATCH_FROM: usize = 4;
 const STREAK_BUSY: u16 = 8;
 /// Slices with a packet in a row that make a socket regular.
 const REGULAR_FROM: u8 = 64;
-/// A slice without a packet undoes so many with one. A try that finds nothing costs about three times what it saves to know without asking
-/// that a socket is ready.
+/// A slice without a packet undoes so many with one: a try that finds nothing costs more than a third of what receiving a packet does, and not
+/// to ask saves about a tenth (measured).
 const MISS: u8 = 8;
 /// A shorter gap is forgotten over about this many packets.
 const GAPS: u32 = 64;

@@ -48,10 +48,7 @@ pub(super) enum Content {
     /// Audio, with this rate.
     Audio { rate_hz: u32, listening: Listening },
     /// Packets to these ports, of each side, from an [`Ear`].
-    Packets {
-        local: [SocketAddr; 2],
-        mouth: Mouth,
-    },
+    Packets { local: [SocketAddr; 2], end: WayEnd },
 }
 
 #[derive(Debug)]
@@ -78,9 +75,9 @@ struct Way {
 
 /// The writer's end of it. Dropped, nothing more comes.
 #[derive(Debug, Default)]
-pub(super) struct Mouth(Arc<Way>);
+pub(super) struct WayEnd(Arc<Way>);
 
-impl Drop for Mouth {
+impl Drop for WayEnd {
     fn drop(&mut self) {
         self.0.is_over.store(true, Ordering::Relaxed);
     }
@@ -134,9 +131,9 @@ impl Recorder {
         self.next += 1;
         let ear = match &new.content {
             Content::Audio { .. } => None,
-            Content::Packets { mouth, .. } => Some(Ear {
+            Content::Packets { end, .. } => Some(Ear {
                 id,
-                way: mouth.0.clone(),
+                way: end.0.clone(),
                 orders: self.orders.clone(),
             }),
         };
@@ -195,7 +192,7 @@ enum Tape {
     Packets {
         pcap: Pcap,
         local: [SocketAddr; 2],
-        mouth: Mouth,
+        end: WayEnd,
         unix_at_zero_ns: u64,
     },
 }
@@ -206,10 +203,10 @@ impl Tape {
             Content::Audio { rate_hz, listening } => {
                 Tape::Audio(Box::new(Wav::new(path, rate_hz, listening, now_ns)?))
             }
-            Content::Packets { local, mouth } => Tape::Packets {
+            Content::Packets { local, end } => Tape::Packets {
                 pcap: Pcap::new(path)?,
                 local,
-                mouth,
+                end,
                 unix_at_zero_ns: unix_at_zero_ns(),
             },
         })
@@ -219,11 +216,11 @@ impl Tape {
         if let Tape::Packets {
             pcap,
             local,
-            mouth,
+            end,
             unix_at_zero_ns,
         } = self
         {
-            mouth.0.waiting.fetch_sub(1, Ordering::Relaxed);
+            end.0.waiting.fetch_sub(1, Ordering::Relaxed);
             let unix_ns = unix_at_zero_ns.saturating_add(at_ns);
             pcap.add(unix_ns, from, local[side as usize], packet);
         }
@@ -233,7 +230,7 @@ impl Tape {
     fn missed(&self) -> (u64, &'static str) {
         match self {
             Tape::Audio(wav) => (wav.missed_ns() / NS_PER_MS, "ms"),
-            Tape::Packets { mouth, .. } => (mouth.0.dropped.load(Ordering::Relaxed), "packets"),
+            Tape::Packets { end, .. } => (end.0.dropped.load(Ordering::Relaxed), "packets"),
         }
     }
 

@@ -61,7 +61,8 @@ fn percent(fraction_lost: u8) -> f64 {
     tenths(f64::from(fraction_lost) * 100.0 / 256.0)
 }
 
-fn tenths(value: f64) -> f64 {
+/// One digit behind the point: more is not meant.
+pub(super) fn tenths(value: f64) -> f64 {
     (value * 10.0).round() / 10.0
 }
 

@@ -27,9 +27,9 @@ pub(super) struct Stream {
     sides: Vec<StreamSide>,
 }
 
-/// A party of a stream.
+/// A party as it is signalled.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct StreamSide {
+pub(super) struct Party {
     /// Its SIP tag, as far as it is UTF-8.
     tag: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,6 +41,13 @@ pub(super) struct StreamSide {
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
     signalled_address: Option<SocketAddr>,
+}
+
+/// A party of a stream.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct StreamSide {
+    #[serde(flatten)]
+    party: Party,
     /// Where it was told to send.
     #[schema(value_type = Option<String>)]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -150,17 +157,25 @@ pub(super) fn sides(
     reading: Option<&Reading>,
 ) -> Vec<StreamSide> {
     let side = |(place, side): (usize, SideRecord)| StreamSide {
-        tag: side.tag,
-        label: side.label,
-        codec: side.codec,
-        signalled_address: side.rtp,
         local_address: side.advertised,
         crypto_suite: side.crypto_suite,
+        party: Party::from(side),
         held: None,
         muted: None,
         media: reading.map(|reading| media(wall, &reading.sides[place])),
     };
     sides.into_iter().enumerate().map(side).collect()
+}
+
+impl From<SideRecord> for Party {
+    fn from(side: SideRecord) -> Party {
+        Party {
+            tag: side.tag,
+            label: side.label,
+            codec: side.codec,
+            signalled_address: side.rtp,
+        }
+    }
 }
 
 fn media(wall: Wall, side: &SideReading) -> SideMedia {

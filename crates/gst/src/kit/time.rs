@@ -44,21 +44,9 @@ impl Base {
     #[inline]
     fn ns(&self) -> u64 {
         match self {
-            Base::Of(element) => base_time_ns(element),
+            Base::Of(element) => element.base_time().map_or(0, gst::ClockTime::nseconds),
             Base::At(ns) => *ns,
         }
-    }
-}
-
-/// The element's base time, 0 without one. A packet's way has no room for the checks of `gst_element_get_base_time`.
-#[inline]
-fn base_time_ns(element: &gst::Element) -> u64 {
-    let _locked = element.object_lock();
-    // SAFETY: a live element; its base time is written and read under the lock of the object, which this thread holds.
-    let base_time_ns = unsafe { (*element.as_ptr()).base_time };
-    match base_time_ns.cast_unsigned() {
-        gst::ffi::GST_CLOCK_TIME_NONE => 0,
-        ns => ns,
     }
 }
 

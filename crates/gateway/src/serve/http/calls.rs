@@ -1,12 +1,11 @@
 //! `/v1/calls`: what is up, page by page; one call with its media; its end.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use serde::Serialize;
-use threadbare_control::calls::{CallId, CallView, SideRecord, StreamId};
+use threadbare_control::calls::{CallId, CallView, StreamId};
 use threadbare_relay::Reply;
 use threadbare_runtime::clock_now_ns;
 use utoipa::ToSchema;
@@ -19,7 +18,7 @@ use crate::logging::Subject;
 use crate::serve::media::StreamNow;
 use crate::serve::reading::Reading;
 use crate::serve::service::Service;
-use crate::serve::shown::{Stream, Wall};
+use crate::serve::shown::{Party, Stream, Wall};
 use crate::serve::trail::Trail;
 
 /// A page of calls, by their ids.
@@ -52,29 +51,13 @@ pub(super) struct CallSummary {
     held: bool,
     /// Both parties of the first stream that runs, or of the first one.
     #[schema(max_items = 2)]
-    parties: Vec<PartySummary>,
+    parties: Vec<Party>,
     /// The lower mean opinion score of both, of the last seconds; absent: there was no report.
     #[serde(skip_serializing_if = "Option::is_none")]
     mos: Option<f64>,
     /// The higher loss of both, of the last seconds; absent: nothing was heard.
     #[serde(skip_serializing_if = "Option::is_none")]
     loss_percent: Option<f64>,
-}
-
-/// A party in short.
-#[derive(Debug, Serialize, ToSchema)]
-struct PartySummary {
-    /// Its SIP tag, as far as it is UTF-8.
-    tag: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    label: Option<String>,
-    /// The audio codec that it is sent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    codec: Option<String>,
-    /// Where it said that it receives.
-    #[schema(value_type = Option<String>)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signalled_address: Option<SocketAddr>,
 }
 
 /// The last ten minutes of a call's streams, in the order of its `streams`; of those that do not run, nothing.
@@ -207,12 +190,6 @@ fn summary(wall: Wall, id: &CallId, view: CallView, now: &[Option<StreamNow>]) -
     let first = now.iter().position(Option::is_some).unwrap_or(0);
     let streams = view.streams.len();
     let sides = view.streams.into_iter().nth(first).map(|one| one.sides);
-    let party = |side: SideRecord| PartySummary {
-        tag: side.tag,
-        label: side.label,
-        codec: side.codec,
-        signalled_address: side.rtp,
-    };
     CallSummary {
         id: id.to_string(),
         path: path(id),
@@ -222,7 +199,7 @@ fn summary(wall: Wall, id: &CallId, view: CallView, now: &[Option<StreamNow>]) -
         streams,
         recorded: running().any(|one| one.is_recorded),
         held: running().any(|one| one.is_held.contains(&true)),
-        parties: sides.into_iter().flatten().map(party).collect(),
+        parties: sides.into_iter().flatten().map(Party::from).collect(),
         mos: heard().filter_map(|side| side.mos()).reduce(f64::min),
         loss_percent: heard()
             .filter_map(|side| side.loss_percent())

@@ -11,6 +11,7 @@ use utoipa::ToSchema;
 
 use super::app::App;
 use super::problem::Problem;
+use crate::serve::reports::tenths;
 use crate::watch::{Level, RECENT_SECONDS, Second, Track, merged};
 
 /// All streams, in the order of the file.
@@ -279,10 +280,6 @@ impl History {
             packets_held: counts(|one| one.held_packets),
         }
     }
-}
-
-pub(super) fn tenths(value: f64) -> f64 {
-    (value * 10.0).round() / 10.0
 }
 
 const NS_PER_MS: f64 = 1e6;

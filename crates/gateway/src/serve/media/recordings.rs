@@ -7,7 +7,7 @@ use threadbare_control::calls::{Recording, StreamId, StreamKind};
 use super::{MediaPlane, Running};
 use crate::config::RecordingFormat;
 use crate::serve::names;
-use crate::serve::recorder::{Content, Ear, Mouth, NewRecording, Recorder, RecordingId};
+use crate::serve::recorder::{Content, Ear, NewRecording, Recorder, RecordingId, WayEnd};
 
 /// Where calls are recorded.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ impl MediaPlane {
                 RecordingFormat::Wav => running.listen_for_file(),
                 RecordingFormat::Pcap => Content::Packets {
                     local: running.local,
-                    mouth: Mouth::default(),
+                    end: WayEnd::default(),
                 },
             },
             metadata: recording.metadata,
