@@ -56,8 +56,11 @@ macro_rules! counts {
         }
 
         impl SideCounts {
-            /// What has been added. A stream that was begun anew counts from 0.
+            /// What has been added. A stream that was begun anew, which has fewer packets than before, counts from 0, all of it.
             pub(super) fn since(&self, before: &SideCounts) -> SideCounts {
+                if self.packets < before.packets {
+                    return *self;
+                }
                 SideCounts { $($name: added(self.$name, before.$name),)* }
             }
         }
@@ -173,5 +176,7 @@ mod tests {
         };
         assert_eq!(counts(7, 2).since(&counts(4, 2)), counts(3, 0));
         assert_eq!(counts(5, 0).since(&counts(900, 3)), counts(5, 0));
+        // More of the other one than before belongs to the new one, too.
+        assert_eq!(counts(5, 4).since(&counts(900, 3)), counts(5, 4));
     }
 }
