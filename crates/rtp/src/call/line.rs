@@ -3,13 +3,14 @@
 use std::net::SocketAddr;
 
 use super::direction::{Direction, DirectionStats};
+use super::handover::{Hold, is_passed_on, note_passed};
 use super::inputs::{Active, Fallback, Inputs};
 use super::keys::KeyEvent;
 use super::out::{Out, Scratch, Sending, Work};
 use super::{CallError, Channel, DirectionConfig, Filter, Outgoing, Part, RTCP_BYTES_MAX, Side};
 use crate::codec::Format;
 use crate::fallback::Switch;
-use crate::id::Ssrc;
+use crate::id::{SeqNum, Ssrc};
 use crate::leg::{
     Destination, Leg, LegConfig, LegEvent, LegStats, Media, MediaPacket, Payload, Verdict,
 };
@@ -65,11 +66,16 @@ pub struct Line {
     source: Leg,
     target: Option<Leg>,
     is_verbatim: bool,
-    direction: Direction,
+    pub(super) direction: Direction,
     /// Other inputs than the source.
     inputs: Option<Box<Inputs>>,
     is_ending: bool,
     ahead_ns: u64,
+    pub(super) hold: Hold,
+    /// The sender's last packet that was passed on.
+    pub(super) last_passed: Option<SeqNum>,
+    /// Another process has passed on its packets up to this one.
+    pub(super) passed_until: Option<SeqNum>,
 }
 
 impl<'a> From<Outgoing<'a>> for LineDatagram<'a> {
@@ -114,6 +120,9 @@ impl Line {
             inputs: None,
             is_ending: false,
             ahead_ns: 0,
+            hold: Hold::Off,
+            last_passed: None,
+            passed_until: None,
         })
     }
 
@@ -225,7 +234,34 @@ impl Line {
         scratch: &mut Scratch,
         send: &mut dyn FnMut(LineDatagram<'_>),
     ) {
+        if !matches!(self.hold, Hold::Off) && !self.poll_held(now_ns, may_lose, scratch) {
+            return;
+        }
+        self.poll_all(now_ns, may_lose, scratch, send);
+    }
+
+    /// Media up to this time are due.
+    #[inline]
+    fn media_ns(&self, now_ns: u64) -> u64 {
         let media_ns = now_ns.saturating_add(self.ahead_ns);
+        media_ns.saturating_sub(self.hold.delay_ns())
+    }
+
+    /// When to poll for media of this time.
+    #[inline]
+    fn poll_ns(&self, media_ns: u64) -> u64 {
+        media_ns.saturating_sub(self.ahead_ns) + self.hold.delay_ns()
+    }
+
+    #[inline]
+    pub(super) fn poll_all(
+        &mut self,
+        now_ns: u64,
+        may_lose: bool,
+        scratch: &mut Scratch,
+        send: &mut dyn FnMut(LineDatagram<'_>),
+    ) {
+        let media_ns = self.media_ns(now_ns);
         if self.inputs.is_some() {
             self.change_input(now_ns, may_lose, scratch, send);
         }
@@ -289,8 +325,8 @@ impl Line {
                 }
             });
         }
+        let media_ns = self.media_ns(now_ns);
         if let Some(inputs) = &mut self.inputs {
-            let media_ns = now_ns.saturating_add(self.ahead_ns);
             inputs.drop_unheard(media_ns, may_lose, &mut self.source);
         }
     }
@@ -310,6 +346,7 @@ impl Line {
         }
         loop {
             let active = self.inputs.as_mut().map(|inputs| inputs.active());
+            let is_own = !matches!(active, Some(Active::Leg(_)));
             let leg = match active {
                 None | Some(Active::Main) => &mut self.source,
                 Some(Active::Leg(leg)) => leg,
@@ -318,6 +355,12 @@ impl Line {
             let Some(media) = leg.poll_media(media_ns, may_lose) else {
                 return;
             };
+            if is_own {
+                if is_passed_on(&mut self.passed_until, &media) {
+                    continue;
+                }
+                note_passed(&mut self.last_passed, &media);
+            }
             // Owned: the leg that holds the media may be the one that sends.
             let mut described = None;
             let media = copy(media, &mut scratch.payload, &mut described);
@@ -359,6 +402,10 @@ impl Line {
         };
         let mut send = |outgoing: Outgoing<'_>| send(LineDatagram::from(outgoing));
         while let Some(media) = self.source.poll_media(media_ns, may_lose) {
+            if is_passed_on(&mut self.passed_until, &media) {
+                continue;
+            }
+            note_passed(&mut self.last_passed, &media);
             if self.is_verbatim
                 && let Media::Packet(packet) = &media
                 && let Some(to) = target.forward(now_ns, packet)
@@ -381,7 +428,7 @@ impl Line {
         }
     }
 
-    fn with_out(
+    pub(super) fn with_out(
         &mut self,
         now_ns: u64,
         scratch: &mut Scratch,
@@ -449,7 +496,7 @@ impl Line {
     pub fn next_timeout(&self) -> Option<u64> {
         let legs = std::iter::once(&self.source).chain(&self.target);
         let media = self.source.next_media();
-        let media = media.map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
+        let media = media.map(|due_ns| self.poll_ns(due_ns));
         let unasked = self.direction.next_unasked();
         let reports = legs.filter_map(Leg::next_report);
         let own = reports.chain(media).chain(unasked).min();
@@ -464,7 +511,7 @@ impl Line {
         let hears = self.target.as_ref().unwrap_or(&self.source);
         let play = self.direction.next_play();
         let media = media.chain(play.filter(|_| hears.rtp_to().is_some()));
-        let media = media.map(|due_ns| due_ns.saturating_sub(self.ahead_ns));
+        let media = media.map(|due_ns| self.poll_ns(due_ns));
         let reports = inputs.legs().filter_map(Leg::next_report);
         media.chain(reports).chain(inputs.next_timeout()).min()
     }
@@ -552,6 +599,10 @@ impl Line {
     #[must_use]
     pub fn source(&self) -> &Leg {
         &self.source
+    }
+
+    pub(super) fn hears_mut(&mut self) -> &mut Leg {
+        self.target.as_mut().unwrap_or(&mut self.source)
     }
 
     /// The leg of the party that hears: the same, where that is the one that sends, or nobody.

@@ -322,3 +322,129 @@ fn what_a_filter_holds_leaves_in_a_pause() {
         );
     }
 }
+
+/// A packet of 20 ms.
+fn packet(number: u32) -> Vec<u8> {
+    let mut bytes = vec![0x80, 0];
+    bytes.extend((number as u16).wrapping_sub(60).to_be_bytes());
+    bytes.extend((u32::MAX - 3000).wrapping_add(number * 160).to_be_bytes());
+    bytes.extend(0xfeed_u32.to_be_bytes());
+    bytes.extend([number as u8; 160]);
+    bytes
+}
+
+/// Both hear the sender; the second is told `late_ms` after the first has stopped.
+fn handed_over(line: impl Fn(u8) -> Bed, late_ms: u64) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let (mut first, mut second) = (line(1), line(2));
+    second.line.hold();
+    let mut state = None;
+    for number in 0..120 {
+        for bed in [&mut first, &mut second] {
+            bed.hand_in(Channel::Rtp, sender(), &packet(number));
+        }
+        if number == 90 {
+            state = Some(first.line.state(first.now_ns));
+        }
+        if let Some(state) = state.take_if(|_| u64::from(number - 90) * 20 >= late_ms) {
+            assert_eq!(second.sent, []);
+            second.line.go_on(Some(state));
+            second.poll();
+        }
+        if number < 90 {
+            first.wait_ms(20);
+        } else {
+            first.now_ns += 20 * MS;
+        }
+        second.wait_ms(20);
+        if number >= 90 {
+            // It was removed.
+            first.line = line(1).line;
+        }
+    }
+    let rtp = |bed: Bed| {
+        let sent = bed.sent.into_iter();
+        let rtp = sent.filter(|(channel, ..)| *channel == Channel::Rtp);
+        rtp.map(|(_, _, bytes)| bytes).collect::<Vec<_>>()
+    };
+    (rtp(first), rtp(second))
+}
+
+/// As the gateway has it.
+fn at_deadline(payloads: &[Payload]) -> LegConfig {
+    let mut config = source(payloads);
+    config.jitter.release = crate::jitter::Release::AtDeadline;
+    config
+}
+
+#[test]
+fn a_line_that_is_handed_over_sends_one_stream() {
+    let seeded = |config: LegConfig, seed: u8| LegConfig {
+        first_seq: SeqNum(u16::from(seed) * 1000),
+        ssrc: Ssrc(u32::from(seed)),
+        ..config
+    };
+    let to_pcma = |seed| {
+        let target = seeded(*target(&[pcma()]), seed);
+        Bed::new(at_deadline(&[pcmu()]), Target::Other(Box::new(target)))
+    };
+    let l16 = Payload::audio(99, format(Encoding::L16, 16_000, 1));
+    let anew = |seed| {
+        let target = seeded(*target(&[l16]), seed);
+        Bed::new(at_deadline(&[pcmu()]), Target::Other(Box::new(target)))
+    };
+    let verbatim = |_| Bed::new(at_deadline(&[pcmu()]), Target::Verbatim(target(&[pcmu()])));
+    // Converter and encoder of audio that is made anew hold some: that much is missing.
+    let lines: [(&dyn Fn(u8) -> Bed, u32, i64); 3] =
+        [(&to_pcma, 160, 0), (&anew, 320, 2), (&verbatim, 160, 0)];
+    for (line, units, packets_missing_max) in lines {
+        for late_ms in [0, 40, 300] {
+            let (first, second) = handed_over(line, late_ms);
+            assert!(first.len() > 50 && second.len() > 20);
+            let all: Vec<_> = first.iter().chain(&second).collect();
+            let read = |bytes: &Vec<u8>| {
+                let packet = Packet::parse(bytes).unwrap();
+                (packet.ssrc(), packet.seq(), packet.time())
+            };
+            let mut missing = 0;
+            for (before, after) in all.iter().zip(&all[1..]) {
+                let ((ssrc, seq, time), next) = (read(before), read(after));
+                assert_eq!((next.0, next.1), (ssrc, seq.plus(1)), "{late_ms} ms");
+                missing += next.2.distance_from(time.plus(units));
+            }
+            assert!(missing <= packets_missing_max * i64::from(units));
+            assert!(missing >= 0 && missing % i64::from(units) == 0);
+        }
+    }
+}
+
+/// The owner before has died: what it sent is not known.
+#[test]
+fn a_held_line_that_is_told_nothing_goes_on_with_what_is_due() {
+    let mut bed = Bed::new(at_deadline(&[pcmu()]), Target::Other(target(&[pcma()])));
+    bed.line.hold();
+    for number in 0..40 {
+        if number == 30 {
+            assert_eq!(bed.sent, []);
+            bed.line.go_on(None);
+            bed.poll();
+        }
+        bed.hand_in(Channel::Rtp, sender(), &packet(number));
+        bed.wait_ms(20);
+    }
+    // No burst: as many as were due since.
+    assert!((9..=11).contains(&bed.rtp_ms.len()), "{:?}", bed.rtp_ms);
+}
+
+/// Else its timers would have it polled in each slice.
+#[test]
+fn a_held_line_sleeps_between_packets() {
+    let mut bed = Bed::new(at_deadline(&[pcmu()]), Target::Other(target(&[pcma()])));
+    bed.line.hold();
+    for number in 0..100 {
+        bed.hand_in(Channel::Rtp, sender(), &packet(number));
+        let due_ns = bed.line.next_timeout();
+        assert!(due_ns.is_none_or(|due_ns| due_ns > bed.now_ns));
+        bed.wait_ms(20);
+    }
+    assert_eq!(bed.sent, []);
+}

@@ -17,6 +17,7 @@ mod commands;
 mod direction;
 #[cfg(test)]
 mod fallback_tests;
+mod handover;
 mod inputs;
 #[cfg(test)]
 mod key_tests;
@@ -42,12 +43,13 @@ use thiserror::Error;
 
 pub use commands::{KeyPress, PRESS_NS_MAX, PRESS_NS_MIN, PRESSES_MAX, PressError};
 pub use direction::DirectionStats;
+pub use handover::{HOLD_NS, LineState, Passed};
 pub use inputs::{Fallback, FallbackInput};
 pub use keys::{KeyEvent, KeyPhase};
 pub use line::{Line, LineDatagram, LineStats, Target};
 pub use out::{SPARE_UNIT_NS, Scratch};
 pub use state::{CallState, DirectionState};
-pub use time_map::TimeState;
+pub use time_map::{Anchor, TimeState};
 pub use transcoder::{Transcoded, Transcoder, TranscoderConfig};
 
 use direction::Direction;

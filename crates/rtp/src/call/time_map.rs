@@ -139,7 +139,37 @@ pub struct TimeState {
     pub clock_rate_hz: u32,
 }
 
+/// Which outgoing timestamps are which incoming ones, for another process that hears the same sender.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Anchor {
+    /// An incoming timestamp.
+    pub from: RtpTime,
+    /// The outgoing one.
+    pub to: RtpTime,
+    /// Units per second of the incoming ones.
+    pub from_hz: u32,
+    /// The same of the outgoing ones.
+    pub to_hz: u32,
+}
+
 impl TimeMap {
+    /// `None`: the next timestamps have nothing to do with those before.
+    pub(super) fn take_anchor(&self) -> Option<Anchor> {
+        self.is_anchored.then_some(Anchor {
+            from: self.from,
+            to: self.to,
+            from_hz: self.from_hz,
+            to_hz: self.to_hz,
+        })
+    }
+
+    /// Goes on with the sender of another process.
+    pub(super) fn set_anchor(&mut self, anchor: Anchor) {
+        (self.from, self.to) = (anchor.from, anchor.to);
+        (self.from_hz, self.to_hz) = (anchor.from_hz.max(1), anchor.to_hz.max(1));
+        (self.is_anchored, self.shift_ns) = (true, 0);
+    }
+
     /// `None`: nothing was sent yet.
     pub(super) fn snapshot(&self, now_ns: u64) -> Option<TimeState> {
         self.has_sent.then(|| TimeState {

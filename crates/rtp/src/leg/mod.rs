@@ -39,7 +39,7 @@ pub use gate::{Gate, GateState};
 pub use payloads::{Carries, OpaqueCodec, Payload, PayloadMap, PayloadMapError};
 pub use receive::{Due, DuePacket, Fields};
 pub use send::{HEADER_BYTES, Stamp};
-pub use state::{LegState, Outage, SKIPPED_PACKETS_MAX};
+pub use state::{LegState, Outage, SKIPPED_PACKETS_MAX, SentState};
 pub use store::{Keep, Store};
 
 use admission::Admission;

@@ -53,7 +53,40 @@ pub struct LegState {
     pub is_fixed: bool,
 }
 
+/// Our own stream of a [`Leg`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentState {
+    /// Our SSRC.
+    pub ssrc: Ssrc,
+    /// The number of the next packet.
+    pub next_seq: SeqNum,
+    /// RTP packets sent, for sender reports.
+    pub packets_sent: u64,
+    /// Bytes of payload in them.
+    pub octets_sent: u64,
+}
+
 impl<K: Keep> Leg<K> {
+    /// Where our own stream is.
+    #[must_use]
+    pub fn sent_state(&self) -> SentState {
+        let sent = self.session.stats();
+        SentState {
+            ssrc: sent.ssrc,
+            next_seq: self.seq,
+            packets_sent: sent.packets_sent,
+            octets_sent: sent.octets_sent,
+        }
+    }
+
+    /// Goes on with the stream of another process: what was sent here so far has reached nobody.
+    pub fn restore_sent(&mut self, state: &SentState) {
+        self.session.set_ssrc(state.ssrc);
+        self.session
+            .restore_sent(state.packets_sent, state.octets_sent);
+        self.seq = state.next_seq;
+    }
+
     /// What another process needs to go on.
     #[must_use]
     pub fn snapshot(&self, now_ns: u64) -> LegState {

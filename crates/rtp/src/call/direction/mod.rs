@@ -21,7 +21,7 @@ use std::collections::VecDeque;
 use super::keys::{Key, KeyEvent};
 use super::menders::History;
 use super::out::{Out, Work};
-use super::time_map::{TimeMap, TimeState};
+use super::time_map::{Anchor, TimeMap, TimeState};
 use super::voice::{PACKET_NS_DEFAULT, Voice};
 use super::{CallError, DirectionConfig, Filter, Mode, TAIL_NS_MAX};
 use crate::codec::{Decoder, Encoding, Format, Gaps};
@@ -583,6 +583,27 @@ impl Direction {
     /// Where the outgoing timestamps are.
     pub(super) fn time_state(&self, now_ns: u64) -> Option<TimeState> {
         self.map.snapshot(now_ns)
+    }
+
+    /// What has come so far is of no interest any more.
+    pub(super) fn begin_anew(&mut self, work: &mut Work, out: &mut Out<'_>) {
+        self.restart(work, out);
+    }
+
+    /// Which of its timestamps are which of the party's.
+    pub(super) fn anchor(&self) -> Option<Anchor> {
+        self.map.take_anchor()
+    }
+
+    /// Goes on where another process has stopped now.
+    pub(super) fn go_on(&mut self, now_ns: u64, time: Option<TimeState>, anchor: Option<Anchor>) {
+        if let Some(time) = time {
+            self.map.restore(now_ns, time, 0);
+            self.is_after_pause = anchor.is_none();
+        }
+        if let Some(anchor) = anchor {
+            self.map.set_anchor(anchor);
+        }
     }
 
     /// Goes on with the timestamps of another process.
