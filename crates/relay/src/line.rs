@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use threadbare_loudness::NormalizeError;
-use threadbare_rtp::call::{Channel, KeyEvent, Line, LineStats, Side};
+use threadbare_rtp::call::{Channel, KeyEvent, Line, LineState, LineStats, Side};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::PayloadType;
 use threadbare_rtp::leg::{LegEvent, Refusal, Verdict};
@@ -124,6 +124,24 @@ impl MediaLine {
             now_ns: 0,
         });
         self
+    }
+
+    /// Hears, and sends nothing, until [`go_on`](Self::go_on).
+    #[must_use]
+    pub fn held(mut self) -> MediaLine {
+        self.line.hold();
+        self
+    }
+
+    /// Sends from now on, behind what another process has passed on: [`Line::go_on`].
+    pub fn go_on(&mut self, state: Option<LineState>) {
+        self.line.go_on(state);
+    }
+
+    /// Where it is, for a process that goes on: [`Line::state`]. To be asked of a line that was [removed](crate::CallHandle::remove).
+    #[must_use]
+    pub fn state(&self, now_ns: u64) -> LineState {
+        self.line.state(now_ns)
     }
 
     /// Gives the line's events to `handler`. Without one, they are dropped.

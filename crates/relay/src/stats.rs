@@ -60,6 +60,8 @@ counters! {
     send_errors,
     /// Datagrams dropped because the socket's send buffer was full.
     send_full,
+    /// Datagrams not sent because another machine may send in their place: [`Fence`](crate::Fence).
+    fenced,
     /// Datagrams that calls staged for addresses that their sockets do not reach, for ports that they do not have, or that
     /// were too long.
     stage_refused,

@@ -11,14 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use socket2::Socket;
 use threadbare_runtime::{
-    Cx, Expects, Interest, Load, RawAddr, Received, RecvBatch, kernel_drops, prefetch,
-    recv_timestamped, send_to,
+    Cx, Expects, Interest, Load, RawAddr, Received, RecvBatch, clock_now_ns, kernel_drops,
+    prefetch, recv_timestamped, send_to,
 };
 
 use super::arena::{Arena, BATCH, Staging};
 use super::errors::{is_of_earlier, take_icmp};
 use super::{Arrival, Attached, Outcome, PacketIo, Pass, Target, reserve};
 use crate::call::Refused;
+use crate::fence::Fence;
 use crate::id::PortId;
 use crate::ports::{LegKind, OwnPorts};
 use crate::socket::{Reach, Udp, canonical, set_tos};
@@ -58,6 +59,8 @@ struct Port {
     reach: Reach,
     load: Load,
     drops: u32,
+    /// `None`: it sends whenever it has something.
+    fence: Option<Fence>,
 }
 
 /// What a leg's ports are besides sockets.
@@ -68,6 +71,7 @@ pub(crate) enum Rest {
         lease: Option<crate::ports::NumberLease>,
         rtp: SocketAddr,
         rtcp: Option<SocketAddr>,
+        fence: Option<Fence>,
     },
     /// Of a shared port.
     Shared(crate::ports::SharedPlace),
@@ -95,7 +99,7 @@ impl Pairs {
         })
     }
 
-    fn add(&mut self, udp: Udp, call: u32, id: PortId) -> io::Result<u32> {
+    fn add(&mut self, udp: Udp, call: u32, id: PortId, fence: Option<Fence>) -> io::Result<u32> {
         let reach = crate::socket::reach_of(&udp.local());
         let place = match self.free.pop() {
             Some(place) => place,
@@ -108,6 +112,7 @@ impl Pairs {
                     reach,
                     load: Load::default(),
                     drops: 0,
+                    fence: None,
                 });
                 // A slice in which all are busy allocates nothing.
                 reserve(&mut self.again, self.ports.len());
@@ -126,6 +131,7 @@ impl Pairs {
         port.reach = reach;
         port.load = Load::new(self.is_unthrottled);
         port.drops = 0;
+        port.fence = fence;
         port.socket = Some(udp.into_socket());
         Ok(place)
     }
@@ -133,6 +139,7 @@ impl Pairs {
     fn remove(&mut self, place: u32) -> Option<Socket> {
         let port = self.ports.get_mut(place as usize)?;
         let socket = port.socket.take()?;
+        port.fence = None;
         // Events of this pass for the old socket do not count for the next one.
         port.generation = port.generation.wrapping_add(1);
         self.free.push(place);
@@ -295,16 +302,23 @@ impl PacketIo for Pairs {
     }
 
     fn attach(&mut self, call: u32, leg: u8, ports: LegKind) -> io::Result<Attached> {
-        let LegKind::Own(OwnPorts { rtp, rtcp, lease }) = ports else {
+        let LegKind::Own(OwnPorts {
+            rtp,
+            rtcp,
+            lease,
+            fence,
+        }) = ports
+        else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
         let rest = Rest::Own {
             lease,
             rtp: rtp.local(),
             rtcp: rtcp.as_ref().map(Udp::local),
+            fence: fence.clone(),
         };
-        let rtp = self.add(rtp, call, PortId::rtp(leg))?;
-        let rtcp = match rtcp.map(|udp| self.add(udp, call, PortId::rtcp(leg))) {
+        let rtp = self.add(rtp, call, PortId::rtp(leg), fence.clone())?;
+        let rtcp = match rtcp.map(|udp| self.add(udp, call, PortId::rtcp(leg), fence)) {
             Some(Ok(place)) => Some(place),
             Some(Err(error)) => {
                 self.remove(rtp);
@@ -318,13 +332,20 @@ impl PacketIo for Pairs {
     fn detach(&mut self, attached: Attached) -> Option<LegKind> {
         let rtp_socket = self.remove(attached.rtp);
         let rtcp_socket = attached.rtcp.and_then(|place| self.remove(place));
-        let Rest::Own { lease, rtp, rtcp } = attached.rest else {
+        let Rest::Own {
+            lease,
+            rtp,
+            rtcp,
+            fence,
+        } = attached.rest
+        else {
             return None;
         };
         Some(LegKind::Own(OwnPorts {
             rtp: Udp::from_parts(rtp_socket?, rtp),
             rtcp: rtcp_socket.and_then(|socket| Some(Udp::from_parts(socket, rtcp?))),
             lease,
+            fence,
         }))
     }
 
@@ -391,11 +412,18 @@ impl PacketIo for Pairs {
     }
 
     fn flush(&mut self, counters: &Counters) {
-        let mut sent = 0;
+        let (mut sent, mut fenced) = (0, 0);
         for (i, item) in self.staging.items().iter().enumerate() {
-            let Some(socket) = &self.ports[item.place as usize].socket else {
+            let port = &self.ports[item.place as usize];
+            let Some(socket) = &port.socket else {
                 continue;
             };
+            if let Some(fence) = &port.fence
+                && !fence.is_open(clock_now_ns())
+            {
+                fenced += 1;
+                continue;
+            }
             match send_one(socket.as_fd(), self.staging.bytes(i), &item.to) {
                 Ok(()) => sent += 1,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -405,6 +433,7 @@ impl PacketIo for Pairs {
             }
         }
         counters.packets_sent.add(sent);
+        counters.fenced.add(fenced);
         self.staging.clear();
     }
 

@@ -12,6 +12,7 @@ pub(crate) use self::range::{NumberLease, random};
 pub use self::range::{PortRange, PortUse, RangeSettings};
 pub(crate) use self::shared::{SharedHome, SharedPlace, SharedSockets};
 pub use self::shared::{SharedPort, SharedSettings};
+use crate::fence::Fence;
 use crate::socket::{SocketError, Udp, Unreachable, check_destination};
 
 /// Why there is no port.
@@ -83,6 +84,8 @@ pub(crate) struct OwnPorts {
     pub(crate) rtcp: Option<Udp>,
     /// `None`: the ports were named.
     pub(crate) lease: Option<NumberLease>,
+    /// `None`: what is sent depends on nobody.
+    pub(crate) fence: Option<Fence>,
 }
 
 impl LegPorts {
@@ -96,6 +99,7 @@ impl LegPorts {
             rtp: Udp::bind(rtp, None)?,
             rtcp: rtcp.map(|rtcp| Udp::bind(rtcp, None)).transpose()?,
             lease: None,
+            fence: None,
         };
         for udp in std::iter::once(&own.rtp).chain(&own.rtcp) {
             udp.join()?;
@@ -133,6 +137,15 @@ impl LegPorts {
         };
         let mut sockets = std::iter::once(&own.rtp).chain(&own.rtcp);
         sockets.try_for_each(|udp| udp.set_tos(tos))
+    }
+
+    /// These ports send only while the fence is open. A shared port has none.
+    #[must_use]
+    pub fn fenced(mut self, fence: Fence) -> LegPorts {
+        if let LegKind::Own(own) = &mut self.0 {
+            own.fence = Some(fence);
+        }
+        self
     }
 
     /// [`check_destination`](crate::check_destination) for these ports.

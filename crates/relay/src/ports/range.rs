@@ -145,7 +145,12 @@ impl PortRange {
             number,
         });
         let (rtp, rtcp) = sockets;
-        LegPorts(LegKind::Own(OwnPorts { rtp, rtcp, lease }))
+        LegPorts(LegKind::Own(OwnPorts {
+            rtp,
+            rtcp,
+            lease,
+            fence: None,
+        }))
     }
 }
 
