@@ -107,6 +107,32 @@ fn a_drained_node_hands_over_where_it_stopped() {
     assert!(world.streams_of(0) + 6 > count);
 }
 
+/// It would bring numbers that listeners have heard long ago.
+#[test]
+fn where_an_owner_has_stopped_is_used_once() {
+    let streams = names(60);
+    let mut world = settled(9, 3, &streams);
+    world.drain(0, true);
+    world.run_for(5 * SECOND);
+    assert!(!world.resumed.is_empty());
+    world.resumed.clear();
+    // All stop, and begin again.
+    world.store_is_up = false;
+    world.run_for(2 * SECOND);
+    world.store_is_up = true;
+    world.run_for(2 * SECOND);
+    // One takes what the other had.
+    world.kill(1);
+    world.run_for(3 * SECOND);
+    assert_eq!(world.silent(streams.iter()), 0);
+    let used = world
+        .resumed
+        .iter()
+        .filter(|(_, resume)| !resume.is_empty());
+    let stale: Vec<_> = used.map(|(stream, _)| stream).collect();
+    assert!(stale.is_empty(), "{stale:?}");
+}
+
 #[test]
 fn labels_say_where_streams_go() {
     let streams = names(50);

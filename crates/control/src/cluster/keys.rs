@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  /threadbare/nodes/relay-3        {"incarnation":7,"beat":41,"weight":1.0,"labels":["rack-2"],"draining":false}
-//!  /threadbare/streams/programme-1  {"prefer":["rack-2"],"avoid":[],"on_isolation":"stop"}
+//!  /threadbare/streams/programme-1  {"prefer":["rack-2"],"avoid":[],"on_isolation":"stop","spec":"..."}
 //!  /threadbare/claims/programme-1   {"node":"relay-3","incarnation":7,"epoch":2}
 //! ```
 
@@ -99,6 +99,9 @@ pub struct Declaration {
     /// What its node does when it cannot reach the store.
     #[serde(default)]
     pub on_isolation: OnIsolation,
+    /// What the media plane needs to carry it; opaque here.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub spec: Arc<str>,
 }
 
 /// What a node does with a stream while another one may take it.
@@ -229,6 +232,10 @@ impl Value {
 #[must_use]
 pub fn is_weight(weight: f64) -> bool {
     (WEIGHT_MIN..=WEIGHT_MAX).contains(&weight)
+}
+
+fn is_empty(text: &Arc<str>) -> bool {
+    text.is_empty()
 }
 
 macro_rules! named {

@@ -92,6 +92,8 @@ pub enum Action {
     Prepare {
         /// The stream.
         stream: StreamName,
+        /// The number that this owner will have.
+        epoch: Epoch,
     },
     /// Carry it, while [`Member::send_until_ns`] allows it.
     Start {
@@ -99,7 +101,7 @@ pub enum Action {
         stream: StreamName,
         /// This owner's number.
         epoch: Epoch,
-        /// Where the owner before has stopped; empty: nobody knows.
+        /// Where it was stopped just now, here or by the owner before; empty: nobody knows.
         resume: Vec<u8>,
     },
     /// Stop it now, and say with [`Member::handle_handed_over`] where it has stopped.
@@ -323,6 +325,32 @@ impl Member {
     pub fn owner(&self, stream: &StreamName) -> Option<&Life> {
         let claim = self.streams.get(stream)?.claim()?;
         Some(&claim.owner)
+    }
+
+    /// The streams that are to be carried, with what their carriers need, and who carries them as far as is known.
+    pub fn streams(&self) -> impl Iterator<Item = (&StreamName, &Declaration, Option<&Claim>)> {
+        self.streams.iter().filter_map(|(name, stream)| {
+            let declaration = stream.declaration()?;
+            Some((name, declaration, stream.claim()))
+        })
+    }
+
+    /// How a stream is to be carried; `None`: it is not.
+    #[must_use]
+    pub fn declaration(&self, stream: &StreamName) -> Option<&Declaration> {
+        self.streams.get(stream)?.declaration()
+    }
+
+    /// Whether its view of the store is whole, and changes come.
+    #[must_use]
+    pub fn is_synced(&self) -> bool {
+        self.is_synced
+    }
+
+    /// Whether it gives away what it carries.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining
     }
 
     /// Everything that follows from what has come.

@@ -29,6 +29,8 @@ pub(super) struct Tracked {
     best: Option<(NodeName, Fit)>,
     pending: Option<RequestId>,
     running: Option<Epoch>,
+    /// Where the owner before has stopped is of use once: later, it is old.
+    resumed: Option<Epoch>,
     phase: Phase,
 }
 
@@ -66,12 +68,29 @@ impl Tracked {
             best: None,
             pending: None,
             running: None,
+            resumed: None,
             phase: Phase::Idle,
         }
     }
 
     fn best_of(&self, nodes: &Nodes) -> Option<(NodeName, Fit)> {
         nodes.best(self.point, self.declaration.as_ref()?)
+    }
+
+    pub(super) fn declaration(&self) -> Option<&Declaration> {
+        self.declaration.as_ref()
+    }
+
+    /// Where a start for this claim goes on.
+    fn take_resume(&mut self) -> Option<(Epoch, Vec<u8>)> {
+        let claim = self.claim.as_ref()?;
+        let is_first = self.resumed.replace(claim.epoch) != Some(claim.epoch);
+        let resume = match std::mem::take(&mut self.phase) {
+            Phase::Stopped(resume) => resume,
+            _ if is_first => claim.resume.clone(),
+            _ => Vec::new(),
+        };
+        Some((claim.epoch, resume))
     }
 
     pub(super) fn is_declared(&self) -> bool {
@@ -237,7 +256,8 @@ impl Tracked {
                 owner: me.clone(),
                 epoch: claim.map_or(Epoch::default(), |claim| claim.epoch).next(),
                 next: None,
-                resume: claim.map_or(Vec::new(), |claim| claim.resume.clone()),
+                // What the claim has is where an earlier owner has stopped.
+                resume: Vec::new(),
             },
         ))
     }
@@ -403,15 +423,13 @@ impl Member {
         match step {
             Step::Rest => {}
             Step::Start => {
-                let Some(claim) = &stream.claim else { return };
-                let resume = match std::mem::take(&mut stream.phase) {
-                    Phase::Stopped(resume) => resume,
-                    _ => claim.resume.clone(),
+                let Some((epoch, resume)) = stream.take_resume() else {
+                    return;
                 };
-                stream.running = Some(claim.epoch);
+                stream.running = Some(epoch);
                 self.actions.push_back(Action::Start {
                     stream: stream_name,
-                    epoch: claim.epoch,
+                    epoch,
                     resume,
                 });
                 // It may be better elsewhere.
@@ -425,9 +443,11 @@ impl Member {
                 self.dirty.insert(name.clone());
             }
             Step::Prepare => {
+                let Some(claim) = &stream.claim else { return };
                 stream.phase = Phase::Preparing;
                 self.actions.push_back(Action::Prepare {
                     stream: stream_name,
+                    epoch: claim.epoch.next(),
                 });
             }
             Step::HandOver => {

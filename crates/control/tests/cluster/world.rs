@@ -415,7 +415,7 @@ impl World {
                     self.moved.insert(stream);
                 }
             }
-            Action::Prepare { stream } => {
+            Action::Prepare { stream, .. } => {
                 process.preparing.insert(stream.clone());
                 self.send(node, Event::Prepared(stream), 20 * MS);
             }
