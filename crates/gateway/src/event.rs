@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 
 use threadbare_rtp::call::Clip;
 
+use crate::cluster::Order;
+
 /// One run of a stream, from a start to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunId {
@@ -47,6 +49,13 @@ pub enum Event {
     /// A pipeline has reached its end.
     Ended {
         /// Of this run.
+        run: RunId,
+    },
+    /// A cluster has a stream carried here, or no more.
+    Carry(Box<Order>),
+    /// A stream that is held hears its sender.
+    Heard {
+        /// In this run.
         run: RunId,
     },
     /// The user requests statistics.

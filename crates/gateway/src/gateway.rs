@@ -4,6 +4,8 @@
 //! comparison, they are pipelines. Both tell of their ends by [`Event`]s. A stream that fails is stopped, reported, and started
 //! again after its back-off; the others are not affected.
 
+mod carried;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -11,11 +13,12 @@ use std::time::{Duration, Instant};
 
 use threadbare_relay::Board;
 
+use self::carried::{Carriage, Place, Start};
 use crate::backoff::Backoff;
 use crate::codec::{Codec, CodecIn};
 use crate::config::{Config, Contexts, Destination, Restart, Rtcp, StreamSpec};
 use crate::event::{Event, Prepared, RunId};
-use crate::lines::{Lines, Preparer, RunningLine};
+use crate::lines::{Beginning, Lines, Preparer, RunningLine};
 use crate::pipeline::{Elements, RunningPipeline, Stock, StockError};
 use crate::stats::StreamStats;
 use crate::watch::{Directory, Watched, Way};
@@ -35,6 +38,9 @@ pub struct Gateway {
     next_stream: usize,
     /// Restart times of the stopped streams.
     restarts: BTreeSet<(Instant, usize)>,
+    /// When streams that are held are prepared.
+    ready: BTreeSet<(Instant, usize)>,
+    carriage: Carriage,
     events: Receiver<Event>,
     sender: Sender<Event>,
 }
@@ -86,6 +92,8 @@ struct Stream {
     /// Counts starts.
     run: u64,
     backoff: Backoff,
+    /// `None`: it is this process's alone.
+    place: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -119,6 +127,8 @@ impl Gateway {
             streams: BTreeMap::new(),
             next_stream: 0,
             restarts: BTreeSet::new(),
+            ready: BTreeSet::new(),
+            carriage: Carriage::default(),
             events,
             sender,
         };
@@ -305,6 +315,12 @@ impl Gateway {
                     self.fail(run, "the stream ended");
                 }
             }
+            Event::Carry(order) => self.carry(*order),
+            Event::Heard { run } => {
+                if running(self, run) == Some(true) {
+                    self.note_heard(run.stream);
+                }
+            }
             Event::Report => self.log_stats(),
             Event::Reload => return Some(Handled::Reload),
             Event::Stop { cause } => return Some(Handled::Stop(cause)),
@@ -318,11 +334,13 @@ impl Gateway {
         loop {
             let now = Instant::now();
             self.restart_due(now);
+            self.tell_ready(now);
             if end.is_some_and(|end| end <= now) {
                 return Handled::TimeOut;
             }
             let next_restart = self.restarts.first().map(|(at, _)| *at);
-            let wake_at = [end, next_restart].into_iter().flatten().min();
+            let next_ready = self.ready.first().map(|(at, _)| *at);
+            let wake_at = [end, next_restart, next_ready].into_iter().flatten().min();
             let event = match wake_at {
                 Some(at) => self.events.recv_timeout(at.saturating_duration_since(now)),
                 None => self
@@ -379,6 +397,8 @@ impl Gateway {
                     Event::Report
                     | Event::Reload
                     | Event::LineEnded { .. }
+                    | Event::Carry(_)
+                    | Event::Heard { .. }
                     | Event::Prepared { .. },
                 ) => {}
                 Ok(Event::Stop { cause }) => {
@@ -424,8 +444,25 @@ impl Gateway {
             return;
         };
         let (board, pace) = (self.directory.board(number), self.directory.pace().clone());
-        match lines.start(&stream.spec, stream.id(number), prepared, (board, pace)) {
+        let (carried, start) = match &stream.place {
+            None => (None, Start::At(None)),
+            Some(Place { carried, start }) => (Some(carried), *start),
+        };
+        let beginning = Beginning {
+            run: stream.id(number),
+            prepared,
+            carried,
+            is_held: start != Start::At(None),
+            shown_on: (board, pace),
+        };
+        match lines.start(&stream.spec, beginning) {
             Ok(line) => {
+                if let Some(place) = &mut stream.place
+                    && let Start::At(state) = place.start
+                {
+                    line.go_on(state);
+                    place.start = Start::At(None);
+                }
                 stream.runs(Running::Line(line));
                 self.directory.set_stopped(number, None);
             }
@@ -538,6 +575,7 @@ impl Stream {
             running: Running::No,
             run: 0,
             backoff: Backoff::new(restart),
+            place: None,
         }
     }
 

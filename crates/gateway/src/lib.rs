@@ -20,6 +20,7 @@ pub mod bench;
 mod bus;
 pub mod cli;
 pub mod clip;
+pub mod cluster;
 pub mod codec;
 pub mod config;
 pub mod demo;

@@ -1,7 +1,9 @@
 //! This node's own key: that it lives, and until when it may send.
 
 use super::keys::{Incarnation, Key, NodeRecord, Revision, Value};
-use super::store::{Compare, Entry, Operation, Outcome, Reply, Request, RequestId, What};
+use super::store::{
+    Compare, Entry, Operation, Outcome, Reply, Request, RequestId, Transaction, What,
+};
 use super::{Action, Member};
 
 /// Whether this life has a key.
@@ -30,8 +32,22 @@ pub(super) struct Lease {
 }
 
 impl Member {
+    /// What ends its life, so that others take at once what it has: to be committed when nothing of that is sent any more, and nothing else is asked of
+    /// this member. `None`: it has no life.
+    pub fn resignation(&mut self) -> Option<Transaction> {
+        let lives = self.lives()?;
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        Some(Transaction {
+            id,
+            when: vec![lives],
+            then: vec![Operation::Delete(self.own_key())],
+        })
+    }
+
     /// Whether what it carries may be sent.
-    pub(super) fn is_live(&self, now_ns: u64) -> bool {
+    #[must_use]
+    pub fn is_live(&self, now_ns: u64) -> bool {
         matches!(&self.standing, Standing::In(lease) if !lease.has_lapsed)
             && now_ns < self.send_until_ns()
     }

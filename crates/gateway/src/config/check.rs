@@ -12,7 +12,8 @@ use super::media::Media;
 use super::problem::{ConfigError, Problems};
 use super::raw::{RawConfig, RawContexts, RawDefaults, RawRestart, RawStream};
 use super::{
-    Config, Contexts, Destination, FallbackSpec, InputSpec, LATCHED, Restart, Rtcp, StreamSpec,
+    Config, Contexts, Destination, FallbackSpec, InputSpec, LATCHED, Placement, Restart, Rtcp,
+    StreamSpec,
 };
 
 pub(super) fn check(
@@ -27,17 +28,31 @@ pub(super) fn check(
     };
     let raw = RawConfig::read(text, &mut checker.problems);
     let contexts = checker.contexts(&raw.contexts);
+    let cluster = raw.cluster.as_ref().map(|raw| checker.cluster(raw));
+    // A stream's keys belong to a [cluster] that has mistakes, too.
+    let on_isolation = cluster.as_ref().map(|cluster| {
+        cluster
+            .as_ref()
+            .map(|cluster| cluster.on_isolation)
+            .unwrap_or_default()
+    });
+    let cluster = cluster.flatten();
     let restart = checker.restart(&raw.restart);
     let mut streams = Vec::new();
     for stream in &raw.stream {
+        let first = streams.len();
         checker.stream(stream, &raw.defaults, contexts.wait_ms, &mut streams);
+        let placement = checker.placement(stream.get_ref(), on_isolation);
+        for spec in &mut streams[first..] {
+            spec.placement = placement.clone();
+        }
     }
     checker.runs_in_no_circle();
     checker.meters_something(&raw.defaults, &streams);
     let alarms = checker.alarms(&raw.alarms);
     let history = checker.kept(raw.history.dir.as_ref(), "dir", "folder");
     let serving = raw.serving.as_ref().map(|raw| checker.serving(raw));
-    if raw.stream.is_empty() && serving.is_none() {
+    if raw.stream.is_empty() && serving.is_none() && raw.cluster.is_none() {
         let end = text.len();
         checker.problems.add_missing(
             "there is no [[stream]], and no [ng]: nothing to do",
@@ -51,6 +66,7 @@ pub(super) fn check(
         streams,
         alarms,
         history,
+        cluster,
         serving,
     })
 }
@@ -383,6 +399,7 @@ fn nth(
         meter: media.meter,
         loudness_resets: media.loudness_resets.clone(),
         fallbacks: Vec::new(),
+        placement: Placement::default(),
         pipeline: media.pipeline.clone(),
         ssrc: media.ssrc.map(|ssrc| ssrc.wrapping_add(u32::from(index))),
     }

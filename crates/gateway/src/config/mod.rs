@@ -6,6 +6,7 @@
 mod alarms;
 mod check;
 mod checker;
+mod cluster;
 mod fallback;
 mod machine;
 mod media;
@@ -23,6 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use self::alarms::AlarmSpec;
+pub use self::cluster::{ClusterRefusal, ClusterSpec, Placement};
 pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
 #[cfg(test)]
@@ -50,7 +52,9 @@ pub struct Config {
     pub alarms: AlarmSpec,
     /// Where the last day of each stream is kept, a folder.
     pub history: Kept,
-    /// Calls that come and go. `None`: there are none, but at least one stream.
+    /// The cluster that carries the streams. `None`: this process does.
+    pub cluster: Option<ClusterSpec>,
+    /// Calls that come and go. `None`: there are none, but at least one stream, or a cluster.
     pub serving: Option<Serving>,
 }
 
@@ -121,6 +125,8 @@ pub struct StreamSpec {
     pub pipeline: Option<String>,
     /// Heard while the sender is silent, the first that is well.
     pub fallbacks: Vec<FallbackSpec>,
+    /// Which nodes of a cluster carry it.
+    pub placement: Placement,
 }
 
 /// A fallback of a stream.
@@ -226,7 +232,8 @@ impl Config {
     /// The folder of the streams' history; `None`: none is kept, or there are no streams.
     #[must_use]
     pub fn history_dir(&self) -> Option<PathBuf> {
-        let has_streams = !self.streams.is_empty();
+        // A cluster may give it some.
+        let has_streams = !self.streams.is_empty() || self.cluster.is_some();
         has_streams.then(|| self.history.path(HISTORY)).flatten()
     }
 }

@@ -1,9 +1,13 @@
 //! Prints a configuration as understood: with defaults filled in and ranges expanded.
 
+use std::sync::Arc;
+
+use threadbare_control::cluster::OnIsolation;
 use toml::{Table, Value};
 
 use super::{
-    AlarmSpec, Config, Destination, FallbackSpec, InputSpec, Kept, Rtcp, Serving, StreamSpec,
+    AlarmSpec, ClusterSpec, Config, Destination, FallbackSpec, InputSpec, Kept, Placement, Rtcp,
+    Serving, StreamSpec,
 };
 use crate::watch::{AlarmKind, Rules};
 
@@ -26,7 +30,10 @@ impl Config {
         let streams = self
             .streams
             .iter()
-            .map(stream)
+            .map(|spec| match &self.cluster {
+                None => stream(spec),
+                Some(_) => stream(spec).into_iter().chain(placement(spec)).collect(),
+            })
             .map(Value::from)
             .collect::<Vec<_>>();
         let mut file = Table::from_iter([
@@ -39,8 +46,34 @@ impl Config {
             let history = Table::from_iter([("dir".to_owned(), dir)]);
             ("history".to_owned(), Value::from(history))
         }));
+        file.extend(self.cluster.iter().map(cluster));
         file.extend(self.serving.iter().flat_map(serving));
         file.to_string()
+    }
+}
+
+impl StreamSpec {
+    /// A file with this stream alone, whatever node carries it. [`StreamSpec::from_toml`] reads it.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let streams = vec![Value::from(stream(self))];
+        Table::from_iter([("stream".to_owned(), Value::from(streams))]).to_string()
+    }
+
+    /// A stream that another node has written.
+    ///
+    /// # Errors
+    /// It is of a version to come, or nobody's stream.
+    pub fn from_toml(name: &str, text: &str) -> Result<StreamSpec, String> {
+        let config = Config::from_toml(name, text).map_err(|error| {
+            let messages = error.problems.iter().map(|one| one.message.as_str());
+            messages.collect::<Vec<_>>().join("; ")
+        })?;
+        let mut streams = config.streams.into_iter();
+        match (streams.next(), streams.next()) {
+            (Some(spec), None) if spec.name == name => Ok(spec),
+            _ => Err("not one stream of this name".to_owned()),
+        }
     }
 }
 
@@ -79,6 +112,54 @@ fn kept(kept: &Kept) -> Option<Value> {
         Kept::At(path) => Some(text(&path.display())),
         Kept::Off => Some(Value::from(false)),
     }
+}
+
+fn cluster(spec: &ClusterSpec) -> (String, Value) {
+    let mut keys = Table::new();
+    let mut set = |key: &str, value: Value| keys.insert(key.to_owned(), value);
+    set("endpoints", spec.endpoints.clone().into());
+    set("node", spec.node.clone().into());
+    set("weight", spec.weight.into());
+    set("labels", words(&spec.labels));
+    set("on-isolation", isolation(spec.on_isolation));
+    if let Some((user, password_file)) = &spec.login {
+        set("user", user.clone().into());
+        set("password-file", text(&password_file.display()));
+    }
+    if let Some(ca) = &spec.ca {
+        set("ca", text(&ca.display()));
+    }
+    if let Some((certificate, key)) = &spec.identity {
+        set("cert", text(&certificate.display()));
+        set("key", text(&key.display()));
+    }
+    ("cluster".to_owned(), keys.into())
+}
+
+fn placement(spec: &StreamSpec) -> impl Iterator<Item = (String, Value)> {
+    let Placement {
+        prefer,
+        avoid,
+        on_isolation,
+    } = &spec.placement;
+    let keys = [
+        ("prefer", words(prefer)),
+        ("avoid", words(avoid)),
+        ("on-isolation", isolation(*on_isolation)),
+    ];
+    keys.into_iter().map(|(key, value)| (key.to_owned(), value))
+}
+
+fn words(words: &[Arc<str>]) -> Value {
+    let words = words.iter().map(|word| Value::from(word.to_string()));
+    Value::from(words.collect::<Vec<_>>())
+}
+
+fn isolation(on_isolation: OnIsolation) -> Value {
+    Value::from(match on_isolation {
+        OnIsolation::Stop => "stop",
+        OnIsolation::Continue => "continue",
+    })
 }
 
 /// The tables of calls.

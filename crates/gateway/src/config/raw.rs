@@ -133,6 +133,9 @@ table!(RawStream {
         count: i64,
         step: i64,
         destination_step: i64,
+        prefer: Vec<String>,
+        avoid: Vec<String>,
+        on_isolation: String,
     }
     tables {
         fallback: RawFallback "[[stream.fallback]]",
@@ -259,6 +262,23 @@ table!(#[derive(Default)] RawHistory {
     }
 });
 
+table!(#[derive(Default)] RawCluster {
+    required {}
+    optional {
+        endpoints: Vec<String>,
+        node: String,
+        /// A number.
+        weight: toml::Value,
+        labels: Vec<String>,
+        user: String,
+        password_file: String,
+        ca: String,
+        cert: String,
+        key: String,
+        on_isolation: String,
+    }
+});
+
 #[derive(Debug)]
 pub(super) struct RawConfig {
     pub(super) contexts: RawContexts,
@@ -267,12 +287,14 @@ pub(super) struct RawConfig {
     pub(super) stream: Vec<Spanned<RawStream>>,
     pub(super) alarms: RawAlarms,
     pub(super) history: RawHistory,
+    /// `None`: the file has no such table.
+    pub(super) cluster: Option<Spanned<RawCluster>>,
     /// `None`: the file has no table of calls.
     pub(super) serving: Option<RawServing>,
 }
 
 /// The tables of the file, each with its keys.
-pub(crate) const TABLES: [(&str, &[&str]); 14] = [
+pub(crate) const TABLES: [(&str, &[&str]); 15] = [
     ("[contexts]", RawContexts::KEYS),
     ("[restart]", RawRestart::KEYS),
     ("[defaults]", RawDefaults::KEYS),
@@ -281,6 +303,7 @@ pub(crate) const TABLES: [(&str, &[&str]); 14] = [
     ("[alarms]", ALARMS),
     ("[alarms.KIND]", RawAlarm::KEYS),
     ("[history]", RawHistory::KEYS),
+    ("[cluster]", RawCluster::KEYS),
     ("[ng]", RawNg::KEYS),
     ("[http]", RawHttp::KEYS),
     ("[interfaces.NAME]", RawInterface::KEYS),
@@ -304,7 +327,7 @@ impl RawConfig {
         let table = table.get_ref();
         let keys = [
             &[
-                "contexts", "restart", "defaults", "stream", "alarms", "history",
+                "contexts", "restart", "defaults", "stream", "alarms", "history", "cluster",
             ][..],
             &SERVING,
         ]
@@ -319,6 +342,7 @@ impl RawConfig {
             stream: read_all(streams, "[[stream]]", RawStream::read, problems),
             alarms: read_alarms(table, problems),
             history: read(table, "history", RawHistory::read, problems),
+            cluster: read_placed(table, "cluster", RawCluster::read, problems),
             serving: RawServing::read(table, problems),
         }
     }
@@ -329,7 +353,7 @@ impl RawServing {
         let is_there = SERVING.iter().any(|key| table.get(*key).is_some());
         is_there.then(|| RawServing {
             ng: read(table, "ng", RawNg::read, problems),
-            http: read_http(table, problems),
+            http: read_placed(table, "http", RawHttp::read, problems),
             interfaces: read_interfaces(table, problems),
             limits: read(table, "limits", RawLimits::read, problems),
             timeouts: read(table, "timeouts", RawTimeouts::read, problems),
@@ -338,9 +362,15 @@ impl RawServing {
     }
 }
 
-fn read_http(file: &DeTable<'_>, problems: &mut Problems) -> Option<Spanned<RawHttp>> {
-    let (table, place) = Reader::new(file, 0..0, "this file", problems).table("http")?;
-    let raw = RawHttp::read(table, place.clone(), "[http]", problems);
+/// An optional table, with its place.
+fn read_placed<T>(
+    file: &DeTable<'_>,
+    key: &str,
+    read: fn(&DeTable<'_>, Range<usize>, &str, &mut Problems) -> T,
+    problems: &mut Problems,
+) -> Option<Spanned<T>> {
+    let (table, place) = Reader::new(file, 0..0, "this file", problems).table(key)?;
+    let raw = read(table, place.clone(), &format!("[{key}]"), problems);
     Some(Spanned::new(place, raw))
 }
 

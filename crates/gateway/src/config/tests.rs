@@ -21,7 +21,7 @@ const REFUSED: &[Refused] = &[
         text: "colour = 1",
         says: &[
             "`colour` is no key of this file",
-            "contexts, restart, defaults, stream, alarms, history, ng, http, interfaces, limits, timeouts, calls",
+            "contexts, restart, defaults, stream, alarms, history, cluster, ng, http, interfaces, limits, timeouts, calls",
         ],
         lines: &[1],
     },
@@ -83,6 +83,67 @@ const REFUSED: &[Refused] = &[
         text: "[history]\ndir = true",
         says: &["`dir` cannot be true", "the name of a folder, or false"],
         lines: &[2],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://10.0.0.1:2379\"]",
+        says: &["[cluster] without", "the name of this node"],
+        lines: &[1],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"10.0.0.1:2379\"]\nnode = \"a\"",
+        says: &["`endpoints` cannot be \"10.0.0.1:2379\"", "1 to 16 URLs"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = []\nnode = \"a\"",
+        says: &["`endpoints` cannot be \"\"", "1 to 16 URLs"],
+        lines: &[2],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"rack 1\"",
+        says: &["`node` cannot be \"rack 1\"", "1 to 63 letters, digits"],
+        lines: &[3],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nweight = 0",
+        says: &["`weight` cannot be \"0\"", "0.001 to 1000"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nlabels = [\"rack-1\", \"\"]",
+        says: &["`labels` cannot be \"\"", "1 to 63 letters, digits"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nuser = \"u\"",
+        says: &["`user` without `password-file`", "add `password-file`"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"https://etcd:2379\"]\nnode = \"a\"\nkey = \"k\"",
+        says: &["`key` without `cert`", "add `cert`"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nca = \"/ca.pem\"",
+        says: &["`ca` cannot be \"/ca.pem\"", "begin with https://"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\non-isolation = \"wait\"",
+        says: &[
+            "`on-isolation` cannot be \"wait\"",
+            "\"stop\" or \"continue\"",
+        ],
+        lines: &[4],
+    },
+    Refused {
+        text: "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:5000\"\nprefer = [\"rack-1\"]",
+        says: &[
+            "does not go with a file that has no [cluster]",
+            "add [cluster]",
+        ],
+        lines: &[4],
     },
     Refused {
         text: "[ng]\nlisten = \"192.0.2.1:2223\"",
@@ -994,19 +1055,74 @@ fn a_configuration_survives_being_printed_and_read_again() {
         dir = \"/f g\"
     "
     );
+    let cluster = "
+        [cluster]
+        endpoints = [\"https://a.example.net:2379\", \"https://[2001:db8::1]:2379\"]
+        node = \"relay-3\"
+        weight = 2
+        labels = [\"rack-2\", \"site.a\"]
+        user = \"u\"
+        password-file = \"/p w\"
+        ca = \"/ca.pem\"
+        cert = \"/cert.pem\"
+        key = \"/key.pem\"
+        on-isolation = \"continue\"
+        [[stream]]
+        name = \"a\"
+        listen = \"239.0.0.1:5000\"
+        prefer = [\"rack-2\"]
+        avoid = [\"rack-3\"]
+        on-isolation = \"stop\"
+        [[stream]]
+        name = \"b\"
+        listen = \"239.0.0.1:5002\"
+    ";
     // Its `pipeline` needs GStreamer.
     let example = match cfg!(feature = "gstreamer") {
         true => EXAMPLE,
         false => GOOD_STREAM,
     };
     let example_of_calls = include_str!("../../../../examples/calls.toml");
-    for text in [example, GOOD_STREAM, more, calls, alarms, example_of_calls] {
+    let mut texts = vec![example, GOOD_STREAM, more, calls, alarms, example_of_calls];
+    if cfg!(feature = "cluster") {
+        texts.push(cluster);
+    }
+    for text in texts {
         let config = Config::from_toml("first", text).expect("good");
         let printed = config.to_toml();
         assert_eq!(
             Config::from_toml("second", &printed).expect(&printed),
             config
         );
+    }
+}
+
+/// As it is in the store, for whatever node carries it.
+#[test]
+fn a_stream_is_read_from_what_another_node_has_written() {
+    for text in [EXAMPLE, GOOD_STREAM]
+        .into_iter()
+        .skip(usize::from(!cfg!(feature = "gstreamer")))
+    {
+        let config = Config::from_toml("first", text).expect("good");
+        for spec in config.streams {
+            let written = spec.to_toml();
+            assert_eq!(
+                StreamSpec::from_toml(&spec.name, &written),
+                Ok(spec.clone())
+            );
+            StreamSpec::from_toml("another", &written).expect_err("another stream");
+        }
+    }
+    let several = "[[stream]]\nname = \"a\"\nlisten = \"239.0.0.1:5000\"\ncount = 2";
+    for odd in [
+        "",
+        "[",
+        several,
+        "[ng]\n",
+        "[[stream]]\nname = \"a\"\nlater = 1",
+    ] {
+        StreamSpec::from_toml("a", odd).expect_err(odd);
     }
 }
 

@@ -8,10 +8,10 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use threadbare_relay::{
-    Board, CallHandle, CreateError, Engine, EngineError, LegPorts, LineEvent, MediaLine, Pace,
-    Settings, SocketError, Unreachable,
+    Board, CallHandle, CreateError, Engine, EngineError, Fence, LegPorts, LineEvent, MediaLine,
+    Pace, Settings, SocketError, Unreachable,
 };
-use threadbare_rtp::call::{CallError, Line};
+use threadbare_rtp::call::{CallError, Line, LineState};
 use threadbare_rtp::fallback::Switch;
 use threadbare_rtp::id::NtpTime;
 use threadbare_rtp::leg::{LegEvent, PayloadMapError};
@@ -19,6 +19,7 @@ use threadbare_runtime::clock_now_ns;
 
 pub use self::prepare::Preparer;
 use self::spec::{Common, fallbacks, heard_by, legs};
+use crate::cluster::Carried;
 use crate::config::{Contexts, InputSpec, Rtcp, StreamSpec};
 use crate::description::{self, DescriptionError};
 use crate::event::{Event, Prepared, RunId};
@@ -66,6 +67,21 @@ pub struct Lines {
     events: Sender<Event>,
 }
 
+/// How a run of a stream begins.
+#[derive(Debug)]
+pub struct Beginning<'a> {
+    /// The run.
+    pub run: RunId,
+    /// What it needs.
+    pub prepared: Prepared,
+    /// As a cluster has it; `None`: there is none.
+    pub carried: Option<&'a Carried>,
+    /// It hears, and sends nothing until [`RunningLine::go_on`].
+    pub is_held: bool,
+    /// For those who look.
+    pub shown_on: (Board, Pace),
+}
+
 /// A stream that runs.
 #[derive(Debug)]
 pub struct RunningLine {
@@ -82,6 +98,7 @@ impl Lines {
             common: Common {
                 cname: format!("{:016x}", random_number()).into(),
                 ntp_at_zero: NtpTime::at_unix_ns(unix_at_zero_ns()),
+                epoch: None,
             },
             events,
         }
@@ -110,19 +127,26 @@ impl Lines {
     pub fn start(
         &mut self,
         spec: &StreamSpec,
-        run: RunId,
-        prepared: Prepared,
-        (board, pace): (Board, Pace),
+        beginning: Beginning<'_>,
     ) -> Result<RunningLine, LineError> {
+        let Beginning {
+            run,
+            prepared,
+            carried,
+            is_held,
+            shown_on: (board, pace),
+        } = beginning;
         self.start_contexts()?;
-        let ports = open(spec)?;
+        let fence = carried.and_then(|carried| carried.fence.as_ref());
+        let ports = open(spec, fence)?;
+        let common = self.common.of_owner(carried.map(|carried| carried.epoch));
         if let (Some(to), Some(own)) = (prepared.to, ports.first()) {
             own.check_destination(to)?;
         }
-        let (source, target, direction) = legs(spec, &self.common, prepared.to, random_number)?;
+        let (source, target, direction) = legs(spec, &common, prepared.to, random_number)?;
         let mut line = Line::new(clock_now_ns(), source, target, direction)?;
         if !spec.fallbacks.is_empty() {
-            let all = fallbacks(spec, &self.common, prepared.clips, random_number)?;
+            let all = fallbacks(spec, &common, prepared.clips, random_number)?;
             line.set_fallbacks(clock_now_ns(), all)?;
         }
         if let Some(description) = &spec.pipeline {
@@ -138,6 +162,9 @@ impl Lines {
             )?);
         }
         let mut line = MediaLine::new(line, self.slice).shown_on(board, pace);
+        if is_held {
+            line = line.held();
+        }
         if let Some(target_lufs) = spec.loudness_target_lufs {
             line = line.with_loudness_target(target_lufs)?;
         } else if spec.meter && !spec.is_passthrough() {
@@ -149,6 +176,7 @@ impl Lines {
                 .collect(),
             changes: LineLimit::new(CHANGES_PER_SECOND),
             stream: spec.name.clone(),
+            tells_heard: is_held,
             run,
             events: self.events.clone(),
         };
@@ -162,7 +190,7 @@ impl Lines {
 }
 
 /// The ports of the stream's own sender, then of its fallbacks.
-fn open(spec: &StreamSpec) -> Result<Vec<LegPorts>, SocketError> {
+fn open(spec: &StreamSpec, fence: Option<&Fence>) -> Result<Vec<LegPorts>, SocketError> {
     let rtcp = spec
         .rtcp_port()
         .map(|port| SocketAddr::new(spec.listen.ip(), port));
@@ -175,7 +203,14 @@ fn open(spec: &StreamSpec) -> Result<Vec<LegPorts>, SocketError> {
             InputSpec::Tone(_) | InputSpec::Silence | InputSpec::File(_) => None,
         });
     let all = std::iter::once(own).chain(others);
-    all.map(|(rtp, rtcp)| LegPorts::open(rtp, rtcp)).collect()
+    all.map(|(rtp, rtcp)| {
+        let ports = LegPorts::open(rtp, rtcp)?;
+        Ok(match fence {
+            Some(fence) => ports.fenced(fence.clone()),
+            None => ports,
+        })
+    })
+    .collect()
 }
 
 /// Tells of a stream in the log; and, when it is dropped, that the stream is gone: it panicked, or was stopped.
@@ -184,6 +219,8 @@ struct Told {
     /// Their names, the stream's own sender first.
     inputs: Vec<String>,
     changes: LineLimit,
+    /// Somebody waits until the sender is heard.
+    tells_heard: bool,
     run: RunId,
     events: Sender<Event>,
 }
@@ -199,6 +236,9 @@ impl Told {
             ),
             LineEvent::Leg(LegEvent::Source { address, ssrc, .. }) => {
                 tracing::debug!(stream, %address, %ssrc, "a source sends");
+                if std::mem::take(&mut self.tells_heard) {
+                    let _ = self.events.send(Event::Heard { run: self.run });
+                }
             }
             LineEvent::Input(switch) => self.tell_switch(*switch),
             LineEvent::Leg(_) | LineEvent::Key(_) => {}
@@ -252,6 +292,21 @@ impl RunningLine {
             let _ = handle.command(|line, _| line.line_mut().finish());
             let _ = handle.command(|line, now_ns| line.line_mut().leave(now_ns, ""));
         }
+    }
+
+    /// A stream that is held sends from now on.
+    pub fn go_on(&self, state: Option<LineState>) {
+        if let Some(handle) = &self.handle {
+            // A line that is gone has told so.
+            let _ = handle.command(move |line, _| line.go_on(state));
+        }
+    }
+
+    /// Stops it between two packets, without a word to its listeners, and tells where: another process goes on. `None`: it is gone.
+    #[must_use]
+    pub fn hand_over(mut self) -> Option<LineState> {
+        let line = self.handle.take()?.remove()?;
+        Some(line.state(clock_now_ns()))
     }
 
     /// Stops it; its ports are free afterwards.

@@ -20,11 +20,31 @@ use crate::codec::{Codec, CodecIn};
 use crate::config::{ClockSkew, Destination, InputSpec, Rtcp, StreamSpec};
 
 /// What all streams of a process have in common.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Common {
     pub(super) cname: Arc<str>,
     /// The wall clock at time 0 of CLOCK_MONOTONIC.
     pub(super) ntp_at_zero: NtpTime,
+    /// Which of a stream's owners in a cluster this process is.
+    pub(super) epoch: Option<u64>,
+}
+
+impl Common {
+    pub(super) fn of_owner(&self, epoch: Option<u64>) -> Common {
+        Common {
+            epoch,
+            ..self.clone()
+        }
+    }
+
+    /// Two owners of a stream at a time would be seen by their names.
+    fn cname_of(&self, spec: &StreamSpec) -> Arc<str> {
+        let name = spec.cname.as_deref().unwrap_or(&self.cname);
+        match self.epoch {
+            Some(epoch) => format!("{name}.{epoch}").into(),
+            None => name.into(),
+        }
+    }
 }
 
 /// The legs of a stream and what goes from one to the other. `to`: the destination's address, unless it is the sender's.
@@ -130,11 +150,10 @@ fn leg(
     payloads: Arc<PayloadMap>,
     random: &mut impl FnMut() -> u64,
 ) -> LegConfig {
-    let cname = spec.cname.as_deref();
     LegConfig {
         ssrc: Ssrc(0),
         first_seq: SeqNum(random() as u16),
-        cname: cname.map_or_else(|| common.cname.clone(), Arc::from),
+        cname: common.cname_of(spec),
         seed: random(),
         ntp_at_zero: common.ntp_at_zero,
         payloads,

@@ -10,8 +10,9 @@ use threadbare_rtp::leg::Network;
 
 use super::{Job, read_config, read_config_for};
 use crate::config::{
-    AlarmSpec, Config, Contexts, DEFAULT_NAME, HttpSpec, InterfaceSpec, Kept, Limits, PortSpan,
-    RecordingFormat, Refusal, Restart, Serving, Setting, ThisMachine, Timeouts,
+    AlarmSpec, ClusterRefusal, ClusterSpec, Config, Contexts, DEFAULT_NAME, HttpSpec,
+    InterfaceSpec, Kept, Limits, PortSpan, RecordingFormat, Refusal, Restart, Serving, Setting,
+    ThisMachine, Timeouts,
 };
 use crate::logging::LogFormat;
 use crate::pipeline::Elements;
@@ -173,6 +174,12 @@ struct CallArgs {
     /// File that a line of JSON is added to for each call that has ended
     #[arg(long, value_name = "FILE")]
     records: Option<PathBuf>,
+    /// etcd's members, with commas: streams of its cluster are carried here, too
+    #[arg(long, value_name = "URL", value_delimiter = ',', requires = "node")]
+    cluster: Vec<String>,
+    /// Name of this node in the cluster
+    #[arg(long, value_name = "NAME", requires = "cluster")]
+    node: Option<String>,
     /// Calls end with the process
     #[arg(long, conflicts_with = "state")]
     no_state: bool,
@@ -192,12 +199,18 @@ impl ServeArgs {
         if let Some(first) = refused.first() {
             return Err(refused_argument(first));
         }
+        let cluster = self.calls.cluster();
+        let refused = cluster.as_ref().map(ClusterSpec::refused);
+        if let Some(first) = refused.iter().flatten().next() {
+            return Err(refused_place(first));
+        }
         let config = Config {
             contexts: Contexts::default(),
             restart: Restart::default(),
             streams: Vec::new(),
             alarms: AlarmSpec::default(),
             history: Kept::default(),
+            cluster,
             serving: Some(serving),
         };
         if self.file.print {
@@ -217,6 +230,11 @@ impl ServeArgs {
 }
 
 impl CallArgs {
+    fn cluster(&self) -> Option<ClusterSpec> {
+        let node = self.node.clone()?;
+        Some(ClusterSpec::new(self.cluster.clone(), node))
+    }
+
     fn serving(&self) -> Serving {
         let interface = |arg: &InterfaceArg| InterfaceSpec {
             name: arg.name.clone(),
@@ -274,6 +292,19 @@ fn refused_argument(refused: &Refusal) -> miette::Report {
         Setting::RecordingDir => "--recording-dir",
     };
     miette!(help = *help, "{name} {value}: {reason}")
+}
+
+fn refused_place(refused: &ClusterRefusal) -> miette::Report {
+    let ClusterRefusal {
+        key,
+        value,
+        allowed,
+    } = refused;
+    let name = match *key {
+        "endpoints" => "cluster",
+        key => key,
+    };
+    miette!("--{name} {value:?}: allowed is {allowed}")
 }
 
 /// `[NAME/]ADDRESS[!ADVERTISED]`.

@@ -9,12 +9,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use miette::{Context, IntoDiagnostic};
+use miette::{Context, IntoDiagnostic, miette};
+use tokio::sync::oneshot::error::TryRecvError;
 
 pub use self::args::{RunArgs, ServeArgs};
 use self::manager::{Manager, status};
+use crate::cluster::Cluster;
 use crate::config::{Config, Machine};
 use crate::event::Event;
 use crate::gateway::{Gateway, Handled};
@@ -44,7 +46,7 @@ impl Job {
         }
         look_at_descriptors(&self.config);
         let contexts = self.config.contexts.count;
-        let mut gateway = Gateway::start(self.config.clone(), self.elements).into_diagnostic()?;
+        let mut gateway = self.start_gateway()?;
         let hang_up = match self.file.is_some() && !std::io::stdin().is_terminal() {
             true => Event::Reload,
             false => Event::Stop { cause: "SIGHUP" },
@@ -60,6 +62,9 @@ impl Job {
         let kept = watch.view().set_history(history.as_deref());
         kept.into_diagnostic().wrap_err("`[history]`: `dir`")?;
         let reloads = Arc::new(Reloads::new(gateway.sender()));
+        let spec = self.config.cluster.as_ref();
+        let join = |spec| Cluster::start(spec, &self.config.streams, &mut gateway);
+        let cluster = spec.map(join).transpose()?;
         let start =
             |serving| Server::start(serving, gateway.sender(), reloads.clone(), watch.view());
         let server = serving.map(start);
@@ -72,7 +77,12 @@ impl Job {
                 Handled::TimeOut => self.feed(&mut manager, &gateway, server.as_mut()),
                 Handled::Reload => {
                     manager.reloading();
-                    let outcome = self.reload(&mut gateway, server.as_ref(), &watch.view());
+                    let outcome = self.reload(
+                        &mut gateway,
+                        server.as_ref(),
+                        cluster.as_ref(),
+                        &watch.view(),
+                    );
                     manager.set_refused(&outcome);
                     manager.ready(&status(&gateway, &self.config, None));
                     reloads.answer(&outcome);
@@ -81,6 +91,9 @@ impl Job {
         };
         manager.stopping(stopped_by);
         tracing::info!(cause = stopped_by, "draining");
+        if let Some(cluster) = &cluster {
+            give_away(&mut gateway, cluster);
+        }
         let is_well = server.is_none_or(Server::end);
         drop(watch);
         let undone = gateway.drain_and_stop(DRAIN_LIMIT);
@@ -90,6 +103,7 @@ impl Job {
                 "stopped before these streams had sent everything"
             );
         }
+        let is_well = cluster.is_none_or(Cluster::end) && is_well;
         tracing::info!("stopped");
         // Then a service manager begins anew.
         Ok(match is_well {
@@ -100,6 +114,21 @@ impl Job {
 }
 
 impl Job {
+    /// With the streams of the file, unless a cluster says which ones are carried here.
+    fn start_gateway(&self) -> miette::Result<Gateway> {
+        let mut config = self.config.clone();
+        if config.cluster.is_some() {
+            if matches!(self.elements, Elements::Stock) {
+                return Err(miette!("--stock does not go with [cluster]"));
+            }
+            config.streams.clear();
+        }
+        let mut gateway = Gateway::start(config, self.elements).into_diagnostic()?;
+        // Those of other nodes would find out too late.
+        gateway.prepare(&self.config.streams).into_diagnostic()?;
+        Ok(gateway)
+    }
+
     /// Feeds the watchdog, if the control thread works as this one does.
     fn feed(&self, manager: &mut Manager, gateway: &Gateway, server: Option<&mut Server>) {
         let calls = match server.map(Server::pulse) {
@@ -109,6 +138,24 @@ impl Job {
         };
         manager.feed(&status(gateway, &self.config, calls));
     }
+}
+
+/// Other nodes take what this one carries, one after the other.
+fn give_away(gateway: &mut Gateway, cluster: &Cluster) {
+    let mut left = cluster.leave();
+    let end = Instant::now() + LEAVE_LIMIT;
+    while Instant::now() < end {
+        if let Handled::Stop(cause) = gateway.handle_for(Some(LEAVE_LOOK)) {
+            tracing::warn!(cause, "stopping at once");
+            return;
+        }
+        match left.try_recv() {
+            Err(TryRecvError::Empty) => {}
+            Ok(()) | Err(TryRecvError::Closed) => return,
+        }
+    }
+    let streams = gateway.len();
+    tracing::warn!(streams, "not all streams could be given away in time");
 }
 
 fn say_running(gateway: &Gateway, contexts: u32) {
@@ -234,6 +281,10 @@ pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
     });
     (streams, calls)
 }
+
+/// Sixteen streams at a time, some tenths of a second each.
+const LEAVE_LIMIT: Duration = Duration::from_secs(60);
+const LEAVE_LOOK: Duration = Duration::from_millis(20);
 
 /// Longest time for streams to send their received packets after a stop request.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);

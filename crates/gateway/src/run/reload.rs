@@ -1,10 +1,12 @@
 //! A configuration that is read again while it runs: what has changed is applied, and nothing else is touched.
 
+use std::collections::HashMap;
 use std::path::Path;
 
 use super::{Job, read_config_for};
-use crate::config::{Config, ConfigError, HttpSpec, Problem, Serving, ThisMachine};
-use crate::gateway::Gateway;
+use crate::cluster::Cluster;
+use crate::config::{Config, ConfigError, HttpSpec, Problem, Serving, StreamSpec, ThisMachine};
+use crate::gateway::{Changed, Gateway};
 use crate::pipeline::Elements;
 use crate::reload::{NotReloaded, Reloaded};
 use crate::serve::Server;
@@ -16,13 +18,14 @@ impl Job {
         &mut self,
         gateway: &mut Gateway,
         server: Option<&Server>,
+        cluster: Option<&Cluster>,
         view: &View,
     ) -> Result<Reloaded, NotReloaded> {
         let Some(path) = self.file.clone() else {
             return Err(NotReloaded::NoFile);
         };
         let file = path.display();
-        let done = self.apply(&path, gateway, server, view);
+        let done = self.apply(&path, gateway, server, cluster, view);
         match &done {
             Ok(changed) => tracing::info!(
                 %file,
@@ -42,6 +45,7 @@ impl Job {
         path: &Path,
         gateway: &mut Gateway,
         server: Option<&Server>,
+        cluster: Option<&Cluster>,
         view: &View,
     ) -> Result<Reloaded, NotReloaded> {
         let config = read_config_for(path, &ThisMachine).map_err(mistakes)?;
@@ -70,7 +74,14 @@ impl Job {
             }
             server.reopen_records();
         }
-        let changed = gateway.reload(config.streams.clone(), config.restart);
+        // The cluster says what of it is carried here.
+        let changed = match cluster {
+            None => gateway.reload(config.streams.clone(), config.restart),
+            Some(cluster) => {
+                cluster.declare(&config.streams);
+                Ok(declared(&self.config.streams, &config.streams))
+            }
+        };
         let changed = changed.map_err(|error| failed(&error))?;
         self.config = config;
         Ok(Reloaded {
@@ -79,6 +90,23 @@ impl Job {
             streams_restarted: changed.restarted,
             calls_changed,
         })
+    }
+}
+
+/// What has changed for all nodes of a cluster.
+fn declared(before: &[StreamSpec], after: &[StreamSpec]) -> Changed {
+    let by_name = |streams: &'_ [StreamSpec]| -> HashMap<String, StreamSpec> {
+        let named = streams.iter().map(|spec| (spec.name.clone(), spec.clone()));
+        named.collect()
+    };
+    let (old, new) = (by_name(before), by_name(after));
+    let is_new = |spec: &&StreamSpec| !old.contains_key(&spec.name);
+    let is_gone = |spec: &&StreamSpec| !new.contains_key(&spec.name);
+    let is_other = |spec: &&StreamSpec| old.get(&spec.name).is_some_and(|before| before != *spec);
+    Changed {
+        added: after.iter().filter(is_new).count(),
+        removed: before.iter().filter(is_gone).count(),
+        restarted: after.iter().filter(is_other).count(),
     }
 }
 
@@ -108,6 +136,8 @@ fn fixed(before: &Config, after: &Config) -> Vec<String> {
     differs("[contexts] prefix", &old.prefix, &new.prefix);
     differs("[contexts] count", &old.count, &new.count);
     differs("[contexts] wait", &old.wait_ms, &new.wait_ms);
+    let cluster = |config: &Config| format!("{:?}", config.cluster);
+    differs("[cluster]", &cluster(before), &cluster(after));
     match (&before.serving, &after.serving) {
         (Some(old), Some(new)) => {
             let dir = |serving: &Serving| {

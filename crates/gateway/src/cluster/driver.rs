@@ -1,0 +1,377 @@
+//! Owns a [`Member`]: brings it time, changes and answers, and carries its actions out.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::Duration;
+
+use threadbare_control::cluster::{
+    Action, Epoch, Key, Life, Member, OnIsolation, Outcome, Reply, RequestId, Settings, StreamName,
+    Timing, Transaction,
+};
+use threadbare_relay::Fence;
+use threadbare_runtime::clock_now_ns;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep_until};
+
+use super::declare::Declared;
+use super::etcd::{Seen, Store};
+use super::order::{Answer, Carried, Order};
+use super::resume;
+use super::status::{Input, NodeStatus, Status, StreamStatus};
+use crate::config::{ClusterSpec, StreamSpec};
+use crate::event::Event;
+use crate::system::random_number;
+
+/// The `cluster` thread's state.
+pub(super) struct Driver {
+    member: Member,
+    store: Store,
+    events: Sender<Event>,
+    replies: UnboundedSender<Replied>,
+    replied: Option<UnboundedReceiver<Replied>>,
+    declared: Declared,
+    /// Of what is carried now, while this life of the node is live.
+    fence: Fence,
+    is_live: bool,
+    /// What was started or prepared here: its declaration's text, and how.
+    placed: HashMap<StreamName, (Arc<str>, Carried, Stage)>,
+    /// Streams whose declaration has changed.
+    changed: VecDeque<StreamName>,
+    /// Who waits until nothing is left here.
+    leaving: Option<oneshot::Sender<()>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Prepared,
+    Started,
+}
+
+/// An answer of the store.
+enum Replied {
+    Transaction(RequestId, Option<Outcome>),
+    Declaration(bool),
+}
+
+impl Driver {
+    pub(super) fn new(spec: &ClusterSpec, store: Store, events: Sender<Event>) -> Driver {
+        let settings = Settings {
+            name: spec.node.as_str().into(),
+            weight: spec.weight,
+            labels: spec.labels.clone(),
+            timing: Timing::default(),
+        };
+        let (replies, replied) = unbounded_channel();
+        Driver {
+            member: Member::new(clock_now_ns(), settings, random_number()),
+            store,
+            events,
+            replies,
+            replied: Some(replied),
+            declared: Declared::default(),
+            fence: Fence::new(0),
+            is_live: false,
+            placed: HashMap::new(),
+            changed: VecDeque::new(),
+            leaving: None,
+        }
+    }
+
+    /// Until [`Input::End`].
+    pub(super) async fn run(
+        mut self,
+        mut asked: UnboundedReceiver<Input>,
+        mut answered: UnboundedReceiver<Answer>,
+    ) {
+        let (seen, mut sees) = mpsc::channel(SEEN_MAX);
+        let watch = tokio::spawn(self.store.clone().watch(seen));
+        let Some(mut replied) = self.replied.take() else {
+            return;
+        };
+        loop {
+            self.settle();
+            let due = at(self.member.next_timeout());
+            tokio::select! {
+                input = asked.recv() => match input {
+                    Some(Input::End) | None => break,
+                    Some(input) => self.handle_input(input),
+                },
+                Some(reply) = replied.recv() => self.handle_reply(reply),
+                Some(answer) = answered.recv() => self.handle_answer(answer),
+                Some(seen) = sees.recv() => self.handle_seen(seen),
+                () = sleep_until(due) => self.member.handle_timeout(clock_now_ns()),
+            }
+        }
+        watch.abort();
+        self.fence.close();
+        if let Some(resignation) = self.member.resignation() {
+            // Else the others wait until it has done nothing for too long.
+            self.store.commit(&resignation).await;
+        }
+    }
+
+    fn handle_input(&mut self, input: Input) {
+        let now_ns = clock_now_ns();
+        match input {
+            Input::Declare(streams) => self.declared.set(streams),
+            // Who asked may be gone.
+            Input::Status(tell) => drop(tell.send(self.status())),
+            Input::Drain(is_on, tell) => {
+                tracing::info!(is_on, "draining the node");
+                self.member.set_draining(now_ns, is_on);
+                let _ = tell.send(());
+            }
+            Input::Leave(tell) => {
+                self.member.set_draining(now_ns, true);
+                self.leaving = Some(tell);
+            }
+            Input::End => {}
+        }
+    }
+
+    fn handle_reply(&mut self, reply: Replied) {
+        match reply {
+            Replied::Transaction(id, Some(outcome)) => {
+                let reply = Reply { id, outcome };
+                self.member.handle_reply(clock_now_ns(), reply);
+            }
+            // It is asked for again in time.
+            Replied::Transaction(_, None) => {}
+            Replied::Declaration(is_written) => {
+                self.declared.answered(is_written);
+            }
+        }
+    }
+
+    fn handle_answer(&mut self, answer: Answer) {
+        let now_ns = clock_now_ns();
+        match answer {
+            Answer::Prepared(name) => self.member.handle_prepared(now_ns, &StreamName(name)),
+            Answer::HandedOver(name, state) => {
+                let resume = resume::encode(state.as_ref());
+                self.member
+                    .handle_handed_over(now_ns, &StreamName(name), resume);
+            }
+        }
+    }
+
+    fn handle_seen(&mut self, seen: Seen) {
+        let now_ns = clock_now_ns();
+        match seen {
+            Seen::Snapshot(revision, entries) => {
+                self.member.handle_snapshot(now_ns, revision, entries);
+                self.changed.extend(self.placed.keys().cloned());
+            }
+            Seen::Changes(changes) => {
+                for (key, entry, at) in changes {
+                    if let Key::Stream(name) = &key {
+                        self.changed.push_back(name.clone());
+                    }
+                    self.member.handle_change(now_ns, key, entry, at);
+                }
+            }
+            Seen::Cut => self.member.handle_cut(),
+        }
+    }
+
+    /// What follows from what has come.
+    fn settle(&mut self) {
+        self.keep_fence(clock_now_ns());
+        while let Some(action) = self.member.poll_action() {
+            self.act(action);
+        }
+        self.change();
+        self.declare();
+        self.leave();
+    }
+
+    /// The fence is open as long as the lease is. What was carried before a lease was over must not be sent in the next one, even if it is not yet stopped.
+    fn keep_fence(&mut self, now_ns: u64) {
+        let is_live = self.member.is_live(now_ns);
+        if is_live {
+            self.fence.extend(self.member.send_until_ns());
+        } else if self.is_live {
+            self.fence.close();
+            self.fence = Fence::new(0);
+        }
+        match (self.is_live, is_live) {
+            (false, true) => tracing::info!("the node is in its cluster"),
+            (true, false) => tracing::warn!("etcd has not confirmed in time: streams have stopped"),
+            _ => {}
+        }
+        self.is_live = is_live;
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Commit(transaction) => self.commit(transaction),
+            Action::Prepare { stream, epoch } => {
+                if let Some(carried) = self.place(&stream, epoch, Stage::Prepared) {
+                    self.order(Order::Prepare(carried));
+                }
+            }
+            Action::Start {
+                stream,
+                epoch,
+                resume,
+            } => {
+                if let Some(carried) = self.place(&stream, epoch, Stage::Started) {
+                    self.order(Order::Start(carried, resume::decode(&resume)));
+                }
+            }
+            Action::HandOver { stream } => {
+                self.placed.remove(&stream);
+                self.order(Order::HandOver(stream.0));
+            }
+            Action::Stop { stream } => {
+                self.placed.remove(&stream);
+                self.order(Order::Stop(stream.0));
+            }
+        }
+    }
+
+    fn commit(&self, transaction: Transaction) {
+        let (store, replies) = (self.store.clone(), self.replies.clone());
+        tokio::spawn(async move {
+            let outcome = store.commit(&transaction).await;
+            // The thread is about to end.
+            let _ = replies.send(Replied::Transaction(transaction.id, outcome));
+        });
+    }
+
+    fn order(&self, order: Order) {
+        // The main thread has ended, and with it all streams.
+        let _ = self.events.send(Event::Carry(Box::new(order)));
+    }
+
+    /// How a stream is to be carried here. `None`: nobody can read that.
+    fn place(&mut self, stream: &StreamName, epoch: Epoch, stage: Stage) -> Option<Carried> {
+        let declaration = self.member.declaration(stream)?;
+        let text = declaration.spec.clone();
+        let spec = match self.placed.get(stream) {
+            Some((known, carried, _)) if *known == text => carried.spec.clone(),
+            _ => Arc::new(self.read(stream, &text)?),
+        };
+        let is_fenced = declaration.on_isolation == OnIsolation::Stop;
+        let carried = Carried {
+            spec,
+            epoch: epoch.0,
+            fence: is_fenced.then(|| self.fence.clone()),
+        };
+        self.placed
+            .insert(stream.clone(), (text, carried.clone(), stage));
+        Some(carried)
+    }
+
+    fn read(&self, stream: &StreamName, text: &str) -> Option<StreamSpec> {
+        let read = StreamSpec::from_toml(&stream.0, text);
+        let refused = read.as_ref().err();
+        if let Some(error) = refused {
+            tracing::error!(%stream, error, "the declaration cannot be read: the stream is not carried");
+        }
+        read.ok()
+    }
+
+    /// Streams that are carried here begin anew when their declaration is another one.
+    fn change(&mut self) {
+        while let Some(stream) = self.changed.pop_front() {
+            let Some((text, carried, Stage::Started)) = self.placed.get(&stream) else {
+                continue;
+            };
+            let declared = self.member.declaration(&stream);
+            if declared.is_none_or(|declared| declared.spec == *text) {
+                continue;
+            }
+            let epoch = Epoch(carried.epoch);
+            if let Some(carried) = self.place(&stream, epoch, Stage::Started) {
+                self.order(Order::Start(carried, None));
+            }
+        }
+    }
+
+    fn declare(&mut self) {
+        if !self.member.is_synced() {
+            return;
+        }
+        let member = &self.member;
+        let Some(transaction) = self.declared.next(|name| member.declaration(name)) else {
+            return;
+        };
+        let (store, replies) = (self.store.clone(), self.replies.clone());
+        tokio::spawn(async move {
+            let outcome = store.commit(&transaction).await;
+            let is_written = matches!(outcome, Some(Outcome::Committed(_)));
+            if !is_written {
+                tokio::time::sleep(DECLARE_AGAIN).await;
+            }
+            let _ = replies.send(Replied::Declaration(is_written));
+        });
+    }
+
+    /// Tells when nothing is left here that another node could take.
+    fn leave(&mut self) {
+        let own = self.member.life().node;
+        let takes = |(name, node): (&_, &threadbare_control::cluster::NodeRecord)| {
+            *name != own && !node.draining
+        };
+        let is_done = self.member.carried().next().is_none() || !self.member.nodes().any(takes);
+        if is_done && let Some(tell) = self.leaving.take() {
+            // Who waited has given up.
+            let _ = tell.send(());
+        }
+    }
+
+    fn status(&self) -> Status {
+        let (etcd_answers, etcd_failures, etcd_error) = self.store.health();
+        let mut counts: HashMap<Life, usize> = HashMap::new();
+        let mut streams = Vec::new();
+        for (name, _, claim) in self.member.streams() {
+            if let Some(claim) = claim {
+                *counts.entry(claim.owner.clone()).or_default() += 1;
+            }
+            let next = claim.and_then(|claim| claim.next.as_ref());
+            streams.push(StreamStatus {
+                stream: name.to_string(),
+                node: claim.map(|claim| claim.owner.node.to_string()),
+                epoch: claim.map_or(0, |claim| claim.epoch.0),
+                next: next.map(|next| next.life.node.to_string()),
+            });
+        }
+        let nodes = self.member.nodes().map(|(name, record)| {
+            let life = Life {
+                node: name.clone(),
+                incarnation: record.incarnation,
+            };
+            NodeStatus {
+                node: name.to_string(),
+                weight: record.weight,
+                labels: record.labels.iter().map(ToString::to_string).collect(),
+                draining: record.draining,
+                streams: counts.get(&life).copied().unwrap_or(0),
+            }
+        });
+        Status {
+            node: self.member.life().node.to_string(),
+            is_live: self.is_live,
+            is_synced: self.member.is_synced(),
+            etcd_error,
+            etcd_answers,
+            etcd_failures,
+            nodes: nodes.collect(),
+            streams,
+        }
+    }
+}
+
+/// The moment of a time of CLOCK_MONOTONIC. In the far future nothing is due.
+fn at(due_ns: u64) -> Instant {
+    let wait_ns = due_ns.saturating_sub(clock_now_ns());
+    Instant::now() + Duration::from_nanos(wait_ns).min(IDLE)
+}
+
+/// Messages of the watch that wait: the rest stays in etcd.
+const SEEN_MAX: usize = 64;
+const DECLARE_AGAIN: Duration = Duration::from_millis(500);
+const IDLE: Duration = Duration::from_secs(1);

@@ -1,0 +1,391 @@
+//! etcd: transactions, and what changes.
+//!
+//! One member is asked at a time. One that fails, or does not answer in time, is left for the next one: a member that is frozen or cut off looks like a
+//! slow one, and a lease does not wait. Asking twice does no harm, as each transaction compares revisions.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use etcd_client::{
+    Certificate, Client, Compare, CompareOp, ConnectOptions, EventType, GetOptions, Identity,
+    KeyValue, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchOptions,
+};
+use miette::{Context, IntoDiagnostic, miette};
+use threadbare_control::cluster::{
+    self, Claim, Entry, Epoch, Incarnation, Key, Life, NodeRecord, Operation, Outcome, PREFIX,
+    Revision, Transaction, Value, WEIGHT_MIN,
+};
+use tokio::sync::mpsc::Sender;
+use tokio::time::{sleep, timeout};
+
+use crate::config::ClusterSpec;
+
+/// The store of a cluster. Clones are one.
+#[derive(Clone)]
+pub(super) struct Store(Arc<Shared>);
+
+struct Shared {
+    members: Vec<Member>,
+    /// Which one is asked.
+    current: AtomicUsize,
+    options: ConnectOptions,
+    answers: AtomicU64,
+    failures: AtomicU64,
+    /// `None`: it answers.
+    wrong: Mutex<Option<String>>,
+}
+
+struct Member {
+    url: String,
+    client: Mutex<Option<Client>>,
+}
+
+/// What is seen of the store.
+#[derive(Debug)]
+pub(super) enum Seen {
+    /// All of it, in this state.
+    Snapshot(Revision, Vec<Entry>),
+    /// Changes, each in the state of the store that it made.
+    Changes(Vec<(Key, Option<Entry>, Revision)>),
+    /// Changes may be missed from now on, until the next snapshot.
+    Cut,
+}
+
+impl Store {
+    /// Reads the files. Connects to nobody yet.
+    ///
+    /// # Errors
+    /// A file cannot be read.
+    pub(super) fn new(spec: &ClusterSpec) -> miette::Result<Store> {
+        let read = |key: &str, path: &std::path::Path| {
+            std::fs::read_to_string(path)
+                .into_diagnostic()
+                .wrap_err_with(|| format!("[cluster] {key} = {}", path.display()))
+        };
+        let mut options = ConnectOptions::new()
+            .with_connect_timeout(CONNECT_TIME_MAX)
+            .with_keep_alive(KEEP_ALIVE, KEEP_ALIVE)
+            .with_keep_alive_while_idle(true)
+            .with_require_leader(true);
+        if let Some((user, file)) = &spec.login {
+            let password = read("password-file", file)?;
+            let password = password.trim_end_matches(['\r', '\n']);
+            if password.is_empty() {
+                return Err(miette!(
+                    "[cluster] password-file = {}: it is empty",
+                    file.display()
+                ));
+            }
+            options = options
+                .with_user(user.clone(), password)
+                .with_auto_token_refresh(true);
+        }
+        if spec.endpoints.iter().any(|url| url.starts_with("https://")) {
+            let mut tls = TlsOptions::new().with_enabled_roots();
+            if let Some(ca) = &spec.ca {
+                tls = tls.ca_certificate(Certificate::from_pem(read("ca", ca)?));
+            }
+            if let Some((certificate, key)) = &spec.identity {
+                let pems = (read("cert", certificate)?, read("key", key)?);
+                tls = tls.identity(Identity::from_pem(pems.0, pems.1));
+            }
+            options = options.with_tls(tls);
+        }
+        let member = |url: &String| Member {
+            url: url.clone(),
+            client: Mutex::default(),
+        };
+        Ok(Store(Arc::new(Shared {
+            members: spec.endpoints.iter().map(member).collect(),
+            current: AtomicUsize::new(0),
+            options,
+            answers: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            wrong: Mutex::default(),
+        })))
+    }
+
+    /// Answers, failures, and what is wrong now.
+    pub(super) fn health(&self) -> (u64, u64, Option<String>) {
+        let Shared {
+            answers, failures, ..
+        } = &*self.0;
+        (
+            answers.load(Relaxed),
+            failures.load(Relaxed),
+            lock(&self.0.wrong).clone(),
+        )
+    }
+
+    /// Has a transaction done. `None`: nobody knows what has become of it.
+    pub(super) async fn commit(&self, transaction: &Transaction) -> Option<Outcome> {
+        for _ in 0..self.0.members.len() {
+            let at = self.current();
+            let attempt = timeout(ANSWER_TIME_MAX, self.commit_at(at, transaction)).await;
+            match attempt {
+                Ok(Ok(outcome)) => {
+                    self.well();
+                    return Some(outcome);
+                }
+                Ok(Err(error)) => self.leave(at, &error),
+                Err(_) => {
+                    self.leave(at, "it does not answer in time");
+                    return None;
+                }
+            }
+        }
+        None
+    }
+
+    async fn commit_at(&self, at: usize, transaction: &Transaction) -> Result<Outcome, String> {
+        let txn = txn_of(transaction)?;
+        let mut client = self.client(at).await?;
+        let answer = client.txn(txn).await.map_err(|error| error.to_string())?;
+        let revision = answer.header().map_or(0, |header| header.revision());
+        let revision = Revision(revision.unsigned_abs());
+        if answer.succeeded() {
+            return Ok(Outcome::Committed(revision));
+        }
+        let keys = transaction.when.iter().map(cluster::Compare::key);
+        let found = answer.op_responses().into_iter().map(|found| match found {
+            TxnOpResponse::Get(found) => found.kvs().first().and_then(entry_of),
+            _ => None,
+        });
+        Ok(Outcome::Refused {
+            now: keys.cloned().zip(found).collect(),
+            at: revision,
+        })
+    }
+
+    /// Tells all that is seen, as long as somebody listens.
+    pub(super) async fn watch(self, seen: Sender<Seen>) {
+        let mut revision = None;
+        loop {
+            let at = self.current();
+            let Err(Some(error)) = self.watch_at(at, &mut revision, &seen).await else {
+                return;
+            };
+            self.leave(at, &error);
+            sleep(WATCH_PAUSE).await;
+        }
+    }
+
+    /// Until the member fails (`Some`: how), or nobody listens.
+    async fn watch_at(
+        &self,
+        at: usize,
+        revision: &mut Option<Revision>,
+        seen: &Sender<Seen>,
+    ) -> Result<(), Option<String>> {
+        let tell = async |what| seen.send(what).await.map_err(|_| None);
+        let failed = |error: etcd_client::Error| Some(error.to_string());
+        let late = |_| Some("it does not answer in time".to_owned());
+        let mut client = self.client(at).await.map_err(Some)?;
+        let from = match *revision {
+            Some(from) => from,
+            None => {
+                let (at, entries) = snapshot(&mut client).await.map_err(Some)?;
+                tell(Seen::Snapshot(at, entries)).await?;
+                Revision(at.0 + 1)
+            }
+        };
+        *revision = Some(from);
+        let options = WatchOptions::new()
+            .with_prefix()
+            .with_fragment()
+            .with_start_revision(from.0.cast_signed());
+        let watch = client.watch(PREFIX, Some(options));
+        let mut watch = timeout(WATCH_SILENT_MAX, watch)
+            .await
+            .map_err(late)?
+            .map_err(failed)?;
+        loop {
+            // This node's own renewals are among what is told.
+            let message = timeout(WATCH_SILENT_MAX, watch.message()).await;
+            let message = message.map_err(late)?.map_err(failed)?;
+            let message = message.ok_or_else(|| Some("it has ended the watch".to_owned()))?;
+            if message.canceled() {
+                let is_compacted = message.compact_revision() > 0;
+                if is_compacted {
+                    *revision = None;
+                    tell(Seen::Cut).await?;
+                }
+                let reason = match is_compacted {
+                    true => "what has changed is compacted: all is read again",
+                    false => message.cancel_reason(),
+                };
+                return Err(Some(reason.to_owned()));
+            }
+            self.well();
+            let changes = changes_of(message.events());
+            if let Some((.., last)) = changes.last() {
+                // Not behind it: the rest of this state may come in another message. What is told twice is ignored.
+                *revision = Some(*last);
+                tell(Seen::Changes(changes)).await?;
+            }
+        }
+    }
+
+    async fn client(&self, at: usize) -> Result<Client, String> {
+        let member = &self.0.members[at];
+        if let Some(client) = &*lock(&member.client) {
+            return Ok(client.clone());
+        }
+        let options = Some(self.0.options.clone());
+        let connected = Client::connect([member.url.as_str()], options);
+        let client = timeout(CONNECT_TIME_MAX, connected).await;
+        let client = client.map_err(|_| "no connection in time".to_owned())?;
+        let client = client.map_err(|error| error.to_string())?;
+        *lock(&member.client) = Some(client.clone());
+        Ok(client)
+    }
+
+    fn current(&self) -> usize {
+        self.0.current.load(Relaxed)
+    }
+
+    fn well(&self) {
+        self.0.answers.fetch_add(1, Relaxed);
+        let mut wrong = lock(&self.0.wrong);
+        if wrong.take().is_some() {
+            let url = &self.0.members[self.current()].url;
+            tracing::info!(url, "etcd answers");
+        }
+    }
+
+    /// Another member is asked from now on, unless that is so already.
+    fn leave(&self, at: usize, reason: &str) {
+        self.0.failures.fetch_add(1, Relaxed);
+        let next = (at + 1) % self.0.members.len();
+        // Refused: another request has left it.
+        let _ = self.0.current.compare_exchange(at, next, Relaxed, Relaxed);
+        let url = &self.0.members[at].url;
+        let mut wrong = lock(&self.0.wrong);
+        match wrong.is_some() {
+            false => tracing::warn!(url, reason, "etcd: another member is asked"),
+            true => tracing::debug!(url, reason, "etcd: another member is asked"),
+        }
+        *wrong = Some(format!("{url}: {reason}"));
+    }
+}
+
+/// All keys in one state of the store, in pages: an answer has a limit.
+async fn snapshot(client: &mut Client) -> Result<(Revision, Vec<Entry>), String> {
+    let mut entries = Vec::new();
+    let mut at = 0;
+    let mut from = PREFIX.as_bytes().to_vec();
+    let mut end = from.clone();
+    if let Some(last) = end.last_mut() {
+        *last += 1;
+    }
+    loop {
+        let options = GetOptions::new()
+            .with_range(end.clone())
+            .with_limit(PAGE_KEYS)
+            .with_revision(at);
+        let page = timeout(PAGE_TIME_MAX, client.get(from, Some(options))).await;
+        let page = page.map_err(|_| "a page of the keys does not come in time".to_owned())?;
+        let page = page.map_err(|error| error.to_string())?;
+        if at == 0 {
+            at = page.header().map_or(0, |header| header.revision());
+        }
+        entries.extend(page.kvs().iter().filter_map(entry_of));
+        match page.kvs().last() {
+            Some(last) if page.more() => from = [last.key(), &[0]].concat(),
+            _ => return Ok((Revision(at.unsigned_abs()), entries)),
+        }
+    }
+}
+
+fn changes_of(events: &[etcd_client::Event]) -> Vec<(Key, Option<Entry>, Revision)> {
+    let change = |event: &etcd_client::Event| {
+        let kv = event.kv()?;
+        let key = Key::of_path(kv.key())?;
+        let entry = match event.event_type() {
+            EventType::Put => entry_of(kv),
+            EventType::Delete => None,
+        };
+        Some((key, entry, Revision(kv.mod_revision().unsigned_abs())))
+    };
+    events.iter().filter_map(change).collect()
+}
+
+/// A key of ours. What is unreadable is taken for something that the cluster replaces: a node that does nothing any more, a claim of nobody. A declaration
+/// is nobody's.
+fn entry_of(kv: &KeyValue) -> Option<Entry> {
+    let key = Key::of_path(kv.key())?;
+    let value = key.read(kv.value()).or_else(|error| {
+        tracing::warn!(%error, "an unreadable key");
+        nothing_of(&key).ok_or(())
+    });
+    Some(Entry {
+        value: value.ok()?,
+        key,
+        created: Revision(kv.create_revision().unsigned_abs()),
+        modified: Revision(kv.mod_revision().unsigned_abs()),
+    })
+}
+
+fn nothing_of(key: &Key) -> Option<Value> {
+    match key {
+        Key::Node(_) => Some(Value::Node(NodeRecord {
+            incarnation: Incarnation(0),
+            beat: 0,
+            weight: WEIGHT_MIN,
+            labels: Vec::new(),
+            draining: true,
+        })),
+        Key::Claim(_) => Some(Value::Claim(Claim {
+            owner: Life {
+                node: "".into(),
+                incarnation: Incarnation(0),
+            },
+            epoch: Epoch::default(),
+            next: None,
+            resume: Vec::new(),
+        })),
+        Key::Stream(_) => None,
+    }
+}
+
+fn txn_of(transaction: &Transaction) -> Result<Txn, String> {
+    let compare = |compare: &cluster::Compare| match compare {
+        cluster::Compare::Modified(key, at) => {
+            Compare::mod_revision(key.path(), CompareOp::Equal, at.0.cast_signed())
+        }
+        cluster::Compare::Created(key, at) => {
+            Compare::create_revision(key.path(), CompareOp::Equal, at.0.cast_signed())
+        }
+    };
+    let operation = |operation: &Operation| match operation {
+        Operation::Put(key, value) => {
+            let json = value.json().map_err(|error| error.to_string())?;
+            Ok(TxnOp::put(key.path(), json, None))
+        }
+        Operation::Delete(key) => Ok(TxnOp::delete(key.path(), None)),
+    };
+    let then: Result<Vec<TxnOp>, String> = transaction.then.iter().map(operation).collect();
+    let found = transaction.when.iter();
+    let found = found.map(|compare| TxnOp::get(compare.key().path(), None));
+    Ok(Txn::new()
+        .when(transaction.when.iter().map(compare).collect::<Vec<_>>())
+        .and_then(then?)
+        .or_else(found.collect::<Vec<_>>()))
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Of a transaction: before a renewal is asked for again, so that the next one asks another member.
+const ANSWER_TIME_MAX: Duration = Duration::from_millis(250);
+const CONNECT_TIME_MAX: Duration = Duration::from_millis(500);
+/// Connections of a machine that is gone are given up: the kernel would try for minutes.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// Four renewals of this node's own.
+const WATCH_SILENT_MAX: Duration = Duration::from_secs(1);
+const WATCH_PAUSE: Duration = Duration::from_millis(50);
+const PAGE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Of declarations of 1 KB: an answer may have 4 MB.
+const PAGE_KEYS: i64 = 400;

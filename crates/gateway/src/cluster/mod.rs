@@ -1,0 +1,27 @@
+//! Streams that a cluster of gateways carries, each by one node. What is decided is in [`threadbare_control::cluster`]; here are etcd, the clock, and the
+//! way to the streams.
+//!
+//! ```text
+//!  etcd <--transactions, a watch--> `cluster` thread: Member --orders--> main thread (gateway.rs): lines
+//!                                        |            ^--------answers--------'
+//!                                        '--Fence--> sockets of the lines (relay: fence.rs)
+//! ```
+
+#[cfg(feature = "cluster")]
+mod declare;
+#[cfg(feature = "cluster")]
+mod driver;
+#[cfg(feature = "cluster")]
+mod etcd;
+#[cfg(not(feature = "cluster"))]
+#[path = "none.rs"]
+mod node;
+#[cfg(feature = "cluster")]
+mod node;
+mod order;
+mod resume;
+mod status;
+
+pub use self::node::Cluster;
+pub use self::order::{Answer, Carried, Order};
+pub use self::status::{Asked, ClusterView, Input, NodeStatus, NotAnswered, Status, StreamStatus};

@@ -1,0 +1,110 @@
+//! The `cluster` thread, from outside.
+
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+
+use miette::{Context, IntoDiagnostic};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::oneshot;
+
+use super::driver::Driver;
+use super::etcd::Store;
+use super::order::Answer;
+use super::status::{Asked, ClusterView, Input};
+use crate::config::{ClusterSpec, StreamSpec};
+use crate::event::Event;
+use crate::gateway::Gateway;
+
+/// A node of a cluster. Dropped, it is a node that has failed: others take what it has.
+#[derive(Debug)]
+pub struct Cluster {
+    view: ClusterView,
+    /// Whether it was well to its end.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Cluster {
+    /// Starts the thread, which has the gateway carry this node's share, and declares the streams of its file. Does not wait for etcd.
+    ///
+    /// # Errors
+    /// A file cannot be read, or threads run out.
+    pub fn start(
+        spec: &ClusterSpec,
+        streams: &[StreamSpec],
+        gateway: &mut Gateway,
+    ) -> miette::Result<Cluster> {
+        let store = Store::new(spec)?;
+        let (inputs, asked) = unbounded_channel();
+        let (answers, answered) = unbounded_channel();
+        gateway.answer_to(answers);
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .into_diagnostic()?;
+        let (events, spec) = (gateway.sender(), spec.clone());
+        let thread = std::thread::Builder::new()
+            .name("cluster".to_owned())
+            .spawn(move || {
+                let end = TellsEnd(events.clone());
+                runtime.block_on(run(&spec, store, events, asked, answered));
+                std::mem::forget(end);
+            })
+            .into_diagnostic()
+            .wrap_err("the cluster's thread")?;
+        let cluster = Cluster {
+            view: ClusterView::new(inputs),
+            thread: Some(thread),
+        };
+        cluster.declare(streams);
+        Ok(cluster)
+    }
+
+    /// To ask the thread.
+    #[must_use]
+    pub fn view(&self) -> ClusterView {
+        self.view.clone()
+    }
+
+    /// These are the streams of the node's file. Those that it has no more are not carried by any node.
+    pub fn declare(&self, streams: &[StreamSpec]) {
+        self.view.tell(Input::Declare(streams.to_vec()));
+    }
+
+    /// Gives away what this node carries. The answer: there is nothing left that another node could take.
+    #[must_use]
+    pub fn leave(&self) -> Asked<()> {
+        let (tell, told) = oneshot::channel();
+        self.view.tell(Input::Leave(tell));
+        told
+    }
+
+    /// Others may take what is left, as nothing of it is sent any more. Whether the thread was well.
+    #[must_use]
+    pub fn end(mut self) -> bool {
+        self.view.tell(Input::End);
+        self.thread
+            .take()
+            .is_none_or(|thread| thread.join().is_ok())
+    }
+}
+
+async fn run(
+    spec: &ClusterSpec,
+    store: Store,
+    events: Sender<Event>,
+    asked: UnboundedReceiver<Input>,
+    answered: UnboundedReceiver<Answer>,
+) {
+    Driver::new(spec, store, events).run(asked, answered).await;
+}
+
+/// Tells the main thread of a panic: the streams will stop, as nobody renews their lease.
+struct TellsEnd(Sender<Event>);
+
+impl Drop for TellsEnd {
+    fn drop(&mut self) {
+        let cause = "a panic of the cluster's thread";
+        // Who has stopped it does not listen any more.
+        let _ = self.0.send(Event::Stop { cause });
+    }
+}

@@ -1,0 +1,122 @@
+//! What others ask of the `cluster` thread, and how the cluster is.
+
+use serde::Serialize;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use crate::config::StreamSpec;
+
+/// For the `cluster` thread.
+#[derive(Debug)]
+pub enum Input {
+    /// These are the streams of this node's file.
+    Declare(Vec<StreamSpec>),
+    /// How is the cluster?
+    Status(oneshot::Sender<Status>),
+    /// Give away what this node carries, or take streams again.
+    Drain(bool, oneshot::Sender<()>),
+    /// Give away what it carries; tell when nothing is left that somebody else could take.
+    Leave(oneshot::Sender<()>),
+    /// Nothing is sent any more. Others may take all of it.
+    End,
+}
+
+/// How the cluster is, as this node sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct Status {
+    /// This node.
+    pub node: String,
+    /// Whether it may carry streams: etcd has confirmed in time that it lives.
+    pub is_live: bool,
+    /// Whether it sees what changes in etcd.
+    pub is_synced: bool,
+    /// What is wrong with etcd; nothing: it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub etcd_error: Option<String>,
+    /// Answers of etcd to what this node asked.
+    pub etcd_answers: u64,
+    /// Failures and time-outs of the same.
+    pub etcd_failures: u64,
+    /// The nodes that live.
+    pub nodes: Vec<NodeStatus>,
+    /// The streams, by name.
+    pub streams: Vec<StreamStatus>,
+}
+
+/// A node.
+#[derive(Debug, Clone, PartialEq, Serialize, utoipa::ToSchema)]
+pub struct NodeStatus {
+    /// Its name.
+    pub node: String,
+    /// Its share of the streams, against that of others.
+    pub weight: f64,
+    /// Where it is.
+    pub labels: Vec<String>,
+    /// It gives away what it carries.
+    pub draining: bool,
+    /// Streams that it carries.
+    pub streams: usize,
+}
+
+/// A stream.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
+pub struct StreamStatus {
+    /// Its name.
+    pub stream: String,
+    /// Who carries it; nothing: nobody.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// How many owners it has had.
+    pub epoch: u64,
+    /// Who is to take it over.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+/// Asks the `cluster` thread, from any thread.
+#[derive(Debug, Clone)]
+pub struct ClusterView {
+    inputs: UnboundedSender<Input>,
+}
+
+/// The thread has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the cluster's thread has ended")]
+pub struct NotAnswered;
+
+/// An answer that comes.
+pub type Asked<T> = oneshot::Receiver<T>;
+
+impl ClusterView {
+    /// Of the thread that takes these.
+    #[must_use]
+    pub fn new(inputs: UnboundedSender<Input>) -> ClusterView {
+        ClusterView { inputs }
+    }
+
+    /// Tells the thread something. As many wait as HTTP has connections, and a few of the main thread.
+    pub fn tell(&self, input: Input) {
+        // It has ended: who waits for an answer sees that.
+        let _ = self.inputs.send(input);
+    }
+
+    /// How the cluster is.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub async fn status(&self) -> Result<Status, NotAnswered> {
+        let (tell, told) = oneshot::channel();
+        self.tell(Input::Status(tell));
+        told.await.map_err(|_| NotAnswered)
+    }
+
+    /// Has the node give away what it carries, or take streams again.
+    ///
+    /// # Errors
+    /// The thread has ended.
+    pub async fn drain(&self, is_on: bool) -> Result<(), NotAnswered> {
+        let (tell, told) = oneshot::channel();
+        self.tell(Input::Drain(is_on, tell));
+        told.await.map_err(|_| NotAnswered)
+    }
+}

@@ -1,0 +1,171 @@
+//! Streams that a cluster has given to this process, and has taken away again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use threadbare_rtp::call::LineState;
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::{Gateway, Running, Stream, watched};
+use crate::cluster::{Answer, Carried, Order};
+
+/// What the gateway knows of its cluster. Empty, if there is none.
+#[derive(Debug, Default)]
+pub(super) struct Carriage {
+    /// The streams that orders were about.
+    numbers: HashMap<Arc<str>, usize>,
+    /// At most one for each order.
+    answers: Option<UnboundedSender<Answer>>,
+}
+
+/// A stream that a cluster has given.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) carried: Carried,
+    /// What it begins with.
+    pub(super) start: Start,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Start {
+    /// Held, until the cluster says otherwise.
+    Held,
+    /// At once: where another process has stopped, the first time.
+    At(Option<LineState>),
+}
+
+impl Carriage {
+    fn answer(&self, answer: Answer) {
+        if let Some(answers) = &self.answers {
+            // Fails when the cluster's thread has ended, which ends the process.
+            let _ = answers.send(answer);
+        }
+    }
+}
+
+impl Gateway {
+    /// Where answers to [`Order`]s go.
+    pub fn answer_to(&mut self, answers: UnboundedSender<Answer>) {
+        self.carriage.answers = Some(answers);
+    }
+
+    pub(super) fn carry(&mut self, order: Order) {
+        match order {
+            Order::Prepare(carried) => {
+                let name: Arc<str> = carried.spec.name.as_str().into();
+                self.place(&name, carried, Start::Held);
+                if let Some(number) = self.carriage.numbers.get(&name) {
+                    // Nobody may send to it.
+                    self.ready.insert((Instant::now() + UNHEARD_MAX, *number));
+                }
+            }
+            Order::Start(carried, state) => self.start_carried(carried, state),
+            Order::HandOver(name) => {
+                let state = self.displace(&name, Stream::hand_over);
+                self.carriage.answer(Answer::HandedOver(name, state));
+            }
+            Order::Stop(name) => {
+                self.displace(&name, |stream| {
+                    stream.stop();
+                    None
+                });
+            }
+        }
+    }
+
+    fn start_carried(&mut self, carried: Carried, state: Option<LineState>) {
+        let name: Arc<str> = carried.spec.name.as_str().into();
+        let number = self.carriage.numbers.get(&name);
+        let stream = number.and_then(|number| self.streams.get_mut(number));
+        if let Some(stream) = stream
+            && let Some(place) = &mut stream.place
+            && place.start == Start::Held
+            && place.carried.is(&carried)
+        {
+            match &stream.running {
+                Running::Line(line) => {
+                    place.start = Start::At(None);
+                    return line.go_on(state);
+                }
+                Running::Asking | Running::No => {
+                    place.start = Start::At(state);
+                    return;
+                }
+                Running::Pipeline(_) => {}
+            }
+        }
+        self.place(&name, carried, Start::At(state));
+    }
+
+    /// Begins a stream, in place of one of its name.
+    fn place(&mut self, name: &Arc<str>, carried: Carried, start: Start) {
+        self.displace(name, |stream| {
+            stream.stop();
+            None
+        });
+        let spec = carried.spec.as_ref().clone();
+        let number = self.next_stream;
+        self.next_stream += 1;
+        self.directory.add(number, watched(&spec));
+        let mut stream = Stream::new(spec, self.restart);
+        stream.place = Some(Place { carried, start });
+        self.streams.insert(number, stream);
+        self.carriage.numbers.insert(name.clone(), number);
+        self.start_stream(number);
+    }
+
+    fn displace(
+        &mut self,
+        name: &Arc<str>,
+        end: impl FnOnce(&mut Stream) -> Option<LineState>,
+    ) -> Option<LineState> {
+        let number = self.carriage.numbers.remove(name)?;
+        let state = self.streams.get_mut(&number).and_then(end);
+        self.streams.remove(&number);
+        self.directory.remove(number);
+        state
+    }
+
+    /// A stream that is held hears its sender: soon enough of it is held.
+    pub(super) fn note_heard(&mut self, number: usize) {
+        let Some(stream) = self.streams.get(&number) else {
+            return;
+        };
+        // What the owner sends last has waited in its jitter buffer so long, and each of both reads once a slice.
+        let latency = Duration::from_millis(stream.spec.jitter.latency_ms.into());
+        let slice = Duration::from_millis(self.contexts.wait_ms.into());
+        let at = Instant::now() + latency + 3 * slice;
+        self.ready.insert((at, number));
+    }
+
+    /// Tells of streams that are prepared now.
+    pub(super) fn tell_ready(&mut self, now: Instant) {
+        while let Some(&(at, number)) = self.ready.first() {
+            if at > now {
+                return;
+            }
+            self.ready.pop_first();
+            let stream = self.streams.get(&number);
+            // One that was told of twice is prepared all the same.
+            if let Some(place) = stream.and_then(|stream| stream.place.as_ref())
+                && place.start == Start::Held
+            {
+                let name = place.carried.spec.name.as_str().into();
+                self.carriage.answer(Answer::Prepared(name));
+            }
+        }
+    }
+}
+
+impl Stream {
+    fn hand_over(&mut self) -> Option<LineState> {
+        match std::mem::replace(&mut self.running, Running::No) {
+            Running::Line(line) => line.hand_over(),
+            Running::Pipeline(_) | Running::No | Running::Asking => None,
+        }
+    }
+}
+
+/// A stream without a sender is prepared when it was not heard for so long.
+const UNHEARD_MAX: Duration = Duration::from_secs(1);

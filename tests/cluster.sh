@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Three etcd and three gateways, each in a network of its own, and streams that they share: processes are killed and frozen, networks cut, nodes drained.
+# cluster/check.py says what listeners may hear of it. Needs root, or user namespaces.
+#
+#   STREAMS=300 tests/cluster.sh                 as many streams; 60 without it
+#   tests/cluster.sh kill freeze                 these scenes alone
+. "$(dirname "$0")/common.bash"
+
+if [ -z "${CLUSTER_NAMESPACE:-}" ]; then
+    [ -n "${NO_BUILD:-}" ] || use_build
+    options=(--net --pid --fork --kill-child --mount --mount-proc)
+    [ "$(id -u)" -eq 0 ] || options+=(--map-root-user)
+    CLUSTER_NAMESPACE=yes unshare "${options[@]}" bash "$0" "$@"
+    exit
+fi
+
+# `ip netns` keeps its names there; nobody else sees these.
+mkdir -p /run/netns
+mount -t tmpfs tmpfs /run/netns
+# etcd waits for its disk with each write.
+mkdir "$work/cluster"
+mount -t tmpfs tmpfs "$work/cluster"
+trap 'umount --lazy "$work/cluster"; clean_up' EXIT
+python3 tests/cluster/check.py "$target_dir/threadbare" "$work/cluster" "${STREAMS:-60}" "$@"

@@ -1,0 +1,375 @@
+"""Three etcd, three gateways, faults, and what listeners heard. check.py PROGRAM FOLDER STREAMS [SCENE...]
+
+No time is asserted but generous ones: figures are printed. What is asserted: no stream has two senders at a time, all are carried in the end, nothing is
+lost of what is handed over.
+"""
+
+import base64
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+import network
+from capture import RECORD
+from network import address, inside
+
+# Only for what hangs.
+SECONDS_MAX = 120
+NODES = ["n1", "n2", "n3"]
+STORES = ["e1", "e2", "e3"]
+
+program, folder, streams = sys.argv[1], sys.argv[2], int(sys.argv[3])
+scenes = sys.argv[4:]
+here = os.path.dirname(os.path.abspath(__file__))
+processes = {}
+
+
+def say(text):
+    print(f"cluster.sh: {text}", flush=True)
+
+
+def start(name, command):
+    log = open(f"{folder}/{name}.log", "ab")
+    processes[name] = subprocess.Popen(command, stdout=log, stderr=log, cwd=here)
+
+
+def start_store(name):
+    peers = ",".join(f"{one}=http://{address(one)}:2380" for one in STORES)
+    client = f"http://{address(name)}:2379"
+    peer = f"http://{address(name)}:2380"
+    # A leader's death is to be over before the nodes' leases are.
+    start(name, inside(
+        name, "etcd", "--name", name, "--data-dir", f"{folder}/{name}", "--initial-cluster", peers,
+        "--listen-client-urls", client, "--advertise-client-urls", client,
+        "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+        "--heartbeat-interval", "50", "--election-timeout", "300", "--logger", "zap", "--log-level", "warn"))
+
+
+def start_node(name):
+    start(name, inside(name, program, "run", f"{folder}/{name}.toml"))
+
+
+def write_config(name):
+    endpoints = ", ".join(f'"http://{address(one)}:2379"' for one in STORES)
+    half = streams // 2
+    with open(f"{folder}/{name}.toml", "w") as file:
+        file.write(f"""
+[cluster]
+endpoints = [{endpoints}]
+node = "{name}"
+[defaults]
+codec = "pcmu"
+# Passed on as they are.
+[[stream]]
+name = "plain"
+listen = "{network.GROUP}:20000"
+count = {half}
+destination = "{network.LISTENER}:30000"
+# Converted.
+[[stream]]
+name = "other"
+codec-out = "pcma"
+listen = "{network.GROUP}:{20000 + 2 * half}"
+count = {streams - half}
+destination = "{network.LISTENER}:{30000 + 2 * half}"
+""")
+
+
+def name_of(stream):
+    half = streams // 2
+    return f"plain-{stream}" if stream < half else f"other-{stream - half}"
+
+
+def wait_for(what, condition):
+    end = time.monotonic() + SECONDS_MAX
+    while not (found := condition()):
+        for name, process in processes.items():
+            if process.poll() is not None:
+                fail(f"{name} has ended")
+        if time.monotonic() > end:
+            fail(f"waited {SECONDS_MAX} s for: {what}")
+        time.sleep(0.05)
+    return found
+
+
+def fail(reason):
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(".log"):
+            with open(f"{folder}/{name}", errors="replace") as file:
+                lines = file.readlines()[-15:]
+            print(f"--- {name}\n" + "".join(lines), file=sys.stderr)
+    say(f"failed: {reason}")
+    sys.exit(1)
+
+
+def etcdctl(*words):
+    alive = [f"http://{address(one)}:2379" for one in STORES if one in processes]
+    command = inside("n1", "etcdctl", "--endpoints", ",".join(alive), *words)
+    return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"ETCDCTL_API": "3"})
+
+
+def keys(prefix):
+    found = etcdctl("get", "--prefix", prefix, "-w", "json")
+    if found.returncode != 0:
+        return None
+    kvs = json.loads(found.stdout).get("kvs", [])
+    read = lambda text: base64.b64decode(text).decode()
+    return {read(kv["key"])[len(prefix):]: json.loads(read(kv["value"])) for kv in kvs}
+
+
+def owners():
+    """Who carries each stream; nothing, if that is not settled."""
+    claims, nodes = keys("/threadbare/claims/"), keys("/threadbare/nodes/")
+    if not claims or not nodes or len(claims) != streams:
+        return None
+    for claim in claims.values():
+        node = nodes.get(claim["node"])
+        if "next" in claim or node is None or node["incarnation"] != claim["incarnation"]:
+            return None
+    return {name: claim["node"] for name, claim in claims.items()}
+
+
+def shared_by(*nodes):
+    """Settled, and each of these has some, and nobody else has any."""
+    def look():
+        found = owners()
+        if found and set(found.values()) == set(nodes) and all_heard_now():
+            return found
+        return None
+    return wait_for(f"streams are carried by {', '.join(nodes)}", look)
+
+
+class Heard:
+    """What was captured."""
+
+    def __init__(self):
+        self.file = open(f"{folder}/heard", "rb")
+        self.rest = b""
+        self.streams = [[] for _ in range(streams)]
+
+    def read(self):
+        data = self.rest + self.file.read()
+        whole = len(data) // RECORD.size * RECORD.size
+        self.rest = data[whole:]
+        for at, node, stream, ssrc, seq, stamp in RECORD.iter_unpack(data[:whole]):
+            self.streams[stream].append((at, node, ssrc, seq, stamp))
+
+    def since(self, begin):
+        self.read()
+        return [[one for one in packets if one[0] >= begin] for packets in self.streams]
+
+
+def all_heard_now():
+    now = time.time_ns()
+    heard.read()
+    return all(packets and packets[-1][0] > now - 10**9 // 2 for packets in heard.streams)
+
+
+def silences(begin):
+    """The longest silence of each stream since then, ms. It begins with the last packet before."""
+    heard.read()
+    found = []
+    for packets in heard.streams:
+        first = max((i for i, one in enumerate(packets) if one[0] < begin), default=0)
+        times = [one[0] for one in packets[first:]]
+        found.append(max((b - a for a, b in zip(times, times[1:])), default=0) / 1e6)
+    return found
+
+
+def told(scene, begin, names=None):
+    found = silences(begin)
+    if names is not None:
+        found = [one for stream, one in enumerate(found) if name_of(stream) in names]
+    say(f"{scene}: {len(found)} streams were silent for {statistics.median(found):.0f} ms (median), {max(found):.0f} ms (longest)")
+    return max(found)
+
+
+def of_node(found, *nodes):
+    return {name for name, node in found.items() if node in nodes}
+
+
+def check_senders():
+    """Each owner has sent in one piece: as many pieces as there were owners, at most."""
+    heard.read()
+    claims = wait_for("the claims", lambda: keys("/threadbare/claims/"))
+    second = 0
+    for stream, packets in enumerate(heard.streams):
+        pieces = sum(1 for a, b in zip(packets, packets[1:]) if a[1] != b[1]) + 1
+        epoch = claims[name_of(stream)]["epoch"]
+        if pieces > epoch:
+            second += 1
+            say(f"{name_of(stream)}: {pieces} pieces of {epoch} owners")
+    say(f"streams that had two senders at a time: {second}")
+    if second:
+        fail("two senders")
+
+
+def check_whole(begin, scene):
+    """Nothing is lost, or sent twice, of streams that change their nodes."""
+    lost = twice = moved = 0
+    gaps = []
+    for packets in heard.since(begin):
+        for a, b in zip(packets, packets[1:]):
+            step = (b[3] - a[3]) % 65536
+            if a[2] != b[2] or step > 32768 or step == 0:
+                twice += 1
+            else:
+                lost += step - 1
+            if (b[4] - a[4]) % 2**32 != 160 * step:
+                twice += 1
+            if a[1] != b[1]:
+                moved += 1
+                gaps.append((b[0] - a[0]) / 1e6)
+    gap = f"{statistics.median(gaps):.0f} ms (median), {max(gaps):.0f} ms (longest)" if gaps else "none"
+    say(f"{scene}: {moved} streams moved, {lost} packets lost, {twice} out of order; from the last packet of a node to the first of the next: {gap}")
+    if lost or twice:
+        fail("what is handed over is to be whole")
+    return moved
+
+
+def kill(name, how=signal.SIGKILL):
+    process = processes.pop(name)
+    process.send_signal(how)
+    return process
+
+
+def others(node):
+    return [one for one in NODES if one != node]
+
+
+def come_back(node, scene):
+    """A node takes its share again, without a gap."""
+    begin = time.time_ns()
+    shared_by(*NODES)
+    check_whole(begin, f"{scene}: back")
+
+
+def scene_kill():
+    before = shared_by(*NODES)
+    begin = time.time_ns()
+    kill("n2").wait()
+    after = shared_by(*others("n2"))
+    told("kill -9", begin, of_node(before, "n2"))
+    stayed = [name for name in before if before[name] != "n2" and before[name] != after[name]]
+    if stayed:
+        fail(f"{len(stayed)} streams of other nodes have moved")
+    start_node("n2")
+    come_back("n2", "kill -9")
+
+
+def scene_freeze():
+    before = shared_by(*NODES)
+    begin = time.time_ns()
+    processes["n1"].send_signal(signal.SIGSTOP)
+    shared_by(*others("n1"))
+    told("frozen", begin, of_node(before, "n1"))
+    # Its sockets fill meanwhile.
+    time.sleep(max(0, 10 - (time.time_ns() - begin) / 1e9))
+    processes["n1"].send_signal(signal.SIGCONT)
+    come_back("n1", "frozen")
+    check_senders()
+
+
+def scene_partition():
+    for way, cuts in [
+        ("requests", [("n3", one) for one in STORES]),
+        ("answers", [(one, "n3") for one in STORES]),
+    ]:
+        before = shared_by(*NODES)
+        begin = time.time_ns()
+        for a, b in cuts:
+            network.cut(a, b)
+        shared_by(*others("n3"))
+        told(f"cut off, {way} are lost", begin, of_node(before, "n3"))
+        for a, b in cuts:
+            network.mend(a, b)
+        come_back("n3", "cut off")
+        check_senders()
+
+
+def scene_drain():
+    shared_by(*NODES)
+    begin = time.time_ns()
+    process = kill("n1", signal.SIGTERM)
+    if process.wait(SECONDS_MAX) != 0:
+        fail(f"a node that is stopped ends with {process.returncode}")
+    shared_by(*others("n1"))
+    check_whole(begin, "SIGTERM")
+    start_node("n1")
+    come_back("n1", "SIGTERM")
+
+
+def scene_store():
+    status = json.loads(etcdctl("endpoint", "status", "-w", "json").stdout)
+    leader = status[0]["Status"]["leader"]
+    by_id = {one["Status"]["header"]["member_id"]: one["Endpoint"] for one in status}
+    leader = next(name for name in STORES if address(name) in by_id[leader])
+    follower = next(name for name in STORES if name != leader)
+    before = shared_by(*NODES)
+    for what, name in [("a follower", follower), ("the leader", leader)]:
+        begin = time.time_ns()
+        kill(name).wait()
+        # Another member has each node's renewals.
+        wait_for("etcd goes on", lambda: keys("/threadbare/nodes/"))
+        time.sleep(2)
+        shared_by(*NODES)
+        told(f"{what} of etcd is killed", begin)
+        start_store(name)
+        wait_for(f"{name} is well", lambda: etcdctl("endpoint", "health").returncode == 0)
+    begin = time.time_ns()
+    for name in STORES[:2]:
+        kill(name).wait()
+    time.sleep(3)
+    for name in STORES[:2]:
+        start_store(name)
+    wait_for("etcd is well", lambda: etcdctl("endpoint", "health").returncode == 0)
+    after = shared_by(*NODES)
+    told("two of three etcd are dead for 3 s", begin)
+    moved = sum(1 for name in before if before[name] != after[name])
+    say(f"two of three etcd are dead: {moved} streams moved")
+
+
+def scene_compaction():
+    begin = time.time_ns()
+    revision = json.loads(etcdctl("endpoint", "status", "-w", "json").stdout)[0]["Status"]["header"]["revision"]
+    if etcdctl("compact", str(revision)).returncode != 0:
+        fail("etcd does not compact")
+    shared_by(*NODES)
+    told("compaction", begin)
+
+
+SCENES = {
+    "kill": scene_kill,
+    "freeze": scene_freeze,
+    "partition": scene_partition,
+    "drain": scene_drain,
+    "store": scene_store,
+    "compaction": scene_compaction,
+}
+
+network.build(STORES + NODES)
+start("capture", [sys.executable, f"{here}/capture.py", f"{folder}/heard"])
+start("send", [sys.executable, f"{here}/send.py", str(streams)])
+for store in STORES:
+    start_store(store)
+wait_for("etcd is well", lambda: etcdctl("endpoint", "health").returncode == 0)
+heard = Heard()
+for node in NODES:
+    write_config(node)
+    start_node(node)
+found = shared_by(*NODES)
+counts = [sum(1 for one in found.values() if one == node) for node in NODES]
+say(f"{streams} streams on three nodes: {counts}")
+try:
+    for scene in scenes or SCENES:
+        SCENES[scene]()
+    check_senders()
+finally:
+    for process in processes.values():
+        process.send_signal(signal.SIGCONT)
+        process.kill()
+say("fine")
