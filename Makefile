@@ -41,6 +41,12 @@ help: ## this list
 demo: setup-demo ## 1000 live RTP streams through the gateway, every packet checked (DEMO_ARGS=...)
 	$(CARGO) run --release -p threadbare -- demo $(DEMO_ARGS)
 
+# Root, or user namespaces: each has a network of its own.
+.PHONY: cluster-demo
+cluster-demo: setup-cluster ## three gateways share streams by etcd; one is killed, and the gap is printed
+	$(CARGO) build --release -p threadbare
+	PROGRAM=$(abspath $(TARGET_DIR))/release/$(binary_name) STREAMS=100 bash tests/cluster.sh kill
+
 .PHONY: test
 test: setup-test ## everything CI checks: lint, tests, loom, Miri, tests with real tools
 	$(MAKE) --no-print-directory lint
@@ -239,6 +245,6 @@ clean: ## remove what was built
 	$(CARGO) clean
 	rm -rf $(TARGET_DIR)/bench $(TARGET_DIR)/loom $(TARGET_DIR)/fuzz $(TARGET_DIR)/miri
 
-.PHONY: setup-demo setup-deb setup-docs setup-test setup-bench
-setup-demo setup-deb setup-docs setup-test setup-bench: setup-%:
+.PHONY: setup-demo setup-cluster setup-deb setup-docs setup-test setup-bench
+setup-demo setup-cluster setup-deb setup-docs setup-test setup-bench: setup-%:
 	@scripts/setup $*

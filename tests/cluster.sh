@@ -4,10 +4,11 @@
 #
 #   STREAMS=300 tests/cluster.sh                 as many streams; 60 without it
 #   tests/cluster.sh kill freeze                 these scenes alone
+#   PROGRAM=/usr/bin/threadbare tests/cluster.sh another build
 . "$(dirname "$0")/common.bash"
 
 if [ -z "${CLUSTER_NAMESPACE:-}" ]; then
-    [ -n "${NO_BUILD:-}" ] || use_build
+    [ -n "${PROGRAM:-}" ] || use_build
     options=(--net --pid --fork --kill-child --mount --mount-proc)
     [ "$(id -u)" -eq 0 ] || options+=(--map-root-user)
     CLUSTER_NAMESPACE=yes unshare "${options[@]}" bash "$0" "$@"
@@ -21,4 +22,4 @@ mount -t tmpfs tmpfs /run/netns
 mkdir "$work/cluster"
 mount -t tmpfs tmpfs "$work/cluster"
 trap 'umount --lazy "$work/cluster"; clean_up' EXIT
-python3 tests/cluster/check.py "$target_dir/threadbare" "$work/cluster" "${STREAMS:-60}" "$@"
+python3 tests/cluster/check.py "${PROGRAM:-$target_dir/threadbare}" "$work/cluster" "${STREAMS:-60}" "$@"

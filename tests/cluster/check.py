@@ -61,6 +61,8 @@ def write_config(name):
 [cluster]
 endpoints = [{endpoints}]
 node = "{name}"
+[http]
+listen = "127.0.0.1:8080"
 [defaults]
 codec = "pcmu"
 # Passed on as they are.
@@ -303,6 +305,48 @@ def scene_drain():
     come_back("n1", "SIGTERM")
 
 
+def operator(node, *words):
+    command = inside(node, program, "cluster", *words)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"cluster {' '.join(words)}: {done.stderr}")
+    return done.stdout
+
+
+def scene_operator():
+    before = shared_by(*NODES)
+    begin = time.time_ns()
+    operator("n2", "drain")
+    shared_by(*others("n2"))
+    check_whole(begin, "cluster drain")
+    begin = time.time_ns()
+    operator("n2", "drain", "--undo")
+    shared_by(*NODES)
+    check_whole(begin, "cluster drain --undo")
+    stream = min(name for name, node in before.items() if node != "n3")
+    begin = time.time_ns()
+    operator("n1", "move", stream, "n3")
+    wait_for(f"{stream} is on n3", lambda: (owners() or {}).get(stream) == "n3")
+    operator("n1", "move", stream)
+    wait_for(f"{stream} is not on n3", lambda: (owners() or {"": "n3"}).get(stream) != "n3")
+    moved = check_whole(begin, "cluster move, and back")
+    if moved != 2:
+        fail(f"{moved} streams moved, and not one twice")
+    refused = subprocess.run(inside("n1", program, "cluster", "move", stream, "n9"), capture_output=True, text=True)
+    if refused.returncode == 0 or "no node \"n9\"" not in refused.stderr:
+        fail(f"a node that does not exist: {refused.stderr}")
+    shown = json.loads(operator("n3", "status", "--json"))
+    if len(shown["streams"]) != streams or sum(one["streams"] for one in shown["nodes"]) != streams:
+        fail(f"cluster status: {shown}")
+    lines = operator("n3", "status").splitlines()
+    if len(lines) < streams + 6 or "live" not in lines[0]:
+        fail(f"cluster status: {lines[:8]}")
+    get = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/metrics').read().decode())"
+    metrics = subprocess.run(inside("n1", sys.executable, "-c", get), capture_output=True, text=True)
+    if "threadbare_cluster_live 1" not in metrics.stdout or "threadbare_cluster_nodes 3" not in metrics.stdout:
+        fail("/metrics says nothing of the cluster")
+
+
 def scene_store():
     status = json.loads(etcdctl("endpoint", "status", "-w", "json").stdout)
     leader = status[0]["Status"]["leader"]
@@ -347,6 +391,7 @@ SCENES = {
     "freeze": scene_freeze,
     "partition": scene_partition,
     "drain": scene_drain,
+    "operator": scene_operator,
     "store": scene_store,
     "compaction": scene_compaction,
 }

@@ -156,6 +156,26 @@ fn labels_say_where_streams_go() {
 }
 
 #[test]
+fn a_stream_goes_where_an_operator_wants_it() {
+    let streams = names(30);
+    let mut world = settled(10, 3, &streams);
+    for stream in &streams {
+        let declaration = Declaration {
+            // The node's label: what is wanted comes first.
+            avoid: vec!["rack-1".into()],
+            at: Some("node-1".into()),
+            ..Declaration::default()
+        };
+        world.declare(stream, Some(declaration));
+    }
+    world.run_for(5 * SECOND);
+    assert_eq!(world.streams_of(1), 30);
+    world.kill(1);
+    world.run_for(3 * SECOND);
+    assert_eq!(world.streams_of(0) + world.streams_of(2), 30);
+}
+
+#[test]
 fn without_the_store_everybody_stops_in_time_and_comes_back() {
     let streams = names(60);
     let mut world = settled(5, 3, &streams);

@@ -14,7 +14,7 @@ use crate::inspect::Inspect;
 #[cfg(feature = "gstreamer")]
 use crate::loudness::LoudnessArgs;
 use crate::manual::{CompletionsArgs, ManArgs};
-use crate::remote::{EventsArgs, RemoteCalls, TopArgs};
+use crate::remote::{EventsArgs, RemoteCalls, RemoteCluster, TopArgs};
 use crate::run::{RunArgs, ServeArgs};
 
 /// RTP audio gateway that carries thousands of streams on a handful of threads.
@@ -36,6 +36,9 @@ pub enum Command {
     /// List, show and end the calls of a running `threadbare serve --http`
     #[command(subcommand)]
     Calls(RemoteCalls),
+    /// Show the cluster of a running gateway with HTTP, drain its node, and move streams
+    #[command(subcommand)]
+    Cluster(RemoteCluster),
     /// Show streams and threads of a running gateway with HTTP, in the terminal
     Top(TopArgs),
     /// Print what happens in a running gateway with HTTP, a line of JSON each
@@ -90,6 +93,7 @@ impl Cli {
             Command::Run(args) => args.execute(),
             Command::Serve(args) => args.execute(),
             Command::Calls(calls) => calls.execute(),
+            Command::Cluster(cluster) => cluster.execute(),
             Command::Top(args) => args.execute(),
             Command::Events(args) => args.execute(),
             Command::Demo(args) => args.execute(),
@@ -145,6 +149,7 @@ Examples:
   threadbare serve calls.toml           The same with a configuration file
   threadbare calls list                 List its calls, if it has --http 127.0.0.1:8080
   threadbare top                        Show its streams in the terminal
+  threadbare cluster status             Show its cluster, and who carries which stream
   threadbare inspect contexts           Show the load of a running gateway's threads
   threadbare doctor                     Check that the system has what Threadbare needs
   threadbare loudness *.flac            Measure the loudness of files

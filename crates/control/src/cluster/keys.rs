@@ -99,6 +99,9 @@ pub struct Declaration {
     /// What its node does when it cannot reach the store.
     #[serde(default)]
     pub on_isolation: OnIsolation,
+    /// An operator wants it there, as long as that node takes streams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<NodeName>,
     /// What the media plane needs to carry it; opaque here.
     #[serde(default, skip_serializing_if = "is_empty")]
     pub spec: Arc<str>,

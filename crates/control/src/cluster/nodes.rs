@@ -60,13 +60,18 @@ impl Nodes {
         name: &NodeName,
     ) -> Option<Fit> {
         let seen = self.seen.get(name)?;
-        Some(Fit::of(stream, declaration, seen.point, &seen.record))
+        Some(Fit::of(
+            stream,
+            declaration,
+            (name, seen.point),
+            &seen.record,
+        ))
     }
 
     /// The best one for a stream.
     pub(super) fn best(&self, stream: Point, declaration: &Declaration) -> Option<(NodeName, Fit)> {
         let fits = self.seen.iter().map(|(name, seen)| {
-            let fit = Fit::of(stream, declaration, seen.point, &seen.record);
+            let fit = Fit::of(stream, declaration, (name, seen.point), &seen.record);
             (name, fit)
         });
         let best = fits.reduce(|best, other| if other.1 > best.1 { other } else { best });

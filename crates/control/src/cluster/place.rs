@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::keys::{Declaration, NodeRecord};
+use super::keys::{Declaration, NodeName, NodeRecord};
 
 /// The hash of a name, the same on all nodes and in all versions.
 #[derive(Debug, Clone, Copy)]
@@ -32,11 +32,11 @@ impl Fit {
     pub(super) fn of(
         stream: Point,
         declaration: &Declaration,
-        node: Point,
+        (name, node): (&NodeName, Point),
         record: &NodeRecord,
     ) -> Fit {
         Fit {
-            tier: tier(declaration, record),
+            tier: tier(declaration, name, record),
             score: score(stream, node, record.weight),
         }
     }
@@ -48,11 +48,14 @@ impl Fit {
     }
 }
 
-/// Draining last, avoided before that, preferred first.
-fn tier(declaration: &Declaration, record: &NodeRecord) -> i8 {
+/// Draining last, avoided before that, then what nobody has said anything about; preferred first, and before that what an operator wants.
+fn tier(declaration: &Declaration, name: &NodeName, record: &NodeRecord) -> i8 {
     let has = |wanted: &[Arc<str>]| wanted.iter().any(|label| record.labels.contains(label));
     if record.draining {
         return -2;
+    }
+    if declaration.at.as_ref() == Some(name) {
+        return 2;
     }
     if has(&declaration.avoid) {
         return -1;
@@ -103,7 +106,12 @@ mod tests {
             let stream = Point::of(&format!("stream-{n}"));
             let fits = nodes.map(|(name, weight)| {
                 let record = node(weight, &[], false);
-                Fit::of(stream, &Declaration::default(), Point::of(name), &record)
+                Fit::of(
+                    stream,
+                    &Declaration::default(),
+                    (&name.into(), Point::of(name)),
+                    &record,
+                )
             });
             let best = (0..3).max_by(|&a, &b| fits[a].partial_cmp(&fits[b]).expect("numbers"));
             counts[best.expect("three")] += 1;
@@ -123,7 +131,7 @@ mod tests {
         };
         for n in 0..100 {
             let name = Point::of(&format!("stream-{n}"));
-            let fit = |record| Fit::of(name, &stream, Point::of("a"), &record);
+            let fit = |record| Fit::of(name, &stream, (&"a".into(), Point::of("a")), &record);
             let in_order = [
                 fit(node(1000.0, &["near"], true)),
                 fit(node(1000.0, &["near", "far"], false)),

@@ -42,8 +42,14 @@ impl Declared {
         if self.asked.is_some() {
             return None;
         }
-        self.due
-            .retain(|name, declaration| known(name) != declaration.as_ref());
+        self.due.retain(|name, declaration| {
+            let known = known(name);
+            if let (Some(wanted), Some(known)) = (declaration.as_mut(), known) {
+                // It is not the file that says it.
+                wanted.at.clone_from(&known.at);
+            }
+            known != declaration.as_ref()
+        });
         let now = self.due.iter().take(TOGETHER_MAX);
         let now: Vec<_> = now
             .map(|(name, what)| (name.clone(), what.clone()))
@@ -85,6 +91,7 @@ fn declaration(spec: &StreamSpec) -> Declaration {
         prefer: place.prefer.clone(),
         avoid: place.avoid.clone(),
         on_isolation: place.on_isolation,
+        at: None,
         spec: Arc::from(spec.to_toml()),
     }
 }
@@ -153,6 +160,19 @@ mod tests {
         declared.set(streams(&stream("a", "")));
         let due = ["/threadbare/streams/a"];
         assert_eq!(written(declared.next(knows)), due);
+    }
+
+    /// An operator has moved it.
+    #[test]
+    fn what_a_file_does_not_say_stays() {
+        let mut declared = Declared::default();
+        let file = streams(&stream("a", ""));
+        declared.set(file.clone());
+        let known = Declaration {
+            at: Some("relay-2".into()),
+            ..declaration(&file[0])
+        };
+        assert!(declared.next(|_| Some(&known)).is_none());
     }
 
     #[test]

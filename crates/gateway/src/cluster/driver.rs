@@ -2,12 +2,13 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use threadbare_control::cluster::{
-    Action, Epoch, Key, Life, Member, OnIsolation, Outcome, Reply, RequestId, Settings, StreamName,
-    Timing, Transaction,
+    Action, Declaration, Epoch, Key, Life, Member, NodeName, OnIsolation, Operation, Outcome,
+    Reply, RequestId, Settings, StreamName, Timing, Transaction, Value,
 };
 use threadbare_relay::Fence;
 use threadbare_runtime::clock_now_ns;
@@ -19,7 +20,7 @@ use super::declare::Declared;
 use super::etcd::{Seen, Store};
 use super::order::{Answer, Carried, Order};
 use super::resume;
-use super::status::{Input, NodeStatus, Status, StreamStatus};
+use super::status::{Input, NodeStatus, NotMoved, Status, StreamStatus, Totals};
 use crate::config::{ClusterSpec, StreamSpec};
 use crate::event::Event;
 use crate::system::random_number;
@@ -32,6 +33,7 @@ pub(super) struct Driver {
     replies: UnboundedSender<Replied>,
     replied: Option<UnboundedReceiver<Replied>>,
     declared: Declared,
+    totals: Arc<Totals>,
     /// Of what is carried now, while this life of the node is live.
     fence: Fence,
     is_live: bool,
@@ -56,7 +58,12 @@ enum Replied {
 }
 
 impl Driver {
-    pub(super) fn new(spec: &ClusterSpec, store: Store, events: Sender<Event>) -> Driver {
+    pub(super) fn new(
+        spec: &ClusterSpec,
+        store: Store,
+        events: Sender<Event>,
+        totals: Arc<Totals>,
+    ) -> Driver {
         let settings = Settings {
             name: spec.node.as_str().into(),
             weight: spec.weight,
@@ -71,6 +78,7 @@ impl Driver {
             replies,
             replied: Some(replied),
             declared: Declared::default(),
+            totals,
             fence: Fence::new(0),
             is_live: false,
             placed: HashMap::new(),
@@ -118,6 +126,7 @@ impl Driver {
             Input::Declare(streams) => self.declared.set(streams),
             // Who asked may be gone.
             Input::Status(tell) => drop(tell.send(self.status())),
+            Input::Move { stream, node, tell } => self.move_to(stream, node, tell),
             Input::Drain(is_on, tell) => {
                 tracing::info!(is_on, "draining the node");
                 self.member.set_draining(now_ns, is_on);
@@ -185,6 +194,21 @@ impl Driver {
         self.change();
         self.declare();
         self.leave();
+        self.count();
+    }
+
+    fn count(&self) {
+        let (answers, failures, _) = self.store.health();
+        let totals = &self.totals;
+        for (total, value) in [
+            (&totals.is_live, u64::from(self.is_live)),
+            (&totals.nodes, self.member.nodes().count() as u64),
+            (&totals.streams, self.placed.len() as u64),
+            (&totals.answers, answers),
+            (&totals.failures, failures),
+        ] {
+            total.store(value, Relaxed);
+        }
     }
 
     /// The fence is open as long as the lease is. What was carried before a lease was over must not be sent in the next one, even if it is not yet stopped.
@@ -307,6 +331,47 @@ impl Driver {
                 tokio::time::sleep(DECLARE_AGAIN).await;
             }
             let _ = replies.send(Replied::Declaration(is_written));
+        });
+    }
+
+    /// Writes down where an operator wants a stream.
+    fn move_to(
+        &self,
+        stream: String,
+        node: Option<String>,
+        tell: oneshot::Sender<Result<(), NotMoved>>,
+    ) {
+        let name = StreamName(stream.as_str().into());
+        let Some(declaration) = self.member.declaration(&name) else {
+            drop(tell.send(Err(NotMoved::Stream(stream))));
+            return;
+        };
+        let at = node.as_deref().map(NodeName::from);
+        let lives = |name: &NodeName| self.member.nodes().any(|(known, _)| known == name);
+        if let (Some(at), Some(node)) = (&at, node)
+            && !lives(at)
+        {
+            drop(tell.send(Err(NotMoved::Node(node))));
+            return;
+        }
+        let declaration = Declaration {
+            at,
+            ..declaration.clone()
+        };
+        let transaction = Transaction {
+            // Nobody waits for it by a number.
+            id: RequestId(u64::MAX),
+            when: Vec::new(),
+            then: vec![Operation::Put(
+                Key::Stream(name),
+                Value::Stream(declaration),
+            )],
+        };
+        let store = self.store.clone();
+        tokio::spawn(async move {
+            let done = store.commit(&transaction).await;
+            // Who asked may be gone.
+            let _ = tell.send(done.map(drop).ok_or(NotMoved::Store));
         });
     }
 

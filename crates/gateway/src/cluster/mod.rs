@@ -24,4 +24,6 @@ mod status;
 
 pub use self::node::Cluster;
 pub use self::order::{Answer, Carried, Order};
-pub use self::status::{Asked, ClusterView, Input, NodeStatus, NotAnswered, Status, StreamStatus};
+pub use self::status::{
+    Asked, ClusterView, Input, NodeStatus, NotAnswered, NotMoved, Status, StreamStatus, Totals,
+};

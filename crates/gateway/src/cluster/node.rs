@@ -1,16 +1,16 @@
 //! The `cluster` thread, from outside.
 
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
 use miette::{Context, IntoDiagnostic};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
 
 use super::driver::Driver;
 use super::etcd::Store;
-use super::order::Answer;
-use super::status::{Asked, ClusterView, Input};
+use super::status::{Asked, ClusterView, Input, Totals};
 use crate::config::{ClusterSpec, StreamSpec};
 use crate::event::Event;
 use crate::gateway::Gateway;
@@ -34,6 +34,8 @@ impl Cluster {
         gateway: &mut Gateway,
     ) -> miette::Result<Cluster> {
         let store = Store::new(spec)?;
+        let totals = Arc::new(Totals::default());
+        let driver = Driver::new(spec, store, gateway.sender(), totals.clone());
         let (inputs, asked) = unbounded_channel();
         let (answers, answered) = unbounded_channel();
         gateway.answer_to(answers);
@@ -41,18 +43,18 @@ impl Cluster {
             .enable_all()
             .build()
             .into_diagnostic()?;
-        let (events, spec) = (gateway.sender(), spec.clone());
+        let end = TellsEnd(gateway.sender());
         let thread = std::thread::Builder::new()
             .name("cluster".to_owned())
             .spawn(move || {
-                let end = TellsEnd(events.clone());
-                runtime.block_on(run(&spec, store, events, asked, answered));
+                let end = end;
+                runtime.block_on(driver.run(asked, answered));
                 std::mem::forget(end);
             })
             .into_diagnostic()
             .wrap_err("the cluster's thread")?;
         let cluster = Cluster {
-            view: ClusterView::new(inputs),
+            view: ClusterView::new(inputs, totals),
             thread: Some(thread),
         };
         cluster.declare(streams);
@@ -86,16 +88,6 @@ impl Cluster {
             .take()
             .is_none_or(|thread| thread.join().is_ok())
     }
-}
-
-async fn run(
-    spec: &ClusterSpec,
-    store: Store,
-    events: Sender<Event>,
-    asked: UnboundedReceiver<Input>,
-    answered: UnboundedReceiver<Answer>,
-) {
-    Driver::new(spec, store, events).run(asked, answered).await;
 }
 
 /// Tells the main thread of a panic: the streams will stop, as nobody renews their lease.

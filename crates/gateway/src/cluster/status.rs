@@ -1,5 +1,15 @@
 //! What others ask of the `cluster` thread, and how the cluster is.
 
+use std::fmt::Error;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -13,6 +23,15 @@ pub enum Input {
     Declare(Vec<StreamSpec>),
     /// How is the cluster?
     Status(oneshot::Sender<Status>),
+    /// Have a stream carried by a node, or by the one that is best.
+    Move {
+        /// The stream.
+        stream: String,
+        /// The node.
+        node: Option<String>,
+        /// What has become of it.
+        tell: oneshot::Sender<Result<(), NotMoved>>,
+    },
     /// Give away what this node carries, or take streams again.
     Drain(bool, oneshot::Sender<()>),
     /// Give away what it carries; tell when nothing is left that somebody else could take.
@@ -77,6 +96,39 @@ pub struct StreamStatus {
 #[derive(Debug, Clone)]
 pub struct ClusterView {
     inputs: UnboundedSender<Input>,
+    totals: Arc<Totals>,
+}
+
+/// What is looked up without asking. One writer: the `cluster` thread.
+#[derive(Debug, Default)]
+pub struct Totals {
+    /// Whether the node may carry streams: 0 or 1.
+    pub is_live: AtomicU64,
+    /// Nodes that live.
+    pub nodes: AtomicU64,
+    /// Streams that are carried here, or prepared.
+    pub streams: AtomicU64,
+    /// Answers of etcd.
+    pub answers: AtomicU64,
+    /// Failures and time-outs of etcd.
+    pub failures: AtomicU64,
+}
+
+/// Why a stream is not moved.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NotMoved {
+    /// It is none of the cluster.
+    #[error("the cluster has no stream {0:?}")]
+    Stream(String),
+    /// It does not live.
+    #[error("the cluster has no node {0:?}")]
+    Node(String),
+    /// It cannot be written down.
+    #[error("etcd does not answer")]
+    Store,
+    /// Nobody answers.
+    #[error(transparent)]
+    NotAnswered(#[from] NotAnswered),
 }
 
 /// The thread has ended.
@@ -90,8 +142,8 @@ pub type Asked<T> = oneshot::Receiver<T>;
 impl ClusterView {
     /// Of the thread that takes these.
     #[must_use]
-    pub fn new(inputs: UnboundedSender<Input>) -> ClusterView {
-        ClusterView { inputs }
+    pub fn new(inputs: UnboundedSender<Input>, totals: Arc<Totals>) -> ClusterView {
+        ClusterView { inputs, totals }
     }
 
     /// Tells the thread something. As many wait as HTTP has connections, and a few of the main thread.
@@ -110,6 +162,20 @@ impl ClusterView {
         told.await.map_err(|_| NotAnswered)
     }
 
+    /// Has a stream carried by a node, or by the one that is best.
+    ///
+    /// # Errors
+    /// There is no such stream or node, or etcd does not answer.
+    pub async fn move_to(&self, stream: &str, node: Option<&str>) -> Result<(), NotMoved> {
+        let (tell, told) = oneshot::channel();
+        self.tell(Input::Move {
+            stream: stream.to_owned(),
+            node: node.map(str::to_owned),
+            tell,
+        });
+        told.await.map_err(|_| NotAnswered)?
+    }
+
     /// Has the node give away what it carries, or take streams again.
     ///
     /// # Errors
@@ -118,5 +184,50 @@ impl ClusterView {
         let (tell, told) = oneshot::channel();
         self.tell(Input::Drain(is_on, tell));
         told.await.map_err(|_| NotAnswered)
+    }
+}
+
+/// For Prometheus.
+impl Collector for ClusterView {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), Error> {
+        let totals = &self.totals;
+        let gauges = [
+            (
+                "cluster_live",
+                "1: etcd has confirmed in time that this node lives, and it may carry streams",
+                &totals.is_live,
+            ),
+            (
+                "cluster_nodes",
+                "Nodes of the cluster that live, as this one sees them",
+                &totals.nodes,
+            ),
+            (
+                "cluster_streams",
+                "Streams of the cluster that this node carries, or is about to",
+                &totals.streams,
+            ),
+        ];
+        for (name, help, value) in gauges {
+            let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            ConstGauge::new(value.load(Relaxed).cast_signed()).encode(family)?;
+        }
+        let counters = [
+            (
+                "cluster_etcd_answers",
+                "Answers of etcd, and what it told of changes",
+                &totals.answers,
+            ),
+            (
+                "cluster_etcd_failures",
+                "Failures and time-outs of etcd's members: another one was asked then",
+                &totals.failures,
+            ),
+        ];
+        for (name, help, value) in counters {
+            let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            ConstCounter::new(value.load(Relaxed)).encode(family)?;
+        }
+        Ok(())
     }
 }

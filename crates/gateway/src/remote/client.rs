@@ -99,6 +99,16 @@ impl Client {
         self.read(self.with_token(request).call()).map(|_| ())
     }
 
+    /// An answer of JSON, or nothing, to a body of JSON.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(super) fn post(&self, path: &str, body: &Value) -> miette::Result<Value> {
+        let request = self.agent.post(format!("{}{path}", self.base));
+        let request = self.with_token(request).content_type("application/json");
+        self.read(request.send(body.to_string()))
+    }
+
     fn with_token<B>(&self, request: ureq::RequestBuilder<B>) -> ureq::RequestBuilder<B> {
         match &self.token {
             Some(token) => request.header("Authorization", format!("Bearer {token}")),

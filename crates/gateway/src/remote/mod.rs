@@ -1,6 +1,7 @@
-//! A running gateway with HTTP, from a shell: `threadbare calls`, `threadbare top`, `threadbare events`.
+//! A running gateway with HTTP, from a shell: `threadbare calls`, `threadbare cluster`, `threadbare top`, `threadbare events`.
 
 mod client;
+mod cluster;
 mod feed;
 mod table;
 mod top;
@@ -14,6 +15,7 @@ use miette::IntoDiagnostic;
 use serde_json::Value;
 
 use self::client::Client;
+pub use self::cluster::RemoteCluster;
 pub(crate) use self::top::TopArgs;
 
 /// Looks at the calls of a running relay, and ends them.

@@ -87,6 +87,45 @@ pub(super) fn plain(text: &str) -> String {
     text.chars().map(odd).collect()
 }
 
+/// A cluster: a line for each node, then one for each stream.
+pub(super) fn cluster(status: &Value) -> String {
+    let flag = |value: &Value, yes: &str, no: &str| match value.as_bool() {
+        Some(true) => yes.to_owned(),
+        _ => no.to_owned(),
+    };
+    let mut out = String::new();
+    let live = flag(&status["is_live"], "live", "NOT LIVE: it carries nothing");
+    // Writing to a String goes well.
+    let _ = writeln!(out, "node      {}, {live}", text(&status["node"]));
+    if !status["etcd_error"].is_null() {
+        let _ = writeln!(out, "etcd      {}", text(&status["etcd_error"]));
+    }
+    let mut rows = vec![["NODE", "STATE", "WEIGHT", "STREAMS", "LABELS"].map(str::to_owned)];
+    for node in status["nodes"].as_array().into_iter().flatten() {
+        let labels = node["labels"].as_array().into_iter().flatten();
+        let labels: Vec<String> = labels.map(text).collect();
+        rows.push([
+            text(&node["node"]),
+            flag(&node["draining"], "draining", "up"),
+            text(&node["weight"]),
+            text(&node["streams"]),
+            labels.join(" "),
+        ]);
+    }
+    let _ = write!(out, "\n{}", aligned(&rows));
+    let mut rows = vec![["STREAM", "NODE", "NEXT", "EPOCH"].map(str::to_owned)];
+    for stream in status["streams"].as_array().into_iter().flatten() {
+        rows.push([
+            text(&stream["stream"]),
+            text(&stream["node"]),
+            text(&stream["next"]),
+            text(&stream["epoch"]),
+        ]);
+    }
+    let _ = write!(out, "\n{}", aligned(&rows));
+    out
+}
+
 fn text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),

@@ -65,8 +65,16 @@ impl Job {
         let spec = self.config.cluster.as_ref();
         let join = |spec| Cluster::start(spec, &self.config.streams, &mut gateway);
         let cluster = spec.map(join).transpose()?;
-        let start =
-            |serving| Server::start(serving, gateway.sender(), reloads.clone(), watch.view());
+        let start = |serving| {
+            let cluster = cluster.as_ref().map(Cluster::view);
+            Server::start(
+                serving,
+                gateway.sender(),
+                reloads.clone(),
+                watch.view(),
+                cluster,
+            )
+        };
         let server = serving.map(start);
         let mut server = server.transpose()?;
         let mut manager = Manager::new();

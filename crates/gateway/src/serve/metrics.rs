@@ -14,6 +14,7 @@ use threadbare_control::calls::EndReason;
 use threadbare_control::ng::{Command, Reply};
 
 use super::reading::{Means, SideCounts};
+use crate::cluster::ClusterView;
 use crate::watch::View;
 
 type Seconds = Counter<f64, AtomicU64>;
@@ -149,9 +150,12 @@ struct Contexts {
 
 impl Metrics {
     /// All at 0, and what the streams of the file show.
-    pub(super) fn new(view: View) -> Metrics {
+    pub(super) fn new(view: View, cluster: Option<ClusterView>) -> Metrics {
         let mut registry = Registry::with_prefix("threadbare");
         registry.register_collector(Box::new(view));
+        if let Some(cluster) = cluster {
+            registry.register_collector(Box::new(cluster));
+        }
         let ng = Ng {
             replies: Family::default(),
             direct: Counter::default(),

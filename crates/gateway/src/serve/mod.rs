@@ -56,6 +56,7 @@ use self::service::Service;
 use self::spec::Common;
 use self::store::{Identity, Saved, Store};
 use self::wake::Wake;
+use crate::cluster::ClusterView;
 use crate::config::{Kept, Serving};
 use crate::event::Event;
 use crate::reload::Reloads;
@@ -81,6 +82,7 @@ impl Server {
         events: Sender<Event>,
         reloads: Arc<Reloads>,
         view: View,
+        cluster: Option<ClusterView>,
     ) -> miette::Result<Server> {
         let store = open_store(&serving.state)?;
         let identity = store.as_ref().map(|(_, saved)| saved.identity);
@@ -108,7 +110,7 @@ impl Server {
         let http = serving.http.as_ref().map(Http::open).transpose()?;
         let calls = Calls::new(settings(serving, identity));
         let plays = Plays::new().into_diagnostic()?;
-        let metrics = Metrics::new(view.clone());
+        let metrics = Metrics::new(view.clone(), cluster.clone());
         let mut service = Service::new(calls, media, plays, interfaces, socket, wake, metrics);
         service.allow_only(serving.allow.clone());
         service.set_lateness_max(lateness_max(serving));
@@ -120,7 +122,7 @@ impl Server {
         }
         let control = service.control();
         let http = http
-            .map(|http| http.start(&service, reloads, view))
+            .map(|http| http.start(&service, reloads, view, cluster))
             .transpose();
         let http = http.into_diagnostic()?;
         let http_address = http.as_ref().map(|http| http.address);
@@ -358,7 +360,15 @@ mod tests {
         );
         let watch = watch.expect("a thread");
         let reloads = Arc::new(Reloads::new(events.clone()));
-        let start = || Server::start(&serving, events.clone(), reloads.clone(), watch.view());
+        let start = || {
+            Server::start(
+                &serving,
+                events.clone(),
+                reloads.clone(),
+                watch.view(),
+                None,
+            )
+        };
         let server = start().expect("it starts");
         server
             .control

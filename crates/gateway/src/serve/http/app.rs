@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use super::problem::Problem;
+use crate::cluster::ClusterView;
 use crate::reload::Reloads;
 use crate::serve::metrics::Metrics;
 use crate::serve::orders::Control;
@@ -25,6 +26,8 @@ pub(super) struct App {
     pub(super) reloads: Arc<Reloads>,
     /// The streams of the file.
     pub(super) view: View,
+    /// `None`: this gateway is in none.
+    pub(super) cluster: Option<ClusterView>,
     /// Places of WebSocket connections.
     pub(super) sockets: Arc<Semaphore>,
     /// Places of those who listen to streams.

@@ -4,6 +4,7 @@ mod actions;
 mod alarms;
 mod app;
 mod calls;
+mod cluster;
 mod contexts;
 mod describe;
 mod drain;
@@ -34,6 +35,7 @@ use self::app::App;
 use self::guard::Guard;
 use super::acceptor::Acceptor;
 use super::service::Service;
+use crate::cluster::ClusterView;
 use crate::config::HttpSpec;
 use crate::reload::Reloads;
 use crate::watch::View;
@@ -86,6 +88,7 @@ impl Http {
         service: &Service,
         reloads: Arc<Reloads>,
         view: View,
+        cluster: Option<ClusterView>,
     ) -> std::io::Result<Running> {
         let address = self.listener.local_addr()?;
         let app = App {
@@ -93,6 +96,7 @@ impl Http {
             metrics: service.metrics(),
             reloads,
             view,
+            cluster,
             sockets: Arc::new(Semaphore::new(SOCKETS_MAX)),
             listeners: Arc::new(Semaphore::new(listen::LISTENERS_MAX)),
         };

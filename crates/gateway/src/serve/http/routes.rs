@@ -17,8 +17,8 @@ use super::app::{App, BODY_BYTES_MAX};
 use super::guard::Guard;
 use super::problem::Problem;
 use super::{
-    actions, alarms, calls, contexts, drain, events, guard, health, listen, make, metrics, ng,
-    page, reload, streams, wall, way,
+    actions, alarms, calls, cluster, contexts, drain, events, guard, health, listen, make, metrics,
+    ng, page, reload, streams, wall, way,
 };
 
 /// The head of the description.
@@ -27,7 +27,7 @@ use super::{
     info(title = "Threadbare", description = "Streams and live calls of a media gateway. Errors are `application/problem+json` (RFC 9457)."),
     modifiers(&Token),
     security((), ("token" = [])),
-    tags((name = "streams"), (name = "calls"), (name = "actions"), (name = "relay"), (name = "health"), (name = "ng")))]
+    tags((name = "streams"), (name = "calls"), (name = "actions"), (name = "relay"), (name = "cluster"), (name = "health"), (name = "ng")))]
 struct Description;
 
 /// What a relay with a token needs.
@@ -75,6 +75,9 @@ fn described() -> OpenApiRouter<App> {
         .routes(routes!(actions::stop_record))
         .routes(routes!(actions::dtmf))
         .routes(routes!(contexts::list))
+        .routes(routes!(cluster::show))
+        .routes(routes!(cluster::drain, cluster::undrain))
+        .routes(routes!(cluster::move_to))
         .routes(routes!(drain::begin, drain::end))
         .routes(routes!(events::listen))
         .routes(routes!(health::healthz))
