@@ -171,6 +171,12 @@ def all_heard_now():
     return all(packets and packets[-1][0] > now - 10**9 // 2 for packets in heard.streams)
 
 
+def heard_from(name):
+    heard.read()
+    stream = next(stream for stream in range(streams) if name_of(stream) == name)
+    return f"10.77.0.{heard.streams[stream][-1][1]}"
+
+
 def silences(begin):
     """The longest silence of each stream since then, ms. It begins with the last packet before."""
     heard.read()
@@ -326,9 +332,10 @@ def scene_operator():
     stream = min(name for name, node in before.items() if node != "n3")
     begin = time.time_ns()
     operator("n1", "move", stream, "n3")
-    wait_for(f"{stream} is on n3", lambda: (owners() or {}).get(stream) == "n3")
+    wait_for(f"{stream} is heard from n3", lambda: heard_from(stream) == address("n3"))
     operator("n1", "move", stream)
-    wait_for(f"{stream} is not on n3", lambda: (owners() or {"": "n3"}).get(stream) != "n3")
+    wait_for(f"{stream} is heard from another", lambda: heard_from(stream) != address("n3"))
+    shared_by(*NODES)
     moved = check_whole(begin, "cluster move, and back")
     if moved != 2:
         fail(f"{moved} streams moved, and not one twice")

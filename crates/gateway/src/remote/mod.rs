@@ -15,7 +15,7 @@ use miette::IntoDiagnostic;
 use serde_json::Value;
 
 use self::client::Client;
-pub use self::cluster::RemoteCluster;
+pub(crate) use self::cluster::RemoteCluster;
 pub(crate) use self::top::TopArgs;
 
 /// Looks at the calls of a running relay, and ends them.
