@@ -516,4 +516,4 @@ fn put(name: &StreamName, claim: Claim) -> Operation {
 /// Transactions on their way: as many as the store answers in some tens of milliseconds.
 const REQUESTS_MAX: usize = 256;
 /// Streams that are handed over at a time: their listeners' jitter buffers bridge it, if it does not take longer.
-const MOVING_MAX: usize = 16;
+const MOVING_MAX: usize = 32;

@@ -135,7 +135,7 @@ impl Gateway {
         // What the owner sends last has waited in its jitter buffer so long, and each of both reads once a slice.
         let latency = Duration::from_millis(stream.spec.jitter.latency_ms.into());
         let slice = Duration::from_millis(self.contexts.wait_ms.into());
-        let at = Instant::now() + latency + 3 * slice;
+        let at = Instant::now() + latency + 3 * slice + LATENESS_SPARE;
         self.ready.insert((at, number));
     }
 
@@ -167,5 +167,7 @@ impl Stream {
     }
 }
 
+/// The owner's threads may be late: what they send last is so much older then.
+const LATENESS_SPARE: Duration = Duration::from_millis(200);
 /// A stream without a sender is prepared when it was not heard for so long.
 const UNHEARD_MAX: Duration = Duration::from_secs(1);

@@ -290,7 +290,7 @@ pub(crate) fn descriptors_needed(config: &Config) -> (u64, u64) {
     (streams, calls)
 }
 
-/// Sixteen streams at a time, some tenths of a second each.
+/// Some streams at a time, half a second each: about 4000.
 const LEAVE_LIMIT: Duration = Duration::from_secs(60);
 const LEAVE_LOOK: Duration = Duration::from_millis(20);
 

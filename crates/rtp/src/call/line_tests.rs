@@ -394,7 +394,8 @@ fn a_line_that_is_handed_over_sends_one_stream() {
     };
     let verbatim = |_| Bed::new(at_deadline(&[pcmu()]), Target::Verbatim(target(&[pcmu()])));
     // Converter and encoder of audio that is made anew hold some: that much is missing.
-    let lines: [(&dyn Fn(u8) -> Bed, u32, i64); 3] =
+    type Make<'a> = &'a dyn Fn(u8) -> Bed;
+    let lines: [(Make<'_>, u32, i64); 3] =
         [(&to_pcma, 160, 0), (&anew, 320, 2), (&verbatim, 160, 0)];
     for (line, units, packets_missing_max) in lines {
         for late_ms in [0, 40, 300] {
