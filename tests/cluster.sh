@@ -15,9 +15,9 @@ if [ -z "${CLUSTER_NAMESPACE:-}" ]; then
     exit
 fi
 
-# `ip netns` keeps its names there; nobody else sees these.
-mkdir -p /run/netns
-mount -t tmpfs tmpfs /run/netns
+# `ip netns` keeps its names in /run/netns; nobody else sees these.
+mount -t tmpfs tmpfs /run
+mkdir /run/netns
 # etcd waits for its disk with each write.
 mkdir "$work/cluster"
 mount -t tmpfs tmpfs "$work/cluster"

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use threadbare_rtp::call::Clip;
 
-use crate::cluster::Order;
+use crate::order::Order;
 
 /// One run of a stream, from a start to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

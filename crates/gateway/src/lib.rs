@@ -36,6 +36,7 @@ pub mod logging;
 #[cfg(feature = "gstreamer")]
 mod loudness;
 mod manual;
+pub mod order;
 pub mod pipeline;
 pub mod process;
 #[cfg(feature = "gstreamer")]

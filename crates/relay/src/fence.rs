@@ -4,6 +4,8 @@
 //! datagram, and not once a batch: a process that is frozen in the midst of a batch sends nothing of it when it goes on. That costs 30 ns beside a
 //! system call of some microseconds, and only where there is a fence.
 //!
+//! The owner of the lease is one thread, and the only one that writes.
+//!
 //! | transition | by | |
 //! |---|---|---|
 //! | open until T1 -> open until T2 | owner of the lease | it was renewed |
@@ -25,11 +27,9 @@ impl Fence {
 
     /// Open until this time. One that was closed stays closed.
     pub fn extend(&self, until_ns: u64) {
-        let open = |before| (before != CLOSED).then_some(until_ns.max(CLOSED + 1));
-        // Refused: it is closed.
-        let _ = self
-            .0
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, open);
+        if self.0.load(Ordering::Relaxed) != CLOSED {
+            self.0.store(until_ns.max(CLOSED + 1), Ordering::Relaxed);
+        }
     }
 
     /// Closed for good.

@@ -18,11 +18,11 @@ use tokio::time::{Instant, sleep_until};
 
 use super::declare::Declared;
 use super::etcd::{Seen, Store};
-use super::order::{Answer, Carried, Order};
 use super::resume;
 use super::status::{Input, NodeStatus, NotMoved, Status, StreamStatus, Totals};
 use crate::config::{ClusterSpec, StreamSpec};
 use crate::event::Event;
+use crate::order::{Answer, Carried, Order};
 use crate::system::random_number;
 
 /// The `cluster` thread's state.

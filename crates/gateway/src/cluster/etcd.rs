@@ -258,8 +258,10 @@ impl Store {
     fn leave(&self, at: usize, reason: &str) {
         self.0.failures.fetch_add(1, Relaxed);
         let next = (at + 1) % self.0.members.len();
-        // Refused: another request has left it.
-        let _ = self.0.current.compare_exchange(at, next, Relaxed, Relaxed);
+        // Else another request has left it. All run on one thread.
+        if self.current() == at {
+            self.0.current.store(next, Relaxed);
+        }
         let url = &self.0.members[at].url;
         let mut wrong = lock(&self.0.wrong);
         match wrong.is_some() {

@@ -18,12 +18,11 @@ mod etcd;
 mod node;
 #[cfg(feature = "cluster")]
 mod node;
-mod order;
+#[cfg(feature = "cluster")]
 mod resume;
 mod status;
 
 pub use self::node::Cluster;
-pub use self::order::{Answer, Carried, Order};
 pub use self::status::{
     Asked, ClusterView, Input, NodeStatus, NotAnswered, NotMoved, Status, StreamStatus, Totals,
 };

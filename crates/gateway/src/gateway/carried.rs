@@ -8,7 +8,7 @@ use threadbare_rtp::call::LineState;
 use tokio::sync::mpsc::UnboundedSender;
 
 use super::{Gateway, Running, Stream, watched};
-use crate::cluster::{Answer, Carried, Order};
+use crate::order::{Answer, Carried, Order};
 
 /// What the gateway knows of its cluster. Empty, if there is none.
 #[derive(Debug, Default)]

@@ -19,11 +19,11 @@ use threadbare_runtime::clock_now_ns;
 
 pub use self::prepare::Preparer;
 use self::spec::{Common, fallbacks, heard_by, legs};
-use crate::cluster::Carried;
 use crate::config::{Contexts, InputSpec, Rtcp, StreamSpec};
 use crate::description::{self, DescriptionError};
 use crate::event::{Event, Prepared, RunId};
 use crate::limit::{LineLimit, Verdict};
+use crate::order::Carried;
 use crate::stats::StreamStats;
 use crate::system::{random_number, unix_at_zero_ns};
 

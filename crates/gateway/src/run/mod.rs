@@ -55,12 +55,7 @@ impl Job {
         gateway.handle_pending();
         say_running(&gateway, contexts);
         let serving = self.config.serving.as_ref();
-        let alarms = &self.config.alarms;
-        let alarms = (alarms.rules, alarms.webhook.as_deref());
-        let watch = Watch::start(gateway.directory(), alarms).into_diagnostic()?;
-        let history = self.config.history_dir();
-        let kept = watch.view().set_history(history.as_deref());
-        kept.into_diagnostic().wrap_err("`[history]`: `dir`")?;
+        let watch = self.start_watch(&gateway)?;
         let reloads = Arc::new(Reloads::new(gateway.sender()));
         let spec = self.config.cluster.as_ref();
         let join = |spec| Cluster::start(spec, &self.config.streams, &mut gateway);
@@ -104,13 +99,7 @@ impl Job {
         }
         let is_well = server.is_none_or(Server::end);
         drop(watch);
-        let undone = gateway.drain_and_stop(DRAIN_LIMIT);
-        if undone > 0 {
-            tracing::warn!(
-                streams = undone,
-                "stopped before these streams had sent everything"
-            );
-        }
+        stop(gateway);
         let is_well = cluster.is_none_or(Cluster::end) && is_well;
         tracing::info!("stopped");
         // Then a service manager begins anew.
@@ -135,6 +124,16 @@ impl Job {
         // Those of other nodes would find out too late.
         gateway.prepare(&self.config.streams).into_diagnostic()?;
         Ok(gateway)
+    }
+
+    fn start_watch(&self, gateway: &Gateway) -> miette::Result<Watch> {
+        let alarms = &self.config.alarms;
+        let alarms = (alarms.rules, alarms.webhook.as_deref());
+        let watch = Watch::start(gateway.directory(), alarms).into_diagnostic()?;
+        let history = self.config.history_dir();
+        let kept = watch.view().set_history(history.as_deref());
+        kept.into_diagnostic().wrap_err("`[history]`: `dir`")?;
+        Ok(watch)
     }
 
     /// Feeds the watchdog, if the control thread works as this one does.
@@ -164,6 +163,16 @@ fn give_away(gateway: &mut Gateway, cluster: &Cluster) {
     }
     let streams = gateway.len();
     tracing::warn!(streams, "not all streams could be given away in time");
+}
+
+fn stop(gateway: Gateway) {
+    let undone = gateway.drain_and_stop(DRAIN_LIMIT);
+    if undone > 0 {
+        tracing::warn!(
+            streams = undone,
+            "stopped before these streams had sent everything"
+        );
+    }
 }
 
 fn say_running(gateway: &Gateway, contexts: u32) {

@@ -23,6 +23,7 @@ mod inputs;
 mod key_tests;
 mod keys;
 mod line;
+mod line_hold;
 #[cfg(test)]
 mod line_tests;
 mod menders;
