@@ -61,6 +61,7 @@ def write_config(name):
 [cluster]
 endpoints = [{endpoints}]
 node = "{name}"
+listen = "{address(name)}:2400"
 [http]
 listen = "127.0.0.1:8080"
 [defaults]
@@ -268,17 +269,31 @@ def come_back(scene, before=None):
     check_whole(begin, f"{scene}: back", lapsed if before is None else before, 0 if before is None else 1)
 
 
-def scene_kill():
+def dies(scene, is_machine):
     before = shared_by(*NODES)
     begin = time.time_ns()
+    if is_machine:
+        network.unplug("n2")
     kill("n2").wait()
     after = shared_by(*others("n2"))
-    told("kill -9", begin, of_node(before, "n2"))
+    told(scene, begin, of_node(before, "n2"))
     stayed = [name for name in before if before[name] != "n2" and before[name] != after[name]]
     if stayed:
         fail(f"{len(stayed)} streams of other nodes have moved")
+    if is_machine:
+        network.plug("n2")
     start_node("n2")
-    come_back("kill -9")
+    come_back(scene)
+
+
+def scene_kill():
+    wait_for("links", lambda: all(one["linked"] for one in status("n1")["nodes"] if one["node"] != "n1"))
+    dies("kill -9", is_machine=False)
+
+
+def scene_machine():
+    """No kernel is left to say that the process has ended."""
+    dies("machine dead", is_machine=True)
 
 
 def scene_freeze():
@@ -331,6 +346,10 @@ def operator(node, *words):
     return done.stdout
 
 
+def status(node):
+    return json.loads(operator(node, "status", "--json"))
+
+
 def scene_operator():
     before = shared_by(*NODES)
     begin, lapsed = time.time_ns(), lapses()
@@ -354,7 +373,7 @@ def scene_operator():
     refused = subprocess.run(inside("n1", program, "cluster", "move", stream, "n9"), capture_output=True, text=True)
     if refused.returncode == 0 or "no node \"n9\"" not in refused.stderr:
         fail(f"a node that does not exist: {refused.stderr}")
-    shown = json.loads(operator("n3", "status", "--json"))
+    shown = status("n3")
     if len(shown["streams"]) != streams or sum(one["streams"] for one in shown["nodes"]) != streams:
         fail(f"cluster status: {shown}")
     lines = operator("n3", "status").splitlines()
@@ -367,9 +386,9 @@ def scene_operator():
 
 
 def scene_store():
-    status = json.loads(etcdctl("endpoint", "status", "-w", "json").stdout)
-    leader = status[0]["Status"]["leader"]
-    by_id = {one["Status"]["header"]["member_id"]: one["Endpoint"] for one in status}
+    members = json.loads(etcdctl("endpoint", "status", "-w", "json").stdout)
+    leader = members[0]["Status"]["leader"]
+    by_id = {one["Status"]["header"]["member_id"]: one["Endpoint"] for one in members}
     leader = next(name for name in STORES if address(name) in by_id[leader])
     follower = next(name for name in STORES if name != leader)
     before = shared_by(*NODES)
@@ -407,6 +426,7 @@ def scene_compaction():
 
 SCENES = {
     "kill": scene_kill,
+    "machine": scene_machine,
     "freeze": scene_freeze,
     "partition": scene_partition,
     "drain": scene_drain,

@@ -42,6 +42,14 @@ def build(names):
         ip(*there, "neigh", "add", LISTENER, "lladdr", MAC, "dev", "eth0")
 
 
+def unplug(name):
+    ip("link", "set", f"to-{name}", "down")
+
+
+def plug(name):
+    ip("link", "set", f"to-{name}", "up")
+
+
 def cut(name, other):
     """What `name` sends to `other` is lost."""
     ip("-n", name, "route", "add", "blackhole", f"{address(other)}/32")

@@ -81,6 +81,22 @@ fn streams_of_a_dead_node_are_carried_by_others() {
     assert!(before.iter().zip(&after).all(near), "{before:?} {after:?}");
 }
 
+/// Also while a renewal of it is on its way, which the others see later.
+#[test]
+fn an_end_that_is_seen_is_not_waited_for() {
+    let streams = names(9);
+    let mut world = settled(10, 3, &streams);
+    for wait in 0..250 {
+        world.kill_in_sight(1);
+        // Four ways to the store, of 2.2 ms at most each, and one more request if a renewal came in between.
+        let silence = silence_ns(&mut world, &streams, SECOND);
+        assert!(silence <= 20 * MS, "{} ms", silence / MS);
+        world.start(1);
+        world.run_for(SECOND + wait * MS);
+        assert_eq!(world.silent(streams.iter()), 0);
+    }
+}
+
 #[test]
 fn a_drained_node_hands_over_where_it_stopped() {
     let streams = names(100);
@@ -235,7 +251,8 @@ fn storm(seed: u64, nodes: usize, streams: usize) {
         world.run_for(pause_ns);
         let node = world.draw() as usize % world.len();
         match world.draw() % 10 {
-            0 => world.kill(node),
+            0 if world.draw().is_multiple_of(2) => world.kill(node),
+            0 => world.kill_in_sight(node),
             1 | 2 if !world.is_up(node) => world.start(node),
             1 => {
                 let until_ns = world.now_ns + world.draw() % (3 * SECOND);
@@ -346,6 +363,7 @@ fn keys_and_values_are_paths_and_json() {
         weight: 2.5,
         labels: Vec::new(),
         draining: false,
+        link: None,
     };
     assert_eq!(record, Ok(Value::Node(due)));
     let refused = node.read(br#"{"incarnation":1,"beat":0,"weight":0}"#);

@@ -9,6 +9,7 @@
 //! ```
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,18 @@ pub struct NodeRecord {
     /// It gives away what it carries, and takes nothing.
     #[serde(default)]
     pub draining: bool,
+    /// Where others see whether its process lives; opaque here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<Link>,
+}
+
+/// Where a process can be connected to, to see when it ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// Of its machine.
+    pub address: SocketAddr,
+    /// Random: no two processes have the same.
+    pub process: u64,
 }
 
 /// A stream that is to be carried by one node.

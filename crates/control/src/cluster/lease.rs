@@ -126,6 +126,7 @@ impl Member {
             weight: self.settings.weight,
             labels: self.settings.labels.clone(),
             draining: self.draining,
+            link: self.settings.link,
         };
         let put = Operation::Put(self.own_key(), Value::Node(record));
         let id = self.commit(now_ns, what, vec![condition], vec![put]);

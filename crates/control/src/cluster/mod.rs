@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub use self::keys::{
-    Claim, Declaration, Epoch, Incarnation, Key, Life, Next, NodeName, NodeRecord, OnIsolation,
+    Claim, Declaration, Epoch, Incarnation, Key, Life, Link, Next, NodeName, NodeRecord, OnIsolation,
     PREFIX, Revision, StreamName, Unreadable, VALUE_BYTES_MAX, Value, WEIGHT_MAX, WEIGHT_MIN,
     is_weight,
 };
@@ -44,6 +44,8 @@ pub struct Settings {
     pub weight: f64,
     /// Where it is.
     pub labels: Vec<Arc<str>>,
+    /// Where others see whether its process lives.
+    pub link: Option<Link>,
     /// The same for all nodes of a cluster.
     pub timing: Timing,
 }
@@ -244,7 +246,7 @@ impl Member {
         self.go_on(now_ns);
     }
 
-    /// The process of this life is known to have ended: its machine has reset a connection to it.
+    /// The process of this life is known to have ended: its machine says that nobody listens any more where it did. The others wait for nothing then.
     pub fn handle_ended(&mut self, now_ns: u64, life: &Life) {
         self.nodes.expect_dead(now_ns, life);
         self.go_on(now_ns);

@@ -28,6 +28,8 @@ struct Seen {
     bury_ns: u64,
     /// That it be buried.
     is_asked: bool,
+    /// The process of this life has ended: what is still seen of it was on its way.
+    has_ended: bool,
 }
 
 impl Nodes {
@@ -132,7 +134,7 @@ impl Nodes {
         if let Some(seen) = self.seen.get_mut(&life.node)
             && seen.record.incarnation == life.incarnation
         {
-            seen.bury_ns = now_ns;
+            (seen.has_ended, seen.bury_ns) = (true, now_ns);
             self.due_ns = self.due_ns.min(now_ns);
         }
     }
@@ -152,6 +154,9 @@ impl Nodes {
         match self.seen.get_mut(name) {
             Some(seen) if seen.modified >= modified => false,
             Some(seen) => {
+                seen.has_ended &= seen.record.incarnation == record.incarnation;
+                let bury_ns = if seen.has_ended { now_ns } else { bury_ns };
+                self.due_ns = self.due_ns.min(bury_ns);
                 (seen.modified, seen.bury_ns, seen.is_asked) = (modified, bury_ns, false);
                 if entry.created != Revision::ABSENT {
                     seen.created = entry.created;
@@ -168,6 +173,7 @@ impl Nodes {
                     modified,
                     bury_ns,
                     is_asked: false,
+                    has_ended: false,
                 };
                 self.seen.insert(name.clone(), seen);
                 true

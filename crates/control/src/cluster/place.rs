@@ -94,6 +94,7 @@ mod tests {
             weight,
             labels: labels.iter().map(|&label| label.into()).collect(),
             draining,
+            link: None,
         }
     }
 

@@ -151,6 +151,7 @@ impl World {
                 name: format!("node-{number}").as_str().into(),
                 weight: 1.0,
                 labels: vec![format!("rack-{}", number % 2).as_str().into()],
+                link: None,
                 timing: Timing::default(),
             },
             ppm,
@@ -203,6 +204,24 @@ impl World {
         if let Some(process) = self.nodes[node].process.take() {
             for stream in process.running.into_keys() {
                 self.let_go(node, &stream);
+            }
+        }
+    }
+
+    /// It ends, and those that are connected to it see that.
+    pub(crate) fn kill_in_sight(&mut self, node: usize) {
+        let process = self.nodes[node].process.as_ref();
+        let Some(life) = process.map(|process| process.member.life()) else {
+            return;
+        };
+        self.kill(node);
+        for other in 0..self.nodes.len() {
+            let local_ns = self.nodes[other].local(self.now_ns);
+            let now_ns = self.now_ns;
+            let process = self.nodes[other].process.as_mut();
+            if let Some(process) = process.filter(|process| process.frozen_until <= now_ns) {
+                process.member.handle_ended(local_ns, &life);
+                self.serve(other);
             }
         }
     }

@@ -18,6 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::declare::Declared;
 use super::etcd::{Seen, Store};
+use super::links::{Door, Ended, Links};
 use super::resume;
 use super::status::{Input, NodeStatus, NotMoved, Status, StreamStatus, Totals};
 use crate::config::{ClusterSpec, StreamSpec};
@@ -32,6 +33,7 @@ pub(super) struct Driver {
     events: Sender<Event>,
     replies: UnboundedSender<Replied>,
     replied: Option<UnboundedReceiver<Replied>>,
+    links: Links,
     declared: Declared,
     totals: Arc<Totals>,
     /// Of what is carried now, while this life of the node is live.
@@ -61,6 +63,7 @@ impl Driver {
     pub(super) fn new(
         spec: &ClusterSpec,
         store: Store,
+        door: Option<&Door>,
         events: Sender<Event>,
         totals: Arc<Totals>,
     ) -> Driver {
@@ -68,6 +71,7 @@ impl Driver {
             name: spec.node.as_str().into(),
             weight: spec.weight,
             labels: spec.labels.clone(),
+            link: door.map(Door::link),
             timing: Timing::default(),
         };
         let (replies, replied) = unbounded_channel();
@@ -77,6 +81,7 @@ impl Driver {
             events,
             replies,
             replied: Some(replied),
+            links: Links::default(),
             declared: Declared::default(),
             totals,
             fence: Fence::new(0),
@@ -94,6 +99,7 @@ impl Driver {
         mut answered: UnboundedReceiver<Answer>,
     ) {
         let (seen, mut sees) = mpsc::channel(SEEN_MAX);
+        let mut ends = self.links.take_ends();
         let watch = tokio::spawn(self.store.clone().watch(seen));
         let Some(mut replied) = self.replied.take() else {
             return;
@@ -109,6 +115,7 @@ impl Driver {
                 Some(reply) = replied.recv() => self.handle_reply(reply),
                 Some(answer) = answered.recv() => self.handle_answer(answer),
                 Some(seen) = sees.recv() => self.handle_seen(seen),
+                Some(ended) = ends.recv() => self.handle_ended(&ended),
                 () = sleep_until(due) => self.member.handle_timeout(clock_now_ns()),
             }
         }
@@ -185,9 +192,25 @@ impl Driver {
         }
     }
 
+    fn handle_ended(&mut self, ended: &Ended) {
+        let mut nodes = self.member.nodes();
+        let of_it = nodes.find(|(_, record)| record.link.is_some_and(|link| ended.is(&link)));
+        let life = of_it.map(|(name, record)| Life {
+            node: name.clone(),
+            incarnation: record.incarnation,
+        });
+        if let Some(life) = life {
+            tracing::warn!(node = %life.node, "the process of a node has ended");
+            self.member.handle_ended(clock_now_ns(), &life);
+        }
+    }
+
     /// What follows from what has come.
     fn settle(&mut self) {
         self.keep_fence(clock_now_ns());
+        let own = self.member.life().node;
+        let others = self.member.nodes().filter(|(name, _)| **name != own);
+        self.links.follow(others.filter_map(|(_, record)| record.link));
         while let Some(action) = self.member.poll_action() {
             self.act(action);
         }
@@ -414,6 +437,7 @@ impl Driver {
                 weight: record.weight,
                 labels: record.labels.iter().map(ToString::to_string).collect(),
                 draining: record.draining,
+                linked: record.link.is_some_and(|link| self.links.holds(&link)),
                 streams: counts.get(&life).copied().unwrap_or(0),
             }
         });

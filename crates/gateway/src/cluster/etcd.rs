@@ -337,6 +337,7 @@ fn nothing_of(key: &Key) -> Option<Value> {
             weight: WEIGHT_MIN,
             labels: Vec::new(),
             draining: true,
+            link: None,
         })),
         Key::Claim(_) => Some(Value::Claim(Claim {
             owner: Life {

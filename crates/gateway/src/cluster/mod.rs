@@ -5,6 +5,7 @@
 //!  etcd <--transactions, a watch--> `cluster` thread: Member --orders--> main thread (gateway.rs): lines
 //!                                        |            ^--------answers--------'
 //!                                        '--Fence--> sockets of the lines (relay: fence.rs)
+//!  other nodes <--connections on which nothing is said: their end is a sign (links.rs)
 //! ```
 
 #[cfg(feature = "cluster")]
@@ -13,6 +14,8 @@ mod declare;
 mod driver;
 #[cfg(feature = "cluster")]
 mod etcd;
+#[cfg(feature = "cluster")]
+mod links;
 #[cfg(not(feature = "cluster"))]
 #[path = "none.rs"]
 mod node;

@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use super::driver::Driver;
 use super::etcd::Store;
+use super::links::Door;
 use super::status::{Asked, ClusterView, Input, Totals};
 use crate::config::{ClusterSpec, StreamSpec};
 use crate::event::Event;
@@ -27,7 +28,7 @@ impl Cluster {
     /// Starts the thread, which has the gateway carry this node's share, and declares the streams of its file. Does not wait for etcd.
     ///
     /// # Errors
-    /// A file cannot be read, or threads run out.
+    /// A file cannot be read, the address to listen at is not this machine's or taken, or threads run out.
     pub fn start(
         spec: &ClusterSpec,
         streams: &[StreamSpec],
@@ -35,7 +36,14 @@ impl Cluster {
     ) -> miette::Result<Cluster> {
         let store = Store::new(spec)?;
         let totals = Arc::new(Totals::default());
-        let driver = Driver::new(spec, store, gateway.sender(), totals.clone());
+        let door = spec.listen.map(|at| {
+            let opened = Door::open(at);
+            opened
+                .into_diagnostic()
+                .wrap_err_with(|| format!("[cluster] listen = {at}"))
+        });
+        let door = door.transpose()?;
+        let driver = Driver::new(spec, store, door.as_ref(), gateway.sender(), totals.clone());
         let (inputs, asked) = unbounded_channel();
         let (answers, answered) = unbounded_channel();
         gateway.answer_to(answers);
@@ -48,7 +56,13 @@ impl Cluster {
             .name("cluster".to_owned())
             .spawn(move || {
                 let end = end;
-                runtime.block_on(driver.run(asked, answered));
+                runtime.block_on(async {
+                    let guests = door.map(|door| tokio::spawn(door.serve()));
+                    driver.run(asked, answered).await;
+                    if let Some(guests) = guests {
+                        guests.abort();
+                    }
+                });
                 std::mem::forget(end);
             })
             .into_diagnostic()

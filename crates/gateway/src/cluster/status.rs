@@ -75,6 +75,8 @@ pub struct NodeStatus {
     pub draining: bool,
     /// Streams that it carries.
     pub streams: usize,
+    /// This node is connected to it: its process cannot end unseen.
+    pub linked: bool,
 }
 
 /// A stream.

@@ -1,5 +1,6 @@
 //! Checks `[cluster]`, and a stream's keys about its place there. `threadbare serve --cluster` has the same rules.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -20,6 +21,8 @@ pub struct ClusterSpec {
     pub weight: f64,
     /// Where it is.
     pub labels: Vec<Arc<str>>,
+    /// Where other nodes see whether its process lives; `None`: they wait until its lease is over.
+    pub listen: Option<SocketAddr>,
     /// Who it is for etcd: a name, and the file of its password.
     pub login: Option<(String, PathBuf)>,
     /// Who signs etcd's certificates; `None`: whom the system trusts.
@@ -39,6 +42,7 @@ impl ClusterSpec {
             node,
             weight: 1.0,
             labels: Vec::new(),
+            listen: None,
             login: None,
             ca: None,
             identity: None,
@@ -79,6 +83,10 @@ impl ClusterSpec {
         let odd = self.labels.iter().find(|label| !is_word(label));
         if let Some(value) = odd {
             refuse("labels", value.to_string(), WORD.to_owned());
+        }
+        if let Some(listen) = self.listen.filter(|listen| listen.ip().is_unspecified()) {
+            let allowed = "an address of this machine that the other nodes reach, with a port, such as 10.0.0.3:2400";
+            refuse("listen", listen.to_string(), allowed.to_owned());
         }
         let is_plain = self.endpoints.iter().all(|url| url.starts_with("http://"));
         let certificates = self.identity.as_ref().map(|(certificate, _)| certificate);
@@ -141,6 +149,10 @@ impl Checker<'_> {
         );
         let path = |file: &Spanned<String>| PathBuf::from(file.get_ref());
         let labels = raw.labels.as_ref().map(Spanned::get_ref);
+        let listen = raw.listen.as_ref().map(|listen| listen.get_ref().parse());
+        if let Some(Err(_)) = listen {
+            self.refuse(raw.listen.as_ref(), "listen", "an address with a port, such as 10.0.0.3:2400");
+        }
         let spec = ClusterSpec {
             weight: self.weight(raw),
             labels: labels
@@ -148,6 +160,7 @@ impl Checker<'_> {
                 .flatten()
                 .map(|label| label.as_str().into())
                 .collect(),
+            listen: listen.and_then(Result::ok),
             login: login.map(|(user, file)| (user, file.into())),
             ca: raw.ca.as_ref().map(path),
             identity: identity.map(|(certificate, key)| (certificate.into(), key.into())),
@@ -166,6 +179,7 @@ impl Checker<'_> {
                 "endpoints" => endpoints.span(),
                 "node" => node.span(),
                 "weight" => raw.weight.as_ref().map_or(0..0, Spanned::span),
+                "listen" => raw.listen.as_ref().map_or(0..0, Spanned::span),
                 "labels" => raw.labels.as_ref().map_or(0..0, Spanned::span),
                 "ca" => raw.ca.as_ref().map_or(0..0, Spanned::span),
                 _ => raw.cert.as_ref().map_or(0..0, Spanned::span),

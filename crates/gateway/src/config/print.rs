@@ -122,6 +122,9 @@ fn cluster(spec: &ClusterSpec) -> (String, Value) {
     set("weight", spec.weight.into());
     set("labels", words(&spec.labels));
     set("on-isolation", isolation(spec.on_isolation));
+    if let Some(listen) = spec.listen {
+        set("listen", text(&listen));
+    }
     if let Some((user, password_file)) = &spec.login {
         set("user", user.clone().into());
         set("password-file", text(&password_file.display()));

@@ -270,6 +270,7 @@ table!(#[derive(Default)] RawCluster {
         /// A number.
         weight: toml::Value,
         labels: Vec<String>,
+        listen: String,
         user: String,
         password_file: String,
         ca: String,

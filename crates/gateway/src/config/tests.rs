@@ -115,6 +115,16 @@ const REFUSED: &[Refused] = &[
         lines: &[4],
     },
     Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nlisten = \"0.0.0.0:2400\"",
+        says: &["`listen` cannot be \"0.0.0.0:2400\"", "that the other nodes reach"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nlisten = \"10.0.0.3\"",
+        says: &["`listen` cannot be \"10.0.0.3\"", "with a port"],
+        lines: &[4],
+    },
+    Refused {
         text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nuser = \"u\"",
         says: &["`user` without `password-file`", "add `password-file`"],
         lines: &[4],
@@ -1061,6 +1071,7 @@ fn a_configuration_survives_being_printed_and_read_again() {
         node = \"relay-3\"
         weight = 2
         labels = [\"rack-2\", \"site.a\"]
+        listen = \"[2001:db8::3]:2400\"
         user = \"u\"
         password-file = \"/p w\"
         ca = \"/ca.pem\"

@@ -180,6 +180,9 @@ struct CallArgs {
     /// Name of this node in the cluster
     #[arg(long, value_name = "NAME", requires = "cluster")]
     node: Option<String>,
+    /// Address and port of this machine where the other nodes see at once when this process has ended
+    #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster")]
+    cluster_listen: Option<SocketAddr>,
     /// Calls end with the process
     #[arg(long, conflicts_with = "state")]
     no_state: bool,
@@ -232,7 +235,9 @@ impl ServeArgs {
 impl CallArgs {
     fn cluster(&self) -> Option<ClusterSpec> {
         let node = self.node.clone()?;
-        Some(ClusterSpec::new(self.cluster.clone(), node))
+        let mut spec = ClusterSpec::new(self.cluster.clone(), node);
+        spec.listen = self.cluster_listen;
+        Some(spec)
     }
 
     fn serving(&self) -> Serving {
@@ -302,6 +307,7 @@ fn refused_place(refused: &ClusterRefusal) -> miette::Report {
     } = refused;
     let name = match *key {
         "endpoints" => "cluster",
+        "listen" => "cluster-listen",
         key => key,
     };
     miette!("--{name} {value:?}: allowed is {allowed}")

@@ -1,0 +1,382 @@
+//! Connections to the other nodes, by which the end of a process is seen at once, and not when its lease is over.
+//!
+//! Each node listens. Who connects is told which process this is, and nothing more. A connection that ends is no sign by itself: a firewall may have cut
+//! it. It is followed by another one, and then the machine says that nobody listens there any more, or another process of the same machine does: the process
+//! that was met before has ended. Everything else (nothing answers, the way is cut) says nothing.
+//!
+//! The kernel closes what a process had open when the last of its threads has ended, so nothing of it is sent behind that. A thread that fails closes
+//! nothing: the listening socket is kept as long as the process lives.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use threadbare_control::cluster::Link;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::system::{boot_id, random_number};
+
+/// Where this process is met.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: std::net::TcpListener,
+    link: Link,
+}
+
+impl Door {
+    /// Listens.
+    pub(super) fn open(at: SocketAddr) -> io::Result<Door> {
+        let listener = std::net::TcpListener::bind(at)?;
+        listener.set_nonblocking(true)?;
+        // Open until the process ends.
+        std::mem::forget(listener.try_clone()?);
+        let link = Link {
+            address: listener.local_addr()?,
+            process: random_number(),
+        };
+        Ok(Door { listener, link })
+    }
+
+    /// For the other nodes.
+    pub(super) fn link(&self) -> Link {
+        self.link
+    }
+
+    /// Lets the other nodes in.
+    pub(super) async fn serve(self) {
+        let name = name_of(self.link.process);
+        let listener = match TcpListener::from_std(self.listener) {
+            Ok(listener) => listener,
+            Err(error) => {
+                tracing::error!(%error, "[cluster] listen: other nodes cannot connect");
+                return;
+            }
+        };
+        let room = Arc::new(Semaphore::new(GUESTS_MAX));
+        loop {
+            // Never closed.
+            let Ok(place) = room.clone().acquire_owned().await else {
+                return;
+            };
+            match listener.accept().await {
+                Ok((guest, _)) => {
+                    tokio::spawn(async move {
+                        receive(guest, name).await;
+                        drop(place);
+                    });
+                }
+                // Out of descriptors, or gone already.
+                Err(_) => sleep(AGAIN).await,
+            }
+        }
+    }
+}
+
+/// Until the guest goes, or says something: no node does.
+async fn receive(mut guest: TcpStream, name: [u8; NAME_BYTES]) {
+    keep_alive(&guest);
+    let told = timeout(MEET_TIME_MAX, guest.write_all(&name)).await;
+    if matches!(told, Ok(Ok(()))) {
+        until_end(&mut guest).await;
+    }
+}
+
+/// This process has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ended(u64);
+
+impl Ended {
+    /// Whether it is the one of this link.
+    pub(super) fn is(&self, link: &Link) -> bool {
+        self.0 == link.process
+    }
+}
+
+/// Connections to other nodes' processes.
+pub(super) struct Links {
+    to: HashMap<u64, Watch>,
+    ends: UnboundedSender<Ended>,
+    told: Option<UnboundedReceiver<Ended>>,
+}
+
+struct Watch {
+    task: JoinHandle<()>,
+    is_met: Arc<AtomicBool>,
+    is_wanted: bool,
+}
+
+impl Default for Links {
+    fn default() -> Links {
+        let (ends, told) = unbounded_channel();
+        Links {
+            to: HashMap::new(),
+            ends,
+            told: Some(told),
+        }
+    }
+}
+
+impl Links {
+    /// Where ends are told.
+    ///
+    /// # Panics
+    /// A second time.
+    pub(super) fn take_ends(&mut self) -> UnboundedReceiver<Ended> {
+        self.told.take().expect("taken once")
+    }
+
+    /// These are the other nodes now.
+    pub(super) fn follow(&mut self, links: impl Iterator<Item = Link>) {
+        for link in links {
+            let watch = self.to.entry(link.process).or_insert_with(|| {
+                let is_met = Arc::new(AtomicBool::new(false));
+                let (ends, met) = (self.ends.clone(), is_met.clone());
+                let task = tokio::spawn(async move {
+                    until_process_ends(&link, &met).await;
+                    // The driver is about to end.
+                    let _ = ends.send(Ended(link.process));
+                });
+                Watch {
+                    task,
+                    is_met,
+                    is_wanted: true,
+                }
+            });
+            watch.is_wanted = true;
+        }
+        self.to.retain(|_, watch| {
+            let is_wanted = std::mem::take(&mut watch.is_wanted);
+            if !is_wanted {
+                watch.task.abort();
+            }
+            is_wanted
+        });
+    }
+
+    /// Whether there is a connection.
+    pub(super) fn holds(&self, link: &Link) -> bool {
+        let watch = self.to.get(&link.process);
+        watch.is_some_and(|watch| watch.is_met.load(Relaxed))
+    }
+}
+
+/// What was met at an address.
+enum Met {
+    /// The process, on this boot of its machine.
+    Process(TcpStream, u128),
+    /// Another one, on this boot.
+    Another(u128),
+    /// The machine that has the address says that nobody listens.
+    Nobody,
+    Nothing,
+}
+
+async fn until_process_ends(link: &Link, is_met: &AtomicBool) {
+    // The boot of the machine where it was met.
+    let mut machine = None;
+    loop {
+        let since = Instant::now();
+        match meet(link).await {
+            Met::Process(mut connection, boot) => {
+                machine = Some(boot);
+                is_met.store(true, Relaxed);
+                keep_alive(&connection);
+                until_end(&mut connection).await;
+                is_met.store(false, Relaxed);
+                if since.elapsed() > AGAIN {
+                    continue;
+                }
+            }
+            Met::Nobody if machine.is_some() => return,
+            // Else the address is another machine's now.
+            Met::Another(boot) if machine == Some(boot) => return,
+            Met::Another(_) | Met::Nobody | Met::Nothing => {}
+        }
+        sleep(AGAIN).await;
+    }
+}
+
+async fn meet(link: &Link) -> Met {
+    let mut connection = match timeout(MEET_TIME_MAX, TcpStream::connect(link.address)).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return Met::Nobody,
+        Ok(Err(_)) | Err(_) => return Met::Nothing,
+    };
+    let mut name = [0; NAME_BYTES];
+    match timeout(MEET_TIME_MAX, connection.read_exact(&mut name)).await {
+        Ok(Ok(_)) => {}
+        Ok(Err(_)) | Err(_) => return Met::Nothing,
+    }
+    let value = u128::from_be_bytes;
+    let (process, boot) = name.split_at(NAME_BYTES / 2);
+    let [process, boot] = [process, boot].map(|half| half.try_into().map_or(0, value));
+    match process == u128::from(link.process) {
+        true => Met::Process(connection, boot),
+        false => Met::Another(boot),
+    }
+}
+
+/// The process and the boot of its machine.
+fn name_of(process: u64) -> [u8; NAME_BYTES] {
+    let halves = [u128::from(process), boot_id().unwrap_or_default()];
+    let mut name = [0; NAME_BYTES];
+    for (bytes, half) in name.chunks_exact_mut(NAME_BYTES / 2).zip(halves) {
+        bytes.copy_from_slice(&half.to_be_bytes());
+    }
+    name
+}
+
+/// Until the connection ends, or something comes.
+async fn until_end(connection: &mut TcpStream) {
+    // Either way it is over.
+    let _ = connection.read(&mut [0]).await;
+}
+
+/// A connection to a machine that is gone ends, too.
+fn keep_alive(connection: &TcpStream) {
+    let often = TcpKeepalive::new()
+        .with_time(KEEP_ALIVE)
+        .with_interval(KEEP_ALIVE)
+        .with_retries(3);
+    // Without it, it ends later.
+    let _ = SockRef::from(connection).set_tcp_keepalive(&often);
+}
+
+const NAME_BYTES: usize = 32;
+/// Connections of others at a time: more than a cluster has nodes.
+const GUESTS_MAX: usize = 1024;
+const MEET_TIME_MAX: Duration = Duration::from_millis(500);
+const AGAIN: Duration = Duration::from_millis(250);
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run<F: Future>(test: F) -> F::Output {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let runtime = runtime.expect("a runtime");
+        runtime.block_on(async { timeout(LIMIT, test).await.expect("in time") })
+    }
+
+    /// A process that can be ended: its door is not kept open.
+    async fn process(name: [u8; NAME_BYTES]) -> (SocketAddr, JoinHandle<()>) {
+        process_at("127.0.0.1:0".parse().expect("an address"), name).await
+    }
+
+    async fn process_at(at: SocketAddr, name: [u8; NAME_BYTES]) -> (SocketAddr, JoinHandle<()>) {
+        let listener = TcpListener::bind(at).await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let task = tokio::spawn(async move {
+            let mut guests = Vec::new();
+            loop {
+                let (mut guest, _) = listener.accept().await.expect("a guest");
+                guest.write_all(&name).await.expect("told");
+                guests.push(guest);
+            }
+        });
+        (address, task)
+    }
+
+    async fn wait_until(mut holds: impl FnMut() -> bool) {
+        while !holds() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    const LINK: u64 = 7;
+    const LIMIT: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn an_end_is_told_of_who_was_met() {
+        run(async {
+            let (address, process) = process(name_of(LINK)).await;
+            let link = Link { address, process: LINK };
+            let mut links = Links::default();
+            let mut ends = links.take_ends();
+            links.follow([link].into_iter());
+            wait_until(|| links.holds(&link)).await;
+            process.abort();
+            let ended = ends.recv().await.expect("an end");
+            assert!(ended.is(&link) && !links.holds(&link));
+        });
+    }
+
+    /// It was started again, at the same port.
+    #[test]
+    fn another_process_in_its_place_is_an_end() {
+        run(async {
+            let (address, process) = process(name_of(LINK)).await;
+            let is_met = AtomicBool::new(false);
+            let link = Link { address, process: LINK };
+            let next = async {
+                wait_until(|| is_met.load(Relaxed)).await;
+                process.abort();
+                assert!(process.await.expect_err("aborted").is_cancelled());
+                process_at(address, name_of(LINK + 1)).await
+            };
+            tokio::join!(until_process_ends(&link, &is_met), next);
+        });
+    }
+
+    /// Never met; cut; another machine.
+    #[test]
+    fn what_says_nothing_is_no_end() {
+        run(async {
+            let is_met = AtomicBool::new(false);
+            let waits = |link: Link| {
+                let is_met = &is_met;
+                async move { timeout(4 * AGAIN, until_process_ends(&link, is_met)).await.is_err() }
+            };
+            let (address, process) = process(name_of(LINK)).await;
+            // Another process is there, as where an address is wrong.
+            assert!(waits(Link { address, process: 1 }).await);
+            process.abort();
+            assert!(process.await.expect_err("aborted").is_cancelled());
+            // Nobody is there.
+            assert!(waits(Link { address, process: LINK }).await);
+            // Met once, and then another machine has the address.
+            let (address, process) = process_at(address, name_of(LINK)).await;
+            let elsewhere = async {
+                wait_until(|| is_met.load(Relaxed)).await;
+                process.abort();
+                assert!(process.await.expect_err("aborted").is_cancelled());
+                let mut name = name_of(LINK + 1);
+                name[NAME_BYTES - 1] ^= 1;
+                process_at(address, name).await
+            };
+            let (waited, _) = tokio::join!(waits(Link { address, process: LINK }), elsewhere);
+            assert!(waited);
+        });
+    }
+
+    #[test]
+    fn a_door_tells_its_name_to_who_comes_and_outlives_its_thread() {
+        let door = Door::open("127.0.0.1:0".parse().expect("an address")).expect("open");
+        let link = door.link();
+        run(async {
+            let serving = tokio::spawn(door.serve());
+            let mut met = Vec::new();
+            for _ in 0..3 {
+                met.push(meet(&link).await);
+            }
+            assert!(met.iter().all(|met| matches!(met, Met::Process(..))));
+            serving.abort();
+            assert!(serving.await.expect_err("aborted").is_cancelled());
+            // The kernel lets in who comes, and nobody greets: no sign.
+            assert!(matches!(meet(&link).await, Met::Nothing));
+        });
+    }
+}
