@@ -116,7 +116,9 @@ shell-test: ## the scripts in tests/, each with real tools
 	@shopt -s nullglob; \
 	for script in tests/*.sh; do \
 	    echo "== $$script"; \
+	    begin=$$SECONDS; \
 	    bash "$$script" </dev/null; \
+	    echo "== $$script: $$((SECONDS - begin)) s"; \
 	done
 
 .PHONY: bench
