@@ -4,8 +4,6 @@ use std::net::SocketAddr;
 
 use threadbare_rtp::call::Clip;
 
-use crate::order::Order;
-
 /// One run of a stream, from a start to an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunId {
@@ -51,8 +49,8 @@ pub enum Event {
         /// Of this run.
         run: RunId,
     },
-    /// A cluster has a stream carried here, or no more.
-    Carry(Box<Order>),
+    /// A cluster has given one more [order](crate::order::Order).
+    Ordered,
     /// A stream that is held hears its sender.
     Heard {
         /// In this run.

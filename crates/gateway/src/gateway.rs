@@ -315,7 +315,7 @@ impl Gateway {
                     self.fail(run, "the stream ended");
                 }
             }
-            Event::Carry(order) => self.carry(*order),
+            Event::Ordered => self.carry_next(),
             Event::Heard { run } => {
                 if running(self, run) == Some(true) {
                     self.note_heard(run.stream);
@@ -397,7 +397,7 @@ impl Gateway {
                     Event::Report
                     | Event::Reload
                     | Event::LineEnded { .. }
-                    | Event::Carry(_)
+                    | Event::Ordered
                     | Event::Heard { .. }
                     | Event::Prepared { .. },
                 ) => {}

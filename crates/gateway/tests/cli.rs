@@ -28,7 +28,7 @@ fn the_example_configuration_is_right() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
-    assert!(said.contains("507 streams on 1 contexts"), "{said}");
+    assert!(said.contains("508 streams on 1 contexts"), "{said}");
 }
 
 #[test]

@@ -30,6 +30,8 @@ use crate::system::random_number;
 pub(super) struct Driver {
     member: Member,
     store: Store,
+    /// For the main thread, with an event for each.
+    orders: Sender<Order>,
     events: Sender<Event>,
     replies: UnboundedSender<Replied>,
     replied: Option<UnboundedReceiver<Replied>>,
@@ -64,7 +66,7 @@ impl Driver {
         spec: &ClusterSpec,
         store: Store,
         door: Option<&Door>,
-        events: Sender<Event>,
+        (orders, events): (Sender<Order>, Sender<Event>),
         totals: Arc<Totals>,
     ) -> Driver {
         let settings = Settings {
@@ -78,6 +80,7 @@ impl Driver {
         Driver {
             member: Member::new(clock_now_ns(), settings, random_number()),
             store,
+            orders,
             events,
             replies,
             replied: Some(replied),
@@ -290,7 +293,8 @@ impl Driver {
 
     fn order(&self, order: Order) {
         // The main thread has ended, and with it all streams.
-        let _ = self.events.send(Event::Carry(Box::new(order)));
+        let _ = self.orders.send(order);
+        let _ = self.events.send(Event::Ordered);
     }
 
     /// How a stream is to be carried here. `None`: nobody can read that.

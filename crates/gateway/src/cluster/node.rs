@@ -1,7 +1,7 @@
 //! The `cluster` thread, from outside.
 
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
 use miette::{Context, IntoDiagnostic};
@@ -43,10 +43,12 @@ impl Cluster {
                 .wrap_err_with(|| format!("[cluster] listen = {at}"))
         });
         let door = door.transpose()?;
-        let driver = Driver::new(spec, store, door.as_ref(), gateway.sender(), totals.clone());
+        let (orders, ordered) = channel();
+        let to_gateway = (orders, gateway.sender());
+        let driver = Driver::new(spec, store, door.as_ref(), to_gateway, totals.clone());
         let (inputs, asked) = unbounded_channel();
         let (answers, answered) = unbounded_channel();
-        gateway.answer_to(answers);
+        gateway.obey(ordered, answers);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

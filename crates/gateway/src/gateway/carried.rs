@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use threadbare_rtp::call::LineState;
@@ -15,6 +16,8 @@ use crate::order::{Answer, Carried, Order};
 pub(super) struct Carriage {
     /// The streams that orders were about.
     numbers: HashMap<Arc<str>, usize>,
+    /// One for each [`Event::Ordered`](crate::event::Event).
+    orders: Option<Receiver<Order>>,
     /// At most one for each order.
     answers: Option<UnboundedSender<Answer>>,
 }
@@ -45,12 +48,19 @@ impl Carriage {
 }
 
 impl Gateway {
-    /// Where answers to [`Order`]s go.
-    pub fn answer_to(&mut self, answers: UnboundedSender<Answer>) {
-        self.carriage.answers = Some(answers);
+    /// Where a cluster's orders come from, each with an [`Event::Ordered`](crate::event::Event), and where the answers go.
+    pub fn obey(&mut self, orders: Receiver<Order>, answers: UnboundedSender<Answer>) {
+        (self.carriage.orders, self.carriage.answers) = (Some(orders), Some(answers));
     }
 
-    pub(super) fn carry(&mut self, order: Order) {
+    pub(super) fn carry_next(&mut self) {
+        let order = self.carriage.orders.as_ref();
+        if let Some(order) = order.and_then(|orders| orders.try_recv().ok()) {
+            self.carry(order);
+        }
+    }
+
+    fn carry(&mut self, order: Order) {
         match order {
             Order::Prepare(carried) => {
                 let name: Arc<str> = carried.spec.name.as_str().into();
