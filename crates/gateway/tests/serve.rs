@@ -8,7 +8,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, Running, free_port, rtp, socket, threadbare, wait_until};
+use common::{LIMIT, Running, port_pair, rtp, socket, threadbare, wait_until};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use threadbare_rtp::g711;
@@ -84,9 +84,7 @@ struct Party {
 
 impl Party {
     fn new(payload_type: u8, hz: f64) -> Party {
-        let port = free_port();
-        let [socket, reports] =
-            [port, port + 1].map(|port| UdpSocket::bind(("127.0.0.1", port)).expect("a free port"));
+        let [socket, reports] = port_pair();
         socket.set_nonblocking(true).expect("non-blocking");
         reports
             .set_read_timeout(Some(LIMIT))

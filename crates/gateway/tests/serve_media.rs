@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{LIMIT, Running, free_port, receive, socket, threadbare};
+use common::{LIMIT, Running, receive, socket, threadbare};
 use hound::{SampleFormat, WavSpec, WavWriter};
 use rtp_types::RtpPacketBuilder;
 use threadbare_rtp::g711;
@@ -122,10 +122,7 @@ struct Party {
 
 impl Party {
     fn new(name: &'static str) -> Party {
-        let socket = UdpSocket::bind(("127.0.0.1", free_port())).expect("free");
-        socket
-            .set_read_timeout(Some(LIMIT))
-            .expect("a valid time-out");
+        let socket = socket();
         Party {
             name,
             socket,

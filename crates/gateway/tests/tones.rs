@@ -2,7 +2,7 @@
 //! sent, in packets that follow one another without a gap in numbers or in time, and that fit an Ethernet frame.
 //!
 //! The oracle is the definition of a tone: each channel is projected on the sine and cosine that were sent; what is left is
-//! noise. All streams run at the same time, at the pace of a call.
+//! noise. Many streams run at the same time, at the pace of a call.
 
 mod common;
 
@@ -463,6 +463,27 @@ fn carry(streams: &mut [Stream]) {
     }
 }
 
+/// Datagrams that the kernel has dropped of those that came to these ports, for want of room (proc_net_udp(5)).
+fn dropped(ports: &[u16]) -> Vec<u64> {
+    let table = std::fs::read_to_string("/proc/net/udp").expect("proc");
+    let by_port: BTreeMap<u16, u64> = table
+        .lines()
+        .skip(1)
+        .filter_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            let (_, port) = fields.get(1)?.split_once(':')?;
+            Some((
+                u16::from_str_radix(port, 16).ok()?,
+                fields.last()?.parse().ok()?,
+            ))
+        })
+        .collect();
+    ports
+        .iter()
+        .map(|port| by_port.get(port).copied().unwrap_or(0))
+        .collect()
+}
+
 /// A case: codec in, its packet time, payload type in, the keys of the stream, codec out.
 struct Case {
     codec_in: Codec,
@@ -498,14 +519,41 @@ fn out_of_the_way() -> UdpSocket {
         .expect("a free port")
 }
 
-/// One test at a time: each is a hundred calls.
+/// One test at a time: each is dozens of calls.
 static TURN: Mutex<()> = Mutex::new(());
 
+/// Some streams at a time: the machine has other work, too.
 fn assert_heard(cases: Vec<Case>) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut wrong = Vec::new();
+    for cases in cases.chunks(STREAMS_MAX) {
+        // Where a socket had no room left, this machine had no time for either of them: once more.
+        let mut heard = hear(cases);
+        for _ in 1..TRIES {
+            if heard.dropped > 0 && !heard.wrong.is_empty() {
+                heard = hear(cases);
+            }
+        }
+        wrong.append(&mut heard.wrong);
+    }
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+struct Heard {
+    wrong: Vec<String>,
+    /// Packets for which a socket, the gateway's or the listener's, had no room.
+    dropped: u64,
+}
+
+fn hear(cases: &[Case]) -> Heard {
     let mut config = "[contexts]\nwait = 10\n[defaults]\nrtcp = false\n".to_owned();
     let mut streams = Vec::new();
-    for (index, case) in cases.into_iter().enumerate() {
+    for (index, case) in cases.iter().enumerate() {
         let answer = socket();
         answer.set_nonblocking(true).expect("non-blocking");
         let reserved = out_of_the_way();
@@ -536,21 +584,25 @@ fn assert_heard(cases: Vec<Case>) {
     }
     let gateway = Background::start(&config, Elements::Threadbare);
     carry(&mut streams);
+    let port = |address: SocketAddr| address.port();
+    let at_gateway = dropped(&streams.iter().map(|s| port(s.to)).collect::<Vec<_>>());
+    let here = |s: &Stream| port(s.answer.local_addr().expect("bound"));
+    let here = dropped(&streams.iter().map(here).collect::<Vec<_>>());
     drop(gateway);
     for stream in &mut streams {
         stream.receive();
     }
-    let wrong = streams.iter().filter_map(|stream| {
+    let drops = at_gateway.iter().zip(&here);
+    let wrong = streams.iter().zip(drops).filter_map(|(stream, drops)| {
         let found = complaints(stream);
-        (!found.is_empty()).then(|| format!("{}: {}", stream.what, found.join("; ")))
+        let what = &stream.what;
+        let found = found.join("; ");
+        (!found.is_empty()).then(|| format!("{what}: {found} (the kernel dropped {drops:?})"))
     });
-    let wrong = wrong.collect::<Vec<_>>();
-    assert!(
-        wrong.is_empty(),
-        "{} wrong:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    Heard {
+        wrong: wrong.collect(),
+        dropped: at_gateway.iter().chain(&here).sum(),
+    }
 }
 
 const CODECS: &[&str] = &[
@@ -650,5 +702,9 @@ fn losses_leave_no_gap_and_take_no_time() {
     assert_heard(cases);
 }
 
+/// Carried at a time.
+const STREAMS_MAX: usize = 40;
+/// Of what this machine had no time for.
+const TRIES: usize = 4;
 /// 2 s of them.
 const LOSSY_PACKETS: usize = 100;

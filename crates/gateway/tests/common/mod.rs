@@ -48,6 +48,19 @@ pub fn free_port() -> u16 {
         .expect("two free ports in a row")
 }
 
+/// Sockets on an even port of 127.0.0.1 and the next one.
+pub fn port_pair() -> [UdpSocket; 2] {
+    let next = |even: &UdpSocket| {
+        let port = even.local_addr().expect("bound").port();
+        let odd = (port % 2 == 0).then(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, port + 1)));
+        odd?.ok()
+    };
+    (0..1000)
+        .map(|_| socket())
+        .find_map(|even| next(&even).map(|odd| [even, odd]))
+        .expect("two free ports in a row")
+}
+
 /// A socket on a free port of 127.0.0.1.
 pub fn socket() -> UdpSocket {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");

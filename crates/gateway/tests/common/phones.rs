@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use threadbare_rtp::g711;
 use threadbare_rtp::srtp::{Receiver, Sender};
 
-use super::{LIMIT, Running, free_port, socket, threadbare};
+use super::{LIMIT, Running, port_pair, socket, threadbare};
 
 /// A relay that may be started again, and the proxy that asks it.
 pub struct Relay {
@@ -146,9 +146,7 @@ pub struct Party {
 
 impl Party {
     pub fn new(payload_type: u8, hz: f64) -> Party {
-        let port = free_port();
-        let [socket, reports] =
-            [port, port + 1].map(|port| UdpSocket::bind(("127.0.0.1", port)).expect("a free port"));
+        let [socket, reports] = port_pair();
         for socket in [&socket, &reports] {
             socket.set_nonblocking(true).expect("non-blocking");
         }
