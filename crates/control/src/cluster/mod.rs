@@ -25,9 +25,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 pub use self::keys::{
-    Claim, Declaration, Epoch, Incarnation, Key, Life, Link, Next, NodeName, NodeRecord, OnIsolation,
-    PREFIX, Revision, StreamName, Unreadable, VALUE_BYTES_MAX, Value, WEIGHT_MAX, WEIGHT_MIN,
-    is_weight,
+    Claim, Declaration, Epoch, Incarnation, Key, Life, Link, Next, NodeName, NodeRecord,
+    OnIsolation, PREFIX, Revision, StreamName, Unreadable, VALUE_BYTES_MAX, Value, WEIGHT_MAX,
+    WEIGHT_MIN, is_weight,
 };
 use self::lease::Standing;
 use self::nodes::Nodes;

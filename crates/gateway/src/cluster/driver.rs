@@ -7,8 +7,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use threadbare_control::cluster::{
-    Action, Declaration, Epoch, Key, Life, Member, NodeName, OnIsolation, Operation, Outcome,
-    Reply, RequestId, Settings, StreamName, Timing, Transaction, Value,
+    Action, Declaration, Epoch, Key, Life, Member, NodeName, NodeRecord, OnIsolation, Operation,
+    Outcome, Reply, RequestId, Settings, StreamName, Timing, Transaction, Value,
 };
 use threadbare_relay::Fence;
 use threadbare_runtime::clock_now_ns;
@@ -196,12 +196,14 @@ impl Driver {
     }
 
     fn handle_ended(&mut self, ended: &Ended) {
-        let mut nodes = self.member.nodes();
-        let of_it = nodes.find(|(_, record)| record.link.is_some_and(|link| ended.is(&link)));
-        let life = of_it.map(|(name, record)| Life {
-            node: name.clone(),
-            incarnation: record.incarnation,
-        });
+        let of_it = |(name, record): (&NodeName, &NodeRecord)| {
+            let link = record.link.filter(|link| ended.is(link));
+            link.map(|_| Life {
+                node: name.clone(),
+                incarnation: record.incarnation,
+            })
+        };
+        let life = self.member.nodes().find_map(of_it);
         if let Some(life) = life {
             tracing::warn!(node = %life.node, "the process of a node has ended");
             self.member.handle_ended(clock_now_ns(), &life);
@@ -213,7 +215,8 @@ impl Driver {
         self.keep_fence(clock_now_ns());
         let own = self.member.life().node;
         let others = self.member.nodes().filter(|(name, _)| **name != own);
-        self.links.follow(others.filter_map(|(_, record)| record.link));
+        self.links
+            .follow(others.filter_map(|(_, record)| record.link));
         while let Some(action) = self.member.poll_action() {
             self.act(action);
         }
@@ -405,9 +408,7 @@ impl Driver {
     /// Tells when nothing is left here that another node could take.
     fn leave(&mut self) {
         let own = self.member.life().node;
-        let takes = |(name, node): (&_, &threadbare_control::cluster::NodeRecord)| {
-            *name != own && !node.draining
-        };
+        let takes = |(name, node): (&_, &NodeRecord)| *name != own && !node.draining;
         let is_done = self.member.carried().next().is_none() || !self.member.nodes().any(takes);
         if is_done && let Some(tell) = self.leaving.take() {
             // Who waited has given up.

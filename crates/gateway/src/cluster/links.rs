@@ -303,7 +303,10 @@ mod tests {
     fn an_end_is_told_of_who_was_met() {
         run(async {
             let (address, process) = process(name_of(LINK)).await;
-            let link = Link { address, process: LINK };
+            let link = Link {
+                address,
+                process: LINK,
+            };
             let mut links = Links::default();
             let mut ends = links.take_ends();
             links.follow([link].into_iter());
@@ -320,7 +323,10 @@ mod tests {
         run(async {
             let (address, process) = process(name_of(LINK)).await;
             let is_met = AtomicBool::new(false);
-            let link = Link { address, process: LINK };
+            let link = Link {
+                address,
+                process: LINK,
+            };
             let next = async {
                 wait_until(|| is_met.load(Relaxed)).await;
                 process.abort();
@@ -338,15 +344,31 @@ mod tests {
             let is_met = AtomicBool::new(false);
             let waits = |link: Link| {
                 let is_met = &is_met;
-                async move { timeout(4 * AGAIN, until_process_ends(&link, is_met)).await.is_err() }
+                async move {
+                    timeout(4 * AGAIN, until_process_ends(&link, is_met))
+                        .await
+                        .is_err()
+                }
             };
             let (address, process) = process(name_of(LINK)).await;
             // Another process is there, as where an address is wrong.
-            assert!(waits(Link { address, process: 1 }).await);
+            assert!(
+                waits(Link {
+                    address,
+                    process: 1
+                })
+                .await
+            );
             process.abort();
             assert!(process.await.expect_err("aborted").is_cancelled());
             // Nobody is there.
-            assert!(waits(Link { address, process: LINK }).await);
+            assert!(
+                waits(Link {
+                    address,
+                    process: LINK
+                })
+                .await
+            );
             // Met once, and then another machine has the address.
             let (address, process) = process_at(address, name_of(LINK)).await;
             let elsewhere = async {
@@ -357,7 +379,13 @@ mod tests {
                 name[NAME_BYTES - 1] ^= 1;
                 process_at(address, name).await
             };
-            let (waited, _) = tokio::join!(waits(Link { address, process: LINK }), elsewhere);
+            let (waited, _) = tokio::join!(
+                waits(Link {
+                    address,
+                    process: LINK
+                }),
+                elsewhere
+            );
             assert!(waited);
         });
     }

@@ -151,7 +151,11 @@ impl Checker<'_> {
         let labels = raw.labels.as_ref().map(Spanned::get_ref);
         let listen = raw.listen.as_ref().map(|listen| listen.get_ref().parse());
         if let Some(Err(_)) = listen {
-            self.refuse(raw.listen.as_ref(), "listen", "an address with a port, such as 10.0.0.3:2400");
+            self.refuse(
+                raw.listen.as_ref(),
+                "listen",
+                "an address with a port, such as 10.0.0.3:2400",
+            );
         }
         let spec = ClusterSpec {
             weight: self.weight(raw),
@@ -178,11 +182,7 @@ impl Checker<'_> {
             let place = match key {
                 "endpoints" => endpoints.span(),
                 "node" => node.span(),
-                "weight" => raw.weight.as_ref().map_or(0..0, Spanned::span),
-                "listen" => raw.listen.as_ref().map_or(0..0, Spanned::span),
-                "labels" => raw.labels.as_ref().map_or(0..0, Spanned::span),
-                "ca" => raw.ca.as_ref().map_or(0..0, Spanned::span),
-                _ => raw.cert.as_ref().map_or(0..0, Spanned::span),
+                key => place_of(raw, key),
             };
             self.problems.add(
                 format!("`{key}` cannot be {value:?}"),
@@ -265,6 +265,19 @@ impl Checker<'_> {
             on_isolation: on_isolation.or(cluster).unwrap_or_default(),
         }
     }
+}
+
+/// Of one of the keys that need not be there.
+fn place_of(raw: &RawCluster, key: &str) -> std::ops::Range<usize> {
+    let of = |value: &Option<Spanned<String>>| value.as_ref().map(Spanned::span);
+    let place = match key {
+        "weight" => raw.weight.as_ref().map(Spanned::span),
+        "labels" => raw.labels.as_ref().map(Spanned::span),
+        "listen" => of(&raw.listen),
+        "ca" => of(&raw.ca),
+        _ => of(&raw.cert),
+    };
+    place.unwrap_or_default()
 }
 
 /// Of a name or a label.

@@ -116,7 +116,10 @@ const REFUSED: &[Refused] = &[
     },
     Refused {
         text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nlisten = \"0.0.0.0:2400\"",
-        says: &["`listen` cannot be \"0.0.0.0:2400\"", "that the other nodes reach"],
+        says: &[
+            "`listen` cannot be \"0.0.0.0:2400\"",
+            "that the other nodes reach",
+        ],
         lines: &[4],
     },
     Refused {

@@ -100,7 +100,8 @@ pub(super) fn cluster(status: &Value) -> String {
     if !status["etcd_error"].is_null() {
         let _ = writeln!(out, "etcd      {}", text(&status["etcd_error"]));
     }
-    let mut rows = vec![["NODE", "STATE", "LINK", "WEIGHT", "STREAMS", "LABELS"].map(str::to_owned)];
+    let mut rows =
+        vec![["NODE", "STATE", "LINK", "WEIGHT", "STREAMS", "LABELS"].map(str::to_owned)];
     for node in status["nodes"].as_array().into_iter().flatten() {
         let labels = node["labels"].as_array().into_iter().flatten();
         let labels: Vec<String> = labels.map(text).collect();
