@@ -205,15 +205,17 @@ pub(crate) fn add_latency(query: &mut gst::QueryRef, own: impl FnOnce() -> gst::
     }
 }
 
-/// Emits a signal without a result; cheap without a handler.
+/// Emits a signal without a result; cheap without a handler. `false`: there is none.
 pub(crate) fn emit_if_heard(
     element: &gst::Element,
     signal: gst::glib::subclass::SignalId,
     arguments: &[&dyn gst::glib::value::ToValue],
-) {
-    if gst::glib::signal::signal_has_handler_pending(element, signal, None, false) {
+) -> bool {
+    let is_heard = gst::glib::signal::signal_has_handler_pending(element, signal, None, false);
+    if is_heard {
         element.emit::<()>(signal, arguments);
     }
+    is_heard
 }
 
 /// A group of properties that several elements have.

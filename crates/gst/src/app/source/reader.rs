@@ -5,7 +5,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use gst::glib::subclass::SignalId;
 use gst::prelude::*;
-use threadbare_runtime::Cx;
+use threadbare_runtime::{Cx, Ready};
 
 use crate::kit::queue::{Item, Queue};
 use crate::kit::source::{self, Produced, Producer};
@@ -90,6 +90,8 @@ pub struct AppReader {
     caps: Option<gst::Caps>,
     /// Need-data was emitted, and nothing has come since.
     has_asked: bool,
+    /// The queue was empty behind the item that was taken in this pass, and wakes this reader.
+    has_taken_last: bool,
     is_open: bool,
     pad: gst::Pad,
 }
@@ -107,6 +109,7 @@ impl AppReader {
             time: RunningTime::default(),
             caps,
             has_asked: false,
+            has_taken_last: false,
             is_open: false,
             pad: pad.clone(),
         }
@@ -125,10 +128,11 @@ impl AppReader {
     }
 
     /// The next item, with its time. A seek that has flushed the queue finds the position after all items taken before.
-    fn take(&self, cx: &Cx<'_>) -> Option<Item> {
+    fn take(&mut self, cx: &Cx<'_>) -> Option<Item> {
         let mut follows =
             (self.shared.is_seekable.load(Relaxed)).then(|| lock(&self.shared.segment));
-        let mut item = self.items.pop(|| cx.waker())?;
+        let mut item;
+        (item, self.has_taken_last) = self.items.take(|| cx.waker())?;
         if let Item::Buffer(buffer) = &mut item
             && self.shared.do_timestamp.load(Relaxed)
         {
@@ -142,14 +146,18 @@ impl AppReader {
         Some(item)
     }
 
-    fn ask(&mut self) {
+    /// Asks the application, unless it was asked before. The queue wakes this reader when an item arrives; a handler of the
+    /// signal may have pushed one at once.
+    fn ask(&mut self) -> Produced {
         if std::mem::replace(&mut self.has_asked, true) {
-            return;
+            return Produced::Idle;
         }
         self.shared.has_enough.store(false, Relaxed);
-        // Emitted with each buffer of an application that gives one at a time, though most do not listen.
-        if let Some(element) = self.pad.parent_element() {
-            emit_if_heard(&element, *NEED_DATA, &[&NEED_UNKNOWN]);
+        // Due with each buffer of an application that gives one at a time, though most do not listen.
+        let element = self.pad.parent_element();
+        match element.is_some_and(|it| emit_if_heard(&it, *NEED_DATA, &[&NEED_UNKNOWN])) {
+            true => Produced::Again,
+            false => Produced::Idle,
         }
     }
 
@@ -186,16 +194,15 @@ impl Producer for AppReader {
         self.items.prefetch();
     }
 
+    fn begin(&mut self, _cx: &mut Cx<'_>, _ready: Ready) {
+        self.has_taken_last = false;
+    }
+
     fn produce(&mut self, cx: &mut Cx<'_>) -> Produced {
-        let Some(item) = self.take(cx) else {
-            // The signal's handler may push at once: then there is more.
-            let asked_before = self.has_asked;
-            self.ask();
-            return if asked_before {
-                Produced::Idle
-            } else {
-                Produced::Again
-            };
+        let is_empty = std::mem::take(&mut self.has_taken_last);
+        let item = if is_empty { None } else { self.take(cx) };
+        let Some(item) = item else {
+            return self.ask();
         };
         self.has_asked = false;
         match item {

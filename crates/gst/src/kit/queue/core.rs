@@ -651,7 +651,7 @@ impl<T, E: Copy + PartialEq> QueueCore<T, E> {
         self.level().reaches(&self.limits.max)
     }
 
-    fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.events_ahead.is_empty() && self.items.is_empty()
     }
 

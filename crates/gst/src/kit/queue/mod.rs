@@ -354,13 +354,24 @@ impl Queue {
         let mut state = self.lock();
         let (popped, actions) = state.core.handle_pop();
         if popped.is_none() {
-            let (mut reader, waker) = (std::mem::take(&mut state.reader), waker());
-            state.reader_waker = waker.data() as usize;
-            state.register(&mut reader, ITEM, waker);
-            state.reader = reader;
+            state.await_item(waker());
         }
         self.0.finish(state, actions);
         popped.map(marked)
+    }
+
+    /// The same for a queue without notices whose items nobody sees out: also tells whether the queue is empty now, and then
+    /// `waker` is woken as well.
+    #[inline]
+    pub(crate) fn take(&self, waker: impl FnOnce() -> Waker) -> Option<(Item, bool)> {
+        let mut state = self.lock();
+        let (popped, actions) = state.core.handle_pop();
+        let is_empty = popped.is_none() || state.core.is_empty();
+        if is_empty {
+            state.await_item(waker());
+        }
+        self.0.finish(state, actions);
+        popped.map(|popped| (marked(popped), is_empty))
     }
 
     /// The next item, or the end of a flush, for a reader that is an ordinary thread. `None`: the queue was stopped.
@@ -430,6 +441,17 @@ impl Queue {
                 .field("buffers", u64::from(state.core.level().buffers))
                 .build()
         })
+    }
+}
+
+impl Locked<'_, State> {
+    /// The reader is woken when it may find an item.
+    #[inline]
+    fn await_item(&mut self, waker: Waker) {
+        let mut reader = std::mem::take(&mut self.reader);
+        self.reader_waker = waker.data() as usize;
+        self.register(&mut reader, ITEM, waker);
+        self.reader = reader;
     }
 }
 
