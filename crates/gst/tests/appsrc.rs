@@ -212,6 +212,32 @@ fn the_latency_is_the_applications_and_a_slice() {
     assert_eq!((min, max), (ms(5) + wait, Some(ms(50) + wait)));
 }
 
+/// What it is given while a full sink holds it up, and wakes it for nothing, is not forgotten.
+#[test]
+fn what_comes_while_it_is_held_up_leaves_in_order() {
+    let shared = context();
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=in context={shared} context-wait=1 max-buffers=0 ! ts-appsink name=out sync=false async=false max-buffers=1 \
+         ts-appsrc name=other context={shared} ! fakesink name=free sync=false async=false"
+    ));
+    let free = watch(&pipe.pad("free", "sink"));
+    pipe.play();
+    let (source, sink, other) = (pipe.get("in"), pipe.get("out"), pipe.get("other"));
+    for round in 0..20 {
+        // One is in the sink, one waits for room, one is in the queue. Each comes in a slice of its own: the neighbour's comes later.
+        for n in 0..3 {
+            assert!(give(&source, 3 * round + n));
+            assert!(give(&other, n));
+            assert_eq!(number(&next_buffer(&free)), n);
+        }
+        for n in 0..3 {
+            let sample = sink.emit_by_name::<Option<gst::Sample>>("pull-sample", &[]);
+            let buffer = sample.and_then(|sample| sample.buffer_owned());
+            assert_eq!(number(&buffer.expect("a buffer")), 3 * round + n);
+        }
+    }
+}
+
 #[test]
 fn an_error_downstream_is_reported_and_refuses_more() {
     // It never has enough.
