@@ -343,6 +343,14 @@ impl Member {
         self.streams.get(stream)?.declaration()
     }
 
+    /// The condition of another declaration that is made of this one: nobody else has written one meanwhile.
+    #[must_use]
+    pub fn still_declared(&self, stream: &StreamName) -> Option<Compare> {
+        let known = self.streams.get(stream)?;
+        let key = Key::Stream(stream.clone());
+        Some(Compare::Modified(key, known.declared_at()))
+    }
+
     /// Whether its view of the store is whole, and changes come.
     #[must_use]
     pub fn is_synced(&self) -> bool {

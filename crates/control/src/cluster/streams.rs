@@ -97,6 +97,11 @@ impl Tracked {
         self.declaration.is_some()
     }
 
+    /// The state of the store that the declaration is of.
+    pub(super) fn declared_at(&self) -> Revision {
+        self.declared
+    }
+
     pub(super) fn is_claimed(&self) -> bool {
         self.claim.is_some()
     }

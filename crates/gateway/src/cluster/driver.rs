@@ -391,7 +391,7 @@ impl Driver {
         let transaction = Transaction {
             // Nobody waits for it by a number.
             id: RequestId(u64::MAX),
-            when: Vec::new(),
+            when: self.member.still_declared(&name).into_iter().collect(),
             then: vec![Operation::Put(
                 Key::Stream(name),
                 Value::Stream(declaration),
@@ -399,9 +399,13 @@ impl Driver {
         };
         let store = self.store.clone();
         tokio::spawn(async move {
-            let done = store.commit(&transaction).await;
+            let done = match store.commit(&transaction).await {
+                Some(Outcome::Committed(_)) => Ok(()),
+                Some(Outcome::Refused { .. }) => Err(NotMoved::Declared(stream)),
+                None => Err(NotMoved::Store),
+            };
             // Who asked may be gone.
-            let _ = tell.send(done.map(drop).ok_or(NotMoved::Store));
+            let _ = tell.send(done);
         });
     }
 

@@ -125,6 +125,9 @@ pub enum NotMoved {
     /// It does not live.
     #[error("the cluster has no node {0:?}")]
     Node(String),
+    /// A file, or somebody else, has declared it anew meanwhile.
+    #[error("stream {0:?} was declared anew just now; try again")]
+    Declared(String),
     /// It cannot be written down.
     #[error("etcd does not answer")]
     Store,

@@ -52,7 +52,8 @@ pub fn free_port() -> u16 {
 pub fn port_pair() -> [UdpSocket; 2] {
     let next = |even: &UdpSocket| {
         let port = even.local_addr().expect("bound").port();
-        let odd = (port % 2 == 0).then(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, port + 1)));
+        let odd =
+            (port.is_multiple_of(2)).then(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, port + 1)));
         odd?.ok()
     };
     (0..1000)

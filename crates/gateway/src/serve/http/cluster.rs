@@ -59,6 +59,7 @@ pub(super) async fn undrain(State(app): State<App>) -> Result<axum::Json<NodeDra
 #[utoipa::path(post, path = "/v1/cluster/move", tag = "cluster", request_body = Move, responses(
     (status = 204, description = "It is on its way"),
     (status = 404, body = Problem, content_type = "application/problem+json", description = "No such stream or node, or no cluster"),
+    (status = 409, body = Problem, content_type = "application/problem+json", description = "The stream was declared anew just now"),
     (status = 503, body = Problem, content_type = "application/problem+json", description = "etcd does not answer")))]
 pub(super) async fn move_to(
     State(app): State<App>,
@@ -90,6 +91,7 @@ impl From<NotMoved> for Problem {
     fn from(error: NotMoved) -> Problem {
         let status = match error {
             NotMoved::Stream(_) | NotMoved::Node(_) => StatusCode::NOT_FOUND,
+            NotMoved::Declared(_) => StatusCode::CONFLICT,
             NotMoved::Store | NotMoved::NotAnswered(_) => StatusCode::SERVICE_UNAVAILABLE,
         };
         Problem::new(status, error.to_string())
