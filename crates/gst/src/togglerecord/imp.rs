@@ -19,7 +19,7 @@ use crate::kit::{lock, pad_function, template};
 pub struct ToggleRecord {
     #[property(name = "record", nick = "Record", blurb = "Pass the streams, from the next keyframe of the main one on; false: stop all of them where the main one is", type = bool, get = |s: &Self| s.turns.state().core.record(), set = Self::set_record, default = false)]
     #[property(name = "recording", nick = "Recording", blurb = "Whether streams pass: from the first buffer of the main stream until all streams have come to the end", type = bool, get = |s: &Self| s.turns.state().is_recording, default = false)]
-    #[property(name = "is-live", nick = "Live output", blurb = "Live output: keeps the gaps of live inputs, and moves others to the present. false: collapses the gaps of live inputs", type = bool, get = |s: &Self| s.turns.state().core.settings().is_live, set = |s: &Self, v| s.set(|settings| settings.is_live = v), default = false, flags = gst::PARAM_FLAG_MUTABLE_READY)]
+    #[property(name = "is-live", nick = "Live output", blurb = "Live output: keeps the gaps of live inputs, and moves others to the present. false: collapses the gaps of live inputs", type = bool, get = |s: &Self| s.turns.state().core.settings().is_live, set = |s: &Self, v| s.set(|settings| settings.is_live = v), default = false, flags = UP_TO_READY)]
     #[property(name = "stall-timeout", nick = "Stall timeout", blurb = "Time after which other streams go on without a main stream that delivers nothing, ns", type = u64, get = |s: &Self| s.turns.state().core.settings().stall_timeout_ns, set = |s: &Self, v| s.set(|settings| settings.stall_timeout_ns = v), default = STALL_TIMEOUT_NS, minimum = STALL_TIMEOUT_NS_MIN, maximum = TIME_NS_MAX)]
     turns: Turns,
     sink: gst::Pad,
@@ -375,6 +375,10 @@ impl ElementImpl for ToggleRecord {
 const PAD_FLAGS: gst::PadFlags = gst::PadFlags::PROXY_CAPS
     .union(gst::PadFlags::PROXY_ALLOCATION)
     .union(gst::PadFlags::PROXY_SCHEDULING);
+
+/// Of a property that can be set before the element starts.
+const UP_TO_READY: glib::ParamFlags =
+    glib::ParamFlags::READWRITE.union(gst::PARAM_FLAG_MUTABLE_READY);
 
 /// Shorter than any buffer: less would be no wait at all.
 const STALL_TIMEOUT_NS_MIN: u64 = 1_000_000;
