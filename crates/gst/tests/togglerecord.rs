@@ -423,7 +423,6 @@ fn another_stream_waits_for_the_main_one_and_is_cut_to_the_frame() {
     other.push(buffer(23, 33));
     let beyond = other.push_and_wait(buffer(33, 53));
     record.record(false);
-    assert!(record.is_recording() || !other.out().is_empty());
     main.push(buffer(40, 80));
     joined(beyond).unwrap();
     other.push(buffer(53, 73));
@@ -616,7 +615,8 @@ fn a_stalled_main_stream_is_reported_and_holds_no_other() {
     let running: u64 = message.structure().unwrap().get("running-time").unwrap();
     assert_eq!(running, gst::ClockTime::SECOND.nseconds());
     other.push(buffer(40, 60));
-    assert_eq!(other.out(), [(10, 10, 40, '!'), (40, 40, 60, '.')]);
+    let expected = [(10, 10, 20, '!'), (20, 20, 40, '.'), (40, 40, 60, '.')];
+    assert_eq!(other.out(), expected);
     main.push(buffer(60, 80));
     assert_eq!(kind(&record.message()), "togglerecord-resumed");
     assert_eq!(stat(&record.element, "stalls"), 1);
@@ -697,12 +697,16 @@ fn an_unlinked_stream_is_not_waited_for() {
     record.record(true);
     main.push(buffer(0, 40));
     other.push(buffer(0, 10));
-    let waits = other.push_and_wait(buffer(30, 50));
     record.record(false);
     assert!(record.is_recording());
     other.feed.unlink(&other.sink).unwrap();
-    let _ = joined(waits);
     assert!(!record.is_recording());
+    // Nor does its source wait.
+    other.feed.link(&other.sink).unwrap();
+    other.open(&audio_caps());
+    let waits = other.push_and_wait(buffer(50, 60));
+    other.feed.unlink(&other.sink).unwrap();
+    assert_eq!(joined(waits), Err(gst::FlowError::Flushing));
 }
 
 #[test]

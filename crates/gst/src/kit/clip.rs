@@ -35,7 +35,7 @@ pub(crate) fn clip_audio(
         Some(duration) if end == frames_all => duration,
         _ => time_of(end)?,
     };
-    let offset = buffer.offset();
+    let (offset, offset_end) = (buffer.offset(), buffer.offset_end());
     let (trim, count) = (
         usize::try_from(first).ok()?,
         usize::try_from(end - first).ok()?,
@@ -46,7 +46,9 @@ pub(crate) fn clip_audio(
     part.set_duration(until.saturating_sub(lead));
     if offset != OFFSET_NONE {
         part.set_offset(offset + first);
-        part.set_offset_end(offset + end);
+        if offset_end != OFFSET_NONE {
+            part.set_offset_end(offset + end);
+        }
     }
     Some(rest)
 }

@@ -11,7 +11,7 @@
 //! | a recording | everything |
 //! | after its end | what begins before the end, as pictures that are stored in another order do |
 //!
-//! Another stream is decided as far as the main one has been decided (the *horizon*), and waits there. If the main stream gives nothing
+//! Raw audio passes from sample to sample; other buffers as a whole, where their beginning does. Another stream is decided as far as the main one has been decided (the *horizon*), and waits there. If the main stream gives nothing
 //! for `stall_timeout_ns` while another one waits, it has *stalled*: the others go on without it, and take the horizon along, until it is back.
 //!
 //! After each `handle_*` and [`RecordCore::decide`]: drain [`RecordCore::poll_action`]. What is held is decided again after any change
@@ -53,9 +53,9 @@ pub(super) const STALL_TIMEOUT_NS: u64 = 5_000_000_000;
 pub(super) enum Media {
     /// Anywhere: raw audio, and gaps.
     Audio,
-    /// Between pictures, whose time can be shortened: raw video.
+    /// Between pictures: raw video.
     Video,
-    /// Before a keyframe; a buffer passes as a whole.
+    /// Before a keyframe.
     #[default]
     Coded,
 }

@@ -233,11 +233,12 @@ impl ToggleRecord {
     /// A stream's pads are in the element.
     fn add_stream(&self, id: StreamId, sink: &gst::Pad, src: &gst::Pad) {
         self.turns.add(id, sink.clone(), src.clone());
-        let turns = self.turns.clone();
+        // Nothing of the element is in the handler: the element's state has the pads.
         sink.connect_unlinked(move |pad, _| {
-            turns.unlink(id);
             if let Some(element) = pad.parent().and_downcast::<super::ToggleRecord>() {
-                act(&turns, &element);
+                let turns = &element.imp().turns;
+                turns.unlink(id);
+                act(turns, &element);
             }
         });
     }
@@ -253,8 +254,8 @@ impl ToggleRecord {
 }
 
 fn internal_links(pad: &gst::Pad, parent: Option<&gst::Object>) -> gst::Iterator<gst::Pad> {
-    let linked =
-        pad_function::<ToggleRecord, _>(parent, || None, |imp| imp.turns.state().counterpart(pad));
+    let element = parent.and_then(|parent| parent.downcast_ref::<super::ToggleRecord>());
+    let linked = element.and_then(|element| element.imp().turns.state().counterpart(pad));
     gst::Iterator::from_vec(linked.into_iter().collect())
 }
 

@@ -134,7 +134,7 @@ pub(super) fn arrival(item: &Item, format: &Format) -> Arrival {
     let (begin, duration, decode, is_gap, is_delta) = match item {
         Item::Buffer(buffer) => (
             buffer.pts().or(buffer.dts()),
-            buffer.duration(),
+            duration_of(buffer, format),
             buffer.dts(),
             false,
             buffer.flags().contains(gst::BufferFlags::DELTA_UNIT),
@@ -161,10 +161,19 @@ pub(super) fn arrival(item: &Item, format: &Format) -> Arrival {
     }
 }
 
+/// Raw audio without a duration says by its size how long it is.
+fn duration_of(buffer: &gst::BufferRef, format: &Format) -> Option<gst::ClockTime> {
+    let of_frames = || {
+        let audio = format.audio.as_ref()?;
+        gst::ClockTime::SECOND.mul_div_round(frames_in(buffer, audio), u64::from(audio.rate()))
+    };
+    buffer.duration().or_else(of_frames)
+}
+
 /// The part of an item. `None`: it is shorter than half a frame.
 fn cut(item: Item, span: &Span, piece: &Piece, format: &Format) -> Option<Item> {
     let (begin, duration) = match &item {
-        Item::Buffer(buffer) => (buffer.pts(), buffer.duration()),
+        Item::Buffer(buffer) => (buffer.pts(), duration_of(buffer, format)),
         Item::Event(event) => match event.view() {
             gst::EventView::Gap(gap) => (Some(gap.get().0), gap.get().1),
             _ => (None, None),
@@ -188,7 +197,10 @@ fn cut(item: Item, span: &Span, piece: &Piece, format: &Format) -> Option<Item> 
         return Some(item);
     }
     match item {
-        Item::Buffer(buffer) => cut_buffer(buffer, format, from, to).map(Item::Buffer),
+        Item::Buffer(buffer) => {
+            let to = (to < end).then_some(to);
+            cut_buffer(buffer, format, from, to).map(Item::Buffer)
+        }
         _ => {
             let rest = to.saturating_sub(from);
             (!rest.is_zero()).then(|| Item::Event(gst::event::Gap::new(from, rest)))
@@ -196,32 +208,33 @@ fn cut(item: Item, span: &Span, piece: &Piece, format: &Format) -> Option<Item> 
     }
 }
 
+/// `to`: if it ends before its own end.
 fn cut_buffer(
     mut buffer: gst::Buffer,
     format: &Format,
     from: gst::ClockTime,
-    to: gst::ClockTime,
+    to: Option<gst::ClockTime>,
 ) -> Option<gst::Buffer> {
+    let begin = buffer.pts()?;
+    let lead = from.saturating_sub(begin);
     let Some(audio) = &format.audio else {
-        let picture = buffer.make_mut();
-        picture.set_pts(from);
-        picture.set_duration(to.saturating_sub(from));
+        let duration = buffer.duration();
+        let whole = buffer.make_mut();
+        whole.set_pts(from);
+        whole.set_duration(duration.map(|duration| duration.saturating_sub(lead)));
         return Some(buffer);
     };
-    let begin = buffer.pts()?;
     // To the nearest frame: what ends here and what begins here share none, and lose none.
     let frame_at = |time: gst::ClockTime| {
-        let lead_ns = time.saturating_sub(begin).nseconds();
-        lead_ns.mul_div_round(u64::from(audio.rate()), gst::ClockTime::SECOND.nseconds())
+        let rate = u64::from(audio.rate());
+        let ns = time.saturating_sub(begin).nseconds();
+        ns.mul_div_round(rate, gst::ClockTime::SECOND.nseconds())
     };
-    let is_to_end = buffer
-        .duration()
-        .is_none_or(|duration| to >= begin + duration);
-    let last = match is_to_end {
-        true => frames_in(&buffer, audio),
-        false => frame_at(to)?,
+    let end = match to {
+        Some(to) => frame_at(to)?,
+        None => frames_in(&buffer, audio),
     };
-    clip_audio(buffer, audio, frame_at(from)?..last)
+    clip_audio(buffer, audio, frame_at(from)?..end)
 }
 
 /// Carries the core's actions out, one thread at a time.

@@ -51,7 +51,16 @@ impl RecordCore {
             Some((*recording, part))
         });
         let has_ended = found.is_some_and(|(recording, _)| recording.stop_ns.is_some());
-        if !has_ended && !self.is_decided(span) {
+        if !has_ended && !self.is_decided(span, found.is_some()) {
+            if let Some((recording, (from_ns, to_ns))) = found
+                && span.media == Media::Audio
+                && from_ns < self.horizon_ns
+                && !self.is_stalled
+            {
+                // Downstream may need it to take more of the main stream.
+                let part = (from_ns, to_ns.min(self.horizon_ns));
+                return self.admit(id, &recording, span, part);
+            }
             if let Some(verdict) = self.wait_for_main(id) {
                 return verdict;
             }
@@ -63,10 +72,15 @@ impl RecordCore {
         }
     }
 
-    /// Whether the main stream has come far enough.
-    fn is_decided(&self, span: &Span) -> bool {
-        span.begin_ns < self.horizon_ns
-            && (span.media == Media::Coded || span.end_ns <= self.horizon_ns)
+    /// Whether the main stream has come far enough. `is_in`: a recording that goes on has the span's beginning.
+    fn is_decided(&self, span: &Span, is_in: bool) -> bool {
+        let needs_end = match span.media {
+            Media::Audio => true,
+            // Another recording may begin in the middle.
+            Media::Video => !is_in,
+            Media::Coded => false,
+        };
+        span.point_ns() < self.horizon_ns && !(needs_end && span.end_ns > self.horizon_ns)
     }
 
     /// `None`: it has stalled, and is not waited for.
@@ -122,18 +136,38 @@ impl RecordCore {
     }
 }
 
+impl Span {
+    /// The time that says which recording it belongs to, where it is not cut: a little after its begin.
+    fn point_ns(&self) -> u64 {
+        match self.media {
+            Media::Audio => self.begin_ns,
+            Media::Video | Media::Coded => {
+                let half_ns = (self.end_ns - self.begin_ns) / 2;
+                self.begin_ns.saturating_add(half_ns.min(ROUNDED_NS_MAX))
+            }
+        }
+    }
+}
+
+/// By how much times of the same moment differ between streams: formats of files round to the millisecond.
+const ROUNDED_NS_MAX: u64 = 1_000_000;
+
 /// The part of a span, from its `from_ns` on, that is in a recording.
 fn part_in(recording: &Recording, span: &Span) -> Option<(u64, u64)> {
     let stop_ns = recording.stop_ns.unwrap_or(u64::MAX);
-    let has_begin = (recording.start_ns..stop_ns).contains(&span.begin_ns);
-    if span.media == Media::Coded || span.begin_ns == span.end_ns {
-        return has_begin.then_some((span.from_ns, span.end_ns));
-    }
     let from_ns = span.from_ns.max(recording.start_ns);
-    let to_ns = span.end_ns.min(stop_ns);
-    let inside_ns = to_ns.checked_sub(from_ns).filter(|ns| *ns > 0)?;
-    // A picture is in one recording: in the first one that has half of its time.
-    let is_in =
-        span.media == Media::Audio || inside_ns >= (span.end_ns - span.begin_ns).div_ceil(2);
-    is_in.then_some((from_ns, to_ns))
+    let is_in = (recording.start_ns..stop_ns).contains(&span.point_ns());
+    match span.media {
+        Media::Audio if span.begin_ns < span.end_ns => {
+            let to_ns = span.end_ns.min(stop_ns);
+            (from_ns < to_ns).then_some((from_ns, to_ns))
+        }
+        // What is on show at the start, if half of its time is left.
+        Media::Video if span.begin_ns < recording.start_ns && recording.start_ns < stop_ns => {
+            let left_ns = span.end_ns.checked_sub(recording.start_ns)?;
+            let is_shown = is_in || left_ns >= (span.end_ns - span.begin_ns).div_ceil(2);
+            is_shown.then_some((from_ns, span.end_ns))
+        }
+        _ => is_in.then_some((from_ns.min(span.end_ns), span.end_ns)),
+    }
 }

@@ -102,6 +102,23 @@ fn timed(media: Media, steps: &[Step]) -> Vec<(u64, u64, bool)> {
     spans.collect()
 }
 
+/// Parts of one buffer that follow each other in one recording are one: where they were parted depends on the order.
+fn joined(parts: Vec<Part>) -> Vec<Part> {
+    let mut all: Vec<Part> = Vec::new();
+    for part in parts {
+        match all.last_mut() {
+            Some(last)
+                if (last.0, last.1, last.3, last.4) == (part.0, part.1, part.2, part.4)
+                    && !part.5 =>
+            {
+                last.3 = part.3;
+            }
+            _ => all.push(part),
+        }
+    }
+    all
+}
+
 /// A run of the core.
 struct World {
     core: RecordCore,
@@ -239,7 +256,7 @@ impl World {
         while (0..self.queues.len()).rev().any(|of| self.turn(of)) {}
         assert!(self.held.iter().all(Option::is_none), "held for ever");
         self.passed.sort_unstable();
-        (self.passed, self.core)
+        (joined(self.passed), self.core)
     }
 }
 
@@ -325,18 +342,20 @@ impl Twin<'_> {
                 (None, _) => {}
             }
         }
-        match media {
-            Media::Audio => {}
-            Media::Video => {
-                parts.retain(|(_, from, to)| 2 * (to - from) >= end - begin);
-                parts.truncate(1);
-            }
-            Media::Coded => {
-                let of = self.recording_at(begin);
-                return of.into_iter().map(|of| (of, begin, end)).collect();
-            }
+        if media == Media::Audio {
+            return parts;
         }
-        parts
+        // The millisecond that the half or the first one of it ends in.
+        let of_point = self.recording_at(if end - begin > 1 { begin + 1 } else { begin });
+        let is_shown = |(start, stop, _): &Recorded| {
+            (begin + 1..end).contains(start) && start < stop && 2 * (end - start) >= end - begin
+        };
+        let of = match media {
+            Media::Video => of_point.or_else(|| self.recorded.iter().position(is_shown)),
+            _ => of_point,
+        };
+        let whole = of.map(|of| (of, begin.max(self.recorded[of].0), end));
+        whole.into_iter().collect()
     }
 
     fn follow(&mut self, of: usize) {
