@@ -875,16 +875,12 @@ fn what_is_held_on_a_shared_thread_holds_no_other() {
         next_buffer(&out);
     }
     for seen in [&main, &other] {
-        assert!(!seen.try_iter().any(|seen| matches!(seen, Seen::Buffer(_))));
+        assert_eq!(buffers(seen).count(), 0);
     }
     pipe.get("r").set_property("record", true);
     pipe.expect(gst::MessageType::Eos);
     for seen in [&main, &other] {
-        let count = seen
-            .try_iter()
-            .filter(|seen| matches!(seen, Seen::Buffer(_)))
-            .count();
-        assert_eq!(count, 10);
+        assert_eq!(buffers(seen).count(), 10);
     }
 }
 
@@ -899,6 +895,117 @@ fn a_stall_is_noticed_on_a_shared_thread() {
     pipe.play();
     let message = pipe.expect(gst::MessageType::Element);
     assert_eq!(kind(&message), "togglerecord-stalled");
+}
+
+/// Long and short buffers, and no queue that would part the threads of a source and a sink: neither the preroll nor a muxer may wait
+/// for what waits for them. Nobody is helped by a stall timeout.
+#[test]
+fn nothing_waits_in_a_circle_without_queues() {
+    let record = format!(
+        "togglerecord name=r record=true stall-timeout={}",
+        u64::MAX - 1
+    );
+    let audio = |buffers: u32, samples: u32| {
+        format!(
+            "audiotestsrc num-buffers={buffers} samplesperbuffer={samples} ! audio/x-raw,rate=8000,channels=1"
+        )
+    };
+    let pictures = "videotestsrc num-buffers=2 ! video/x-raw,width=16,height=16,framerate=2/1";
+    let pipe = Pipe::parse(&format!(
+        "{record} {} ! r.sink {} ! r.sink_0 {pictures} ! r.sink_1 \
+         r.src ! fakesink r.src_0 ! fakesink name=long r.src_1 ! fakesink name=pictures",
+        audio(100, 80),
+        audio(2, 4000),
+    ));
+    let [long, shown] = ["long", "pictures"].map(|name| watch(&pipe.pad(name, "sink")));
+    pipe.to(gst::State::Paused);
+    pipe.play();
+    pipe.expect(gst::MessageType::Eos);
+    let heard: usize = buffers(&long).map(|buffer| buffer.size()).sum();
+    assert_eq!(heard, 2 * 4000 * 2, "bytes of 1 s");
+    assert_eq!(buffers(&shown).count(), 2);
+
+    let pipe = Pipe::parse(&format!(
+        "{record} {pictures} ! r.sink {} ! r.sink_0 r.src ! mux. r.src_0 ! mux. matroskamux name=mux ! fakesink",
+        audio(10, 800),
+    ));
+    pipe.to(gst::State::Paused);
+    pipe.play();
+    pipe.expect(gst::MessageType::Eos);
+}
+
+/// A live encoder: each recording begins with a keyframe, and the audio beside it at the same time.
+#[test]
+fn recordings_of_an_encoder_begin_with_its_keyframes() {
+    let pipe = Pipe::parse(
+        "togglerecord name=r is-live=true \
+         videotestsrc is-live=true ! video/x-raw,width=16,height=16,framerate=100/1 ! vp8enc deadline=1 keyframe-max-dist=5 ! r.sink \
+         audiotestsrc is-live=true samplesperbuffer=80 ! audio/x-raw,rate=8000,channels=1 ! r.sink_0 \
+         r.src ! fakesink name=main async=false sync=false r.src_0 ! fakesink name=other async=false sync=false",
+    );
+    let [main, other] = ["main", "other"].map(|name| watch(&pipe.pad(name, "sink")));
+    pipe.play();
+    let element = pipe.get("r");
+    for _ in 0..3 {
+        element.set_property("record", true);
+        let picture = next_buffer(&main);
+        assert!(!picture.flags().contains(gst::BufferFlags::DELTA_UNIT));
+        let sound = next_buffer(&other);
+        for first in [&picture, &sound] {
+            assert!(first.flags().contains(gst::BufferFlags::DISCONT));
+        }
+        // To the frame of 1/8000 s.
+        let apart = picture.pts().unwrap().absdiff(sound.pts().unwrap());
+        assert!(apart < 125 * gst::ClockTime::USECOND, "{apart}");
+        next_buffer(&main);
+        element.set_property("record", false);
+        await_recording(&element, false);
+        for seen in [&main, &other] {
+            while seen.try_recv().is_ok() {}
+        }
+    }
+    pipe.assert_no_error();
+}
+
+fn buffers(seen: &Receiver<Seen>) -> impl Iterator<Item = gst::Buffer> {
+    seen.try_iter().filter_map(|seen| match seen {
+        Seen::Buffer(buffer) => Some(buffer),
+        Seen::Event(_) => None,
+    })
+}
+
+/// On a shared thread: a pipeline that is stopped while its streams are held starts again with nothing of before.
+#[test]
+fn held_streams_of_a_shared_thread_stop_and_start_again() {
+    let source = format!(
+        "ts-audiotestsrc is-live=false num-buffers=10 context={}",
+        context()
+    );
+    let pipe = Pipe::parse(&format!(
+        "togglerecord name=r {source} ! r.sink {source} ! r.sink_0 \
+         r.src ! fakesink name=main async=false sync=false r.src_0 ! fakesink name=other async=false sync=false"
+    ));
+    let [main, other] = ["main", "other"].map(|name| watch(&pipe.pad(name, "sink")));
+    for state in [
+        gst::State::Paused,
+        gst::State::Ready,
+        gst::State::Playing,
+        gst::State::Paused,
+        gst::State::Playing,
+        gst::State::Null,
+        gst::State::Playing,
+    ] {
+        pipe.to(state);
+    }
+    for seen in [&main, &other] {
+        assert_eq!(buffers(seen).count(), 0);
+    }
+    pipe.get("r").set_property("record", true);
+    pipe.expect(gst::MessageType::Eos);
+    for seen in [&main, &other] {
+        let first: Vec<_> = buffers(seen).map(|buffer| buffer.pts()).collect();
+        assert_eq!((first.len(), first[0]), (10, Some(gst::ClockTime::ZERO)));
+    }
 }
 
 /// A seek of a file with two streams, of which a stretch is recorded.

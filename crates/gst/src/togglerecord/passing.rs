@@ -31,7 +31,7 @@ impl Passing {
         self.turns.wake();
         act(&self.turns, &self.element);
         let entry = *turn.entry();
-        let mut rest = None;
+        let mut has_rest = false;
         let result = match decision {
             Decision::Act => return Ok(Some(turn)),
             Decision::Push(piece) => {
@@ -39,7 +39,7 @@ impl Passing {
                 if let Entry::Data(span) = turn.entry_mut() {
                     span.from_ns = piece.to_ns;
                 }
-                rest = (!piece.is_last).then_some(turn);
+                has_rest = !piece.is_last && pushed.is_ok();
                 pushed
             }
             Decision::PushEvent => {
@@ -51,15 +51,15 @@ impl Passing {
             Decision::Ended => Err(gst::FlowError::Eos),
         };
         let is_buffer = matches!(self.item, Item::Buffer(_));
-        if is_buffer && rest.is_none() && decision != Decision::Flushing {
+        if is_buffer && !has_rest && decision != Decision::Flushing {
             let is_passed = matches!(decision, Decision::Push(_)) || entry.is_in_parts();
             self.turns.count(is_passed);
         }
+        // Before the next one of the stream has its turn.
         self.turns.finish(id);
+        let rest = has_rest.then_some(turn);
         act(&self.turns, &self.element);
-        if rest.is_none() {
-            tell_of_ends(&self.turns, &self.element);
-        }
+        tell_of_ends(&self.turns, &self.element);
         result.map(|()| rest)
     }
 

@@ -75,6 +75,9 @@ impl Format {
     }
 }
 
+/// A format whose segment is to be sent, and by how much it is moved, ns.
+pub(super) type Moved = (Arc<Format>, i64);
+
 /// What takes a turn.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Entry {
@@ -115,7 +118,7 @@ pub(super) enum Task {
 /// What goes before a part: its stream's segment, if downstream does not have that, and a mark.
 #[derive(Default)]
 pub(super) struct Preface {
-    pub(super) segment: Option<(Arc<Format>, i64)>,
+    pub(super) segment: Option<Moved>,
     pub(super) is_discont: bool,
 }
 
@@ -300,7 +303,7 @@ impl Turns {
     }
 
     /// A stream that the main one's end has ended and that pushes nothing: its source pad, and the segment that goes before.
-    pub(super) fn take_end(&self) -> Option<(gst::Pad, Option<(Arc<Format>, i64)>)> {
+    pub(super) fn take_end(&self) -> Option<(gst::Pad, Option<Moved>)> {
         let mut state = self.state();
         let State { core, lanes, .. } = &mut **state;
         let lane = lanes
@@ -311,7 +314,7 @@ impl Turns {
     }
 
     /// The end of a stream passes: the segment that goes before.
-    pub(super) fn end(&self, id: StreamId) -> Option<(Arc<Format>, i64)> {
+    pub(super) fn end(&self, id: StreamId) -> Option<Moved> {
         let mut state = self.state();
         let lane = state.lane(id)?;
         lane.has_told_end = true;
@@ -333,17 +336,13 @@ impl Lane {
         self.sent = None;
     }
 
-    fn segment_to_send(
-        &mut self,
-        format: &Arc<Format>,
-        shift_ns: i64,
-    ) -> Option<(Arc<Format>, i64)> {
+    fn segment_to_send(&mut self, format: &Arc<Format>, shift_ns: i64) -> Option<Moved> {
         let sent = (format.number, shift_ns);
         (self.sent.replace(sent) != Some(sent)).then(|| (format.clone(), shift_ns))
     }
 
     /// The segment, if downstream does not have it, as the one before was moved.
-    fn last_segment(&mut self) -> Option<(Arc<Format>, i64)> {
+    fn last_segment(&mut self) -> Option<Moved> {
         let shift_ns = self.sent.map_or(0, |(_, shift_ns)| shift_ns);
         let format = self.format.clone();
         format.segment.as_ref()?;
