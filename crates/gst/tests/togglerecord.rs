@@ -800,7 +800,7 @@ fn a_dropped_buffer_may_call_the_element() {
         data: vec![0; 20],
     });
     let inner = calls_back.get_mut().unwrap();
-    inner.set_pts(0 * MS);
+    inner.set_pts(gst::ClockTime::ZERO);
     inner.set_duration(20 * MS);
     record.main().push(calls_back);
     told.recv_timeout(DEADLINE).unwrap();
@@ -944,7 +944,11 @@ fn recordings_of_an_encoder_begin_with_its_keyframes() {
          r.src ! fakesink name=main async=false sync=false r.src_0 ! fakesink name=other async=false sync=false",
     );
     let [main, other] = ["main", "other"].map(|name| watch(&pipe.pad(name, "sink")));
+    let [pictures, sound] = ["sink", "sink_0"].map(|name| watch(&pipe.pad("r", name)));
     pipe.play();
+    // Sources begin at times of their own.
+    let begin = next_buffer(&sound).pts();
+    while next_buffer(&pictures).pts() < begin {}
     let element = pipe.get("r");
     for _ in 0..3 {
         element.set_property("record", true);
