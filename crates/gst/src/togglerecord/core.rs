@@ -277,6 +277,10 @@ impl RecordCore {
     }
 
     pub(super) fn handle_stream_start(&mut self, id: StreamId) {
+        if id == MAIN && self.stream(MAIN).is_some_and(|main| main.has_ended) {
+            // Its times may be others.
+            (self.horizon_ns, self.stopped_ns) = (0, 0);
+        }
         if let Some(stream) = self.stream_mut(id) {
             (stream.has_ended, stream.is_over) = (false, false);
         }

@@ -187,6 +187,9 @@ fn a_coded_stream_passes_whole_buffers_from_a_keyframe_on() {
 #[test]
 fn pictures_in_another_order_are_recorded_up_to_the_end() {
     let mut bench = bench(true, true);
+    for other in [AUDIO, OTHER] {
+        bench.core.handle_eos(0, other);
+    }
     bench.record(true);
     let coded = |begin: u64, decode: u64, is_delta| Arrival {
         decode_ns: Some(decode * MS),
@@ -199,10 +202,11 @@ fn pictures_in_another_order_are_recorded_up_to_the_end() {
     assert_eq!(bench.feed(MAIN, coded(30, 20, true)), passes(30, 40, 0));
     assert!(bench.core.is_recording());
     assert_eq!(
-        bench.feed(MAIN, coded(80, 40, true)),
+        bench.feed(MAIN, coded(80, 30, true)),
         nothing(Verdict::Drop)
     );
-    assert_eq!(bench.feed(MAIN, coded(40, 30, true)), passes(40, 50, 0));
+    assert!(bench.core.is_recording());
+    assert_eq!(bench.feed(MAIN, coded(40, 40, true)), passes(40, 50, 0));
     assert_eq!(
         bench.feed(MAIN, coded(60, 60, true)),
         nothing(Verdict::Drop)
@@ -408,6 +412,61 @@ fn a_flush_begins_anew() {
         assert_eq!(bench.feed(MAIN, key(10, 20)), passes(10, 20, shift_ms));
         assert_eq!(bench.feed(AUDIO, audio(5, 15)), passes(10, 15, shift_ms));
     }
+}
+
+/// A buffer that overlaps the one before, as rounded times make it.
+#[test]
+fn a_recording_begins_where_the_last_one_has_ended() {
+    let mut bench = bench(true, false);
+    for other in [AUDIO, OTHER] {
+        bench.core.handle_eos(0, other);
+    }
+    bench.record(true);
+    bench.feed(MAIN, audio(0, 40));
+    bench.record(false);
+    bench.record(true);
+    assert_eq!(bench.feed(MAIN, audio(35, 60)), passes(40, 60, 0));
+}
+
+#[test]
+fn a_recording_of_no_length_has_no_picture() {
+    let mut bench = bench(true, true);
+    bench.record(true);
+    bench.feed(MAIN, audio(10, 10));
+    bench.record(false);
+    bench.feed(MAIN, audio(10, 60));
+    assert_eq!(bench.feed(AUDIO, video(0, 30)), nothing(Verdict::Drop));
+}
+
+/// The main stream has not begun: a file beside it is held, a live stream is dropped in time, and both are if `record` is set.
+#[test]
+fn a_main_stream_that_does_not_begin_holds_what_is_not_lost() {
+    for (is_live, record, rest) in [
+        (false, false, Verdict::Hold),
+        (false, true, Verdict::Drop),
+        (true, false, Verdict::Drop),
+        (true, true, Verdict::Drop),
+    ] {
+        let mut bench = bench(is_live, false);
+        bench.record(record);
+        let mut first = bench.arrive(AUDIO, audio(0, 20));
+        assert_eq!(bench.take(AUDIO, &mut first), nothing(Verdict::Hold));
+        bench.now_ms = 1000;
+        assert_eq!(bench.take(AUDIO, &mut first), nothing(rest));
+    }
+}
+
+/// A seek sets running time back.
+#[test]
+fn a_stall_is_measured_from_the_present() {
+    let mut bench = bench(true, false);
+    bench.now_ms = 50_000;
+    bench.record(true);
+    bench.feed(MAIN, audio(0, 20));
+    bench.now_ms = 0;
+    let mut next = bench.arrive(AUDIO, audio(20, 40));
+    assert_eq!(bench.take(AUDIO, &mut next), nothing(Verdict::Hold));
+    assert_eq!(bench.core.next_timeout(AUDIO), Some(1000 * MS));
 }
 
 /// A stop forgets all but the streams and what the application has set.

@@ -30,9 +30,11 @@ impl RecordCore {
         match self.record {
             false if !is_live => Verdict::Hold,
             true if !span.is_delta => {
-                let recording = self.begin_recording(span.from_ns.max(self.stopped_ns));
+                // Times that are rounded may overlap.
+                let start_ns = span.from_ns.max(self.stopped_ns.min(span.end_ns));
+                let recording = self.begin_recording(start_ns);
                 self.lead_to(span.end_ns);
-                self.admit(MAIN, &recording, span, (span.from_ns, span.end_ns))
+                self.admit(MAIN, &recording, span, (start_ns, span.end_ns))
             }
             _ => {
                 self.lead_to(span.end_ns);
