@@ -11,8 +11,9 @@
 //! | a recording | everything |
 //! | after its end | what begins before the end, as pictures that are stored in another order do |
 //!
-//! Raw audio passes from sample to sample; other buffers as a whole, where their beginning does. Another stream is decided as far as the main one has been decided (the *horizon*), and waits there. If the main stream gives nothing
-//! for `stall_timeout_ns` while another one waits, it has *stalled*: the others go on without it, and take the horizon along, until it is back.
+//! Raw audio is cut to the sample; other buffers pass as a whole, if they begin in the recording. Another stream is decided as far as
+//! the main one has been decided (the *horizon*), and waits there. If the main stream gives nothing for `stall_timeout_ns` while
+//! another one waits, it has *stalled*: the others go on without it, and take the horizon along, until it is back.
 //!
 //! After each `handle_*` and [`RecordCore::decide`]: drain [`RecordCore::poll_action`]. What is held is decided again after any change
 //! and at [`RecordCore::next_timeout`].
