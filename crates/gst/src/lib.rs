@@ -17,6 +17,7 @@ mod rtp;
 mod selector;
 pub mod sharing;
 mod tcp;
+mod togglerecord;
 mod tone;
 mod udpsink;
 mod udpsrc;
@@ -38,7 +39,8 @@ mod plugin {
         crate::clocksync::register(Some(plugin))?;
         crate::blocking::register(Some(plugin))?;
         crate::selector::register(Some(plugin))?;
-        crate::fallback::register(Some(plugin))
+        crate::fallback::register(Some(plugin))?;
+        crate::togglerecord::register(Some(plugin))
     }
 
     gst::plugin_define!(

@@ -146,6 +146,33 @@ fn tones_round(i: u32) {
     next_buffer(&events);
 }
 
+/// Two streams start and stop together, from threads of their own or from one context.
+fn record_round(i: u32) {
+    let source = match i % 2 {
+        0 => format!(
+            "ts-audiotestsrc samples-per-buffer=8 context=record{}",
+            i % 3
+        ),
+        _ => "audiotestsrc is-live=true samplesperbuffer=8".to_owned(),
+    };
+    let source = format!("{source} ! audio/x-raw,rate=8000,channels=1");
+    let pipe = Pipe::parse(&format!(
+        "togglerecord name=r {source} ! r.sink {source} ! r.sink_0 \
+         r.src ! fakesink name=main async=false sync=false r.src_0 ! fakesink name=other async=false sync=false"
+    ));
+    let streams = ["main", "other"].map(|name| watch(&pipe.pad(name, "sink")));
+    pipe.play();
+    let element = pipe.get("r");
+    element.set_property("record", true);
+    streams.iter().for_each(|seen| drop(next_buffer(seen)));
+    // Some end while they wait for each other.
+    if i.is_multiple_of(3) {
+        element.set_property("record", false);
+        let other = pipe.pad("r", "sink_0");
+        element.release_request_pad(&other);
+    }
+}
+
 /// Falls back, from threads of their own or from sources on one context, and back.
 fn fallback_round(i: u32) {
     let name = format!("fallback{}", i % 3);
@@ -255,6 +282,7 @@ fn rounds(receiver: &std::net::UdpSocket, i: u32) {
     parts_round(i);
     tones_round(i);
     fallback_round(i);
+    record_round(i);
     fallback_source_round(i);
     hub_round(i);
     loudness_round(i);

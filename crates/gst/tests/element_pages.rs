@@ -345,7 +345,7 @@ const GUIDES: &[(&str, &str)] = &[
     ),
     (
         "flow.md",
-        "waiting for the clock, switching inputs, sources that fail, elements that block",
+        "waiting for the clock, switching inputs, sources that fail, recording, elements that block",
     ),
     ("audio-sources.md", "tones and test signals"),
     ("dtmf.md", "telephone events"),

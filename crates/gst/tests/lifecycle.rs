@@ -334,6 +334,7 @@ fn every_element_goes_up_and_down_twice() {
         "ts-clocksync",
         "ts-input-selector",
         "fallbackswitch",
+        "togglerecord",
         "fallbacksrc uri=file:///no-such-file",
         "fallbacksrc uri=file:///no-such-file context=updown",
         "ts-blocking-adapter",

@@ -3,6 +3,7 @@
 //! An element converts properties, pads and buffers into plain values and hands them to a [`source::Producer`] on a
 //! context thread; code common to elements is here.
 
+pub(crate) mod clip;
 pub(crate) mod commit;
 pub(crate) mod context;
 pub(crate) mod crossing;

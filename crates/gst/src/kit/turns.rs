@@ -58,6 +58,10 @@ impl Tickets {
         self.last
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
     /// All that waits comes back, flushing.
     pub(crate) fn clear(&mut self) {
         self.waiting.clear();
@@ -143,6 +147,10 @@ impl<S: Inputs> Turn<S> {
         &self.entry
     }
 
+    pub(crate) fn entry_mut(&mut self) -> &mut S::Entry {
+        &mut self.entry
+    }
+
     /// Has it carried out when its turn has come: at once, or later by the source that pushed, or after a wait here.
     /// `before_wait` runs if there is a wait.
     ///
@@ -171,6 +179,39 @@ impl<S: Inputs> Turn<S> {
         }
         let decision = threadbare_runtime::block_on(self.decision());
         carry_out(self, decision)
+    }
+
+    /// The same for what may pass in parts: `carry_out` returns the turn if the rest is to be decided, and nobody passes it meanwhile.
+    ///
+    /// # Errors
+    /// Those of `carry_out`; a source that carries it out later sees them later.
+    pub(crate) fn pass_in_parts(
+        mut self,
+        mut carry_out: impl FnMut(Self, S::Decision) -> Result<Option<Self>, gst::FlowError>
+        + Send
+        + 'static,
+    ) -> Result<gst::FlowSuccess, gst::FlowError> {
+        loop {
+            let now = self.decide(&mut self.turns.state());
+            let Poll::Ready(decision) = now else {
+                break;
+            };
+            match carry_out(self, decision)? {
+                Some(rest) => self = rest,
+                None => return Ok(gst::FlowSuccess::Ok),
+            }
+        }
+        let later = async move {
+            let mut turn = self;
+            loop {
+                let decision = turn.decision().await;
+                match carry_out(turn, decision)? {
+                    Some(rest) => turn = rest,
+                    None => return Ok(()),
+                }
+            }
+        };
+        pending::wait(Hold::Source, later).map(|()| gst::FlowSuccess::Ok)
     }
 
     /// How many are before it; `None`: it waits no longer.

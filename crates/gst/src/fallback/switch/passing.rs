@@ -6,6 +6,7 @@ use super::FallbackSwitch;
 use super::acting::{act, tell_of_end};
 use super::core::Arrival;
 use super::turns::{Decision, Push, Turn, Turns};
+use crate::kit::clip::{clip_audio, frames_in};
 use crate::kit::queue::Item;
 use crate::kit::turns::announce;
 
@@ -162,30 +163,10 @@ fn cut_buffer(
         picture.set_duration(duration - lead);
         return Some(buffer);
     };
-    let rate = u64::from(audio.rate());
-    let frames_all = match buffer.meta::<gst_audio::AudioMeta>() {
-        Some(meta) => meta.samples(),
-        None => buffer.size() / audio.bpf() as usize,
-    };
     // Rounded up: not a frame before the output's end.
     let frames = lead
         .nseconds()
-        .mul_div_ceil(rate, gst::ClockTime::SECOND.nseconds())?;
-    let trim = usize::try_from(frames).ok()?;
-    if trim >= frames_all {
-        return None;
-    }
-    let offset = buffer.offset();
-    let mut rest = gst_audio::audio_buffer_truncate(buffer, audio.bpf(), trim, None);
-    let cut = gst::ClockTime::SECOND.mul_div_round(frames, rate)?;
-    let part = rest.make_mut();
-    part.set_pts(begin + cut);
-    part.set_duration(duration.saturating_sub(cut));
-    if offset != OFFSET_NONE {
-        part.set_offset(offset + frames);
-    }
-    Some(rest)
+        .mul_div_ceil(u64::from(audio.rate()), gst::ClockTime::SECOND.nseconds())?;
+    let frames_all = frames_in(&buffer, audio);
+    clip_audio(buffer, audio, frames..frames_all)
 }
-
-/// GStreamer's mark for a buffer without an offset.
-const OFFSET_NONE: u64 = u64::MAX;
