@@ -636,7 +636,9 @@ fn every_route_is_described() {
             };
             let answer = relay.request(&method, &filled, "", b"");
             assert_ne!(answer.status, 405, "{method} {path}");
-            let is_unknown = answer.status == 404 && !path.contains('{');
+            // What a gateway without a cluster has not.
+            let may_miss = operation["responses"]["404"].is_object() && path.contains("/cluster");
+            let is_unknown = answer.status == 404 && !path.contains('{') && !may_miss;
             assert!(!is_unknown, "{method} {path}");
         }
     }

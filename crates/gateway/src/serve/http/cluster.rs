@@ -48,7 +48,9 @@ pub(super) async fn drain(State(app): State<App>) -> Result<axum::Json<NodeDrain
 }
 
 /// Take streams again
-#[utoipa::path(delete, path = "/v1/cluster/drain", tag = "cluster", responses((status = 200, body = NodeDrain)))]
+#[utoipa::path(delete, path = "/v1/cluster/drain", tag = "cluster", responses(
+    (status = 200, body = NodeDrain),
+    (status = 404, body = Problem, content_type = "application/problem+json", description = "This gateway is in no cluster")))]
 pub(super) async fn undrain(State(app): State<App>) -> Result<axum::Json<NodeDrain>, Problem> {
     set(&app, false).await
 }
