@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Forwarder, engine, next, peer, range};
+use common::{Forwarder, engine, next, peer, range, until};
 use threadbare_relay::{Fence, PortId, PortUse};
 use threadbare_runtime::clock_now_ns;
 
@@ -31,9 +31,12 @@ fn nothing_passes_a_fence_that_is_not_open() {
     send(b"open", None);
     assert_eq!(next(&listener).0, b"open");
     send(b"over", Some((fence.clone(), clock_now_ns())));
+    // It leaves at the end of the pass, which may be behind the next command.
+    until("it is stopped", || engine.stats().fenced == 1);
     send(b"renewed", Some((fence.clone(), u64::MAX)));
     assert_eq!(next(&listener).0, b"renewed");
     send(b"closed", Some((fence.clone(), 0)));
+    until("it is stopped", || engine.stats().fenced == 2);
     send(b"never", Some((fence, u64::MAX)));
     // Beside it, what has no fence.
     let others = vec![range(PortUse::Mux).lease().unwrap()];

@@ -31,11 +31,9 @@ pub struct Passed {
     pub anchor: Option<Anchor>,
 }
 
-/// Whether a line sends.
-#[derive(Debug, Default)]
+/// That a line sends nothing. In a box: most lines are never held.
+#[derive(Debug)]
 pub(super) enum Hold {
-    #[default]
-    Off,
     On,
     /// The next poll is the first that sends.
     Ending(Option<LineState>),
@@ -47,7 +45,7 @@ impl Hold {
     pub(super) fn delay_ns(&self) -> u64 {
         match self {
             Hold::On => HOLD_NS,
-            Hold::Off | Hold::Ending(_) => 0,
+            Hold::Ending(_) => 0,
         }
     }
 }

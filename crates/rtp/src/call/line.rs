@@ -71,7 +71,7 @@ pub struct Line {
     inputs: Option<Box<Inputs>>,
     is_ending: bool,
     ahead_ns: u64,
-    pub(super) hold: Hold,
+    pub(super) hold: Option<Box<Hold>>,
     /// The sender's last packet that was passed on.
     pub(super) last_passed: Option<SeqNum>,
     /// Another process has passed on its packets up to this one.
@@ -120,7 +120,7 @@ impl Line {
             inputs: None,
             is_ending: false,
             ahead_ns: 0,
-            hold: Hold::Off,
+            hold: None,
             last_passed: None,
             passed_until: None,
         })
@@ -234,7 +234,7 @@ impl Line {
         scratch: &mut Scratch,
         send: &mut dyn FnMut(LineDatagram<'_>),
     ) {
-        if !matches!(self.hold, Hold::Off) && !self.poll_held(now_ns, may_lose, scratch) {
+        if self.hold.is_some() && !self.poll_held(now_ns, may_lose, scratch) {
             return;
         }
         self.poll_all(now_ns, may_lose, scratch, send);
@@ -244,13 +244,13 @@ impl Line {
     #[inline]
     fn media_ns(&self, now_ns: u64) -> u64 {
         let media_ns = now_ns.saturating_add(self.ahead_ns);
-        media_ns.saturating_sub(self.hold.delay_ns())
+        media_ns.saturating_sub(self.hold_ns())
     }
 
     /// When to poll for media of this time.
     #[inline]
     fn poll_ns(&self, media_ns: u64) -> u64 {
-        media_ns.saturating_sub(self.ahead_ns) + self.hold.delay_ns()
+        media_ns.saturating_sub(self.ahead_ns) + self.hold_ns()
     }
 
     #[inline]

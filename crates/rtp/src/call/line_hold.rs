@@ -8,14 +8,22 @@ impl Line {
     /// Hears, and sends nothing, until [`go_on`](Self::go_on). For a line that has not been polled, and whose jitter buffer releases packets
     /// [at their deadline](crate::jitter::Release::AtDeadline): another one does not keep them.
     pub fn hold(&mut self) {
-        self.hold = Hold::On;
+        self.hold = Some(Box::new(Hold::On));
+    }
+
+    /// How much later than due a packet is dropped that is not sent.
+    #[inline]
+    pub(super) fn hold_ns(&self) -> u64 {
+        self.hold.as_ref().map_or(0, |hold| hold.delay_ns())
     }
 
     /// Ends the [`hold`](Self::hold) with the next poll: behind what another process has passed on last, or, if nobody knows that, with what is due
     /// from now on.
     pub fn go_on(&mut self, state: Option<LineState>) {
-        if matches!(self.hold, Hold::On) {
-            self.hold = Hold::Ending(state);
+        if let Some(hold) = &mut self.hold
+            && matches!(**hold, Hold::On)
+        {
+            **hold = Hold::Ending(state);
         }
     }
 
@@ -39,10 +47,13 @@ impl Line {
     /// A poll while nothing, or nothing yet, is sent. `true`: go on with one that sends.
     #[cold]
     pub(super) fn poll_held(&mut self, now_ns: u64, may_lose: bool, scratch: &mut Scratch) -> bool {
-        let Hold::Ending(state) = std::mem::take(&mut self.hold) else {
-            self.hold = Hold::On;
+        if matches!(self.hold.as_deref(), Some(Hold::On)) {
             self.poll_all(now_ns, may_lose, scratch, &mut |_: LineDatagram<'_>| ());
             return false;
+        }
+        let state = match self.hold.take().map(|hold| *hold) {
+            Some(Hold::Ending(state)) => state,
+            Some(Hold::On) | None => None,
         };
         let heard = self.source().source().map(|(_, ssrc)| ssrc);
         let passed = state.and_then(|state| state.passed);
