@@ -143,7 +143,11 @@ def shared_by(*nodes):
         if found and set(found.values()) == set(nodes) and all_heard_now():
             return found
         return None
-    return wait_for(f"streams are carried by {', '.join(nodes)}", look)
+    found = wait_for(f"streams are carried by {', '.join(nodes)}", look)
+    # Who has just claimed a stream has sent nothing of it yet.
+    settled = time.time_ns()
+    wait_for("all are heard", lambda: heard_since(settled))
+    return found
 
 
 class Heard:
@@ -167,9 +171,12 @@ class Heard:
 
 
 def all_heard_now():
-    now = time.time_ns()
+    return heard_since(time.time_ns() - 10**9 // 2)
+
+
+def heard_since(time_ns):
     heard.read()
-    return all(packets and packets[-1][0] > now - 10**9 // 2 for packets in heard.streams)
+    return all(packets and packets[-1][0] > time_ns for packets in heard.streams)
 
 
 def heard_from(name):
