@@ -448,6 +448,7 @@ start("send", [sys.executable, f"{here}/send.py", str(streams)])
 for store in STORES:
     start_store(store)
 wait_for("etcd is well", lambda: etcdctl("endpoint", "health").returncode == 0)
+wait_for("the capture", lambda: os.path.exists(f"{folder}/heard"))
 heard = Heard()
 for node in NODES:
     write_config(node)
