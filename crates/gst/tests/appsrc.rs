@@ -238,6 +238,38 @@ fn what_comes_while_it_is_held_up_leaves_in_order() {
     }
 }
 
+/// A pass ends with the last item of its budget, and one more comes before the next pass: nothing else wakes the source.
+#[test]
+fn what_comes_behind_a_full_pass_leaves() {
+    let pipe = Pipe::parse(&format!(
+        "ts-appsrc name=in context={} max-buffers=0 ! fakesink name=out sync=false async=false",
+        context()
+    ));
+    pipe.to(gst::State::Paused);
+    let (source, out) = (pipe.get("in"), pipe.pad("out", "sink"));
+    for n in 0..PASS {
+        assert!(give(&source, n));
+    }
+    let seen = watch(&out);
+    let late = source.clone();
+    out.add_probe(gst::PadProbeType::BUFFER, move |_, info| {
+        if info
+            .buffer()
+            .is_some_and(|buffer| number(buffer) == PASS - 1)
+        {
+            assert!(give(&late, PASS));
+        }
+        gst::PadProbeReturn::Ok
+    });
+    pipe.play();
+    for n in 0..=PASS {
+        assert_eq!(number(&next_buffer(&seen)), n);
+    }
+}
+
+/// Items of one pass.
+const PASS: u32 = 64;
+
 #[test]
 fn an_error_downstream_is_reported_and_refuses_more() {
     // It never has enough.

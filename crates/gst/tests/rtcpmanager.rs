@@ -78,25 +78,6 @@ fn feed(sink: &gst::Pad, caps: &str) -> gst::Pad {
 
 const RTP: &str = "application/x-rtp, media=audio, clock-rate=8000, payload=0";
 
-/// What comes out of `src`.
-fn drain(src: &gst::Pad) -> (gst::Pad, Receiver<Seen>) {
-    let (send, seen) = channel();
-    let of_events = send.clone();
-    let drain = gst::Pad::builder(gst::PadDirection::Sink)
-        .chain_function(move |_, _, buffer| {
-            let _ = send.send(Seen::Buffer(buffer));
-            Ok(gst::FlowSuccess::Ok)
-        })
-        .event_function(move |_, _, event| {
-            let _ = of_events.send(Seen::Event(event));
-            true
-        })
-        .build();
-    drain.set_active(true).unwrap();
-    src.link(&drain).unwrap();
-    (drain, seen)
-}
-
 fn play(element: &gst::Element) {
     element
         .set_clock(Some(&gst::SystemClock::obtain()))

@@ -88,20 +88,7 @@ impl Stream {
             .build();
         feed.set_active(true).unwrap();
         feed.link(&sink).unwrap();
-        let (send, seen) = channel();
-        let of_events = send.clone();
-        let drain = gst::Pad::builder(gst::PadDirection::Sink)
-            .chain_function(move |_, _, buffer| {
-                let _ = send.send(Seen::Buffer(buffer));
-                Ok(gst::FlowSuccess::Ok)
-            })
-            .event_function(move |_, _, event| {
-                let _ = of_events.send(Seen::Event(event));
-                true
-            })
-            .build();
-        drain.set_active(true).unwrap();
-        src.link(&drain).unwrap();
+        let (drain, seen) = drain(&src);
         Stream {
             feed,
             sink,

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::declare::Declared;
 use super::etcd::{Seen, Store};
-use super::links::{Door, Ended, Links};
+use super::links::{Ended, LinkListener, Links};
 use super::resume;
 use super::status::{Input, NodeStatus, NotMoved, Status, StreamStatus, Totals};
 use crate::config::{ClusterSpec, StreamSpec};
@@ -65,7 +65,7 @@ impl Driver {
     pub(super) fn new(
         spec: &ClusterSpec,
         store: Store,
-        door: Option<&Door>,
+        listener: Option<&LinkListener>,
         (orders, events): (Sender<Order>, Sender<Event>),
         totals: Arc<Totals>,
     ) -> Driver {
@@ -73,7 +73,7 @@ impl Driver {
             name: spec.node.as_str().into(),
             weight: spec.weight,
             labels: spec.labels.clone(),
-            link: door.map(Door::link),
+            link: listener.map(LinkListener::link),
             timing: Timing::default(),
         };
         let (replies, replied) = unbounded_channel();

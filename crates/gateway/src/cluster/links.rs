@@ -2,7 +2,7 @@
 //!
 //! Each node listens. Who connects is told which process this is, and nothing more. A connection that ends is no sign by itself: a firewall may have cut
 //! it. It is followed by another one, and then the machine says that nobody listens there any more, or another process of the same machine does: the process
-//! that was met before has ended. Everything else (nothing answers, the way is cut) says nothing.
+//! that answered before has ended. Everything else (nothing answers, the way is cut) says nothing.
 //!
 //! The kernel closes what a process had open when the last of its threads has ended, so nothing of it is sent behind that. A thread that fails closes
 //! nothing: the listening socket is kept as long as the process lives.
@@ -26,16 +26,16 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::system::{boot_id, random_number};
 
-/// Where this process is met.
+/// Where the other nodes connect to.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(super) struct LinkListener {
     listener: std::net::TcpListener,
     link: Link,
 }
 
-impl Door {
+impl LinkListener {
     /// Listens.
-    pub(super) fn open(at: SocketAddr) -> io::Result<Door> {
+    pub(super) fn bind(at: SocketAddr) -> io::Result<LinkListener> {
         let listener = std::net::TcpListener::bind(at)?;
         listener.set_nonblocking(true)?;
         // Open until the process ends.
@@ -44,7 +44,7 @@ impl Door {
             address: listener.local_addr()?,
             process: random_number(),
         };
-        Ok(Door { listener, link })
+        Ok(LinkListener { listener, link })
     }
 
     /// For the other nodes.
@@ -52,7 +52,7 @@ impl Door {
         self.link
     }
 
-    /// Lets the other nodes in.
+    /// Takes connections.
     pub(super) async fn serve(self) {
         let name = name_of(self.link.process);
         let listener = match TcpListener::from_std(self.listener) {
@@ -62,16 +62,16 @@ impl Door {
                 return;
             }
         };
-        let room = Arc::new(Semaphore::new(GUESTS_MAX));
+        let places = Arc::new(Semaphore::new(PEERS_MAX));
         loop {
             // Never closed.
-            let Ok(place) = room.clone().acquire_owned().await else {
+            let Ok(place) = places.clone().acquire_owned().await else {
                 return;
             };
             match listener.accept().await {
-                Ok((guest, _)) => {
+                Ok((peer, _)) => {
                     tokio::spawn(async move {
-                        receive(guest, name).await;
+                        tell_name(peer, name).await;
                         drop(place);
                     });
                 }
@@ -82,12 +82,12 @@ impl Door {
     }
 }
 
-/// Until the guest goes, or says something: no node does.
-async fn receive(mut guest: TcpStream, name: [u8; NAME_BYTES]) {
-    keep_alive(&guest);
-    let told = timeout(MEET_TIME_MAX, guest.write_all(&name)).await;
+/// Until the peer goes, or says something: no node does.
+async fn tell_name(mut peer: TcpStream, name: [u8; NAME_BYTES]) {
+    keep_alive(&peer);
+    let told = timeout(CONNECT_TIME_MAX, peer.write_all(&name)).await;
     if matches!(told, Ok(Ok(()))) {
-        until_end(&mut guest).await;
+        until_end(&mut peer).await;
     }
 }
 
@@ -111,7 +111,7 @@ pub(super) struct Links {
 
 struct Watch {
     task: JoinHandle<()>,
-    is_met: Arc<AtomicBool>,
+    is_connected: Arc<AtomicBool>,
     is_wanted: bool,
 }
 
@@ -139,16 +139,16 @@ impl Links {
     pub(super) fn follow(&mut self, links: impl Iterator<Item = Link>) {
         for link in links {
             let watch = self.to.entry(link.process).or_insert_with(|| {
-                let is_met = Arc::new(AtomicBool::new(false));
-                let (ends, met) = (self.ends.clone(), is_met.clone());
+                let is_connected = Arc::new(AtomicBool::new(false));
+                let (ends, connected) = (self.ends.clone(), is_connected.clone());
                 let task = tokio::spawn(async move {
-                    until_process_ends(&link, &met).await;
+                    until_process_ends(&link, &connected).await;
                     // The driver is about to end.
                     let _ = ends.send(Ended(link.process));
                 });
                 Watch {
                     task,
-                    is_met,
+                    is_connected,
                     is_wanted: true,
                 }
             });
@@ -166,63 +166,66 @@ impl Links {
     /// Whether there is a connection.
     pub(super) fn holds(&self, link: &Link) -> bool {
         let watch = self.to.get(&link.process);
-        watch.is_some_and(|watch| watch.is_met.load(Relaxed))
+        watch.is_some_and(|watch| watch.is_connected.load(Relaxed))
     }
 }
 
-/// What was met at an address.
-enum Met {
+/// What answers at an address.
+enum Answer {
     /// The process, on this boot of its machine.
     Process(TcpStream, u128),
     /// Another one, on this boot.
     Another(u128),
     /// The machine that has the address says that nobody listens.
-    Nobody,
+    Refused,
+    /// No answer that says anything.
     Nothing,
 }
 
-async fn until_process_ends(link: &Link, is_met: &AtomicBool) {
-    // The boot of the machine where it was met.
+async fn until_process_ends(link: &Link, is_connected: &AtomicBool) {
+    // The boot of the machine where it has answered.
     let mut machine = None;
     loop {
         let since = Instant::now();
-        match meet(link).await {
-            Met::Process(mut connection, boot) => {
+        match connect(link).await {
+            Answer::Process(mut connection, boot) => {
                 machine = Some(boot);
-                is_met.store(true, Relaxed);
+                is_connected.store(true, Relaxed);
                 keep_alive(&connection);
                 until_end(&mut connection).await;
-                is_met.store(false, Relaxed);
+                is_connected.store(false, Relaxed);
                 if since.elapsed() > AGAIN {
                     continue;
                 }
             }
-            Met::Nobody if machine.is_some() => return,
+            Answer::Refused if machine.is_some() => return,
             // Else the address is another machine's now.
-            Met::Another(boot) if machine == Some(boot) => return,
-            Met::Another(_) | Met::Nobody | Met::Nothing => {}
+            Answer::Another(boot) if machine == Some(boot) => return,
+            Answer::Another(_) | Answer::Refused | Answer::Nothing => {}
         }
         sleep(AGAIN).await;
     }
 }
 
-async fn meet(link: &Link) -> Met {
-    let mut connection = match timeout(MEET_TIME_MAX, TcpStream::connect(link.address)).await {
+async fn connect(link: &Link) -> Answer {
+    let mut connection = match timeout(CONNECT_TIME_MAX, TcpStream::connect(link.address)).await {
         Ok(Ok(connection)) => connection,
-        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => return Met::Nobody,
-        Ok(Err(_)) | Err(_) => return Met::Nothing,
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            return Answer::Refused;
+        }
+        Ok(Err(_)) | Err(_) => return Answer::Nothing,
     };
     let mut name = [0; NAME_BYTES];
-    match timeout(MEET_TIME_MAX, connection.read_exact(&mut name)).await {
+    match timeout(CONNECT_TIME_MAX, connection.read_exact(&mut name)).await {
         Ok(Ok(_)) => {}
-        Ok(Err(_)) | Err(_) => return Met::Nothing,
+        Ok(Err(_)) | Err(_) => return Answer::Nothing,
     }
     let value = u128::from_be_bytes;
     let (process, boot) = name.split_at(NAME_BYTES / 2);
     let [process, boot] = [process, boot].map(|half| half.try_into().map_or(0, value));
     match process == u128::from(link.process) {
-        true => Met::Process(connection, boot),
-        false => Met::Another(boot),
+        true => Answer::Process(connection, boot),
+        false => Answer::Another(boot),
     }
 }
 
@@ -254,8 +257,8 @@ fn keep_alive(connection: &TcpStream) {
 
 const NAME_BYTES: usize = 32;
 /// Connections of others at a time: more than a cluster has nodes.
-const GUESTS_MAX: usize = 1024;
-const MEET_TIME_MAX: Duration = Duration::from_millis(500);
+const PEERS_MAX: usize = 1024;
+const CONNECT_TIME_MAX: Duration = Duration::from_millis(500);
 const AGAIN: Duration = Duration::from_millis(250);
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
@@ -271,7 +274,7 @@ mod tests {
         runtime.block_on(async { timeout(LIMIT, test).await.expect("in time") })
     }
 
-    /// A process that can be ended: its door is not kept open.
+    /// A process that can be ended: its listener is not kept.
     async fn process(name: [u8; NAME_BYTES]) -> (SocketAddr, JoinHandle<()>) {
         process_at("127.0.0.1:0".parse().expect("an address"), name).await
     }
@@ -280,11 +283,11 @@ mod tests {
         let listener = TcpListener::bind(at).await.expect("a free port");
         let address = listener.local_addr().expect("bound");
         let task = tokio::spawn(async move {
-            let mut guests = Vec::new();
+            let mut peers = Vec::new();
             loop {
-                let (mut guest, _) = listener.accept().await.expect("a guest");
-                guest.write_all(&name).await.expect("told");
-                guests.push(guest);
+                let (mut peer, _) = listener.accept().await.expect("a peer");
+                peer.write_all(&name).await.expect("told");
+                peers.push(peer);
             }
         });
         (address, task)
@@ -300,7 +303,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(30);
 
     #[test]
-    fn an_end_is_told_of_who_was_met() {
+    fn the_end_of_a_process_that_was_connected_to_is_told() {
         run(async {
             let (address, process) = process(name_of(LINK)).await;
             let link = Link {
@@ -322,30 +325,30 @@ mod tests {
     fn another_process_in_its_place_is_an_end() {
         run(async {
             let (address, process) = process(name_of(LINK)).await;
-            let is_met = AtomicBool::new(false);
+            let is_connected = AtomicBool::new(false);
             let link = Link {
                 address,
                 process: LINK,
             };
             let next = async {
-                wait_until(|| is_met.load(Relaxed)).await;
+                wait_until(|| is_connected.load(Relaxed)).await;
                 process.abort();
                 assert!(process.await.expect_err("aborted").is_cancelled());
                 process_at(address, name_of(LINK + 1)).await
             };
-            tokio::join!(until_process_ends(&link, &is_met), next);
+            tokio::join!(until_process_ends(&link, &is_connected), next);
         });
     }
 
-    /// Never met; cut; another machine.
+    /// Never connected to; another machine.
     #[test]
     fn what_says_nothing_is_no_end() {
         run(async {
-            let is_met = AtomicBool::new(false);
+            let is_connected = AtomicBool::new(false);
             let waits = |link: Link| {
-                let is_met = &is_met;
+                let is_connected = &is_connected;
                 async move {
-                    timeout(4 * AGAIN, until_process_ends(&link, is_met))
+                    timeout(4 * AGAIN, until_process_ends(&link, is_connected))
                         .await
                         .is_err()
                 }
@@ -369,10 +372,10 @@ mod tests {
                 })
                 .await
             );
-            // Met once, and then another machine has the address.
+            // It has answered once, and then another machine has the address.
             let (address, process) = process_at(address, name_of(LINK)).await;
             let elsewhere = async {
-                wait_until(|| is_met.load(Relaxed)).await;
+                wait_until(|| is_connected.load(Relaxed)).await;
                 process.abort();
                 assert!(process.await.expect_err("aborted").is_cancelled());
                 let mut name = name_of(LINK + 1);
@@ -391,20 +394,21 @@ mod tests {
     }
 
     #[test]
-    fn a_door_tells_its_name_to_who_comes_and_outlives_its_thread() {
-        let door = Door::open("127.0.0.1:0".parse().expect("an address")).expect("open");
-        let link = door.link();
+    fn a_listener_tells_its_name_and_outlives_its_thread() {
+        let listener = LinkListener::bind("127.0.0.1:0".parse().expect("an address"));
+        let listener = listener.expect("a free port");
+        let link = listener.link();
         run(async {
-            let serving = tokio::spawn(door.serve());
-            let mut met = Vec::new();
+            let serving = tokio::spawn(listener.serve());
+            let mut answers = Vec::new();
             for _ in 0..3 {
-                met.push(meet(&link).await);
+                answers.push(connect(&link).await);
             }
-            assert!(met.iter().all(|met| matches!(met, Met::Process(..))));
+            assert!(answers.iter().all(|one| matches!(one, Answer::Process(..))));
             serving.abort();
             assert!(serving.await.expect_err("aborted").is_cancelled());
-            // The kernel lets in who comes, and nobody greets: no sign.
-            assert!(matches!(meet(&link).await, Met::Nothing));
+            // The kernel accepts, and nobody tells a name: no sign.
+            assert!(matches!(connect(&link).await, Answer::Nothing));
         });
     }
 }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::driver::Driver;
 use super::etcd::Store;
-use super::links::Door;
+use super::links::LinkListener;
 use super::status::{Asked, ClusterView, Input, Totals};
 use crate::config::{ClusterSpec, StreamSpec};
 use crate::event::Event;
@@ -36,16 +36,16 @@ impl Cluster {
     ) -> miette::Result<Cluster> {
         let store = Store::new(spec)?;
         let totals = Arc::new(Totals::default());
-        let door = spec.listen.map(|at| {
-            let opened = Door::open(at);
+        let listener = spec.listen.map(|at| {
+            let opened = LinkListener::bind(at);
             opened
                 .into_diagnostic()
                 .wrap_err_with(|| format!("[cluster] listen = {at}"))
         });
-        let door = door.transpose()?;
+        let listener = listener.transpose()?;
         let (orders, ordered) = channel();
         let to_gateway = (orders, gateway.sender());
-        let driver = Driver::new(spec, store, door.as_ref(), to_gateway, totals.clone());
+        let driver = Driver::new(spec, store, listener.as_ref(), to_gateway, totals.clone());
         let (inputs, asked) = unbounded_channel();
         let (answers, answered) = unbounded_channel();
         gateway.obey(ordered, answers);
@@ -59,10 +59,10 @@ impl Cluster {
             .spawn(move || {
                 let end = end;
                 runtime.block_on(async {
-                    let guests = door.map(|door| tokio::spawn(door.serve()));
+                    let accepting = listener.map(|listener| tokio::spawn(listener.serve()));
                     driver.run(asked, answered).await;
-                    if let Some(guests) = guests {
-                        guests.abort();
+                    if let Some(accepting) = accepting {
+                        accepting.abort();
                     }
                 });
                 std::mem::forget(end);

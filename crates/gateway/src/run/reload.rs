@@ -95,14 +95,13 @@ impl Job {
 
 /// What has changed for all nodes of a cluster.
 fn declared(before: &[StreamSpec], after: &[StreamSpec]) -> Changed {
-    let by_name = |streams: &'_ [StreamSpec]| -> HashMap<String, StreamSpec> {
-        let named = streams.iter().map(|spec| (spec.name.clone(), spec.clone()));
-        named.collect()
-    };
+    fn by_name(streams: &[StreamSpec]) -> HashMap<&str, &StreamSpec> {
+        streams.iter().map(|spec| (&*spec.name, spec)).collect()
+    }
     let (old, new) = (by_name(before), by_name(after));
-    let is_new = |spec: &&StreamSpec| !old.contains_key(&spec.name);
-    let is_gone = |spec: &&StreamSpec| !new.contains_key(&spec.name);
-    let is_other = |spec: &&StreamSpec| old.get(&spec.name).is_some_and(|before| before != *spec);
+    let is_new = |spec: &&StreamSpec| !old.contains_key(&*spec.name);
+    let is_gone = |spec: &&StreamSpec| !new.contains_key(&*spec.name);
+    let is_other = |spec: &&StreamSpec| old.get(&*spec.name).is_some_and(|old| old != spec);
     Changed {
         added: after.iter().filter(is_new).count(),
         removed: before.iter().filter(is_gone).count(),

@@ -284,6 +284,25 @@ pub fn watch(pad: &gst::Pad) -> Receiver<Seen> {
     receive
 }
 
+/// A pad behind `src`, which takes everything, and what comes there.
+pub fn drain(src: &gst::Pad) -> (gst::Pad, Receiver<Seen>) {
+    let (send, seen) = channel();
+    let of_events = send.clone();
+    let drain = gst::Pad::builder(gst::PadDirection::Sink)
+        .chain_function(move |_, _, buffer| {
+            let _ = send.send(Seen::Buffer(buffer));
+            Ok(gst::FlowSuccess::Ok)
+        })
+        .event_function(move |_, _, event| {
+            let _ = of_events.send(Seen::Event(event));
+            true
+        })
+        .build();
+    drain.set_active(true).unwrap();
+    src.link(&drain).unwrap();
+    (drain, seen)
+}
+
 /// The next buffer; events before it are skipped.
 pub fn next_buffer(seen: &Receiver<Seen>) -> gst::Buffer {
     loop {

@@ -360,8 +360,9 @@ impl Queue {
         popped.map(marked)
     }
 
-    /// The same for a queue without notices whose items nobody sees out: also tells whether the queue is empty now, and then
-    /// `waker` is woken as well.
+    /// The next item, if any, and whether it was the last. `waker` is woken when another one arrives, if there was none or it
+    /// was the last. For a reader that need not come back when it has pushed the last item: there are no notices, and nobody
+    /// waits until all items have left.
     #[inline]
     pub(crate) fn take(&self, waker: impl FnOnce() -> Waker) -> Option<(Item, bool)> {
         let mut state = self.lock();
