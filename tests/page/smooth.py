@@ -1,4 +1,4 @@
-"""The wall while it scrolls: that it is drawn right; and how smooth it is, for people, which is printed and not asserted: it is about the machine, too."""
+"""How smooth the wall is, for people: while values come, and while it scrolls as well. Printed, and not asserted: it is about the machine, too."""
 
 from common import run
 
@@ -26,36 +26,6 @@ const step = () => {
 };
 requestAnimationFrame(step);
 """
-
-
-# The wall in pieces, as it is drawn while it scrolls, is the wall that is drawn at once.
-PIECES = """
-const { wall } = threadbare;
-const [begin, selected] = [wall.section.scrollTop, wall.selected];
-const seen = () => wall.context.getImageData(0, 0, wall.canvas.width, wall.canvas.height).data;
-wall.selected = wall.cells.find((one) => one.n !== undefined).n;
-wall.isDirty = true;
-wall.draw();
-const wrong = [];
-for (const way of [1, 7, 50, 300, -20, -3, 100000, -40, -100000]) {
-  wall.section.scrollTop += way;
-  wall.hasScrolled = true;
-  wall.draw();
-  const pieces = seen();
-  wall.isDirty = true;
-  wall.draw();
-  const whole = seen();
-  const differing = whole.reduce((count, value, at) => count + (value !== pieces[at]), 0);
-  if (differing) wrong.push([way, wall.section.scrollTop, differing]);
-}
-[wall.selected, wall.isDirty, wall.section.scrollTop] = [selected, true, begin];
-return wrong;
-"""
-
-
-def check_pieces(page):
-    wrong = run(page, PIECES)
-    assert not wrong, wrong
 
 
 def measure(page):

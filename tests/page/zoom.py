@@ -3,7 +3,6 @@
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-import smooth
 from common import picture, run, until
 
 # Controls and texts that are seen in part only, or beside the window; controls that lie on each other.
@@ -97,7 +96,6 @@ def check(page, stream):
         until("narrow tiles", lambda: run(page, "const w = threadbare.wall; return w.tileWidth < 10.2 * w.rem && w.tiles && w.columns === 4"))
         texts, wrong = run(page, TILES)
         assert texts > 20 and not wrong, wrong
-        smooth.check_pieces(page)
         resize(page, 800)
         until("it is drawn for that", lambda: run(page, "return devicePixelRatio === 2 && threadbare.wall.canvas.width === 2 * threadbare.wall.section.clientWidth"))
         run(page, "threadbare.wall.section.scrollTop = 0")
