@@ -53,7 +53,6 @@ wall.context.fillText = function (text, x, y, ...rest) {
   texts.push({ text, left, right: left + width, y });
   draw.call(this, text, x, y, ...rest);
 };
-wall.isDirty = true;
 wall.draw();
 delete wall.context.fillText;
 wall.tiles = tiles;

@@ -37,12 +37,11 @@ export class Wall {
     // What fits of a name.
     this.names = new Map();
     this.widths = new Map();
-    // Where the drawn window of tiles begins, in pixels of the screen.
-    this.top = null;
-    section.addEventListener("scroll", () => { this.hasScrolled = true; }, { passive: true });
+    const dirty = () => { this.isDirty = true; };
+    section.addEventListener("scroll", dirty, { passive: true });
     new ResizeObserver(() => { this.place(); }).observe(section);
     const draw = () => {
-      if ((this.isDirty || this.hasScrolled) && this.section.offsetParent !== null) this.draw();
+      if (this.isDirty && this.section.offsetParent !== null) this.draw();
       requestAnimationFrame(draw);
     };
     requestAnimationFrame(draw);
@@ -104,41 +103,17 @@ export class Wall {
     return low;
   }
 
-  // Everything in sight; or, where nothing but the place has changed, what has come into sight.
   draw() {
-    const { canvas, context } = this;
-    if (!this.colours) return;
-    const top = Math.round(this.section.scrollTop * devicePixelRatio);
-    const moved = this.isDirty || this.top === null ? canvas.height : top - this.top;
-    [this.isDirty, this.hasScrolled, this.top] = [false, false, top];
-    if (Math.abs(moved) >= canvas.height) {
-      this.drawStrip(top, top + canvas.height);
-    } else if (moved) {
-      context.setTransform(1, 0, 0, 1, 0, 0);
-      context.globalCompositeOperation = "copy";
-      context.drawImage(canvas, 0, -moved);
-      context.globalCompositeOperation = "source-over";
-      if (moved > 0) this.drawStrip(top + canvas.height - moved, top + canvas.height);
-      else this.drawStrip(top, top - moved);
-    }
-    this.drawn = (this.drawn || 0) + 1;
-  }
-
-  // From one height to another, in pixels of the screen.
-  drawStrip(from, to) {
+    this.isDirty = false;
     const { context, colours } = this;
-    const ratio = devicePixelRatio;
-    context.save();
-    context.setTransform(1, 0, 0, 1, 0, -this.top);
-    context.beginPath();
-    context.rect(0, from, this.canvas.width, to - from);
-    context.clip();
+    if (!colours) return;
+    const [top, height] = [this.section.scrollTop, this.section.clientHeight];
+    context.setTransform(devicePixelRatio, 0, 0, devicePixelRatio, 0, 0);
     context.fillStyle = colours["--ground"];
-    context.fillRect(0, from, this.canvas.width, to - from);
-    context.scale(ratio, ratio);
+    context.fillRect(0, 0, this.canvas.width, this.canvas.height);
+    context.translate(0, -top);
     context.textBaseline = "alphabetic";
-    // The selected tile has an edge around it.
-    for (let at = this.firstBelow(from / ratio - 2); at < this.cells.length && this.cells[at].y < to / ratio + 2; at++) {
+    for (let at = this.firstBelow(top); at < this.cells.length && this.cells[at].y < top + height; at++) {
       const cell = this.cells[at];
       if (cell.head !== undefined) {
         context.font = `600 ${0.85 * this.rem}px system-ui, sans-serif`;
@@ -148,7 +123,7 @@ export class Wall {
         this.drawTile(cell);
       }
     }
-    context.restore();
+    this.drawn = (this.drawn || 0) + 1;
   }
 
   drawTile({ n, x, y }) {
