@@ -3,6 +3,8 @@
 //! The expectations are the definition: a stream has never two senders, whatever fails; and one, within the time of a death and some round trips after
 //! the last fault.
 
+#[path = "cluster/calls.rs"]
+mod calls;
 #[path = "cluster/world.rs"]
 mod world;
 
@@ -364,6 +366,7 @@ fn keys_and_values_are_paths_and_json() {
         labels: Vec::new(),
         draining: false,
         link: None,
+        room: None,
     };
     assert_eq!(record, Ok(Value::Node(due)));
     let refused = node.read(br#"{"incarnation":1,"beat":0,"weight":0}"#);

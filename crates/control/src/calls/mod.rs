@@ -339,6 +339,12 @@ impl<P> Calls<P> {
         true
     }
 
+    /// Whether there is such a call.
+    #[must_use]
+    pub fn has(&self, id: &CallId) -> bool {
+        self.calls.contains_key(id)
+    }
+
     /// How many calls there are.
     #[must_use]
     pub fn len(&self) -> usize {

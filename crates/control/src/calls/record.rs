@@ -20,17 +20,20 @@ pub enum EndReason {
     FinalTimeout,
     /// By the operator.
     Operator,
+    /// Another node of a cluster has the call.
+    Moved,
 }
 
 impl EndReason {
     /// All of them.
-    pub const ALL: [EndReason; 6] = [
+    pub const ALL: [EndReason; 7] = [
         EndReason::Deleted,
         EndReason::OfferTimeout,
         EndReason::MediaTimeout,
         EndReason::SilentTimeout,
         EndReason::FinalTimeout,
         EndReason::Operator,
+        EndReason::Moved,
     ];
 
     /// In records and metrics.
@@ -43,6 +46,7 @@ impl EndReason {
             EndReason::SilentTimeout => "silent-timeout",
             EndReason::FinalTimeout => "final-timeout",
             EndReason::Operator => "operator",
+            EndReason::Moved => "moved",
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a cluster keeps in its store: a key for each node, for each stream that is declared, and for each that is carried.
+//! What a cluster keeps in its store: a key for each node, for each stream that is declared, for each that is carried, and for each call.
 //!
 //! Keys are paths and values are JSON, so that an operator can read them with `etcdctl`:
 //!
@@ -6,7 +6,10 @@
 //!  /threadbare/nodes/relay-3        {"incarnation":7,"beat":41,"weight":1.0,"labels":["rack-2"],"draining":false}
 //!  /threadbare/streams/programme-1  {"prefer":["rack-2"],"avoid":[],"on_isolation":"stop","spec":"..."}
 //!  /threadbare/claims/programme-1   {"node":"relay-3","incarnation":7,"epoch":2}
+//!  /threadbare-calls/a84b4c76e66710 {"node":"relay-3","incarnation":7}
 //! ```
+//!
+//! What is below `/threadbare/` is seen by all nodes; calls are looked up.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,6 +24,10 @@ pub struct NodeName(pub Arc<str>);
 /// Name of a stream in the cluster.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct StreamName(pub Arc<str>);
+
+/// A call: its Call-ID in percent-encoding, so that keys are text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct CallName(pub Arc<str>);
 
 /// One life of a node: from one join to the end of its key. Random, so that no two lives have the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -58,6 +65,8 @@ pub enum Key {
     Stream(StreamName),
     /// Who carries it.
     Claim(StreamName),
+    /// Who has a call.
+    Call(CallName),
 }
 
 /// The value of a key, of the same kind.
@@ -69,6 +78,8 @@ pub enum Value {
     Stream(Declaration),
     /// Of [`Key::Claim`].
     Claim(Claim),
+    /// Of [`Key::Call`].
+    Call(CallClaim),
 }
 
 /// A node that lives. Written anew with each beat.
@@ -86,9 +97,12 @@ pub struct NodeRecord {
     /// It gives away what it carries, and takes nothing.
     #[serde(default)]
     pub draining: bool,
-    /// Where others see whether its process lives; opaque here.
+    /// Where others see whether its process lives, and send requests for its calls; opaque here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub link: Option<Link>,
+    /// How many more calls it could take, in percent of what it may. `None`: it takes no calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub room: Option<u8>,
 }
 
 /// Where a process can be connected to, to see when it ends.
@@ -147,6 +161,14 @@ pub struct Claim {
     pub resume: Vec<u8>,
 }
 
+/// Who has a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CallClaim {
+    /// The owner.
+    #[serde(flatten)]
+    pub owner: Life,
+}
+
 /// One life of one node.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Life {
@@ -184,6 +206,7 @@ impl Key {
             Key::Node(name) => format!("{NODES}{name}"),
             Key::Stream(name) => format!("{STREAMS}{name}"),
             Key::Claim(name) => format!("{CLAIMS}{name}"),
+            Key::Call(name) => format!("{CALLS}{name}"),
         }
     }
 
@@ -198,7 +221,10 @@ impl Key {
         if let Some(name) = name(STREAMS) {
             return Some(Key::Stream(StreamName(name.into())));
         }
-        name(CLAIMS).map(|name| Key::Claim(StreamName(name.into())))
+        if let Some(name) = name(CLAIMS) {
+            return Some(Key::Claim(StreamName(name.into())));
+        }
+        name(CALLS).map(|name| Key::Call(CallName(name.into())))
     }
 
     /// The value of this key from its JSON.
@@ -218,6 +244,7 @@ impl Key {
             Key::Node(_) => serde_json::from_slice(json).map(Value::Node),
             Key::Stream(_) => serde_json::from_slice(json).map(Value::Stream),
             Key::Claim(_) => serde_json::from_slice(json).map(Value::Claim),
+            Key::Call(_) => serde_json::from_slice(json).map(Value::Call),
         };
         match value {
             Ok(Value::Node(NodeRecord { weight, .. })) if !is_weight(weight) => {
@@ -240,6 +267,7 @@ impl Value {
             Value::Node(record) => serde_json::to_vec(record),
             Value::Stream(declaration) => serde_json::to_vec(declaration),
             Value::Claim(claim) => serde_json::to_vec(claim),
+            Value::Call(claim) => serde_json::to_vec(claim),
         }
     }
 }
@@ -276,10 +304,12 @@ macro_rules! named {
     )*};
 }
 
-named!(NodeName StreamName);
+named!(NodeName StreamName CallName);
 
-/// What all keys begin with.
+/// What all keys begin with that every node sees.
 pub const PREFIX: &str = "/threadbare/";
+/// What the keys of calls begin with.
+pub const CALLS: &str = "/threadbare-calls/";
 const NODES: &str = "/threadbare/nodes/";
 const STREAMS: &str = "/threadbare/streams/";
 const CLAIMS: &str = "/threadbare/claims/";

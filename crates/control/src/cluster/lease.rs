@@ -127,6 +127,7 @@ impl Member {
             labels: self.settings.labels.clone(),
             draining: self.draining,
             link: self.settings.link,
+            room: self.room,
         };
         let put = Operation::Put(self.own_key(), Value::Node(record));
         let id = self.commit(now_ns, what, vec![condition], vec![put]);

@@ -1,4 +1,4 @@
-//! Streams spread over the nodes of a cluster, by a store that all of them see (etcd); this node's part, sans-IO.
+//! Streams and calls spread over the nodes of a cluster, by a store that all of them see (etcd); this node's part, sans-IO.
 //!
 //! In come time, changes of the store's keys and answers to transactions; out come transactions, and which streams to start and stop. A
 //! [`Member`] trusts no clock but its own monotonic one, and of that only that it runs at most [`Timing::DRIFT_PERCENT`] faster or slower than another's:
@@ -11,9 +11,11 @@
 //!   free. Each claim is one transaction on the revision of the claim and on the claimer's own life.
 //! - A stream moves without a gap that a jitter buffer does not hide: the owner names the next one, which prepares and says so; then the owner stops, and
 //!   writes what the next one needs to go on (SSRC, numbers, times) with its name.
+//! - A call stays where it was made. Its owner claims it, and requests that come to another node are sent on.
 //!
 //! After each call of a `handle_` or `set_` function, drain [`Member::poll_action`] and ask [`Member::next_timeout`].
 
+mod calls;
 mod keys;
 mod lease;
 mod nodes;
@@ -24,10 +26,12 @@ mod streams;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use self::calls::Ledger;
+pub use self::calls::Location;
 pub use self::keys::{
-    Claim, Declaration, Epoch, Incarnation, Key, Life, Link, Next, NodeName, NodeRecord,
-    OnIsolation, PREFIX, Revision, StreamName, Unreadable, VALUE_BYTES_MAX, Value, WEIGHT_MAX,
-    WEIGHT_MIN, is_weight,
+    CALLS, CallClaim, CallName, Claim, Declaration, Epoch, Incarnation, Key, Life, Link, Next,
+    NodeName, NodeRecord, OnIsolation, PREFIX, Revision, StreamName, Unreadable, VALUE_BYTES_MAX,
+    Value, WEIGHT_MAX, WEIGHT_MIN, is_weight,
 };
 use self::lease::Standing;
 use self::nodes::Nodes;
@@ -116,6 +120,23 @@ pub enum Action {
         /// The stream.
         stream: StreamName,
     },
+    /// The store has this node as the call's owner, after [`Member::claim_call`].
+    CallClaimed {
+        /// The call.
+        call: CallName,
+    },
+    /// Another node has the call: it is to end here. There is no need to release it.
+    CallTaken {
+        /// The call.
+        call: CallName,
+        /// That one.
+        owner: Life,
+    },
+    /// The store has not answered in time. It is still asked.
+    CallUnclaimed {
+        /// The call.
+        call: CallName,
+    },
 }
 
 /// A node of a cluster.
@@ -138,6 +159,9 @@ pub struct Member {
     /// Streams that are on their way to other nodes, and those that would be better there.
     moving: BTreeSet<StreamName>,
     wishes: BTreeMap<StreamName, Life>,
+    ledger: Ledger,
+    /// For new calls, in percent.
+    room: Option<u8>,
     actions: VecDeque<Action>,
 }
 
@@ -166,6 +190,8 @@ impl Member {
             next_request: 0,
             moving: BTreeSet::new(),
             wishes: BTreeMap::new(),
+            ledger: Ledger::default(),
+            room: None,
             actions: VecDeque::new(),
         };
         member.begin_life();
@@ -228,6 +254,7 @@ impl Member {
             What::Join | What::Renew => self.renewed(now_ns, &request, &reply),
             What::Bury(name) => self.nodes.set_asked(name, false),
             What::Stream(name) => self.answered(name, &request),
+            What::Call(name) => self.ledger.answered(name, &request),
         }
         match reply.outcome {
             Outcome::Committed(at) => {
@@ -285,7 +312,8 @@ impl Member {
     #[must_use]
     pub fn next_timeout(&self) -> u64 {
         let requests = self.requests.values().map(|request| request.until_ns);
-        let next = requests.chain(self.next_renewal()).min();
+        let own = self.next_renewal().into_iter().chain(self.ledger.next_ns());
+        let next = requests.chain(own).min();
         let deaths = self.nodes.next_ns();
         next.unwrap_or(u64::MAX).min(deaths)
     }
@@ -320,6 +348,14 @@ impl Member {
     /// The nodes that live, as far as is known; with itself.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeRecord)> {
         self.nodes.all()
+    }
+
+    /// The same, with the life that each lives now.
+    pub fn lives_of_nodes(&self) -> impl Iterator<Item = Life> {
+        self.nodes().map(|(name, record)| Life {
+            node: name.clone(),
+            incarnation: record.incarnation,
+        })
     }
 
     /// Who carries a stream, as far as is known.
@@ -368,6 +404,7 @@ impl Member {
         self.keep_lease(now_ns);
         self.bury_dead(now_ns);
         self.ask_again(now_ns);
+        self.end_waits(now_ns);
         self.follow(now_ns);
     }
 
@@ -377,6 +414,7 @@ impl Member {
             Key::Node(name) => self.note_node(now_ns, name, entry, at),
             Key::Stream(name) => self.note_declaration(name, entry, at),
             Key::Claim(name) => self.note_claim(name, entry, at),
+            Key::Call(name) => self.ledger.note(name, entry, at),
         }
     }
 
@@ -424,6 +462,11 @@ impl Member {
                     let Transaction { when, then, .. } = transaction;
                     let again = self.commit(now_ns, What::Stream(name.clone()), when, then);
                     self.asked(&name, again);
+                }
+                What::Call(name) => {
+                    let Transaction { when, then, .. } = transaction;
+                    let again = self.commit(now_ns, What::Call(name.clone()), when, then);
+                    self.ledger.asked(&name, again);
                 }
             }
         }

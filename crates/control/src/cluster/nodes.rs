@@ -91,10 +91,15 @@ impl Nodes {
     }
 
     /// Since when a node has its key; [`Revision::ABSENT`]: it has none.
-    pub(super) fn created(&self, name: &NodeName) -> Revision {
+    fn created(&self, name: &NodeName) -> Revision {
         self.seen
             .get(name)
             .map_or(Revision::ABSENT, |seen| seen.created)
+    }
+
+    /// The condition that a node has the key that is known, or none if none is known. If it is refused, the answer has the key.
+    pub(super) fn as_known(&self, name: &NodeName) -> Compare {
+        Compare::Created(Key::Node(name.clone()), self.created(name))
     }
 
     /// The life of a node now.
@@ -146,7 +151,7 @@ impl Nodes {
         }
     }
 
-    /// Notes a key of a node. `true`: something else than its beat has changed.
+    /// Notes a key of a node. `true`: something else than its beat and its room has changed.
     fn note(&mut self, now_ns: u64, name: &NodeName, record: NodeRecord, entry: &Entry) -> bool {
         let modified = entry.modified;
         let bury_ns = now_ns + self.death_ns;
@@ -161,9 +166,14 @@ impl Nodes {
                 if entry.created != Revision::ABSENT {
                     seen.created = entry.created;
                 }
-                let beat = record.beat;
+                let (beat, room) = (record.beat, record.room);
                 let before = std::mem::replace(&mut seen.record, record);
-                NodeRecord { beat, ..before } != seen.record
+                let before = NodeRecord {
+                    beat,
+                    room,
+                    ..before
+                };
+                before != seen.record
             }
             None => {
                 let seen = Seen {

@@ -95,6 +95,7 @@ mod tests {
             labels: labels.iter().map(|&label| label.into()).collect(),
             draining,
             link: None,
+            room: None,
         }
     }
 

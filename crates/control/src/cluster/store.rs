@@ -1,6 +1,6 @@
 //! What is asked of the store, and its answers: those of etcd's KV service.
 
-use super::keys::{Key, NodeName, Revision, StreamName, Value};
+use super::keys::{CallName, Key, NodeName, Revision, StreamName, Value};
 
 /// Names a request until its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,6 +97,7 @@ pub(super) enum What {
     /// Deletes the key of a node that does nothing any more.
     Bury(NodeName),
     Stream(StreamName),
+    Call(CallName),
 }
 
 impl Operation {

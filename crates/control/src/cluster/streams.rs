@@ -354,6 +354,7 @@ impl Member {
 
     pub(super) fn look_at_all(&mut self) {
         self.dirty.extend(self.streams.keys().cloned());
+        self.ledger.look_at_all();
     }
 
     pub(super) fn prepared(&mut self, name: &StreamName) {
@@ -391,7 +392,11 @@ impl Member {
 
     /// Does what is to be done for streams about which something has changed.
     pub(super) fn follow(&mut self, now_ns: u64) {
-        if !self.is_synced || !self.is_live(now_ns) {
+        if !self.is_live(now_ns) {
+            return;
+        }
+        self.follow_calls(now_ns, REQUESTS_MAX);
+        if !self.is_synced {
             return;
         }
         while self.requests.len() < REQUESTS_MAX {
@@ -506,8 +511,7 @@ impl Member {
         if let Some(owner) = stream.claim.as_ref().map(|claim| &claim.owner)
             && owner.node != self.settings.name
         {
-            let created = self.nodes.created(&owner.node);
-            when.push(Compare::Created(Key::Node(owner.node.clone()), created));
+            when.push(self.nodes.as_known(&owner.node));
         }
         let id = self.commit(now_ns, What::Stream(name.clone()), when, vec![operation]);
         self.asked(&name, id);

@@ -99,6 +99,12 @@ impl<S: Ord + Clone> Desk<S> {
         self.replies.finish(sender, &cookie, &bytes);
         bytes
     }
+
+    /// The same with a message that another node has made for the same request.
+    pub fn finish_with(&mut self, ticket: Ticket<S>, message: Vec<u8>) -> Vec<u8> {
+        self.replies.finish(ticket.sender, &ticket.cookie, &message);
+        message
+    }
 }
 
 /// `None` for a reply.
@@ -149,6 +155,18 @@ mod tests {
             let new = desk.handle_message(now_ns, sender, offer);
             assert!(matches!(new, Incoming::Request(..)), "{new:?}");
         }
+    }
+
+    #[test]
+    fn a_reply_of_another_node_is_kept_for_retransmissions() {
+        let mut desk = Desk::new();
+        let query = b"c1 d7:command5:querye";
+        let Incoming::Request(_, ticket) = desk.handle_message(0, 1, query) else {
+            panic!("a first request is carried out");
+        };
+        let reply = b"c1 d6:result2:oke".to_vec();
+        assert_eq!(desk.finish_with(ticket, reply.clone()), reply);
+        assert_eq!(sent(desk.handle_message(S, 1, query)).as_bytes(), reply);
     }
 
     #[test]

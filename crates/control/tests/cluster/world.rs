@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use threadbare_control::cluster::{
-    Action, Compare, Declaration, Entry, Epoch, Key, Member, Operation, Outcome, Reply, Revision,
-    Settings, StreamName, Timing, Transaction, Value,
+    Action, CallName, Compare, Declaration, Entry, Epoch, Key, Location, Member, Operation,
+    Outcome, Reply, Revision, Settings, StreamName, Timing, Transaction, Value,
 };
 
 pub(crate) const MS: u64 = 1_000_000;
@@ -33,6 +33,8 @@ struct Process {
     until_ns: u64,
     running: BTreeMap<StreamName, Epoch>,
     preparing: BTreeSet<StreamName>,
+    /// Calls that it has, and whether it was told that their keys are its own.
+    calls: BTreeMap<CallName, bool>,
 }
 
 struct Node {
@@ -114,6 +116,10 @@ pub(crate) struct World {
     pub(crate) resumed: BTreeMap<StreamName, Vec<u8>>,
     /// Transactions that changed something, but renewals.
     pub(crate) writes: u64,
+    /// Who was told that another node has a call, and which.
+    pub(crate) taken: Vec<(usize, CallName, String)>,
+    /// Calls whose keys were not written in time.
+    pub(crate) unclaimed: Vec<CallName>,
     repeats_requests: bool,
 }
 
@@ -133,6 +139,8 @@ impl World {
             moved: BTreeSet::new(),
             resumed: BTreeMap::new(),
             writes: 0,
+            taken: Vec::new(),
+            unclaimed: Vec::new(),
             repeats_requests: false,
         };
         for _ in 0..nodes {
@@ -195,6 +203,7 @@ impl World {
             until_ns: 0,
             running: BTreeMap::new(),
             preparing: BTreeSet::new(),
+            calls: BTreeMap::new(),
         });
         self.watch(node);
         self.serve(node);
@@ -264,6 +273,69 @@ impl World {
         };
         self.revision += 1;
         self.apply(operation);
+    }
+
+    /// A call is made at a node.
+    pub(crate) fn call(&mut self, node: usize, call: &CallName) {
+        let local_ns = self.nodes[node].local(self.now_ns);
+        if let Some(process) = &mut self.nodes[node].process {
+            process.calls.insert(call.clone(), false);
+            let until_ns = local_ns + 1000 * MS;
+            process.member.claim_call(local_ns, call.clone(), until_ns);
+            self.serve(node);
+        }
+    }
+
+    /// It has ended there.
+    pub(crate) fn hang_up(&mut self, node: usize, call: &CallName) {
+        let local_ns = self.nodes[node].local(self.now_ns);
+        if let Some(process) = &mut self.nodes[node].process {
+            process.calls.remove(call);
+            process.member.release_call(local_ns, call);
+            self.serve(node);
+        }
+    }
+
+    /// Nodes that have it, with what they were told of its key.
+    pub(crate) fn parties(&self, call: &CallName) -> Vec<(usize, bool)> {
+        let has = |node: usize| {
+            let process = self.nodes[node].process.as_ref()?;
+            Some((node, *process.calls.get(call)?))
+        };
+        (0..self.nodes.len()).filter_map(has).collect()
+    }
+
+    /// Where this node sends requests for it.
+    pub(crate) fn locate(&self, node: usize, call: &CallName) -> Location {
+        let process = self.nodes[node].process.as_ref().expect("it runs");
+        let entry = self.entries.get(&Key::Call(call.clone()));
+        process.member.locate(entry)
+    }
+
+    /// Keys of calls.
+    pub(crate) fn call_keys(&self) -> usize {
+        let keys = self.entries.keys();
+        keys.filter(|key| matches!(key, Key::Call(_))).count()
+    }
+
+    /// This node deletes the keys of calls that nobody has any more.
+    pub(crate) fn sweep(&mut self, node: usize) {
+        let entries: Vec<Entry> = self.entries.values().cloned().collect();
+        for entry in entries {
+            let process = self.nodes[node].process.as_mut().expect("it runs");
+            if let Some(transaction) = process.member.sweep(&entry) {
+                self.send(node, Event::Request(transaction), 0);
+            }
+        }
+    }
+
+    /// All keys are gone, as when the store begins anew without its data.
+    pub(crate) fn lose_data(&mut self) {
+        let keys: Vec<Key> = self.entries.keys().cloned().collect();
+        self.revision += 1;
+        for key in keys {
+            self.apply(Operation::Delete(key));
+        }
     }
 
     pub(crate) fn streams_of(&self, node: usize) -> usize {
@@ -448,6 +520,15 @@ impl World {
                 process.running.remove(&stream);
                 self.let_go(node, &stream);
             }
+            Action::CallClaimed { call } => {
+                let told = process.calls.get_mut(&call).expect("it is here");
+                *told = true;
+            }
+            Action::CallTaken { call, owner } => {
+                process.calls.remove(&call).expect("it is here");
+                self.taken.push((node, call, owner.node.to_string()));
+            }
+            Action::CallUnclaimed { call } => self.unclaimed.push(call),
         }
     }
 
@@ -493,7 +574,8 @@ impl World {
 
     /// A watch begins with all there is.
     fn watch(&mut self, node: usize) {
-        let entries = Arc::new(self.entries.values().cloned().collect());
+        let seen = self.entries.values().filter(|entry| is_seen(&entry.key));
+        let entries = Arc::new(seen.cloned().collect());
         let event = Event::Snapshot(Revision(self.revision), entries);
         if let Some(process) = &mut self.nodes[node].process {
             process.is_watching = true;
@@ -577,6 +659,9 @@ impl World {
                 (key, None)
             }
         };
+        if !is_seen(&key) {
+            return;
+        }
         for node in 0..self.nodes.len() {
             let process = self.nodes[node].process.as_ref();
             if process.is_some_and(|process| process.is_watching) {
@@ -593,4 +678,9 @@ impl World {
             .filter(|key| matches!(key, Key::Claim(_)));
         claims.count()
     }
+}
+
+/// Calls are looked up.
+fn is_seen(key: &Key) -> bool {
+    !matches!(key, Key::Call(_))
 }

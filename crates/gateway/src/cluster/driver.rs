@@ -1,5 +1,7 @@
 //! Owns a [`Member`]: brings it time, changes and answers, and carries its actions out.
 
+mod errands;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -7,8 +9,8 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use threadbare_control::cluster::{
-    Action, Declaration, Epoch, Key, Life, Member, NodeName, NodeRecord, OnIsolation, Operation,
-    Outcome, Reply, RequestId, Settings, StreamName, Timing, Transaction, Value,
+    Action, Declaration, Entry, Epoch, Key, Life, Member, NodeName, NodeRecord, OnIsolation,
+    Operation, Outcome, Reply, RequestId, Settings, StreamName, Timing, Transaction, Value,
 };
 use threadbare_relay::Fence;
 use threadbare_runtime::clock_now_ns;
@@ -16,12 +18,15 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_chan
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use self::errands::Calls;
 use super::declare::Declared;
 use super::etcd::{Seen, Store};
 use super::links::{Ended, LinkListener, Links};
+use super::passing::{Claimed, Errand};
+use super::peers::{Host, Peers};
 use super::resume;
-use super::status::{Input, NodeStatus, NotMoved, Status, StreamStatus, Totals};
-use crate::config::{ClusterSpec, StreamSpec};
+use super::status::{Input, NodeStatus, NotMoved, Room, Status, StreamStatus, Totals};
+use crate::config::{CallsOnIsolation, ClusterSpec, StreamSpec};
 use crate::event::Event;
 use crate::order::{Answer, Carried, Order};
 use crate::system::random_number;
@@ -47,6 +52,24 @@ pub(super) struct Driver {
     changed: VecDeque<StreamName>,
     /// Who waits until nothing is left here.
     leaving: Option<oneshot::Sender<()>>,
+    /// `None`: calls are each node's own.
+    calls: Option<Calls>,
+    /// For new calls.
+    room: Arc<Room>,
+    /// Requests that were sent to other nodes.
+    passed: u64,
+}
+
+/// Whom the driver works with.
+pub(super) struct Around<'a> {
+    pub(super) store: Store,
+    pub(super) listener: Option<&'a LinkListener>,
+    /// For the main thread, with an event for each.
+    pub(super) to_gateway: (Sender<Order>, Sender<Event>),
+    pub(super) totals: Arc<Totals>,
+    pub(super) room: Arc<Room>,
+    /// `None`: calls are each node's own.
+    pub(super) calls: Option<(Arc<Host>, Peers)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,39 +82,46 @@ enum Stage {
 enum Replied {
     Transaction(RequestId, Option<Outcome>),
     Declaration(bool),
+    /// Whose call a request is for; `None`: nobody knows.
+    Found(Errand, Option<Option<Entry>>),
+    /// A request that was sent to a node that has not the call, or not answered.
+    Again(Errand),
+    /// The keys of all calls.
+    Calls(Vec<Entry>),
 }
 
 impl Driver {
-    pub(super) fn new(
-        spec: &ClusterSpec,
-        store: Store,
-        listener: Option<&LinkListener>,
-        (orders, events): (Sender<Order>, Sender<Event>),
-        totals: Arc<Totals>,
-    ) -> Driver {
+    pub(super) fn new(spec: &ClusterSpec, around: Around<'_>) -> Driver {
+        let (orders, events) = around.to_gateway;
+        let alone = spec.calls_on_isolation == CallsOnIsolation::Take;
+        let calls = around.calls;
+        let calls = calls.map(|(host, peers)| Calls::new(host, peers, alone));
         let settings = Settings {
             name: spec.node.as_str().into(),
             weight: spec.weight,
             labels: spec.labels.clone(),
-            link: listener.map(LinkListener::link),
+            link: around.listener.map(LinkListener::link),
             timing: Timing::default(),
         };
         let (replies, replied) = unbounded_channel();
         Driver {
             member: Member::new(clock_now_ns(), settings, random_number()),
-            store,
+            store: around.store,
             orders,
             events,
             replies,
             replied: Some(replied),
             links: Links::default(),
             declared: Declared::default(),
-            totals,
+            totals: around.totals,
             fence: Fence::new(0),
             is_live: false,
             placed: HashMap::new(),
             changed: VecDeque::new(),
             leaving: None,
+            calls,
+            room: around.room,
+            passed: 0,
         }
     }
 
@@ -146,6 +176,10 @@ impl Driver {
                 self.member.set_draining(now_ns, true);
                 self.leaving = Some(tell);
             }
+            Input::Errand(errand) => self.begin_errand(errand),
+            Input::Claim(call) => self.claim(call),
+            Input::Release(call) => self.member.release_call(now_ns, &call),
+            Input::Desk(desk) => self.open_desk(desk),
             Input::End => {}
         }
     }
@@ -161,6 +195,9 @@ impl Driver {
             Replied::Declaration(is_written) => {
                 self.declared.answered(is_written);
             }
+            Replied::Found(errand, found) => self.go_on_with(errand, found),
+            Replied::Again(errand) => self.begin_errand(errand),
+            Replied::Calls(entries) => self.sweep(&entries),
         }
     }
 
@@ -217,6 +254,7 @@ impl Driver {
         let others = self.member.nodes().filter(|(name, _)| **name != own);
         self.links
             .follow(others.filter_map(|(_, record)| record.link));
+        self.settle_calls();
         while let Some(action) = self.member.poll_action() {
             self.act(action);
         }
@@ -233,6 +271,8 @@ impl Driver {
             (&totals.is_live, u64::from(self.is_live)),
             (&totals.nodes, self.member.nodes().count() as u64),
             (&totals.streams, self.placed.len() as u64),
+            (&totals.calls, self.member.calls() as u64),
+            (&totals.passed, self.passed),
             (&totals.answers, answers),
             (&totals.failures, failures),
         ] {
@@ -282,6 +322,12 @@ impl Driver {
                 self.placed.remove(&stream);
                 self.order(Order::Stop(stream.0));
             }
+            Action::CallClaimed { call } => self.tell_claimed(&call, Claimed::Ours),
+            Action::CallTaken { call, owner } => {
+                let by = owner.node.to_string();
+                self.tell_claimed(&call, Claimed::Taken { by });
+            }
+            Action::CallUnclaimed { call } => self.tell_unclaimed(&call),
         }
     }
 
@@ -446,6 +492,7 @@ impl Driver {
                 weight: record.weight,
                 labels: record.labels.iter().map(ToString::to_string).collect(),
                 draining: record.draining,
+                room: record.room,
                 linked: record.link.is_some_and(|link| self.links.holds(&link)),
                 streams: counts.get(&life).copied().unwrap_or(0),
             }

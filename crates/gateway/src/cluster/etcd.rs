@@ -13,8 +13,8 @@ use etcd_client::{
 };
 use miette::{Context, IntoDiagnostic, miette};
 use threadbare_control::cluster::{
-    self, Claim, Entry, Epoch, Incarnation, Key, Life, NodeRecord, Operation, Outcome, PREFIX,
-    Revision, Transaction, Value, WEIGHT_MIN,
+    self, CALLS, CallClaim, Claim, Entry, Epoch, Incarnation, Key, Life, NodeRecord, Operation,
+    Outcome, PREFIX, Revision, Transaction, Value, WEIGHT_MIN,
 };
 use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
@@ -158,6 +158,35 @@ impl Store {
         })
     }
 
+    /// The key as it is now. `None`: nobody knows.
+    pub(super) async fn look_up(&self, key: &Key) -> Option<Option<Entry>> {
+        let path = key.path();
+        for _ in 0..self.0.members.len() {
+            let at = self.current();
+            let attempt = async {
+                let mut client = self.client(at).await?;
+                let answer = client.get(path.as_str(), None).await;
+                answer.map_err(|error| error.to_string())
+            };
+            match timeout(ANSWER_TIME_MAX, attempt).await {
+                Ok(Ok(answer)) => {
+                    self.well();
+                    return Some(answer.kvs().first().and_then(entry_of));
+                }
+                Ok(Err(error)) => self.leave(at, &error),
+                Err(_) => self.leave(at, "it does not answer in time"),
+            }
+        }
+        None
+    }
+
+    /// All keys of calls, in pages, as they are now. `None`: they could not be read.
+    pub(super) async fn calls(&self) -> Option<Vec<Entry>> {
+        let mut client = self.client(self.current()).await.ok()?;
+        let (_, entries) = read_all(&mut client, CALLS).await.ok()?;
+        Some(entries)
+    }
+
     /// Tells all that is seen, as long as somebody listens.
     pub(super) async fn watch(self, seen: Sender<Seen>) {
         let mut revision = None;
@@ -185,7 +214,7 @@ impl Store {
         let from = match *revision {
             Some(from) => from,
             None => {
-                let (at, entries) = snapshot(&mut client).await.map_err(Some)?;
+                let (at, entries) = read_all(&mut client, PREFIX).await.map_err(Some)?;
                 tell(Seen::Snapshot(at, entries)).await?;
                 Revision(at.0 + 1)
             }
@@ -272,11 +301,11 @@ impl Store {
     }
 }
 
-/// All keys in one state of the store, in pages: an answer has a limit.
-async fn snapshot(client: &mut Client) -> Result<(Revision, Vec<Entry>), String> {
+/// All keys that begin so, in one state of the store, in pages: an answer has a limit.
+async fn read_all(client: &mut Client, prefix: &str) -> Result<(Revision, Vec<Entry>), String> {
     let mut entries = Vec::new();
     let mut at = 0;
-    let mut from = PREFIX.as_bytes().to_vec();
+    let mut from = prefix.as_bytes().to_vec();
     let mut end = from.clone();
     if let Some(last) = end.last_mut() {
         *last += 1;
@@ -338,17 +367,23 @@ fn nothing_of(key: &Key) -> Option<Value> {
             labels: Vec::new(),
             draining: true,
             link: None,
+            room: None,
         })),
         Key::Claim(_) => Some(Value::Claim(Claim {
-            owner: Life {
-                node: "".into(),
-                incarnation: Incarnation(0),
-            },
+            owner: nobody(),
             epoch: Epoch::default(),
             next: None,
             resume: Vec::new(),
         })),
+        Key::Call(_) => Some(Value::Call(CallClaim { owner: nobody() })),
         Key::Stream(_) => None,
+    }
+}
+
+fn nobody() -> Life {
+    Life {
+        node: "".into(),
+        incarnation: Incarnation(0),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Connections to the other nodes, by which the end of a process is seen at once, and not when its lease is over.
 //!
-//! Each node listens. Who connects is told which process this is, and nothing more. A connection that ends is no sign by itself: a firewall may have cut
+//! Each node listens. Who connects is told which process this is. Nothing more is said on these connections; on others, requests for calls follow
+//! (peers.rs). A connection that ends is no sign by itself: a firewall may have cut
 //! it. It is followed by another one, and then the machine says that nobody listens there any more, or another process of the same machine does: the process
 //! that answered before has ended. Everything else (nothing answers, the way is cut) says nothing.
 //!
@@ -24,7 +25,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::system::{boot_id, random_number};
+use super::name::{NAME_BYTES, boot_of, is_process, name_of, read_name};
+use super::peers::Host;
+use crate::system::random_number;
 
 /// Where the other nodes connect to.
 #[derive(Debug)]
@@ -52,8 +55,8 @@ impl LinkListener {
         self.link
     }
 
-    /// Takes connections.
-    pub(super) async fn serve(self) {
+    /// Takes connections. `host`: answers requests.
+    pub(super) async fn serve(self, host: Option<Arc<Host>>) {
         let name = name_of(self.link.process);
         let listener = match TcpListener::from_std(self.listener) {
             Ok(listener) => listener,
@@ -70,8 +73,9 @@ impl LinkListener {
             };
             match listener.accept().await {
                 Ok((peer, _)) => {
+                    let host = host.clone();
                     tokio::spawn(async move {
-                        tell_name(peer, name).await;
+                        tell_name(peer, name, host).await;
                         drop(place);
                     });
                 }
@@ -82,12 +86,16 @@ impl LinkListener {
     }
 }
 
-/// Until the peer goes, or says something: no node does.
-async fn tell_name(mut peer: TcpStream, name: [u8; NAME_BYTES]) {
+/// Until the peer goes, or says something that no node does.
+async fn tell_name(mut peer: TcpStream, name: [u8; NAME_BYTES], host: Option<Arc<Host>>) {
     keep_alive(&peer);
     let told = timeout(CONNECT_TIME_MAX, peer.write_all(&name)).await;
-    if matches!(told, Ok(Ok(()))) {
-        until_end(&mut peer).await;
+    if !matches!(told, Ok(Ok(()))) {
+        return;
+    }
+    match host {
+        Some(host) => host.serve(peer, name).await,
+        None => until_end(&mut peer).await,
     }
 }
 
@@ -215,28 +223,14 @@ async fn connect(link: &Link) -> Answer {
         }
         Ok(Err(_)) | Err(_) => return Answer::Nothing,
     };
-    let mut name = [0; NAME_BYTES];
-    match timeout(CONNECT_TIME_MAX, connection.read_exact(&mut name)).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(_)) | Err(_) => return Answer::Nothing,
-    }
-    let value = u128::from_be_bytes;
-    let (process, boot) = name.split_at(NAME_BYTES / 2);
-    let [process, boot] = [process, boot].map(|half| half.try_into().map_or(0, value));
-    match process == u128::from(link.process) {
+    let Ok(name) = read_name(&mut connection).await else {
+        return Answer::Nothing;
+    };
+    let boot = boot_of(&name);
+    match is_process(&name, link.process) {
         true => Answer::Process(connection, boot),
         false => Answer::Another(boot),
     }
-}
-
-/// The process and the boot of its machine.
-fn name_of(process: u64) -> [u8; NAME_BYTES] {
-    let halves = [u128::from(process), boot_id().unwrap_or_default()];
-    let mut name = [0; NAME_BYTES];
-    for (bytes, half) in name.chunks_exact_mut(NAME_BYTES / 2).zip(halves) {
-        bytes.copy_from_slice(&half.to_be_bytes());
-    }
-    name
 }
 
 /// Until the connection ends, or something comes.
@@ -255,7 +249,6 @@ fn keep_alive(connection: &TcpStream) {
     let _ = SockRef::from(connection).set_tcp_keepalive(&often);
 }
 
-const NAME_BYTES: usize = 32;
 /// Connections of others at a time: more than a cluster has nodes.
 const PEERS_MAX: usize = 1024;
 const CONNECT_TIME_MAX: Duration = Duration::from_millis(500);
@@ -399,7 +392,7 @@ mod tests {
         let listener = listener.expect("a free port");
         let link = listener.link();
         run(async {
-            let serving = tokio::spawn(listener.serve());
+            let serving = tokio::spawn(listener.serve(None));
             let mut answers = Vec::new();
             for _ in 0..3 {
                 answers.push(connect(&link).await);

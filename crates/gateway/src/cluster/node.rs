@@ -8,10 +8,12 @@ use miette::{Context, IntoDiagnostic};
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::oneshot;
 
-use super::driver::Driver;
+use super::driver::{Around, Driver};
 use super::etcd::Store;
+use super::key::ClusterKey;
 use super::links::LinkListener;
-use super::status::{Asked, ClusterView, Input, Totals};
+use super::peers::{Host, Peers};
+use super::status::{Asked, ClusterView, Input, Room, Totals};
 use crate::config::{ClusterSpec, StreamSpec};
 use crate::event::Event;
 use crate::gateway::Gateway;
@@ -45,7 +47,21 @@ impl Cluster {
         let listener = listener.transpose()?;
         let (orders, ordered) = channel();
         let to_gateway = (orders, gateway.sender());
-        let driver = Driver::new(spec, store, listener.as_ref(), to_gateway, totals.clone());
+        let key = spec.key_file.as_deref().map(ClusterKey::read).transpose()?;
+        let host = key.clone().map(|key| Arc::new(Host::new(key)));
+        let room = Arc::new(Room::default());
+        let driver = Driver::new(
+            spec,
+            Around {
+                store,
+                listener: listener.as_ref(),
+                to_gateway,
+                totals: totals.clone(),
+                room: room.clone(),
+                calls: host.clone().zip(key.map(Peers::new)),
+            },
+        );
+        let has_calls = host.is_some();
         let (inputs, asked) = unbounded_channel();
         let (answers, answered) = unbounded_channel();
         gateway.obey(ordered, answers);
@@ -59,7 +75,7 @@ impl Cluster {
             .spawn(move || {
                 let end = end;
                 runtime.block_on(async {
-                    let accepting = listener.map(|listener| tokio::spawn(listener.serve()));
+                    let accepting = listener.map(|listener| tokio::spawn(listener.serve(host)));
                     driver.run(asked, answered).await;
                     if let Some(accepting) = accepting {
                         accepting.abort();
@@ -70,7 +86,7 @@ impl Cluster {
             .into_diagnostic()
             .wrap_err("the cluster's thread")?;
         let cluster = Cluster {
-            view: ClusterView::new(inputs, totals),
+            view: ClusterView::new(inputs, totals, has_calls.then_some(room)),
             thread: Some(thread),
         };
         cluster.declare(streams);

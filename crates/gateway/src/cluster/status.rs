@@ -11,9 +11,11 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use serde::Serialize;
+use threadbare_control::cluster::CallName;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use super::passing::{CallDesk, Errand, Passed, Way};
 use crate::config::StreamSpec;
 
 /// For the `cluster` thread.
@@ -36,8 +38,35 @@ pub enum Input {
     Drain(bool, oneshot::Sender<()>),
     /// Give away what it carries; tell when nothing is left that somebody else could take.
     Leave(oneshot::Sender<()>),
+    /// A request that may belong to another node.
+    Errand(Errand),
+    /// This node has a call.
+    Claim(CallName),
+    /// It has it no more.
+    Release(CallName),
+    /// Who has this node's calls.
+    Desk(Arc<dyn CallDesk>),
     /// Nothing is sent any more. Others may take all of it.
     End,
+}
+
+/// How many more calls a node could take.
+#[derive(Debug, Default)]
+pub struct Room(AtomicU64);
+
+impl Room {
+    /// In percent of what it may. `None`: it takes none.
+    pub fn set(&self, percent: Option<u8>) {
+        self.0
+            .store(percent.map_or(0, |one| u64::from(one) + 1), Relaxed);
+    }
+
+    /// The same.
+    #[must_use]
+    pub fn get(&self) -> Option<u8> {
+        let value = self.0.load(Relaxed);
+        value.checked_sub(1).and_then(|one| one.try_into().ok())
+    }
 }
 
 /// How the cluster is, as this node sees it.
@@ -73,6 +102,9 @@ pub struct NodeStatus {
     pub labels: Vec<String>,
     /// It gives away what it carries.
     pub draining: bool,
+    /// How many more calls it could take, in percent of what it may; nothing: it takes none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub room: Option<u8>,
     /// Streams that it carries.
     pub streams: usize,
     /// This node is connected to it: its process cannot end unseen.
@@ -99,6 +131,8 @@ pub struct StreamStatus {
 pub struct ClusterView {
     inputs: UnboundedSender<Input>,
     totals: Arc<Totals>,
+    /// `None`: calls are each node's own.
+    room: Option<Arc<Room>>,
 }
 
 /// What is looked up without asking. One writer: the `cluster` thread.
@@ -110,6 +144,10 @@ pub struct Totals {
     pub nodes: AtomicU64,
     /// Streams that are carried here, or prepared.
     pub streams: AtomicU64,
+    /// Calls of this node.
+    pub calls: AtomicU64,
+    /// Requests that were sent to other nodes.
+    pub passed: AtomicU64,
     /// Answers of etcd.
     pub answers: AtomicU64,
     /// Failures and time-outs of etcd.
@@ -147,8 +185,56 @@ pub type Asked<T> = oneshot::Receiver<T>;
 impl ClusterView {
     /// Of the thread that takes these.
     #[must_use]
-    pub fn new(inputs: UnboundedSender<Input>, totals: Arc<Totals>) -> ClusterView {
-        ClusterView { inputs, totals }
+    pub fn new(
+        inputs: UnboundedSender<Input>,
+        totals: Arc<Totals>,
+        room: Option<Arc<Room>>,
+    ) -> ClusterView {
+        ClusterView {
+            inputs,
+            totals,
+            room,
+        }
+    }
+
+    /// Whether requests for calls may go to any node.
+    #[must_use]
+    pub fn has_calls(&self) -> bool {
+        self.room.is_some()
+    }
+
+    /// Calls are answered for by this desk from now on.
+    pub fn open_desk(&self, desk: Arc<dyn CallDesk>) {
+        self.tell(Input::Desk(desk));
+    }
+
+    /// How many more calls this node could take, in percent of what it may. `None`: it takes none.
+    pub fn set_room(&self, percent: Option<u8>) {
+        if let Some(room) = &self.room {
+            room.set(percent);
+        }
+    }
+
+    /// Finds out where a request belongs, and has it answered there. `call`: `None`, if it has no name yet; `makes`: it makes the call, if nobody has it.
+    /// `tell` is called by the cluster's thread.
+    pub fn pass(
+        &self,
+        call: Option<CallName>,
+        makes: bool,
+        passed: Passed,
+        tell: impl FnOnce(Way) + Send + 'static,
+    ) {
+        self.tell(Input::Errand(Errand::new(call, makes, passed, tell)));
+    }
+
+    /// This node has made a call: the desk is told whether it is its own.
+    pub fn claim(&self, call: CallName) {
+        self.tell(Input::Claim(call));
+    }
+
+    /// A call of this node has ended.
+    pub fn release(&self, call: CallName) {
+        self.tell(Input::Release(call));
     }
 
     /// Tells the thread something. As many wait as HTTP has connections, and a few of the main thread.
@@ -212,12 +298,22 @@ impl Collector for ClusterView {
                 "Streams of the cluster that this node carries, or is about to",
                 &totals.streams,
             ),
+            (
+                "cluster_calls",
+                "Calls of the cluster that this node has",
+                &totals.calls,
+            ),
         ];
         for (name, help, value) in gauges {
             let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
             ConstGauge::new(value.load(Relaxed).cast_signed()).encode(family)?;
         }
         let counters = [
+            (
+                "cluster_requests_passed",
+                "Requests for calls that this node has sent on to others",
+                &totals.passed,
+            ),
             (
                 "cluster_etcd_answers",
                 "Answers of etcd, and what it told of changes",

@@ -31,6 +31,31 @@ pub struct ClusterSpec {
     pub identity: Option<(PathBuf, PathBuf)>,
     /// What becomes of streams that do not say it themselves.
     pub on_isolation: OnIsolation,
+    /// The key that all nodes share: calls are the cluster's. `None`: they are each node's own.
+    pub key_file: Option<PathBuf>,
+    /// What becomes of new calls when etcd does not answer.
+    pub calls_on_isolation: CallsOnIsolation,
+}
+
+/// What a node does with new calls, and with requests for those of other nodes, when etcd does not answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum CallsOnIsolation {
+    /// Refuses them.
+    #[default]
+    Refuse,
+    /// Takes them, as if it was alone.
+    Take,
+}
+
+impl CallsOnIsolation {
+    /// In the file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            CallsOnIsolation::Refuse => "refuse",
+            CallsOnIsolation::Take => "take",
+        }
+    }
 }
 
 impl ClusterSpec {
@@ -47,6 +72,8 @@ impl ClusterSpec {
             ca: None,
             identity: None,
             on_isolation: OnIsolation::default(),
+            key_file: None,
+            calls_on_isolation: CallsOnIsolation::default(),
         }
     }
 
@@ -87,6 +114,11 @@ impl ClusterSpec {
         if let Some(listen) = self.listen.filter(|listen| listen.ip().is_unspecified()) {
             let allowed = "an address of this machine that the other nodes reach, with a port, such as 10.0.0.3:2400";
             refuse("listen", listen.to_string(), allowed.to_owned());
+        }
+        if let Some(file) = self.key_file.as_ref().filter(|_| self.listen.is_none()) {
+            let allowed =
+                "only beside listen, where other nodes send requests for calls".to_owned();
+            refuse("key-file", file.display().to_string(), allowed);
         }
         let is_plain = self.endpoints.iter().all(|url| url.starts_with("http://"));
         let certificates = self.identity.as_ref().map(|(certificate, _)| certificate);
@@ -171,6 +203,8 @@ impl Checker<'_> {
             on_isolation: self
                 .on_isolation(raw.on_isolation.as_ref())
                 .unwrap_or_default(),
+            key_file: raw.key_file.as_ref().map(path),
+            calls_on_isolation: self.calls_on_isolation(raw.calls_on_isolation.as_ref()),
             ..ClusterSpec::new(endpoints.get_ref().clone(), node.get_ref().clone())
         };
         for ClusterRefusal {
@@ -229,6 +263,16 @@ impl Checker<'_> {
         None
     }
 
+    fn calls_on_isolation(&mut self, raw: Option<&Spanned<String>>) -> CallsOnIsolation {
+        let known = [CallsOnIsolation::Refuse, CallsOnIsolation::Take];
+        let text = raw.map(|text| text.get_ref().as_str());
+        let found = known.into_iter().find(|one| Some(one.name()) == text);
+        if found.is_none() && raw.is_some() {
+            self.refuse(raw, "calls-on-isolation", "\"refuse\" or \"take\"");
+        }
+        found.unwrap_or_default()
+    }
+
     fn on_isolation(&mut self, raw: Option<&Spanned<String>>) -> Option<OnIsolation> {
         match raw?.get_ref().as_str() {
             "stop" => Some(OnIsolation::Stop),
@@ -275,6 +319,7 @@ fn place_of(raw: &RawCluster, key: &str) -> std::ops::Range<usize> {
         "labels" => raw.labels.as_ref().map(Spanned::span),
         "listen" => of(&raw.listen),
         "ca" => of(&raw.ca),
+        "key-file" => of(&raw.key_file),
         _ => of(&raw.cert),
     };
     place.unwrap_or_default()

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use self::alarms::AlarmSpec;
-pub use self::cluster::{ClusterRefusal, ClusterSpec, Placement};
+pub use self::cluster::{CallsOnIsolation, ClusterRefusal, ClusterSpec, Placement};
 pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
 #[cfg(test)]

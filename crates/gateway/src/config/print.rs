@@ -125,6 +125,10 @@ fn cluster(spec: &ClusterSpec) -> (String, Value) {
     if let Some(listen) = spec.listen {
         set("listen", text(&listen));
     }
+    if let Some(key_file) = &spec.key_file {
+        set("key-file", text(&key_file.display()));
+        set("calls-on-isolation", text(&spec.calls_on_isolation.name()));
+    }
     if let Some((user, password_file)) = &spec.login {
         set("user", user.clone().into());
         set("password-file", text(&password_file.display()));

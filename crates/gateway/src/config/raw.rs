@@ -277,6 +277,8 @@ table!(#[derive(Default)] RawCluster {
         cert: String,
         key: String,
         on_isolation: String,
+        key_file: String,
+        calls_on_isolation: String,
     }
 });
 

@@ -379,6 +379,8 @@ fn a_configuration_survives_being_printed_and_read_again() {
         weight = 2
         labels = [\"rack-2\", \"site.a\"]
         listen = \"[2001:db8::3]:2400\"
+        key-file = \"/cluster.key\"
+        calls-on-isolation = \"take\"
         user = \"u\"
         password-file = \"/p w\"
         ca = \"/ca.pem\"

@@ -183,6 +183,9 @@ struct CallArgs {
     /// Address and port of this machine where the other nodes see at once when this process has ended
     #[arg(long, value_name = "ADDRESS:PORT", requires = "cluster")]
     cluster_listen: Option<SocketAddr>,
+    /// File with the key that all nodes share: requests for calls may go to any node then
+    #[arg(long, value_name = "FILE", requires = "cluster_listen")]
+    cluster_key_file: Option<PathBuf>,
     /// Calls end with the process
     #[arg(long, conflicts_with = "state")]
     no_state: bool,
@@ -237,6 +240,7 @@ impl CallArgs {
         let node = self.node.clone()?;
         let mut spec = ClusterSpec::new(self.cluster.clone(), node);
         spec.listen = self.cluster_listen;
+        spec.key_file = self.cluster_key_file.clone();
         Some(spec)
     }
 
@@ -308,6 +312,7 @@ fn refused_place(refused: &ClusterRefusal) -> miette::Report {
     let name = match *key {
         "endpoints" => "cluster",
         "listen" => "cluster-listen",
+        "key-file" => "cluster-key-file",
         key => key,
     };
     miette!("--{name} {value:?}: allowed is {allowed}")

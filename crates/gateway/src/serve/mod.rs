@@ -3,6 +3,7 @@
 mod acceptor;
 mod asker;
 pub(crate) mod audio_file;
+mod call_name;
 mod clips;
 mod endings;
 mod events;
@@ -13,6 +14,7 @@ mod media;
 mod metrics;
 mod names;
 mod ng_tcp;
+mod node_desk;
 mod orders;
 mod pcap;
 mod plays;
@@ -47,6 +49,7 @@ use self::http::Http;
 use self::interfaces::Interfaces;
 use self::media::MediaPlane;
 use self::metrics::Metrics;
+use self::node_desk::NodeDesk;
 use self::orders::Control;
 use self::plays::Plays;
 pub use self::pulse::Beat;
@@ -121,9 +124,13 @@ impl Server {
             service.keep_in(store, saved);
         }
         let control = service.control();
-        let http = http
-            .map(|http| http.start(&service, reloads, view, cluster))
-            .transpose();
+        let app = http::app(&service, reloads, view, cluster.clone());
+        if let Some(cluster) = cluster.filter(ClusterView::has_calls) {
+            let desk = NodeDesk::new(service.control(), http::open_router(app.clone()));
+            cluster.open_desk(Arc::new(desk));
+            service.share(cluster);
+        }
+        let http = http.map(|http| http.start(app)).transpose();
         let http = http.into_diagnostic()?;
         let http_address = http.as_ref().map(|http| http.address);
         let ng_tcp_address = ng_tcp.as_ref().and_then(|one| one.local_addr().ok());

@@ -115,7 +115,7 @@ async fn exchange(
     control.order(move |service: &mut Service| {
         // A reload may have changed who may ask.
         if service.allows(peer) {
-            service.handle_message(asker, ReplyTo::Waiting(tell), &message);
+            service.handle_message(asker, ReplyTo::Waiting(tell), &message, true);
         }
     })?;
     match told.await {

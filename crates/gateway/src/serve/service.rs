@@ -1,5 +1,6 @@
 //! The control thread: requests of SIP proxies in, replies out, streams begun and ended in between.
 
+mod elsewhere;
 mod keep;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,7 @@ use threadbare_rtp::leg::Network;
 use threadbare_runtime::clock_now_ns;
 use tokio::sync::oneshot;
 
+use self::elsewhere::Shared;
 use super::asker::{Asker, Owed, OwedTo, ReplyTo, Unreplied};
 use super::events::Events;
 use super::interfaces::Interfaces;
@@ -63,6 +65,8 @@ pub(super) struct Service {
     store: Option<Store>,
     /// `None`: ended calls leave a line in the log only.
     pub(super) records: Option<Records>,
+    /// `None`: calls are this node's own.
+    shared: Option<Shared>,
 }
 
 impl Service {
@@ -99,6 +103,7 @@ impl Service {
             ends_when_empty: false,
             store: None,
             records: None,
+            shared: None,
         }
     }
 
@@ -138,6 +143,7 @@ impl Service {
     /// While draining, new calls are refused. With `ends`, [`run`](Self::run) ends behind the last call.
     pub(super) fn drain(&mut self, is_draining: bool, ends: bool) {
         self.calls.set_draining(is_draining);
+        self.tell_room();
         self.ends_when_empty = is_draining && ends;
     }
 
@@ -229,7 +235,8 @@ impl Service {
     fn wait(&self, stop: &UnixStream) -> io::Result<bool> {
         let now_ns = clock_now_ns();
         let due_ns = self.calls.next_timeout();
-        let look_ns = (self.media.len() > 0).then_some(self.looks_ns);
+        let looks = self.media.len() > 0 || self.shared.is_some();
+        let look_ns = looks.then_some(self.looks_ns);
         let file_ns = self.plays.next_timeout();
         let times = [due_ns, look_ns, file_ns, self.media.next_states()];
         let wait_ns = times.into_iter().flatten().min();
@@ -259,7 +266,7 @@ impl Service {
 
     fn handle(&mut self, from: SocketAddr, bytes: &[u8]) {
         if self.allows(from) {
-            self.handle_message(Asker::Udp(from), ReplyTo::Udp(from), bytes);
+            self.handle_message(Asker::Udp(from), ReplyTo::Udp(from), bytes, true);
         }
     }
 
@@ -273,17 +280,29 @@ impl Service {
         allows
     }
 
-    /// A message of the ng protocol, of somebody who may ask.
-    pub(super) fn handle_message(&mut self, asker: Asker, to: ReplyTo, bytes: &[u8]) {
+    /// A message of the ng protocol, of somebody who may ask. `may_pass`: if another node of the cluster has the call, it is answered there.
+    pub(super) fn handle_message(
+        &mut self,
+        asker: Asker,
+        to: ReplyTo,
+        bytes: &[u8],
+        may_pass: bool,
+    ) {
         let begun_ns = clock_now_ns();
         match self.desk.handle_message(begun_ns, asker, bytes) {
             Incoming::Request(request, ticket) => {
+                let passed = may_pass && self.shared.is_some();
                 let owed = Owed {
                     to: OwedTo::Message(ticket, to),
                     command: request.command(),
                     begun_ns,
+                    call: self.call_of(&request),
+                    passed: passed.then(|| Passed::Ng {
+                        from: asker.origin(),
+                        message: bytes.to_vec(),
+                    }),
                 };
-                self.handle_request(&request, owed);
+                self.handle_message_of(request, owed);
             }
             Incoming::Send(bytes) => {
                 self.metrics.count_direct();
@@ -305,6 +324,8 @@ impl Service {
             to: OwedTo::Program(tell),
             command: request.command(),
             begun_ns: clock_now_ns(),
+            call: self.call_of(request),
+            passed: None,
         };
         self.handle_request(request, owed);
     }
@@ -314,6 +335,7 @@ impl Service {
         let begun_ns = clock_now_ns();
         let reply = self.answer(request);
         self.carry_out();
+        self.note_changes();
         self.count_reply(request.command(), &reply, begun_ns);
         reply
     }
@@ -321,14 +343,18 @@ impl Service {
     fn handle_request(&mut self, request: &Request, owed: Owed) {
         let reply = self.answer(request);
         let unanswered = Unanswered { owed, reply };
-        match self.carry_out() {
+        let wanted = self.carry_out();
+        self.note_changes();
+        match wanted {
             Some((source, plays)) => self.fetch(source, plays, unanswered),
             None => self.send(unanswered),
         }
     }
 
     fn send(&mut self, answered: Unanswered) {
-        let Unanswered { owed, reply } = answered;
+        let Some(Unanswered { owed, reply }) = self.keep_waiting(answered) else {
+            return;
+        };
         self.count_reply(owed.command, &reply, owed.begun_ns);
         match owed.to {
             OwedTo::Message(ticket, to) => {
@@ -421,6 +447,7 @@ impl Service {
             self.load.look(now_ns, busy_ns);
         }
         self.calls.set_load_limit(self.late());
+        self.tell_room();
     }
 
     fn late(&self) -> Option<String> {
@@ -551,7 +578,7 @@ impl Service {
         let timeouts = &self.calls.settings().timeouts;
         let shortest = [timeouts.media_ns, timeouts.silent_ns];
         let shortest = shortest.into_iter().flatten().min();
-        let longest = match self.events.has_listeners() {
+        let longest = match self.events.has_listeners() || self.shared.is_some() {
             true => LOOK_NS_HEARD,
             false => LOOK_NS_MAX,
         };
@@ -591,6 +618,6 @@ const ENDED_WAIT_NS: u64 = 1_000_000_000;
 const LINES_PER_SECOND: u32 = 5;
 /// "Some times a minute".
 const LOOK_NS_MAX: u64 = 10_000_000_000;
-/// While somebody waits for news of losses.
+/// While somebody waits for news of losses, or other nodes for news of the load.
 const LOOK_NS_HEARD: u64 = 2_000_000_000;
 const LOOK_NS_MIN: u64 = 250_000_000;

@@ -147,6 +147,19 @@ pub(super) const REFUSED: &[Refused] = &[
         lines: &[4],
     },
     Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nkey-file = \"k\"",
+        says: &["`key-file` cannot be \"k\"", "only beside listen"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\ncalls-on-isolation = \"stop\"",
+        says: &[
+            "`calls-on-isolation` cannot be \"stop\"",
+            "\"refuse\" or \"take\"",
+        ],
+        lines: &[4],
+    },
+    Refused {
         text: "[[stream]]\nname = \"a\"\nlisten = \"127.0.0.1:5000\"\nprefer = [\"rack-1\"]",
         says: &[
             "does not go with a file that has no [cluster]",

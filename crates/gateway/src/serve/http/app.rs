@@ -20,7 +20,7 @@ use crate::watch::View;
 
 /// Cloned for each request.
 #[derive(Clone)]
-pub(super) struct App {
+pub(in crate::serve) struct App {
     pub(super) control: Control<Service>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) reloads: Arc<Reloads>,

@@ -11,10 +11,11 @@ use threadbare_runtime::clock_now_ns;
 use utoipa::ToSchema;
 
 use super::app::{App, within};
-use super::id::{CALLS, CallPath, Id, decode, encode};
+use super::id::{CALLS, CallPath, Id};
 use super::problem::Problem;
 use super::way::{LogLine, log_lines};
 use crate::logging::Subject;
+use crate::serve::call_name::{decode, encode};
 use crate::serve::media::StreamNow;
 use crate::serve::reading::Reading;
 use crate::serve::service::Service;

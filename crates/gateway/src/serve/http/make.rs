@@ -12,12 +12,13 @@ use threadbare_control::calls::{CallId, StreamRecord};
 use threadbare_control::ng::{Command, Dictionary, Value, json};
 use utoipa::ToSchema;
 
-use super::app::{App, Json};
+use super::app::{App, Json, within};
 use super::calls::{path, unknown};
 use super::describe::{PlainSide, Side, audio};
 use super::id::{CallPath, Id};
 use super::problem::Problem;
 use super::requests::{done, keys, request};
+use crate::serve::orders::NotDone;
 use crate::serve::service::Service;
 
 /// A call: `sides`, or `offer` and `answer`.
@@ -106,6 +107,13 @@ pub(super) async fn make(
     let name = id.clone();
     let made = app.ask(move |service: &mut Service| begin(service, &name, &description));
     let made = made.await??;
+    let claim = app.ask(move |service: &mut Service| service.wait_for_claim(&id));
+    if let Some(told) = claim.await? {
+        // The call has ended if it is refused.
+        let refused = |reason: String| Problem::new(StatusCode::CONFLICT, reason);
+        let told = within(told).await?.map_err(|_| NotDone::Gone)?;
+        told.map_err(refused)?;
+    }
     Ok((
         StatusCode::CREATED,
         [(LOCATION, made.path.clone())],

@@ -17,6 +17,7 @@ mod make;
 mod metrics;
 mod ng;
 mod page;
+mod pass;
 mod problem;
 mod reload;
 mod requests;
@@ -29,10 +30,13 @@ mod way;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use axum::Router;
 use miette::{Context, IntoDiagnostic};
 
-use self::app::App;
+pub(super) use self::app::App;
 use self::guard::Guard;
+pub(super) use self::pass::PassedOn;
+pub(super) use self::server::Peer;
 use super::acceptor::Acceptor;
 use super::service::Service;
 use crate::cluster::ClusterView;
@@ -83,26 +87,34 @@ impl Http {
     ///
     /// # Errors
     /// Threads or descriptors run out.
-    pub(super) fn start(
-        self,
-        service: &Service,
-        reloads: Arc<Reloads>,
-        view: View,
-        cluster: Option<ClusterView>,
-    ) -> std::io::Result<Running> {
+    pub(super) fn start(self, app: App) -> std::io::Result<Running> {
         let address = self.listener.local_addr()?;
-        let app = App {
-            control: service.control(),
-            metrics: service.metrics(),
-            reloads,
-            view,
-            cluster,
-            sockets: Arc::new(Semaphore::new(SOCKETS_MAX)),
-            listeners: Arc::new(Semaphore::new(listen::LISTENERS_MAX)),
-        };
         let acceptor = server::start(self.listener, routes::router(app, self.guard))?;
         Ok(Running { address, acceptor })
     }
+}
+
+/// What all routes have.
+pub(super) fn app(
+    service: &Service,
+    reloads: Arc<Reloads>,
+    view: View,
+    cluster: Option<ClusterView>,
+) -> App {
+    App {
+        control: service.control(),
+        metrics: service.metrics(),
+        reloads,
+        view,
+        cluster,
+        sockets: Arc::new(Semaphore::new(SOCKETS_MAX)),
+        listeners: Arc::new(Semaphore::new(listen::LISTENERS_MAX)),
+    }
+}
+
+/// All routes for programs, without a guard: for those who may ask.
+pub(super) fn open_router(app: App) -> Router {
+    routes::open_router(app)
 }
 
 /// Proxies that keep a WebSocket connection open, each.

@@ -37,7 +37,9 @@ pub(super) async fn ask(
 ) -> Result<impl IntoResponse, Problem> {
     let reply = exchange(&app, peer, message).await?;
     let reply = reply.map_err(|why| match why {
-        Unreplied::InHand => Problem::new(StatusCode::CONFLICT, why.to_string()).retry_after(1),
+        Unreplied::InHand | Unreplied::Moved => {
+            Problem::new(StatusCode::CONFLICT, why.to_string()).retry_after(1)
+        }
         Unreplied::NoMessage(_) => Problem::new(StatusCode::BAD_REQUEST, why.to_string()).about(
             "body",
             "a cookie, a space, and a dictionary in bencode or JSON",
@@ -91,7 +93,7 @@ async fn talk(app: &App, peer: SocketAddr, mut socket: WebSocket) {
             Ok(Ok(reply)) => reply,
             // The reply to the first one comes.
             Ok(Err(Unreplied::InHand)) => continue,
-            Ok(Err(Unreplied::NoMessage(_))) | Err(_) => return,
+            Ok(Err(Unreplied::Moved | Unreplied::NoMessage(_))) | Err(_) => return,
         };
         let reply = match String::from_utf8(reply) {
             Ok(text) if is_text => Message::Text(text.into()),
@@ -114,7 +116,7 @@ async fn exchange(
     let (tell, told) = oneshot::channel();
     let asker = Asker::Host(peer.ip());
     app.control.order(move |service: &mut Service| {
-        service.handle_message(asker, ReplyTo::Waiting(tell), &message);
+        service.handle_message(asker, ReplyTo::Waiting(tell), &message, true);
     })?;
     Ok(within(told).await?.map_err(|_| NotDone::Gone)?)
 }

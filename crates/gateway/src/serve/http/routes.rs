@@ -18,7 +18,7 @@ use super::guard::Guard;
 use super::problem::Problem;
 use super::{
     actions, alarms, calls, cluster, contexts, drain, events, guard, health, listen, make, metrics,
-    ng, page, reload, streams, wall, way,
+    ng, page, pass, reload, streams, wall, way,
 };
 
 /// The head of the description.
@@ -46,12 +46,24 @@ pub(super) fn router(app: App, guard: Guard) -> Router {
     let (routes, description) = described().split_for_parts();
     let description = description.to_json().unwrap_or_default();
     let guard = middleware::from_fn_with_state(Arc::new(guard), guard::stand);
+    let pass = middleware::from_fn_with_state(app.clone(), pass::pass);
     routes
+        .layer(pass)
         .merge(page::routes(description))
         .fallback(no_path)
         .method_not_allowed_fallback(no_method)
         .layer(guard)
         .layer(middleware::map_response(with_headers))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .with_state(app)
+}
+
+/// The same without a guard, and without the page.
+pub(super) fn open_router(app: App) -> Router {
+    let (routes, _) = described().split_for_parts();
+    routes
+        .fallback(no_path)
+        .method_not_allowed_fallback(no_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(app)
 }

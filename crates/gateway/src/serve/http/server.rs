@@ -16,7 +16,7 @@ use crate::serve::acceptor::{Acceptor, Stopped};
 
 /// Where a request comes from.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Peer(pub(super) SocketAddr);
+pub(in crate::serve) struct Peer(pub(in crate::serve) SocketAddr);
 
 /// Answers connections on a thread of its own. When it is stopped, what is in hand is answered, if the clients take the answers soon.
 ///

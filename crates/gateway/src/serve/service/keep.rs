@@ -67,14 +67,21 @@ impl Service {
 
     /// Hands over to the store what has changed.
     pub(super) fn keep_states(&mut self) {
-        let Some(store) = &self.store else {
-            return;
-        };
-        while let Some(id) = self.calls.poll_changed() {
-            let state = self.calls.export(&id);
-            store.shelf().put_call(id, state);
+        self.note_changes();
+        if self.store.is_some() {
+            self.media.take_states(clock_now_ns());
         }
-        self.media.take_states(clock_now_ns());
+    }
+
+    /// Tells the store and the cluster which calls have changed.
+    pub(super) fn note_changes(&mut self) {
+        while let Some(id) = self.calls.poll_changed() {
+            if let Some(store) = &self.store {
+                let state = self.calls.export(&id);
+                store.shelf().put_call(id.clone(), state);
+            }
+            self.note_claim(&id);
+        }
     }
 
     /// Leaves all calls to the next process, or ends them if nobody keeps them.

@@ -1,0 +1,308 @@
+//! Calls of a cluster: each has one owner in the end, whatever fails.
+
+use threadbare_control::cluster::{
+    CallName, Entry, Incarnation, Key, Location, Member, NodeRecord, Revision, Settings, Timing,
+    Value,
+};
+
+use crate::SECOND;
+use crate::world::{Link, MS, World};
+
+fn cluster(seed: u64, nodes: usize) -> World {
+    let mut world = World::new(seed, nodes);
+    (0..nodes).for_each(|node| world.start(node));
+    world.run_for(SECOND);
+    world.writes = 0;
+    world
+}
+
+fn call(name: &str) -> CallName {
+    name.into()
+}
+
+#[test]
+fn a_call_costs_two_writes() {
+    let mut world = cluster(1, 3);
+    let call = call("a");
+    world.call(0, &call);
+    world.run_for(20 * MS);
+    assert_eq!(world.parties(&call), [(0, true)]);
+    assert_eq!(world.locate(0, &call), Location::Here);
+    let Location::At(owner, _) = world.locate(1, &call) else {
+        panic!("node 0 has it");
+    };
+    assert_eq!(&*owner.node.0, "node-0");
+    world.run_for(60 * SECOND);
+    world.hang_up(0, &call);
+    world.run_for(20 * MS);
+    assert_eq!(world.locate(1, &call), Location::Nowhere);
+    assert_eq!((world.writes, world.call_keys()), (2, 0));
+    assert!(world.unclaimed.is_empty());
+}
+
+/// A proxy that asks another node when the first is slow.
+#[test]
+fn of_two_that_make_a_call_at_once_one_has_it() {
+    for seed in 1..50 {
+        let mut world = cluster(seed, 3);
+        let call = call("a");
+        world.call(0, &call);
+        let between_ns = world.draw() % (3 * MS);
+        world.run_for(between_ns);
+        world.call(1, &call);
+        world.run_for(50 * MS);
+        let [(node, true)] = world.parties(&call)[..] else {
+            panic!("seed {seed}: {:?}", world.parties(&call));
+        };
+        let taken = (1 - node, call.clone(), format!("node-{node}"));
+        assert_eq!(world.taken, [taken], "seed {seed}");
+    }
+}
+
+/// A call that ends while its key is on the way leaves none.
+#[test]
+fn a_short_call_leaves_no_key() {
+    for seed in 1..50 {
+        let mut world = cluster(seed, 3);
+        let call = call("a");
+        world.call(0, &call);
+        let lasts_ns = world.draw() % (6 * MS);
+        world.run_for(lasts_ns);
+        world.hang_up(0, &call);
+        world.run_for(50 * MS);
+        assert_eq!(world.call_keys(), 0, "seed {seed}");
+        // And one of the same name right behind it.
+        world.call(0, &call);
+        world.hang_up(0, &call);
+        world.call(0, &call);
+        world.run_for(50 * MS);
+        assert_eq!(world.parties(&call), [(0, true)], "seed {seed}");
+    }
+}
+
+#[test]
+fn who_waits_is_told_that_the_store_is_away() {
+    let mut world = cluster(3, 3);
+    let call = call("a");
+    world.store_is_up = false;
+    world.call(0, &call);
+    world.run_for(990 * MS);
+    assert!(world.unclaimed.is_empty());
+    world.run_for(20 * MS);
+    assert_eq!(world.unclaimed, [call.clone()]);
+    assert_eq!(world.parties(&call), [(0, false)]);
+    // It is asked on.
+    world.store_is_up = true;
+    world.run_for(3 * SECOND);
+    assert_eq!(world.parties(&call), [(0, true)]);
+    assert_eq!(world.unclaimed.len(), 1);
+}
+
+/// The others have ended its life; its media has gone on.
+#[test]
+fn a_node_that_comes_back_has_its_calls_but_those_that_were_taken() {
+    let mut world = cluster(4, 3);
+    let calls = [call("a"), call("b")];
+    calls.iter().for_each(|one| world.call(0, one));
+    world.run_for(20 * MS);
+    let now_ns = world.now_ns;
+    world.freeze(0, now_ns + 3 * SECOND);
+    world.run_for(2 * SECOND);
+    assert_eq!(world.locate(1, &calls[0]), Location::Nowhere);
+    // A party of one has called again.
+    world.call(1, &calls[1]);
+    world.run_for(20 * MS);
+    assert_eq!(world.parties(&calls[1]), [(0, true), (1, true)]);
+    world.run_for(4 * SECOND);
+    assert_eq!(world.parties(&calls[0]), [(0, true)]);
+    assert_eq!(world.parties(&calls[1]), [(1, true)]);
+    assert_eq!(world.taken, [(0, calls[1].clone(), "node-1".to_owned())]);
+    assert!(matches!(world.locate(2, &calls[0]), Location::At(..)));
+}
+
+#[test]
+fn an_empty_store_is_filled_again() {
+    let mut world = cluster(5, 3);
+    let calls: Vec<CallName> = (0..300).map(|n| call(&n.to_string())).collect();
+    for (n, one) in calls.iter().enumerate() {
+        world.call(n % 3, one);
+    }
+    world.run_for(SECOND);
+    assert_eq!(world.call_keys(), 300);
+    world.lose_data();
+    world.run_for(3 * SECOND);
+    assert_eq!(world.call_keys(), 300);
+    for (n, one) in calls.iter().enumerate() {
+        assert_eq!(world.parties(one), [(n % 3, true)]);
+    }
+}
+
+#[test]
+fn keys_of_the_dead_are_swept_and_no_others() {
+    let mut world = cluster(6, 3);
+    let calls: Vec<CallName> = (0..30).map(|n| call(&n.to_string())).collect();
+    for (n, one) in calls.iter().enumerate() {
+        world.call(n % 3, one);
+    }
+    world.run_for(SECOND);
+    world.sweep(1);
+    world.run_for(SECOND);
+    assert_eq!(world.call_keys(), 30);
+    world.kill(0);
+    world.run_for(2 * SECOND);
+    world.sweep(1);
+    // One is made anew meanwhile.
+    world.call(2, &calls[0]);
+    world.run_for(SECOND);
+    assert_eq!(world.call_keys(), 21);
+    assert_eq!(world.parties(&calls[0]), [(2, true)]);
+}
+
+#[test]
+fn a_call_has_one_owner_in_the_end() {
+    for seed in 1..=60 {
+        storm(seed * 104_729);
+    }
+}
+
+/// Everything at once, and then a time without faults.
+fn storm(seed: u64) {
+    let mut world = cluster(seed, 5);
+    world.repeat_requests();
+    let calls: Vec<CallName> = (0..40).map(|n| call(&n.to_string())).collect();
+    for _ in 0..200 {
+        let pause_ns = world.draw() % (200 * MS);
+        world.run_for(pause_ns);
+        let node = world.draw() as usize % world.len();
+        let one = &calls[world.draw() as usize % calls.len()];
+        match world.draw() % 12 {
+            0 => world.kill(node),
+            1 | 2 if !world.is_up(node) => world.start(node),
+            1 => {
+                let until_ns = world.now_ns + world.draw() % (3 * SECOND);
+                world.freeze(node, until_ns);
+            }
+            2 => {
+                let bits = world.draw();
+                let link = Link {
+                    loses_requests: bits & 1 != 0,
+                    loses_answers: bits & 2 != 0,
+                    slow_ns: world.draw() % (800 * MS),
+                };
+                world.set_link(node, link);
+            }
+            3 => world.set_link(node, Link::default()),
+            4 => world.store_is_up = !world.draw().is_multiple_of(3),
+            5 if world.draw().is_multiple_of(8) => world.lose_data(),
+            6 | 7 => world.hang_up(node, one),
+            8 => world.store_is_up = true,
+            _ => world.call(node, one),
+        }
+    }
+    world.store_is_up = true;
+    for node in 0..world.len() {
+        world.set_link(node, Link::default());
+        if !world.is_up(node) {
+            world.start(node);
+        }
+    }
+    world.run_for(10 * SECOND);
+    world.sweep(0);
+    world.run_for(SECOND);
+    let mut up = 0;
+    for one in &calls {
+        match world.parties(one)[..] {
+            [] => {}
+            [(_, true)] => up += 1,
+            ref parties => panic!("seed {seed}: {one} at {parties:?}"),
+        }
+    }
+    assert_eq!(world.call_keys(), up, "seed {seed}");
+}
+
+fn member(room: Option<u8>, others: &[(&str, Option<u8>, bool)]) -> Member {
+    let settings = Settings {
+        name: "me".into(),
+        weight: 1.0,
+        labels: Vec::new(),
+        link: None,
+        timing: Timing::default(),
+    };
+    let mut member = Member::new(0, settings, 1);
+    member.set_room(room);
+    let all = others.iter().chain([&("me", None, false)]);
+    for (n, (name, room, draining)) in all.enumerate() {
+        let link = threadbare_control::cluster::Link {
+            address: ([127, 0, 0, 1], 1).into(),
+            process: n as u64,
+        };
+        let record = NodeRecord {
+            incarnation: Incarnation(n as u64),
+            beat: 0,
+            weight: 1.0,
+            labels: Vec::new(),
+            draining: *draining,
+            link: Some(link),
+            room: *room,
+        };
+        let at = Revision(n as u64 + 1);
+        let entry = Entry {
+            key: Key::Node((*name).into()),
+            value: Value::Node(record),
+            created: at,
+            modified: at,
+        };
+        member.handle_change(0, entry.key.clone(), Some(entry), at);
+    }
+    member
+}
+
+/// Of a thousand calls, how many go to each.
+fn spread(member: &Member) -> Vec<(String, usize)> {
+    let mut counts = std::collections::BTreeMap::new();
+    for draw in 0..1000 {
+        let name = match member.roomiest(draw) {
+            None => "nobody".to_owned(),
+            Some(Location::At(life, _)) => life.node.to_string(),
+            Some(Location::Here) => "me".to_owned(),
+            Some(Location::Nowhere) => panic!("no place"),
+        };
+        *counts.entry(name).or_insert(0) += 1;
+    }
+    counts.into_iter().collect()
+}
+
+#[test]
+fn new_calls_go_where_there_is_most_room() {
+    let all = |name: &str| vec![(name.to_owned(), 1000)];
+    // As much here as elsewhere, or nearly.
+    assert_eq!(
+        spread(&member(Some(90), &[("a", Some(100), false)])),
+        all("me")
+    );
+    assert_eq!(
+        spread(&member(Some(80), &[("a", Some(100), false)])),
+        all("a")
+    );
+    // Who takes no calls, is full or drained has no room.
+    for others in [
+        ("a", None, false),
+        ("a", Some(0), false),
+        ("a", Some(100), true),
+    ] {
+        assert_eq!(spread(&member(Some(1), &[others])), all("me"));
+        assert_eq!(spread(&member(None, &[others])), all("nobody"));
+    }
+    // Not all to one, until it is heard of again.
+    let others = [
+        ("a", Some(91), false),
+        ("b", Some(100), false),
+        ("c", Some(60), false),
+    ];
+    let counts = spread(&member(Some(0), &others));
+    let [(a, of_a), (b, of_b)] = &counts[..] else {
+        panic!("{counts:?}");
+    };
+    assert_eq!((&**a, &**b), ("a", "b"));
+    assert!(*of_a > 400 && *of_b > 400, "{counts:?}");
+}

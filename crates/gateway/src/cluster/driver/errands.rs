@@ -1,0 +1,210 @@
+//! Calls: requests that belong to other nodes, and keys of those that are here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use threadbare_control::cluster::{CallName, Entry, Key, Life, Link, Location, Transaction};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{Driver, Replied};
+use crate::cluster::passing::{Back, CallDesk, Claimed, Errand, Way};
+use crate::cluster::peers::Peers;
+use crate::system::random_number;
+use threadbare_runtime::clock_now_ns;
+
+/// What the driver has for calls. `None` of it: calls are not the cluster's.
+pub(super) struct Calls {
+    pub(super) host: Arc<crate::cluster::peers::Host>,
+    peers: Peers,
+    /// New calls are made without etcd, too.
+    goes_on_alone: bool,
+    /// Lives that have been seen.
+    lives: Vec<Life>,
+    /// When keys of the dead are looked for.
+    sweep_at: Option<Instant>,
+}
+
+impl Calls {
+    pub(super) fn new(
+        host: Arc<crate::cluster::peers::Host>,
+        peers: Peers,
+        goes_on_alone: bool,
+    ) -> Calls {
+        Calls {
+            host,
+            peers,
+            goes_on_alone,
+            lives: Vec::new(),
+            // Who died before this process began.
+            sweep_at: Some(Instant::now() + SWEEP_AFTER),
+        }
+    }
+}
+
+impl Driver {
+    /// Finds out where a request belongs.
+    pub(super) fn begin_errand(&mut self, errand: Errand) {
+        if self.calls.is_none() {
+            return errand.end(Way::Here);
+        }
+        let Some(call) = errand.call.clone() else {
+            return self.place_errand(errand, None);
+        };
+        let (store, replies) = (self.store.clone(), self.replies.clone());
+        tokio::spawn(async move {
+            let found = store.look_up(&Key::Call(call)).await;
+            // The thread is about to end.
+            let _ = replies.send(Replied::Found(errand, found));
+        });
+    }
+
+    /// `found`: the call's key; `None`: etcd does not answer.
+    pub(super) fn go_on_with(&mut self, errand: Errand, found: Option<Option<Entry>>) {
+        let alone = self.calls.as_ref().is_some_and(|calls| calls.goes_on_alone);
+        match found {
+            Some(entry) => self.place_errand(errand, entry.as_ref()),
+            None if alone => errand.end(Way::Here),
+            None => errand.end(Way::Refused(NO_STORE.to_owned())),
+        }
+    }
+
+    fn place_errand(&mut self, errand: Errand, entry: Option<&Entry>) {
+        let location = match self.member.locate(entry) {
+            Location::Nowhere if errand.makes => self.member.roomiest(random_number()),
+            other => Some(other),
+        };
+        match location {
+            // Whoever answers says that there is no such call, or that no more are taken.
+            None | Some(Location::Here | Location::Nowhere) => errand.end(Way::Here),
+            Some(Location::At(life, None)) => {
+                let reason = format!(
+                    "the call is at node {}, which has no [cluster] listen",
+                    life.node
+                );
+                errand.end(Way::Refused(reason));
+            }
+            Some(Location::At(life, Some(link))) => self.send_errand(errand, &life, &link),
+        }
+    }
+
+    fn send_errand(&mut self, mut errand: Errand, life: &Life, link: &Link) {
+        let Some(calls) = &mut self.calls else {
+            return errand.end(Way::Here);
+        };
+        if errand.tries == TRIES_MAX {
+            let reason = format!("node {}, which has the call, does not answer", life.node);
+            return errand.end(Way::Refused(reason));
+        }
+        errand.tries += 1;
+        self.passed += 1;
+        let asked = calls.peers.ask(link, &errand.passed);
+        let replies = self.replies.clone();
+        let node = life.node.clone();
+        tokio::spawn(async move {
+            let answer = timeout(ANSWER_TIME_MAX, asked).await;
+            let back = answer.ok().and_then(Result::ok);
+            let back = back.and_then(|bytes| postcard::from_bytes(&bytes).ok());
+            match back {
+                Some(Back::Unable(reason)) => {
+                    errand.end(Way::Refused(format!("node {node}: {reason}")));
+                }
+                Some(back) if back != Back::Moved => errand.end(Way::Answered(back)),
+                moved => {
+                    if moved.is_none() {
+                        // It may have died just now, and others will see that.
+                        sleep(AGAIN).await;
+                    }
+                    let _ = replies.send(Replied::Again(errand));
+                }
+            }
+        });
+    }
+
+    /// Calls of this node have another desk from now on.
+    pub(super) fn open_desk(&mut self, desk: Arc<dyn CallDesk>) {
+        if let Some(calls) = &self.calls {
+            calls.host.open(desk);
+        }
+    }
+
+    pub(super) fn claim(&mut self, call: CallName) {
+        let now_ns = clock_now_ns();
+        self.member.claim_call(now_ns, call, now_ns + CLAIM_NS_MAX);
+    }
+
+    pub(super) fn tell_claimed(&self, call: &CallName, claimed: Claimed) {
+        let desk = self.calls.as_ref().and_then(|calls| calls.host.desk());
+        if let Some(desk) = desk {
+            desk.claimed(call, claimed);
+        }
+    }
+
+    pub(super) fn tell_unclaimed(&self, call: &CallName) {
+        let alone = self.calls.as_ref().is_some_and(|calls| calls.goes_on_alone);
+        let claimed = match alone {
+            true => Claimed::Alone,
+            false => Claimed::Refused,
+        };
+        self.tell_claimed(call, claimed);
+    }
+
+    /// What follows for calls when nodes have come or gone.
+    pub(super) fn settle_calls(&mut self) {
+        self.member.set_room(self.room.get());
+        let Some(calls) = &mut self.calls else { return };
+        let now = Instant::now();
+        let lives: Vec<Life> = self.member.lives_of_nodes().collect();
+        if lives != calls.lives {
+            let has_died = calls.lives.iter().any(|life| !lives.contains(life));
+            let me = self.member.life().node;
+            let is_first = lives.first().is_some_and(|life| life.node == me);
+            if has_died && is_first {
+                calls.sweep_at.get_or_insert(now + SWEEP_AFTER);
+            }
+            let links: Vec<u64> = self
+                .member
+                .nodes()
+                .filter_map(|(_, record)| Some(record.link?.process))
+                .collect();
+            calls.peers.keep(|process| links.contains(&process));
+            calls.lives = lives;
+        }
+        if calls.sweep_at.is_some_and(|at| at <= now) && self.member.is_synced() {
+            calls.sweep_at = None;
+            let (store, replies) = (self.store.clone(), self.replies.clone());
+            tokio::spawn(async move {
+                if let Some(entries) = store.calls().await {
+                    let _ = replies.send(Replied::Calls(entries));
+                }
+            });
+        }
+    }
+
+    /// Keys of calls whose nodes live no more are deleted.
+    pub(super) fn sweep(&mut self, entries: &[Entry]) {
+        let dead = entries.iter().filter_map(|entry| self.member.sweep(entry));
+        let dead: Vec<Transaction> = dead.collect();
+        if dead.is_empty() {
+            return;
+        }
+        tracing::info!(calls = dead.len(), "calls ended with their nodes");
+        let store = self.store.clone();
+        tokio::spawn(async move {
+            for one in dead {
+                // Else somebody has it again; or the next sweep has it.
+                let _ = store.commit(&one).await;
+            }
+        });
+    }
+}
+
+const NO_STORE: &str = "etcd does not answer: nobody knows who has the call, and no calls are made ([cluster] calls-on-isolation)";
+/// A node that has died is buried within a second, and its calls are nobody's then.
+const TRIES_MAX: u32 = 8;
+const AGAIN: Duration = Duration::from_millis(200);
+/// Of another node: it may read a file first.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+/// For the key of a new call: a proxy asks again behind a second or so.
+const CLAIM_NS_MAX: u64 = 900_000_000;
+/// A process that was started again claims its calls first.
+const SWEEP_AFTER: Duration = Duration::from_secs(10);

@@ -1,0 +1,163 @@
+//! Requests for calls on their way from node to node.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+
+use serde::{Deserialize, Serialize};
+use threadbare_control::cluster::CallName;
+
+/// A request, as the node that it came to sends it on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Passed {
+    /// A message of the ng protocol.
+    Ng {
+        /// Who asks.
+        from: Origin,
+        /// With its cookie.
+        message: Vec<u8>,
+    },
+    /// A request by HTTP.
+    Http(HttpRequest),
+}
+
+/// Who has sent a message of the ng protocol: what tells cookies apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Origin {
+    /// A datagram's address.
+    Udp(SocketAddr),
+    /// A host, by TCP or HTTP.
+    Host(IpAddr),
+}
+
+/// A request by HTTP whose sender may ask.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HttpRequest {
+    /// Such as `GET`.
+    pub method: String,
+    /// Path and query.
+    pub target: String,
+    /// What the body is.
+    pub content_type: Option<String>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// The answer of the node that has the call.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Back {
+    /// The reply to a message of the ng protocol.
+    Ng(Vec<u8>),
+    /// The same message is being carried out: its reply answers this one.
+    InHand,
+    /// Of HTTP.
+    Http {
+        /// Such as 200.
+        status: u16,
+        /// What the body is.
+        content_type: Option<String>,
+        /// Where a call was made.
+        location: Option<String>,
+        /// The body.
+        body: Vec<u8>,
+    },
+    /// Another node has the call.
+    Moved,
+    /// It takes no requests of other nodes, or cannot read this one.
+    Unable(String),
+}
+
+// Keys of SRTP are in bodies.
+impl fmt::Debug for HttpRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.target)
+    }
+}
+
+impl fmt::Debug for Back {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Back::Ng(_) => f.write_str("Ng"),
+            Back::InHand => f.write_str("InHand"),
+            Back::Http { status, .. } => write!(f, "Http {status}"),
+            Back::Moved => f.write_str("Moved"),
+            Back::Unable(reason) => write!(f, "Unable {reason}"),
+        }
+    }
+}
+
+/// Where a request is answered.
+#[derive(Debug)]
+pub enum Way {
+    /// By this node.
+    Here,
+    /// It was answered by another one.
+    Answered(Back),
+    /// By nobody, for this reason.
+    Refused(String),
+}
+
+/// A request that may belong to another node.
+pub struct Errand {
+    /// The call. `None`: one that has no name yet.
+    pub(super) call: Option<CallName>,
+    /// Whether it makes a call that nobody has.
+    pub(super) makes: bool,
+    pub(super) passed: Passed,
+    /// How often it was sent to a node.
+    pub(super) tries: u32,
+    tell: Box<dyn FnOnce(Way) + Send>,
+}
+
+impl Errand {
+    /// `tell` is called by another thread.
+    pub(super) fn new(
+        call: Option<CallName>,
+        makes: bool,
+        passed: Passed,
+        tell: impl FnOnce(Way) + Send + 'static,
+    ) -> Errand {
+        Errand {
+            call,
+            makes,
+            passed,
+            tries: 0,
+            tell: Box::new(tell),
+        }
+    }
+
+    pub(super) fn end(self, way: Way) {
+        (self.tell)(way);
+    }
+}
+
+impl fmt::Debug for Errand {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}, {} tries", self.call, self.tries)
+    }
+}
+
+/// What has become of a call that this node has made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Claimed {
+    /// It is this node's.
+    Ours,
+    /// Another node has a call of this name.
+    Taken {
+        /// That one.
+        by: String,
+    },
+    /// etcd does not answer, and this node goes on alone.
+    Alone,
+    /// etcd does not answer, and no calls are made then.
+    Refused,
+}
+
+/// Who has the calls of this node.
+pub trait CallDesk: Send + Sync + fmt::Debug {
+    /// Answers a request that another node has sent on. Called on the cluster's runtime.
+    fn answer(&self, passed: Passed) -> Pin<Box<dyn Future<Output = Back> + Send>>;
+
+    /// What has become of a call.
+    fn claimed(&self, call: &CallName, claimed: Claimed);
+}

@@ -1,0 +1,360 @@
+//! Requests for calls, from this node to those that have them, and from others to this one.
+//!
+//! ```text
+//!  ng, HTTP --Errand--> driver: whose is it? --Peers--> channel ==== channel --Host--> CallDesk (serve): the control thread
+//!                                                 '------------ the answer ----------------'
+//! ```
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use threadbare_control::cluster::Link;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc::{Receiver as Queue, Sender as Queuer, channel};
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+use super::channel::{self, Message, Receiver, Sender};
+use super::key::ClusterKey;
+use super::name::{NAME_BYTES, is_process, read_name};
+use super::passing::{Back, CallDesk, Passed};
+
+/// Connections to nodes that have been asked something.
+#[derive(Debug)]
+pub(super) struct Peers {
+    key: ClusterKey,
+    to: HashMap<u64, Queuer<Asked>>,
+}
+
+/// Waits for its answer. Dropped when there is none.
+#[derive(Debug)]
+struct Asked {
+    bytes: Vec<u8>,
+    tell: oneshot::Sender<Vec<u8>>,
+}
+
+impl Peers {
+    pub(super) fn new(key: ClusterKey) -> Peers {
+        let to = HashMap::new();
+        Peers { key, to }
+    }
+
+    /// Asks the process of a link. The answer is an error if the connection fails: the request may have been carried out or not.
+    pub(super) fn ask(&mut self, link: &Link, passed: &Passed) -> oneshot::Receiver<Vec<u8>> {
+        let (tell, told) = oneshot::channel();
+        let bytes = postcard::to_allocvec(passed).unwrap_or_default();
+        self.to.retain(|_, queue| !queue.is_closed());
+        let queue = self.to.entry(link.process).or_insert_with(|| {
+            let (queue, asked) = channel(IN_HAND_MAX);
+            tokio::spawn(keep_asking(*link, self.key.clone(), asked));
+            queue
+        });
+        // It has no room, or has just failed: dropped, and so is what would tell.
+        let _ = queue.try_send(Asked { bytes, tell });
+        told
+    }
+
+    /// Connections to other processes than these are given up.
+    pub(super) fn keep(&mut self, are_there: impl Fn(u64) -> bool) {
+        self.to.retain(|process, _| are_there(*process));
+    }
+}
+
+/// Until the connection fails, or nobody asks any more.
+async fn keep_asking(link: Link, key: ClusterKey, asked: Queue<Asked>) {
+    match timeout(CONNECT_TIME_MAX, connect(&link, &key)).await {
+        Ok(Ok((receiver, sender))) => {
+            let waiting = Waiting::default();
+            let ended = tokio::select! {
+                ended = send_all(asked, sender, &waiting) => ended,
+                ended = hear_all(receiver, &waiting) => ended,
+            };
+            let address = link.address;
+            if let Err(error) = ended {
+                tracing::debug!(%address, %error, "a connection for requests has ended");
+            }
+        }
+        Ok(Err(error)) => {
+            let address = link.address;
+            tracing::warn!(%address, %error, "no requests can be sent to a node: has it another [cluster] key-file?");
+        }
+        Err(_) => {
+            tracing::warn!(address = %link.address, "no requests can be sent to a node: it does not answer")
+        }
+    }
+}
+
+/// Who waits for which answer. Shared by the two directions of one task.
+type Waiting = Mutex<HashMap<u64, oneshot::Sender<Vec<u8>>>>;
+
+async fn connect(link: &Link, key: &ClusterKey) -> io::Result<(Receiver, Sender)> {
+    let mut connection = TcpStream::connect(link.address).await?;
+    let name = read_name(&mut connection).await?;
+    if !is_process(&name, link.process) {
+        return Err(io::Error::other("another process is there"));
+    }
+    channel::connect(connection, key, &name).await
+}
+
+async fn send_all(
+    mut asked: Queue<Asked>,
+    mut sender: Sender,
+    waiting: &Waiting,
+) -> io::Result<()> {
+    let mut id = 0;
+    while let Some(Asked { bytes, tell }) = asked.recv().await {
+        let mut waits = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        // Those who have given up.
+        waits.retain(|_, tell| !tell.is_closed());
+        waits.insert(id, tell);
+        drop(waits);
+        sender.send(&Message { id, bytes }).await?;
+        id += 1;
+    }
+    Ok(())
+}
+
+async fn hear_all(mut receiver: Receiver, waiting: &Waiting) -> io::Result<()> {
+    loop {
+        let Message { id, bytes } = receiver.next().await?;
+        let tell = waiting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(&id);
+        if let Some(tell) = tell {
+            // Who asked may have given up.
+            let _ = tell.send(bytes);
+        }
+    }
+}
+
+/// What answers requests of other nodes.
+#[derive(Debug)]
+pub(super) struct Host {
+    key: ClusterKey,
+    desk: OnceLock<Arc<dyn CallDesk>>,
+}
+
+impl Host {
+    pub(super) fn new(key: ClusterKey) -> Host {
+        let desk = OnceLock::new();
+        Host { key, desk }
+    }
+
+    /// From now on, calls are answered for.
+    pub(super) fn open(&self, desk: Arc<dyn CallDesk>) {
+        // There is one for the life of the process.
+        let _ = self.desk.set(desk);
+    }
+
+    pub(super) fn desk(&self) -> Option<&Arc<dyn CallDesk>> {
+        self.desk.get()
+    }
+
+    /// Answers a node that is connected and was told this process's name. Until the connection ends.
+    pub(super) async fn serve(self: Arc<Host>, connection: TcpStream, name: [u8; NAME_BYTES]) {
+        let ended = self.answer_all(connection, name).await;
+        if let Err(error) = ended {
+            tracing::debug!(%error, "a connection of another node has ended");
+        }
+    }
+
+    async fn answer_all(
+        self: Arc<Host>,
+        connection: TcpStream,
+        name: [u8; NAME_BYTES],
+    ) -> io::Result<()> {
+        let (mut receiver, sender) = channel::accept(connection, &self.key, &name).await?;
+        let (answers, answered) = channel(IN_HAND_MAX);
+        let sending = tokio::spawn(send_answers(answered, sender));
+        let places = Arc::new(Semaphore::new(IN_HAND_MAX));
+        let ended = loop {
+            let Message { id, bytes } = match receiver.next().await {
+                Ok(message) => message,
+                Err(error) => break Err(error),
+            };
+            // Never closed.
+            let Ok(place) = places.clone().acquire_owned().await else {
+                break Ok(());
+            };
+            let (host, answers) = (self.clone(), answers.clone());
+            tokio::spawn(async move {
+                let back = host.answer(&bytes).await;
+                let bytes = postcard::to_allocvec(&back).unwrap_or_default();
+                // The connection has ended.
+                let _ = answers.send(Message { id, bytes }).await;
+                drop(place);
+            });
+        };
+        drop(answers);
+        sending.abort();
+        ended
+    }
+
+    async fn answer(&self, bytes: &[u8]) -> Back {
+        let Ok(passed) = postcard::from_bytes(bytes) else {
+            return Back::Unable("it cannot read the request: another version".to_owned());
+        };
+        match self.desk.get() {
+            Some(desk) => desk.answer(passed).await,
+            None => Back::Unable("it takes no calls".to_owned()),
+        }
+    }
+}
+
+async fn send_answers(mut answered: Queue<Message>, mut sender: Sender) {
+    while let Some(message) = answered.recv().await {
+        if sender.send(&message).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Requests that wait on a connection: more than a node answers in some tens of milliseconds.
+const IN_HAND_MAX: usize = 512;
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+
+    use threadbare_control::cluster::CallName;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::TcpListener;
+    use tokio::task::JoinHandle;
+
+    use super::super::name::name_of;
+    use super::super::passing::{Claimed, HttpRequest, Origin};
+    use super::*;
+
+    /// Says the path back, and waits while it is "/slow" until another request comes.
+    #[derive(Debug, Default)]
+    struct Echo(Arc<tokio::sync::Notify>);
+
+    impl CallDesk for Echo {
+        fn answer(&self, passed: Passed) -> Pin<Box<dyn Future<Output = Back> + Send>> {
+            let others = self.0.clone();
+            Box::pin(async move {
+                let Passed::Http(request) = passed else {
+                    return Back::Moved;
+                };
+                match &*request.target {
+                    "/slow" => others.notified().await,
+                    _ => others.notify_one(),
+                }
+                Back::Http {
+                    status: 200,
+                    content_type: None,
+                    location: None,
+                    body: [request.target.into_bytes(), request.body].concat(),
+                }
+            })
+        }
+
+        fn claimed(&self, _: &CallName, _: Claimed) {}
+    }
+
+    fn run<F: Future>(test: F) -> F::Output {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let limit = Duration::from_secs(60);
+        let limited = async { timeout(limit, test).await.expect("in time") };
+        runtime.expect("a runtime").block_on(limited)
+    }
+
+    const PROCESS: u64 = 9;
+
+    /// A node with this key; with none, it says its name and nothing more.
+    async fn node(key: Option<[u8; 32]>, desk: Option<Echo>) -> (Link, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("bound");
+        let link = Link {
+            address,
+            process: PROCESS,
+        };
+        let host = key.map(|key| Arc::new(Host::new(ClusterKey(key))));
+        if let (Some(host), Some(desk)) = (&host, desk) {
+            host.open(Arc::new(desk));
+        }
+        let serving = tokio::spawn(async move {
+            loop {
+                let (mut peer, _) = listener.accept().await.expect("a peer");
+                peer.write_all(&name_of(PROCESS)).await.expect("told");
+                if let Some(host) = &host {
+                    tokio::spawn(host.clone().serve(peer, name_of(PROCESS)));
+                }
+            }
+        });
+        (link, serving)
+    }
+
+    fn get(target: &str, body: usize) -> Passed {
+        Passed::Http(HttpRequest {
+            method: "GET".to_owned(),
+            target: target.to_owned(),
+            content_type: None,
+            body: vec![b'x'; body],
+        })
+    }
+
+    async fn answer(asked: oneshot::Receiver<Vec<u8>>) -> Option<Back> {
+        postcard::from_bytes(&asked.await.ok()?).ok()
+    }
+
+    fn is_body(back: Option<Back>, due: &[u8]) -> bool {
+        matches!(back, Some(Back::Http { body, .. }) if body == due)
+    }
+
+    /// The slow one does not hold up others, and large bodies come whole.
+    #[test]
+    fn requests_are_answered_in_any_order() {
+        run(async {
+            let (link, _serving) = node(Some([7; 32]), Some(Echo::default())).await;
+            let mut peers = Peers::new(ClusterKey([7; 32]));
+            let slow = peers.ask(&link, &get("/slow", 0));
+            let large = peers.ask(&link, &get("/large", 200_000));
+            let due = [&b"/large"[..], &[b'x'; 200_000]].concat();
+            assert!(is_body(answer(large).await, &due));
+            assert!(is_body(answer(slow).await, b"/slow"));
+            let ng = Passed::Ng {
+                from: Origin::Host([127, 0, 0, 1].into()),
+                message: b"1 d7:command4:pinge".to_vec(),
+            };
+            assert_eq!(answer(peers.ask(&link, &ng)).await, Some(Back::Moved));
+            assert_eq!(peers.to.len(), 1);
+            peers.keep(|process| process != PROCESS);
+            assert!(peers.to.is_empty());
+        });
+    }
+
+    #[test]
+    fn a_node_that_cannot_answer_is_told_of() {
+        run(async {
+            let mut peers = Peers::new(ClusterKey([7; 32]));
+            // It takes no calls.
+            let (link, _serving) = node(Some([7; 32]), None).await;
+            let back = answer(peers.ask(&link, &get("/", 0))).await;
+            assert!(matches!(back, Some(Back::Unable(_))), "{back:?}");
+            // It has another key; and then, another process is there.
+            let (link, _serving) = node(Some([8; 32]), Some(Echo::default())).await;
+            let mut peers = Peers::new(ClusterKey([7; 32]));
+            assert!(answer(peers.ask(&link, &get("/", 0))).await.is_none());
+            let (mut link, _serving) = node(Some([7; 32]), Some(Echo::default())).await;
+            link.process += 1;
+            assert!(answer(peers.ask(&link, &get("/", 0))).await.is_none());
+        });
+    }
+
+    /// One that has none says nothing more: who asks gives up in time.
+    #[test]
+    fn a_node_without_a_key_is_given_up() {
+        run(async {
+            let (link, _serving) = node(None, None).await;
+            let mut peers = Peers::new(ClusterKey([7; 32]));
+            assert!(answer(peers.ask(&link, &get("/", 0))).await.is_none());
+        });
+    }
+}

@@ -1,0 +1,172 @@
+//! Requests for calls that another node of the cluster has: answered there.
+
+use axum::body::Body as Bytes;
+use axum::extract::{FromRequest, Request, State};
+use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::http::{Method, StatusCode};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde::Deserialize;
+use threadbare_control::calls::CallId;
+use tokio::sync::oneshot;
+
+use super::app::{App, Body, within};
+use super::id::CALLS;
+use super::problem::Problem;
+use crate::cluster::{Back, HttpRequest, Passed, Way};
+use crate::serve::call_name::{decode, name_of};
+use crate::serve::orders::NotDone;
+use crate::serve::service::Service;
+
+/// Of a request that another node has sent on: it is answered here.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::serve) struct PassedOn;
+
+/// What a request is about.
+#[derive(Debug, PartialEq, Eq)]
+enum About {
+    /// A call to be made.
+    New,
+    Call(CallId),
+    Other,
+}
+
+/// Stands before the routes of calls.
+pub(super) async fn pass(State(app): State<App>, request: Request, next: Next) -> Response {
+    let is_ours = request.extensions().get::<PassedOn>().is_some();
+    let has_calls = app.cluster.as_ref().is_some_and(|one| one.has_calls());
+    let about = About::of(request.method(), request.uri().path());
+    if is_ours || !has_calls || about == About::Other {
+        return next.run(request).await;
+    }
+    match find_way(&app, about, request).await {
+        Ok(Found::Here(request)) => next.run(*request).await,
+        Ok(Found::Answered(response)) => response,
+        Err(problem) => problem.into_response(),
+    }
+}
+
+enum Found {
+    Here(Box<Request>),
+    Answered(Response),
+}
+
+async fn find_way(app: &App, about: About, request: Request) -> Result<Found, Problem> {
+    let (head, body) = request.into_parts();
+    let Body(body) = Body::from_request(Request::from_parts(head.clone(), body), &()).await?;
+    let (call, makes) = match about {
+        About::New => (asked_name(&body), true),
+        About::Call(id) => (Some(id), false),
+        About::Other => (None, false),
+    };
+    let here = |head, body| Found::Here(Box::new(Request::from_parts(head, Bytes::from(body))));
+    if let Some(id) = call.clone()
+        && app
+            .ask(move |service: &mut Service| service.calls.has(&id))
+            .await?
+    {
+        return Ok(here(head, body));
+    }
+    let Some(cluster) = &app.cluster else {
+        return Ok(here(head, body));
+    };
+    let name = call.as_ref().map(name_of).transpose();
+    let name = name.map_err(|reason| Problem::new(StatusCode::BAD_REQUEST, reason))?;
+    let target = head.uri.path_and_query().map(ToString::to_string);
+    let content_type = head.headers.get(CONTENT_TYPE);
+    let passed = Passed::Http(HttpRequest {
+        method: head.method.to_string(),
+        target: target.unwrap_or_default(),
+        content_type: content_type.and_then(|value| Some(value.to_str().ok()?.to_owned())),
+        body: body.to_vec(),
+    });
+    let (tell, told) = oneshot::channel();
+    cluster.pass(name, makes, passed, move |way| {
+        // Who asked may have given up.
+        let _ = tell.send(way);
+    });
+    match within(told).await?.map_err(|_| NotDone::Gone)? {
+        Way::Here => Ok(here(head, body)),
+        Way::Answered(back) => response(back).map(Found::Answered),
+        Way::Refused(reason) => {
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(1))
+        }
+    }
+}
+
+fn response(back: Back) -> Result<Response, Problem> {
+    let bad = |detail: String| Problem::new(StatusCode::BAD_GATEWAY, detail);
+    let Back::Http {
+        status,
+        content_type,
+        location,
+        body,
+    } = back
+    else {
+        return Err(bad(format!("another node has answered with {back:?}")));
+    };
+    let mut built = Response::builder().status(status);
+    for (name, value) in [(CONTENT_TYPE, content_type), (LOCATION, location)] {
+        if let Some(value) = value {
+            built = built.header(name, value);
+        }
+    }
+    built
+        .body(Bytes::from(body))
+        .map_err(|error| bad(error.to_string()))
+}
+
+/// The call that is to be made, if the request names it. What is no such request is refused where it is carried out.
+fn asked_name(body: &[u8]) -> Option<CallId> {
+    #[derive(Deserialize)]
+    struct Named {
+        id: Option<String>,
+    }
+    let named: Named = serde_json::from_slice(body).ok()?;
+    Some(CallId::new(named.id?.as_bytes()))
+}
+
+impl About {
+    fn of(method: &Method, path: &str) -> About {
+        let Some(rest) = path.strip_prefix(CALLS) else {
+            return About::Other;
+        };
+        if rest.is_empty() {
+            return match *method == Method::POST {
+                true => About::New,
+                false => About::Other,
+            };
+        }
+        let mut parts = rest.split('/').skip(1);
+        match (parts.next(), parts.next()) {
+            // Audio without an end is not sent on.
+            (Some(""), _) | (None, _) | (_, Some("listen")) => About::Other,
+            (Some(name), _) => About::Call(decode(name)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_about_calls_are_told_from_others() {
+        let call = |name: &str| About::Call(CallId::new(name.as_bytes()));
+        for (method, path, due) in [
+            (Method::POST, "/v1/calls", About::New),
+            (Method::GET, "/v1/calls", About::Other),
+            (Method::GET, "/v1/calls/a%20b", call("a b")),
+            (Method::POST, "/v1/calls/a/hold", call("a")),
+            (Method::GET, "/v1/calls/a/listen", About::Other),
+            (Method::DELETE, "/v1/calls/", About::Other),
+            (Method::GET, "/v1/callsigns", About::Other),
+            (Method::GET, "/v1/streams/a", About::Other),
+        ] {
+            assert_eq!(About::of(&method, path), due, "{method} {path}");
+        }
+        assert_eq!(asked_name(br#"{"id":"a"}"#), Some(CallId::new(b"a")));
+        assert_eq!(asked_name(br#"{"sides":[]}"#), None);
+        assert_eq!(asked_name(b"no"), None);
+    }
+}

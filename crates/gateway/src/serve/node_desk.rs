@@ -1,0 +1,125 @@
+//! Answers the other nodes of a cluster: requests for the calls of this one.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::pin::Pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::http::header::{CONTENT_TYPE, LOCATION};
+use axum::http::{HeaderMap, HeaderName};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tower::ServiceExt;
+
+use super::asker::{ReplyTo, Unreplied};
+use super::http::{PassedOn, Peer};
+use super::orders::{Control, NotDone};
+use super::service::Service;
+use crate::cluster::{Back, CallDesk, Claimed, HttpRequest, Origin, Passed};
+use threadbare_control::cluster::CallName;
+
+/// By which the cluster's thread reaches the control thread.
+pub(super) struct NodeDesk {
+    control: Control<Service>,
+    /// As for who may ask.
+    http: Router,
+}
+
+impl fmt::Debug for NodeDesk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NodeDesk")
+    }
+}
+
+impl NodeDesk {
+    pub(super) fn new(control: Control<Service>, http: Router) -> NodeDesk {
+        NodeDesk { control, http }
+    }
+}
+
+impl CallDesk for NodeDesk {
+    fn answer(&self, passed: Passed) -> Pin<Box<dyn Future<Output = Back> + Send>> {
+        match passed {
+            Passed::Ng { from, message } => {
+                Box::pin(answer_message(self.control.clone(), from, message))
+            }
+            Passed::Http(request) => Box::pin(answer_http(self.http.clone(), request)),
+        }
+    }
+
+    fn claimed(&self, call: &CallName, claimed: Claimed) {
+        tell_claimed(&self.control, call.clone(), claimed);
+    }
+}
+
+/// Replies wait for it: it must not be lost when the control thread has much to do.
+fn tell_claimed(control: &Control<Service>, call: CallName, claimed: Claimed) {
+    let (name, outcome) = (call.clone(), claimed.clone());
+    let order = move |service: &mut Service| service.handle_claimed(&name, outcome);
+    if let Err(NotDone::Busy) = control.order(order) {
+        let control = control.clone();
+        tokio::spawn(async move {
+            sleep(AGAIN).await;
+            tell_claimed(&control, call, claimed);
+        });
+    }
+}
+
+async fn answer_message(control: Control<Service>, from: Origin, message: Vec<u8>) -> Back {
+    let (tell, told) = oneshot::channel();
+    let ordered = control.order(move |service: &mut Service| {
+        service.handle_message(from.asker(), ReplyTo::Waiting(tell), &message, false);
+    });
+    if let Err(error) = ordered {
+        return Back::Unable(error.to_string());
+    }
+    match told.await {
+        Ok(Ok(reply)) => Back::Ng(reply),
+        Ok(Err(Unreplied::InHand)) => Back::InHand,
+        Ok(Err(Unreplied::Moved)) => Back::Moved,
+        Ok(Err(Unreplied::NoMessage(why))) => Back::Unable(why.to_string()),
+        Err(_) => Back::Unable(NotDone::Gone.to_string()),
+    }
+}
+
+async fn answer_http(http: Router, request: HttpRequest) -> Back {
+    let HttpRequest {
+        method,
+        target,
+        content_type,
+        body,
+    } = request;
+    let mut built = Request::builder().method(method.as_str()).uri(target);
+    if let Some(content_type) = content_type {
+        built = built.header(CONTENT_TYPE, content_type);
+    }
+    let Ok(mut request) = built.body(Body::from(body)) else {
+        return Back::Unable("it cannot read the request: another version".to_owned());
+    };
+    // Whoever may ask any node may ask this one.
+    let peer = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+    request.extensions_mut().insert(Peer(peer));
+    request.extensions_mut().insert(PassedOn);
+    let Ok(response) = http.oneshot(request).await;
+    let (head, body) = response.into_parts();
+    let text = |headers: &HeaderMap, name: HeaderName| {
+        let value = headers.get(name)?.to_str().ok()?;
+        Some(value.to_owned())
+    };
+    match to_bytes(body, ANSWER_BYTES_MAX).await {
+        Ok(body) => Back::Http {
+            status: head.status.as_u16(),
+            content_type: text(&head.headers, CONTENT_TYPE),
+            location: text(&head.headers, LOCATION),
+            body: body.into(),
+        },
+        Err(_) => Back::Unable(format!("its answer has more than {ANSWER_BYTES_MAX} bytes")),
+    }
+}
+
+const AGAIN: Duration = Duration::from_millis(10);
+/// What goes from node to node has less than 1 MiB.
+const ANSWER_BYTES_MAX: usize = 1_000_000;
