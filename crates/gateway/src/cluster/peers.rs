@@ -105,11 +105,12 @@ async fn send_all(
 ) -> io::Result<()> {
     let mut id = 0;
     while let Some(Asked { bytes, tell }) = asked.recv().await {
-        let mut waits = waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those who have given up.
-        waits.retain(|_, tell| !tell.is_closed());
-        waits.insert(id, tell);
-        drop(waits);
+        {
+            let mut waits = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+            // Those who have given up.
+            waits.retain(|_, tell| !tell.is_closed());
+            waits.insert(id, tell);
+        }
         sender.send(&Message { id, bytes }).await?;
         id += 1;
     }

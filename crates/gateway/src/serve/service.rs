@@ -37,6 +37,7 @@ use super::records::Records;
 use super::shown::Wall;
 use super::store::Store;
 use super::wake::Wake;
+use crate::cluster::Passed;
 use crate::config::{InterfaceSpec, RecordingFormat};
 use crate::limit::{LineLimit, Verdict};
 
