@@ -7,6 +7,7 @@ lost of what is handed over.
 import base64
 import json
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -16,6 +17,7 @@ import time
 import network
 from capture import RECORD
 from network import address, inside
+from proxy import PORT, Party, Proxy, place
 
 # Only for what hangs.
 SECONDS_MAX = 120
@@ -54,6 +56,7 @@ def start_node(name):
 
 
 def write_config(name):
+    isolation = "take" if name == "n3" else "refuse"
     endpoints = ", ".join(f'"http://{address(one)}:2379"' for one in STORES)
     half = streams // 2
     with open(f"{folder}/{name}.toml", "w") as file:
@@ -62,8 +65,15 @@ def write_config(name):
 endpoints = [{endpoints}]
 node = "{name}"
 listen = "{address(name)}:2400"
+key-file = "{folder}/cluster.key"
+calls-on-isolation = "{isolation}"
 [http]
 listen = "127.0.0.1:8080"
+[ng]
+listen = "{address(name)}:{PORT}"
+allow = ["{network.BRIDGE}"]
+[interfaces.only]
+address = "{address(name)}"
 [defaults]
 codec = "pcmu"
 # Passed on as they are.
@@ -431,7 +441,172 @@ def scene_compaction():
     told("compaction", begin)
 
 
+def http(node, method, path, body=None):
+    """Status and body of the answer of a node's HTTP."""
+    ask = """
+import sys, urllib.error, urllib.request
+request = urllib.request.Request("http://127.0.0.1:8080" + sys.argv[2], method=sys.argv[1], data=sys.argv[3].encode() or None)
+try:
+    answer = urllib.request.urlopen(request)
+except urllib.error.HTTPError as error:
+    answer = error
+print(answer.status, answer.read().decode())
+"""
+    command = inside(node, sys.executable, "-c", ask, method, path, json.dumps(body) if body else "")
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        fail(f"{method} {path} at {node}: {done.stderr}")
+    code, text = done.stdout.strip().split(" ", 1) if " " in done.stdout.strip() else (done.stdout.strip(), "")
+    return int(code), json.loads(text) if text else None
+
+
+class Calls:
+    """Calls that are up: who has each, and its parties."""
+
+    def __init__(self):
+        self.proxy = Proxy()
+        self.up = {}
+
+    def done(self, node, command, call, **more):
+        reply, _ = self.proxy.ask(node, command, call, **more)
+        if reply["result"] != "ok":
+            fail(f"{command} {call} at {node}: {reply}")
+        return reply
+
+    def make(self, call, offered, answered):
+        a, b = Party(), Party()
+        offer = self.done(offered, "offer", call, from_tag="a", sdp=a.sdp())
+        answer = self.done(answered, "answer", call, from_tag="a", to_tag="b", sdp=b.sdp())
+        places = place(answer["sdp"]), place(offer["sdp"])
+        node = next((node for node in NODES if address(node) == places[0][0]), None)
+        if node is None or places[0][0] != places[1][0]:
+            fail(f"{call} is at {places}")
+        self.up[call] = node, a, b, places
+
+    def talk(self, call):
+        """Both parties hear each other."""
+        _, a, b, (for_a, for_b) = self.up[call]
+        for _ in range(10):
+            a.say(for_a)
+            b.say(for_b)
+            time.sleep(0.002)
+        for party in a, b:
+            for _ in range(3):
+                if party.hear()[12:] != b"\x55" * 160:
+                    fail(f"{call}: a party hears something else")
+
+    def of(self, *nodes):
+        return [call for call, (node, *_) in self.up.items() if node in nodes]
+
+
+def call_keys():
+    return keys("/threadbare-calls/") or {}
+
+
+def latencies(calls):
+    """Of requests to the node that has the call, and to others, ms."""
+    here, elsewhere = [], []
+    for call, (owner, *_) in list(calls.up.items()) * 5:
+        for node in NODES:
+            reply, took = calls.proxy.ask(node, "query", call)
+            if reply["result"] != "ok":
+                fail(f"query {call} at {node}: {reply}")
+            (here if node == owner else elsewhere).append(took)
+    at = lambda times, part: sorted(times)[int(len(times) * part)]
+    say(f"a request to the node that has the call, and to another one: {at(here, 0.5):.2f} and {at(elsewhere, 0.5):.2f} ms (median), "
+        f"{at(here, 0.99):.2f} and {at(elsewhere, 0.99):.2f} ms (99 %)")
+
+
+def scene_calls():
+    shared_by(*NODES)
+    # Room is told with the next renewal.
+    wait_for("all nodes take calls", lambda: all(one.get("room", 0) > 0 for one in status("n1")["nodes"]))
+    calls = Calls()
+    for number in range(100):
+        calls.make(f"call {number}@example", random.choice(NODES), random.choice(NODES))
+    counts = [len(calls.of(node)) for node in NODES]
+    say(f"100 calls, made and answered at any node, are at {counts}")
+    if min(counts) == 0:
+        fail("a node has none")
+    for call in calls.up:
+        calls.talk(call)
+    versions = etcdctl("get", "--prefix", "/threadbare-calls/", "-w", "json")
+    writes = [kv["version"] for kv in json.loads(versions.stdout)["kvs"]]
+    if writes != [1] * 100:
+        fail(f"{len(writes)} keys of calls, written {max(writes)} times")
+    latencies(calls)
+    scene_calls_http(calls)
+    # A node dies: the others' calls go on, and who calls again is served.
+    kill("n2").wait()
+    lost, left = calls.of("n2"), calls.of("n1", "n3")
+    for call in left[:10]:
+        calls.talk(call)
+    shared_by("n1", "n3")
+    for call in left:
+        calls.done(random.choice(["n1", "n3"]), "query", call)
+    for call in lost[:5]:
+        if "there is no such call" not in (reply := calls.proxy.ask("n1", "query", call)[0]).get("error-reason", ""):
+            fail(f"a call that ended with its node: {reply}")
+        calls.make(call, "n3", "n1")
+        calls.talk(call)
+    for call in lost[5:]:
+        del calls.up[call]
+    wait_for("keys of the dead are swept", lambda: set(call_keys()) == {quoted(call) for call in calls.up})
+    start_node("n2")
+    shared_by(*NODES)
+    scene_calls_alone(calls)
+    for call in list(calls.up):
+        calls.done(random.choice(NODES), "delete", call, from_tag="a", delete_delay=0)
+    wait_for("keys of ended calls are deleted", lambda: not call_keys())
+    for node in NODES:
+        if http(node, "GET", "/v1/calls") != (200, {"calls": []}):
+            fail(f"calls are left at {node}")
+
+
+def quoted(call):
+    return call.replace(" ", "%20").replace("@", "%40")
+
+
+def scene_calls_http(calls):
+    """The same by HTTP."""
+    for call in list(calls.up)[:3]:
+        shown = [http(node, "GET", f"/v1/calls/{quoted(call)}") for node in NODES]
+        if any(code != 200 or found["id"] != call for code, found in shown):
+            fail(f"{call} by HTTP: {shown}")
+    sides = [{"address": "10.77.0.254:4000", "codec": "PCMU/8000"}, {"address": "10.77.0.254:4002", "codec": "PCMA/8000"}]
+    code, made = http("n1", "POST", "/v1/calls", {"id": "by http", "sides": sides})
+    again, _ = http("n2", "POST", "/v1/calls", {"id": "by http", "sides": sides})
+    held, _ = http("n3", "POST", "/v1/calls/by%20http/hold", {"tag": "a"})
+    ended, _ = http("n3", "DELETE", "/v1/calls/by%20http")
+    gone = [http(node, "GET", "/v1/calls/by%20http")[0] for node in NODES]
+    if (code, again, held, ended, gone) != (201, 409, 204, 204, [404] * 3):
+        fail(f"a call by HTTP: {code} {made}, again {again}, held {held}, ended {ended}, gone {gone}")
+
+
+def scene_calls_alone(calls):
+    """Without etcd, calls go on; new ones are made where the file says so."""
+    for name in STORES[:2]:
+        kill(name).wait()
+    wait_for("nodes have seen it", lambda: not any(status(node)["is_live"] for node in NODES))
+    for node in NODES:
+        for call in calls.of(node)[:3]:
+            calls.done(node, "query", call)
+            calls.talk(call)
+    refused, took = calls.proxy.ask("n1", "offer", "alone 1", from_tag="a", sdp=Party().sdp())
+    if "etcd does not answer" not in refused.get("error-reason", ""):
+        fail(f"a call without etcd: {refused}")
+    calls.make("alone 3", "n3", "n3")
+    calls.talk("alone 3")
+    for name in STORES[:2]:
+        start_store(name)
+    shared_by(*NODES)
+    wait_for("its key is written", lambda: quoted("alone 3") in call_keys())
+    calls.done("n1", "query", "alone 3")
+    say(f"a new call without etcd is refused within {took:.0f} ms, and made where that is wanted")
+
+
 SCENES = {
+    "calls": scene_calls,
     "kill": scene_kill,
     "machine": scene_machine,
     "freeze": scene_freeze,
@@ -442,6 +617,8 @@ SCENES = {
     "compaction": scene_compaction,
 }
 
+with open(f"{folder}/cluster.key", "w") as key:
+    key.write(os.urandom(32).hex())
 network.build(STORES + NODES)
 start("capture", [sys.executable, f"{here}/capture.py", f"{folder}/heard"])
 start("send", [sys.executable, f"{here}/send.py", str(streams)])

@@ -1,0 +1,70 @@
+"""Speaks the ng protocol to gateways, as SIP proxies do, and RTP, as their parties do."""
+
+import json
+import select
+import socket
+import struct
+import time
+
+from network import BRIDGE, address
+
+PORT = 2223
+SECONDS_MAX = 10
+
+
+class Proxy:
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((BRIDGE, 0))
+        self.number = 0
+
+    def ask(self, node, command, call, **more):
+        """The reply, and after how many ms."""
+        self.number += 1
+        cookie = str(self.number)
+        keys = {"command": command, "call-id": call} | {key.replace("_", "-"): value for key, value in more.items()}
+        message = f"{cookie} {json.dumps(keys)}".encode()
+        begin = time.perf_counter()
+        for attempt in range(SECONDS_MAX):
+            self.socket.sendto(message, (address(node), PORT))
+            end = time.perf_counter() + 1
+            while (left := end - time.perf_counter()) > 0 and select.select([self.socket], [], [], left)[0]:
+                reply = self.socket.recv(65536).decode()
+                said, rest = reply.split(" ", 1)
+                if said == cookie:
+                    return json.loads(rest), (time.perf_counter() - begin) * 1000
+        raise TimeoutError(f"{node} does not answer {command}")
+
+
+class Party:
+    """Has an SDP, and hears what is sent to it."""
+
+    def __init__(self):
+        self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.socket.bind((BRIDGE, 0))
+        self.socket.settimeout(SECONDS_MAX)
+        self.number = 0
+
+    def sdp(self):
+        port = self.socket.getsockname()[1]
+        lines = ["v=0", f"o=- 1 1 IN IP4 {BRIDGE}", "s=-", f"c=IN IP4 {BRIDGE}", "t=0 0", f"m=audio {port} RTP/AVP 0", ""]
+        return "\r\n".join(lines)
+
+    def say(self, to):
+        head = struct.pack("!BBHII", 0x80, 0, self.number, 160 * self.number, 77)
+        self.socket.sendto(head + b"\x55" * 160, to)
+        self.number += 1
+
+    def hear(self):
+        return self.socket.recv(2048)
+
+
+def place(sdp):
+    """Where a party is to send its RTP."""
+    host = port = None
+    for line in sdp.splitlines():
+        if line.startswith("c="):
+            host = line.split()[-1]
+        if line.startswith("m="):
+            port = int(line.split()[1])
+    return host, port
