@@ -58,7 +58,7 @@ test: setup-test ## everything CI checks: lint, tests, loom, Miri, tests with re
 .PHONY: unit
 unit: ## the tests of all crates, and of the benchmark tools
 	$(CARGO) test --workspace
-	$(CARGO) test -p threadbare --no-default-features --test without_gstreamer
+	$(CARGO) test --workspace --no-default-features --test without_gstreamer
 	$(CARGO) test --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench
 
 .PHONY: lint
@@ -67,9 +67,9 @@ lint: ## formatting, and clippy without warnings
 	$(CARGO) fmt --all --check --manifest-path bench/Cargo.toml
 	$(CARGO) fmt --all --check --manifest-path fuzz/Cargo.toml
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(CARGO) clippy -p threadbare --no-default-features -- -D warnings
+	$(CARGO) clippy --workspace --no-default-features --bin $(binary_name) -- -D warnings
 	$(CARGO) clippy --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --workspace --all-targets -- -D warnings
-	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR)/fuzz --bins -- -D warnings
+	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --target-dir $(TARGET_DIR) --bins -- -D warnings
 
 .PHONY: audit
 audit: ## known vulnerabilities in dependencies; needs cargo-deny, fetches the advisory database
@@ -77,7 +77,7 @@ audit: ## known vulnerabilities in dependencies; needs cargo-deny, fetches the a
 
 .PHONY: loom
 loom: ## every interleaving of what crosses threads, in a model checker
-	RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime -p threadbare-demux -p threadbare-mainloop --release --lib --target-dir $(TARGET_DIR)/loom loom
+	CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 RUSTFLAGS='--cfg loom' $(CARGO) test -p threadbare-runtime -p threadbare-demux -p threadbare-mainloop --release --lib --target-dir $(TARGET_DIR)/loom loom
 
 # What crosses threads and calls no C, in an interpreter that checks each access to memory. setup-test has it installed.
 .PHONY: miri

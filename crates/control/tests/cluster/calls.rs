@@ -89,7 +89,7 @@ fn who_waits_is_told_that_the_store_is_away() {
     world.run_for(990 * MS);
     assert!(world.unclaimed.is_empty());
     world.run_for(20 * MS);
-    assert_eq!(world.unclaimed, [call.clone()]);
+    assert_eq!(world.unclaimed, std::slice::from_ref(&call));
     assert_eq!(world.parties(&call), [(0, false)]);
     // It is asked on.
     world.store_is_up = true;
