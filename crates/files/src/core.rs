@@ -27,8 +27,6 @@ const SMALL_BLOCK_BYTES: usize = 4 << 10;
 const SMALL_BLOCK_BYTES_MIN: usize = 512;
 /// Of one write operation. The system takes 1024 (IOV_MAX).
 const PIECES_MAX: usize = 128;
-/// Of one write operation, but for a single larger piece: others have their turn in between.
-const WRITE_BYTES_MAX: usize = 1 << 20;
 
 /// How a file is treated.
 #[derive(Debug, Clone)]
@@ -36,7 +34,7 @@ pub(crate) struct Plan {
     pub(crate) path: Arc<Path>,
     pub(crate) access: Access,
     pub(crate) with_parents: bool,
-    /// Writes leave when there is this much.
+    /// Writes leave when there is this much, and about as much at a time.
     pub(crate) block_bytes: usize,
     /// No write waits to be gathered for longer.
     pub(crate) linger_ns: u64,
@@ -460,12 +458,13 @@ impl<T> FileCore<T> {
         Some(Job::Write { file, writing })
     }
 
-    /// The writes that stand first, as one operation.
+    /// The writes that stand first, as one operation. A block at most, or one larger piece: the rest can still be dropped if the disk
+    /// stalls.
     fn gather(&mut self, now_ns: u64) -> (Writing, usize) {
         let (mut pieces, mut bytes) = (Vec::new(), 0);
         while pieces.len() < PIECES_MAX
             && let Some(Entry::Write { bytes: next, .. }) = self.queue.front()
-            && (pieces.is_empty() || bytes + next <= WRITE_BYTES_MAX)
+            && (pieces.is_empty() || bytes + next <= self.plan.block_bytes)
         {
             let Some(Entry::Write {
                 piece, bytes: own, ..
@@ -477,6 +476,8 @@ impl<T> FileCore<T> {
             pieces.push(piece);
         }
         self.queued_bytes -= bytes;
+        // What is left was due, too.
+        self.is_hurried = true;
         self.settle_gathering(now_ns);
         let at = self.stat.is_regular.then_some(self.cursor);
         let writing = Writing {

@@ -22,7 +22,7 @@ pub struct Options {
     pub access: Access,
     /// Missing directories are created.
     pub with_parents: bool,
-    /// Small writes are gathered until there is this much, bytes.
+    /// Small writes are gathered until there is this much, and written about as much at a time, bytes.
     pub block_bytes: usize,
     /// No write waits longer than this to be gathered: what a crash of the process may cost.
     pub linger: Duration,
