@@ -34,8 +34,8 @@ pub(crate) struct Pool {
     shared: Arc<Shared>,
     cancels: HashMap<u64, Arc<AtomicBool>>,
     wake: Wake,
-    /// When jobs began to wait without any being taken.
-    waiting_since: Option<Instant>,
+    /// When jobs began to wait without any being taken, and how many had been.
+    waiting_since: Option<(Instant, u64)>,
 }
 
 struct Shared {
@@ -81,23 +81,25 @@ impl Pool {
     /// Replaces stuck threads. The time until it is to be called again, if it is.
     pub(crate) fn relieve(&mut self) -> Option<Duration> {
         let mut state = lock(&self.shared.state);
-        let waits = !state.jobs.is_empty() && state.idle == 0;
+        // An idle thread that has been notified takes its job soon.
+        let waits = state.jobs.len() > state.idle;
         if !waits || state.threads >= THREADS_MAX {
             self.waiting_since = None;
             return None;
         }
         let taken = state.taken;
-        let since = *self.waiting_since.get_or_insert_with(Instant::now);
-        let waited = since.elapsed();
+        let since = self.waiting_since.filter(|(_, before)| *before == taken);
+        let (begun, _) = *self
+            .waiting_since
+            .insert(since.unwrap_or((Instant::now(), taken)));
+        let waited = begun.elapsed();
         if waited < STALL {
             return Some(STALL - waited);
         }
         self.waiting_since = None;
-        if taken == state.taken {
-            state.threads += 1;
-            drop(state);
-            start(&self.shared);
-        }
+        state.threads += 1;
+        drop(state);
+        start(&self.shared);
         Some(STALL)
     }
 }

@@ -631,3 +631,503 @@ fn a_file_plays_after_its_process_was_killed() {
         assert!(s > 1.9 && s <= recorded_s, "{name}: {s} of {recorded_s}");
     }
 }
+
+fn source(path: &Path, more: &str) -> String {
+    format!("ts-filesrc name=in location={} {more}", path.display())
+}
+
+fn pattern(count: usize) -> Vec<u8> {
+    (0..count).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+/// The bytes that come until the end.
+fn read_to_end(rig: &Rig) -> Vec<u8> {
+    let mut all = Vec::new();
+    loop {
+        match rig.seen.recv_timeout(DEADLINE).expect("nothing came") {
+            Seen::Buffer(buffer) => all.extend(bytes(&buffer)),
+            Seen::Event(event) if event.type_() == gst::EventType::Eos => return all,
+            Seen::Event(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_source_gives_the_whole_file_in_blocks() {
+    let folder = folder();
+    let path = folder.path().join("a");
+    for (size, blocks) in [(0, 0), (1, 1), (4096, 1), (100_000, 25)] {
+        let expected = pattern(size);
+        std::fs::write(&path, &expected).unwrap();
+        for mode in MODES {
+            let line = source(&path, &format!("io-mode={mode} context={}", context()));
+            let rig = Rig::without_stream(&line, gst::State::Paused);
+            let segment = rig.event(gst::EventType::Segment);
+            let gst::EventView::Segment(segment) = segment.view() else {
+                unreachable!()
+            };
+            assert_eq!(segment.segment().format(), gst::Format::Bytes);
+            assert!(read_to_end(&rig) == expected);
+            assert_eq!(stat(&rig.element, "buffers"), blocks);
+            let mut duration = gst::query::Duration::new(gst::Format::Bytes);
+            assert!(rig.drain.peer_query(&mut duration));
+            assert_eq!(duration.result().value(), size as i64);
+            let mut seeking = gst::query::Seeking::new(gst::Format::Bytes);
+            assert!(rig.drain.peer_query(&mut seeking));
+            assert!(seeking.result().0);
+        }
+    }
+}
+
+/// Offsets and flags as the stock source's in push mode.
+#[test]
+fn buffers_have_the_offsets_that_the_stock_source_gives() {
+    let folder = folder();
+    let path = folder.path().join("a");
+    std::fs::write(&path, pattern(10_000)).unwrap();
+    let seen = ["filesrc", "ts-filesrc"].map(|factory| {
+        let line = format!("{factory} blocksize=4096 location={}", path.display());
+        let rig = Rig::without_stream(&line, gst::State::Playing);
+        (0..3)
+            .map(|_| {
+                let buffer = rig.buffer();
+                (buffer.offset(), buffer.offset_end(), buffer.pts(), buffer.size())
+            })
+            .collect::<Vec<_>>()
+    });
+    assert_eq!(seen[0], seen[1]);
+}
+
+fn seek_event(flags: gst::SeekFlags, start: u64, stop: Option<u64>) -> gst::Event {
+    use gst::format::Bytes;
+    let (kind, start) = (gst::SeekType::Set, Bytes::from_u64(start));
+    gst::event::Seek::new(1.0, flags, kind, start, kind, stop.map(Bytes::from_u64))
+}
+
+#[test]
+fn a_source_seeks_in_bytes_before_during_and_after_the_stream() {
+    let folder = folder();
+    let path = folder.path().join("a");
+    let all = pattern(100_000);
+    std::fs::write(&path, &all).unwrap();
+    for mode in MODES {
+        for flags in [gst::SeekFlags::FLUSH, gst::SeekFlags::empty()] {
+            let line = source(&path, &format!("io-mode={mode} blocksize=1000 context={}", context()));
+            let rig = Rig::without_stream(&line, gst::State::Playing);
+            let read = read_to_end(&rig);
+            assert!(read == all);
+            // Behind the end, then to a part, then behind the file.
+            for (start, stop) in [(90_500, None), (5, Some(3005)), (100_000, None)] {
+                let drain = rig.drain.clone();
+                let is_done = within("a seek", move || drain.push_event(seek_event(flags, start, stop)));
+                assert!(is_done);
+                if flags.contains(gst::SeekFlags::FLUSH) {
+                    rig.event(gst::EventType::FlushStart);
+                    rig.event(gst::EventType::FlushStop);
+                }
+                let event = rig.event(gst::EventType::Segment);
+                let gst::EventView::Segment(segment) = event.view() else {
+                    unreachable!()
+                };
+                assert_eq!(segment.segment().start().value(), start as i64);
+                let (start, stop) = (start as usize, stop.map_or(all.len(), |stop| stop as usize));
+                assert!(read_to_end(&rig) == all[start..stop], "{start}");
+            }
+            for (start, stop) in [(100_001, None), (100, Some(99))] {
+                assert!(!rig.drain.push_event(seek_event(flags, start, stop)));
+            }
+            let time = gst::event::Seek::new(
+                1.0,
+                flags,
+                gst::SeekType::Set,
+                gst::ClockTime::ZERO,
+                gst::SeekType::None,
+                gst::ClockTime::ZERO,
+            );
+            assert!(!rig.drain.push_event(time));
+        }
+    }
+}
+
+#[test]
+fn seeks_in_the_middle_of_a_stream_lose_nothing_of_what_was_asked_for() {
+    let folder = folder();
+    let path = folder.path().join("a");
+    let all = pattern(1_000_000);
+    std::fs::write(&path, &all).unwrap();
+    let line = source(&path, &format!("blocksize=1000 context={}", context()));
+    let rig = Rig::without_stream(&line, gst::State::Playing);
+    for n in 0..50 {
+        let start = (n * 7919) % 900_000;
+        rig.buffer();
+        let drain = rig.drain.clone();
+        within("a seek", move || drain.push_event(seek_event(gst::SeekFlags::FLUSH, start, None)));
+        rig.event(gst::EventType::FlushStop);
+        let buffer = rig.buffer();
+        assert_eq!(buffer.offset(), start);
+        let start = usize::try_from(start).unwrap();
+        assert!(bytes(&buffer) == all[start..start + 1000]);
+    }
+}
+
+/// Demultiplexers that work in push mode, one of which needs seeks: its index is at the end.
+#[test]
+fn a_file_is_played_from_a_context() {
+    let folder = folder();
+    for (muxer, demuxer, name) in [
+        ("matroskamux", "matroskademux", "a.mkv"),
+        ("mp4mux", "qtdemux", "a.mp4"),
+        ("oggmux", "oggdemux", "a.ogg"),
+    ] {
+        let path = folder.path().join(name);
+        play_to_end(&format!(
+            "audiotestsrc num-buffers=50 samplesperbuffer=960 ! audio/x-raw,rate=48000 ! opusenc ! {muxer} ! {}",
+            sink(&path, "")
+        ));
+        let pipe = Pipe::parse(&format!(
+            "{} ! {demuxer} ! fakesink name=out sync=false",
+            source(&path, &format!("context={}", context()))
+        ));
+        pipe.play();
+        pipe.expect(gst::MessageType::Eos);
+        assert!(stat(&pipe.get("out"), "rendered") >= 49, "{name}");
+    }
+}
+
+#[test]
+fn a_source_without_its_file_fails() {
+    let folder = folder();
+    let (missing, inside) = (folder.path().join("none"), text_of(folder.path()));
+    for (location, expected) in [
+        ("", "location is not set"),
+        (&*text_of(&missing), "none: cannot open: ENOENT"),
+        (&*inside, "EISDIR"),
+    ] {
+        for mode in MODES {
+            let element = make("ts-filesrc");
+            let bus = gst::Bus::new();
+            element.set_bus(Some(&bus));
+            element.set_property("location", location);
+            element.set_property_from_str("io-mode", mode);
+            let drain = drain(&element.static_pad("src").unwrap());
+            let _ = element.set_state(gst::State::Playing);
+            let error = bus.timed_pop_filtered(DEADLINE_GST, &[gst::MessageType::Error]);
+            let said = text(&error.expect("no error"));
+            assert!(said.contains(expected), "{said}");
+            element.set_bus(None);
+            element.set_state(gst::State::Null).unwrap();
+            drop(drain);
+        }
+    }
+}
+
+/// As with the other elements that have a URI: whoever asks for a file's URI gets the stock element.
+#[test]
+fn a_uri_of_a_file_is_still_the_stock_elements() {
+    init();
+    let made = |kind| gst::Element::make_from_uri(kind, "file:///tmp/a", None).unwrap();
+    for (kind, stock, ours) in [
+        (gst::URIType::Src, "filesrc", "ts-filesrc"),
+        (gst::URIType::Sink, "filesink", "ts-filesink"),
+    ] {
+        assert_eq!(made(kind).factory().unwrap().name(), stock);
+        let element = make(ours);
+        let handler = element.dynamic_cast_ref::<gst::URIHandler>().unwrap();
+        handler.set_uri("file:///tmp/a%20b").unwrap();
+        assert_eq!(element.property::<String>("location"), "/tmp/a b");
+        assert_eq!(handler.uri().as_deref(), Some("file:///tmp/a%20b"));
+        let error = handler.set_uri("file://elsewhere/a").unwrap_err();
+        assert!(error.message().contains("elsewhere"), "{error}");
+    }
+}
+
+/// Reads are bounded while downstream takes nothing, and a stop in the middle ends them.
+#[test]
+fn a_source_reads_ahead_no_further_than_it_is_told() {
+    let folder = folder();
+    let path = folder.path().join("a");
+    std::fs::write(&path, pattern(1_000_000)).unwrap();
+    let pipe = Pipe::parse(&format!(
+        "{} ! ts-queue max-size-buffers=2 max-size-bytes=0 max-size-time=0 context={} ! fakesink name=out sync=false",
+        source(&path, &format!("blocksize=1000 read-ahead=3 context={}", context())),
+        context(),
+    ));
+    let gate = gate(&pipe.pad("out", "sink"));
+    pipe.play();
+    gate.wait_held();
+    let element = pipe.get("in");
+    // One is held at the gate, two are in the queue, and one or two on their way.
+    eventually("the queue is full", || stat(&element, "buffers") >= 4);
+    assert!(stat(&element, "buffers") < 8);
+    gate.open();
+    pipe.expect(gst::MessageType::Eos);
+    assert_eq!(stat(&element, "bytes-read"), 1_000_000);
+}
+
+/// The files of a folder, in order, without those that are being written.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    all.sort();
+    all
+}
+
+fn split(location: &str, more: &str) -> String {
+    format!("ts-splitfilesink name=cam1 async=false location={location} {more}")
+}
+
+fn split_rig(location: &str, more: &str) -> Rig {
+    Rig::new(&split(location, more), gst::State::Playing)
+}
+
+/// A buffer of 1 s; `k` is a keyframe.
+fn second(number: u64, bytes: usize, is_key: bool) -> gst::Buffer {
+    let mut buffer = buffer_of(bytes, u8::try_from(number).unwrap());
+    let fields = buffer.get_mut().unwrap();
+    fields.set_pts(number * gst::ClockTime::SECOND);
+    fields.set_duration(gst::ClockTime::SECOND);
+    if !is_key {
+        fields.set_flags(gst::BufferFlags::DELTA_UNIT);
+    }
+    buffer
+}
+
+/// The element messages so far: name, file's name, running time in s, bytes.
+fn fragments(rig: &Rig) -> Vec<(String, String, u64, Option<u64>)> {
+    let mut all = Vec::new();
+    while let Some(message) = rig.bus.pop_filtered(&[gst::MessageType::Element]) {
+        let structure = message.structure().unwrap();
+        let location: String = structure.get("location").unwrap();
+        let name = Path::new(&location).file_name().unwrap().to_str().unwrap().to_owned();
+        let time: gst::ClockTime = structure.get("running-time").unwrap();
+        assert_eq!(structure.get::<gst::Element>("sink").unwrap(), rig.element);
+        let kind = structure.name().strip_prefix("splitmuxsink-fragment-").unwrap();
+        all.push((kind.to_owned(), name, time.seconds(), structure.get("bytes").ok()));
+    }
+    all
+}
+
+#[test]
+fn a_stream_is_cut_at_keyframes_and_each_file_is_told() {
+    for mode in MODES {
+        let folder = folder();
+        let location = format!("{}/{{name}}-%03d.bin", folder.path().display());
+        let rig = split_rig(&location, &format!("io-mode={mode} max-size-time=3000000000"));
+        for number in 0..10 {
+            rig.push(second(number, 2000, number % 2 == 0)).unwrap();
+        }
+        end(&rig);
+        // A file of 4 s would be longer than 3 s: each keyframe begins one, but for those within 3 s.
+        let expected: Vec<(String, String, u64, Option<u64>)> = (0..5)
+            .flat_map(|n| {
+                let name = format!("cam1-{n:03}.bin");
+                [
+                    ("opened".to_owned(), name.clone(), 2 * n, None),
+                    ("closed".to_owned(), name, 2 * n + 2, Some(4000)),
+                ]
+            })
+            .collect();
+        assert_eq!(fragments(&rig), expected);
+        let names: Vec<PathBuf> = files(folder.path());
+        assert_eq!(names.len(), 5);
+        let all: Vec<u8> = names.iter().flat_map(|path| std::fs::read(path).unwrap()).collect();
+        let whole: Vec<(u8, usize)> = (0..10).map(|n| (n, 2000)).collect();
+        assert_eq!(runs(&all), whole);
+        assert_eq!(stat(&rig.element, "files"), 5);
+    }
+}
+
+#[test]
+fn messages_have_the_names_and_fields_of_splitmuxsinks() {
+    let folder = folder();
+    let location = format!("{}/%d", folder.path().display());
+    let rig = split_rig(&location, "max-size-bytes=250 start-index=7");
+    for number in 0..5 {
+        rig.push(second(number, 100, true)).unwrap();
+    }
+    end(&rig);
+    let told = fragments(&rig);
+    let expected = [
+        ("opened", "7", 0, None),
+        ("closed", "7", 2, Some(200)),
+        ("opened", "8", 2, None),
+        ("closed", "8", 4, Some(200)),
+        ("opened", "9", 4, None),
+        ("closed", "9", 5, Some(100)),
+    ];
+    let expected = expected.map(|(kind, name, s, bytes)| (kind.to_owned(), name.to_owned(), s, bytes));
+    assert_eq!(told, expected);
+}
+
+/// While it is written, a file has another name; a stop is an end, too.
+#[test]
+fn a_file_has_its_name_when_it_is_complete() {
+    let folder = folder();
+    let location = format!("{}/{{time:%Y}}/%d", folder.path().display());
+    let rig = split_rig(&location, "max-size-bytes=1000");
+    rig.push(second(0, 800, true)).unwrap();
+    eventually("it is opened", || !fragments(&rig).is_empty());
+    let year = files(folder.path()).remove(0);
+    assert_eq!(files(&year), [year.join("0.part")]);
+    rig.push(second(1, 800, true)).unwrap();
+    eventually("it is closed", || fragments(&rig).iter().any(|(kind, ..)| kind == "closed"));
+    assert_eq!(files(&year), [year.join("0"), year.join("1.part")]);
+    rig.to(gst::State::Ready);
+    assert_eq!(files(&year), [year.join("0"), year.join("1")]);
+    assert!(fragments(&rig).iter().any(|(kind, name, ..)| kind == "closed" && name == "1"));
+    // It starts again, with the first number.
+    rig.to(gst::State::Playing);
+    rig.open_stream();
+    rig.push(second(0, 10, true)).unwrap();
+    end(&rig);
+    assert_eq!(std::fs::metadata(year.join("0")).unwrap().len(), 10);
+}
+
+#[test]
+fn the_oldest_files_are_removed() {
+    let folder = folder();
+    let location = format!("{}/%03d", folder.path().display());
+    let rig = split_rig(&location, "max-size-bytes=1000 max-files=3");
+    for number in 0..20 {
+        rig.push(second(number, 800, true)).unwrap();
+    }
+    end(&rig);
+    let expected = [17, 18, 19].map(|n| folder.path().join(format!("{n:03}")));
+    eventually("three are left", || files(folder.path()) == expected);
+}
+
+/// The headers of the caps begin each file, once.
+#[test]
+fn each_file_begins_with_the_stream_headers() {
+    let folder = folder();
+    let location = format!("{}/%d", folder.path().display());
+    let rig = Rig::without_stream(&split(&location, "max-size-bytes=30"), gst::State::Playing);
+    let header = |value: u8| {
+        let mut header = buffer_of(3, value);
+        header.get_mut().unwrap().set_flags(gst::BufferFlags::HEADER);
+        header
+    };
+    let caps = gst::Caps::builder("application/x-test")
+        .field("streamheader", gst::Array::new([header(b'h'), header(b'i')]))
+        .build();
+    assert!(rig.feed.push_event(gst::event::StreamStart::new("a-stream")));
+    assert!(rig.feed.push_event(gst::event::Caps::new(&caps)));
+    rig.open_segment();
+    rig.push(header(b'h')).unwrap();
+    rig.push(header(b'i')).unwrap();
+    for number in 0..4 {
+        rig.push(second(number, 10, true)).unwrap();
+    }
+    end(&rig);
+    let expected = |a: u8, b: u8| [&b"hhhiii"[..], &[a; 10], &[b; 10]].concat();
+    let read = |n: u8| std::fs::read(folder.path().join(n.to_string())).unwrap();
+    assert_eq!((read(0), read(1)), (expected(0, 1), expected(2, 3)));
+    assert_eq!(files(folder.path()).len(), 2);
+}
+
+#[test]
+fn a_template_that_leads_outside_is_refused_before_anything_is_written() {
+    for (name, location, expected) in [
+        ("cam", "LOCATION/../%d", ".. leads out of the directory"),
+        ("a/../../b", "LOCATION/{name}/%d", "{name} is 'a/../../b'"),
+        ("/etc", "LOCATION/{name}/%d", "{name} is '/etc'"),
+        ("cam", "LOCATION/%s", "%s is not known"),
+        ("cam", "LOCATION/one", "all files would have the same name"),
+        ("cam", "", "expected a path such as"),
+    ] {
+        let folder = folder();
+        let element = gst::ElementFactory::make("ts-splitfilesink").name(name).build().unwrap();
+        let bus = gst::Bus::new();
+        element.set_bus(Some(&bus));
+        element.set_property("location", location.replace("LOCATION", &text_of(folder.path())));
+        element.set_property("max-size-bytes", 1000u64);
+        assert!(element.set_state(gst::State::Paused).is_err());
+        let said = text(&bus.pop_filtered(&[gst::MessageType::Error]).unwrap());
+        assert!(said.contains(expected), "{said}");
+        assert_eq!(files(folder.path()), Vec::<PathBuf>::new());
+        element.set_bus(None);
+        element.set_state(gst::State::Null).unwrap();
+    }
+}
+
+/// Streams that are muxed already: each file plays by itself, and together they have everything.
+#[test]
+fn each_file_of_a_muxed_stream_plays() {
+    for (line, extension) in [("jpegenc ! matroskamux streamable=true", "mkv")] {
+        let folder = folder();
+        let location = format!("{}/%02d.{extension}", folder.path().display());
+        play_to_end(&format!(
+            "videotestsrc num-buffers=50 ! video/x-raw,width=64,height=48,framerate=10/1 ! {line} ! {}",
+            split(&location, "max-size-time=2000000000")
+        ));
+        let names = files(folder.path());
+        assert!(names.len() >= 2, "{names:?}");
+        let frames = |path: &PathBuf| {
+            let output = Command::new("ffprobe")
+                .args(["-v", "error", "-count_frames", "-show_entries", "stream=nb_read_frames"])
+                .args(["-of", "csv=p=0"])
+                .arg(path)
+                .output()
+                .unwrap();
+            let said = String::from_utf8(output.stdout).unwrap();
+            said.trim().parse::<u32>().unwrap_or_else(|_| panic!("{}: {said}", path.display()))
+        };
+        assert_eq!(names.iter().map(frames).sum::<u32>(), 50);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_ends_the_stream_with_its_name() {
+    for mode in MODES {
+        let rig = split_rig("/proc/no/%d", &format!("io-mode={mode}"));
+        rig.push(second(0, 100, true)).unwrap();
+        let said = text(&rig.error());
+        assert!(said.contains("/proc/no/0.part: cannot open"), "{said}");
+        let feed = rig.feed.clone();
+        let result = within("a push", move || feed.push(second(1, 100, true)));
+        assert_eq!(result, Err(gst::FlowError::Error));
+    }
+}
+
+#[test]
+fn a_flush_ends_a_file() {
+    let folder = folder();
+    let location = format!("{}/%d", folder.path().display());
+    let rig = split_rig(&location, "");
+    rig.push(second(0, 100, true)).unwrap();
+    rig.feed.push_event(gst::event::FlushStart::new());
+    rig.feed.push_event(gst::event::FlushStop::new(true));
+    rig.open_segment();
+    rig.push(second(0, 50, true)).unwrap();
+    end(&rig);
+    let lengths = files(folder.path()).into_iter().map(|path| std::fs::metadata(path).unwrap().len());
+    assert_eq!(lengths.collect::<Vec<_>>(), [100, 50]);
+}
+
+/// On a context, with a budget that holds next to nothing.
+#[test]
+fn a_context_splits_a_hundred_streams() {
+    for mode in MODES {
+        let folder = folder();
+        let name = context();
+        let pipes: Vec<Pipe> = (0..100)
+            .map(|n| {
+                let location = format!("{}/{n}-%d", folder.path().display());
+                Pipe::parse(&format!(
+                    "ts-audiotestsrc is-live=false num-buffers=30 samples-per-buffer=800 context={name} ! audio/x-raw,rate=8000,channels=1 ! {}",
+                    split(&location, &format!("io-mode={mode} max-size-time=1000000000 buffer-max-bytes=1"))
+                ))
+            })
+            .collect();
+        pipes.iter().for_each(Pipe::play);
+        for pipe in &pipes {
+            pipe.expect(gst::MessageType::Eos);
+        }
+        let names = files(folder.path());
+        assert_eq!(names.len(), 300);
+        let lengths = names.iter().map(|path| std::fs::metadata(path).unwrap().len());
+        assert!(lengths.into_iter().all(|bytes| bytes == 16_000));
+    }
+}

@@ -8,11 +8,13 @@ mod reader;
 mod settings;
 mod sink;
 mod source;
+mod split;
 mod target;
 
 use gst::glib;
 
 pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
     sink::register(plugin)?;
-    source::register(plugin)
+    source::register(plugin)?;
+    split::register(plugin)
 }

@@ -139,13 +139,47 @@ impl DiskSettings {
     }
 }
 
-impl PropertyGroup for DiskSettings {
+/// The same properties, but files are atomic by default.
+#[derive(Debug, Clone)]
+pub(super) struct SplitDiskSettings(DiskSettings);
+
+impl Default for SplitDiskSettings {
+    fn default() -> Self {
+        SplitDiskSettings(DiskSettings {
+            is_atomic: true,
+            ..DiskSettings::default()
+        })
+    }
+}
+
+impl SplitDiskSettings {
+    pub(super) fn into_inner(self) -> DiskSettings {
+        self.0
+    }
+}
+
+impl PropertyGroup for SplitDiskSettings {
     fn specs() -> Vec<glib::ParamSpec> {
+        DiskSettings::specs_with(true)
+    }
+
+    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        self.0.set(name, value)
+    }
+
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        self.0.get(name)
+    }
+}
+
+impl DiskSettings {
+    fn specs_with(is_atomic: bool) -> Vec<glib::ParamSpec> {
         let sync_interval = glib::ParamSpecUInt::builder("sync-interval");
         vec![
             glib::ParamSpecBoolean::builder("atomic")
                 .nick("Atomic")
                 .blurb("Write to the location with .part behind it, and give the file its name when all of it is there")
+                .default_value(is_atomic)
                 .mutable_ready()
                 .build(),
             glib::ParamSpecUInt::builder("buffer-size")
@@ -183,6 +217,12 @@ impl PropertyGroup for DiskSettings {
                 .mutable_ready()
                 .build(),
         ]
+    }
+}
+
+impl PropertyGroup for DiskSettings {
+    fn specs() -> Vec<glib::ParamSpec> {
+        Self::specs_with(false)
     }
 
     fn set(&mut self, name: &str, value: &glib::Value) -> bool {

@@ -105,7 +105,17 @@ impl Imp {
         let section = lock(&self.section);
         let mut segment = section.segment.clone();
         segment.set_duration(Bytes::from_u64(size));
-        if rate <= 0.0 || start.is_some_and(|start| *start > size) {
+        let is_from_end = [start_type, stop_type].contains(&gst::SeekType::End);
+        let begin = match start_type {
+            gst::SeekType::Set => start.map_or(0, |start| *start),
+            _ => segment.start().map_or(0, |start| *start),
+        };
+        let end = match stop_type {
+            gst::SeekType::Set => stop,
+            _ => segment.stop(),
+        };
+        let end = end.map_or(size, |end| *end);
+        if rate <= 0.0 || is_from_end || begin > end || begin > size {
             return None;
         }
         segment.do_seek(rate, flags, start_type, start, stop_type, stop)?;
