@@ -90,6 +90,29 @@ fn end(rig: &Rig) {
     assert_eq!(message.type_(), gst::MessageType::Eos, "{message:?}");
 }
 
+/// The end of a split stream, and the element messages until then.
+fn end_split(rig: &Rig) -> Vec<Told> {
+    let feed = rig.feed.clone();
+    within("the end", move || feed.push_event(gst::event::Eos::new()));
+    let mut all = Vec::new();
+    loop {
+        let kinds = [
+            gst::MessageType::Element,
+            gst::MessageType::Eos,
+            gst::MessageType::Error,
+        ];
+        let message = rig.bus.timed_pop_filtered(DEADLINE_GST, &kinds);
+        let message = message.expect("no end");
+        match message.type_() {
+            gst::MessageType::Element => all.push(told(rig, &message)),
+            kind => {
+                assert_eq!(kind, gst::MessageType::Eos, "{message:?}");
+                return all;
+            }
+        }
+    }
+}
+
 /// Lengths of runs of the same byte.
 fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
     let mut runs: Vec<(u8, usize)> = Vec::new();
@@ -705,48 +728,60 @@ fn seek_event(flags: gst::SeekFlags, start: u64, stop: Option<u64>) -> gst::Even
 }
 
 #[test]
-fn a_source_seeks_in_bytes_before_during_and_after_the_stream() {
+fn a_source_seeks_in_bytes_after_its_end() {
     let folder = folder();
     let path = folder.path().join("a");
     let all = pattern(100_000);
     std::fs::write(&path, &all).unwrap();
     for mode in MODES {
-        for flags in [gst::SeekFlags::FLUSH, gst::SeekFlags::empty()] {
-            let line = source(&path, &format!("io-mode={mode} blocksize=1000 context={}", context()));
-            let rig = Rig::without_stream(&line, gst::State::Playing);
-            let read = read_to_end(&rig);
-            assert!(read == all);
-            // Behind the end, then to a part, then behind the file.
-            for (start, stop) in [(90_500, None), (5, Some(3005)), (100_000, None)] {
-                let drain = rig.drain.clone();
-                let is_done = within("a seek", move || drain.push_event(seek_event(flags, start, stop)));
-                assert!(is_done);
-                if flags.contains(gst::SeekFlags::FLUSH) {
-                    rig.event(gst::EventType::FlushStart);
-                    rig.event(gst::EventType::FlushStop);
-                }
-                let event = rig.event(gst::EventType::Segment);
-                let gst::EventView::Segment(segment) = event.view() else {
-                    unreachable!()
-                };
-                assert_eq!(segment.segment().start().value(), start as i64);
-                let (start, stop) = (start as usize, stop.map_or(all.len(), |stop| stop as usize));
-                assert!(read_to_end(&rig) == all[start..stop], "{start}");
-            }
-            for (start, stop) in [(100_001, None), (100, Some(99))] {
-                assert!(!rig.drain.push_event(seek_event(flags, start, stop)));
-            }
-            let time = gst::event::Seek::new(
-                1.0,
-                flags,
-                gst::SeekType::Set,
-                gst::ClockTime::ZERO,
-                gst::SeekType::None,
-                gst::ClockTime::ZERO,
-            );
-            assert!(!rig.drain.push_event(time));
+        let line = source(&path, &format!("io-mode={mode} blocksize=1000 context={}", context()));
+        let rig = Rig::without_stream(&line, gst::State::Playing);
+        assert!(read_to_end(&rig) == all);
+        let flags = gst::SeekFlags::FLUSH;
+        for (start, stop) in [(90_500, None), (5, Some(3005)), (100_000, None)] {
+            let drain = rig.drain.clone();
+            let is_done = within("a seek", move || drain.push_event(seek_event(flags, start, stop)));
+            assert!(is_done);
+            rig.event(gst::EventType::FlushStop);
+            assert_eq!(segment_start(&rig), start);
+            let (start, stop) = (start as usize, stop.map_or(all.len(), |stop| stop as usize));
+            assert!(read_to_end(&rig) == all[start..stop], "{start}");
         }
+        for (start, stop) in [(100_001, None), (100, Some(99))] {
+            assert!(!rig.drain.push_event(seek_event(flags, start, stop)));
+        }
+        let (kind, zero) = (gst::SeekType::Set, gst::ClockTime::ZERO);
+        let time = gst::event::Seek::new(1.0, flags, kind, zero, gst::SeekType::None, zero);
+        assert!(!rig.drain.push_event(time), "times are for demultiplexers");
     }
+}
+
+fn segment_start(rig: &Rig) -> u64 {
+    let event = rig.event(gst::EventType::Segment);
+    let gst::EventView::Segment(segment) = event.view() else {
+        unreachable!()
+    };
+    u64::try_from(segment.segment().start().value()).unwrap()
+}
+
+#[test]
+fn a_seek_without_a_flush_goes_on_elsewhere() {
+    let folder = folder();
+    let path = folder.path().join("a");
+    let all = pattern(100_000);
+    std::fs::write(&path, &all).unwrap();
+    let line = source(&path, &format!("blocksize=1000 context={}", context()));
+    let rig = Rig::without_stream(&line, gst::State::Ready);
+    let gate = gate(&rig.drain);
+    rig.to(gst::State::Playing);
+    gate.wait_held();
+    assert_eq!(segment_start(&rig), 0);
+    let drain = rig.drain.clone();
+    let flags = gst::SeekFlags::empty();
+    assert!(within("a seek", move || drain.push_event(seek_event(flags, 50_000, None))));
+    gate.open();
+    assert_eq!(segment_start(&rig), 50_000);
+    assert!(read_to_end(&rig) == all[50_000..]);
 }
 
 #[test]
@@ -790,7 +825,8 @@ fn a_file_is_played_from_a_context() {
         ));
         pipe.play();
         pipe.expect(gst::MessageType::Eos);
-        assert!(stat(&pipe.get("out"), "rendered") >= 49, "{name}");
+        let rendered: u64 = stat(&pipe.get("out"), "rendered");
+        assert!(rendered >= 49, "{name}: {rendered}");
     }
 }
 
@@ -856,8 +892,8 @@ fn a_source_reads_ahead_no_further_than_it_is_told() {
     pipe.play();
     gate.wait_held();
     let element = pipe.get("in");
-    // One is held at the gate, two are in the queue, and one or two on their way.
-    eventually("the queue is full", || stat(&element, "buffers") >= 4);
+    // One is held at the gate, two are in the queue, and one may be on its way.
+    eventually("the queue is full", || stat(&element, "buffers") >= 3);
     assert!(stat(&element, "buffers") < 8);
     gate.open();
     pipe.expect(gst::MessageType::Eos);
@@ -894,19 +930,23 @@ fn second(number: u64, bytes: usize, is_key: bool) -> gst::Buffer {
     buffer
 }
 
-/// The element messages so far: name, file's name, running time in s, bytes.
-fn fragments(rig: &Rig) -> Vec<(String, String, u64, Option<u64>)> {
-    let mut all = Vec::new();
-    while let Some(message) = rig.bus.pop_filtered(&[gst::MessageType::Element]) {
-        let structure = message.structure().unwrap();
-        let location: String = structure.get("location").unwrap();
-        let name = Path::new(&location).file_name().unwrap().to_str().unwrap().to_owned();
-        let time: gst::ClockTime = structure.get("running-time").unwrap();
-        assert_eq!(structure.get::<gst::Element>("sink").unwrap(), rig.element);
-        let kind = structure.name().strip_prefix("splitmuxsink-fragment-").unwrap();
-        all.push((kind.to_owned(), name, time.seconds(), structure.get("bytes").ok()));
-    }
-    all
+/// What a message says: its kind, the file's name, running time in s, bytes.
+type Told = (String, String, u64, Option<u64>);
+
+fn told(rig: &Rig, message: &gst::Message) -> Told {
+    let structure = message.structure().unwrap();
+    let location: String = structure.get("location").unwrap();
+    let name = Path::new(&location).file_name().unwrap().to_str().unwrap();
+    let time: gst::ClockTime = structure.get("running-time").unwrap();
+    assert_eq!(structure.get::<gst::Element>("sink").unwrap(), rig.element);
+    let kind = structure.name().strip_prefix("splitmuxsink-fragment-").unwrap();
+    (kind.to_owned(), name.to_owned(), time.seconds(), structure.get("bytes").ok())
+}
+
+/// The element messages so far.
+fn fragments(rig: &Rig) -> Vec<Told> {
+    let next = || rig.bus.pop_filtered(&[gst::MessageType::Element]);
+    std::iter::from_fn(next).map(|message| told(rig, &message)).collect()
 }
 
 #[test]
@@ -918,24 +958,25 @@ fn a_stream_is_cut_at_keyframes_and_each_file_is_told() {
         for number in 0..10 {
             rig.push(second(number, 2000, number % 2 == 0)).unwrap();
         }
-        end(&rig);
-        // A file of 4 s would be longer than 3 s: each keyframe begins one, but for those within 3 s.
-        let expected: Vec<(String, String, u64, Option<u64>)> = (0..5)
-            .flat_map(|n| {
+        let told = end_split(&rig);
+        // Three seconds are reached in the middle of the second group of two.
+        let expected: Vec<Told> = [(0, 0, 4), (1, 4, 8), (2, 8, 10)]
+            .into_iter()
+            .flat_map(|(n, from, to)| {
                 let name = format!("cam1-{n:03}.bin");
                 [
-                    ("opened".to_owned(), name.clone(), 2 * n, None),
-                    ("closed".to_owned(), name, 2 * n + 2, Some(4000)),
+                    ("opened".to_owned(), name.clone(), from, None),
+                    ("closed".to_owned(), name, to, Some((to - from) * 2000)),
                 ]
             })
             .collect();
-        assert_eq!(fragments(&rig), expected);
+        assert_eq!(told, expected);
         let names: Vec<PathBuf> = files(folder.path());
-        assert_eq!(names.len(), 5);
+        assert_eq!(names.len(), 3);
         let all: Vec<u8> = names.iter().flat_map(|path| std::fs::read(path).unwrap()).collect();
         let whole: Vec<(u8, usize)> = (0..10).map(|n| (n, 2000)).collect();
         assert_eq!(runs(&all), whole);
-        assert_eq!(stat(&rig.element, "files"), 5);
+        assert_eq!(stat(&rig.element, "files"), 3);
     }
 }
 
@@ -947,8 +988,7 @@ fn messages_have_the_names_and_fields_of_splitmuxsinks() {
     for number in 0..5 {
         rig.push(second(number, 100, true)).unwrap();
     }
-    end(&rig);
-    let told = fragments(&rig);
+    let told = end_split(&rig);
     let expected = [
         ("opened", "7", 0, None),
         ("closed", "7", 2, Some(200)),

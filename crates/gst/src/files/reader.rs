@@ -140,9 +140,6 @@ impl FileReader {
         let fields = buffer.make_mut();
         fields.set_offset(at);
         fields.set_offset_end(at + len);
-        if at == 0 {
-            fields.set_pts(gst::ClockTime::ZERO);
-        }
         if std::mem::take(&mut self.is_discont) {
             fields.set_flags(gst::BufferFlags::DISCONT);
         }

@@ -61,6 +61,9 @@ pub struct Cutter {
     headers_left: VecDeque<gst::Buffer>,
     /// Of the caps: they begin each file.
     headers: Vec<gst::Buffer>,
+    /// The same, one after the other, and how many of them the stream has had.
+    header_bytes: Vec<u8>,
+    repeated: usize,
     closing: VecDeque<Closing>,
     /// Files that are kept, the oldest first.
     kept: VecDeque<PathBuf>,
@@ -91,6 +94,8 @@ impl Cutter {
             current: None,
             headers_left: VecDeque::new(),
             headers: Vec::new(),
+            header_bytes: Vec::new(),
+            repeated: 0,
             closing: VecDeque::new(),
             kept: VecDeque::new(),
             number: 0,
@@ -112,7 +117,7 @@ impl Cutter {
         self.rotation = Rotation::new(plan.limits);
         self.number = plan.first_number;
         self.plan = Some(plan);
-        self.headers.clear();
+        self.set_headers(Vec::new());
         self.headers_left.clear();
         self.kept.clear();
         self.segment = None;
@@ -300,15 +305,37 @@ impl Cutter {
         Ok(())
     }
 
-    /// What the caps begin each file with does not come twice.
-    fn is_repeated(&self, buffer: &gst::Buffer) -> bool {
-        let is_header = buffer.flags().contains(gst::BufferFlags::HEADER);
-        is_header && self.headers.iter().any(|header| {
-            let (Ok(one), Ok(other)) = (header.map_readable(), buffer.map_readable()) else {
-                return false;
-            };
-            one.as_slice() == other.as_slice()
-        })
+    /// Other headers begin another file.
+    fn set_headers(&mut self, headers: Vec<gst::Buffer>) {
+        let mut bytes = Vec::new();
+        for header in &headers {
+            if let Ok(map) = header.map_readable() {
+                bytes.extend_from_slice(&map);
+            }
+        }
+        if self.current.is_some() && bytes != self.header_bytes {
+            self.rotation.end_at_keyframe();
+        }
+        self.headers = headers.into_iter().map(as_header).collect();
+        (self.header_bytes, self.repeated) = (bytes, 0);
+    }
+
+    /// What the caps begin each file with does not come twice. The stream has the same bytes, in buffers of any size.
+    fn is_repeated(&mut self, buffer: &gst::Buffer) -> bool {
+        if self.header_bytes.is_empty() || !buffer.flags().contains(gst::BufferFlags::HEADER) {
+            return false;
+        }
+        let Ok(map) = buffer.map_readable() else {
+            return false;
+        };
+        // It goes on where the last one ended, or begins again.
+        for begin in [self.repeated, 0] {
+            if self.header_bytes[begin..].starts_with(&map) {
+                self.repeated = begin + map.len();
+                return true;
+            }
+        }
+        false
     }
 
     fn store(&mut self, buffer: &gst::Buffer, piece: &Piece) -> Stored {
@@ -408,15 +435,13 @@ impl Renderer for Cutter {
                 self.segment = segment.segment().downcast_ref().cloned();
             }
             gst::EventView::Caps(caps) => {
-                let headers = caps.structure().and_then(|structure| structure.get::<gst::Array>("streamheader").ok());
+                let structure = caps.caps().structure(0);
+                let headers = structure.and_then(|it| it.get::<gst::Array>("streamheader").ok());
                 let headers = headers.map_or_else(Vec::new, |headers| {
                     let of = |value: &gst::glib::SendValue| value.get::<gst::Buffer>().ok();
                     headers.iter().filter_map(of).collect()
                 });
-                if self.current.is_some() && headers != self.headers {
-                    self.rotation.end_at_keyframe();
-                }
-                self.headers = headers.into_iter().map(as_header).collect();
+                self.set_headers(headers);
             }
             _ => {}
         }
