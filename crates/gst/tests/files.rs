@@ -66,7 +66,10 @@ fn sink(path: &Path, more: &str) -> String {
 }
 
 fn sink_rig(path: &Path, more: &str) -> Rig {
-    Rig::new(&sink(path, &format!("async=false {more}")), gst::State::Playing)
+    Rig::new(
+        &sink(path, &format!("async=false {more}")),
+        gst::State::Playing,
+    )
 }
 
 fn buffer_of(bytes: usize, value: u8) -> gst::Buffer {
@@ -150,7 +153,10 @@ fn a_muxed_file_is_what_the_stock_sink_writes() {
                 stock.display(),
                 ours.display()
             ));
-            let (stock, file) = (std::fs::read(&stock).unwrap(), std::fs::read(&ours).unwrap());
+            let (stock, file) = (
+                std::fs::read(&stock).unwrap(),
+                std::fs::read(&ours).unwrap(),
+            );
             assert!(file.len() > 1000 && file == stock, "{mode} {name}");
             let duration: f64 = probe(&ours, "format=duration").parse().unwrap();
             assert!((0.99..1.05).contains(&duration), "{name}: {duration}");
@@ -290,7 +296,10 @@ fn what_cannot_be_opened_fails_before_any_data() {
     let inside = text_of(folder.path());
     for (settings, expected) in [
         (String::new(), "location is not set"),
-        (format!("location={missing}"), "no/file: cannot open: ENOENT"),
+        (
+            format!("location={missing}"),
+            "no/file: cannot open: ENOENT",
+        ),
         (format!("location={inside}"), "cannot open: EISDIR"),
         (
             format!("location={inside}/a atomic=true append=true"),
@@ -406,7 +415,10 @@ fn a_slow_disk_loses_the_oldest_if_that_is_wanted() {
         let (read, _) = reader.join().unwrap();
         let runs = runs(&read);
         assert_eq!(runs[0], (200, 10), "the header stays");
-        assert!(runs[1..].iter().all(|(_, bytes)| *bytes == 100_000), "{runs:?}");
+        assert!(
+            runs[1..].iter().all(|(_, bytes)| *bytes == 100_000),
+            "{runs:?}"
+        );
         assert_eq!(runs.last().unwrap().0, 99, "the newest stays");
         assert_eq!(runs.len() as u64 - 1, 100 - dropped);
     }
@@ -435,9 +447,8 @@ fn a_push_that_is_held_up_ends_with_a_flush_or_a_stop() {
         let folder = folder();
         let (rig, _pipe) = stalled(&fifo(&folder), &budget("buffer-max-bytes=100000"));
         let feed = rig.feed.clone();
-        let pusher = until_it_waits(move || {
-            (0..).find_map(|_| feed.push(buffer_of(50_000, 1)).err())
-        });
+        let pusher =
+            until_it_waits(move || (0..).find_map(|_| feed.push(buffer_of(50_000, 1)).err()));
         match stop {
             true => rig.to(gst::State::Null),
             false => assert!(rig.feed.push_event(gst::event::FlushStart::new())),
@@ -458,7 +469,11 @@ fn an_end_that_is_held_up_ends_with_a_stop() {
     assert!(rig.bus.pop_filtered(&[gst::MessageType::Eos]).is_none());
     rig.to(gst::State::Null);
     within("the end", move || ender.join().unwrap());
-    assert!(rig.bus.pop_filtered(&[gst::MessageType::Eos, gst::MessageType::Error]).is_none());
+    assert!(
+        rig.bus
+            .pop_filtered(&[gst::MessageType::Eos, gst::MessageType::Error])
+            .is_none()
+    );
 }
 
 /// On one context: a stream whose disk stalls, and one that loses nothing, although both share a budget.
@@ -486,10 +501,17 @@ fn a_stalled_stream_holds_up_no_other_on_its_context() {
             let is_stalled = || match policy {
                 "hold-up" => stat(&stalled.get("out"), "held-up") > 0,
                 "drop-oldest" => stat(&stalled.get("out"), "dropped") > 100,
-                _ => stalled.bus().peek().is_some_and(|message| message.type_() == gst::MessageType::Error),
+                _ => stalled
+                    .bus()
+                    .peek()
+                    .is_some_and(|message| message.type_() == gst::MessageType::Error),
             };
             eventually("it stalls", || {
-                while stalled.bus().peek().is_some_and(|it| it.type_() != gst::MessageType::Error) {
+                while stalled
+                    .bus()
+                    .peek()
+                    .is_some_and(|it| it.type_() != gst::MessageType::Error)
+                {
                     stalled.bus().pop();
                 }
                 is_stalled()
@@ -548,7 +570,9 @@ fn a_hundred_files_need_no_thread_each() {
             .collect();
         pipes[0].play();
         pipes[1].play();
-        eventually("two are at work", || stat(&pipes[1].get("out"), "rendered") > 1);
+        eventually("two are at work", || {
+            stat(&pipes[1].get("out"), "rendered") > 1
+        });
         let before = threads();
         pipes[2..].iter().for_each(Pipe::play);
         // The threads of the test harness come and go; a hundred would not.
@@ -610,7 +634,10 @@ fn a_disk_that_fills_up_ends_its_own_streams_alone() {
         going.play();
         failing.play();
         let said = text(&failing.message(&[gst::MessageType::Error]));
-        assert!(said.contains(&format!("{}: cannot write: ENOSPC", full.display())), "{said}");
+        assert!(
+            said.contains(&format!("{}: cannot write: ENOSPC", full.display())),
+            "{said}"
+        );
         going.expect(gst::MessageType::Eos);
         assert_eq!(std::fs::metadata(&other).unwrap().len(), 300 * 2 * 10_000);
         failing.to(gst::State::Null);
@@ -628,7 +655,10 @@ fn a_file_plays_after_its_process_was_killed() {
         let sources = "ts-audiotestsrc context=killed context-wait=20 is-live=true samples-per-buffer=160 ! audio/x-raw,rate=8000,channels=1";
         let pipes = [
             format!("{sources} ! wavenc ! {}", sink(&folder.join("a.wav"), "")),
-            format!("{sources} ! matroskamux ! {}", sink(&folder.join("a.mka"), "")),
+            format!(
+                "{sources} ! matroskamux ! {}",
+                sink(&folder.join("a.mka"), "")
+            ),
         ];
         let pipes = pipes.map(|line| Pipe::parse(&line));
         pipes.iter().for_each(Pipe::play);
@@ -644,7 +674,9 @@ fn a_file_plays_after_its_process_was_killed() {
         .unwrap();
     let begun = std::time::Instant::now();
     let length = |name: &str| std::fs::metadata(folder.path().join(name)).map_or(0, |it| it.len());
-    eventually("two seconds are on the disk", || length("a.wav") > 32_000 && length("a.mka") > 32_000);
+    eventually("two seconds are on the disk", || {
+        length("a.wav") > 32_000 && length("a.mka") > 32_000
+    });
     let recorded_s = begun.elapsed().as_secs_f64();
     child.kill().unwrap();
     child.wait().unwrap();
@@ -714,7 +746,12 @@ fn buffers_have_the_offsets_that_the_stock_source_gives() {
         (0..3)
             .map(|_| {
                 let buffer = rig.buffer();
-                (buffer.offset(), buffer.offset_end(), buffer.pts(), buffer.size())
+                (
+                    buffer.offset(),
+                    buffer.offset_end(),
+                    buffer.pts(),
+                    buffer.size(),
+                )
             })
             .collect::<Vec<_>>()
     });
@@ -734,13 +771,18 @@ fn a_source_seeks_in_bytes_after_its_end() {
     let all = pattern(100_000);
     std::fs::write(&path, &all).unwrap();
     for mode in MODES {
-        let line = source(&path, &format!("io-mode={mode} blocksize=1000 context={}", context()));
+        let line = source(
+            &path,
+            &format!("io-mode={mode} blocksize=1000 context={}", context()),
+        );
         let rig = Rig::without_stream(&line, gst::State::Playing);
         assert!(read_to_end(&rig) == all);
         let flags = gst::SeekFlags::FLUSH;
         for (start, stop) in [(90_500, None), (5, Some(3005)), (100_000, None)] {
             let drain = rig.drain.clone();
-            let is_done = within("a seek", move || drain.push_event(seek_event(flags, start, stop)));
+            let is_done = within("a seek", move || {
+                drain.push_event(seek_event(flags, start, stop))
+            });
             assert!(is_done);
             rig.event(gst::EventType::FlushStop);
             assert_eq!(segment_start(&rig), start);
@@ -778,7 +820,8 @@ fn a_seek_without_a_flush_goes_on_elsewhere() {
     assert_eq!(segment_start(&rig), 0);
     let drain = rig.drain.clone();
     let flags = gst::SeekFlags::empty();
-    assert!(within("a seek", move || drain.push_event(seek_event(flags, 50_000, None))));
+    assert!(within("a seek", move || drain
+        .push_event(seek_event(flags, 50_000, None))));
     gate.open();
     assert_eq!(segment_start(&rig), 50_000);
     assert!(read_to_end(&rig) == all[50_000..]);
@@ -796,7 +839,9 @@ fn seeks_in_the_middle_of_a_stream_lose_nothing_of_what_was_asked_for() {
         let start = (n * 7919) % 900_000;
         rig.buffer();
         let drain = rig.drain.clone();
-        within("a seek", move || drain.push_event(seek_event(gst::SeekFlags::FLUSH, start, None)));
+        within("a seek", move || {
+            drain.push_event(seek_event(gst::SeekFlags::FLUSH, start, None))
+        });
         rig.event(gst::EventType::FlushStop);
         let buffer = rig.buffer();
         assert_eq!(buffer.offset(), start);
@@ -885,7 +930,10 @@ fn a_source_reads_ahead_no_further_than_it_is_told() {
     std::fs::write(&path, pattern(1_000_000)).unwrap();
     let pipe = Pipe::parse(&format!(
         "{} ! ts-queue max-size-buffers=2 max-size-bytes=0 max-size-time=0 context={} ! fakesink name=out sync=false",
-        source(&path, &format!("blocksize=1000 read-ahead=3 context={}", context())),
+        source(
+            &path,
+            &format!("blocksize=1000 read-ahead=3 context={}", context())
+        ),
         context(),
     ));
     let gate = gate(&pipe.pad("out", "sink"));
@@ -939,14 +987,24 @@ fn told(rig: &Rig, message: &gst::Message) -> Told {
     let name = Path::new(&location).file_name().unwrap().to_str().unwrap();
     let time: gst::ClockTime = structure.get("running-time").unwrap();
     assert_eq!(structure.get::<gst::Element>("sink").unwrap(), rig.element);
-    let kind = structure.name().strip_prefix("splitmuxsink-fragment-").unwrap();
-    (kind.to_owned(), name.to_owned(), time.seconds(), structure.get("bytes").ok())
+    let kind = structure
+        .name()
+        .strip_prefix("splitmuxsink-fragment-")
+        .unwrap();
+    (
+        kind.to_owned(),
+        name.to_owned(),
+        time.seconds(),
+        structure.get("bytes").ok(),
+    )
 }
 
 /// The element messages so far.
 fn fragments(rig: &Rig) -> Vec<Told> {
     let next = || rig.bus.pop_filtered(&[gst::MessageType::Element]);
-    std::iter::from_fn(next).map(|message| told(rig, &message)).collect()
+    std::iter::from_fn(next)
+        .map(|message| told(rig, &message))
+        .collect()
 }
 
 #[test]
@@ -954,7 +1012,10 @@ fn a_stream_is_cut_at_keyframes_and_each_file_is_told() {
     for mode in MODES {
         let folder = folder();
         let location = format!("{}/{{name}}-%03d.bin", folder.path().display());
-        let rig = split_rig(&location, &format!("io-mode={mode} max-size-time=3000000000"));
+        let rig = split_rig(
+            &location,
+            &format!("io-mode={mode} max-size-time=3000000000"),
+        );
         for number in 0..10 {
             rig.push(second(number, 2000, number % 2 == 0)).unwrap();
         }
@@ -973,7 +1034,10 @@ fn a_stream_is_cut_at_keyframes_and_each_file_is_told() {
         assert_eq!(told, expected);
         let names: Vec<PathBuf> = files(folder.path());
         assert_eq!(names.len(), 3);
-        let all: Vec<u8> = names.iter().flat_map(|path| std::fs::read(path).unwrap()).collect();
+        let all: Vec<u8> = names
+            .iter()
+            .flat_map(|path| std::fs::read(path).unwrap())
+            .collect();
         let whole: Vec<(u8, usize)> = (0..10).map(|n| (n, 2000)).collect();
         assert_eq!(runs(&all), whole);
         assert_eq!(stat(&rig.element, "files"), 3);
@@ -997,7 +1061,8 @@ fn messages_have_the_names_and_fields_of_splitmuxsinks() {
         ("opened", "9", 4, None),
         ("closed", "9", 5, Some(100)),
     ];
-    let expected = expected.map(|(kind, name, s, bytes)| (kind.to_owned(), name.to_owned(), s, bytes));
+    let expected =
+        expected.map(|(kind, name, s, bytes)| (kind.to_owned(), name.to_owned(), s, bytes));
     assert_eq!(told, expected);
 }
 
@@ -1012,11 +1077,17 @@ fn a_file_has_its_name_when_it_is_complete() {
     let year = files(folder.path()).remove(0);
     assert_eq!(files(&year), [year.join("0.part")]);
     rig.push(second(1, 800, true)).unwrap();
-    eventually("it is closed", || fragments(&rig).iter().any(|(kind, ..)| kind == "closed"));
+    eventually("it is closed", || {
+        fragments(&rig).iter().any(|(kind, ..)| kind == "closed")
+    });
     assert_eq!(files(&year), [year.join("0"), year.join("1.part")]);
     rig.to(gst::State::Ready);
     assert_eq!(files(&year), [year.join("0"), year.join("1")]);
-    assert!(fragments(&rig).iter().any(|(kind, name, ..)| kind == "closed" && name == "1"));
+    assert!(
+        fragments(&rig)
+            .iter()
+            .any(|(kind, name, ..)| kind == "closed" && name == "1")
+    );
     // It starts again, with the first number.
     rig.to(gst::State::Playing);
     rig.open_stream();
@@ -1046,13 +1117,22 @@ fn each_file_begins_with_the_stream_headers() {
     let rig = Rig::without_stream(&split(&location, "max-size-bytes=30"), gst::State::Playing);
     let header = |value: u8| {
         let mut header = buffer_of(3, value);
-        header.get_mut().unwrap().set_flags(gst::BufferFlags::HEADER);
+        header
+            .get_mut()
+            .unwrap()
+            .set_flags(gst::BufferFlags::HEADER);
         header
     };
     let caps = gst::Caps::builder("application/x-test")
-        .field("streamheader", gst::Array::new([header(b'h'), header(b'i')]))
+        .field(
+            "streamheader",
+            gst::Array::new([header(b'h'), header(b'i')]),
+        )
         .build();
-    assert!(rig.feed.push_event(gst::event::StreamStart::new("a-stream")));
+    assert!(
+        rig.feed
+            .push_event(gst::event::StreamStart::new("a-stream"))
+    );
     assert!(rig.feed.push_event(gst::event::Caps::new(&caps)));
     rig.open_segment();
     rig.push(header(b'h')).unwrap();
@@ -1078,10 +1158,16 @@ fn a_template_that_leads_outside_is_refused_before_anything_is_written() {
         ("cam", "", "expected a path such as"),
     ] {
         let folder = folder();
-        let element = gst::ElementFactory::make("ts-splitfilesink").name(name).build().unwrap();
+        let element = gst::ElementFactory::make("ts-splitfilesink")
+            .name(name)
+            .build()
+            .unwrap();
         let bus = gst::Bus::new();
         element.set_bus(Some(&bus));
-        element.set_property("location", location.replace("LOCATION", &text_of(folder.path())));
+        element.set_property(
+            "location",
+            location.replace("LOCATION", &text_of(folder.path())),
+        );
         element.set_property("max-size-bytes", 1000u64);
         assert!(element.set_state(gst::State::Paused).is_err());
         let said = text(&bus.pop_filtered(&[gst::MessageType::Error]).unwrap());
@@ -1092,29 +1178,52 @@ fn a_template_that_leads_outside_is_refused_before_anything_is_written() {
     }
 }
 
+fn packets(path: &Path) -> u32 {
+    let output = Command::new("ffprobe")
+        .args([
+            "-v",
+            "error",
+            "-count_packets",
+            "-show_entries",
+            "stream=nb_read_packets",
+        ])
+        .args(["-of", "csv=p=0"])
+        .arg(path)
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    let count = said.trim().parse();
+    count.unwrap_or_else(|_| panic!("{}: {said}", path.display()))
+}
+
 /// Streams that are muxed already: each file plays by itself, and together they have everything.
 #[test]
 fn each_file_of_a_muxed_stream_plays() {
-    for (line, extension) in [("jpegenc ! matroskamux streamable=true", "mkv")] {
+    for (line, extension) in [
+        (
+            "videotestsrc num-buffers=50 ! video/x-raw,width=64,height=48,framerate=10/1 ! jpegenc ! matroskamux streamable=true",
+            "mkv",
+        ),
+        ("audiotestsrc num-buffers=240 ! opusenc ! oggmux", "ogg"),
+    ] {
         let folder = folder();
+        let whole = folder.path().join("whole");
         let location = format!("{}/%02d.{extension}", folder.path().display());
+        play_to_end(&format!("{line} ! filesink location={}", whole.display()));
         play_to_end(&format!(
-            "videotestsrc num-buffers=50 ! video/x-raw,width=64,height=48,framerate=10/1 ! {line} ! {}",
+            "{line} ! {}",
             split(&location, "max-size-time=2000000000")
         ));
+        let expected = packets(&whole);
+        std::fs::remove_file(&whole).unwrap();
         let names = files(folder.path());
-        assert!(names.len() >= 2, "{names:?}");
-        let frames = |path: &PathBuf| {
-            let output = Command::new("ffprobe")
-                .args(["-v", "error", "-count_frames", "-show_entries", "stream=nb_read_frames"])
-                .args(["-of", "csv=p=0"])
-                .arg(path)
-                .output()
-                .unwrap();
-            let said = String::from_utf8(output.stdout).unwrap();
-            said.trim().parse::<u32>().unwrap_or_else(|_| panic!("{}: {said}", path.display()))
-        };
-        assert_eq!(names.iter().map(frames).sum::<u32>(), 50);
+        assert!(names.len() >= 3, "{names:?}");
+        let counts: Vec<u32> = names.iter().map(|path| packets(path)).collect();
+        assert_eq!(
+            counts.iter().sum::<u32>(),
+            expected,
+            "{extension}: {counts:?}"
+        );
     }
 }
 
@@ -1142,7 +1251,9 @@ fn a_flush_ends_a_file() {
     rig.open_segment();
     rig.push(second(0, 50, true)).unwrap();
     end(&rig);
-    let lengths = files(folder.path()).into_iter().map(|path| std::fs::metadata(path).unwrap().len());
+    let lengths = files(folder.path())
+        .into_iter()
+        .map(|path| std::fs::metadata(path).unwrap().len());
     assert_eq!(lengths.collect::<Vec<_>>(), [100, 50]);
 }
 
@@ -1167,7 +1278,9 @@ fn a_context_splits_a_hundred_streams() {
         }
         let names = files(folder.path());
         assert_eq!(names.len(), 300);
-        let lengths = names.iter().map(|path| std::fs::metadata(path).unwrap().len());
+        let lengths = names
+            .iter()
+            .map(|path| std::fs::metadata(path).unwrap().len());
         assert!(lengths.into_iter().all(|bytes| bytes == 16_000));
     }
 }

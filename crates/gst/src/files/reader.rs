@@ -115,12 +115,16 @@ impl FileReader {
     /// Asks for blocks, up to the bound. Each is read when the one before is.
     fn ask(&mut self) {
         while self.asked.len() < self.ahead.max(1) {
-            let left = self.stop.map_or(u64::MAX, |stop| stop.saturating_sub(self.next));
-            let bytes = usize::try_from(left).map_or(self.block_bytes, |left| left.min(self.block_bytes));
+            let left = self
+                .stop
+                .map_or(u64::MAX, |stop| stop.saturating_sub(self.next));
+            let bytes =
+                usize::try_from(left).map_or(self.block_bytes, |left| left.min(self.block_bytes));
             if bytes == 0 {
                 return;
             }
-            self.asked.push_back((self.next, self.file.read(self.next, bytes)));
+            self.asked
+                .push_back((self.next, self.file.read(self.next, bytes)));
             self.next += bytes as u64;
         }
     }
@@ -133,7 +137,9 @@ impl FileReader {
             // Where a seek that does not flush goes on from.
             let mut section = lock(&self.section);
             if section.number == self.number {
-                section.segment.set_position(gst::format::Bytes::from_u64(at + len));
+                section
+                    .segment
+                    .set_position(gst::format::Bytes::from_u64(at + len));
             }
         }
         let mut buffer = gst::Buffer::from_mut_slice(bytes);

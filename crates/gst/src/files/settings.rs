@@ -49,7 +49,10 @@ pub enum SyncPolicy {
 pub enum IoMode {
     /// io_uring where it is allowed.
     #[default]
-    #[enum_value(name = "io_uring where the system allows it, else threads", nick = "auto")]
+    #[enum_value(
+        name = "io_uring where the system allows it, else threads",
+        nick = "auto"
+    )]
     Auto,
     /// io_uring or nothing.
     #[enum_value(name = "io_uring", nick = "io-uring")]

@@ -92,7 +92,10 @@ impl Writer {
 
     /// The disk service has failed with the file, whether data arrives or not.
     fn notice_failure(&mut self) {
-        let failure = self.target.as_ref().and_then(|target| target.file.failure());
+        let failure = self
+            .target
+            .as_ref()
+            .and_then(|target| target.file.failure());
         if let Some(failure) = failure.filter(|failure| !failure.is_cancelled()) {
             self.fail(error_of(&failure));
         }
@@ -299,7 +302,10 @@ impl SinkElement for Imp {
         let location = settings.location.filter(|location| !location.is_empty());
         let location = PathBuf::from(location.ok_or_else(|| {
             let kind = gst::ResourceError::NotFound;
-            gst::error_msg!(kind, ["location is not set: it is the path of the file to write"])
+            gst::error_msg!(
+                kind,
+                ["location is not set: it is the path of the file to write"]
+            )
         })?);
         if disk_settings.is_atomic && settings.append {
             return Err(gst::error_msg!(
@@ -307,17 +313,29 @@ impl SinkElement for Imp {
                 ["atomic and append exclude each other: what is appended to has its name"]
             ));
         }
-        let access = if settings.append { Access::Append } else { Access::Write };
+        let access = if settings.append {
+            Access::Append
+        } else {
+            Access::Write
+        };
         let path = match disk_settings.is_atomic {
             true => part_of(&location),
             false => location.clone(),
         };
-        let file = disk_settings.io_mode.disk()?.open(path, disk_settings.options(access));
+        let file = disk_settings
+            .io_mode
+            .disk()?
+            .open(path, disk_settings.options(access));
         if current_shard_id().is_none() {
             match await_for(file.opened(), OPEN_WAIT) {
                 Some(Ok(_)) => {}
                 Some(Err(failure)) => return Err(error_of(&failure)),
-                None => gst::warning!(CAT, imp = self, "{}: opening takes long", location.display()),
+                None => gst::warning!(
+                    CAT,
+                    imp = self,
+                    "{}: opening takes long",
+                    location.display()
+                ),
             }
         }
         let context = lock(&self.context).name().to_owned();
@@ -348,7 +366,12 @@ impl SinkElement for Imp {
         let (Ok(counts) | Err((counts, _))) = &closed;
         if counts.held > 0 {
             let held = counts.held;
-            gst::warning!(CAT, imp = self, "{}: {held} bytes are not written yet", path.display());
+            gst::warning!(
+                CAT,
+                imp = self,
+                "{}: {held} bytes are not written yet",
+                path.display()
+            );
         }
         self.totals.add(*counts);
         if let Err((_, error)) = closed

@@ -156,10 +156,16 @@ impl Imp {
     }
 
     fn open_file(&self, settings: &Settings) -> Result<File, gst::ErrorMessage> {
-        let location = settings.location.clone().filter(|location| !location.is_empty());
+        let location = settings
+            .location
+            .clone()
+            .filter(|location| !location.is_empty());
         let location = location.ok_or_else(|| {
             let kind = gst::ResourceError::NotFound;
-            gst::error_msg!(kind, ["location is not set: it is the path of the file to read"])
+            gst::error_msg!(
+                kind,
+                ["location is not set: it is the path of the file to read"]
+            )
         })?;
         let disk = settings.io_mode.disk()?;
         let file = disk.open(PathBuf::from(&location), Options::new(Access::Read));
@@ -172,7 +178,10 @@ impl Imp {
             None => {
                 file.give_up();
                 let kind = gst::ResourceError::OpenRead;
-                Err(gst::error_msg!(kind, ["{location}: the disk does not answer"]))
+                Err(gst::error_msg!(
+                    kind,
+                    ["{location}: the disk does not answer"]
+                ))
             }
         }
     }

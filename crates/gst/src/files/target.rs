@@ -186,7 +186,11 @@ impl Target {
         let is_seekable = self.is_seekable();
         let has_failed = self.file.failure().is_some();
         let op = self.file.close(ending);
-        let patience = if is_seekable { CLOSE_WAIT } else { CLOSE_WAIT_PIPE };
+        let patience = if is_seekable {
+            CLOSE_WAIT
+        } else {
+            CLOSE_WAIT_PIPE
+        };
         let closed = match current_shard_id() {
             // A context's thread does not wait.
             Some(_) => None,

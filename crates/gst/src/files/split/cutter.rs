@@ -20,6 +20,8 @@ use crate::files::sink::part_of;
 use crate::files::target::{Stored, Target, Totals, error_of};
 use crate::kit::sink::{Rendered, Renderer};
 
+/// Headers that are compared with those of the caps, bytes.
+const BEGIN_BYTES_MAX: usize = 64 << 10;
 /// Files that are being closed while the stream goes on in the next one.
 const CLOSING_MAX: usize = 4;
 
@@ -64,6 +66,8 @@ pub struct Cutter {
     /// The same, one after the other, and how many of them the stream has had.
     header_bytes: Vec<u8>,
     repeated: usize,
+    /// What the present file began with before its data, from the stream itself.
+    begun_with: Vec<u8>,
     closing: VecDeque<Closing>,
     /// Files that are kept, the oldest first.
     kept: VecDeque<PathBuf>,
@@ -96,6 +100,7 @@ impl Cutter {
             headers: Vec::new(),
             header_bytes: Vec::new(),
             repeated: 0,
+            begun_with: Vec::new(),
             closing: VecDeque::new(),
             kept: VecDeque::new(),
             number: 0,
@@ -128,7 +133,7 @@ impl Cutter {
 
     /// The files that are not complete; the service goes on with them, but for a pipe that nobody reads.
     pub(super) fn stop(&mut self) -> Vec<File> {
-        self.plan = None;
+        (self.plan, self.budget) = (None, None);
         let files: Vec<File> = self.closing.drain(..).map(|closing| closing.file).collect();
         for file in &files {
             self.totals.add(file.counts());
@@ -147,14 +152,16 @@ impl Cutter {
     pub(super) fn counts(&self) -> Counts {
         let files = self.closing.iter().map(|closing| closing.file.counts());
         let current = self.current.iter().map(|(_, target)| target.file.counts());
-        files.chain(current).fold(Counts::default(), |sum, file| Counts {
-            written: sum.written + file.written,
-            held: sum.held + file.held,
-            dropped: sum.dropped + file.dropped,
-            lost: sum.lost + file.lost,
-            writes: sum.writes + file.writes,
-            syncs: sum.syncs + file.syncs,
-        })
+        files
+            .chain(current)
+            .fold(Counts::default(), |sum, file| Counts {
+                written: sum.written + file.written,
+                held: sum.held + file.held,
+                dropped: sum.dropped + file.dropped,
+                lost: sum.lost + file.lost,
+                writes: sum.writes + file.writes,
+                syncs: sum.syncs + file.syncs,
+            })
     }
 
     /// The disk service, or a thread that has posted, has news.
@@ -184,7 +191,10 @@ impl Cutter {
         {
             self.outbox.put(Letter::Message(message));
         }
-        let failure = self.current.as_ref().and_then(|(_, target)| target.file.failure());
+        let failure = self
+            .current
+            .as_ref()
+            .and_then(|(_, target)| target.file.failure());
         if let Some(failure) = failure.filter(|failure| !failure.is_cancelled()) {
             self.fail(error_of(&failure));
         }
@@ -194,15 +204,23 @@ impl Cutter {
     fn announce_closed(&mut self, closing: &Closing) {
         self.files.fetch_add(1, Relaxed);
         let end_ns = closing.extent.end_ns.or(closing.fragment.begin_ns);
-        let message = message("splitmuxsink-fragment-closed", &closing.fragment, end_ns, &self.element);
+        let message = message(
+            "splitmuxsink-fragment-closed",
+            &closing.fragment,
+            end_ns,
+            &self.element,
+        );
         let message = message.map(|(element, structure)| {
             let span_ns = closing.extent.end_ns.zip(closing.extent.begin_ns);
-            let duration = span_ns.map(|(end, begin)| gst::ClockTime::from_nseconds(end.saturating_sub(begin)));
+            let duration = span_ns
+                .map(|(end, begin)| gst::ClockTime::from_nseconds(end.saturating_sub(begin)));
             let structure = structure
                 .field("fragment-duration", duration)
                 .field("bytes", closing.extent.bytes)
                 .build();
-            gst::message::Element::builder(structure).src(&element).build()
+            gst::message::Element::builder(structure)
+                .src(&element)
+                .build()
         });
         if let Some(message) = message {
             self.outbox.put(Letter::Message(message));
@@ -246,7 +264,8 @@ impl Cutter {
         let running = |time: gst::ClockTime| self.segment.as_ref()?.to_running_time(time);
         let begin = buffer.pts().or(buffer.dts());
         let end = begin.map(|begin| begin + buffer.duration().unwrap_or_default());
-        let ns = |time: Option<gst::ClockTime>| time.and_then(running).map(gst::ClockTime::nseconds);
+        let ns =
+            |time: Option<gst::ClockTime>| time.and_then(running).map(gst::ClockTime::nseconds);
         Piece {
             bytes: buffer.size() as u64,
             begin_ns: ns(begin),
@@ -280,15 +299,20 @@ impl Cutter {
         let Some(plan) = &self.plan else {
             return Ok(());
         };
-        let path = plan.template.path(self.number, &plan.name, Timestamp::now());
-        let location = path.map_err(|error| gst::error_msg!(gst::ResourceError::Settings, ["{error}"]))?;
+        let path = plan
+            .template
+            .path(self.number, &plan.name, Timestamp::now());
+        let location =
+            path.map_err(|error| gst::error_msg!(gst::ResourceError::Settings, ["{error}"]))?;
         let path = match plan.settings.is_atomic {
             true => part_of(&location),
             false => location.clone(),
         };
         let mut options = plan.settings.options(Access::Write);
         options.with_parents = true;
-        let budget = self.budget.get_or_insert_with(|| plan.settings.budget(&self.context));
+        let budget = self
+            .budget
+            .get_or_insert_with(|| plan.settings.budget(&self.context));
         options.budget = Some(budget.clone());
         let file = plan.disk.open(path, options);
         let fragment = Fragment {
@@ -299,13 +323,14 @@ impl Cutter {
         };
         self.current = Some((fragment, Target::new(file, &plan.settings, &self.waker)));
         self.headers_left.extend(self.headers.iter().cloned());
+        self.begun_with.clear();
         self.kept.push_back(location);
         self.number += 1;
         self.remove_old();
         Ok(())
     }
 
-    /// Other headers begin another file.
+    /// Other headers begin another file, but for those that the present one has begun with: a muxer may tell of them when they have passed.
     fn set_headers(&mut self, headers: Vec<gst::Buffer>) {
         let mut bytes = Vec::new();
         for header in &headers {
@@ -313,10 +338,13 @@ impl Cutter {
                 bytes.extend_from_slice(&map);
             }
         }
-        if self.current.is_some() && bytes != self.header_bytes {
-            self.rotation.end_at_keyframe();
-        }
         self.headers = headers.into_iter().map(as_header).collect();
+        if self.current.is_some() && bytes != self.header_bytes && bytes != self.begun_with {
+            match self.rotation.has_data() {
+                true => self.rotation.end_at_keyframe(),
+                false => self.headers_left = self.headers.iter().cloned().collect(),
+            }
+        }
         (self.header_bytes, self.repeated) = (bytes, 0);
     }
 
@@ -351,9 +379,21 @@ impl Cutter {
         }
         let stored = target.write(buffer, &self.waker, &self.totals);
         if matches!(stored, Stored::Yes) {
-            self.rotation.add(piece);
+            match is_plain_header(buffer) && !self.rotation.has_data() {
+                true => self.begin_with(buffer),
+                false => self.rotation.add(piece),
+            }
         }
         stored
+    }
+
+    fn begin_with(&mut self, header: &gst::Buffer) {
+        self.rotation.add_header(header.size() as u64);
+        if let Ok(map) = header.map_readable()
+            && self.begun_with.len() + map.len() <= BEGIN_BYTES_MAX
+        {
+            self.begun_with.extend_from_slice(&map);
+        }
     }
 }
 
@@ -370,8 +410,17 @@ fn opened(
     fragment.opening = None;
     // A failure is the file's.
     result.ok()?;
-    let (element, structure) = message("splitmuxsink-fragment-opened", fragment, fragment.begin_ns, element)?;
-    Some(gst::message::Element::builder(structure.build()).src(&element).build())
+    let (element, structure) = message(
+        "splitmuxsink-fragment-opened",
+        fragment,
+        fragment.begin_ns,
+        element,
+    )?;
+    Some(
+        gst::message::Element::builder(structure.build())
+            .src(&element)
+            .build(),
+    )
 }
 
 /// With the names and types of splitmuxsink's messages.
@@ -384,7 +433,10 @@ fn message(
     let element = element.upgrade()?;
     let structure = gst::Structure::builder(name)
         .field("location", fragment.location.to_string_lossy().as_ref())
-        .field("running-time", running_ns.map(gst::ClockTime::from_nseconds))
+        .field(
+            "running-time",
+            running_ns.map(gst::ClockTime::from_nseconds),
+        )
         .field("sink", &element)
         .field("fragment-id", fragment.number);
     Some((element, structure))
@@ -395,7 +447,7 @@ impl Renderer for Cutter {
         if self.has_failed {
             return self.failed();
         }
-        self.is_full = false;
+        let was_full = std::mem::take(&mut self.is_full);
         if self.is_repeated(buffer) {
             return Rendered::Done;
         }
@@ -421,7 +473,7 @@ impl Renderer for Cutter {
         match self.store(buffer, &piece) {
             Stored::Yes => Rendered::Done,
             Stored::Full => {
-                self.totals.held_up.fetch_add(1, Relaxed);
+                self.totals.held_up.fetch_add(u64::from(!was_full), Relaxed);
                 self.is_full = true;
                 Rendered::Full
             }
@@ -471,6 +523,13 @@ impl Renderer for Cutter {
     fn has_room(&self) -> bool {
         !self.is_full
     }
+}
+
+/// A header without data: not a keyframe of a codec that has its parameters with it.
+fn is_plain_header(buffer: &gst::Buffer) -> bool {
+    let flags = buffer.flags();
+    let is_apart = flags.contains(gst::BufferFlags::DELTA_UNIT) || buffer.dts_or_pts().is_none();
+    flags.contains(gst::BufferFlags::HEADER) && is_apart
 }
 
 /// Not dropped to make room.

@@ -120,7 +120,8 @@ impl SinkElement for Imp {
         lock(&self.context).check()?;
         let plan = self.plan()?;
         let context = lock(&self.context).name().to_owned();
-        self.sink().with_renderer(|cutter| cutter.start(plan, context));
+        self.sink()
+            .with_renderer(|cutter| cutter.start(plan, context));
         Ok(())
     }
 
@@ -138,11 +139,9 @@ impl SinkElement for Imp {
                     false => Poll::Pending,
                 }
             }));
-            block_on(std::future::poll_fn(|cx| {
-                match closed.as_mut().poll(cx) {
-                    Poll::Ready(()) => Poll::Ready(()),
-                    Poll::Pending => patience.as_mut().poll(cx),
-                }
+            block_on(std::future::poll_fn(|cx| match closed.as_mut().poll(cx) {
+                Poll::Ready(()) => Poll::Ready(()),
+                Poll::Pending => patience.as_mut().poll(cx),
             }));
         }
         // Dropped without the lock.

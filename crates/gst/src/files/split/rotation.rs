@@ -76,6 +76,11 @@ impl Rotation {
         self.extent.bytes += bytes;
     }
 
+    /// Whether the file has more than headers.
+    pub(super) fn has_data(&self) -> bool {
+        self.extent.has_data
+    }
+
     pub(super) fn end_at_keyframe(&mut self) {
         self.is_due = true;
     }

@@ -24,13 +24,17 @@ const WIDTH_MAX: usize = 20;
 pub(super) enum TemplateError {
     #[error("location={0}: expected a path such as /rec/{{name}}-%05d.ts")]
     Empty(String),
-    #[error("location={0}: {1} is not known; expected %d, %05d, %%%%, {{time}}, {{time:%H%M}}, {{name}}, {{{{ or }}}}")]
+    #[error(
+        "location={0}: {1} is not known; expected %d, %05d, %%%%, {{time}}, {{time:%H%M}}, {{name}}, {{{{ or }}}}"
+    )]
     Unknown(String, String),
     #[error("location={0}: {1} does not say a time: {2}")]
     Time(String, String, String),
     #[error("location={0}: .. leads out of the directory; give the directory itself")]
     Outside(String),
-    #[error("location={0}: {{name}} is '{1}', which is no name of a file; expected one without / that is not empty, . or ..")]
+    #[error(
+        "location={0}: {{name}} is '{1}', which is no name of a file; expected one without / that is not empty, . or .."
+    )]
     Name(String, String),
 }
 
@@ -139,7 +143,10 @@ fn special(text: &str, rest: &str) -> Result<(Part, usize), TemplateError> {
         }
     }
     if let Some(number) = rest.strip_prefix('%') {
-        let digits = number.len() - number.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let digits = number.len()
+            - number
+                .trim_start_matches(|c: char| c.is_ascii_digit())
+                .len();
         let (width, after) = number.split_at(digits);
         let is_width = width.is_empty() || width.starts_with('0');
         let width = match width {
@@ -150,7 +157,10 @@ fn special(text: &str, rest: &str) -> Result<(Part, usize), TemplateError> {
             Some(width) if is_width && after.starts_with(['d', 'i', 'u']) => {
                 Ok((Part::Number(width), digits + 2))
             }
-            _ => Err(unknown(&format!("%{}", number.chars().take(digits + 1).collect::<String>()))),
+            _ => Err(unknown(&format!(
+                "%{}",
+                number.chars().take(digits + 1).collect::<String>()
+            ))),
         };
     }
     let Some(end) = rest.find('}').filter(|_| rest.starts_with('{')) else {
@@ -165,9 +175,8 @@ fn special(text: &str, rest: &str) -> Result<(Part, usize), TemplateError> {
     };
     if let Part::Time(format) = &part {
         let epoch = Timestamp::UNIX_EPOCH.to_zoned_datetime(TimeZone::UTC);
-        strtime::format(format, &epoch).map_err(|error| {
-            TemplateError::Time(text.into(), format.clone(), error.to_string())
-        })?;
+        strtime::format(format, &epoch)
+            .map_err(|error| TemplateError::Time(text.into(), format.clone(), error.to_string()))?;
     }
     Ok((part, end + 1))
 }
@@ -191,10 +200,17 @@ mod tests {
             ("/rec/%05d.ts", "/rec/00007.ts"),
             ("rec%d", "rec7"),
             ("{name}-{time}.wav", "cam1-20260531T235959Z.wav"),
-            ("/rec/{name}/{time:%Y/%m/%d}/%03i.ts", "/rec/cam1/2026/05/31/007.ts"),
+            (
+                "/rec/{name}/{time:%Y/%m/%d}/%03i.ts",
+                "/rec/cam1/2026/05/31/007.ts",
+            ),
             ("100%% {{x}} %u", "100% {x} 7"),
         ] {
-            assert_eq!(path(template, "cam1").as_deref(), Ok(expected), "{template}");
+            assert_eq!(
+                path(template, "cam1").as_deref(),
+                Ok(expected),
+                "{template}"
+            );
         }
     }
 
