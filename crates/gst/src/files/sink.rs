@@ -359,11 +359,10 @@ impl SinkElement for Imp {
         });
         let Some(target) = target else { return };
         let path = target.file.path();
-        let closed = target.close(Ending {
+        let (counts, error) = target.close(Ending {
             sync,
             rename_to: None,
         });
-        let (Ok(counts) | Err((counts, _))) = &closed;
         if counts.held > 0 {
             let held = counts.held;
             gst::warning!(
@@ -373,10 +372,8 @@ impl SinkElement for Imp {
                 path.display()
             );
         }
-        self.totals.add(*counts);
-        if let Err((_, error)) = closed
-            && !has_failed
-        {
+        self.totals.add(counts);
+        if let Some(error) = error.filter(|_| !has_failed) {
             self.post_error_message(error);
         }
     }

@@ -182,7 +182,7 @@ impl Target {
     }
 
     /// Closes the file, and waits for that as long as it may take. A pipe that nobody reads is given up.
-    pub(super) fn close(self, ending: Ending) -> Result<Counts, (Counts, gst::ErrorMessage)> {
+    pub(super) fn close(self, ending: Ending) -> (Counts, Option<gst::ErrorMessage>) {
         let is_seekable = self.is_seekable();
         let has_failed = self.file.failure().is_some();
         let op = self.file.close(ending);
@@ -200,11 +200,9 @@ impl Target {
             self.file.give_up();
         }
         let counts = self.file.counts();
-        match closed {
-            // An earlier failure has been told.
-            Some(Err(failure)) if !has_failed => Err((counts, error_of(&failure))),
-            _ => Ok(counts),
-        }
+        // An earlier failure has been told.
+        let failure = closed.and_then(Result::err).filter(|_| !has_failed);
+        (counts, failure.map(|failure| error_of(&failure)))
     }
 }
 
