@@ -310,7 +310,9 @@ fn rounds(receiver: &std::net::UdpSocket, i: u32) {
     tones_round(i);
     fallback_round(i);
     record_round(i);
-    files_round(i);
+    if i.is_multiple_of(4) {
+        files_round(i / 4);
+    }
     fallback_source_round(i);
     hub_round(i);
     loudness_round(i);
