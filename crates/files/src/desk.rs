@@ -43,6 +43,15 @@ pub(crate) struct Shared {
     wakes_at_ns: AtomicU64,
 }
 
+/// Keeps the service running: the thread ends when the last user has gone and nothing is under way.
+pub(crate) struct Service(pub(crate) Arc<Shared>);
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        self.0.end();
+    }
+}
+
 #[derive(Default)]
 struct Inbox {
     ready: Vec<Arc<FileShared>>,
@@ -127,8 +136,7 @@ impl Shared {
         self.wake.wake();
     }
 
-    /// The thread ends when nothing is under way.
-    pub(crate) fn end(&self) {
+    fn end(&self) {
         lock(&self.inbox).has_ended = true;
         self.wake.wake();
     }

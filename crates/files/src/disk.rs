@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock, Mutex, Weak};
 
 use crate::backend::Backend;
-use crate::desk::{Desk, Loose, Shared};
+use crate::desk::{Desk, Loose, Service, Shared};
 use crate::file::{File, Options};
 use crate::job::{Done, Job, Stat};
 use crate::lock;
@@ -47,26 +47,21 @@ pub enum StartError {
 
 /// The service. Clones are of the same one; with the last user of it and of its files, its thread ends.
 #[derive(Clone)]
-pub struct Disk(Arc<Handle>);
-
-struct Handle {
-    shared: Arc<Shared>,
+pub struct Disk {
+    service: Arc<Service>,
     mode: Mode,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.shared.end();
-    }
 }
 
 impl std::fmt::Debug for Disk {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Disk").field("mode", &self.0.mode).finish()
+        f.debug_struct("Disk").field("mode", &self.mode).finish()
     }
 }
 
-static SHARED: LazyLock<Mutex<HashMap<Mode, Weak<Handle>>>> = LazyLock::new(Mutex::default);
+/// By the mode asked for, with the mode that it is.
+type Known = HashMap<Mode, (Weak<Service>, Mode)>;
+
+static SHARED: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
 
 impl Disk {
     /// The process's service of this mode.
@@ -84,11 +79,21 @@ impl Disk {
             _ => mode,
         };
         let mut all = lock(&SHARED);
-        if let Some(handle) = all.get(&mode).and_then(Weak::upgrade) {
-            return Ok(Disk(handle));
+        // A ring that somebody asked for is what others would get.
+        let asked: &[Mode] = match mode {
+            Mode::Auto => &[Mode::Auto, Mode::Ring],
+            Mode::Ring => &[Mode::Ring],
+            Mode::Threads => &[Mode::Threads],
+        };
+        let mut known = asked.iter().filter_map(|mode| all.get(mode));
+        let running = known.find_map(|(weak, mode)| Some((weak.upgrade()?, *mode)));
+        if let Some((service, mode)) = running {
+            return Ok(Disk { service, mode });
         }
         let disk = Disk::start(mode)?;
-        all.insert(mode, Arc::downgrade(&disk.0));
+        for asked in [mode, disk.mode] {
+            all.insert(asked, (Arc::downgrade(&disk.service), disk.mode));
+        }
         Ok(disk)
     }
 
@@ -124,17 +129,18 @@ impl Disk {
         thread
             .spawn(move || desk.run())
             .map_err(|error| StartError::Thread(error.to_string()))?;
-        Ok(Disk(Arc::new(Handle { shared, mode })))
+        let service = Arc::new(Service(shared));
+        Ok(Disk { service, mode })
     }
 
     /// How operations are carried out: not [`Mode::Auto`].
     pub fn mode(&self) -> Mode {
-        self.0.mode
+        self.mode
     }
 
     /// A file at `path`. Comes back at once: what opening brings is the result of [`File::opened`] and of all later operations.
     pub fn open(&self, path: impl AsRef<Path>, options: Options) -> File {
-        File::new(self, path.as_ref(), options)
+        File::new(&self.service, path.as_ref(), options)
     }
 
     /// Gives a file another name, in place of a file that has it.
@@ -182,11 +188,7 @@ impl Disk {
             operation,
             path: path.into(),
         };
-        self.0.shared.begin_loose(job, loose);
+        self.service.0.begin_loose(job, loose);
         op
-    }
-
-    pub(crate) fn shared_part(&self) -> &Arc<Shared> {
-        &self.0.shared
     }
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 use crate::budget::{Budget, Share, Taken};
 use crate::core::{Counts, FileCore, Plan, Step};
 use crate::data::Data;
-use crate::desk::FileShared;
-use crate::disk::Disk;
+use crate::desk::{FileShared, Service};
 use crate::failure::Failure;
 use crate::job::{Access, Done, Stat};
 use crate::op::Op;
@@ -60,7 +59,7 @@ pub struct Ending {
 /// Dropped, it writes what it has and closes.
 pub struct File {
     shared: Arc<FileShared>,
-    _disk: Disk,
+    _service: Arc<Service>,
 }
 
 impl std::fmt::Debug for File {
@@ -74,7 +73,7 @@ fn ns(duration: Duration) -> u64 {
 }
 
 impl File {
-    pub(crate) fn new(disk: &Disk, path: &Path, options: Options) -> Self {
+    pub(crate) fn new(service: &Arc<Service>, path: &Path, options: Options) -> Self {
         let core = FileCore::new(Plan {
             path: path.into(),
             access: options.access,
@@ -83,14 +82,14 @@ impl File {
             linger_ns: ns(options.linger),
             sync_every_ns: options.sync_every.map(ns),
         });
-        let shared = FileShared::new(disk.shared_part().clone(), core);
+        let shared = FileShared::new(service.0.clone(), core);
         if let Some(budget) = options.budget {
             let _ = shared.share.set(Share::new(budget));
         }
         shared.settle(shared.lock());
         File {
             shared,
-            _disk: disk.clone(),
+            _service: service.clone(),
         }
     }
 
