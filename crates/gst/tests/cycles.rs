@@ -147,6 +147,33 @@ fn tones_round(i: u32) {
 }
 
 /// Two streams start and stop together, from threads of their own or from one context.
+/// Files that are written, split and read, in both ways of the disk service, and stopped in the middle.
+fn files_round(i: u32) {
+    let folder = std::env::temp_dir().join(format!("threadbare-cycles-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let mode = ["io-uring", "threads"][i as usize % 2];
+    let (name, path) = (format!("files{}", i % 3), folder.join("a"));
+    std::fs::write(&path, [1; 10_000]).unwrap();
+    let source = format!(
+        "ts-audiotestsrc is-live=false samples-per-buffer=800 context={name} ! audio/x-raw,rate=8000,channels=1"
+    );
+    let folder = folder.display();
+    let pipes = [
+        format!("{source} ! ts-filesink name=x async=false io-mode={mode} location={folder}/b"),
+        format!(
+            "{source} ! ts-splitfilesink name=x async=false io-mode={mode} max-size-bytes=100000 max-files=2 location={folder}/c%d"
+        ),
+        format!(
+            "ts-filesrc blocksize=100 location={folder}/a io-mode={mode} context={name} ! fakesink name=x async=false"
+        ),
+    ]
+    .map(|line| Pipe::parse(&line));
+    for pipe in &pipes {
+        pipe.play();
+        eventually("it is at work", || stat(&pipe.get("x"), "rendered") > 5);
+    }
+}
+
 fn record_round(i: u32) {
     let source = match i % 2 {
         0 => format!(
@@ -283,6 +310,9 @@ fn rounds(receiver: &std::net::UdpSocket, i: u32) {
     tones_round(i);
     fallback_round(i);
     record_round(i);
+    if i.is_multiple_of(4) {
+        files_round(i / 4);
+    }
     fallback_source_round(i);
     hub_round(i);
     loudness_round(i);
@@ -334,6 +364,8 @@ fn nothing_is_left_of_three_hundred_pipelines() {
     eventually("descriptors and threads are given back", || {
         count("/proc/self/fd") <= fds && count("/proc/self/task") <= threads
     });
+    let folder = format!("threadbare-cycles-{}", std::process::id());
+    std::fs::remove_dir_all(std::env::temp_dir().join(folder)).unwrap();
     assert!(threadbare_runtime::contexts().is_empty());
     let live = tracer.emit_by_name::<gst::Structure>("get-live-objects", &[]);
     let list = live.get::<gst::List>("live-objects-list").unwrap();

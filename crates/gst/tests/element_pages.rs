@@ -349,6 +349,7 @@ const GUIDES: &[(&str, &str)] = &[
     ),
     ("audio-sources.md", "tones and test signals"),
     ("dtmf.md", "telephone events"),
+    ("files.md", "files: recording, splitting, reading"),
     ("sources.md", "TCP"),
     ("../loudness.md", "loudness: meters and normaliser"),
     (

@@ -107,6 +107,12 @@ pub const RULES: &[Rule] = &[
         ]),
         unsafe_policy: UnsafePolicy::OnlyBelow(&["src/sys", "src/task"]),
     },
+    Rule {
+        package: "threadbare-files",
+        internal: &[],
+        external: External::Only(&["io-uring", "libc", "rustix", "slab", "thiserror"]),
+        unsafe_policy: UnsafePolicy::OnlyBelow(&["src/ring"]),
+    },
     // The C edge: decode, call safe code, catch panics.
     Rule {
         package: "threadbare-loudness-capi",
@@ -118,6 +124,7 @@ pub const RULES: &[Rule] = &[
     Rule {
         package: "gst-plugin-threadbare",
         internal: &[
+            "threadbare-files",
             "threadbare-loudness",
             "threadbare-rtp",
             "threadbare-runtime",

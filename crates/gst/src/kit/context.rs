@@ -120,6 +120,11 @@ impl ContextSettings {
         }
     }
 
+    /// The name that the user gave.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Whether the user named a context, which overrides the branch's.
     pub fn is_named(&self) -> bool {
         !self.name.is_empty()
@@ -221,6 +226,11 @@ impl Place {
         let mut shards = context.shards().iter();
         let shard = shards.find(|known| known.id() == shard)?.clone();
         Some(Place { context, shard })
+    }
+
+    /// The name of its context.
+    pub(crate) fn context_name(&self) -> &str {
+        self.context.name()
     }
 
     /// The thread, for running tasks there ([`Shard::spawn`]).

@@ -219,10 +219,16 @@ macro_rules! element {
 }
 
 /// Implements `change_state`, `send_event`, `query` and `set_clock` of a [`SinkElement`](sharing::SinkElement) whose pad is
-/// its field `sink_pad`.
+/// its field `sink_pad`. With the name of a method of the implementation, that answers queries of the element first.
 #[macro_export]
 macro_rules! sink_life {
     () => {
+        $crate::sink_life!(@with |_, _| false);
+    };
+    ($answer:ident) => {
+        $crate::sink_life!(@with |imp: &Self, query: &mut gst::QueryRef| imp.$answer(query));
+    };
+    (@with $answer:expr) => {
         fn change_state(
             &self,
             transition: gst::StateChange,
@@ -238,7 +244,9 @@ macro_rules! sink_life {
         }
 
         fn query(&self, query: &mut gst::QueryRef) -> bool {
-            $crate::sharing::answer_sink_query(self.sink(), &self.sink_pad, query)
+            let answer: fn(&Self, &mut gst::QueryRef) -> bool = $answer;
+            answer(self, query)
+                || $crate::sharing::answer_sink_query(self.sink(), &self.sink_pad, query)
                 || self.parent_query(query)
         }
 

@@ -39,6 +39,7 @@ use super::time::RunningTime;
 pub use self::element::{
     SinkElement, answer_element_query, change_state, send_event, set_clock, sink_pad,
 };
+pub(crate) use self::properties::FileSyncProperties;
 pub use self::properties::{LiveSyncProperties, SyncProperties};
 pub use self::renderer::{Rendered, Renderer};
 

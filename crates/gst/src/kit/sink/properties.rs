@@ -60,6 +60,24 @@ impl Default for LiveSyncProperties {
     }
 }
 
+/// The same properties of a sink for files: by default, no synchronisation to the clock, but a preroll.
+#[derive(Debug, Clone)]
+pub struct FileSyncProperties(SyncProperties);
+
+impl Default for FileSyncProperties {
+    fn default() -> Self {
+        let properties = SyncProperties::default();
+        properties.0.sync.store(false, Relaxed);
+        FileSyncProperties(properties)
+    }
+}
+
+impl From<FileSyncProperties> for SyncProperties {
+    fn from(properties: FileSyncProperties) -> Self {
+        properties.0
+    }
+}
+
 impl From<LiveSyncProperties> for SyncProperties {
     fn from(properties: LiveSyncProperties) -> Self {
         properties.0
@@ -102,7 +120,7 @@ impl SyncState {
 
 impl PropertyGroup for SyncProperties {
     fn specs() -> Vec<glib::ParamSpec> {
-        specs(false)
+        specs(true, true)
     }
 
     fn set(&mut self, name: &str, value: &glib::Value) -> bool {
@@ -151,9 +169,9 @@ impl PropertyGroup for SyncProperties {
     }
 }
 
-impl PropertyGroup for LiveSyncProperties {
+impl PropertyGroup for FileSyncProperties {
     fn specs() -> Vec<glib::ParamSpec> {
-        specs(true)
+        specs(false, true)
     }
 
     fn set(&mut self, name: &str, value: &glib::Value) -> bool {
@@ -169,12 +187,31 @@ impl PropertyGroup for LiveSyncProperties {
     }
 }
 
-fn specs(is_live: bool) -> Vec<glib::ParamSpec> {
+impl PropertyGroup for LiveSyncProperties {
+    fn specs() -> Vec<glib::ParamSpec> {
+        specs(false, false)
+    }
+
+    fn set(&mut self, name: &str, value: &glib::Value) -> bool {
+        self.0.set(name, value)
+    }
+
+    fn get(&self, name: &str) -> Option<glib::Value> {
+        self.0.get(name)
+    }
+
+    fn take_discarded(&mut self) -> Option<gst::Sample> {
+        self.0.take_discarded()
+    }
+}
+
+/// With the defaults of these two.
+fn specs(sync: bool, preroll: bool) -> Vec<glib::ParamSpec> {
     vec![
-        flag("sync", "Render buffers at their time", !is_live),
+        flag("sync", "Render buffers at their time", sync),
         glib::ParamSpecBoolean::builder("async")
             .blurb("Wait for the first buffer to reach PAUSED (preroll)")
-            .default_value(!is_live)
+            .default_value(preroll)
             .build(),
         glib::ParamSpecInt64::builder("ts-offset")
             .blurb("Added to the time of each buffer, ns")

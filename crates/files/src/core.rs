@@ -1,0 +1,666 @@
+//! The life of one file: what waits, what is done next. No lock, descriptor operation or clock; times are nanoseconds.
+//!
+//! ```text
+//!   New --opened--> Opened --inspected--> Ready --Close--> Closed (a rename may follow)
+//!     `--------- an operation fails, or it is given up ---------> Failed: the queue is dropped, the descriptor closed
+//! ```
+//!
+//! Entries are done in order, one operation at a time, so a file has one order of effects whatever carries them out. Writes
+//! are gathered: they leave when there is a block of them, when the first has waited for the linger time, or when something
+//! else waits behind them. A position is that of the moment when the operation begins, so that a write that was dropped leaves no hole.
+//!
+//! The drain contract: after each call that may change something, [`FileCore::take_outputs`] has replies and memory to be
+//! dropped, and [`FileCore::poll_job`] has the next operation, until it returns `None`.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::data::{Data, Piece};
+use crate::failure::Failure;
+use crate::job::{Access, Done, Fd, Job, Stat, Writing};
+
+/// Small writes are gathered into blocks of this size, which are also what a full budget drops one of.
+const SMALL_BLOCK_BYTES: usize = 4 << 10;
+/// A first block is made for this many bytes: a packet or two of a slow stream.
+const SMALL_BLOCK_BYTES_MIN: usize = 512;
+/// Of one write operation. The system takes 1024 (IOV_MAX).
+const PIECES_MAX: usize = 128;
+
+/// How a file is treated.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) path: Arc<Path>,
+    pub(crate) access: Access,
+    pub(crate) with_parents: bool,
+    /// Writes leave when there is this much, and about as much at a time.
+    pub(crate) block_bytes: usize,
+    /// No write waits to be gathered for longer.
+    pub(crate) linger_ns: u64,
+    /// What was written is synced after this time.
+    pub(crate) sync_every_ns: Option<u64>,
+}
+
+/// An order, in its place among the writes.
+#[derive(Debug, Clone)]
+pub(crate) enum Step {
+    /// Answered when the file is open.
+    Opened,
+    Read {
+        at: u64,
+        bytes: usize,
+    },
+    Sync,
+    /// Empties the file, up to where its writer began.
+    Restart,
+    Close,
+    Rename {
+        to: Arc<Path>,
+        durable: bool,
+    },
+}
+
+enum Entry<T> {
+    Write {
+        piece: Piece,
+        bytes: usize,
+        /// Not dropped to make room.
+        is_kept: bool,
+    },
+    Seek(u64),
+    Do(Step, T),
+}
+
+/// The operation under way.
+enum Current<T> {
+    Open,
+    Inspect,
+    Write(usize),
+    /// By the clock; nobody waits for it.
+    Sync,
+    Close,
+    Do(Step, T),
+}
+
+enum Stage {
+    New,
+    Opened,
+    Ready,
+    Closed,
+    Failed(Failure),
+}
+
+/// What is to be done without a lock.
+pub(crate) struct Outputs<T> {
+    pub(crate) replies: Vec<(T, Result<Done, Failure>)>,
+    /// Dropped only: whoever owns the memory may be called.
+    pub(crate) discarded: Vec<Piece>,
+    /// For the budget.
+    pub(crate) released: usize,
+    pub(crate) has_failed: bool,
+}
+
+impl<T> Default for Outputs<T> {
+    fn default() -> Self {
+        Outputs {
+            replies: Vec::new(),
+            discarded: Vec::new(),
+            released: 0,
+            has_failed: false,
+        }
+    }
+}
+
+/// Counters of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Bytes written.
+    pub written: u64,
+    /// Bytes that wait, or are being written.
+    pub held: u64,
+    /// Bytes dropped to make room, or by a flush.
+    pub dropped: u64,
+    /// Bytes lost by a failure.
+    pub lost: u64,
+    /// Write operations.
+    pub writes: u64,
+    /// Syncs.
+    pub syncs: u64,
+}
+
+pub(crate) struct FileCore<T> {
+    plan: Plan,
+    stage: Stage,
+    fd: Option<Fd>,
+    stat: Stat,
+    current: Option<Current<T>>,
+    /// What a short write has left, and its bytes in the budget.
+    rest: Option<(Writing, usize)>,
+    queue: VecDeque<Entry<T>>,
+    /// Entries that are no writes: they want the writes before them done.
+    orders: usize,
+    queued_bytes: usize,
+    /// When the first queued write came.
+    first_ns: Option<u64>,
+    /// Somebody waits for room.
+    is_hurried: bool,
+    begin: u64,
+    cursor: u64,
+    /// The first write since the last sync was done then.
+    dirty_ns: Option<u64>,
+    /// The end of the file is in the queue, or has been.
+    has_end: bool,
+    outputs: Outputs<T>,
+    counts: Counts,
+}
+
+impl<T> FileCore<T> {
+    pub(crate) fn new(plan: Plan) -> Self {
+        FileCore {
+            plan,
+            stage: Stage::New,
+            fd: None,
+            stat: Stat {
+                bytes: 0,
+                is_regular: true,
+            },
+            current: None,
+            rest: None,
+            queue: VecDeque::new(),
+            orders: 0,
+            queued_bytes: 0,
+            first_ns: None,
+            is_hurried: false,
+            begin: 0,
+            cursor: 0,
+            dirty_ns: None,
+            has_end: false,
+            outputs: Outputs::default(),
+            counts: Counts::default(),
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<&Failure> {
+        match &self.stage {
+            Stage::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Whether nothing more can be written.
+    pub(crate) fn has_end(&self) -> bool {
+        self.has_end
+    }
+
+    /// Known once it is open.
+    pub(crate) fn stat(&self) -> Option<Stat> {
+        matches!(self.stage, Stage::Ready | Stage::Closed).then_some(self.stat)
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(crate) fn path(&self) -> &Arc<Path> {
+        &self.plan.path
+    }
+
+    pub(crate) fn take_outputs(&mut self) -> Outputs<T> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    /// The file has not failed, and the budget has admitted the bytes.
+    pub(crate) fn handle_write(&mut self, data: Data<'_>, is_kept: bool, now_ns: u64) {
+        let bytes = data.len();
+        self.queued_bytes += bytes;
+        self.counts.held += bytes as u64;
+        self.first_ns.get_or_insert(now_ns);
+        let piece = match data {
+            Data::Owned(owned) => Piece::Owned(owned),
+            Data::Copy(small) => {
+                if let Some(Entry::Write {
+                    piece: Piece::Block(block),
+                    bytes: gathered,
+                    is_kept: is_block_kept,
+                }) = self.queue.back_mut()
+                    && *is_block_kept == is_kept
+                    && block.len() + small.len() <= SMALL_BLOCK_BYTES
+                {
+                    block.extend_from_slice(small);
+                    *gathered += bytes;
+                    return;
+                }
+                let mut block = Vec::with_capacity(small.len().max(SMALL_BLOCK_BYTES_MIN));
+                block.extend_from_slice(small);
+                Piece::Block(block)
+            }
+        };
+        self.queue.push_back(Entry::Write {
+            piece,
+            bytes,
+            is_kept,
+        });
+    }
+
+    /// Later writes go to this position, counted from where the writer began.
+    pub(crate) fn handle_seek(&mut self, position: u64) {
+        self.orders += 1;
+        self.queue.push_back(Entry::Seek(position));
+    }
+
+    pub(crate) fn handle_step(&mut self, step: Step, ticket: T) {
+        self.has_end |= matches!(step, Step::Close);
+        if let Stage::Failed(failure) = &self.stage {
+            self.outputs.replies.push((ticket, Err(failure.clone())));
+            return;
+        }
+        self.orders += 1;
+        self.queue.push_back(Entry::Do(step, ticket));
+    }
+
+    /// Queued writes should leave at once.
+    pub(crate) fn hurry(&mut self) {
+        self.is_hurried = true;
+    }
+
+    /// Drops the oldest queued write that may be dropped; its bytes.
+    pub(crate) fn drop_oldest(&mut self) -> Option<usize> {
+        let may_go = |entry: &Entry<T>| matches!(entry, Entry::Write { is_kept: false, .. });
+        let place = self.queue.iter().position(may_go)?;
+        let Some(Entry::Write { piece, bytes, .. }) = self.queue.remove(place) else {
+            return None;
+        };
+        self.forget(piece, bytes);
+        self.counts.dropped += bytes as u64;
+        if let Some(first_ns) = self.first_ns {
+            self.settle_gathering(first_ns);
+        }
+        Some(bytes)
+    }
+
+    /// Drops all queued writes and seeks: a flush.
+    pub(crate) fn drop_queued(&mut self) {
+        for entry in std::mem::take(&mut self.queue) {
+            match entry {
+                Entry::Write { piece, bytes, .. } => {
+                    self.forget(piece, bytes);
+                    self.counts.dropped += bytes as u64;
+                }
+                Entry::Seek(_) => self.orders -= 1,
+                Entry::Do(..) => self.queue.push_back(entry),
+            }
+        }
+        self.settle_gathering(0);
+    }
+
+    /// Nothing more is written. An operation under way is to be cancelled.
+    pub(crate) fn give_up(&mut self) {
+        if !matches!(self.stage, Stage::Failed(_) | Stage::Closed) {
+            self.fail("finish", &io::Error::from_raw_os_error(libc::ECANCELED));
+        }
+    }
+
+    /// Whether [`FileCore::poll_job`] has something.
+    pub(crate) fn wants_turn(&self, now_ns: u64) -> bool {
+        if self.current.is_some() {
+            return false;
+        }
+        match self.stage {
+            Stage::New | Stage::Opened => true,
+            Stage::Failed(_) => self.fd.is_some(),
+            Stage::Closed => !self.queue.is_empty(),
+            Stage::Ready => {
+                self.rest.is_some()
+                    || self.is_sync_due(now_ns)
+                    || match self.queue.front() {
+                        None => false,
+                        Some(Entry::Write { .. }) => self.is_write_due(now_ns),
+                        Some(_) => true,
+                    }
+            }
+        }
+    }
+
+    /// When the file wants a turn without any input.
+    pub(crate) fn next_timeout(&self) -> Option<u64> {
+        if self.current.is_some() || !matches!(self.stage, Stage::Ready) {
+            return None;
+        }
+        let linger = self
+            .first_ns
+            .map(|ns| ns.saturating_add(self.plan.linger_ns));
+        linger.into_iter().chain(self.sync_at_ns()).min()
+    }
+
+    /// The next operation. Its result is for [`FileCore::handle_done`], before the next one.
+    pub(crate) fn poll_job(&mut self, now_ns: u64) -> Option<Job> {
+        if self.current.is_some() {
+            return None;
+        }
+        match self.stage {
+            Stage::New => {
+                self.current = Some(Current::Open);
+                Some(Job::Open {
+                    path: self.plan.path.clone(),
+                    access: self.plan.access,
+                    with_parents: self.plan.with_parents,
+                })
+            }
+            Stage::Opened => {
+                self.current = Some(Current::Inspect);
+                let file = self.fd.clone()?;
+                Some(Job::Inspect { file })
+            }
+            Stage::Failed(_) => self.begin_close(Current::Close),
+            Stage::Ready | Stage::Closed => self.poll_queue(now_ns),
+        }
+    }
+
+    fn poll_queue(&mut self, now_ns: u64) -> Option<Job> {
+        if let Some((writing, bytes)) = self.rest.take() {
+            return self.begin_write(writing, bytes);
+        }
+        if self.is_sync_due(now_ns) {
+            let file = self.fd.clone()?;
+            self.current = Some(Current::Sync);
+            return Some(Job::Sync { file });
+        }
+        loop {
+            match self.queue.front()? {
+                Entry::Write { .. } => {
+                    if !self.is_write_due(now_ns) {
+                        return None;
+                    }
+                    let (writing, bytes) = self.gather(now_ns);
+                    return self.begin_write(writing, bytes);
+                }
+                &Entry::Seek(position) => {
+                    self.pop_order();
+                    let position = self.begin.saturating_add(position);
+                    if !self.stat.is_regular && position != self.cursor {
+                        self.fail("seek", &io::Error::from_raw_os_error(libc::ESPIPE));
+                        return self.begin_close(Current::Close);
+                    }
+                    self.cursor = position;
+                }
+                Entry::Do(..) => {
+                    if let Some(job) = self.begin_step() {
+                        return Some(job);
+                    }
+                }
+            }
+        }
+    }
+
+    fn pop_order(&mut self) -> Option<Entry<T>> {
+        self.orders -= 1;
+        self.queue.pop_front()
+    }
+
+    /// `None`: it was done at once.
+    fn begin_step(&mut self) -> Option<Job> {
+        let Some(Entry::Do(step, ticket)) = self.pop_order() else {
+            return None;
+        };
+        let job = match (&step, self.fd.clone()) {
+            (Step::Rename { to, durable }, _) => Job::Rename {
+                from: self.plan.path.clone(),
+                to: to.clone(),
+                durable: *durable,
+            },
+            (Step::Opened, Some(_)) => {
+                self.outputs
+                    .replies
+                    .push((ticket, Ok(Done::Stat(self.stat))));
+                return None;
+            }
+            (Step::Close, Some(file)) => {
+                drop(file);
+                return self.begin_close(Current::Do(step, ticket));
+            }
+            (Step::Read { at, bytes }, Some(file)) => Job::Read {
+                file,
+                at: self.stat.is_regular.then_some(*at),
+                bytes: *bytes,
+            },
+            (Step::Sync, Some(file)) => Job::Sync { file },
+            (Step::Restart, Some(file)) if self.stat.is_regular => Job::Truncate {
+                file,
+                bytes: self.begin,
+            },
+            // What has gone into a pipe cannot be taken back.
+            (Step::Restart, Some(_)) => {
+                self.outputs.replies.push((ticket, Ok(Done::Nothing)));
+                return None;
+            }
+            (_, None) => {
+                let error = io::Error::from_raw_os_error(libc::EBADF);
+                let failure = Failure::new(&self.plan.path, "use after its end", &error);
+                self.outputs.replies.push((ticket, Err(failure)));
+                return None;
+            }
+        };
+        self.current = Some(Current::Do(step, ticket));
+        Some(job)
+    }
+
+    fn begin_close(&mut self, current: Current<T>) -> Option<Job> {
+        // No operation is under way, so nobody else has it.
+        let file = Arc::into_inner(self.fd.take()?)?;
+        self.current = Some(current);
+        Some(Job::Close { file })
+    }
+
+    fn begin_write(&mut self, writing: Writing, bytes: usize) -> Option<Job> {
+        let file = self.fd.clone()?;
+        self.current = Some(Current::Write(bytes));
+        Some(Job::Write { file, writing })
+    }
+
+    /// The writes that stand first, as one operation. A block at most, or one larger piece: the rest can still be dropped if the disk
+    /// stalls.
+    fn gather(&mut self, now_ns: u64) -> (Writing, usize) {
+        let (mut pieces, mut bytes) = (Vec::new(), 0);
+        while pieces.len() < PIECES_MAX
+            && let Some(Entry::Write { bytes: next, .. }) = self.queue.front()
+            && (pieces.is_empty() || bytes + next <= self.plan.block_bytes)
+        {
+            let Some(Entry::Write {
+                piece, bytes: own, ..
+            }) = self.queue.pop_front()
+            else {
+                break;
+            };
+            bytes += own;
+            pieces.push(piece);
+        }
+        self.queued_bytes -= bytes;
+        // What is left was due, too.
+        self.is_hurried = true;
+        self.settle_gathering(now_ns);
+        let at = self.stat.is_regular.then_some(self.cursor);
+        let writing = Writing {
+            pieces,
+            at,
+            skip: 0,
+        };
+        (writing, bytes)
+    }
+
+    /// Writes have left the queue; those behind them count from `now_ns`.
+    fn settle_gathering(&mut self, now_ns: u64) {
+        let is_left = self
+            .queue
+            .iter()
+            .any(|entry| matches!(entry, Entry::Write { .. }));
+        self.first_ns = is_left.then_some(now_ns);
+        self.is_hurried &= is_left;
+    }
+
+    fn is_write_due(&self, now_ns: u64) -> bool {
+        self.is_hurried
+            || self.orders > 0
+            || self.queued_bytes >= self.plan.block_bytes
+            || self
+                .first_ns
+                .is_some_and(|ns| ns.saturating_add(self.plan.linger_ns) <= now_ns)
+    }
+
+    fn sync_at_ns(&self) -> Option<u64> {
+        Some(self.dirty_ns?.saturating_add(self.plan.sync_every_ns?))
+    }
+
+    fn is_sync_due(&self, now_ns: u64) -> bool {
+        self.fd.is_some() && self.sync_at_ns().is_some_and(|ns| ns <= now_ns)
+    }
+
+    /// The operation is done.
+    pub(crate) fn handle_done(&mut self, now_ns: u64, result: io::Result<Done>) {
+        let Some(current) = self.current.take() else {
+            return;
+        };
+        match current {
+            Current::Open => match result {
+                Ok(Done::Opened(fd)) => {
+                    self.fd = Some(Arc::new(fd));
+                    if matches!(self.stage, Stage::New) {
+                        self.stage = Stage::Opened;
+                    }
+                }
+                other => self.fail_with("open", other),
+            },
+            Current::Inspect => match result {
+                Ok(Done::Stat(stat)) if matches!(self.stage, Stage::Opened) => {
+                    self.stat = stat;
+                    if self.plan.access == Access::Append && stat.is_regular {
+                        self.begin = stat.bytes;
+                    }
+                    self.cursor = self.begin;
+                    self.stage = Stage::Ready;
+                }
+                other => self.fail_with("inspect", other),
+            },
+            Current::Write(bytes) => self.handle_written(now_ns, bytes, result),
+            Current::Sync => match result {
+                Ok(_) => self.count_sync(),
+                Err(error) => self.fail("sync", &error),
+            },
+            Current::Close => {}
+            Current::Do(step, ticket) => self.handle_step_done(step, ticket, result),
+        }
+    }
+
+    fn handle_written(&mut self, now_ns: u64, bytes: usize, result: io::Result<Done>) {
+        match result {
+            Ok(Done::Wrote(mut writing, written)) => {
+                self.counts.writes += 1;
+                self.counts.written += written as u64;
+                self.cursor += written as u64;
+                self.dirty_ns.get_or_insert(now_ns);
+                let left = writing.left().saturating_sub(written);
+                if left > 0 && written > 0 && self.failure().is_none() {
+                    writing.skip += written;
+                    writing.at = writing.at.map(|at| at + written as u64);
+                    self.rest = Some((writing, bytes));
+                    return;
+                }
+                self.outputs.discarded.append(&mut writing.pieces);
+                if left > 0 {
+                    self.counts.lost += left as u64;
+                    // The system writes nothing and has no reason.
+                    self.fail("write", &io::Error::from_raw_os_error(libc::EIO));
+                }
+            }
+            other => {
+                self.counts.lost += bytes as u64;
+                self.fail_with("write", other);
+            }
+        }
+        self.release(bytes);
+    }
+
+    fn handle_step_done(&mut self, step: Step, ticket: T, result: io::Result<Done>) {
+        let operation = match step {
+            Step::Opened => "open",
+            Step::Read { .. } => "read",
+            Step::Sync => "sync",
+            Step::Restart => "truncate",
+            Step::Close => "close",
+            Step::Rename { .. } => "rename",
+        };
+        let reply = match result {
+            Ok(done) => {
+                match &step {
+                    Step::Sync => self.count_sync(),
+                    Step::Restart => self.cursor = self.begin,
+                    Step::Close if self.failure().is_none() => self.stage = Stage::Closed,
+                    Step::Rename { to, .. } => self.plan.path = to.clone(),
+                    _ => {}
+                }
+                Ok(done)
+            }
+            Err(error) => {
+                let failure = Failure::new(&self.plan.path, operation, &error);
+                self.fail(operation, &error);
+                Err(failure)
+            }
+        };
+        self.outputs.replies.push((ticket, reply));
+    }
+
+    fn count_sync(&mut self) {
+        self.dirty_ns = None;
+        self.counts.syncs += 1;
+    }
+
+    fn release(&mut self, bytes: usize) {
+        self.counts.held -= bytes as u64;
+        self.outputs.released += bytes;
+    }
+
+    /// A queued write goes.
+    fn forget(&mut self, piece: Piece, bytes: usize) {
+        self.queued_bytes -= bytes;
+        self.release(bytes);
+        self.outputs.discarded.push(piece);
+    }
+
+    fn fail_with(&mut self, operation: &'static str, result: io::Result<Done>) {
+        let unexpected = || io::Error::from_raw_os_error(libc::EIO);
+        let error = result.err().unwrap_or_else(unexpected);
+        self.fail(operation, &error);
+    }
+
+    /// The first failure stands.
+    fn fail(&mut self, operation: &'static str, error: &io::Error) {
+        if matches!(self.stage, Stage::Failed(_)) {
+            return;
+        }
+        let failure = Failure::new(&self.plan.path, operation, error);
+        if let Some((writing, bytes)) = self.rest.take() {
+            self.counts.lost += writing.left() as u64;
+            self.outputs.discarded.extend(writing.pieces);
+            self.release(bytes);
+        }
+        for entry in std::mem::take(&mut self.queue) {
+            match entry {
+                Entry::Write { piece, bytes, .. } => {
+                    self.forget(piece, bytes);
+                    self.counts.lost += bytes as u64;
+                }
+                Entry::Seek(_) => {}
+                Entry::Do(_, ticket) => {
+                    self.outputs.replies.push((ticket, Err(failure.clone())));
+                }
+            }
+        }
+        self.orders = 0;
+        self.first_ns = None;
+        self.outputs.has_failed = true;
+        self.stage = Stage::Failed(failure);
+    }
+}
+
+#[cfg(test)]
+mod tests;

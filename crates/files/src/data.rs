@@ -1,0 +1,37 @@
+//! Bytes on their way to a file.
+
+/// Bytes that the service keeps until they are written: a vector, a mapped buffer of a media framework.
+pub type Owned = Box<dyn AsRef<[u8]> + Send + Sync>;
+
+/// Bytes for [`File::poll_write`](crate::File::poll_write).
+pub enum Data<'a> {
+    /// Copied into a block with what comes before and after: right for packets, whose memory is wanted back.
+    Copy(&'a [u8]),
+    /// Kept without a copy.
+    Owned(Owned),
+}
+
+impl Data<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Data::Copy(bytes) => bytes.len(),
+            Data::Owned(owned) => (**owned).as_ref().len(),
+        }
+    }
+}
+
+/// Bytes that wait for their operation.
+pub(crate) enum Piece {
+    /// Small writes, gathered.
+    Block(Vec<u8>),
+    Owned(Owned),
+}
+
+impl Piece {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Block(block) => block,
+            Piece::Owned(owned) => (**owned).as_ref(),
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! The service, for its users.
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, LazyLock, Mutex, Weak};
+
+use crate::backend::Backend;
+use crate::desk::{Desk, Loose, Service, Shared};
+use crate::file::{File, Options};
+use crate::job::{Done, Job, Stat};
+use crate::lock;
+use crate::op::Op;
+use crate::pool::Pool;
+use crate::ring::Ring;
+use crate::wake::Wake;
+
+/// How operations are carried out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Mode {
+    /// io_uring where the system allows it, else threads. The environment variable [`MODE_VARIABLE`] decides first.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    Ring,
+    /// A few threads that may wait.
+    Threads,
+}
+
+/// Environment variable with the mode of [`Mode::Auto`]: `auto`, `io-uring`, `threads`.
+pub const MODE_VARIABLE: &str = "THREADBARE_DISK";
+
+/// Why there is no service.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum StartError {
+    /// The system has no io_uring for this process.
+    #[error(
+        "io_uring is not available: {0}; use threads, or allow it (sysctl kernel.io_uring_disabled, seccomp)"
+    )]
+    Ring(String),
+    /// The variable has no mode.
+    #[error("{MODE_VARIABLE}={0}: expected auto, io-uring or threads")]
+    Variable(String),
+    /// The system refuses a thread or a descriptor.
+    #[error("cannot start the disk service: {0}")]
+    Thread(String),
+}
+
+/// The service. Clones are of the same one; with the last user of it and of its files, its thread ends.
+#[derive(Clone)]
+pub struct Disk {
+    service: Arc<Service>,
+    mode: Mode,
+}
+
+impl std::fmt::Debug for Disk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Disk").field("mode", &self.mode).finish()
+    }
+}
+
+/// By the mode asked for, with the mode that it is.
+type Known = HashMap<Mode, (Weak<Service>, Mode)>;
+
+static SHARED: LazyLock<Mutex<Known>> = LazyLock::new(Mutex::default);
+
+impl Disk {
+    /// The process's service of this mode.
+    ///
+    /// # Errors
+    /// There is none: see [`StartError`].
+    pub fn shared(mode: Mode) -> Result<Disk, StartError> {
+        let mode = match (mode, std::env::var(MODE_VARIABLE)) {
+            (Mode::Auto, Ok(text)) => match text.as_str() {
+                "" | "auto" => Mode::Auto,
+                "io-uring" => Mode::Ring,
+                "threads" => Mode::Threads,
+                _ => return Err(StartError::Variable(text)),
+            },
+            _ => mode,
+        };
+        let mut all = lock(&SHARED);
+        // A ring that somebody asked for is what others would get.
+        let asked: &[Mode] = match mode {
+            Mode::Auto => &[Mode::Auto, Mode::Ring],
+            Mode::Ring => &[Mode::Ring],
+            Mode::Threads => &[Mode::Threads],
+        };
+        let mut known = asked.iter().filter_map(|mode| all.get(mode));
+        let running = known.find_map(|(weak, mode)| Some((weak.upgrade()?, *mode)));
+        if let Some((service, mode)) = running {
+            return Ok(Disk { service, mode });
+        }
+        let disk = Disk::start(mode)?;
+        for asked in [mode, disk.mode] {
+            all.insert(asked, (Arc::downgrade(&disk.service), disk.mode));
+        }
+        Ok(disk)
+    }
+
+    /// A service of its own.
+    ///
+    /// # Errors
+    /// As those of [`Disk::shared`].
+    pub fn start(mode: Mode) -> Result<Disk, StartError> {
+        let failed = |error: std::io::Error| StartError::Thread(error.to_string());
+        let wake = Wake::new().map_err(failed)?;
+        let ring = match mode {
+            Mode::Threads => None,
+            Mode::Auto => Ring::new(wake.clone()).ok(),
+            Mode::Ring => {
+                Some(Ring::new(wake.clone()).map_err(|error| StartError::Ring(error.to_string()))?)
+            }
+        };
+        let (backend, mode): (Box<dyn Backend>, Mode) = match ring {
+            Some(ring) => (Box::new(ring), Mode::Ring),
+            None => (Box::new(Pool::new(wake.clone())), Mode::Threads),
+        };
+        Disk::with_backend(backend, wake, mode)
+    }
+
+    pub(crate) fn with_backend(
+        backend: Box<dyn Backend>,
+        wake: Wake,
+        mode: Mode,
+    ) -> Result<Disk, StartError> {
+        let shared = Arc::new(Shared::new(wake));
+        let desk = Desk::new(shared.clone(), backend);
+        let thread = std::thread::Builder::new().name("ts:disk".into());
+        thread
+            .spawn(move || desk.run())
+            .map_err(|error| StartError::Thread(error.to_string()))?;
+        let service = Arc::new(Service(shared));
+        Ok(Disk { service, mode })
+    }
+
+    /// How operations are carried out: not [`Mode::Auto`].
+    pub fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// A file at `path`. Comes back at once: what opening brings is the result of [`File::opened`] and of all later operations.
+    pub fn open(&self, path: impl AsRef<Path>, options: Options) -> File {
+        File::new(&self.service, path.as_ref(), options)
+    }
+
+    /// Gives a file another name, in place of a file that has it.
+    pub fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Op<()> {
+        let job = Job::Rename {
+            from: from.as_ref().into(),
+            to: to.as_ref().into(),
+            durable: false,
+        };
+        self.loose("rename", from.as_ref(), job, |_| ())
+    }
+
+    /// Removes a file.
+    pub fn remove(&self, path: impl AsRef<Path>) -> Op<()> {
+        let job = Job::Remove {
+            path: path.as_ref().into(),
+        };
+        self.loose("remove", path.as_ref(), job, |_| ())
+    }
+
+    /// What is known of a file.
+    pub fn stat(&self, path: impl AsRef<Path>) -> Op<Stat> {
+        let job = Job::Stat {
+            path: path.as_ref().into(),
+        };
+        self.loose("inspect", path.as_ref(), job, |done| match done {
+            Done::Stat(stat) => stat,
+            _ => Stat {
+                bytes: 0,
+                is_regular: false,
+            },
+        })
+    }
+
+    fn loose<T>(
+        &self,
+        operation: &'static str,
+        path: &Path,
+        job: Job,
+        convert: fn(Done) -> T,
+    ) -> Op<T> {
+        let (op, slot) = Op::new(convert);
+        let loose = Loose {
+            slot,
+            operation,
+            path: path.into(),
+        };
+        self.service.0.begin_loose(job, loose);
+        op
+    }
+}

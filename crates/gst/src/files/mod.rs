@@ -1,0 +1,20 @@
+//! Files on shared threads: `ts-filesink`, `ts-filesrc`, `ts-splitfilesink`.
+//!
+//! No thread of a context touches a disk: the elements hand operations to the process's disk service (`threadbare-files`) and wait for them
+//! as for anything else, with the source that pushed.
+
+mod outbox;
+mod reader;
+mod settings;
+mod sink;
+mod source;
+mod split;
+mod target;
+
+use gst::glib;
+
+pub(crate) fn register(plugin: Option<&gst::Plugin>) -> Result<(), glib::BoolError> {
+    sink::register(plugin)?;
+    source::register(plugin)?;
+    split::register(plugin)
+}

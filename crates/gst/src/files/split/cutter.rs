@@ -1,0 +1,539 @@
+//! Fills one file after the other. Under the sink's lock; waits for no file: the next one is written while the last one is being
+//! closed.
+
+use std::collections::VecDeque;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
+
+use gst::prelude::*;
+use jiff::Timestamp;
+use threadbare_files::{Access, Budget, Counts, Disk, Ending, File, Op, Stat};
+
+use super::rotation::{Extent, Limits, Piece, Rotation};
+use super::template::Template;
+use crate::files::outbox::{Letter, Outbox};
+use crate::files::settings::DiskSettings;
+use crate::files::sink::part_of;
+use crate::files::target::{Stored, Target, Totals, error_of};
+use crate::kit::sink::{Rendered, Renderer};
+
+/// Headers that are compared with those of the caps, bytes.
+const BEGIN_BYTES_MAX: usize = 64 << 10;
+/// Files that are being closed while the stream goes on in the next one.
+const CLOSING_MAX: usize = 4;
+
+/// What the element's properties say.
+pub(super) struct Plan {
+    pub(super) disk: Disk,
+    pub(super) settings: DiskSettings,
+    pub(super) template: Template,
+    pub(super) limits: Limits,
+    /// 0: all are kept.
+    pub(super) files_max: u32,
+    pub(super) first_number: u32,
+    /// For the names.
+    pub(super) name: String,
+}
+
+/// A file.
+struct Fragment {
+    number: u32,
+    location: PathBuf,
+    /// Until it is known that it is open.
+    opening: Option<Op<Stat>>,
+    begin_ns: Option<u64>,
+}
+
+/// A file that gets no more data.
+struct Closing {
+    fragment: Fragment,
+    extent: Extent,
+    file: File,
+    op: Op<()>,
+}
+
+pub struct Cutter {
+    plan: Option<Plan>,
+    rotation: Rotation,
+    current: Option<(Fragment, Target)>,
+    /// Of the present file's headers, what is not written yet.
+    headers_left: VecDeque<gst::Buffer>,
+    /// Of the caps: they begin each file.
+    headers: Vec<gst::Buffer>,
+    /// The same, one after the other, and how many of them the stream has had.
+    header_bytes: Vec<u8>,
+    repeated: usize,
+    /// What the present file began with before its data, from the stream itself.
+    begun_with: Vec<u8>,
+    closing: VecDeque<Closing>,
+    /// Files that are kept, the oldest first.
+    kept: VecDeque<PathBuf>,
+    number: u32,
+    segment: Option<gst::FormattedSegment<gst::ClockTime>>,
+    /// Of the budget: the context's own, or the branch's.
+    pub(super) context: String,
+    budget: Option<Budget>,
+    totals: Arc<Totals>,
+    files: Arc<AtomicU64>,
+    outbox: Outbox,
+    waker: Waker,
+    has_failed: bool,
+    is_full: bool,
+    element: gst::glib::WeakRef<gst::Element>,
+}
+
+impl Cutter {
+    pub(super) fn new(
+        element: &gst::Element,
+        waker: Waker,
+        totals: Arc<Totals>,
+        files: Arc<AtomicU64>,
+    ) -> Self {
+        Cutter {
+            plan: None,
+            rotation: Rotation::default(),
+            current: None,
+            headers_left: VecDeque::new(),
+            headers: Vec::new(),
+            header_bytes: Vec::new(),
+            repeated: 0,
+            begun_with: Vec::new(),
+            closing: VecDeque::new(),
+            kept: VecDeque::new(),
+            number: 0,
+            segment: None,
+            context: String::new(),
+            budget: None,
+            totals,
+            files,
+            outbox: Outbox::new(element, waker.clone()),
+            waker,
+            has_failed: false,
+            is_full: false,
+            element: element.downgrade(),
+        }
+    }
+
+    /// Begins anew.
+    pub(super) fn start(&mut self, plan: Plan, context: String) {
+        self.rotation = Rotation::new(plan.limits);
+        self.number = plan.first_number;
+        self.plan = Some(plan);
+        self.set_headers(Vec::new());
+        self.headers_left.clear();
+        self.kept.clear();
+        self.segment = None;
+        self.context = context;
+        self.budget = None;
+        (self.has_failed, self.is_full) = (false, false);
+    }
+
+    /// The files that are not complete; the service goes on with them, but for a pipe that nobody reads.
+    pub(super) fn stop(&mut self) -> Vec<File> {
+        (self.plan, self.budget) = (None, None);
+        let files: Vec<File> = self.closing.drain(..).map(|closing| closing.file).collect();
+        for file in &files {
+            self.totals.add(file.counts());
+            if file.stat().is_some_and(|stat| !stat.is_regular) {
+                file.give_up();
+            }
+        }
+        files
+    }
+
+    /// Whether all files are complete, and everything has been told.
+    pub(super) fn is_idle(&self) -> bool {
+        self.closing.is_empty() && self.outbox.is_empty()
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let files = self.closing.iter().map(|closing| closing.file.counts());
+        let current = self.current.iter().map(|(_, target)| target.file.counts());
+        files
+            .chain(current)
+            .fold(Counts::default(), |sum, file| Counts {
+                written: sum.written + file.written,
+                held: sum.held + file.held,
+                dropped: sum.dropped + file.dropped,
+                lost: sum.lost + file.lost,
+                writes: sum.writes + file.writes,
+                syncs: sum.syncs + file.syncs,
+            })
+    }
+
+    /// The disk service, or a thread that has posted, has news.
+    pub(super) fn progress(&mut self) {
+        let waker = self.waker.clone();
+        let cx = &mut Context::from_waker(&waker);
+        while let Some(closing) = self.closing.front_mut() {
+            if let Some(message) = opened(&mut closing.fragment, cx, &self.element) {
+                self.outbox.put(Letter::Message(message));
+            }
+            let Poll::Ready(result) = Pin::new(&mut closing.op).poll(cx) else {
+                break;
+            };
+            let Some(closing) = self.closing.pop_front() else {
+                break;
+            };
+            self.totals.add(closing.file.counts());
+            match result {
+                Ok(()) => self.announce_closed(&closing),
+                Err(failure) => drop(self.fail(error_of(&failure))),
+            }
+        }
+        // Each file's messages come in order.
+        if self.closing.is_empty()
+            && let Some((fragment, _)) = &mut self.current
+            && let Some(message) = opened(fragment, cx, &self.element)
+        {
+            self.outbox.put(Letter::Message(message));
+        }
+        let failure = self
+            .current
+            .as_ref()
+            .and_then(|(_, target)| target.file.failure());
+        if let Some(failure) = failure.filter(|failure| !failure.is_cancelled()) {
+            self.fail(error_of(&failure));
+        }
+        self.remove_old();
+    }
+
+    fn announce_closed(&mut self, closing: &Closing) {
+        self.files.fetch_add(1, Relaxed);
+        let end_ns = closing.extent.end_ns.or(closing.fragment.begin_ns);
+        let message = message(
+            "splitmuxsink-fragment-closed",
+            &closing.fragment,
+            end_ns,
+            &self.element,
+        );
+        let message = message.map(|(element, structure)| {
+            let span_ns = closing.extent.end_ns.zip(closing.extent.begin_ns);
+            let duration = span_ns
+                .map(|(end, begin)| gst::ClockTime::from_nseconds(end.saturating_sub(begin)));
+            let structure = structure
+                .field("fragment-duration", duration)
+                .field("bytes", closing.extent.bytes)
+                .build();
+            gst::message::Element::builder(structure)
+                .src(&element)
+                .build()
+        });
+        if let Some(message) = message {
+            self.outbox.put(Letter::Message(message));
+        }
+    }
+
+    /// Of the oldest files, those that are too many and complete.
+    fn remove_old(&mut self) {
+        let Some(plan) = &self.plan else { return };
+        let max = plan.files_max as usize;
+        while max > 0 && self.kept.len() > max {
+            let oldest = self.kept.front();
+            let is_closing = |closing: &Closing| Some(&closing.fragment.location) == oldest;
+            if self.closing.iter().any(is_closing) {
+                return;
+            }
+            if let Some(oldest) = self.kept.pop_front() {
+                // Somebody else may have removed it.
+                drop(plan.disk.remove(oldest));
+            }
+        }
+    }
+
+    fn fail(&mut self, error: gst::ErrorMessage) -> Rendered {
+        if !std::mem::replace(&mut self.has_failed, true) {
+            self.outbox.put(Letter::Error(error));
+        }
+        self.failed()
+    }
+
+    /// The error message comes before the flow error.
+    fn failed(&mut self) -> Rendered {
+        self.is_full = !self.outbox.is_empty();
+        match self.is_full {
+            true => Rendered::Full,
+            false => Rendered::Failed(gst::FlowError::Error),
+        }
+    }
+
+    fn piece(&self, buffer: &gst::Buffer) -> Piece {
+        let running = |time: gst::ClockTime| self.segment.as_ref()?.to_running_time(time);
+        let begin = buffer.pts().or(buffer.dts());
+        let end = begin.map(|begin| begin + buffer.duration().unwrap_or_default());
+        let ns =
+            |time: Option<gst::ClockTime>| time.and_then(running).map(gst::ClockTime::nseconds);
+        Piece {
+            bytes: buffer.size() as u64,
+            begin_ns: ns(begin),
+            end_ns: ns(end),
+            is_key: !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT),
+        }
+    }
+
+    /// The present file gets no more data.
+    pub(super) fn close_current(&mut self) {
+        let Some((fragment, target)) = self.current.take() else {
+            return;
+        };
+        let Some(plan) = &self.plan else { return };
+        let rename_to = plan.settings.is_atomic.then(|| fragment.location.clone());
+        let op = target.file.close(Ending {
+            sync: plan.settings.syncs_at_end(),
+            rename_to,
+        });
+        let extent = self.rotation.finish();
+        self.headers_left.clear();
+        self.closing.push_back(Closing {
+            fragment,
+            extent,
+            file: target.file,
+            op,
+        });
+    }
+
+    fn open_next(&mut self, begin_ns: Option<u64>) -> Result<(), gst::ErrorMessage> {
+        let Some(plan) = &self.plan else {
+            return Ok(());
+        };
+        let path = plan
+            .template
+            .path(self.number, &plan.name, Timestamp::now());
+        let location =
+            path.map_err(|error| gst::error_msg!(gst::ResourceError::Settings, ["{error}"]))?;
+        let path = match plan.settings.is_atomic {
+            true => part_of(&location),
+            false => location.clone(),
+        };
+        let mut options = plan.settings.options(Access::Write);
+        options.with_parents = true;
+        let budget = self
+            .budget
+            .get_or_insert_with(|| plan.settings.budget(&self.context));
+        options.budget = Some(budget.clone());
+        let file = plan.disk.open(path, options);
+        let fragment = Fragment {
+            number: self.number,
+            location: location.clone(),
+            opening: Some(file.opened()),
+            begin_ns,
+        };
+        self.current = Some((fragment, Target::new(file, &plan.settings, &self.waker)));
+        self.headers_left.extend(self.headers.iter().cloned());
+        self.begun_with.clear();
+        self.kept.push_back(location);
+        self.number += 1;
+        self.remove_old();
+        Ok(())
+    }
+
+    /// Other headers begin another file, but for those that the present one has begun with: a muxer may tell of them when they have passed.
+    fn set_headers(&mut self, headers: Vec<gst::Buffer>) {
+        let mut bytes = Vec::new();
+        for header in &headers {
+            if let Ok(map) = header.map_readable() {
+                bytes.extend_from_slice(&map);
+            }
+        }
+        self.headers = headers.into_iter().map(as_header).collect();
+        if self.current.is_some() && bytes != self.header_bytes && bytes != self.begun_with {
+            match self.rotation.has_data() {
+                true => self.rotation.end_at_keyframe(),
+                false => self.headers_left = self.headers.iter().cloned().collect(),
+            }
+        }
+        (self.header_bytes, self.repeated) = (bytes, 0);
+    }
+
+    /// What the caps begin each file with does not come twice. The stream has the same bytes, in buffers of any size.
+    fn is_repeated(&mut self, buffer: &gst::Buffer) -> bool {
+        if self.header_bytes.is_empty() || !buffer.flags().contains(gst::BufferFlags::HEADER) {
+            return false;
+        }
+        let Ok(map) = buffer.map_readable() else {
+            return false;
+        };
+        // It goes on where the last one ended, or begins again.
+        for begin in [self.repeated, 0] {
+            if self.header_bytes[begin..].starts_with(&map) {
+                self.repeated = begin + map.len();
+                return true;
+            }
+        }
+        false
+    }
+
+    fn store(&mut self, buffer: &gst::Buffer, piece: &Piece) -> Stored {
+        let Some((_, target)) = &mut self.current else {
+            return Stored::Yes;
+        };
+        while let Some(header) = self.headers_left.front() {
+            match target.write(header, &self.waker, &self.totals) {
+                Stored::Yes => self.rotation.add_header(header.size() as u64),
+                other => return other,
+            }
+            self.headers_left.pop_front();
+        }
+        let stored = target.write(buffer, &self.waker, &self.totals);
+        if matches!(stored, Stored::Yes) {
+            match is_plain_header(buffer) && !self.rotation.has_data() {
+                true => self.begin_with(buffer),
+                false => self.rotation.add(piece),
+            }
+        }
+        stored
+    }
+
+    fn begin_with(&mut self, header: &gst::Buffer) {
+        self.rotation.add_header(header.size() as u64);
+        if let Ok(map) = header.map_readable()
+            && self.begun_with.len() + map.len() <= BEGIN_BYTES_MAX
+        {
+            self.begun_with.extend_from_slice(&map);
+        }
+    }
+}
+
+/// The message of a file that is open now.
+fn opened(
+    fragment: &mut Fragment,
+    cx: &mut Context<'_>,
+    element: &gst::glib::WeakRef<gst::Element>,
+) -> Option<gst::Message> {
+    let opening = fragment.opening.as_mut()?;
+    let Poll::Ready(result) = Pin::new(opening).poll(cx) else {
+        return None;
+    };
+    fragment.opening = None;
+    // A failure is the file's.
+    result.ok()?;
+    let (element, structure) = message(
+        "splitmuxsink-fragment-opened",
+        fragment,
+        fragment.begin_ns,
+        element,
+    )?;
+    Some(
+        gst::message::Element::builder(structure.build())
+            .src(&element)
+            .build(),
+    )
+}
+
+/// With the names and types of splitmuxsink's messages.
+fn message(
+    name: &str,
+    fragment: &Fragment,
+    running_ns: Option<u64>,
+    element: &gst::glib::WeakRef<gst::Element>,
+) -> Option<(gst::Element, gst::structure::Builder)> {
+    let element = element.upgrade()?;
+    let structure = gst::Structure::builder(name)
+        .field("location", fragment.location.to_string_lossy().as_ref())
+        .field(
+            "running-time",
+            running_ns.map(gst::ClockTime::from_nseconds),
+        )
+        .field("sink", &element)
+        .field("fragment-id", fragment.number);
+    Some((element, structure))
+}
+
+impl Renderer for Cutter {
+    fn render(&mut self, buffer: &gst::Buffer) -> Rendered {
+        if self.has_failed {
+            return self.failed();
+        }
+        let was_full = std::mem::take(&mut self.is_full);
+        if self.is_repeated(buffer) {
+            return Rendered::Done;
+        }
+        let piece = self.piece(buffer);
+        if self.rotation.ends_before(&piece) {
+            if self.closing.len() >= CLOSING_MAX {
+                self.progress();
+            }
+            if self.closing.len() >= CLOSING_MAX {
+                self.is_full = true;
+                return Rendered::Full;
+            }
+            self.close_current();
+        }
+        if self.current.is_none()
+            && let Err(error) = self.open_next(piece.begin_ns)
+        {
+            return self.fail(error);
+        }
+        if !self.closing.is_empty() || self.current.iter().any(|(it, _)| it.opening.is_some()) {
+            self.progress();
+        }
+        match self.store(buffer, &piece) {
+            Stored::Yes => Rendered::Done,
+            Stored::Full => {
+                self.totals.held_up.fetch_add(u64::from(!was_full), Relaxed);
+                self.is_full = true;
+                Rendered::Full
+            }
+            Stored::Failed(error) => self.fail(error),
+        }
+    }
+
+    fn event(&mut self, event: &gst::Event) {
+        match event.view() {
+            gst::EventView::Segment(segment) => {
+                self.segment = segment.segment().downcast_ref().cloned();
+            }
+            gst::EventView::Caps(caps) => {
+                let structure = caps.caps().structure(0);
+                let headers = structure.and_then(|it| it.get::<gst::Array>("streamheader").ok());
+                let headers = headers.map_or_else(Vec::new, |headers| {
+                    let of = |value: &gst::glib::SendValue| value.get::<gst::Buffer>().ok();
+                    headers.iter().filter_map(of).collect()
+                });
+                self.set_headers(headers);
+            }
+            _ => {}
+        }
+    }
+
+    /// Everything is written, and has been announced.
+    fn end(&mut self) -> Rendered {
+        self.close_current();
+        self.progress();
+        if self.has_failed {
+            return self.failed();
+        }
+        match self.is_idle() {
+            true => Rendered::Done,
+            false => Rendered::Full,
+        }
+    }
+
+    /// What came before a flush is a file of its own.
+    fn flush(&mut self) {
+        self.is_full = false;
+        if !self.has_failed {
+            self.close_current();
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        !self.is_full
+    }
+}
+
+/// A header without data: not a keyframe of a codec that has its parameters with it.
+fn is_plain_header(buffer: &gst::Buffer) -> bool {
+    let flags = buffer.flags();
+    let is_apart = flags.contains(gst::BufferFlags::DELTA_UNIT) || buffer.dts_or_pts().is_none();
+    flags.contains(gst::BufferFlags::HEADER) && is_apart
+}
+
+/// Not dropped to make room.
+fn as_header(mut buffer: gst::Buffer) -> gst::Buffer {
+    buffer.make_mut().set_flags(gst::BufferFlags::HEADER);
+    buffer
+}
