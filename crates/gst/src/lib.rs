@@ -8,6 +8,7 @@ mod app;
 mod blocking;
 mod clocksync;
 mod fallback;
+mod http;
 mod hub;
 pub mod inspect;
 mod kit;
@@ -40,7 +41,8 @@ mod plugin {
         crate::blocking::register(Some(plugin))?;
         crate::selector::register(Some(plugin))?;
         crate::fallback::register(Some(plugin))?;
-        crate::togglerecord::register(Some(plugin))
+        crate::togglerecord::register(Some(plugin))?;
+        crate::http::register(Some(plugin))
     }
 
     gst::plugin_define!(
