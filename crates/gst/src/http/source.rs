@@ -1,7 +1,9 @@
 //! What both elements do: settings, states, queries and seeks around a [`HttpReader`].
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use gst::glib;
 use gst::prelude::*;
@@ -38,6 +40,9 @@ pub(super) struct HttpSource {
     pub(super) driver: Driver<HttpReader>,
 }
 
+/// A flush takes microseconds, unless an element of another branch holds the context's thread: an application that waited for that
+/// might be the one that is to let it go.
+const FLUSH_TIME_MAX: Duration = Duration::from_secs(1);
 /// Elements with the same value share their connections.
 const CLIENTS_CONTEXT: &str = "gst.reqwest.client";
 const CLIENTS_FIELD: &str = "client";
@@ -201,15 +206,23 @@ impl HttpSource {
         }
         if flushes {
             let stop = gst::event::FlushStop::builder(true).seqnum(seqnum).build();
-            self.driver.end_flush(stop);
-            // The pad refuses a next seek until the flush has ended. A context's thread is not to wait for another one.
-            if threadbare_runtime::current_shard_id().is_none() {
-                self.driver.await_pass();
-            }
+            self.end_flush(stop);
         } else {
             self.driver.restart();
         }
         true
+    }
+
+    /// Ends a seek's flush, and waits until it has ended: until then the pad refuses a next seek. Not on a context's thread, which
+    /// is to wait for no other one.
+    fn end_flush(&self, stop: gst::Event) {
+        let (tell, told) = sync_channel(1);
+        self.driver.end_flush_and_tell(stop, move || {
+            let _ = tell.send(());
+        });
+        if threadbare_runtime::current_shard_id().is_none() {
+            let _ = told.recv_timeout(FLUSH_TIME_MAX);
+        }
     }
 
     /// The clients of the pipeline, if it has some, else those of the process.
