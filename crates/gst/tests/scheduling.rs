@@ -9,8 +9,10 @@ use gst::prelude::*;
 const ELEMENTS: &[&str] = &[
     "fallbacksrc uri=file:///no-such-file",
     "fallbackswitch",
+    "reqwesthttpsrc location=http://127.0.0.1:9/",
     "ts-appsrc",
     "ts-audiotestsrc",
+    "ts-httpsrc location=http://127.0.0.1:9/",
     "ts-input-selector",
     "ts-intersrc inter-context=nobody",
     "ts-proxysrc proxy-context=nobody",
