@@ -262,6 +262,128 @@ fn from_a_real_server_the_same_bytes_come_as_by_curl_and_the_stock_element() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// nginx with these lines for its server, on a port of its own.
+struct Nginx {
+    process: std::process::Child,
+    folder: std::path::PathBuf,
+    port: u16,
+}
+
+impl Nginx {
+    fn start(name: &str, body: &[u8], listen: &str, lines: &str) -> Nginx {
+        let folder = std::env::temp_dir().join(format!("threadbare-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("files")).unwrap();
+        std::fs::write(folder.join("files/file"), body).unwrap();
+        let port = {
+            let free = TcpListener::bind("127.0.0.1:0").unwrap();
+            free.local_addr().unwrap().port()
+        };
+        let here = folder.display();
+        let mut paths = String::new();
+        for kind in ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"] {
+            paths += &format!("{kind}_temp_path {here}/{kind};\n");
+        }
+        // One process: it has the rights of the test, and none to give up.
+        let config = format!(
+            "daemon off; master_process off; error_log {here}/errors; pid {here}/pid;\n\
+             events {{}}\n\
+             http {{\n{paths}access_log off;\n\
+             server {{ listen 127.0.0.1:{port} {listen}; root {here}/files; {lines}\n\
+             add_header X-Protocol $server_protocol; }} }}\n"
+        );
+        std::fs::write(folder.join("config"), config).unwrap();
+        let process = Command::new("nginx")
+            .env(
+                "PATH",
+                format!("{}:/usr/sbin", std::env::var("PATH").unwrap_or_default()),
+            )
+            .args(["-e", "stderr", "-p"])
+            .arg(&folder)
+            .arg("-c")
+            .arg(folder.join("config"))
+            .spawn()
+            .expect("nginx");
+        eventually("nginx listens", || {
+            std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        Nginx {
+            process,
+            folder,
+            port,
+        }
+    }
+}
+
+impl Drop for Nginx {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn from_nginx_whole_files_and_ranges_come_as_by_curl() {
+    let body = pattern(1_500_000);
+    let nginx = Nginx::start("nginx", &body, "", "");
+    let uri = format!("http://127.0.0.1:{}/file", nginx.port);
+    let rig = rig(&uri, "");
+    assert!(read_all(&rig) == body);
+    for (first, last) in [(0, 9), (1000, 1_400_000), (1_499_999, 1_499_999)] {
+        let range = format!("{first}-{last}");
+        let curl = Command::new("curl")
+            .args(["-s", "-f", "-r", &range, &uri])
+            .output()
+            .unwrap();
+        assert!(seek(&rig, gst::SeekFlags::FLUSH, first, Some(last + 1)));
+        let got = read_from(&rig, first);
+        assert!(got == curl.stdout, "{range}");
+    }
+}
+
+/// Streams of one host share a connection (RFC 9113): those that nobody reads must not hold up the others.
+#[test]
+fn over_http_2_streams_that_are_paused_hold_up_no_other() {
+    let body = pattern(2_000_000);
+    let (_, ca, key) = certificates("h2");
+    let chain = ca.with_extension("chain");
+    let more = format!(
+        "ssl_certificate {}; ssl_certificate_key {};",
+        chain.display(),
+        key.display()
+    );
+    let nginx = Nginx::start("h2", &body, "ssl http2", &more);
+    let uri = format!("https://127.0.0.1:{}/file", nginx.port);
+    let source = format!(
+        "ts-httpsrc location={uri} ssl-ca-file={} context={}",
+        ca.display(),
+        context()
+    );
+    let paused: Vec<Pipe> = (0..40)
+        .map(|_| {
+            let pipe = Pipe::parse(&format!("{source} ! ts-appsink sync=false max-buffers=1"));
+            pipe.to(gst::State::Paused);
+            pipe
+        })
+        .collect();
+    let rig = Rig::without_stream(&source, gst::State::Playing);
+    assert!(read_all(&rig) == body);
+    let headers = element_message(&rig.bus, "http-headers");
+    let headers: gst::Structure = headers.get("response-headers").unwrap();
+    assert_eq!(headers.get::<&str>("x-protocol"), Ok("HTTP/2.0"));
+    assert!(seek(
+        &rig,
+        gst::SeekFlags::FLUSH,
+        1_000_000,
+        Some(1_000_100)
+    ));
+    assert!(read_from(&rig, 1_000_000) == body[1_000_000..1_000_100]);
+    drop(paused);
+    for file in [ca, chain, key] {
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
 #[test]
 fn seeks_go_by_ranges_with_a_begin_and_an_end() {
     let body = pattern(500_000);
@@ -1044,8 +1166,14 @@ fn a_compressed_body_is_unpacked() {
     );
 }
 
-/// A certificate for 127.0.0.1 by a CA of the test's own: the server's part, and the CA's as a file.
-fn certified(name: &str) -> (Arc<rustls::ServerConfig>, std::path::PathBuf) {
+/// A certificate for 127.0.0.1 by a CA of the test's own: the server's part, and as files the CA's, and the server's with its key.
+fn certificates(
+    name: &str,
+) -> (
+    Arc<rustls::ServerConfig>,
+    std::path::PathBuf,
+    std::path::PathBuf,
+) {
     let mut of_ca = rcgen::CertificateParams::new(Vec::new()).unwrap();
     of_ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     let ca_key = rcgen::KeyPair::generate().unwrap();
@@ -1067,12 +1195,15 @@ fn certified(name: &str) -> (Arc<rustls::ServerConfig>, std::path::PathBuf) {
     let file =
         std::env::temp_dir().join(format!("threadbare-ca-{name}-{}.pem", std::process::id()));
     std::fs::write(&file, ca.pem()).unwrap();
-    (Arc::new(config), file)
+    std::fs::write(file.with_extension("chain"), certificate.pem()).unwrap();
+    let of_key = file.with_extension("key");
+    std::fs::write(&of_key, key.serialize_pem()).unwrap();
+    (Arc::new(config), file, of_key)
 }
 
 #[test]
 fn https_is_for_servers_that_are_trusted() {
-    let (config, ca) = certified("https");
+    let (config, ca, key) = certificates("https");
     let body = pattern(200_000);
     let sent = body.clone();
     let web = Web::tls(config, move |asked, reply| match asked.number {
@@ -1097,7 +1228,7 @@ fn https_is_for_servers_that_are_trusted() {
     assert!(text(&error).contains("no certificates"), "{}", text(&error));
     element.set_state(gst::State::Null).unwrap();
     element.set_bus(None);
-    for file in [ca, not_certificates] {
+    for file in [ca.with_extension("chain"), key, ca, not_certificates] {
         std::fs::remove_file(file).unwrap();
     }
 }

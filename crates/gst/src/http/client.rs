@@ -31,8 +31,8 @@ const CONNECTION_WINDOW_BYTES: u32 = i32::MAX as u32;
 /// As [`super::core::check_size`] has it, whose complaint is clearer.
 const HEADERS_BYTES_MAX: u32 = 128 << 10;
 
-/// What connections are like.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// What connections are like. Not to be printed: it holds a password.
+#[derive(Clone, PartialEq, Eq, Default)]
 pub(super) struct Connecting {
     pub(super) proxy: Option<String>,
     pub(super) proxy_id: Option<String>,
@@ -56,7 +56,7 @@ pub(super) enum ClientError {
 
 /// Clients, by what their connections are like. The value of the context `gst.reqwest.client`: elements with the same one share
 /// connections.
-#[derive(Debug, Clone, Default, glib::Boxed)]
+#[derive(Clone, Default, glib::Boxed)]
 #[boxed_type(name = "ThreadbareHttpClients")]
 pub(super) struct Clients(Arc<Mutex<Vec<(Connecting, Client)>>>);
 

@@ -60,6 +60,8 @@ async fn run(plan: Arc<Plan>, pipe: Pipe, span: Span) {
             Verdict::Again(delay_ns, problem) => {
                 if let Some(problem) = problem {
                     plan.counts.retries.add(1);
+                    // Who takes nothing is told nothing more.
+                    pipe.room().await;
                     let position = transfer.position();
                     pipe.push(Item::Retry {
                         problem,

@@ -14,8 +14,8 @@ use super::client::{ClientError, Clients, Connecting};
 use super::core::{Location, LocationError, PaceLimits, Policy, Problem, is_secret};
 use crate::kit::PropertyGroup;
 
-/// Values of the properties.
-#[derive(Debug, Clone)]
+/// Values of the properties. Not to be printed: they hold passwords.
+#[derive(Clone)]
 pub(super) struct Values {
     pub(super) location: Option<String>,
     pub(super) user_agent: Option<String>,
@@ -77,8 +77,8 @@ impl Default for Values {
     }
 }
 
-/// The property `extra-headers`.
-#[derive(Debug, Clone, Default)]
+/// The property `extra-headers`, whose values may be secrets.
+#[derive(Clone, Default)]
 pub(super) struct ExtraHeaders(Option<gst::Structure>);
 
 impl PropertyGroup for ExtraHeaders {
