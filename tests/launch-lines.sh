@@ -54,6 +54,21 @@ run_between() {
     say "ok: $line"
 }
 
+# The server that lines fetch from, with what they fetch. Answers ranges no more than Python's does.
+web_port=''
+serve_files() {
+    [ -z "$web_port" ] || return 0
+    web_port=$(free_port)
+    mkdir "$work/web"
+    launch "gst-launch-1.0 -q audiotestsrc num-buffers=200 ! audio/x-raw,rate=8000,channels=1 ! wavenc ! filesink location=$work/web/tone.wav"
+    python3 -m http.server --bind 127.0.0.1 --directory "$work/web" "$web_port" >"$work/web.log" 2>&1 &
+    started+=("$!")
+    while ! curl -s -o /dev/null "http://127.0.0.1:$web_port/"; do
+        kill -0 "${started[-1]}" || die "no file server: $(cat "$work/web.log")"
+        sleep 0.1
+    done
+}
+
 run() {
     local line=$1 port_in='' port_out='' in out tcp
     # The first port that it listens at, the first that it sends to.
@@ -61,6 +76,10 @@ run() {
     out=$(grep -oP '(udp|rtp)sink [^!]*?\b(port=|clients=[^ ]*:)\K\d+' <<<"$line" | head -1) || true
     # Both ends of a connection are in the line.
     tcp=$(grep -oP 'tcp(server|client)(src|sink) [^!]*?\bport=\K\d+' <<<"$line" | head -1) || true
+    if [[ $line == *http://127.0.0.1:8000/* ]]; then
+        serve_files
+        line=${line//127.0.0.1:8000/127.0.0.1:$web_port}
+    fi
     [ -z "$tcp" ] || line=${line//"$tcp"/$(free_port)}
     if [ -n "$in" ]; then
         port_in=$(free_port)

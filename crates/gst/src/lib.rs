@@ -9,6 +9,7 @@ mod blocking;
 mod clocksync;
 mod fallback;
 mod files;
+mod http;
 mod hub;
 pub mod inspect;
 mod kit;
@@ -42,7 +43,8 @@ mod plugin {
         crate::selector::register(Some(plugin))?;
         crate::fallback::register(Some(plugin))?;
         crate::togglerecord::register(Some(plugin))?;
-        crate::files::register(Some(plugin))
+        crate::files::register(Some(plugin))?;
+        crate::http::register(Some(plugin))
     }
 
     gst::plugin_define!(

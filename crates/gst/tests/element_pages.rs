@@ -157,6 +157,10 @@ fn default(spec: &glib::ParamSpec) -> String {
     if let Ok(text) = value.get::<Option<String>>() {
         return text.map_or("NULL".into(), |text| code(&format!("\"{text}\"")));
     }
+    // GStreamer does not write one that is not there.
+    if let Ok(None) = value.get::<Option<gst::Structure>>() {
+        return "NULL".into();
+    }
     match value.serialize() {
         Ok(text) if value.type_().is_a(glib::Type::BOOL) || !range(spec).is_empty() => code(&text),
         _ => "NULL".into(),
@@ -351,6 +355,7 @@ const GUIDES: &[(&str, &str)] = &[
     ("dtmf.md", "telephone events"),
     ("files.md", "files: recording, splitting, reading"),
     ("sources.md", "TCP"),
+    ("http.md", "HTTP"),
     ("../loudness.md", "loudness: meters and normaliser"),
     (
         "../contexts.md",

@@ -9,10 +9,12 @@ use gst::prelude::*;
 const ELEMENTS: &[&str] = &[
     "fallbacksrc uri=file:///no-such-file",
     "fallbackswitch",
+    "reqwesthttpsrc location=http://127.0.0.1:9/",
     "ts-appsrc",
     "ts-audiotestsrc",
     "ts-filesink",
     "ts-filesrc",
+    "ts-httpsrc location=http://127.0.0.1:9/",
     "ts-input-selector",
     "ts-intersrc inter-context=nobody",
     "ts-proxysrc proxy-context=nobody",

@@ -125,6 +125,11 @@ impl ContextSettings {
         &self.name
     }
 
+    /// The same settings under another name.
+    pub(crate) fn with_name(self, name: String) -> Self {
+        ContextSettings { name, ..self }
+    }
+
     /// Whether the user named a context, which overrides the branch's.
     pub fn is_named(&self) -> bool {
         !self.name.is_empty()

@@ -196,6 +196,19 @@ impl<P: Producer> Driver<P> {
         self.command(move |agent, cx| agent.end_flush(cx, event));
     }
 
+    /// The same, and then calls `done`: the pad is open for a next flush, and no data has been pushed yet. Not called if the task is
+    /// removed before.
+    pub(crate) fn end_flush_and_tell(
+        &self,
+        event: gst::Event,
+        done: impl FnOnce() + Send + 'static,
+    ) {
+        self.command(move |agent, cx| {
+            agent.end_flush(cx, event);
+            done();
+        });
+    }
+
     /// Changes the producer; the resulting event is pushed before the next item, unless the stream has still to be
     /// opened.
     pub fn announce(

@@ -1,0 +1,297 @@
+//! A fetch: the task on a client's thread that carries out what a [`Transfer`] decides, and fills a [`Pipe`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gst::glib;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, IF_RANGE, RANGE};
+use reqwest::{Method, Request, Response, Version};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, timeout};
+
+use super::client::{ClientError, causes, runtime};
+use super::core::{
+    Answer, Ask, Hop, Hops, Pace, Problem, Span, Transfer, Verdict, check_size, is_secret, refusal,
+};
+use super::pipe::{Item, Opened, Pipe};
+use super::settings::Plan;
+
+/// A fetch that runs. Dropped, it ends, and its connection is closed.
+pub(super) struct Fetch {
+    pub(super) pipe: Pipe,
+    task: AbortHandle,
+}
+
+impl Drop for Fetch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Fetch {
+    /// Begins to fetch a part of what is at the plan's location.
+    pub(super) fn begin(plan: Arc<Plan>, span: Span) -> Result<Fetch, ClientError> {
+        let pipe = Pipe::new(plan.bytes_max);
+        let task = runtime()?.spawn(run(plan, pipe.clone(), span));
+        Ok(Fetch {
+            pipe,
+            task: task.abort_handle(),
+        })
+    }
+}
+
+async fn run(plan: Arc<Plan>, pipe: Pipe, span: Span) {
+    let mut transfer = Transfer::new(plan.policy, span);
+    let last = loop {
+        if transfer.is_empty() {
+            break Item::End;
+        }
+        let verdict = match attempt(&plan, &pipe, &mut transfer).await {
+            Ok(verdict) => verdict,
+            Err(problem) => {
+                plan.count(&problem);
+                transfer.handle_failure(problem, random())
+            }
+        };
+        let delay_ns = match verdict {
+            Verdict::Done => break Item::End,
+            Verdict::Fail(problem) => break Item::Failed(problem),
+            Verdict::Read => 0,
+            Verdict::Again(delay_ns, problem) => {
+                if let Some(problem) = problem {
+                    plan.counts.retries.add(1);
+                    // Who takes nothing is told nothing more.
+                    pipe.room().await;
+                    let position = transfer.position();
+                    pipe.push(Item::Retry {
+                        problem,
+                        position,
+                        delay_ns,
+                    });
+                }
+                delay_ns
+            }
+        };
+        tokio::time::sleep(Duration::from_nanos(delay_ns)).await;
+    };
+    pipe.push(last);
+}
+
+/// One request, and its response to the end.
+async fn attempt(plan: &Plan, pipe: &Pipe, transfer: &mut Transfer) -> Result<Verdict, Problem> {
+    let is_resumed = transfer.has_delivered();
+    let ask = transfer.ask();
+    let (mut response, opened, answer) = open(plan, &ask).await?;
+    match transfer.handle_answer(answer) {
+        Verdict::Read => {}
+        verdict => return Ok(verdict),
+    }
+    let is_break = is_resumed && transfer.is_continuous();
+    match (is_resumed, is_break) {
+        (true, true) => plan.counts.reconnected.add(1),
+        (true, false) => plan.counts.resumed.add(1),
+        (false, _) => {}
+    }
+    pipe.push(Item::Opened(Box::new(Opened { is_break, ..opened })));
+    let mut pace = Pace::new(plan.pace);
+    loop {
+        pipe.room().await;
+        let began = Instant::now();
+        let chunk = match pace.patience_ns() {
+            Some(ns) => timeout(Duration::from_nanos(ns), response.chunk())
+                .await
+                .ok(),
+            None => Some(response.chunk().await),
+        };
+        let waited_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let bytes = match chunk {
+            None => {
+                pace.handle(waited_ns, 0)?;
+                continue;
+            }
+            Some(Ok(Some(bytes))) => bytes,
+            Some(Ok(None)) => return Ok(transfer.handle_end(random())),
+            Some(Err(error)) => return Err(Problem::Broken(causes(&error.without_url()))),
+        };
+        let wanted = transfer.handle_data(bytes.len());
+        plan.counts.skipped.add(wanted.skip as u64);
+        if wanted.bytes > 0 {
+            pipe.push(Item::Data {
+                bytes: bytes.slice(wanted.skip..wanted.skip + wanted.bytes),
+                position: wanted.position,
+            });
+        }
+        if wanted.is_last {
+            return Ok(Verdict::Done);
+        }
+        pace.handle(waited_ns, bytes.len())?;
+    }
+}
+
+/// Sends a request, again where it is redirected, until there is a body.
+async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Problem> {
+    let mut hops = Hops::new(plan.location.clone());
+    loop {
+        let mut request = Request::new(Method::GET, hops.now().url().clone());
+        *request.headers_mut() = headers(plan, ask, hops.keeps_secrets());
+        let sent = request.headers().clone();
+        plan.counts.requests.add(1);
+        let answered = plan.client.execute(request);
+        let answered = match plan.timeout_s {
+            0 => answered.await,
+            seconds => timeout(Duration::from_secs(seconds.into()), answered)
+                .await
+                .map_err(|_| Problem::TimedOut(seconds))?,
+        };
+        let response = answered.map_err(|error| problem_of(error.without_url()))?;
+        check_size(response.headers())?;
+        let status = response.status().as_u16();
+        match hops.handle(status, response.headers())? {
+            Hop::On => {
+                plan.counts.redirects.add(1);
+                continue;
+            }
+            Hop::Here => {}
+        }
+        if let Some(problem) = refusal(status, response.headers()) {
+            return Err(problem);
+        }
+        let is_framed = response.version() >= Version::HTTP_2;
+        let answer = Answer::read(status, response.headers(), is_framed, plan.is_decoded)?;
+        let opened = opened(&hops, &answer, status, &sent, response.headers());
+        return Ok((response, opened, answer));
+    }
+}
+
+/// The headers of a request; secrets for the plan's own origin only.
+fn headers(plan: &Plan, ask: &Ask, keeps_secrets: bool) -> HeaderMap {
+    let mut headers = plan.headers.clone();
+    if !keeps_secrets {
+        let secrets: Vec<HeaderName> = headers
+            .keys()
+            .filter(|name| is_secret(name))
+            .cloned()
+            .collect();
+        for name in secrets {
+            headers.remove(name);
+        }
+    }
+    if let Some((user, password)) = plan.credentials.as_ref().filter(|_| keeps_secrets) {
+        // RFC 7617, section 2.
+        let token = glib::base64_encode(format!("{user}:{password}").as_bytes());
+        if let Ok(mut value) = HeaderValue::from_str(&format!("Basic {token}")) {
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+    }
+    for (name, value) in [(RANGE, &ask.range), (IF_RANGE, &ask.if_range)] {
+        if let Some(value) = value
+            .as_ref()
+            .and_then(|value| HeaderValue::from_str(value).ok())
+        {
+            headers.insert(name, value);
+        }
+    }
+    headers
+}
+
+fn problem_of(error: reqwest::Error) -> Problem {
+    let text = causes(&error);
+    // The library tells of a certificate that is refused by text only.
+    if text.contains("invalid peer certificate") {
+        return Problem::Certificate(text);
+    }
+    match error.is_connect() {
+        true => Problem::Connect(text),
+        false => Problem::Broken(text),
+    }
+}
+
+fn opened(
+    hops: &Hops,
+    answer: &Answer,
+    status: u16,
+    sent: &HeaderMap,
+    received: &HeaderMap,
+) -> Opened {
+    let redirect = hops.redirected();
+    let redirect = redirect.map(|(place, is_permanent)| (place.url().to_string(), is_permanent));
+    let mut headers = gst::Structure::builder("http-headers")
+        .field("uri", hops.first().url().as_str())
+        .field("http-status-code", u32::from(status))
+        .field("request-headers", structure_of("request-headers", sent))
+        .field(
+            "response-headers",
+            structure_of("response-headers", received),
+        );
+    if let Some((place, _)) = &redirect {
+        headers = headers.field("redirection-uri", place.as_str());
+    }
+    Opened {
+        media: answer.media.clone(),
+        size: answer.size,
+        is_seekable: answer.is_seekable(),
+        redirect,
+        headers: headers.build(),
+        tags: tags_of(received),
+        is_break: false,
+    }
+}
+
+/// As existing applications read them: a text for each header, an array for several of the same name.
+fn structure_of(name: &str, headers: &HeaderMap) -> gst::Structure {
+    let mut structure = gst::Structure::new_empty(name);
+    for name in headers.keys() {
+        let shown = |value: &HeaderValue| match is_secret(name) {
+            true => HIDDEN.to_owned(),
+            false => text_of(value),
+        };
+        let mut values: Vec<String> = headers.get_all(name).iter().map(shown).collect();
+        match (values.len(), values.pop()) {
+            (1, Some(value)) => structure.set(name.as_str(), value),
+            (_, last) => structure.set(
+                name.as_str(),
+                gst::Array::new(values.into_iter().chain(last)),
+            ),
+        }
+    }
+    structure
+}
+
+/// What a station says of itself.
+fn tags_of(headers: &HeaderMap) -> Option<gst::TagList> {
+    let text = |name: &str| {
+        let text = text_of(headers.get(name)?).trim().to_owned();
+        (!text.is_empty()).then_some(text)
+    };
+    let mut tags = gst::TagList::new();
+    let list = tags.get_mut().expect("a new list");
+    if let Some(name) = text("icy-name") {
+        list.add::<gst::tags::Organization>(&name.as_str(), gst::TagMergeMode::Replace);
+    }
+    if let Some(genre) = text("icy-genre") {
+        list.add::<gst::tags::Genre>(&genre.as_str(), gst::TagMergeMode::Replace);
+    }
+    if let Some(url) = text("icy-url") {
+        list.add::<gst::tags::Location>(&url.as_str(), gst::TagMergeMode::Replace);
+    }
+    (tags.n_tags() > 0).then_some(tags)
+}
+
+/// Stations send UTF-8 or Latin-1.
+fn text_of(value: &HeaderValue) -> String {
+    let bytes = value.as_bytes();
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text.to_owned(),
+        Err(_) => bytes.iter().copied().map(char::from).collect(),
+    };
+    // Obsolete, but not refused by the parser (RFC 9110, section 5.5); no string of GLib's has it.
+    text.replace('\0', " ")
+}
+
+fn random() -> u64 {
+    u64::from(glib::random_int()) << 32 | u64::from(glib::random_int())
+}
+
+/// In place of credentials.
+const HIDDEN: &str = "***";

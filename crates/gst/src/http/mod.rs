@@ -1,0 +1,31 @@
+//! HTTP sources: `ts-httpsrc`, and the same under the name `reqwesthttpsrc`, which has a thread of its own if no context is named.
+//!
+//! - `core`: what a transfer decides, without a socket or a clock.
+//! - `client`: the clients of the process and their two threads; `fetch`: a task there for each source.
+//! - `pipe`: the bounded way from there to a context's thread; `reader`: pushes what comes by it.
+//! - `settings`, `source`, `elements`: the properties, what both elements do, their classes.
+//!
+//! ```text
+//!   server --> client's threads: Fetch, decided by Transfer --Pipe, bounded--> context's thread: HttpReader --> pad
+//! ```
+
+mod client;
+mod core;
+mod elements;
+mod fetch;
+mod pipe;
+mod reader;
+mod settings;
+mod source;
+
+use std::sync::LazyLock;
+
+pub(crate) use self::elements::register;
+
+static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
+    gst::DebugCategory::new(
+        "ts-httpsrc",
+        gst::DebugColorFlags::empty(),
+        Some("Thread-sharing HTTP source"),
+    )
+});
