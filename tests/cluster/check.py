@@ -113,7 +113,8 @@ def fail(reason):
     for name in sorted(os.listdir(folder)):
         if name.endswith(".log"):
             with open(f"{folder}/{name}", errors="replace") as file:
-                lines = file.readlines()[-15:]
+                lines = file.readlines()
+            lines = lines[:10] + lines[-15:] if len(lines) > 25 else lines
             print(f"--- {name}\n" + "".join(lines), file=sys.stderr)
     say(f"failed: {reason}")
     sys.exit(1)
@@ -441,18 +442,19 @@ def scene_compaction():
     told("compaction", begin)
 
 
-def http(node, method, path, body=None):
+def http(node, method, path, body=None, port=8080):
     """Status and body of the answer of a node's HTTP."""
     ask = """
 import sys, urllib.error, urllib.request
-request = urllib.request.Request("http://127.0.0.1:8080" + sys.argv[2], method=sys.argv[1], data=sys.argv[3].encode() or None)
+request = urllib.request.Request(sys.argv[2], method=sys.argv[1], data=sys.argv[3].encode() or None)
 try:
     answer = urllib.request.urlopen(request)
 except urllib.error.HTTPError as error:
     answer = error
 print(answer.status, answer.read().decode())
 """
-    command = inside(node, sys.executable, "-c", ask, method, path, json.dumps(body) if body else "")
+    url = f"http://127.0.0.1:{port}{path}"
+    command = inside(node, sys.executable, "-c", ask, method, url, json.dumps(body) if body else "")
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         fail(f"{method} {path} at {node}: {done.stderr}")
@@ -606,7 +608,81 @@ def scene_calls_alone(calls):
     say(f"a new call without etcd is refused within {took:.0f} ms, and made where that is wanted")
 
 
+def certify(name, *extensions):
+    """A key and its certificate, signed by the test's own authority."""
+    made = lambda *words: subprocess.run(["openssl", *words], check=True, cwd=folder, capture_output=True)
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}"]
+    if not os.path.exists(f"{folder}/ca.pem"):
+        made("req", "-x509", *curve, "-keyout", "ca.key", "-out", "ca.pem", "-days", "2")
+    made("req", *curve, "-keyout", f"{name}.key", "-out", f"{name}.csr")
+    with open(f"{folder}/{name}.ext", "w") as file:
+        file.write("\n".join(extensions))
+    made("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+         "-extfile", f"{name}.ext", "-days", "2", "-out", f"{name}.pem")
+
+
+def scene_login():
+    """An etcd that asks for certificates and for a user."""
+    url, peer = f"https://{address('e1')}:2479", f"http://{address('e1')}:2480"
+    certify("server", f"subjectAltName=IP:{address('e1')}")
+    certify("client", "extendedKeyUsage=clientAuth")
+    start("guarded", inside(
+        "e1", "etcd", "--name", "guarded", "--data-dir", f"{folder}/guarded", "--initial-cluster", f"guarded={peer}",
+        "--listen-client-urls", url, "--advertise-client-urls", url, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+        "--cert-file", f"{folder}/server.pem", "--key-file", f"{folder}/server.key",
+        "--trusted-ca-file", f"{folder}/ca.pem", "--client-cert-auth", "--logger", "zap", "--log-level", "error"))
+
+    def etcd(*words):
+        command = inside("e1", "etcdctl", "--endpoints", url, "--cacert", f"{folder}/ca.pem",
+                         "--cert", f"{folder}/client.pem", "--key", f"{folder}/client.key", *words)
+        return subprocess.run(command, capture_output=True, text=True, env=os.environ | {"ETCDCTL_API": "3"})
+
+    wait_for("the guarded etcd", lambda: etcd("endpoint", "health").returncode == 0)
+    for words in [
+        ("user", "add", "root:all"), ("user", "grant-role", "root", "root"),
+        ("user", "add", "gateway:open"), ("role", "add", "keys"),
+        ("role", "grant-permission", "keys", "--prefix=true", "readwrite", "/threadbare"),
+        ("user", "grant-role", "gateway", "keys"), ("auth", "enable"),
+    ]:
+        if (done := etcd(*words)).returncode != 0:
+            fail(f"etcdctl {' '.join(words)}: {done.stderr}")
+    for name, password, ca in [("good", "open", "ca"), ("wrong", "shut", "ca"), ("stranger", "open", "client")]:
+        with open(f"{folder}/{name}.password", "w") as file:
+            file.write(password)
+        port = 8081 + len(name)
+        with open(f"{folder}/{name}.toml", "w") as file:
+            file.write(f"""
+[cluster]
+endpoints = ["{url}"]
+node = "{name}"
+ca = "{folder}/{ca}.pem"
+cert = "{folder}/client.pem"
+key = "{folder}/client.key"
+user = "gateway"
+password-file = "{folder}/{name}.password"
+[http]
+listen = "127.0.0.1:{port}"
+[ng]
+listen = "127.0.0.1:{port}"
+[interfaces.only]
+address = "127.0.0.1"
+""")
+        start(name, inside("n1", program, "run", f"{folder}/{name}.toml"))
+        wait_for(f"{name} serves", lambda: f"http=127.0.0.1:{port}" in open(f"{folder}/{name}.log").read())
+        looks = lambda: http("n1", "GET", "/v1/cluster", port=port)[1]
+        if name == "good":
+            wait_for("a node with a user is in", lambda: looks()["is_live"])
+        else:
+            shown = wait_for(f"{name} is told why it is not in", lambda: looks() if "etcd_error" in looks() else None)
+            if shown["is_live"] or "open" in shown["etcd_error"] or "shut" in shown["etcd_error"]:
+                fail(f"{name}: {shown}")
+            say(f"{name}: {shown['etcd_error']}")
+    for name in ["good", "wrong", "stranger", "guarded"]:
+        kill(name).wait()
+
+
 SCENES = {
+    "login": scene_login,
     "calls": scene_calls,
     "kill": scene_kill,
     "machine": scene_machine,

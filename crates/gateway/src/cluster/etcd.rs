@@ -82,6 +82,8 @@ impl Store {
                 .with_auto_token_refresh(true);
         }
         if spec.endpoints.iter().any(|url| url.starts_with("https://")) {
+            // There may be two to choose from in a build, or none that is chosen. Refused: somebody has installed one.
+            let _ = rustls::crypto::ring::default_provider().install_default();
             let mut tls = TlsOptions::new().with_enabled_roots();
             if let Some(ca) = &spec.ca {
                 tls = tls.ca_certificate(Certificate::from_pem(read("ca", ca)?));

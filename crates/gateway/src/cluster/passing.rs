@@ -98,6 +98,10 @@ pub enum Way {
 }
 
 /// A request that may belong to another node.
+#[cfg_attr(
+    not(feature = "cluster"),
+    expect(dead_code, reason = "nobody takes it then")
+)]
 pub struct Errand {
     /// The call. `None`: one that has no name yet.
     pub(super) call: Option<CallName>,
@@ -126,6 +130,7 @@ impl Errand {
         }
     }
 
+    #[cfg(feature = "cluster")]
     pub(super) fn end(self, way: Way) {
         (self.tell)(way);
     }
