@@ -153,6 +153,12 @@ bench-media: setup-demo ## measures the media plane into bench/results, then ben
 	mv $(TARGET_DIR)/media.jsonl bench/results/media.jsonl
 	$(MAKE) --no-print-directory bench-render
 
+.PHONY: bench-radio
+bench-radio: setup-demo ## prints the CPU of HTTP radio streams beside stock souphttpsrc (2 minutes)
+	$(CARGO) build --release -p gst-plugin-threadbare
+	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin radio
+	GST_PLUGIN_PATH=$(TARGET_DIR)/release $(TARGET_DIR)/bench/release/radio $(BENCH_RADIO_ARGS)
+
 # Calls beside Debian's rtpengine, which it installs.
 .PHONY: bench-calls
 bench-calls: setup-bench ## measures calls of a SIP proxy beside rtpengine into bench/results (6 minutes)

@@ -143,3 +143,22 @@ fn the_media_plane_is_measured() {
         assert!(row.figures.sent > 0 && row.figures.lost == 0, "{row:?}");
     }
 }
+
+#[test]
+fn radio_streams_are_received() {
+    let output = Command::new(env!("CARGO_BIN_EXE_radio"))
+        .args([
+            "--kind",
+            "stock",
+            "--streams",
+            "5",
+            "--warmup",
+            "0.5",
+            "--seconds",
+            "0.5",
+        ])
+        .output()
+        .unwrap();
+    let row: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(row["received_ratio"].as_f64().unwrap() > 0.5, "{row}");
+}
