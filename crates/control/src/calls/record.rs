@@ -20,8 +20,8 @@ pub enum EndReason {
     FinalTimeout,
     /// By the operator.
     Operator,
-    /// Another node of a cluster has the call.
-    Moved,
+    /// Another node of the cluster has the call, or nobody could say whose it is.
+    Cluster,
 }
 
 impl EndReason {
@@ -33,7 +33,7 @@ impl EndReason {
         EndReason::SilentTimeout,
         EndReason::FinalTimeout,
         EndReason::Operator,
-        EndReason::Moved,
+        EndReason::Cluster,
     ];
 
     /// In records and metrics.
@@ -46,7 +46,7 @@ impl EndReason {
             EndReason::SilentTimeout => "silent-timeout",
             EndReason::FinalTimeout => "final-timeout",
             EndReason::Operator => "operator",
-            EndReason::Moved => "moved",
+            EndReason::Cluster => "cluster",
         }
     }
 

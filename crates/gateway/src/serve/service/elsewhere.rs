@@ -183,26 +183,24 @@ impl Service {
             }
             // One that runs goes on, and the cluster asks on.
             Claimed::Refused if matches!(claim, Claim::Known) => {}
-            Claimed::Refused => self.give_up(&id, EndReason::Operator, Err(NO_STORE.to_owned())),
+            Claimed::Refused => {
+                if let (Some(shared), Ok(name)) = (&self.shared, name_of(&id)) {
+                    shared.cluster.release(name);
+                }
+                self.give_up(&id, Err(NO_STORE.to_owned()));
+            }
             Claimed::Taken { by } => {
                 tracing::info!(call = %id, node = by, "another node has the call: it ends here");
-                self.give_up(
-                    &id,
-                    EndReason::Moved,
-                    Err(format!("node {by} has the call")),
-                );
+                self.give_up(&id, Err(format!("node {by} has the call")));
             }
         }
     }
 
     /// A call that this node may not have.
-    fn give_up(&mut self, id: &CallId, reason: EndReason, outcome: Result<(), String>) {
+    fn give_up(&mut self, id: &CallId, outcome: Result<(), String>) {
         let shared = self.shared.as_mut();
         let claim = shared.and_then(|shared| shared.claims.remove(id));
-        if let (EndReason::Operator, Some(shared), Ok(name)) = (reason, &self.shared, name_of(id)) {
-            shared.cluster.release(name);
-        }
-        self.calls.end(clock_now_ns(), id, reason);
+        self.calls.end(clock_now_ns(), id, EndReason::Cluster);
         self.carry_out();
         if let Some(claim) = claim {
             self.answer_waiters(claim, outcome);
