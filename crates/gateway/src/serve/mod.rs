@@ -125,11 +125,7 @@ impl Server {
         }
         let control = service.control();
         let app = http::app(&service, reloads, view, cluster.clone());
-        if let Some(cluster) = cluster.filter(ClusterView::has_calls) {
-            let desk = NodeDesk::new(service.control(), http::open_router(app.clone()));
-            cluster.open_desk(Arc::new(desk));
-            service.share(cluster);
-        }
+        share(&mut service, cluster, &app);
         let http = http.map(|http| http.start(app)).transpose();
         let http = http.into_diagnostic()?;
         let http_address = http.as_ref().map(|http| http.address);
@@ -300,6 +296,15 @@ fn control_calls(
     connections.stop();
     end.cause = cause;
     outcome.is_ok()
+}
+
+/// Requests for calls may come to any node of the cluster, if it is there for that.
+fn share(service: &mut Service, cluster: Option<ClusterView>, app: &http::App) {
+    if let Some(cluster) = cluster.filter(ClusterView::has_calls) {
+        let desk = NodeDesk::new(service.control(), http::open_router(app.clone()));
+        cluster.open_desk(Arc::new(desk));
+        service.share(cluster);
+    }
 }
 
 /// The file that ended calls are added to, if there is to be one.
