@@ -299,6 +299,33 @@ fn a_pipe_gets_everything_in_order() {
 }
 
 #[test]
+fn a_pipe_is_read_until_its_writer_ends() {
+    both(|disk| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        fifo(&path);
+        let one = disk.open(&path, Options::new(Access::Read));
+        let first = one.read(0, 100);
+        let writer = {
+            let path = path.clone();
+            std::thread::spawn(move || std::fs::write(path, "what comes").unwrap())
+        };
+        let mut read = wait(first).unwrap();
+        writer.join().unwrap();
+        while !read.is_empty() {
+            assert!(b"what comes".starts_with(&read[..]));
+            read = wait(one.read(0, 100)).unwrap();
+        }
+        // Without a writer, a read is given up.
+        fifo(&folder.path().join("other"));
+        let other = disk.open(folder.path().join("other"), Options::new(Access::Read));
+        let read = other.read(0, 1);
+        other.give_up();
+        assert!(wait(read).unwrap_err().is_cancelled());
+    });
+}
+
+#[test]
 fn a_thousand_files_need_one_thread_more() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();

@@ -1284,3 +1284,79 @@ fn a_context_splits_a_hundred_streams() {
         assert!(lengths.into_iter().all(|bytes| bytes == 16_000));
     }
 }
+
+/// A pause in the middle, on a context's thread.
+#[test]
+fn a_recording_goes_on_after_a_pause() {
+    let folder = folder();
+    let path = folder.path().join("a");
+    let pipe = Pipe::parse(&format!(
+        "ts-audiotestsrc is-live=false num-buffers=2000 samples-per-buffer=800 context={} ! audio/x-raw,rate=8000,channels=1 ! {}",
+        context(),
+        sink(&path, "")
+    ));
+    pipe.to(gst::State::Paused);
+    let element = pipe.get("out");
+    assert_eq!(
+        stat(&element, "rendered"),
+        0,
+        "the first buffer waits for PLAYING"
+    );
+    for _ in 0..3 {
+        pipe.to(gst::State::Playing);
+        pipe.to(gst::State::Paused);
+    }
+    pipe.to(gst::State::Playing);
+    pipe.expect(gst::MessageType::Eos);
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 2000 * 1600);
+}
+
+/// A flushing seek of the whole pipeline: the file has what comes after it.
+#[test]
+fn a_seek_of_the_pipeline_begins_the_file_anew() {
+    let folder = folder();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    let all = pattern(1_000_000);
+    std::fs::write(&from, &all).unwrap();
+    let pipe = Pipe::parse(&format!(
+        "{} ! {}",
+        source(&from, &format!("blocksize=1000 context={}", context())),
+        sink(&to, "")
+    ));
+    // The last block is held until the seek has been done.
+    pipe.to(gst::State::Paused);
+    let flags = gst::SeekFlags::FLUSH;
+    let is_done = pipe.0.send_event(seek_event(flags, 900_000, None));
+    assert!(is_done);
+    pipe.to(gst::State::Playing);
+    pipe.expect(gst::MessageType::Eos);
+    // The segment in BYTES begins there, as with the stock elements.
+    let written = std::fs::read(&to).unwrap();
+    assert!(written[900_000..] == all[900_000..]);
+    assert!(written[..900_000].iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn a_split_stream_that_is_held_up_can_be_stopped() {
+    for mode in MODES {
+        let folder = folder();
+        let path = fifo(&folder);
+        let reader = {
+            let path = path.clone();
+            std::thread::spawn(move || std::fs::File::open(path).unwrap())
+        };
+        let more = budget(&format!(
+            "atomic=false buffer-max-bytes=100000 io-mode={mode}"
+        ));
+        let rig = split_rig(&text_of(&path), &more);
+        let feed = rig.feed.clone();
+        let pusher =
+            until_it_waits(move || (0..).find_map(|_| feed.push(buffer_of(50_000, 1)).err()));
+        let _pipe = reader.join().unwrap();
+        // Perhaps once more, when the pipe was opened.
+        assert!(stat(&rig.element, "held-up") >= 1);
+        rig.to(gst::State::Null);
+        let ended = within("the push", move || pusher.join().unwrap());
+        assert_eq!(ended, Some(gst::FlowError::Flushing));
+    }
+}

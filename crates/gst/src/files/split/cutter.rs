@@ -137,11 +137,16 @@ impl Cutter {
         let files: Vec<File> = self.closing.drain(..).map(|closing| closing.file).collect();
         for file in &files {
             self.totals.add(file.counts());
-            if file.stat().is_some_and(|stat| !stat.is_regular) {
+            if is_pipe(file) {
                 file.give_up();
             }
         }
         files
+    }
+
+    /// Whether one of the files is no file, but something that may never be read.
+    pub(super) fn has_pipe(&self) -> bool {
+        self.closing.iter().any(|closing| is_pipe(&closing.file))
     }
 
     /// Whether all files are complete, and everything has been told.
@@ -395,6 +400,10 @@ impl Cutter {
             self.begun_with.extend_from_slice(&map);
         }
     }
+}
+
+fn is_pipe(file: &File) -> bool {
+    file.stat().is_some_and(|stat| !stat.is_regular)
 }
 
 /// The message of a file that is open now.
