@@ -484,6 +484,39 @@ fn an_error_of_the_disk_reaches_its_file_alone() {
     assert_eq!(bad.counts().lost, BIG as u64);
 }
 
+/// What the variable says, in processes of their own.
+#[test]
+fn the_environment_decides_the_mode() {
+    const INSIDE: &str = "THREADBARE_TEST_MODE";
+    if let Ok(expected) = std::env::var(INSIDE) {
+        let said = match Disk::shared(Mode::Auto) {
+            Ok(disk) => format!("{:?}", disk.mode()),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(said, expected);
+        // A mode that is asked for stands.
+        assert_eq!(Disk::shared(Mode::Ring).unwrap().mode(), Mode::Ring);
+        return;
+    }
+    for (value, expected) in [
+        ("", "Ring"),
+        ("auto", "Ring"),
+        ("io-uring", "Ring"),
+        ("threads", "Threads"),
+        (
+            "fast",
+            "THREADBARE_DISK=fast: expected auto, io-uring or threads",
+        ),
+    ] {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tests::the_environment_decides_the_mode"])
+            .env(INSIDE, expected)
+            .env(MODE_VARIABLE, value)
+            .status();
+        assert!(status.unwrap().success(), "{value}");
+    }
+}
+
 #[test]
 fn the_service_ends_with_its_last_user() {
     both(|disk| {
