@@ -1096,6 +1096,35 @@ fn a_file_has_its_name_when_it_is_complete() {
     assert_eq!(std::fs::metadata(year.join("0")).unwrap().len(), 10);
 }
 
+/// A program may stop its pipeline where it is told of a file.
+#[test]
+fn a_handler_of_a_message_may_stop_the_stream() {
+    let folder = folder();
+    let location = format!("{}/%d", folder.path().display());
+    let rig = split_rig(&location, "max-size-bytes=1000");
+    let (send, stopped) = std::sync::mpsc::channel();
+    let element = rig.element.clone();
+    rig.bus.set_sync_handler(move |_, message| {
+        let name = message
+            .structure()
+            .map(|structure| structure.name().to_string());
+        if name.as_deref() == Some("splitmuxsink-fragment-closed") {
+            let _ = send.send(element.set_state(gst::State::Null));
+        }
+        gst::BusSyncReply::Pass
+    });
+    for number in 0..2 {
+        rig.push(second(number, 800, true)).unwrap();
+    }
+    let result = stopped.recv_timeout(DEADLINE).expect("it hangs");
+    assert!(result.is_ok());
+    rig.bus.unset_sync_handler();
+    assert_eq!(
+        files(folder.path()),
+        [0, 1].map(|n| folder.path().join(n.to_string()))
+    );
+}
+
 #[test]
 fn the_oldest_files_are_removed() {
     let folder = folder();
@@ -1238,6 +1267,26 @@ fn a_file_that_cannot_be_written_ends_the_stream_with_its_name() {
         let result = within("a push", move || feed.push(second(1, 100, true)));
         assert_eq!(result, Err(gst::FlowError::Error));
     }
+}
+
+/// A header that is written again would land in a file that is complete.
+#[test]
+fn a_muxer_that_goes_back_is_refused() {
+    let folder = folder();
+    let location = format!("{}/%d", folder.path().display());
+    let pipe = Pipe::parse(&format!(
+        "audiotestsrc num-buffers=10 ! wavenc ! {}",
+        split(&location, "max-size-bytes=10000")
+    ));
+    let mut seeking = gst::query::Seeking::new(gst::Format::Bytes);
+    pipe.play();
+    let said = text(&pipe.message(&[gst::MessageType::Error, gst::MessageType::Eos]));
+    assert!(
+        said.contains("goes back to write its header again"),
+        "{said}"
+    );
+    let sink = pipe.pad("cam1", "sink");
+    assert!(sink.query(&mut seeking) && !seeking.result().0);
 }
 
 #[test]

@@ -169,6 +169,17 @@ impl SinkElement for Imp {
             self.sink().with_renderer(|cutter| cutter.context = name);
         }
     }
+
+    /// Muxers are told before they begin that they cannot go back.
+    fn answer_query(&self, query: &mut gst::QueryRef) -> bool {
+        let gst::QueryViewMut::Seeking(query) = query.view_mut() else {
+            return false;
+        };
+        let of = |value: i64| gst::GenericFormattedValue::new(query.format(), value);
+        let (start, end) = (of(0), of(-1));
+        query.set(false, start, end);
+        true
+    }
 }
 
 #[glib::object_subclass]
