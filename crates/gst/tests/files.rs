@@ -522,8 +522,9 @@ fn a_stalled_stream_holds_up_no_other_on_its_context() {
             ));
             assert_eq!(std::fs::metadata(&path).unwrap().len(), 200 * 2 * 10_000);
             if policy != "fail" {
-                // Half of what both may have together: the rest was free for the other one.
-                assert!(stat(&stalled.get("out"), "bytes-held") <= 250_000);
+                // Half of what both may have together, and half of a buffer: the rest was free for the other one.
+                let held = stat(&stalled.get("out"), "bytes-held");
+                assert!(held <= 260_000, "{mode} {policy}: {held}");
             }
             stalled.to(gst::State::Null);
         }
@@ -1264,7 +1265,8 @@ fn each_file_of_a_muxed_stream_plays() {
 fn a_file_that_cannot_be_written_ends_the_stream_with_its_name() {
     for mode in MODES {
         let rig = split_rig("/proc/no/%d", &format!("io-mode={mode}"));
-        rig.push(second(0, 100, true)).unwrap();
+        // It may be known already.
+        let _ = rig.push(second(0, 100, true));
         let said = text(&rig.error());
         assert!(said.contains("/proc/no/0.part: cannot open"), "{said}");
         let feed = rig.feed.clone();
