@@ -496,7 +496,8 @@ fn a_stalled_stream_holds_up_no_other_on_its_context() {
                 "ts-audiotestsrc {source} ! {}",
                 sink(&pipe_path, &format!("{settings} slow-policy={policy}"))
             ));
-            stalled.play();
+            // It may fail before that is done.
+            let _ = stalled.0.set_state(gst::State::Playing);
             let _pipe = reader.join().unwrap();
             let is_stalled = || match policy {
                 "hold-up" => stat(&stalled.get("out"), "held-up") > 0,
@@ -637,7 +638,7 @@ fn a_disk_that_fills_up_ends_its_own_streams_alone() {
         let failing = Pipe::parse(&format!("{source} ! {}", sink(&full, &more)));
         let going = Pipe::parse(&format!("{source} ! {}", sink(&other, &more)));
         going.play();
-        failing.play();
+        let _ = failing.0.set_state(gst::State::Playing);
         let said = text(&failing.message(&[gst::MessageType::Error]));
         assert!(
             said.contains(&format!("{}: cannot write: ENOSPC", full.display())),
