@@ -12,8 +12,9 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -78,16 +79,22 @@ impl Deferred {
             && self.admitted.is_empty()
     }
 
+    /// A panic in what belongs to others ends there.
     fn carry_out(self) {
-        drop(self.outputs.discarded);
-        self.admitted.into_iter().for_each(Waker::wake);
-        for (slot, reply) in self.outputs.replies {
-            slot.complete(reply);
+        for piece in self.outputs.discarded {
+            guarded(|| drop(piece));
         }
-        if let Some(watcher) = self.watcher {
-            watcher.wake();
+        for waker in self.admitted.into_iter().chain(self.watcher) {
+            guarded(|| waker.wake());
+        }
+        for (slot, reply) in self.outputs.replies {
+            guarded(|| slot.complete(reply));
         }
     }
+}
+
+fn guarded(call: impl FnOnce()) {
+    let _ = catch_unwind(AssertUnwindSafe(call));
 }
 
 /// An operation of no open file, with its path for the failure.
@@ -249,8 +256,8 @@ pub(crate) struct Desk {
     backend: Box<dyn Backend>,
     owners: Slab<Owner>,
     timers: BinaryHeap<Reverse<(u64, u64)>>,
-    /// The files of the timers, by the timer's number.
-    timed: HashMap<u64, Arc<FileShared>>,
+    /// The files of the timers, by the timer's number. A file that has ended has nothing to do then.
+    timed: HashMap<u64, Weak<FileShared>>,
     timers_set: u64,
 }
 
@@ -272,8 +279,8 @@ impl Desk {
         loop {
             let has_ended = self.take_inbox();
             self.take_timers();
-            let is_idle = self.owners.is_empty();
-            if has_ended && is_idle && self.timers.is_empty() && !self.has_post() {
+            // All files are closed: each is a user until its end is under way.
+            if has_ended && self.owners.is_empty() && !self.has_post() {
                 return;
             }
             let next_ns = self.timers.peek().map(|Reverse((ns, _))| *ns);
@@ -332,7 +339,7 @@ impl Desk {
     fn set_timer(&mut self, ns: u64, file: Arc<FileShared>) {
         self.timers_set += 1;
         self.timers.push(Reverse((ns, self.timers_set)));
-        self.timed.insert(self.timers_set, file);
+        self.timed.insert(self.timers_set, Arc::downgrade(&file));
     }
 
     fn take_timers(&mut self) {
@@ -341,7 +348,7 @@ impl Desk {
             && ns <= now_ns
         {
             self.timers.pop();
-            if let Some(file) = self.timed.remove(&number) {
+            if let Some(file) = self.timed.remove(&number).and_then(|it| it.upgrade()) {
                 let mut kept = file.lock();
                 if kept.timer_ns == Some(ns) {
                     kept.timer_ns = None;
@@ -370,7 +377,8 @@ impl Desk {
         match owner {
             Owner::Loose(loose) => {
                 let failed = |error| Failure::new(&loose.path, loose.operation, &error);
-                loose.slot.complete(result.map_err(failed));
+                let result = result.map_err(failed);
+                guarded(|| loose.slot.complete(result));
             }
             Owner::File(file) => {
                 let mut kept = file.lock();

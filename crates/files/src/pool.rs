@@ -205,7 +205,7 @@ fn perform(job: Job, cancel: &AtomicBool) -> io::Result<Done> {
         } => open(&path, access, with_parents, cancel).map(Done::Opened),
         Job::Inspect { file } => Ok(Done::Stat(stat(&rustix::fs::fstat(&*file)?))),
         Job::Write { file, writing } => write(&file, writing, cancel),
-        Job::Read { file, at, bytes } => read(&file, at, bytes),
+        Job::Read { file, at, bytes } => read(&file, at, bytes, cancel),
         Job::Sync { file } => {
             retried(|| rustix::fs::fdatasync(&*file))?;
             Ok(Done::Nothing)
@@ -266,11 +266,8 @@ fn open(
     if with_parents && let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent)?;
     }
-    let mut flags = flags_of(access);
-    if access != Access::Read {
-        // No effect on regular files. A pipe is not waited for where nothing could end the wait.
-        flags |= OFlags::NONBLOCK;
-    }
+    // No effect on regular files. A pipe is not waited for where nothing could end the wait.
+    let flags = flags_of(access) | OFlags::NONBLOCK;
     loop {
         match retried(|| rustix::fs::open(path, flags, Mode::from_raw_mode(MODE))) {
             // A pipe that nobody reads yet.
@@ -291,28 +288,35 @@ fn write(file: &OwnedFd, writing: Writing, cancel: &AtomicBool) -> io::Result<Do
             }
         };
         match written {
-            Err(Errno::AGAIN) if cancel.load(Relaxed) => return Err(Errno::CANCELED.into()),
-            Err(Errno::AGAIN) => await_room(file),
+            Err(Errno::AGAIN) => await_pipe(file, PollFlags::OUT, cancel)?,
             written => return Ok(Done::Wrote(writing, written?)),
         }
     }
 }
 
-fn await_room(file: &OwnedFd) {
+/// Until a pipe, socket or terminal has room or data, or its other end has gone.
+fn await_pipe(file: &OwnedFd, wanted: PollFlags, cancel: &AtomicBool) -> io::Result<()> {
     let check = Timespec {
         tv_sec: 0,
         tv_nsec: i64::from(CANCEL_CHECK.subsec_nanos()),
     };
-    let _ = poll(
-        &mut [PollFd::from_borrowed_fd(file.as_fd(), PollFlags::OUT)],
-        Some(&check),
-    );
+    while !cancel.load(Relaxed) {
+        let mut polled = [PollFd::from_borrowed_fd(file.as_fd(), wanted)];
+        match poll(&mut polled, Some(&check)) {
+            Ok(0) | Err(Errno::INTR) => {}
+            other => return Ok(other.map(|_| ())?),
+        }
+    }
+    Err(Errno::CANCELED.into())
 }
 
-fn read(file: &OwnedFd, at: Option<u64>, bytes: usize) -> io::Result<Done> {
+fn read(file: &OwnedFd, at: Option<u64>, bytes: usize, cancel: &AtomicBool) -> io::Result<Done> {
     let mut room = vec![0; bytes];
     let mut filled = 0;
     while filled < bytes {
+        if at.is_none() {
+            await_pipe(file, PollFlags::IN, cancel)?;
+        }
         let rest = &mut room[filled..];
         let n = match at {
             Some(at) => retried(|| rustix::io::pread(file, &mut *rest, at + filled as u64))?,

@@ -299,6 +299,33 @@ fn a_pipe_gets_everything_in_order() {
 }
 
 #[test]
+fn a_pipe_is_read_until_its_writer_ends() {
+    both(|disk| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        fifo(&path);
+        let one = disk.open(&path, Options::new(Access::Read));
+        let first = one.read(0, 100);
+        let writer = {
+            let path = path.clone();
+            std::thread::spawn(move || std::fs::write(path, "what comes").unwrap())
+        };
+        let mut read = wait(first).unwrap();
+        writer.join().unwrap();
+        while !read.is_empty() {
+            assert!(b"what comes".starts_with(&read[..]));
+            read = wait(one.read(0, 100)).unwrap();
+        }
+        // Without a writer, a read is given up.
+        fifo(&folder.path().join("other"));
+        let other = disk.open(folder.path().join("other"), Options::new(Access::Read));
+        let read = other.read(0, 1);
+        other.give_up();
+        assert!(wait(read).unwrap_err().is_cancelled());
+    });
+}
+
+#[test]
 fn a_thousand_files_need_one_thread_more() {
     both(|disk| {
         let folder = tempfile::tempdir().unwrap();
@@ -455,6 +482,39 @@ fn an_error_of_the_disk_reaches_its_file_alone() {
     wait(good.close(Ending::default())).unwrap();
     assert_eq!(good.counts().written, BIG as u64);
     assert_eq!(bad.counts().lost, BIG as u64);
+}
+
+/// What the variable says, in processes of their own.
+#[test]
+fn the_environment_decides_the_mode() {
+    const INSIDE: &str = "THREADBARE_TEST_MODE";
+    if let Ok(expected) = std::env::var(INSIDE) {
+        let said = match Disk::shared(Mode::Auto) {
+            Ok(disk) => format!("{:?}", disk.mode()),
+            Err(error) => error.to_string(),
+        };
+        assert_eq!(said, expected);
+        // A mode that is asked for stands.
+        assert_eq!(Disk::shared(Mode::Ring).unwrap().mode(), Mode::Ring);
+        return;
+    }
+    for (value, expected) in [
+        ("", "Ring"),
+        ("auto", "Ring"),
+        ("io-uring", "Ring"),
+        ("threads", "Threads"),
+        (
+            "fast",
+            "THREADBARE_DISK=fast: expected auto, io-uring or threads",
+        ),
+    ] {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "tests::the_environment_decides_the_mode"])
+            .env(INSIDE, expected)
+            .env(MODE_VARIABLE, value)
+            .status();
+        assert!(status.unwrap().success(), "{value}");
+    }
 }
 
 #[test]

@@ -9,10 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use common::*;
 use gst::prelude::*;
 
-/// A stock sink and ours, where the same pipeline ends. `UDP` and `TCP` stand for ports of the test's own.
-const SINKS: [(&str, &str); 5] = [
+/// A stock sink and ours, where the same pipeline ends. `UDP`, `TCP` and `FILE` stand for ports and a file of the test's own.
+const SINKS: [(&str, &str); 6] = [
     ("udpsink port=UDP", "ts-udpsink port=UDP"),
     ("appsink", "ts-appsink max-buffers=0"),
+    (
+        "filesink location=FILE sync=true",
+        "ts-filesink location=FILE sync=true",
+    ),
     (
         "tcpclientsink host=127.0.0.1 port=TCP",
         "ts-tcpclientsink host=127.0.0.1 port=TCP",
@@ -32,15 +36,18 @@ struct Line {
     pipe: Pipe,
     arrived: Arc<AtomicUsize>,
     _udp: UdpSocket,
+    _file: tempfile::NamedTempFile,
 }
 
 impl Line {
     fn new(sink: &str) -> Line {
+        let file = tempfile::NamedTempFile::new().unwrap();
         let (udp, tcp) = (socket(), TcpListener::bind("127.0.0.1:0").unwrap());
         let (udp_port, tcp_port) = (udp.local_addr().unwrap(), tcp.local_addr().unwrap());
         let sink = sink
             .replace("UDP", &udp_port.port().to_string())
-            .replace("TCP", &tcp_port.port().to_string());
+            .replace("TCP", &tcp_port.port().to_string())
+            .replace("FILE", file.path().to_str().unwrap());
         if sink.contains("tcpclient") {
             std::thread::spawn(move || {
                 let (mut stream, _) = tcp.accept().unwrap();
@@ -66,6 +73,7 @@ impl Line {
             pipe,
             arrived,
             _udp: udp,
+            _file: file,
         }
     }
 

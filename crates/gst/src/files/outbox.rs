@@ -1,14 +1,31 @@
 //! What a sink has to tell the application, from places where no application may be called: under the sink's lock, or on the
-//! disk service's thread. A thread of GStreamer's pool posts it, in order.
+//! disk service's thread. A few threads of a pool post it, for each element in order: a thousand files that end together need no
+//! thread each.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::task::{Wake, Waker};
 
 use gst::glib;
 use gst::prelude::*;
 
 use crate::kit::lock;
+
+/// More than one: an application may take its time with a message.
+const THREADS_MAX: u32 = 4;
+
+static POSTERS: LazyLock<Option<glib::ThreadPool>> =
+    LazyLock::new(|| glib::ThreadPool::shared(Some(THREADS_MAX)).ok());
+
+thread_local! {
+    static IS_POSTING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread posts letters: it cannot wait for that.
+pub(super) fn is_posting() -> bool {
+    IS_POSTING.with(Cell::get)
+}
 
 /// Something to be posted.
 pub(super) enum Letter {
@@ -58,8 +75,14 @@ impl Outbox {
             }
         }
         let (shared, waker) = (self.shared.clone(), self.waker.clone());
-        element.call_async(move |element| {
+        let weak = self.element.clone();
+        let post = move || {
+            IS_POSTING.with(|it| it.set(true));
             while let Some(letter) = next(&shared) {
+                // Without the element, nobody listens.
+                let Some(element) = weak.upgrade() else {
+                    continue;
+                };
                 match letter {
                     Letter::Error(error) => element.post_error_message(error),
                     Letter::Message(message) => {
@@ -67,8 +90,14 @@ impl Outbox {
                     }
                 }
             }
+            IS_POSTING.with(|it| it.set(false));
             waker.wake();
-        });
+        };
+        match &*POSTERS {
+            // A thread that could not be started leaves the work to the others.
+            Some(posters) => drop(posters.push(post)),
+            None => element.call_async(move |_| post()),
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use threadbare_files::{Access, Budget, Counts, Disk, Ending, File, Op, Stat};
 
 use super::rotation::{Extent, Limits, Piece, Rotation};
 use super::template::Template;
-use crate::files::outbox::{Letter, Outbox};
+use crate::files::outbox::{Letter, Outbox, is_posting};
 use crate::files::settings::DiskSettings;
 use crate::files::sink::part_of;
 use crate::files::target::{Stored, Target, Totals, error_of};
@@ -73,6 +73,8 @@ pub struct Cutter {
     kept: VecDeque<PathBuf>,
     number: u32,
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
+    /// Bytes of the stream so far; unknown after a flush.
+    position: Option<u64>,
     /// Of the budget: the context's own, or the branch's.
     pub(super) context: String,
     budget: Option<Budget>,
@@ -105,6 +107,7 @@ impl Cutter {
             kept: VecDeque::new(),
             number: 0,
             segment: None,
+            position: Some(0),
             context: String::new(),
             budget: None,
             totals,
@@ -125,7 +128,7 @@ impl Cutter {
         self.set_headers(Vec::new());
         self.headers_left.clear();
         self.kept.clear();
-        self.segment = None;
+        (self.segment, self.position) = (None, Some(0));
         self.context = context;
         self.budget = None;
         (self.has_failed, self.is_full) = (false, false);
@@ -137,16 +140,21 @@ impl Cutter {
         let files: Vec<File> = self.closing.drain(..).map(|closing| closing.file).collect();
         for file in &files {
             self.totals.add(file.counts());
-            if file.stat().is_some_and(|stat| !stat.is_regular) {
+            if is_pipe(file) {
                 file.give_up();
             }
         }
         files
     }
 
-    /// Whether all files are complete, and everything has been told.
+    /// Whether one of the files is no file, but something that may never be read.
+    pub(super) fn has_pipe(&self) -> bool {
+        self.closing.iter().any(|closing| is_pipe(&closing.file))
+    }
+
+    /// Whether all files are complete, and everything has been told, but for what this thread is telling.
     pub(super) fn is_idle(&self) -> bool {
-        self.closing.is_empty() && self.outbox.is_empty()
+        self.closing.is_empty() && (self.outbox.is_empty() || is_posting())
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -366,6 +374,21 @@ impl Cutter {
         false
     }
 
+    fn count(&mut self, buffer: &gst::Buffer) {
+        self.position = self
+            .position
+            .map(|position| position + buffer.size() as u64);
+    }
+
+    fn cannot_go_back(&self) -> gst::ErrorMessage {
+        gst::error_msg!(
+            gst::StreamError::Format,
+            [
+                "the muxer goes back to write its header again, which a file may be complete without; expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true; for others there is splitmuxsink"
+            ]
+        )
+    }
+
     fn store(&mut self, buffer: &gst::Buffer, piece: &Piece) -> Stored {
         let Some((_, target)) = &mut self.current else {
             return Stored::Yes;
@@ -395,6 +418,10 @@ impl Cutter {
             self.begun_with.extend_from_slice(&map);
         }
     }
+}
+
+fn is_pipe(file: &File) -> bool {
+    file.stat().is_some_and(|stat| !stat.is_regular)
 }
 
 /// The message of a file that is open now.
@@ -449,6 +476,7 @@ impl Renderer for Cutter {
         }
         let was_full = std::mem::take(&mut self.is_full);
         if self.is_repeated(buffer) {
+            self.count(buffer);
             return Rendered::Done;
         }
         let piece = self.piece(buffer);
@@ -471,7 +499,10 @@ impl Renderer for Cutter {
             self.progress();
         }
         match self.store(buffer, &piece) {
-            Stored::Yes => Rendered::Done,
+            Stored::Yes => {
+                self.count(buffer);
+                Rendered::Done
+            }
             Stored::Full => {
                 self.totals.held_up.fetch_add(u64::from(!was_full), Relaxed);
                 self.is_full = true;
@@ -485,6 +516,14 @@ impl Renderer for Cutter {
         match event.view() {
             gst::EventView::Segment(segment) => {
                 self.segment = segment.segment().downcast_ref().cloned();
+                let bytes = segment.segment().downcast_ref::<gst::format::Bytes>();
+                let start = bytes
+                    .and_then(|segment| segment.start())
+                    .map(|start| *start);
+                if start.is_some() && self.position.is_some_and(|now| Some(now) != start) {
+                    self.fail(self.cannot_go_back());
+                }
+                self.position = start.or(self.position);
             }
             gst::EventView::Caps(caps) => {
                 let structure = caps.caps().structure(0);
@@ -514,7 +553,7 @@ impl Renderer for Cutter {
 
     /// What came before a flush is a file of its own.
     fn flush(&mut self) {
-        self.is_full = false;
+        (self.is_full, self.position) = (false, None);
         if !self.has_failed {
             self.close_current();
         }

@@ -24,6 +24,8 @@ use crate::kit::{CAT, lock};
 
 /// The end of all files waits for the disk this long; what is left then is written later.
 const CLOSE_WAIT_NS: u64 = 10_000_000_000;
+/// A reader that reads nothing will not do so later either.
+const CLOSE_WAIT_PIPE_NS: u64 = 1_000_000_000;
 
 #[derive(Debug, Clone, Default)]
 struct Settings {
@@ -130,7 +132,11 @@ impl SinkElement for Imp {
         let sink = self.sink();
         sink.with_renderer(Cutter::close_current);
         if current_shard_id().is_none() {
-            let deadline_ns = clock_now_ns().saturating_add(CLOSE_WAIT_NS);
+            let patience_ns = match sink.with_renderer(|cutter| cutter.has_pipe()) {
+                true => CLOSE_WAIT_PIPE_NS,
+                false => CLOSE_WAIT_NS,
+            };
+            let deadline_ns = clock_now_ns().saturating_add(patience_ns);
             let mut patience = Box::pin(sleep_until(deadline_ns, Precision::NotBefore));
             let mut closed = Box::pin(sink.until(|cutter| {
                 cutter.progress();
@@ -162,6 +168,17 @@ impl SinkElement for Imp {
             let name = place.context_name().to_owned();
             self.sink().with_renderer(|cutter| cutter.context = name);
         }
+    }
+
+    /// Muxers are told before they begin that they cannot go back.
+    fn answer_query(&self, query: &mut gst::QueryRef) -> bool {
+        let gst::QueryViewMut::Seeking(query) = query.view_mut() else {
+            return false;
+        };
+        let of = |value: i64| gst::GenericFormattedValue::new(query.format(), value);
+        let (start, end) = (of(0), of(-1));
+        query.set(false, start, end);
+        true
     }
 }
 
