@@ -226,7 +226,7 @@ mod tests {
             ("/rec/{what}", "a", "{what} is not known"),
             ("/rec/{name", "a", "{ is not known"),
             ("/rec/}", "a", "} is not known"),
-            ("/rec/{time:%Q!}", "a", "does not say a time"),
+            ("/rec/{time:%!}", "a", "does not say a time"),
             ("/rec/../%d", "a", ".. leads out"),
             ("/rec/{name}/../%d", "a", ".. leads out"),
             ("/rec/{name}/%d", "..", "{name} is '..'"),
