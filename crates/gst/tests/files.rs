@@ -128,11 +128,13 @@ fn runs(bytes: &[u8]) -> Vec<(u8, usize)> {
     runs
 }
 
-/// The process's threads, without those that the kernel works for the ring with.
+/// The process's threads, without those that the kernel works for the ring with, and those that GStreamer goes on with the states of bins
+/// with: both come and go, and are bounded.
 fn threads() -> usize {
     let all = std::fs::read_dir("/proc/self/task").unwrap();
     let names = all.filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
-    names.filter(|name| !name.starts_with("iou-")).count()
+    let is_own = |name: &String| !name.starts_with("iou-") && !name.starts_with("pool-");
+    names.filter(is_own).count()
 }
 
 /// Muxers that go back and write their headers again.
