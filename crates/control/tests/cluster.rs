@@ -125,6 +125,21 @@ fn a_drained_node_hands_over_where_it_stopped() {
     assert!(world.streams_of(0) + 6 > count);
 }
 
+/// If it ended as soon as it sends nothing, the last streams would begin anew elsewhere.
+#[test]
+fn a_drained_node_is_empty_when_the_claims_are_the_others() {
+    let streams = names(100);
+    let mut world = settled(12, 3, &streams);
+    world.drain(0, true);
+    let mut waited = 0;
+    while world.streams_of(0) > 0 || world.is_handing_over(0) {
+        world.run_for(MS / 10);
+        waited += usize::from(world.streams_of(0) == 0 && world.claims_of(0) > 0);
+    }
+    assert_eq!(world.claims_of(0), 0);
+    assert!(waited > 0, "nothing is shown");
+}
+
 /// It would bring numbers that listeners have heard long ago.
 #[test]
 fn where_an_owner_has_stopped_is_used_once() {

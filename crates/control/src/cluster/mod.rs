@@ -345,6 +345,12 @@ impl Member {
         running.map(|(name, _)| name)
     }
 
+    /// Whether streams are on their way to other nodes: what these need to go on is not written yet.
+    #[must_use]
+    pub fn is_handing_over(&self) -> bool {
+        !self.moving.is_empty()
+    }
+
     /// The nodes that live, as far as is known; with itself.
     pub fn nodes(&self) -> impl Iterator<Item = (&NodeName, &NodeRecord)> {
         self.nodes.all()

@@ -343,6 +343,18 @@ impl World {
         process.map_or(0, |process| process.running.len())
     }
 
+    pub(crate) fn is_handing_over(&self, node: usize) -> bool {
+        let process = self.nodes[node].process.as_ref();
+        process.is_some_and(|process| process.member.is_handing_over())
+    }
+
+    /// Claims of this node.
+    pub(crate) fn claims_of(&self, node: usize) -> usize {
+        let name = &self.nodes[node].settings.name;
+        let is_its = |entry: &&Entry| matches!(&entry.value, Value::Claim(claim) if claim.owner.node == *name);
+        self.entries.values().filter(is_its).count()
+    }
+
     pub(crate) fn is_preparing(&self) -> bool {
         let processes = self.nodes.iter().flat_map(|node| &node.process);
         processes

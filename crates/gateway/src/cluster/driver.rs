@@ -459,7 +459,8 @@ impl Driver {
     fn leave(&mut self) {
         let own = self.member.life().node;
         let takes = |(name, node): (&_, &NodeRecord)| *name != own && !node.draining;
-        let is_done = self.member.carried().next().is_none() || !self.member.nodes().any(takes);
+        let is_left = self.member.carried().next().is_some() || self.member.is_handing_over();
+        let is_done = !is_left || !self.member.nodes().any(takes);
         if is_done && let Some(tell) = self.leaving.take() {
             // Who waited has given up.
             let _ = tell.send(());
