@@ -151,7 +151,7 @@ fn tones_round(i: u32) {
 fn files_round(i: u32) {
     let folder = std::env::temp_dir().join(format!("threadbare-cycles-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
-    let mode = ["io-uring", "threads"][i as usize % 2];
+    let mode = ["auto", "threads"][i as usize % 2];
     let (name, path) = (format!("files{}", i % 3), folder.join("a"));
     std::fs::write(&path, [1; 10_000]).unwrap();
     let source = format!(

@@ -6,12 +6,20 @@ mod common;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::LazyLock;
 
 use common::*;
 use gst::prelude::*;
 
-/// Both ways of the disk service.
-const MODES: [&str; 2] = ["io-uring", "threads"];
+/// Both ways of the disk service; the one that some containers forbid, where it is allowed.
+fn modes() -> &'static [&'static str] {
+    static HAS_RING: LazyLock<bool> =
+        LazyLock::new(|| threadbare_files::Disk::start(threadbare_files::Mode::Ring).is_ok());
+    match *HAS_RING {
+        true => &["io-uring", "threads"],
+        false => &["threads"],
+    }
+}
 
 /// A pipe's buffer, and more than that.
 const PIPE_BYTES: usize = 64 << 10;
@@ -146,7 +154,7 @@ fn a_muxed_file_is_what_the_stock_sink_writes() {
         ("opusenc", "matroskamux", "a.mkv"),
         ("opusenc", "mp4mux", "a.mp4"),
     ] {
-        for mode in MODES {
+        for &mode in modes() {
             let stock = folder.path().join(format!("stock-{mode}-{name}"));
             let ours = folder.path().join(format!("ours-{mode}-{name}"));
             play_to_end(&format!(
@@ -170,7 +178,7 @@ fn a_muxed_file_is_what_the_stock_sink_writes() {
 #[test]
 fn a_context_writes_a_muxed_file() {
     let folder = folder();
-    for mode in MODES {
+    for &mode in modes() {
         let path = folder.path().join(mode);
         play_to_end(&format!(
             "ts-audiotestsrc is-live=false num-buffers=100 samples-per-buffer=800 context={} ! audio/x-raw,rate=8000,channels=1 ! wavenc ! {}",
@@ -186,7 +194,7 @@ fn a_context_writes_a_muxed_file() {
 fn segments_in_bytes_move_the_position() {
     let folder = folder();
     let path = folder.path().join("a");
-    for mode in MODES {
+    for &mode in modes() {
         let rig = sink_rig(&path, &format!("io-mode={mode}"));
         rig.push(buffer_of(10, b'a')).unwrap();
         seek_to(&rig, 2);
@@ -308,7 +316,7 @@ fn what_cannot_be_opened_fails_before_any_data() {
             "atomic and append exclude each other",
         ),
     ] {
-        for mode in MODES {
+        for &mode in modes() {
             let element = make("ts-filesink");
             let bus = gst::Bus::new();
             element.set_bus(Some(&bus));
@@ -328,7 +336,7 @@ fn what_cannot_be_opened_fails_before_any_data() {
 
 #[test]
 fn a_full_disk_is_an_error_that_names_it() {
-    for mode in MODES {
+    for &mode in modes() {
         let rig = sink_rig(Path::new("/dev/full"), &format!("io-mode={mode}"));
         rig.push(buffer_of(PIPE_BYTES, 1)).unwrap();
         // Whether more comes or not.
@@ -357,7 +365,7 @@ fn budget(more: &str) -> String {
 
 #[test]
 fn a_slow_disk_holds_up_its_source() {
-    for mode in MODES {
+    for &mode in modes() {
         let folder = folder();
         let more = budget(&format!("buffer-max-bytes=1000000 io-mode={mode}"));
         let (rig, mut pipe) = stalled(&fifo(&folder), &more);
@@ -390,7 +398,7 @@ fn a_slow_disk_holds_up_its_source() {
 
 #[test]
 fn a_slow_disk_loses_the_oldest_if_that_is_wanted() {
-    for mode in MODES {
+    for &mode in modes() {
         let folder = folder();
         let more = format!("slow-policy=drop-oldest buffer-max-bytes=1000000 io-mode={mode}");
         let (rig, mut pipe) = stalled(&fifo(&folder), &budget(&more));
@@ -428,7 +436,7 @@ fn a_slow_disk_loses_the_oldest_if_that_is_wanted() {
 
 #[test]
 fn a_slow_disk_is_an_error_if_that_is_wanted() {
-    for mode in MODES {
+    for &mode in modes() {
         let folder = folder();
         let more = format!("slow-policy=fail buffer-max-bytes=1000000 io-mode={mode}");
         let (rig, _pipe) = stalled(&fifo(&folder), &budget(&more));
@@ -481,7 +489,7 @@ fn an_end_that_is_held_up_ends_with_a_stop() {
 /// On one context: a stream whose disk stalls, and one that loses nothing, although both share a budget.
 #[test]
 fn a_stalled_stream_holds_up_no_other_on_its_context() {
-    for mode in MODES {
+    for &mode in modes() {
         for policy in ["hold-up", "drop-oldest", "fail"] {
             let folder = folder();
             let (pipe_path, path) = (fifo(&folder), folder.path().join("a"));
@@ -565,7 +573,7 @@ fn a_held_up_branch_can_be_unlinked() {
 
 #[test]
 fn a_hundred_files_need_no_thread_each() {
-    for mode in MODES {
+    for &mode in modes() {
         let folder = folder();
         let name = context();
         let pipes: Vec<Pipe> = (0..100)
@@ -630,7 +638,7 @@ fn a_disk_that_fills_up_ends_its_own_streams_alone() {
         .arg(small.path())
         .status();
     assert!(mounted.unwrap().success());
-    for mode in MODES {
+    for &mode in modes() {
         let name = context();
         let source = format!(
             "ts-audiotestsrc context={name} is-live=false samples-per-buffer=10000 num-buffers=300 ! audio/x-raw,rate=48000"
@@ -722,7 +730,7 @@ fn a_source_gives_the_whole_file_in_blocks() {
     for (size, blocks) in [(0, 0), (1, 1), (4096, 1), (100_000, 25)] {
         let expected = pattern(size);
         std::fs::write(&path, &expected).unwrap();
-        for mode in MODES {
+        for &mode in modes() {
             let line = source(&path, &format!("io-mode={mode} context={}", context()));
             let rig = Rig::without_stream(&line, gst::State::Paused);
             let segment = rig.event(gst::EventType::Segment);
@@ -778,7 +786,7 @@ fn a_source_seeks_in_bytes_after_its_end() {
     let path = folder.path().join("a");
     let all = pattern(100_000);
     std::fs::write(&path, &all).unwrap();
-    for mode in MODES {
+    for &mode in modes() {
         let line = source(
             &path,
             &format!("io-mode={mode} blocksize=1000 context={}", context()),
@@ -892,7 +900,7 @@ fn a_source_without_its_file_fails() {
         (&*text_of(&missing), "none: cannot open: ENOENT"),
         (&*inside, "EISDIR"),
     ] {
-        for mode in MODES {
+        for &mode in modes() {
             let element = make("ts-filesrc");
             let bus = gst::Bus::new();
             element.set_bus(Some(&bus));
@@ -1017,7 +1025,7 @@ fn fragments(rig: &Rig) -> Vec<Told> {
 
 #[test]
 fn a_stream_is_cut_at_keyframes_and_each_file_is_told() {
-    for mode in MODES {
+    for &mode in modes() {
         let folder = folder();
         let location = format!("{}/{{name}}-%03d.bin", folder.path().display());
         let rig = split_rig(
@@ -1266,7 +1274,7 @@ fn each_file_of_a_muxed_stream_plays() {
 
 #[test]
 fn a_file_that_cannot_be_written_ends_the_stream_with_its_name() {
-    for mode in MODES {
+    for &mode in modes() {
         let rig = split_rig("/proc/no/%d", &format!("io-mode={mode}"));
         // It may be known already.
         let _ = rig.push(second(0, 100, true));
@@ -1319,7 +1327,7 @@ fn a_flush_ends_a_file() {
 /// On a context, with a budget that holds next to nothing.
 #[test]
 fn a_context_splits_a_hundred_streams() {
-    for mode in MODES {
+    for &mode in modes() {
         let folder = folder();
         let name = context();
         let pipes: Vec<Pipe> = (0..100)
@@ -1394,7 +1402,7 @@ fn a_seek_of_the_pipeline_begins_the_file_anew() {
 
 #[test]
 fn a_split_stream_that_is_held_up_can_be_stopped() {
-    for mode in MODES {
+    for &mode in modes() {
         let folder = folder();
         let path = fifo(&folder);
         let reader = {
