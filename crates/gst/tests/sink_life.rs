@@ -475,3 +475,32 @@ fn the_drop_of_a_buffer_may_call_the_element() {
 fn is_prerolled(rig: &Rig) -> bool {
     rig.element.current_state() == gst::State::Paused
 }
+
+/// The pipeline counts a sink's changes that wait for data: it has to hear of each before it hears of its end.
+#[test]
+fn quick_pauses_while_data_comes_end_as_asked() {
+    init();
+    for sink in [
+        "fakesink sync=false",
+        "ts-filesink sync=false location=/dev/null",
+        "ts-appsink sync=false",
+    ] {
+        let line = format!("fakesrc sizetype=fixed sizemax=8 ! {sink}");
+        let pipeline = gst::parse::launch(&line).unwrap();
+        let reach = |state: gst::State| {
+            let (pipeline, what) = (pipeline.clone(), format!("{sink}: {state:?}"));
+            within(&what.clone(), move || {
+                pipeline.set_state(state).unwrap();
+                let (result, now, pending) = pipeline.state(DEADLINE_GST);
+                result.unwrap_or_else(|_| panic!("{what}"));
+                assert_eq!((now, pending), (state, gst::State::VoidPending), "{what}");
+            });
+        };
+        reach(gst::State::Playing);
+        for _ in 0..500 {
+            reach(gst::State::Paused);
+            reach(gst::State::Playing);
+        }
+        pipeline.set_state(gst::State::Null).unwrap();
+    }
+}

@@ -80,6 +80,8 @@ pub(super) enum Next<'a, D, E> {
 /// What the element has to do after an input, besides waking the waiters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Actions {
+    /// Tell the parent of an asynchronous change, then [`SinkCore::handle_announced`].
+    pub(super) announce: bool,
     /// Commit the asynchronous state change.
     pub(super) commit: bool,
     /// Say that an asynchronous state change ended without data.
@@ -141,6 +143,8 @@ pub(super) struct SinkCore<D, E> {
     stream: Stream,
     /// The element's changes to PAUSED wait for data.
     asynchronous: bool,
+    /// The parent has not heard yet that this one does: it must not hear of its end first.
+    is_unannounced: bool,
     rendered: u64,
     /// Removed, and not to be dropped under the lock.
     discarded: Discarded<Item<D, E>>,
@@ -163,6 +167,7 @@ impl<D, E> Default for SinkCore<D, E> {
             life: Life::Stopped,
             stream: Stream::Open,
             asynchronous: false,
+            is_unannounced: false,
             items: VecDeque::new(),
             first: 0,
             end_ns: None,
@@ -201,16 +206,36 @@ impl<D, E> SinkCore<D, E> {
                 } else {
                     self.life_without_data()
                 };
+                self.is_unannounced = self.life == Life::Prerolling;
+                actions.announce = self.is_unannounced;
             }
             (Change::Stop, _) => {
                 // The parent waits for the end of a preroll that will not come.
                 actions.async_done = self.life == Life::Prerolling;
                 self.life = Life::Stopped;
+                self.is_unannounced = false;
                 self.drop_items();
             }
             _ => {}
         }
         actions
+    }
+
+    /// The parent has heard of the asynchronous change. What came meanwhile ends it.
+    pub(super) fn handle_announced(&mut self) -> Actions {
+        self.is_unannounced = false;
+        let has_data = self
+            .items
+            .iter()
+            .any(|item| !matches!(item, Item::Event(_)));
+        let commit = self.life == Life::Prerolling && has_data;
+        if commit {
+            self.life = Life::Paused;
+        }
+        Actions {
+            commit,
+            ..Actions::default()
+        }
     }
 
     /// A flush starts: everything held is dropped.
@@ -257,7 +282,7 @@ impl<D, E> SinkCore<D, E> {
             ..Actions::default()
         };
         let is_event = matches!(item, Item::Event(_));
-        if self.life == Life::Prerolling && !is_event {
+        if self.life == Life::Prerolling && !is_event && !self.is_unannounced {
             self.life = Life::Paused;
             actions.commit = true;
         }
@@ -426,6 +451,7 @@ impl<D, E> SinkCore<D, E> {
     }
 
     /// Whether the state change waits for data.
+    #[cfg(test)]
     pub(super) fn is_prerolling(&self) -> bool {
         self.life == Life::Prerolling
     }
@@ -630,6 +656,28 @@ mod tests {
             let actions = prerolling().handle_item(item).unwrap();
             assert_eq!((actions.commit, actions.preroll), (commits, false));
         }
+    }
+
+    /// Data comes between a pause and the message of it: the parent would hear of the end first, and wait for another one for ever.
+    #[test]
+    fn data_ends_a_change_when_the_parent_has_heard_of_it() {
+        for item in [Item::Data(1, When::Now), Item::Gap(When::Now), Item::End] {
+            let mut core = prerolling();
+            core.handle_change(Change::Play);
+            assert!(core.handle_change(Change::Pause).announce);
+            let actions = core.handle_item(item.clone()).unwrap();
+            assert!(!actions.commit && core.is_prerolling());
+            assert!(core.handle_announced().commit && !core.is_prerolling());
+            // Nothing came in between.
+            let mut core = prerolling();
+            core.handle_change(Change::Play);
+            core.handle_change(Change::Pause);
+            core.handle_item(Item::Event('e')).unwrap();
+            assert_eq!(core.handle_announced(), Actions::default());
+            assert!(core.handle_item(item).unwrap().commit);
+        }
+        let mut core = playing();
+        assert!(!core.handle_change(Change::Pause).announce);
     }
 
     /// As the base class of the stock sinks: the parent counts on an end of each asynchronous change.
@@ -905,7 +953,10 @@ mod tests {
                         core.handle_change(Change::Start { asynchronous });
                     }
                     Step::Play => drop(core.handle_change(Change::Play)),
-                    Step::Pause => drop(core.handle_change(Change::Pause)),
+                    Step::Pause => {
+                        core.handle_change(Change::Pause);
+                        core.handle_announced();
+                    }
                     Step::Stop => drop(core.handle_change(Change::Stop)),
                     Step::FlushStart => drop(core.handle_flush_start()),
                     Step::FlushStop => core.handle_flush_stop(),

@@ -142,14 +142,15 @@ where
             sink.0.carry_out(actions);
         }
         gst::StateChange::PlayingToPaused => {
-            sink.change(Change::Pause, None);
-            is_async = sink.is_prerolling();
+            is_async = sink.change(Change::Pause, None).announce;
         }
         _ => {}
     }
     if is_async {
         let start = gst::message::AsyncStart::builder().src(element).build();
         let _ = element.post_message(start);
+        let actions = sink.announced();
+        sink.0.carry_out(actions);
     }
     let result = parent();
     match transition {
@@ -252,10 +253,6 @@ fn time(ns: u64) -> gst::ClockTime {
 }
 
 impl<R: Renderer> Sink<R> {
-    fn is_prerolling(&self) -> bool {
-        self.0.lock().core.is_prerolling()
-    }
-
     /// Stream time: by the clock, which stands still in PAUSED; without a clock, that of the data rendered last.
     fn position(&self) -> Option<gst::ClockTime> {
         let state = self.0.lock();

@@ -330,6 +330,14 @@ impl<R: Renderer> Sink<R> {
         state.wake(DRIVE);
     }
 
+    /// The parent has heard of an asynchronous change.
+    fn announced(&self) -> Actions {
+        let mut state = self.0.lock();
+        let actions = state.core.handle_announced();
+        state.wake(Topics::ALL);
+        actions
+    }
+
     /// A state change of the element. `time`: for PLAYING.
     fn change(&self, change: Change, time: Option<RunningTime>) -> Actions {
         let actions = {
