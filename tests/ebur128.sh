@@ -2,7 +2,7 @@
 # `make install-ebur128` puts what libebur128 would put, programs build with it, and `make uninstall-ebur128` takes it away.
 . "$(dirname "$0")/common.bash"
 
-"${CARGO:-cargo}" build -q -p threadbare-loudness-capi
+use_build
 # `make install-ebur128` takes an optimised build; what is tested here is the same for the one that is there.
 mkdir "$work/target"
 ln -s "$target_dir" "$work/target/release"

@@ -12,7 +12,7 @@ distance_max=1.0 step_max=3.5 settled_max=15
 hard='clicks over a quiet tone' hard_distance_max=5.0
 seconds_max=60
 
-"${CARGO:-cargo}" build -q -p threadbare-loudness --example programmes
+"${CARGO:-cargo}" build -q --workspace --example programmes
 programmes=$target_dir/examples/programmes
 
 # Integrated loudness and true peak of a file.

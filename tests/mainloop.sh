@@ -4,7 +4,7 @@
 
 use_build
 seconds_max=300
-"${CARGO:-cargo}" build -q -p threadbare-mainloop --examples
+"${CARGO:-cargo}" build -q --workspace --examples
 examples=$target_dir/examples
 
 # Longer than a chunk, and not a multiple of one.
@@ -27,6 +27,8 @@ wait_for() {
 }
 
 for signal in INT TERM; do
+    # What the one before has said is no sign of this one.
+    : >"$work/shutdown.out"
     (exec timeout "$seconds_max" "$examples/shutdown") >"$work/shutdown.out" &
     started+=("$!")
     wait_for shutdown "$!" working
@@ -45,7 +47,11 @@ head -c "$(stat -c %s "$work/file")" "$work/context.out" | cmp - "$work/file" ||
 tail -n1 "$work/context.out" | grep -q 'the task was cancelled' || die "context: $(tail -n1 "$work/context.out")"
 
 # Those that leak on purpose have it in their names. Ten thousand tasks take minutes there.
-"${CARGO:-cargo}" test -q -p threadbare-mainloop --no-run --message-format=json 2>/dev/null |
+tests=()
+for test in crates/mainloop/tests/*.rs; do
+    tests+=(--test "$(basename "$test" .rs)")
+done
+"${CARGO:-cargo}" test -q --workspace "${tests[@]}" --no-run --message-format=json 2>/dev/null |
     sed -n 's/.*"src_path":"[^"]*mainloop\/tests\/[^"]*".*"executable":"\([^"]*\)".*/\1/p' >"$work/tests"
 [ "$(wc -l <"$work/tests")" -ge 5 ] || die "the tests' programs are not found: $(cat "$work/tests")"
 while read -r test; do
