@@ -50,10 +50,11 @@ impl EndReason {
         }
     }
 
-    /// Whether nobody asked for the end.
+    /// Whether a time-out was the reason.
     #[must_use]
     pub fn is_timeout(self) -> bool {
-        !matches!(self, EndReason::Deleted | EndReason::Operator)
+        use EndReason::{Cluster, Deleted, Operator};
+        !matches!(self, Deleted | Operator | Cluster)
     }
 }
 

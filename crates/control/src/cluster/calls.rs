@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | has the call | nothing, or a node that lives no more | the key is written, by a transaction on its revision: [`Action::CallClaimed`] |
 //! | has the call | another node, which lives | that one has it: [`Action::CallTaken`] |
-//! | has it no more | this life of this node | the key is deleted |
+//! | has it no more | this node | the key is deleted |
 //!
 //! A life of this node that was ended by others has lost nothing: its media has gone on. The next life writes the keys anew, unless somebody else has
 //! taken the call meanwhile.
@@ -213,11 +213,7 @@ impl Member {
         }
         let at = mix(draw) % near.len() as u64;
         let (name, record) = near[at as usize];
-        let life = Life {
-            node: name.clone(),
-            incarnation: record.incarnation,
-        };
-        Some(Location::At(life, record.link))
+        Some(Location::At(self.nodes.life(name)?, record.link))
     }
 
     /// What deletes the key of a call that nobody has any more, as its owner's life has ended. `None`: somebody has it.

@@ -358,10 +358,7 @@ impl Member {
 
     /// The same, with the life that each lives now.
     pub fn lives_of_nodes(&self) -> impl Iterator<Item = Life> {
-        self.nodes().map(|(name, record)| Life {
-            node: name.clone(),
-            incarnation: record.incarnation,
-        })
+        self.nodes.names().filter_map(|name| self.nodes.life(name))
     }
 
     /// Who carries a stream, as far as is known.

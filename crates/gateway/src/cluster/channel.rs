@@ -231,18 +231,10 @@ const FRAME_TIME_MAX: Duration = Duration::from_secs(2);
 mod tests {
     use tokio::net::TcpListener;
 
+    use super::super::testing::run;
     use super::*;
 
     const NAME: &[u8] = b"a process";
-
-    fn run<F: Future>(test: F) -> F::Output {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let limit = Duration::from_secs(60);
-        let limited = async { timeout(limit, test).await.expect("in time") };
-        runtime.expect("a runtime").block_on(limited)
-    }
 
     async fn sockets() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");

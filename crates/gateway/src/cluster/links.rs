@@ -257,15 +257,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
+    use super::super::testing::run;
     use super::*;
-
-    fn run<F: Future>(test: F) -> F::Output {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let runtime = runtime.expect("a runtime");
-        runtime.block_on(async { timeout(LIMIT, test).await.expect("in time") })
-    }
 
     /// A process that can be ended: its listener is not kept.
     async fn process(name: [u8; NAME_BYTES]) -> (SocketAddr, JoinHandle<()>) {
@@ -293,7 +286,6 @@ mod tests {
     }
 
     const LINK: u64 = 7;
-    const LIMIT: Duration = Duration::from_secs(30);
 
     #[test]
     fn the_end_of_a_process_that_was_connected_to_is_told() {

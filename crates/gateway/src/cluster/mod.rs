@@ -34,6 +34,8 @@ mod peers;
 #[cfg(feature = "cluster")]
 mod resume;
 mod status;
+#[cfg(all(test, feature = "cluster"))]
+mod testing;
 
 pub use self::node::Cluster;
 pub use self::passing::{Back, CallDesk, Claimed, HttpRequest, Origin, Passed, Way};

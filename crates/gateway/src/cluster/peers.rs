@@ -228,6 +228,7 @@ mod tests {
 
     use super::super::name::name_of;
     use super::super::passing::{Claimed, HttpRequest, Origin};
+    use super::super::testing::run;
     use super::*;
 
     /// Says the path back, and waits while it is "/slow" until another request comes.
@@ -255,15 +256,6 @@ mod tests {
         }
 
         fn claimed(&self, _: &CallName, _: Claimed) {}
-    }
-
-    fn run<F: Future>(test: F) -> F::Output {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build();
-        let limit = Duration::from_secs(60);
-        let limited = async { timeout(limit, test).await.expect("in time") };
-        runtime.expect("a runtime").block_on(limited)
     }
 
     const PROCESS: u64 = 9;

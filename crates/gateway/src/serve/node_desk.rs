@@ -10,6 +10,7 @@ use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderName};
+use threadbare_control::cluster::CallName;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tower::ServiceExt;
@@ -19,7 +20,6 @@ use super::http::{PassedOn, Peer};
 use super::orders::{Control, NotDone};
 use super::service::Service;
 use crate::cluster::{Back, CallDesk, Claimed, HttpRequest, Origin, Passed};
-use threadbare_control::cluster::CallName;
 
 /// By which the cluster's thread reaches the control thread.
 pub(super) struct NodeDesk {

@@ -3,18 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use threadbare_control::cluster::{CallName, Entry, Key, Life, Link, Location, Transaction};
+use threadbare_control::cluster::{
+    CallName, Entry, Key, Life, Link, Location, NodeRecord, Transaction,
+};
+use threadbare_runtime::clock_now_ns;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Driver, Replied};
-use crate::cluster::passing::{Back, CallDesk, Claimed, Errand, Way};
-use crate::cluster::peers::Peers;
+use crate::cluster::passing::{Back, CallDesk, Claimed, Errand, Passed, Way};
+use crate::cluster::peers::{Host, Peers};
 use crate::system::random_number;
-use threadbare_runtime::clock_now_ns;
 
 /// What the driver has for calls. `None` of it: calls are not the cluster's.
 pub(super) struct Calls {
-    pub(super) host: Arc<crate::cluster::peers::Host>,
+    host: Arc<Host>,
     peers: Peers,
     /// New calls are made without etcd, too.
     goes_on_alone: bool,
@@ -25,11 +27,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    pub(super) fn new(
-        host: Arc<crate::cluster::peers::Host>,
-        peers: Peers,
-        goes_on_alone: bool,
-    ) -> Calls {
+    pub(super) fn new(host: Arc<Host>, peers: Peers, goes_on_alone: bool) -> Calls {
         Calls {
             host,
             peers,
@@ -108,12 +106,17 @@ impl Driver {
                 Some(Back::Unable(reason)) => {
                     errand.end(Way::Refused(format!("node {node}: {reason}")));
                 }
-                Some(back) if back != Back::Moved => errand.end(Way::Answered(back)),
-                moved => {
-                    if moved.is_none() {
-                        // It may have died just now, and others will see that.
-                        sleep(AGAIN).await;
-                    }
+                Some(Back::Moved) => drop(replies.send(Replied::Again(errand))),
+                Some(back) => errand.end(Way::Answered(back)),
+                // Without a cookie, nobody would see that it is done twice.
+                None if matches!(errand.passed, Passed::Http(_)) => {
+                    let reason =
+                        format!("node {node} has not answered: what it was to do may be done");
+                    errand.end(Way::Refused(reason));
+                }
+                None => {
+                    // It may have died just now, and others will see that.
+                    sleep(AGAIN).await;
                     let _ = replies.send(Replied::Again(errand));
                 }
             }
@@ -153,8 +156,14 @@ impl Driver {
         self.member.set_room(self.room.get());
         let Some(calls) = &mut self.calls else { return };
         let now = Instant::now();
-        let lives: Vec<Life> = self.member.lives_of_nodes().collect();
-        if lives != calls.lives {
+        let of_record = |(node, record): (_, &NodeRecord)| (node, record.incarnation);
+        let known = calls
+            .lives
+            .iter()
+            .map(|life| (&life.node, life.incarnation));
+        // Asked with each message of etcd.
+        if !self.member.nodes().map(of_record).eq(known) {
+            let lives: Vec<Life> = self.member.lives_of_nodes().collect();
             let has_died = calls.lives.iter().any(|life| !lives.contains(life));
             let me = self.member.life().node;
             let is_first = lives.first().is_some_and(|life| life.node == me);

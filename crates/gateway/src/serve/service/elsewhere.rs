@@ -62,25 +62,27 @@ impl Service {
     }
 
     /// Carries a message out, or has another node do so.
-    pub(super) fn handle_message_of(&mut self, request: Request, mut owed: Owed) {
+    pub(super) fn handle_message_of(&mut self, request: Request, owed: Owed) {
         use Command::{List, Ping, Statistics};
         let is_own = matches!(request.command(), List | Ping | Statistics);
         let (Some(shared), Some(id)) = (&self.shared, owed.call.as_ref().filter(|_| !is_own))
         else {
             return self.handle_request(&request, owed);
         };
-        if let Err(reason) = name_of(id) {
-            let reply = Reply::Error(reason);
-            return self.send(Unanswered { owed, reply });
-        }
-        if shared.claims.contains_key(id) || self.calls.has(id) {
+        if self.calls.has(id) {
             return self.handle_request(&request, owed);
         }
-        let (Some(passed), Ok(name)) = (owed.passed.take(), name_of(id)) else {
+        let name = match name_of(id) {
+            Ok(name) => name,
+            Err(reason) => {
+                let reply = Reply::Error(reason);
+                return self.send(Unanswered { owed, reply });
+            }
+        };
+        // It is kept, should another node be quicker to make the call.
+        let Some(passed) = owed.passed.clone() else {
             return self.handle_request(&request, owed);
         };
-        // Should another node be quicker to make it.
-        owed.passed = Some(passed.clone());
         let makes = matches!(request.command(), Command::Offer | Command::Publish);
         let control = self.control();
         shared.cluster.pass(Some(name), makes, passed, move |way| {
