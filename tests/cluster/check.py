@@ -368,6 +368,11 @@ def status(node):
     return json.loads(operator(node, "status", "--json"))
 
 
+def metrics(node):
+    get = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/metrics').read().decode())"
+    return subprocess.run(inside(node, sys.executable, "-c", get), capture_output=True, text=True).stdout
+
+
 def scene_operator():
     before = shared_by(*NODES)
     begin, lapsed = time.time_ns(), lapses()
@@ -397,9 +402,8 @@ def scene_operator():
     lines = operator("n3", "status").splitlines()
     if len(lines) < streams + 6 or "live" not in lines[0]:
         fail(f"cluster status: {lines[:8]}")
-    get = "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8080/metrics').read().decode())"
-    metrics = subprocess.run(inside("n1", sys.executable, "-c", get), capture_output=True, text=True)
-    if "threadbare_cluster_live 1" not in metrics.stdout or "threadbare_cluster_nodes 3" not in metrics.stdout:
+    told = metrics("n1")
+    if "threadbare_cluster_live 1" not in told or "threadbare_cluster_nodes 3" not in told:
         fail("/metrics says nothing of the cluster")
 
 
@@ -538,6 +542,9 @@ def scene_calls():
     if writes != [1] * 100:
         fail(f"{len(writes)} keys of calls, written {max(writes)} times")
     latencies(calls)
+    if "threadbare_cluster_calls " not in (told := metrics("n1")) or "threadbare_cluster_requests_passed_total 0" in told:
+        fail("/metrics says nothing of the calls")
+    scene_calls_twice(calls)
     scene_calls_http(calls)
     # A node dies: the others' calls go on, and who calls again is served.
     kill("n2").wait()
@@ -568,6 +575,25 @@ def scene_calls():
 
 def quoted(call):
     return call.replace(" ", "%20").replace("@", "%40")
+
+
+def scene_calls_twice(calls):
+    """A proxy that asks two nodes for one thing, at once or one after the other, gets one reply."""
+    for number in range(40):
+        nodes = random.sample(NODES, 2)
+        offer = calls.proxy.message("offer", f"twice {number}", from_tag="a", sdp=Party().sdp())
+        first, second = calls.proxy.ask_all(nodes, offer)
+        later = calls.proxy.ask_all(NODES, offer)
+        if {second, *later} != {first} or b'"result":"ok"' not in first.replace(b" ", b""):
+            fail(f"an offer to {nodes} at once, and again to all: {first} {second} {later}")
+        calls.done(random.choice(NODES), "delete", f"twice {number}", from_tag="a", delete_delay=0)
+    contested = 0
+    for node in NODES:
+        with open(f"{folder}/{node}.log", errors="replace") as file:
+            contested += file.read().count("another node has the call: it ends here")
+    say(f"40 offers to two nodes at once: one reply each; {contested} were made by both at first")
+    if contested == 0:
+        fail("no two nodes have made a call at once: nothing is shown")
 
 
 def scene_calls_http(calls):

@@ -19,12 +19,23 @@ class Proxy:
         self.socket.bind((BRIDGE, 0))
         self.number = 0
 
+    def message(self, command, call, **more):
+        """A request with a cookie of its own."""
+        self.number += 1
+        keys = {"command": command, "call-id": call} | {key.replace("_", "-"): value for key, value in more.items()}
+        return f"{self.number} {json.dumps(keys)}".encode()
+
+    def ask_all(self, nodes, message):
+        """The replies to one message that is sent to several nodes at once, as they are."""
+        for node in nodes:
+            self.socket.sendto(message, (address(node), PORT))
+        self.socket.settimeout(SECONDS_MAX)
+        return [self.socket.recv(65536) for _ in nodes]
+
     def ask(self, node, command, call, **more):
         """The reply, and after how many ms."""
-        self.number += 1
-        cookie = str(self.number)
-        keys = {"command": command, "call-id": call} | {key.replace("_", "-"): value for key, value in more.items()}
-        message = f"{cookie} {json.dumps(keys)}".encode()
+        message = self.message(command, call, **more)
+        cookie = message.decode().split(" ", 1)[0]
         begin = time.perf_counter()
         for attempt in range(SECONDS_MAX):
             self.socket.sendto(message, (address(node), PORT))
