@@ -3,7 +3,6 @@
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
-use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -12,7 +11,6 @@ use axum::http::header::{CONTENT_TYPE, LOCATION};
 use axum::http::{HeaderMap, HeaderName};
 use threadbare_control::cluster::CallName;
 use tokio::sync::oneshot;
-use tokio::time::sleep;
 use tower::ServiceExt;
 
 use super::asker::{ReplyTo, Unreplied};
@@ -51,20 +49,10 @@ impl CallDesk for NodeDesk {
     }
 
     fn claimed(&self, call: &CallName, claimed: Claimed) {
-        tell_claimed(&self.control, call.clone(), claimed);
-    }
-}
-
-/// Replies wait for it: it must not be lost when the control thread has much to do.
-fn tell_claimed(control: &Control<Service>, call: CallName, claimed: Claimed) {
-    let (name, outcome) = (call.clone(), claimed.clone());
-    let order = move |service: &mut Service| service.handle_claimed(&name, outcome);
-    if let Err(NotDone::Busy) = control.order(order) {
-        let control = control.clone();
-        tokio::spawn(async move {
-            sleep(AGAIN).await;
-            tell_claimed(&control, call, claimed);
-        });
+        let call = call.clone();
+        // Replies wait for it.
+        self.control
+            .order_surely(move |service: &mut Service| service.handle_claimed(&call, claimed));
     }
 }
 
@@ -120,6 +108,5 @@ async fn answer_http(http: Router, request: HttpRequest) -> Back {
     }
 }
 
-const AGAIN: Duration = Duration::from_millis(10);
 /// What goes from node to node has less than 1 MiB.
 const ANSWER_BYTES_MAX: usize = 1_000_000;

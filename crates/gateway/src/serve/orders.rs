@@ -1,8 +1,11 @@
 //! What other threads want of the control thread, which owns the calls: closures, run between its requests.
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use super::wake::Wake;
 
@@ -85,6 +88,38 @@ impl<S> Control<S> {
     }
 }
 
+/// An order until it is run.
+type Kept<F> = Arc<Mutex<Option<F>>>;
+
+impl<S: 'static> Control<S> {
+    /// The same for what somebody waits for who cannot ask again: it is put in when there is room, unless the control thread has ended. On a runtime of
+    /// tokio. As many wait as there are requests in hand.
+    pub(super) fn order_surely(&self, order: impl FnOnce(&mut S) + Send + 'static) {
+        let kept = Arc::new(Mutex::new(Some(order)));
+        if self.try_order(&kept) {
+            return;
+        }
+        let control = self.clone();
+        tokio::spawn(async move {
+            while !control.try_order(&kept) {
+                sleep(AGAIN).await;
+            }
+        });
+    }
+
+    /// `false`: the queue is full.
+    fn try_order<F: FnOnce(&mut S) + Send + 'static>(&self, kept: &Kept<F>) -> bool {
+        let kept = kept.clone();
+        let run = move |owner: &mut S| {
+            let order = kept.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some(order) = order {
+                order(owner);
+            }
+        };
+        self.order(run) != Err(NotDone::Busy)
+    }
+}
+
 impl<S> Orders<S> {
     /// The orders that wait, up to a number of them. The bell is to be cleared before, and rings if there are more.
     pub(super) fn take(&self) -> Vec<Order<S>> {
@@ -98,6 +133,8 @@ impl<S> Orders<S> {
 
 /// One for each HTTP connection, and as many again whose clients have given up.
 const ORDERS_MAX: usize = 512;
+/// Until a full queue is looked at again.
+const AGAIN: Duration = Duration::from_millis(10);
 /// Orders in a row, before requests of proxies are looked at.
 const BURST: usize = 64;
 
@@ -157,6 +194,30 @@ mod tests {
             Poll::Ready(Err(NotDone::Gone))
         );
         assert_eq!(control.order(|_| ()), Err(NotDone::Gone));
+    }
+
+    /// Else who waits for a reply would wait for ever.
+    #[test]
+    fn what_has_to_be_done_waits_for_room() {
+        let (control, orders) = orders::<Vec<u32>>(Wake::new().expect("a bell"));
+        for _ in 0..ORDERS_MAX {
+            control.order(|done| done.push(0)).expect("room");
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build();
+        runtime.expect("a runtime").block_on(async {
+            control.order_surely(|done| done.push(7));
+            let mut done = Vec::new();
+            while !done.contains(&7) {
+                run(&orders, &mut done);
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(done.len(), ORDERS_MAX + 1);
+            drop(orders);
+            // Nobody is left to do it.
+            control.order_surely(|_| panic!("it is done"));
+        });
     }
 
     /// Who has given up must not end a call later.

@@ -86,10 +86,7 @@ impl Service {
         let makes = matches!(request.command(), Command::Offer | Command::Publish);
         let control = self.control();
         shared.cluster.pass(Some(name), makes, passed, move |way| {
-            let go_on = move |service: &mut Service| service.go_way(&request, owed, way);
-            if let Err(error) = control.order(go_on) {
-                tracing::warn!(%error, "a request is not answered");
-            }
+            control.order_surely(move |service: &mut Service| service.go_way(&request, owed, way));
         });
     }
 
@@ -246,8 +243,7 @@ impl Service {
                         Way::Here => Way::Refused(reason),
                         other => other,
                     };
-                    // The relay is about to end, or too busy.
-                    let _ = control.order(move |service: &mut Service| service.end_way(owed, way));
+                    control.order_surely(move |service: &mut Service| service.end_way(owed, way));
                 });
             }
             (_, to, _) => {
