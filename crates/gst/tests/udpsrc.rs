@@ -950,11 +950,14 @@ fn loop_changes_while_it_plays() {
 
 /// Whether an epoll instance of this process watches the socket that is bound to this address, as the kernel has it (proc(5): net/udp, fdinfo).
 fn is_watched(bound: SocketAddr) -> bool {
-    let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
     let port = format!(":{:04X}", bound.port());
-    let inode = sockets.lines().find_map(|line| {
-        let fields: Vec<&str> = line.split_whitespace().collect();
-        fields[1].ends_with(&port).then(|| fields[9].to_owned())
+    // The kernel tells its table in parts: one whose neighbours come and go meanwhile may be missed.
+    let inode = (0..1000).find_map(|_| {
+        let sockets = std::fs::read_to_string("/proc/self/net/udp").unwrap();
+        sockets.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split_whitespace().collect();
+            fields[1].ends_with(&port).then(|| fields[9].to_owned())
+        })
     });
     let inode: u64 = inode.expect("it is bound").parse().unwrap();
     let watched = format!("ino:{inode:x} ");
