@@ -39,6 +39,8 @@ show_logs() {
     local status=$?
     if [ "$status" -ne 0 ]; then
         tail -n 25 "$logs"/* >&2
+        # Again: what sipp did not expect is what is looked for, and only the end of a long output may be left.
+        for file in "$logs"/errors-*; do head -n 40 "$file" >&2 || true; done
         say "failed with ${reason:-status $status}; see above for each program's log" >&2
         [ -z "${KEEP:-}" ] || cp -r "$work" "$KEEP"
     fi
@@ -97,8 +99,9 @@ start_relay() {
 
 start_proxy() {
     sed "s/@NG@/127.0.0.1:$ng_port/" "$here/kamailio.cfg" >"$work/kamailio.cfg"
-    # -DD: in the foreground. 32 MiB of shared memory are plenty.
-    kamailio -DD -E -m 32 -Y "$work" -f "$work/kamailio.cfg" >"$logs/kamailio" 2>&1 &
+    # -DD: in the foreground. It keeps each transaction for seconds, and the more there are of them the slower the machine is: 32 MiB
+    # of shared memory ran out.
+    kamailio -DD -E -m 256 -Y "$work" -f "$work/kamailio.cfg" >"$logs/kamailio" 2>&1 &
     started+=($!)
     wait_for_program $! 'a proxy that listens' listens 127.0.0.1 5060
 }
@@ -158,14 +161,15 @@ become_sipp() {
         >"$logs/sipp-$scenario-$media_port" 2>&1
 }
 
-# calls USER CALLS RATE MEDIA_PORT CALLER CALLEE [CALLEE_FOLDER]: sipp calls sipp, both must be content.
+# calls USER CALLS RATE MEDIA_PORT CALLER CALLEE [CALLEE_FOLDER]: sipp calls sipp, both must be content. At most 50 calls at
+# once: on a slow machine the calls come slower, and do not pile up.
 calls() {
     local user=$1 calls=$2 rate=$3 port=$4 from=$5 to=$6 folder=${7:-callee} codec=(0 PCMU)
     [ "$folder" != callee-alaw ] || codec=(8 PCMA)
     become_sipp "$to" "$folder" $callee "$port" -m "$calls" -key codec "${codec[0]}" -key encoding "${codec[1]}" &
     local callee_pid=$!
     wait_for_program "$callee_pid" "a callee of $user" listens $callee 5060
-    (become_sipp "$from" caller $caller "$port" -m "$calls" -r "$rate" -s "$user" -key callee $callee:5060 $proxy) ||
+    (become_sipp "$from" caller $caller "$port" -m "$calls" -r "$rate" -l 50 -s "$user" -key callee $callee:5060 $proxy) ||
         die "$user: the caller failed"
     if [ "$user" = lost ]; then
         # Nobody tells it that the call is over.
