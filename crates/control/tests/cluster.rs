@@ -368,7 +368,7 @@ fn keys_and_values_are_paths_and_json() {
         }),
         resume: vec![1, 2],
     });
-    let json = claim.json().expect("numbers");
+    let json = claim.to_bytes().expect("numbers");
     let text = r#"{"node":"a","incarnation":1,"epoch":3,"next":{"node":"b","incarnation":2,"is_ready":false},"resume":[1,2]}"#;
     assert_eq!(String::from_utf8_lossy(&json), text);
     assert_eq!(stream.read(&json), Ok(claim));

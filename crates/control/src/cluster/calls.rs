@@ -8,11 +8,17 @@
 //!
 //! A life of this node that was ended by others has lost nothing: its media has gone on. The next life writes the keys anew, unless somebody else has
 //! taken the call meanwhile.
+//!
+//! **Calls of a service** have its addresses, and go with them: whoever carries the service is the owner of its calls, whatever their keys say, and writes
+//! the keys anew. With each goes a second key, its state, by which the next carrier goes on; both are written together. Who carries the service no more
+//! leaves the keys as they are ([`Member::leave_calls`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::keys::{CallClaim, CallName, Key, Life, Link, NodeName, NodeRecord, Revision, Value};
-use super::nodes::Nodes;
+use super::keys::{
+    CallClaim, CallName, Key, Life, Link, NodeName, NodeRecord, Revision, StreamName, Value,
+};
 use super::place::mix;
 use super::store::{Compare, Entry, Operation, Request, RequestId, Transaction, What};
 use super::{Action, Member};
@@ -31,6 +37,7 @@ pub(super) struct Ledger {
 struct Held {
     /// The call is here.
     is_here: bool,
+    kept: Option<Kept>,
     /// The key, and the state of the store that this is of.
     claim: Option<CallClaim>,
     at: Revision,
@@ -40,13 +47,30 @@ struct Held {
     until_ns: Option<u64>,
 }
 
+/// The state of a service's call.
+#[derive(Debug)]
+struct Kept {
+    service: StreamName,
+    state: Arc<[u8]>,
+    /// What the store has, as far as is known.
+    written: Option<Arc<[u8]>>,
+}
+
 /// What is to be done next for a call.
 enum Step {
     Rest,
     Claimed,
     Taken(Life),
     Forget,
-    Commit(Operation),
+    Commit(Vec<Operation>),
+}
+
+/// Whose a call is, by its key.
+#[derive(Debug, PartialEq)]
+enum Rightful {
+    Nobody,
+    Mine,
+    Others(Life),
 }
 
 /// Where a request for a call belongs.
@@ -58,26 +82,63 @@ pub enum Location {
     Here,
     /// Another node has it. `None`: nothing can be sent to it.
     At(Life, Option<Link>),
+    /// It goes with its service, which is on its way to a node.
+    Soon,
 }
 
 impl Held {
-    fn step(&self, name: &CallName, me: &Life, nodes: &Nodes) -> Step {
+    /// `rightful`: whose the call is by its key.
+    fn step(&self, name: &CallName, me: &Life, rightful: Rightful) -> Step {
         let is_ours = self.claim.as_ref().is_some_and(|claim| claim.owner == *me);
-        let of_this_node = |claim: &CallClaim| claim.owner.node == me.node;
-        match (&self.claim, self.is_here) {
-            (_, true) if is_ours && self.is_told => Step::Rest,
-            (_, true) if is_ours => Step::Claimed,
-            (Some(claim), true) if nodes.has(&claim.owner) => Step::Taken(claim.owner.clone()),
-            (_, true) => {
-                let claim = CallClaim { owner: me.clone() };
-                Step::Commit(Operation::Put(Key::Call(name.clone()), Value::Call(claim)))
+        match (&self.claim, self.is_here, rightful) {
+            (_, true, Rightful::Others(owner)) => Step::Taken(owner),
+            (_, true, _) if is_ours && self.is_written() => match self.is_told {
+                true => Step::Rest,
+                false => Step::Claimed,
+            },
+            (_, true, _) if is_ours => Step::Commit(self.put_state(name).collect()),
+            (_, true, _) => {
+                let claim = CallClaim {
+                    owner: me.clone(),
+                    service: self.kept.as_ref().map(|kept| kept.service.clone()),
+                };
+                // One of its name had another service.
+                let before = self.claim.as_ref().and_then(|old| old.service.as_ref());
+                let before = before.filter(|service| claim.service.as_ref() != Some(service));
+                let old =
+                    before.map(|old| Operation::Delete(Key::State(old.clone(), name.clone())));
+                let put = Operation::Put(Key::Call(name.clone()), Value::Call(claim));
+                let all = [put].into_iter().chain(self.put_state(name)).chain(old);
+                Step::Commit(all.collect())
             }
-            (Some(claim), false) if of_this_node(claim) => {
-                Step::Commit(Operation::Delete(Key::Call(name.clone())))
+            (Some(claim), false, Rightful::Mine) => Step::Commit(delete(name, claim)),
+            (Some(claim), false, _) if claim.owner.node == me.node => {
+                Step::Commit(delete(name, claim))
             }
-            (_, false) => Step::Forget,
+            (_, false, _) => Step::Forget,
         }
     }
+
+    fn is_written(&self) -> bool {
+        let is_written = |kept: &Kept| kept.written.as_ref() == Some(&kept.state);
+        self.kept.as_ref().is_none_or(is_written)
+    }
+
+    fn put_state(&self, name: &CallName) -> impl Iterator<Item = Operation> {
+        let put = |kept: &Kept| {
+            let key = Key::State(kept.service.clone(), name.clone());
+            Operation::Put(key, Value::State(kept.state.clone()))
+        };
+        self.kept.as_ref().map(put).into_iter()
+    }
+}
+
+/// Of a call that is over.
+fn delete(name: &CallName, claim: &CallClaim) -> Vec<Operation> {
+    let state = claim.service.as_ref();
+    let state = state.map(|service| Operation::Delete(Key::State(service.clone(), name.clone())));
+    let call = Operation::Delete(Key::Call(name.clone()));
+    [call].into_iter().chain(state).collect()
 }
 
 impl Ledger {
@@ -118,6 +179,22 @@ impl Ledger {
         }
     }
 
+    /// Another state of the same call may be on its way: then that is written behind this one.
+    pub(super) fn note_state(&mut self, name: CallName, entry: Option<Entry>) {
+        let Some(kept) = self
+            .calls
+            .get_mut(&name)
+            .and_then(|held| held.kept.as_mut())
+        else {
+            return;
+        };
+        kept.written = match entry.map(|entry| entry.value) {
+            Some(Value::State(state)) => Some(state),
+            _ => None,
+        };
+        self.dirty.insert(name);
+    }
+
     fn stop_waiting(&mut self, name: &CallName) {
         let held = self.calls.get_mut(name);
         if let Some(until_ns) = held.and_then(|held| held.until_ns.take()) {
@@ -132,12 +209,19 @@ impl Ledger {
 }
 
 impl Member {
-    /// This node has a call, and its key is to say so. Leads to [`Action::CallClaimed`] or [`Action::CallTaken`]; before either, to
-    /// [`Action::CallUnclaimed`] when the store has not answered by `until_ns`.
-    pub fn claim_call(&mut self, now_ns: u64, name: CallName, until_ns: u64) {
+    /// This node has a call, and its key is to say so. `state`: the service that it belongs to, and what the next node that carries it needs. Leads to
+    /// [`Action::CallClaimed`] or [`Action::CallTaken`]; before either, to [`Action::CallUnclaimed`] when the store has not answered by `until_ns`.
+    pub fn claim_call(
+        &mut self,
+        now_ns: u64,
+        name: CallName,
+        state: Option<(StreamName, Arc<[u8]>)>,
+        until_ns: u64,
+    ) {
         self.ledger.stop_waiting(&name);
         let held = self.ledger.calls.entry(name.clone()).or_insert(Held {
             is_here: true,
+            kept: None,
             claim: None,
             at: Revision::ABSENT,
             pending: None,
@@ -145,9 +229,36 @@ impl Member {
             until_ns: None,
         });
         (held.is_here, held.is_told, held.until_ns) = (true, false, Some(until_ns));
+        held.kept = state.map(|(service, state)| Kept {
+            service,
+            state,
+            written: None,
+        });
         self.ledger.waits.insert((until_ns, name.clone()));
         self.ledger.dirty.insert(name);
         self.go_on(now_ns);
+    }
+
+    /// The state of a service's call is another one now.
+    pub fn keep_call(&mut self, now_ns: u64, name: &CallName, state: Arc<[u8]>) {
+        let held = self.ledger.calls.get_mut(name);
+        if let Some(kept) = held.and_then(|held| held.kept.as_mut()) {
+            kept.state = state;
+            self.ledger.dirty.insert(name.clone());
+            self.go_on(now_ns);
+        }
+    }
+
+    /// Calls of a service that another node carries from now on, or nobody. Their keys stay.
+    pub fn leave_calls(&mut self, service: &StreamName) {
+        let is_of_it = |held: &Held| {
+            let kept = held.kept.as_ref();
+            kept.is_some_and(|kept| kept.service == *service)
+        };
+        let calls = &self.ledger.calls;
+        let left = calls.iter().filter(|(_, held)| is_of_it(held));
+        let left: Vec<CallName> = left.map(|(name, _)| name.clone()).collect();
+        left.iter().for_each(|name| self.ledger.remove(name));
     }
 
     /// This node has a call no more.
@@ -178,12 +289,20 @@ impl Member {
             Some(Value::Call(claim)) => claim,
             _ => return Location::Nowhere,
         };
-        if claim.owner.node == self.settings.name {
+        let service = claim.service.as_ref();
+        let service = service.filter(|service| self.declaration(service).is_some());
+        let carrier = service.and_then(|service| self.owner(service));
+        let owner = match (service, carrier) {
+            (None, _) => &claim.owner,
+            (Some(_), Some(carrier)) if self.nodes.has(carrier) => carrier,
+            (Some(_), _) => return Location::Soon,
+        };
+        if owner.node == self.settings.name {
             return Location::Here;
         }
-        match self.nodes.record(&claim.owner.node) {
-            Some(record) if record.incarnation == claim.owner.incarnation => {
-                Location::At(claim.owner.clone(), record.link)
+        match self.nodes.record(&owner.node) {
+            Some(record) if record.incarnation == owner.incarnation => {
+                Location::At(owner.clone(), record.link)
             }
             _ => Location::Nowhere,
         }
@@ -216,13 +335,19 @@ impl Member {
         Some(Location::At(self.nodes.life(name)?, record.link))
     }
 
-    /// What deletes the key of a call that nobody has any more, as its owner's life has ended. `None`: somebody has it.
+    /// What deletes the keys of a call that nobody has any more, as its owner's life has ended. `None`: somebody has it, or is about to: calls of a
+    /// service are deleted by who carries it, when the carrier has gone on with all that it can.
     pub fn sweep(&mut self, entry: &Entry) -> Option<Transaction> {
         let (Key::Call(name), Value::Call(claim)) = (&entry.key, &entry.value) else {
             return None;
         };
-        let is_held = self.ledger.calls.contains_key(name);
-        if is_held || self.nodes.has(&claim.owner) {
+        let service = claim.service.as_ref();
+        let service = service.filter(|service| self.declaration(service).is_some());
+        let has_owner = match service {
+            Some(service) => !self.carries(service),
+            None => self.nodes.has(&claim.owner),
+        };
+        if has_owner || self.ledger.calls.contains_key(name) {
             return None;
         }
         let when = vec![
@@ -235,7 +360,7 @@ impl Member {
         Some(Transaction {
             id,
             when,
-            then: vec![Operation::Delete(entry.key.clone())],
+            then: delete(name, claim),
         })
     }
 
@@ -259,15 +384,39 @@ impl Member {
         }
     }
 
+    fn rightful(&self, claim: Option<&CallClaim>) -> Rightful {
+        let Some(claim) = claim else {
+            return Rightful::Nobody;
+        };
+        let service = claim.service.as_ref();
+        let service = service.filter(|service| self.declaration(service).is_some());
+        match service {
+            Some(service) if self.carries(service) => Rightful::Mine,
+            Some(service) => {
+                let carrier = self.owner(service).filter(|life| self.nodes.has(life));
+                Rightful::Others(carrier.unwrap_or(&claim.owner).clone())
+            }
+            None if claim.owner == self.life() => Rightful::Mine,
+            None if self.nodes.has(&claim.owner) => Rightful::Others(claim.owner.clone()),
+            None => Rightful::Nobody,
+        }
+    }
+
     fn follow_call(&mut self, now_ns: u64, name: CallName) {
         let (me, lives) = (self.life(), self.lives());
+        let Some(held) = self.ledger.calls.get(&name) else {
+            return;
+        };
+        let service = held.kept.as_ref().map(|kept| &kept.service);
+        let goes_on_elsewhere = service.is_some_and(|service| !self.carries(service));
+        if held.pending.is_some() || goes_on_elsewhere {
+            return;
+        }
+        let rightful = self.rightful(held.claim.as_ref());
         let Some(held) = self.ledger.calls.get_mut(&name) else {
             return;
         };
-        if held.pending.is_some() {
-            return;
-        }
-        match held.step(&name, &me, &self.nodes) {
+        match held.step(&name, &me, rightful) {
             Step::Rest => {}
             Step::Claimed => {
                 held.is_told = true;
@@ -280,7 +429,7 @@ impl Member {
                     .push_back(Action::CallTaken { call: name, owner });
             }
             Step::Forget => self.ledger.remove(&name),
-            Step::Commit(operation) => {
+            Step::Commit(operations) => {
                 let Some(lives) = lives else { return };
                 let modified = held.claim.as_ref().map_or(Revision::ABSENT, |_| held.at);
                 let key = Key::Call(name.clone());
@@ -289,7 +438,7 @@ impl Member {
                 if let Some(owner) = owner.filter(|owner| **owner != me.node) {
                     when.push(self.nodes.as_known(owner));
                 }
-                let id = self.commit(now_ns, What::Call(name.clone()), when, vec![operation]);
+                let id = self.commit(now_ns, What::Call(name.clone()), when, operations);
                 self.ledger.asked(&name, id);
             }
         }

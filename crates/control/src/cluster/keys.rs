@@ -6,10 +6,11 @@
 //!  /threadbare/nodes/relay-3        {"incarnation":7,"beat":41,"weight":1.0,"labels":["rack-2"],"draining":false}
 //!  /threadbare/streams/programme-1  {"prefer":["rack-2"],"avoid":[],"on_isolation":"stop","spec":"..."}
 //!  /threadbare/claims/programme-1   {"node":"relay-3","incarnation":7,"epoch":2}
-//!  /threadbare-calls/a84b4c76e66710 {"node":"relay-3","incarnation":7}
+//!  /threadbare-calls/a84b4c76e66710 {"node":"relay-3","incarnation":7,"service":"service:relay-3"}
+//!  /threadbare-states/service:relay-3/a84b4c76e66710  (encrypted)
 //! ```
 //!
-//! What is below `/threadbare/` is seen by all nodes; calls are looked up.
+//! What is below `/threadbare/` is seen by all nodes; calls are looked up, and the states of a service's calls are read by the node that takes it over.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -67,6 +68,8 @@ pub enum Key {
     Claim(StreamName),
     /// Who has a call.
     Call(CallName),
+    /// What a node needs to go on with a call of a service.
+    State(StreamName, CallName),
 }
 
 /// The value of a key, of the same kind.
@@ -80,6 +83,8 @@ pub enum Value {
     Claim(Claim),
     /// Of [`Key::Call`].
     Call(CallClaim),
+    /// Of [`Key::State`]; opaque here.
+    State(Arc<[u8]>),
 }
 
 /// A node that lives. Written anew with each beat.
@@ -114,9 +119,23 @@ pub struct Link {
     pub process: u64,
 }
 
-/// A stream that is to be carried by one node.
+/// What one node carries under a name.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// A stream.
+    #[default]
+    Stream,
+    /// The addresses of a node's calls, and with them the calls.
+    Service,
+}
+
+/// A stream, or a service, that is to be carried by one node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Declaration {
+    /// Which of the two.
+    #[serde(default, skip_serializing_if = "is_stream")]
+    pub kind: Kind,
     /// Nodes with one of these labels come first.
     #[serde(default)]
     pub prefer: Vec<Arc<str>>,
@@ -164,9 +183,12 @@ pub struct Claim {
 /// Who has a call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CallClaim {
-    /// The owner.
+    /// The owner; of a call of a service, whoever carries that is the owner, and this is who was when it was written.
     #[serde(flatten)]
     pub owner: Life,
+    /// The service whose addresses it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<StreamName>,
 }
 
 /// One life of one node.
@@ -207,6 +229,7 @@ impl Key {
             Key::Stream(name) => format!("{STREAMS}{name}"),
             Key::Claim(name) => format!("{CLAIMS}{name}"),
             Key::Call(name) => format!("{CALLS}{name}"),
+            Key::State(service, name) => format!("{STATES}{service}/{name}"),
         }
     }
 
@@ -224,10 +247,14 @@ impl Key {
         if let Some(name) = name(CLAIMS) {
             return Some(Key::Claim(StreamName(name.into())));
         }
-        name(CALLS).map(|name| Key::Call(CallName(name.into())))
+        if let Some(name) = name(CALLS) {
+            return Some(Key::Call(CallName(name.into())));
+        }
+        let (service, name) = name(STATES)?.split_once('/')?;
+        Some(Key::State(service.into(), name.into()))
     }
 
-    /// The value of this key from its JSON.
+    /// The value of this key from its bytes: JSON, or what is opaque here.
     ///
     /// # Errors
     /// It is too long, no such JSON, or a weight is not above 0.
@@ -245,6 +272,7 @@ impl Key {
             Key::Stream(_) => serde_json::from_slice(json).map(Value::Stream),
             Key::Claim(_) => serde_json::from_slice(json).map(Value::Claim),
             Key::Call(_) => serde_json::from_slice(json).map(Value::Call),
+            Key::State(..) => Ok(Value::State(json.into())),
         };
         match value {
             Ok(Value::Node(NodeRecord { weight, .. })) if !is_weight(weight) => {
@@ -258,16 +286,17 @@ impl Key {
 }
 
 impl Value {
-    /// As JSON.
+    /// As JSON, or as it is if it is opaque.
     ///
     /// # Errors
     /// A weight that is no number.
-    pub fn json(&self) -> Result<Vec<u8>, serde_json::Error> {
+    pub fn to_bytes(&self) -> Result<Vec<u8>, serde_json::Error> {
         match self {
             Value::Node(record) => serde_json::to_vec(record),
             Value::Stream(declaration) => serde_json::to_vec(declaration),
             Value::Claim(claim) => serde_json::to_vec(claim),
             Value::Call(claim) => serde_json::to_vec(claim),
+            Value::State(sealed) => Ok(sealed.to_vec()),
         }
     }
 }
@@ -276,6 +305,10 @@ impl Value {
 #[must_use]
 pub fn is_weight(weight: f64) -> bool {
     (WEIGHT_MIN..=WEIGHT_MAX).contains(&weight)
+}
+
+fn is_stream(kind: &Kind) -> bool {
+    *kind == Kind::Stream
 }
 
 fn is_empty(text: &Arc<str>) -> bool {
@@ -310,6 +343,8 @@ named!(NodeName StreamName CallName);
 pub const PREFIX: &str = "/threadbare/";
 /// What the keys of calls begin with.
 pub const CALLS: &str = "/threadbare-calls/";
+/// What the keys of the states of all services' calls begin with; the service's name and a slash follow.
+pub const STATES: &str = "/threadbare-states/";
 const NODES: &str = "/threadbare/nodes/";
 const STREAMS: &str = "/threadbare/streams/";
 const CLAIMS: &str = "/threadbare/claims/";
@@ -317,5 +352,5 @@ const CLAIMS: &str = "/threadbare/claims/";
 pub const WEIGHT_MIN: f64 = 0.001;
 /// Of a node: a thousand times the usual.
 pub const WEIGHT_MAX: f64 = 1000.0;
-/// A claim with what its next owner needs; larger things do not belong into the store.
+/// A claim with what its next owner needs, a call's state; larger things do not belong into the store.
 pub const VALUE_BYTES_MAX: usize = 8192;

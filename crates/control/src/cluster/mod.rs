@@ -12,6 +12,7 @@
 //! - A stream moves without a gap that a jitter buffer does not hide: the owner names the next one, which prepares and says so; then the owner stops, and
 //!   writes what the next one needs to go on (SSRC, numbers, times) with its name.
 //! - A call stays where it was made. Its owner claims it, and requests that come to another node are sent on.
+//! - A *service* is carried as a stream is: the addresses of a node's calls, and the calls with them. Another node that carries it reads the calls' states.
 //!
 //! After each call of a `handle_` or `set_` function, drain [`Member::poll_action`] and ask [`Member::next_timeout`].
 
@@ -29,9 +30,9 @@ use std::sync::Arc;
 use self::calls::Ledger;
 pub use self::calls::Location;
 pub use self::keys::{
-    CALLS, CallClaim, CallName, Claim, Declaration, Epoch, Incarnation, Key, Life, Link, Next,
-    NodeName, NodeRecord, OnIsolation, PREFIX, Revision, StreamName, Unreadable, VALUE_BYTES_MAX,
-    Value, WEIGHT_MAX, WEIGHT_MIN, is_weight,
+    CALLS, CallClaim, CallName, Claim, Declaration, Epoch, Incarnation, Key, Kind, Life, Link,
+    Next, NodeName, NodeRecord, OnIsolation, PREFIX, Revision, STATES, StreamName, Unreadable,
+    VALUE_BYTES_MAX, Value, WEIGHT_MAX, WEIGHT_MIN, is_weight,
 };
 use self::lease::Standing;
 use self::nodes::Nodes;
@@ -368,6 +369,27 @@ impl Member {
         Some(&claim.owner)
     }
 
+    /// Whether this node carries it.
+    #[must_use]
+    pub fn carries(&self, stream: &StreamName) -> bool {
+        self.streams.get(stream).is_some_and(Tracked::is_running)
+    }
+
+    /// Who a stream is being handed over to.
+    #[must_use]
+    pub fn next_owner(&self, stream: &StreamName) -> Option<&Life> {
+        let claim = self.streams.get(stream)?.claim()?;
+        claim.next.as_ref().map(|next| &next.life)
+    }
+
+    /// Which of the other nodes would carry a stream without this one, as far as is known.
+    #[must_use]
+    pub fn heir(&self, stream: &StreamName) -> Option<Life> {
+        let own = &self.settings.name;
+        let name = self.streams.get(stream)?.best_without(own, &self.nodes)?;
+        self.nodes.life(&name)
+    }
+
     /// The streams that are to be carried, with what their carriers need, and who carries them as far as is known.
     pub fn streams(&self) -> impl Iterator<Item = (&StreamName, &Declaration, Option<&Claim>)> {
         self.streams.iter().filter_map(|(name, stream)| {
@@ -418,6 +440,7 @@ impl Member {
             Key::Stream(name) => self.note_declaration(name, entry, at),
             Key::Claim(name) => self.note_claim(name, entry, at),
             Key::Call(name) => self.ledger.note(name, entry, at),
+            Key::State(_, name) => self.ledger.note_state(name, entry),
         }
     }
 

@@ -72,12 +72,34 @@ impl Nodes {
 
     /// The best one for a stream.
     pub(super) fn best(&self, stream: Point, declaration: &Declaration) -> Option<(NodeName, Fit)> {
-        let fits = self.seen.iter().map(|(name, seen)| {
-            let fit = Fit::of(stream, declaration, (name, seen.point), &seen.record);
-            (name, fit)
-        });
+        let fits = self.fits(stream, declaration);
         let best = fits.reduce(|best, other| if other.1 > best.1 { other } else { best });
         best.map(|(name, fit)| (name.clone(), fit))
+    }
+
+    /// The best one for a stream but this.
+    pub(super) fn best_without(
+        &self,
+        node: &NodeName,
+        stream: Point,
+        declaration: &Declaration,
+    ) -> Option<NodeName> {
+        let others = self
+            .fits(stream, declaration)
+            .filter(|(name, _)| *name != node);
+        let best = others.reduce(|best, other| if other.1 > best.1 { other } else { best });
+        best.map(|(name, _)| name.clone())
+    }
+
+    fn fits(
+        &self,
+        stream: Point,
+        declaration: &Declaration,
+    ) -> impl Iterator<Item = (&NodeName, Fit)> {
+        self.seen.iter().map(move |(name, seen)| {
+            let fit = Fit::of(stream, declaration, (name, seen.point), &seen.record);
+            (name, fit)
+        })
     }
 
     pub(super) fn is_known(&self, name: &NodeName) -> bool {

@@ -77,6 +77,10 @@ impl Tracked {
         nodes.best(self.point, self.declaration.as_ref()?)
     }
 
+    pub(super) fn best_without(&self, own: &NodeName, nodes: &Nodes) -> Option<NodeName> {
+        nodes.best_without(own, self.point, self.declaration.as_ref()?)
+    }
+
     pub(super) fn declaration(&self) -> Option<&Declaration> {
         self.declaration.as_ref()
     }

@@ -158,16 +158,105 @@ fn keys_of_the_dead_are_swept_and_no_others() {
     assert_eq!(world.parties(&calls[0]), [(2, true)]);
 }
 
+/// A cluster whose nodes have a service each.
+fn serving(seed: u64, nodes: usize) -> World {
+    let mut world = cluster(seed, nodes);
+    world.declare_services();
+    world.run_for(SECOND);
+    world.writes = 0;
+    world
+}
+
+/// Who has the call, if that is one node.
+fn party(world: &World, call: &CallName) -> usize {
+    match world.parties(call)[..] {
+        [(node, true)] => node,
+        ref parties => panic!("{call} at {parties:?}"),
+    }
+}
+
+#[test]
+fn a_service_goes_on_elsewhere_with_its_calls_and_comes_back() {
+    for seed in 1..20 {
+        let mut world = serving(seed, 3);
+        let calls: Vec<CallName> = (0..30).map(|n| call(&n.to_string())).collect();
+        calls.iter().for_each(|one| world.call(0, one));
+        world.run_for(SECOND);
+        // Key and state; and the answer's state.
+        assert_eq!(world.writes, 60);
+        let state = world.change(0, &calls[0]);
+        world.run_for(SECOND);
+        assert_eq!(world.writes, 61);
+        assert!(world.states().iter().any(|(.., written)| *written == state));
+        world.kill(0);
+        for _ in 0..30 {
+            world.run_for(50 * MS);
+            // Else it would be made anew.
+            assert_ne!(world.locate(1, &calls[0]), Location::Nowhere);
+        }
+        let heir = party(&world, &calls[0]);
+        assert!(heir != 0 && calls.iter().all(|one| party(&world, one) == heir));
+        assert_eq!(world.locate(heir, &calls[0]), Location::Here);
+        let Location::At(owner, _) = world.locate(3 - heir, &calls[0]) else {
+            panic!("seed {seed}: the other one has them");
+        };
+        assert_eq!(*owner.node.0, *format!("node-{heir}"));
+        // One ends while it is there.
+        world.hang_up(heir, &calls[1]);
+        world.run_for(100 * MS);
+        world.start(0);
+        world.run_for(5 * SECOND);
+        assert_eq!(party(&world, &calls[0]), 0, "seed {seed}");
+        assert!(world.parties(&calls[1]).is_empty());
+        assert!(world.states().iter().any(|(.., written)| *written == state));
+        world.sweep(0);
+        world.run_for(SECOND);
+        assert_eq!((world.call_keys(), world.states().len()), (29, 29));
+        calls.iter().for_each(|one| world.hang_up(0, one));
+        world.run_for(SECOND);
+        assert_eq!((world.call_keys(), world.states().len()), (0, 0));
+        assert!(world.taken.is_empty(), "seed {seed}: {:?}", world.taken);
+    }
+}
+
+/// Frozen, or cut off: its calls are others' when it goes on, and its own again behind that.
+#[test]
+fn a_node_that_was_frozen_does_not_end_calls_that_others_have() {
+    for seed in 1..20 {
+        let mut world = serving(seed, 3);
+        let one = call("a");
+        world.call(0, &one);
+        world.run_for(100 * MS);
+        let until_ns = world.now_ns + 3 * SECOND;
+        world.freeze(0, until_ns);
+        world.run_for(2 * SECOND);
+        let has_told = |(node, told): &(usize, bool)| *node != 0 && *told;
+        assert!(world.parties(&one).iter().any(has_told), "seed {seed}");
+        world.run_for(5 * SECOND);
+        assert_eq!(party(&world, &one), 0, "seed {seed}");
+        assert!(world.taken.is_empty() && world.call_keys() == 1);
+        // And by an operator's wish, without a fault.
+        world.drain(0, true);
+        world.run_for(2 * SECOND);
+        assert_ne!(party(&world, &one), 0, "seed {seed}");
+        assert_eq!(world.streams_of(0), 0);
+    }
+}
+
 #[test]
 fn a_call_has_one_owner_in_the_end() {
     for seed in 1..=60 {
-        storm(seed * 104_729);
+        storm(seed * 104_729, false);
+        storm(seed * 104_729, true);
     }
 }
 
 /// Everything at once, and then a time without faults.
-fn storm(seed: u64) {
-    let mut world = cluster(seed, 5);
+fn storm(seed: u64, has_services: bool) {
+    let mut world = match has_services {
+        true => serving(seed, 5),
+        false => cluster(seed, 5),
+    };
     world.repeat_requests();
     let calls: Vec<CallName> = (0..40).map(|n| call(&n.to_string())).collect();
     for _ in 0..200 {
@@ -193,7 +282,8 @@ fn storm(seed: u64) {
             }
             3 => world.set_link(node, Link::default()),
             4 => world.store_is_up = !world.draw().is_multiple_of(3),
-            5 if world.draw().is_multiple_of(8) => world.lose_data(),
+            // Who is cut off meanwhile does not know that nobody's claims are there any more.
+            5 if !has_services && world.draw().is_multiple_of(8) => world.lose_data(),
             6 | 7 => world.hang_up(node, one),
             8 => world.store_is_up = true,
             _ => world.call(node, one),
@@ -207,7 +297,7 @@ fn storm(seed: u64) {
         }
     }
     world.run_for(10 * SECOND);
-    world.sweep(0);
+    (0..world.len()).for_each(|node| world.sweep(node));
     world.run_for(SECOND);
     let mut up = 0;
     for one in &calls {
@@ -218,6 +308,8 @@ fn storm(seed: u64) {
         }
     }
     assert_eq!(world.call_keys(), up, "seed {seed}");
+    let states = if has_services { up } else { 0 };
+    assert_eq!(world.states().len(), states, "seed {seed}");
 }
 
 fn member(room: Option<u8>, others: &[(&str, Option<u8>, bool)]) -> Member {
@@ -265,7 +357,7 @@ fn spread(member: &Member) -> Vec<(String, usize)> {
             None => "nobody".to_owned(),
             Some(Location::At(life, _)) => life.node.to_string(),
             Some(Location::Here) => "me".to_owned(),
-            Some(Location::Nowhere) => panic!("no place"),
+            Some(Location::Nowhere | Location::Soon) => panic!("no place"),
         };
         *counts.entry(name).or_insert(0) += 1;
     }

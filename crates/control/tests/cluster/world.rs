@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
 
 use threadbare_control::cluster::{
-    Action, CallName, Compare, Declaration, Entry, Epoch, Key, Location, Member, Operation,
+    Action, CallName, Compare, Declaration, Entry, Epoch, Key, Kind, Location, Member, Operation,
     Outcome, Reply, Revision, Settings, StreamName, Timing, Transaction, Value,
 };
 
@@ -35,6 +35,8 @@ struct Process {
     preparing: BTreeSet<StreamName>,
     /// Calls that it has, and whether it was told that their keys are its own.
     calls: BTreeMap<CallName, bool>,
+    /// The services of those that have one.
+    services: BTreeMap<CallName, StreamName>,
 }
 
 struct Node {
@@ -67,6 +69,8 @@ enum Event {
     Timeout,
     Prepared(StreamName),
     HandedOver(StreamName),
+    /// The states of a service's calls are read.
+    Arrived(StreamName),
 }
 
 struct Due {
@@ -204,6 +208,7 @@ impl World {
             running: BTreeMap::new(),
             preparing: BTreeSet::new(),
             calls: BTreeMap::new(),
+            services: BTreeMap::new(),
         });
         self.watch(node);
         self.serve(node);
@@ -275,14 +280,92 @@ impl World {
         self.apply(operation);
     }
 
-    /// A call is made at a node.
+    /// Each node has a service of its own from now on.
+    pub(crate) fn declare_services(&mut self) {
+        for node in 0..self.nodes.len() {
+            let declaration = Declaration {
+                kind: Kind::Service,
+                at: Some(self.nodes[node].settings.name.clone()),
+                ..Declaration::default()
+            };
+            self.declare(&service_of(node), Some(declaration));
+        }
+    }
+
+    /// A call is made at a node, with the addresses of its service if it carries that.
     pub(crate) fn call(&mut self, node: usize, call: &CallName) {
+        let service = service_of(node);
+        let is_declared = self.entries.contains_key(&Key::Stream(service.clone()));
+        let state: Arc<[u8]> = format!("{node}, {}", self.draw()).into_bytes().into();
+        if let Some(process) = &self.nodes[node].process {
+            let has_one = process.calls.contains_key(call);
+            let carries = process.running.contains_key(&service);
+            if !is_declared || carries && !has_one {
+                self.claim(node, call, is_declared.then_some((service, state)));
+            }
+        }
+    }
+
+    fn claim(&mut self, node: usize, call: &CallName, state: Option<(StreamName, Arc<[u8]>)>) {
         let local_ns = self.nodes[node].local(self.now_ns);
         if let Some(process) = &mut self.nodes[node].process {
             process.calls.insert(call.clone(), false);
+            let service = state
+                .as_ref()
+                .map(|(service, _)| (call.clone(), service.clone()));
+            process.services.extend(service);
             let until_ns = local_ns + 1000 * MS;
-            process.member.claim_call(local_ns, call.clone(), until_ns);
+            let member = &mut process.member;
+            member.claim_call(local_ns, call.clone(), state, until_ns);
             self.serve(node);
+        }
+    }
+
+    /// Something about it has changed.
+    pub(crate) fn change(&mut self, node: usize, call: &CallName) -> Arc<[u8]> {
+        let state: Arc<[u8]> = format!("changed {}", self.draw()).into_bytes().into();
+        let local_ns = self.nodes[node].local(self.now_ns);
+        if let Some(process) = &mut self.nodes[node].process {
+            process.member.keep_call(local_ns, call, state.clone());
+            self.serve(node);
+        }
+        state
+    }
+
+    /// The states of calls in the store.
+    pub(crate) fn states(&self) -> Vec<(StreamName, CallName, Arc<[u8]>)> {
+        let state = |(key, entry): (&Key, &Entry)| match (key, &entry.value) {
+            (Key::State(service, call), Value::State(state)) => {
+                Some((service.clone(), call.clone(), state.clone()))
+            }
+            _ => None,
+        };
+        self.entries.iter().filter_map(state).collect()
+    }
+
+    /// A node that carries a service goes on with its calls.
+    fn arrive(&mut self, node: usize, service: &StreamName) {
+        let process = self.nodes[node].process.as_ref();
+        if !process.is_some_and(|process| process.running.contains_key(service)) {
+            return;
+        }
+        let states = self.states().into_iter();
+        for (service, call, state) in states.filter(|(of, ..)| of == service) {
+            let process = self.nodes[node].process.as_ref().expect("as above");
+            if !process.calls.contains_key(&call) {
+                self.claim(node, &call, Some((service, state)));
+            }
+        }
+    }
+
+    /// What a node does with the calls of a service that it carries no more.
+    fn leave_calls(&mut self, node: usize, service: &StreamName) {
+        if let Some(process) = &mut self.nodes[node].process {
+            process.member.leave_calls(service);
+            let services = &process.services;
+            let is_left = |call: &CallName| services.get(call) != Some(service);
+            process.calls.retain(|call, _| is_left(call));
+            process.services.retain(|_, of| of != service);
         }
     }
 
@@ -291,6 +374,7 @@ impl World {
         let local_ns = self.nodes[node].local(self.now_ns);
         if let Some(process) = &mut self.nodes[node].process {
             process.calls.remove(call);
+            process.services.remove(call);
             process.member.release_call(local_ns, call);
             self.serve(node);
         }
@@ -424,6 +508,7 @@ impl World {
         }
         let member = &mut process.member;
         match due.event {
+            Event::Arrived(service) => return self.arrive(node, &service),
             Event::Request(_) => {}
             Event::Reply(reply) => member.handle_reply(local_ns, reply),
             Event::Change(key, entry, at) => {
@@ -510,6 +595,7 @@ impl World {
                 }
                 self.assert_alone(node, &stream);
                 self.resumed.insert(stream.clone(), resume);
+                self.send(node, Event::Arrived(stream.clone()), 5 * MS);
                 if self
                     .last
                     .insert(stream.clone(), node)
@@ -525,12 +611,14 @@ impl World {
             Action::HandOver { stream } => {
                 process.running.remove(&stream);
                 self.let_go(node, &stream);
+                self.leave_calls(node, &stream);
                 self.send(node, Event::HandedOver(stream), MS);
             }
             Action::Stop { stream } => {
                 process.preparing.remove(&stream);
                 process.running.remove(&stream);
                 self.let_go(node, &stream);
+                self.leave_calls(node, &stream);
             }
             Action::CallClaimed { call } => {
                 let told = process.calls.get_mut(&call).expect("it is here");
@@ -538,6 +626,7 @@ impl World {
             }
             Action::CallTaken { call, owner } => {
                 process.calls.remove(&call).expect("it is here");
+                process.services.remove(&call);
                 self.taken.push((node, call, owner.node.to_string()));
             }
             Action::CallUnclaimed { call } => self.unclaimed.push(call),
@@ -692,7 +781,12 @@ impl World {
     }
 }
 
+/// Of a node.
+fn service_of(node: usize) -> StreamName {
+    format!("service:node-{node}").as_str().into()
+}
+
 /// Calls are looked up.
 fn is_seen(key: &Key) -> bool {
-    !matches!(key, Key::Call(_))
+    !matches!(key, Key::Call(_) | Key::State(..))
 }

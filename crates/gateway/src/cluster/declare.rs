@@ -100,7 +100,7 @@ fn fits(operation: &Operation) -> bool {
     let Operation::Put(key, value) = operation else {
         return true;
     };
-    let bytes = value.json().map_or(usize::MAX, |json| json.len());
+    let bytes = value.to_bytes().map_or(usize::MAX, |json| json.len());
     if bytes > VALUE_BYTES_MAX {
         let key = key.path();
         tracing::error!(

@@ -400,7 +400,7 @@ fn txn_of(transaction: &Transaction) -> Result<Txn, String> {
     };
     let operation = |operation: &Operation| match operation {
         Operation::Put(key, value) => {
-            let json = value.json().map_err(|error| error.to_string())?;
+            let json = value.to_bytes().map_err(|error| error.to_string())?;
             Ok(TxnOp::put(key.path(), json, None))
         }
         Operation::Delete(key) => Ok(TxnOp::delete(key.path(), None)),
