@@ -3,6 +3,7 @@
 //! ```text
 //!  handle_* ─→ poll_changed ─→ export: bytes to be stored, or nothing: the call has ended
 //!  next process:  restore ─→ poll_action: Create for each stream, as if its answer had come now
+//!  another node:  leave ─→ nothing is said to anybody      adopt ─→ the same, beside calls of its own
 //! ```
 
 use std::collections::BTreeSet;
@@ -10,6 +11,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use super::dialog::{Dialog, Slot};
+use super::id::StreamId;
 use super::live::{DIALOGS_MAX, Live, PAST_MAX};
 use super::{Action, CallId, Calls, NoPorts, PortSource, Recording, StreamCommand};
 
@@ -88,18 +90,71 @@ impl<P> Calls<P> {
         bytes: &[u8],
         ports: &mut dyn PortSource<P>,
     ) -> Result<CallId, SavedError> {
-        let (head, mut call) = read::<P>(bytes)?;
-        call.check(head.last_stream).map_err(damaged)?;
+        let (head, call) = checked::<P>(bytes)?;
         let is_known = |slot: &Slot<P>| self.streams.contains_key(&slot.stream);
         if self.calls.contains_key(&call.id) || call.slots().any(is_known) {
             return Err(SavedError::Known(call.id));
         }
+        let last_stream = head.last_stream;
+        let id = self.go_on(now_ns, &head, call, ports)?;
+        self.next_stream = self.next_stream.max(last_stream);
+        Ok(id)
+    }
+
+    /// The same with a call of another node, beside others: its streams get numbers of this registry, and the time in which media has to come begins
+    /// anew, as clocks of machines differ. The second value: the number that each stream had, and has.
+    ///
+    /// # Errors
+    /// See [`SavedError`].
+    pub fn adopt(
+        &mut self,
+        now_ns: u64,
+        bytes: &[u8],
+        ports: &mut dyn PortSource<P>,
+    ) -> Result<(CallId, Vec<(StreamId, StreamId)>), SavedError> {
+        let (head, mut call) = checked::<P>(bytes)?;
+        if self.calls.contains_key(&call.id) {
+            return Err(SavedError::Known(call.id));
+        }
+        let numbers = call.renumber(&mut self.next_stream);
+        let id = self.go_on(now_ns, &head, call, ports)?;
+        if let Some(call) = self.calls.get_mut(&id) {
+            call.heard_ns = call.answered_ns.map(|_| now_ns);
+        }
+        self.schedule(&id);
+        // It has other numbers now.
+        self.note_change(&id);
+        Ok((id, numbers))
+    }
+
+    /// Forgets a call that another node goes on with: there is no record of it, and no action. Its streams, which are to be ended without a word.
+    pub fn leave(&mut self, id: &CallId) -> Vec<StreamId> {
+        let Some(call) = self.calls.remove(id) else {
+            return Vec::new();
+        };
+        if let Some(due_ns) = call.timer_ns {
+            self.timers.remove(&(due_ns, id.clone()));
+        }
+        if let Some(changed) = &mut self.changed {
+            changed.remove(id);
+        }
+        let streams = call.slots().map(|slot| slot.stream);
+        let begun = streams.filter(|stream| self.streams.remove(stream).is_some());
+        begun.collect()
+    }
+
+    fn go_on(
+        &mut self,
+        now_ns: u64,
+        head: &Head,
+        mut call: Live<P>,
+        ports: &mut dyn PortSource<P>,
+    ) -> Result<CallId, SavedError> {
         call.set_clock(now_ns, head.unix_at_zero_ns, self.settings.unix_at_zero_ns);
         call.reopen(ports).map_err(|reason| SavedError::Ports {
             call: call.id.clone(),
             reason,
         })?;
-        self.next_stream = self.next_stream.max(head.last_stream);
         let id = call.id.clone();
         for slot in call.slots_mut() {
             let running = slot.running.clone();
@@ -118,6 +173,12 @@ impl<P> Calls<P> {
         self.schedule(&id);
         Ok(id)
     }
+}
+
+fn checked<P>(bytes: &[u8]) -> Result<(Head, Live<P>), SavedError> {
+    let (head, call) = read::<P>(bytes)?;
+    call.check(head.last_stream).map_err(damaged)?;
+    Ok((head, call))
 }
 
 /// From bytes that anybody may have written.
@@ -151,6 +212,31 @@ impl<P> Live<P> {
             let fresh = dialog.offer.iter_mut().flat_map(|offer| &mut offer.fresh);
             dialog.slots.iter_mut().chain(fresh).flatten()
         })
+    }
+
+    /// Gives all streams the numbers behind `last`.
+    fn renumber(&mut self, last: &mut u64) -> Vec<(StreamId, StreamId)> {
+        let mut numbers = Vec::new();
+        for slot in self.slots_mut() {
+            *last += 1;
+            numbers.push((slot.stream, StreamId(*last)));
+            slot.stream = StreamId(*last);
+        }
+        let number = |stream: &mut StreamId| {
+            let known = numbers.iter().find(|(before, _)| before == stream);
+            if let Some((_, now)) = known {
+                *stream = *now;
+            }
+        };
+        for dialog in &mut self.dialogs {
+            let copies = dialog.copies.iter_mut();
+            copies.for_each(|copied| number(&mut copied.stream));
+        }
+        let running = self
+            .slots_mut()
+            .filter_map(|slot| slot.running.as_mut()?.copies.as_mut());
+        running.for_each(|copied| number(&mut copied.stream));
+        numbers
     }
 
     /// What the rest of the registry relies on. `Err`: what is wrong.

@@ -242,6 +242,53 @@ impl Bench {
         assert_eq!(self.ports.open(), open, "ports are others");
     }
 
+    /// Another node goes on, which has given numbers to streams of its own before: the streams are the same but for theirs.
+    ///
+    /// # Panics
+    /// They are not, or the first node has said something to anybody.
+    pub fn hand_over(&mut self) {
+        let ids: Vec<CallId> = self.calls.ids(None).cloned().collect();
+        let export = |id: &CallId| self.calls.export(id).expect("it is there");
+        let saved: Vec<Vec<u8>> = ids.iter().map(export).collect();
+        let before = self.carried();
+        let (open, next) = (self.ports.open(), self.ports.next);
+        let left: Vec<StreamId> = ids.iter().flat_map(|id| self.calls.leave(id)).collect();
+        assert_eq!(left.len(), self.streams.len(), "not all streams are left");
+        self.streams.retain(|stream, _| !left.contains(stream));
+        assert!(self.streams.is_empty() && self.calls.is_empty());
+        assert!(self.ports.open().is_empty(), "a port is left");
+        let silent = (self.calls.poll_action(), self.calls.next_timeout());
+        assert!(matches!(silent, (None, None)), "{silent:?}");
+        self.calls = Calls::new(self.calls.settings().clone());
+        for command in ["offer", "delete"] {
+            self.ask(&[
+                ("command", command),
+                ("call-id", "of the other node"),
+                ("from-tag", "x"),
+                ("delete-delay", "0"),
+                ("sdp", "v=0\r\no=- 1 1 IN IP4 198.51.100.7\r\ns=-\r\nc=IN IP4 198.51.100.7\r\nt=0 0\r\nm=audio 4000 RTP/AVP 0\r\n"),
+            ]);
+        }
+        self.ended.clear();
+        self.ports.next = next;
+        let mut numbers = std::collections::BTreeMap::new();
+        for bytes in saved {
+            let adopted = self.calls.adopt(self.now_ns, &bytes, &mut self.ports);
+            numbers.extend(adopted.expect("what was exported").1);
+        }
+        self.act();
+        let mut expected = before;
+        for (stream, _, spec, _) in &mut expected {
+            *stream = numbers[stream];
+            if let Some(copied) = &mut spec.copies {
+                copied.stream = numbers[&copied.stream];
+            }
+        }
+        expected.sort_by_key(|(stream, ..)| *stream);
+        assert_eq!(self.carried(), expected, "a stream is another one");
+        assert_eq!(self.ports.open(), open, "ports are others");
+    }
+
     /// All streams, with the numbers of their ports.
     #[must_use]
     pub fn carried(&self) -> Vec<(StreamId, CallId, StreamSpec, [u16; 2])> {

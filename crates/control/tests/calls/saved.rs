@@ -169,6 +169,51 @@ fn a_call_goes_on_as_if_nothing_had_been() {
     assert_eq!(bench.ended[0].streams, still.ended[0].streams);
 }
 
+/// A node carries its calls on under numbers of its own, and says the same to their parties. The first one says nothing more.
+#[test]
+fn a_call_goes_on_at_another_node() {
+    let expected = life(&mut Bench::default(), |_| {});
+    let mut bench = Bench::default();
+    let said = life(&mut bench, Bench::hand_over);
+    // A description of ours that is new bears the number of its stream ("o=- 7 1 IN ...", here as bytes): it only has to stay the same.
+    let without_number = |reply: &String| {
+        let (before, rest) = reply.split_once("111, 61, 45, 32, ").unwrap_or((reply, ""));
+        let behind = rest.split_once(" 32, ").map_or("", |(_, behind)| behind);
+        (before.to_owned(), behind.to_owned())
+    };
+    for (n, (said, expected)) in said.iter().zip(&expected).enumerate() {
+        let is_same = without_number(said) == without_number(expected);
+        assert!(is_same, "reply {n}");
+    }
+}
+
+/// Its clock may be another one, so media have the whole time to come.
+#[test]
+fn a_call_that_was_adopted_has_time_for_its_media() {
+    let timeouts = Timeouts {
+        media_ns: Some(60 * S),
+        ..Timeouts::default()
+    };
+    let mut bench = Bench::new(Settings {
+        timeouts,
+        ..Settings::default()
+    });
+    bench.now_ns = 1000 * S;
+    ok(bench.offer(&sdp(ALICE, PCMU), &[]));
+    ok(bench.answer(&sdp(BOB, "m=audio 5000 RTP/AVP 0\n"), &[]));
+    bench.advance(40 * S);
+    bench.hand_over();
+    bench.advance(60 * S - 1);
+    assert!(bench.ended.is_empty());
+    bench.advance(1);
+    assert_eq!(bench.ended[0].reason.name(), "timeout");
+    // It is known already.
+    let mut bench = call();
+    let bytes = bench.calls.export(&CallId::new(b"c")).expect("a call");
+    let known = bench.calls.adopt(0, &bytes, &mut bench.ports);
+    assert_eq!(known, Err(SavedError::Known(CallId::new(b"c"))));
+}
+
 #[test]
 fn time_outs_go_on() {
     let timeouts = Timeouts {
