@@ -15,6 +15,7 @@ import sys
 import time
 
 import network
+import takeover
 from capture import RECORD
 from network import address, inside
 from proxy import PORT, Party, Proxy, place
@@ -707,6 +708,12 @@ address = "127.0.0.1"
         kill(name).wait()
 
 
+def scene_takeover():
+    """Nodes with service addresses, and no streams."""
+    check_senders()
+    takeover.run(sys.modules[__name__])
+
+
 SCENES = {
     "login": scene_login,
     "calls": scene_calls,
@@ -718,6 +725,8 @@ SCENES = {
     "operator": scene_operator,
     "store": scene_store,
     "compaction": scene_compaction,
+    # The last: its nodes are others, without the streams.
+    "takeover": scene_takeover,
 }
 
 with open(f"{folder}/cluster.key", "w") as key:
@@ -739,7 +748,8 @@ say(f"{streams} streams on three nodes: {counts}")
 try:
     for scene in scenes or SCENES:
         SCENES[scene]()
-    check_senders()
+    if "takeover" not in (scenes or SCENES):
+        check_senders()
 finally:
     for process in processes.values():
         process.send_signal(signal.SIGCONT)

@@ -56,6 +56,7 @@ class Party:
         self.socket.bind((BRIDGE, 0))
         self.socket.settimeout(SECONDS_MAX)
         self.number = 0
+        self.payload_type = 0
 
     def sdp(self):
         port = self.socket.getsockname()[1]
@@ -63,7 +64,7 @@ class Party:
         return "\r\n".join(lines)
 
     def say(self, to):
-        head = struct.pack("!BBHII", 0x80, 0, self.number, 160 * self.number, 77)
+        head = struct.pack("!BBHII", 0x80, self.payload_type, self.number % 65536, 160 * self.number, 77)
         self.socket.sendto(head + SOUND, to)
         self.number += 1
 

@@ -122,8 +122,6 @@ impl<P> Calls<P> {
             call.heard_ns = call.answered_ns.map(|_| now_ns);
         }
         self.schedule(&id);
-        // It has other numbers now.
-        self.note_change(&id);
         Ok((id, numbers))
     }
 

@@ -190,12 +190,14 @@ impl Nodes {
                 }
                 let (beat, room) = (record.beat, record.room);
                 let before = std::mem::replace(&mut seen.record, record);
+                // How much room it has says nothing of where streams go; that it takes calls does.
+                let is_as_before = before.room.is_some() == room.is_some();
                 let before = NodeRecord {
                     beat,
                     room,
                     ..before
                 };
-                before != seen.record
+                !is_as_before || before != seen.record
             }
             None => {
                 let seen = Seen {

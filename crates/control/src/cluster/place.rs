@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::keys::{Declaration, NodeName, NodeRecord};
+use super::keys::{Declaration, Kind, NodeName, NodeRecord};
 
 /// The hash of a name, the same on all nodes and in all versions.
 #[derive(Debug, Clone, Copy)]
@@ -48,7 +48,7 @@ impl Fit {
     }
 }
 
-/// Draining last, avoided before that, then what nobody has said anything about; preferred first, and before that what an operator wants.
+/// Who takes no calls last, if it is about them; draining and avoided before that, then what nobody has said anything about; preferred first, and before that what an operator wants.
 fn tier(declaration: &Declaration, name: &NodeName, record: &NodeRecord) -> i8 {
     let has = |wanted: &[Arc<str>]| wanted.iter().any(|label| record.labels.contains(label));
     if record.draining {
@@ -56,6 +56,9 @@ fn tier(declaration: &Declaration, name: &NodeName, record: &NodeRecord) -> i8 {
     }
     if declaration.at.as_ref() == Some(name) {
         return 2;
+    }
+    if declaration.kind == Kind::Service && record.room.is_none() {
+        return -3;
     }
     if has(&declaration.avoid) {
         return -1;

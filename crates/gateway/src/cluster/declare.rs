@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use threadbare_control::cluster::{
-    Declaration, Key, Operation, RequestId, StreamName, Transaction, VALUE_BYTES_MAX, Value,
+    Declaration, Key, Kind, Operation, RequestId, StreamName, Transaction, VALUE_BYTES_MAX, Value,
 };
 
 use crate::config::StreamSpec;
@@ -32,6 +32,13 @@ impl Declared {
         for name in before.difference(&self.names) {
             self.due.insert(name.clone(), None);
         }
+    }
+
+    /// To be written as well, if it is not known like this.
+    pub(super) fn add(&mut self, name: &StreamName, declaration: &Declaration) {
+        self.due
+            .entry(name.clone())
+            .or_insert_with(|| Some(declaration.clone()));
     }
 
     /// The next to be written that differs from what is `known`; nothing while the last is on its way.
@@ -88,6 +95,7 @@ impl Declared {
 fn declaration(spec: &StreamSpec) -> Declaration {
     let place = &spec.placement;
     Declaration {
+        kind: Kind::Stream,
         prefer: place.prefer.clone(),
         avoid: place.avoid.clone(),
         on_isolation: place.on_isolation,

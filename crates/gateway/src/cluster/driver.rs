@@ -1,8 +1,10 @@
 //! Owns a [`Member`]: brings it time, changes and answers, and carries its actions out.
 
 mod errands;
+mod services;
 
 use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::Sender;
@@ -19,12 +21,16 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use self::errands::Calls;
+use self::services::{Next, Services};
+use super::addresses::Addresses;
 use super::declare::Declared;
 use super::etcd::{Seen, Store};
 use super::links::{Ended, LinkListener, Links};
 use super::passing::{Claimed, Errand};
 use super::peers::{Host, Peers};
 use super::resume;
+use super::seal::Seal;
+use super::service::Opaque;
 use super::status::{Input, NodeStatus, NotMoved, Room, Status, StreamStatus, Totals};
 use crate::config::{CallsOnIsolation, ClusterSpec, StreamSpec};
 use crate::event::Event;
@@ -54,6 +60,10 @@ pub(super) struct Driver {
     leaving: Option<oneshot::Sender<()>>,
     /// `None`: calls are each node's own.
     calls: Option<Calls>,
+    /// The same.
+    services: Option<Services>,
+    /// What puts their addresses on devices; to be run.
+    keeping: Pin<Box<dyn Future<Output = ()> + Send>>,
     /// For new calls.
     room: Arc<Room>,
     /// Requests that were sent to other nodes.
@@ -70,6 +80,8 @@ pub(super) struct Around<'a> {
     pub(super) room: Arc<Room>,
     /// `None`: calls are each node's own.
     pub(super) calls: Option<(Arc<Host>, Peers)>,
+    /// The same.
+    pub(super) seal: Option<Seal>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -88,12 +100,26 @@ enum Replied {
     Again(Errand),
     /// The keys of all calls.
     Calls(Vec<Entry>),
+    /// The states of a service's calls; `None`: nobody knows.
+    States(StreamName, Epoch, Option<Vec<Entry>>),
+    /// They are to be read again.
+    ReadAgain(StreamName, Epoch),
+    /// The calls of a service are here.
+    Arrived(StreamName, Epoch),
+    /// They have been left, with these states of their streams.
+    Left(StreamName, Vec<(u64, Opaque)>, Option<Next>),
+    /// The next node may have it.
+    HandedOver(StreamName),
 }
 
 impl Driver {
     pub(super) fn new(spec: &ClusterSpec, around: Around<'_>) -> Driver {
         let (orders, events) = around.to_gateway;
         let alone = spec.calls_on_isolation == CallsOnIsolation::Take;
+        let process = around.listener.map(|listener| listener.link().process);
+        let (addresses, keeping) = Addresses::new(spec.service_program.clone());
+        let services = around.seal.zip(process);
+        let services = services.map(|(seal, process)| Services::new(addresses, seal, process));
         let calls = around.calls;
         let calls = calls.map(|(host, peers)| Calls::new(host, peers, alone));
         let settings = Settings {
@@ -120,6 +146,8 @@ impl Driver {
             changed: VecDeque::new(),
             leaving: None,
             calls,
+            services,
+            keeping: Box::pin(keeping),
             room: around.room,
             passed: 0,
         }
@@ -134,6 +162,7 @@ impl Driver {
         let (seen, mut sees) = mpsc::channel(SEEN_MAX);
         let mut ends = self.links.take_ends();
         let watch = tokio::spawn(self.store.clone().watch(seen));
+        tokio::spawn(std::mem::replace(&mut self.keeping, Box::pin(async {})));
         let Some(mut replied) = self.replied.take() else {
             return;
         };
@@ -154,6 +183,7 @@ impl Driver {
         }
         watch.abort();
         self.fence.close();
+        self.take_addresses_off().await;
         if let Some(resignation) = self.member.resignation() {
             // Else the others wait until it has done nothing for too long.
             self.store.commit(&resignation).await;
@@ -177,7 +207,15 @@ impl Driver {
                 self.leaving = Some(tell);
             }
             Input::Errand(errand) => self.begin_errand(errand),
-            Input::Claim(call) => self.claim(call),
+            Input::Claim(call, kept) => self.claim(call, kept),
+            Input::Keep(call, kept) => {
+                if let Some((_, state)) = self.seal(&call, Some(kept)) {
+                    self.member.keep_call(now_ns, &call, state);
+                }
+            }
+            Input::Service(spec) => self.set_own_service(&spec),
+            Input::Copies(streams) => self.send_copies(streams),
+            Input::Copied(copies) => self.keep_copies(copies),
             Input::Release(call) => self.member.release_call(now_ns, &call),
             Input::Desk(desk) => self.open_desk(desk),
             Input::End => {}
@@ -198,6 +236,11 @@ impl Driver {
             Replied::Found(errand, found) => self.go_on_with(errand, found),
             Replied::Again(errand) => self.begin_errand(errand),
             Replied::Calls(entries) => self.sweep(&entries),
+            Replied::States(name, epoch, states) => self.handle_states(name, epoch, states),
+            Replied::ReadAgain(name, epoch) => self.read_again(name, epoch),
+            Replied::Arrived(name, epoch) => self.handle_arrived(&name, epoch),
+            Replied::Left(name, streams, next) => self.handle_left(name, streams, next),
+            Replied::HandedOver(name) => self.handed_over(&name),
         }
     }
 
@@ -259,6 +302,7 @@ impl Driver {
             self.act(action);
         }
         self.change();
+        self.declare_service();
         self.declare();
         self.leave();
         self.count();
@@ -300,6 +344,16 @@ impl Driver {
     fn act(&mut self, action: Action) {
         match action {
             Action::Commit(transaction) => self.commit(transaction),
+            Action::Prepare { stream, .. } if self.is_service(&stream) => {
+                self.member.handle_prepared(clock_now_ns(), &stream);
+            }
+            Action::Start { stream, epoch, .. } if self.is_service(&stream) => {
+                self.start_service(stream, epoch);
+            }
+            Action::HandOver { stream } if self.is_service(&stream) => {
+                self.hand_over_service(&stream);
+            }
+            Action::Stop { stream } if self.is_service(&stream) => self.stop_service(&stream),
             Action::Prepare { stream, epoch } => {
                 if let Some(carried) = self.place(&stream, epoch, Stage::Prepared) {
                     self.order(Order::Prepare(carried));

@@ -14,7 +14,7 @@ use etcd_client::{
 use miette::{Context, IntoDiagnostic, miette};
 use threadbare_control::cluster::{
     self, CALLS, CallClaim, Claim, Entry, Epoch, Incarnation, Key, Life, NodeRecord, Operation,
-    Outcome, PREFIX, Revision, Transaction, Value, WEIGHT_MIN,
+    Outcome, PREFIX, Revision, STATES, StreamName, Transaction, Value, WEIGHT_MIN,
 };
 use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
@@ -187,6 +187,19 @@ impl Store {
         let mut client = self.client(self.current()).await.ok()?;
         let (_, entries) = read_all(&mut client, CALLS).await.ok()?;
         Some(entries)
+    }
+
+    /// The states of all calls of a service. `None`: they could not be read.
+    pub(super) async fn states(&self, service: &StreamName) -> Option<Vec<Entry>> {
+        let mut client = self.client(self.current()).await.ok()?;
+        let prefix = format!("{STATES}{service}/");
+        match read_all(&mut client, &prefix).await {
+            Ok((_, entries)) => Some(entries),
+            Err(error) => {
+                self.leave(self.current(), &error);
+                None
+            }
+        }
     }
 
     /// Tells all that is seen, as long as somebody listens.
@@ -377,8 +390,11 @@ fn nothing_of(key: &Key) -> Option<Value> {
             next: None,
             resume: Vec::new(),
         })),
-        Key::Call(_) => Some(Value::Call(CallClaim { owner: nobody() })),
-        Key::Stream(_) => None,
+        Key::Call(_) => Some(Value::Call(CallClaim {
+            owner: nobody(),
+            service: None,
+        })),
+        Key::Stream(_) | Key::State(..) => None,
     }
 }
 

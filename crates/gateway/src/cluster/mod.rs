@@ -10,6 +10,10 @@
 //! ```
 
 #[cfg(feature = "cluster")]
+mod addresses;
+#[cfg(feature = "cluster")]
+mod announce;
+#[cfg(feature = "cluster")]
 mod channel;
 #[cfg(feature = "cluster")]
 mod declare;
@@ -33,12 +37,18 @@ mod passing;
 mod peers;
 #[cfg(feature = "cluster")]
 mod resume;
+#[cfg(feature = "cluster")]
+mod seal;
+mod service;
+#[cfg(feature = "cluster")]
+mod shadows;
 mod status;
 #[cfg(all(test, feature = "cluster"))]
 mod testing;
 
 pub use self::node::Cluster;
 pub use self::passing::{Back, CallDesk, Claimed, HttpRequest, Origin, Passed, Way};
+pub use self::service::{Copies, Copy, Opaque, ServiceSpec, Shadow, Taking};
 pub use self::status::{
     Asked, ClusterView, Input, NodeStatus, NotAnswered, NotMoved, Status, StreamStatus, Totals,
 };

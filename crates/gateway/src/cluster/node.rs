@@ -13,6 +13,7 @@ use super::etcd::Store;
 use super::key::ClusterKey;
 use super::links::LinkListener;
 use super::peers::{Host, Peers};
+use super::seal::Seal;
 use super::status::{Asked, ClusterView, Input, Room, Totals};
 use crate::config::{ClusterSpec, StreamSpec};
 use crate::event::Event;
@@ -48,7 +49,11 @@ impl Cluster {
         let (orders, ordered) = channel();
         let to_gateway = (orders, gateway.sender());
         let key = spec.key_file.as_deref().map(ClusterKey::read).transpose()?;
-        let host = key.clone().map(|key| Arc::new(Host::new(key)));
+        let (inputs, asked) = unbounded_channel();
+        let seal = key.as_ref().map(Seal::new);
+        let host = key
+            .clone()
+            .map(|key| Arc::new(Host::new(key, inputs.clone())));
         let room = Arc::new(Room::default());
         let driver = Driver::new(
             spec,
@@ -59,10 +64,10 @@ impl Cluster {
                 totals: totals.clone(),
                 room: room.clone(),
                 calls: host.clone().zip(key.map(Peers::new)),
+                seal,
             },
         );
         let has_calls = host.is_some();
-        let (inputs, asked) = unbounded_channel();
         let (answers, answered) = unbounded_channel();
         gateway.obey(ordered, answers);
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -86,7 +91,12 @@ impl Cluster {
             .into_diagnostic()
             .wrap_err("the cluster's thread")?;
         let cluster = Cluster {
-            view: ClusterView::new(inputs, totals, has_calls.then_some(room)),
+            view: ClusterView::new(
+                spec.node.as_str().into(),
+                inputs,
+                totals,
+                has_calls.then_some(room),
+            ),
             thread: Some(thread),
         };
         cluster.declare(streams);

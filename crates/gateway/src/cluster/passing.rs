@@ -7,6 +7,8 @@ use std::pin::Pin;
 use serde::{Deserialize, Serialize};
 use threadbare_control::cluster::CallName;
 
+use super::service::{Copies, Opaque, Taking};
+
 /// A request, as the node that it came to sends it on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Passed {
@@ -19,6 +21,8 @@ pub enum Passed {
     },
     /// A request by HTTP.
     Http(HttpRequest),
+    /// No request: what the node would go on with, should the sender end.
+    Copies(Copies),
 }
 
 /// Who has sent a message of the ng protocol: what tells cookies apart.
@@ -61,8 +65,10 @@ pub enum Back {
         /// The body.
         body: Vec<u8>,
     },
-    /// Another node has the call.
+    /// Another node has the call, or is about to have it.
     Moved,
+    /// Copies have come.
+    Kept,
     /// It takes no requests of other nodes, or cannot read this one.
     Unable(String),
 }
@@ -81,6 +87,7 @@ impl fmt::Debug for Back {
             Back::InHand => f.write_str("InHand"),
             Back::Http { status, .. } => write!(f, "Http {status}"),
             Back::Moved => f.write_str("Moved"),
+            Back::Kept => f.write_str("Kept"),
             Back::Unable(reason) => write!(f, "Unable {reason}"),
         }
     }
@@ -165,4 +172,10 @@ pub trait CallDesk: Send + Sync + fmt::Debug {
 
     /// What has become of a call.
     fn claimed(&self, call: &CallName, claimed: Claimed);
+
+    /// Goes on with the calls of a service. `done` is called when all are there that can be.
+    fn take(&self, taking: Taking, done: Box<dyn FnOnce() + Send>);
+
+    /// Leaves the calls of a service as they are, for another node. `left` is called with the last state of each of their streams, by number.
+    fn leave(&self, service: &str, left: Box<dyn FnOnce(Vec<(u64, Opaque)>) + Send>);
 }

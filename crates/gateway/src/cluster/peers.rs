@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use threadbare_control::cluster::Link;
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{Receiver as Queue, Sender as Queuer, channel};
+use tokio::sync::mpsc::{Receiver as Queue, Sender as Queuer, UnboundedSender, channel};
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::timeout;
 
@@ -20,6 +20,7 @@ use super::channel::{self, Message, Receiver, Sender};
 use super::key::ClusterKey;
 use super::name::{NAME_BYTES, is_process, read_name};
 use super::passing::{Back, CallDesk, Passed};
+use super::status::Input;
 
 /// Connections to nodes that have been asked something.
 #[derive(Debug)]
@@ -135,13 +136,15 @@ async fn hear_all(mut receiver: Receiver, waiting: &Waiting) -> io::Result<()> {
 #[derive(Debug)]
 pub(super) struct Host {
     key: ClusterKey,
+    /// For what is no request.
+    inputs: UnboundedSender<Input>,
     desk: OnceLock<Arc<dyn CallDesk>>,
 }
 
 impl Host {
-    pub(super) fn new(key: ClusterKey) -> Host {
+    pub(super) fn new(key: ClusterKey, inputs: UnboundedSender<Input>) -> Host {
         let desk = OnceLock::new();
-        Host { key, desk }
+        Host { key, inputs, desk }
     }
 
     /// From now on, calls are answered for.
@@ -198,9 +201,14 @@ impl Host {
         let Ok(passed) = postcard::from_bytes(bytes) else {
             return Back::Unable("it cannot read the request: another version".to_owned());
         };
-        match self.desk.get() {
-            Some(desk) => desk.answer(passed).await,
-            None => Back::Unable("it takes no calls".to_owned()),
+        match (passed, self.desk.get()) {
+            (Passed::Copies(copies), _) => {
+                // Its thread is about to end.
+                let _ = self.inputs.send(Input::Copied(copies));
+                Back::Kept
+            }
+            (passed, Some(desk)) => desk.answer(passed).await,
+            (_, None) => Back::Unable("it takes no calls".to_owned()),
         }
     }
 }
@@ -228,6 +236,7 @@ mod tests {
 
     use super::super::name::name_of;
     use super::super::passing::{Claimed, HttpRequest, Origin};
+    use super::super::service::{Opaque, Taking};
     use super::super::testing::run;
     use super::*;
 
@@ -256,6 +265,10 @@ mod tests {
         }
 
         fn claimed(&self, _: &CallName, _: Claimed) {}
+
+        fn take(&self, _: Taking, _: Box<dyn FnOnce() + Send>) {}
+
+        fn leave(&self, _: &str, _: Box<dyn FnOnce(Vec<(u64, Opaque)>) + Send>) {}
     }
 
     const PROCESS: u64 = 9;
@@ -268,7 +281,11 @@ mod tests {
             address,
             process: PROCESS,
         };
-        let host = key.map(|key| Arc::new(Host::new(ClusterKey(key))));
+        let host = key.map(|key| {
+            // Nobody takes what is no request.
+            let (inputs, _) = tokio::sync::mpsc::unbounded_channel();
+            Arc::new(Host::new(ClusterKey(key), inputs))
+        });
         if let (Some(host), Some(desk)) = (&host, desk) {
             host.open(Arc::new(desk));
         }

@@ -16,6 +16,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
 use super::passing::{CallDesk, Errand, Passed, Way};
+use super::service::{Copies, Opaque, ServiceSpec, service_of};
 use crate::config::StreamSpec;
 
 /// For the `cluster` thread.
@@ -40,12 +41,20 @@ pub enum Input {
     Leave(oneshot::Sender<()>),
     /// A request that may belong to another node.
     Errand(Errand),
-    /// This node has a call.
-    Claim(CallName),
+    /// This node has a call; the service that it belongs to, and its state for the next node that has that.
+    Claim(CallName, Option<(String, Opaque)>),
+    /// Its state is another one.
+    Keep(CallName, (String, Opaque)),
     /// It has it no more.
     Release(CallName),
     /// Who has this node's calls.
     Desk(Arc<dyn CallDesk>),
+    /// The addresses of this node's calls.
+    Service(ServiceSpec),
+    /// The states of streams of this process, for others to go on with; `None`: one has ended.
+    Copies(Vec<(u64, Option<Opaque>)>),
+    /// The same of another process.
+    Copied(Copies),
     /// Nothing is sent any more. Others may take all of it.
     End,
 }
@@ -129,6 +138,7 @@ pub struct StreamStatus {
 /// Asks the `cluster` thread, from any thread.
 #[derive(Debug, Clone)]
 pub struct ClusterView {
+    node: Arc<str>,
     inputs: UnboundedSender<Input>,
     totals: Arc<Totals>,
     /// `None`: calls are each node's own.
@@ -186,15 +196,23 @@ impl ClusterView {
     /// Of the thread that takes these.
     #[must_use]
     pub fn new(
+        node: Arc<str>,
         inputs: UnboundedSender<Input>,
         totals: Arc<Totals>,
         room: Option<Arc<Room>>,
     ) -> ClusterView {
         ClusterView {
+            node,
             inputs,
             totals,
             room,
         }
+    }
+
+    /// The name of this node's own service.
+    #[must_use]
+    pub fn own_service(&self) -> String {
+        service_of(&self.node)
     }
 
     /// Whether requests for calls may go to any node.
@@ -227,9 +245,24 @@ impl ClusterView {
         self.tell(Input::Errand(Errand::new(call, makes, passed, tell)));
     }
 
-    /// This node has made a call: the desk is told whether it is its own.
-    pub fn claim(&self, call: CallName) {
-        self.tell(Input::Claim(call));
+    /// This node has a call: the desk is told whether it is its own. `kept`: its service, and its state for the next node that has that.
+    pub fn claim(&self, call: CallName, kept: Option<(String, Opaque)>) {
+        self.tell(Input::Claim(call, kept));
+    }
+
+    /// The state of a call that was claimed is another one.
+    pub fn keep(&self, call: CallName, kept: (String, Opaque)) {
+        self.tell(Input::Keep(call, kept));
+    }
+
+    /// The states of streams of this process, for the nodes that would go on with them; `None`: one has ended.
+    pub fn copy(&self, streams: Vec<(u64, Option<Opaque>)>) {
+        self.tell(Input::Copies(streams));
+    }
+
+    /// These are the addresses of this node's calls, and its interfaces.
+    pub fn set_service(&self, spec: ServiceSpec) {
+        self.tell(Input::Service(spec));
     }
 
     /// A call of this node has ended.

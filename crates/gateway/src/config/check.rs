@@ -51,7 +51,9 @@ pub(super) fn check(
     checker.meters_something(&raw.defaults, &streams);
     let alarms = checker.alarms(&raw.alarms);
     let history = checker.kept(raw.history.dir.as_ref(), "dir", "folder");
-    let serving = raw.serving.as_ref().map(|raw| checker.serving(raw));
+    let moved = cluster.as_ref().map(|one| one.service_addresses.clone());
+    let moved = moved.unwrap_or_default();
+    let serving = raw.serving.as_ref().map(|raw| checker.serving(raw, moved));
     if raw.stream.is_empty() && serving.is_none() && raw.cluster.is_none() {
         let end = text.len();
         checker.problems.add_missing(

@@ -9,6 +9,7 @@ use toml::Spanned;
 
 use super::checker::Checker;
 use super::raw::{RawCluster, RawStream};
+use super::service::{NoServiceAddress, ServiceAddress};
 
 /// A node's place in a cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,6 +36,10 @@ pub struct ClusterSpec {
     pub key_file: Option<PathBuf>,
     /// What becomes of new calls when etcd does not answer.
     pub calls_on_isolation: CallsOnIsolation,
+    /// Where the calls of this node are: when it ends, another node takes these addresses, and goes on with the calls. Empty: they end with it.
+    pub service_addresses: Vec<ServiceAddress>,
+    /// Is called with `add` or `remove`, ADDRESS/PREFIX and DEVICE; `None`: this program does that itself.
+    pub service_program: Option<PathBuf>,
 }
 
 /// What a node does with new calls, and with requests for those of other nodes, when etcd does not answer.
@@ -74,6 +79,8 @@ impl ClusterSpec {
             on_isolation: OnIsolation::default(),
             key_file: None,
             calls_on_isolation: CallsOnIsolation::default(),
+            service_addresses: Vec::new(),
+            service_program: None,
         }
     }
 
@@ -119,6 +126,16 @@ impl ClusterSpec {
             let allowed =
                 "only beside listen, where other nodes send requests for calls".to_owned();
             refuse("key-file", file.display().to_string(), allowed);
+        }
+        let first = self.service_addresses.first();
+        if let Some(address) = first.filter(|_| self.key_file.is_none()) {
+            let allowed =
+                "only beside key-file, by which the other nodes read the states of its calls";
+            refuse("service-addresses", address.to_string(), allowed.to_owned());
+        }
+        if let Some(program) = self.service_program.as_ref().filter(|_| first.is_none()) {
+            let allowed = "only beside service-addresses".to_owned();
+            refuse("service-program", program.display().to_string(), allowed);
         }
         let is_plain = self.endpoints.iter().all(|url| url.starts_with("http://"));
         let certificates = self.identity.as_ref().map(|(certificate, _)| certificate);
@@ -205,6 +222,8 @@ impl Checker<'_> {
                 .unwrap_or_default(),
             key_file: raw.key_file.as_ref().map(path),
             calls_on_isolation: self.calls_on_isolation(raw.calls_on_isolation.as_ref()),
+            service_addresses: self.service_addresses(raw.service_addresses.as_ref()),
+            service_program: raw.service_program.as_ref().map(path),
             ..ClusterSpec::new(endpoints.get_ref().clone(), node.get_ref().clone())
         };
         for ClusterRefusal {
@@ -261,6 +280,16 @@ impl Checker<'_> {
             &[(alone.span(), "this value")],
         );
         None
+    }
+
+    fn service_addresses(&mut self, raw: Option<&Spanned<Vec<String>>>) -> Vec<ServiceAddress> {
+        let texts = raw.map(Spanned::get_ref).into_iter().flatten();
+        let read: Result<Vec<_>, NoServiceAddress> = texts.map(|text| text.parse()).collect();
+        read.unwrap_or_else(|expected| {
+            let allowed = format!("a list of addresses, each {expected}");
+            self.refuse(raw, "service-addresses", &allowed);
+            Vec::new()
+        })
     }
 
     fn calls_on_isolation(&mut self, raw: Option<&Spanned<String>>) -> CallsOnIsolation {
@@ -320,6 +349,8 @@ fn place_of(raw: &RawCluster, key: &str) -> std::ops::Range<usize> {
         "listen" => of(&raw.listen),
         "ca" => of(&raw.ca),
         "key-file" => of(&raw.key_file),
+        "service-addresses" => raw.service_addresses.as_ref().map(Spanned::span),
+        "service-program" => of(&raw.service_program),
         _ => of(&raw.cert),
     };
     place.unwrap_or_default()

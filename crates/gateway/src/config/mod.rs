@@ -15,6 +15,7 @@ mod print;
 mod problem;
 mod raw;
 mod route;
+mod service;
 mod serving;
 mod tables;
 
@@ -29,6 +30,7 @@ pub use self::machine::{Machine, ThisMachine};
 pub use self::problem::{ConfigError, Problem};
 #[cfg(test)]
 pub(crate) use self::raw::TABLES;
+pub use self::service::{NoServiceAddress, ServiceAddress};
 pub(crate) use self::serving::DEFAULT_NAME;
 pub use self::serving::{
     HttpSpec, InterfaceSpec, Kept, Limits, PortSpan, PortSpanError, RecordingFormat, Refusal,

@@ -129,6 +129,13 @@ fn cluster(spec: &ClusterSpec) -> (String, Value) {
         set("key-file", text(&key_file.display()));
         set("calls-on-isolation", text(&spec.calls_on_isolation.name()));
     }
+    if !spec.service_addresses.is_empty() {
+        let texts = spec.service_addresses.iter().map(ToString::to_string);
+        set("service-addresses", texts.collect::<Vec<_>>().into());
+    }
+    if let Some(program) = &spec.service_program {
+        set("service-program", text(&program.display()));
+    }
     if let Some((user, password_file)) = &spec.login {
         set("user", user.clone().into());
         set("password-file", text(&password_file.display()));

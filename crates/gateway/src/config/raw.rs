@@ -279,6 +279,8 @@ table!(#[derive(Default)] RawCluster {
         on_isolation: String,
         key_file: String,
         calls_on_isolation: String,
+        service_addresses: Vec<String>,
+        service_program: String,
     }
 });
 

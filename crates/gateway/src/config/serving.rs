@@ -10,6 +10,7 @@ use std::str::FromStr;
 use threadbare_rtp::leg::Network;
 
 use super::machine::Machine;
+use super::service::ServiceAddress;
 
 /// Settings of the calls.
 #[derive(Clone, Debug, PartialEq)]
@@ -40,6 +41,8 @@ pub struct Serving {
     pub state: Kept,
     /// File that records of ended calls are added to; `None`: they are in the log only.
     pub records: Option<PathBuf>,
+    /// Those of `[cluster]`: its calls have these addresses, and move with them. Empty: they stay.
+    pub service_addresses: Vec<ServiceAddress>,
 }
 
 /// How calls are recorded.
@@ -156,6 +159,7 @@ impl Default for Serving {
             recording_format: RecordingFormat::default(),
             state: Kept::default(),
             records: None,
+            service_addresses: Vec::new(),
         }
     }
 }
@@ -264,8 +268,21 @@ impl Serving {
                     help: "an interface has one IPv4 and one IPv6 address; give the other one a name, such as inside/10.0.0.1",
                 });
             }
+            if !self.service_addresses.is_empty() && !self.is_of_service(one.address) {
+                refused.push(Refusal {
+                    setting: Setting::Interface(at),
+                    value: one.address.to_string(),
+                    reason: "it would not move with the calls: [cluster] service-addresses do not have it".to_owned(),
+                    help: "with service addresses, each interface has one of them",
+                });
+            }
         }
         refused
+    }
+
+    fn is_of_service(&self, address: IpAddr) -> bool {
+        let mut moved = self.service_addresses.iter();
+        moved.any(|moved| moved.address == address)
     }
 
     /// What this machine cannot do.
@@ -273,7 +290,8 @@ impl Serving {
     pub fn refused_by(&self, machine: &dyn Machine) -> Vec<Refusal> {
         let mut refused = Vec::new();
         for (at, one) in self.interfaces.iter().enumerate() {
-            if !machine.has_address(one.address) {
+            // It comes with the service.
+            if !machine.has_address(one.address) && !self.is_of_service(one.address) {
                 refused.push(Refusal {
                     setting: Setting::Interface(at),
                     value: one.address.to_string(),

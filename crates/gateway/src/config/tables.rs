@@ -9,13 +9,18 @@ use toml::Spanned;
 
 use super::checker::Checker;
 use super::raw::{RawHttp, RawInterface, RawServing, RawTimeouts};
+use super::service::ServiceAddress;
 use super::serving::{
     HttpSpec, InterfaceSpec, Kept, Limits, PORTS_ALLOWED, PortSpan, RecordingFormat, Refusal,
     Serving, Setting, Timeouts,
 };
 
 impl Checker<'_> {
-    pub(super) fn serving(&mut self, raw: &RawServing) -> Serving {
+    pub(super) fn serving(
+        &mut self,
+        raw: &RawServing,
+        service_addresses: Vec<ServiceAddress>,
+    ) -> Serving {
         let default = Serving::default();
         let mut interfaces = Vec::new();
         let mut places = Vec::new();
@@ -38,6 +43,7 @@ impl Checker<'_> {
             allow: self.allow(raw.ng.allow.as_ref()),
             http: raw.http.as_ref().and_then(|raw| self.http(raw)),
             interfaces,
+            service_addresses,
             limits: Limits {
                 max_sessions: self.or(max_sessions, "max-sessions", SESSIONS, limits.max_sessions),
                 lateness_ms: self.or(lateness, "lateness-limit", LATENESS_MS, limits.lateness_ms),

@@ -11,8 +11,8 @@ use threadbare_rtp::leg::Network;
 use super::{Job, read_config, read_config_for};
 use crate::config::{
     AlarmSpec, ClusterRefusal, ClusterSpec, Config, Contexts, DEFAULT_NAME, HttpSpec,
-    InterfaceSpec, Kept, Limits, PortSpan, RecordingFormat, Refusal, Restart, Serving, Setting,
-    ThisMachine, Timeouts,
+    InterfaceSpec, Kept, Limits, PortSpan, RecordingFormat, Refusal, Restart, ServiceAddress,
+    Serving, Setting, ThisMachine, Timeouts,
 };
 use crate::logging::LogFormat;
 use crate::pipeline::Elements;
@@ -186,6 +186,14 @@ struct CallArgs {
     /// File with the key that all nodes share: requests for calls may go to any node then
     #[arg(long, value_name = "FILE", requires = "cluster_listen")]
     cluster_key_file: Option<PathBuf>,
+    /// Addresses of this node's calls, with commas: when the node ends, another one takes them, and goes on with the calls
+    #[arg(
+        long,
+        value_name = "ADDRESS/PREFIX@DEVICE",
+        value_delimiter = ',',
+        requires = "cluster_key_file"
+    )]
+    cluster_service: Vec<ServiceAddress>,
     /// Calls end with the process
     #[arg(long, conflicts_with = "state")]
     no_state: bool,
@@ -241,6 +249,7 @@ impl CallArgs {
         let mut spec = ClusterSpec::new(self.cluster.clone(), node);
         spec.listen = self.cluster_listen;
         spec.key_file = self.cluster_key_file.clone();
+        spec.service_addresses.clone_from(&self.cluster_service);
         Some(spec)
     }
 
@@ -282,6 +291,7 @@ impl CallArgs {
                 (None, false) => Kept::OfSystemd,
             },
             records: self.records.clone(),
+            service_addresses: self.cluster_service.clone(),
         }
     }
 }
@@ -313,6 +323,7 @@ fn refused_place(refused: &ClusterRefusal) -> miette::Report {
         "endpoints" => "cluster",
         "listen" => "cluster-listen",
         "key-file" => "cluster-key-file",
+        "service-addresses" => "cluster-service",
         key => key,
     };
     miette!("--{name} {value:?}: allowed is {allowed}")

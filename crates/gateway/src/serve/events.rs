@@ -119,6 +119,11 @@ impl Events {
         }
     }
 
+    /// The call goes on at another node.
+    pub(super) fn leave(&mut self, call: &CallId) {
+        self.up.remove(call);
+    }
+
     /// The call has ended.
     pub(super) fn end(&mut self, record: &CallRecord) {
         self.up.remove(&record.call);

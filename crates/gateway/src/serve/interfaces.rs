@@ -6,7 +6,7 @@ use std::sync::Arc;
 use threadbare_control::calls::{
     Family, Interface, InterfaceName, NoPorts, Opened, PortRequest, PortSource, PortUse,
 };
-use threadbare_relay::{LegPorts, PortError, PortRange, RangeSettings};
+use threadbare_relay::{Fence, LegPorts, PortError, PortRange, RangeSettings};
 
 use crate::config::InterfaceSpec;
 
@@ -16,6 +16,8 @@ pub(super) struct Interfaces {
     /// As the registry has them.
     told: Vec<Interface>,
     ranges: Vec<Range>,
+    /// What is sent from ports that are opened passes this.
+    fence: Option<Fence>,
 }
 
 /// The ports of one address.
@@ -37,9 +39,22 @@ impl Interfaces {
         let mut interfaces = Interfaces {
             told: Vec::new(),
             ranges: Vec::new(),
+            fence: None,
         };
         interfaces.change(specs)?;
         Ok(interfaces)
+    }
+
+    /// What is sent from ports that are opened from now on passes this.
+    pub(super) fn set_fence(&mut self, fence: Fence) {
+        self.fence = Some(fence);
+    }
+
+    fn fenced(&self, ports: LegPorts) -> LegPorts {
+        match &self.fence {
+            Some(fence) => ports.fenced(fence.clone()),
+            None => ports,
+        }
     }
 
     /// These from now on. Ranges that stay know on which ports are resting; ports that are open stay open.
@@ -99,7 +114,7 @@ impl PortSource<LegPorts> for Interfaces {
         Ok(Opened {
             rtp: told(ports.rtp_address()),
             rtcp: ports.rtcp_address().map(told),
-            ports,
+            ports: self.fenced(ports),
         })
     }
 
@@ -124,7 +139,7 @@ impl PortSource<LegPorts> for Interfaces {
         let ports = ports.map_err(|error| NoPorts(error.to_string()))?;
         let opened = ports.rtcp_address().map(|local| local.port());
         match opened == rtcp.map(|rtcp| rtcp.port()) {
-            true => Ok(ports),
+            true => Ok(self.fenced(ports)),
             false => Err(NoPorts(format!(
                 "{rtp}: RTCP cannot be at another port than before"
             ))),

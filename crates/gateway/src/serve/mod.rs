@@ -87,7 +87,12 @@ impl Server {
         view: View,
         cluster: Option<ClusterView>,
     ) -> miette::Result<Server> {
-        let store = open_store(&serving.state)?;
+        // With service addresses, calls are in etcd: another node may have gone on with them before this one is back.
+        let is_kept_here = serving.service_addresses.is_empty();
+        let store = match is_kept_here {
+            true => open_store(&serving.state)?,
+            false => None,
+        };
         let identity = store.as_ref().map(|(_, saved)| saved.identity);
         let identity = identity.unwrap_or_else(Identity::new);
         let common = Common {
@@ -125,7 +130,7 @@ impl Server {
         }
         let control = service.control();
         let app = http::app(&service, reloads, view, cluster.clone());
-        share(&mut service, cluster, &app);
+        share(&mut service, cluster, &app, serving)?;
         let http = http.map(|http| http.start(app)).transpose();
         let http = http.into_diagnostic()?;
         let http_address = http.as_ref().map(|http| http.address);
@@ -298,13 +303,23 @@ fn control_calls(
     outcome.is_ok()
 }
 
-/// Requests for calls may come to any node of the cluster, if it is there for that.
-fn share(service: &mut Service, cluster: Option<ClusterView>, app: &http::App) {
-    if let Some(cluster) = cluster.filter(ClusterView::has_calls) {
-        let desk = NodeDesk::new(service.control(), http::open_router(app.clone()));
-        cluster.open_desk(Arc::new(desk));
-        service.share(cluster);
-    }
+/// Requests for calls may come to any node of the cluster, if it is there for that; and this node goes on with calls of others.
+fn share(
+    service: &mut Service,
+    cluster: Option<ClusterView>,
+    app: &http::App,
+    serving: &Serving,
+) -> miette::Result<()> {
+    let Some(cluster) = cluster.filter(ClusterView::has_calls) else {
+        return Ok(());
+    };
+    service.share(cluster.clone());
+    let addresses = &serving.service_addresses;
+    let kept = service.keep_in_cluster(&cluster, addresses, &serving.interfaces);
+    kept.into_diagnostic()?;
+    let desk = NodeDesk::new(service.control(), http::open_router(app.clone()));
+    cluster.open_desk(Arc::new(desk));
+    Ok(())
 }
 
 /// The file that ended calls are added to, if there is to be one.

@@ -17,7 +17,7 @@ use super::asker::{ReplyTo, Unreplied};
 use super::http::{PassedOn, Peer};
 use super::orders::{Control, NotDone};
 use super::service::Service;
-use crate::cluster::{Back, CallDesk, Claimed, HttpRequest, Origin, Passed};
+use crate::cluster::{Back, CallDesk, Claimed, HttpRequest, Opaque, Origin, Passed, Taking};
 
 /// By which the cluster's thread reaches the control thread.
 pub(super) struct NodeDesk {
@@ -45,6 +45,8 @@ impl CallDesk for NodeDesk {
                 Box::pin(answer_message(self.control.clone(), from, message))
             }
             Passed::Http(request) => Box::pin(answer_http(self.http.clone(), request)),
+            // The cluster's thread keeps them.
+            Passed::Copies(_) => Box::pin(std::future::ready(Back::Kept)),
         }
     }
 
@@ -53,6 +55,19 @@ impl CallDesk for NodeDesk {
         // Replies wait for it.
         self.control
             .order_surely(move |service: &mut Service| service.handle_claimed(&call, claimed));
+    }
+
+    fn take(&self, taking: Taking, done: Box<dyn FnOnce() + Send>) {
+        self.control.order_surely(move |service: &mut Service| {
+            service.take(taking);
+            done();
+        });
+    }
+
+    fn leave(&self, name: &str, left: Box<dyn FnOnce(Vec<(u64, Opaque)>) + Send>) {
+        let name = name.to_owned();
+        self.control
+            .order_surely(move |service: &mut Service| left(service.leave(&name)));
     }
 }
 

@@ -1,6 +1,7 @@
 //! The control thread: requests of SIP proxies in, replies out, streams begun and ended in between.
 
 mod elsewhere;
+mod homes;
 mod keep;
 
 use std::collections::BTreeMap;
@@ -24,6 +25,7 @@ use threadbare_runtime::clock_now_ns;
 use tokio::sync::oneshot;
 
 use self::elsewhere::Shared;
+use self::homes::Homes;
 use super::asker::{Asker, Owed, OwedTo, ReplyTo, Unreplied};
 use super::events::Events;
 use super::interfaces::Interfaces;
@@ -68,6 +70,7 @@ pub(super) struct Service {
     pub(super) records: Option<Records>,
     /// `None`: calls are this node's own.
     shared: Option<Shared>,
+    homes: Homes,
 }
 
 impl Service {
@@ -105,6 +108,7 @@ impl Service {
             store: None,
             records: None,
             shared: None,
+            homes: Homes::default(),
         }
     }
 
@@ -138,7 +142,11 @@ impl Service {
     /// # Errors
     /// A range is none: nothing is changed.
     pub(super) fn set_interfaces(&mut self, specs: &[InterfaceSpec]) -> Result<(), PortError> {
-        self.interfaces.change(specs)
+        self.interfaces.change(specs)?;
+        if let Some(shared) = &self.shared {
+            self.declare_service(shared.cluster(), specs);
+        }
+        Ok(())
     }
 
     /// While draining, new calls are refused. With `ends`, [`run`](Self::run) ends behind the last call.
@@ -420,10 +428,12 @@ impl Service {
         }
         let now_ns = clock_now_ns();
         self.look_at_load();
+        let call = self.call_of(request);
+        let home = call.and_then(|call| self.homes.interfaces(&call));
         let outcome = self.calls.handle_request(
             now_ns,
             request,
-            &mut self.interfaces,
+            home.unwrap_or(&mut self.interfaces),
             &mut crate::system::random_bytes,
         );
         let reply = match outcome {
@@ -452,6 +462,9 @@ impl Service {
     }
 
     fn late(&self) -> Option<String> {
+        if let Some(away) = self.homes.away() {
+            return Some(away.to_owned());
+        }
         let percent = self.load.percent();
         if percent > self.cpu_percent_max {
             let max = self.cpu_percent_max;

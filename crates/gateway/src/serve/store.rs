@@ -8,6 +8,7 @@
 //!
 //! Nobody waits for the disk. When it is slow, what comes meanwhile takes the place of what waits for it.
 
+mod copier;
 mod file;
 mod shelf;
 
@@ -16,6 +17,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+pub(super) use self::copier::Copier;
 pub(super) use self::file::{Before, FileError, Identity, Saved};
 pub(super) use self::shelf::Shelf;
 

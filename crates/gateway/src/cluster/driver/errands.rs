@@ -9,15 +9,17 @@ use threadbare_control::cluster::{
 use threadbare_runtime::clock_now_ns;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::services::Services;
 use super::{Driver, Replied};
 use crate::cluster::passing::{Back, CallDesk, Claimed, Errand, Passed, Way};
 use crate::cluster::peers::{Host, Peers};
+use crate::cluster::service::Opaque;
 use crate::system::random_number;
 
 /// What the driver has for calls. `None` of it: calls are not the cluster's.
 pub(super) struct Calls {
     host: Arc<Host>,
-    peers: Peers,
+    pub(super) peers: Peers,
     /// New calls are made without etcd, too.
     goes_on_alone: bool,
     /// Lives that have been seen.
@@ -72,6 +74,8 @@ impl Driver {
             other => Some(other),
         };
         match location {
+            Some(Location::Soon) => self.wait_with(errand),
+            Some(Location::Here) if self.is_arriving(entry) => self.wait_with(errand),
             // Whoever answers says that there is no such call, or that no more are taken.
             None | Some(Location::Here | Location::Nowhere) => errand.end(Way::Here),
             Some(Location::At(life, None)) => {
@@ -85,11 +89,24 @@ impl Driver {
         }
     }
 
+    /// The call is on its way to a node.
+    fn wait_with(&self, mut errand: Errand) {
+        if errand.tries >= WAITS_MAX {
+            return errand.end(Way::Refused(ON_ITS_WAY.to_owned()));
+        }
+        errand.tries += 1;
+        let replies = self.replies.clone();
+        tokio::spawn(async move {
+            sleep(ARRIVAL).await;
+            let _ = replies.send(Replied::Again(errand));
+        });
+    }
+
     fn send_errand(&mut self, mut errand: Errand, life: &Life, link: &Link) {
         let Some(calls) = &mut self.calls else {
             return errand.end(Way::Here);
         };
-        if errand.tries == TRIES_MAX {
+        if errand.tries >= TRIES_MAX {
             let reason = format!("node {}, which has the call, does not answer", life.node);
             return errand.end(Way::Refused(reason));
         }
@@ -106,7 +123,10 @@ impl Driver {
                 Some(Back::Unable(reason)) => {
                     errand.end(Way::Refused(format!("node {node}: {reason}")));
                 }
-                Some(Back::Moved) => drop(replies.send(Replied::Again(errand))),
+                Some(Back::Moved) => {
+                    sleep(ARRIVAL).await;
+                    let _ = replies.send(Replied::Again(errand));
+                }
                 Some(back) => errand.end(Way::Answered(back)),
                 // Without a cookie, nobody would see that it is done twice.
                 None if matches!(errand.passed, Passed::Http(_)) => {
@@ -130,14 +150,19 @@ impl Driver {
         }
     }
 
-    pub(super) fn claim(&mut self, call: CallName) {
+    pub(super) fn claim(&mut self, call: CallName, kept: Option<(String, Opaque)>) {
         let now_ns = clock_now_ns();
-        self.member.claim_call(now_ns, call, now_ns + CLAIM_NS_MAX);
+        let state = self.seal(&call, kept);
+        let until_ns = now_ns + CLAIM_NS_MAX;
+        self.member.claim_call(now_ns, call, state, until_ns);
+    }
+
+    pub(super) fn desk(&self) -> Option<Arc<dyn CallDesk>> {
+        self.calls.as_ref()?.host.desk().cloned()
     }
 
     pub(super) fn tell_claimed(&self, call: &CallName, claimed: Claimed) {
-        let desk = self.calls.as_ref().and_then(|calls| calls.host.desk());
-        if let Some(desk) = desk {
+        if let Some(desk) = self.desk() {
             desk.claimed(call, claimed);
         }
     }
@@ -167,7 +192,8 @@ impl Driver {
             let has_died = calls.lives.iter().any(|life| !lives.contains(life));
             let me = self.member.life().node;
             let is_first = lives.first().is_some_and(|life| life.node == me);
-            if has_died && is_first {
+            let carries = self.services.as_ref().is_some_and(Services::has_any);
+            if has_died && (is_first || carries) {
                 calls.sweep_at.get_or_insert(now + SWEEP_AFTER);
             }
             let links: Vec<u64> = self
@@ -191,6 +217,9 @@ impl Driver {
 
     /// Keys of calls whose nodes live no more are deleted.
     pub(super) fn sweep(&mut self, entries: &[Entry]) {
+        if self.awaits_calls() {
+            return;
+        }
         let dead = entries.iter().filter_map(|entry| self.member.sweep(entry));
         let dead: Vec<Transaction> = dead.collect();
         if dead.is_empty() {
@@ -207,9 +236,14 @@ impl Driver {
     }
 }
 
+const ON_ITS_WAY: &str = "the call has been on its way to another node for too long";
 const NO_STORE: &str = "etcd does not answer: nobody knows who has the call, and no calls are made ([cluster] calls-on-isolation)";
 /// A node that has died is buried within a second, and its calls are nobody's then.
 const TRIES_MAX: u32 = 8;
+/// The same, with [`ARRIVAL`] each.
+const WAITS_MAX: u32 = 40;
+/// A service has begun elsewhere by then, or a call of it has gone on.
+const ARRIVAL: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(200);
 /// Of another node: it may read a file first.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);

@@ -29,8 +29,7 @@ pub(super) struct Keeper {
     turns: VecDeque<StreamId>,
     due_ns: u64,
     /// Of the process before, until their calls are there again.
-    saved: HashMap<StreamId, Vec<u8>>,
-    before: Before,
+    saved: HashMap<StreamId, (Vec<u8>, Before)>,
     boot: Option<u128>,
     /// When media came last, as the process before knew it.
     heard: Vec<(StreamId, Media)>,
@@ -54,16 +53,38 @@ impl MediaPlane {
         before: Before,
         saved: HashMap<StreamId, Vec<u8>>,
     ) {
+        let saved = saved.into_iter();
+        let saved = saved.map(|(stream, state)| (stream, (state, before)));
         self.keeper = Some(Keeper {
             shelf,
             turns: VecDeque::new(),
             due_ns: 0,
-            saved,
-            before,
+            saved: saved.collect(),
             boot: boot_id(),
             heard: Vec::new(),
             unplayed: Vec::new(),
         });
+    }
+
+    /// The state of a stream of another node, which is about to begin here.
+    pub(in crate::serve) fn expect(&mut self, stream: StreamId, copy: crate::cluster::Copy) {
+        let Some(keeper) = &mut self.keeper else {
+            return;
+        };
+        let (before, way_ns) = match copy.is_last {
+            true => (Before::Stopped, 0),
+            false => (Before::Died, WAY_NS),
+        };
+        match StreamState::from_bytes(&copy.state.0) {
+            Ok(state) => {
+                let state = state.on_this_clock(copy.at_ns, way_ns, keeper.boot);
+                let state = state.to_bytes();
+                keeper.saved.insert(stream, (state, before));
+            }
+            Err(error) => {
+                tracing::warn!(stream = stream.0, %error, "the state of a stream is not taken: it begins anew");
+            }
+        }
     }
 
     /// When media came last from the streams that were brought back. No others are brought back behind this.
@@ -125,21 +146,44 @@ impl MediaPlane {
 
     /// Ends all streams without a word to their parties, for the next process to go on with them.
     pub(in crate::serve) fn leave(&mut self) {
-        let Some(keeper) = &self.keeper else {
-            return;
-        };
-        for (stream, running) in self.streams.drain() {
-            let played = running.plays;
-            match running.handle.remove() {
-                Some(mut medium) => {
-                    let (now_ns, boot) = (clock_now_ns(), keeper.boot);
-                    let state = state_of(&mut medium, &played, now_ns, boot);
-                    keeper.shelf.put_stream(stream, state.to_bytes());
-                }
+        let streams: Vec<StreamId> = self.streams.keys().copied().collect();
+        for stream in streams {
+            let state = self.end_silently(stream);
+            let Some(keeper) = &self.keeper else {
+                return;
+            };
+            match state {
+                Some(state) => keeper.shelf.put_stream(stream, state),
                 // An older state does not say all that has left.
                 None => keeper.shelf.end_stream(stream),
             }
         }
+    }
+
+    /// The same for some streams, which another node goes on with: what it needs for each.
+    pub(in crate::serve) fn hand_over(&mut self, streams: &[StreamId]) -> Vec<(StreamId, Vec<u8>)> {
+        let mut states = Vec::new();
+        for &stream in streams {
+            self.stop_recording(stream, false);
+            let copied = self.streams.get(&stream).and_then(|one| one.spec.copies);
+            self.link(stream, copied, None);
+            if let Some(keeper) = &self.keeper {
+                keeper.shelf.forget_stream(stream);
+            }
+            let state = self.end_silently(stream);
+            states.extend(state.map(|state| (stream, state)));
+        }
+        states
+    }
+
+    /// `None`: it is gone, or nobody keeps it.
+    fn end_silently(&mut self, stream: StreamId) -> Option<Vec<u8>> {
+        let boot = self.keeper.as_ref()?.boot;
+        let running = self.streams.remove(&stream)?;
+        let played = running.plays;
+        let mut medium = running.handle.remove()?;
+        let state = state_of(&mut medium, &played, clock_now_ns(), boot);
+        Some(state.to_bytes())
     }
 }
 
@@ -148,11 +192,11 @@ impl Keeper {
     pub(super) fn begin(&mut self, stream: StreamId, spec: &StreamSpec, medium: &mut Medium) {
         let now_ns = clock_now_ns();
         let mut unplayed = [None, None];
-        if let Some(bytes) = self.saved.remove(&stream) {
+        if let Some((bytes, before)) = self.saved.remove(&stream) {
             match StreamState::from_bytes(&bytes) {
                 Ok(mut state) => {
                     unplayed = std::mem::take(&mut state.plays);
-                    self.go_on(now_ns, stream, spec, medium, state);
+                    self.go_on(now_ns, stream, spec, medium, (state, before));
                 }
                 Err(error) => {
                     tracing::warn!(stream = stream.0, %error, "the state of a stream is not taken: it begins anew");
@@ -180,10 +224,10 @@ impl Keeper {
         stream: StreamId,
         spec: &StreamSpec,
         medium: &mut Medium,
-        state: StreamState,
+        (state, before): (StreamState, Before),
     ) {
         let unix_at_zero_ns = unix_at_zero_ns();
-        let age = Age::of(&state, self.before, self.boot, now_ns, unix_at_zero_ns);
+        let age = Age::of(&state, before, self.boot, now_ns, unix_at_zero_ns);
         let zero_then_ns = match self.boot.is_some() && self.boot == state.boot {
             true => unix_at_zero_ns,
             false => state.taken_unix_ns.saturating_sub(state.taken_ns),
@@ -332,6 +376,8 @@ fn state_of(
 const INTERVAL_NS: u64 = 1_000_000_000;
 /// The states of a tenth of all streams at a time, so that no slice gets late by them.
 const TICK_NS: u64 = 100_000_000;
+/// From a media thread to another machine: rather too long, so that no number is used twice.
+const WAY_NS: u64 = 150_000_000;
 /// AES67, section 7.2.
 const PACKET_NS_MIN: u64 = 1_000_000;
 

@@ -10,6 +10,8 @@ use threadbare_rtp::id::{RtpTime, SeqNum, Ssrc};
 use threadbare_rtp::leg::{GateState, LegState};
 use threadbare_rtp::srtp::{Keys, MasterKey, PacketIndex, ProtectionState, SourceState, Suite};
 
+use crate::system::unix_at_zero_ns;
+
 /// A stream as a media thread left it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StreamState {
@@ -130,6 +132,26 @@ impl StreamState {
             plays,
             medium,
         })
+    }
+}
+
+impl StreamState {
+    /// One that another machine has taken as if this one had, `way_ns` before it came.
+    pub(super) fn on_this_clock(
+        self,
+        came_ns: u64,
+        way_ns: u64,
+        boot: Option<u128>,
+    ) -> StreamState {
+        let taken_ns = came_ns.saturating_sub(way_ns);
+        let moved = |at_ns: u64| taken_ns.saturating_sub(self.taken_ns.saturating_sub(at_ns));
+        StreamState {
+            boot,
+            taken_ns,
+            taken_unix_ns: taken_ns.saturating_add(unix_at_zero_ns()),
+            heard_ns: self.heard_ns.map(|at_ns| at_ns.map(moved)),
+            ..self
+        }
     }
 }
 

@@ -17,7 +17,7 @@ use threadbare_runtime::clock_now_ns;
 use tokio::sync::oneshot;
 
 use super::Service;
-use crate::cluster::{Back, Claimed, ClusterView, Way};
+use crate::cluster::{Back, Claimed, ClusterView, Opaque, Way};
 use crate::serve::asker::{Owed, OwedTo, ReplyTo, Unreplied};
 use crate::serve::call_name::{decode, name_of};
 use crate::serve::plays::Unanswered;
@@ -26,6 +26,12 @@ use crate::serve::plays::Unanswered;
 pub(super) struct Shared {
     cluster: ClusterView,
     claims: BTreeMap<CallId, Claim>,
+}
+
+impl Shared {
+    pub(super) fn cluster(&self) -> &ClusterView {
+        &self.cluster
+    }
 }
 
 /// Whether the cluster knows that a call is here.
@@ -150,21 +156,51 @@ impl Service {
     /// A call may have come or gone.
     pub(super) fn note_claim(&mut self, id: &CallId) {
         let is_here = self.calls.has(id);
+        let kept = self.kept(id);
         let Some(shared) = &mut self.shared else {
             return;
         };
         let Ok(name) = name_of(id) else { return };
-        match (is_here, shared.claims.entry(id.clone())) {
-            (true, Entry::Vacant(place)) => {
+        match (is_here, shared.claims.entry(id.clone()), kept) {
+            (true, Entry::Vacant(place), kept) => {
                 place.insert(Claim::Asked(Vec::new()));
-                shared.cluster.claim(name);
+                shared.cluster.claim(name, kept);
             }
-            (false, Entry::Occupied(place)) => {
+            (true, Entry::Occupied(_), Some(kept)) => shared.cluster.keep(name, kept),
+            (false, Entry::Occupied(place), _) => {
                 let claim = place.remove();
                 shared.cluster.release(name);
+                self.homes.forget(id);
                 self.answer_waiters(claim, Ok(()));
             }
             _ => {}
+        }
+    }
+
+    /// A call's service, and what the next node that has that needs.
+    fn kept(&mut self, id: &CallId) -> Option<(String, Opaque)> {
+        let service = self.homes.of(id)?.to_owned();
+        let Some(state) = self.calls.export(id) else {
+            self.homes.forget(id);
+            return None;
+        };
+        Some((service, Opaque(state)))
+    }
+
+    /// A call has come with its service, and is here whatever etcd answers.
+    pub(super) fn claim_adopted(&mut self, id: &CallId) {
+        let kept = self.kept(id);
+        if let (Some(shared), Ok(name)) = (&mut self.shared, name_of(id)) {
+            shared.claims.insert(id.clone(), Claim::Known);
+            shared.cluster.claim(name, kept);
+        }
+    }
+
+    /// Another node goes on with a call: who waits for a reply about it asks that one.
+    pub(super) fn leave_claim(&mut self, id: &CallId) {
+        let shared = self.shared.as_mut();
+        if let Some(claim) = shared.and_then(|shared| shared.claims.remove(id)) {
+            self.answer_waiters(claim, Err(LEFT.to_owned()));
         }
     }
 
@@ -282,5 +318,6 @@ impl Service {
     }
 }
 
+const LEFT: &str = "the call goes on at another node";
 const NO_STORE: &str =
     "etcd does not answer, and no calls are made then ([cluster] calls-on-isolation)";

@@ -52,7 +52,7 @@ impl Service {
     }
 
     /// Goes on with what the process before was playing, from where its last states had it: nothing of an announcement is left out.
-    fn play_on(&mut self) {
+    pub(super) fn play_on(&mut self) {
         let mut by_file: BTreeMap<Arc<str>, Vec<Play>> = BTreeMap::new();
         for (stream, to, state) in self.media.take_unplayed() {
             let (times, part) = (state.times, state.part());
@@ -68,7 +68,7 @@ impl Service {
     /// Hands over to the store what has changed.
     pub(super) fn keep_states(&mut self) {
         self.note_changes();
-        if self.store.is_some() {
+        if self.store.is_some() || self.has_copier() {
             self.media.take_states(clock_now_ns());
         }
     }
@@ -76,7 +76,7 @@ impl Service {
     /// Tells the store and the cluster which calls have changed.
     pub(super) fn note_changes(&mut self) {
         while let Some(id) = self.calls.poll_changed() {
-            if let Some(store) = &self.store {
+            if let Some(store) = self.store.as_ref().filter(|_| !self.homes.has(&id)) {
                 let state = self.calls.export(&id);
                 store.shelf().put_call(id.clone(), state);
             }

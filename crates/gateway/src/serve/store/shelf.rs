@@ -98,6 +98,15 @@ impl Shelf {
         self.told.notify_one();
     }
 
+    /// A stream has ended here, and goes on elsewhere: nothing more is written of it.
+    pub(in crate::serve) fn forget_stream(&self, stream: StreamId) {
+        let mut waiting = self.lock();
+        let key = Key::Stream(stream);
+        waiting.streams.remove(&stream);
+        waiting.kept.remove(&key);
+        waiting.put(key, None);
+    }
+
     /// Deletes the streams of the file that nobody went on with.
     pub(in crate::serve) fn sweep(&self) {
         let mut waiting = self.lock();

@@ -1,0 +1,223 @@
+//! Puts a service's addresses on their devices, and takes them off.
+//!
+//! The kernel takes an address off by itself when this process has not said for two seconds that it still has it: one that is killed or frozen does not
+//! leave a second machine with an address that another node has. Where a program of the operator's moves the addresses, that is its business.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use nix::net::if_::if_nametoindex;
+use rtnetlink::Handle;
+use rtnetlink::packet_route::AddressFamily;
+use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, CacheInfo};
+use tokio::process::Command;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::oneshot;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::announce::announce;
+use crate::config::ServiceAddress;
+
+/// Orders to the task that has the addresses. In order.
+#[derive(Debug, Clone)]
+pub(super) struct Addresses(UnboundedSender<Order>);
+
+#[derive(Debug)]
+struct Order {
+    addresses: Vec<ServiceAddress>,
+    is_here: bool,
+    /// When it is done.
+    tell: oneshot::Sender<()>,
+}
+
+impl Addresses {
+    /// The first value is for others; the second, to be run. `program`: moves addresses in place of this one.
+    pub(super) fn new(program: Option<PathBuf>) -> (Addresses, impl Future<Output = ()>) {
+        let (orders, ordered) = unbounded_channel();
+        (Addresses(orders), keep(ordered, program))
+    }
+
+    /// They are here from now on. Failures are logged.
+    pub(super) fn add(&self, addresses: &[ServiceAddress]) -> oneshot::Receiver<()> {
+        self.order(addresses, true)
+    }
+
+    /// They are not here any more.
+    pub(super) fn remove(&self, addresses: &[ServiceAddress]) -> oneshot::Receiver<()> {
+        self.order(addresses, false)
+    }
+
+    fn order(&self, addresses: &[ServiceAddress], is_here: bool) -> oneshot::Receiver<()> {
+        let (tell, told) = oneshot::channel();
+        let addresses = addresses.to_vec();
+        // The task ends with the runtime.
+        let _ = self.0.send(Order {
+            addresses,
+            is_here,
+            tell,
+        });
+        told
+    }
+}
+
+/// What is here, and how often that has been announced.
+type Here = BTreeMap<ServiceAddress, u32>;
+
+async fn keep(mut ordered: UnboundedReceiver<Order>, program: Option<PathBuf>) {
+    let mut here = Here::new();
+    let mut kernel = None;
+    let mut ticks = interval(RENEW);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            order = ordered.recv() => match order {
+                Some(order) => carry_out(&mut here, &mut kernel, program.as_ref(), order).await,
+                None => break,
+            },
+            _ = ticks.tick(), if program.is_none() && !here.is_empty() => {
+                for (address, announced) in &mut here {
+                    told(address, "renewed", put(&mut kernel, address).await);
+                    // Some neighbours have not heard it, or have heard the one before once more.
+                    if *announced < ANNOUNCED {
+                        *announced += 1;
+                        told(address, "announced", announce(address.address, &address.device));
+                    }
+                }
+            }
+        }
+    }
+}
+
+async fn carry_out(
+    here: &mut Here,
+    kernel: &mut Option<Handle>,
+    program: Option<&PathBuf>,
+    order: Order,
+) {
+    for address in order.addresses {
+        let verb = if order.is_here { "added" } else { "removed" };
+        let done = match (program, order.is_here) {
+            (Some(program), is_here) => run(program, &address, is_here).await,
+            (None, true) => put(kernel, &address).await,
+            (None, false) => take_off(kernel, &address).await,
+        };
+        told(&address, verb, done);
+        match order.is_here {
+            true => {
+                if program.is_none() {
+                    told(
+                        &address,
+                        "announced",
+                        announce(address.address, &address.device),
+                    );
+                }
+                here.insert(address, 1);
+            }
+            false => {
+                here.remove(&address);
+            }
+        }
+    }
+    // Who ordered it may have ended.
+    let _ = order.tell.send(());
+}
+
+fn told(address: &ServiceAddress, verb: &str, done: io::Result<()>) {
+    if let Err(error) = done {
+        tracing::error!(%address, %error, "a service address is not {verb}");
+    }
+}
+
+/// `PROGRAM add|remove ADDRESS/PREFIX DEVICE`.
+async fn run(program: &PathBuf, address: &ServiceAddress, is_here: bool) -> io::Result<()> {
+    let mut command = Command::new(program);
+    command
+        .arg(if is_here { "add" } else { "remove" })
+        .arg(format!("{}/{}", address.address, address.prefix))
+        .arg(&address.device)
+        .kill_on_drop(true);
+    let ended = timeout(PROGRAM_TIME_MAX, command.status()).await;
+    let status = ended.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    match status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{}: {status}", program.display()))),
+    }
+}
+
+/// Puts it on its device, or says that it stays there.
+async fn put(kernel: &mut Option<Handle>, address: &ServiceAddress) -> io::Result<()> {
+    let handle = connected(kernel)?;
+    let index = if_nametoindex(address.device.as_str())?;
+    let mut request = handle
+        .address()
+        .add(index, address.address, address.prefix)
+        .replace();
+    let mut times = CacheInfo::default();
+    // Not used for what this machine sends on its own account (RFC 4862, section 5.5.4: deprecated).
+    times.ifa_preferred = 0;
+    times.ifa_valid = VALID.as_secs() as u32;
+    let attributes = &mut request.message_mut().attributes;
+    attributes.push(AddressAttribute::CacheInfo(times));
+    if address.address.is_ipv6() {
+        // There is no time to ask whether somebody else has it.
+        attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
+    request.execute().await.map_err(refused)
+}
+
+async fn take_off(kernel: &mut Option<Handle>, address: &ServiceAddress) -> io::Result<()> {
+    let handle = connected(kernel)?;
+    let index = if_nametoindex(address.device.as_str())?;
+    let message = message_of(index, address);
+    match handle.address().del(message).execute().await {
+        Ok(()) => Ok(()),
+        // It is off already.
+        Err(rtnetlink::Error::NetlinkError(error))
+            if error.raw_code() == -(nix::errno::Errno::EADDRNOTAVAIL as i32) =>
+        {
+            Ok(())
+        }
+        Err(error) => Err(refused(error)),
+    }
+}
+
+fn message_of(index: u32, address: &ServiceAddress) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = match address.address {
+        IpAddr::V4(_) => AddressFamily::Inet,
+        IpAddr::V6(_) => AddressFamily::Inet6,
+    };
+    message.header.prefix_len = address.prefix;
+    message.header.index = index;
+    message.attributes = vec![
+        AddressAttribute::Local(address.address),
+        AddressAttribute::Address(address.address),
+    ];
+    message
+}
+
+fn connected(kernel: &mut Option<Handle>) -> io::Result<Handle> {
+    if let Some(handle) = kernel {
+        return Ok(handle.clone());
+    }
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    tokio::spawn(connection);
+    Ok(kernel.insert(handle).clone())
+}
+
+fn refused(error: rtnetlink::Error) -> io::Error {
+    match error {
+        rtnetlink::Error::NetlinkError(error) => error.to_io(),
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+/// How long the kernel keeps an address that nobody renews.
+const VALID: Duration = Duration::from_secs(2);
+const RENEW: Duration = Duration::from_millis(500);
+/// In the first seconds.
+const ANNOUNCED: u32 = 4;
+const PROGRAM_TIME_MAX: Duration = Duration::from_secs(5);

@@ -1,0 +1,438 @@
+//! Services: their addresses, and their calls. See [`super::super::service`].
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use threadbare_control::cluster::{
+    CallName, Declaration, Entry, Epoch, Key, Kind, Link, NodeName, StreamName, VALUE_BYTES_MAX,
+    Value,
+};
+use threadbare_runtime::clock_now_ns;
+use tokio::time::{sleep, timeout};
+
+use super::{Driver, Replied};
+use crate::cluster::addresses::Addresses;
+use crate::cluster::passing::Passed;
+use crate::cluster::seal::Seal;
+use crate::cluster::service::{Copies, Opaque, ServiceSpec, Taking, service_of};
+use crate::cluster::shadows::Shadows;
+
+/// What the driver has for services.
+pub(super) struct Services {
+    addresses: Addresses,
+    seal: Seal,
+    /// Whose numbers the streams of this process have.
+    process: u64,
+    /// This node's own, as it is to be declared.
+    own: Option<(StreamName, Declaration)>,
+    carried: BTreeMap<StreamName, Carrying>,
+    shadows: Shadows,
+}
+
+/// A service that is here.
+struct Carrying {
+    epoch: Epoch,
+    spec: ServiceSpec,
+    /// All calls that go on have gone on.
+    has_arrived: bool,
+}
+
+/// What a state in the store begins with: the process whose numbers its streams have.
+const PROCESS_BYTES: usize = 8;
+
+impl Services {
+    pub(super) fn new(addresses: Addresses, seal: Seal, process: u64) -> Services {
+        Services {
+            addresses,
+            seal,
+            process,
+            own: None,
+            carried: BTreeMap::new(),
+            shadows: Shadows::default(),
+        }
+    }
+
+    pub(super) fn carries(&self, name: &StreamName) -> bool {
+        self.carried.contains_key(name)
+    }
+
+    pub(super) fn has_any(&self) -> bool {
+        !self.carried.is_empty()
+    }
+
+    /// Whether calls may come with it that are not here yet.
+    fn is_arriving(&self, name: &StreamName) -> bool {
+        let carrying = self.carried.get(name);
+        carrying.is_some_and(|carrying| !carrying.has_arrived)
+    }
+
+    /// `None`: it is too long to go on elsewhere.
+    fn sealed(&self, service: &StreamName, call: &CallName, state: &Opaque) -> Option<Arc<[u8]>> {
+        let state = [&self.process.to_le_bytes()[..], &state.0].concat();
+        let sealed = self.seal.seal(service, call, &state);
+        let bytes = sealed.len();
+        if bytes > VALUE_BYTES_MAX {
+            let allowed = VALUE_BYTES_MAX;
+            tracing::warn!(%call, bytes, allowed, "the state of a call is too long: it would end with this node");
+            return None;
+        }
+        Some(sealed.into())
+    }
+
+    fn opened(&self, entry: &Entry) -> Option<(u64, Opaque)> {
+        let (Key::State(service, call), Value::State(sealed)) = (&entry.key, &entry.value) else {
+            return None;
+        };
+        let Some(state) = self.seal.open(service, call, sealed) else {
+            tracing::error!(%call, "the state of a call cannot be read: another key-file, or damage");
+            return None;
+        };
+        let (process, state) = state.split_at_checked(PROCESS_BYTES)?;
+        let process = u64::from_le_bytes(process.try_into().ok()?);
+        Some((process, Opaque(state.to_vec())))
+    }
+}
+
+impl Driver {
+    /// The node has this service of its own.
+    pub(super) fn set_own_service(&mut self, spec: &ServiceSpec) {
+        let node = self.member.life().node;
+        let Some(services) = &mut self.services else {
+            return;
+        };
+        // Numbers and texts: it does not fail.
+        let spec = serde_json::to_string(spec).unwrap_or_default();
+        let declaration = Declaration {
+            kind: Kind::Service,
+            at: Some(node.clone()),
+            spec: spec.into(),
+            ..Declaration::default()
+        };
+        services.own = Some((StreamName(service_of(&node.0).into()), declaration));
+    }
+
+    /// Also when the store has lost it.
+    pub(super) fn declare_service(&mut self) {
+        let own = self
+            .services
+            .as_ref()
+            .and_then(|services| services.own.as_ref());
+        if let Some((name, wanted)) = own {
+            let known = self.member.declaration(name);
+            let is_same = |known: &Declaration| known.spec == wanted.spec;
+            if !known.is_some_and(is_same) {
+                self.declared.add(name, wanted);
+            }
+        }
+    }
+
+    pub(super) fn is_service(&self, name: &StreamName) -> bool {
+        let declared = self.member.declaration(name);
+        let is_carried = |services: &Services| services.carries(name);
+        declared.is_some_and(|declared| declared.kind == Kind::Service)
+            || self.services.as_ref().is_some_and(is_carried)
+    }
+
+    pub(super) fn start_service(&mut self, name: StreamName, epoch: Epoch) {
+        let Some(declaration) = self.member.declaration(&name) else {
+            return;
+        };
+        let spec: ServiceSpec = match serde_json::from_str(&declaration.spec) {
+            Ok(spec) => spec,
+            Err(error) => {
+                tracing::error!(service = %name, %error, "the declaration cannot be read: its calls do not go on");
+                return;
+            }
+        };
+        let Some(services) = &mut self.services else {
+            return;
+        };
+        tracing::info!(service = %name, "carrying a service");
+        let carrying = Carrying {
+            epoch,
+            spec,
+            has_arrived: false,
+        };
+        services.carried.insert(name.clone(), carrying);
+        self.read_states(name, epoch);
+    }
+
+    fn read_states(&self, name: StreamName, epoch: Epoch) {
+        let Some(services) = &self.services else {
+            return;
+        };
+        let Some(carrying) = services.carried.get(&name) else {
+            return;
+        };
+        let added = services.addresses.add(&carrying.spec.addresses);
+        let (store, replies) = (self.store.clone(), self.replies.clone());
+        tokio::spawn(async move {
+            let (_, states) = tokio::join!(added, store.states(&name));
+            if states.is_none() {
+                sleep(AGAIN).await;
+            }
+            let _ = replies.send(Replied::States(name, epoch, states));
+        });
+    }
+
+    /// The states of a service's calls; `None`: the store has not told.
+    pub(super) fn handle_states(
+        &mut self,
+        name: StreamName,
+        epoch: Epoch,
+        states: Option<Vec<Entry>>,
+    ) {
+        let desk = self.desk();
+        let Some(services) = &mut self.services else {
+            return;
+        };
+        let carrying = services.carried.get(&name);
+        let Some(interfaces) = carrying
+            .filter(|carrying| carrying.epoch == epoch)
+            .map(|carrying| carrying.spec.interfaces())
+        else {
+            return;
+        };
+        let (Some(states), Some(desk)) = (states, desk) else {
+            // The desk opens soon, as this program starts.
+            let replies = self.replies.clone();
+            tokio::spawn(async move {
+                sleep(AGAIN).await;
+                let _ = replies.send(Replied::ReadAgain(name, epoch));
+            });
+            return;
+        };
+        let calls: Vec<_> = states
+            .iter()
+            .filter_map(|entry| services.opened(entry))
+            .collect();
+        let mut shadows = HashMap::new();
+        for (process, _) in &calls {
+            if !shadows.contains_key(process) {
+                shadows.insert(*process, services.shadows.take(*process));
+            }
+        }
+        let taking = Taking {
+            service: name.to_string(),
+            interfaces,
+            fence: self.fence.clone(),
+            calls,
+            shadows,
+        };
+        let replies = self.replies.clone();
+        let done = move || drop(replies.send(Replied::Arrived(name, epoch)));
+        desk.take(taking, Box::new(done));
+    }
+
+    pub(super) fn read_again(&self, name: StreamName, epoch: Epoch) {
+        self.read_states(name, epoch);
+    }
+
+    pub(super) fn handle_arrived(&mut self, name: &StreamName, epoch: Epoch) {
+        let services = self.services.as_mut();
+        let carrying = services.and_then(|services| services.carried.get_mut(name));
+        if let Some(carrying) = carrying.filter(|carrying| carrying.epoch == epoch) {
+            carrying.has_arrived = true;
+        }
+    }
+
+    /// Another node has it, or nobody.
+    pub(super) fn stop_service(&mut self, name: &StreamName) {
+        if let Some(spec) = self.leave_service(name, None) {
+            let services = self.services.as_ref();
+            services.map(|services| services.addresses.remove(&spec.addresses));
+        }
+    }
+
+    /// Another node is about to have it: it gets the last states of all streams before it is told.
+    pub(super) fn hand_over_service(&mut self, name: &StreamName) {
+        let next = self.member.next_owner(name);
+        let link = next.and_then(|life| {
+            let record = self.member.nodes().find(|(node, _)| **node == life.node);
+            record?.1.link
+        });
+        let next = Next {
+            link,
+            addresses: Vec::new(),
+        };
+        if self.leave_service(name, Some(next)).is_none() {
+            // It has never begun.
+            self.handed_over(name);
+        }
+    }
+
+    fn leave_service(&mut self, name: &StreamName, next: Option<Next>) -> Option<ServiceSpec> {
+        self.member.leave_calls(name);
+        let desk = self.desk();
+        let spec = self.services.as_mut()?.carried.remove(name)?.spec;
+        tracing::info!(service = %name, "leaving a service");
+        let next = next.map(|next| Next {
+            addresses: spec.addresses.clone(),
+            ..next
+        });
+        let (replies, service) = (self.replies.clone(), name.clone());
+        let left = move |streams| drop(replies.send(Replied::Left(service, streams, next)));
+        match desk {
+            Some(desk) => desk.leave(&name.0, Box::new(left)),
+            None => left(Vec::new()),
+        }
+        Some(spec)
+    }
+
+    /// The last states of the streams of a service.
+    pub(super) fn handle_left(
+        &mut self,
+        name: StreamName,
+        streams: Vec<(u64, Opaque)>,
+        next: Option<Next>,
+    ) {
+        let (Some(services), Some(calls)) = (&mut self.services, &mut self.calls) else {
+            return;
+        };
+        let streams = streams
+            .into_iter()
+            .map(|(stream, state)| (stream, Some(state)));
+        let copies = Copies {
+            process: services.process,
+            is_last: true,
+            streams: streams.collect(),
+        };
+        // It may come back before another node has it.
+        services.shadows.put(clock_now_ns(), copies.clone());
+        let Some(next) = next else { return };
+        let parts = next.link.iter().flat_map(|_| parts(&copies));
+        let asked: Vec<_> = parts
+            .filter_map(|part| Some(calls.peers.ask(next.link.as_ref()?, &part)))
+            .collect();
+        let (addresses, replies) = (services.addresses.clone(), self.replies.clone());
+        tokio::spawn(async move {
+            for kept in asked {
+                if !matches!(timeout(KEPT_TIME_MAX, kept).await, Ok(Ok(_))) {
+                    tracing::warn!(service = %name, "the next node has not said that it has the states of the streams");
+                    break;
+                }
+            }
+            let _ = addresses.remove(&next.addresses).await;
+            let _ = replies.send(Replied::HandedOver(name));
+        });
+    }
+
+    pub(super) fn handed_over(&mut self, name: &StreamName) {
+        let now_ns = clock_now_ns();
+        self.member.handle_handed_over(now_ns, name, Vec::new());
+    }
+
+    /// States of this process's streams, for the nodes that would go on with them.
+    pub(super) fn send_copies(&mut self, streams: Vec<(u64, Option<Opaque>)>) {
+        let (Some(services), Some(calls)) = (&self.services, &mut self.calls) else {
+            return;
+        };
+        let copies = Copies {
+            process: services.process,
+            is_last: false,
+            streams,
+        };
+        let heirs = services.carried.keys();
+        let mut heirs: Vec<NodeName> = heirs
+            .filter_map(|name| Some(self.member.heir(name)?.node))
+            .collect();
+        heirs.sort();
+        heirs.dedup();
+        for heir in heirs {
+            let record = self.member.nodes().find(|(node, _)| **node == heir);
+            if let Some(link) = record.and_then(|(_, record)| record.link) {
+                for part in parts(&copies) {
+                    // The next ones come in a second.
+                    drop(calls.peers.ask(&link, &part));
+                }
+            }
+        }
+    }
+
+    /// Those of another node.
+    pub(super) fn keep_copies(&mut self, copies: Copies) {
+        let now_ns = clock_now_ns();
+        if let Some(services) = &mut self.services {
+            services.shadows.put(now_ns, copies);
+            services.shadows.forget_old(now_ns);
+        }
+    }
+
+    /// At the end: another node may have them.
+    pub(super) async fn take_addresses_off(&mut self) {
+        let Some(services) = &mut self.services else {
+            return;
+        };
+        for carrying in std::mem::take(&mut services.carried).into_values() {
+            let _ = services.addresses.remove(&carrying.spec.addresses).await;
+        }
+    }
+
+    /// A call's state, for the store.
+    pub(super) fn seal(
+        &self,
+        call: &CallName,
+        kept: Option<(String, Opaque)>,
+    ) -> Option<(StreamName, Arc<[u8]>)> {
+        let (service, state) = kept?;
+        let service = StreamName::from(service.as_str());
+        let sealed = self.services.as_ref()?.sealed(&service, call, &state)?;
+        Some((service, sealed))
+    }
+
+    /// Whether the call of this key is here, or about to be.
+    pub(super) fn is_arriving(&self, entry: Option<&Entry>) -> bool {
+        let service = match entry.map(|entry| &entry.value) {
+            Some(Value::Call(claim)) => claim.service.as_ref(),
+            _ => None,
+        };
+        let services = self.services.as_ref().zip(service);
+        services.is_some_and(|(services, service)| services.is_arriving(service))
+    }
+
+    /// Whether calls are on their way here that have keys of others.
+    pub(super) fn awaits_calls(&self) -> bool {
+        let services = self.services.iter();
+        services
+            .flat_map(|services| services.carried.values())
+            .any(|carrying| !carrying.has_arrived)
+    }
+}
+
+/// To whom a service is handed over.
+pub(super) struct Next {
+    link: Option<Link>,
+    /// To be taken off before.
+    addresses: Vec<crate::config::ServiceAddress>,
+}
+
+/// In messages that go from node to node.
+fn parts(copies: &Copies) -> impl Iterator<Item = Passed> + '_ {
+    let mut left = &copies.streams[..];
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = left.iter().take_while(|(_, state)| {
+            bytes += COPY_BYTES + state.as_ref().map_or(0, |state| state.0.len());
+            bytes <= PART_BYTES
+        });
+        // One that is longer goes alone, and is refused.
+        let count = fits.count().max(1).min(left.len());
+        let (part, rest) = left.split_at(count);
+        left = rest;
+        (!part.is_empty()).then(|| {
+            Passed::Copies(Copies {
+                streams: part.to_vec(),
+                ..*copies
+            })
+        })
+    })
+}
+
+const AGAIN: Duration = Duration::from_millis(50);
+/// Of a node that has to do with other things.
+const KEPT_TIME_MAX: Duration = Duration::from_millis(500);
+/// A message has less than 1 MiB.
+const PART_BYTES: usize = 256 << 10;
+/// A number, and the length of what follows.
+const COPY_BYTES: usize = 16;

@@ -1,0 +1,118 @@
+//! Where the media of other nodes' calls are: the states of their streams, once a second, until this node goes on with them or they have ended.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::service::{Copies, Copy, Shadow};
+
+/// What is kept of other processes, and of services that this one has left.
+#[derive(Debug, Default)]
+pub(super) struct Shadows {
+    of: HashMap<u64, Kept>,
+    bytes: usize,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    shadow: Shadow,
+    /// When something came last.
+    heard_ns: u64,
+}
+
+impl Shadows {
+    /// Copies have come, or were made here. Those that there is no room for are left out.
+    pub(super) fn put(&mut self, now_ns: u64, copies: Copies) {
+        let kept = self.of.entry(copies.process).or_default();
+        kept.heard_ns = now_ns;
+        for (stream, state) in copies.streams {
+            if let Some(before) = kept.shadow.remove(&stream) {
+                self.bytes -= size(&before);
+            }
+            let Some(state) = state else { continue };
+            let copy = Copy {
+                is_last: copies.is_last,
+                at_ns: now_ns,
+                state,
+            };
+            if self.bytes + size(&copy) <= BYTES_MAX {
+                self.bytes += size(&copy);
+                kept.shadow.insert(stream, copy);
+            }
+        }
+    }
+
+    /// Those of a process: they are of use once.
+    pub(super) fn take(&mut self, process: u64) -> Shadow {
+        let kept = self.of.remove(&process).unwrap_or_default();
+        self.bytes -= kept.shadow.values().map(size).sum::<usize>();
+        kept.shadow
+    }
+
+    /// Forgets what nobody has told anything of for long.
+    pub(super) fn forget_old(&mut self, now_ns: u64) {
+        let is_old = |kept: &Kept| now_ns.saturating_sub(kept.heard_ns) > KEPT_NS;
+        let old = self.of.iter().filter(|(_, kept)| is_old(kept));
+        let old: Vec<u64> = old.map(|(process, _)| *process).collect();
+        for process in old {
+            self.take(process);
+        }
+    }
+}
+
+fn size(copy: &Copy) -> usize {
+    copy.state.0.len() + COPY_BYTES
+}
+
+/// Of all copies: 20,000 calls.
+const BYTES_MAX: usize = 64 << 20;
+/// Beside the state, in a table.
+const COPY_BYTES: usize = 64;
+/// Their calls have gone on here or elsewhere by then, or have ended.
+const KEPT_NS: u64 = Duration::from_secs(120).as_nanos() as u64;
+
+#[cfg(test)]
+mod tests {
+    use super::super::service::Opaque;
+    use super::*;
+
+    fn copies(process: u64, is_last: bool, streams: &[(u64, Option<usize>)]) -> Copies {
+        let stream =
+            |(stream, len): &(u64, Option<usize>)| (*stream, len.map(|len| Opaque(vec![0; len])));
+        Copies {
+            process,
+            is_last,
+            streams: streams.iter().map(stream).collect(),
+        }
+    }
+
+    #[test]
+    fn the_latest_of_each_stream_is_kept_until_it_ends() {
+        let mut shadows = Shadows::default();
+        shadows.put(1, copies(7, false, &[(1, Some(10)), (2, Some(10))]));
+        shadows.put(2, copies(7, false, &[(1, Some(20)), (2, None)]));
+        shadows.put(3, copies(8, false, &[(1, Some(30))]));
+        shadows.put(4, copies(7, true, &[(3, Some(5))]));
+        let shadow = shadows.take(7);
+        let (first, third) = (&shadow[&1], &shadow[&3]);
+        assert_eq!((shadow.len(), first.state.0.len(), first.at_ns), (2, 20, 2));
+        assert_eq!((first.is_last, third.is_last), (false, true));
+        assert!(shadows.take(7).is_empty());
+        shadows.forget_old(3 + KEPT_NS);
+        assert_eq!(shadows.take(8).len(), 1);
+        shadows.put(3, copies(8, false, &[(1, Some(30))]));
+        shadows.forget_old(4 + KEPT_NS);
+        assert!(shadows.take(8).is_empty() && shadows.bytes == 0);
+    }
+
+    #[test]
+    fn what_others_send_is_bounded() {
+        let mut shadows = Shadows::default();
+        for stream in 0..100 {
+            shadows.put(1, copies(stream, false, &[(stream, Some(1 << 20))]));
+        }
+        assert!(shadows.bytes <= BYTES_MAX && shadows.bytes > BYTES_MAX - (2 << 20));
+        // One that is kept is replaced.
+        shadows.put(2, copies(0, false, &[(0, Some(8))]));
+        assert_eq!(shadows.take(0)[&0].state.0.len(), 8);
+    }
+}

@@ -1,0 +1,217 @@
+//! The services of this node: the addresses of its own calls, and those of calls that it has taken over.
+//!
+//! A call belongs to one of them, and its ports are opened at that one's interfaces.
+
+use std::collections::{BTreeMap, HashMap};
+
+use threadbare_control::calls::{CallId, StreamId};
+use threadbare_relay::Fence;
+use threadbare_runtime::clock_now_ns;
+
+use super::Service;
+use crate::cluster::{ClusterView, Copy, Opaque, ServiceSpec, Shadow, Taking};
+use crate::config::{InterfaceSpec, ServiceAddress};
+use crate::serve::interfaces::Interfaces;
+use crate::serve::store::{Before, Copier};
+
+/// Services of a node in a cluster. `None` of it: its addresses stay where they are.
+#[derive(Debug, Default)]
+pub(super) struct Homes {
+    /// Its own, if it has one.
+    own: Option<Own>,
+    /// Those of other nodes that are here, and their interfaces.
+    guests: BTreeMap<String, Interfaces>,
+    /// The service of each call that has one.
+    of: HashMap<CallId, String>,
+    copier: Option<Copier>,
+}
+
+#[derive(Debug)]
+struct Own {
+    name: String,
+    addresses: Vec<ServiceAddress>,
+    is_here: bool,
+}
+
+impl Homes {
+    /// Why no calls can be made.
+    pub(super) fn away(&self) -> Option<&'static str> {
+        let own = self.own.as_ref()?;
+        (!own.is_here).then_some(AWAY)
+    }
+
+    /// The service of a call, with those that are made here.
+    pub(super) fn of(&mut self, call: &CallId) -> Option<&str> {
+        let own = self.own.as_ref().filter(|own| own.is_here);
+        if let Some(own) = own
+            && !self.of.contains_key(call)
+        {
+            self.of.insert(call.clone(), own.name.clone());
+        }
+        self.of.get(call).map(String::as_str)
+    }
+
+    /// Whether it has one: then its state is in etcd.
+    pub(super) fn has(&self, call: &CallId) -> bool {
+        self.of.contains_key(call)
+    }
+
+    pub(super) fn forget(&mut self, call: &CallId) {
+        self.of.remove(call);
+    }
+
+    /// The interfaces of a call that was taken over.
+    pub(super) fn interfaces(&mut self, call: &CallId) -> Option<&mut Interfaces> {
+        self.guests.get_mut(self.of.get(call)?)
+    }
+
+    fn is_own(&self, name: &str) -> bool {
+        self.own.as_ref().is_some_and(|own| own.name == name)
+    }
+}
+
+impl Service {
+    /// Calls are taken from nodes that end, and given to others. `addresses`: of this node's own calls. To be called when calls are shared.
+    ///
+    /// # Errors
+    /// Threads run out.
+    pub(in crate::serve) fn keep_in_cluster(
+        &mut self,
+        cluster: &ClusterView,
+        addresses: &[ServiceAddress],
+        interfaces: &[InterfaceSpec],
+    ) -> std::io::Result<()> {
+        // A node that keeps the calls of its own in a file has the states of streams there.
+        if self.store.is_none() {
+            let copier = Copier::start(cluster.clone())?;
+            let saved = HashMap::new();
+            self.media
+                .keep_states(copier.shelf().clone(), Before::Died, saved);
+            self.homes.copier = Some(copier);
+        }
+        if !addresses.is_empty() {
+            self.homes.own = Some(Own {
+                name: cluster.own_service(),
+                addresses: addresses.to_vec(),
+                is_here: false,
+            });
+            self.declare_service(cluster, interfaces);
+        }
+        self.tell_room();
+        Ok(())
+    }
+
+    /// The interfaces are these now.
+    pub(super) fn declare_service(&self, cluster: &ClusterView, interfaces: &[InterfaceSpec]) {
+        if let Some(own) = &self.homes.own {
+            cluster.set_service(ServiceSpec::new(own.addresses.clone(), interfaces));
+        }
+    }
+
+    /// Whether states of streams are sent to other nodes.
+    pub(super) fn has_copier(&self) -> bool {
+        self.homes.copier.is_some()
+    }
+
+    /// Goes on with the calls of a service.
+    pub(in crate::serve) fn take(&mut self, taking: Taking) {
+        let Taking {
+            service,
+            interfaces,
+            fence,
+            calls,
+            mut shadows,
+        } = taking;
+        let begun_ns = clock_now_ns();
+        if let Err(error) = self.open_home(&service, &interfaces, fence) {
+            tracing::error!(service, %error, "no ports can be opened: its calls do not go on");
+            return;
+        }
+        let (mut gone_on, mut lost) = (0_usize, 0_usize);
+        for (process, state) in calls {
+            let shadow = shadows.entry(process).or_default();
+            match self.adopt(&service, &state, shadow) {
+                Ok(()) => gone_on += 1,
+                Err(error) => {
+                    lost += 1;
+                    tracing::error!(service, error, "a call does not go on");
+                }
+            }
+        }
+        for (stream, media) in self.media.take_heard() {
+            self.calls.handle_media(begun_ns, stream, media);
+        }
+        self.calls.handle_timeout(begun_ns);
+        self.carry_out();
+        self.play_on();
+        self.keep_states();
+        self.tell_room();
+        let ms = clock_now_ns().saturating_sub(begun_ns) / 1_000_000;
+        tracing::info!(service, calls = gone_on, lost, ms, "a service is here");
+    }
+
+    fn open_home(
+        &mut self,
+        service: &str,
+        interfaces: &[InterfaceSpec],
+        fence: Fence,
+    ) -> Result<(), threadbare_relay::PortError> {
+        if self.homes.is_own(service) {
+            self.interfaces.set_fence(fence);
+            if let Some(own) = &mut self.homes.own {
+                own.is_here = true;
+            }
+        } else {
+            let mut guest = Interfaces::new(interfaces)?;
+            guest.set_fence(fence);
+            self.homes.guests.insert(service.to_owned(), guest);
+        }
+        Ok(())
+    }
+
+    fn adopt(&mut self, service: &str, state: &Opaque, shadow: &mut Shadow) -> Result<(), String> {
+        let interfaces = match self.homes.guests.get_mut(service) {
+            Some(guest) => guest,
+            None => &mut self.interfaces,
+        };
+        let adopted = self.calls.adopt(clock_now_ns(), &state.0, interfaces);
+        let (id, numbers) = adopted.map_err(|error| error.to_string())?;
+        for (before, now) in numbers {
+            let copy: Option<Copy> = shadow.remove(&before.0);
+            if let Some(copy) = copy {
+                self.media.expect(now, copy);
+            }
+        }
+        self.homes.of.insert(id.clone(), service.to_owned());
+        self.carry_out();
+        self.claim_adopted(&id);
+        Ok(())
+    }
+
+    /// Leaves the calls of a service as they are. Returns the last state of each of their streams.
+    pub(in crate::serve) fn leave(&mut self, service: &str) -> Vec<(u64, Opaque)> {
+        if let Some(own) = self.homes.own.as_mut().filter(|own| own.name == service) {
+            own.is_here = false;
+        }
+        self.homes.guests.remove(service);
+        let of_it = self.homes.of.iter().filter(|(_, of)| *of == service);
+        let ids: Vec<CallId> = of_it.map(|(id, _)| id.clone()).collect();
+        let mut streams: Vec<StreamId> = Vec::new();
+        for id in &ids {
+            let left = self.calls.leave(id);
+            left.iter().for_each(|stream| self.events.forget(*stream));
+            streams.extend(left);
+            self.events.leave(id);
+            self.homes.of.remove(id);
+            self.leave_claim(id);
+        }
+        let states = self.media.hand_over(&streams);
+        self.tell_room();
+        let states = states.into_iter();
+        states
+            .map(|(stream, state)| (stream.0, Opaque(state)))
+            .collect()
+    }
+}
+
+const AWAY: &str = "the addresses of this node's calls are not here ([cluster] service-addresses)";

@@ -1,0 +1,329 @@
+"""Calls that go on at another node: scene `takeover` of check.py, whose names are in `main`."""
+
+import selectors
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import threading
+import time
+
+import network
+from network import address
+from proxy import PORT, Party, place
+
+# Calls whose parties talk all the time, of each node; beside them, calls that are only up.
+TALKING, QUIET = 8, 25
+
+
+def service(name):
+    """The address of a node's calls."""
+    return f"10.77.0.{30 + int(name[1:])}"
+
+
+def write_config(main, name):
+    endpoints = ", ".join(f'"http://{address(one)}:2379"' for one in main.STORES)
+    with open(f"{main.folder}/{name}.toml", "w") as file:
+        file.write(f"""
+[cluster]
+endpoints = [{endpoints}]
+node = "{name}"
+listen = "{address(name)}:2400"
+key-file = "{main.folder}/cluster.key"
+service-addresses = ["{service(name)}/24@eth0"]
+[http]
+listen = "127.0.0.1:8080"
+[ng]
+listen = "{address(name)}:{PORT}"
+allow = ["{network.BRIDGE}"]
+[interfaces.only]
+address = "{service(name)}"
+""")
+
+
+class Talk(threading.Thread):
+    """Has parties send 50 packets a second, and notes what they hear: when, SSRC, number, timestamp."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.parties, self.heard = [], []
+        self.selector = selectors.DefaultSelector()
+        self.ends = False
+        self.lock = threading.Lock()
+
+    def add(self, party, to):
+        party.socket.setblocking(False)
+        with self.lock:
+            self.selector.register(party.socket, selectors.EVENT_READ, len(self.parties))
+            self.parties.append((party, to))
+            self.heard.append([])
+        return len(self.parties) - 1
+
+    def run(self):
+        due = time.monotonic()
+        while not self.ends:
+            with self.lock:
+                for party, to in self.parties:
+                    party.say(to)
+            due += 0.02
+            while (left := due - time.monotonic()) > 0:
+                for key, _ in self.selector.select(left):
+                    self.take(key)
+
+    def take(self, key):
+        try:
+            data, _ = key.fileobj.recvfrom(2048)
+        except BlockingIOError:
+            return
+        # Of the payload types in use; RTCP has others.
+        if len(data) >= 12 and data[1] & 0x7F in (0, 8):
+            seq, stamp, ssrc = struct.unpack("!HII", data[2:12])
+            self.heard[key.data].append((time.time_ns(), ssrc, seq, stamp))
+
+    def since(self, party, begin):
+        """With the last packet before."""
+        packets = self.heard[party]
+        first = max((i for i, one in enumerate(packets) if one[0] < begin), default=0)
+        return packets[first:]
+
+
+class Sniffer(threading.Thread):
+    """Counts what a node sends from an address."""
+
+    def __init__(self, node, source):
+        super().__init__(daemon=True)
+        self.socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
+        self.socket.bind((f"to-{node}", 0x0800))
+        self.socket.settimeout(0.1)
+        self.source = socket.inet_aton(source)
+        self.count, self.ends = 0, False
+
+    def run(self):
+        while not self.ends:
+            try:
+                frame, (_, _, kind, *_) = self.socket.recvfrom(2048)
+            except TimeoutError:
+                continue
+            # From the node, not to it: what the bridge forwards goes out.
+            if kind != socket.PACKET_OUTGOING and frame[23] == 17 and frame[26:30] == self.source:
+                self.count += 1
+
+    def end(self):
+        self.ends = True
+        self.join()
+        return self.count
+
+
+class Scene:
+    def __init__(self, main):
+        self.main = main
+        self.calls = main.Calls()
+        self.talk = Talk()
+        # By call: which of its parties are listened to.
+        self.talking = {}
+
+    def carriers(self):
+        claims, nodes = self.main.keys("/threadbare/claims/"), self.main.keys("/threadbare/nodes/")
+        if not claims or not nodes:
+            return None
+        found = {}
+        for name, claim in claims.items():
+            node = nodes.get(claim["node"])
+            if "next" in claim or node is None or node["incarnation"] != claim["incarnation"]:
+                return None
+            found[name] = claim["node"]
+        return found
+
+    def carried(self, **wanted):
+        """Services are where they are to be, and their addresses are there, and nowhere else."""
+        def look():
+            found = self.carriers()
+            if not found:
+                return None
+            for name, node in found.items():
+                if node not in wanted.get(name.removeprefix("service:"), node):
+                    return None
+                if not has_address(node, service(name.removeprefix("service:"))):
+                    return None
+            return found
+        return self.main.wait_for(f"services are at {wanted}", look)
+
+    def make(self, number, codec):
+        """A call at any node; with `codec`, its audio is converted."""
+        call = f"takeover {number}"
+        a, b = Party(), Party()
+        nodes = self.main.NODES
+        offered, answered = nodes[number % 3], nodes[number // 3 % 3]
+        more = {"flags": [f"codec-transcode-{codec}", "codec-mask-PCMU"]} if codec else {}
+        offer = self.calls.done(offered, "offer", call, from_tag="a", sdp=a.sdp(), **more)
+        sdp = b.sdp()
+        if codec:
+            b.payload_type = 8
+            sdp = sdp.replace("RTP/AVP 0", "RTP/AVP 8")
+        answer = self.calls.done(answered, "answer", call, from_tag="a", to_tag="b", sdp=sdp)
+        places = place(answer["sdp"]), place(offer["sdp"])
+        node = next((node for node in nodes if service(node) == places[0][0]), None)
+        if node is None or places[1][0] != places[0][0]:
+            self.main.fail(f"{call} is at {places}")
+        self.calls.up[call] = node, a, b, places
+        return call
+
+    def begin(self):
+        main = self.main
+        for name in main.NODES:
+            main.kill(name, signal.SIGTERM).wait(main.SECONDS_MAX)
+        main.etcdctl("del", "--prefix", "/threadbare")
+        for name in main.NODES:
+            write_config(main, name)
+            main.start_node(name)
+        self.carried(n1=["n1"], n2=["n2"], n3=["n3"])
+        main.wait_for("all nodes take calls", lambda: all(one.get("room", 0) > 0 for one in main.status("n1")["nodes"]))
+        for number in range(3 * (TALKING + QUIET)):
+            self.make(number, "PCMA" if number % 4 == 3 else None)
+        for node in main.NODES:
+            for call in self.calls.of(node)[:TALKING]:
+                _, a, b, (for_a, for_b) = self.calls.up[call]
+                self.talking[call] = self.talk.add(a, for_a), self.talk.add(b, for_b)
+        counts = [len(self.calls.of(node)) for node in main.NODES]
+        main.say(f"{sum(counts)} calls are at {counts}")
+        self.talk.start()
+        self.all_heard()
+
+    def all_heard(self):
+        """All parties hear something of now."""
+        begin = time.time_ns()
+        heard = self.talk.heard
+        self.main.wait_for("all parties hear each other", lambda: all(one and one[-1][0] > begin for one in heard))
+
+    def parties_of(self, *nodes):
+        calls = self.calls.of(*nodes)
+        return [party for call in calls for party in self.talking.get(call, [])]
+
+    def told(self, what, begin, node):
+        """What the parties of a node's calls heard of it."""
+        gaps, lost, others, back = [], 0, 0, 0
+        for party in self.parties_of(node):
+            packets = self.talk.since(party, begin)
+            gaps.append(max(((b[0] - a[0]) / 1e6 for a, b in zip(packets, packets[1:])), default=0))
+            for a, b in zip(packets, packets[1:]):
+                step = (b[2] - a[2]) % 65536
+                others += a[1] != b[1]
+                back += a[1] == b[1] and (step == 0 or step > 32768)
+                lost += step - 1 if a[1] == b[1] and 0 < step < 32768 else 0
+        self.main.say(f"{what}: {len(gaps)} parties heard nothing for {statistics.median(gaps):.0f} ms (median), {max(gaps):.0f} ms (longest); "
+                      f"{lost} numbers left out, {others} new SSRCs, {back} numbers twice or back")
+        return lost, others, back
+
+    def check_all(self):
+        """Each call is known at each node, and nothing of it was made anew."""
+        for number, call in enumerate(self.calls.up):
+            self.calls.done(self.main.NODES[number % 3] if len(self.main.NODES) == 3 else "n1", "query", call)
+
+    def dies(self):
+        """kill -9: another node goes on with the calls, by the copies of their streams."""
+        main = self.main
+        begin = time.time_ns()
+        main.kill("n2").wait()
+        found = self.carried(n2=["n1", "n3"])
+        self.all_heard()
+        _, others, back = self.told("kill -9", begin, "n2")
+        if others or back:
+            main.fail("streams of a node that died are to go on with their SSRCs, and numbers that were not used")
+        main.say(f"kill -9: the calls of n2 are at {found['service:n2']}")
+        main.wait_for("the kernel has taken the address off", lambda: not has_address("n2", service("n2")))
+        for call in self.calls.up:
+            self.calls.done("n1", "query", call)
+        # In-dialog requests, and new calls.
+        call = self.calls.of("n2")[-1]
+        _, a, *_ = self.calls.up[call]
+        again = self.calls.done("n3", "offer", call, from_tag="a", to_tag="b", sdp=a.sdp())
+        if place(again["sdp"])[0] != service("n2"):
+            main.fail(f"a re-INVITE of a call that went on elsewhere: {again}")
+        begin = time.time_ns()
+        main.start_node("n2")
+        self.carried(n2=["n2"])
+        self.all_heard()
+        self.handed_over("n2 is back", begin, "n2")
+
+    def handed_over(self, what, begin, node):
+        lost, others, back = self.told(what, begin, node)
+        if others or back:
+            self.main.fail("what is handed over goes on with its SSRCs and numbers")
+
+    def freezes(self):
+        """SIGSTOP for 10 s: when it goes on, it sends nothing."""
+        main = self.main
+        begin = time.time_ns()
+        main.processes["n1"].send_signal(signal.SIGSTOP)
+        found = self.carried(n1=["n2", "n3"])
+        self.all_heard()
+        self.told("frozen", begin, "n1")
+        # It is not to come back yet.
+        main.operator(found["service:n1"], "move", "service:n1", found["service:n1"])
+        time.sleep(max(0, 10 - (time.time_ns() - begin) / 1e9))
+        sniffer = Sniffer("n1", service("n1"))
+        sniffer.start()
+        main.processes["n1"].send_signal(signal.SIGCONT)
+        main.wait_for("n1 is in again", lambda: main.status("n1")["is_live"])
+        time.sleep(1)
+        if sent := sniffer.end():
+            main.fail(f"a node that was frozen has sent {sent} packets of calls that others have")
+        if has_address("n1", service("n1")):
+            main.fail("a node that was frozen has its address back")
+        main.say("frozen: 0 packets when it went on")
+        begin = time.time_ns()
+        main.operator("n2", "move", "service:n1", "n1")
+        self.carried(n1=["n1"])
+        self.all_heard()
+        self.handed_over("cluster move", begin, "n1")
+
+    def stops(self):
+        begin = time.time_ns()
+        process = self.main.kill("n3", signal.SIGTERM)
+        if process.wait(self.main.SECONDS_MAX) != 0:
+            self.main.fail(f"a node that is stopped ends with {process.returncode}")
+        self.carried(n3=["n1", "n2"])
+        self.all_heard()
+        self.handed_over("SIGTERM", begin, "n3")
+        self.main.start_node("n3")
+        self.carried(n3=["n3"])
+        self.all_heard()
+
+    def ends(self):
+        main = self.main
+        self.check_all()
+        states = main.etcdctl("get", "--prefix", "/threadbare-states/")
+        if "m=audio" in states.stdout or "PCMU" in states.stdout:
+            main.fail("states of calls can be read in etcd")
+        for number, call in enumerate(list(self.calls.up)):
+            self.calls.done(main.NODES[number % 3], "delete", call, from_tag="a", delete_delay=0)
+        left = lambda: main.etcdctl("get", "--prefix", "--keys-only", "/threadbare-states/").stdout.strip()
+        main.wait_for("keys of ended calls are deleted", lambda: not main.call_keys() and not left())
+        self.talk.ends = True
+        self.talk.join()
+
+
+def has_address(node, wanted):
+    shown = subprocess.run(["ip", "-n", node, "-4", "-o", "address", "show", "dev", "eth0"], capture_output=True, text=True)
+    return f" {wanted}/24 " in shown.stdout
+
+
+def written(main):
+    """How often each call's keys were written."""
+    import json
+    found = {}
+    for prefix in ["/threadbare-calls/", "/threadbare-states/"]:
+        kvs = json.loads(main.etcdctl("get", "--prefix", prefix, "-w", "json").stdout).get("kvs", [])
+        found[prefix] = sorted({kv["version"] for kv in kvs})
+    return found
+
+
+def run(main):
+    scene = Scene(main)
+    scene.begin()
+    main.say(f"keys of calls were written {written(main)} times")
+    scene.dies()
+    scene.freezes()
+    scene.stops()
+    scene.ends()
