@@ -21,5 +21,5 @@ mkdir /run/netns
 # etcd waits for its disk with each write.
 mkdir "$work/cluster"
 mount -t tmpfs tmpfs "$work/cluster"
-trap 'umount --lazy "$work/cluster"; clean_up' EXIT
+trap '[ -z "${KEEP:-}" ] || cp "$work"/cluster/*.log "$KEEP"; umount --lazy "$work/cluster"; clean_up' EXIT
 python3 tests/cluster/check.py "${PROGRAM:-$target_dir/threadbare}" "$work/cluster" "${STREAMS:-60}" "$@"

@@ -125,7 +125,7 @@ impl<P> Calls<P> {
         Ok((id, numbers))
     }
 
-    /// Forgets a call that another node goes on with: there is no record of it, and no action. Its streams, which are to be ended without a word.
+    /// Forgets a call that another node goes on with: there is no record of it, and no action about it any more. Its streams, which are to be ended without a word.
     pub fn leave(&mut self, id: &CallId) -> Vec<StreamId> {
         let Some(call) = self.calls.remove(id) else {
             return Vec::new();
@@ -136,6 +136,16 @@ impl<P> Calls<P> {
         if let Some(changed) = &mut self.changed {
             changed.remove(id);
         }
+        // It may have begun just now.
+        let streams = &self.streams;
+        let is_of_it = |action: &Action<P>| match action {
+            Action::Create { call, .. } => call == id,
+            Action::Update { stream, .. }
+            | Action::Remove { stream }
+            | Action::Command { stream, .. } => streams.get(stream) == Some(id),
+            Action::Ended { .. } => false,
+        };
+        self.actions.retain(|action| !is_of_it(action));
         let streams = call.slots().map(|slot| slot.stream);
         let begun = streams.filter(|stream| self.streams.remove(stream).is_some());
         begun.collect()

@@ -19,9 +19,13 @@ pub struct Outage {
 impl Outage {
     /// How many sequence numbers to leave out for packets of `packet_ns`.
     ///
-    /// Twice as many as that makes, for keys and their repeated ends, and a slice's worth; at most [`SKIPPED_PACKETS_MAX`].
+    /// Twice as many as that makes, for keys and their repeated ends, and a slice's worth; at most [`SKIPPED_PACKETS_MAX`]. None, if nothing has left behind
+    /// the state.
     #[must_use]
     pub fn skipped_packets(&self, packet_ns: u64) -> u16 {
+        if self.unsaved_ns == 0 {
+            return 0;
+        }
         let packets = 2 * (self.unsaved_ns / packet_ns.max(1)) + SLICE_PACKETS;
         packets.min(u64::from(SKIPPED_PACKETS_MAX)) as u16
     }

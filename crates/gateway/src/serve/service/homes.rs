@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use threadbare_control::calls::{CallId, StreamId};
+use threadbare_control::calls::{CallId, StreamId, StreamKind};
 use threadbare_relay::Fence;
 use threadbare_runtime::clock_now_ns;
 
@@ -178,14 +178,29 @@ impl Service {
         let (id, numbers) = adopted.map_err(|error| error.to_string())?;
         for (before, now) in numbers {
             let copy: Option<Copy> = shadow.remove(&before.0);
-            if let Some(copy) = copy {
-                self.media.expect(now, copy);
+            match copy {
+                Some(copy) => self.media.expect(now, copy),
+                None if self.needs_copy(now) => {
+                    self.calls.leave(&id);
+                    return Err(format!("{id}: {NO_COPY}"));
+                }
+                None => {}
             }
         }
         self.homes.of.insert(id.clone(), service.to_owned());
         self.carry_out();
         self.claim_adopted(&id);
         Ok(())
+    }
+
+    /// Whether a stream is encrypted with the numbers of its sender: from an unknown place on, one would be used twice under a key (RFC 3711, section 9.1).
+    /// Of others, our own numbers begin anew, with another SSRC.
+    fn needs_copy(&self, stream: StreamId) -> bool {
+        let spec = self.calls.stream(stream).map(|(_, spec)| spec);
+        spec.is_some_and(|spec| {
+            let is_encrypted = spec.sides.iter().any(|side| side.srtp.is_some());
+            spec.kind == StreamKind::Packets && is_encrypted
+        })
     }
 
     /// Leaves the calls of a service as they are. Returns the last state of each of their streams.
@@ -214,4 +229,6 @@ impl Service {
     }
 }
 
+const NO_COPY: &str =
+    "nobody knows how far the numbers of its SRTP streams were, as two nodes have ended";
 const AWAY: &str = "the addresses of this node's calls are not here ([cluster] service-addresses)";
