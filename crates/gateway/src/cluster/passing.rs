@@ -165,6 +165,9 @@ pub enum Claimed {
     Refused,
 }
 
+/// Is called with the last states of streams, by number.
+pub type Left = Box<dyn FnOnce(Vec<(u64, Opaque)>) + Send>;
+
 /// Who has the calls of this node.
 pub trait CallDesk: Send + Sync + fmt::Debug {
     /// Answers a request that another node has sent on. Called on the cluster's runtime.
@@ -177,5 +180,5 @@ pub trait CallDesk: Send + Sync + fmt::Debug {
     fn take(&self, taking: Taking, done: Box<dyn FnOnce() + Send>);
 
     /// Leaves the calls of a service as they are, for another node. `left` is called with the last state of each of their streams, by number.
-    fn leave(&self, service: &str, left: Box<dyn FnOnce(Vec<(u64, Opaque)>) + Send>);
+    fn leave(&self, service: &str, left: Left);
 }

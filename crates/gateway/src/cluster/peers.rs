@@ -235,8 +235,8 @@ mod tests {
     use tokio::task::JoinHandle;
 
     use super::super::name::name_of;
-    use super::super::passing::{Claimed, HttpRequest, Origin};
-    use super::super::service::{Opaque, Taking};
+    use super::super::passing::{Claimed, HttpRequest, Left, Origin};
+    use super::super::service::Taking;
     use super::super::testing::run;
     use super::*;
 
@@ -268,7 +268,7 @@ mod tests {
 
         fn take(&self, _: Taking, _: Box<dyn FnOnce() + Send>) {}
 
-        fn leave(&self, _: &str, _: Box<dyn FnOnce(Vec<(u64, Opaque)>) + Send>) {}
+        fn leave(&self, _: &str, _: Left) {}
     }
 
     const PROCESS: u64 = 9;

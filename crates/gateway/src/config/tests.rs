@@ -381,6 +381,8 @@ fn a_configuration_survives_being_printed_and_read_again() {
         listen = \"[2001:db8::3]:2400\"
         key-file = \"/cluster.key\"
         calls-on-isolation = \"take\"
+        service-addresses = [\"192.0.2.10/24@eth0\", \"2001:db8::10/64@eth0\"]
+        service-program = \"/bin/move it\"
         user = \"u\"
         password-file = \"/p w\"
         ca = \"/ca.pem\"

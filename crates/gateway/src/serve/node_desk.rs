@@ -17,7 +17,7 @@ use super::asker::{ReplyTo, Unreplied};
 use super::http::{PassedOn, Peer};
 use super::orders::{Control, NotDone};
 use super::service::Service;
-use crate::cluster::{Back, CallDesk, Claimed, HttpRequest, Opaque, Origin, Passed, Taking};
+use crate::cluster::{Back, CallDesk, Claimed, HttpRequest, Left, Origin, Passed, Taking};
 
 /// By which the cluster's thread reaches the control thread.
 pub(super) struct NodeDesk {
@@ -64,7 +64,7 @@ impl CallDesk for NodeDesk {
         });
     }
 
-    fn leave(&self, name: &str, left: Box<dyn FnOnce(Vec<(u64, Opaque)>) + Send>) {
+    fn leave(&self, name: &str, left: Left) {
         let name = name.to_owned();
         self.control
             .order_surely(move |service: &mut Service| left(service.leave(&name)));

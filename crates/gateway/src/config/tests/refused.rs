@@ -147,6 +147,32 @@ pub(super) const REFUSED: &[Refused] = &[
         lines: &[4],
     },
     Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nservice-addresses = [\"192.0.2.1/24@e\"]\nservice-program = \"p\"",
+        says: &[
+            "`service-addresses` cannot be \"192.0.2.1/24@e\"",
+            "only beside key-file",
+        ],
+        lines: &[4],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nservice-addresses = [\"192.0.2.1\"]",
+        says: &["`service-addresses` cannot be", "10.0.0.10/24@eth0"],
+        lines: &[4],
+    },
+    Refused {
+        text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nservice-program = \"p\"",
+        says: &[
+            "`service-program` cannot be \"p\"",
+            "only beside service-addresses",
+        ],
+        lines: &[4],
+    },
+    Refused {
+        text: "[ng]\n[interfaces.a]\naddress = \"127.0.0.1\"\n[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nlisten = \"10.0.0.1:1\"\nkey-file = \"k\"\nservice-addresses = [\"192.0.2.1/24@e\"]",
+        says: &["127.0.0.1", "would not move with the calls"],
+        lines: &[2],
+    },
+    Refused {
         text: "[cluster]\nendpoints = [\"http://etcd:2379\"]\nnode = \"a\"\nkey-file = \"k\"",
         says: &["`key-file` cannot be \"k\"", "only beside listen"],
         lines: &[4],
