@@ -792,6 +792,36 @@ fn with_payload(number: u8, audio: Format, events: bool) -> Arc<PayloadMap> {
     Arc::new(PayloadMap::new(&payloads).unwrap())
 }
 
+/// A new answer in the midst of a tone, and what was lost meanwhile is filled in: what was gathered of the tone came behind that.
+#[test]
+fn a_tone_that_is_cut_leaves_nothing_behind() {
+    use Step::{Codec, Lose, PacketTime, Press, Speak};
+    let b = with_payload(97, pcmu(), false);
+    let b: Vec<Payload> = b.iter().copied().collect();
+    let mut bed = Bed::new(
+        &[Payload::audio(96, pcmu())],
+        &b,
+        DirectionConfig::default(),
+    );
+    for step in [
+        PacketTime(3),
+        Codec(0),
+        Speak(1),
+        Press(0, 41),
+        Speak(1),
+        Lose(2),
+        Codec(0),
+        Speak(1),
+    ] {
+        bed.take_step(&step, false);
+    }
+    bed.wait_ms(2000);
+    assert!(bed.heard.len() > 5);
+    for (at, pair) in bed.heard.windows(2).enumerate() {
+        assert!(pair[1].time.distance_from(pair[0].time) > 0, "{at}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 

@@ -437,7 +437,11 @@ impl Direction {
             Route::Nowhere => {}
             // The far side sees the gap, and conceals it.
             Route::Pass { table: None, .. } if !self.mends_all => out.leg.skip(loss.packets),
-            Route::Pass { .. } | Route::Repack { .. } => self.mend(loss, made_ns, work, out),
+            Route::Pass { .. } | Route::Repack { .. } => {
+                // Of a key, or of what was played: it comes first.
+                self.flush_voice(out);
+                self.mend(loss, made_ns, work, out);
+            }
             Route::Anew(_) => self.fill_in(loss, made_ns, work, out),
         }
     }

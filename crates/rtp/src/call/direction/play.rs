@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::held::Begin;
-use super::{BUDGET_NS_MAX, Direction};
+use super::{BUDGET_NS_MAX, Direction, Route};
 use crate::call::out::{Out, Work};
 use crate::call::voice::PACKET_NS_DEFAULT;
 use crate::call::{Part, PlayError, PlayLeft, Sound};
@@ -159,6 +159,10 @@ impl Direction {
             self.has_play_ended = true;
             self.map.restart();
             self.reroute();
+            // Its encoder may be another one: a loss before the next packet is not for that.
+            if matches!(self.route, Route::Anew(_)) {
+                self.route = Route::Nowhere;
+            }
         }
     }
 

@@ -104,6 +104,11 @@ impl Direction {
         if let Some(pressed) = pressing.current.take() {
             pressing.next_ns = pressed.end_ns() + pressed.press.pause_ns;
             self.note_pressed(&pressed, pressed.due_ns - pressed.start_ns);
+            // What is gathered of its tone is older than what goes on from here.
+            if let (Kind::Tone { .. }, Some(voice)) = (pressed.kind, &mut self.voice) {
+                voice.clear();
+            }
+            self.cut();
             self.resume_play(0);
         }
     }
