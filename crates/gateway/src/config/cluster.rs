@@ -198,14 +198,6 @@ impl Checker<'_> {
         );
         let path = |file: &Spanned<String>| PathBuf::from(file.get_ref());
         let labels = raw.labels.as_ref().map(Spanned::get_ref);
-        let listen = raw.listen.as_ref().map(|listen| listen.get_ref().parse());
-        if let Some(Err(_)) = listen {
-            self.refuse(
-                raw.listen.as_ref(),
-                "listen",
-                "an address with a port, such as 10.0.0.3:2400",
-            );
-        }
         let spec = ClusterSpec {
             weight: self.weight(raw),
             labels: labels
@@ -213,7 +205,7 @@ impl Checker<'_> {
                 .flatten()
                 .map(|label| label.as_str().into())
                 .collect(),
-            listen: listen.and_then(Result::ok),
+            listen: self.link_address(raw),
             login: login.map(|(user, file)| (user, file.into())),
             ca: raw.ca.as_ref().map(path),
             identity: identity.map(|(certificate, key)| (certificate.into(), key.into())),
@@ -244,6 +236,15 @@ impl Checker<'_> {
             );
         }
         Some(spec)
+    }
+
+    fn link_address(&mut self, raw: &RawCluster) -> Option<SocketAddr> {
+        let listen = raw.listen.as_ref().map(|listen| listen.get_ref().parse());
+        if let Some(Err(_)) = listen {
+            let allowed = "an address with a port, such as 10.0.0.3:2400";
+            self.refuse(raw.listen.as_ref(), "listen", allowed);
+        }
+        listen.and_then(Result::ok)
     }
 
     fn weight(&mut self, raw: &RawCluster) -> f64 {

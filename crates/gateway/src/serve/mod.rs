@@ -60,7 +60,7 @@ use self::spec::Common;
 use self::store::{Identity, Saved, Store};
 use self::wake::Wake;
 use crate::cluster::ClusterView;
-use crate::config::{Kept, Serving};
+use crate::config::Serving;
 use crate::event::Event;
 use crate::reload::Reloads;
 use crate::system::unix_at_zero_ns;
@@ -87,12 +87,7 @@ impl Server {
         view: View,
         cluster: Option<ClusterView>,
     ) -> miette::Result<Server> {
-        // With service addresses, calls are in etcd: another node may have gone on with them before this one is back.
-        let is_kept_here = serving.service_addresses.is_empty();
-        let store = match is_kept_here {
-            true => open_store(&serving.state)?,
-            false => None,
-        };
+        let store = open_store(serving)?;
         let identity = store.as_ref().map(|(_, saved)| saved.identity);
         let identity = identity.unwrap_or_else(Identity::new);
         let common = Common {
@@ -332,9 +327,12 @@ fn open_records(serving: &Serving) -> miette::Result<Option<Records>> {
 }
 
 /// The file of the state, if there is to be one.
-fn open_store(state: &Kept) -> miette::Result<Option<(Store, Saved)>> {
-    let opened = state
-        .path(STATE_FILE)
+fn open_store(serving: &Serving) -> miette::Result<Option<(Store, Saved)>> {
+    // With service addresses, calls are in etcd: another node may have gone on with them before this one is back.
+    let is_elsewhere = !serving.service_addresses.is_empty();
+    let path = serving.state.path(STATE_FILE);
+    let opened = path
+        .filter(|_| !is_elsewhere)
         .map(|path| Store::open(&path))
         .transpose();
     opened.map_err(|error| miette!(help = error.help(), "{error}"))
@@ -371,6 +369,7 @@ const RELOAD_TIME_MAX: Duration = Duration::from_secs(5);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Kept;
 
     /// Without it, calls could not be reached any more, and nobody would notice.
     #[test]
