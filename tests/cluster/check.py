@@ -547,6 +547,7 @@ def scene_calls():
         fail("/metrics says nothing of the calls")
     scene_calls_twice(calls)
     scene_calls_http(calls)
+    scene_calls_everywhere(calls)
     # A node dies: the others' calls go on, and who calls again is served.
     kill("n2").wait()
     lost, left = calls.of("n2"), calls.of("n1", "n3")
@@ -611,6 +612,43 @@ def scene_calls_http(calls):
     gone = [http(node, "GET", "/v1/calls/by%20http")[0] for node in NODES]
     if (code, again, held, ended, gone) != (201, 409, 204, 204, [404] * 3):
         fail(f"a call by HTTP: {code} {made}, again {again}, held {held}, ended {ended}, gone {gone}")
+
+
+def scene_calls_everywhere(calls):
+    """Lists, events and audio of all nodes, at any."""
+    for node in NODES:
+        found, path = {}, "/v1/calls?limit=60&cluster=1"
+        while path:
+            code, page = http(node, "GET", path)
+            if code != 200 or page["missing"] or len(page["calls"]) > 60:
+                fail(f"{path} at {node}: {code} {page}")
+            found |= {one["id"]: one["node"] for one in page["calls"]}
+            path = page["next"]
+        if found != {call: owner for call, (owner, *_) in calls.up.items()}:
+            fail(f"calls of all nodes, at {node}: {found}")
+    start("events", inside("n1", "curl", "-sN", "-o", f"{folder}/events", "http://127.0.0.1:8080/v1/events?cluster=1"))
+    number, heard_of = 0, set()
+    while heard_of != set(NODES):
+        number += 1
+        calls.make(f"event {number}", NODES[number % 3], NODES[number % 3])
+        calls.done(NODES[number % 3], "delete", f"event {number}", from_tag="a", delete_delay=0)
+        del calls.up[f"event {number}"]
+        time.sleep(0.05)
+        if os.path.exists(f"{folder}/events"):
+            with open(f"{folder}/events") as file:
+                lines = [line[5:] for line in file if line.startswith("data:") and line.endswith("}\n")]
+            heard_of = {one["node"] for one in map(json.loads, lines) if one["id"].startswith("event ")}
+        if number > 500:
+            fail(f"events of {heard_of} alone")
+    kill("events").wait()
+    call = calls.of("n2")[0]
+    url = f"http://127.0.0.1:8080/v1/calls/{quoted(call)}/listen"
+    command = inside("n1", "curl", "-sN", "--max-time", "2", "-D", "-", url)
+    sound = subprocess.run(command, capture_output=True).stdout
+    head, _, wav = sound.partition(b"\r\n\r\n")
+    if b"200" not in head.split(b"\r\n")[0] or b"audio/wav" not in head or wav[:4] != b"RIFF" or len(wav) < 16000:
+        fail(f"a call of another node: {head}, {len(wav)} bytes of audio")
+    say("all nodes' calls and events, and the audio of a call of another one, at any node")
 
 
 def scene_calls_alone(calls):

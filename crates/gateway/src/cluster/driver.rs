@@ -207,6 +207,8 @@ impl Driver {
                 self.leaving = Some(tell);
             }
             Input::Errand(errand) => self.begin_errand(errand),
+            Input::AskOthers(passed, tell) => self.ask_others(&passed, tell),
+            Input::AskNode(node, passed, tell) => self.ask_node(&node, &passed, tell),
             Input::Claim(call, kept) => self.claim(call, kept),
             Input::Keep(call, kept) => {
                 if let Some((_, state)) = self.seal(&call, Some(kept)) {

@@ -21,6 +21,13 @@ pub enum Passed {
     },
     /// A request by HTTP.
     Http(HttpRequest),
+    /// The same, whose answer has no end: the next piece of that.
+    Piece {
+        /// Random: names the answer.
+        reader: u64,
+        /// The request, with each piece.
+        request: HttpRequest,
+    },
     /// No request: what the node would go on with, should the sender end.
     Copies(Copies),
 }
@@ -65,12 +72,37 @@ pub enum Back {
         /// The body.
         body: Vec<u8>,
     },
+    /// Of an answer by HTTP without an end.
+    Piece(Piece),
     /// Another node has the call, or is about to have it.
     Moved,
     /// Copies have come.
     Kept,
     /// It takes no requests of other nodes, or cannot read this one.
     Unable(String),
+}
+
+/// What has come of an answer since the piece before.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Piece {
+    /// Who answers.
+    pub node: String,
+    /// Such as 200.
+    pub status: u16,
+    /// What the body is.
+    pub content_type: Option<String>,
+    /// May be empty.
+    pub body: Vec<u8>,
+    /// Nothing comes behind it.
+    pub is_over: bool,
+}
+
+impl Back {
+    /// Whether it is a piece of what was asked for.
+    #[must_use]
+    pub fn is_fine(&self) -> bool {
+        matches!(self, Back::Piece(Piece { status: 200, .. }))
+    }
 }
 
 // Keys of SRTP are in bodies.
@@ -86,6 +118,7 @@ impl fmt::Debug for Back {
             Back::Ng(_) => f.write_str("Ng"),
             Back::InHand => f.write_str("InHand"),
             Back::Http { status, .. } => write!(f, "Http {status}"),
+            Back::Piece(piece) => write!(f, "Piece {}", piece.status),
             Back::Moved => f.write_str("Moved"),
             Back::Kept => f.write_str("Kept"),
             Back::Unable(reason) => write!(f, "Unable {reason}"),

@@ -15,7 +15,7 @@ use threadbare_control::cluster::CallName;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use super::passing::{CallDesk, Errand, Passed, Way};
+use super::passing::{Back, CallDesk, Errand, Passed, Way};
 use super::service::{Copies, Opaque, ServiceSpec, service_of};
 use crate::config::StreamSpec;
 
@@ -41,6 +41,10 @@ pub enum Input {
     Leave(oneshot::Sender<()>),
     /// A request that may belong to another node.
     Errand(Errand),
+    /// Ask each other node that lives; what each has answered.
+    AskOthers(Passed, oneshot::Sender<Vec<(String, Option<Back>)>>),
+    /// Ask a node.
+    AskNode(String, Passed, oneshot::Sender<Option<Back>>),
     /// This node has a call; the service that it belongs to, and its state for the next node that has that.
     Claim(CallName, Option<(String, Opaque)>),
     /// Its state is another one.
@@ -207,6 +211,28 @@ impl ClusterView {
             totals,
             room,
         }
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
+    /// Asks each other node that lives. The answer: what each has answered; `None`: it has not.
+    #[must_use]
+    pub fn ask_others(&self, passed: Passed) -> Asked<Vec<(String, Option<Back>)>> {
+        let (tell, told) = oneshot::channel();
+        self.tell(Input::AskOthers(passed, tell));
+        told
+    }
+
+    /// Asks a node.
+    #[must_use]
+    pub fn ask_node(&self, node: &str, passed: Passed) -> Asked<Option<Back>> {
+        let (tell, told) = oneshot::channel();
+        self.tell(Input::AskNode(node.to_owned(), passed, tell));
+        told
     }
 
     /// The name of this node's own service.

@@ -51,6 +51,9 @@ impl RelayArgs {
 pub struct ListArgs {
     #[command(flatten)]
     relay: RelayArgs,
+    /// Those of all nodes of its cluster
+    #[arg(long)]
+    cluster: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -73,6 +76,9 @@ pub struct CallArgs {
 pub struct EventsArgs {
     #[command(flatten)]
     relay: RelayArgs,
+    /// Those of all nodes of its cluster
+    #[arg(long)]
+    cluster: bool,
 }
 
 impl EventsArgs {
@@ -82,7 +88,11 @@ impl EventsArgs {
     /// The gateway cannot be reached, or refuses.
     pub fn execute(&self) -> miette::Result<ExitCode> {
         let mut out = std::io::stdout().lock();
-        for event in self.relay.client()?.events("/v1/events")? {
+        let path = match self.cluster {
+            true => "/v1/events?cluster=1",
+            false => "/v1/events",
+        };
+        for event in self.relay.client()?.events(path)? {
             let (name, mut data) = event.into_diagnostic()?;
             if let Value::Object(members) = &mut data {
                 members.insert("event".to_owned(), name.into());
@@ -112,7 +122,11 @@ impl RemoteCalls {
 
 fn list(args: &ListArgs) -> miette::Result<ExitCode> {
     let client = args.relay.client()?;
-    let mut next = Some("/v1/calls?limit=200".to_owned());
+    let first = match args.cluster {
+        true => "/v1/calls?limit=200&cluster=1",
+        false => "/v1/calls?limit=200",
+    };
+    let mut next = Some(first.to_owned());
     let mut all = Vec::new();
     while let Some(path) = next {
         let mut page = client.get(&path)?;

@@ -7,6 +7,7 @@ mod call_name;
 mod clips;
 mod endings;
 mod events;
+mod feeds;
 mod http;
 mod interfaces;
 mod load;
@@ -312,7 +313,11 @@ fn share(
     let addresses = &serving.service_addresses;
     let kept = service.keep_in_cluster(&cluster, addresses, &serving.interfaces);
     kept.into_diagnostic()?;
-    let desk = NodeDesk::new(service.control(), http::open_router(app.clone()));
+    let desk = NodeDesk::new(
+        service.control(),
+        http::open_router(app.clone()),
+        cluster.node(),
+    );
     cluster.open_desk(Arc::new(desk));
     Ok(())
 }

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tower::ServiceExt;
 
 use super::asker::{ReplyTo, Unreplied};
+use super::feeds::Feeds;
 use super::http::{PassedOn, Peer};
 use super::orders::{Control, NotDone};
 use super::service::Service;
@@ -24,6 +25,7 @@ pub(super) struct NodeDesk {
     control: Control<Service>,
     /// As for who may ask.
     http: Router,
+    feeds: Feeds,
 }
 
 impl fmt::Debug for NodeDesk {
@@ -33,8 +35,14 @@ impl fmt::Debug for NodeDesk {
 }
 
 impl NodeDesk {
-    pub(super) fn new(control: Control<Service>, http: Router) -> NodeDesk {
-        NodeDesk { control, http }
+    /// `node`: this one.
+    pub(super) fn new(control: Control<Service>, http: Router, node: &str) -> NodeDesk {
+        let feeds = Feeds::new(node);
+        NodeDesk {
+            control,
+            http,
+            feeds,
+        }
     }
 }
 
@@ -45,6 +53,15 @@ impl CallDesk for NodeDesk {
                 Box::pin(answer_message(self.control.clone(), from, message))
             }
             Passed::Http(request) => Box::pin(answer_http(self.http.clone(), request)),
+            Passed::Piece { reader, request } => {
+                let (feeds, http) = (self.feeds.clone(), self.http.clone());
+                Box::pin(async move {
+                    match built(request) {
+                        Some(request) => feeds.piece(http, reader, request).await,
+                        None => unreadable(),
+                    }
+                })
+            }
             // The cluster's thread keeps them.
             Passed::Copies(_) => Box::pin(std::future::ready(Back::Kept)),
         }
@@ -88,7 +105,8 @@ async fn answer_message(control: Control<Service>, from: Origin, message: Vec<u8
     }
 }
 
-async fn answer_http(http: Router, request: HttpRequest) -> Back {
+/// As if it had come here.
+fn built(request: HttpRequest) -> Option<Request> {
     let HttpRequest {
         method,
         target,
@@ -99,13 +117,22 @@ async fn answer_http(http: Router, request: HttpRequest) -> Back {
     if let Some(content_type) = content_type {
         built = built.header(CONTENT_TYPE, content_type);
     }
-    let Ok(mut request) = built.body(Body::from(body)) else {
-        return Back::Unable("it cannot read the request: another version".to_owned());
-    };
+    let mut request = built.body(Body::from(body)).ok()?;
     // Whoever may ask any node may ask this one.
     let peer = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
     request.extensions_mut().insert(Peer(peer));
     request.extensions_mut().insert(PassedOn);
+    Some(request)
+}
+
+fn unreadable() -> Back {
+    Back::Unable("it cannot read the request: another version".to_owned())
+}
+
+async fn answer_http(http: Router, request: HttpRequest) -> Back {
+    let Some(request) = built(request) else {
+        return unreadable();
+    };
     let Ok(response) = http.oneshot(request).await;
     let (head, body) = response.into_parts();
     let text = |headers: &HeaderMap, name: HeaderName| {

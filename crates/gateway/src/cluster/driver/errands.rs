@@ -7,6 +7,7 @@ use threadbare_control::cluster::{
     CallName, Entry, Key, Life, Link, Location, NodeRecord, Transaction,
 };
 use threadbare_runtime::clock_now_ns;
+use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::services::Services;
@@ -129,7 +130,7 @@ impl Driver {
                 }
                 Some(back) => errand.end(Way::Answered(back)),
                 // Without a cookie, nobody would see that it is done twice.
-                None if matches!(errand.passed, Passed::Http(_)) => {
+                None if matches!(errand.passed, Passed::Http(_) | Passed::Piece { .. }) => {
                     let reason =
                         format!("node {node} has not answered: what it was to do may be done");
                     errand.end(Way::Refused(reason));
@@ -141,6 +142,52 @@ impl Driver {
                 }
             }
         });
+    }
+
+    /// Asks all nodes but this.
+    pub(super) fn ask_others(
+        &mut self,
+        passed: &Passed,
+        tell: oneshot::Sender<Vec<(String, Option<Back>)>>,
+    ) {
+        let own = self.member.life().node;
+        let others = self.member.nodes().filter(|(name, _)| **name != own);
+        let others: Vec<(String, Option<Link>)> = others
+            .map(|(name, record)| (name.to_string(), record.link))
+            .collect();
+        let asked: Vec<_> = others
+            .into_iter()
+            .map(|(name, link)| (name, self.asked(link, passed)))
+            .collect();
+        tokio::spawn(async move {
+            let mut answers = Vec::new();
+            // They were all asked at once.
+            for (name, asked) in asked {
+                answers.push((name, answer_of(asked).await));
+            }
+            // Who asked may have given up.
+            let _ = tell.send(answers);
+        });
+    }
+
+    pub(super) fn ask_node(
+        &mut self,
+        node: &str,
+        passed: &Passed,
+        tell: oneshot::Sender<Option<Back>>,
+    ) {
+        let mut nodes = self.member.nodes();
+        let link = nodes.find(|(name, _)| *name.0 == *node);
+        let link = link.and_then(|(_, record)| record.link);
+        drop(nodes);
+        let asked = self.asked(link, passed);
+        tokio::spawn(async move {
+            let _ = tell.send(answer_of(asked).await);
+        });
+    }
+
+    fn asked(&mut self, link: Option<Link>, passed: &Passed) -> Option<oneshot::Receiver<Vec<u8>>> {
+        Some(self.calls.as_mut()?.peers.ask(&link?, passed))
     }
 
     /// Calls of this node have another desk from now on.
@@ -236,6 +283,11 @@ impl Driver {
     }
 }
 
+async fn answer_of(asked: Option<oneshot::Receiver<Vec<u8>>>) -> Option<Back> {
+    let bytes = timeout(ALL_TIME_MAX, asked?).await.ok()?.ok()?;
+    postcard::from_bytes(&bytes).ok()
+}
+
 const ON_ITS_WAY: &str = "the call has been on its way to another node for too long";
 const NO_STORE: &str = "etcd does not answer: nobody knows who has the call, and no calls are made ([cluster] calls-on-isolation)";
 /// A node that has died is buried within a second, and its calls are nobody's then.
@@ -247,6 +299,8 @@ const ARRIVAL: Duration = Duration::from_millis(50);
 const AGAIN: Duration = Duration::from_millis(200);
 /// Of another node: it may read a file first.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(5);
+/// Of nodes that are all asked. A piece of an answer comes within a second.
+const ALL_TIME_MAX: Duration = Duration::from_secs(3);
 /// For the key of a new call: a proxy asks again behind a second or so.
 const CLAIM_NS_MAX: u64 = 900_000_000;
 /// A process that was started again claims its calls first.

@@ -138,17 +138,33 @@ impl Page {
                     let allowed = format!("a whole number from 1 to {LIMIT_MAX}");
                     page.limit = limit.ok_or_else(|| Problem::value("limit", value, allowed))?;
                 }
-                other => return Err(Problem::value("query", other, "after, limit")),
+                // Asked for where there is no cluster: this node is all there is.
+                "cluster" if value == "1" => {}
+                other => return Err(Problem::value("query", other, "after, limit, cluster=1")),
             }
         }
         Ok(page)
     }
 }
 
+/// The page behind this call.
+pub(super) fn list_path(last: &CallId, limit: usize) -> String {
+    format!("{CALLS}?after={}&limit={limit}", encode(last))
+}
+
+/// How many calls are asked for.
+///
+/// # Errors
+/// The query is none.
+pub(super) fn limit_of(query: &str) -> Result<usize, Problem> {
+    Ok(Page::read(query)?.limit)
+}
+
 /// Calls that are up, page by page
 #[utoipa::path(get, path = "/v1/calls", tag = "calls", params(
     ("after" = Option<String>, Query, description = "Begin behind this id"),
-    ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Calls of a page; 50 without it")),
+    ("limit" = Option<u32>, Query, minimum = 1, maximum = 200, description = "Calls of a page; 50 without it"),
+    ("cluster" = Option<u32>, Query, minimum = 1, maximum = 1, description = "1: the calls of all nodes, each with its `node`; `missing` has the nodes that have not answered")),
     responses((status = 200, body = CallPage),
     (status = 400, body = Problem, content_type = "application/problem+json")))]
 pub(super) async fn list(
@@ -164,7 +180,7 @@ pub(super) async fn list(
         let next = ids
             .last()
             .filter(|_| has_more)
-            .map(|last| format!("{CALLS}?after={}&limit={}", encode(last), page.limit));
+            .map(|last| list_path(last, page.limit));
         let view = |id: CallId| {
             let view = service.calls.view(&id)?;
             let streams = view.streams.iter();

@@ -79,7 +79,8 @@ pub(super) struct AlarmEvent {
 /// `up`: the call's first stream runs. `media`: a party sends, from here. `lost`: a party has sent nothing for 10 s and is not on hold. `dtmf`: a
 /// party has pressed a key. `timeout`: the call ends, and nobody has asked for it. `down`: it has ended. `alarm`: a stream has raised one. `alarm-ended`. The data are JSON. A reader that falls
 /// behind by 4096 events gets `lagged` with the number of those that it has missed. 32 readers at a time.
-#[utoipa::path(get, path = "/v1/events", tag = "calls", responses(
+#[utoipa::path(get, path = "/v1/events", tag = "calls", params(
+    ("cluster" = Option<u32>, Query, minimum = 1, maximum = 1, description = "1: the events of all nodes, each with its `node`")), responses(
     (status = 200, body = EventData, content_type = "text/event-stream"),
     (status = 503, body = Problem, content_type = "application/problem+json", description = "There are enough readers")))]
 pub(super) async fn listen(

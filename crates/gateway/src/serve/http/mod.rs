@@ -9,6 +9,7 @@ mod contexts;
 mod describe;
 mod drain;
 mod events;
+mod everywhere;
 mod guard;
 mod health;
 mod id;

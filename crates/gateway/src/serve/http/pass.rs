@@ -11,12 +11,14 @@ use threadbare_control::calls::CallId;
 use tokio::sync::oneshot;
 
 use super::app::{App, Body, within};
+use super::everywhere;
 use super::id::CALLS;
 use super::problem::Problem;
 use crate::cluster::{Back, HttpRequest, Passed, Way};
 use crate::serve::call_name::{decode, name_of};
 use crate::serve::orders::NotDone;
 use crate::serve::service::Service;
+use crate::system::random_number;
 
 /// Of a request that another node has sent on: it is answered here.
 #[derive(Debug, Clone, Copy)]
@@ -28,6 +30,8 @@ enum About {
     /// A call to be made.
     New,
     Call(CallId),
+    /// One whose answer has no end.
+    Endless(CallId),
     Other,
 }
 
@@ -35,6 +39,10 @@ enum About {
 pub(super) async fn pass(State(app): State<App>, request: Request, next: Next) -> Response {
     let is_ours = request.extensions().get::<PassedOn>().is_some();
     let has_calls = app.cluster.as_ref().is_some_and(|one| one.has_calls());
+    let all = everywhere::of_all(request.method(), request.uri());
+    if let (Some(target), Some(cluster), true, false) = (all, &app.cluster, has_calls, is_ours) {
+        return everywhere::answer(cluster.clone(), request, target, next).await;
+    }
     let about = About::of(request.method(), request.uri().path());
     if is_ours || !has_calls || about == About::Other {
         return next.run(request).await;
@@ -54,9 +62,10 @@ enum Found {
 async fn find_way(app: &App, about: About, request: Request) -> Result<Found, Problem> {
     let (head, body) = request.into_parts();
     let Body(body) = Body::from_request(Request::from_parts(head.clone(), body), &()).await?;
+    let is_endless = matches!(about, About::Endless(_));
     let (call, makes) = match about {
         About::New => (asked_name(&body), true),
-        About::Call(id) => (Some(id), false),
+        About::Call(id) | About::Endless(id) => (Some(id), false),
         About::Other => (None, false),
     };
     let here = |head, body| Found::Here(Box::new(Request::from_parts(head, Bytes::from(body))));
@@ -74,12 +83,20 @@ async fn find_way(app: &App, about: About, request: Request) -> Result<Found, Pr
     let name = name.map_err(|reason| Problem::new(StatusCode::BAD_REQUEST, reason))?;
     let target = head.uri.path_and_query().map(ToString::to_string);
     let content_type = head.headers.get(CONTENT_TYPE);
-    let passed = Passed::Http(HttpRequest {
+    let asked = HttpRequest {
         method: head.method.to_string(),
         target: target.unwrap_or_default(),
         content_type: content_type.and_then(|value| Some(value.to_str().ok()?.to_owned())),
         body: body.to_vec(),
-    });
+    };
+    let reader = random_number();
+    let passed = match is_endless {
+        true => Passed::Piece {
+            reader,
+            request: asked.clone(),
+        },
+        false => Passed::Http(asked.clone()),
+    };
     let (tell, told) = oneshot::channel();
     cluster.pass(name, makes, passed, move |way| {
         // Who asked may have given up.
@@ -87,6 +104,10 @@ async fn find_way(app: &App, about: About, request: Request) -> Result<Found, Pr
     });
     match within(told).await?.map_err(|_| NotDone::Gone)? {
         Way::Here => Ok(here(head, body)),
+        Way::Answered(Back::Piece(first)) => {
+            let response = everywhere::endless(cluster.clone(), reader, asked, first);
+            Ok(Found::Answered(response))
+        }
         Way::Answered(back) => response(back).map(Found::Answered),
         Way::Refused(reason) => {
             Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, reason).retry_after(1))
@@ -139,8 +160,8 @@ impl About {
         }
         let mut parts = rest.split('/').skip(1);
         match (parts.next(), parts.next()) {
-            // Audio without an end is not sent on.
-            (Some(""), _) | (None, _) | (_, Some("listen")) => About::Other,
+            (Some(""), _) | (None, _) => About::Other,
+            (Some(name), Some("listen")) => About::Endless(decode(name)),
             (Some(name), _) => About::Call(decode(name)),
         }
     }
@@ -158,7 +179,11 @@ mod tests {
             (Method::GET, "/v1/calls", About::Other),
             (Method::GET, "/v1/calls/a%20b", call("a b")),
             (Method::POST, "/v1/calls/a/hold", call("a")),
-            (Method::GET, "/v1/calls/a/listen", About::Other),
+            (
+                Method::GET,
+                "/v1/calls/a/listen",
+                About::Endless(CallId::new(b"a")),
+            ),
             (Method::DELETE, "/v1/calls/", About::Other),
             (Method::GET, "/v1/callsigns", About::Other),
             (Method::GET, "/v1/streams/a", About::Other),

@@ -57,7 +57,8 @@ export class CallList {
     clearTimeout(this.timer);
     try {
       const calls = [];
-      let next = `/v1/calls?limit=${PAGE}`;
+      // Of all nodes, if there are others.
+      let next = `/v1/calls?limit=${PAGE}&cluster=1`;
       for (let page = 0; next && page < PAGES_MAX; page++) {
         const told = await get(next.slice(1));
         calls.push(...told.calls);
@@ -78,7 +79,7 @@ export class CallList {
     this.isFollowed = true;
     for (;;) {
       try {
-        for await (const { name, data } of events("v1/events")) {
+        for await (const { name, data } of events("v1/events?cluster=1")) {
           if (data.id !== undefined) this.take(name, data);
         }
       } catch {
