@@ -6,7 +6,11 @@ use serde_json::Value;
 
 /// A line for each call.
 pub(super) fn calls(calls: &[Value]) -> String {
-    let mut rows = vec![["CALL", "STATE", "SECONDS", "STREAMS"].map(str::to_owned)];
+    // Of the calls of a cluster.
+    let has_nodes = calls.iter().any(|call| !call["node"].is_null());
+    let node = |name: String| if has_nodes { name } else { String::new() };
+    let mut rows = vec![["CALL", "STATE", "SECONDS", "STREAMS", ""].map(str::to_owned)];
+    rows[0][4] = node("NODE".to_owned());
     for call in calls {
         let state = match call["answered_unix_ms"].is_null() {
             true => "rings",
@@ -17,6 +21,7 @@ pub(super) fn calls(calls: &[Value]) -> String {
             state.to_owned(),
             seconds(&call["duration_ms"]),
             text(&call["streams"]),
+            node(text(&call["node"])),
         ]);
     }
     aligned(&rows)
@@ -100,8 +105,12 @@ pub(super) fn cluster(status: &Value) -> String {
     if !status["etcd_error"].is_null() {
         let _ = writeln!(out, "etcd      {}", text(&status["etcd_error"]));
     }
-    let mut rows =
-        vec![["NODE", "STATE", "LINK", "WEIGHT", "STREAMS", "LABELS"].map(str::to_owned)];
+    let mut rows = vec![
+        [
+            "NODE", "STATE", "LINK", "WEIGHT", "STREAMS", "ROOM %", "LABELS",
+        ]
+        .map(str::to_owned),
+    ];
     for node in status["nodes"].as_array().into_iter().flatten() {
         let labels = node["labels"].as_array().into_iter().flatten();
         let labels: Vec<String> = labels.map(text).collect();
@@ -111,6 +120,7 @@ pub(super) fn cluster(status: &Value) -> String {
             flag(&node["linked"], "linked", "-"),
             text(&node["weight"]),
             text(&node["streams"]),
+            text(&node["room"]),
             labels.join(" "),
         ]);
     }
