@@ -9,6 +9,7 @@ use reqsign_aws_v4::{
 use reqsign_command_execute_tokio::TokioCommandExecute;
 use reqsign_core::{Context, HttpSend, OsEnv, Signer};
 use reqsign_file_read_tokio::TokioFileRead;
+use reqwest::header::{CONTENT_TYPE, HeaderName, RANGE};
 use reqwest::{Client, Request};
 
 use crate::error::{Error, causes};
@@ -159,14 +160,33 @@ impl Signs {
                 .map_err(|error: http::uri::InvalidUri| {
                     Error::Setting(format!("the URL is not usable: {error}"))
                 })?;
-        *head.headers_mut() = request.headers().clone();
+        // Only what says what is wanted is signed: others may be added or changed on the way.
+        for (name, value) in request.headers().iter().filter(|(name, _)| is_signed(name)) {
+            head.headers_mut().append(name, value.clone());
+        }
         let (mut parts, ()) = head.into_parts();
         // Its errors name places and codes, no secrets; the test of this crate looks.
         let signed = self.0.sign(&mut parts, None).await;
         signed.map_err(|error| Error::Credentials(causes(&error)))?;
-        *request.headers_mut() = parts.headers;
+        // Names come once, but for further values of the same one, which are there already.
+        for name in parts
+            .headers
+            .keys()
+            .filter(|name| !is_signed(name) || name.as_str() == "x-amz-security-token")
+        {
+            request.headers_mut().remove(name);
+        }
+        for (name, value) in &parts.headers {
+            if !request.headers().contains_key(name) {
+                request.headers_mut().append(name, value.clone());
+            }
+        }
         Ok(())
     }
+}
+
+fn is_signed(name: &HeaderName) -> bool {
+    name == CONTENT_TYPE || name == RANGE || name.as_str().starts_with("x-amz-")
 }
 
 #[cfg(test)]

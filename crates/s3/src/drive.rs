@@ -21,12 +21,12 @@ use crate::body::Data;
 use crate::client::{Store, TRANSFERS, Timeouts, runtime};
 use crate::core::{Answer, Core, Outcome, Task};
 use crate::error::Error;
+use crate::filling::{Doomed, Filling};
 use crate::journal::{self, Journal};
 use crate::lock;
 use crate::object::Object;
 use crate::pool::Lease;
 use crate::spool::Share;
-use crate::upload::Filling;
 
 /// An object that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub(crate) struct State {
     /// Of who waits for the end.
     watchers: Vec<Waker>,
     /// Files whose bytes the store has, when the journal says so.
-    doomed: Vec<PathBuf>,
+    doomed: Vec<Doomed>,
     journal_is_due: bool,
     dropped: u64,
     /// Given up by its user: nothing of it is kept.
@@ -119,7 +119,7 @@ pub(crate) struct Life {
 struct Step {
     tasks: Vec<Task>,
     journal: Option<Vec<u8>>,
-    doomed: Vec<PathBuf>,
+    doomed: Vec<Doomed>,
     until_ns: Option<u64>,
     outcome: Option<Outcome>,
 }
@@ -361,14 +361,10 @@ impl Life {
             remove(&kept.disk, paths).await;
             if !is_kept {
                 let whole = kept.journal.file.clone();
-                remove(
-                    &kept.disk,
-                    whole
-                        .into_iter()
-                        .filter(|_| matches!(outcome, Outcome::Stored { .. })),
-                )
-                .await;
-                remove(&kept.disk, [kept.path.clone()]).await;
+                let whole = whole.filter(|_| matches!(outcome, Outcome::Stored { .. }));
+                // The file before its journal: else nobody would know of it after a crash.
+                remove(&kept.disk, whole.into_iter().map(doomed)).await;
+                remove(&kept.disk, [doomed(kept.path.clone())]).await;
             }
         }
         let (watchers, wakers) = {
@@ -445,17 +441,24 @@ impl State {
             return Vec::new();
         };
         if let (Data::File(range), Space::Spool(_)) = (part.data, &self.space) {
-            self.doomed.push(range.path);
+            let closing = part.closing;
+            self.doomed.push(Doomed {
+                path: range.path,
+                closing,
+            });
         }
         self.space.release(part.held)
     }
 
     /// The files of parts, complete or not.
-    fn files(&mut self) -> Vec<PathBuf> {
-        let mut files = self.filling.take_file();
+    fn files(&mut self) -> Vec<Doomed> {
+        let mut files: Vec<Doomed> = self.filling.take_file().into_iter().collect();
         if matches!(self.space, Space::Spool(_)) {
-            files.extend(self.parts.values().filter_map(|part| match &part.data {
-                Data::File(range) => Some(range.path.clone()),
+            files.extend(self.parts.values_mut().filter_map(|part| match &part.data {
+                Data::File(range) => Some(Doomed {
+                    path: range.path.clone(),
+                    closing: part.closing.take(),
+                }),
                 Data::Memory(_) => None,
             }));
         }
@@ -478,9 +481,19 @@ fn number_of(task: Task) -> Option<u16> {
 }
 
 /// Somebody else may have removed them.
-async fn remove(disk: &Disk, paths: impl IntoIterator<Item = PathBuf>) {
-    for path in paths {
+async fn remove(disk: &Disk, files: impl IntoIterator<Item = Doomed>) {
+    for Doomed { path, closing } in files {
+        if let Some(closing) = closing {
+            let _ = closing.await;
+        }
         let _ = disk.remove(path).await;
+    }
+}
+
+fn doomed(path: PathBuf) -> Doomed {
+    Doomed {
+        path,
+        closing: None,
     }
 }
 

@@ -38,6 +38,7 @@ mod core;
 mod credentials;
 mod drive;
 mod error;
+mod filling;
 mod journal;
 mod object;
 mod opening;

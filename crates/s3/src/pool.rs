@@ -310,8 +310,8 @@ mod tests {
             // From any state: if all go on and what is full is sent, each gets its part full.
             let mut wins = [0; 8];
             for _ in 0..200 {
-                for index in 0..8 {
-                    wins[index] += u32::from(step(index, 10, true, &mut filled, &mut flying));
+                for (index, wins) in wins.iter_mut().enumerate() {
+                    *wins += u32::from(step(index, 10, true, &mut filled, &mut flying));
                 }
             }
             prop_assert!(wins.iter().all(|wins| *wins > 0), "{wins:?}");

@@ -302,31 +302,7 @@ async fn transfer(
     journal::write(&inner.disk, &journal_path, journal.to_bytes()).await?;
     let _place = inner.places.acquire().await;
     let sizes = Sizes::new(journal.part_bytes, PART_BYTES_MAX)?;
-    let all = sizes.cut(bytes).ok_or(Error::TooLong {
-        parts: PARTS_MAX,
-        part_bytes: sizes.first(),
-    })?;
-    let (mut parts, mut waiting, mut offset) = (HashMap::new(), Vec::new(), 0);
-    for (number, bytes) in all {
-        if !journal.done.contains_key(&number) {
-            let data = Data::File(Range {
-                disk: inner.disk.clone(),
-                path: path.clone(),
-                offset,
-                bytes,
-            });
-            parts.insert(
-                number,
-                Part {
-                    data,
-                    held: 0,
-                    closing: None,
-                },
-            );
-            waiting.push((number, bytes));
-        }
-        offset += bytes;
-    }
+    let (parts, waiting) = parts_of(&inner.disk, &journal, sizes, &path, bytes)?;
     let plan = Plan {
         sizes,
         at_once: PARTS_AT_ONCE,
@@ -361,6 +337,44 @@ async fn transfer(
     });
     life.start()?;
     std::future::poll_fn(|cx| life.poll_end(cx)).await
+}
+
+/// The parts that the store does not have, and their sizes.
+type Parts = (HashMap<u16, Part>, Vec<(u16, u64)>);
+
+fn parts_of(
+    disk: &Disk,
+    journal: &Journal,
+    sizes: Sizes,
+    path: &Path,
+    bytes: u64,
+) -> Result<Parts, Error> {
+    let all = sizes.cut(bytes).ok_or(Error::TooLong {
+        parts: PARTS_MAX,
+        part_bytes: sizes.first(),
+    })?;
+    let (mut parts, mut waiting, mut offset) = (HashMap::new(), Vec::new(), 0);
+    for (number, bytes) in all {
+        if !journal.done.contains_key(&number) {
+            let data = Data::File(Range {
+                disk: disk.clone(),
+                path: path.into(),
+                offset,
+                bytes,
+            });
+            parts.insert(
+                number,
+                Part {
+                    data,
+                    held: 0,
+                    closing: None,
+                },
+            );
+            waiting.push((number, bytes));
+        }
+        offset += bytes;
+    }
+    Ok((parts, waiting))
 }
 
 fn with_progress(life: Life, on_event: Tell, path: PathBuf, total: u64) -> Life {

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
 use threadbare_files::{Access, Disk, Ending, File, Options};
 
 use crate::body::{Data, Range};
@@ -16,6 +15,7 @@ use crate::core::{
 };
 use crate::drive::{Counts, Kept, Life, Part, Space, State, Stored};
 use crate::error::Error;
+use crate::filling::Filling;
 use crate::journal::Journal;
 use crate::object::Object;
 use crate::pool::Pool;
@@ -70,43 +70,6 @@ impl Default for UploadSettings {
             slow: SlowPolicy::default(),
             pool: Pool::of_process(),
             spool: None,
-        }
-    }
-}
-
-/// The part that is being filled.
-#[derive(Default)]
-pub(crate) enum Filling {
-    #[default]
-    Nothing,
-    Memory {
-        blocks: Vec<Bytes>,
-        block: Vec<u8>,
-        room: usize,
-        held: u64,
-    },
-    File {
-        file: File,
-        path: PathBuf,
-        held: u64,
-    },
-}
-
-impl Filling {
-    pub(crate) fn take_file(&mut self) -> Vec<PathBuf> {
-        match self {
-            Filling::File { file, path, .. } => {
-                file.give_up();
-                vec![path.clone()]
-            }
-            _ => Vec::new(),
-        }
-    }
-
-    pub(crate) fn take_held(&mut self) -> u64 {
-        match std::mem::take(self) {
-            Filling::Nothing => 0,
-            Filling::Memory { held, .. } | Filling::File { held, .. } => held,
         }
     }
 }

@@ -14,8 +14,11 @@ server.start()
 host, port = server.get_host_and_port()
 endpoint = f"http://{host}:{port}"
 access = {"endpoint_url": endpoint, "region_name": "us-east-1", "aws_access_key_id": "setup", "aws_secret_access_key": "setup"}
-boto3.client("s3", **access).create_bucket(Bucket="bucket")
-keys = {}
+s3 = boto3.client("s3", **access)
+s3.create_bucket(Bucket="bucket")
+s3.create_bucket(Bucket="versions")
+s3.put_bucket_versioning(Bucket="versions", VersioningConfiguration={"Status": "Enabled"})
+keys = {"versions": [s3.put_object(Bucket="versions", Key="a", Body=body)["VersionId"] for body in (b"first", b"second")]}
 if "--secured" in sys.argv:
     iam = boto3.client("iam", **access)
     allowed = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:*", "Resource": "*"}]}
@@ -24,7 +27,7 @@ if "--secured" in sys.argv:
     iam.create_user(UserName="stranger")
     of = lambda user: iam.create_access_key(UserName=user)["AccessKey"]
     writer, stranger = of("writer"), of("stranger")
-    keys = {
+    keys |= {
         "key": writer["AccessKeyId"],
         "secret": writer["SecretAccessKey"],
         "stranger_key": stranger["AccessKeyId"],
