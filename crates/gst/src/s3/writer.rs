@@ -86,6 +86,8 @@ pub struct Writer {
     segment: Option<gst::FormattedSegment<gst::ClockTime>>,
     /// Bytes of the stream so far; unknown after a flush.
     position: Option<u64>,
+    /// What comes was written already.
+    is_behind: bool,
     totals: Arc<Totals>,
     outbox: Outbox,
     waker: Waker,
@@ -110,6 +112,7 @@ impl Writer {
             number: 0,
             segment: None,
             position: Some(0),
+            is_behind: false,
             totals,
             outbox: Outbox::new(element, waker.clone()),
             waker,
@@ -127,7 +130,7 @@ impl Writer {
         (self.plan, self.opening, self.place) = (Some(plan), Some(opening), None);
         self.headers.reset();
         (self.segment, self.position) = (None, Some(0));
-        (self.offset, self.is_begun) = (0, false);
+        (self.offset, self.is_begun, self.is_behind) = (0, false, false);
         (self.has_failed, self.is_full, self.has_ended) = (false, false, false);
     }
 
@@ -419,6 +422,36 @@ impl Writer {
         None
     }
 
+    /// A segment in bytes begins. A muxer that goes back writes something again that the store has already, such as a header with the length: that
+    /// is left out, as an object is written once.
+    fn handle_position(&mut self, start: Option<u64>) {
+        let (Some(start), Some(now)) = (start, self.position) else {
+            self.position = start.or(self.position);
+            self.is_behind = false;
+            return;
+        };
+        self.is_behind = now > 0 && start < now;
+        if self.is_behind {
+            self.warn("the muxer goes back to write its header again, which an object in S3 cannot be: that is left out. Expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true");
+        } else if now > 0 && start > now {
+            let text = format!(
+                "the stream goes on at byte {start}, behind {now}; an object in S3 has no holes"
+            );
+            self.fail(&Error::Setting(text));
+        } else {
+            self.position = Some(start);
+        }
+    }
+
+    fn warn(&self, text: &str) {
+        let Some(element) = self.element.upgrade() else {
+            return;
+        };
+        let warning = gst::message::Warning::builder(gst::StreamError::Format, text);
+        self.outbox
+            .put(Letter::Message(warning.src(&element).build()));
+    }
+
     fn count(&mut self, buffer: &gst::Buffer) {
         let bytes = buffer.size() as u64;
         self.position = self.position.map(|position| position + bytes);
@@ -431,6 +464,9 @@ impl Renderer for Writer {
             return self.failed();
         }
         self.has_ended = false;
+        if self.is_behind {
+            return Rendered::Done;
+        }
         if !self.is_begun
             && let Some(rendered) = self.begin(buffer)
         {
@@ -452,18 +488,8 @@ impl Renderer for Writer {
             gst::EventView::Segment(segment) => {
                 self.segment = segment.segment().downcast_ref().cloned();
                 let bytes = segment.segment().downcast_ref::<gst::format::Bytes>();
-                let start = bytes
-                    .and_then(|segment| segment.start())
-                    .map(|start| *start);
-                if start.is_some()
-                    && self
-                        .position
-                        .is_some_and(|now| now > 0 && Some(now) != start)
-                {
-                    let text = "the muxer goes back to write its header again, which an object in S3 cannot be; expected a stream without an index, such as MPEG-TS, Ogg, or matroskamux streamable=true";
-                    self.fail(&Error::Setting(text.into()));
-                }
-                self.position = start.or(self.position);
+                let start = bytes.and_then(|segment| segment.start());
+                self.handle_position(start.map(|start| *start));
             }
             gst::EventView::Caps(caps) => {
                 let (has_file, has_data) = (self.current.is_some(), self.rotation.has_data());
@@ -511,7 +537,7 @@ impl Renderer for Writer {
     /// The object begins anew; of several, what came before a flush is one.
     fn flush(&mut self) {
         (self.is_full, self.position) = (false, None);
-        (self.offset, self.is_begun) = (0, false);
+        (self.offset, self.is_begun, self.is_behind) = (0, false, false);
         match self.is_cut() {
             _ if self.has_failed => {}
             true => self.close_current(),

@@ -428,3 +428,12 @@ fn copy(server: &mut TcpStream, io: &mut dyn ReadWrite, max: usize) -> io::Resul
     }
     io.flush()
 }
+
+/// Runs a future of the library beside the test.
+pub fn run_aside<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> std::sync::mpsc::Receiver<T> {
+    let (send, result) = std::sync::mpsc::channel();
+    std::thread::spawn(move || send.send(run(future)));
+    result
+}
