@@ -238,14 +238,18 @@ pub(crate) fn part_path(journal: &Path, number: u16, is_complete: bool) -> PathB
     journal.with_extension(format!("{number:05}{end}"))
 }
 
+/// A run never has a lock that is not held: others would take it for one that is left.
 fn make_run(root: &Path) -> io::Result<(PathBuf, File)> {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default();
-    let run = root.join(format!("{RUN}{}-{}", std::process::id(), since.as_nanos()));
-    fs::create_dir(&run)?;
-    let file = File::create_new(run.join(LOCK))?;
+    let name = format!("{}-{}", std::process::id(), since.as_nanos());
+    let unnamed = root.join(format!(".{LOCK}-{name}"));
+    let file = File::create_new(&unnamed)?;
     file.lock()?;
+    let run = root.join(format!("{RUN}{name}"));
+    fs::create_dir(&run)?;
+    fs::rename(unnamed, run.join(LOCK))?;
     Ok((run, file))
 }
 
@@ -287,6 +291,11 @@ fn left_in_run(run: &Path) -> Vec<Left> {
         match Journal::read(path) {
             Ok(journal) => {
                 let parts = parts_of(path, &journal);
+                if parts.is_empty() && journal.done.is_empty() && journal.upload.is_none() {
+                    // Nothing had come, or nothing of it had reached the disk.
+                    let _ = fs::remove_file(path);
+                    continue;
+                }
                 left.push(Left {
                     run: shared.clone(),
                     path: path.clone(),

@@ -29,6 +29,9 @@ const SPOOL_BLOCK_BYTES: usize = 8 << 10;
 /// Parts of an upload under way at a time. More would not be faster, as there are other uploads.
 const AT_ONCE: usize = 2;
 
+/// Parts in memory grow up to this share of the pool: as much is kept back for one of them.
+const POOL_SHARE: u64 = 8;
+
 /// What happens when memory or spool are full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SlowPolicy {
@@ -102,16 +105,14 @@ impl Upload {
         settings: &UploadSettings,
     ) -> Result<Upload, Error> {
         object.check()?;
-        let is_spooled = settings.spool.is_some();
-        // A part has to fit into the memory beside another one.
-        let bytes_max = match is_spooled {
-            true => PART_BYTES_MAX,
-            false => settings.pool.max() / 2,
+        let bytes_max = match settings.spool {
+            Some(_) => PART_BYTES_MAX,
+            None => settings.pool.max() / POOL_SHARE,
         };
         let sizes = Sizes::new(settings.part_bytes, bytes_max)?;
         let core = Core::new(plan(sizes, settings));
         let (space, kept) = match &settings.spool {
-            None => (Space::Pool(settings.pool.join(settings.part_bytes)), None),
+            None => (Space::Pool(settings.pool.join(sizes.max())), None),
             Some(spool) => {
                 let journal = Journal::new(
                     store.endpoint(),
@@ -179,7 +180,19 @@ impl Upload {
                 },
             )
         });
-        let parts: HashMap<u16, Part> = parts.collect();
+        let mut parts: HashMap<u16, Part> = parts.collect();
+        if parts.is_empty() && left.journal.done.is_empty() {
+            // The upload has begun, but nothing of it is there: an object of no bytes.
+            let data = Data::Memory(Vec::new());
+            parts.insert(
+                1,
+                Part {
+                    data,
+                    held: 0,
+                    closing: None,
+                },
+            );
+        }
         let waiting = left
             .parts
             .iter()

@@ -60,6 +60,11 @@ impl Sizes {
         self.first
     }
 
+    /// Bytes of the largest part.
+    pub fn max(&self) -> u64 {
+        self.max
+    }
+
     /// The parts of a whole of this many bytes; at least one, and `None` beyond S3's limits.
     pub fn cut(&self, bytes: u64) -> Option<Vec<(u16, u64)>> {
         let (mut parts, mut left) = (Vec::new(), bytes);
