@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock, Weak};
 use std::task::Waker;
 use std::time::Duration;
@@ -90,6 +91,7 @@ struct Inner {
     /// One check at a time: others wait for its result.
     checking: Semaphore,
     checked: Mutex<Option<Instant>>,
+    has_signed: AtomicBool,
 }
 
 impl std::fmt::Debug for Store {
@@ -214,6 +216,7 @@ impl Store {
             signs,
             checking: Semaphore::new(1),
             checked: Mutex::new(None),
+            has_signed: AtomicBool::new(false),
         });
         let mut all = lock(&ALL);
         if let Some(known) = all.get(&settings).and_then(Weak::upgrade) {
@@ -239,7 +242,17 @@ impl Store {
     /// # Errors
     /// [`Error::Credentials`].
     pub async fn sign(&self, request: &mut Request) -> Result<(), Error> {
-        self.0.signs.sign(request).await
+        match self.0.signs.sign(request).await {
+            Ok(()) => {
+                self.0.has_signed.store(true, Relaxed);
+                Ok(())
+            }
+            // There were credentials: the service that gives them is away.
+            Err(Error::Credentials(text)) if self.0.has_signed.load(Relaxed) => {
+                Err(Error::Broken(format!("no credentials now: {text}")))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     fn request(&self, method: Method, key: &str, query: &[(&str, &str)]) -> Request {

@@ -12,7 +12,9 @@ pub enum Error {
     #[error("{0}")]
     Setting(String),
     /// There are no credentials, or they cannot be read.
-    #[error("no credentials for S3: {0}")]
+    #[error(
+        "no credentials for S3: {0} (access-key and secret-access-key, or the usual places: environment, ~/.aws, SSO, web identity, ECS, EC2)"
+    )]
     Credentials(String),
     /// The store refuses the request.
     #[error("{}", refusal(*.status, .code, .message))]
@@ -73,7 +75,6 @@ impl Error {
             }
             Error::Connect(text) => !is_about_trust(text),
             Error::Broken(_) | Error::TimedOut(_) => true,
-            // Credentials of a machine come from a service that may be away.
             Error::Credentials(_)
             | Error::Setting(_)
             | Error::Answer(_)
