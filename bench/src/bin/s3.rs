@@ -37,6 +37,9 @@ struct Options {
     /// Seconds recorded.
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
+    /// What is recorded: a pipeline behind the source. By default G.711, 8 kB/s.
+    #[arg(long, default_value = "audio/x-raw,rate=8000,channels=1 ! mulawenc")]
+    format: String,
     /// Rounds of the plan.
     #[arg(long, default_value_t = 3)]
     runs: u32,
@@ -95,15 +98,20 @@ fn run_plan(options: &Options) -> Result<()> {
         }
     }
     let median = |kind, recordings| {
-        let rows = rows.iter().filter(|row| (row.kind, row.recordings) == (kind, recordings));
+        let rows = rows
+            .iter()
+            .filter(|row| (row.kind, row.recordings) == (kind, recordings));
         let mut all: Vec<u64> = rows.map(|row| row.peak_kib).collect();
         all.sort_unstable();
         all[all.len() / 2]
     };
     for recordings in [200, 1000] {
-        let more = median(Kind::Spool, recordings).saturating_sub(median(Kind::Nothing, recordings));
+        let more =
+            median(Kind::Spool, recordings).saturating_sub(median(Kind::Nothing, recordings));
         let allowed = (64 << 10) + 16 * recordings as u64;
-        println!("{recordings} recordings: {more} KiB more than without; 64 MiB + 16 KiB each are {allowed} KiB");
+        println!(
+            "{recordings} recordings: {more} KiB more than without; 64 MiB + 16 KiB each are {allowed} KiB"
+        );
     }
     Ok(())
 }
@@ -119,10 +127,13 @@ impl Server {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()
-            .with_context(|| format!("{}: scripts/setup test makes it", options.python.display()))?;
+            .with_context(|| {
+                format!("{}: scripts/setup test makes it", options.python.display())
+            })?;
         let mut line = String::new();
         BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
-        let said: serde_json::Value = serde_json::from_str(&line).context("the server does not start")?;
+        let said: serde_json::Value =
+            serde_json::from_str(&line).context("the server does not start")?;
         Ok(Server(child, format!("http://127.0.0.1:{}", said["port"])))
     }
 }
@@ -141,9 +152,14 @@ fn run_one(kind: Kind, recordings: usize, options: &Options) -> Result<Row> {
         .args(["--kind", name.get_name(), "--endpoint", &server.1])
         .args(["--recordings", &recordings.to_string()])
         .args(["--seconds", &options.seconds.to_string()])
+        .args(["--format", &options.format])
         .stderr(Stdio::inherit())
         .output()?;
-    ensure!(output.status.success(), "{kind:?} of {recordings}: {}", output.status);
+    ensure!(
+        output.status.success(),
+        "{kind:?} of {recordings}: {}",
+        output.status
+    );
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
@@ -151,7 +167,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
     gst::init()?;
     let endpoint = options.endpoint.as_deref().context("no --endpoint")?;
     let spool = std::env::temp_dir().join(format!("threadbare-bench-s3-{}", std::process::id()));
-    // A pipeline for each, as applications have them.
+    // Packets of 20 ms. A pipeline for each, as applications have them.
     let pipelines: Vec<gst::Pipeline> = (0..options.recordings)
         .map(|number| {
             let sink = match kind {
@@ -161,8 +177,7 @@ fn measure(kind: Kind, options: &Options) -> Result<Row> {
                     spool.display()
                 ),
             };
-            // G.711 in packets of 20 ms.
-            let source = "ts-tonesrc context=rec context-wait=20 ! audio/x-raw,rate=8000,channels=1 ! mulawenc";
+            let source = format!("ts-tonesrc context=rec context-wait=20 ! {}", options.format);
             let pipeline = gst::parse::launch(&format!("{source} ! {sink}"))?;
             let pipeline = pipeline.downcast::<gst::Pipeline>();
             let pipeline = pipeline.map_err(|_| anyhow::anyhow!("no pipeline"))?;

@@ -773,6 +773,13 @@ fn a_spool_keeps_what_comes_while_the_store_is_away() {
     let stats: gst::Structure = rig.element.property("stats");
     assert_eq!(stats.get::<u64>("bytes-stored").unwrap(), 0);
     assert_eq!(stats.get::<u64>("bytes-held").unwrap(), bytes.len() as u64);
+    for file in files_in(folder.path()) {
+        let bytes = std::fs::read(&file).unwrap();
+        let has_secret = bytes
+            .windows(SECRET.len())
+            .any(|part| part == SECRET.as_bytes());
+        assert!(!has_secret, "{}", file.display());
+    }
     let feed = rig.feed.clone();
     let ending = std::thread::spawn(move || feed.push_event(gst::event::Eos::new()));
     proxy.rule(|_| Fate::Pass);
@@ -1522,4 +1529,68 @@ fn an_upload_that_is_complete_already_is_found_so() {
     eventually("the journal goes", || files_in(folder.path()).is_empty());
     assert!(object("complete-already").unwrap() == noise(6 * MIB, 41));
     drop(rig);
+}
+
+#[test]
+fn a_sink_that_waits_holds_up_its_own_stream_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let proxy = Proxy::new(|_| AWAY);
+    let context = context();
+    let line = sink(
+        "ts-s3sink",
+        &proxy.uri(),
+        "waits",
+        &spooled(folder.path(), "spool-max-bytes=100000"),
+    );
+    let source = format!("ts-audiotestsrc context={context} context-wait=20");
+    let waits = Pipe::parse(&format!("{source} ! {line}"));
+    let flows = Pipe::parse(&format!(
+        "{source} is-live=true samples-per-buffer=160 ! audio/x-raw,rate=8000 ! fakesink name=out sync=false async=false"
+    ));
+    waits.play();
+    flows.play();
+    let out = waits.get("out");
+    eventually("the spool is full", || stat(&out, "held-up") > 0);
+    let count = |pipe: &Pipe| {
+        pipe.get("out")
+            .property::<gst::Structure>("stats")
+            .get::<u64>("rendered")
+            .unwrap()
+    };
+    let (before, of_waiting) = (count(&flows), stat(&out, "rendered"));
+    eventually("the other stream goes on", || count(&flows) > before + 25);
+    assert_eq!(stat(&out, "rendered"), of_waiting);
+    proxy.rule(|_| Fate::Pass);
+    waits.0.send_event(gst::event::Eos::new());
+    waits.to(gst::State::Null);
+}
+
+#[test]
+fn the_elements_go_up_and_down() {
+    let rig = rig(&sink(
+        "ts-s3sink",
+        &SERVER.uri(),
+        "cycles",
+        "on-error=complete",
+    ));
+    let mut sent = 0u8;
+    for _ in 0..3 {
+        rig.to(gst::State::Null);
+        rig.to(gst::State::Playing);
+        rig.open_stream();
+        sent += 1;
+        push(&rig, &[sent], 1);
+        rig.to(gst::State::Paused);
+        rig.to(gst::State::Ready);
+        assert_eq!(object("cycles").unwrap(), [sent]);
+    }
+    let body = noise(500_000, 50);
+    put("cycles/read", &body);
+    let read = source("ts-s3src", &SERVER.uri(), "cycles/read", "max-bytes=10000");
+    assert!(!bytes(&read.buffer()).is_empty());
+    read.to(gst::State::Paused);
+    read.to(gst::State::Ready);
+    while read.seen.try_recv().is_ok() {}
+    read.to(gst::State::Playing);
+    assert!(read_from(&read, 0) == body, "from the beginning again");
 }
