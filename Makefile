@@ -14,6 +14,7 @@ SOAK_SECONDS ?= 600
 FUZZ_SECONDS ?= 60
 BENCH_ARGS ?=
 BENCH_DEMUX_ARGS ?=
+BENCH_S3_ARGS ?=
 BENCH_MAIN_LOOP_ARGS ?=
 
 # Without PREFIX: for this user only, where GStreamer looks by itself. With PREFIX: the layout that
@@ -158,6 +159,13 @@ bench-radio: setup-demo ## prints the CPU of HTTP radio streams beside stock sou
 	$(CARGO) build --release -p gst-plugin-threadbare
 	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin radio
 	GST_PLUGIN_PATH=$(TARGET_DIR)/release $(TARGET_DIR)/bench/release/radio $(BENCH_RADIO_ARGS)
+
+# To the server that the tests start.
+.PHONY: bench-s3
+bench-s3: setup-test ## prints the memory of recordings to S3 (6 minutes)
+	$(CARGO) build --release -p gst-plugin-threadbare
+	$(CARGO) build --release --manifest-path bench/Cargo.toml --target-dir $(TARGET_DIR)/bench --bin s3
+	GST_PLUGIN_PATH=$(TARGET_DIR)/release $(TARGET_DIR)/bench/release/s3 --python $(TARGET_DIR)/venv-moto/bin/python $(BENCH_S3_ARGS)
 
 # Calls beside Debian's rtpengine, which it installs.
 .PHONY: bench-calls

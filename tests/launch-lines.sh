@@ -69,6 +69,22 @@ serve_files() {
     done
 }
 
+# The S3 server that lines write to and read from, which setup has installed. It ends with its standard input.
+store_port=''
+serve_objects() {
+    [ -z "$store_port" ] || return 0
+    mkfifo "$work/store.in"
+    "${CARGO_TARGET_DIR:-target}/venv-moto/bin/python" crates/gst/tests/common/store.py <"$work/store.in" >"$work/store.out" 2>"$work/store.log" &
+    started+=("$!")
+    exec {store_input}>"$work/store.in"
+    while [ ! -s "$work/store.out" ]; do
+        kill -0 "${started[-1]}" || die "no S3 server: $(cat "$work/store.log")"
+        sleep 0.1
+    done
+    store_port=$(grep -oP '"port": \K\d+' "$work/store.out")
+    export AWS_ACCESS_KEY_ID=key AWS_SECRET_ACCESS_KEY=secret
+}
+
 run() {
     local line=$1 port_in='' port_out='' in out tcp
     # The first port that it listens at, the first that it sends to.
@@ -79,6 +95,11 @@ run() {
     if [[ $line == *http://127.0.0.1:8000/* ]]; then
         serve_files
         line=${line//127.0.0.1:8000/127.0.0.1:$web_port}
+    fi
+    if [[ $line == *http://127.0.0.1:9000* ]]; then
+        serve_objects
+        line=${line//127.0.0.1:9000/127.0.0.1:$store_port}
+        line=${line//\/var\/spool\/recordings/$work\/spool}
     fi
     [ -z "$tcp" ] || line=${line//"$tcp"/$(free_port)}
     if [ -n "$in" ]; then

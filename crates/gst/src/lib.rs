@@ -16,6 +16,7 @@ mod kit;
 pub mod loudness;
 mod queue;
 mod rtp;
+mod s3;
 mod selector;
 pub mod sharing;
 mod tcp;
@@ -44,7 +45,8 @@ mod plugin {
         crate::fallback::register(Some(plugin))?;
         crate::togglerecord::register(Some(plugin))?;
         crate::files::register(Some(plugin))?;
-        crate::http::register(Some(plugin))
+        crate::http::register(Some(plugin))?;
+        crate::s3::register(Some(plugin))
     }
 
     gst::plugin_define!(

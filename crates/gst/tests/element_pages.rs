@@ -356,6 +356,7 @@ const GUIDES: &[(&str, &str)] = &[
     ("files.md", "files: recording, splitting, reading"),
     ("sources.md", "TCP"),
     ("http.md", "HTTP"),
+    ("s3.md", "S3"),
     ("../loudness.md", "loudness: meters and normaliser"),
     (
         "../contexts.md",

@@ -9,6 +9,8 @@ const LICENCES: &[&str] = &[
     "Apache-2.0 WITH LLVM-exception",
     "BSD-2-Clause",
     "BSD-3-Clause",
+    // A dedication to the public domain; of a macro's hash function, which runs while it is built.
+    "CC0-1.0",
     "ISC",
     "MIT",
     "Unicode-3.0",

@@ -113,6 +113,30 @@ pub const RULES: &[Rule] = &[
         external: External::Only(&["io-uring", "libc", "rustix", "slab", "thiserror"]),
         unsafe_policy: UnsafePolicy::OnlyBelow(&["src/ring"]),
     },
+    Rule {
+        package: "threadbare-s3",
+        internal: &["threadbare-files"],
+        external: External::Only(&[
+            "bytes",
+            "http",
+            "http-body",
+            "percent-encoding",
+            "quick-xml",
+            "reqsign-aws-v4",
+            "reqsign-command-execute-tokio",
+            "reqsign-core",
+            "reqsign-file-read-tokio",
+            "reqwest",
+            "serde",
+            "serde_json",
+            "thiserror",
+            // The client runs on it, in two threads of its own.
+            "tokio",
+            "tracing",
+            "url",
+        ]),
+        unsafe_policy: UnsafePolicy::Forbid,
+    },
     // The C edge: decode, call safe code, catch panics.
     Rule {
         package: "threadbare-loudness-capi",
@@ -128,6 +152,7 @@ pub const RULES: &[Rule] = &[
             "threadbare-loudness",
             "threadbare-rtp",
             "threadbare-runtime",
+            "threadbare-s3",
         ],
         // tokio: the HTTP client of the HTTP sources runs on it, in threads of its own.
         external: External::AllBut(&["anyhow", "clap", "miette", "toml", "tracing-subscriber"]),
@@ -171,6 +196,7 @@ pub const RULES: &[Rule] = &[
             "threadbare-relay",
             "threadbare-rtp",
             "threadbare-runtime",
+            "threadbare-s3",
         ],
         external: External::AllBut(&[]),
         unsafe_policy: UnsafePolicy::Forbid,

@@ -3,12 +3,12 @@
 //! No thread of a context touches a disk: the elements hand operations to the process's disk service (`threadbare-files`) and wait for them
 //! as for anything else, with the source that pushed.
 
-mod outbox;
+pub(crate) mod outbox;
 mod reader;
-mod settings;
+pub(crate) mod settings;
 mod sink;
 mod source;
-mod split;
+pub(crate) mod split;
 mod target;
 
 use gst::glib;

@@ -23,18 +23,18 @@ thread_local! {
 }
 
 /// Whether this thread posts letters: it cannot wait for that.
-pub(super) fn is_posting() -> bool {
+pub(crate) fn is_posting() -> bool {
     IS_POSTING.with(Cell::get)
 }
 
 /// Something to be posted.
-pub(super) enum Letter {
+pub(crate) enum Letter {
     Error(gst::ErrorMessage),
     Message(gst::Message),
 }
 
 /// Letters of one element.
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     element: glib::WeakRef<gst::Element>,
     /// Woken when all are posted.
     waker: Waker,
@@ -49,7 +49,7 @@ struct Letters {
 }
 
 impl Outbox {
-    pub(super) fn new(element: &gst::Element, waker: Waker) -> Self {
+    pub(crate) fn new(element: &gst::Element, waker: Waker) -> Self {
         Outbox {
             element: element.downgrade(),
             waker,
@@ -58,12 +58,12 @@ impl Outbox {
     }
 
     /// Whether everything has been posted.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         let letters = lock(&self.shared);
         letters.waiting.is_empty() && !letters.is_posting
     }
 
-    pub(super) fn put(&self, letter: Letter) {
+    pub(crate) fn put(&self, letter: Letter) {
         let Some(element) = self.element.upgrade() else {
             return;
         };
@@ -123,7 +123,7 @@ impl<T: glib::object::ObjectType + Send + Sync> Wake for Bell<T> {
 }
 
 /// A waker that calls `ring`, on the thread of the disk service or of a letter's posting: no lock is held.
-pub(super) fn bell<T>(element: &T, ring: fn(&T)) -> Waker
+pub(crate) fn bell<T>(element: &T, ring: fn(&T)) -> Waker
 where
     T: glib::object::ObjectType + Send + Sync,
 {

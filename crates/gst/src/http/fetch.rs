@@ -16,6 +16,9 @@ use super::core::{
 use super::pipe::{Item, Opened, Pipe};
 use super::settings::Plan;
 
+/// The body of a refusal is small.
+const REFUSAL_TIME_MAX: Duration = Duration::from_secs(10);
+
 /// A fetch that runs. Dropped, it ends, and its connection is closed.
 pub(super) struct Fetch {
     pub(super) pipe: Pipe,
@@ -134,7 +137,12 @@ async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Prob
     loop {
         let mut request = Request::new(Method::GET, hops.now().url().clone());
         *request.headers_mut() = headers(plan, ask, hops.keeps_secrets());
+        // What is shown of the request does not have the signature.
         let sent = request.headers().clone();
+        let store = plan.store.as_ref().filter(|_| hops.keeps_secrets());
+        if let Some(store) = store {
+            store.sign(&mut request).await?;
+        }
         plan.counts.requests.add(1);
         let answered = plan.client.execute(request);
         let answered = match plan.timeout_s {
@@ -154,12 +162,25 @@ async fn open(plan: &Plan, ask: &Ask) -> Result<(Response, Opened, Answer), Prob
             Hop::Here => {}
         }
         if let Some(problem) = refusal(status, response.headers()) {
-            return Err(problem);
+            return Err(match store {
+                // A range that the object does not have says how long that is.
+                Some(_) if status != 416 => explained(response).await,
+                _ => problem,
+            });
         }
         let is_framed = response.version() >= Version::HTTP_2;
         let answer = Answer::read(status, response.headers(), is_framed, plan.is_decoded)?;
         let opened = opened(&hops, &answer, status, &sent, response.headers());
         return Ok((response, opened, answer));
+    }
+}
+
+/// The refusal of a store says more in its body.
+async fn explained(response: Response) -> Problem {
+    let refusal = timeout(REFUSAL_TIME_MAX, threadbare_s3::refusal_of(response));
+    match refusal.await {
+        Ok(error) => Problem::Store(error),
+        Err(_) => Problem::TimedOut(u32::try_from(REFUSAL_TIME_MAX.as_secs()).unwrap_or(u32::MAX)),
     }
 }
 

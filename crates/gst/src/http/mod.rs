@@ -21,6 +21,9 @@ mod source;
 use std::sync::LazyLock;
 
 pub(crate) use self::elements::register;
+pub(crate) use self::reader::HttpReader;
+pub(crate) use self::settings::{BYTES_MAX_DEFAULT, Signed};
+pub(crate) use self::source::{Alone, HttpSource};
 
 static CAT: LazyLock<gst::DebugCategory> = LazyLock::new(|| {
     gst::DebugCategory::new(

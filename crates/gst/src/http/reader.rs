@@ -269,7 +269,7 @@ impl HttpReader {
         let Some(element) = self.element.upgrade() else {
             return;
         };
-        let place = self.plan.location.shown();
+        let place = self.plan.place();
         gst::warning!(
             CAT,
             obj = element,
@@ -286,7 +286,7 @@ impl HttpReader {
     }
 
     fn failed(&self, problem: &Problem) -> Produced {
-        let place = self.plan.location.shown();
+        let place = self.plan.place();
         let kind = problem.kind(self.has_data);
         Produced::Failed(gst::error_msg!(kind, ["{place}: {problem}"]))
     }

@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use gst::glib;
 use gst::prelude::*;
-use reqwest::Client;
 use reqwest::header::{
     ACCEPT_ENCODING, CONNECTION, COOKIE, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
 };
+use reqwest::{Client, Url};
+
+use threadbare_s3::Store;
 
 use super::client::{ClientError, Clients, Connecting};
 use super::core::{Location, LocationError, PaceLimits, Policy, Problem, is_secret};
@@ -46,7 +48,7 @@ pub(super) const RETRY_DELAY_NS_DEFAULT: u64 = 500_000_000;
 pub(super) const RETRY_DELAY_NS_MAX_DEFAULT: u64 = 10_000_000_000;
 pub(super) const RATE_WINDOW_NS_DEFAULT: u64 = 10_000_000_000;
 /// A second of what most videos need, 8 s of a radio stream.
-pub(super) const BYTES_MAX_DEFAULT: u32 = 128 << 10;
+pub(crate) const BYTES_MAX_DEFAULT: u32 = 128 << 10;
 
 impl Default for Values {
     fn default() -> Self {
@@ -171,9 +173,56 @@ pub(super) struct Plan {
     pub(super) pace: PaceLimits,
     pub(super) bytes_max: usize,
     pub(super) counts: Arc<Counts>,
+    /// Signs each request to the location's own origin.
+    pub(super) store: Option<Store>,
+    /// In place of the location, for messages.
+    pub(super) shown: Option<String>,
+}
+
+/// An object in S3: what another element's properties say in place of [`Values`].
+pub(crate) struct Signed {
+    pub(crate) store: Store,
+    pub(crate) url: Url,
+    /// The object's own URI.
+    pub(crate) shown: String,
+    pub(crate) ca_file: Option<String>,
+    pub(crate) timeout_s: u32,
+    pub(crate) retries: u32,
+    pub(crate) bytes_max: u32,
+}
+
+impl Signed {
+    pub(super) fn plan(
+        self,
+        clients: &Clients,
+        counts: Arc<Counts>,
+    ) -> Result<Plan, SettingsError> {
+        let values = Values {
+            location: Some(self.url.to_string()),
+            timeout_s: self.timeout_s,
+            iradio_mode: false,
+            connecting: Connecting {
+                ca_file: self.ca_file,
+                ..Values::default().connecting
+            },
+            retries: i32::try_from(self.retries).unwrap_or(i32::MAX),
+            bytes_max: self.bytes_max,
+            ..Values::default()
+        };
+        Ok(Plan {
+            store: Some(self.store),
+            shown: Some(self.shown),
+            ..values.plan(&ExtraHeaders::default(), clients, counts)?
+        })
+    }
 }
 
 impl Plan {
+    /// For messages.
+    pub(super) fn place(&self) -> String {
+        self.shown.clone().unwrap_or_else(|| self.location.shown())
+    }
+
     /// Notes why a request or a response failed.
     pub(super) fn count(&self, problem: &Problem) {
         match problem {
@@ -216,6 +265,8 @@ impl Values {
             },
             bytes_max: self.bytes_max as usize,
             counts,
+            store: None,
+            shown: None,
         })
     }
 

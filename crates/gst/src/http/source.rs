@@ -11,7 +11,7 @@ use gst::prelude::*;
 use super::client::Clients;
 use super::core::Location;
 use super::reader::{Course, HttpReader, Known, Shape, Shared};
-use super::settings::{Counts, ExtraHeaders, SettingsError, Values};
+use super::settings::{Counts, ExtraHeaders, Plan, SettingsError, Signed, Values};
 use crate::kit::context::ContextSettings;
 use crate::kit::lock;
 use crate::kit::source::{self, Driver};
@@ -19,25 +19,25 @@ use crate::kit::stats::StatsProperty;
 
 /// The thread of a source without the name of a context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Alone {
+pub(crate) enum Alone {
     /// One of its own: downstream may block it.
     Own,
     /// That of the context "".
     Shared,
 }
 
-pub(super) struct HttpSource {
+pub(crate) struct HttpSource {
     alone: Alone,
     values: Mutex<Values>,
     pub(super) extra_headers: Mutex<ExtraHeaders>,
-    pub(super) context: Mutex<ContextSettings>,
-    pub(super) stats: Mutex<StatsProperty>,
+    pub(crate) context: Mutex<ContextSettings>,
+    pub(crate) stats: Mutex<StatsProperty>,
     counts: Arc<Counts>,
     shared: Arc<Shared>,
     /// Given by the application or by another element.
     clients: Mutex<Option<Clients>>,
-    pub(super) src_pad: gst::Pad,
-    pub(super) driver: Driver<HttpReader>,
+    pub(crate) src_pad: gst::Pad,
+    pub(crate) driver: Driver<HttpReader>,
 }
 
 /// A flush takes microseconds, unless an element of another branch holds the context's thread: an application that waited for that
@@ -48,7 +48,7 @@ const CLIENTS_CONTEXT: &str = "gst.reqwest.client";
 const CLIENTS_FIELD: &str = "client";
 
 impl HttpSource {
-    pub(super) fn new(alone: Alone, src_pad: gst::Pad) -> Self {
+    pub(crate) fn new(alone: Alone, src_pad: gst::Pad) -> Self {
         let counts = Arc::<Counts>::default();
         let shared = Arc::<Shared>::default();
         let (read, of_pipe) = (counts.clone(), shared.clone());
@@ -86,11 +86,31 @@ impl HttpSource {
         Ok(())
     }
 
-    pub(super) fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
+    pub(crate) fn activate(&self, element: &gst::Element) -> Result<(), gst::ErrorMessage> {
         let values = self.values().clone();
         let extra = lock(&self.extra_headers).clone();
         let plan = values.plan(&extra, &self.clients(element), self.counts.clone());
         let plan = plan.map_err(|error: SettingsError| gst::ErrorMessage::from(error))?;
+        self.start(element, plan, &values)
+    }
+
+    /// The same for an object in S3.
+    pub(crate) fn activate_signed(
+        &self,
+        element: &gst::Element,
+        signed: Signed,
+    ) -> Result<(), gst::ErrorMessage> {
+        let plan = signed.plan(&Clients::of_process(), self.counts.clone());
+        let plan = plan.map_err(|error: SettingsError| gst::ErrorMessage::from(error))?;
+        self.start(element, plan, &Values::default())
+    }
+
+    fn start(
+        &self,
+        element: &gst::Element,
+        plan: Plan,
+        values: &Values,
+    ) -> Result<(), gst::ErrorMessage> {
         let place = self.placing(element).place(element)?;
         *lock(&self.shared.course) = Course::default();
         *lock(&self.shared.known) = None;
@@ -104,7 +124,7 @@ impl HttpSource {
         self.driver.add(element, &self.src_pad, place, reader)
     }
 
-    pub(super) fn deactivate(&self) {
+    pub(crate) fn deactivate(&self) {
         self.driver.remove();
         let pipe = lock(&self.shared.pipe).take();
         drop(pipe);
@@ -122,7 +142,7 @@ impl HttpSource {
         context.with_name(format!("{}#{number}", element.name()))
     }
 
-    pub(super) fn answer_query(
+    pub(crate) fn answer_query(
         &self,
         element: &gst::Element,
         pad: &gst::Pad,
@@ -175,7 +195,7 @@ impl HttpSource {
     }
 
     /// Fetches from another position. `false`: the server gives no parts, or the seek is none in bytes and forwards.
-    pub(super) fn seek(&self, seek: &gst::event::Seek<gst::EventRef>) -> bool {
+    pub(crate) fn seek(&self, seek: &gst::event::Seek<gst::EventRef>) -> bool {
         let known = lock(&self.shared.known).clone();
         // Before the first response, the seek is believed to be possible: the request tells.
         if known.as_ref().is_some_and(|known| !known.is_seekable) {

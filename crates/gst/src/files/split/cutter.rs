@@ -12,6 +12,7 @@ use gst::prelude::*;
 use jiff::Timestamp;
 use threadbare_files::{Access, Budget, Counts, Disk, Ending, File, Op, Stat};
 
+use super::headers::{Headers, is_plain_header, piece_of};
 use super::rotation::{Extent, Limits, Piece, Rotation};
 use super::template::Template;
 use crate::files::outbox::{Letter, Outbox, is_posting};
@@ -20,8 +21,6 @@ use crate::files::sink::part_of;
 use crate::files::target::{Stored, Target, Totals, error_of};
 use crate::kit::sink::{Rendered, Renderer};
 
-/// Headers that are compared with those of the caps, bytes.
-const BEGIN_BYTES_MAX: usize = 64 << 10;
 /// Files that are being closed while the stream goes on in the next one.
 const CLOSING_MAX: usize = 4;
 
@@ -59,15 +58,7 @@ pub struct Cutter {
     plan: Option<Plan>,
     rotation: Rotation,
     current: Option<(Fragment, Target)>,
-    /// Of the present file's headers, what is not written yet.
-    headers_left: VecDeque<gst::Buffer>,
-    /// Of the caps: they begin each file.
-    headers: Vec<gst::Buffer>,
-    /// The same, one after the other, and how many of them the stream has had.
-    header_bytes: Vec<u8>,
-    repeated: usize,
-    /// What the present file began with before its data, from the stream itself.
-    begun_with: Vec<u8>,
+    headers: Headers,
     closing: VecDeque<Closing>,
     /// Files that are kept, the oldest first.
     kept: VecDeque<PathBuf>,
@@ -98,11 +89,7 @@ impl Cutter {
             plan: None,
             rotation: Rotation::default(),
             current: None,
-            headers_left: VecDeque::new(),
-            headers: Vec::new(),
-            header_bytes: Vec::new(),
-            repeated: 0,
-            begun_with: Vec::new(),
+            headers: Headers::default(),
             closing: VecDeque::new(),
             kept: VecDeque::new(),
             number: 0,
@@ -125,8 +112,7 @@ impl Cutter {
         self.rotation = Rotation::new(plan.limits);
         self.number = plan.first_number;
         self.plan = Some(plan);
-        self.set_headers(Vec::new());
-        self.headers_left.clear();
+        self.headers.reset();
         self.kept.clear();
         (self.segment, self.position) = (None, Some(0));
         self.context = context;
@@ -268,20 +254,6 @@ impl Cutter {
         }
     }
 
-    fn piece(&self, buffer: &gst::Buffer) -> Piece {
-        let running = |time: gst::ClockTime| self.segment.as_ref()?.to_running_time(time);
-        let begin = buffer.pts().or(buffer.dts());
-        let end = begin.map(|begin| begin + buffer.duration().unwrap_or_default());
-        let ns =
-            |time: Option<gst::ClockTime>| time.and_then(running).map(gst::ClockTime::nseconds);
-        Piece {
-            bytes: buffer.size() as u64,
-            begin_ns: ns(begin),
-            end_ns: ns(end),
-            is_key: !buffer.flags().contains(gst::BufferFlags::DELTA_UNIT),
-        }
-    }
-
     /// The present file gets no more data.
     pub(super) fn close_current(&mut self) {
         let Some((fragment, target)) = self.current.take() else {
@@ -294,7 +266,7 @@ impl Cutter {
             rename_to,
         });
         let extent = self.rotation.finish();
-        self.headers_left.clear();
+        self.headers.end_file();
         self.closing.push_back(Closing {
             fragment,
             extent,
@@ -330,48 +302,11 @@ impl Cutter {
             begin_ns,
         };
         self.current = Some((fragment, Target::new(file, &plan.settings, &self.waker)));
-        self.headers_left.extend(self.headers.iter().cloned());
-        self.begun_with.clear();
+        self.headers.begin_file();
         self.kept.push_back(location);
         self.number += 1;
         self.remove_old();
         Ok(())
-    }
-
-    /// Other headers begin another file, but for those that the present one has begun with: a muxer may tell of them when they have passed.
-    fn set_headers(&mut self, headers: Vec<gst::Buffer>) {
-        let mut bytes = Vec::new();
-        for header in &headers {
-            if let Ok(map) = header.map_readable() {
-                bytes.extend_from_slice(&map);
-            }
-        }
-        self.headers = headers.into_iter().map(as_header).collect();
-        if self.current.is_some() && bytes != self.header_bytes && bytes != self.begun_with {
-            match self.rotation.has_data() {
-                true => self.rotation.end_at_keyframe(),
-                false => self.headers_left = self.headers.iter().cloned().collect(),
-            }
-        }
-        (self.header_bytes, self.repeated) = (bytes, 0);
-    }
-
-    /// What the caps begin each file with does not come twice. The stream has the same bytes, in buffers of any size.
-    fn is_repeated(&mut self, buffer: &gst::Buffer) -> bool {
-        if self.header_bytes.is_empty() || !buffer.flags().contains(gst::BufferFlags::HEADER) {
-            return false;
-        }
-        let Ok(map) = buffer.map_readable() else {
-            return false;
-        };
-        // It goes on where the last one ended, or begins again.
-        for begin in [self.repeated, 0] {
-            if self.header_bytes[begin..].starts_with(&map) {
-                self.repeated = begin + map.len();
-                return true;
-            }
-        }
-        false
     }
 
     fn count(&mut self, buffer: &gst::Buffer) {
@@ -393,12 +328,12 @@ impl Cutter {
         let Some((_, target)) = &mut self.current else {
             return Stored::Yes;
         };
-        while let Some(header) = self.headers_left.front() {
+        while let Some(header) = self.headers.next() {
             match target.write(header, &self.waker, &self.totals) {
                 Stored::Yes => self.rotation.add_header(header.size() as u64),
                 other => return other,
             }
-            self.headers_left.pop_front();
+            self.headers.advance();
         }
         let stored = target.write(buffer, &self.waker, &self.totals);
         if matches!(stored, Stored::Yes) {
@@ -412,11 +347,7 @@ impl Cutter {
 
     fn begin_with(&mut self, header: &gst::Buffer) {
         self.rotation.add_header(header.size() as u64);
-        if let Ok(map) = header.map_readable()
-            && self.begun_with.len() + map.len() <= BEGIN_BYTES_MAX
-        {
-            self.begun_with.extend_from_slice(&map);
-        }
+        self.headers.begin_with(header);
     }
 }
 
@@ -475,11 +406,11 @@ impl Renderer for Cutter {
             return self.failed();
         }
         let was_full = std::mem::take(&mut self.is_full);
-        if self.is_repeated(buffer) {
+        if self.headers.is_repeated(buffer) {
             self.count(buffer);
             return Rendered::Done;
         }
-        let piece = self.piece(buffer);
+        let piece = piece_of(buffer, self.segment.as_ref());
         if self.rotation.ends_before(&piece) {
             if self.closing.len() >= CLOSING_MAX {
                 self.progress();
@@ -526,13 +457,10 @@ impl Renderer for Cutter {
                 self.position = start.or(self.position);
             }
             gst::EventView::Caps(caps) => {
-                let structure = caps.caps().structure(0);
-                let headers = structure.and_then(|it| it.get::<gst::Array>("streamheader").ok());
-                let headers = headers.map_or_else(Vec::new, |headers| {
-                    let of = |value: &gst::glib::SendValue| value.get::<gst::Buffer>().ok();
-                    headers.iter().filter_map(of).collect()
-                });
-                self.set_headers(headers);
+                let (has_file, has_data) = (self.current.is_some(), self.rotation.has_data());
+                if self.headers.handle_caps(caps.caps(), has_file, has_data) {
+                    self.rotation.end_at_keyframe();
+                }
             }
             _ => {}
         }
@@ -562,17 +490,4 @@ impl Renderer for Cutter {
     fn has_room(&self) -> bool {
         !self.is_full
     }
-}
-
-/// A header without data: not a keyframe of a codec that has its parameters with it.
-fn is_plain_header(buffer: &gst::Buffer) -> bool {
-    let flags = buffer.flags();
-    let is_apart = flags.contains(gst::BufferFlags::DELTA_UNIT) || buffer.dts_or_pts().is_none();
-    flags.contains(gst::BufferFlags::HEADER) && is_apart
-}
-
-/// Not dropped to make room.
-fn as_header(mut buffer: gst::Buffer) -> gst::Buffer {
-    buffer.make_mut().set_flags(gst::BufferFlags::HEADER);
-    buffer
 }

@@ -78,7 +78,8 @@ impl Imp {
         let wrong = |text: String| gst::error_msg!(gst::ResourceError::Settings, ["{text}"]);
         let settings = self.settings().clone();
         let location = settings.location.unwrap_or_default();
-        let template = Template::parse(&location).map_err(|error| wrong(error.to_string()))?;
+        let template =
+            Template::parse("location", &location).map_err(|error| wrong(error.to_string()))?;
         let name = self.obj().name().to_string();
         // What is wrong with a name is found before anything is written.
         let first = template.path(0, &name, Timestamp::now());

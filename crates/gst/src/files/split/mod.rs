@@ -4,9 +4,10 @@
 //! [`rotation`], what the files are called in [`template`]; [`cutter`] fills them, and [`imp`] is the element.
 
 mod cutter;
+pub(crate) mod headers;
 mod imp;
-mod rotation;
-mod template;
+pub(crate) mod rotation;
+pub(crate) mod template;
 
 use gst::glib;
 use gst::prelude::*;

@@ -5,35 +5,35 @@
 
 /// Bounds of a file. 0: none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Limits {
-    pub(super) time_ns: u64,
-    pub(super) bytes: u64,
+pub(crate) struct Limits {
+    pub(crate) time_ns: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Piece {
-    pub(super) bytes: u64,
+pub(crate) struct Piece {
+    pub(crate) bytes: u64,
     /// Unknown without timestamps.
-    pub(super) begin_ns: Option<u64>,
+    pub(crate) begin_ns: Option<u64>,
     /// The same as the begin for an unknown duration.
-    pub(super) end_ns: Option<u64>,
-    pub(super) is_key: bool,
+    pub(crate) end_ns: Option<u64>,
+    pub(crate) is_key: bool,
 }
 
 /// What a file has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Extent {
-    pub(super) bytes: u64,
-    pub(super) begin_ns: Option<u64>,
-    pub(super) end_ns: Option<u64>,
+pub(crate) struct Extent {
+    pub(crate) bytes: u64,
+    pub(crate) begin_ns: Option<u64>,
+    pub(crate) end_ns: Option<u64>,
     /// Besides headers.
     has_data: bool,
 }
 
 /// The file that is being filled.
 #[derive(Debug, Default)]
-pub(super) struct Rotation {
+pub(crate) struct Rotation {
     limits: Limits,
     extent: Extent,
     /// The file is to end at the next keyframe, whatever its length.
@@ -41,7 +41,7 @@ pub(super) struct Rotation {
 }
 
 impl Rotation {
-    pub(super) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(limits: Limits) -> Self {
         Rotation {
             limits,
             ..Rotation::default()
@@ -49,7 +49,7 @@ impl Rotation {
     }
 
     /// Whether the file ends before this piece.
-    pub(super) fn ends_before(&self, piece: &Piece) -> bool {
+    pub(crate) fn ends_before(&self, piece: &Piece) -> bool {
         if !piece.is_key || !self.extent.has_data {
             return false;
         }
@@ -63,7 +63,7 @@ impl Rotation {
     }
 
     /// The piece is in the file.
-    pub(super) fn add(&mut self, piece: &Piece) {
+    pub(crate) fn add(&mut self, piece: &Piece) {
         let extent = &mut self.extent;
         extent.bytes += piece.bytes;
         extent.begin_ns = extent.begin_ns.or(piece.begin_ns);
@@ -72,21 +72,21 @@ impl Rotation {
     }
 
     /// A header is in the file.
-    pub(super) fn add_header(&mut self, bytes: u64) {
+    pub(crate) fn add_header(&mut self, bytes: u64) {
         self.extent.bytes += bytes;
     }
 
     /// Whether the file has more than headers.
-    pub(super) fn has_data(&self) -> bool {
+    pub(crate) fn has_data(&self) -> bool {
         self.extent.has_data
     }
 
-    pub(super) fn end_at_keyframe(&mut self) {
+    pub(crate) fn end_at_keyframe(&mut self) {
         self.is_due = true;
     }
 
     /// The file ends; what it has.
-    pub(super) fn finish(&mut self) -> Extent {
+    pub(crate) fn finish(&mut self) -> Extent {
         self.is_due = false;
         std::mem::take(&mut self.extent)
     }

@@ -19,21 +19,21 @@ const TIME_DEFAULT: &str = "%Y%m%dT%H%M%SZ";
 /// Of the file's number. More digits than there are numbers.
 const WIDTH_MAX: usize = 20;
 
-/// What is wrong with a template, or with what goes into it.
+/// What is wrong with a template, or with what goes into it. Each begins with the property and its value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(super) enum TemplateError {
-    #[error("location={0}: expected a path such as /rec/{{name}}-%05d.ts")]
+pub(crate) enum TemplateError {
+    #[error("{0}: expected a path such as /rec/{{name}}-%05d.ts")]
     Empty(String),
     #[error(
-        "location={0}: {1} is not known; expected %d, %05d, %%%%, {{time}}, {{time:%H%M}}, {{name}}, {{{{ or }}}}"
+        "{0}: {1} is not known; expected %d, %05d, %%%%, {{time}}, {{time:%H%M}}, {{name}}, {{{{ or }}}}"
     )]
     Unknown(String, String),
-    #[error("location={0}: {1} does not say a time: {2}")]
+    #[error("{0}: {1} does not say a time: {2}")]
     Time(String, String, String),
-    #[error("location={0}: .. leads out of the directory; give the directory itself")]
+    #[error("{0}: .. leads out of the directory; give the directory itself")]
     Outside(String),
     #[error(
-        "location={0}: {{name}} is '{1}', which is no name of a file; expected one without / that is not empty, . or .."
+        "{0}: {{name}} is '{1}', which is no name of a file; expected one without / that is not empty, . or .."
     )]
     Name(String, String),
 }
@@ -48,18 +48,21 @@ enum Part {
 
 /// A template that has been understood.
 #[derive(Debug, Clone)]
-pub(super) struct Template {
+pub(crate) struct Template {
+    /// The property and its value.
     text: String,
     parts: Vec<Part>,
 }
 
 impl Template {
-    pub(super) fn parse(text: &str) -> Result<Self, TemplateError> {
+    /// Of the value of a property.
+    pub(crate) fn parse(property: &str, text: &str) -> Result<Self, TemplateError> {
+        let shown = format!("{property}={text}");
         if text.is_empty() || text.ends_with('/') {
-            return Err(TemplateError::Empty(text.into()));
+            return Err(TemplateError::Empty(shown));
         }
         if leads_outside(Path::new(text)) {
-            return Err(TemplateError::Outside(text.into()));
+            return Err(TemplateError::Outside(shown));
         }
         let mut parts = Vec::new();
         let mut literal = String::new();
@@ -67,7 +70,7 @@ impl Template {
         while let Some(place) = rest.find(['%', '{', '}']) {
             literal.push_str(&rest[..place]);
             rest = &rest[place..];
-            let (part, length) = special(text, rest)?;
+            let (part, length) = special(&shown, rest)?;
             rest = &rest[length..];
             match part {
                 Part::Text(text) => literal.push_str(&text),
@@ -83,18 +86,17 @@ impl Template {
         if !literal.is_empty() {
             parts.push(Part::Text(literal));
         }
-        let text = text.to_owned();
-        Ok(Template { text, parts })
+        Ok(Template { text: shown, parts })
     }
 
     /// Whether each file has a name of its own.
-    pub(super) fn is_numbered(&self) -> bool {
+    pub(crate) fn is_numbered(&self) -> bool {
         let differs = |part: &Part| matches!(part, Part::Number(_) | Part::Time(_));
         self.parts.iter().any(differs)
     }
 
     /// The path of a file.
-    pub(super) fn path(
+    pub(crate) fn path(
         &self,
         number: u32,
         name: &str,
@@ -189,7 +191,7 @@ mod tests {
 
     fn path(template: &str, name: &str) -> Result<String, String> {
         let time: Timestamp = "2026-05-31T23:59:59Z".parse().unwrap();
-        let path = Template::parse(template).and_then(|it| it.path(7, name, time));
+        let path = Template::parse("location", template).and_then(|it| it.path(7, name, time));
         path.map(|path| path.to_str().unwrap().to_owned())
             .map_err(|error| error.to_string())
     }

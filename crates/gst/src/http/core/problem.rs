@@ -1,5 +1,7 @@
 //! What can go wrong with a transfer.
 
+use threadbare_s3::Error;
+
 use super::location::LocationError;
 
 /// As browsers do. A loop is longer than any.
@@ -21,6 +23,9 @@ pub(in crate::http) enum Problem {
         /// How long the server wants to be left alone.
         retry_after_s: Option<u64>,
     },
+    /// Of S3.
+    #[error("{0}")]
+    Store(#[from] threadbare_s3::Error),
     #[error("cannot connect: {0}")]
     Connect(String),
     #[error("the server is not trusted: {0} (ssl-ca-file, ssl-strict)")]
@@ -57,6 +62,7 @@ impl Problem {
             Problem::Status { status, .. } => {
                 matches!(status, 408 | 425 | 429 | 500 | 502 | 503 | 504)
             }
+            Problem::Store(error) => error.is_transient(),
             Problem::Connect(_)
             | Problem::TimedOut(_)
             | Problem::Slow { .. }
@@ -77,6 +83,13 @@ impl Problem {
                 status: 401 | 403 | 407,
                 ..
             } => gst::ResourceError::NotAuthorized,
+            Problem::Store(
+                Error::Credentials(_)
+                | Error::Refused {
+                    status: 401 | 403, ..
+                },
+            ) => gst::ResourceError::NotAuthorized,
+            Problem::Store(Error::Refused { status: 404, .. }) => gst::ResourceError::NotFound,
             Problem::Status {
                 status: 404 | 410, ..
             } => gst::ResourceError::NotFound,

@@ -1,0 +1,226 @@
+//! Recordings to S3: the memory and the threads of a process that makes many, beside the same streams without a recording.
+//!
+//! Without a kind, measures the whole plan, each run in a process of its own beside a server (moto) in another one, and prints a row for each
+//! as a JSON object a line, then the medians. Plugins come from `GST_PLUGIN_PATH`; the server is what `scripts/setup test` has installed.
+
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::{Parser, ValueEnum};
+use gst::prelude::*;
+use serde::{Deserialize, Serialize};
+use threadbare_bench::measure::{Snapshot, raise_descriptor_limit};
+
+/// Measures recordings to S3.
+#[derive(Parser)]
+struct Options {
+    /// Measures only this, and prints its row.
+    #[arg(long)]
+    kind: Option<Kind>,
+    /// Recordings, with a kind.
+    #[arg(long, default_value_t = 200)]
+    recordings: usize,
+    /// The server, with a kind.
+    #[arg(long)]
+    endpoint: Option<String>,
+    /// Python with the server.
+    #[arg(long, default_value = "target/venv-moto/bin/python")]
+    python: PathBuf,
+    /// What starts the server.
+    #[arg(long, default_value = "crates/gst/tests/common/store.py")]
+    server: PathBuf,
+    /// Seconds recorded.
+    #[arg(long, default_value_t = 20.0)]
+    seconds: f64,
+    /// What is recorded: a pipeline behind the source. By default G.711, 8 kB/s.
+    #[arg(long, default_value = "audio/x-raw,rate=8000,channels=1 ! mulawenc")]
+    format: String,
+    /// Rounds of the plan.
+    #[arg(long, default_value_t = 3)]
+    runs: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Kind {
+    /// Into `fakesink`.
+    Nothing,
+    /// Into `ts-s3sink` with a spool.
+    Spool,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Row {
+    kind: Kind,
+    recordings: usize,
+    /// Of the whole process, the most up to the end of the last object.
+    peak_kib: u64,
+    cpu_percent: f64,
+    threads: usize,
+    /// From EOS of all streams to the last object.
+    end_s: f64,
+}
+
+const PLAN: [(Kind, usize); 4] = [
+    (Kind::Nothing, 200),
+    (Kind::Spool, 200),
+    (Kind::Nothing, 1000),
+    (Kind::Spool, 1000),
+];
+/// The server is slow, and all recordings end together.
+const END_WAIT: Duration = Duration::from_secs(300);
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    raise_descriptor_limit();
+    match options.kind {
+        Some(kind) => {
+            let row = measure(kind, &options)?;
+            println!("{}", serde_json::to_string(&row)?);
+            Ok(())
+        }
+        None => run_plan(&options),
+    }
+}
+
+fn run_plan(options: &Options) -> Result<()> {
+    let mut rows = Vec::new();
+    for _ in 0..options.runs {
+        for (kind, recordings) in PLAN {
+            let row = run_one(kind, recordings, options)?;
+            println!("{}", serde_json::to_string(&row)?);
+            rows.push(row);
+        }
+    }
+    let median = |kind, recordings| {
+        let rows = rows
+            .iter()
+            .filter(|row| (row.kind, row.recordings) == (kind, recordings));
+        let mut all: Vec<u64> = rows.map(|row| row.peak_kib).collect();
+        all.sort_unstable();
+        all[all.len() / 2]
+    };
+    for recordings in [200, 1000] {
+        let more =
+            median(Kind::Spool, recordings).saturating_sub(median(Kind::Nothing, recordings));
+        let allowed = (64 << 10) + 16 * recordings as u64;
+        println!(
+            "{recordings} recordings: {more} KiB more than without; 64 MiB + 16 KiB each are {allowed} KiB"
+        );
+    }
+    Ok(())
+}
+
+/// The server, until it is dropped.
+struct Server(Child, String);
+
+impl Server {
+    fn start(options: &Options) -> Result<Server> {
+        let mut child = Command::new(&options.python)
+            .arg(&options.server)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .with_context(|| {
+                format!("{}: scripts/setup test makes it", options.python.display())
+            })?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+        let said: serde_json::Value =
+            serde_json::from_str(&line).context("the server does not start")?;
+        Ok(Server(child, format!("http://127.0.0.1:{}", said["port"])))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run_one(kind: Kind, recordings: usize, options: &Options) -> Result<Row> {
+    let server = Server::start(options)?;
+    let name = kind.to_possible_value().context("a kind has a name")?;
+    let output = Command::new(std::env::current_exe()?)
+        .args(["--kind", name.get_name(), "--endpoint", &server.1])
+        .args(["--recordings", &recordings.to_string()])
+        .args(["--seconds", &options.seconds.to_string()])
+        .args(["--format", &options.format])
+        .stderr(Stdio::inherit())
+        .output()?;
+    ensure!(
+        output.status.success(),
+        "{kind:?} of {recordings}: {}",
+        output.status
+    );
+    Ok(serde_json::from_slice(&output.stdout)?)
+}
+
+fn measure(kind: Kind, options: &Options) -> Result<Row> {
+    gst::init()?;
+    let endpoint = options.endpoint.as_deref().context("no --endpoint")?;
+    let spool = std::env::temp_dir().join(format!("threadbare-bench-s3-{}", std::process::id()));
+    // Packets of 20 ms. A pipeline for each, as applications have them.
+    let pipelines: Vec<gst::Pipeline> = (0..options.recordings)
+        .map(|number| {
+            let sink = match kind {
+                Kind::Nothing => "fakesink sync=false async=false".to_owned(),
+                Kind::Spool => format!(
+                    "ts-s3sink async=false key=bench/{number}.mulaw region=us-east-1 bucket=bucket endpoint-uri={endpoint} force-path-style=true access-key=a secret-access-key=b spool={}",
+                    spool.display()
+                ),
+            };
+            let source = format!("ts-tonesrc context=rec context-wait=20 ! {}", options.format);
+            let pipeline = gst::parse::launch(&format!("{source} ! {sink}"))?;
+            let pipeline = pipeline.downcast::<gst::Pipeline>();
+            let pipeline = pipeline.map_err(|_| anyhow::anyhow!("no pipeline"))?;
+            pipeline.set_state(gst::State::Playing)?;
+            Ok(pipeline)
+        })
+        .collect::<Result<_>>()?;
+    let first = Snapshot::first();
+    std::thread::sleep(Duration::from_secs_f64(options.seconds));
+    let cpu_percent = first.cpu_ms_until(&Snapshot::last()) / options.seconds / 10.0;
+    let threads = std::fs::read_dir("/proc/self/task")?.count();
+    let begin = Instant::now();
+    for pipeline in &pipelines {
+        pipeline.send_event(gst::event::Eos::new());
+    }
+    for pipeline in &pipelines {
+        let bus = pipeline.bus().context("no bus")?;
+        let left = END_WAIT.saturating_sub(begin.elapsed());
+        let left = gst::ClockTime::from_nseconds(u64::try_from(left.as_nanos())?);
+        let kinds = [gst::MessageType::Error, gst::MessageType::Eos];
+        match bus.timed_pop_filtered(left, &kinds) {
+            Some(message) if message.type_() == gst::MessageType::Eos => {}
+            other => bail!("{other:?}"),
+        }
+    }
+    let end_s = begin.elapsed().as_secs_f64();
+    for pipeline in &pipelines {
+        pipeline.set_state(gst::State::Null)?;
+    }
+    let _ = std::fs::remove_dir_all(spool);
+    Ok(Row {
+        kind,
+        recordings: options.recordings,
+        peak_kib: peak_kib()?,
+        cpu_percent,
+        threads,
+        end_s,
+    })
+}
+
+fn peak_kib() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB"));
+    Ok(kib.context("no VmHWM")?.trim().parse()?)
+}

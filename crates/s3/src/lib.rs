@@ -1,0 +1,75 @@
+//! Uploads to S3 for thousands of streams, without a thread each.
+//!
+//! - [`Store`]: a bucket, and whose it is. [`Store::check`] says whether objects can be written to it, and leaves nothing behind.
+//! - [`Upload`]: a stream that becomes an object, while it grows. Its parts wait in a [`Pool`] of memory that all uploads share, or in a
+//!   [`Spool`] on the disk, which keeps them while the store is away, and over a crash.
+//! - [`FileSender`]: whole files that become objects, one after the other, and are removed when the store has them.
+//!
+//! ```no_run
+//! use threadbare_s3::{Credentials, Endpoint, FileSender, Object, SenderSettings, Store, StoreSettings};
+//!
+//! # async fn example() -> Result<(), threadbare_s3::Error> {
+//! let store = Store::shared(StoreSettings {
+//!     endpoint: Endpoint::new(None, "eu-west-1", "recordings", false)?,
+//!     credentials: Credentials::Usual,
+//!     ca_file: None,
+//! })?;
+//! // What an earlier process has left in the folder is gone on with.
+//! let sender = FileSender::start(&store, SenderSettings::new("/var/spool/recordings"))?;
+//! let object = Object { content_type: Some("audio/wav".into()), ..Object::new("2026/05/call-17.wav") };
+//! let stored = sender.send("/var/spool/recordings/call-17.wav", object)?.await?;
+//! println!("{} bytes, {}", stored.bytes, stored.etag);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Threads.** Two (`ts-s3`) for the whole process, and the disk service of `threadbare-files`. All futures here are for any executor, but
+//! for the methods of [`Store`], which need a tokio runtime with I/O and time.
+//!
+//! **Memory.** With a spool: the disk service's budget, and 64 KiB for each of the [requests under way](Store), of which there are 32 at
+//! most. Without: the pool.
+//!
+//! **Secrets.** Credentials are in no error, no `Debug`, no log and no file.
+#![forbid(unsafe_code)]
+
+mod body;
+mod client;
+mod core;
+mod credentials;
+mod drive;
+mod error;
+mod filling;
+mod journal;
+mod object;
+mod opening;
+mod place;
+mod pool;
+mod sender;
+mod spool;
+mod upload;
+mod xml;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub use self::client::{Download, Store, StoreSettings, Timeouts, refusal_of};
+pub use self::core::{
+    OnError, PART_BYTES_DEFAULT, PART_BYTES_MAX, PART_BYTES_MIN, PARTS_MAX, Retries, Sizes,
+};
+pub use self::credentials::Credentials;
+pub use self::drive::{Counts, Stored};
+pub use self::error::Error;
+pub use self::object::{METADATA_BYTES_MAX, Object};
+pub use self::opening::{Opening, Place, PlaceSettings};
+pub use self::place::{
+    Endpoint, KEY_BYTES_MAX, ObjectUri, REGION_DEFAULT, check_bucket, check_key, check_region,
+};
+pub use self::pool::{POOL_BYTES_DEFAULT, Pool};
+pub use self::sender::{FileEvent, FileSender, SenderSettings, Sent};
+pub use self::spool::{Left, Spool};
+pub use self::upload::{SlowPolicy, Upload, UploadSettings};
+pub use self::xml::{OpenUpload, StoredPart};
+
+/// Locks, also after a panic in another thread: each section leaves a whole state.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

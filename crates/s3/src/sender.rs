@@ -1,0 +1,393 @@
+//! Whole files that become objects, and are removed when the store has them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use threadbare_files::{Disk, Mode};
+use tokio::sync::{Semaphore, oneshot};
+
+use crate::body::{Data, Range};
+use crate::client::{Store, StoreSettings, Timeouts, runtime};
+use crate::core::{
+    Core, OnError, PART_BYTES_DEFAULT, PART_BYTES_MAX, PARTS_MAX, Plan, Retries, Sizes,
+};
+use crate::drive::{Counts, Kept, Life, Part, Space, Stored};
+use crate::error::Error;
+use crate::journal::{self, Journal};
+use crate::object::Object;
+
+const JOURNAL: &str = ".s3.json";
+const LOCK: &str = ".s3.lock";
+/// Files sent at a time, by default.
+const AT_ONCE: usize = 4;
+/// Parts of a file under way at a time.
+const PARTS_AT_ONCE: usize = 2;
+
+/// What is told of a file.
+#[derive(Debug, Clone)]
+pub enum FileEvent {
+    /// The store has some of it.
+    Progress {
+        /// The file.
+        path: PathBuf,
+        /// Of the object.
+        key: String,
+        /// Bytes that the store has.
+        bytes: u64,
+        /// Bytes of the file.
+        total: u64,
+    },
+    /// The store has it, and the file is removed.
+    Stored {
+        /// The file.
+        path: PathBuf,
+        /// Of the object.
+        key: String,
+        /// The object.
+        stored: Stored,
+    },
+    /// The store refuses it, or the file cannot be read. It stays, and is sent again by the next [`FileSender::start`].
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// Of the object.
+        key: String,
+        /// Why.
+        error: Error,
+    },
+}
+
+type Tell = Arc<dyn Fn(&FileEvent) + Send + Sync>;
+
+/// How files are sent.
+#[derive(Clone)]
+pub struct SenderSettings {
+    /// Where it is noted what is to be sent; the files themselves may be anywhere. One process at a time.
+    pub folder: PathBuf,
+    /// Files sent at a time.
+    pub at_once: usize,
+    /// Bytes of the first parts.
+    pub part_bytes: u64,
+    /// When requests are sent again; what may succeed later is, without end, by default.
+    pub retries: Retries,
+    /// How long answers may take.
+    pub timeouts: Timeouts,
+    /// Told of each file, on a thread of the client: it is not to wait.
+    pub on_event: Option<Tell>,
+}
+
+impl std::fmt::Debug for SenderSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SenderSettings")
+            .field("folder", &self.folder)
+            .field("at_once", &self.at_once)
+            .finish_non_exhaustive()
+    }
+}
+
+impl SenderSettings {
+    /// With this folder, and the defaults.
+    pub fn new(folder: impl Into<PathBuf>) -> Self {
+        SenderSettings {
+            folder: folder.into(),
+            at_once: AT_ONCE,
+            part_bytes: PART_BYTES_DEFAULT,
+            retries: Retries::endless(),
+            timeouts: Timeouts::default(),
+            on_event: None,
+        }
+    }
+}
+
+/// Sends files. Clones are of the same one. Dropped, what was begun goes on; what is not done when the process ends, the next one does.
+#[derive(Clone)]
+pub struct FileSender(Arc<Inner>);
+
+struct Inner {
+    store: Store,
+    settings: SenderSettings,
+    sizes: Sizes,
+    disk: Disk,
+    places: Arc<Semaphore>,
+    next: AtomicU64,
+    /// Held as long as the process, or the sender, lives.
+    _lock: fs::File,
+}
+
+impl std::fmt::Debug for FileSender {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("FileSender")
+            .field(&self.0.settings.folder)
+            .finish()
+    }
+}
+
+/// A file on its way. Dropped, that goes on.
+#[derive(Debug)]
+pub struct Sent(oneshot::Receiver<Result<Stored, Error>>);
+
+impl Future for Sent {
+    type Output = Result<Stored, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0)
+            .poll(cx)
+            .map(|result| result.unwrap_or(Err(Error::GivenUp)))
+    }
+}
+
+/// A file, and where the result goes.
+struct Job {
+    journal: Journal,
+    journal_path: PathBuf,
+    path: PathBuf,
+    bytes: u64,
+    tell: oneshot::Sender<Result<Stored, Error>>,
+}
+
+impl FileSender {
+    /// Goes on with what is noted in the folder. Waits for the disk: not for a context's thread.
+    ///
+    /// # Errors
+    /// The folder cannot be used, or another process uses it.
+    pub fn start(store: &Store, settings: SenderSettings) -> Result<FileSender, Error> {
+        let folder = settings.folder.clone();
+        let failed = |what: String| {
+            Error::Setting(format!(
+                "spool={}: {what}; expected a folder to write to",
+                folder.display()
+            ))
+        };
+        fs::create_dir_all(&folder).map_err(|error| failed(error.to_string()))?;
+        let lock = fs::OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(folder.join(LOCK));
+        let lock = lock.map_err(|error| failed(error.to_string()))?;
+        lock.try_lock()
+            .map_err(|_| failed("another sender uses it".into()))?;
+        if settings.at_once == 0 {
+            return Err(Error::Setting("at_once=0: expected at least 1".into()));
+        }
+        let disk = Disk::shared(Mode::Auto).map_err(|error| failed(error.to_string()))?;
+        let sender = FileSender(Arc::new(Inner {
+            store: store.clone(),
+            sizes: Sizes::new(settings.part_bytes, PART_BYTES_MAX)?,
+            disk,
+            places: Arc::new(Semaphore::new(settings.at_once)),
+            next: AtomicU64::new(0),
+            settings,
+            _lock: lock,
+        }));
+        sender.resume(&folder)?;
+        Ok(sender)
+    }
+
+    fn resume(&self, folder: &Path) -> Result<(), Error> {
+        let entries = fs::read_dir(folder)
+            .map_err(|error| Error::File(format!("{}: {error}", folder.display())))?;
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if !path.to_string_lossy().ends_with(JOURNAL) {
+                continue;
+            }
+            let journal = match Journal::read(&path) {
+                Ok(journal) => journal,
+                Err(error) => {
+                    tracing::warn!(%error, "a note of what is to be sent is not usable");
+                    continue;
+                }
+            };
+            match journal
+                .file
+                .as_ref()
+                .map(|file| (file.clone(), fs::metadata(file)))
+            {
+                Some((file, Ok(known))) => drop(self.begin(journal, path, file, known.len())?),
+                // The file is removed before its note: the store has it.
+                _ => drop(fs::remove_file(&path)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a file that is complete. It is removed when the store has it. Looks at the file: not for a context's thread.
+    ///
+    /// # Errors
+    /// There is no such file, or the object cannot be.
+    pub fn send(&self, path: impl AsRef<Path>, object: Object) -> Result<Sent, Error> {
+        object.check()?;
+        let inner = &self.0;
+        let wrong = |what: String| Error::File(format!("{}: {what}", path.as_ref().display()));
+        let path = std::path::absolute(path.as_ref()).map_err(|error| wrong(error.to_string()))?;
+        let known = fs::metadata(&path).map_err(|error| wrong(error.to_string()))?;
+        if !known.is_file() {
+            return Err(wrong("it is no file".into()));
+        }
+        if inner.sizes.cut(known.len()).is_none() {
+            return Err(Error::TooLong {
+                parts: PARTS_MAX,
+                part_bytes: inner.sizes.first(),
+            });
+        }
+        let mut journal = Journal::new(
+            inner.store.endpoint(),
+            &object,
+            inner.settings.part_bytes,
+            OnError::DoNothing,
+        );
+        journal.file = Some(path.clone());
+        let since = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        let number = inner.next.fetch_add(1, Relaxed);
+        let name = format!("{}-{number}{JOURNAL}", since.as_nanos());
+        self.begin(journal, inner.settings.folder.join(name), path, known.len())
+    }
+
+    fn begin(
+        &self,
+        journal: Journal,
+        journal_path: PathBuf,
+        path: PathBuf,
+        bytes: u64,
+    ) -> Result<Sent, Error> {
+        let (tell, sent) = oneshot::channel();
+        let job = Job {
+            journal,
+            journal_path,
+            path,
+            bytes,
+            tell,
+        };
+        runtime()?.spawn(send(self.0.clone(), job));
+        Ok(Sent(sent))
+    }
+}
+
+async fn send(inner: Arc<Inner>, job: Job) {
+    let Job {
+        journal,
+        journal_path,
+        path,
+        bytes,
+        tell,
+    } = job;
+    let key = journal.object.key.clone();
+    let result = transfer(&inner, journal, journal_path, path.clone(), bytes).await;
+    if let Some(on_event) = &inner.settings.on_event {
+        on_event(&match result.clone() {
+            Ok(stored) => FileEvent::Stored { path, key, stored },
+            Err(error) => FileEvent::Failed { path, key, error },
+        });
+    }
+    // Nobody may listen.
+    let _ = tell.send(result);
+}
+
+async fn transfer(
+    inner: &Arc<Inner>,
+    journal: Journal,
+    journal_path: PathBuf,
+    path: PathBuf,
+    bytes: u64,
+) -> Result<Stored, Error> {
+    // Noted before it waits for its turn.
+    journal::write(&inner.disk, &journal_path, journal.to_bytes()).await?;
+    let _place = inner.places.acquire().await;
+    let sizes = Sizes::new(journal.part_bytes, PART_BYTES_MAX)?;
+    let (parts, waiting) = parts_of(&inner.disk, &journal, sizes, &path, bytes)?;
+    let plan = Plan {
+        sizes,
+        at_once: PARTS_AT_ONCE,
+        retries: inner.settings.retries,
+        on_error: OnError::DoNothing,
+    };
+    let done: BTreeMap<_, _> = journal.done.clone();
+    let core = Core::resumed(plan, journal.upload.clone(), done, waiting);
+    let store = Store::shared(StoreSettings {
+        endpoint: journal.endpoint()?,
+        ..inner.store.settings().clone()
+    })?;
+    let object = journal.object.clone();
+    let kept = Kept {
+        disk: inner.disk.clone(),
+        path: journal_path,
+        journal,
+        _run: None,
+    };
+    let life = Life::new(
+        &store,
+        object,
+        inner.settings.timeouts,
+        core,
+        Space::Own,
+        parts,
+        Some(kept),
+    );
+    let life = Arc::new(match &inner.settings.on_event {
+        Some(on_event) => with_progress(life, on_event.clone(), path, bytes),
+        None => life,
+    });
+    life.start()?;
+    std::future::poll_fn(|cx| life.poll_end(cx)).await
+}
+
+/// The parts that the store does not have, and their sizes.
+type Parts = (HashMap<u16, Part>, Vec<(u16, u64)>);
+
+fn parts_of(
+    disk: &Disk,
+    journal: &Journal,
+    sizes: Sizes,
+    path: &Path,
+    bytes: u64,
+) -> Result<Parts, Error> {
+    let all = sizes.cut(bytes).ok_or(Error::TooLong {
+        parts: PARTS_MAX,
+        part_bytes: sizes.first(),
+    })?;
+    let (mut parts, mut waiting, mut offset) = (HashMap::new(), Vec::new(), 0);
+    for (number, bytes) in all {
+        if !journal.done.contains_key(&number) {
+            let data = Data::File(Range {
+                disk: disk.clone(),
+                path: path.into(),
+                offset,
+                bytes,
+            });
+            parts.insert(
+                number,
+                Part {
+                    data,
+                    held: 0,
+                    closing: None,
+                },
+            );
+            waiting.push((number, bytes));
+        }
+        offset += bytes;
+    }
+    Ok((parts, waiting))
+}
+
+fn with_progress(life: Life, on_event: Tell, path: PathBuf, total: u64) -> Life {
+    let key = life.object().key.clone();
+    life.with_progress(Box::new(move |counts: Counts| {
+        // The end has an event of its own.
+        if counts.stored < total && counts.stored > 0 {
+            on_event(&FileEvent::Progress {
+                path: path.clone(),
+                key: key.clone(),
+                bytes: counts.stored,
+                total,
+            });
+        }
+    }))
+}
