@@ -10,6 +10,7 @@ use std::str::FromStr;
 use threadbare_rtp::leg::Network;
 
 use super::machine::Machine;
+use super::record::RecordSpec;
 
 /// Settings of the calls.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +37,8 @@ pub struct Serving {
     pub recording_dir: Option<PathBuf>,
     /// Of recordings whose name does not tell it.
     pub recording_format: RecordingFormat,
+    /// How all calls are recorded; `None`: those for which it is asked.
+    pub record: Option<RecordSpec>,
     /// Where calls outlive the process.
     pub state: Kept,
     /// File that records of ended calls are added to; `None`: they are in the log only.
@@ -43,21 +46,60 @@ pub struct Serving {
 }
 
 /// How calls are recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    clap::ValueEnum,
+    serde::Serialize,
+    serde::Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
 pub enum RecordingFormat {
-    /// Audio: a channel for each party
+    /// Audio of 16 bits: a channel for each party
     #[default]
     Wav,
+    /// The same in the codes of G.711, where the audio has 8000 Hz
+    WavG711,
+    /// Matroska with audio of 16 bits: a track for each party
+    Mka,
+    /// The same in the codes of G.711, where the audio has 8000 Hz
+    MkaG711,
     /// Packets, as they came from the parties
     Pcap,
 }
 
 impl RecordingFormat {
+    /// All of them; the first of those with the same ending is what a name alone tells.
+    pub const ALL: [RecordingFormat; 5] = [
+        RecordingFormat::Wav,
+        RecordingFormat::WavG711,
+        RecordingFormat::Mka,
+        RecordingFormat::MkaG711,
+        RecordingFormat::Pcap,
+    ];
+
+    /// As operators write it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RecordingFormat::Wav => "wav",
+            RecordingFormat::WavG711 => "wav-g711",
+            RecordingFormat::Mka => "mka",
+            RecordingFormat::MkaG711 => "mka-g711",
+            RecordingFormat::Pcap => "pcap",
+        }
+    }
+
     /// Of a file's name.
     #[must_use]
     pub fn ending(self) -> &'static str {
         match self {
-            RecordingFormat::Wav => "wav",
+            RecordingFormat::Wav | RecordingFormat::WavG711 => "wav",
+            RecordingFormat::Mka | RecordingFormat::MkaG711 => "mka",
             RecordingFormat::Pcap => "pcap",
         }
     }
@@ -154,6 +196,7 @@ impl Default for Serving {
             latency_ms: 40,
             recording_dir: None,
             recording_format: RecordingFormat::default(),
+            record: None,
             state: Kept::default(),
             records: None,
         }

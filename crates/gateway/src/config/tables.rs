@@ -62,6 +62,7 @@ impl Checker<'_> {
                 .as_ref()
                 .map(|dir| PathBuf::from(dir.get_ref())),
             recording_format: self.recording_format(raw.calls.recording_format.as_ref()),
+            record: self.record(raw.calls.record.as_ref()),
             state: self.kept(raw.calls.state.as_ref(), "state", "file"),
             records: raw
                 .calls
@@ -148,14 +149,16 @@ impl Checker<'_> {
     }
 
     fn recording_format(&mut self, raw: Option<&Spanned<String>>) -> RecordingFormat {
-        match raw.map(|raw| raw.get_ref().as_str()) {
-            None | Some("wav") => RecordingFormat::Wav,
-            Some("pcap") => RecordingFormat::Pcap,
-            Some(_) => {
-                self.refuse(raw, "recording-format", "\"wav\" or \"pcap\"");
-                RecordingFormat::default()
-            }
-        }
+        let Some(text) = raw.map(|raw| raw.get_ref().as_str()) else {
+            return RecordingFormat::default();
+        };
+        let mut all = RecordingFormat::ALL.into_iter();
+        let found = all.find(|format| format.name() == text);
+        found.unwrap_or_else(|| {
+            let names = RecordingFormat::ALL.map(|format| format!("\"{}\"", format.name()));
+            self.refuse(raw, "recording-format", &names.join(", "));
+            RecordingFormat::default()
+        })
     }
 
     /// `what`: a file or a folder.

@@ -494,6 +494,10 @@ impl Machine for Elsewhere {
         Ok(())
     }
 
+    fn may_write(&self, _: &std::path::Path) -> Result<(), String> {
+        Ok(())
+    }
+
     fn has_folder(&self, _path: &std::path::Path) -> bool {
         true
     }
@@ -600,6 +604,10 @@ impl Machine for Loopback {
     }
 
     fn read_audio(&self, _path: &std::path::Path) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn may_write(&self, _: &std::path::Path) -> Result<(), String> {
         Ok(())
     }
 

@@ -23,9 +23,10 @@ use crate::gateway::{Gateway, Handled};
 use crate::logging::{self, LogFormat};
 use crate::pipeline::Elements;
 use crate::process;
+use crate::recording::{Recorder, RecordingState, recording_message};
 use crate::reload::Reloads;
 use crate::serve::{Beat, Server};
-use crate::watch::Watch;
+use crate::watch::{View, Watch};
 
 /// What is run.
 struct Job {
@@ -56,6 +57,8 @@ impl Job {
         say_running(&gateway, contexts);
         let serving = self.config.serving.as_ref();
         let watch = self.start_watch(&gateway)?;
+        let recorder = gateway.recorder();
+        watch_recordings(&recorder, &watch.view());
         let reloads = Arc::new(Reloads::new(gateway.sender()));
         let spec = self.config.cluster.as_ref();
         let join = |spec| Cluster::start(spec, &self.config.streams, &mut gateway);
@@ -68,6 +71,7 @@ impl Job {
                 reloads.clone(),
                 watch.view(),
                 cluster,
+                recorder.clone(),
             )
         };
         let server = serving.map(start);
@@ -98,8 +102,9 @@ impl Job {
             give_away(&mut gateway, cluster);
         }
         let is_well = server.is_none_or(Server::end);
-        drop(watch);
         stop(gateway);
+        recorder.end();
+        drop(watch);
         let is_well = cluster.is_none_or(Cluster::end) && is_well;
         tracing::info!("stopped");
         // Then a service manager begins anew.
@@ -145,6 +150,16 @@ impl Job {
         };
         manager.feed(&status(gateway, &self.config, calls));
     }
+}
+
+/// The webhook of alarms is told of recordings that are whole, or were cut off.
+fn watch_recordings(recorder: &Recorder, view: &View) {
+    let view = view.clone();
+    recorder.set_teller(move |entry| {
+        if entry.state != RecordingState::Running {
+            view.tell_webhook(entry.name(), &recording_message(entry));
+        }
+    });
 }
 
 /// Other nodes take what this one carries, one after the other.

@@ -49,7 +49,7 @@ pub(super) struct MediaPlane {
     slice: Duration,
     common: Common,
     streams: HashMap<StreamId, Running>,
-    recordings: Option<Recordings>,
+    recordings: Recordings,
     endings: Endings,
     /// `None`: streams end with the process.
     keeper: Option<Keeper>,
@@ -107,7 +107,7 @@ impl MediaPlane {
             slice,
             common,
             streams: HashMap::new(),
-            recordings: None,
+            recordings: Recordings::default(),
             keeper: None,
             endings: Endings::new(wake.clone()),
             reports: Reports::new(wake),
@@ -182,6 +182,7 @@ impl MediaPlane {
                     streams = record.streams.len(),
                     "the call has ended"
                 );
+                self.forget_wish(&record.call);
                 self.endings.end(record);
             }
         }
@@ -224,6 +225,7 @@ impl MediaPlane {
         };
         self.streams.insert(stream, running);
         self.link(stream, None, copied);
+        self.record_by_policy(stream);
         Ok(())
     }
 

@@ -1,0 +1,592 @@
+//! Recordings of streams and calls, as other programs read them: ffmpeg and ffprobe.
+//!
+//! What is recorded are tones: a file has to have the right tone at the right level in the right track. Loudness is that of ffmpeg's ebur128.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use common::http::Relay;
+use common::plain::{made, side};
+use common::{LIMIT, Running, free_port, socket, wait_until};
+use nix::sys::signal::Signal;
+use rtp_types::RtpPacketBuilder;
+use serde_json::{Value, json};
+use threadbare_rtp::codec::{Encoder, EncoderSettings, Encoding, Format};
+
+/// Of full scale.
+const LEVEL: f32 = 0.25;
+const HZ: [f32; 2] = [400.0, 1000.0];
+
+/// A gateway with a file, a folder for recordings, and HTTP.
+struct Gateway {
+    relay: Relay,
+    folder: tempfile::TempDir,
+}
+
+impl Gateway {
+    /// `DIR` is the folder of recordings.
+    fn start(rest: &str) -> Gateway {
+        let folder = tempfile::tempdir().expect("a folder");
+        Gateway::start_in(folder, rest)
+    }
+
+    fn start_in(folder: tempfile::TempDir, rest: &str) -> Gateway {
+        let running = spawn(folder.path(), rest);
+        Gateway {
+            relay: Relay::of(running),
+            folder,
+        }
+    }
+
+    fn root(&self) -> PathBuf {
+        self.folder.path().join("rec")
+    }
+
+    fn recordings(&self, query: &str) -> Vec<Value> {
+        let page = self.relay.get_json(&format!("/v1/recordings?{query}"));
+        page["recordings"].as_array().expect("a list").clone()
+    }
+
+    /// Waits until so many files are in a state.
+    fn wait_for(&self, state: &str, count: usize) -> Vec<Value> {
+        let query = format!("state={state}");
+        wait_until(|| self.recordings(&query).len() >= count);
+        self.recordings(&query)
+    }
+
+    fn path(&self, recording: &Value) -> PathBuf {
+        self.root()
+            .join(recording["file"].as_str().expect("a name"))
+    }
+
+    fn patch(&self, path: &str, body: &Value) -> u16 {
+        let kind = "Content-Type: application/json\r\n";
+        let answer = self
+            .relay
+            .request("PATCH", path, kind, body.to_string().as_bytes());
+        answer.status
+    }
+
+    /// A call between two parties who speak.
+    fn call(&self, codecs: [&str; 2], more: &Value) -> (Value, [Speaker; 2]) {
+        let sockets = [socket(), socket()];
+        let sides = [side(&sockets[0], codecs[0]), side(&sockets[1], codecs[1])];
+        let mut body = json!({"sides": sides});
+        for (key, value) in more.as_object().expect("an object") {
+            body[key] = value.clone();
+        }
+        let call = made(&self.relay.post("/v1/calls", &body));
+        let [a, b] = sockets;
+        let mut places = [0, 1].into_iter();
+        let speakers = [a, b].map(|socket| {
+            let place: usize = places.next().expect("two");
+            let side = &call["sides"][place];
+            let to = side["local_address"].as_str().expect("an address");
+            let payload_type = side["payload_type"].as_u64().expect("a number") as u8;
+            let format = Format::from_rtpmap(codecs[place]).expect("a codec");
+            Speaker::start(
+                socket,
+                to.parse().expect("an address"),
+                payload_type,
+                format,
+                HZ[place],
+            )
+        });
+        (call, speakers)
+    }
+}
+
+fn spawn(folder: &Path, rest: &str) -> Running {
+    let root = folder.join("rec").display().to_string();
+    let text = format!(
+        "[http]\nlisten = \"127.0.0.1:0\"\n[ng]\nlisten = \"127.0.0.1:0\"\n{}",
+        rest.replace("DIR", &root)
+    );
+    let path = folder.join("gateway.toml");
+    std::fs::write(&path, text).expect("written");
+    let mut command = common::threadbare();
+    command.arg("run").arg(&path);
+    Running::spawn(command)
+}
+
+/// Sends a tone at the pace of a call, on a thread of its own, until dropped.
+struct Speaker {
+    ends: Arc<AtomicBool>,
+    is_silent: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Speaker {
+    fn start(
+        socket: UdpSocket,
+        to: SocketAddr,
+        payload_type: u8,
+        format: Format,
+        hz: f32,
+    ) -> Speaker {
+        let (ends, is_silent) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let told = (ends.clone(), is_silent.clone());
+        let thread = std::thread::spawn(move || {
+            let mut tone = Tone::new(payload_type, format, hz);
+            let begin = Instant::now();
+            for number in 0.. {
+                if told.0.load(Relaxed) {
+                    return;
+                }
+                let packet = tone.packet();
+                if !told.1.load(Relaxed) {
+                    let _ = socket.send_to(&packet, to);
+                }
+                let due = begin + Duration::from_millis(20) * (number + 1);
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+            }
+        });
+        Speaker {
+            ends,
+            is_silent,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Speaker {
+    fn drop(&mut self) {
+        self.ends.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("it sends");
+        }
+    }
+}
+
+/// Packets of 20 ms of a tone.
+struct Tone {
+    encoder: Encoder,
+    format: Format,
+    payload_type: u8,
+    hz: f32,
+    frame: u64,
+    number: u16,
+    time: u32,
+}
+
+impl Tone {
+    fn new(payload_type: u8, format: Format, hz: f32) -> Tone {
+        Tone {
+            encoder: Encoder::new(format, &EncoderSettings::default()).expect("an encoder"),
+            format,
+            payload_type,
+            hz,
+            frame: 0,
+            number: 0,
+            time: 0,
+        }
+    }
+
+    fn packet(&mut self) -> Vec<u8> {
+        let frames = self.format.frames_per_packet(20_000).expect("20 ms");
+        let channels = usize::from(self.format.channels);
+        let mut pcm = Vec::with_capacity(frames * channels);
+        for _ in 0..frames {
+            let turns = self.hz as f64 * self.frame as f64 / f64::from(self.format.sample_rate_hz);
+            let sample = LEVEL * (turns.fract() as f32 * std::f32::consts::TAU).sin();
+            pcm.extend(std::iter::repeat_n(sample, channels));
+            self.frame += 1;
+        }
+        let mut payload = Vec::new();
+        self.encoder.encode(&pcm, &mut payload).expect("encoded");
+        let packet = RtpPacketBuilder::<&[u8], &[u8]>::new()
+            .payload_type(self.payload_type)
+            .sequence_number(self.number)
+            .timestamp(self.time)
+            .ssrc(self.hz as u32)
+            .payload(&payload[..])
+            .write_vec()
+            .expect("a packet");
+        self.number = self.number.wrapping_add(1);
+        self.time = self
+            .time
+            .wrapping_add(self.format.clock_units(frames as u32));
+        packet
+    }
+}
+
+/// A stream's table of the file, and its port.
+fn stream(name: &str, codec: &str, record: &str) -> (String, SocketAddr) {
+    let listen = SocketAddr::from(([127, 0, 0, 1], free_port()));
+    let table = format!(
+        "[[stream]]\nname = \"{name}\"\nlisten = \"{listen}\"\ncodec = \"{codec}\"\nrtcp = false\nrecord = {record}\n"
+    );
+    (table, listen)
+}
+
+fn format_of(text: &str) -> Format {
+    Format::from_rtpmap(text).expect("a codec")
+}
+
+/// The samples of a track, of full scale 1, and its rate, as ffmpeg decodes it: all channels of it, interleaved.
+fn decoded(path: &Path, track: usize) -> (Vec<f32>, u32, u16) {
+    let probed = probe(path);
+    let stream = &probed["streams"][track];
+    let number = |key: &str| match &stream[key] {
+        Value::String(text) => text.parse().expect("a number"),
+        other => other
+            .as_u64()
+            .unwrap_or_else(|| panic!("{key} of {probed}")),
+    };
+    let output = Command::new("ffmpeg")
+        .args(["-v", "error", "-i"])
+        .arg(path)
+        .args(["-map", &format!("0:{track}"), "-f", "f32le", "-"])
+        .output()
+        .expect("ffmpeg");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{}: {said}",
+        path.display()
+    );
+    let samples = output.stdout.chunks_exact(4);
+    let samples = samples.map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+    (
+        samples.collect(),
+        number("sample_rate") as u32,
+        number("channels") as u16,
+    )
+}
+
+fn probe(path: &Path) -> Value {
+    let output = Command::new("ffprobe")
+        .args([
+            "-v",
+            "error",
+            "-of",
+            "json",
+            "-show_streams",
+            "-show_format",
+        ])
+        .arg(path)
+        .output()
+        .expect("ffprobe");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.is_empty(),
+        "{}: {said}",
+        path.display()
+    );
+    serde_json::from_slice(&output.stdout).expect("JSON")
+}
+
+/// The level of a frequency in the half second of a channel that is in the middle of what is loud, 1 for that of a speaker.
+fn level(samples: &[f32], rate_hz: u32, hz: f32) -> f32 {
+    let is_loud = |sample: &f32| sample.abs() > LEVEL / 4.0;
+    let first = samples.iter().position(is_loud).expect("somebody is heard");
+    let last = samples
+        .iter()
+        .rposition(is_loud)
+        .expect("somebody is heard");
+    let half = rate_hz as usize / 2;
+    let begin = ((first + last) / 2).saturating_sub(half / 2);
+    let part = &samples[begin..(begin + half).min(samples.len())];
+    let angle = |n: usize| f64::from(hz) * n as f64 / f64::from(rate_hz) * std::f64::consts::TAU;
+    let sum = |wave: fn(f64) -> f64| -> f64 {
+        let each = part.iter().enumerate();
+        each.map(|(n, sample)| f64::from(*sample) * wave(angle(n)))
+            .sum()
+    };
+    (sum(f64::sin).hypot(sum(f64::cos)) * 2.0 / part.len() as f64) as f32 / LEVEL
+}
+
+fn channel(samples: &[f32], channels: u16, at: usize) -> Vec<f32> {
+    samples
+        .iter()
+        .skip(at)
+        .step_by(channels.into())
+        .copied()
+        .collect()
+}
+
+/// Integrated loudness and true peak, as ffmpeg measures a whole file.
+fn ebur128(path: &Path) -> (f64, f64) {
+    let output = Command::new("ffmpeg")
+        .args(["-nostats", "-i"])
+        .arg(path)
+        .args(["-map", "0:0", "-af", "ebur128=peak=true", "-f", "null", "-"])
+        .output()
+        .expect("ffmpeg");
+    let said = String::from_utf8_lossy(&output.stderr);
+    let summary = said.rsplit("Summary:").next().expect("a summary");
+    let value = |key: &str| {
+        let rest = summary
+            .split(key)
+            .nth(1)
+            .and_then(|rest| rest.split_whitespace().next());
+        rest.and_then(|text| text.parse().ok())
+            .unwrap_or_else(|| panic!("{summary}"))
+    };
+    (value("I:"), value("Peak:"))
+}
+
+fn assert_near(found: f32, due: f32, what: &str) {
+    assert!(
+        (found - due).abs() < 0.06,
+        "{what}: {found} instead of {due}"
+    );
+}
+
+/// A second and a half of each stream, in each format.
+#[test]
+fn streams_are_recorded_in_each_format_with_their_loudness() {
+    let codecs = [
+        ("PCMU", "PCMU/8000", 0),
+        ("PCMA", "PCMA/8000", 8),
+        ("G722", "G722/8000", 9),
+        ("L16/16000/2", "L16/16000/2", 96),
+        ("Opus", "opus/48000/2", 96),
+    ];
+    let formats = ["wav", "wav-g711", "mka", "mka-g711"];
+    let (mut tables, mut speakers, mut names) = (String::new(), Vec::new(), Vec::new());
+    for (codec, rtpmap, payload_type) in codecs {
+        for format in formats {
+            let name = format!("{}-{format}", codec.replace('/', "-"));
+            let record = format!("{{ to = \"DIR/{{name}}/{{time}}\", format = \"{format}\" }}");
+            let (table, listen) = stream(&name, codec, &record);
+            tables.push_str(&table);
+            speakers.push((listen, payload_type, format_of(rtpmap)));
+            names.push((name, format_of(rtpmap), format));
+        }
+    }
+    let mut gateway = Gateway::start(&tables);
+    assert_eq!(gateway.recordings("state=running").len(), names.len());
+    let speakers: Vec<Speaker> = speakers
+        .into_iter()
+        .map(|(to, payload_type, format)| Speaker::start(socket(), to, payload_type, format, HZ[0]))
+        .collect();
+    let told = Told::listen(&gateway.relay);
+    std::thread::sleep(Duration::from_millis(1900));
+    drop(speakers);
+    // They go on.
+    for (name, ..) in &names {
+        assert_eq!(
+            gateway.patch(
+                &format!("/v1/streams/{name}"),
+                &json!({"recording": "stopped"})
+            ),
+            204
+        );
+    }
+    let complete = gateway.wait_for("complete", names.len());
+    for (name, format, kind) in &names {
+        let one = complete
+            .iter()
+            .find(|one| one["stream"] == **name)
+            .expect("its file");
+        let path = gateway.path(one);
+        let (samples, rate_hz, channels) = decoded(&path, 0);
+        assert_eq!(
+            (rate_hz, channels),
+            (format.sample_rate_hz, format.channels.into()),
+            "{name}"
+        );
+        let codec = probe(&path)["streams"][0]["codec_name"].clone();
+        let is_g711 = kind.ends_with("g711") && rate_hz == 8000;
+        let due = match format.encoding {
+            Encoding::Pcma if is_g711 => "pcm_alaw",
+            Encoding::Pcmu if is_g711 => "pcm_mulaw",
+            _ => "pcm_s16le",
+        };
+        assert_eq!(codec, due, "{name}");
+        for at in 0..usize::from(channels) {
+            assert_near(
+                level(&channel(&samples, channels, at), rate_hz, HZ[0]),
+                1.0,
+                name,
+            );
+        }
+        let (lufs, dbtp) = ebur128(&path);
+        let told_lufs = one["loudness"]["integrated_lufs"]
+            .as_f64()
+            .expect("it is measured");
+        assert!(
+            (told_lufs - lufs).abs() <= 0.1,
+            "{name}: {told_lufs}, ffmpeg says {lufs}"
+        );
+        let told_dbtp = one["loudness"]["true_peak_dbtp"]
+            .as_f64()
+            .expect("it is measured");
+        assert!(
+            (told_dbtp - dbtp).abs() <= 0.2,
+            "{name}: {told_dbtp}, ffmpeg says {dbtp}"
+        );
+        let tags = probe(&path)["format"]["tags"].to_string();
+        assert!(tags.contains(&format!("{told_lufs:.2} LUFS")), "{tags}");
+        assert_eq!(
+            one["bytes"].as_u64(),
+            Some(std::fs::metadata(&path).expect("there").len())
+        );
+        let seconds = samples.len() as f64 / f64::from(channels) / f64::from(rate_hz);
+        assert!((one["duration_ms"].as_f64().expect("a time") / 1000.0 - seconds).abs() < 0.002);
+    }
+    let events = told.take(names.len());
+    assert!(events.iter().all(|event| event["state"] == "complete"));
+    let metrics = gateway.relay.get("/metrics");
+    let line = format!("threadbare_recordings_complete_total {}", names.len());
+    assert!(metrics.text().contains(&line), "{}", metrics.text());
+    gateway.relay.running.signal(Signal::SIGTERM);
+    assert!(
+        gateway
+            .relay
+            .running
+            .child
+            .wait()
+            .expect("it ends")
+            .success()
+    );
+}
+
+/// The events of recordings that have ended.
+struct Told(BufReader<TcpStream>);
+
+impl Told {
+    fn listen(relay: &Relay) -> Told {
+        let mut stream = TcpStream::connect(relay.http).expect("it listens");
+        stream.set_read_timeout(Some(LIMIT)).expect("valid");
+        let head = format!("GET /v1/events HTTP/1.1\r\nHost: {}\r\n\r\n", relay.http);
+        stream.write_all(head.as_bytes()).expect("sent");
+        let mut reader = BufReader::new(stream);
+        let mut line = String::new();
+        while line != "\r\n" {
+            line.clear();
+            reader.read_line(&mut line).expect("a header");
+        }
+        Told(reader)
+    }
+
+    fn take(mut self, count: usize) -> Vec<Value> {
+        let (mut found, mut is_it) = (Vec::new(), false);
+        while found.len() < count {
+            let mut line = String::new();
+            self.0.read_line(&mut line).expect("an event");
+            if let Some(data) = line.strip_prefix("data:").filter(|_| is_it) {
+                let event: Value = serde_json::from_str(data).expect("JSON");
+                if event["state"] != "running" {
+                    found.push(event);
+                }
+            }
+            is_it = line.starts_with("event: recording") || (is_it && !line.starts_with("event:"));
+        }
+        found
+    }
+}
+
+/// Each party is heard in its track, and both in one.
+#[test]
+fn calls_are_recorded_by_policy_with_a_track_for_each_party_or_one_for_both() {
+    for format in ["wav", "wav-g711", "mka", "mka-g711"] {
+        for tracks in ["sides", "mixed"] {
+            let record = format!(
+                "[calls]\nrecord = {{ to = \"DIR/{{date}}/{{call}}-{{id}}\", format = \"{format}\", tracks = \"{tracks}\", on = \"call\" }}\n[timeouts]\ndelete-delay = 0\n"
+            );
+            let gateway = Gateway::start(&record);
+            let (call, speakers) =
+                gateway.call(["PCMU/8000", "PCMA/8000"], &json!({"id": "a/../b"}));
+            gateway.wait_for("running", 1);
+            std::thread::sleep(Duration::from_millis(1600));
+            let path = call["path"].as_str().expect("a path");
+            assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
+            drop(speakers);
+            let one = gateway.wait_for("complete", 1).remove(0);
+            assert_eq!(one["call"], "a/../b");
+            let path = gateway.path(&one);
+            let name = path
+                .file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
+            assert!(name.starts_with("a_.._b-"), "{name}");
+            let what = format!("{format} {tracks}");
+            let heard: Vec<Vec<f32>> = match (format.starts_with("mka"), tracks) {
+                (false, "sides") => {
+                    let (samples, _, channels) = decoded(&path, 0);
+                    assert_eq!(channels, 2);
+                    [0, 1].map(|at| channel(&samples, 2, at)).into()
+                }
+                (true, "sides") => [0, 1].map(|track| decoded(&path, track).0).into(),
+                _ => vec![decoded(&path, 0).0],
+            };
+            for (track, samples) in heard.iter().enumerate() {
+                for (party, hz) in HZ.into_iter().enumerate() {
+                    let is_there = tracks == "mixed" || track == party;
+                    let due = if is_there { 1.0 } else { 0.0 };
+                    assert_near(level(samples, 8000, hz), due, &what);
+                }
+            }
+        }
+    }
+}
+
+/// All files one after another are the whole: a tone without a break.
+#[test]
+fn no_sample_is_lost_where_files_change() {
+    let (by_time, first) = stream(
+        "time",
+        "L16/16000/1",
+        "{ to = \"DIR/{name}/{id}.wav\", rotate = \"1s\" }",
+    );
+    let (by_size, second) = stream(
+        "size",
+        "L16/16000/1",
+        "{ to = \"DIR/{name}/{id}.mka\", rotate = \"64kB\" }",
+    );
+    let mut gateway = Gateway::start(&format!("{by_time}{by_size}"));
+    let speakers =
+        [first, second].map(|to| Speaker::start(socket(), to, 96, format_of("L16/16000/1"), HZ[1]));
+    wait_until(|| {
+        gateway.recordings("stream=time").len() > 4 && gateway.recordings("stream=size").len() > 2
+    });
+    drop(speakers);
+    gateway.relay.running.signal(Signal::SIGTERM);
+    assert!(
+        gateway
+            .relay
+            .running
+            .child
+            .wait()
+            .expect("it ends")
+            .success()
+    );
+    let rest = "[limits]\n";
+    let folder = gateway.folder;
+    let gateway = Gateway::start_in(folder, &format!("{by_time}{by_size}{rest}"));
+    for name in ["time", "size"] {
+        let all = gateway.recordings(&format!("stream={name}&state=complete"));
+        assert!(all.len() > 2, "{all:?}");
+        let mut whole = Vec::new();
+        for (at, one) in all.iter().enumerate() {
+            let (samples, rate_hz, _) = decoded(&gateway.path(one), 0);
+            let is_inner = at > 0 && at + 1 < all.len();
+            match name {
+                "time" if is_inner => assert_eq!(samples.len(), rate_hz as usize, "{at}"),
+                "size" => assert!(one["bytes"].as_u64() <= Some(64_000)),
+                _ => {}
+            }
+            whole.extend(samples);
+        }
+        let is_loud = |sample: &f32| sample.abs() > LEVEL / 4.0;
+        let first = whole.iter().position(is_loud).expect("a tone") + 16_000 / 5;
+        let last = whole.iter().rposition(is_loud).expect("a tone") - 16_000 / 5;
+        assert!(last - first > 16_000);
+        // 16 samples are a turn of the tone: in a tone, each is as the one that many before.
+        for at in first..last {
+            let step = (whole[at] - whole[at - 16]).abs();
+            assert!(step < 0.001, "{name}: a break at {at}");
+        }
+    }
+}
