@@ -505,6 +505,11 @@ impl Gateway {
         let Some(spec) = stream.spec.record.clone().filter(|_| !is_held) else {
             return;
         };
+        // That of a stream of another node may be new.
+        if let Err(error) = self.recorder.open_root(spec.to.root()) {
+            let stream = &stream.spec.name;
+            return tracing::error!(stream, %error, "the stream is not recorded");
+        }
         if stream.recording.is_none() {
             let format = recorded_format(&stream.spec);
             let (rate_hz, channels) = (format.sample_rate_hz, format.channels);

@@ -4,7 +4,7 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -157,9 +157,15 @@ impl Speaker {
     }
 }
 
+impl Speaker {
+    fn end(&self) {
+        self.ends.store(true, Relaxed);
+    }
+}
+
 impl Drop for Speaker {
     fn drop(&mut self) {
-        self.ends.store(true, Relaxed);
+        self.end();
         if let Some(thread) = self.thread.take() {
             thread.join().expect("it sends");
         }
@@ -488,48 +494,488 @@ impl Told {
 
 /// Each party is heard in its track, and both in one.
 #[test]
-fn calls_are_recorded_by_policy_with_a_track_for_each_party_or_one_for_both() {
-    for format in ["wav", "wav-g711", "mka", "mka-g711"] {
+fn calls_are_recorded_as_the_file_or_the_request_says() {
+    let gateway = Gateway::start(
+        "[calls]\nrecord = { to = \"DIR/{date}/{call}-{id}\", on = \"call\" }\n[timeouts]\ndelete-delay = 0\n",
+    );
+    let mut calls = Vec::new();
+    for format in [None, Some("wav-g711"), Some("mka"), Some("mka-g711")] {
         for tracks in ["sides", "mixed"] {
-            let record = format!(
-                "[calls]\nrecord = {{ to = \"DIR/{{date}}/{{call}}-{{id}}\", format = \"{format}\", tracks = \"{tracks}\", on = \"call\" }}\n[timeouts]\ndelete-delay = 0\n"
-            );
-            let gateway = Gateway::start(&record);
-            let (call, speakers) =
-                gateway.call(["PCMU/8000", "PCMA/8000"], &json!({"id": "a/../b"}));
-            gateway.wait_for("running", 1);
-            std::thread::sleep(Duration::from_millis(1600));
-            let path = call["path"].as_str().expect("a path");
-            assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
-            drop(speakers);
-            let one = gateway.wait_for("complete", 1).remove(0);
-            assert_eq!(one["call"], "a/../b");
-            let path = gateway.path(&one);
-            let name = path
-                .file_name()
-                .expect("a name")
-                .to_string_lossy()
-                .into_owned();
-            assert!(name.starts_with("a_.._b-"), "{name}");
-            let what = format!("{format} {tracks}");
-            let heard: Vec<Vec<f32>> = match (format.starts_with("mka"), tracks) {
-                (false, "sides") => {
-                    let (samples, _, channels) = decoded(&path, 0);
-                    assert_eq!(channels, 2);
-                    [0, 1].map(|at| channel(&samples, 2, at)).into()
-                }
-                (true, "sides") => [0, 1].map(|track| decoded(&path, track).0).into(),
-                _ => vec![decoded(&path, 0).0],
-            };
-            for (track, samples) in heard.iter().enumerate() {
-                for (party, hz) in HZ.into_iter().enumerate() {
-                    let is_there = tracks == "mixed" || track == party;
-                    let due = if is_there { 1.0 } else { 0.0 };
-                    assert_near(level(samples, 8000, hz), due, &what);
-                }
+            let id = format!("a/../{format:?}-{tracks}");
+            let mut more = json!({"id": id, "record": {"tracks": tracks}});
+            if let Some(format) = format {
+                more["record"]["format"] = format.into();
+            }
+            if (format, tracks) == (None, "sides") {
+                more["record"] = Value::Null;
+            }
+            let (call, speakers) = gateway.call(["PCMU/8000", "PCMA/8000"], &more);
+            calls.push((call, speakers, id, format.unwrap_or("wav"), tracks));
+        }
+    }
+    gateway.wait_for("running", calls.len());
+    std::thread::sleep(Duration::from_millis(1800));
+    for (call, speakers, ..) in &mut calls {
+        let path = call["path"].as_str().expect("a path");
+        assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
+        speakers.iter().for_each(Speaker::end);
+    }
+    gateway.wait_for("complete", calls.len());
+    for (_, _, id, format, tracks) in &calls {
+        let query = format!("call={}", id.replace('/', "%2F").replace('"', "%22"));
+        let one = gateway.recordings(&query).remove(0);
+        assert_eq!((&one["call"], &one["format"]), (&json!(id), &json!(format)));
+        let path = gateway.path(&one);
+        let name = path.file_name().expect("a name").to_string_lossy();
+        assert!(name.starts_with("a_.._"), "{name}");
+        let what = format!("{format} {tracks}");
+        let heard: Vec<Vec<f32>> = match (format.starts_with("mka"), *tracks) {
+            (false, "sides") => {
+                let (samples, _, channels) = decoded(&path, 0);
+                assert_eq!(channels, 2);
+                [0, 1].map(|at| channel(&samples, 2, at)).into()
+            }
+            (true, "sides") => [0, 1].map(|track| decoded(&path, track).0).into(),
+            _ => vec![decoded(&path, 0).0],
+        };
+        for (track, samples) in heard.iter().enumerate() {
+            for (party, hz) in HZ.into_iter().enumerate() {
+                let is_there = *tracks == "mixed" || track == party;
+                let due = if is_there { 1.0 } else { 0.0 };
+                assert_near(level(samples, 8000, hz), due, &what);
             }
         }
     }
+    for (key, value, allowed) in [
+        ("format", "mp3", "mka-g711"),
+        ("tracks", "both", "mixed"),
+        ("rotate", "often", "1h"),
+        ("on", "never", "loss"),
+    ] {
+        let sides = calls_sides();
+        let body = json!({"sides": sides, "record": {key: value}});
+        let problem = gateway.relay.post("/v1/calls", &body).problem(400);
+        assert_eq!(problem["field"], format!("record.{key}"), "{problem}");
+        assert!(
+            problem["allowed"].to_string().contains(allowed),
+            "{problem}"
+        );
+    }
+}
+
+fn calls_sides() -> [Value; 2] {
+    let sockets = [socket(), socket()];
+    [
+        side(&sockets[0], "PCMU/8000"),
+        side(&sockets[1], "PCMU/8000"),
+    ]
+}
+
+/// Speech without its pauses: seconds of a channel in which the tone is heard.
+fn loud_s(samples: &[f32], rate_hz: u32) -> f32 {
+    let pieces = samples.chunks(rate_hz as usize / 100);
+    let loud = pieces.filter(|piece| piece.iter().any(|one| one.abs() > LEVEL / 4.0));
+    loud.count() as f32 / 100.0
+}
+
+#[test]
+fn what_is_said_in_a_pause_is_in_no_file() {
+    let (table, listen) = stream("s", "PCMU", "{ to = \"DIR/{id}.wav\" }");
+    let gateway = Gateway::start(&format!(
+        "{table}[calls]\nrecord = {{ to = \"DIR/{{id}}.wav\" }}\n[timeouts]\ndelete-delay = 0\n"
+    ));
+    let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
+    let (call, speakers) = gateway.call(["PCMU/8000", "PCMU/8000"], &json!({}));
+    let call = call["path"].as_str().expect("a path");
+    let both = |recording: &str| {
+        for path in ["/v1/streams/s", call] {
+            assert_eq!(
+                gateway.patch(path, &json!({"recording": recording})),
+                204,
+                "{path}"
+            );
+        }
+    };
+    let second = || std::thread::sleep(Duration::from_secs(1));
+    second();
+    both("paused");
+    second();
+    both("running");
+    second();
+    both("stopped");
+    let complete = gateway.wait_for("complete", 2);
+    // A stream goes on in another file.
+    both("running");
+    second();
+    drop((speaker, speakers));
+    both("stopped");
+    let all = gateway.wait_for("complete", 4);
+    for one in &complete {
+        let (samples, rate_hz, channels) = decoded(&gateway.path(one), 0);
+        let heard = loud_s(&channel(&samples, channels, 0), rate_hz);
+        // Two of three seconds.
+        assert!((1.5..2.4).contains(&heard), "{heard} s of {one}");
+    }
+    for one in all.iter().filter(|one| !complete.contains(one)) {
+        let (samples, rate_hz, channels) = decoded(&gateway.path(one), 0);
+        let heard = loud_s(&channel(&samples, channels, 0), rate_hz);
+        assert!((0.6..1.4).contains(&heard), "{heard} s of {one}");
+    }
+    for (path, body, status) in [
+        ("/v1/streams/s", json!({"recording": "off"}), 400),
+        ("/v1/streams/s", json!({"record": "paused"}), 400),
+        ("/v1/streams/t", json!({"recording": "paused"}), 404),
+        ("/v1/calls/nobody", json!({"recording": "paused"}), 404),
+    ] {
+        assert_eq!(gateway.patch(path, &body), status, "{path} {body}");
+    }
+}
+
+/// A sender is silent for a second: what is before and behind that is kept, and the rest of the time nothing.
+#[test]
+fn the_seconds_around_an_interruption_are_kept() {
+    let record = "{ to = \"DIR/{id}.wav\", on = \"loss\", before = 1, after = 1 }";
+    let (table, listen) = stream("s", "PCMU", record);
+    let gateway = Gateway::start(&table);
+    let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(gateway.recordings(""), [] as [Value; 0]);
+    speaker.is_silent.store(true, Relaxed);
+    gateway.wait_for("running", 1);
+    speaker.is_silent.store(false, Relaxed);
+    let one = gateway.wait_for("complete", 1).remove(0);
+    let (samples, rate_hz, _) = decoded(&gateway.path(&one), 0);
+    let is_loud = |sample: &f32| sample.abs() > LEVEL / 4.0;
+    let first = samples.iter().position(is_loud).expect("before");
+    let last = samples.iter().rposition(is_loud).expect("behind");
+    let heard = loud_s(&samples, rate_hz);
+    let silent = (last - first) as f32 / rate_hz as f32 - heard;
+    // Both sides of it, and no more: a second each, and a turn of the recorder.
+    assert!((1.2..4.0).contains(&heard), "{heard} s");
+    assert!((0.4..2.5).contains(&silent), "{silent} s");
+    assert!(first < rate_hz as usize, "{first}");
+    assert_eq!(gateway.recordings("").len(), 1);
+}
+
+#[test]
+fn recordings_are_listed_read_in_parts_and_deleted() {
+    let (table, listen) = stream(
+        "a b",
+        "PCMU",
+        "{ to = \"DIR/{name}/{id}.wav\", rotate = \"1s\" }",
+    );
+    let gateway = Gateway::start(&table);
+    let speaker = Speaker::start(socket(), listen, 0, format_of("PCMU/8000"), HZ[0]);
+    gateway.wait_for("complete", 3);
+    assert_eq!(
+        gateway.patch("/v1/streams/a%20b", &json!({"recording": "stopped"})),
+        204
+    );
+    wait_until(|| gateway.recordings("state=running").is_empty());
+    drop(speaker);
+    let all = gateway.recordings("stream=a%20b");
+    let (mut paged, mut next) = (Vec::new(), Some("/v1/recordings?limit=2".to_owned()));
+    while let Some(path) = next {
+        let page = gateway.relay.get_json(&path);
+        paged.extend(page["recordings"].as_array().expect("a list").clone());
+        next = page["next"].as_str().map(str::to_owned);
+    }
+    assert_eq!(paged, all);
+    assert_eq!(gateway.recordings("stream=other"), [] as [Value; 0]);
+    let path = all[1]["path"].as_str().expect("a path");
+    let file = std::fs::read(gateway.path(&all[1])).expect("there");
+    let whole = gateway.relay.get(path);
+    assert_eq!((whole.status, &whole.body), (200, &file));
+    assert_eq!(whole.headers["content-type"], "audio/wav");
+    assert_eq!(whole.headers["accept-ranges"], "bytes");
+    let part = |range: &str| {
+        gateway
+            .relay
+            .request("GET", path, &format!("Range: {range}\r\n"), b"")
+    };
+    let some = part("bytes=100-299");
+    assert_eq!((some.status, &some.body[..]), (206, &file[100..300]));
+    assert_eq!(
+        some.headers["content-range"],
+        format!("bytes 100-299/{}", file.len())
+    );
+    assert_eq!(part("bytes=-8").body, file[file.len() - 8..]);
+    let none = part("bytes=99999999-");
+    assert_eq!(
+        (none.status, &none.headers["content-range"]),
+        (416, &format!("bytes */{}", file.len()))
+    );
+    for odd in [
+        "/v1/recordings/..%2F..%2Fgateway.toml",
+        "/v1/recordings/0",
+        "/v1/recordings/%00",
+    ] {
+        gateway.relay.get(odd).problem(404);
+    }
+    for (query, field) in [
+        ("limit=0", "limit"),
+        ("limit=501", "limit"),
+        ("state=odd", "state"),
+        ("path=x", "query"),
+    ] {
+        let problem = gateway
+            .relay
+            .get(&format!("/v1/recordings?{query}"))
+            .problem(400);
+        assert_eq!(problem["field"], field, "{problem}");
+    }
+    assert_eq!(gateway.relay.request("DELETE", path, "", b"").status, 204);
+    assert!(!gateway.path(&all[1]).exists());
+    gateway.relay.request("DELETE", path, "", b"").problem(404);
+    assert_eq!(gateway.recordings("").len(), all.len() - 1);
+    // One that grows is read, and stays.
+    assert_eq!(
+        gateway.patch("/v1/streams/a%20b", &json!({"recording": "running"})),
+        204
+    );
+    let growing = gateway.wait_for("running", 1).remove(0);
+    let path = growing["path"].as_str().expect("a path");
+    gateway.relay.request("DELETE", path, "", b"").problem(409);
+}
+
+/// Whoever has no token has no recordings.
+#[test]
+fn recordings_need_the_token() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let token = folder.path().join("token");
+    std::fs::write(&token, "0123456789abcdef").expect("written");
+    let relay = Relay::start(&["--http-token-file", token.to_str().expect("a path")]);
+    for (method, path) in [
+        ("GET", "/v1/recordings"),
+        ("GET", "/v1/recordings/1"),
+        ("DELETE", "/v1/recordings/1"),
+        ("PATCH", "/v1/streams/a"),
+    ] {
+        relay.request(method, path, "", b"").problem(401);
+    }
+}
+
+/// What was announced is whole; everything else plays up to its last second, and is whole after the next start.
+#[test]
+fn a_killed_gateway_leaves_recordings_that_are_whole_or_play_to_their_last_second() {
+    const STREAMS: usize = 100;
+    let (mut tables, mut ports) = (String::new(), Vec::new());
+    for n in 0..STREAMS {
+        let ending = ["wav", "mka"][n % 2];
+        // Some have ended before.
+        let rotate = if n < 10 { ", rotate = \"1s\"" } else { "" };
+        let record = format!("{{ to = \"DIR/{{name}}-{{id}}.{ending}\"{rotate} }}");
+        let (table, listen) = stream(&format!("s{n}"), "PCMU", &record);
+        tables.push_str(&table);
+        ports.push(listen);
+    }
+    let mut gateway = Gateway::start(&tables);
+    let (ends, from) = (Arc::<AtomicBool>::default(), socket());
+    let told = ends.clone();
+    let sender = std::thread::spawn(move || {
+        let mut tone = Tone::new(0, format_of("PCMU/8000"), HZ[0]);
+        let begin = Instant::now();
+        while !told.load(Relaxed) {
+            let packet = tone.packet();
+            for to in &ports {
+                let _ = from.send_to(&packet, to);
+            }
+            let due = begin + Duration::from_millis(20) * u32::from(tone.number);
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+    });
+    gateway.wait_for("complete", 20);
+    // All have begun, and some seconds of each are there.
+    std::thread::sleep(Duration::from_secs(1));
+    let complete = gateway.recordings("state=complete&limit=500");
+    let running = gateway.recordings("state=running&limit=500");
+    assert_eq!(running.len(), STREAMS);
+    let killed_unix_ms = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970")
+        .as_millis() as u64;
+    gateway.relay.running.signal(Signal::SIGKILL);
+    gateway.relay.running.child.wait().expect("it ends");
+    ends.store(true, Relaxed);
+    sender.join().expect("it sends");
+    for one in &complete {
+        let path = gateway.path(one);
+        assert_eq!(
+            std::fs::metadata(&path).expect("it is there").len(),
+            one["bytes"].as_u64().expect("a number")
+        );
+    }
+    let seconds_of = |path: &Path| {
+        let (samples, rate_hz, _) = decoded(path, 0);
+        samples.len() as f64 / f64::from(rate_hz)
+    };
+    let mut parts = 0;
+    for one in &running {
+        let path = gateway.path(one);
+        let id = one["id"].as_str().expect("an id");
+        let stem = path
+            .file_stem()
+            .expect("a name")
+            .to_string_lossy()
+            .into_owned();
+        let ending = path
+            .extension()
+            .expect("an ending")
+            .to_string_lossy()
+            .into_owned();
+        let part = path.with_file_name(format!("{stem}.{id}.part.{ending}"));
+        // It may have got its name just then.
+        let there = if part.exists() { part } else { path };
+        let started = one["started_unix_ms"].as_u64().expect("a time");
+        let age_s = killed_unix_ms.saturating_sub(started) as f64 / 1000.0;
+        if age_s < 1.5 {
+            continue;
+        }
+        let seconds = seconds_of(&there);
+        // The last second, and what an overloaded machine adds.
+        assert!(seconds > age_s - 1.5, "{seconds} of {age_s} s: {one}");
+        parts += 1;
+    }
+    assert!(parts >= STREAMS - 10, "{parts}");
+    let folder = gateway.folder;
+    let gateway = Gateway::start_in(folder, "");
+    let mut names = std::fs::read_dir(gateway.root()).expect("a folder");
+    // Without `record`, nobody looks there.
+    assert!(names.any(|one| {
+        one.expect("a file")
+            .file_name()
+            .to_string_lossy()
+            .contains(".part.")
+    }));
+    let folder = gateway.folder;
+    drop(gateway.relay);
+    let idle = "[calls]\nrecording-dir = \"DIR\"\n";
+    let gateway = Gateway::start_in(folder, idle);
+    let names = std::fs::read_dir(gateway.root()).expect("a folder");
+    let names = names.map(|one| {
+        one.expect("a file")
+            .file_name()
+            .to_string_lossy()
+            .into_owned()
+    });
+    assert_eq!(names.filter(|name| name.contains(".part.")).count(), 0);
+    let recovered = gateway.recordings("state=recovered&limit=500");
+    assert!(recovered.len() >= parts, "{}", recovered.len());
+    for one in &recovered {
+        let seconds = seconds_of(&gateway.path(one));
+        let told_s = one["duration_ms"].as_f64().expect("a time") / 1000.0;
+        assert!(
+            (seconds - told_s).abs() < 0.01,
+            "{seconds} instead of {told_s} s: {one}"
+        );
+    }
+    let again = gateway.recordings("state=complete&limit=500");
+    assert!(complete.iter().all(|one| again.contains(one)));
+}
+
+/// A file system of 200 KiB: what is recorded there is cut off, and goes on when there is room. A stream that is not recorded loses nothing.
+#[test]
+fn a_full_disk_cuts_recordings_and_touches_no_stream() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (table, listen) = stream("full", "L16/16000/1", "{ to = \"DIR/{id}.wav\" }");
+    let (answer, other) = (socket(), SocketAddr::from(([127, 0, 0, 1], free_port())));
+    let text = format!(
+        "[http]\nlisten = \"127.0.0.1:0\"\n[ng]\nlisten = \"127.0.0.1:0\"\n{}[[stream]]\nname = \"other\"\nlisten = \"{other}\"\ndestination = \"{}\"\ncodec = \"PCMU\"\ncodec-out = \"PCMA\"\nrtcp = false\n",
+        table.replace("DIR", &folder.path().join("rec").display().to_string()),
+        answer.local_addr().expect("bound"),
+    );
+    let path = folder.path().join("gateway.toml");
+    std::fs::write(&path, text).expect("written");
+    let rec = folder.path().join("rec");
+    std::fs::create_dir(&rec).expect("made");
+    // With a mount of its own.
+    let mut command = Command::new("unshare");
+    let mount =
+        "mount -t tmpfs -o size=200k none \"$1\" && exec \"$0\" run \"$2\" --log-format json";
+    command.args(["--user", "--map-root-user", "--mount", "bash", "-c", mount]);
+    command
+        .arg(env!("CARGO_BIN_EXE_threadbare"))
+        .arg(&rec)
+        .arg(&path);
+    let gateway = Gateway {
+        relay: Relay::of(Running::spawn_as(command)),
+        folder,
+    };
+    let speakers = [
+        Speaker::start(socket(), listen, 96, format_of("L16/16000/1"), HZ[0]),
+        Speaker::start(socket(), other, 0, format_of("PCMU/8000"), HZ[0]),
+    ];
+    let begin = Instant::now();
+    let mut numbers = Vec::new();
+    // 32 kB a second: it is full after some seconds.
+    let mut is_cut = false;
+    while !is_cut || numbers.len() < 100 {
+        assert!(begin.elapsed() < LIMIT, "it is not full");
+        numbers.push(common::receive(&answer).sequence);
+        is_cut = is_cut || (numbers.len() % 50 == 0 && !gateway.recordings("state=cut").is_empty());
+    }
+    for _ in 0..50 {
+        numbers.push(common::receive(&answer).sequence);
+    }
+    drop(speakers);
+    assert!(
+        numbers
+            .windows(2)
+            .all(|pair| pair[1] == pair[0].wrapping_add(1)),
+        "{numbers:?}"
+    );
+    let cut = gateway.recordings("state=cut").remove(0);
+    assert!(
+        cut["error"].as_str().expect("a reason").contains("ENOSPC"),
+        "{cut}"
+    );
+    assert!(cut["duration_ms"].as_u64() > Some(1000), "{cut}");
+    // It plays.
+    let read = gateway.relay.get(cut["path"].as_str().expect("a path"));
+    let copy = gateway.folder.path().join("copy.wav");
+    std::fs::write(&copy, &read.body).expect("written");
+    let (samples, rate_hz, _) = decoded(&copy, 0);
+    assert_near(level(&samples, rate_hz, HZ[0]), 1.0, "what was cut");
+}
+
+/// Before anything starts, each mistake is told with its name, the value, and what is allowed.
+#[test]
+fn folders_that_cannot_be_used_are_refused_before_the_start() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("file"), "").expect("written");
+    let (table, _) = stream("s", "PCMU", "{ to = \"DIR/{id}.wav\" }");
+    let bad = folder.path().join("file/below");
+    let path = folder.path().join("bad.toml");
+    std::fs::write(&path, table.replace("DIR", &bad.display().to_string())).expect("written");
+    for more in [&["--check"][..], &[]] {
+        let output = common::threadbare()
+            .arg("run")
+            .arg(&path)
+            .args(more)
+            .output();
+        let output = output.expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).replace(['\n', '│', ' '], "");
+        assert!(!output.status.success(), "{said}");
+        let name = bad.display().to_string().replace(' ', "");
+        assert!(said.contains(&name), "{said}");
+    }
+    // Two processes do not share a folder.
+    let good = table.replace("DIR", &folder.path().join("rec").display().to_string());
+    std::fs::write(&path, good).expect("written");
+    let mut command = common::threadbare();
+    command.arg("run").arg(&path);
+    let mut first = Running::spawn(command);
+    first.wait_for("recording");
+    let output = common::threadbare()
+        .arg("run")
+        .arg(&path)
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("another process"),
+        "{said}"
+    );
 }
 
 /// All files one after another are the whole: a tone without a break.

@@ -395,6 +395,8 @@ fn a_configuration_survives_being_printed_and_read_again() {
         on-isolation = \"stop\"
         [[stream]]
         name = \"b\"
+        codec = \"PCMU\"
+        record = { to = \"/r/{name}/{time}-x.mka\", tracks = \"mixed\", rotate = \"1h 5MB\", on = \"loss\", before = 9 }
         listen = \"239.0.0.1:5002\"
     ";
     // Its `pipeline` needs GStreamer.
