@@ -164,6 +164,7 @@ pub const RULES: &[Rule] = &[
         package: "threadbare",
         internal: &[
             "threadbare-control",
+            "threadbare-files",
             "gst-plugin-threadbare",
             "threadbare-demux",
             "threadbare-loudness",

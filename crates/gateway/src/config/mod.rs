@@ -15,6 +15,7 @@ mod print;
 mod problem;
 mod raw;
 mod record;
+mod recording_format;
 mod route;
 mod serving;
 mod tables;
@@ -33,10 +34,11 @@ pub(crate) use self::raw::TABLES;
 pub use self::record::{
     Names, RecordOn, RecordSpec, RecordWords, Rotate, Template, TemplateError, Tracks,
 };
+pub use self::recording_format::RecordingFormat;
 pub(crate) use self::serving::DEFAULT_NAME;
 pub use self::serving::{
-    HttpSpec, InterfaceSpec, Kept, Limits, PortSpan, PortSpanError, RecordingFormat, Refusal,
-    Serving, Setting, Timeouts,
+    HttpSpec, InterfaceSpec, Kept, Limits, PortSpan, PortSpanError, Refusal, Serving, Setting,
+    Timeouts,
 };
 use threadbare_rtp::leg::Network;
 use threadbare_rtp::tone::Tone;

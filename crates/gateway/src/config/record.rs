@@ -7,7 +7,7 @@ use toml::{Spanned, Table, Value};
 
 use super::checker::Checker;
 use super::raw::RawRecord;
-use super::serving::RecordingFormat;
+use super::recording_format::RecordingFormat;
 
 /// How a stream, or calls, are recorded.
 #[derive(Clone, Debug, PartialEq)]

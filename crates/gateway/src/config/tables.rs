@@ -9,9 +9,10 @@ use toml::Spanned;
 
 use super::checker::Checker;
 use super::raw::{RawHttp, RawInterface, RawServing, RawTimeouts};
+use super::recording_format::RecordingFormat;
 use super::serving::{
-    HttpSpec, InterfaceSpec, Kept, Limits, PORTS_ALLOWED, PortSpan, RecordingFormat, Refusal,
-    Serving, Setting, Timeouts,
+    HttpSpec, InterfaceSpec, Kept, Limits, PORTS_ALLOWED, PortSpan, Refusal, Serving, Setting,
+    Timeouts,
 };
 
 impl Checker<'_> {

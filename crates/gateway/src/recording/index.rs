@@ -316,8 +316,9 @@ pub(super) mod tests {
             "{\"begun\": ".to_owned(),
         ];
         let (entries, odd) = read_lines(lines.into_iter());
-        let ids: Vec<&String> = entries.keys().collect();
-        assert_eq!((ids, odd), (vec!["1", "3"], 4));
+        let ids: Vec<&str> = entries.keys().map(String::as_str).collect();
+        assert_eq!(ids, ["1", "3"]);
+        assert_eq!(odd, 4);
         assert_eq!(entries["1"], ended);
         assert_eq!(entries["3"].state, RecordingState::Running);
         assert_eq!(ended.part_path(), Path::new("x/a.1.part.wav"));

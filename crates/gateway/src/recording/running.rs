@@ -9,13 +9,13 @@ use threadbare_relay::Listening;
 use threadbare_rtp::call::Side;
 
 use super::container::Container;
+use super::desk::{Desk, Shape};
 use super::gate::{Gate, Verdict};
 use super::index::Subject;
+use super::orders::{NewRecording, RecordingId, Source, WayEnd};
 use super::part::Part;
-use super::recorder::{NewRecording, RecordingId, Source, WayEnd};
 use super::sound::{Coding, Sound};
 use super::tracks::Tracks;
-use super::writer::Desk;
 use crate::config::{RecordOn, RecordSpec, Tracks as TrackKind};
 
 /// A recording.
@@ -64,15 +64,6 @@ struct AudioTape {
     is_mixed: bool,
     /// Left out, and counted.
     missed_ns: u64,
-}
-
-/// What a file is to be like.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Shape {
-    pub(super) sound: Sound,
-    pub(super) tracks: u8,
-    /// Of the first frame, on the monotonic clock, ns.
-    pub(super) first_ns: u64,
 }
 
 impl Running {

@@ -64,18 +64,18 @@ impl Job {
         let join = |spec| Cluster::start(spec, &self.config.streams, &mut gateway);
         let cluster = spec.map(join).transpose()?;
         let start = |serving| {
+            let (events, view) = (gateway.sender(), watch.view());
             let cluster = cluster.as_ref().map(Cluster::view);
             Server::start(
                 serving,
-                gateway.sender(),
+                events,
                 reloads.clone(),
-                watch.view(),
+                view,
                 cluster,
                 recorder.clone(),
             )
         };
-        let server = serving.map(start);
-        let mut server = server.transpose()?;
+        let mut server = serving.map(start).transpose()?;
         let mut manager = Manager::new();
         manager.ready(&status(&gateway, &self.config, None));
         let stopped_by = loop {
@@ -84,12 +84,8 @@ impl Job {
                 Handled::TimeOut => self.feed(&mut manager, &gateway, server.as_mut()),
                 Handled::Reload => {
                     manager.reloading();
-                    let outcome = self.reload(
-                        &mut gateway,
-                        server.as_ref(),
-                        cluster.as_ref(),
-                        &watch.view(),
-                    );
+                    let (server, cluster, view) = (server.as_ref(), cluster.as_ref(), watch.view());
+                    let outcome = self.reload(&mut gateway, server, cluster, &view);
                     manager.set_refused(&outcome);
                     manager.ready(&status(&gateway, &self.config, None));
                     reloads.answer(&outcome);
